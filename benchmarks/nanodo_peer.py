@@ -114,15 +114,15 @@ def lowered(nanodo: SimpleNamespace, nanodo_settings: Settings) -> Any:
     """Returns NanoDO's lowered train step, created without allocating arrays."""
     import jax
 
-    made: list[Any] = []
+    trainers: list[Any] = []
 
     def state() -> Any:
-        made.append(trainer(nanodo, nanodo_settings))
-        return made[0].state
+        trainers.append(trainer(nanodo, nanodo_settings))
+        return trainers[0].state
 
     abstract = jax.eval_shape(state)
     shape = nanodo_settings["batch_size"], nanodo_settings["model"]["L"]
-    return made[0].step_fn.lower(abstract, jax.ShapeDtypeStruct(shape, np.int32))
+    return trainers[0].step_fn.lower(abstract, jax.ShapeDtypeStruct(shape, np.int32))
 
 
 def to_nanodo_params(params: "transformer.Params") -> Settings:

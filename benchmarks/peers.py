@@ -55,8 +55,8 @@ def lira_scores_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Resul
     columns = dict(zip(names, synthetic.read(folder, "gaussians"), strict=True))
     score_TxN = np.empty(loss_TxN.shape)
     for t, loss_N in enumerate(loss_TxN):
-        given = pd.DataFrame({"user_id": np.arange(len(loss_N)), "score_orig": loss_N} | columns)
-        train, test = given[member_N].copy(), given[~member_N].copy()
+        frame = pd.DataFrame({"user_id": np.arange(len(loss_N)), "score_orig": loss_N} | columns)
+        train, test = frame[member_N].copy(), frame[~member_N].copy()
         with clock:
             result = attacks.LiraAttack(train, test, none, online_attack=True).run_attack()
         _put(score_TxN[t], member_N, result)
@@ -148,17 +148,17 @@ def bootstrap_privacyguard(
     Besides the AUC, it resamples accuracy and epsilon at 100 rates, where ours resamples the TPR at the given FPRs.
     """
     node = _privacyguard(path, "analysis.mia.parallel_analysis_node")
-    made = _privacyguard(path, "analysis.base_analysis_input")
+    inputs = _privacyguard(path, "analysis.base_analysis_input")
     pd = importlib.import_module("pandas")
     score_TxN, member_N = synthetic.read(folder, "score")[:targets], _member(folder)
     rows = []
     for score_N in score_TxN:
-        given = made.BaseAnalysisInput(
+        analysis_input = inputs.BaseAnalysisInput(
             pd.DataFrame({"score": score_N[member_N]}), pd.DataFrame({"score": score_N[~member_N]})
         )
         with clock:
             result = node.ParallelAnalysisNode(
-                given,
+                analysis_input,
                 delta=1e-5,
                 n_users_for_eval=1,
                 eps_computation_tasks_num=os.cpu_count() or 1,

@@ -105,8 +105,8 @@ def scoring_methods(
 
 
 def _nanodo(path: Path, model_config: transformer.ModelConfig) -> Any:
-    given = nanodo_peer.settings(model_config, config.Optimizer(), 1, 1)
-    return nanodo_peer.sample_losses(nanodo_peer.load(path), given)
+    nanodo_settings = nanodo_peer.settings(model_config, config.Optimizer(), 1, 1)
+    return nanodo_peer.sample_losses(nanodo_peer.load(path), nanodo_settings)
 
 
 def padded(

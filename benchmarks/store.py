@@ -78,8 +78,8 @@ def main() -> None:
                     measurements.setdefault(title, {}).setdefault(name, []).append(methods[name]())
         for title, runs in measurements.items():
             print(f"\n### {title}\n\n{table(runs, total)}", flush=True)
-        two = 2 * _bytes(c.models, min(CHUNK_SAMPLES, c.samples))
-        print(f"\nTwo blocks: {two / 2**20:.1f} MiB", end="; ")
+        two_blocks = 2 * _bytes(c.models, min(CHUNK_SAMPLES, c.samples))
+        print(f"\nTwo blocks: {two_blocks / 2**20:.1f} MiB", end="; ")
         print(f"one shard of each variable: {_bytes(1, min(2**22, c.samples)) / 2**20:.1f} MiB")
 
 
@@ -88,17 +88,17 @@ def _sections(folder: Path, size: dict[str, int]) -> dict[str, dict[str, Method]
     writes = {"store": write_store, "plain files": write_files, "one file": write_one}
     reads = {"store": read_store, "plain files": read_files, "one file": read_one}
 
-    def one(work: fresh.Work, **cold: bool) -> Method:
+    def one_process(work: fresh.Work, **cold: bool) -> Method:
         return lambda: fresh.measure(work, folder, 0, **size, **cold)
 
     return {
-        "Writing, 1 process": {name: one(work) for name, work in writes.items()},
+        "Writing, 1 process": {name: one_process(work) for name, work in writes.items()},
         f"Writing, {WRITERS} processes at once": {
             name: lambda work=writes[name]: at_once(work, folder, size)
             for name in ("store", "plain files")
         },
-        "Reading blocks, cold": {n: one(work, cold=True) for n, work in reads.items()},
-        "Reading blocks, warm": {n: one(work, cold=False) for n, work in reads.items()},
+        "Reading blocks, cold": {n: one_process(work, cold=True) for n, work in reads.items()},
+        "Reading blocks, warm": {n: one_process(work, cold=False) for n, work in reads.items()},
     }
 
 
@@ -150,17 +150,19 @@ def write_store(
     clock: Clock, folder: Path, *, models: int, samples: int, part: Part = (0, 1)
 ) -> Results:
     """Writes a part of the models of a store, which the first process creates."""
-    path, wanted, values = (
+    path, stored_models, values = (
         folder / "scores.zarr",
         subsets.requested_seeds(models - 1, 1),
         drawn(models, samples),
     )
     if part[0] == 0:
         shutil.rmtree(path, ignore_errors=True)
-        Store(path).create_or_extend(wanted, {"tokens": np.full(samples, 128)}, {})
+        Store(path).create_or_extend(stored_models, {"tokens": np.full(samples, 128)}, {})
     with _together(clock, folder, part) as results:
         for index in _share(models, part):
-            Store(path).write_model(wanted[index], values["loss"][index], values["member"][index])
+            Store(path).write_model(
+                stored_models[index], values["loss"][index], values["member"][index]
+            )
     return results
 
 
@@ -201,12 +203,12 @@ def write_one(clock: Clock, folder: Path, *, models: int, samples: int) -> Resul
 
 def read_store(clock: Clock, folder: Path, *, models: int, samples: int, cold: bool) -> Results:
     """Reads all blocks of the store, and a second time to compare them with the written values."""
-    path, wanted, values = (
+    path, stored_models, values = (
         folder / "scores.zarr",
         subsets.requested_seeds(models - 1, 1),
         drawn(models, samples),
     )
-    parts = {name: (name, wanted) for name in ("loss", "member")}
+    parts = {name: (name, stored_models) for name in ("loss", "member")}
     _prepare((p for p in path.rglob("*") if p.is_file()), cold)
     with _together(clock, folder) as results:
         for _, block in Store(path).blocks(parts):

@@ -143,8 +143,8 @@ def write_reference(
         dtype=c.model.dtype,
     )
     folder.mkdir()
-    given = nanodo_peer.settings(shape, c.optimizer, B, config.total_steps(c))
-    (folder / "settings.json").write_text(json.dumps(given))
+    nanodo_settings = nanodo_peer.settings(shape, c.optimizer, B, config.total_steps(c))
+    (folder / "settings.json").write_text(json.dumps(nanodo_settings))
     np.save(folder / "batches.npy", np.stack(batches))
     np.save(folder / "population.npy", population.pad(np.arange(len(population))))
     shutil.copy(population_dir / "tokenizer.model", folder)

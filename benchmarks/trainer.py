@@ -105,15 +105,15 @@ def memory(scratch: Path, c: argparse.Namespace) -> Table:
         for B in (c.memory_batch_size, PAPER_BATCH):
             first: dict[str, int] = {}
             for name in names:
-                given = {
+                step_settings = {
                     "name": name,
                     "model_config": model_config,
                     "batch_size": B,
                     "nanodo": c.nanodo,
                 }
-                num_bytes = {"compiled": steps.compiled_bytes(steps.lowered(**given))}
+                num_bytes = {"compiled": steps.compiled_bytes(steps.lowered(**step_settings))}
                 if c.memory_batch_size == B:
-                    measured = fresh.measure(steps.two_steps, scratch, **given)
+                    measured = fresh.measure(steps.two_steps, scratch, **step_settings)
                     num_bytes["measured"] = measured.peak_bytes
                 first = first or num_bytes
                 cells = [
@@ -148,13 +148,19 @@ def arithmetic(scratch: Path, c: argparse.Namespace) -> Table:
         )
         for size in ("10M", "85M", "302M"):
             model_config = steps.sized_model_config(size)
-            given = {"model_config": model_config, "batch_size": PAPER_BATCH, "nanodo": c.nanodo}
+            step_settings = {
+                "model_config": model_config,
+                "batch_size": PAPER_BATCH,
+                "nanodo": c.nanodo,
+            }
             nothing = c4_like.population(0, model_config.vocab_size)
             M = steps.make_trainer(nothing, model_config, PAPER_BATCH).plan.micro_batch_size
-            one = _tera(steps.lowered(name=PACKED, whole_chunks=True, **given))
+            micro_batch = _tera(steps.lowered(name=PACKED, whole_chunks=True, **step_settings))
             mean_micro_batches = float(np.mean(-(-sequences_I // M)))
-            ours, padded = one * mean_micro_batches, one * (PAPER_BATCH / M)
-            theirs = _tera(steps.lowered(name=THEIRS, **given)) if c.nanodo else float("nan")
+            ours, padded = micro_batch * mean_micro_batches, micro_batch * (PAPER_BATCH / M)
+            theirs = (
+                _tera(steps.lowered(name=THEIRS, **step_settings)) if c.nanodo else float("nan")
+            )
             sums = length_IxB.sum() / _PLANNED, (length_IxB**2).sum() / _PLANNED
             useful = (
                 flops.training(

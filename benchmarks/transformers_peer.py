@@ -52,8 +52,8 @@ def scorer(
     """
     spawn = multiprocessing.get_context("spawn")
     connection, worker_connection = spawn.Pipe()
-    given = worker_connection, model, to_gpt2_params(params), samples
-    spawn.Process(target=_serve, args=given, daemon=True).start()
+    arguments = worker_connection, model, to_gpt2_params(params), samples
+    spawn.Process(target=_serve, args=arguments, daemon=True).start()
     worker_connection.close()
 
     def losses(loop: str, count: int, batch_size: int) -> np.ndarray:
@@ -144,14 +144,14 @@ def gpt2(
         attn_implementation="eager" if weights is None else "sdpa",
     )
     with torch.device("meta" if weights is None else "cpu"):
-        made = transformers.GPT2LMHeadModel(config).eval()
+        gpt = transformers.GPT2LMHeadModel(config).eval()
     if weights is None:
-        return made
-    given = {name: torch.from_numpy(np.array(leaf)) for name, leaf in weights.items()}
-    biases = {name: torch.zeros_like(leaf) for name, leaf in made.state_dict().items()}
-    made.load_state_dict(biases | given)
+        return gpt
+    values = {name: torch.from_numpy(np.array(leaf)) for name, leaf in weights.items()}
+    biases = {name: torch.zeros_like(leaf) for name, leaf in gpt.state_dict().items()}
+    gpt.load_state_dict(biases | values)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return made.to(device, getattr(torch, model.dtype))
+    return gpt.to(device, getattr(torch, model.dtype))
 
 
 def to_gpt2_params(params: "transformer.Params") -> dict[str, np.ndarray]:

@@ -62,9 +62,11 @@ def _pairs(
     size: Size, privacyguard: Path | None, privacy_meter: Path | None
 ) -> Iterator[tuple[Pair, Path]]:
     if privacyguard:
-        given = (("LiRA from losses", peers.lira_privacyguard, ours.fit_and_score, _lira),)
-        given += (("LiRA, Gaussians given", peers.lira_scores_privacyguard, ours.score, _same),)
-        for name, theirs, own, agreement in given:
+        comparisons = (("LiRA from losses", peers.lira_privacyguard, ours.fit_and_score, _lira),)
+        comparisons += (
+            ("LiRA, Gaussians given", peers.lira_scores_privacyguard, ours.score, _same),
+        )
+        for name, theirs, own, agreement in comparisons:
             yield Pair(name, "PrivacyGuard", theirs, own, agreement), privacyguard
     if privacy_meter:
         name = f"AUC, TPR at {len(ours.METER_FPRS)} FPRs"

@@ -37,7 +37,7 @@ def test_examples_in_docstrings_run(
     assert result.failed == 0
 
 
-def test_scores_are_those_of_the_store(tiny: tiny_run.Tiny, recipe: api.RecipeView):
+def test_scores_equal_those_of_the_store(tiny: tiny_run.Tiny, recipe: api.RecipeView):
     scores = recipe.scores()
     assert dict(scores.sizes) == {"model": 6, "sample": 32}
     assert {"loss", "member"} <= set(scores)
@@ -83,7 +83,7 @@ def test_samples_and_texts(recipe: api.RecipeView):
         recipe.text(-1)
 
 
-def test_config_is_that_of_the_last_command(recipe: api.RecipeView):
+def test_config_comes_from_the_last_command(recipe: api.RecipeView):
     assert (recipe.config.population.samples, recipe.config.train.subset) == (32, "balanced")
     assert recipe.config.train.workers == 1
 
@@ -129,7 +129,7 @@ def test_workdirs_without_results_are_refused(tiny: tiny_run.Tiny, tmp_path: Pat
         recipe.samples()
 
 
-def test_a_config_of_another_version_is_one_line(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_config_of_another_version_is_reported_on_one_line(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w")
     path = workdir / "recipes" / "tiny" / "config.json"
     stored = json.loads(path.read_text())
@@ -142,7 +142,7 @@ def test_a_config_of_another_version_is_one_line(tiny: tiny_run.Tiny, tmp_path: 
     assert "\n" not in str(caught.value)
 
 
-def test_damaged_scores_are_one_line(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_damaged_scores_are_reported_on_one_line(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w")
     (workdir / "recipes" / "tiny" / "scores.zarr" / "zarr.json").write_text("{")
     with pytest.raises(UserError, match=r"scores.zarr: damaged \(.*\); check it"):

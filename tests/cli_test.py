@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import tiny_run
 import xarray as xr
-from tiny_run import _on_cpu, here, refused, tiny
+from tiny_run import _on_cpu, refused, run_in_process, tiny
 
 import lm_mia
 from lm_mia import cli
@@ -84,7 +84,7 @@ def test_a_second_run_trains_nothing_and_gives_equal_tables(
 def test_more_references_train_only_the_new_ones(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
-    monkeypatch.setattr(supervisor, "run", here)
+    monkeypatch.setattr(supervisor, "run", run_in_process)
     w, old = tiny.copy(tmp_path / "w"), tiny_run.scores(tiny.workdir)
     (w / "metrics.jsonl").unlink()
     assert (
@@ -104,7 +104,7 @@ def test_more_references_train_only_the_new_ones(
 def test_config_is_optional_once_the_workdir_has_one(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
-    monkeypatch.setattr(supervisor, "run", here)
+    monkeypatch.setattr(supervisor, "run", run_in_process)
     w = tiny.copy(tmp_path / "w")
     for verb in ("corpus", "train", "score", "attack", "report", "status", "plan"):
         assert cli.main([verb, f"--workdir={w}"]) == 0, verb
@@ -150,7 +150,7 @@ def test_config_is_optional_once_the_workdir_has_one(
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )  # fmt: skip
-def test_bad_input_is_one_line_and_nothing_is_written(
+def test_invalid_input_is_one_line_and_writes_nothing(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], line: str
 ):  # fmt: skip
     assert refused(tiny.argv("run", tmp_path / "w", *flags), capsys) == [line]
@@ -262,7 +262,7 @@ def test_damaged_or_different_workdirs_are_refused(
     assert after == before
 
 
-def test_a_deleted_corrupt_shard_is_made_again(
+def test_a_deleted_corrupt_shard_is_rewritten(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
     w = tiny.copy(tmp_path / "w")
@@ -272,7 +272,7 @@ def test_a_deleted_corrupt_shard_is_made_again(
     [*_, line] = refused(tiny.argv("run", w), capsys)
     Path(line.partition(":")[0]).unlink()
 
-    monkeypatch.setattr(supervisor, "run", here)
+    monkeypatch.setattr(supervisor, "run", run_in_process)
     assert cli.main(tiny.argv("run", w)) == 0
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
     assert len(tiny_run.events(w, "model_trained")) == 6  # by the first run only
@@ -281,16 +281,16 @@ def test_a_deleted_corrupt_shard_is_made_again(
 def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
-    w, fresh = tiny.copy(tmp_path / "w", models=False), checkpoint.init_state
+    w, init_state = tiny.copy(tmp_path / "w", models=False), checkpoint.init_state
 
     def with_nan(init_seed: int, *args: Any) -> checkpoint.TrainState:
-        state = fresh(init_seed, *args)
+        state = init_state(init_seed, *args)
         if init_seed == 1:
             scale = state.params["ln_out"]["scale"]
             state.params["ln_out"]["scale"] = scale.at[0].set(float("nan"))
         return state
 
-    monkeypatch.setattr(supervisor, "run", here)
+    monkeypatch.setattr(supervisor, "run", run_in_process)
     line = "1 of 6 models diverged (reference-01): see {}; lower optimizer.peak_learning_rate in a new "
     line += "workdir, or delete the files of that folder to try again"
     with monkeypatch.context() as patch:
@@ -338,7 +338,9 @@ def test_help_version_and_fields(capsys: pytest.CaptureFixture[str]):
         assert (ended.value.code, [word for word in words if word not in out]) == (0, [])
 
 
-def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_ctrl_c_is_reported_on_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 

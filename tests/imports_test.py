@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # The allowed imports, one line per package. All packages may import errors, seeds and atomic. A name with a dot allows
 # that one module. A new dependency is a design decision and is made here.
-ARROWS = {
+ALLOWED_IMPORTS = {
     "config": "",
     "stats": "",
     "data": "config",
@@ -56,7 +56,7 @@ ALSO_WITHOUT_JAX = (
     "lm_mia.run.worker",
 )
 # Test files that cover more than one module of their package, or a page.
-WIDER = {
+TESTS_OF_SEVERAL_MODULES = {
     "stats": {"coverage", "noise", "paper", "public_names"},
     "score": {"token_samples"},
     "docs": {"pages", "tables"},
@@ -69,7 +69,7 @@ def python_files(*folders: str) -> list[Path]:
 
 
 def modules() -> dict[Path, str]:
-    """Every file of the packages, and its full name as a module."""
+    """Returns {file: full module name} of all packages."""
     files = [
         p.relative_to(ROOT).with_suffix("") for p in python_files("lm_mia", "launch", "analysis")
     ]
@@ -77,18 +77,18 @@ def modules() -> dict[Path, str]:
 
 
 def location(module: str) -> list[str]:
-    """[config, schema] of lm_mia.config.schema.Config, [cli] of lm_mia.cli, [launch, slurm] of launch.slurm."""
+    """Returns [package, module]: [config, schema] for lm_mia.config.schema.Config, [cli] for lm_mia.cli."""
     first, *rest = module.split(".")
     return rest[:2] if first == "lm_mia" and rest else [first, *rest[:1]]
 
 
 def package_of(module: str) -> str:
-    """config of lm_mia.config.schema, cli of lm_mia.cli, launch of launch.slurm."""
+    """Returns the package: config for lm_mia.config.schema, cli for lm_mia.cli, launch for launch.slurm."""
     return location(module)[0]
 
 
 def imported_names(path: Path) -> set[str]:
-    """Full names of what a file imports, at any depth of its code."""
+    """Returns the full names of all imports of a file, including those inside functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
@@ -102,7 +102,7 @@ def imported_names(path: Path) -> set[str]:
 
 @functools.cache
 def package_imports() -> dict[str, set[str]]:
-    """What each package imports of other packages of ours, as PACKAGE.MODULE."""
+    """Returns the imports of each package from our other packages, as PACKAGE.MODULE."""
     imports: dict[str, set[str]] = {}
     for path, module in modules().items():
         package = package_of(module)
@@ -115,20 +115,20 @@ def package_imports() -> dict[str, set[str]]:
 
 
 def allowed_imports() -> dict[str, set[str]]:
-    return {package: {*line.split()} for package, line in ARROWS.items()}
+    return {package: {*line.split()} for package, line in ALLOWED_IMPORTS.items()}
 
 
 def test_packages_import_only_what_they_may():
     imports = {
         package: names for package, names in package_imports().items() if package != "lm_mia"
     }
-    assert imports.keys() == ARROWS.keys()
+    assert imports.keys() == ALLOWED_IMPORTS.keys()
     for package, allowed in allowed_imports().items():
         for name in imports[package]:
             assert {name, name.split(".")[0]} & allowed, f"{package} imports {name}"
 
 
-def test_the_table_has_no_arrow_that_nothing_uses():
+def test_every_allowed_import_is_used():
     for package, allowed in allowed_imports().items():
         used = {
             *package_imports()[package],
@@ -147,7 +147,7 @@ def test_packages_form_no_cycle():
         left = {package: needs for package, needs in left.items() if package not in free}
 
 
-def test_nothing_imports_scripts_or_heavy_libraries():
+def test_packages_import_no_scripts_or_heavy_libraries():
     for path, module in modules().items():
         outside = {name.split(".")[0] for name in imported_names(path)}
         assert not outside & {"configs", "tests", "benchmarks", "tensorflow", "torch"}, path
@@ -180,7 +180,7 @@ def test_configs_load_no_jax():
         }, path
 
 
-def test_files_are_well_named_and_tests_do_not_import_tests():
+def test_files_are_well_named_and_do_not_import_tests():
     ours = python_files("lm_mia", "launch", "configs", "analysis", "benchmarks", "tests")
     for path in ours:
         assert path.stem not in FORBIDDEN_NAMES, path
@@ -194,9 +194,11 @@ def test_every_test_file_names_what_it_tests():
         if not path.stem.endswith("_test"):
             continue
         folder, name = path.relative_to(ROOT / "tests").parent, path.stem.removesuffix("_test")
-        if folder == Path("process"):  # whatever starts processes and is of no one module
+        if folder == Path("process"):  # tests that start processes cover several modules
             continue
         folders = [ROOT / "lm_mia" / folder, ROOT / folder]
         stems = {p.stem for f in folders for p in f.glob("*.py")} - {"__init__"}
-        stems |= {"imports"} if folder == Path() else WIDER.get(str(folder), set())
+        stems |= (
+            {"imports"} if folder == Path() else TESTS_OF_SEVERAL_MODULES.get(str(folder), set())
+        )
         assert any(name == stem or name.startswith(f"{stem}_") for stem in stems), path

@@ -37,12 +37,12 @@ def test_draw_is_reproducible():
 
 @pytest.fixture
 def nothing_listed(monkeypatch: pytest.MonkeyPatch):
-    """All draws in the way of a large corpus."""
+    """Makes all draws by the method for large corpora."""
     monkeypatch.setattr(seeds, "_MAX_PERMUTED", 0)
 
 
 def slow_draw(seed: int, purpose: str, n: int, k: int) -> list[int]:
-    """One number of the raw stream after another."""
+    """Draws by reading one number of the raw stream after another."""
     stream, taken = rng(seed, purpose).bit_generator, dict[int, None]()
     while len(taken) < k:
         number = int(stream.random_raw()) >> (64 - (n - 1).bit_length())

@@ -95,7 +95,7 @@ def test_claim_equivalent(low: float, high: float, verdict: str):
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "whole"),
+    ("verdicts", "expected"),
     [
         (("seen", "seen"), "seen"),
         (("seen", "not seen"), "not seen"),
@@ -104,9 +104,9 @@ def test_claim_equivalent(low: float, high: float, verdict: str):
         ((), "not tested"),
     ],
 )
-def test_claim_all(verdicts: tuple[compare.Verdict, ...], whole: str):
+def test_claim_all(verdicts: tuple[compare.Verdict, ...], expected: str):
     parts = [compare.Claim("", v, v) for v in verdicts]
-    assert compare.claim_all("All.", parts).verdict == whole
+    assert compare.claim_all("All.", parts).verdict == expected
 
 
 def test_tied_values_have_no_interval():
@@ -145,13 +145,13 @@ def test_recipe_difference_covers_targets_and_references(recipes: SweepResults):
 
 def test_jackknife_leaves_out_whole_pairs(recipes: SweepResults):
     main, _ = attacks.with_equal_models([recipes["main"], recipes["distinct"]])
-    whole = attacks.read_attack(main, references=16)
+    full = attacks.read_attack(main, references=16)
     parts = [
         attacks.read_attack(main, references=16, group_left_out=g) for g in range(JACKKNIFE_GROUPS)
     ]
     assert len({round(float(p.auc_T.mean()), 12) for p in parts}) == JACKKNIFE_GROUPS
-    assert all(p.targets == whole.targets for p in parts)
-    assert np.mean([p.auc_T.mean() for p in parts]) == pytest.approx(whole.auc_T.mean(), abs=0.05)
+    assert all(p.targets == full.targets for p in parts)
+    assert np.mean([p.auc_T.mean() for p in parts]) == pytest.approx(full.auc_T.mean(), abs=0.05)
     with pytest.raises(io.MissingModelsError, match="too few for this attack"):
         attacks.read_attack(main, references=15, group_left_out=0)
     assert math.isnan(compare.jackknife_variance(15, lambda g: 0.5)[0])

@@ -34,12 +34,12 @@ EFFECTS = (
 
 def test_all_figures_and_tables_of_the_paper_exist():
     numbers = [name.partition("_")[0] for name in MODULES]
-    wanted = [
+    expected_names = [
         *(f"fig{n:02}" for n in range(1, 33)),
         *(f"tab{n:02}" for n in range(1, 8)),
         "scaling",
     ]
-    assert numbers == wanted
+    assert numbers == expected_names
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -16,6 +16,7 @@ from synthetic_workdir import (
     LATER,
     NASTY,
     RECIPE,
+    RECIPE_FIGURES,
     Page,
     write_extraction,
     write_workdir,
@@ -80,7 +81,7 @@ def linked(complete: Path, workdir: Path, without: str) -> Path:
 
 @pytest.mark.parametrize("module", recipe_section.FIGURES, ids=lambda module: module.__name__)
 def test_figures_report_missing_tables(module: ModuleType, empty: Path) -> None:
-    if module in (samples, extraction):  # nothing to draw without their tables
+    if module in (samples, extraction):  # their tables are optional
         assert set(module.recipe_figures(empty).values()) == {None}
         return
     with pytest.raises(io.WorkdirError) as caught:
@@ -118,20 +119,7 @@ def test_damaged_tables_are_reported_on_one_line(complete: Path, tmp_path: Path,
     assert not (tmp_path / "report.html").exists()
 
 
-FIGURES = (
-    "training",
-    "roc",
-    "roc_attacks",
-    "auc_references",
-    "coin_flip_share",
-    "flip_ccdf",
-    "flip_curves",
-    "coin_free_roc",
-    "archetypes",
-    "probability",
-    "vulnerability",
-    "extraction",
-)
+FIGURES = (*RECIPE_FIGURES, "probability", "extraction")
 ALL_ATTACKS = (*ATTACKS, "min_k", "min_k_plus_plus", "lowercase")
 
 
@@ -187,8 +175,8 @@ def test_page_is_self_contained(finished: Path, shown: Page) -> None:
     assert {*inside} <= {*ids}
     files = [h for h in hrefs if not h.startswith("#")]
     assert all(not re.match(r"[a-z]+:|//|/", h) and (workdir / h).is_file() for h in files)
-    made = {str(p.relative_to(workdir)) for p in (finished / "tables").iterdir()}
-    assert made == {h for h in files if h.startswith("recipes/")}
+    table_names = {str(p.relative_to(workdir)) for p in (finished / "tables").iterdir()}
+    assert table_names == {h for h in files if h.startswith("recipes/")}
     assert "url(" not in (workdir / "report.html").read_text(encoding="utf-8")
 
 
@@ -249,7 +237,7 @@ def test_numbers_of_decisions_match_the_tables(finished: Path, shown: Page) -> N
     assert "flip rate of 0.400 or more; the largest possible is 0.533" in text
     for row in io.read_table(finished, "true_positives.csv"):
         assert f"{row['tp_mean']:,.0f} ± {row['tp_std']:,.0f}" in text
-        mean, std = (100 * row[f"coin_flip_fraction_{what}"] for what in ("mean", "std"))
+        mean, std = (100 * row[f"coin_flip_fraction_{statistic}"] for statistic in ("mean", "std"))
         assert f"{mean:.1f}% ± {std:.1f}%" in text
     areas = io.read_table(finished, "partial_auc.csv")
     for raw, free in zip(areas[::2], areas[1::2], strict=True):
@@ -285,7 +273,7 @@ def test_archetypes_match_the_table(finished: Path, shown: Page) -> None:
 
 
 def test_page_shows_the_settings_of_its_tables(finished: Path, shown: Page) -> None:
-    """The attack section of config.json differs from the settings with which the tables were made."""
+    """These settings differ from the attack section of config.json."""
     settings = json.loads((finished / "tables" / "flips.json").read_text())["config"]
     printed = json.JSONDecoder().raw_decode(shown.text, shown.text.rindex('{\n  "corpus"'))[0]
     older = json.loads((finished / "config.json").read_text())["config"]
@@ -349,8 +337,8 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
     assert "At least 6 replicas are needed" in text
     assert "coin-flip decision" not in text
     flips = io.read_samples(folder, ["member", "flip_rate_0.05"])
-    of_members = flips["flip_rate_0.05"][flips["member"] & ~np.isnan(flips["flip_rate_0.05"])]
-    share = f"{100 * (of_members > 0).mean():.1f}%"
+    members = flips["flip_rate_0.05"][flips["member"] & ~np.isnan(flips["flip_rate_0.05"])]
+    share = f"{100 * (members > 0).mean():.1f}%"
     assert f"{share} of members get different decisions from the replicas" in text
     assert "bootstrap" not in text.rpartition("How the results were produced")[0].lower()
     assert len([tag for tag, _ in shown.tags if tag == "table"]) == 5

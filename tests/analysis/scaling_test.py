@@ -17,11 +17,11 @@ def test_table_is_tidy_with_equal_numbers_of_references(recipes: SweepResults):
     drawn = scaling.draw(recipes)
     data = drawn.data
     assert set(data["references"][data["metric"] != "coin_flip_members"]) >= {16}
-    of_attacks = data[data["metric"].isin(["auc", "tpr"])]
-    assert of_attacks["references"].unique().tolist() == [16]
-    assert of_attacks["recipe"].nunique() == len(recipes.recipes)
-    of_one = data[(data["recipe"] == "fixed-10M") & (data["metric"] == "auc")]
-    row, recipe = of_one.to_dict("records")[0], recipes["fixed-10M"]
+    attack_rows = data[data["metric"].isin(["auc", "tpr"])]
+    assert attack_rows["references"].unique().tolist() == [16]
+    assert attack_rows["recipe"].nunique() == len(recipes.recipes)
+    auc_rows = data[(data["recipe"] == "fixed-10M") & (data["metric"] == "auc")]
+    row, recipe = auc_rows.to_dict("records")[0], recipes["fixed-10M"]
     assert (row["layers"], row["width"], row["parameters"]) == (1, 32, 12 * 32**2)
     assert row["samples"] == recipe.samples
     result = attacks.read_attack(recipe, references=16)

@@ -38,11 +38,13 @@ def find_archetypes(
     votes_N = table.votes.to_numpy(float)
     columns = {"id": np.arange(len(table)), "member": table.member.to_numpy(bool)}
     columns["separation"] = table.separation.to_numpy(float)
-    for fpr, of_N in ((0.25, votes_N), (0.1, B - votes_N)):
-        votes = pa.array(of_N.astype(np.float32), mask=np.isnan(of_N)).cast(pa.int16())
+    for fpr, votes_at_fpr_N in ((0.25, votes_N), (0.1, B - votes_N)):
+        votes = pa.array(votes_at_fpr_N.astype(np.float32), mask=np.isnan(votes_at_fpr_N)).cast(
+            pa.int16()
+        )
         columns |= {
             f"votes_{fpr}": votes,
-            f"flip_rate_{fpr}": 2 * of_N * (B - of_N) / (B * (B - 1)),
+            f"flip_rate_{fpr}": 2 * votes_at_fpr_N * (B - votes_at_fpr_N) / (B * (B - 1)),
         }
     path = tmp_path / "samples.parquet"
     pq.write_table(pa.table(columns), path, row_group_size=group)

@@ -93,7 +93,7 @@ def slow(
     return Slow(run_attacks(write_scores(folder, MANY, 300, "balanced"), MANY, folder / "tables"))
 
 
-def close(table: pd.DataFrame, column: str, expected: Any) -> None:
+def assert_close(table: pd.DataFrame, column: str, expected: Any) -> None:
     np.testing.assert_allclose(table[column], expected, rtol=1e-11, atol=1e-13, err_msg=column)
 
 
@@ -112,8 +112,8 @@ def test_error_rates(slow: Slow):
             "tpr": tpr_T, "realized_fpr": fpr_T, "acc": right_T, "fnr": 1 - tpr_T, "tnr": 1 - fpr_T,
             "balanced_acc": (tpr_T + 1 - fpr_T) / 2,
         }.items():  # fmt: skip
-            close(row, f"{name}_mean", rate_T.mean())
-            close(row, f"{name}_std", rate_T.std())
+            assert_close(row, f"{name}_mean", rate_T.mean())
+            assert_close(row, f"{name}_std", rate_T.std())
         assert (fpr_T <= fpr).all()
 
 
@@ -153,18 +153,18 @@ def test_samples(slow: Slow):
     for name in ("unk", "zlib_bytes", "tfidf", "prefix_group"):
         assert table[name].tolist() == world.population.column(name).tolist()
     posterior_TxN = 1 / (1 + np.exp(-np.clip(slow.score_TxN, -700, 700)))
-    close(table, "score", slow.score_TxN[0])
-    close(table, "mean_score", slow.score_TxN.mean(axis=0))
-    close(table, "mean_posterior", posterior_TxN.mean(axis=0))
+    assert_close(table, "score", slow.score_TxN[0])
+    assert_close(table, "mean_score", slow.score_TxN.mean(axis=0))
+    assert_close(table, "mean_posterior", posterior_TxN.mean(axis=0))
     g = stats.fit_gaussians(world.reference_MxN, world.reference_member_MxN, variance=c.variance)
     apart_N = (g.mean_out_N - g.mean_in_N) / np.sqrt((g.var_in_N + g.var_out_N) / 2)
-    close(table, "separation", apart_N)
+    assert_close(table, "separation", apart_N)
     for fpr in c.fprs:
         votes_N = slow.votes(fpr)
         np.testing.assert_array_equal(table[f"votes_{fpr:g}"].astype(float), votes_N)
-        close(table, f"flip_rate_{fpr:g}", [slow.flip(v) for v in votes_N])
+        assert_close(table, f"flip_rate_{fpr:g}", [slow.flip(v) for v in votes_N])
         tests = [v if np.isnan(v) else binomtest(int(v), slow.replicas).pvalue for v in votes_N]
-        close(table, f"p_value_{fpr:g}", tests)
+        assert_close(table, f"p_value_{fpr:g}", tests)
         threshold_T = np.array([slow.threshold(t, fpr) for t in range(slow.replicas)])
         at_T = 1 / (1 + np.exp(-np.clip(threshold_T, -700, 700)))
         distance_N = np.abs(posterior_TxN - at_T[:, None]).mean(axis=0)
@@ -186,11 +186,11 @@ def test_flip_shares(slow: Slow):
         edges = [min(edge, cutoff) for edge in (0, 0.1, 0.25, 0.4)] + [cutoff, most]
         np.testing.assert_allclose(part.low, edges[:-1])
         np.testing.assert_allclose(part.high, edges[1:])
-        for kind, of_N in (("member", slow.member_N), ("nonmember", ~slow.member_N)):
-            bins = [slow.bin(v) for v in slow.votes(fpr)[of_N & slow.scored_N]]
+        for kind, class_N in (("member", slow.member_N), ("nonmember", ~slow.member_N)):
+            bins = [slow.bin(v) for v in slow.votes(fpr)[class_N & slow.scored_N]]
             counted = [bins.count(b) for b in range(5)]
             assert part[f"{kind}s"].tolist() == counted
-            close(part, f"{kind}_fraction", [n / len(bins) for n in counted])
+            assert_close(part, f"{kind}_fraction", [n / len(bins) for n in counted])
             full |= {b for b, n in enumerate(counted) if n}
     assert full == ({0, 1, 2, 3, 4} if slow.replicas == 40 else {0, 4})
 
@@ -206,17 +206,17 @@ def test_true_positives(slow: Slow):
         bin_N = np.array([slow.bin(v) for v in slow.votes(fpr)[in_N]])
         decision_TxN = slow.decisions(fpr)[:, in_N]
         tp_T = decision_TxN.sum(axis=1)
-        close(row, "tp_mean", tp_T.mean())
-        close(row, "tp_std", tp_T.std())
-        close(row, "tpr_mean", (tp_T / in_N.sum()).mean())
-        close(row, "tpr_std", (tp_T / in_N.sum()).std())
+        assert_close(row, "tp_mean", tp_T.mean())
+        assert_close(row, "tp_std", tp_T.std())
+        assert_close(row, "tpr_mean", (tp_T / in_N.sum()).mean())
+        assert_close(row, "tpr_std", (tp_T / in_N.sum()).std())
         for name, bins in (("very_unstable", [3]), ("coin_flip", [4]), ("union", [3, 4])):
             part_T = decision_TxN[:, np.isin(bin_N, bins)].sum(axis=1)
             fractions = [p / tp if tp else 0 for p, tp in zip(part_T, tp_T, strict=True)]
-            close(row, f"{name}_tp_mean", part_T.mean())
-            close(row, f"{name}_tp_std", part_T.std())
-            close(row, f"{name}_fraction_mean", np.mean(fractions))
-            close(row, f"{name}_fraction_std", np.std(fractions))
+            assert_close(row, f"{name}_tp_mean", part_T.mean())
+            assert_close(row, f"{name}_tp_std", part_T.std())
+            assert_close(row, f"{name}_fraction_mean", np.mean(fractions))
+            assert_close(row, f"{name}_fraction_std", np.std(fractions))
 
 
 def test_coin_free_roc_and_partial_auc(slow: Slow):
@@ -268,7 +268,7 @@ def test_flip_curves(slow: Slow):
         np.testing.assert_allclose(
             curve.x_mean, [np.mean([p[0] for p in b]) for b in bins.values()]
         )
-        close(curve, "flip_rate_mean", [np.mean([p[1] for p in b]) for b in bins.values()])
+        assert_close(curve, "flip_rate_mean", [np.mean([p[1] for p in b]) for b in bins.values()])
 
 
 @pytest.mark.parametrize("variance", ["per_sample", "pooled"])
@@ -277,18 +277,20 @@ def test_results_do_not_depend_on_block_sizes(
 ):
     names: tuple[AttackName, ...] = ("lira_online", "rmia_offline")
     c = dataclasses.replace(SMALL, variance=variance, attacks=names, bootstraps=0)
-    whole = run_attacks(attacked.scores, c, tmp_path / "whole")
+    single_block = run_attacks(attacked.scores, c, tmp_path / "whole")
     monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
     monkeypatch.setattr(signals, "_SLICE_SAMPLES", 50)
     monkeypatch.setattr(decisions, "_ROW_GROUP", 120)
     blocks = run_attacks(attacked.scores, c, tmp_path / "blocks")
     assert pq.ParquetFile(blocks.folder / "samples.parquet").num_row_groups > 3
-    assert blocks.messages == whole.messages
-    near = {"per_sample": 0, "pooled": 1e-12}[variance]
-    pd.testing.assert_frame_equal(blocks.samples(), whole.samples(), rtol=near, atol=near)
-    files = {path.name for path in whole.folder.iterdir()}
+    assert blocks.messages == single_block.messages
+    tolerance = {"per_sample": 0, "pooled": 1e-12}[variance]
+    pd.testing.assert_frame_equal(
+        blocks.samples(), single_block.samples(), rtol=tolerance, atol=tolerance
+    )
+    files = {path.name for path in single_block.folder.iterdir()}
     assert files == {path.name for path in blocks.folder.iterdir()}
-    folders = blocks.folder, whole.folder
+    folders = blocks.folder, single_block.folder
     facts = [json.loads((folder / "flips.json").read_text()) | {"tables": {}} for folder in folders]
     assert facts[0] == facts[1]
     # labels are shuffled block by block
@@ -302,4 +304,4 @@ def test_results_do_not_depend_on_block_sizes(
             pd.testing.assert_frame_equal(in_blocks, in_one, rtol=1e-12, atol=1e-12)
     shuffled = blocks.csv("shuffled.csv").auc_mean
     assert shuffled.between(0.45, 0.55).all()
-    assert (shuffled != whole.csv("shuffled.csv").auc_mean).any()
+    assert (shuffled != single_block.csv("shuffled.csv").auc_mean).any()

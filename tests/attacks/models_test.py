@@ -17,7 +17,7 @@ FEW = dataclasses.replace(SMALL, references=12, replicas=3)
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
-    """12 references and 3 replicas, of which number 10 and 13 are absent; 200 samples."""
+    """Returns the scores of 12 references and 3 replicas on 200 samples; models 10 and 13 are absent."""
     return write_scores(tmp_path_factory.mktemp("world"), FEW, 200, absent=(10, 13))
 
 
@@ -41,7 +41,7 @@ def test_present_models(world: SyntheticScores, tmp_path: Path):
 
 
 def test_later_models_are_sorted_by_number(tmp_path: Path):
-    """The store appends them."""
+    """The store appends new models, whatever their numbers."""
     few = write_scores(tmp_path, dataclasses.replace(FEW, references=4), 40)
     loss_N, member_N = few.loss_MxN[0], few.member_MxN[0]
     later = [*map(subsets.reference, (5, 4))]
@@ -75,20 +75,20 @@ def test_losses_of_samples(world: SyntheticScores, tmp_path: Path, monkeypatch: 
     for ids in ([199], [5, 199], []):
         assert not models.write_sample_losses(world.store, present[:9], ids, path)
     assert (path.stat().st_mtime_ns, path.read_bytes()) == (old.st_mtime_ns, before)
-    assert models.write_sample_losses(world.store, present[:9], [7], path)  # another figure
+    assert models.write_sample_losses(world.store, present[:9], [7], path)  # as for another figure
     check_losses(pd.read_csv(path), world, [5, 7, 199], 9)
-    assert models.write_sample_losses(world.store, present, [7], path)  # more models
+    assert models.write_sample_losses(world.store, present, [7], path)  # with more models
     check_losses(pd.read_csv(path), world, [5, 7, 199], 11)
-    whole = path.read_bytes()
+    original = path.read_bytes()
     for damage in (
         b"\xff",
-        whole[: len(whole) // 2],
-        whole[:-20],
-        whole.replace(b"model", b"mood"),
+        original[: len(original) // 2],
+        original[:-20],
+        original.replace(b"model", b"mood"),
     ):
         path.write_bytes(damage)
         assert models.write_sample_losses(world.store, present, [5, 7, 199], path)
-        assert path.read_bytes() == whole
+        assert path.read_bytes() == original
     # block by block
     path.unlink()
     blocks = Store.blocks

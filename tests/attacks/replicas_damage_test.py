@@ -19,9 +19,9 @@ from lm_mia.store.store import Store
 FEW = dataclasses.replace(
     SMALL, references=4, replicas=3, variance="pooled", attacks=("lira_online",), bootstraps=0
 )
-MORE = ["intervals.csv", "resampled_references.csv", "true_positive_probability.parquet"]
-OF_TARGETS = ["models.csv", "flips.json", "target_roc.parquet", "targets.csv", "targets.json"]
-TABLES = sorted({*replicas.DECISION_TABLES, *OF_TARGETS} - {*MORE})
+OPTIONAL_TABLES = ["intervals.csv", "resampled_references.csv", "true_positive_probability.parquet"]
+TARGET_TABLES = ["models.csv", "flips.json", "target_roc.parquet", "targets.csv", "targets.json"]
+TABLES = sorted({*replicas.DECISION_TABLES, *TARGET_TABLES} - {*OPTIONAL_TABLES})
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> AttackRun:
+def complete_run(tmp_path_factory: pytest.TempPathFactory) -> AttackRun:
     """An attack with 8 references and all tables."""
     c = dataclasses.replace(
         FEW, references=8, leave_one_out=True, resample_references=4, bootstraps=2
@@ -56,8 +56,10 @@ def test_too_few_models_raise(tmp_path: Path, absent: tuple[int, ...]):
 
 
 @pytest.mark.parametrize("variable", ["loss", "member"])
-def test_corrupt_shard_leaves_tables_unchanged(once: AttackRun, variable: str, tmp_path: Path):
-    folder = shutil.copytree(once.folder, tmp_path / "tables")
+def test_corrupt_shard_leaves_tables_unchanged(
+    complete_run: AttackRun, variable: str, tmp_path: Path
+):
+    folder = shutil.copytree(complete_run.folder, tmp_path / "tables")
     world = write_scores(tmp_path, FEW, 40)
     shard = world.store.path / variable / "c" / "3" / "0"
     shard.write_bytes(bytes(40) + shard.read_bytes()[40:])
@@ -66,11 +68,11 @@ def test_corrupt_shard_leaves_tables_unchanged(once: AttackRun, variable: str, t
     assert str(caught.value) == (
         f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"
     )
-    assert {**files(folder), "models.csv": b""} == {**files(once.folder), "models.csv": b""}
+    assert {**files(folder), "models.csv": b""} == {**files(complete_run.folder), "models.csv": b""}
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "late"),
+    ("module", "name", "failing_call"),
     [
         (stats, "lira_from_gaussians", 3),
         (stats, "count_true_positives", 2),
@@ -82,16 +84,16 @@ def test_corrupt_shard_leaves_tables_unchanged(once: AttackRun, variable: str, t
         (decisions, "find_archetypes", 1),
     ],
 )
-def test_interrupted_attack_leaves_whole_tables(
-    once: AttackRun,
+def test_interrupted_attack_leaves_complete_tables(
+    complete_run: AttackRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     module: ModuleType,
     name: str,
-    late: int,
+    failing_call: int,
 ):
-    """Each table is a whole old or new one, none marks the tables as complete, and no other files are left."""
-    folder = shutil.copytree(once.folder, tmp_path / "tables")
+    """Each table is completely old or new, nothing marks the tables as complete, and no other files are left."""
+    folder = shutil.copytree(complete_run.folder, tmp_path / "tables")
     monkeypatch.setattr(signals, "_SLICE_SAMPLES", 20)
     monkeypatch.setattr(decisions, "_ROW_GROUP", 40)
     original, calls = getattr(module, name), 0
@@ -99,16 +101,19 @@ def test_interrupted_attack_leaves_whole_tables(
     def fails(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls >= late:
+        if calls >= failing_call:
             raise OSError("no space left on device")
         return original(*args, **kwargs)
 
     monkeypatch.setattr(module, name, fails)
     with pytest.raises(OSError, match="no space left"):
-        run_attacks(once.scores, dataclasses.replace(once.c, clear_separation=9.0), folder)
-    has_begun = name != "lira_from_gaussians"  # whether a table was written before
+        run_attacks(
+            complete_run.scores, dataclasses.replace(complete_run.c, clear_separation=9.0), folder
+        )
+    # flips.json is deleted when the first table is written.
+    has_begun = name != "lira_from_gaussians"
     assert sorted(files(folder)) == sorted(
-        {*TABLES, *MORE} - ({"flips.json"} if has_begun else set())
+        {*TABLES, *OPTIONAL_TABLES} - ({"flips.json"} if has_begun else set())
     )
     for path in folder.iterdir():
         if path.suffix == ".parquet":
@@ -118,10 +123,10 @@ def test_interrupted_attack_leaves_whole_tables(
             assert len(pd.read_csv(path)) > 0
 
 
-def test_unrequested_tables_are_removed(once: AttackRun, tmp_path: Path):
-    folder = shutil.copytree(once.folder, tmp_path / "tables")
-    assert sorted(files(folder)) == sorted([*TABLES, *MORE])
-    run_attacks(once.scores, dataclasses.replace(FEW, references=8), folder)
+def test_unrequested_tables_are_removed(complete_run: AttackRun, tmp_path: Path):
+    folder = shutil.copytree(complete_run.folder, tmp_path / "tables")
+    assert sorted(files(folder)) == sorted([*TABLES, *OPTIONAL_TABLES])
+    run_attacks(complete_run.scores, dataclasses.replace(FEW, references=8), folder)
     assert sorted(files(folder)) == TABLES
 
 
@@ -158,7 +163,7 @@ def test_class_without_scores_raises(tmp_path: Path, usable: str):
 
 @pytest.mark.parametrize("member", [True, False])
 def test_target_with_one_class_raises(tmp_path: Path, member: bool):
-    """Very few samples of the bernoulli design may have this membership."""
+    """The bernoulli design gives such memberships if there are very few samples."""
 
     def labels(member_MxN: np.ndarray) -> None:
         member_MxN[FEW.references :] = member
@@ -174,8 +179,8 @@ def test_leave_one_out_of_balanced_references_raises(tmp_path: Path):
     assert list(files(tmp_path / "tables")) == ["models.csv"]
 
 
-def test_leftovers_of_a_killed_attack_are_removed(once: AttackRun, tmp_path: Path):
-    folder = shutil.copytree(once.folder, tmp_path / "tables")
+def test_leftovers_of_a_killed_attack_are_removed(complete_run: AttackRun, tmp_path: Path):
+    folder = shutil.copytree(complete_run.folder, tmp_path / "tables")
     (folder / ".samples.parquet.4711").write_text("half")
-    run_attacks(once.scores, dataclasses.replace(FEW, references=8), folder)
+    run_attacks(complete_run.scores, dataclasses.replace(FEW, references=8), folder)
     assert sorted(files(folder)) == TABLES

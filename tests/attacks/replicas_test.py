@@ -18,13 +18,13 @@ from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
 from lm_mia.store.store import Store
 
-EVERY: tuple[AttackName, ...] = get_args(AttackName)
-FREE = {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
-OPTIONAL = {"resampled_references.csv", "true_positive_probability.parquet"}
-OF_TARGETS = {"models.csv", "flips.json", "target_roc.parquet", "targets.csv", "targets.json"}
-TABLES = sorted({*replicas.DECISION_TABLES} - OPTIONAL | OF_TARGETS)
-ONE: tuple[AttackName, ...] = ("lira_online",)
-FEW = dataclasses.replace(SMALL, attacks=ONE, bootstraps=0)
+ALL_ATTACKS: tuple[AttackName, ...] = get_args(AttackName)
+WITHOUT_REFERENCES = {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
+OPTIONAL_TABLES = {"resampled_references.csv", "true_positive_probability.parquet"}
+TARGET_TABLES = {"models.csv", "flips.json", "target_roc.parquet", "targets.csv", "targets.json"}
+TABLES = sorted({*replicas.DECISION_TABLES} - OPTIONAL_TABLES | TARGET_TABLES)
+ONE_ATTACK: tuple[AttackName, ...] = ("lira_online",)
+FEW = dataclasses.replace(SMALL, attacks=ONE_ATTACK, bootstraps=0)
 
 
 def expected(run: AttackRun, name: str, count: int) -> np.ndarray:
@@ -66,8 +66,8 @@ def test_attacks_csv(attacked: AttackRun):
     assert settings == [
         (name, count)
         for name in SMALL.attacks
-        for count in ([0] if name in FREE else [1, 2, 4, 8, 12])
-        if name in FREE or count >= from_one.get(name, 1)
+        for count in ([0] if name in WITHOUT_REFERENCES else [1, 2, 4, 8, 12])
+        if name in WITHOUT_REFERENCES or count >= from_one.get(name, 1)
     ]
     for row in table.to_dict("records"):
         score_TxN = expected(attacked, row["attack"], row["references"] or 12)
@@ -126,7 +126,9 @@ def test_shuffled_csv(attacked: AttackRun):
     """Labels are noise; the STD of a mean of 10 AUCs is 0.0075."""
     table = attacked.csv("shuffled.csv").set_index("attack")
     assert list(table.index) == list(SMALL.attacks)
-    assert table.references.to_dict() == {n: 0 if n in FREE else 12 for n in SMALL.attacks}
+    assert table.references.to_dict() == {
+        n: 0 if n in WITHOUT_REFERENCES else 12 for n in SMALL.attacks
+    }
     assert (table.shuffles == 10).all()
     assert table.auc_mean.between(0.5 - 0.03, 0.5 + 0.03).all()
     assert table.auc_std.between(0.01, 0.05).all()
@@ -140,7 +142,7 @@ def test_flips_json(attacked: AttackRun):
     facts = json.loads((attacked.folder / "flips.json").read_text())
     assert facts.pop("tables") == {
         name: hashlib.sha256((attacked.folder / name).read_bytes()).hexdigest()
-        for name in {*TABLES} - OF_TARGETS
+        for name in {*TABLES} - TARGET_TABLES
     }
     assert facts == {
         "format": needs.FORMAT,
@@ -224,13 +226,15 @@ def test_missing_models_are_left_out(tmp_path: Path):
 
 def test_all_attacks_find_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
-    c = dataclasses.replace(FEW, attacks=EVERY, references=4, replicas=2, variance="pooled")
+    c = dataclasses.replace(FEW, attacks=ALL_ATTACKS, references=4, replicas=2, variance="pooled")
     world = write_scores(tmp_path, c, 200, statistics=tuple(config.ATTACK_STATISTICS.values()))
     out = run_attacks(world, c, tmp_path / "tables")
     best = out.csv("attacks.csv").groupby("attack").last()
-    assert set(best.index) == set(EVERY) == set(out.csv("shuffled.csv").attack)
+    assert set(best.index) == set(ALL_ATTACKS) == set(out.csv("shuffled.csv").attack)
     assert (best.auc_mean > 0.5).all()
-    assert best.references.to_dict() == {name: 0 if name in FREE else 4 for name in EVERY}
+    assert best.references.to_dict() == {
+        name: 0 if name in WITHOUT_REFERENCES else 4 for name in ALL_ATTACKS
+    }
     member_N, target_values = (
         world.member_N,
         {n: v[world.references :] for n, v in world.statistics.items()},
@@ -263,11 +267,13 @@ def at_score_points(
 
 def test_attack_at_a_step_uses_only_its_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
-    c = dataclasses.replace(FEW, attacks=(*ONE, "rmia", "zlib", "min_k"), references=8, replicas=4)
+    c = dataclasses.replace(
+        FEW, attacks=(*ONE_ATTACK, "rmia", "zlib", "min_k"), references=8, replicas=4
+    )
     world = write_scores(tmp_path / "plain", c, 200, statistics=("min_k",))
     plain = run_attacks(world, c, tmp_path / "plain" / "tables")
-    of_plain = json.loads((plain.folder / "flips.json").read_text())
-    assert of_plain["config"].pop("step") == 0
+    plain_content = json.loads((plain.folder / "flips.json").read_text())
+    assert plain_content["config"].pop("step") == 0
     tables = sorted(path.name for path in plain.folder.iterdir())
     about_models = {"models.csv", "flips.json", "targets.csv", "target_roc.parquet"}
     for step in (3, 6, 0):
@@ -282,7 +288,7 @@ def test_attack_at_a_step_uses_only_its_losses(tmp_path: Path, monkeypatch: pyte
             assert (out.folder / name).read_bytes() == (plain.folder / name).read_bytes(), name
         facts = json.loads((out.folder / "flips.json").read_text())
         assert facts["config"].pop("step") == step
-        assert facts == of_plain
+        assert facts == plain_content
         attacks = out.csv("targets.csv")
         assert (attacks.step == step).all()
         unlike = ["attack_id", "step"]

@@ -60,8 +60,8 @@ def test_invalid_set_sizes_raise():
 
 
 def test_overlapping_sets_agree_more_than_disjoint_ones():
-    # Noise: the references alone decide, so disjoint sets behave as coins of the rate asked for,
-    # and overlapping sets agree with one another more often.
+    # On noise, decisions depend only on the references. Disjoint sets therefore behave as coins with the requested
+    # rate, and overlapping sets agree with each other more often.
     rng = np.random.default_rng(0)
     references, samples = 64, 4000
     loss_MxN = rng.normal(size=(references, samples))

@@ -59,9 +59,9 @@ def flip_fractions(
         edges = [0.0, *(min(e, cutoff) for e in (0.1, 0.25, 0.4)), cutoff]
         for b in range(5):
             row: dict[str, Any] = {"fpr": fpr, "low": edges[b]}
-            for kind, of_N in (("member", members_N), ("nonmember", ~members_N)):
+            for kind, class_N in (("member", members_N), ("nonmember", ~members_N)):
                 bins = []
-                for v in votes_N[of_N & scored_N]:
+                for v in votes_N[class_N & scored_N]:
                     flip = 2 * v * (S - v) / (S * (S - 1))
                     coin = k_low <= v <= S - k_low
                     bins.append(4 if coin else sum(flip >= e - 1e-12 for e in (0.1, 0.25, 0.4)))
@@ -154,7 +154,7 @@ def test_attack_writes_requested_optional_tables(optional_run: AttackRun):
     assert (facts["config"]["leave_one_out"], facts["config"]["resample_references"]) == (True, 7)
 
 
-def test_reference_pairs_are_whole(world: SyntheticScores):
+def test_reference_pairs_are_never_split(world: SyntheticScores):
     source = replicas.open_inputs(world.store, world.population, C, pytest.fail)
     pairs = [[2 * p, 2 * p + 1] for p in range(10)]  # the last of 21 references has no partner
     assert resampling.reference_pairs(source).tolist() == pairs

@@ -104,20 +104,20 @@ def test_map_in_order_takes_few_items_in_advance():
 
 @pytest.mark.parametrize("who", ["call", "items", "caller"])
 def test_map_in_order_raises_after_running_calls_end(who: str):
-    """Otherwise threads would write into closed files."""
-    begun, under_way, lock = 0, 0, threading.Lock()
+    """Otherwise, threads would write into closed files."""
+    num_started, num_running, lock = 0, 0, threading.Lock()
     two_at_once = threading.Barrier(2)
 
     def call(i: int) -> int:
-        nonlocal begun, under_way
+        nonlocal num_started, num_running
         with lock:
-            begun += 1
-            under_way += 1
+            num_started += 1
+            num_running += 1
         if i < 2:
             two_at_once.wait(60)
         time.sleep(0.02)  # long enough that it would still be running if nothing waited for it
         with lock:
-            under_way -= 1
+            num_running -= 1
         if who == "call" and i == 3:
             raise KeyError("here")
         return i
@@ -136,7 +136,7 @@ def test_map_in_order_raises_after_running_calls_end(who: str):
     with ThreadPoolExecutor(3) as pool:
         with pytest.raises(KeyError, match="here"):
             consume(pool)
-        assert under_way == 0
-        before = begun
+        assert num_running == 0
+        before = num_started
     # No further call has started, although the pool ends only when nothing is queued.
-    assert begun == before
+    assert num_started == before

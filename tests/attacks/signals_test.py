@@ -14,8 +14,8 @@ from lm_mia.config import AttackName
 from lm_mia.config.needs import TargetAttack
 from lm_mia.seeds import permutation
 
-EVERY: tuple[AttackName, ...] = get_args(AttackName)
-C = dataclasses.replace(SMALL, attacks=EVERY)
+ALL_ATTACKS: tuple[AttackName, ...] = get_args(AttackName)
+C = dataclasses.replace(SMALL, attacks=ALL_ATTACKS)
 SAMPLES = 600
 VARIANTS: list[dict[str, Any]] = [
     {},
@@ -35,7 +35,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
 
 @pytest.fixture(params=["one block", "many blocks"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """All samples in one block and part, or in five blocks of three parts, the last ones shorter."""
+    """Uses one block with one part, or five blocks of three parts, the last of which are shorter."""
     if request.param == "many blocks":
         monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
         monkeypatch.setattr(signals, "_SLICE_SAMPLES", 50)
@@ -100,8 +100,8 @@ def test_attacks_equal_stats_on_whole_arrays(
 ):
     c = dataclasses.replace(C, **changes)
     actual, expected_scores = filled(source_of(world), c, tmp_path), expected(world, c)
-    assert set(actual) == set(EVERY)
-    for name in EVERY:
+    assert set(actual) == set(ALL_ATTACKS)
+    for name in ALL_ATTACKS:
         if "lira" in name and c.variance == "pooled":
             np.testing.assert_allclose(
                 actual[name], expected_scores[name], 1e-12, 1e-12, err_msg=name
@@ -117,7 +117,7 @@ def test_larger_scores_are_more_member_like(world: SyntheticScores, tmp_path: Pa
 
 def test_finite_population_changes_only_lira(world: SyntheticScores):
     plain, moved = (expected(world, dataclasses.replace(C, finite_population=f)) for f in (0, 1))
-    assert {n for n in EVERY if not np.array_equal(plain[n], moved[n], equal_nan=True)} == {
+    assert {n for n in ALL_ATTACKS if not np.array_equal(plain[n], moved[n], equal_nan=True)} == {
         "lira_online",
         "lira_offline",
     }
@@ -135,16 +135,16 @@ def test_blocks_hold_the_values_of_the_store(world: SyntheticScores, blocks: str
         np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[:, samples])
         assert set(block.statistics) == set(config.ATTACK_STATISTICS.values())
         for name, value_TxC in block.statistics.items():
-            of_targets = world.statistics[name][world.references :]
-            np.testing.assert_array_equal(value_TxC, of_targets[:, samples])
+            target_values = world.statistics[name][world.references :]
+            np.testing.assert_array_equal(value_TxC, target_values[:, samples])
         parts = list(block.split())
         assert [parts[0].sample_slice.start, parts[-1].sample_slice.stop] == [
             samples.start,
             samples.stop,
         ]
         for name in ("target_loss_TxC", "reference_loss_MxC", "reference_member_MxC"):
-            whole = np.concatenate([getattr(part, name) for part in parts], axis=1)
-            np.testing.assert_array_equal(whole, getattr(block, name))
+            joined = np.concatenate([getattr(part, name) for part in parts], axis=1)
+            np.testing.assert_array_equal(joined, getattr(block, name))
         zlib_C = np.concatenate([part.zlib_bytes_C for part in parts])
         np.testing.assert_array_equal(zlib_C, source.zlib_bytes_N2[samples])
         assert len(parts) == (
@@ -161,7 +161,7 @@ def test_with_references_keeps_the_requested_order(world: SyntheticScores):
     np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[[7, 2, 0]])
 
 
-def test_shuffled_labels_move_alike_and_losses_stay(world: SyntheticScores, blocks: str):
+def test_labels_of_all_models_are_shuffled_alike(world: SyntheticScores, blocks: str):
     source = source_of(world)
     noise = source.with_shuffled_labels(3)
     assert noise.targets == source.targets[:1]
@@ -173,7 +173,7 @@ def test_shuffled_labels_move_alike_and_losses_stay(world: SyntheticScores, bloc
     moved_MxN = np.concatenate([b.reference_member_MxC for b in read], axis=1)
     before = np.vstack([world.member_N, world.reference_member_MxN])
     after = np.vstack([noise.target_member_TxN2, moved_MxN])
-    for block in read:  # the same columns, in another order, block by block
+    for block in read:  # the same columns in another order, in each block
         pair = before[:, block.sample_slice], after[:, block.sample_slice]
         assert sorted(map(tuple, pair[0].T)) == sorted(map(tuple, pair[1].T))
         assert (pair[0] != pair[1]).any()
@@ -195,7 +195,9 @@ def test_select_samples(world: SyntheticScores, blocks: str):
 
 
 @pytest.mark.parametrize("changes", VARIANTS[:4], ids=str)
-def test_separation(world: SyntheticScores, blocks: str, changes: dict[str, Any]):
+def test_separation_equals_slow_reference(
+    world: SyntheticScores, blocks: str, changes: dict[str, Any]
+):
     c = dataclasses.replace(C, **changes)
     source = source_of(world)
     [fitted] = signals.fit_attacks(source, [signals.AttackGroup(("lira_online",), c)])
@@ -264,10 +266,10 @@ def test_unneeded_fits_read_nothing(world: SyntheticScores, monkeypatch: pytest.
 def test_batched_attacks_equal_single_attacks(
     world: SyntheticScores, blocks: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """With different references, some of them not the first ones, and different settings of RMIA."""
+    """The attacks have different references, not always the first ones, and different settings of RMIA."""
     monkeypatch.setattr(score_matrix, "_MAX_ATTACKS_PER_PASS", most)
     source, c = source_of(world), dataclasses.replace(C, variance="pooled")
-    targets = tuple(row.order_seed for row in source.targets)
+    targets = tuple(model.order_seed for model in source.targets)
     four, five, others = (0, 1, 2, 3), (0, 1, 2, 3, 4), (1, 3, 4, 6)
     attacks = [
         TargetAttack("lira_online", True, targets, four),
@@ -288,12 +290,12 @@ def test_batched_attacks_equal_single_attacks(
         }
         assert set(batched) == {attack.id for attack in attacks}
         for attack in attacks:
-            alone = source.with_references(attack.references or range(2))
+            single = source.with_references(attack.references or range(2))
             settings = dataclasses.replace(c, rmia_samples=attack.rmia_samples or c.rmia_samples)
             settings = dataclasses.replace(settings, rmia_gamma=attack.rmia_gamma or c.rmia_gamma)
             group = signals.AttackGroup((attack.attack,), settings)
-            with score_matrix.score_all([group], alone, tmp_path, pool) as [(_, files)]:
-                want_TxN = files[attack.attack].read_samples(slice(0, SAMPLES))
-            np.testing.assert_array_equal(batched[attack.id], want_TxN, err_msg=attack.id)
+            with score_matrix.score_all([group], single, tmp_path, pool) as [(_, files)]:
+                expected_TxN = files[attack.attack].read_samples(slice(0, SAMPLES))
+            np.testing.assert_array_equal(batched[attack.id], expected_TxN, err_msg=attack.id)
     assert done == sorted(done)
     assert done[-1] == len(attacks)

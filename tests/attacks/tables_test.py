@@ -22,17 +22,17 @@ BINS = ["very stable", "low/mid", "mid/high", "very unstable", "coin flip"]
 def points(
     score_TxN: np.ndarray = HOLES_TxN, member_N: np.ndarray = MEMBER_N
 ) -> stats.OperatingPoints:
-    """At the rates of the config, then of a curve."""
+    """Returns operating points at the rates of the config, then at those of a curve."""
     return stats.tpr_at_fpr(score_TxN, member_N, (*C.fprs, *CURVE))
 
 
 def slow_decisions(score_TxN: np.ndarray, fpr: float) -> np.ndarray:
-    """decision_TxN: threshold just above as many non-members as must stay below."""
+    """Returns decision_TxN at the lowest threshold of each target with at most this FPR."""
     decisions = np.zeros(score_TxN.shape, bool)
     for t, score_N in enumerate(score_TxN):
         outs = score_N[~MEMBER_N & ~np.isnan(score_N)]
-        best = min(s for s in (*outs, math.inf) if np.mean(outs >= s) <= fpr)
-        decisions[t] = score_N >= best
+        threshold = min(s for s in (*outs, math.inf) if np.mean(outs >= s) <= fpr)
+        decisions[t] = score_N >= threshold
     return decisions
 
 
@@ -62,7 +62,7 @@ def test_attack_row():
     ]
     assert [row[k] for k in ("attack", "references", "targets", "left_out")] == ["loss", 3, T, 1]
     scored_N = ~np.isnan(HOLES_TxN[0])
-    ins, out = (HOLES_TxN[:, of_N & scored_N] for of_N in (MEMBER_N, ~MEMBER_N))
+    ins, out = (HOLES_TxN[:, class_N & scored_N] for class_N in (MEMBER_N, ~MEMBER_N))
     auc_T = (ins[:, :, None] > out[:, None]).mean(axis=(1, 2))
     assert row["auc_mean"] == pytest.approx(auc_T.mean())
     assert row["auc_std"] == pytest.approx(auc_T.std())
@@ -133,13 +133,13 @@ def test_thresholds():
     assert table.order_seed.tolist() == [s for s in [7, *range(1, T)] for _ in C.fprs]
     assert table.fpr.tolist() == list(C.fprs) * T
     for i, row in enumerate(table.to_dict("records")):
-        called_N = HOLES_TxN[i // 2] >= row["threshold"]
-        np.testing.assert_array_equal(called_N, slow_decisions(HOLES_TxN, row["fpr"])[i // 2])
-        assert row["tpr"] == pytest.approx(called_N[MEMBER_N].sum() / 19)
-        assert row["realized_fpr"] == pytest.approx(called_N[~MEMBER_N].sum() / 20)
+        decision_N = HOLES_TxN[i // 2] >= row["threshold"]
+        np.testing.assert_array_equal(decision_N, slow_decisions(HOLES_TxN, row["fpr"])[i // 2])
+        assert row["tpr"] == pytest.approx(decision_N[MEMBER_N].sum() / 19)
+        assert row["realized_fpr"] == pytest.approx(decision_N[~MEMBER_N].sum() / 20)
 
 
-def counted() -> tuple[np.ndarray, stats.FlipBinCounts]:
+def true_positives_and_counts() -> tuple[np.ndarray, stats.FlipBinCounts]:
     threshold_TxF = tables.select_fprs(points(), slice(2)).threshold_TxF
     votes_FxN = stats.count_votes(HOLES_TxN, threshold_TxF).votes_FxN
     bin_FxN = stats.flip_bins(votes_FxN, T, C.alpha)
@@ -148,7 +148,7 @@ def counted() -> tuple[np.ndarray, stats.FlipBinCounts]:
 
 
 def slow_bins(fpr: float) -> list[int]:
-    """Bin of every sample, -1 of the one without votes."""
+    """Returns the flip bin of each sample, -1 for the one without votes."""
     k_low, _ = stats.coin_flip_cutoff(T, C.alpha)
     assert k_low > 0  # so that the bins are not all coin flips
     bins = []
@@ -160,7 +160,7 @@ def slow_bins(fpr: float) -> list[int]:
 
 
 def test_flip_shares():
-    table = tables.flip_shares(counted()[1], T, C.fprs, C.alpha)
+    table = tables.flip_shares(true_positives_and_counts()[1], T, C.fprs, C.alpha)
     _, cutoff = stats.coin_flip_cutoff(T, C.alpha)
     assert (table.left_out == 1).all()
     assert (table.replicas == T).all()
@@ -170,10 +170,10 @@ def test_flip_shares():
         assert part.low.tolist()[1:] == part.high.tolist()[:-1]
         assert (part.low.iloc[0], part.low.iloc[-1]) == (0, cutoff)
         assert part.high.iloc[-1] == pytest.approx(2 * 4 * 5 / 72)
-        for kind, of_N in (("member", MEMBER_N), ("nonmember", ~MEMBER_N)):
+        for kind, class_N in (("member", MEMBER_N), ("nonmember", ~MEMBER_N)):
             bins = [
                 b
-                for b, is_in_class in zip(slow_bins(fpr), of_N, strict=True)
+                for b, is_in_class in zip(slow_bins(fpr), class_N, strict=True)
                 if is_in_class and b >= 0
             ]
             assert part[f"{kind}s"].tolist() == [bins.count(b) for b in range(5)]
@@ -182,7 +182,7 @@ def test_flip_shares():
 
 
 def test_true_positives():
-    tp_TxFx5, counts = counted()
+    tp_TxFx5, counts = true_positives_and_counts()
     table = tables.true_positives(tp_TxFx5, counts, C.fprs)
     assert table.columns.tolist() == [
         "fpr",
@@ -251,7 +251,7 @@ def test_partial_auc_by_hand():
 
 
 def test_partial_auc_of_the_paper_example():
-    """StrongMIA Appendix E.2.6: normalised areas 0.314748 and 0.190810 over [1e-4, 0.1]: 53 % and 39.4 %."""
+    """StrongMIA Appendix E.2.6: normalized areas 0.314748 and 0.190810 over [1e-4, 0.1]: 53 % and 39.4 %."""
     fpr = np.array([0.0, 1e-4, 0.1, 1.0])
     heights = {"tpr_mean": 0.314748, "tpr_coin_free": 0.190810}
     table = tables.partial_auc(

@@ -45,10 +45,10 @@ class World:
     member_MxN: np.ndarray
     messages: list[str]
 
-    def attack(self, name: config.AttackName, references: int = 16, **how: Any) -> TargetAttack:
+    def attack(self, name: config.AttackName, references: int = 16, **changes: Any) -> TargetAttack:
         present = models.model_numbers(models.present_models(self.store))
         full_config = config.Config(population=config.Population(samples=SAMPLES), attack=C)
-        attack = needs.target_attack(full_config, present, name, references, **how)
+        attack = needs.target_attack(full_config, present, name, references, **changes)
         assert attack is not None
         return attack
 
@@ -73,7 +73,7 @@ class World:
         return counts["requested"], counts["computed"], counts["left_out"]
 
 
-def made(
+def make_world(
     folder: Path, effect: float, design: subsets.Design, lacks_logit: Sequence[int] = ()
 ) -> World:
     """A world in which training on a sample lowers its loss by the effect."""
@@ -94,10 +94,10 @@ def made(
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return made(tmp_path_factory.mktemp("world"), 0.3, "exact")
+    return make_world(tmp_path_factory.mktemp("world"), 0.3, "exact")
 
 
-def every_kind(world: World) -> list[TargetAttack]:
+def attacks_of_every_kind(world: World) -> list[TargetAttack]:
     return [
         world.attack("lira_online"),
         world.attack("lira_online", 6),
@@ -118,14 +118,14 @@ def every_kind(world: World) -> list[TargetAttack]:
 def computed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables of attacks of every kind; tests that change them take a copy."""
     folder = tmp_path_factory.mktemp("computed")
-    attacks = every_kind(world)
+    attacks = attacks_of_every_kind(world)
     assert world.run(folder, attacks, attacks[:1]) == (12, 12, 0)
     assert world.messages == []
     return folder
 
 
 @pytest.fixture(scope="module")
-def two(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_tables(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables of two attacks, one of which keeps its scores."""
     folder = tmp_path_factory.mktemp("two")
     attacks = [world.attack("loss"), world.attack("lira_online", 4)]
@@ -180,9 +180,9 @@ def test_targets_are_evaluated_with_their_own_membership(world: World, computed:
     table = pd.read_csv(computed / "targets.csv")
     lines = {(line["attack_id"], line["target"]): line for line in table.to_dict("records")}
     curves = pd.read_parquet(computed / "target_roc.parquet").groupby(["attack_id", "target"])
-    assert len(table) == len(curves) == 4 * len(every_kind(world))
+    assert len(table) == len(curves) == 4 * len(attacks_of_every_kind(world))
     unlike = 0
-    for attack in every_kind(world):
+    for attack in attacks_of_every_kind(world):
         for t in (16, 17, 18, 19):
             key, member_N = (attack.id, f"reference-{t}"), world.member_MxN[t]
             score_N = slow_scores(world, attack, t)
@@ -194,8 +194,8 @@ def test_targets_are_evaluated_with_their_own_membership(world: World, computed:
                 operating_points.nonmembers_T[0],
                 np.isnan(score_N).sum(),
             ]
-            of_first = stats.auc(score_N, world.member_MxN[16]).auc_T[0]
-            unlike += t > 16 and abs(line["auc"] - of_first) > 0.05
+            first_member_auc = stats.auc(score_N, world.member_MxN[16]).auc_T[0]
+            unlike += t > 16 and abs(line["auc"] - first_member_auc) > 0.05
             points = curves.get_group(key)
             for on_curve in (False, True):
                 part = points[points["on_curve"] == on_curve]
@@ -229,22 +229,22 @@ def test_columns_describe_the_attack(world: World, computed: Path):
         "lira_online,14,0-13,7,loss,0,,",
     ]
     assert described_columns.to_dict() == {
-        attack.id: line for attack, line in zip(every_kind(world), expected, strict=True)
+        attack.id: line for attack, line in zip(attacks_of_every_kind(world), expected, strict=True)
     }
     assert targets._format_ranges((0, 1, 2, 5, 7, 8)) == "0-2 5 7-8"
 
 
 def test_larger_logit_is_more_member_like(world: World, computed: Path):
     table = pd.read_csv(computed / "targets.csv")
-    of_logit = table[table["observed"] == "target_logit"]
-    assert len(of_logit) == 8
-    assert (of_logit["auc"] > 0.55).all()
+    with_logit = table[table["observed"] == "target_logit"]
+    assert len(with_logit) == 8
+    assert (with_logit["auc"] > 0.55).all()
 
 
 @pytest.mark.parametrize("design", ["exact", "balanced", "bernoulli"])
 def test_noise_has_an_auc_of_one_half(tmp_path: Path, design: subsets.Design):
     """The standard deviation of one AUC is 0.033, that of the mean of eight about 0.012."""
-    noise = made(tmp_path, 0, design)
+    noise = make_world(tmp_path, 0, design)
     noise.run(tmp_path / "t", [noise.attack("lira_online"), noise.attack("rmia")])
     auc = pd.read_csv(tmp_path / "t" / "targets.csv")["auc"]
     assert auc.mean() == pytest.approx(0.5, abs=0.05)
@@ -272,8 +272,8 @@ def test_kept_scores_equal_those_of_the_attack(
             lambda p: p.write_bytes(p.read_bytes()[:-9]),
         ):
             damage(again)
-            assert world.run(folder, every_kind(world), [attack, name]) == (12, 1, 0)
-            assert world.run(folder, every_kind(world), [attack, name]) == (12, 0, 0)
+            assert world.run(folder, attacks_of_every_kind(world), [attack, name]) == (12, 1, 0)
+            assert world.run(folder, attacks_of_every_kind(world), [attack, name]) == (12, 0, 0)
         assert pq.ParquetFile(again).num_row_groups == 3
     assert pd.read_parquet(folder / "target_scores" / path.name).equals(kept)
     assert files(folder) == files(computed)
@@ -285,15 +285,19 @@ def test_a_second_run_computes_nothing_and_changes_no_table(
     folder = Path(shutil.copytree(computed, tmp_path / "t"))
     kept = [*FILES, f"target_scores/{world.attack('lira_online').id}.parquet"]
     before = [(folder / name).stat() for name in kept]
-    assert world.run(folder, every_kind(world), [world.attack("lira_online")]) == (12, 0, 0)
-    assert world.run(folder, every_kind(world)[3:5]) == (2, 0, 0)
+    assert world.run(folder, attacks_of_every_kind(world), [world.attack("lira_online")]) == (
+        12,
+        0,
+        0,
+    )
+    assert world.run(folder, attacks_of_every_kind(world)[3:5]) == (2, 0, 0)
     after = [(folder / name).stat() for name in kept]
     assert [(s.st_mtime_ns, s.st_ino) for s in after] == [(s.st_mtime_ns, s.st_ino) for s in before]
 
 
 def test_new_attacks_are_appended(world: World, computed: Path, tmp_path: Path):
     """In any number of commands, since existing rows do not change."""
-    attacks = every_kind(world)
+    attacks = attacks_of_every_kind(world)
     for split in ([3, 4, 10], [1, 7], [11]):
         folder = tmp_path / str(split)
         before = b""
@@ -317,10 +321,10 @@ def test_other_settings_restart_the_tables(
     assert world.run(folder, [attack], c=c) == (1, 1, 0)
     assert len(pd.read_csv(folder / "targets.csv")) == 4
     assert not list((folder / "target_scores").iterdir())
-    fresh = tmp_path / "fresh"
-    world.run(fresh, [attack], c=c)
-    assert files(folder) == files(fresh)
-    assert world.run(folder, every_kind(world), [attack]) == (12, 12, 0)
+    recomputed = tmp_path / "fresh"
+    world.run(recomputed, [attack], c=c)
+    assert files(folder) == files(recomputed)
+    assert world.run(folder, attacks_of_every_kind(world), [attack]) == (12, 12, 0)
 
 
 def test_tables_of_other_settings_are_always_deleted(world: World, computed: Path, tmp_path: Path):
@@ -330,49 +334,50 @@ def test_tables_of_other_settings_are_always_deleted(world: World, computed: Pat
     assert not list((folder / "target_scores").iterdir())
 
 
-def cut(part: float) -> Any:
+def truncate(part: float) -> Any:
     return lambda data: data[: int(len(data) * part)]
 
 
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("target_roc.parquet", cut(0.5)),
-        ("target_roc.parquet", cut(0)),
+        ("target_roc.parquet", truncate(0.5)),
+        ("target_roc.parquet", truncate(0)),
         ("target_roc.parquet", None),
-        ("targets.csv", cut(0.5)),
+        ("targets.csv", truncate(0.5)),
         ("targets.csv", lambda data: data[: data.rindex(b"\n", 0, -1) + 1]),  # lacks its last line
         ("targets.csv", lambda data: data[:-5]),
         ("targets.csv", lambda data: b"\xff" + data),
         ("targets.csv", lambda data: data.replace(b"attack_id", b"attack id")),
-        ("targets.csv", cut(0)),
+        ("targets.csv", truncate(0)),
         ("targets.csv", None),
         ("targets.json", lambda data: data.replace(b"0.02", b"0.03")),
-        ("targets.json", cut(0.5)),
+        ("targets.json", truncate(0.5)),
         ("targets.json", lambda data: b"[]"),
         ("targets.json", None),
     ],
 )
 def test_damaged_tables_are_recomputed(
-    world: World, two: Path, tmp_path: Path, name: str, damage: Any
+    world: World, two_tables: Path, tmp_path: Path, name: str, damage: Any
 ):
-    folder = Path(shutil.copytree(two, tmp_path / "t"))
+    folder = Path(shutil.copytree(two_tables, tmp_path / "t"))
     if damage:
         (folder / name).write_bytes(damage((folder / name).read_bytes()))
     else:
         (folder / name).unlink()
     attacks = [world.attack("loss"), world.attack("lira_online", 4)]
     assert world.run(folder, attacks, attacks[1:]) == (2, 2, 0)
-    assert files(folder) == files(two)
+    assert files(folder) == files(two_tables)
     assert (folder / "target_scores" / f"{attacks[1].id}.parquet").exists()
 
 
 def test_run_killed_between_tables_is_completed(world: World, computed: Path, tmp_path: Path):
-    folder, attacks = tmp_path / "t", every_kind(world)
+    folder, attacks = tmp_path / "t", attacks_of_every_kind(world)
     world.run(folder, attacks[:11])
     old = (folder / "targets.csv").read_bytes()
     world.run(folder, attacks)
-    (folder / "targets.csv").write_bytes(old)  # as if killed before it was replaced
+    # This is the state after a kill before the table was replaced.
+    (folder / "targets.csv").write_bytes(old)
     (folder / ".targets.csv.4711").write_text("attack_id,")
     assert world.run(folder, attacks) == (12, 1, 0)
     check_same_results(folder, computed)
@@ -380,12 +385,12 @@ def test_run_killed_between_tables_is_completed(world: World, computed: Path, tm
     assert world.run(folder, attacks) == (12, 0, 0)
 
 
-def test_models_without_a_statistic_are_reported_in_one_line(tmp_path: Path):
-    world = made(tmp_path, 0.3, "exact", lacks_logit=(2, 11, 18))
+def test_models_without_a_statistic_are_reported_on_one_line(tmp_path: Path):
+    world = make_world(tmp_path, 0.3, "exact", lacks_logit=(2, 11, 18))
     few = world.attack("lira_online", 8, observed="target_logit")
-    of_logit = [few, world.attack("loss", observed="target_logit")]
-    of_logit += [world.attack("lira_online", observed="target_logit")]
-    attacks = [*of_logit, world.attack("lira_online")]
+    with_logit = [few, world.attack("loss", observed="target_logit")]
+    with_logit += [world.attack("lira_online", observed="target_logit")]
+    attacks = [*with_logit, world.attack("lira_online")]
     for done in (1, 0):
         assert world.run(tmp_path / "t", attacks) == (4, done, 3)
         assert world.messages == [

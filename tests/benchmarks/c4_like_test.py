@@ -17,7 +17,7 @@ def c4_like() -> Iterator[ModuleType]:
 
 
 @pytest.mark.parametrize("scale", [1, 4, 16])
-def test_lengths_have_the_mean_and_the_cut_of_c4(c4_like: ModuleType, scale: int):
+def test_lengths_have_the_mean_and_maximum_of_c4(c4_like: ModuleType, scale: int):
     length_N = c4_like.lengths(100_000, scale)
     # The standard deviation of a length is below 0.32 L, so that of this mean is 0.001 L.
     assert length_N.mean() == pytest.approx(400 / scale, abs=0.004 * 1024 / scale)
@@ -26,7 +26,7 @@ def test_lengths_have_the_mean_and_the_cut_of_c4(c4_like: ModuleType, scale: int
     assert (length_N == 1024 // scale).mean() == pytest.approx(0.108, abs=0.005)
 
 
-def test_log_median_gives_the_requested_mean_after_the_cut(c4_like: ModuleType):
+def test_log_median_gives_the_requested_mean_of_cut_lengths(c4_like: ModuleType):
     drawn_N = np.random.default_rng(3).lognormal(c4_like.log_median(400, 1024), 1, 400_000)
     assert np.minimum(drawn_N, 1024).mean() == pytest.approx(400, abs=2.5)
 

@@ -53,7 +53,7 @@ def test_arguments_are_state_and_batch_and_state_is_donated(plan):
     batch = 3 * 4 * 16 * 64 + 3 * 4  # three int32 arrays, three numbers
     assert 0 <= plan.arguments - state - batch < 1024  # except for alignment
     assert plan.outputs < 1024
-    assert plan.temporaries > 4 * parameters  # the gradient at least
+    assert plan.temporaries > 4 * parameters  # at least the gradient
     assert plan.workspace == 0
     assert plan.total == plan.arguments + plan.outputs + plan.temporaries
 
@@ -95,7 +95,7 @@ def test_exactly_one_setting_is_marked_as_automatic(memory):
     assert [choice.model_config for choice, auto in planned if auto] == [on_80_gb.model_config]
 
 
-def test_missing_compiler_is_reported_in_one_line(memory, monkeypatch):
+def test_missing_compiler_is_reported_on_one_line(memory, monkeypatch):
     def missing(*_, **__):
         raise RuntimeError("no such plugin\ntrace")
 

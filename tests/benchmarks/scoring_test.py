@@ -64,7 +64,7 @@ def test_packed_and_padded_losses_equal_slow_forward_pass(
 def fake(
     monkeypatch: pytest.MonkeyPatch, scoring: ModuleType, seconds: dict[int, float]
 ) -> tuple[Callable[[int, int], np.ndarray], list[tuple[int, int]]]:
-    """Returns a method that takes the given seconds per sample, by batch size, on a fake clock; and its calls."""
+    """Returns a method whose seconds per sample on a fake clock depend on the batch size, and the list of its calls."""
     now: list[float] = [0.0]
     calls: list[tuple[int, int]] = []
     monkeypatch.setattr(scoring.time, "perf_counter", lambda: now[0])
@@ -157,7 +157,7 @@ def test_parameters_are_converted_to_gpt_2(scoring: ModuleType):
     np.testing.assert_allclose(theirs_D, out_D, rtol=1e-4, atol=1e-5)
 
 
-def test_missing_packages_are_reported_in_one_line(scoring, monkeypatch):
+def test_missing_packages_are_reported_on_one_line(scoring, monkeypatch):
     monkeypatch.setattr(scoring.transformers_peer.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         SystemExit, match="torch and transformers not installed; run `pip install torch"
@@ -165,7 +165,7 @@ def test_missing_packages_are_reported_in_one_line(scoring, monkeypatch):
         scoring.transformers_peer.check()
 
 
-def test_invalid_flags_are_reported_in_one_line(scoring, monkeypatch, capsys):
+def test_invalid_flags_are_reported_on_one_line(scoring, monkeypatch, capsys):
     for flag, message in {
         "--scale=3": "--scale=3: must divide 1024",
         "--sizes=11M": "--sizes: unknown sizes: 11M",

@@ -69,7 +69,7 @@ def test_changed_value_is_detected(store: ModuleType, written: Path):
         store.read_one(store.Clock(), written, **SIZE, cold=False)
 
 
-def test_ratios_are_of_the_same_round(store: ModuleType):
+def test_ratios_compare_runs_of_the_same_round(store: ModuleType):
     def run(seconds: float) -> object:
         results = {"before_bytes": np.array(2**20), "cpu": np.array(1.0)}
         return store.fresh.Measured(seconds, 2**21, results)

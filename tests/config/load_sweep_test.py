@@ -76,11 +76,11 @@ def sweep():
     )
 
 
-def test_a_file_without_a_sweep_is_one_config(file: str):
+def test_a_file_without_a_sweep_has_one_config(file: str):
     assert load.load_sweep(f"{file}:3") == [({}, load.load_config(f"{file}:3"))]
 
 
-def test_sweep_may_take_the_argument(tmp_path: Path):
+def test_sweep_may_have_a_parameter_for_the_argument(tmp_path: Path):
     taking = with_sweep(tmp_path, "def sweep(arg='2'): return [{'train.epochs': int(arg)}]")
     assert [c.train.epochs for _, c in load.load_sweep(taking)] == [1, 2]
     assert [c.train.epochs for _, c in load.load_sweep(f"{taking}:4")] == [1, 4]
@@ -113,7 +113,7 @@ def sweep():
     ]
 
 
-def test_errors_in_sweep_are_one_line(tmp_path: Path):
+def test_errors_in_sweep_are_reported_on_one_line(tmp_path: Path):
     for text, message in (
         ("def sweep(): yield {}; raise ValueError('no')", "line 14: ValueError: no"),
         ("sweep = 3", "TypeError: 3 is not a callable object"),

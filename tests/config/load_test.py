@@ -147,7 +147,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("flag", "message"), MISTAKES)
-def test_each_mistake_is_one_line(file: str, flag: str, message: str):
+def test_each_mistake_is_reported_on_one_line(file: str, flag: str, message: str):
     assert error_lines(file, flag) == [message]
 
 
@@ -195,7 +195,7 @@ def test_missing_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_name_selects_an_included_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)  # wherever the command is run, and whatever lies there
+    monkeypatch.chdir(tmp_path)  # regardless of the current folder and its files
     (tmp_path / "quickstart").write_text("")
     assert load.load_config("quickstart") == load.load_config(
         str(load.included_configs() / "quickstart.py")
@@ -300,7 +300,7 @@ def test_mistakes_in_the_file(tmp_path: Path, text: str, arg: str, message: str)
     assert error_lines(name) == [f"--config={name}: {message}"]
 
 
-def test_syntax_errors_and_unknown_fields_are_one_line(tmp_path: Path):
+def test_syntax_errors_and_unknown_fields_are_reported_on_one_line(tmp_path: Path):
     for text, word in (
         ("def get_config(:", "SyntaxError"),
         (FILE.replace("layers", "layer"), "layer"),
@@ -321,7 +321,7 @@ def test_quickstart_is_valid():
 
 
 @given(st.integers(-(10**400), 10**400))
-def test_any_integer_is_accepted_or_refused_in_one_line(file: str, value: int):
+def test_any_integer_is_accepted_or_refused_on_one_line(file: str, value: int):
     flag = f"--config.train.workers={value}"
     if value >= 0:
         assert load.load_config(file, [flag]).train.workers == value

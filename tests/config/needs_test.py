@@ -31,14 +31,15 @@ ALL = models(range(12), range(2))
     ("present", "references", "targets"),
     [
         (range(12), range(8), range(8, 12)),
-        ([0, 1, 3, 4, 7, 8, 10, 11], [0, 1, 3, 4, 7], [8, 10, 11]),  # some are missing
+        ([0, 1, 3, 4, 7, 8, 10, 11], [0, 1, 3, 4, 7], [8, 10, 11]),  # some models are missing
         ([*range(8), 8, 11], range(8), [8, 11]),  # half of the targets are enough
-        ([*range(8), 9], range(4), range(4, 8)),  # but not a quarter
+        ([*range(8), 9], range(4), range(4, 8)),  # but a quarter is not
         (range(8), range(4), range(4, 8)),
-        (range(7), range(2), range(2, 6)),  # an even number from the end, so that pairs stay whole
-        ([0, 1, 2, 4, 5, 6], [0, 1, 2, 4, 5, 6], []),  # no complete set: those of the config
+        (range(7), range(2), range(2, 6)),  # an even number from the end, so that no pair is split
+        # There is no complete set of targets, so the ranges of the config are used.
+        ([0, 1, 2, 4, 5, 6], [0, 1, 2, 4, 5, 6], []),
         ([0, 1, 3, 4, 5, 6, 7], [0, 1, 3], [4, 5, 6, 7]),
-        (range(20), range(8), range(8, 12)),  # another command trained more
+        (range(20), range(8), range(8, 12)),  # another command trained more models
         ([], [], []),
     ],
 )
@@ -78,14 +79,15 @@ def test_with_equal_counts_changes_only_the_counts():
 
 
 def test_score_step_is_none_where_models_are_not_scored():
-    """16 samples in batches of 4 make two steps an epoch."""
+    """16 samples in batches of 4 make two steps per epoch."""
     c = change(change(C, "train.epochs", 4), "score.at_epochs", (0.1, 1.0, 2.5, 4.0))
     assert score_steps(c) == (1, 2, 5)
     steps = {0.1: 1, 1: 2, 2.5: 5, 2: None, 3: None, 4: 0, 7: 0}
     assert {epochs: needs.score_step(c, epochs) for epochs in steps} == steps
     assert needs.score_step(change(c, "score.at_steps", (4,)), 2) == 4
     assert needs.scored_epochs(c) == [0.1, 1, 2.5, 4]
-    assert needs.score_step(change(c, "score.at_epochs", (3.99,)), 3.99) is None  # is the end
+    # 3.99 epochs are rounded to the end of training.
+    assert needs.score_step(change(c, "score.at_epochs", (3.99,)), 3.99) is None
 
 
 def test_target_attack_uses_the_first_references():
@@ -177,7 +179,7 @@ def test_the_id_does_not_depend_on_the_process():
 
 
 def recipe(*names: str, present: PresentModels = ALL, **changes: Any) -> RecipeModels:
-    """Returns a recipe with other values of fields; two underscores separate section and field."""
+    """Returns a recipe with changed fields; two underscores separate section and field."""
     c = C
     for field, value in changes.items():
         c = change(c, field.replace("__", "."), value)
@@ -240,11 +242,13 @@ def test_recipes_are_attacked_with_equal_numbers_of_references():
     result = attacks(Need(("*",)), recipes)
     assert result == {key: [expected(recipe, "lira_online", 5)] for key, recipe in recipes.items()}
     assert result["b"][0].references == (0, 1, 2, 3, 4)
-    # targets have the same seeds, too: the recipe that requests fewest decides
-    fewer = {**recipes, "b": recipe("b", attack__references=8, attack__targets=2)}
-    for [attack] in attacks(Need(("*",)), fewer).values():
+    # All recipes use the numbers of the one that requests the fewest models, so targets have the same seeds, too.
+    with_fewer_replicas = {**recipes, "b": recipe("b", attack__references=8, attack__targets=2)}
+    for [attack] in attacks(Need(("*",)), with_fewer_replicas).values():
         assert (attack.references, attack.targets) == (tuple(range(6)), (6, 7))
-    assert attacks(Need(("a",)), fewer)["a"] == [expected(recipes["a"], "lira_online", 8)]
+    assert attacks(Need(("a",)), with_fewer_replicas)["a"] == [
+        expected(recipes["a"], "lira_online", 8)
+    ]
 
 
 @pytest.mark.parametrize(("most", "count"), [(3, 3), (8, 8), (None, 140), (128, 128)])
@@ -258,7 +262,7 @@ def test_most_references_limits_the_count(most: int | None, count: int):
 
 def test_recipes_with_too_few_models_are_ignored():
     few = recipe("few", present=models(range(5)))  # one reference, four targets
-    none = recipe("none", attack__targets=0)
+    without_targets = recipe("none", attack__targets=0)
     only = recipe("only", present=models(range(12)))  # no replicas
     result = attacks(Need(("*",)), {"a": recipe("a"), "few": few, "only": only})
     assert {
@@ -268,7 +272,9 @@ def test_recipes_with_too_few_models_are_ignored():
         "few": [],
         "only": [8],
     }
-    result = attacks(Need(("*",), targets="replicas"), {"none": none, "few": few, "only": only})
+    result = attacks(
+        Need(("*",), targets="replicas"), {"none": without_targets, "few": few, "only": only}
+    )
     assert {
         key: [x.targets_are_replicas for x in attacks_of_key]
         for key, attacks_of_key in result.items()
@@ -390,9 +396,12 @@ def test_mistakes_in_a_loss_need_are_named(from_end: Any):
 def test_balanced_recipes_are_compared_without_splitting_a_pair():
     """A reference that is the complement of a target would reveal the target's members."""
     c = Config(attack=Attack(references=28, targets=4), train=Train(subset="balanced"))
-    odd = Config(attack=Attack(references=27, targets=3))
+    config_of_odd_count = Config(attack=Attack(references=27, targets=3))
     parts = needs.assign_roles(
-        PresentModels(tuple(range(28)), ()), needs.with_equal_counts([c, odd])[0].attack
+        PresentModels(tuple(range(28)), ()),
+        needs.with_equal_counts([c, config_of_odd_count])[0].attack,
     )
     assert (parts.references[-1], parts.targets) == (23, (24, 25))
-    assert needs.with_equal_counts([odd, odd])[0].attack.targets == 3
+    assert (
+        needs.with_equal_counts([config_of_odd_count, config_of_odd_count])[0].attack.targets == 3
+    )

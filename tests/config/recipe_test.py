@@ -19,11 +19,11 @@ from lm_mia.errors import UserError
 
 
 def fields() -> list[str]:
-    whole = [f.name for f in dataclasses.fields(Config)]
-    sections = [s for s in whole if dataclasses.is_dataclass(getattr(TINY, s))]
+    all_names = [f.name for f in dataclasses.fields(Config)]
+    sections = [s for s in all_names if dataclasses.is_dataclass(getattr(TINY, s))]
     names = {s: [f.name for f in dataclasses.fields(getattr(TINY, s))] for s in sections}
     return [f"{s}.{name}" for s in sections for name in names[s]] + [
-        name for name in whole if name not in sections
+        name for name in all_names if name not in sections
     ]
 
 
@@ -37,7 +37,7 @@ def other(field: str) -> Any:
     return (0.2,) if isinstance(value, tuple) else value + 1
 
 
-FREE = {
+CHANGEABLE = {
     "train.workers",
     "train.checkpoint_minutes",
     "train.validations",
@@ -59,7 +59,7 @@ def test_differences_ignores_changeable_fields_only(field: str):
     new = change(TINY, field, other(field))
     assert len(differences(stored, TINY)) == 0
     result = differences(stored, new)
-    assert [line.partition(":")[0] for line in result] == ([] if field in FREE else [field])
+    assert [line.partition(":")[0] for line in result] == ([] if field in CHANGEABLE else [field])
 
 
 def test_differences_shows_old_and_new_values():
@@ -90,8 +90,11 @@ def test_hashes_are_unchanged():
 @pytest.mark.parametrize("field", fields())
 def test_the_hash_changes_with_what_determines_a_model(field: str):
     section, changed = field.partition(".")[0], change(TINY, field, other(field))
-    of_population = section in ("corpus", "tokenizer", "population") and field not in FREE
-    of_model = section in ("model", "optimizer", "train") and field not in {*FREE, "model.size"}
+    of_population = section in ("corpus", "tokenizer", "population") and field not in CHANGEABLE
+    of_model = section in ("model", "optimizer", "train") and field not in {
+        *CHANGEABLE,
+        "model.size",
+    }
     assert (recipe_hash(changed) != recipe_hash(TINY)) == (of_population or of_model)
     assert (population_hash(changed) != population_hash(TINY)) == of_population
 
@@ -115,8 +118,8 @@ def named(name: str, **changes: object) -> Config:
 
 
 def test_unnamed_recipes_are_named_after_file_or_overrides():
-    two = {"model.layers": 2, "train.epochs": 3}
-    entries = [({}, TINY), (two, named("", model__layers=2, train__epochs=3))]
+    overrides = {"model.layers": 2, "train.epochs": 3}
+    entries = [({}, TINY), (overrides, named("", model__layers=2, train__epochs=3))]
     assert [r.names for r in recipe_requests(entries, "quickstart")] == [
         ("quickstart",),
         ("layers=2,epochs=3",),

@@ -29,7 +29,8 @@ def test_sizes_have_the_parameters_in_their_names():
         assert millions == pytest.approx(int(name.removesuffix("M")), rel=0.06), name
         m = resolved(size=name)
         assert (m.size, m.layers, m.width, m.heads) == (name, layers, width, width // 64)
-    assert len(set(MODEL_SIZES.values())) == len(MODEL_SIZES)  # else a shape would have two names
+    # No shape has two names.
+    assert len(set(MODEL_SIZES.values())) == len(MODEL_SIZES)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_sizes_have_the_parameters_in_their_names():
         ({"size": "302M", "layers": 2}, ("custom", 2, 1024, 16)),
         ({"size": "302M", "width": 512}, ("custom", 24, 512, 8)),
         ({"size": "302M", "heads": 8}, ("302M", 24, 1024, 8)),
-        ({"layers": 20}, ("140M", 20, 768, 12)),  # it is that size, whatever it was called
+        ({"layers": 20}, ("140M", 20, 768, 12)),  # a known size gets its name
         ({"size": "custom", "layers": 3, "width": 512}, ("10M", 3, 512, 8)),
         ({"size": "custom", "layers": 2, "width": 48}, ("custom", 2, 48, 1)),
         ({"size": "custom", "layers": 2, "width": 100}, ("custom", 2, 100, 1)),

@@ -20,13 +20,13 @@ RESAMPLED = (
     "attack.resample_references={}: must be 0, or an even number (sets are made of pairs) from 4 to "
     "attack.references / 2 = 4"
 )
-APART = "attack.ambiguous_separation={}: must be between 0 and attack.clear_separation={}"
+AMBIGUOUS = "attack.ambiguous_separation={}: must be between 0 and attack.clear_separation={}"
 LEFT_OUT = (
     "attack.leave_one_out=True: with train.subset='balanced' the other models reveal the training subset of "
     "the model that is left out; set --config.train.subset=exact or bernoulli"
 )
 NAN, INF = math.nan, math.inf
-MORE = ("lira_online", "lowercase", "min_k", "min_k_plus_plus")
+WITH_STATISTICS = ("lira_online", "lowercase", "min_k", "min_k_plus_plus")
 Changes = dict[str, Any]
 OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
     (
@@ -49,7 +49,7 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
         (
             {"references": 8, "targets": bad, "train.subset": "exact"},
             f"attack.targets={bad}: must leave at least 4 of attack.references=8",
-            [{"references": 8, "targets": good, "train.subset": "exact"} for good in (1, 4)],
+            [{"references": 8, "targets": valid, "train.subset": "exact"} for valid in (1, 4)],
         )
         for bad in (-1, 5)
     ),
@@ -71,9 +71,9 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
         for name, needed in config.ATTACK_STATISTICS.items()
     ),
     (
-        {"attacks": MORE, "score.statistics": ("min_k",)},
-        REQUIRED.format(MORE, "lowercase, min_k_plus_plus require", "min_k,lowercase_loss,min_k_plus_plus"),
-        [{"attacks": MORE, "score.statistics": tuple(config.ATTACK_STATISTICS.values())}],
+        {"attacks": WITH_STATISTICS, "score.statistics": ("min_k",)},
+        REQUIRED.format(WITH_STATISTICS, "lowercase, min_k_plus_plus require", "min_k,lowercase_loss,min_k_plus_plus"),
+        [{"attacks": WITH_STATISTICS, "score.statistics": tuple(config.ATTACK_STATISTICS.values())}],
     ),
     *(
         ({"alpha": bad}, f"attack.alpha={bad!r}: must be between 0 and 1", [{"alpha": 1e-9}, {"alpha": 0.999}])
@@ -132,7 +132,7 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
     *(
         (
             {"ambiguous_separation": low, "clear_separation": high},
-            APART.format(low, high),
+            AMBIGUOUS.format(low, high),
             [{"ambiguous_separation": x, "clear_separation": x} for x in (0.0, 1.0)],
         )
         for low, high in ((-0.1, 2.0), (2.1, 2.0), (NAN, 2.0), (0.5, INF), (0.5, NAN))
@@ -145,27 +145,27 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
 
 
 def changed(changes: Changes) -> Config:
-    """TINY with fields of the attack changed, and others that are named in full."""
+    """Returns TINY with changed fields; names without a section are fields of the attack."""
     new = TINY
     for field, value in changes.items():
-        whole = "." in field or field == "name"
-        new = change(new, field if whole else f"attack.{field}", value)
+        is_full_name = "." in field or field == "name"
+        new = change(new, field if is_full_name else f"attack.{field}", value)
     return new
 
 
 @pytest.mark.parametrize(
-    ("changes", "message", "sound"), OF_ATTACK, ids=[str(r[0]) for r in OF_ATTACK]
+    ("changes", "message", "valid_changes"), OF_ATTACK, ids=[str(r[0]) for r in OF_ATTACK]
 )
-def test_each_rule_of_the_attack(changes: Changes, message: str, sound: list[Changes]):
+def test_each_rule_of_the_attack(changes: Changes, message: str, valid_changes: list[Changes]):
     assert problems(changed(changes)) == [message]
-    for good in sound:
-        assert problems(changed(good)) == []
+    for valid in valid_changes:
+        assert problems(changed(valid)) == []
 
 
 def test_each_field_of_the_attack_has_a_rule():
-    ruled = {line.partition("=")[0] for _, line, _ in OF_ATTACK}
+    fields_with_rules = {line.partition("=")[0] for _, line, _ in OF_ATTACK}
     free = {"attack.variance", "attack.finite_population", "attack.clear_separation"}
-    assert ruled | free == {field for field in FIELDS if field.startswith("attack.")}
+    assert fields_with_rules | free == {field for field in FIELDS if field.startswith("attack.")}
 
 
 def test_statistics_of_attacks_are_variables_of_the_store():

@@ -187,8 +187,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     *(
-        (CUDNN | more, f"compute.attention='cudnn': it needs {told}; {AUTO}")
-        for more, told in (
+        (CUDNN | more, f"compute.attention='cudnn': it needs {expected}; {AUTO}")
+        for more, expected in (
             ({"model.dtype": "float32"}, "model.dtype=bfloat16, not float32"),
             ({"model.heads": 2}, "model.width / model.heads divisible by 8, not 4"),
             ({"model.width": 136}, "model.width / model.heads of at most 128, not 136"),
@@ -211,7 +211,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), BROKEN, ids=[str(c) for c, _ in BROKEN])
-def test_each_broken_rule_is_one_line(changes: dict[str, Any], message: str):
+def test_each_broken_rule_is_reported_on_one_line(changes: dict[str, Any], message: str):
     broken = TINY
     for field, value in changes.items():
         broken = change(broken, field, value)
@@ -243,10 +243,10 @@ def test_values_at_the_limits_are_valid():
         {"train.workers": 1, "compute.sharding": "fsdp"},
         {"train.workers": 99},
     ):
-        sound = TINY
+        valid = TINY
         for field, value in changes.items():
-            sound = change(sound, field, value)
-        assert problems(sound) == []
+            valid = change(valid, field, value)
+        assert problems(valid) == []
 
 
 def test_all_problems_are_reported_together():
@@ -313,5 +313,5 @@ def test_problems_never_raises_and_names_a_field(samples: int, batch: int, width
         c = change(c, field, value)
     result = problems(c)
     assert all(line.partition("=")[0] in FIELDS for line in result)
-    sound = samples > 0 and samples % 2 == 0 and 0 < batch <= samples // 2
-    assert (result == []) == (sound and width > 0 and heads > 0 and width % heads == 0)
+    is_valid = samples > 0 and samples % 2 == 0 and 0 < batch <= samples // 2
+    assert (result == []) == (is_valid and width > 0 and heads > 0 and width % heads == 0)

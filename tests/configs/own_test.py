@@ -1,4 +1,4 @@
-"""The figures of StrongMIA of a user's own texts."""
+"""The figures of StrongMIA on a user's own texts."""
 
 from lm_mia.config import Config, load
 

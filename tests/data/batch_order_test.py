@@ -51,7 +51,7 @@ def test_epochs_and_seeds_have_different_orders():
 
 
 def test_positions_of_members_are_uniform():
-    """Counts of (member, place) over 4,000 epochs within 5 standard errors, their chi-square too."""
+    """Counts of (member, position) over 4,000 epochs, and their chi-square, are within 5 standard errors."""
     count_NxN = np.zeros((5, 5))
     for epoch in range(4000):
         count_NxN[np.arange(5), batch_order.epoch_order(11, epoch, 5)] += 1

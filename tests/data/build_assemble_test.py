@@ -24,7 +24,7 @@ ROWS = {
 
 @pytest.fixture
 def parts(tmp_path: Path) -> list[Path]:
-    """Three parts whose positions interleave, one of them without rows."""
+    """Returns three parts whose positions interleave; one of them has no rows."""
     paths = []
     for name, positions in (("a", range(0, 40, 2)), ("b", []), ("c", range(1, 40, 2))):
         paths.append(tmp_path / name)
@@ -67,7 +67,7 @@ def test_samples_in_the_order_of_their_positions(
         }
 
 
-def test_segments_leave_no_trace_in_the_tokens(
+def test_segments_do_not_affect_the_tokens(
     tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch
 ):
     write(tmp_path, parts, list(range(40)))
@@ -78,7 +78,7 @@ def test_segments_leave_no_trace_in_the_tokens(
     assert pq.ParquetFile(tmp_path / "again_samples.parquet").num_row_groups == 14
 
 
-def test_wide_tokens(tmp_path: Path):
+def test_large_vocabularies_have_32_bit_tokens(tmp_path: Path):
     table = pa.Table.from_pylist(
         [ROWS[5] | {"tokens": [2, 70_000, 1]}], tokenize.part_schema(70_001)
     )

@@ -1,4 +1,4 @@
-"""Builds of a population of C4, whole and killed; nothing but the files of a data set is made up."""
+"""Complete and killed builds of a population of C4; only the files of the dataset are synthetic."""
 
 import dataclasses
 import hashlib
@@ -35,7 +35,7 @@ SIZES = config.Population(
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> config.Corpus:
-    """C4 made of five files of Hugging Face's."""
+    """Returns C4 converted from five files of Hugging Face."""
     folder = tmp_path_factory.mktemp("c4")
     files = [TEXTS[low : low + 600] for low in range(0, 3000, 600)]
     pattern = fake_c4.hugging_face(folder / "hf", {"train": files})
@@ -45,7 +45,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> config.Corpus:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, source: config.Corpus) -> Population:
-    """The population, by one process."""
+    """Returns the population that one process builds."""
     return build.build_population(
         source, PIECES, SIZES, tmp_path_factory.mktemp("built") / "population"
     )
@@ -168,7 +168,10 @@ if __name__ == "__main__":
 
 
 def killed(script: Path, source: config.Corpus, folder: Path, min_parts: int, victims: str) -> int:
-    """The exit code of a build that is killed once there are enough parts: "all" its processes, or the "parent"."""
+    """Returns the exit code of a build that is killed once it has min_parts parts.
+
+    victims: "all" for all processes of the build, "parent" for its main process only.
+    """
     script.write_text(BUILD)
     argv = [sys.executable, "-W", "error", str(script), source.path, str(folder)]
     return subprocess.run([*argv, str(min_parts), victims], start_new_session=True).returncode
@@ -181,7 +184,7 @@ def test_killed_builds_resume(
     built: Population,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Twice, and the third build has a process of its own killed, which another one replaces."""
+    """Two builds are killed. The third one loses a process, which another one replaces."""
     folder = tmp_path / "work" / "population"
     for min_parts, victims in ((1, "all"), (3, "parent")):
         assert killed(tmp_path / "build.py", source, folder, min_parts, victims) == -9

@@ -1,4 +1,4 @@
-"""Which population is made with a vocabulary that another one, or a killed command, had trained."""
+"""Reuse of a vocabulary that was trained for another population or by a killed command."""
 
 import dataclasses
 from pathlib import Path
@@ -13,7 +13,7 @@ __all__ = ["source"]  # a fixture
 
 
 def changed(change: str, source: config.Corpus) -> tuple[config.Tokenizer, config.Population]:
-    """Settings of another vocabulary."""
+    """Returns settings that give another vocabulary."""
     pieces, sizes = PIECES, SIZES
     if change == "corpus":
         (Path(source.path) / "000.txt").unlink()
@@ -64,17 +64,19 @@ def test_sibling_vocabulary_of_other_settings_is_not_reused(
     tmp_path: Path, source: config.Corpus, change: str
 ):
     first = PIECES
-    if change == "given":  # of the same bytes as would be trained, by chance
+    if change == "given":  # a given tokenizer with the same bytes as a trained one
         model = (
             build.build_population(source, PIECES, SIZES, tmp_path / "g" / "p").folder
             / "tokenizer.model"
         )
         first = dataclasses.replace(PIECES, path=str(model))
-    beside = build.build_population(source, first, SIZES, tmp_path / "a").folder / "tokenizer.model"
+    sibling_model = (
+        build.build_population(source, first, SIZES, tmp_path / "a").folder / "tokenizer.model"
+    )
     pieces, sizes = PIECES, SIZES
     if change == "damaged":
-        raw = beside.read_bytes()
-        beside.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+        raw = sibling_model.read_bytes()
+        sibling_model.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
     elif change != "given":
         pieces, sizes = changed(change, source)
     labels: list[str] = []

@@ -27,7 +27,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def changed(data_dir: Path, tmp_path: Path) -> Path:
-    """A copy to break."""
+    """Returns a copy that tests may damage."""
     return Path(shutil.copytree(data_dir, tmp_path / "tfds"))
 
 
@@ -89,7 +89,7 @@ def test_replaced_dataset_is_read_again(tmp_path: Path):
     for text in ("old", "new text"):
         shutil.rmtree(tmp_path / "c4", ignore_errors=True)
         fake_c4.tfds(tmp_path, {"train": [text] * 3 * len(text)})
-        last = 3 * len(text) - 1  # in the second file, which begins at another record
+        last = 3 * len(text) - 1  # in the second file, whose first record has another index
         assert c4.open_records(str(tmp_path))[last] == (text, f"train:{last}")
 
 
@@ -120,7 +120,7 @@ def edit(data_dir: Path, **info: object) -> None:
 @pytest.mark.parametrize("kind", ["tfrecord", None])
 def test_tfrecord_files_are_refused(changed: Path, kind: str | None):
     edit(changed, fileFormat=kind or "tfrecord")
-    if kind is None:  # as the first versions of TFDS left it
+    if kind is None:  # as written by the first versions of TFDS
         path = changed / "c4/en/3.1.0/dataset_info.json"
         info = json.loads(path.read_text())
         del info["fileFormat"]
@@ -169,7 +169,7 @@ def test_incomplete_folders_are_reported(changed: Path, name: str, content: str 
 
 
 @pytest.mark.parametrize(
-    ("splits", "what"),
+    ("splits", "problem"),
     [
         ([{"shardLengths": ["5"]}], "no field 'name'"),
         ([{"name": "train", "shardLengths": ["x"]}], "invalid literal for int"),
@@ -180,16 +180,16 @@ def test_incomplete_folders_are_reported(changed: Path, name: str, content: str 
         (None, "not iterable"),
     ],
 )
-def test_damaged_splits_are_reported(changed: Path, splits: Any, what: str):
+def test_damaged_splits_are_reported(changed: Path, splits: Any, problem: str):
     edit(changed, splits=splits)
-    refused(changed, rf"c4/en/3.1.0 is incomplete or damaged \(.*{what}.*\); set corpus.path")
+    refused(changed, rf"c4/en/3.1.0 is incomplete or damaged \(.*{problem}.*\); set corpus.path")
 
 
 def test_broken_links_count_as_missing(changed: Path):
     folder = changed / "c4/en/3.1.0"
-    whole = c4.open_records(str(changed))
+    records = c4.open_records(str(changed))
     (folder / "notes").symlink_to("nowhere")
-    assert c4.open_records(str(changed)) == whole
+    assert c4.open_records(str(changed)) == records
     (folder / "c4-train.array_record-00001-of-00004").unlink()
     (folder / "c4-train.array_record-00001-of-00004").symlink_to("nowhere")
     refused(
@@ -198,7 +198,7 @@ def test_broken_links_count_as_missing(changed: Path):
 
 
 @pytest.mark.parametrize(
-    ("raw", "what"),
+    ("raw", "problem"),
     [
         (b"no example", "is not a tf.train.Example"),
         (b"", "has no text"),
@@ -210,14 +210,15 @@ def test_broken_links_count_as_missing(changed: Path):
     ],
 )
 def test_records_without_text_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bytes, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bytes, problem: str
 ):
     example = fake_c4._example
     monkeypatch.setattr(fake_c4, "_example", lambda t: raw if t == "broken" else example(t))
     fake_c4.tfds(tmp_path, {"train": ["a", "b", "c", "broken", "d"]})
     records = c4.open_records(str(tmp_path))
     assert records[4] == ("d", "train:4")
-    message = f"record train:3, in c4-train.array_record-00001-of-00002 of c4/en/3.1.0, {what}.*; copy the file again"
+    file = "c4-train.array_record-00001-of-00002"
+    message = f"record train:3, in {file} of c4/en/3.1.0, {problem}.*; copy the file again"
     with pytest.raises(UserError, match=message) as caught:
         list(records.select(np.array([4, 3, 0])))
     assert str(caught.value).startswith(f"corpus.path={str(tmp_path)!r}: ")
@@ -231,7 +232,7 @@ def test_damaged_files_are_named_when_read(changed: Path, damage: str):
         path.write_bytes(raw[: len(raw) // 2])
     elif damage == "other":
         path.write_bytes(b"no records" * 10_000)
-    else:  # one record, where dataset_info.json promises six
+    else:  # one record, although dataset_info.json lists six
         path.write_bytes(
             (changed / "c4/en/3.1.0/c4-validation.array_record-00000-of-00004").read_bytes()
         )

@@ -183,17 +183,17 @@ def test_given_tokenizer_is_used(tmp_path: Path, source: config.Corpus):
 def test_invalid_input_writes_nothing(tmp_path: Path, source: config.Corpus):
     folder = tmp_path / "work" / "population"
     missing = dataclasses.replace(source, path=str(tmp_path / "nowhere"))
-    have = len(corpus.read(source))
+    num_available = len(corpus.read(source))
     for arguments, message in (
         ((missing, PIECES, SIZES), "corpus.path=.*no such file or folder"),
         (
             (source, PIECES, config.Population(samples=9_998)),
-            f"samples=9998: .* has only {have} documents",
+            f"samples=9998: .* has only {num_available} documents",
         ),
         ((source, config.Tokenizer(vocab_size=99_999), SIZES), r"vocab_size=99999: .* at most \d+"),
         (
             (source, config.Tokenizer(vocab_size=300, documents=9_999), SIZES),
-            f"tokenizer.documents=9999: the corpus has {have} documents; use at most {have}, or 0",
+            f"tokenizer.documents=9999: the corpus has {num_available} documents; use at most {num_available}, or 0",
         ),
         ((source, config.Tokenizer(path=source.path), SIZES), "tokenizer.path=.*cannot be read"),
         ((dataclasses.replace(source, min_chars=10**6), PIECES, SIZES), "corpus.min_chars=1000000"),
@@ -238,7 +238,8 @@ def test_two_processes_build_one_population(tmp_path: Path, source: config.Corpu
 
 def test_leftovers_of_killed_builds_are_removed(tmp_path: Path, source: config.Corpus):
     leftover = tmp_path / ".population.unfinished"
-    for _ in range(2):  # of a build that was killed before the end, and right at the end
+    # The first leftover is of a build that was killed early, the second of one killed when the population was finished.
+    for _ in range(2):
         leftover.mkdir()
         (leftover / "tokens.npy").write_bytes(b"half")
         build.build_population(source, PIECES, SIZES, tmp_path / "population")

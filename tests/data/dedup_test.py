@@ -15,7 +15,7 @@ def slow_shingles(text: str) -> set[tuple[str, ...]]:
 
 
 def slow_without_near(texts: list[str]) -> list[int]:
-    """O(n^2): link, flood, keep the first of each cluster."""
+    """Compares all pairs of texts, and keeps the first text of each cluster of linked texts."""
     shingles = [slow_shingles(text) for text in texts]
     linked: dict[int, set[int]] = {i: {i} for i in range(len(texts))}
     for i, j in itertools.combinations(range(len(texts)), 2):

@@ -69,7 +69,7 @@ def test_reading_does_not_import_packages():
     assert run.stderr == ""
 
 
-def test_versions_name_every_package():
+def test_versions_cover_every_package():
     versions = docstrings.versions()
     assert set(versions) == set(docstrings.PACKAGES)
     with pytest.raises(UserError, match="no-such-package is not installed"):

@@ -48,12 +48,13 @@ def tfidf(frequency_V: list[int], samples: int) -> np.ndarray:
 
 
 def test_mean_tfidf_of_a_hand_computed_example():
-    # idf of 5 and of 6, both in 2 of 4: log(5 / 3) + 1; 2 x 5; none; 6 and 5; 2 x 6
+    # Pieces 5 and 6 are in 2 of 4 samples each, so their idf is log(5 / 3) + 1. The samples contain 5 twice, no piece,
+    # 6 and 5, and 6 twice.
     idf = np.log(5 / 3) + 1
     tfidf_N = tfidf([0, 3, 4, 0, 0, 2, 2, 0], 4)
     assert tfidf_N.dtype == np.float64
     np.testing.assert_allclose(tfidf_N, [2 * idf, np.nan, idf, 2 * idf], rtol=1e-15)
-    # of others: a piece in all of 3 has 1, one in none of them log(4) + 1
+    # Frequencies in other samples: a piece in all 3 of them has an idf of 1, one in none of them log(4) + 1.
     np.testing.assert_allclose(
         tfidf([0, 3, 3, 0, 0, 3, 0, 0], 3),
         [2, np.nan, (1 + np.log(4) + 1) / 2, 2 * (np.log(4) + 1)],

@@ -18,7 +18,7 @@ def pattern(tmp_path: Path) -> str:
 
 
 def convert(pattern: str, path: Path, processes: int = 1) -> list[str]:
-    """Converts; what was said."""
+    """Converts files and returns the messages."""
     messages: list[str] = []
     hf_c4.convert(pattern, str(path), processes, lambda *n: None, messages.append)
     return messages
@@ -71,7 +71,7 @@ def test_invalid_files_are_named_with_the_line(
     )
     left = [p.name for p in (tmp_path / "out/c4/en/.3.1.0.unfinished").iterdir()]
     assert not [name for name in left if name.startswith("c4-train.array_record-00001")]
-    # The mended file has another size, and costs itself alone.
+    # The repaired file has another size; only this file is converted again.
     broken.write_bytes(original)
     messages = convert(pattern, tmp_path / "out")
     assert messages[0] == "C4: 1 of 4 files were converted by an earlier command"
@@ -81,7 +81,7 @@ def test_invalid_files_are_named_with_the_line(
 
 @pytest.fixture
 def interrupted(tmp_path: Path, pattern: str) -> Path:
-    """The hidden folder of a conversion that stopped at its last file."""
+    """Returns the hidden folder of a conversion that stopped at its last file."""
     last = tmp_path / "hf/c4-validation.00000-of-01024.json.gz"
     original = last.read_bytes()
     last.write_bytes(original[:-9])
@@ -129,7 +129,7 @@ def test_files_that_do_not_match_their_note_are_converted_again(
         convert(pattern, tmp_path / "out")[0]
         == "C4: 2 of 4 files were converted by an earlier command"
     )
-    assert texts(tmp_path / "out") == [text for of_file in TRAIN for text in of_file]
+    assert texts(tmp_path / "out") == [text for file_texts in TRAIN for text in file_texts]
 
 
 def test_sources_changed_before_the_final_rename(
@@ -148,7 +148,8 @@ def test_sources_changed_before_the_final_rename(
     with gzip.open(tmp_path / "hf/c4-train.00001-of-01024.json.gz", "at") as lines:
         lines.write('{"text": "more"}\n')
     monkeypatch.undo()
-    convert(pattern, tmp_path / "out")  # what was described is no more
+    # The description of the unfinished conversion no longer matches the files.
+    convert(pattern, tmp_path / "out")
     assert texts(tmp_path / "out") == ["one", "two", "three", "more", "four", "five"]
 
 
@@ -180,12 +181,12 @@ def test_unwritable_folders_are_reported(
 
 
 def test_full_disk_is_reported(tmp_path: Path, pattern: str):
-    """Where the file of records is written, /dev/full lies."""
+    """The file of records is a link to /dev/full."""
     unfinished = tmp_path / "out/c4/en/.3.1.0.unfinished"
     unfinished.mkdir(parents=True)
     (unfinished / f"c4-train.{os.getpid()}").symlink_to("/dev/full")
     message = r"cannot be written \(.*No space left on device.*\)"
     refused(pattern, tmp_path / "out", message, f"corpus.path={str(tmp_path / 'out')!r}: ")
     assert not list(unfinished.glob("*array_record*"))
-    convert(pattern, tmp_path / "out")  # there is room now
-    assert texts(tmp_path / "out") == [text for of_file in TRAIN for text in of_file]
+    convert(pattern, tmp_path / "out")  # now there is space
+    assert texts(tmp_path / "out") == [text for file_texts in TRAIN for text in file_texts]

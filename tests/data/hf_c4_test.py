@@ -26,7 +26,7 @@ def pattern(tmp_path: Path) -> str:
 
 
 def convert(pattern: str, path: Path, processes: int = 1) -> list[str]:
-    """Converts; what was said."""
+    """Converts files and returns the messages."""
     messages: list[str] = []
     folder = hf_c4.convert(pattern, str(path), processes, lambda *n: None, messages.append)
     assert folder == path / "c4/en/3.1.0"
@@ -59,8 +59,8 @@ def test_tfds_opens_converted_files(tmp_path: Path, pattern: str, processes: int
                 "content-type": b"",
                 "content-length": b"",
             }
-            for number, of_file in enumerate(files)
-            for i, text in enumerate(of_file)
+            for number, file_texts in enumerate(files)
+            for i, text in enumerate(file_texts)
         ]
         assert list(records) == expected
     assert [t for t, _ in c4.open_records(str(tmp_path / "out"))] == [*itertools.chain(*TRAIN)]
@@ -159,7 +159,7 @@ def test_unexpected_file_names_are_refused(tmp_path: Path, pattern: str):
 def test_missing_fields_are_empty(tmp_path: Path):
     pattern = fake_c4.hugging_face(tmp_path / "hf", {"train": [[]]})
     with gzip.open(tmp_path / "hf/c4-train.00000-of-01024.json.gz", "wb") as lines:
-        lines.write('{"text": "naïve"}'.encode())  # no new line at the end
+        lines.write('{"text": "naïve"}'.encode())  # no newline at the end
     convert(pattern, tmp_path / "out")
     (record,) = tfds.data_source("c4/en:3.1.0", split="train", data_dir=tmp_path / "out")
     assert record == dict.fromkeys(fake_c4.FIELDS, b"") | {"text": "naïve".encode()}
@@ -195,8 +195,8 @@ def test_killed_conversion_resumes(tmp_path: Path, pattern: str):
     assert "C4: 1 of 4 files were converted by an earlier command" in done.stdout
     assert run("never").stdout == f"C4: converted 4 files to {tmp_path}/out/c4/en/3.1.0\n"
     convert(pattern, tmp_path / "whole")
-    made = content(tmp_path / "out/c4/en/3.1.0")
-    assert made == content(tmp_path / "whole/c4/en/3.1.0")
+    converted = content(tmp_path / "out/c4/en/3.1.0")
+    assert converted == content(tmp_path / "whole/c4/en/3.1.0")
 
 
 CONVERT_BY_TWO = """
@@ -227,9 +227,9 @@ def test_conversion_resumes_after_all_processes_are_killed(tmp_path: Path):
     assert messages[0] == f"C4: {finished} of 4 files were converted by an earlier command"
     records = c4.open_records(str(tmp_path / "out"))
     assert [t for t, _ in records.select(np.arange(len(records)))] == [*itertools.chain(*big)]
-    made = content(tmp_path / "out/c4/en/3.1.0")
-    assert len(made) == 7
-    assert json.loads(made["hf_shards.json"]).keys() == {
+    converted = content(tmp_path / "out/c4/en/3.1.0")
+    assert len(converted) == 7
+    assert json.loads(converted["hf_shards.json"]).keys() == {
         p.name for p in (tmp_path / "hf").iterdir()
     }
 

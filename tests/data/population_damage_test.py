@@ -1,4 +1,4 @@
-"""Populations that were damaged, and processes that were killed while they wrote one."""
+"""Damaged populations, and processes that are killed while they write one."""
 
 import contextlib
 import json
@@ -95,7 +95,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def run_killed() -> Iterator[Callable[[Path, str], tuple[int, str]]]:
-    """Writes a population in a process that is killed at a moment: its exit code, and what it said."""
+    """Returns a function that kills a process at a moment of writing a population, and returns its code and output."""
     one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # it forks
     argv, pipe = [sys.executable, "-c", KILLED], subprocess.PIPE
     server = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, env=one_thread)
@@ -137,7 +137,7 @@ class Stop(Exception):
 
 
 def write_some(folder: Path, identity: str | None, stop: bool, **changes: Any) -> list[str]:
-    """Writes a population in parts of 10, or as much of it as two parts; what was said."""
+    """Writes a population in parts of 10 samples, or only two of its parts; returns the messages."""
 
     def progress(label: str, done: int, total: int) -> None:
         if stop and done == 30:

@@ -51,7 +51,7 @@ def test_samples_are_tokens_of_the_lowercase_text(tmp_path: Path, monkeypatch: p
 
 
 def test_lowercase_texts_keep_their_tokens(tmp_path: Path):
-    """Cut or not: the tokens of a beginning are the beginning of the tokens, but for a space at its end."""
+    """This also holds for cut texts, whose last token may be a space, which a lowercase text drops."""
     p = written(tmp_path / "p", list(dict.fromkeys(text.lower() for text in texts())))
     low, space, spaces = lowercase(p), p.tokenizer.piece_to_id("\u2581"), 0
     assert (p.lengths_N == L).sum() > 20
@@ -72,13 +72,13 @@ def test_unknown_tokens_stay_unknown(tmp_path: Path):
 
 
 def test_empty_texts_get_a_token_to_predict(tmp_path: Path):
-    """A sample that was cut so early that its tokens spell nothing."""
+    """The text is empty if a sample was cut so early that its only token is a space."""
     p = written(tmp_path / "p", ["a", "on"])
     blank = p.tokenizer.piece_to_id("\u2581")
-    odd = Population(
+    blank_sample = Population(
         p.folder, np.array([2, blank, 2, 1], p.tokens.dtype), np.array([0, 2, 4]), p.manifest
     )
-    low = lowercase(odd)
+    low = lowercase(blank_sample)
     assert low.tokens.tolist() == [2, 1, 2, 1]
     assert low.offsets_N1.tolist() == [0, 2, 4]
 

@@ -134,7 +134,7 @@ def test_held_out_samples_follow_in_the_draw(written: Population, tmp_path: Path
     assert held_out.validation is None
     assert (len(both), len(held_out), held_out.length_tokens) == (100, 30, 64)
     assert both.sha256 == written.sha256 != held_out.sha256
-    # They are what a larger population would have next.
+    # A larger population would have them as its next samples.
     larger = write(tmp_path / "q", samples=130)
     assert table_of(larger).source_record.tolist() == [
         *both.column("source_record"),
@@ -155,7 +155,7 @@ def test_short_documents_and_repeated_prefixes_are_left_out(tmp_path: Path):
     prefixes = [tuple(population.sample(i)[1:3]) for i in range(60)]
     assert len(set(prefixes)) == 60
     assert population.column("chars").min() >= 150
-    # All that was passed over is too short, or begins like a sample or a document before it.
+    # All skipped documents are too short or begin like an earlier document.
     counts = population.manifest["provenance"]["draw"]
     order = seeds.draw(3, "population/draw", len(texts), len(texts))[: counts["documents"]]
     short = [i for i in order if len(texts[i]) < 150]
@@ -190,7 +190,7 @@ def test_too_few_long_documents_are_reported(tmp_path: Path):
     assert len(write_samples(24)) == 24
 
 
-def test_messages_about_too_few_documents_name_what_is_possible():
+def test_too_few_documents_messages_name_possible_settings():
     for samples, held_out, remedy in (
         (28, 29, "2 with population.samples=28"),
         (99, 1000, "28 with population.samples=2"),

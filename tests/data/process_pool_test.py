@@ -98,7 +98,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         time.sleep(0.02)
 
@@ -107,12 +107,12 @@ def pids(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
 
 
-def started(work: str, folder: Path) -> subprocess.Popen[bytes]:
-    """A process that spreads work over two others, which have both begun."""
+def start_pool(work: str, folder: Path) -> subprocess.Popen[bytes]:
+    """Starts a process that distributes work to two others, and waits until both have begun."""
     folder.mkdir()
     argv = [sys.executable, pool_tasks.__file__, work, str(folder)]
     run = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
-    until(lambda: len(pids(folder)) == 2 or run.poll() is not None)
+    wait_until(lambda: len(pids(folder)) == 2 or run.poll() is not None)
     assert run.poll() is None
     return run
 
@@ -122,26 +122,26 @@ def test_closing_a_run_ends_its_processes(tmp_path: Path):
     tasks = [None, tmp_path]
     with contextlib.closing(process_pool.run_tasks(pool_tasks.wait, tasks, 2)) as results:
         next(results)
-        until(lambda: len(pids(tmp_path)) == 1)
-    until(lambda: not any(alive(pid) for pid in pids(tmp_path)))
+        wait_until(lambda: len(pids(tmp_path)) == 1)
+    wait_until(lambda: not any(alive(pid) for pid in pids(tmp_path)))
 
 
 @pytest.mark.process
 def test_interrupts_end_all_processes(tmp_path: Path):
-    run = started("wait", tmp_path / "seen")
+    run = start_pool("wait", tmp_path / "seen")
     os.killpg(run.pid, signal.SIGINT)  # as Ctrl-C does, to all of them
     assert run.wait() != 0
-    until(lambda: not any(alive(pid) for pid in pids(tmp_path / "seen")))
+    wait_until(lambda: not any(alive(pid) for pid in pids(tmp_path / "seen")))
 
 
 @pytest.mark.process
 def test_workers_of_a_killed_parent_exit(tmp_path: Path):
     folder = tmp_path / "seen"
-    run = started("wait_for_file", folder)
+    run = start_pool("wait_for_file", folder)
     run.kill()
     run.wait()
     (folder / "end").touch()
-    until(lambda: not any(alive(pid) for pid in pids(folder)))
+    wait_until(lambda: not any(alive(pid) for pid in pids(folder)))
 
 
 def test_number_of_processes_defaults_to_cores():

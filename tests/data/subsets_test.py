@@ -16,7 +16,7 @@ quick = settings(deadline=None, max_examples=50)
 
 
 def philox4x64(seed: int, purpose: str, n: int) -> list[int]:
-    """The raw stream in whole numbers: Philox4x64-10 (Salmon et al. 2011), first block at counter 1."""
+    """Computes the raw stream with Python integers: Philox4x64-10 (Salmon et al. 2011), from counter 1."""
     mask = 2**64 - 1
     digest = hashlib.sha256(f"{seed}:{purpose}".encode()).digest()
     words: list[int] = []
@@ -93,7 +93,7 @@ def test_seeds_and_designs_change_membership(design: Design):
 
 @pytest.mark.parametrize("design", get_args(Design))
 def test_memberships_are_independent_fair_coins(design: Design):
-    """Shares, and agreements of two samples in a row and of two rows, within 5 standard errors."""
+    """Shares of members, and agreement between models and between samples, are within 5 or 6 standard errors."""
     seed_step = 2 if design == "balanced" else 1  # one of each pair
     member_MxN = np.stack([subsets.member(seed_step * s, 100, design) for s in range(400)])
     assert np.abs(member_MxN.mean(0) - 0.5).max() < 5 * 0.5 / 400**0.5
@@ -104,7 +104,7 @@ def test_memberships_are_independent_fair_coins(design: Design):
     assert abs(between_rows.mean()) < 5 / (100 * 400 * 399 / 2) ** 0.5
     between_samples = (signs_MxN.T @ signs_MxN)[np.triu_indices(100, 1)] / 400
     assert np.abs(between_samples).max() < 6 / 400**0.5
-    # A fixed size makes two samples agree a little less often than a coin says: 1 in 99.
+    # With a fixed size, two samples agree slightly less often than independent coins: the correlation is -1/99.
     expected = 0 if design == "bernoulli" else -1 / 99
     assert between_samples.mean() == pytest.approx(expected, abs=5 / (400 * 4950) ** 0.5)
 
@@ -130,7 +130,7 @@ def test_balanced_blocks_have_each_sample_in_half(first: int, pairs: int, half: 
 
 
 def test_a_target_is_never_a_reference_nor_its_complement():
-    # With 2N = 40 there are 1.4e11 halves, so a coincidence is out of the question.
+    # With 2N = 40 there are 1.4e11 halves, so equal subsets by chance are practically impossible.
     for design in get_args(Design):
         *references, target = subsets.requested_seeds(256, 1)
         target_N2 = subsets.member(target.subset_seed, 40, design)

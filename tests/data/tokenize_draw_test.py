@@ -33,7 +33,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def drawn(
+def draw_from(
     model: Path,
     num_samples: int,
     corpus: Sequence[tuple[str, str]] = CORPUS,
@@ -110,7 +110,7 @@ def test_draw_equals_a_slow_reference(
     for num_samples in (1, 20, 90):
         for path in (model.parent / "parts").iterdir():
             path.unlink()
-        draw, _, _ = drawn(model, num_samples, **rules)
+        draw, _, _ = draw_from(model, num_samples, **rules)
         expected = slow_draw(num_samples, CORPUS, 3, min_chars, prefix_tokens)
         assert (draw.position_W.tolist(), *counts(draw)) == expected
         assert draw.documents == len(expected[0]) + sum(expected[2:])
@@ -147,7 +147,7 @@ def test_number_of_rounds_does_not_affect_the_draw(
     folder = tmp_path_factory.mktemp("draw")
     (folder / "parts").mkdir()
     (folder / "tokenizer.model").write_bytes(MODEL)
-    draw, _, _ = drawn(
+    draw, _, _ = draw_from(
         folder / "tokenizer.model",
         num_samples,
         seed=seed,
@@ -160,7 +160,7 @@ def test_number_of_rounds_does_not_affect_the_draw(
 
 
 def test_all_documents_are_read_if_too_few_are_samples(model: Path):
-    draw, _, _ = drawn(model, 290, DISTINCT, min_chars=22, length_tokens=40)
+    draw, _, _ = draw_from(model, 290, DISTINCT, min_chars=22, length_tokens=40)
     long = sum(len(text) >= 22 for text, _ in DISTINCT)
     assert 0 < long < 290
     assert len(draw.position_W) == long
@@ -168,7 +168,7 @@ def test_all_documents_are_read_if_too_few_are_samples(model: Path):
 
 
 def test_a_draw_without_duplicates_tokenizes_no_spare_documents(model: Path):
-    draw, lines, progress = drawn(model, 50, DISTINCT, length_tokens=40)
+    draw, lines, progress = draw_from(model, 50, DISTINCT, length_tokens=40)
     assert draw.position_W.tolist() == list(range(50))
     assert sum(tokenize.read_part(p, ["position"]).num_rows for p in draw.parts) == 50
     assert progress[0] == ("tokenize samples", 0, 50)
@@ -186,23 +186,23 @@ def test_identical_token_sequences_are_one_sample(model: Path, monkeypatch: pyte
     texts += ["two  one", "ｔｈｒｅｅ three"]  # have the same tokens after normalization
     texts += ["one two three four one four", "two one two"]  # differ before it
     corpus = [(text, str(i)) for i, text in enumerate(texts)]
-    draw, _, _ = drawn(model, len(corpus), corpus, length_tokens=cut)
+    draw, _, _ = draw_from(model, len(corpus), corpus, length_tokens=cut)
     assert counts(draw) == (9, 0, 4, 0)
     order = seeds.draw(3, "population/draw", 9, 9).tolist()
     groups = [{0, 3, 4}, {1, 5}, {2, 6}, {7}, {8}]
     first = [min(order.index(i) for i in group) for group in groups]
     assert draw.position_W.tolist() == sorted(first)
-    assert drawn(model, 5, corpus, length_tokens=cut)[0].position_W.tolist() == sorted(first)
+    assert draw_from(model, 5, corpus, length_tokens=cut)[0].position_W.tolist() == sorted(first)
 
 
 def test_speed_is_logged_every_half_minute(model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokenize, "_PART", 60)
     monkeypatch.setattr(tokenize, "_BATCH", 30)
-    draw, _, _ = drawn(model, 300, DISTINCT)
+    draw, _, _ = draw_from(model, 300, DISTINCT)
     draw.parts[0].unlink()
     draw.parts[3].unlink()
     seconds = itertools.count(step=10)
-    _, lines, progress = drawn(model, 300, DISTINCT, clock=lambda: float(next(seconds)))
+    _, lines, progress = draw_from(model, 300, DISTINCT, clock=lambda: float(next(seconds)))
     # After 10, 20, ... 70 s; parts that existed before do not count for the speed.
     assert [done for _, done, _ in progress] == [180, 210, 240, 240, 270, 300, 300]
     assert lines[1:] == [
@@ -216,7 +216,7 @@ def test_documents_of_a_part_are_close_together_in_the_corpus(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tokenize, "_PART", 10)
-    draw, _, _ = drawn(model, 100, DISTINCT, length_tokens=40)
+    draw, _, _ = draw_from(model, 100, DISTINCT, length_tokens=40)
     ranges = []
     for part in draw.parts:
         rows = tokenize.read_part(part, ["position", "source_record"]).to_pylist()
@@ -228,12 +228,12 @@ def test_documents_of_a_part_are_close_together_in_the_corpus(
 
 def test_existing_parts_are_reused(model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokenize, "_PART", 10)
-    first, _, _ = drawn(model, 45, DISTINCT, min_chars=22, length_tokens=40)
+    first, _, _ = draw_from(model, 45, DISTINCT, min_chars=22, length_tokens=40)
     modified_ns = {p: p.stat().st_mtime_ns for p in first.parts}
     gone, broken = first.parts[1], first.parts[3]
     gone.unlink()
     broken.write_bytes(b"")
-    again, lines, progress = drawn(model, 45, DISTINCT, min_chars=22, length_tokens=40)
+    again, lines, progress = draw_from(model, 45, DISTINCT, min_chars=22, length_tokens=40)
     assert [p for p in again.parts if p.stat().st_mtime_ns != modified_ns[p]] == [gone, broken]
     assert again.position_W.tolist() == first.position_W.tolist()
     n = len([p for p in first.parts if p.name.startswith("0-")])
@@ -246,21 +246,21 @@ def test_large_draws_have_larger_parts(model: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tokenize, "_LARGE_DRAW", 100)
     monkeypatch.setattr(tokenize, "_PART", 10)
     monkeypatch.setattr(tokenize, "_LARGE_PART", 50)
-    assert len(drawn(model, 99, DISTINCT, length_tokens=40)[0].parts) == 10
+    assert len(draw_from(model, 99, DISTINCT, length_tokens=40)[0].parts) == 10
     for path in (model.parent / "parts").iterdir():
         path.unlink()
-    assert len(drawn(model, 101, DISTINCT, length_tokens=40)[0].parts) == 3
+    assert len(draw_from(model, 101, DISTINCT, length_tokens=40)[0].parts) == 3
 
 
 @pytest.mark.process
 def test_number_of_processes_does_not_affect_the_draw(model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokenize, "_PART", 30)
-    alone, _, _ = drawn(model, 150, distinct_prefix_tokens=12)
+    alone, _, _ = draw_from(model, 150, distinct_prefix_tokens=12)
     assert min(alone.identical_token_sequences, alone.prefix_duplicates) > 0
     content = [p.read_bytes() for p in alone.parts]
     for path in alone.parts:
         path.unlink()
-    together, lines, progress = drawn(model, 150, distinct_prefix_tokens=12, processes=2)
+    together, lines, progress = draw_from(model, 150, distinct_prefix_tokens=12, processes=2)
     assert [p.read_bytes() for p in together.parts] == content
     assert together.position_W.tolist() == alone.position_W.tolist()
     assert counts(together) == counts(alone)

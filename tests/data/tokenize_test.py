@@ -20,7 +20,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def write(path: Path, rules: tokenize.SampleRules, texts: list[str] = TEXTS) -> pa.Table:
-    """Positions 7, 10, 13, ..."""
+    """Writes a part with the texts at positions 7, 10, 13, ..."""
     positions = np.arange(len(texts)) * 3 + 7
     pairs = [(text, f"record {i}") for i, text in enumerate(texts)]
     reports: list[int] = []
@@ -86,25 +86,26 @@ def test_sequence_digests_are_of_all_tokens(model: Path):
         table = tokenize.read_part(model.with_name("part"), ["sequence_digest"])
         one, same, longer, other = table["sequence_digest"].to_pylist()
         assert one == same != other
-        assert (one == longer) == (length < 64)  # whether the rest is cut
+        # Texts that are equal up to the cut have equal digests.
+        assert (one == longer) == (length < 64)
 
 
 def test_prefix_digests_are_of_the_first_tokens_after_bos(model: Path):
     spm = load_tokenizer(model)
-    one, other, more = "text of number one", "text of number two", "text of number one and all"
+    one, other, longer = "text of number one", "text of number two", "text of number one and all"
     same = next(
         k
         for k, pair in enumerate(zip(spm.encode(one), spm.encode(other), strict=False))
         if len(set(pair)) > 1
     )
-    texts = [one, other, more]
+    texts = [one, other, longer]
     assert len(set(prefixes(model, same, 64, texts))) == 1
     assert len(set(prefixes(model, same + 1, 64, texts))) == 2
     length = len(spm.encode(one))
-    assert len(set(prefixes(model, length, 64, [one, more]))) == 1
-    assert len(set(prefixes(model, length + 1, 64, [one, more]))) == 2  # <eos> is part of it
-    assert len(set(prefixes(model, 64, 64, [one, one, more]))) == 2  # all tokens of shorter ones
-    assert len(set(prefixes(model, 64, length + 1, [one, more]))) == 1  # as they are cut
+    assert len(set(prefixes(model, length, 64, [one, longer]))) == 1
+    assert len(set(prefixes(model, length + 1, 64, [one, longer]))) == 2  # includes <eos>
+    assert len(set(prefixes(model, 64, 64, [one, one, longer]))) == 2  # all tokens of shorter texts
+    assert len(set(prefixes(model, 64, length + 1, [one, longer]))) == 1  # both texts are cut
     expected = np.array(spm.encode(one)[:2], np.uint32).tobytes()
     assert prefixes(model, 2, 64, [one]) == [hashlib.blake2b(expected, digest_size=16).digest()]
     assert prefixes(model, 0, 64, [one]) == [None]

@@ -19,11 +19,11 @@ def test_vocabulary_of_all_documents():
 def test_vocabulary_of_documents_drawn_by_seed(monkeypatch: pytest.MonkeyPatch, read: int):
     monkeypatch.setattr(tokenizer, "_READ_DOCUMENTS", read)
     seen: list[tuple[str, int, int]] = []
-    made = tokenizer.train_on_corpus(CORPUS, 35, 80, 5, 0, lambda *n: seen.append(n))
+    spm = tokenizer.train_on_corpus(CORPUS, 35, 80, 5, 0, lambda *n: seen.append(n))
     drawn = np.sort(seeds.draw(5, "tokenizer/documents", 300, 80))
-    assert made == train_tokenizer([TEXTS[i] for i in drawn], 35)
+    assert spm == train_tokenizer([TEXTS[i] for i in drawn], 35)
     assert ("read documents for the vocabulary", 80, 80) in seen
-    assert tokenizer.train_on_corpus(CORPUS, 35, 80, 6, 0, no_progress) != made
+    assert tokenizer.train_on_corpus(CORPUS, 35, 80, 6, 0, no_progress) != spm
 
 
 def test_short_documents_are_replaced_by_the_next():

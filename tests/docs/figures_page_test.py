@@ -1,4 +1,4 @@
-"""The page of the figures says what the plan and the texts of the figures say."""
+"""The page of the figures agrees with the plan and with the texts of the figures."""
 
 import importlib
 from collections.abc import Iterator
@@ -33,13 +33,13 @@ def test_needs_are_listed(figures_page: ModuleType):
     assert "LiRA on replicas." in text
 
 
-def test_every_figure_says_what_to_expect():
+def test_every_figure_states_the_expected_result():
     for name, module in MODULES.items():
         expect = importlib.import_module(module).FIGURES[name].expect
         assert expect.endswith("."), name
 
 
-def test_the_config_says_what_all_figures_cost(figures_page: ModuleType):
+def test_the_config_states_the_cost_of_all_figures(figures_page: ModuleType):
     text = (load.included_configs() / "strongmia.py").read_text()
     lines = [line.split() for line in text.partition("\nFigures 1 and 5 take")[0].splitlines()]
     for setting in figures_page.SETTINGS:

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.process
 
 
 def blocks(name: str) -> list[tuple[str, str, str]]:
-    """(language, title, code) of each block of a page that is to run."""
+    """Returns (language, title, code) of each block of a page that must run."""
     text = (DOCS / name).read_text(encoding="utf-8")
     assert text.count("```") % 2 == 0, f"{name}: a block is not closed"
     blocks_of_page = [(match[1], match[2] or "", match[3]) for match in BLOCK.finditer(text)]
@@ -51,7 +51,7 @@ def blocks(name: str) -> list[tuple[str, str, str]]:
 
 
 def flags(texts: Path, command: list[str]) -> list[str]:
-    """Flags that make a command on the quickstart, or on a sweep of it, small, unless it sets these fields itself."""
+    """Returns flags that make a command on the quickstart, or on a sweep of it, small; the command's own flags win."""
     if not {"--config=quickstart", "--config=sweep.py"} & {*command}:
         return []
     settings = {**SMALL, "corpus.path": str(texts)}
@@ -77,7 +77,7 @@ def run(line: str, texts: Path) -> None:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of 160 documents, each longer than a sample."""
+    """Returns a folder of 160 documents, each longer than a sample."""
     folder = tmp_path_factory.mktemp("texts")
     words = [f"{a}{b}" for a in ("ba", "ne", "so", "tu") for b in ("lo", "mi", "ra", "ke", "pun")]
     for i in range(160):
@@ -88,7 +88,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def quickstart(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The workdir that the first command of most pages makes."""
+    """Returns the workdir that the first command of most pages creates."""
     folder = tmp_path_factory.mktemp("quickstart") / "workdir"
     argv = ["run", "--config=quickstart", f"--workdir={folder}"]
     assert cli.main([*argv, *flags(texts, argv)]) == 0

@@ -37,7 +37,7 @@ def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]):
         (["plan", "--models-per-job=x"], "python -m launch plan: argument --models-per-job: invalid int value: 'x'"),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_line_errors(
+def test_mistakes_are_reported_on_one_line(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):
     assert cli.main(argv) == 2

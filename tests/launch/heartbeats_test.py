@@ -61,7 +61,7 @@ def test_record_exists_while_the_job_is_alive(tmp_path: Path):
         [(path, record, touched_seconds)] = heartbeats.running_jobs(tmp_path)
         assert record["models"].keys() == {MODEL}
         assert (record["job"], record["host"], record["pid"]) == ("job-1", "node-1", 7)
-        assert began - 1 < touched_seconds < time.time() + 1  # file systems round
+        assert began - 1 < touched_seconds < time.time() + 1  # file systems round times
         state.end(MODEL)
         assert json.loads(path.read_text())["models"] == {}
     assert list(heartbeats.running_jobs(tmp_path)) == []
@@ -75,7 +75,7 @@ def test_record_is_touched_and_restored(tmp_path: Path, monkeypatch: pytest.Monk
         while path.stat().st_mtime == 0:
             time.sleep(0.01)
         assert path.stat().st_mtime > 0
-        path.unlink()  # another job took it for lost
+        path.unlink()  # another job has deleted it as lost
         while not path.exists():
             time.sleep(0.01)
         assert json.loads(path.read_text())["job"] == WORKER.job

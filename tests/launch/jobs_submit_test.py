@@ -14,7 +14,8 @@ from lm_mia.run.sweep import Sweep, read_sweep
 
 __all__ = ["tiny"]  # a fixture
 
-OTHER = "--config.train.workers=2"  # than the workdir has
+# Differs from the setting of the workdir.
+OVERRIDE = "--config.train.workers=2"
 PODS = "--image=i", "--gpus=8", "--claim=c", "--mount=/data"
 
 
@@ -83,16 +84,16 @@ def test_next_command_is_printed_if_no_model_is_missing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    """By engines that have nothing to submit and write nothing."""
+    """The engines submit nothing and write nothing."""
     workdir = tiny.copy(tmp_path / "s x")
     (workdir / "report.html").unlink()
     monkeypatch.chdir(tiny.folder)
     argv = [f"--config={tiny.config}", f"--workdir={workdir}"]
     pods = "--image=i", "--gpus=8", "--claim=c", f"--mount={tmp_path}", f"--output={tmp_path}/js"
     for engine in (["slurm", "--time=10", "--submit"], ["jobset", *pods]):
-        assert cli.main([*engine, *argv, OTHER]) == 0
+        assert cli.main([*engine, *argv, OVERRIDE]) == 0
         last = capsys.readouterr().out.splitlines()[-1]
-        assert shlex.split(last) == ["lm-mia", "run", *argv, OTHER]
+        assert shlex.split(last) == ["lm-mia", "run", *argv, OVERRIDE]
     assert not (workdir / "slurm").exists()
     assert not (tmp_path / "js").exists()
 

@@ -18,7 +18,7 @@ TPU = PodOptions("registry/lm_mia:1", tpu_type="tpu-v5-lite-podslice", topology=
 GPU = PodOptions(
     "registry/lm_mia:1", gpus=8, gpu_type="nvidia-h100-80gb", namespace="research", **VOLUME
 )
-NAME = "lm-mia-12345e67-8-16-c4"  # of which 12345e67 would be a number
+NAME = "lm-mia-12345e67-8-16-c4"  # in YAML, 12345e67 would be a number
 COMMAND = [
     "python",
     "-m",
@@ -31,7 +31,7 @@ COMMAND = [
     "--models=8:16",
     f"--log={kubernetes.log_command(NAME, TPU)}",
 ]
-AWKWARD = [
+UNUSUAL_ARGUMENTS = [
     '--x=it\'s "so"',
     " a b ",
     "two\nlines",
@@ -41,7 +41,7 @@ AWKWARD = [
     "$",
     "é\u2028",
 ]
-AWKWARD += [
+UNUSUAL_ARGUMENTS += [
     "",
     "12345e67",
     "0x1f",
@@ -139,7 +139,7 @@ def test_jobs_without_a_queue_are_not_suspended():
 
 
 def action(manifest: dict[str, Any], code: int, disrupted: bool) -> str:
-    """Returns the reaction of Kubernetes and JobSet to the exit of a container, by their documented rules."""
+    """Returns the reaction of Kubernetes and JobSet to the exit of a container, according to their documented rules."""
     reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     for index, rule in enumerate(job_of(manifest)["podFailurePolicy"]["rules"]):
         assert rule["action"] == "FailJob"
@@ -210,12 +210,12 @@ def expanded(argument: str, environment: dict[str, str]) -> str:
 
 
 def test_arguments_reach_the_container_unchanged():
-    manifest = make_manifest(TPU, command=AWKWARD)
+    manifest = make_manifest(TPU, command=UNUSUAL_ARGUMENTS)
     assert list(yaml.safe_load_all(kubernetes.dump([manifest]))) == [manifest]
     command = pod_of(manifest)["containers"][0]["command"]
     assert [
         expanded(argument, {"x": "1", "JAX_PROCESS_ID": "3"}) for argument in command
-    ] == AWKWARD
+    ] == UNUSUAL_ARGUMENTS
 
 
 @pytest.mark.parametrize("word", ["12345e67", "0o17", "1e3", "y", "0x1f", "12:30:45"])

@@ -42,7 +42,8 @@ def test_killed_job_is_restarted(tiny: tiny_run.Tiny, tmp_path: Path):
     command, out = launch_jobs.command(sweep, [sys.executable], "local"), subprocess.PIPE
     environment = {**os.environ, **tiny.environment}
     process = subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
-    with contextlib.suppress(ProcessLookupError):  # where we were too slow to see it alive
+    # The job may end before it is killed.
+    with contextlib.suppress(ProcessLookupError):
         os.kill(int(str(fake_jobs.wait_for(sweep, process)["pid"])), signal.SIGKILL)
     out, err = process.communicate()
     assert process.returncode == 0, err
@@ -73,7 +74,7 @@ def test_sweep_is_finished_although_a_job_dies(
     clock: fake_jobs.Clock,
     capsys: pytest.CaptureFixture[str],
 ):
-    """The models of all recipes are made, by one job per requested worker at a time."""
+    """All models of all recipes are made, with one job per requested worker at a time."""
     config = tiny_sweep.config_file(tiny, tmp_path)
     sweep = read_sweep(config, str(tmp_path / "s x"), ["--config.train.workers=2"])
 
@@ -116,7 +117,7 @@ def test_workdir_with_configs_needs_no_config_flag(
     clock: fake_jobs.Clock,
     capsys: pytest.CaptureFixture[str],
 ):
-    """Its recipes are made with the settings of their last command, and so they are by the jobs."""
+    """The jobs make the models with the settings of each recipe's last command."""
     config = tiny_sweep.config_file(tiny, tmp_path)
     flag = f"--workdir={tmp_path / 's'}"
     assert cli.main(["corpus", f"--config={config}", flag]) == 0
@@ -241,10 +242,10 @@ def test_jobs_stop_if_their_launcher_is_killed(tmp_path: Path):
     while not (jobs_at_work := list(heartbeats.running_jobs(tmp_path))) and launcher.poll() is None:
         time.sleep(0.01)
     [(_, record, _)] = jobs_at_work
-    assert not tiny_run.gone(record["pid"])
+    assert not tiny_run.has_ended(record["pid"])
     launcher.kill()
     launcher.communicate()
-    while not tiny_run.gone(record["pid"]):
+    while not tiny_run.has_ended(record["pid"]):
         time.sleep(0.01)
 
 

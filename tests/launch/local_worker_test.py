@@ -29,7 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
 
 @pytest.mark.process
 def test_models_of_a_lost_machine_are_made_by_another(tiny: tiny_run.Tiny, tmp_path: Path):
-    """Bit for bit as by `lm-mia run`, and no model is made twice."""
+    """The scores are bitwise equal to those of `lm-mia run`, and no model is made twice."""
     sweep = read_sweep(
         tiny.config, str(tiny.copy(tmp_path / "w", models=False)), ["--config.train.workers=1"]
     )
@@ -39,7 +39,7 @@ def test_models_of_a_lost_machine_are_made_by_another(tiny: tiny_run.Tiny, tmp_p
         subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment)
         for _ in range(2)
     )
-    with contextlib.suppress(AssertionError):  # it has ended, if the other has made all models
+    with contextlib.suppress(AssertionError):  # it may have ended if the other one made all models
         record = fake_jobs.wait_for(sweep, lost)
         for pid in (lost.pid, record["pid"], *tiny_run.workers_of(record["pid"])):
             with contextlib.suppress(ProcessLookupError):

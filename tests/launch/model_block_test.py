@@ -29,7 +29,7 @@ Run = Callable[..., bool]
 def test_job_makes_a_block_of_models(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Twice, which changes nothing; the scores are those of `lm-mia run`."""
+    """A second job changes nothing. The scores equal those of `lm-mia run`."""
     config, folder = tiny_sweep.config_file(tiny, tmp_path), tmp_path / "s"
     sweep = read_sweep(config, str(folder), ["--config.train.workers=1"])
     task = sweep.recipes[0]
@@ -197,7 +197,7 @@ def test_transient_errors_request_a_restart(
 def test_worker_that_crashes_while_saving_exits_at_once(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A file has the name of the checkpoint folder of a model; orbax would otherwise wait for minutes."""
+    """Saving fails since a file has the name of a checkpoint folder. Orbax must not delay the exit by minutes."""
     workdir = tiny.copy(tmp_path / "w", models=False)
     sweep = read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     [task] = sweep.recipes

@@ -24,9 +24,9 @@ COMMAND = [
     "--recipe-hash=ab12cd34",
     "--config.train.epochs=3",
 ]
-PLACES = (Path("/scratch/me/sweep/logs"), Path("/home/me/lm_mia"))
-ONE = SlurmOptions("4:00:00")
-NASTY = [
+PATHS = (Path("/scratch/me/sweep/logs"), Path("/home/me/lm_mia"))
+ONE_NODE = SlurmOptions("4:00:00")
+UNUSUAL_NAMES = [
     "a b",
     " both ends ",
     "100% %A %%j",
@@ -54,20 +54,20 @@ NASTY = [
 def test_array_script_equals_golden_file():
     resources = ("gpu,gpu-long", "physics", "normal", "h100|h200")
     options = SlurmOptions("1-12:00:00", 1, 8, 32, "400G", *resources, at_once=40)
-    written = slurm.script("lm_mia-epochs-3", COMMAND, [0, 1, 2, 5, 7, 8], 8, 70, *PLACES, options)
+    written = slurm.script("lm_mia-epochs-3", COMMAND, [0, 1, 2, 5, 7, 8], 8, 70, *PATHS, options)
     assert written == (GOLDEN / "slurm_array.sbatch").read_text()
 
 
 def test_two_node_script_equals_golden_file():
     options = SlurmOptions("30", nodes=2, setup="/home/me/modules 1.sh", grace_seconds=300)
     command = [*COMMAND, "--config.compute.sharding=fsdp"]
-    written = slurm.script("lm_mia-epochs-3", command, [0, 1], 1, 2, *PLACES, options)
+    written = slurm.script("lm_mia-epochs-3", command, [0, 1], 1, 2, *PATHS, options)
     assert written == (GOLDEN / "slurm_nodes.sbatch").read_text()
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Commands of SLURM that only write down how they were called, and what they are to answer."""
+    """Fake SLURM commands, which record their arguments and run a given line of bash."""
 
     folder: Path
 
@@ -78,7 +78,7 @@ class Cluster:
         path.chmod(0o755)
 
     def called(self, command: str) -> list[str]:
-        """Arguments of the last call; none if there was none."""
+        """Returns the arguments of the last call, [] if there was none."""
         called = self.folder / f"{command}.called"
         return called.read_text().split("\0")[:-1] if called.exists() else []
 
@@ -106,7 +106,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return cluster
 
 
-def array(folder: Path, options: SlurmOptions = ONE, command: list[str] = COMMAND) -> str:
+def array(folder: Path, options: SlurmOptions = ONE_NODE, command: list[str] = COMMAND) -> str:
     return slurm.script("name", command, range(5), 8, 35, folder / "logs", folder, options)
 
 
@@ -124,7 +124,7 @@ def test_array_element_makes_its_block(cluster: Cluster, element: int, models: s
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", NASTY)
+@pytest.mark.parametrize("name", UNUSUAL_NAMES)
 def test_arguments_are_quoted(cluster: Cluster, name: str):
     command = [*COMMAND, name, f"--config.corpus.path={name}"]
     assert cluster.run(array(cluster.folder, command=command)) == 0
@@ -133,13 +133,13 @@ def test_arguments_are_quoted(cluster: Cluster, name: str):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", [name for name in NASTY if name and "\\" not in name])
+@pytest.mark.parametrize("name", [name for name in UNUSUAL_NAMES if name and "\\" not in name])
 def test_unusual_folder_names_are_quoted(cluster: Cluster, name: str):
     folder = cluster.folder / name
     folder.mkdir(exist_ok=True)
     setup = folder / f"{name}.sh"
     setup.write_text(f"pwd -P >'{cluster.folder}/where'\n")
-    options = dataclasses.replace(ONE, setup=str(setup))
+    options = dataclasses.replace(ONE_NODE, setup=str(setup))
     assert cluster.run(slurm.script("name", COMMAND, [0], 8, 35, folder, folder, options)) == 0
     assert (cluster.folder / "where").read_text() == f"{folder.resolve()}\n"
     assert cluster.called("srun")[-1] == f"--log={folder}/17_0.out"
@@ -147,7 +147,7 @@ def test_unusual_folder_names_are_quoted(cluster: Cluster, name: str):
 
 
 def test_output_path_is_escaped_for_sbatch():
-    written = slurm.script("name", COMMAND, [0], 8, 35, Path('/a "b" 5%A $c'), PLACES[1], ONE)
+    written = slurm.script("name", COMMAND, [0], 8, 35, Path('/a "b" 5%A $c'), PATHS[1], ONE_NODE)
     assert '\n#SBATCH --output="/a \\"b\\" 5%%A $c/%A_%a.out"\n' in written
 
 
@@ -178,7 +178,7 @@ def test_missing_folder_starts_nothing(cluster: Cluster):
 @pytest.mark.process
 def test_failing_setup_script_starts_nothing(cluster: Cluster, capfd: pytest.CaptureFixture[str]):
     (cluster.folder / "x.sh").write_text("(exit 3)\n")
-    options = dataclasses.replace(ONE, setup=str(cluster.folder / "x.sh"))
+    options = dataclasses.replace(ONE_NODE, setup=str(cluster.folder / "x.sh"))
     assert cluster.run(array(cluster.folder, options)) == 1
     assert cluster.called("srun") == []
     assert "--setup: the script failed with code 3" in capfd.readouterr().err
@@ -186,7 +186,7 @@ def test_failing_setup_script_starts_nothing(cluster: Cluster, capfd: pytest.Cap
 
 def test_corpus_job_has_one_node_and_no_gpus():
     options = SlurmOptions("4:00:00", nodes=4, gpus_per_node=8, partition="gpu")
-    written = slurm.corpus_script("corpus", COMMAND, *PLACES, options)
+    written = slurm.corpus_script("corpus", COMMAND, *PATHS, options)
     assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --partition=gpu\n" in written
     assert '#SBATCH --output="/scratch/me/sweep/logs/%j.out"' in written
     assert "gpus" not in written
@@ -195,7 +195,7 @@ def test_corpus_job_has_one_node_and_no_gpus():
 @pytest.mark.process
 def test_stopped_corpus_job_is_requeued(cluster: Cluster):
     logs = folder = cluster.folder
-    cluster.run(slurm.corpus_script("corpus", ["python", "x y"], logs, folder, ONE), 143)
+    cluster.run(slurm.corpus_script("corpus", ["python", "x y"], logs, folder, ONE_NODE), 143)
     assert cluster.called("scontrol") == ["requeue", "21"]
     assert cluster.called("srun")[-2:] == ["python", "x y"]
 
@@ -215,8 +215,8 @@ def test_ranges_are_merged():
 
 def test_block_above_max_array_size_is_refused():
     with pytest.raises(UserError, match=r"below 1001 .MaxArraySize.; try --models-per-job=2$"):
-        slurm.script("name", COMMAND, [1001], 1, 2000, *PLACES, ONE, limit=1001)
-    assert slurm.script("name", COMMAND, [1000], 2, 2002, *PLACES, ONE, limit=1001)
+        slurm.script("name", COMMAND, [1001], 1, 2000, *PATHS, ONE_NODE, limit=1001)
+    assert slurm.script("name", COMMAND, [1000], 2, 2002, *PATHS, ONE_NODE, limit=1001)
 
 
 @pytest.mark.process
@@ -226,12 +226,12 @@ def test_unprintable_characters_are_refused(bad: str, where: str):
     command = [bad] if where == "command" else COMMAND
     logs, folder = (Path("/", bad) if where == name else Path("/") for name in ("logs", "folder"))
     with pytest.raises(UserError, match="must not contain line breaks"):
-        slurm.script("name", command, [0], 1, 1, logs, folder, ONE)
+        slurm.script("name", command, [0], 1, 1, logs, folder, ONE_NODE)
 
 
 def test_backslash_in_log_path_is_refused():
     with pytest.raises(UserError, match="choose another --workdir"):
-        slurm.script("name", COMMAND, [0], 1, 1, Path("/a\\b"), PLACES[1], ONE)
+        slurm.script("name", COMMAND, [0], 1, 1, Path("/a\\b"), PATHS[1], ONE_NODE)
 
 
 def parse(*argv: str) -> SlurmOptions:
@@ -262,7 +262,7 @@ def test_flags_give_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_only_time_is_required():
-    assert parse("--time=4:00:00") == ONE
+    assert parse("--time=4:00:00") == ONE_NODE
 
 
 TIMES = {"5": 300, "5:30": 330, "1:00:05": 3605, "0-3": 10800, "0-1:30": 5400, "2-0": 65536}
@@ -296,7 +296,7 @@ def test_grace_must_be_less_than_the_time_limit(time: str, seconds: int):
         ("--grace-seconds=0", "--grace-seconds=0: must be from 1 to 14399, so that jobs run"),
     ],
 )  # fmt: skip
-def test_each_mistake_is_one_line(flag: str, problem: str):
+def test_each_mistake_is_reported_on_one_line(flag: str, problem: str):
     argv = [flag] if flag.startswith("--time") else ["--time=4:00:00", flag]
     with pytest.raises(UserError) as caught:
         parse(*argv)

@@ -14,7 +14,7 @@ import pytest
 import tiny_run
 import tiny_sweep
 import xarray as xr
-from tiny_run import _on_cpu, here, tiny
+from tiny_run import _on_cpu, run_in_process, tiny
 
 from analysis import page
 from launch import cli, heartbeats, model_block, status
@@ -74,7 +74,7 @@ def test_status_counts_models(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
     state = heartbeats.RunningRecord(first_recipe(sweep), model_block.this_worker("17_3", "a.log"))
     with state.alive():
         state.begin(MODELS[3])
-        state.begin(MODELS[0])  # present already
+        state.begin(MODELS[0])  # already present
         first, second = read_status(sweep, capsys)
     assert (first["models"], first["done"], first["to_score"], first["missing"]) == (6, 3, 3, 2)
     [running] = first["running"]
@@ -93,7 +93,7 @@ def test_status_counts_models(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
 
 def test_failures_per_model_and_per_machine(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
     recipe, worker = first_recipe(sweep), heartbeats.WorkerInfo("j", "bad7", 1, "j.log", "0.1")
-    heartbeats.record_failure(recipe, MODELS[0], "x", worker)  # made since
+    heartbeats.record_failure(recipe, MODELS[0], "x", worker)  # succeeded since
     heartbeats.record_failure(recipe, MODELS[3], "ValueError: [/a]", worker)
     for reason in ("b", "c", "out of memory"):
         heartbeats.record_failure(recipe, MODELS[4], reason, worker)
@@ -207,7 +207,7 @@ def test_next_command_attacks_and_reports(
     workdir = tiny.copy(tmp_path / "s x")
     sweep = read_tiny_sweep(tiny, workdir)
     assert status.print_summary(sweep) == 0
-    assert "All models" not in capsys.readouterr().out  # tables and report are there
+    assert "All models" not in capsys.readouterr().out  # tables and report exist
     sweep = read_tiny_sweep(tiny, workdir, "--config.attack.alpha=0.1")
     assert read_lines(sweep, capsys)[-2] == (
         "All models are present. To attack them and write the report, run:"
@@ -272,7 +272,9 @@ def test_status_of_a_recipe_with_only_a_config(
     assert f"population  missing: {sweep.recipes[0].population_dir}" in read_lines(sweep, capsys)
 
 
-def test_lm_mia_has_the_same_status(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
+def test_lm_mia_and_launch_print_the_same_status(
+    tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]
+):
     """Fields may be set before the flags of the verb, and values may be words of their own."""
     flags = ["--config.train.workers", "1", f"--workdir={tiny.workdir}"]
     outputs = []
@@ -290,7 +292,7 @@ def test_lm_mia_has_the_same_status(tiny: tiny_run.Tiny, capsys: pytest.CaptureF
     assert capsys.readouterr().err == "--repair: works only with lm-mia score; leave it out\n"
 
 
-def test_status_of_missing_models_tables_and_report(
+def test_status_reports_missing_models_tables_and_report(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     w = tiny.copy(tmp_path / "w")
@@ -416,7 +418,7 @@ def test_statistics_requested_later_need_no_training(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(supervisor, "run", here)
+    monkeypatch.setattr(supervisor, "run", run_in_process)
     w, old = tiny.copy(tmp_path / "w"), tiny_run.scores(tiny.workdir)
     (w / "metrics.jsonl").unlink()
 

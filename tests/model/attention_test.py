@@ -22,12 +22,14 @@ def random_qkv(L: int, K: int = 4, H: int = 2, seed: int = 0) -> list[np.ndarray
 
 
 def segments(L: int) -> Any:
-    """Returns two packed sequences: two samples and padding; three samples, the second of one token, without
-    padding."""
-    third, half = L // 3, L // 2
+    """Returns the segments of two packed sequences.
+
+    The first has two samples and padding. The second has three samples, one of a single token, and no padding.
+    """
+    first_length, half = L // 3, L // 2
     sequences = [
-        np.repeat([1, 2, 0], [third, half - third, L - half]),
-        np.repeat([1, 2, 3], [third, 1, L - third - 1]),
+        np.repeat([1, 2, 0], [first_length, half - first_length, L - half]),
+        np.repeat([1, 2, 3], [first_length, 1, L - first_length - 1]),
     ]
     return np.stack(sequences).astype(np.int32)
 
@@ -38,16 +40,16 @@ def slow(q: Any, k: Any, v: Any, segment_RxL: np.ndarray) -> np.ndarray:
     out = np.empty_like(q)
     for r, segment_L in enumerate(segment_RxL):
         for i in range(len(segment_L)):
-            seen = np.flatnonzero(segment_L[: i + 1] == segment_L[i])
-            a_HxT = np.einsum("thk,hk->ht", k[r, seen], q[r, i]) / math.sqrt(q.shape[-1])
+            visible = np.flatnonzero(segment_L[: i + 1] == segment_L[i])
+            a_HxT = np.einsum("thk,hk->ht", k[r, visible], q[r, i]) / math.sqrt(q.shape[-1])
             weights_HxT = np.exp(a_HxT - a_HxT.max(1, keepdims=True))
             weights_HxT /= weights_HxT.sum(1, keepdims=True)
-            out[r, i] = np.einsum("ht,thk->hk", weights_HxT, v[r, seen])
+            out[r, i] = np.einsum("ht,thk->hk", weights_HxT, v[r, visible])
     return out
 
 
-def emulated(kind: AttentionKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets an accelerator's implementation run on CPU: its kernel interpreted (pallas), or XLA instead (cudnn)."""
+def emulate_on_cpu(kind: AttentionKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets an accelerator's implementation run on CPU, by interpreting its kernel (pallas) or by using XLA (cudnn)."""
     original = jax.nn.dot_product_attention
 
     def on_cpu(*args: Any, implementation: str, **kwargs: Any) -> jax.Array:
@@ -66,29 +68,29 @@ def emulated(kind: AttentionKind, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("L", [1, 7, 256, 257, 512])
 def test_xla_attention_equals_slow_reference(L: int):
     q, k, v = random_qkv(L)
-    got = jax.jit(attention)(q, k, v, segments(L))
-    np.testing.assert_allclose(got, slow(q, k, v, segments(L)), rtol=0, atol=3e-6)
+    actual = jax.jit(attention)(q, k, v, segments(L))
+    np.testing.assert_allclose(actual, slow(q, k, v, segments(L)), rtol=0, atol=3e-6)
 
 
 @pytest.mark.parametrize("kind", ["cudnn", "pallas"])
 def test_accelerator_kinds_equal_xla_in_values_and_gradients(
     kind: AttentionKind, monkeypatch: pytest.MonkeyPatch
 ):
-    """They get the same mask, scale and order of axes."""
-    emulated(kind, monkeypatch)
+    """The implementations get the same mask, scale and order of axes."""
+    emulate_on_cpu(kind, monkeypatch)
     L = 256
     q, k, v = random_qkv(L, K=64)
-    toward = random_qkv(L, K=64, seed=1)[0]
+    direction = random_qkv(L, K=64, seed=1)[0]
 
     def value(
         kind: AttentionKind, q: jax.Array, k: jax.Array, v: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         o = attention(q, k, v, segments(L), kind)
-        return (o * toward).sum(), o
+        return (o * direction).sum(), o
 
     grad = jax.jit(jax.grad(value, argnums=(1, 2, 3), has_aux=True), static_argnums=0)
-    expected, got = grad("xla", q, k, v), grad(kind, q, k, v)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=5e-6), got, expected)
+    expected, actual = grad("xla", q, k, v), grad(kind, q, k, v)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=5e-6), actual, expected)
 
 
 @pytest.mark.parametrize("L", [20, 300])
@@ -96,29 +98,29 @@ def test_other_samples_and_later_tokens_change_no_bit(L: int):
     """Neither values nor gradients change, even if the other tokens are huge."""
     q, k, v = random_qkv(L)
     segment_RxL = segments(L)
-    third = L // 3
-    sample = slice(third, L // 2)  # the second sample of the first packed sequence
+    first_length = L // 3
+    sample = slice(first_length, L // 2)  # the second sample of the first packed sequence
     last = L // 2 - 2
 
     @jax.jit
     def output_and_gradients(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
         def total(q: Any, k: Any, v: Any) -> tuple[jax.Array, jax.Array]:
-            o = attention(q, k, v, segment_RxL)[0, sample][: last - third + 1]
+            o = attention(q, k, v, segment_RxL)[0, sample][: last - first_length + 1]
             return jnp.square(o).sum(), o
 
         grads, o = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(q, k, v)
         return o, grads
 
-    outside = np.ones((2, L, 1, 1), bool)
-    outside[0, third : last + 1] = False
+    is_outside = np.ones((2, L, 1, 1), bool)
+    is_outside[0, first_length : last + 1] = False
     before, grads = output_and_gradients(q, k, v)
-    changed = [np.where(outside, 1e4 * x + 3, x).astype(np.float32) for x in (q, k, v)]
+    changed = [np.where(is_outside, 1e4 * x + 3, x).astype(np.float32) for x in (q, k, v)]
     after, grads_after = output_and_gradients(*changed)
     assert np.asarray(after).tobytes() == np.asarray(before).tobytes()
     for g, g_after in zip(grads, grads_after, strict=True):
-        np.testing.assert_array_equal(np.where(outside, g, 0), 0)
+        np.testing.assert_array_equal(np.where(is_outside, g, 0), 0)
         assert np.asarray(g_after).tobytes() == np.asarray(g).tobytes()
-        assert (np.abs(g[0, third + 1 : last + 1]).max((-1, -2)) > 0).all()
+        assert (np.abs(g[0, first_length + 1 : last + 1]).max((-1, -2)) > 0).all()
 
 
 def test_padding_is_finite_even_without_any_sample():
@@ -168,7 +170,7 @@ def test_xla_attention_computes_five_eighths_of_all_pairs():
 
 
 @pytest.mark.parametrize(
-    ("platform", "dtype", "head_width", "length_tokens", "kind", "because"),
+    ("platform", "dtype", "head_width", "length_tokens", "kind", "reason"),
     [
         ("cpu", "float32", 64, 1024, "xla", "the only one for CPUs"),
         ("cpu", "bfloat16", 7, 9, "xla", "the only one for CPUs"),
@@ -183,23 +185,27 @@ def test_xla_attention_computes_five_eighths_of_all_pairs():
         ("tpu", "bfloat16", 64, 1000, "xla", "divisible by 128, not 1000"),
     ],
 )
-def test_auto_takes_what_the_platform_and_the_shapes_allow_and_says_why(
-    platform: str, dtype: str, head_width: int, length_tokens: int, kind: str, because: str
+def test_auto_chooses_the_fastest_supported_kind_with_a_reason(
+    platform: str, dtype: str, head_width: int, length_tokens: int, kind: str, reason: str
 ):
-    assert (got := choose_attention("auto", platform, dtype, head_width, length_tokens))[0] == kind
-    assert because in got[1]
+    assert (choice := choose_attention("auto", platform, dtype, head_width, length_tokens))[
+        0
+    ] == kind
+    assert reason in choice[1]
     if kind == "xla" and platform != "cpu":
-        assert got[1].startswith(f"slower than {'pallas' if platform == 'tpu' else 'cudnn'}, but ")
+        assert choice[1].startswith(
+            f"slower than {'pallas' if platform == 'tpu' else 'cudnn'}, but "
+        )
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
-def test_what_is_asked_for_is_taken(platform: str):
-    own: dict[str, AttentionKind] = {"gpu": "cudnn", "tpu": "pallas", "cpu": "xla"}
-    for kind in {"xla", own[platform]}:
+def test_requested_attention_is_used(platform: str):
+    accelerator_kind: dict[str, AttentionKind] = {"gpu": "cudnn", "tpu": "pallas", "cpu": "xla"}
+    for kind in {"xla", accelerator_kind[platform]}:
         assert choose_attention(kind, platform, "bfloat16", 64, 1024) == (kind, "requested")  # type: ignore[arg-type]
 
 
-def test_what_does_not_exist_here_is_refused_with_all_reasons_in_one_line():
+def test_unsupported_attention_is_refused_with_all_reasons():
     with pytest.raises(UserError) as error:
         choose_attention("cudnn", "cpu", "float32", 132, 1023)
     assert str(error.value) == (

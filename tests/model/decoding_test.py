@@ -52,7 +52,7 @@ def test_greedy_text_equals_that_of_a_model_without_a_cache(P: int):
 
 @pytest.mark.parametrize("calls", [(9,), (4, 5), (1, 1, 3, 4)])
 def test_cached_activations_equal_those_of_one_call(calls: tuple[int, ...]):
-    """For any division of a sequence into calls; the cache ends up with the number of tokens."""
+    """This holds for any division of a sequence into calls. The cache counts all tokens."""
     x_BxT = prefixes(P=9)
     decoder, params = MODEL.clone(decode=True), unstack_blocks(PARAMS)
     cache: Any = decoding.empty_cache(decoder, len(x_BxT), 12)
@@ -94,7 +94,7 @@ def generate_many(x_BxP: np.ndarray, keys_B: jax.Array, scheme: stats.SamplingSc
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_a_text_does_not_depend_on_the_other_samples(scheme: stats.SamplingScheme):
-    """Neither on which they are nor on their order; samples may occur more than once."""
+    """It depends neither on their contents nor on their order; samples may occur more than once."""
     x_BxP, keys_B = np.resize(prefixes(), (MANY, 4)), jax.random.split(jax.random.key(5), MANY)
     expected = generate_many(x_BxP, keys_B, scheme)
     order = np.random.default_rng(1).integers(0, MANY, MANY)

@@ -46,8 +46,8 @@ MODEL_CONFIG = transformer.ModelConfig(
 
 
 @pytest.mark.usefixtures("without_optimizations")
-@pytest.mark.parametrize("what", ["training", "scoring"])
-def test_xla_counts_the_same_flops(what: str):
+@pytest.mark.parametrize("stage", ["training", "scoring"])
+def test_xla_counts_the_same_flops(stage: str):
     """Holds for padded batches, where XLA computes attention between all pairs of tokens, twice the causal ones.
 
     XLA also counts sums, exponentials and the like: a few percent here, and less in wider models.
@@ -60,13 +60,13 @@ def test_xla_counts_the_same_flops(what: str):
         logits_BxLxV: Any = model.apply({"params": params}, x_BxL)
         return batch_loss(logits_BxLxV, x_BxL, length_B)
 
-    function = jax.value_and_grad(mean_loss) if what == "training" else mean_loss
+    function = jax.value_and_grad(mean_loss) if stage == "training" else mean_loss
     compiled = jax.jit(function).lower(params).compile()
     costs = compiled.cost_analysis()
     assert costs is not None
     counted = costs["flops"]
     tokens, pairs = 2 * 128, 2 * 128**2
-    expected = getattr(flops, what)(
+    expected = getattr(flops, stage)(
         MODEL_CONFIG.layers, MODEL_CONFIG.width, MODEL_CONFIG.vocab_size, tokens, 2 * pairs
     )
     assert 1.0 < counted / expected < 1.04
@@ -126,7 +126,7 @@ def test_sizes_are_named_after_non_embedding_parameters():
         ("TPU v6 lite", 918),
         ("TPU7x", 1153.5),
         *((name, None) for name in ("cpu", "Tesla V100-SXM2-16GB", "Tesla T4", "", "AMD Instinct MI300X")),
-        # a different device than the one whose name it contains
+        # not the device whose name it contains
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
         ("NVIDIA GeForce RTX 3090 Ti", None),
         ("NVIDIA GeForce RTX 4090 D", None),

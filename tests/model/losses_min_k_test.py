@@ -12,7 +12,7 @@ from unoptimized import without_optimizations
 from lm_mia import stats
 from lm_mia.model import losses
 
-BOTH = ("min_k", "min_k_plus_plus")
+STATISTIC_NAMES = ("min_k", "min_k_plus_plus")
 TOKEN_LOSSES = jax.jit(token_losses)
 pytestmark = pytest.mark.usefixtures("without_optimizations")
 __all__ = ["without_optimizations"]  # a fixture
@@ -42,7 +42,7 @@ def STATISTICS(logits_BxLxV: Any, x_BxL: Any, length_B: Any) -> dict[str, np.nda
     z_BxL1 = np.asarray(Z_SCORES(logits_BxLxV, x_BxL))
     return {
         name: MIN_K(value_BxL1, length_B).astype(np.float32)
-        for name, value_BxL1 in zip(BOTH, (-nats_BxL1, z_BxL1), strict=True)
+        for name, value_BxL1 in zip(STATISTIC_NAMES, (-nats_BxL1, z_BxL1), strict=True)
     }
 
 
@@ -63,7 +63,7 @@ def log_probs(logits_V: np.ndarray) -> list[float]:
 
 def slow(logits_BxLxV: np.ndarray, x_BxL: np.ndarray, length_B: np.ndarray) -> dict[str, list]:
     """Computes both statistics token by token in double precision."""
-    statistics: dict[str, list] = {name: [] for name in BOTH}
+    statistics: dict[str, list] = {name: [] for name in STATISTIC_NAMES}
     for logits_LxV, x_L, length in zip(logits_BxLxV, x_BxL, length_B, strict=True):
         token_log_p, z = [], []
         for i in range(1, length):
@@ -83,8 +83,8 @@ def slow(logits_BxLxV: np.ndarray, x_BxL: np.ndarray, length_B: np.ndarray) -> d
 def test_statistics_equal_slow_reference(seed: int):
     arguments = case(seed)
     statistics, expected = STATISTICS(*arguments), slow(*arguments)
-    assert set(statistics) == set(BOTH)
-    for name in BOTH:
+    assert set(statistics) == set(STATISTIC_NAMES)
+    for name in STATISTIC_NAMES:
         assert statistics[name].dtype == np.float32
         np.testing.assert_allclose(statistics[name], expected[name], rtol=2e-5, atol=1e-5)
 
@@ -117,7 +117,7 @@ def test_samples_of_fewer_than_two_tokens_are_nan():
     logits_BxLxV, x_BxL, _ = case(1)
     length_B = np.array([0, 1, 2, 2, 0, 1], np.int32)
     statistics = STATISTICS(logits_BxLxV, x_BxL, length_B)
-    for name in BOTH:
+    for name in STATISTIC_NAMES:
         assert np.isnan(statistics[name]).tolist() == [True, True, False, False, True, True]
     nats_BxL1 = TOKEN_LOSSES(logits_BxLxV, x_BxL, length_B)
     assert float(statistics["min_k"][2]) == -float(nats_BxL1[2, 0])
@@ -140,7 +140,7 @@ def test_padding_and_other_samples_change_no_bit(seed: int):
     alone_BxLxV, alone_BxL = np.zeros_like(logits_BxLxV), np.zeros_like(x_BxL)
     alone_BxLxV[0], alone_BxL[0] = logits_BxLxV[4], x_BxL[4]
     alone = STATISTICS(alone_BxLxV, alone_BxL, np.array([length_B[4], 0, 0, 0, 0, 0], np.int32))
-    for name in BOTH:
+    for name in STATISTIC_NAMES:
         np.testing.assert_array_equal(moved[name], statistics[name][order_B])
         assert alone[name][0] == statistics[name][4]
 
@@ -152,7 +152,7 @@ def test_z_is_0_if_all_tokens_are_equally_likely(V: int, level: float):
     assert not np.asarray(Z_SCORES(logits_BxLxV, x_BxL)).any()
 
 
-def test_small_spread_is_not_rounded_to_0():
+def test_small_spread_of_z_is_not_rounded_to_0():
     """Two almost equally likely tokens lie one sigma below and above the mean."""
     logits_BxLxV = np.tile(np.array([0.0, 2e-3], np.float32), (1, 2, 1))
     for token, z in ((0, -1), (1, 1)):
@@ -161,7 +161,7 @@ def test_small_spread_is_not_rounded_to_0():
         )
 
 
-def test_z_of_certain_tokens_and_of_those_ruled_out():
+def test_z_of_certain_and_impossible_tokens():
     """float32 cannot distinguish e ** -200 from 0, nor e ** -30 squared."""
     logits_BxLxV = np.zeros((1, 2, 5), np.float32)
     logits_BxLxV[0, 0, 2] = 200
@@ -184,5 +184,5 @@ def test_z_of_certain_tokens_and_of_those_ruled_out():
 def test_offset_of_all_logits_changes_little():
     logits_BxLxV, x_BxL, length_B = case(5)
     one, other = (STATISTICS(logits_BxLxV + at, x_BxL, length_B) for at in (0, 1000))
-    for name in BOTH:
+    for name in STATISTIC_NAMES:
         np.testing.assert_allclose(one[name], other[name], rtol=1e-3)

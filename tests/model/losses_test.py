@@ -81,26 +81,28 @@ def test_cross_entropy_equals_slow_reference_for_any_chunks(T: int, chunk_tokens
         plain = summed(chunk_tokens)(*args)
         assert (plain.dtype, plain.shape) == (np.float32, ())
         assert float(plain) == pytest.approx(total, rel=1e-6)
-        value, (got_h_TxD, got_embed_VxD) = gradient(chunk_tokens)(*args)
+        value, (actual_h_TxD, actual_embed_VxD) = gradient(chunk_tokens)(*args)
         assert float(value) == pytest.approx(3 * total, rel=1e-6)
-        for got, expected in ((got_h_TxD, d_h_TxD), (got_embed_VxD, d_embed_VxD)):
+        for actual, expected in ((actual_h_TxD, d_h_TxD), (actual_embed_VxD, d_embed_VxD)):
             atol = 3e-6 * max(np.abs(expected).max(), 1e-9)
-            np.testing.assert_allclose(got, 3 * expected, rtol=0, atol=atol)
-        assert (np.asarray(got_h_TxD)[args[3] == 0] == 0).all()
+            np.testing.assert_allclose(actual, 3 * expected, rtol=0, atol=atol)
+        assert (np.asarray(actual_h_TxD)[args[3] == 0] == 0).all()
 
 
 def test_bfloat16_activations_give_exact_loss_and_close_gradient():
     """Products are accumulated in float32, and logits are float32; only the factors are rounded, by 2^-9."""
-    h_TxD, embed_VxD, *rest = chunk_case(400)
+    h_TxD, embed_VxD, *targets_and_weights = chunk_case(400)
     bf16_TxD = h_TxD.astype(jnp.bfloat16)  # a numpy array too
     embed_VxD = embed_VxD.astype(jnp.bfloat16).astype(np.float32)
-    total, d_h_TxD, d_embed_VxD = slow_summed(bf16_TxD, embed_VxD, *rest)
-    value, (got_h_TxD, got_embed_VxD) = gradient(64)(bf16_TxD, embed_VxD, *rest)
-    types = (value.dtype, got_h_TxD.dtype, got_embed_VxD.dtype)
+    total, d_h_TxD, d_embed_VxD = slow_summed(bf16_TxD, embed_VxD, *targets_and_weights)
+    value, (actual_h_TxD, actual_embed_VxD) = gradient(64)(
+        bf16_TxD, embed_VxD, *targets_and_weights
+    )
+    types = (value.dtype, actual_h_TxD.dtype, actual_embed_VxD.dtype)
     assert types == (np.float32, jnp.bfloat16, np.float32)
     assert float(value) == pytest.approx(3 * total, rel=1e-6)
-    for got, expected in ((got_h_TxD, 3 * d_h_TxD), (got_embed_VxD, 3 * d_embed_VxD)):
-        error = np.abs(np.asarray(got, np.float64) - expected).max() / np.abs(expected).max()
+    for actual, expected in ((actual_h_TxD, 3 * d_h_TxD), (actual_embed_VxD, 3 * d_embed_VxD)):
+        error = np.abs(np.asarray(actual, np.float64) - expected).max() / np.abs(expected).max()
         assert error < 0.01
 
 
@@ -139,8 +141,8 @@ def test_packed_loss_worked_by_hand():
     segment_RxL = np.array([[1, 1, 1, 2, 3, 3, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0], [1] * 8])
     h_RxLxD, x_RxL = np.ones((3, 8, 2), np.float32), np.zeros((3, 8), np.int32)
     for chunk_tokens in (5, 8, 100):
-        got = PACKED(h_RxLxD, np.zeros((4, 2), np.float32), x_RxL, segment_RxL, chunk_tokens)
-        assert float(got) == pytest.approx((3 + 2 + 7) * math.log(4), rel=1e-6)
+        actual = PACKED(h_RxLxD, np.zeros((4, 2), np.float32), x_RxL, segment_RxL, chunk_tokens)
+        assert float(actual) == pytest.approx((3 + 2 + 7) * math.log(4), rel=1e-6)
 
 
 def test_packed_loss_is_the_sum_of_token_losses():
@@ -153,5 +155,5 @@ def test_packed_loss_is_the_sum_of_token_losses():
     both = [np.concatenate([a[1, :2], a[2, :4]]) for a in (h_BxLxD, x_BxL)]
     h_RxLxD, x_RxL = (np.stack([a[0], b]) for a, b in zip((h_BxLxD, x_BxL), both, strict=True))
     segment_RxL = np.array([[1] * 6, [1, 1, 2, 2, 2, 0]])
-    got = PACKED(h_RxLxD, embed_VxD, x_RxL, segment_RxL, 5)
-    assert float(got) == pytest.approx(expected, rel=1e-6)
+    actual = PACKED(h_RxLxD, embed_VxD, x_RxL, segment_RxL, 5)
+    assert float(actual) == pytest.approx(expected, rel=1e-6)

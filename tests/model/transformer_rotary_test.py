@@ -1,4 +1,4 @@
-"""Another architecture, rotary instead of learned positions, trained, scored and decoded by the package as it is."""
+"""A model with rotary instead of learned positions is trained, scored and decoded by the unmodified package."""
 
 import dataclasses
 from pathlib import Path

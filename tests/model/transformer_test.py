@@ -112,7 +112,7 @@ def test_initial_values_have_the_documented_distributions():
     blocks = params["blocks"]
     for norm in (params["ln_out"], blocks["ln_attn"], blocks["ln_mlp"]):
         assert (norm["scale"] == 1).all()
-    # Glorot-uniform as of matrices from D to D, and between D and F: heads do not change the fans.
+    # Glorot-uniform, as for matrices from D to D and between D and F: the number of heads does not change the fans.
     for layer, fans in (("attn", 64 + 64), ("mlp", 64 + 256)):
         limit = (6 / fans) ** 0.5
         for dense in blocks[layer].values():
@@ -163,7 +163,7 @@ def test_a_token_leaves_all_earlier_logits_bitwise_unchanged(position: int, toke
     assert (np.abs(after[0, position:] - before[0, position:]).max(-1) > 1e-6).all()
 
 
-def test_positions_matter():
+def test_logits_depend_on_positions():
     logits = np.asarray(forward(make(), np.full((2, 9), 5, np.int32)))
     assert np.abs(np.diff(logits, axis=1)).max(-1).min() > 1e-3
 
@@ -193,7 +193,7 @@ def test_padding_does_not_change_a_loss(length: int):
     np.testing.assert_allclose(*both, rtol=1e-6)
 
 
-def test_other_samples_of_the_batch_do_not_matter():
+def test_other_samples_of_the_batch_do_not_change_a_loss():
     params, x_BxL = make(), tokens(2, 9)
     filled = np.concatenate([x_BxL, np.zeros((5, 9), np.int32)])
     both = [np.asarray(forward(params, x))[:2] for x in (filled, x_BxL)]
@@ -254,7 +254,7 @@ def value_and_gradient(
 DIRECTION_RxLxD: Any = np.random.default_rng(3).standard_normal((2, 9, 16)).astype(np.float32)
 
 
-def test_a_packed_sample_has_the_logits_that_it_has_alone():
+def test_packed_samples_have_the_same_logits_as_alone():
     x_RxL = tokens(2, 9)
     h_RxLxD = value_and_gradient(x_RxL, DIRECTION_RxLxD)[0]
     logits = h_RxLxD @ make()["token_embed"]["embedding"].T
@@ -266,8 +266,8 @@ def test_a_packed_sample_has_the_logits_that_it_has_alone():
     np.testing.assert_allclose(np.asarray(packed), logits, rtol=0, atol=1e-5)
 
 
-def test_neighbors_in_a_packed_sequence_change_nothing_bitwise():
-    """Neither values nor the gradient of any parameter; and nor does the unused tail."""
+def test_neighbors_in_a_packed_sequence_change_no_bit():
+    """Neither neighbors nor the unused tail change values or the gradient of any parameter."""
     x_RxL, direction_RxLxD = tokens(2, 9), np.zeros_like(DIRECTION_RxLxD)
     direction_RxLxD[0, 5:7] = DIRECTION_RxLxD[0, 5:7]
     is_same_RxL = (SEGMENTS_RxL == 3) & (np.arange(2)[:, None] == 0)
@@ -301,7 +301,7 @@ def num_products(jaxpr: Any) -> int:
 
 
 @pytest.mark.parametrize("model", COMPUTED, ids=computed)
-def test_the_backward_pass_recomputes_what_remat_says(model: TransformerLM):
+def test_the_backward_pass_recomputes_what_remat_selects(model: TransformerLM):
     """A block has 8 products, and 16 backward; the 2 of attention are batched (dots), the last is not needed (full)."""
     grad = jax.grad(lambda params: hidden(params, tokens(2, 9), model).sum())
     recomputed = {"none": 0, "dots": 2, "full": 7}[model.config.remat]

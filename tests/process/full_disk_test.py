@@ -30,7 +30,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_full_disk_is_one_line_and_models_are_kept(tiny: tiny_run.Tiny, disk: Path):
+def test_full_disk_is_reported_and_models_are_kept(tiny: tiny_run.Tiny, disk: Path):
     workdir = tiny.copy(disk / "w", models=False)
     sweep = read_sweep(tiny.config, str(workdir), ["--config.train.workers=1"])
     room = os.statvfs(disk)
@@ -46,7 +46,7 @@ def test_full_disk_is_one_line_and_models_are_kept(tiny: tiny_run.Tiny, disk: Pa
     (disk / "filler").unlink()
     [task] = sweep.recipes
     assert jobs.missing_indices(task)
-    # One job makes what is missing, as the same command would have it do.
+    # One job makes the missing models, as in a rerun of the same command.
     command = jobs.command(
         sweep, ["python"], "make-models", f"--recipe={task.name}", "--models=0:6"
     )
@@ -57,7 +57,7 @@ def test_full_disk_is_one_line_and_models_are_kept(tiny: tiny_run.Tiny, disk: Pa
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_read_only_disk_is_one_line(
+def test_read_only_disk_is_reported_on_one_line(
     tiny: tiny_run.Tiny, disk: Path, capsys: pytest.CaptureFixture[str]
 ):
     workdir = tiny.copy(disk / "w", models=False)

@@ -1,4 +1,4 @@
-"""Rows over the devices of a job of several processes: real ones, on this machine, also stopped and killed."""
+"""Models that are sharded over the devices of several processes on this machine, which are also stopped and killed."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def flags(texts: str) -> tuple[str, ...]:
 def unbroken(
     tiny: tiny_run.Tiny, flags: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """Made by two processes of two devices each, corpus and tables too."""
+    """Two processes with two devices each make the corpus, the models and the tables."""
     w = tmp_path_factory.mktemp("unbroken") / "w"
     (code, output), (other_code, other_output) = ended(tiny.start_job(w, 2, 2, *flags))
     assert (code, other_code) == (0, 0), output + other_output
@@ -154,11 +154,12 @@ def test_killed_and_stopped_job_resumes_bitwise_equal(
     job = tiny.start_job(w, 2, 2, *flags, environment=hold)
     workers = started(w, job, KILLED, 5)
     job[0].kill()
-    release.touch()  # its worker finds nobody to report to, and leaves without waiting for the others
+    # The worker of the killed command has no process to report to, and exits without waiting for the others.
+    release.touch()
     (code, _), (other_code, output) = ended(job)
     assert code == -signal.SIGKILL
     assert other_code in (1, 2), output
-    while not all(map(tiny_run.gone, workers)):
+    while not all(map(tiny_run.has_ended, workers)):
         time.sleep(0.02)
 
     hold = {"HOLD_MODEL": STOPPED, "HOLD_STEP": "6"}
@@ -168,14 +169,14 @@ def test_killed_and_stopped_job_resumes_bitwise_equal(
     for code, output in ended(job):
         assert code == 143, output
         assert output.splitlines()[-1] == "stopped; run the same command again to continue"
-    assert all(map(tiny_run.gone, workers))
+    assert all(map(tiny_run.has_ended, workers))
 
     [trained] = tiny_run.logged(w, "model_trained")
     assert (trained["model"], trained["resumed_at"]) == (KILLED, POINTS[0])  # saved before the kill
     assert fingerprint(w, KILLED, STEPS) == fingerprint(unbroken, KILLED, STEPS)
-    made, expected = tiny_run.scores(w), tiny_run.scores(unbroken)
-    assert made == {name: content for name, content in expected.items() if "/c/3/" not in name}
-    # Saved where it was stopped, as the unbroken job saved it there for a score point.
+    actual, expected = tiny_run.scores(w), tiny_run.scores(unbroken)
+    assert actual == {name: content for name, content in expected.items() if "/c/3/" not in name}
+    # The state was saved at the step of the stop, which is a score point of the uninterrupted job.
     states = tiny_run.recipe_of(w) / "checkpoints" / STOPPED
     assert sorted(path.name for path in states.iterdir()) == ["3", "6"]
     assert fingerprint(w, STOPPED, 6) == fingerprint(unbroken, STOPPED, 6)

@@ -1,4 +1,4 @@
-"""Commands that are stopped by signals, and what the next ones make of what they leave."""
+"""Commands that are stopped by signals, and commands that continue their work."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tiny_run import _on_cpu, tiny
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("_on_cpu")]
 
-FIRST, OTHER = "reference-00", "reference-03"  # what two workers begin with
+FIRST, OTHER = "reference-00", "reference-03"  # the first models of two workers
 
 
 def newest_state(workdir: Path, model: str) -> int:

@@ -59,7 +59,7 @@ def test_local_samples_partition_and_all_gather_restores(
     monkeypatch.setattr(multihost_utils, "process_allgather", gather)
     for part in parts:
         HERE.all_gather(part, samples)
-    # np.stack holds what is gathered to one shape, as JAX does.
+    # np.stack requires arrays of equal shapes, as JAX does.
     monkeypatch.setattr(multihost_utils, "process_allgather", lambda own: np.stack(sent))
     np.testing.assert_array_equal(HERE.all_gather(parts[0], samples), value_N)
 
@@ -147,7 +147,7 @@ def test_valid_addresses(monkeypatch: pytest.MonkeyPatch, address: str):
     assert calls == [(address, 2, 1)]
 
 
-def test_rendezvous_error(monkeypatch: pytest.MonkeyPatch):
+def test_failed_rendezvous_raises_rendezvous_error(monkeypatch: pytest.MonkeyPatch):
     calls: list[Any] = []
 
     def failing(*args: Any, **options: Any) -> None:
@@ -199,9 +199,11 @@ def test_processes_share_the_compilation_cache(tmp_path: Path):
         done = start(kind, XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two_devices)
         assert done.returncode == 0, done.stderr
         results.append(json.loads(done.stdout))
-    for (description, lead, size, compiled, again), devices in zip(results, (1, 2), strict=True):
+    for (description, is_primary, size, compiled, again), devices in zip(
+        results, (1, 2), strict=True
+    ):
         assert (description["platform"], description["device"]) == ("cpu", "cpu")
-        assert (description["devices"], size, description["processes"], lead) == (
+        assert (description["devices"], size, description["processes"], is_primary) == (
             devices,
             devices,
             1,
@@ -247,7 +249,7 @@ def test_missing_device_is_reported():
     [
         ("1", "0,1,2,3", [0, 1, 2, 3]),
         ("1(x16)", "0,1", [0, 1]),
-        ("4(x2)", "0,1,2,3", None),  # a task a GPU: JAX gives each its own
+        ("4(x2)", "0,1,2,3", None),  # with one task per GPU, JAX assigns the GPUs
         ("1,2", "0,1", None),
         ("1", "", None),
         ("", "0,1", None),

@@ -95,7 +95,7 @@ def test_workers_share_gpus_and_their_memory(
         str(i % cards) for i in range(workers)
     ]
     assert [e[name] for e in environments] == [fraction] * workers
-    monkeypatch.setenv(name, "0.2")  # the user's word counts
+    monkeypatch.setenv(name, "0.2")  # the user's setting takes precedence
     assert {e[name] for e in devices.environments(workers, "none")[1]} == {"0.2"}
 
 

@@ -1,4 +1,4 @@
-"""The tables of a sweep: each figure adds its attacks, and nothing is computed that is there. No model is trained."""
+"""The tables of a sweep: each figure adds its attacks, and no attack is computed twice. No model is trained."""
 
 import dataclasses
 import importlib
@@ -76,9 +76,9 @@ def attack(
 ) -> list[str]:
     """Runs the attack stage; returns its messages."""
     messages: list[str] = []
-    made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
-    needs_by_recipe = pipeline.requested_attacks(made, [*page.figure_needs(figures), *more])
-    for task, population in made:
+    pairs = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
+    needs_by_recipe = pipeline.requested_attacks(pairs, [*page.figure_needs(figures), *more])
+    for task, population in pairs:
         pipeline.attack(
             task, population, needs_by_recipe[task.name], lambda *_: None, messages.append
         )
@@ -144,7 +144,7 @@ def change_a_byte(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_damaged_tables_of_decisions_are_made_again(
+def test_damaged_tables_of_decisions_are_recomputed(
     tasks: list[SweepRecipe],
 ):
     main = tasks[:1]
@@ -157,7 +157,7 @@ def test_damaged_tables_of_decisions_are_made_again(
         ("flips.json", Path.unlink),
         ("flips.json", lambda path: path.write_text("{")),
     ]
-    requested = ON_REPLICAS + 1  # and all references on the targets
+    requested = ON_REPLICAS + 1  # with all references on the targets
     for name, damage in damages:
         damage(tables / name)
         assert attack(main, []) == [f"attack: main: {attack_counts(requested, 1, ON_REPLICAS)}"]
@@ -182,15 +182,15 @@ def test_decisions_follow_models_and_settings(tasks: list[SweepRecipe]):
 
 
 def test_requested_attacks(tasks: list[SweepRecipe]):
-    made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
-    needs_by_recipe = pipeline.requested_attacks(made, [])
+    pairs = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
+    needs_by_recipe = pipeline.requested_attacks(pairs, [])
     assert list(needs_by_recipe) == ["main", "other"]
     for requested in needs_by_recipe.values():  # for the comparison of recipes
         [lira] = requested.attacks
         assert (lira.attack, len(lira.references)) == ("lira_online", 8)
         assert (requested.keep_scores, requested.loss_samples) == (frozenset(), ())
     needs_by_recipe = pipeline.requested_attacks(
-        made,
+        pairs,
         [
             Need(("o*",), ("rmia",), sample_scores=True),
             LossNeed(("main",), (1, 48)),
@@ -222,8 +222,8 @@ def test_sample_losses_are_added_by_figures(tasks: list[SweepRecipe]):
 def test_damaged_store_does_not_stop_other_recipes(tasks: list[SweepRecipe]):
     main, other = tasks
     (main.folder / "scores.zarr" / "zarr.json").write_text("{")
-    made = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
-    needs_by_recipe = pipeline.requested_attacks(made, [Need(("*",))])
+    pairs = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
+    needs_by_recipe = pipeline.requested_attacks(pairs, [Need(("*",))])
     assert [len(needs_by_recipe[task.name].attacks) for task in tasks] == [0, 1]
     with pytest.raises(UserError, match=r"scores\.zarr.*"):
         attack([main], [])
@@ -241,7 +241,7 @@ def test_targets_without_enough_models_are_refused(tasks: list[SweepRecipe]):
 
 
 def test_tables_of_decisions_are_removed_without_replicas(tasks: list[SweepRecipe]):
-    """Else the page would show them beside numbers of the new settings."""
+    """Otherwise, the page would show them beside numbers of the new settings."""
     main = tasks[0]
     attack([main], [])
     assert (main.folder / "tables" / "flips.json").is_file()

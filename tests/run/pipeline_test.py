@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import tiny_run
-from tiny_run import _on_cpu, here, refused, tiny
+from tiny_run import _on_cpu, refused, run_in_process, tiny
 
 from analysis import page
 from analysis.io import WorkdirError
@@ -38,7 +38,7 @@ def sweep():
 
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "run", here)
+    monkeypatch.setattr(supervisor, "run", run_in_process)
     monkeypatch.setenv("COLUMNS", "100")
 
 
@@ -63,7 +63,7 @@ def finished(tiny: tiny_run.Tiny, tmp_path_factory: pytest.TempPathFactory) -> P
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        patch.setattr(supervisor, "run", here)
+        patch.setattr(supervisor, "run", run_in_process)
         patch.setenv("COLUMNS", "100")
         assert cli.main(argv("run", write_config(tiny, folder), folder / "w")) == 0
     (folder / "out").write_text(out.getvalue())
@@ -72,7 +72,7 @@ def finished(tiny: tiny_run.Tiny, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def copy(finished: Path, folder: Path) -> Path:
-    """Of the finished sweep."""
+    """Copies the finished sweep."""
     return Path(shutil.copytree(finished, folder))
 
 
@@ -99,8 +99,8 @@ def test_sweep_runs_all_stages_and_resumes(
     assert trained(folder, "main") == 6  # 4 references and 2 replicas
     assert trained(folder, "twice") == 6  # references, 2 of them targets
     assert {"flips.json", "attacks.csv", "shuffled.csv"} < {p.name for p in main.glob("tables/*")}
-    of_targets = {"models.csv", "targets.csv", "target_roc.parquet", "targets.json"}
-    assert {p.name for p in twice.glob("tables/*")} == of_targets
+    target_tables = {"models.csv", "targets.csv", "target_roc.parquet", "targets.json"}
+    assert {p.name for p in twice.glob("tables/*")} == target_tables
     assert len(list((folder / "populations").glob("[!.]*"))) == 1
     out, err = ((finished.parent / name).read_text() for name in ("out", "err"))
     assert [line.partition(":")[0] for line in out.splitlines()] == ["main", "twice", "report"]
@@ -182,13 +182,13 @@ def test_mistakes_and_premature_verbs_write_nothing(
     assert not folder.exists()
 
 
-def test_report_is_made_although_a_model_diverged(
+def test_report_is_written_although_a_model_diverged(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    folder, fresh = tmp_path / "w", checkpoint.init_state
+    folder, init_state = tmp_path / "w", checkpoint.init_state
 
     def corrupted_state(init_seed: int, *args: Any) -> checkpoint.TrainState:
-        state = fresh(init_seed, *args)
+        state = init_state(init_seed, *args)
         if init_seed == 1:
             scale = state.params["ln_out"]["scale"]
             state.params["ln_out"]["scale"] = scale.at[0].set(float("nan"))
@@ -208,7 +208,7 @@ def test_report_is_made_although_a_model_diverged(
     assert (folder / "report.html").is_file()
 
 
-def test_unwritable_workdir_is_one_line(
+def test_unwritable_workdir_is_reported_on_one_line(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(path: Path, *_: object, **__: object) -> None:
@@ -253,7 +253,7 @@ def test_page_has_all_recipes_and_figures(
     assert drawn == 2 * [(folder, names, ("fig01_references",))]
 
 
-def test_error_of_the_page_is_one_line(
+def test_error_of_the_page_is_reported_on_one_line(
     config: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
     def write_page(*_: Any) -> None:

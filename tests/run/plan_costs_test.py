@@ -45,7 +45,7 @@ def changed_config(*changes: tuple[str, Any]) -> Config:
 
 
 def test_cost_of_a_tiny_recipe():
-    vocab = 32_000  # of the default
+    vocab = 32_000  # the default
     costs = cost_of(changed_config(("train.epochs", 3)))
     per_token = 6 * (12 * 8**2 + 8 * vocab)
     train_sample, score_sample = (share * (per_token * 5 + 6 * 8 * 27) for share in (1, 1 / 3))
@@ -67,13 +67,13 @@ def test_score_points_and_statistics_add_cost():
     points = cost_of(changed_config(("score.at_steps", (1,))))
     assert points.score_points == 2
     assert points.score_flops == pytest.approx(2 * plain.score_flops)
-    assert points.store_bytes == 6 * 16 * (2 * 4 + 1)  # who is a member is the same at both
+    assert points.store_bytes == 6 * 16 * (2 * 4 + 1)  # membership is stored once
     assert points.score_point_bytes == points.checkpoint_bytes == plain.checkpoint_bytes
     more = cost_of(
         changed_config(("score.at_steps", (1,)), ("score.statistics", ("min_k", "min_k_plus_plus")))
     )
     assert more.store_bytes == 6 * 16 * (2 * 3 * 4 + 1)
-    assert more.score_flops == points.score_flops  # from the same pass
+    assert more.score_flops == points.score_flops  # the same forward pass gives all of them
     lower = cost_of(changed_config(("score.statistics", ("lowercase_loss",))))
     assert lower.score_flops == pytest.approx(2 * plain.score_flops)
     held_out = (("population.validation_samples", 8), ("train.validations", 2))
@@ -204,7 +204,7 @@ def test_sweep_of_c4_equals_the_paper():
     assert {name: members[name] for name in table} == pytest.approx(table, abs=0.051)
     assert len(entries) == 11
     tokens = [cost_of(c, plan.assumed_lengths(1024)) for _, c in entries[1:]]
-    for r in tokens:  # 20 tokens a parameter without embeddings
+    for r in tokens:  # 20 tokens per non-embedding parameter
         tokens_per_model = r.train_tokens / r.models
         assert tokens_per_model / flops.num_non_embedding_parameters(
             r.layers, r.width

@@ -167,8 +167,8 @@ def test_mistakes_in_flags_and_config_are_reported_together(
     verify = "--verify: works only with lm-mia status; leave it out"
     assert wrong(capsys, "plan", *config, "--verify") == [verify, *in_config]
     workdir = f"--workdir={tmp_path / 'w'}"
-    of_plan = "--mfu: works only with lm-mia plan; leave it out"
-    assert wrong(capsys, "run", *config, workdir, "--mfu=1") == [of_plan, *in_config]
+    wrong_verb = "--mfu: works only with lm-mia plan; leave it out"
+    assert wrong(capsys, "run", *config, workdir, "--mfu=1") == [wrong_verb, *in_config]
     missing = "--workdir: missing; add --workdir=runs/quickstart"
     assert wrong(capsys, "run", *config) == [missing, *in_config]
 
@@ -211,7 +211,7 @@ def test_plan_reads_lengths_and_models_of_the_workdir(
     assert recipe["lengths"] == f"measured in {population}"
     assert (recipe["models"], recipe["present_models"]) == (12, 6)
     assert plan["total"]["missing_chip_hours"] == pytest.approx(plan["total"]["chip_hours"] / 2)
-    # Another recipe: the same samples, but no models of it; another population: not even these.
+    # Another recipe shares the samples but has no models; another population shares nothing.
     flags_of_other = [*flags, "--config.name=other"]
     [other] = planned(capsys, *flags_of_other, "--config.model.layers=2")["recipes"]
     assert (other["present_models"], other["lengths"]) == (0, recipe["lengths"])
@@ -221,7 +221,7 @@ def test_plan_reads_lengths_and_models_of_the_workdir(
     assert cli.main(["plan", *flags]) == 0
     assert "for the 6 missing models" in capsys.readouterr().out
     assert sorted(tmp_path.rglob("*")) == before
-    # The config is left out; the recipe is the one that is there.
+    # Without a config, the recipe of the workdir is planned.
     [same] = planned(capsys, *flags[1:])["recipes"]
     assert same == recipe | {"entries": []}
 

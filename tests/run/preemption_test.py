@@ -71,7 +71,7 @@ def test_sync_points_of_a_job_only_increase(monkeypatch: pytest.MonkeyPatch):
     before = signal.getsignal(signal.SIGTERM)
     stop = preemption.Stop()
     stop.install()
-    assert signal.getsignal(signal.SIGTERM) is before  # the service takes it
+    assert signal.getsignal(signal.SIGTERM) is before  # JAX's preemption service handles it
     with stop.defer_sigterm() as should_stop:
         assert [should_stop(1), should_stop(2)] == [False, False]
     assert not stop.should_stop()

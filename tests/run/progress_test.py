@@ -44,7 +44,7 @@ def worker(
     } | description
 
 
-def test_one_bar_per_label_and_an_overall_bar():
+def test_display_has_one_bar_per_label_and_an_overall_bar():
     display, _ = shown(overall=True)
     display.stage(0.25, num_parts=2)
     display.update("read", 1, 2)
@@ -61,7 +61,7 @@ def test_one_bar_per_label_and_an_overall_bar():
     }  # fmt: skip
 
 
-def test_single_stage_has_no_overall_bar():
+def test_single_stage_has_no_overall_progress_bar():
     display, _ = shown()
     display.stage(0.5)
     assert bars(display) == {}
@@ -116,7 +116,7 @@ def test_tally_counts_models_and_fractions_of_models():
         "b: trained 40 steps, resumed at step 30, in 1.2 s",
         "a: scored in 2.0 s; mean loss 3.500 nats per token on members, 4.250 on non-members",
     ]
-    tally.finish()  # other processes made the rest
+    tally.finish()  # other processes made the others
     assert bars(display) == {"overall": (0, 1), "train": (6, 6), "score": (6, 6)}
 
 
@@ -129,7 +129,7 @@ def test_single_verb_shows_only_its_bar(verb: ModelVerb, label: str):
 
 
 def test_model_scored_from_a_checkpoint_counts_as_trained():
-    """Its training was done by an earlier command, so no model_trained event tells of it."""
+    """An earlier command trained it, so there is no model_trained event."""
     display, _ = shown()
     tally = progress.Tally(display, "run", requested=2, missing=2)
     tally.on_event(scored("a"))

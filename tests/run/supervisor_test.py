@@ -78,7 +78,7 @@ class Scripted:
 def scripted(
     monkeypatch: pytest.MonkeyPatch, *scripts: tuple[Sequence[supervisor.Event], int]
 ) -> list[Scripted]:
-    """Makes the processes that `supervisor.run` starts scripted ones, of these events and exit codes, in order."""
+    """Replaces the processes of `supervisor.run` by scripted ones, with these events and exit codes in order."""
     processes: list[Scripted] = []
 
     def process(target: Any, args: tuple[Any, ...], daemon: bool) -> Scripted:
@@ -210,8 +210,8 @@ def test_arguments_of_workers_and_primary_process(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     processes = scripted(monkeypatch, ([{"event": "worker", "is_primary": True}], 0), ([], 0))
     seen: list[supervisor.Event] = []
-    lead, c = run_here(tmp_path, seen, count=9, selected_models=MODELS[1:3])
-    assert lead
+    is_primary, c = run_here(tmp_path, seen, count=9, selected_models=MODELS[1:3])
+    assert is_primary
     assert [process.args[1:] for process in processes] == [
         (WorkerTask("run", c, tmp_path, tmp_path, MODELS[1:3], index, 2), {"NPROC": "1"})
         for index in (0, 1)

@@ -112,7 +112,7 @@ def test_recipes_of_the_workdir_are_used_without_config(file: str, tmp_path: Pat
     assert (task.name, task.config.attack.references) == ("tiny", 6)
     [task] = begin(None, tmp_path / "w", "--config.attack.references=8").recipes
     assert task.config.attack.references == 8
-    assert task.config.attack.fprs == (0.1, 0.5)  # flags change only what they name
+    assert task.config.attack.fprs == (0.1, 0.5)  # flags change only their own fields
     assert stored(tmp_path / "w", "tiny")["config"]["attack"]["references"] == 8
     assert failure(lambda: read_sweep(None, str(tmp_path / "w"), ["--config.model.layers=2"])) == [
         f"--workdir={tmp_path / 'w'}: its recipe tiny has a different config:",
@@ -153,7 +153,7 @@ def test_same_recipe_can_be_claimed_again(file: str, tmp_path: Path):
     begin(file, tmp_path)
     begin(file, tmp_path, "--config.train.workers=3", "--config.attack.replicas=5")
     assert stored(tmp_path, "tiny")["config"]["train"]["workers"] == 3
-    begin(file, tmp_path)  # the config alone says what is attacked, where it has no name
+    begin(file, tmp_path)  # without a name, only the config determines the attacks
     assert stored(tmp_path, "tiny")["config"]["attack"]["replicas"] == 2
 
 
@@ -333,7 +333,9 @@ def test_unwritable_workdir_is_refused(file: str, tmp_path: Path, name: str):
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_full_disk_is_one_line(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_full_disk_is_reported_on_one_line(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
@@ -353,7 +355,7 @@ def test_disclaim_removes_everything_it_created(file: str, tmp_path: Path):
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["precious"]
 
 
-def test_disclaim_keeps_what_an_earlier_command_began(file: str, tmp_path: Path):
+def test_disclaim_keeps_files_of_an_earlier_command(file: str, tmp_path: Path):
     begin(file, tmp_path / "w")
     claim_folders(read_sweep(file, str(tmp_path / "w"), DEEPER))[1]()
     assert stored(tmp_path / "w", "tiny")["config"]["model"]["layers"] == 3

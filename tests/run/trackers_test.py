@@ -82,13 +82,13 @@ def records(file: Path) -> Iterator[bytes]:
     """Yields the records of W&B's log: after 7 bytes, (checksum, length, kind, data) in blocks of 32 kB."""
     data, offset, parts = file.read_bytes(), 7, []
     while offset + 7 <= len(data):
-        if (left := 2**15 - offset % 2**15) < 7:  # too little for a head: filled up
+        if (left := 2**15 - offset % 2**15) < 7:  # too short for a header, so it is padding
             offset += left
             continue
         length, kind = struct.unpack("<HB", data[offset + 4 : offset + 7])
         parts.append(data[offset + 7 : offset + 7 + length])
         offset += 7 + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # a complete record or its last part
             yield b"".join(parts)
             parts = []
 
@@ -98,7 +98,7 @@ def read_wandb(run: Path) -> tuple[Any, dict[str, list[tuple[int, float]]]]:
     import wandb
     from wandb.proto import wandb_internal_pb2
 
-    wandb.teardown()  # the end of its service process, which writes the file
+    wandb.teardown()  # ends the service process, which writes the file
     run_record, history, metrics = None, {}, []
     [path] = run.glob("*.wandb")
     for data in records(path):
@@ -149,7 +149,7 @@ with trackers.open_trackers(["tensorboard"], folder, "recipe_x", {{}}, print) as
 def test_wandb_logs_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Offline, where it needs no login; its service is a process of its own."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # so that no login of this machine counts
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # so that no login of this machine is used
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     assert tracked(["wandb"], tmp_path, EVENTS) == []
     runs = {
@@ -189,7 +189,7 @@ def test_number_of_open_runs_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(trackers, "_MAX_OPEN", 2)
     events = [train(model, 0, 1.0) for model in "abacba"]
     tracked(["tensorboard"], tmp_path, [*events, scored("b", 8, last=True)])
-    # a is opened, then b, then a speaks again: when c comes, b has been silent for longest, and so on
+    # When c is opened, b is closed, since a has had a later event; and so on.
     assert " ".join(log) == "+a +b -b +c -a +b -c +a -b -a"
 
 

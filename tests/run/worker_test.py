@@ -69,27 +69,28 @@ def test_failures_become_events_and_exit_codes(
     monkeypatch.setenv("LM_MIA_TEST", "unseen")
     monkeypatch.setattr(worker, "work", failing)
     pipe: Any = Pipe()
-    left: list[int] = []
-    monkeypatch.setattr(os, "_exit", left.append)  # which waits for nothing
+    exit_codes: list[int] = []
+    # os._exit does not wait for threads.
+    monkeypatch.setattr(os, "_exit", exit_codes.append)
     worker.main(pipe, TASK, {"LM_MIA_TEST": "seen"})
     assert pipe.sent == ([] if expected_event is None else [expected_event])
-    assert left == ([] if error is None else [1])
+    assert exit_codes == ([] if error is None else [1])
 
 
 @pytest.mark.usefixtures("_on_cpu")
 def test_crash_event_has_the_traceback(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(worker, "work", lambda *_: 1 / 0)
-    left: list[int] = []
-    monkeypatch.setattr(os, "_exit", left.append)
+    exit_codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", exit_codes.append)
     pipe: Any = Pipe()
     worker.main(pipe, TASK, {})
     [event] = pipe.sent
     assert event["event"] == "crash"
     assert "ZeroDivisionError" in event["message"]
-    assert left == [1]
+    assert exit_codes == [1]
     broken: Any = Pipe(broken=True)
-    worker.main(broken, TASK, {})  # nobody to tell
-    assert left == [1, 1]
+    worker.main(broken, TASK, {})  # no process reads the event
+    assert exit_codes == [1, 1]
 
 
 @pytest.mark.usefixtures("_on_cpu")
@@ -122,7 +123,7 @@ def test_sigterm_outside_training_exits_with_143(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_only_selected_models_that_are_not_locked_are_made(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_only_selected_unlocked_models_are_made(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w", models=False)
     recipe, seen = tiny.recipe(workdir), list[Event]()
     (recipe / "locks").mkdir(exist_ok=True)
@@ -135,7 +136,7 @@ def test_only_selected_models_that_are_not_locked_are_made(tiny: tiny_run.Tiny, 
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_model_finished_by_another_worker_is_not_made_again(
+def test_model_finished_by_another_worker_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """It was missing when the worker listed the models, but is present once the worker holds its lock."""
@@ -161,7 +162,7 @@ def test_damaged_population_is_reported(tiny: tiny_run.Tiny, tmp_path: Path):
 
 
 @pytest.mark.usefixtures("_on_cpu")
-def test_present_models_are_not_made_again(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_present_models_are_not_repeated(tiny: tiny_run.Tiny, tmp_path: Path):
     seen: list[Event] = []
     work("run", load.load_config(tiny.config), tiny.copy(tmp_path / "w"), seen.append)
     assert [event["event"] for event in seen] == ["worker"]
@@ -195,7 +196,7 @@ def test_locked_models_are_waited_for(
     # Only the worker gets this clock, since threads of orbax sleep, too.
     monkeypatch.setattr(model_maker, "time", clock)
     work("run", c, workdir, seen.append)
-    # what an earlier test had compiled is not compiled again
+    # functions compiled by an earlier test are reused
     reported = [event for event in seen[1:] if event["event"] not in ("scoring", "compiled")]
     assert [(event["event"], event.get("model") or event.get("models")) for event in reported] == [
         ("model_started", NAMES[4]), ("model_scored", NAMES[4]),
@@ -213,10 +214,10 @@ def test_divergence_is_recorded_and_other_models_are_made(
     c = load.load_config(tiny.config)
     workdir = tiny.copy(tmp_path / "w", models=False)
     recipe = tiny.recipe(workdir)
-    fresh, seen = checkpoint.init_state, []
+    init_state, seen = checkpoint.init_state, []
 
     def corrupted_state(init_seed: int, *args: Any) -> checkpoint.TrainState:
-        state = fresh(init_seed, *args)
+        state = init_state(init_seed, *args)
         if init_seed == 2:
             embed = state.params["token_embed"]
             embed["embedding"] = embed["embedding"].at[5, 1].set(np.inf)

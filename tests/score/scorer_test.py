@@ -51,7 +51,7 @@ def scorer(population: Population, micro_batch_size: int = 4, chunk_tokens: int 
     return Scorer(MODEL, population, chunk_tokens, micro_batch_size, MESH)
 
 
-# Calls of one packed sequence of 8 tokens, of three, and of more than exist; chunks of one token, some, and all.
+# Calls have 1, 3 or more packed sequences of 8 tokens than exist; chunks have 1, several or all tokens.
 @pytest.mark.parametrize(
     ("micro_batch_size", "chunk_tokens"), [(1, 1), (1, 13), (3, 13), (64, 4096)]
 )
@@ -82,7 +82,7 @@ def test_packing_and_hosts_change_losses_only_by_rounding(
     tiny: Population, state: checkpoint.TrainState, monkeypatch: pytest.MonkeyPatch, window: int
 ):
     """By at most 2e-6 of a loss, and without a change of their order; repeated calls are bitwise equal."""
-    whole, again = (scorer(tiny).score(state.params, STATISTICS[:2], 0, 20) for _ in range(2))
+    first, again = (scorer(tiny).score(state.params, STATISTICS[:2], 0, 20) for _ in range(2))
     monkeypatch.setattr(batching, "WINDOW_SAMPLES", window)
     for cuts in ((0, 20), (0, 9, 20), (0, 6, 12, 18, 20)):
         seen: list[float] = []
@@ -91,11 +91,11 @@ def test_packing_and_hosts_change_losses_only_by_rounding(
             for low, high in itertools.pairwise(cuts)
         ]
         assert seen.count(1.0) == len(parts)
-        for name, whole_N2 in whole.items():
+        for name, whole_N2 in first.items():
             assert again[name].tobytes() == whole_N2.tobytes()
-            found_N2 = np.concatenate([part[name] for part in parts])
-            np.testing.assert_allclose(found_N2, whole_N2, rtol=2e-6)
-            assert found_N2.argsort().tolist() == whole_N2.argsort().tolist()
+            actual_N2 = np.concatenate([part[name] for part in parts])
+            np.testing.assert_allclose(actual_N2, whole_N2, rtol=2e-6)
+            assert actual_N2.argsort().tolist() == whole_N2.argsort().tolist()
 
 
 def test_packing_changes_bfloat16_losses_by_their_precision(
@@ -123,7 +123,7 @@ def test_a_host_without_samples_returns_empty_arrays(
     }
 
 
-def test_a_lost_checkpoint_of_a_score_point_is_an_error_with_a_remedy(
+def test_missing_checkpoint_of_a_score_point_is_an_error_with_remedy(
     tmp_path: Path, state: checkpoint.TrainState
 ):
     with checkpoint.manager(tmp_path, kept_steps=[6]) as checkpoints:
@@ -231,7 +231,7 @@ def test_parameters_are_restored_at_score_points_and_at_the_end(
 
 
 @pytest.mark.parametrize("step", [6, 9])
-def test_a_model_without_the_checkpoint_of_a_step_is_an_error(
+def test_restoring_a_step_without_a_checkpoint_is_an_error(
     tmp_path: Path, state: checkpoint.TrainState, step: int
 ):
     message = (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny_run
 import xarray as xr
-from tiny_run import _on_cpu, here, tiny
+from tiny_run import _on_cpu, run_in_process, tiny
 from tiny_store import COLUMNS, FOUR, _small_shards, content, ensure, open_with_points, values
 
 from lm_mia import cli
@@ -235,7 +235,7 @@ def test_score_stage_adds_token_log_probs(
     """Finished models get them from their checkpoints; their means are the samples' losses."""
     w = tiny.copy(tmp_path / "w")
     before, population = tiny_run.scores(w), open_population(tiny_run.population_of(w))
-    monkeypatch.setattr(supervisor, "run", here)
+    monkeypatch.setattr(supervisor, "run", run_in_process)
     flags = ("--config.score.token_samples", "5", "31", "2")
     assert cli.main(tiny.argv("score", w, *flags)) == 0
     assert "models: 6 requested, 0 present, 6 to score" in capsys.readouterr().err

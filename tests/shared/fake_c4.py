@@ -43,11 +43,13 @@ def tfds(data_dir: Path, splits: Mapping[str, Sequence[str]], shards: int = 2, *
 
     folder = data_dir / "c4" / "en" / "3.1.0"
     folder.mkdir(parents=True)
-    of_splits = []
-    for name, of_split in splits.items():
+    files_of_splits = []
+    for name, files_of_split in splits.items():
         lengths = []
         for shard in range(shards):
-            part = of_split[shard * len(of_split) // shards : (shard + 1) * len(of_split) // shards]
+            part = files_of_split[
+                shard * len(files_of_split) // shards : (shard + 1) * len(files_of_split) // shards
+            ]
             path = folder / f"c4-{name}.array_record-{shard:05d}-of-{shards:05d}"
             writer = ArrayRecordWriter(str(path), "group_size:1")
             for text in part:
@@ -55,10 +57,14 @@ def tfds(data_dir: Path, splits: Mapping[str, Sequence[str]], shards: int = 2, *
             writer.close()
             lengths.append(str(len(part)))
         template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-        of_splits.append({"name": name, "shardLengths": lengths, "filepathTemplate": template})
+        files_of_splits.append(
+            {"name": name, "shardLengths": lengths, "filepathTemplate": template}
+        )
     features.FeaturesDict({name: features.Text() for name in FIELDS}).save_config(str(folder))
     facts = {"name": "c4", "configName": "en", "version": "3.1.0", "fileFormat": "array_record"}
-    (folder / "dataset_info.json").write_text(json.dumps({**facts, "splits": of_splits, **info}))
+    (folder / "dataset_info.json").write_text(
+        json.dumps({**facts, "splits": files_of_splits, **info})
+    )
     return folder
 
 
@@ -85,10 +91,10 @@ def hugging_face(
     """Writes json.gz files like those of allenai/c4, one per list of texts, and returns a glob that matches them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, files in splits.items():
-        for number, of_file in enumerate(files):
+        for number, texts_of_file in enumerate(files):
             path = folder / f"c4-{name}.{number:05d}-of-{num_files:05d}.json.gz"
             with gzip.open(path, "wt") as lines:
-                for i, text in enumerate(of_file):
+                for i, text in enumerate(texts_of_file):
                     url = f"https://example.org/{name}/{number}/{i}"
                     record = {"text": text, "timestamp": "2019-04-25T12:57:54Z", "url": url}
                     lines.write(json.dumps(record) + "\n")

@@ -38,7 +38,7 @@ class Job:
             self.returncode = 143
 
     def kill(self) -> None:
-        assert self.returncode is not None, "it ends when it is asked to"
+        assert self.returncode is not None, "the job ends when it is terminated"
 
     def wait(self, timeout: float | None = None) -> int:
         assert self.returncode is not None, "the job has neither ended nor been stopped"

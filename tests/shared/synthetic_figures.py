@@ -122,27 +122,27 @@ def requested(
 def attack(figures: Sequence[str], recipes: SweepResults) -> None:
     """Runs the attack stage with what the figures need."""
     silent: Any = lambda *_: None  # noqa: E731
-    for _, task, population, of_figures in requested(figures, recipes):
-        pipeline.attack(task, population, of_figures, silent, silent)
+    for _, task, population, needs in requested(figures, recipes):
+        pipeline.attack(task, population, needs, silent, silent)
 
 
 def with_needs_alone(figure: str, recipes: SweepResults, workdir: Path) -> SweepResults:
     """Returns the recipes with only those rows of their target tables that one figure needs."""
-    for recipe, _, _, of_figure in requested([figure], recipes):
+    for recipe, _, _, needs in requested([figure], recipes):
         tables, links = recipe.recipe_dir / "tables", workdir / "recipes" / recipe.name / "tables"
         links.mkdir(parents=True)
-        ids = {attack.id for attack in of_figure.attacks}
+        ids = {attack.id for attack in needs.attacks}
         targets = pd.read_csv(tables / "targets.csv")
         targets[targets["attack_id"].isin(ids)].to_csv(links / "targets.csv", index=False)
         roc = pd.read_parquet(tables / "target_roc.parquet")
         roc[roc["attack_id"].isin(ids)].to_parquet(links / "target_roc.parquet")
         (links / "targets.json").symlink_to(tables / "targets.json")
         (links / "target_scores").mkdir()
-        for name in (f"{kept}.parquet" for kept in of_figure.keep_scores):
+        for name in (f"{kept}.parquet" for kept in needs.keep_scores):
             (links / "target_scores" / name).symlink_to(tables / "target_scores" / name)
-        if of_figure.loss_samples:
+        if needs.loss_samples:
             losses = pd.read_csv(tables / "sample_losses.csv")
-            losses = losses[losses["sample"].isin(of_figure.loss_samples)]
+            losses = losses[losses["sample"].isin(needs.loss_samples)]
             losses.to_csv(links / "sample_losses.csv", index=False)
     return SweepResults([without_targets(recipe, workdir) for recipe in recipes.recipes])
 

@@ -1,7 +1,7 @@
 """A synthetic workdir: lm_mia's own attack on Gaussian losses, so that the tables are what an attack writes.
 
-Its log says more than the tables are about: it has lines of models of an earlier, larger attack, of another recipe, and
-of an earlier training of the first model. All of these have losses that no model of the tables comes near.
+Its log contains more than the tables cover: events of models of an earlier, larger attack, of another recipe, and of an
+earlier training of the first model. The losses of all of these differ widely from those of the models in the tables.
 """
 
 import dataclasses
@@ -38,6 +38,19 @@ ATTACKS = (
     "loss",
     "zlib",
 )
+RECIPE_FIGURES = (
+    "training",
+    "roc",
+    "roc_attacks",
+    "auc_references",
+    "coin_flip_share",
+    "flip_ccdf",
+    "flip_curves",
+    "coin_free_roc",
+    "archetypes",
+    "vulnerability",
+)
+"""Figures of a recipe without the optional tables."""
 STATISTICS = {"min_k": "min_k", "min_k_plus_plus": "min_k_plus_plus", "lowercase": "lowercase_loss"}
 
 
@@ -118,7 +131,7 @@ def write_workdir(
       design: design of the training subsets.
       absent: names of models without values in the store.
       later: later commands of config.json.
-      settings: settings of the attack, in addition to or instead of the defaults here.
+      settings: settings of the attack, in addition to or instead of the defaults of this function.
 
     Returns:
       The folder of the recipe.
@@ -152,7 +165,7 @@ def copy_workdir(recipe: Path, to: Path) -> Path:
 
 
 def write_extraction(folder: Path, samples: int = 60, level: float = -9.0) -> pd.DataFrame:
-    """The tables of lm-mia extract for the highest scores, with suffixes of about this log probability."""
+    """Writes the tables of lm-mia extract for the highest scores; suffixes have about this log probability."""
     tables, rng = folder / "tables", np.random.default_rng(1)
     scored = pd.read_parquet(tables / "samples.parquet", columns=["id", "member", "score"])
     table = scored.sort_values("score", ascending=False).head(samples).reset_index(drop=True)

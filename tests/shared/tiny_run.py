@@ -66,7 +66,7 @@ class Tiny:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of commands: CPU only, with the compilation cache that conftest.py sets."""
+        """Environment of commands, which run on CPU with the compilation cache that conftest.py sets."""
         return {"JAX_PLATFORMS": "cpu"}
 
     @property
@@ -250,7 +250,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def workers_of(pid: int) -> list[int]:
-    """Ids of the worker processes below a process, from /proc."""
+    """Returns the ids of the worker processes that a process has started, from /proc."""
     pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -260,7 +260,7 @@ def workers_of(pid: int) -> list[int]:
     return pids
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Returns whether a process has ended, even if its parent has not waited for it yet."""
     stat = Path(f"/proc/{pid}/stat")
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
@@ -278,7 +278,7 @@ def work(
     worker.work(worker.WorkerTask(verb, c, population_dir, recipe_dir, selected_models), report)
 
 
-def here(task: worker.WorkerTask, on_event: Callable[[worker.Event], None]) -> bool:
+def run_in_process(task: worker.WorkerTask, on_event: Callable[[worker.Event], None]) -> bool:
     """Replaces `supervisor.run`, doing the worker's work in this process."""
     worker.work(task, on_event)
     return True

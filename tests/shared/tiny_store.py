@@ -29,14 +29,14 @@ def values(model: ModelSeeds) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=SAMPLES).astype(np.float32), rng.random(SAMPLES) < 0.5
 
 
-def ensure(s: Store, wanted: list[ModelSeeds]) -> None:
-    s.create_or_extend(wanted, COLUMNS, {"recipe": "abc"})
+def ensure(s: Store, models: list[ModelSeeds]) -> None:
+    s.create_or_extend(models, COLUMNS, {"recipe": "abc"})
 
 
-def made(path: Path, wanted: list[ModelSeeds] = FOUR) -> Store:
+def make_store(path: Path, models: list[ModelSeeds] = FOUR) -> Store:
     s = Store(path / "scores.zarr")
-    ensure(s, wanted)
-    for model in wanted:
+    ensure(s, models)
+    for model in models:
         s.write_model(model, *values(model))
     return s
 
@@ -47,10 +47,10 @@ def content(s: Store) -> dict[str, bytes]:
     return {str(p.relative_to(s.path)): p.read_bytes() for p in files}
 
 
-def check(s: Store, wanted: list[ModelSeeds]) -> None:
-    loss_MxN, member_MxN = s.read(wanted)
+def check(s: Store, models: list[ModelSeeds]) -> None:
+    loss_MxN, member_MxN = s.read(models)
     assert (loss_MxN.dtype, member_MxN.dtype) == (np.float32, np.bool_)
-    for i, model in enumerate(wanted):
+    for i, model in enumerate(models):
         loss_N, member_N = values(model)
         np.testing.assert_array_equal(loss_MxN[i], loss_N)
         np.testing.assert_array_equal(member_MxN[i], member_N)
@@ -63,7 +63,7 @@ def lacking(s: Store, model: ModelSeeds, step: int = 0) -> list[str]:
 
 
 POINTS, END = (3, 6), 9
-EACH = (*POINTS, 0)
+SCORED_STEPS = (*POINTS, 0)
 STATISTICS = ("min_k",)
 
 
@@ -82,12 +82,14 @@ def write(s: Store, model: ModelSeeds, step: int) -> None:
     s.write_model(model, loss(model, step), values(model)[1], more, step)
 
 
-def filled(path: Path, wanted: list[ModelSeeds] = FOUR, statistics: tuple[str, ...] = ()) -> Store:
+def write_store(
+    path: Path, models: list[ModelSeeds] = FOUR, statistics: tuple[str, ...] = ()
+) -> Store:
     path.mkdir(exist_ok=True)
     s = open_with_points(path / "scores.zarr", statistics)
-    ensure(s, wanted)
-    for model in wanted:
-        for step in EACH:
+    ensure(s, models)
+    for model in models:
+        for step in SCORED_STEPS:
             write(s, model, step)
     return s
 

@@ -13,7 +13,7 @@ def sweep():
 
 
 def config_file(tiny: Tiny, folder: Path) -> str:
-    """A config file of two recipes: `tiny`, the tiny run's own, also called `references=4`; and `epochs=2`."""
+    """Writes a config file of two recipes: `tiny`, the tiny run's own, also called `references=4`; and `epochs=2`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "tiny.py"
     path.write_text(Path(tiny.config).read_text() + SWEEP)

@@ -22,7 +22,7 @@ MODEL = transformer.TransformerLM(MODEL_CONFIG)
 OPTIMIZER = config.Optimizer(1e-4, 3e-2, 1e-3, warmup_steps=2)
 # N = 10 members in batches of 4, so 3 steps per epoch, the last of which is short.
 TRAIN = config.Train(batch_size=4, epochs=2)
-OFTEN = config.Train(batch_size=4, epochs=2, checkpoint_minutes=1e-9)
+SAVE_OFTEN = config.Train(batch_size=4, epochs=2, checkpoint_minutes=1e-9)
 SEEDS, STEPS = ModelSeeds("reference", 1, 2, 3), 6
 PLAN = execution.plan_execution(config.Compute(micro_batch_size=2), MODEL_CONFIG, 4, "cpu")
 DEFAULT_PLAN = execution.plan_execution(config.Compute(), MODEL_CONFIG, 4, "cpu")

@@ -34,8 +34,8 @@ def command(config: str, workdir: Path, flags: list[str]) -> list[str]:
 
 def digests(workdir: Path) -> dict[str, str]:
     """Returns the SHA-256 of every file of the populations, of the score stores and of the tables."""
-    made = ("populations/*/*", "recipes/*/scores.zarr/**/*", "recipes/*/tables/*")
-    files = [path for pattern in made for path in workdir.glob(pattern)]
+    patterns = ("populations/*/*", "recipes/*/scores.zarr/**/*", "recipes/*/tables/*")
+    files = [path for pattern in patterns for path in workdir.glob(pattern)]
     return {
         str(p.relative_to(workdir)): hashlib.sha256(p.read_bytes()).hexdigest()
         for p in sorted(files)
@@ -50,24 +50,26 @@ def children(pid: int) -> list[int]:
 
 
 def kill_once(
-    config: str, workdir: Path, flags: list[str], stage: str, sign: str, chance: random.Random
+    config: str, workdir: Path, flags: list[str], stage: str, start_text: str, chance: random.Random
 ) -> None:
     """Starts the command, waits for the start of the stage and a random time, kills, and waits for all processes."""
     log = workdir.with_suffix(".log")
     seen = log.stat().st_size if log.exists() else 0
     with log.open("ab") as out:
         run = subprocess.Popen(command(config, workdir, flags), stdout=out, stderr=out)
-        while sign and sign.encode() not in log.read_bytes()[seen:] and run.poll() is None:
+        while (
+            start_text and start_text.encode() not in log.read_bytes()[seen:] and run.poll() is None
+        ):
             time.sleep(0.05)
         time.sleep(chance.uniform(0, {"corpus": 12, "models": 25, "attack": 5}[stage]))
         workers = [pid for pid in children(run.pid) if b"spawn_main" in _cmdline(pid)]
-        how = chance.choice(["the command", "the command and its workers", "a worker"])
-        print(f"kill -9 in {stage}, {len(workers)} workers running: {how}", flush=True)
-        if how == "a worker" and workers:  # the others continue until the command is killed too
+        victims = chance.choice(["the command", "the command and its workers", "a worker"])
+        print(f"kill -9 in {stage}, {len(workers)} workers running: {victims}", flush=True)
+        if victims == "a worker" and workers:  # the others continue until the command is killed too
             os.kill(workers[0], signal.SIGKILL)
             time.sleep(chance.uniform(0, 10))
         run.kill()
-        for pid in workers if how == "the command and its workers" else ():
+        for pid in workers if victims == "the command and its workers" else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         run.wait()
@@ -92,8 +94,8 @@ def main() -> int:
     Path(folder).mkdir(parents=True, exist_ok=True)
     subprocess.run(command(config, unbroken, flags), check=True)
     chance = random.Random()
-    for stage, sign in KILLS:
-        kill_once(config, broken, flags, stage, sign, chance)
+    for stage, start_text in KILLS:
+        kill_once(config, broken, flags, stage, start_text, chance)
     subprocess.run(command(config, broken, flags), check=True)
 
     events = [json.loads(line) for line in (broken / "metrics.jsonl").read_text().splitlines()]

@@ -218,24 +218,24 @@ def _kill(run: Run, number: int, window: float, unbroken: dict[str, bytes]) -> N
 def _damage(run: Run, unbroken: dict[str, bytes]) -> None:
     """Damages three shards and checks that exactly these are listed and rewritten."""
     before = run.shards()
-    flipped, cut, gone = (run.store / name for name in random.sample(sorted(before), 3))
+    flipped, truncated, deleted = (run.store / name for name in random.sample(sorted(before), 3))
     original, position = flipped.read_bytes(), random.randrange(flipped.stat().st_size)
     bit = bytes([original[position] ^ 1 << position % 8])
     flipped.write_bytes(original[:position] + bit + original[position + 1 :])
-    cut.write_bytes(cut.read_bytes()[: random.randrange(cut.stat().st_size)])
-    gone.unlink()
+    truncated.write_bytes(truncated.read_bytes()[: random.randrange(truncated.stat().st_size)])
+    deleted.unlink()
     status = subprocess.run(run.command("status", "--verify"), capture_output=True, text=True)
     named = [line.split() for line in status.stdout.splitlines() if f"{run.store}/" in line]
-    expected = [["missing", f"{gone}"], ["corrupt", f"{flipped}"], ["corrupt", f"{cut}"]]
+    expected = [["missing", f"{deleted}"], ["corrupt", f"{flipped}"], ["corrupt", f"{truncated}"]]
     if status.returncode != 2 or sorted(named) != sorted(expected):
         raise Wrong(f"status --verify: exit code {status.returncode}, {named}, not {expected}")
     run.do("score", "--repair")
     _compare(run, unbroken)
     after = run.shards()
     again = {run.store / name for name in after if after[name] != before[name]}
-    if again != {flipped, cut, gone}:
+    if again != {flipped, truncated, deleted}:
         raise Wrong(f"score --repair wrote {again}")
-    names = ", ".join(p.relative_to(run.store).as_posix() for p in (flipped, cut, gone))
+    names = ", ".join(p.relative_to(run.store).as_posix() for p in (flipped, truncated, deleted))
     print(
         f"a bit flipped, a shard truncated, one deleted ({names}): listed and rewritten, and no others"
     )

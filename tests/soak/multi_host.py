@@ -105,20 +105,20 @@ def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
     workers = [tiny_run.workers_of(process.pid)[0] for process in job]
     hit(job, workers)
     codes, seconds = finish(job)
-    while not all(map(tiny_run.gone, workers)):
+    while not all(map(tiny_run.has_ended, workers)):
         seconds += 0.1
         time.sleep(0.1)
     states = tiny_run.recipe_of(workdir) / "checkpoints" / "reference-02"
     step = max(int(path.name) for path in states.iterdir() if path.name.isdigit())
     run(tiny, workdir, processes, devices)
     rerun = {e["model"]: e["resumed_at"] for e in tiny_run.logged(workdir, "model_trained")}
-    same = tiny_run.scores(workdir) == tiny_run.scores(unbroken)
-    far = float(np.abs(losses(workdir) / losses(unbroken) - 1).max())
+    is_same = tiny_run.scores(workdir) == tiny_run.scores(unbroken)
+    max_difference = float(np.abs(losses(workdir) / losses(unbroken) - 1).max())
     stopped = codes == [143, 143] if "SIGTERM" in name else None not in codes and seconds < 120
-    passed = stopped and (same if (processes, devices) == (2, 2) else far < TOLERANCE)
+    passed = stopped and (is_same if (processes, devices) == (2, 2) else max_difference < TOLERANCE)
     print(
         f"| {name} | {codes[0]}, {codes[1]} | {seconds:.1f} | {step} of {STEPS} | {processes} x {devices} "
-        f"| {rerun.get('reference-02')} | {'equal' if same else 'not equal'} | {far:.1e} "
+        f"| {rerun.get('reference-02')} | {'equal' if is_same else 'not equal'} | {max_difference:.1e} "
         f"| {'ok' if passed else 'FAILED'} |",
         flush=True,
     )
@@ -149,10 +149,12 @@ def main() -> int:
     for processes, devices in () if args.only else ((1, 1), (1, 4), (2, 1)):
         other = tiny.population(args.folder / f"unbroken_{processes}x{devices}")
         run(tiny, other, processes, devices)
-        far = float(np.abs(losses(other) / losses(unbroken) - 1).max())
-        passed &= far < TOLERANCE
+        max_difference = float(np.abs(losses(other) / losses(unbroken) - 1).max())
+        is_close = max_difference < TOLERANCE
+        passed &= is_close
         print(
-            f"| nothing | 0 | | | {processes} x {devices} | | | {far:.1e} | {'ok' if far < TOLERANCE else 'FAILED'} |",
+            f"| nothing | 0 | | | {processes} x {devices} | | | {max_difference:.1e} "
+            f"| {'ok' if is_close else 'FAILED'} |",
             flush=True,
         )
     for name in args.only or CASES:

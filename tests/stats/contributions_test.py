@@ -65,9 +65,9 @@ def test_true_positives_equal_slow_reference_in_any_order_and_blocks(seed, dtype
     votes = stats.count_votes(score_TxN, threshold_TxF)
     assert votes.replicas == 8
     bin_FxN = stats.flip_bins(votes.votes_FxN, votes.replicas)
-    whole = stats.count_true_positives(score_TxN, threshold_TxF, bin_FxN, member_N)
+    full = stats.count_true_positives(score_TxN, threshold_TxF, bin_FxN, member_N)
     np.testing.assert_array_equal(
-        whole, slow_true_positives(score_TxN, threshold_TxF, bin_FxN, member_N)
+        full, slow_true_positives(score_TxN, threshold_TxF, bin_FxN, member_N)
     )
     cut = seed % 151
     parts = [
@@ -76,13 +76,13 @@ def test_true_positives_equal_slow_reference_in_any_order_and_blocks(seed, dtype
         )
         for block in (slice(cut), slice(cut, None))
     ]
-    np.testing.assert_array_equal(sum(parts), whole)
+    np.testing.assert_array_equal(sum(parts), full)
     order = np.random.default_rng(seed).permutation(9)
     permuted = stats.count_true_positives(score_TxN[order], threshold_TxF[order], bin_FxN, member_N)
-    np.testing.assert_array_equal(permuted.sum(axis=0), whole.sum(axis=0))
+    np.testing.assert_array_equal(permuted.sum(axis=0), full.sum(axis=0))
     # Every vote for a member with votes is a true positive of one bin.
     votes_for_members = np.nansum(votes.votes_FxN[:, member_N], axis=1)
-    np.testing.assert_array_equal(whole.sum(axis=(0, 2)), votes_for_members)
+    np.testing.assert_array_equal(full.sum(axis=(0, 2)), votes_for_members)
 
 
 @settings(max_examples=30)

@@ -50,8 +50,8 @@ def test_token_log_probs_equal_slow_reference(scheme: stats.SamplingScheme):
     logits_SxV = rng.normal(0, 3, (12, 7))
     expected = np.array([slow_probabilities(row, scheme) for row in logits_SxV.tolist()])
     for v in range(7):
-        found_S = stats.token_log_probs(logits_SxV, np.full(12, v), scheme)
-        np.testing.assert_allclose(np.exp(found_S), expected[:, v], rtol=1e-12)
+        actual_S = stats.token_log_probs(logits_SxV, np.full(12, v), scheme)
+        np.testing.assert_allclose(np.exp(actual_S), expected[:, v], rtol=1e-12)
     np.testing.assert_allclose(expected.sum(1), 1)
 
 

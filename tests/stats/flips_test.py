@@ -173,12 +173,12 @@ def test_flip_bin_counts_of_blocks_add_up(seed, replicas):
     votes_FxN = rng.integers(0, replicas + 1, (3, 50)).astype(float)
     votes_FxN[rng.random(votes_FxN.shape) < 0.1] = np.nan
     member_N = rng.random(50) < 0.3
-    whole = stats.count_flip_bins(votes_FxN, member_N, replicas, 0.1)
+    full = stats.count_flip_bins(votes_FxN, member_N, replicas, 0.1)
     bin_FxN = stats.flip_bins(votes_FxN, replicas, 0.1)
     for f, b in itertools.product(range(3), range(5)):
-        assert whole.member_Fx5[f, b] == sum(bin_FxN[f, member_N] == b)
-        assert whole.nonmember_Fx5[f, b] == sum(bin_FxN[f, ~member_N] == b)
-    np.testing.assert_array_equal(whole.left_out_F, np.isnan(votes_FxN).sum(axis=1))
+        assert full.member_Fx5[f, b] == sum(bin_FxN[f, member_N] == b)
+        assert full.nonmember_Fx5[f, b] == sum(bin_FxN[f, ~member_N] == b)
+    np.testing.assert_array_equal(full.left_out_F, np.isnan(votes_FxN).sum(axis=1))
     cut = int(rng.integers(0, 51))  # a block may be empty
     parts = [
         stats.count_flip_bins(votes_FxN[:, block], member_N[block], replicas, 0.1)
@@ -186,7 +186,7 @@ def test_flip_bin_counts_of_blocks_add_up(seed, replicas):
     ]
     added = parts[0] + parts[1]
     for name in ("member_Fx5", "nonmember_Fx5", "left_out_F"):
-        np.testing.assert_array_equal(getattr(added, name), getattr(whole, name))
+        np.testing.assert_array_equal(getattr(added, name), getattr(full, name))
         assert getattr(added, name).dtype == np.int64
 
 

@@ -265,9 +265,9 @@ def test_blocks_of_samples_add_up(monkeypatch: pytest.MonkeyPatch):
         actual = stats.lira_leave_one_out(*part, variance="pooled", scatter_Mx2x2=total)
         np.testing.assert_allclose(actual, left["pooled"][:, b], rtol=1e-10)
     monkeypatch.setattr("lm_mia.stats.likelihood_ratio._CHUNK", 7)
-    for variance, whole in left.items():
+    for variance, full in left.items():
         actual = stats.lira_leave_one_out(loss_MxN, member_MxN, variance=variance)
-        np.testing.assert_allclose(actual, whole, rtol=1e-12)
+        np.testing.assert_allclose(actual, full, rtol=1e-12)
 
 
 def test_cancelled_sums_of_squares_are_recomputed(monkeypatch: pytest.MonkeyPatch):

@@ -116,7 +116,7 @@ def test_blocks_of_samples_add_up():
     target_TxN, loss_MxN, member_MxN = random_losses(6, M=5, N=41, missing=0.2)
     blocks = [slice(0, 7), slice(7, 8), slice(8, 41)]
     for share in (0.0, 0.5):
-        whole = stats.lira(target_TxN, loss_MxN, member_MxN, variance="pooled", sampled_share=share)
+        full = stats.lira(target_TxN, loss_MxN, member_MxN, variance="pooled", sampled_share=share)
         parts = [
             stats.fit_gaussians(loss_MxN[:, b], member_MxN[:, b], sampled_share=share)
             for b in blocks
@@ -126,7 +126,7 @@ def test_blocks_of_samples_add_up():
             stats.lira_from_gaussians(target_TxN[:, b], stats.with_pooled_variance(part, total_2x2))
             for b, part in zip(blocks, parts, strict=True)
         ]
-        np.testing.assert_allclose(np.concatenate(actual, axis=1), whole, rtol=1e-12)
+        np.testing.assert_allclose(np.concatenate(actual, axis=1), full, rtol=1e-12)
 
 
 def test_within_sample_scatter_by_hand():
@@ -258,7 +258,7 @@ def test_posterior_by_hand():
     np.testing.assert_array_equal(stats.posterior([1e4, -1e4, np.nan]), [1.0, 0.0, np.nan])
 
 
-def test_lira_from_known_gaussians():
+def test_lira_of_known_gaussians():
     one, n = np.ones(1), np.ones(1, dtype=np.int64)
     g = stats.LiraGaussians(0 * one, one, n, 2 * one, one, n)
     # Equal unit variances: the log ratio is linear, 2 - 2 t, and zero halfway.

@@ -122,13 +122,15 @@ def test_printed_flip_bin_shares_sum_to_one(model):
         np.zeros(len(member_Fx5), np.int64),
     )
     shares = stats.flip_bin_shares(counts, REPLICAS[model])
-    for name, of_Fx5, got_Fx5, samples_F in (
+    for name, class_Fx5, actual_Fx5, samples_F in (
         ("members", member_Fx5, shares.member_Fx5, shares.members_F),
         ("non-members", nonmember_Fx5, shares.nonmember_Fx5, shares.nonmembers_F),
     ):
         off_F = np.abs(samples_F - 10_000) > 2.5
         assert fpr_F[off_F].tolist() == PERCENT_DO_NOT_ADD[model][name]
-        np.testing.assert_allclose(100 * got_Fx5[~off_F], of_Fx5[~off_F], rtol=0, atol=0.025 + 1e-9)
+        np.testing.assert_allclose(
+            100 * actual_Fx5[~off_F], class_Fx5[~off_F], rtol=0, atol=0.025 + 1e-9
+        )
 
 
 @pytest.mark.parametrize("model", ["140M", "302M"])
@@ -161,13 +163,13 @@ def test_printed_true_positive_shares_are_consistent(model):
     # The STD of a sum is at most the sum of the STDs.
     assert fpr_F[union[3] > unstable[3] + coin[3] + 3 * half].tolist() == STD_ABOVE_THE_SUM[model]
     # Ratio of means = mean of ratios + Cov(S, TP) / mean TP, and |Cov(S, TP)| <= STD(S) STD(TP).
-    for name, (of_F, _, share_F, share_std_F) in (
+    for name, (bin_F, _, share_F, share_std_F) in (
         ("very unstable", unstable),
         ("coin flip", coin),
         ("union", union),
     ):
         bound_F = ((share_std_F + half) * (tp_std_F + 0.5) + 50) / tp_F + half
-        off_F = np.abs(100 * of_F / tp_F - share_F) > bound_F
+        off_F = np.abs(100 * bin_F / tp_F - share_F) > bound_F
         assert fpr_F[off_F].tolist() == SHARES_ARE_NOT_THE_TP[model][name], name
 
 

@@ -59,8 +59,8 @@ def test_vertical_steps_have_no_area():
 @pytest.mark.parametrize(("a", "b"), [(0, 1), (1e-4, 0.1), (0.3, 0.31)])
 def test_random_guessing_has_no_lift(a, b):
     fpr = np.linspace(0, 1, 7)
-    for normalised in (False, True):
-        assert abs(stats.lift(fpr, fpr, a, b, normalized=normalised)) < 1e-15
+    for normalized in (False, True):
+        assert abs(stats.lift(fpr, fpr, a, b, normalized=normalized)) < 1e-15
     np.testing.assert_allclose(stats.partial_auc(fpr, fpr, a, b, normalized=True), (a + b) / 2)
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_store import FOUR, _small_shards, content, ensure, made, open_with_points, values
+from tiny_store import FOUR, _small_shards, content, ensure, make_store, open_with_points, values
 
 from lm_mia.store import check
 from lm_mia.store.store import Store
@@ -11,7 +11,7 @@ __all__ = ["_small_shards"]  # fixture
 
 
 def test_intact_store_has_no_missing_or_corrupt_shards(tmp_path: Path):
-    s = made(tmp_path)
+    s = make_store(tmp_path)
     seen: list[tuple[int, int]] = []
     report = check.check_shards(s, FOUR, lambda done, total: seen.append((done, total)))
     # 6 models, 2 variables, 3 shards of each.
@@ -21,12 +21,12 @@ def test_intact_store_has_no_missing_or_corrupt_shards(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["loss/c/2/1", "member/c/0/0", "loss/c/3/2"])
 def test_damaged_shards_are_reported_and_repaired_bitwise(tmp_path: Path, name: str):
-    s = made(tmp_path)
+    s = make_store(tmp_path)
     before, path = content(s), s.path / name
-    whole = path.read_bytes()
-    middle = len(whole) // 2
-    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
-    for damaged in (flipped, whole[:-5], b""):
+    original = path.read_bytes()
+    middle = len(original) // 2
+    flipped = original[:middle] + bytes([original[middle] ^ 1]) + original[middle + 1 :]
+    for damaged in (flipped, original[:-5], b""):
         path.write_bytes(damaged)
         report = check.check_shards(s, FOUR)
         assert (report.missing, report.corrupt) == ([], [path])

@@ -40,9 +40,9 @@ def filled_store(tmp_path: Path) -> Store:
 
 def expected(s: Store, part: str) -> np.ndarray:
     """Returns the values of tensorstore's own full read."""
-    variable, wanted = PARTS[part]
-    whole = np.asarray(s._open_variable(variable).read().result())
-    return np.stack([whole[SIX.index(model)] for model in wanted])
+    variable, models = PARTS[part]
+    full = np.asarray(s._open_variable(variable).read().result())
+    return np.stack([full[SIX.index(model)] for model in models])
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 8, 16, 22, 23, 24, 2**16, 2**70])
@@ -138,7 +138,7 @@ def expected_of_first(s: Store) -> np.ndarray:
     return np.stack([np.asarray(array[i, :8].read().result()) for i in (4, 5)])
 
 
-def test_other_read_errors_are_not_called_corruption(
+def test_other_read_errors_are_not_reported_as_corruption(
     filled_store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """A disk may fail once; no shard is corrupt then."""

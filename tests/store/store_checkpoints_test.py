@@ -10,11 +10,11 @@ import pytest
 import xarray as xr
 from tiny_store import (
     COLUMNS,
-    EACH,
     END,
     FOUR,
     POINTS,
     SAMPLES,
+    SCORED_STEPS,
     SIX,
     STATISTICS,
     Crash,
@@ -22,13 +22,13 @@ from tiny_store import (
     content,
     crash,
     ensure,
-    filled,
     lacking,
     loss,
-    made,
+    make_store,
     open_with_points,
     values,
     write,
+    write_store,
 )
 
 from lm_mia.data.subsets import ModelSeeds
@@ -39,17 +39,17 @@ from lm_mia.store.store import Store
 __all__ = ["_small_shards"]  # the fixture, used here too
 
 
-def check(s: Store, wanted: list[ModelSeeds], steps: tuple[int, ...] = EACH) -> None:
+def check(s: Store, models: list[ModelSeeds], steps: tuple[int, ...] = SCORED_STEPS) -> None:
     for step in steps:
-        loss_MxN, member_MxN = open_with_points(s.path, step=step).read(wanted)
-        np.testing.assert_array_equal(loss_MxN, [loss(model, step) for model in wanted])
-        np.testing.assert_array_equal(member_MxN, [values(model)[1] for model in wanted])
-        block = open_with_points(s.path, step=step).samples({"x": ("loss", wanted)}, [7, 0])
+        loss_MxN, member_MxN = open_with_points(s.path, step=step).read(models)
+        np.testing.assert_array_equal(loss_MxN, [loss(model, step) for model in models])
+        np.testing.assert_array_equal(member_MxN, [values(model)[1] for model in models])
+        block = open_with_points(s.path, step=step).samples({"x": ("loss", models)}, [7, 0])
         np.testing.assert_array_equal(block["x"], loss_MxN[:, [7, 0]])
 
 
 def test_xarray_opens_the_store_with_checkpoints(tmp_path: Path):
-    s = filled(tmp_path, statistics=STATISTICS)
+    s = write_store(tmp_path, statistics=STATISTICS)
     with xr.open_zarr(s.path) as data:
         assert dict(data.sizes) == {"model": 6, "checkpoint": 3, "sample": SAMPLES}
         assert set(data.data_vars) == {"loss", "member", "min_k"}
@@ -72,7 +72,7 @@ def test_xarray_opens_the_store_with_checkpoints(tmp_path: Path):
         assert data["loss"].attrs["units"] == "nats per token"
         for i, model in enumerate(FOUR):
             np.testing.assert_array_equal(data["member"][i], values(model)[1])
-            for k, step in enumerate(EACH):
+            for k, step in enumerate(SCORED_STEPS):
                 np.testing.assert_array_equal(data["loss"][i, k], loss(model, step))
                 np.testing.assert_array_equal(data["min_k"][i, k], loss(model, step, "min_k"))
     # Three files per model and checkpoint; membership once.
@@ -91,13 +91,13 @@ def test_model_is_present_if_all_checkpoints_are(tmp_path: Path):
     )
     ensure(s, FOUR)
     model, others = FOUR[1], [FOUR[0], *FOUR[2:]]
-    assert [lacking(s, model, step) for step in EACH] == [["member", "loss", "min_k"]] * 3
+    assert [lacking(s, model, step) for step in SCORED_STEPS] == [["member", "loss", "min_k"]] * 3
     write(s, model, 6)
     assert lacking(s, model) == lacking(s, model, 3) == ["loss", "min_k"]
     assert lacking(s, model, 6) == []
-    assert [s.missing_models(FOUR, step) for step in EACH] == [FOUR, others, FOUR]
+    assert [s.missing_models(FOUR, step) for step in SCORED_STEPS] == [FOUR, others, FOUR]
     write(s, model, 0)
-    assert [s.missing_models(FOUR, step) for step in EACH] == [FOUR, others, others]
+    assert [s.missing_models(FOUR, step) for step in SCORED_STEPS] == [FOUR, others, others]
     assert (s.missing_models(FOUR), s.is_present().any()) == (FOUR, np.False_)
     check(s, [model], (6, 0))
     with pytest.raises(UserError) as caught:
@@ -112,12 +112,12 @@ def test_model_is_present_if_all_checkpoints_are(tmp_path: Path):
 
 
 def test_deleted_shard_is_missing_at_its_checkpoint_only(tmp_path: Path):
-    s = filled(tmp_path, statistics=STATISTICS)
+    s = write_store(tmp_path, statistics=STATISTICS)
     before = content(s)
-    for name, (k, step) in itertools.product(("loss", "min_k"), enumerate(EACH)):
+    for name, (k, step) in itertools.product(("loss", "min_k"), enumerate(SCORED_STEPS)):
         (s.path / name / "c" / "3" / str(k) / "1").unlink()
         assert s.missing_models(FOUR) == s.missing_models(FOUR, step) == [FOUR[3]]
-        for other_step in EACH:
+        for other_step in SCORED_STEPS:
             assert lacking(s, FOUR[3], other_step) == ([name] if other_step == step else [])
         values_of_model = {name: loss(FOUR[3], step, name) for name in ("loss", "min_k")}
         s.write_model(
@@ -127,18 +127,18 @@ def test_deleted_shard_is_missing_at_its_checkpoint_only(tmp_path: Path):
 
 
 def test_deleted_membership_shard_is_missing_at_all_checkpoints(tmp_path: Path):
-    s = filled(tmp_path)
+    s = write_store(tmp_path)
     before = content(s)
     (s.path / "member" / "c" / "3" / "2").unlink()
-    assert all(lacking(s, FOUR[3], step) == ["member"] for step in EACH)
+    assert all(lacking(s, FOUR[3], step) == ["member"] for step in SCORED_STEPS)
     s.write_model(FOUR[3], np.zeros(SAMPLES, np.float32), values(FOUR[3])[1], {}, 6)
     assert content(s) == before  # existing losses are not rewritten
 
 
 def test_damaged_byte_is_detected_at_its_checkpoint_only(tmp_path: Path):
     """`store_test` damages every byte."""
-    s = filled(tmp_path)
-    for k, step in enumerate(EACH):
+    s = write_store(tmp_path)
+    for k, step in enumerate(SCORED_STEPS):
         shard = s.path / "loss" / "c" / "2" / str(k) / "1"
         original = shard.read_bytes()
         middle = len(original) // 2
@@ -150,7 +150,7 @@ def test_damaged_byte_is_detected_at_its_checkpoint_only(tmp_path: Path):
         assert str(caught.value) == (
             f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"
         )
-        check(s, FOUR, tuple(other_step for other_step in EACH if other_step != step))
+        check(s, FOUR, tuple(other_step for other_step in SCORED_STEPS if other_step != step))
         shard.write_bytes(original)
 
 
@@ -206,13 +206,13 @@ def test_creation_recovers_from_a_crash_at_any_step(
 
 
 def test_extension_keeps_existing_shards_bitwise(tmp_path: Path):
-    old = filled(tmp_path)
+    old = write_store(tmp_path)
     before = {k: v for k, v in content(old).items() if k.startswith(("loss/c", "member/c"))}
     s = open_with_points(old.path, STATISTICS)
     ensure(s, SIX)
     assert (old.missing_models(SIX), s.missing_models(SIX)) == (SIX[4:6], SIX)
     for model in SIX:
-        for step in EACH:
+        for step in SCORED_STEPS:
             write(s, model, step)
     assert s.missing_models(SIX) == []
     check(s, SIX)
@@ -254,7 +254,7 @@ def test_other_checkpoints_than_stored_raise(
 
 def test_total_steps_alone_add_no_checkpoint_dimension(tmp_path: Path):
     """The end of training is not an additional checkpoint."""
-    s = made(tmp_path)
+    s = make_store(tmp_path)
     before = content(s)
     without_points = Store(s.path, (), (), END)
     ensure(without_points, FOUR)
@@ -264,7 +264,7 @@ def test_total_steps_alone_add_no_checkpoint_dimension(tmp_path: Path):
 
 
 def test_damaged_steps_and_shapes_raise(tmp_path: Path):
-    s = filled(tmp_path)
+    s = write_store(tmp_path)
     member = (s.path / "member" / "zarr.json").read_bytes()
     (s.path / "loss" / "zarr.json").write_bytes(member)
     with pytest.raises(UserError, match=r"damaged score store \(loss/zarr.json\); delete it"):

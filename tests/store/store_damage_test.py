@@ -14,7 +14,7 @@ from tiny_store import (
     content,
     crash,
     ensure,
-    made,
+    make_store,
     values,
 )
 
@@ -26,7 +26,7 @@ __all__ = ["_small_shards"]  # the fixture, used here too
 
 
 @pytest.mark.parametrize(
-    ("damage", "what"),
+    ("damage", "message"),
     [
         ("zarr.json", "zarr.json, model, role or seeds"),
         ("model/c/0", "model, role or seeds"),
@@ -35,7 +35,7 @@ __all__ = ["_small_shards"]  # the fixture, used here too
         ("order_seed/c/0", "model, role or seeds"),
     ],
 )
-def test_damaged_metadata_and_coordinates_raise(tmp_path: Path, damage: str, what: str):
+def test_damaged_metadata_and_coordinates_raise(tmp_path: Path, damage: str, message: str):
     s = Store(tmp_path / "scores.zarr")
     s.create_or_extend(FOUR, {"tokens": np.arange(5)}, {})
     path = s.path / damage
@@ -47,7 +47,7 @@ def test_damaged_metadata_and_coordinates_raise(tmp_path: Path, damage: str, wha
         with pytest.raises(UserError) as caught:
             ask()
         assert str(caught.value) == (
-            f"{s.path}: damaged score store ({what}); delete it and run `lm-mia run` to score the models again from "
+            f"{s.path}: damaged score store ({message}); delete it and run `lm-mia run` to score the models again from "
             "their checkpoints"
         )
 
@@ -69,7 +69,7 @@ def test_extension_recovers_from_a_crash_at_any_step(
 ):
     """Adds models, and in one case a statistic; `store_checkpoints_test` crashes the creation of a store."""
     (tmp_path / "unbroken").mkdir()
-    before = made(tmp_path / "unbroken")
+    before = make_store(tmp_path / "unbroken")
     shutil.copytree(before.path, tmp_path / "before.zarr")
     ensure(Store(before.path, statistics), SIX)
     expected, crash_at, crashed = content(before), 0, True
@@ -93,7 +93,7 @@ def test_crashed_statistic_is_extended_by_later_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The half-created variable is extended with the others, so that the store can be opened."""
-    s = made(tmp_path)
+    s = make_store(tmp_path)
 
     def cut(*_: object) -> None:
         raise Crash
@@ -113,7 +113,7 @@ def test_other_models_are_added_after_a_crashed_extension(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Adds 2 models, crashes just before consolidation, then adds another model."""
-    s, plain = made(tmp_path / "a"), made(tmp_path / "b")
+    s, plain = make_store(tmp_path / "a"), make_store(tmp_path / "b")
 
     def cut(*_: object) -> None:
         raise Crash
@@ -134,12 +134,12 @@ def test_other_models_are_added_after_a_crashed_extension(
 def test_models_appended_during_a_query_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    s, present = made(tmp_path), Store.is_present
+    s, present = make_store(tmp_path), Store.is_present
 
     def then_grow(self: Store, *variables: object) -> np.ndarray:
-        found_M = present(self, *variables)  # pyright: ignore
+        present_M = present(self, *variables)  # pyright: ignore
         ensure(self, SIX)
-        return found_M
+        return present_M
 
     monkeypatch.setattr(Store, "is_present", then_grow)
     assert s.missing_models(SIX) == SIX[4:6]

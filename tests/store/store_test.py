@@ -18,7 +18,7 @@ from tiny_store import (
     content,
     ensure,
     lacking,
-    made,
+    make_store,
     values,
 )
 
@@ -55,7 +55,7 @@ def test_models_are_present_once_written(tmp_path: Path):
 
 
 def test_repeated_creation_changes_nothing(tmp_path: Path):
-    s = made(tmp_path)
+    s = make_store(tmp_path)
     before = content(s)
     ensure(s, FOUR)
     ensure(s, FOUR[:2])
@@ -63,7 +63,7 @@ def test_repeated_creation_changes_nothing(tmp_path: Path):
 
 
 def test_new_models_are_appended_and_existing_bytes_kept(tmp_path: Path):
-    s = made(tmp_path)
+    s = make_store(tmp_path)
     before = {k: v for k, v in content(s).items() if k.startswith(("loss/c", "member/c"))}
     ensure(s, SIX)
     assert s.models() == FOUR + SIX[4:6]
@@ -76,8 +76,8 @@ def test_new_models_are_appended_and_existing_bytes_kept(tmp_path: Path):
 
 
 def test_existing_shards_are_never_rewritten(tmp_path: Path):
-    """A model without a shard of its membership keeps its losses if it is scored again."""
-    s = made(tmp_path)
+    """If a model lacks a membership shard and is scored again, its loss shards are kept."""
+    s = make_store(tmp_path)
     before = content(s)
     loss_N, member_N = values(FOUR[2])
     s.write_model(FOUR[2], loss_N + 1, ~member_N)
@@ -101,7 +101,7 @@ def test_model_of_fill_values_is_present(tmp_path: Path):
 
 
 def test_model_is_missing_until_its_last_shard(tmp_path: Path):
-    s, part = made(tmp_path / "a"), Store(tmp_path / "b" / "scores.zarr")
+    s, part = make_store(tmp_path / "a"), Store(tmp_path / "b" / "scores.zarr")
     part.path.parent.mkdir()
     ensure(part, FOUR)
     shards = sorted(p for p in content(s) if p.startswith(("loss/c/1/", "member/c/1/")))
@@ -114,7 +114,7 @@ def test_model_is_missing_until_its_last_shard(tmp_path: Path):
 
 
 def test_deleted_shard_makes_the_model_missing(tmp_path: Path):
-    s = made(tmp_path)
+    s = make_store(tmp_path)
     for name, shard in itertools.product(("loss", "member"), range(3)):
         (s.path / name / "c" / "3" / str(shard)).unlink()
         assert s.missing_models(FOUR) == [FOUR[3]]
@@ -124,7 +124,7 @@ def test_deleted_shard_makes_the_model_missing(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["loss", "member"])
 def test_any_damaged_byte_is_detected(tmp_path: Path, name: str):
-    s = made(tmp_path)
+    s = make_store(tmp_path)
     shard = s.path / name / "c" / "2" / "1"
     raw = shard.read_bytes()
     damaged = [raw[:i] + bytes([raw[i] ^ 16]) + raw[i + 1 :] for i in range(len(raw))]
@@ -140,11 +140,11 @@ def test_any_damaged_byte_is_detected(tmp_path: Path, name: str):
     check(s, FOUR)
 
 
-def _fill(path: Path, wanted: list[ModelSeeds], own: list[ModelSeeds]) -> None:
+def _fill(path: Path, models: list[ModelSeeds], own_models: list[ModelSeeds]) -> None:
     schema.SHARD_SAMPLES, schema.CHUNK_SAMPLES = 4, 2
     s = Store(path)
-    ensure(s, wanted)
-    for model in own:
+    ensure(s, models)
+    for model in own_models:
         s.write_model(model, *values(model))
 
 
@@ -168,7 +168,7 @@ def test_two_processes_create_and_write_concurrently(tmp_path: Path):
 
 
 def test_xarray_opens_the_store(tmp_path: Path):
-    s = made(tmp_path)
+    s = make_store(tmp_path)
     with xr.open_zarr(s.path) as data:
         assert dict(data.sizes) == {"model": 6, "sample": SAMPLES}
         assert data.attrs["recipe"] == "abc"
@@ -199,7 +199,7 @@ def test_xarray_opens_the_store(tmp_path: Path):
 
 def test_models_are_selected_by_name_and_role_without_warnings(tmp_path: Path):
     """Warnings are errors in tests; a new process also shows warnings that zarr and xarray emit only once."""
-    s = made(tmp_path)
+    s = make_store(tmp_path)
     with xr.open_zarr(s.path) as data:
         np.testing.assert_array_equal(data["loss"].sel(model="reference-03"), values(FOUR[3])[0])
         selected = data["member"].sel(model=["replica-01", "reference-00"])
@@ -226,7 +226,7 @@ def test_growth_to_200_references_keeps_string_type_and_files(
     tmp_path: Path,
 ):
     first, all_models = requested_seeds(2, 1), requested_seeds(200, 1)
-    s = made(tmp_path, first)
+    s = make_store(tmp_path, first)
     before = content(s)
     ensure(s, all_models)
     after = content(s)
@@ -259,10 +259,10 @@ def test_growth_to_200_references_keeps_string_type_and_files(
 
 def test_longest_model_name_fits(tmp_path: Path):
     seed = 2**63 - 1
-    wanted = [ModelSeeds("reference", seed, seed, seed), ModelSeeds("replica", seed, seed, seed)]
+    models = [ModelSeeds("reference", seed, seed, seed), ModelSeeds("replica", seed, seed, seed)]
     s = Store(tmp_path / "scores.zarr")
-    ensure(s, wanted)
-    assert s.models() == wanted
+    ensure(s, models)
+    assert s.models() == models
     with xr.open_zarr(s.path) as data:
         assert data["model"].values.tolist() == [f"reference-{seed}", f"replica-{seed}"]
 
@@ -275,58 +275,60 @@ def test_duplicate_model_names_raise(tmp_path: Path):
     assert not s.path.exists()
 
 
-MORE = ("min_k", "lowercase_loss")
+OTHER_STATISTICS = ("min_k", "lowercase_loss")
 
 
-def statistics_of_model(model: ModelSeeds, names: tuple[str, ...] = MORE) -> dict[str, np.ndarray]:
+def statistics_of_model(
+    model: ModelSeeds, names: tuple[str, ...] = OTHER_STATISTICS
+) -> dict[str, np.ndarray]:
     rng = np.random.default_rng([model.order_seed, 7])
     return {name: rng.normal(size=SAMPLES).astype(np.float32) for name in names}
 
 
 def test_later_statistic_makes_models_missing_and_keeps_losses(tmp_path: Path):
-    old = made(tmp_path)
+    old = make_store(tmp_path)
     before = {k: v for k, v in content(old).items() if k.startswith(("loss", "member"))}
-    s = Store(old.path, MORE)
+    s = Store(old.path, OTHER_STATISTICS)
     assert s.missing_models(FOUR) == FOUR  # also before the store is extended
     ensure(s, FOUR)
     assert (s.missing_models(FOUR), old.missing_models(FOUR)) == (FOUR, [])
-    assert lacking(s, FOUR[0]) == list(MORE)
+    assert lacking(s, FOUR[0]) == list(OTHER_STATISTICS)
     for model in FOUR[:3]:
         loss_N, member_N = values(model)
         s.write_model(model, loss_N + 1, member_N, statistics_of_model(model))
     assert s.missing_models(FOUR) == FOUR[3:]
     assert {k: v for k, v in content(s).items() if k.startswith(("loss", "member"))} == before
-    [(_, block)] = s.blocks({name: (name, FOUR[:3]) for name in MORE})
-    for name in MORE:
+    [(_, block)] = s.blocks({name: (name, FOUR[:3]) for name in OTHER_STATISTICS})
+    for name in OTHER_STATISTICS:
         assert block[name].dtype == np.float32
         np.testing.assert_array_equal(
             block[name], [statistics_of_model(model)[name] for model in FOUR[:3]]
         )
     after = content(s)
-    for again in (s, old, Store(s.path, MORE[:1])):  # requiring less removes nothing
+    for again in (s, old, Store(s.path, OTHER_STATISTICS[:1])):  # requiring less removes nothing
         ensure(again, FOUR)
     assert content(s) == after
     check(s, FOUR[3:])  # its losses can still be read
 
 
 def test_deleted_statistic_shard_matters_only_if_required(tmp_path: Path):
-    s = Store(tmp_path / "scores.zarr", MORE)
+    s = Store(tmp_path / "scores.zarr", OTHER_STATISTICS)
     ensure(s, FOUR)
     for model in FOUR:
         s.write_model(model, *values(model), statistics_of_model(model))
     before = content(s)
-    for name, shard in itertools.product(MORE, range(3)):
+    for name, shard in itertools.product(OTHER_STATISTICS, range(3)):
         (s.path / name / "c" / "3" / str(shard)).unlink()
         assert s.missing_models(FOUR) == [FOUR[3]]
         assert lacking(s, FOUR[3]) == [name]
-        [other] = set(MORE) - {name}
+        [other] = set(OTHER_STATISTICS) - {name}
         assert Store(s.path, (other,)).missing_models(FOUR) == []
         s.write_model(FOUR[3], *values(FOUR[3]), {name: statistics_of_model(FOUR[3])[name]})
         assert content(s) == before
 
 
 def test_new_models_extend_unrequested_statistics(tmp_path: Path):
-    s = Store(tmp_path / "scores.zarr", MORE)
+    s = Store(tmp_path / "scores.zarr", OTHER_STATISTICS)
     ensure(s, FOUR)
     for model in FOUR:
         s.write_model(model, *values(model), statistics_of_model(model))
@@ -336,8 +338,8 @@ def test_new_models_extend_unrequested_statistics(tmp_path: Path):
         plain.write_model(model, *values(model))
     assert (plain.missing_models(SIX), s.missing_models(SIX)) == ([], SIX[4:6])
     with xr.open_zarr(s.path) as data:
-        assert set(data.data_vars) == {"loss", "member", *MORE}
-        assert {data[name].dims for name in MORE} == {("model", "sample")}
+        assert set(data.data_vars) == {"loss", "member", *OTHER_STATISTICS}
+        assert {data[name].dims for name in OTHER_STATISTICS} == {("model", "sample")}
         assert data["min_k"].attrs["units"] == "nats per token"
         assert data["min_k"].isnull().sum("sample").values.tolist() == [0] * 6 + [SAMPLES] * 2
         np.testing.assert_array_equal(
@@ -346,7 +348,7 @@ def test_new_models_extend_unrequested_statistics(tmp_path: Path):
 
 
 def test_missing_statistic_values_raise(tmp_path: Path):
-    s = Store(tmp_path / "scores.zarr", MORE)
+    s = Store(tmp_path / "scores.zarr", OTHER_STATISTICS)
     ensure(s, FOUR)
     with pytest.raises(KeyError, match="lowercase_loss"):
         s.write_model(FOUR[0], *values(FOUR[0]), statistics_of_model(FOUR[0], ("min_k",)))

@@ -57,8 +57,8 @@ def test_plan_worked_by_hand():
 @quick
 def test_plan_equals_slow_best_fit(lengths: list[int], length_tokens: int):
     plan = batching.plan_packing(np.array(lengths, np.int64), length_tokens)
-    got = list(zip(plan.sequence_B.tolist(), plan.start_B.tolist(), strict=True))
-    assert got == slow_best_fit(lengths, length_tokens)
+    assignments = list(zip(plan.sequence_B.tolist(), plan.start_B.tolist(), strict=True))
+    assert assignments == slow_best_fit(lengths, length_tokens)
 
 
 @given(batches_of_lengths, st.integers(40, 90))
@@ -118,8 +118,8 @@ def test_plan_depends_on_lengths_only():
 def test_plans_of_no_full_and_one_token_samples():
     none = batching.plan_packing(np.array([], np.int64), 8)
     assert (none.num_sequences, len(none.sequence_B)) == (0, 0)
-    whole = batching.plan_packing(np.array([8, 8, 8]), 8)
-    assert whole.sequence_B.tolist() == [0, 1, 2]
+    full = batching.plan_packing(np.array([8, 8, 8]), 8)
+    assert full.sequence_B.tolist() == [0, 1, 2]
     ones = batching.plan_packing(np.ones(17, np.int64), 8)
     assert ones.num_sequences == 3
     assert ones.start_B.tolist() == [*range(8), *range(8), 0]

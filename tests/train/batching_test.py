@@ -15,7 +15,7 @@ quick = settings(deadline=None, max_examples=60)
 
 
 def population_with(length_N: list[int], length_tokens: int) -> Population:
-    """Returns samples of these lengths: 100, 101, ... are the first's tokens, 200, 201, ... the second's."""
+    """Returns samples of these lengths; the first has tokens 100, 101, ..., the second 200, 201, ..."""
     tokens = np.concatenate([100 * (i + 1) + np.arange(n) for i, n in enumerate(length_N)])
     settings = {"population.length_tokens": length_tokens}
     offsets_N1 = np.append(0, np.cumsum(length_N))
@@ -23,7 +23,7 @@ def population_with(length_N: list[int], length_tokens: int) -> Population:
 
 
 def test_packed_batch_worked_by_hand():
-    """Samples of 2, 4 and 1 tokens (ids 2, 0, 1) and L = 4: the longest alone, the others together."""
+    """With L = 4 and samples of 2, 4 and 1 tokens (ids 2, 0, 1), the longest is alone, and the others are together."""
     samples = population_with([4, 1, 2], 4)
     ids_B = np.array([2, 0, 1])
     plan = batching.plan_packing(samples.lengths_N[ids_B], 4)
@@ -97,10 +97,10 @@ def test_process_reads_samples_of_its_devices_only():
             read.extend(index.tolist())
             return super().__getitem__(index)
 
-    whole = population_with([4] * 8, 4)
-    samples = dataclasses.replace(whole, tokens=whole.tokens.view(Watched))
+    population = population_with([4] * 8, 4)
+    samples = dataclasses.replace(population, tokens=population.tokens.view(Watched))
     plan = batching.plan_packing(samples.lengths_N, 4)
-    # Micro-batches of 2 devices x 1 packed sequence: the even ones are the first device's.
+    # Micro-batches of 2 devices x 1 packed sequence: even packed sequences belong to the first device.
     batching.pack_batch(samples, np.arange(8), plan, 4, 1, 2, device_indices=[1])
     assert read == [4 * i + k for i in (1, 3, 5, 7) for k in range(4)]
 

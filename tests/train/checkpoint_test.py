@@ -32,7 +32,7 @@ def test_an_initial_state_is_a_pure_function_of_its_seed():
     assert not any(np.asarray(leaf).any() for leaf in moments)
 
 
-def test_the_key_of_the_initial_weights_never_changes():
+def test_the_key_of_the_initial_weights_is_unchanged():
     params = checkpoint.init_state(0, MODEL, TX).params
     expected = jax.jit(lambda key: transformer.init_params(MODEL, key))(jax.random.key(1576320540))
     assert same(params, expected)
@@ -124,7 +124,7 @@ def test_an_unfinished_checkpoint_is_ignored_and_removed(tmp_path: Path):
     shutil.copytree(tmp_path / "3" / "opt_state", unfinished / "opt_state.orbax-checkpoint-tmp")
     with checkpoint.manager(tmp_path) as checkpoints:
         assert checkpoints.latest_step() == 3
-        assert not unfinished.exists()  # at once, not at some later time
+        assert not unfinished.exists()  # immediately
     shutil.rmtree(tmp_path / "3")
     unfinished.mkdir()
     with checkpoint.manager(tmp_path) as checkpoints:

@@ -59,7 +59,7 @@ def test_layers_are_unrolled_if_activations_fit_half_the_memory():
         assert (scarce.model_config.scan_layers, scarce.model_config.remat) == (True, "full")
 
 
-def test_unknown_memory_is_taken_as_16_gib():
+def test_unknown_memory_is_assumed_to_be_16_gib():
     for shape, scanned in ((SMALL, False), (LARGE, True)):
         assert execution.plan_execution(AUTO, shape, 128, "tpu").model_config.scan_layers == scanned
         assert (
@@ -108,11 +108,11 @@ def test_attention_depends_on_the_model_and_the_platform():
 
 def test_activation_bytes_computed_by_hand():
     """Per token and layer: 18 activations and 4 float32 vectors; for xla, weights of 0.6 L tokens per head."""
-    of_token = 512 * (18 * 2 + 4 * 4)
-    assert execution.activation_bytes(SMALL, "cudnn", 2) == 3 * 2 * 1024 * of_token
+    bytes_per_token = 512 * (18 * 2 + 4 * 4)
+    assert execution.activation_bytes(SMALL, "cudnn", 2) == 3 * 2 * 1024 * bytes_per_token
     weights = 8 * 1024 * (4 + 2) * 0.6
     plan = execution.activation_bytes(SMALL, "xla", 2)
-    assert plan == pytest.approx(3 * 2 * 1024 * (of_token + weights))
+    assert plan == pytest.approx(3 * 2 * 1024 * (bytes_per_token + weights))
     exact = dataclasses.replace(SMALL, dtype="float32")
     assert execution.activation_bytes(exact, "pallas", 2) == 3 * 2 * 1024 * 512 * (18 * 4 + 16)
 

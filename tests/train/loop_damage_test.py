@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_training import OFTEN, SEEDS, STEPS, TRAIN, finite, newest, run, trainer
+from tiny_training import SAVE_OFTEN, SEEDS, STEPS, TRAIN, finite, newest, run, trainer
 
 from lm_mia import config
 from lm_mia.data import batch_order, subsets
@@ -24,7 +24,7 @@ def ids_of_step(step: int) -> list[int]:
     return members[order[4 * step_of_epoch : 4 * step_of_epoch + 4]].tolist()
 
 
-@pytest.mark.parametrize("settings", [TRAIN, OFTEN])
+@pytest.mark.parametrize("settings", [TRAIN, SAVE_OFTEN])
 def test_huge_learning_rate_raises_diverged_error(
     tiny: Population, tmp_path: Path, settings: config.Train
 ):
@@ -60,7 +60,7 @@ def test_only_finite_states_are_saved(
 
     message = rf"^model reference-01: .* step {bad - 1}; lower"
     with pytest.raises(loop.DivergedError, match=message) as caught:
-        run(tiny, tmp_path, train_config=OFTEN, step=corrupting_step)
+        run(tiny, tmp_path, train_config=SAVE_OFTEN, step=corrupting_step)
     assert caught.value.evidence["what"] == "weights or moments not finite"
     assert caught.value.evidence["samples"] == ids_of_step(bad - 1)
     assert math.isfinite(float(caught.value.evidence["loss_nats"]))
@@ -102,4 +102,4 @@ def test_nonfinite_moments_raise_diverged_error(tiny: Population, tmp_path: Path
         return state.replace(opt_state=opt_state), metrics
 
     with pytest.raises(loop.DivergedError, match="weights or moments not finite at step 0"):
-        run(tiny, tmp_path, train_config=OFTEN, step=corrupting_step)
+        run(tiny, tmp_path, train_config=SAVE_OFTEN, step=corrupting_step)

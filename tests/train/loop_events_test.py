@@ -62,7 +62,7 @@ def held_out(population: Population) -> Population:
 def test_validation_losses_equal_slow_reference(
     tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validations: int
 ):
-    assert len(held_out(tiny)) == 6  # more than a batch
+    assert len(held_out(tiny)) == 6  # more samples than a batch has
     monkeypatch.setattr(Population, "validation", property(held_out))
     settings = config.Train(batch_size=4, epochs=2, validations=validations)
     events = run(tiny, tmp_path, train_config=settings, keep_steps=range(1, STEPS))

@@ -12,9 +12,9 @@ from same_bits import same
 from tiny_training import (
     DEFAULT_PLAN,
     MODEL,
-    OFTEN,
     OPTIMIZER,
     PLAN,
+    SAVE_OFTEN,
     SEEDS,
     STEPS,
     TRAIN,
@@ -110,7 +110,9 @@ def test_padded_batches_give_the_same_model(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), state, states[2]
         )
     # The share of padding with the fewest pairs of packed sequences, the fewest packed sequences, and one per sample.
-    for events, min_sequences in zip(train_events, (fewest_pairs, fewest, len), strict=True):
+    for events, min_sequences in zip(
+        train_events, (fewest_pairs, fewest_sequences, len), strict=True
+    ):
         lengths = [tiny.lengths_N[ids].tolist() for ids in ids_by_step]
         padded_tokens = [8 * min_sequences(length_B) for length_B in lengths]
         shares = [
@@ -123,7 +125,7 @@ def test_padded_batches_give_the_same_model(
     )
 
 
-def fewest(lengths: list[int]) -> int:
+def fewest_sequences(lengths: list[int]) -> int:
     """Returns the fewest packed sequences of 8 tokens that hold the samples, by trying all assignments."""
     return min(
         len(set(sequences))
@@ -136,7 +138,7 @@ def fewest(lengths: list[int]) -> int:
 
 
 def fewest_pairs(lengths: list[int]) -> int:
-    return 2 * -(-fewest(lengths) // 2)
+    return 2 * -(-fewest_sequences(lengths) // 2)
 
 
 def test_k_steps_are_k_updates_and_the_last_state_is_saved(tiny: Population, tmp_path: Path):
@@ -175,12 +177,12 @@ def test_second_model_compiles_nothing(tiny: Population, tmp_path: Path):
     def on_duration(event: str, duration_secs: float, **_: Any) -> None:
         compiled.extend([duration_secs] * (event == "/jax/core/compile/backend_compile_duration"))
 
-    run(tiny, tmp_path / "a", ModelSeeds("reference", 0, 0, 0), train_config=OFTEN)
+    run(tiny, tmp_path / "a", ModelSeeds("reference", 0, 0, 0), train_config=SAVE_OFTEN)
     jax.monitoring.register_event_duration_secs_listener(on_duration)
-    run(tiny, tmp_path / "b", ModelSeeds("reference", 2, 5, 7), train_config=OFTEN)
+    run(tiny, tmp_path / "b", ModelSeeds("reference", 2, 5, 7), train_config=SAVE_OFTEN)
     assert compiled == []
     jax.jit(lambda x: x + len(compiled) + 12345)(1)
-    assert len(compiled) == 1  # the listener works
+    assert len(compiled) == 1  # the listener receives events
 
 
 class Stopped(Exception):
@@ -207,12 +209,12 @@ def test_resume_after_interruption_is_bitwise_equal(
 ):
     """Interrupted after an update and before its checkpoint, when up to six updates are lost."""
     monkeypatch.setattr(loop, "_PROGRESS_SECONDS", -1)
-    wanted = {"every step": range(9), "the second": [2], "never": []}[saved]
+    saved_steps = {"every step": range(9), "the second": [2], "never": []}[saved]
     save = checkpoint.save
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save", lambda c, s: int(s.step) in wanted and save(c, s))
+        patch.setattr(checkpoint, "save", lambda c, s: int(s.step) in saved_steps and save(c, s))
         with pytest.raises(Stopped):
-            run(tiny, tmp_path, train_config=OFTEN, report=stop_at(stop))
+            run(tiny, tmp_path, train_config=SAVE_OFTEN, report=stop_at(stop))
     before = {"every step": stop - 1, "the second": 2 if stop > 2 else 0, "never": 0}[saved]
     assert (newest(tmp_path)[0] or 0) == before
     events = run(tiny, tmp_path)
@@ -228,16 +230,16 @@ def test_resume_after_interruption_is_bitwise_equal(
 def test_resume_after_preemption_is_bitwise_equal(
     tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState, last_step: int
 ):
-    asked_steps: list[int] = []
+    queried_steps: list[int] = []
     events: list[loop.Event] = []
     with pytest.raises(loop.PreemptedError):
         run(
             tiny,
             tmp_path,
-            should_stop=lambda k: asked_steps.append(k) or k == last_step,
+            should_stop=lambda k: queried_steps.append(k) or k == last_step,
             report=events.append,
         )
-    assert asked_steps == list(range(1, last_step + 1))
+    assert queried_steps == list(range(1, last_step + 1))
     assert newest(tmp_path)[0] == last_step
     assert "model_trained" not in [event["event"] for event in events]
     again = run(tiny, tmp_path)
@@ -277,14 +279,14 @@ def test_intermediate_checkpoints_change_no_bit(
     saves: list[int] = []
     save = checkpoint.save
     monkeypatch.setattr(checkpoint, "save", lambda c, s: (saves.append(int(s.step)), save(c, s)))
-    run(tiny, tmp_path, train_config=OFTEN)
+    run(tiny, tmp_path, train_config=SAVE_OFTEN)
     assert saves == [1, 2, 3, 4, 5, 6]
     assert same(newest(tmp_path)[1], unbroken)
     run(tiny, tmp_path / "rarely")
     assert saves[6:] == [6]
 
 
-@pytest.mark.parametrize("settings", [TRAIN, OFTEN])
+@pytest.mark.parametrize("settings", [TRAIN, SAVE_OFTEN])
 def test_states_of_keep_steps_are_kept(
     tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState, settings: config.Train
 ):
@@ -307,12 +309,12 @@ def test_states_of_keep_steps_are_kept(
         assert same(newest(tmp_path / "a", step)[1], newest(tmp_path / str(step))[1])
 
 
-def test_loss_falls_and_members_get_a_lower_loss(tiny: Population, tmp_path: Path):
+def test_loss_decreases_and_is_lower_for_members(tiny: Population, tmp_path: Path):
     events: list[loop.Event] = []
     settings = config.Train(batch_size=4, epochs=40)
     loop.train_model(trainer(tiny, settings), SEEDS, 120, tmp_path, events.append)
     losses = [event["loss_nats"] for event in events if event["event"] == "train"]
-    assert len(losses) == 21  # 20 and the last
+    assert len(losses) == 21  # 20 during training, and the last one
     assert losses[0] > 3
     assert losses[-1] < 0.6 * losses[0]
     mesh = sharding.make_mesh(jax.devices()[:1])

@@ -122,11 +122,11 @@ def ours(recipe: config.Optimizer, params: Any, grads: list[Any], steps: int) ->
         update, state = tx.update(grads, state, params)
         return jax.tree.map(lambda p, u: p - rate * u, params, update), state
 
-    state, made = jax.jit(tx.init)(params), []
+    state, updated = jax.jit(tx.init)(params), []
     for t in range(len(grads)):
         params, state = step(grads[t], state, params, rate_T[t])
-        made.append(params)
-    return made
+        updated.append(params)
+    return updated
 
 
 def test_updates_equal_adamw_in_numpy():
@@ -136,7 +136,7 @@ def test_updates_equal_adamw_in_numpy():
     p = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(params)]
     m, v = [np.zeros_like(x) for x in p], [np.zeros_like(x) for x in p]
     norms = []
-    for t, made in enumerate(ours(FAST, params, grads, 8)):
+    for t, updated in enumerate(ours(FAST, params, grads, 8)):
         g = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(grads[t])]
         norms.append(math.sqrt(sum((x**2).sum() for x in g)))
         g = [x * min(1, 1.5 / norms[-1]) for x in g]
@@ -145,8 +145,8 @@ def test_updates_equal_adamw_in_numpy():
         for i in range(len(p)):
             m_hat, v_hat = m[i] / (1 - 0.9 ** (t + 1)), v[i] / (1 - 0.98 ** (t + 1))
             p[i] = p[i] - rates[t] * (m_hat / (np.sqrt(v_hat) + 1e-9) + 0.2 * p[i])
-        for got, expected in zip(jax.tree.leaves(made), p, strict=True):
-            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+        for actual, expected in zip(jax.tree.leaves(updated), p, strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
     assert min(norms) < 1.5 < max(norms)
 
 
@@ -164,18 +164,18 @@ def test_updates_equal_optax_adamw():
         return optax.apply_updates(params, update), state
 
     state, other = jax.jit(tx.init)(params), params
-    for t, made in enumerate(ours(FAST, params, grads, 8)):
+    for t, updated in enumerate(ours(FAST, params, grads, 8)):
         other, state = step(grads[t], state, other)
         jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), made, other
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), updated, other
         )
 
 
 def test_first_update_is_sign_of_gradient_plus_decay():
     params = {"w": np.array([2.0, -1.0, 0.5], np.float32)}
-    (made,) = ours(FAST, params, [{"w": np.array([0.3, -0.2, 0.0], np.float32)}], 8)
+    (updated,) = ours(FAST, params, [{"w": np.array([0.3, -0.2, 0.0], np.float32)}], 8)
     expected = [2 - 1e-3 * (1 + 0.4), -1 - 1e-3 * (-1 - 0.2), 0.5 - 1e-3 * 0.1]
-    np.testing.assert_allclose(made["w"], expected, rtol=1e-6)
+    np.testing.assert_allclose(updated["w"], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("clip_norm", "factor"), [(0, 1), (1e9, 1), (1.5, 1.5 / 400)])
@@ -202,9 +202,9 @@ def test_equal_configs_share_one_optimizer():
 
 def test_zero_gradients_only_decay_the_weights():
     params = {"w": np.array([2.0, -1.0, 3.0], np.float32)}
-    made = ours(FAST, params, [{"w": np.zeros(3, np.float32)}] * 3, 8)[-1]
+    updated = ours(FAST, params, [{"w": np.zeros(3, np.float32)}] * 3, 8)[-1]
     shrink = math.prod(1 - 0.2 * rate for rate in slow_rates(FAST, 8)[:3])
-    np.testing.assert_allclose(made["w"], [2 * shrink, -shrink, 3 * shrink], rtol=1e-6)
+    np.testing.assert_allclose(updated["w"], [2 * shrink, -shrink, 3 * shrink], rtol=1e-6)
 
 
 def test_training_that_ends_during_warm_up_is_refused():

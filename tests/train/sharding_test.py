@@ -41,7 +41,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ((16, 64), 4, (None, "data")),
         ((2, 16, 64), 4, (None, None, "data")),
         ((2, 16, 4, 4), 4, (None, "data")),
-        ((8, 8), 4, ("data",)),  # the first of equals
+        ((8, 8), 4, ("data",)),  # the first of equal axes
         ((66, 8), 4, (None, "data")),  # the longest that divides evenly
         ((4, 6), 4, ("data",)),
         ((6, 7), 4, ()),

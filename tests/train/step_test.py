@@ -89,10 +89,10 @@ def reference(ids_B: np.ndarray = ALL, samples: Population | None = None) -> tup
 def difference(actual: Any, expected: Any) -> float:
     """Returns the largest difference, relative to the largest number of the leaf (or 1 if all are 0)."""
 
-    def of_leaf(a: Any, b: Any) -> float:
+    def leaf_difference(a: Any, b: Any) -> float:
         return float(np.abs(np.asarray(a) - np.asarray(b)).max() / (np.abs(b).max() or 1))
 
-    return max(jax.tree.leaves(jax.tree.map(of_leaf, actual, expected)))
+    return max(jax.tree.leaves(jax.tree.map(leaf_difference, actual, expected)))
 
 
 PLANS = [
@@ -182,8 +182,8 @@ LAYOUT = batching.plan_packing(np.array(LENGTHS)[SEVERAL], MODEL_CONFIG.length_t
 
 
 @pytest.mark.parametrize("i", range(len(SEVERAL)))
-def test_a_packed_sample_has_the_loss_and_gradient_that_it_has_alone(i: int):
-    """To rounding; and bitwise the same for all other samples in its packed sequence."""
+def test_packed_samples_have_the_same_loss_and_gradient_as_alone(i: int):
+    """Up to rounding. Different neighbors in its packed sequence change no bit."""
     samples, other = population(), population(seed=1)
     tokens = np.concatenate(
         [
@@ -211,8 +211,8 @@ def test_a_packed_sample_has_the_loss_and_gradient_that_it_has_alone(i: int):
     assert difference(grads, expected_grads) < 3e-6
 
 
-def test_the_validation_loss_is_that_of_a_step():
-    """For more samples than a batch has, and for a few."""
+def test_the_validation_loss_equals_that_of_a_step():
+    """This holds for many samples and for a few."""
     mean_loss: Any = make_loss(TransformerLM(PLANS[1].model_config), PLANS[1].chunk_tokens, MESH)
     params = state(MESH).params
     for ids_B in (ALL, ALL[4:6]):
@@ -224,7 +224,7 @@ def test_the_validation_loss_is_that_of_a_step():
     assert not params["token_embed"]["embedding"].is_deleted()
 
 
-def test_the_update_is_that_of_the_optimizer_and_the_state_is_donated():
+def test_update_equals_the_optimizer_and_state_is_donated():
     """With decay and clipping; the reported norm is the one before clipping."""
     metrics, _, params = first_step(PLANS[1], optimizer_config=OPTIMIZER)
     assert metrics["gradient_norm"] > 2 * OPTIMIZER.clip_norm
@@ -309,7 +309,7 @@ def test_only_activations_and_kernels_are_bfloat16(scan_layers: bool):
     assert difference(jax.tree.map(lambda m: np.asarray(m) / 0.1, moment), expected) < 0.05
 
 
-def test_to_global_array_keeps_the_values_of_a_batch():
+def test_to_global_array_keeps_values():
     batch, _ = pack(population(), ALL, PLANS[1], MESH)
     jax.tree.map(np.testing.assert_array_equal, to_global_array(batch, MESH), batch)
     assert local_device_indices(MESH) == [0]

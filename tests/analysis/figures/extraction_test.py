@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_workdir import Page, copy_workdir, write_extraction, write_workdir
+from synthetic_workdir import RECIPE_FIGURES, Page, copy_workdir, write_extraction, write_workdir
 
 from analysis import io, recipe_section
 from analysis.figures import extraction
@@ -24,31 +24,16 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finished(attacked: Path, tmp_path: Path) -> Path:
-    """A separate copy, without an extraction."""
+    """Returns a separate copy without an extraction."""
     return copy_workdir(attacked, tmp_path / "demo")
-
-
-EXTRACTED = ("extraction",)
-OTHERS = (
-    "training",
-    "roc",
-    "roc_attacks",
-    "auc_references",
-    "coin_flip_share",
-    "flip_ccdf",
-    "flip_curves",
-    "coin_free_roc",
-    "archetypes",
-    "vulnerability",
-)
-"""The other figures of a run."""
 
 
 def page(folder: Path) -> Page:
     drawn = extraction.recipe_figures(folder)["extraction"] is not None
     return Page(
         recipe_section.render(
-            recipe_section.facts(folder), {name: "data:," for name in OTHERS + EXTRACTED * drawn}
+            recipe_section.facts(folder),
+            {name: "data:," for name in RECIPE_FIGURES + ("extraction",) * drawn},
         )
     )
 

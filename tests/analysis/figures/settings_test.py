@@ -3,7 +3,7 @@
 from analysis.figures import settings
 
 
-def test_departures_from_table_7_match_the_configs():
+def test_differences_from_table_7_match_the_configs():
     configs = {name: c for name, (_, c) in settings.published_setting().items()}
     text, main, fixed = settings.DEPARTURES, configs["main"].attack, configs["fixed-140M"].attack
     assert {configs[n].population.samples // 2 for n in ("small", "flip-140M", "flip-302M")} == {
