@@ -1,4 +1,4 @@
-"""Measures a workload in a process of its own, so that nothing before it affects its peak memory.
+"""Measures a workload in a separate process, so that nothing before it affects its peak memory.
 
 A workload is a function ``work(clock, folder, **settings)`` at the top level of a module. It reads arrays from the
 folder, does what is to be timed inside ``with clock:``, and returns arrays.

@@ -259,7 +259,7 @@ def _patch(nanodo: SimpleNamespace, folder: Path, out: Path) -> None:
 
 
 def main() -> None:
-    """Trains and scores one reference in a process of its own, and prints the seconds that its imports took."""
+    """Trains and scores one reference in this process, and prints the seconds that its imports took."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     for name in ("nanodo", "folder", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)

@@ -3,7 +3,7 @@
     python benchmarks/stats.py [SECTION ...] [--privacyguard PATH] [--privacy-meter PATH]
 
 The sections are tables, growth, rmia, leave_one_out, bootstrap and peers; all run by default, but peers only if a path
-is given. Each number is measured in a process of its own. Peak memory is the resident memory including Python,
+is given. Each number is measured in a separate process. Peak memory is the resident memory including Python,
 libraries and inputs. Files are read shortly after they are written, so they are in the page cache. --scratch needs
 about 4 GB; --help lists the sizes. All sections take minutes, and about ten more minutes with peers. Runs of lm_mia and
 of a peer alternate, but other load on the machine still affects them.

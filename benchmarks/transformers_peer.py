@@ -1,6 +1,6 @@
 """Scores samples with GPT-2 of Hugging Face transformers on PyTorch, one by one and in padded batches.
 
-Neither package is a dependency: `pip install torch transformers`. They run in a process of their own, since triton,
+Neither package is a dependency: `pip install torch transformers`. They run in a separate process, since triton,
 which torch loads, and TensorFlow, which NanoDO loads, crash in the same process. The model is GPT2LMHeadModel with our
 parameters, zero biases and the epsilon of our layer norms, so that losses agree up to float rounding.
 

@@ -118,13 +118,13 @@ def _row(pair: Pair, path: Path, scratch: Path, size: Size) -> tuple[str, ...]:
 
 
 def _lira(theirs: Results, own: Results) -> str:
-    same = _apart(theirs["score"], own["as_theirs"])
+    same = _max_difference(theirs["score"], own["as_theirs"])
     correlation = np.corrcoef(theirs["score"].ravel(), own["score"].ravel())[0, 1]
     return f"{same} under their ddof 0; correlation {correlation:.6f} with ours (ddof 1)"
 
 
 def _same(theirs: Results, own: Results) -> str:
-    return _apart(theirs["score"], own["score"])
+    return _max_difference(theirs["score"], own["score"])
 
 
 def _shares(population: int) -> Callable[[Results, Results], str]:
@@ -147,7 +147,7 @@ def _shares(population: int) -> Callable[[Results, Results], str]:
 def _rates(theirs: Results, own: Results) -> str:
     auc_tpr = np.abs(theirs["auc_tpr"] - own["auc_tpr"]).max(axis=0)
     shown = ", ".join(f"{x:.1g}" for x in auc_tpr[1:])
-    return f"AUC {_apart(theirs['auc_tpr'][:, 0], own['auc_tpr'][:, 0])}, TPR {shown}"
+    return f"AUC {_max_difference(theirs['auc_tpr'][:, 0], own['auc_tpr'][:, 0])}, TPR {shown}"
 
 
 def _intervals(theirs: Results, own: Results) -> str:
@@ -157,5 +157,5 @@ def _intervals(theirs: Results, own: Results) -> str:
     return f"ends within {np.abs((ends - own_ends) / length_Tx1).max():.2g} interval lengths"
 
 
-def _apart(a: np.ndarray, b: np.ndarray) -> str:
+def _max_difference(a: np.ndarray, b: np.ndarray) -> str:
     return f"max difference {np.abs(a - b).max():.1g}"

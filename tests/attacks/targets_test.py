@@ -1,4 +1,4 @@
-"""Attacks on targets with training subsets of their own, and the tables that hold them."""
+"""Attacks on targets with different training subsets, and the tables of these attacks."""
 
 import dataclasses
 import shutil

@@ -85,7 +85,7 @@ def write(folder, moment):
     build.write_population(folder, documents, spec, 1, progress, lambda line: print(line, flush=True))
 for line in sys.stdin:
     name, moment = line.split()
-    child = os.fork()  # each moment in a process of its own, which need not load everything again
+    child = os.fork()  # a fork per moment need not load everything again
     if not child:
         write(pathlib.Path(name), moment)
         os._exit(0)
@@ -107,7 +107,7 @@ def run_killed() -> Iterator[Callable[[Path, str], tuple[int, str]]]:
         server.stdin.flush()
         output = ""
         while not (line := server.stdout.readline()).endswith(" end\n"):
-            assert line, "it ended"
+            assert line, "the process has ended"
             output += line
         return int(line.split()[0]), output
 

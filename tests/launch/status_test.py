@@ -275,7 +275,7 @@ def test_status_of_a_recipe_with_only_a_config(
 def test_lm_mia_and_launch_print_the_same_status(
     tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]
 ):
-    """Fields may be set before the flags of the verb, and values may be words of their own."""
+    """Fields may be set before the flags of the verb, and values may be separate words."""
     flags = ["--config.train.workers", "1", f"--workdir={tiny.workdir}"]
     outputs = []
     for main in (run, cli.main):

@@ -50,7 +50,7 @@ MODEL_CONFIG = transformer.ModelConfig(
 def test_xla_counts_the_same_flops(stage: str):
     """Holds for padded batches, where XLA computes attention between all pairs of tokens, twice the causal ones.
 
-    XLA also counts sums, exponentials and the like: a few percent here, and less in wider models.
+    XLA also counts operations such as sums and exponentials, a few percent here and less in wider models.
     """
     x_BxL: Any = np.ones((2, 128), np.int32)
     length_B: Any = np.full(2, 128)

@@ -134,9 +134,9 @@ PACKED = jax.jit(losses.packed_loss, static_argnums=4)
 
 
 def test_packed_loss_worked_by_hand():
-    """With uniform probabilities over 4 tokens, each token that follows one of its own sample adds log 4.
+    """With uniform probabilities over 4 tokens, each token that follows a token of the same sample adds log 4.
 
-    These are 2 of 3 tokens, 0 of 1, 1 of 2 and none of the padding; 2 of 3; and 7 of 8 that fill a packed sequence.
+    The first packed sequence has 2 + 0 + 1 of these tokens, the second has 2, and the third, a full sample, has 7.
     """
     segment_RxL = np.array([[1, 1, 1, 2, 3, 3, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0], [1] * 8])
     h_RxLxD, x_RxL = np.ones((3, 8, 2), np.float32), np.zeros((3, 8), np.int32)
@@ -146,7 +146,7 @@ def test_packed_loss_worked_by_hand():
 
 
 def test_packed_loss_is_the_sum_of_token_losses():
-    """Samples of 6, 2 and 3 tokens in two packed sequences, and each in one of its own."""
+    """Samples of 6, 2 and 3 tokens are in two packed sequences, or each in a separate one."""
     rng = np.random.default_rng(0)
     embed_VxD = rng.normal(0, 1, (5, 4)).astype(np.float32)
     h_BxLxD = rng.normal(0, 1, (3, 6, 4)).astype(np.float32)

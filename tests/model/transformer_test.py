@@ -201,7 +201,7 @@ def test_other_samples_of_the_batch_do_not_change_a_loss():
 
 
 def test_bfloat16_is_close_to_float32():
-    """8 bits of mantissa: logits within a few percent of their standard deviation, but not equal."""
+    """With 8 bits of mantissa, logits differ by at most a few percent of their standard deviation, but they differ."""
     params, x_BxL = make(), tokens(2, 9)
     exact, rounded = (
         np.asarray(forward(params, x_BxL, TransformerLM(dataclasses.replace(CONFIG, dtype=dtype))))

@@ -59,11 +59,11 @@ def flags(texts: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def unbroken(
+def uninterrupted(
     tiny: tiny_run.Tiny, flags: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """Two processes with two devices each make the corpus, the models and the tables."""
-    w = tmp_path_factory.mktemp("unbroken") / "w"
+    w = tmp_path_factory.mktemp("uninterrupted") / "w"
     (code, output), (other_code, other_output) = ended(tiny.start_job(w, 2, 2, *flags))
     assert (code, other_code) == (0, 0), output + other_output
     assert "worker 0: cpu (cpu), 4 devices in 2 processes" in output
@@ -73,7 +73,7 @@ def unbroken(
 
 
 def test_two_processes_with_two_devices_equal_one_device(
-    tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
+    tiny: tiny_run.Tiny, flags: tuple[str, ...], uninterrupted: Path, tmp_path: Path
 ):
     """The reference is this process, which makes models as a worker with one device does."""
     w, models, events = (
@@ -81,14 +81,14 @@ def test_two_processes_with_two_devices_equal_one_device(
         subsets.requested_seeds(4, 2),
         {"train": [], "model_scored": []},
     )
-    shutil.copytree(unbroken, w, ignore=shutil.ignore_patterns("checkpoints", "tables"))
+    shutil.copytree(uninterrupted, w, ignore=shutil.ignore_patterns("checkpoints", "tables"))
     recipe = tiny_run.recipe_of(w)
     for name in tiny_run.scores(w):
         (recipe / "scores.zarr" / name).unlink()
     c = load.load_config(tiny.config, list(flags))
     report = lambda e: events.setdefault(e["event"], []).append(e)  # noqa: E731
     tiny_run.work("run", c, w, report)
-    for actual, expected in zip(stores(w), stores(unbroken), strict=True):
+    for actual, expected in zip(stores(w), stores(uninterrupted), strict=True):
         for variable in ("loss", "min_k"):
             [(_, a)] = actual.blocks({"values": (variable, models)})
             [(_, b)] = expected.blocks({"values": (variable, models)})
@@ -97,14 +97,14 @@ def test_two_processes_with_two_devices_equal_one_device(
     end, first = stores(w)[-1].read(models)[0], stores(w)[0].read(models)[0]
     assert np.abs(end / first - 1).max() > 0.05
     for name in ("model_started", "model_trained"):
-        assert tiny_run.events(unbroken, name) == sorted(map(str, models))
+        assert tiny_run.events(uninterrupted, name) == sorted(map(str, models))
     for kind, keys in (
         ("train", ("loss_nats", "gradient_norm")),
         ("model_scored", ("member_loss_nats",)),
     ):
         actual_and_expected = [
             sorted((e["model"], e["step"], *(e[key] for key in keys)) for e in logged)
-            for logged in (events[kind], tiny_run.logged(unbroken, kind))
+            for logged in (events[kind], tiny_run.logged(uninterrupted, kind))
         ]
         assert [e[:2] for e in actual_and_expected[0]] == [e[:2] for e in actual_and_expected[1]]
         assert len(actual_and_expected[0]) == 6 * (STEPS if kind == "train" else len(POINTS) + 1)
@@ -113,7 +113,7 @@ def test_two_processes_with_two_devices_equal_one_device(
         )
     shares = [
         np.mean([event["padding_share"] for event in logged])
-        for logged in (events["train"], tiny_run.logged(unbroken, "train"))
+        for logged in (events["train"], tiny_run.logged(uninterrupted, "train"))
     ]
     assert 0 < shares[0] < shares[1] < 0.9  # packed; more devices have more empty packed sequences
 
@@ -139,12 +139,12 @@ def fingerprint(workdir: Path, model: str, step: int) -> str:
 
 
 def test_killed_and_stopped_job_resumes_bitwise_equal(
-    tiny: tiny_run.Tiny, flags: tuple[str, ...], unbroken: Path, tmp_path: Path
+    tiny: tiny_run.Tiny, flags: tuple[str, ...], uninterrupted: Path, tmp_path: Path
 ):
     """Two models of the uninterrupted job are made again: one is killed at step 5, the other is stopped at step 6."""
     w, release = tmp_path / "w", tmp_path / "release"
     missing = shutil.ignore_patterns(KILLED, STOPPED, "metrics.jsonl", "tables")
-    shutil.copytree(unbroken, w, ignore=missing)
+    shutil.copytree(uninterrupted, w, ignore=missing)
     store = tiny_run.recipe_of(w) / "scores.zarr"
     for number in (1, 3):
         for shards in store.glob(f"*/c/{number}"):
@@ -173,11 +173,11 @@ def test_killed_and_stopped_job_resumes_bitwise_equal(
 
     [trained] = tiny_run.logged(w, "model_trained")
     assert (trained["model"], trained["resumed_at"]) == (KILLED, POINTS[0])  # saved before the kill
-    assert fingerprint(w, KILLED, STEPS) == fingerprint(unbroken, KILLED, STEPS)
-    actual, expected = tiny_run.scores(w), tiny_run.scores(unbroken)
+    assert fingerprint(w, KILLED, STEPS) == fingerprint(uninterrupted, KILLED, STEPS)
+    actual, expected = tiny_run.scores(w), tiny_run.scores(uninterrupted)
     assert actual == {name: content for name, content in expected.items() if "/c/3/" not in name}
     # The state was saved at the step of the stop, which is a score point of the uninterrupted job.
     states = tiny_run.recipe_of(w) / "checkpoints" / STOPPED
     assert sorted(path.name for path in states.iterdir()) == ["3", "6"]
-    assert fingerprint(w, STOPPED, 6) == fingerprint(unbroken, STOPPED, 6)
-    assert fingerprint(w, STOPPED, 6) != fingerprint(unbroken, KILLED, 6)
+    assert fingerprint(w, STOPPED, 6) == fingerprint(uninterrupted, STOPPED, 6)
+    assert fingerprint(w, STOPPED, 6) != fingerprint(uninterrupted, KILLED, 6)

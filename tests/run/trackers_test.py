@@ -147,7 +147,7 @@ with trackers.open_trackers(["tensorboard"], folder, "recipe_x", {{}}, print) as
 
 @pytest.mark.process
 def test_wandb_logs_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Offline, where it needs no login; its service is a process of its own."""
+    """W&B runs offline, so it needs no login. Its service is a separate process."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))  # so that no login of this machine is used
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
@@ -232,7 +232,7 @@ def test_missing_extra_is_reported_first(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.process
 def test_wandb_online_needs_a_login(tmp_path: Path):
-    """Uses its own process and home folder, so that no login of this machine applies."""
+    """Uses a separate process and home folder, so that no login of this machine is used."""
     code = "from lm_mia.run import trackers\ntry: trackers.check_trackers(['wandb'])\nexcept Exception as e: print(e)"
     environment = {
         "HOME": str(tmp_path),

@@ -1,6 +1,6 @@
 """Launched jobs that run inside the test's process, for tests of the engines that start them.
 
-The command line of a job is parsed and run as in a process of its own; only training is replaced: the scores of a model
+The command line of a job is parsed and run as in a separate process. Only training is replaced: the scores of a model
 are copied from the tiny run. Also helpers for tests of real jobs.
 """
 

@@ -75,7 +75,7 @@ def pack(
     min_samples: int = 0,
     packed: bool = True,
 ) -> tuple[batching.PackedBatch, batching.BatchStats]:
-    """Packs samples in memory, with space for at least ``min_samples``; unpacked, each gets its own sequence."""
+    """Packs samples in memory, with space for min_samples; without packing, each sample gets its own sequence."""
     length_B = samples.lengths_N[ids_B]
     packing_plan = batching.plan_packing(length_B, samples.length_tokens)
     if not packed:

@@ -179,8 +179,8 @@ cancelled() {
   await 60 "it was over" over "$job" && is "${job}_0" JobState CANCELLED && is "${job}_0" Restarts 0
 }
 
-unbroken() {
-  local workdir=$scratch/unbroken
+two_nodes() {
+  local workdir=$scratch/two_nodes
   population "$workdir"
   job=$(submit "$workdir" --models-per-job=6 --time=60 --nodes=2 "${pair[@]}")
   [ -n "$job" ] && await 150 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED &&
@@ -221,11 +221,11 @@ case_of lost_node "the node of an element was drained, then down; the element ra
 case_of again "the same command finds every model and prints the next command" again
 case_of time_limit "an element was stopped before its time limit and resumed" time_limit
 case_of cancelled "a canceled element is not requeued" cancelled
-case_of unbroken "two nodes, two processes of one job" unbroken
+case_of two_nodes "two nodes, two processes of one job" two_nodes
 case_of kill_rank "one of the two processes was killed; the job was requeued" kill_rank
 case_of local "lm-mia train and lm-mia score, without SLURM" made_local
 case_of bytes_1 "scores of array, preemption and lost_node equal those of lm-mia" same "$scratch/local" "$scratch/sweep"
 case_of bytes_2 "scores of time_limit equal those of lm-mia" same "$scratch/local" "$scratch/limit"
-case_of bytes_3 "scores of kill_rank equal those of unbroken" same "$scratch/unbroken" "$scratch/killed"
+case_of bytes_3 "scores of kill_rank equal those of two_nodes" same "$scratch/two_nodes" "$scratch/killed"
 echo "slurm_integration: $SECONDS s, $( ((failed)) && echo FAILED || echo ok)"
 exit $failed

@@ -1,11 +1,11 @@
-"""Run by hand (10 minutes): kills a run at ten random moments and compares its files with those of an unbroken run.
+"""Run by hand (10 minutes): kills a run at ten random moments and compares it with an uninterrupted run.
 
     python tests/soak/kill_resume.py configs/quickstart.py DIR [--config.field=value ...]
 
-Creates DIR/unbroken and DIR/broken. Each kill sends SIGKILL to the command, to it and its workers, or to a worker and
-shortly afterwards to the command, at a random moment of a stage. Models save a checkpoint every 2 seconds, so that they
-are resumed in the middle. Exits with 1 if a byte of the score stores, the populations or the tables differs, or if
-a model that was present was trained again. The config may be a sweep.
+Creates DIR/uninterrupted and DIR/interrupted. Each kill sends SIGKILL to the command, to it and its workers, or to a
+worker and shortly afterwards to the command, at a random moment of a stage. Models save a checkpoint every 2 seconds,
+so that they are resumed in the middle. Exits with 1 if a byte of the score stores, the populations or the tables
+differs, or if a model that was present was trained again. The config may be a sweep.
 """
 
 import contextlib
@@ -90,15 +90,15 @@ def _model(event: dict[str, str]) -> str:
 
 def main() -> int:
     config, folder, *flags = sys.argv[1:]
-    unbroken, broken = Path(folder) / "unbroken", Path(folder) / "broken"
+    uninterrupted, interrupted = Path(folder) / "uninterrupted", Path(folder) / "interrupted"
     Path(folder).mkdir(parents=True, exist_ok=True)
-    subprocess.run(command(config, unbroken, flags), check=True)
+    subprocess.run(command(config, uninterrupted, flags), check=True)
     chance = random.Random()
     for stage, start_text in KILLS:
-        kill_once(config, broken, flags, stage, start_text, chance)
-    subprocess.run(command(config, broken, flags), check=True)
+        kill_once(config, interrupted, flags, stage, start_text, chance)
+    subprocess.run(command(config, interrupted, flags), check=True)
 
-    events = [json.loads(line) for line in (broken / "metrics.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in (interrupted / "metrics.jsonl").read_text().splitlines()]
     for kind in ("model_trained", "model_scored"):
         models = [_model(event) for event in events if event["event"] == kind]
         print(f"{kind}: {len(models)} events of {len(set(models))} models")
@@ -113,7 +113,7 @@ def main() -> int:
     print(
         f"models resumed from the middle: {resumed}; models trained again although scored: {len(again)}"
     )
-    one, other = digests(unbroken), digests(broken)
+    one, other = digests(uninterrupted), digests(interrupted)
     differ = [
         name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name)
     ]

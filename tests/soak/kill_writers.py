@@ -138,7 +138,7 @@ def main() -> int:
         run.do("train")
         print(f"{time.monotonic() - began:.0f} s: {c.models} models trained", flush=True)
         window = _timed(run)
-        unbroken, shards = run.files(), run.shards()
+        uninterrupted, shards = run.files(), run.shards()
         # member once, three variables at a score point and at the end
         expected = c.models * 7 * -(-c.samples // schema.SHARD_SAMPLES)
         if len(shards) != expected:
@@ -146,15 +146,15 @@ def main() -> int:
                 f"{len(shards)} shards instead of {expected}: not the shard size of this file"
             )
         print(
-            f"unbroken: {len(shards)} shards, written by {_WORKERS} workers in {window:.1f} s\n\n"
+            f"uninterrupted: {len(shards)} shards, written by {_WORKERS} workers in {window:.1f} s\n\n"
             "| kill | at | workers writing | model | its shards | left over | of all | then | shards | left over "
             "| made by the rerun | left over |\n|---|---|---|---|---|---|---|---|---|---|---|---|",
             flush=True,
         )
         for number in range(c.kills):
-            _kill(run, number, window, unbroken)
+            _kill(run, number, window, uninterrupted)
         print(f"\n{c.kills} kills: every file is bitwise equal to that of the uninterrupted run")
-        _damage(run, unbroken)
+        _damage(run, uninterrupted)
     except Wrong as wrong:
         print(f"WRONG: {wrong}", flush=True)
         return 1
@@ -171,7 +171,7 @@ def _timed(run: Run) -> float:
     return (max(times) - min(times)) / 1e9
 
 
-def _kill(run: Run, number: int, window: float, unbroken: dict[str, bytes]) -> None:
+def _kill(run: Run, number: int, window: float, uninterrupted: dict[str, bytes]) -> None:
     """Kills a worker, checks the store, reruns the command and compares the result."""
     shutil.rmtree(run.store)
     process = run.start("score")
@@ -210,12 +210,12 @@ def _kill(run: Run, number: int, window: float, unbroken: dict[str, bytes]) -> N
     cells += (len(left), len(existing), "all are killed" if stop else "the others finish")
     cells += (len(before), len(left_later), len(after) - len(before), len(run.left_over()))
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    _compare(run, unbroken)
+    _compare(run, uninterrupted)
     if moved := [name for name in existing if after.get(name) != existing[name]]:
         raise Wrong(f"{len(moved)} existing shards were written again: {moved[:3]}")
 
 
-def _damage(run: Run, unbroken: dict[str, bytes]) -> None:
+def _damage(run: Run, uninterrupted: dict[str, bytes]) -> None:
     """Damages three shards and checks that exactly these are listed and rewritten."""
     before = run.shards()
     flipped, truncated, deleted = (run.store / name for name in random.sample(sorted(before), 3))
@@ -230,7 +230,7 @@ def _damage(run: Run, unbroken: dict[str, bytes]) -> None:
     if status.returncode != 2 or sorted(named) != sorted(expected):
         raise Wrong(f"status --verify: exit code {status.returncode}, {named}, not {expected}")
     run.do("score", "--repair")
-    _compare(run, unbroken)
+    _compare(run, uninterrupted)
     after = run.shards()
     again = {run.store / name for name in after if after[name] != before[name]}
     if again != {flipped, truncated, deleted}:
@@ -241,10 +241,10 @@ def _damage(run: Run, unbroken: dict[str, bytes]) -> None:
     )
 
 
-def _compare(run: Run, unbroken: dict[str, bytes]) -> None:
+def _compare(run: Run, uninterrupted: dict[str, bytes]) -> None:
     files = run.files()
-    names = sorted(files.keys() | unbroken.keys())
-    if differ := [name for name in names if files.get(name) != unbroken.get(name)]:
+    names = sorted(files.keys() | uninterrupted.keys())
+    if differ := [name for name in names if files.get(name) != uninterrupted.get(name)]:
         raise Wrong(f"{len(differ)} of {len(names)} files differ: {differ[:3]}")
 
 

@@ -88,7 +88,7 @@ def run(tiny: tiny_run.Tiny, workdir: Path, processes: int, devices: int) -> Non
         sys.exit(f"{workdir}: {processes} x {devices} ended with {codes}")
 
 
-def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
+def case(tiny: tiny_run.Tiny, folder: Path, name: str, uninterrupted: Path) -> bool:
     """Runs a case and prints its line; returns whether it passed."""
     hit, processes, devices = CASES[name]
     workdir = tiny.population(folder / name.replace(" ", "_"))
@@ -112,8 +112,8 @@ def case(tiny: tiny_run.Tiny, folder: Path, name: str, unbroken: Path) -> bool:
     step = max(int(path.name) for path in states.iterdir() if path.name.isdigit())
     run(tiny, workdir, processes, devices)
     rerun = {e["model"]: e["resumed_at"] for e in tiny_run.logged(workdir, "model_trained")}
-    is_same = tiny_run.scores(workdir) == tiny_run.scores(unbroken)
-    max_difference = float(np.abs(losses(workdir) / losses(unbroken) - 1).max())
+    is_same = tiny_run.scores(workdir) == tiny_run.scores(uninterrupted)
+    max_difference = float(np.abs(losses(workdir) / losses(uninterrupted) - 1).max())
     stopped = codes == [143, 143] if "SIGTERM" in name else None not in codes and seconds < 120
     passed = stopped and (is_same if (processes, devices) == (2, 2) else max_difference < TOLERANCE)
     print(
@@ -138,18 +138,18 @@ def main() -> int:
     tiny = tiny_run.Tiny(args.folder / "tiny")
     if not tiny.workdir.exists():
         tiny_run.make(tiny)
-    unbroken = args.folder / "unbroken"
-    if not unbroken.exists():
-        run(tiny, tiny.population(unbroken), 2, 2)
+    uninterrupted = args.folder / "uninterrupted"
+    if not uninterrupted.exists():
+        run(tiny, tiny.population(uninterrupted), 2, 2)
     print(
         "| hit | exit codes | s until all ended | saved at | rerun on | resumed at | bytes | max rel diff | |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     passed = True
     for processes, devices in () if args.only else ((1, 1), (1, 4), (2, 1)):
-        other = tiny.population(args.folder / f"unbroken_{processes}x{devices}")
+        other = tiny.population(args.folder / f"uninterrupted_{processes}x{devices}")
         run(tiny, other, processes, devices)
-        max_difference = float(np.abs(losses(other) / losses(unbroken) - 1).max())
+        max_difference = float(np.abs(losses(other) / losses(uninterrupted) - 1).max())
         is_close = max_difference < TOLERANCE
         passed &= is_close
         print(
@@ -158,7 +158,7 @@ def main() -> int:
             flush=True,
         )
     for name in args.only or CASES:
-        passed &= case(tiny, args.folder, name, unbroken)
+        passed &= case(tiny, args.folder, name, uninterrupted)
     return not passed
 
 

@@ -121,7 +121,7 @@ def test_every_attack_is_at_chance_on_noise(references: int, design: subsets.Des
 
 @pytest.mark.parametrize("references", [8, 16])
 def test_leave_one_out_leaks_in_a_balanced_design(references: int):
-    """Leaving out a model that was trained on a sample leaves one IN reference less; so attack rejects this setting."""
+    """Leaving out a model that was trained on a sample leaves one IN reference fewer, so attacks refuse it."""
     rng = np.random.default_rng(references)
     results = leave_one_out_auc(rng, reference_members(references, "balanced"), rounds=10)
     off = {name: abs(np.mean(auc_R) - 0.5) for name, auc_R in results.items()}

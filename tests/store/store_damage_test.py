@@ -68,8 +68,8 @@ def test_extension_recovers_from_a_crash_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistics: tuple[str, ...]
 ):
     """Adds models, and in one case a statistic; `store_checkpoints_test` crashes the creation of a store."""
-    (tmp_path / "unbroken").mkdir()
-    before = make_store(tmp_path / "unbroken")
+    (tmp_path / "uninterrupted").mkdir()
+    before = make_store(tmp_path / "uninterrupted")
     shutil.copytree(before.path, tmp_path / "before.zarr")
     ensure(Store(before.path, statistics), SIX)
     expected, crash_at, crashed = content(before), 0, True

@@ -35,8 +35,10 @@ from lm_mia.train.optimizer import optimizer
 
 
 @pytest.fixture(scope="module")
-def unbroken(tiny: Population, tmp_path_factory: pytest.TempPathFactory) -> checkpoint.TrainState:
-    folder = tmp_path_factory.mktemp("unbroken")
+def uninterrupted(
+    tiny: Population, tmp_path_factory: pytest.TempPathFactory
+) -> checkpoint.TrainState:
+    folder = tmp_path_factory.mktemp("uninterrupted")
     run(tiny, folder)
     return newest(folder)[1]
 
@@ -157,8 +159,8 @@ def test_k_steps_are_k_updates_and_the_last_state_is_saved(tiny: Population, tmp
     assert not same(state, seen[-2])
 
 
-def test_each_seed_counts_and_the_role_does_not(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState
+def test_each_seed_changes_the_model_and_the_role_does_not(
+    tiny: Population, tmp_path: Path, uninterrupted: checkpoint.TrainState
 ):
     for seeds in (
         ModelSeeds("reference", 0, 2, 3),
@@ -166,9 +168,9 @@ def test_each_seed_counts_and_the_role_does_not(
         ModelSeeds("reference", 1, 2, 0),
     ):
         run(tiny, tmp_path / str(seeds), seeds)
-        assert not same(newest(tmp_path / str(seeds))[1], unbroken)
+        assert not same(newest(tmp_path / str(seeds))[1], uninterrupted)
     run(tiny, tmp_path / "replica", ModelSeeds("replica", 1, 2, 3))
-    assert same(newest(tmp_path / "replica")[1], unbroken)
+    assert same(newest(tmp_path / "replica")[1], uninterrupted)
 
 
 def test_second_model_compiles_nothing(tiny: Population, tmp_path: Path):
@@ -202,7 +204,7 @@ def stop_at(moment: int) -> Callable[[loop.Event], None]:
 def test_resume_after_interruption_is_bitwise_equal(
     tiny: Population,
     tmp_path: Path,
-    unbroken: checkpoint.TrainState,
+    uninterrupted: checkpoint.TrainState,
     monkeypatch: pytest.MonkeyPatch,
     saved: str,
     stop: int,
@@ -223,12 +225,12 @@ def test_resume_after_interruption_is_bitwise_equal(
     assert steps == list(range(before + 1, STEPS + 1))
     steps_done, state = newest(tmp_path)
     assert steps_done == STEPS
-    assert same(state, unbroken)
+    assert same(state, uninterrupted)
 
 
 @pytest.mark.parametrize("last_step", range(1, STEPS))
 def test_resume_after_preemption_is_bitwise_equal(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState, last_step: int
+    tiny: Population, tmp_path: Path, uninterrupted: checkpoint.TrainState, last_step: int
 ):
     queried_steps: list[int] = []
     events: list[loop.Event] = []
@@ -245,11 +247,11 @@ def test_resume_after_preemption_is_bitwise_equal(
     again = run(tiny, tmp_path)
     assert again[-1]["resumed_at"] == last_step
     assert [e["step"] for e in again if e["event"] == "train"] == list(range(last_step, STEPS))
-    assert same(newest(tmp_path)[1], unbroken)
+    assert same(newest(tmp_path)[1], uninterrupted)
 
 
 def test_repeated_preemption_is_bitwise_equal(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState
+    tiny: Population, tmp_path: Path, uninterrupted: checkpoint.TrainState
 ):
     """Each start makes one more step. A stop that is requested at the last step has no effect."""
     for num_starts in itertools.count(1):
@@ -259,21 +261,21 @@ def test_repeated_preemption_is_bitwise_equal(
         with pytest.raises(loop.PreemptedError):
             run(tiny, tmp_path, should_stop=lambda k: True)
         assert newest(tmp_path)[0] == num_starts
-    assert same(newest(tmp_path)[1], unbroken)
+    assert same(newest(tmp_path)[1], uninterrupted)
 
 
 def test_finished_model_is_not_trained_again(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState
+    tiny: Population, tmp_path: Path, uninterrupted: checkpoint.TrainState
 ):
     run(tiny, tmp_path)
     assert run(tiny, tmp_path, step=pytest.fail) == []
-    assert same(newest(tmp_path)[1], unbroken)
+    assert same(newest(tmp_path)[1], uninterrupted)
 
 
 def test_intermediate_checkpoints_change_no_bit(
     tiny: Population,
     tmp_path: Path,
-    unbroken: checkpoint.TrainState,
+    uninterrupted: checkpoint.TrainState,
     monkeypatch: pytest.MonkeyPatch,
 ):
     saves: list[int] = []
@@ -281,14 +283,14 @@ def test_intermediate_checkpoints_change_no_bit(
     monkeypatch.setattr(checkpoint, "save", lambda c, s: (saves.append(int(s.step)), save(c, s)))
     run(tiny, tmp_path, train_config=SAVE_OFTEN)
     assert saves == [1, 2, 3, 4, 5, 6]
-    assert same(newest(tmp_path)[1], unbroken)
+    assert same(newest(tmp_path)[1], uninterrupted)
     run(tiny, tmp_path / "rarely")
     assert saves[6:] == [6]
 
 
 @pytest.mark.parametrize("settings", [TRAIN, SAVE_OFTEN])
 def test_states_of_keep_steps_are_kept(
-    tiny: Population, tmp_path: Path, unbroken: checkpoint.TrainState, settings: config.Train
+    tiny: Population, tmp_path: Path, uninterrupted: checkpoint.TrainState, settings: config.Train
 ):
     """They are kept besides the newest, whether or not others are saved too, and across an interruption."""
     with pytest.raises(loop.PreemptedError):
@@ -302,7 +304,7 @@ def test_states_of_keep_steps_are_kept(
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["2", "3"]
     run(tiny, tmp_path / "a", keep_steps=(2, 5), train_config=settings)
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["2", "5", "6"]
-    assert same(newest(tmp_path / "a")[1], unbroken)
+    assert same(newest(tmp_path / "a")[1], uninterrupted)
     for step in (2, 5):
         with pytest.raises(loop.PreemptedError):
             run(tiny, tmp_path / str(step), should_stop=lambda k, step=step: k == step)
