@@ -11,6 +11,12 @@ from lm_mia.stats.baselines import (
     zlib_ratio,
 )
 from lm_mia.stats.coin_flip import coin_flip_cutoff, p_value
+from lm_mia.stats.coin_flip_share import (
+    STRONGMIA_REPLICAS,
+    CoinFlipRange,
+    coin_flip_probability,
+    coin_flip_range,
+)
 from lm_mia.stats.contributions import (
     BinContribution,
     MemberVoteCounts,
@@ -87,15 +93,23 @@ from lm_mia.stats.roc import (
     threshold_at_fpr,
     tpr_at_fpr,
 )
+from lm_mia.stats.vote_histograms import (
+    VoteHistograms,
+    count_vote_histograms,
+    mean_std_error,
+    variance_over_replicas,
+)
 
 __all__ = [
     "COIN_FLIP_BIN",
     "FLIP_BIN_NAMES",
+    "STRONGMIA_REPLICAS",
     "VERY_UNSTABLE_BIN",
     "Auc",
     "BinContribution",
     "BinnedMeans",
     "BootstrapIntervals",
+    "CoinFlipRange",
     "ErrorRates",
     "FlipBinCounts",
     "FlipBinShares",
@@ -109,16 +123,20 @@ __all__ = [
     "TprContributions",
     "TruePositiveProbabilities",
     "Variance",
+    "VoteHistograms",
     "Votes",
     "auc",
     "bootstrap_intervals",
     "clopper_pearson",
     "coin_flip_cutoff",
     "coin_flip_free_roc",
+    "coin_flip_probability",
+    "coin_flip_range",
     "concatenate_operating_points",
     "count_flip_bins",
     "count_member_votes",
     "count_true_positives",
+    "count_vote_histograms",
     "count_votes",
     "equal_count_bins",
     "error_rates",
@@ -139,6 +157,7 @@ __all__ = [
     "max_flip_rate",
     "mean_distance_to_threshold",
     "mean_roc_curve",
+    "mean_std_error",
     "min_k",
     "p_value",
     "partial_auc",
@@ -157,6 +176,7 @@ __all__ = [
     "tpr_at_fpr",
     "tpr_contributions",
     "true_positive_probability",
+    "variance_over_replicas",
     "with_pooled_variance",
     "within_sample_scatter",
     "zlib_ratio",
