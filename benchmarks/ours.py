@@ -55,10 +55,10 @@ def save_scores(clock: Clock, folder: Path) -> Results:
 
 
 def leave_one_out(clock: Clock, folder: Path) -> Results:
-    """Computes LiRA of each reference against the others."""
+    """Computes LiRA of each reference against those of the other pairs."""
     loss_MxN, member_MxN = _references(folder)
     with clock:
-        score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN)
+        score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN, pairs=True)
     return {"first": score_MxN[0]}
 
 

@@ -42,6 +42,23 @@ class Moments:
     squares: FloatArray
     """Sum of squared deviations from the mean."""
 
+    def select(self, mask_MxC: IntArray, if_nonmember: Moments) -> Moments:
+        """Returns these moments where a sample is a member of a model, and the others elsewhere; see `as_bit_mask`."""
+        return Moments(
+            select_by_mask(mask_MxC, self.count, if_nonmember.count),
+            select_by_mask(mask_MxC, self.mean, if_nonmember.mean),
+            select_by_mask(mask_MxC, self.squares, if_nonmember.squares),
+        )
+
+    def swap_pairs(self) -> Moments:
+        """Returns the moments of model 2i + 1 in place of those of model 2i, and vice versa."""
+        M, C = self.count.shape
+
+        def swap(value_MxC: FloatArray) -> FloatArray:
+            return value_MxC.reshape(M // 2, 2, C)[:, ::-1].reshape(M, C)
+
+        return Moments(swap(self.count), swap(self.mean), swap(self.squares))
+
 
 def class_moments(
     loss_MxC: np.ndarray, member_MxC: BoolArray
@@ -87,7 +104,7 @@ def class_moments(
     )
 
 
-def leave_one_out_moments(
+def own_class_moments(
     loss_MxC: np.ndarray, member_MxC: BoolArray
 ) -> tuple[Moments, Moments, Moments]:
     """Computes the moments of each model's own class without that model, and of both complete classes.
@@ -127,6 +144,32 @@ def leave_one_out_moments(
         mean_MxC[m_J, c_J] = np.where(member_J, in_J.mean, out_J.mean)
         squares_MxC[m_J, c_J] = np.where(member_J, in_J.squares, out_J.squares)
     return Moments(count_MxC, mean_MxC, squares_MxC), in_moments, out_moments
+
+
+def leave_one_out_moments(
+    loss_MxC: np.ndarray, member_MxC: BoolArray, *, pairs: bool = False
+) -> tuple[Moments, Moments]:
+    """Computes the moments of both classes without each model, or without each model and its complement.
+
+    Args:
+      loss_MxC: losses; NaN losses are left out.
+      member_MxC: booleans, whether each sample is a member of each model's training subset.
+      pairs: whether models 2i and 2i + 1 are both left out of the moments of either of them. Their training subsets
+        must be complements.
+
+    Returns:
+      ``(IN moments of shape MxC, OUT moments of shape MxC)``.
+
+    Raises:
+      ValueError: if a loss is infinite, or if pairs is set and the models are not pairs of complements.
+    """
+    own, in_moments, out_moments = own_class_moments(loss_MxC, member_MxC)
+    if pairs:
+        _check_complements(member_MxC)
+        # A model and its complement are in different classes, so the other class lacks the complement only.
+        in_moments = out_moments = own.swap_pairs()
+    mask_MxC = as_bit_mask(member_MxC)
+    return own.select(mask_MxC, in_moments), out_moments.select(mask_MxC, own)
 
 
 def as_bit_mask(member_MxC: BoolArray) -> IntArray:
@@ -395,13 +438,15 @@ def lira_leave_one_out(
     variance: Variance = "per_sample",
     offline: bool = False,
     sampled_share: float = 0.0,
+    pairs: bool = False,
     scatter_Mx2x2: FloatArray | None = None,
 ) -> FloatArray:
     """Computes the LiRA scores of each model as the target, with all other models as its references, in O(M N).
 
-    The models must have independently drawn training subsets. In a balanced design, where every sample is in exactly
-    half of the subsets, the number of IN references reveals the left-out model's membership, and even noise would score
-    above chance.
+    The models must have independently drawn training subsets. In a balanced design, the subsets of models 2i and 2i + 1
+    are complements, and every sample is in exactly half of the subsets. The number of IN references then reveals the
+    left-out model's membership, and even noise would score above chance. With ``pairs=True``, both models of a pair are
+    left out: the other pairs contain every sample equally often, so that nothing is revealed.
 
     Args:
       loss_MxN: losses under all models, in nats per token; a NaN loss is left out, and its score is NaN.
@@ -409,6 +454,8 @@ def lira_leave_one_out(
       variance: "per_sample" or "pooled", as for `lira`. The pooled variances of a model leave out that model, too.
       offline: whether to use the OUT references only, as for `lira`.
       sampled_share: share of the population in a training subset, as for `lira`.
+      pairs: whether each model is attacked with the models of all other pairs (2i, 2i + 1), as a balanced design
+        requires.
       scatter_Mx2x2: sum of `leave_one_out_scatter` over all blocks of samples, if these samples are one of several
         blocks and the variance is pooled over all of them. By default it is computed from these samples.
 
@@ -416,7 +463,7 @@ def lira_leave_one_out(
       score_MxN: each row equals `lira` of that model against the others.
 
     Raises:
-      ValueError: as for `lira`.
+      ValueError: as for `lira`, or if pairs is set and the models are not pairs of complements.
 
     Source: Carlini et al. 2022, who attack each of their shadow models with the others.
 
@@ -430,37 +477,33 @@ def lira_leave_one_out(
     loss_MxN, member_MxN = _check_references(loss_MxN, member_MxN, variance)
     variance_factor = _variance_factor(sampled_share)
     if variance == "pooled" and scatter_Mx2x2 is None:
-        scatter_Mx2x2 = leave_one_out_scatter(loss_MxN, member_MxN)
+        scatter_Mx2x2 = leave_one_out_scatter(loss_MxN, member_MxN, pairs=pairs)
     score_MxN = np.empty(loss_MxN.shape)
     for chunk in _chunks(loss_MxN.shape[1]):
-        own, in_moments, out_moments = leave_one_out_moments(
-            loss_MxN[:, chunk], member_MxN[:, chunk]
+        in_moments, out_moments = leave_one_out_moments(
+            loss_MxN[:, chunk], member_MxN[:, chunk], pairs=pairs
         )
-        mask_MxC = as_bit_mask(member_MxN[:, chunk])
-        mean_own_MxC, var_own_MxC, _ = _mean_variance_count(own, variance_factor)
-        mean_in_C, var_in_C, _ = _mean_variance_count(in_moments, variance_factor)
-        mean_out_C, var_out_C, _ = _mean_variance_count(out_moments, variance_factor)
         if variance == "pooled":
             assert scatter_Mx2x2 is not None
             var_Mx2 = _divide_or_nan(scatter_Mx2x2[..., 0], scatter_Mx2x2[..., 1]) * variance_factor
-            var_in_MxC, var_out_MxC = var_Mx2[:, :1], var_Mx2[:, 1:]
+            var_in, var_out = var_Mx2[:, :1], var_Mx2[:, 1:]
         else:
-            var_in_MxC = select_by_mask(mask_MxC, var_own_MxC, var_in_C)
-            var_out_MxC = select_by_mask(mask_MxC, var_out_C, var_own_MxC)
+            var_in = _variance_or_nan(in_moments, variance_factor)
+            var_out = _variance_or_nan(out_moments, variance_factor)
         loss_MxC = loss_MxN[:, chunk].astype(np.float64)
-        mean_out_MxC = select_by_mask(mask_MxC, mean_out_C, mean_own_MxC)
-        sd_out_MxC = _sd_or_nan(var_out_MxC)
+        mean_out_MxC, sd_out = _mean_or_nan(out_moments), _sd_or_nan(var_out)
         if offline:
-            score_MxN[:, chunk] = -log_ndtr((loss_MxC - mean_out_MxC) / sd_out_MxC)
+            score_MxN[:, chunk] = -log_ndtr((loss_MxC - mean_out_MxC) / sd_out)
         else:
-            mean_in_MxC = select_by_mask(mask_MxC, mean_own_MxC, mean_in_C)
             score_MxN[:, chunk] = _log_ratio(
-                loss_MxC, mean_in_MxC, _sd_or_nan(var_in_MxC), mean_out_MxC, sd_out_MxC
+                loss_MxC, _mean_or_nan(in_moments), _sd_or_nan(var_in), mean_out_MxC, sd_out
             )
     return score_MxN
 
 
-def leave_one_out_scatter(loss_MxN: ArrayLike, member_MxN: ArrayLike) -> FloatArray:
+def leave_one_out_scatter(
+    loss_MxN: ArrayLike, member_MxN: ArrayLike, *, pairs: bool = False
+) -> FloatArray:
     """Computes, for each model, the `within_sample_scatter` of all other models.
 
     The results for blocks of samples can be added.
@@ -468,26 +511,23 @@ def leave_one_out_scatter(loss_MxN: ArrayLike, member_MxN: ArrayLike) -> FloatAr
     Args:
       loss_MxN: losses under all models, in nats per token; NaN marks a missing loss.
       member_MxN: booleans, whether each sample was in each model's training subset.
+      pairs: whether the other model of each pair (2i, 2i + 1) is left out, too, as for `lira_leave_one_out`.
 
     Returns:
       scatter_Mx2x2: for each left-out model one row per class, IN first, with columns (sum of squares, degrees of
       freedom).
 
     Raises:
-      ValueError: if the shapes do not match, if member_MxN is not boolean, or if a loss is infinite.
+      ValueError: if the shapes do not match, if member_MxN is not boolean, if a loss is infinite, or if pairs is set
+        and the models are not pairs of complements.
     """
     loss_MxN, member_MxN = _check_references(loss_MxN, member_MxN, "pooled")
     total_Mx2x2 = np.zeros((loss_MxN.shape[0], 2, 2))
     for chunk in _chunks(loss_MxN.shape[1]):
-        member_MxC = member_MxN[:, chunk]
-        own, in_moments, out_moments = leave_one_out_moments(loss_MxN[:, chunk], member_MxC)
-        for i, (in_class_MxC, moments) in enumerate(
-            ((member_MxC, in_moments), (~member_MxC, out_moments))
-        ):
-            squares_MxC = np.where(in_class_MxC, own.squares, moments.squares)
-            count_MxC = np.where(in_class_MxC, own.count, moments.count)
-            total_Mx2x2[:, i, 0] += squares_MxC.sum(axis=1)
-            total_Mx2x2[:, i, 1] += np.maximum(count_MxC - 1, 0).sum(axis=1)
+        moments = leave_one_out_moments(loss_MxN[:, chunk], member_MxN[:, chunk], pairs=pairs)
+        for i, moments_MxC in enumerate(moments):
+            total_Mx2x2[:, i, 0] += moments_MxC.squares.sum(axis=1)
+            total_Mx2x2[:, i, 1] += np.maximum(moments_MxC.count - 1, 0).sum(axis=1)
     return total_Mx2x2
 
 
@@ -513,9 +553,28 @@ def _mean_variance_count(
     moments: Moments, variance_factor: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Computes mean, unbiased variance times variance_factor, and count of one class; NaN where undefined."""
-    mean = np.where(moments.count > 0, moments.mean, np.nan)
-    var = _divide_or_nan(moments.squares, np.maximum(moments.count - 1, 0)) * variance_factor
-    return mean, var, moments.count.astype(np.int64)
+    variance = _variance_or_nan(moments, variance_factor)
+    return _mean_or_nan(moments), variance, moments.count.astype(np.int64)
+
+
+def _mean_or_nan(moments: Moments) -> FloatArray:
+    if moments.count.all():  # almost always, and faster
+        return moments.mean
+    return np.where(moments.count > 0, moments.mean, np.nan)
+
+
+def _variance_or_nan(moments: Moments, variance_factor: float) -> FloatArray:
+    """Computes the unbiased variance times variance_factor; NaN for fewer than 2 losses."""
+    return _divide_or_nan(moments.squares, np.maximum(moments.count - 1, 0)) * variance_factor
+
+
+def _check_complements(member_MxC: BoolArray) -> None:
+    """Raises ValueError unless the subsets of models 2i and 2i + 1 are complements of each other."""
+    if len(member_MxC) % 2 or (member_MxC[::2] == member_MxC[1::2]).any():
+        raise ValueError(
+            "pairs=True: the training subsets of models 2i and 2i + 1 must be complements of each other; "
+            "use pairs=False for independent subsets"
+        )
 
 
 def _variance_factor(sampled_share: float) -> float:

@@ -1,5 +1,6 @@
 """Tests of moments with and without a left-out model, and of leave-one-out scores against `lira`."""
 
+import functools
 import math
 from fractions import Fraction
 from typing import Any
@@ -17,6 +18,7 @@ from lm_mia.stats.likelihood_ratio import (
     as_finite_float64,
     class_moments,
     leave_one_out_moments,
+    own_class_moments,
     select_by_mask,
 )
 
@@ -54,15 +56,29 @@ def random_losses(seed: int, M: int, N: int, missing: float) -> tuple[np.ndarray
     return loss_MxN, member_MxN
 
 
-def lira_by_loop(loss_MxN: np.ndarray, member_MxN: np.ndarray, **mode: Any) -> np.ndarray:
+def is_reference(models: int, m: int, pairs: bool) -> np.ndarray:
+    """Returns which models are the references of model m: all others, or those of all other pairs."""
+    index_M = np.arange(models)
+    return index_M // 2 != m // 2 if pairs else index_M != m
+
+
+def lira_by_loop(
+    loss_MxN: np.ndarray, member_MxN: np.ndarray, pairs: bool = False, **mode: Any
+) -> np.ndarray:
     """Scores each model against the others by `lira`."""
     scores = []
     for m, loss_N in enumerate(loss_MxN):
-        is_reference_M = np.arange(len(loss_MxN)) != m
+        is_reference_M = is_reference(len(loss_MxN), m, pairs)
         scores.append(
             stats.lira(loss_N, loss_MxN[is_reference_M], member_MxN[is_reference_M], **mode)[0]
         )
     return np.array(scores)
+
+
+def in_pairs(member_MxN: np.ndarray) -> np.ndarray:
+    """Returns membership in which each odd model is the complement of the one before; without the last of an odd
+    number."""
+    return np.concatenate([[m, ~m] for m in member_MxN[: len(member_MxN) // 2 * 2 : 2]])
 
 
 def difficult_losses(kind: type) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +111,7 @@ def test_moments_by_hand():
     assert (outside.mean[0], outside.squares[0], outside.squares[1]) == (6, 8, 0)
     np.testing.assert_array_equal(deviation_MxC[:, 0], [-1, 1, -2, 0, 2])
     np.testing.assert_array_equal(deviation_MxC[:, 1], 0)
-    own, all_in, all_out = leave_one_out_moments(loss_MxC, member_MxC)
+    own, all_in, all_out = own_class_moments(loss_MxC, member_MxC)
     np.testing.assert_array_equal(own.count[:, 0], [1, 1, 2, 2, 2])
     np.testing.assert_allclose(own.mean[:, 0], [3, 1, 7, 6, 5], rtol=1e-15)
     np.testing.assert_allclose(own.squares[:, 0], [0, 0, 2, 8, 2], rtol=1e-15)
@@ -121,7 +137,7 @@ def test_moments_equal_rational_arithmetic(kind: type):
     cases.append((late_MxN.astype(kind), late_member_MxN))
     for loss_MxC, member_MxC in cases:
         inside, outside, deviation_MxC = class_moments(loss_MxC, member_MxC)
-        own, *both = leave_one_out_moments(loss_MxC, member_MxC)
+        own, *both = own_class_moments(loss_MxC, member_MxC)
         assert both[0].mean.dtype == np.float64
         for c in range(loss_MxC.shape[1]):
             classes = {}
@@ -142,11 +158,57 @@ def test_moments_equal_rational_arithmetic(kind: type):
                 assert abs(deviation_MxC[m, c] - expected_deviation) <= tolerance
 
 
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_leave_one_out_moments_equal_refits(offset: float, pairs: bool):
+    cases = [random_losses(1, 8, 30, 0.3), random_losses(2, 2, 8, 0), random_losses(3, 16, 40, 0)]
+    cases[2][0][:, :10] = 0.1  # equal losses
+    cases[2][0][1:, 10:20] = 0.1  # equal losses but one
+    # Without the columns of two outliers: in one class, these cancel, and the mean loses its precision.
+    loss_MxN, member_MxN = difficult_losses(np.float32)
+    cases.append((np.delete(loss_MxN, slice(30, 40), 1), np.delete(member_MxN, slice(30, 40), 1)))
+    for loss_MxC, member_MxC in cases:
+        if pairs:
+            member_MxC = in_pairs(member_MxC)
+            loss_MxC = loss_MxC[: len(member_MxC)]
+        loss_MxC = loss_MxC + offset
+        classes = leave_one_out_moments(loss_MxC, member_MxC, pairs=pairs)
+        for is_in, actual in zip((True, False), classes, strict=True):
+            assert actual.mean.shape == loss_MxC.shape
+            for m in range(len(loss_MxC)):
+                rest_M = is_reference(len(loss_MxC), m, pairs)
+                for c in range(loss_MxC.shape[1]):
+                    values = loss_MxC[rest_M, c][member_MxC[rest_M, c] == is_in]
+                    expected = exact_moments(values)
+                    assert_same_moments(actual, (m, c), expected, rtol=1e-10)
+
+
+def test_pairs_must_be_complements():
+    loss_4xN, member_4xN = random_losses(5, 4, 6, 0)
+    paired_4xN = in_pairs(member_4xN)
+    stats.lira_leave_one_out(loss_4xN, paired_4xN, pairs=True)
+    almost_4xN = paired_4xN.copy()
+    almost_4xN[3, 5] ^= True
+    shifted_4xN = paired_4xN[
+        [1, 2, 3, 0]
+    ]  # 0 and 3 are neighbors of their complements only as 2i + 1 and 2i + 2
+    for loss_MxN, member_MxN in (
+        (loss_4xN, almost_4xN),
+        (loss_4xN, shifted_4xN),
+        (loss_4xN[:3], paired_4xN[:3]),
+    ):
+        for call in (stats.lira_leave_one_out, stats.leave_one_out_scatter):
+            with pytest.raises(
+                ValueError, match=r"^pairs=True: .* complements .*; use pairs=False"
+            ):
+                call(loss_MxN, member_MxN, pairs=True)
+
+
 def test_variance_of_equal_losses_without_outlier_is_zero():
     # Without the outlier the variance is exactly zero; the scores of all other models are defined.
     loss_MxN = np.array([[0.1], [0.1], [0.1], [1e6], [1.0], [2.0], [3.0]])
     member_MxN = np.array([[True]] * 4 + [[False]] * 3)
-    own, _, _ = leave_one_out_moments(loss_MxN, member_MxN)
+    own, _, _ = own_class_moments(loss_MxN, member_MxN)
     assert own.squares[3, 0] == 0
     assert (own.squares[:3, 0] > 1e11).all()
     actual = stats.lira_leave_one_out(loss_MxN, member_MxN)
@@ -164,7 +226,7 @@ def test_leaving_a_model_out_equals_a_missing_loss(data: st.DataObject):
     value = st.builds(lambda s, x: s * x, scale, unit)
     loss_Mx1 = np.array(data.draw(st.lists(value, min_size=M, max_size=M)))[:, None]
     member_Mx1 = np.array(data.draw(st.lists(st.booleans(), min_size=M, max_size=M)))[:, None]
-    own, inside, outside = leave_one_out_moments(loss_Mx1, member_Mx1)
+    own, inside, outside = own_class_moments(loss_Mx1, member_Mx1)
     for m in range(M):
         without = loss_Mx1.copy()
         without[m] = np.nan
@@ -198,6 +260,19 @@ def test_as_finite_float64_copies_and_checks():
             as_finite_float64(np.array([1.0, bad]))
         with pytest.raises(ValueError, match="must be finite"):
             stats.lira_leave_one_out([[1.0], [bad]], [[True], [False]])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_leaving_pairs_out_equals_lira_of_each_model(mode: Any):
+    for loss_MxN, member_MxN in (
+        (difficult_losses(np.float32)[0][:8], in_pairs(difficult_losses(np.float32)[1])),
+        (random_losses(7, 8, 30, 0.1)[0], in_pairs(random_losses(7, 8, 30, 0.1)[1])),
+    ):
+        actual = stats.lira_leave_one_out(loss_MxN, member_MxN, **mode, pairs=True)
+        expected = lira_by_loop(loss_MxN, member_MxN, **mode, pairs=True)
+        np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+        np.testing.assert_allclose(actual, expected, rtol=1e-8, atol=1e-8)
+        assert not np.isnan(actual[:, :10]).all()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -247,32 +322,36 @@ def test_leave_one_out_is_invariant_to_order_and_shift(mode: Any, seed: int, shi
     )
 
 
-def test_blocks_of_samples_add_up(monkeypatch: pytest.MonkeyPatch):
-    loss_MxN, member_MxN = random_losses(6, 5, 41, 0.2)
+@pytest.mark.parametrize("pairs", [False, True])
+def test_blocks_of_samples_add_up(monkeypatch: pytest.MonkeyPatch, pairs: bool):
+    loss_MxN, member_MxN = random_losses(6, 6, 41, 0.2)
+    member_MxN = in_pairs(member_MxN) if pairs else member_MxN
+    leave_one_out = functools.partial(stats.lira_leave_one_out, pairs=pairs)
     blocks = [slice(0, 7), slice(7, 8), slice(8, 41)]
     variances: list[Any] = ["per_sample", "pooled"]
-    left = {v: stats.lira_leave_one_out(loss_MxN, member_MxN, variance=v) for v in variances}
+    left = {v: leave_one_out(loss_MxN, member_MxN, variance=v) for v in variances}
     parts = [(loss_MxN[:, b], member_MxN[:, b]) for b in blocks]
-    total = np.sum([stats.leave_one_out_scatter(*part) for part in parts], axis=0)
-    np.testing.assert_allclose(stats.leave_one_out_scatter(loss_MxN, member_MxN), total, rtol=1e-12)
-    for m in range(5):
-        is_reference_M = np.arange(5) != m
+    total = np.sum([stats.leave_one_out_scatter(*part, pairs=pairs) for part in parts], axis=0)
+    whole_Mx2x2 = stats.leave_one_out_scatter(loss_MxN, member_MxN, pairs=pairs)
+    np.testing.assert_allclose(whole_Mx2x2, total, rtol=1e-12)
+    for m in range(6):
+        is_reference_M = is_reference(6, m, pairs)
         others = stats.within_sample_scatter(
             stats.fit_gaussians(loss_MxN[is_reference_M], member_MxN[is_reference_M])
         )
         np.testing.assert_allclose(total[m], others, rtol=1e-9)
     for b, part in zip(blocks, parts, strict=True):
-        actual = stats.lira_leave_one_out(*part, variance="pooled", scatter_Mx2x2=total)
+        actual = leave_one_out(*part, variance="pooled", scatter_Mx2x2=total)
         np.testing.assert_allclose(actual, left["pooled"][:, b], rtol=1e-10)
     monkeypatch.setattr("lm_mia.stats.likelihood_ratio._CHUNK", 7)
-    for variance, full in left.items():
-        actual = stats.lira_leave_one_out(loss_MxN, member_MxN, variance=variance)
-        np.testing.assert_allclose(actual, full, rtol=1e-12)
+    for variance, whole in left.items():
+        actual = leave_one_out(loss_MxN, member_MxN, variance=variance)
+        np.testing.assert_allclose(actual, whole, rtol=1e-12)
 
 
 def test_cancelled_sums_of_squares_are_recomputed(monkeypatch: pytest.MonkeyPatch):
     loss_MxN, member_MxN = difficult_losses(np.float64)
-    recomputed = leave_one_out_moments(loss_MxN, member_MxN)[0].squares[0, 20:25]
+    recomputed = own_class_moments(loss_MxN, member_MxN)[0].squares[0, 20:25]
     monkeypatch.setattr(likelihood_ratio, "_CANCELLATION", -1.0)
-    subtracted = leave_one_out_moments(loss_MxN, member_MxN)[0].squares[0, 20:25]
+    subtracted = own_class_moments(loss_MxN, member_MxN)[0].squares[0, 20:25]
     assert (np.abs(subtracted - recomputed) > 0.1 * recomputed).any()

@@ -28,7 +28,8 @@ ATTACKS = {
     "min_k_plus_plus",
     "lowercase",
 }
-LEFT_OUT = {"left out per_sample", "left out pooled"}
+VARIANCES: tuple[stats.Variance, ...] = ("per_sample", "pooled")
+LEFT_OUT = {f"left out {variance}" for variance in VARIANCES}
 
 
 def reference_members(references: int, design: subsets.Design) -> np.ndarray:
@@ -51,7 +52,7 @@ def scores_of_noise(
     # min_k expects the tokens of all samples, one sample after another.
     count_TN = np.full(T * N, L)
     results = {}
-    for variance in ("per_sample", "pooled"):
+    for variance in VARIANCES:
         gaussians = stats.fit_gaussians(loss_MxN, member_MxN, variance=variance)
         results[f"lira online {variance}"] = stats.lira_from_gaussians(target_TxN, gaussians)
         results[f"lira offline {variance}"] = stats.lira_from_gaussians(
@@ -79,24 +80,19 @@ def scores_of_noise(
     }
 
 
-def leave_one_out_scores(rng: np.random.Generator, member_MxN: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns score_MxN of each model against the others."""
-    loss_MxN = rng.normal(4, 0.3, member_MxN.shape)
-    return {
-        "left out per_sample": stats.lira_leave_one_out(loss_MxN, member_MxN),
-        "left out pooled": stats.lira_leave_one_out(loss_MxN, member_MxN, variance="pooled"),
-    }
-
-
 def leave_one_out_auc(
-    rng: np.random.Generator, member_MxN: np.ndarray, rounds: int
+    rng: np.random.Generator, member_MxN: np.ndarray, rounds: int, *, pairs: bool
 ) -> dict[str, np.ndarray]:
     """Returns the AUCs of all models against the others, over several rounds of independent noise."""
-    results = [leave_one_out_scores(rng, member_MxN) for _ in range(rounds)]
-    return {
-        name: np.concatenate([stats.auc(scores[name], member_MxN).auc_T for scores in results])
-        for name in LEFT_OUT
-    }
+    auc: dict[str, list[np.ndarray]] = {name: [] for name in LEFT_OUT}
+    for _ in range(rounds):
+        loss_MxN = rng.normal(4, 0.3, member_MxN.shape)
+        for variance in VARIANCES:
+            score_MxN = stats.lira_leave_one_out(
+                loss_MxN, member_MxN, variance=variance, pairs=pairs
+            )
+            auc[f"left out {variance}"].append(stats.auc(score_MxN, member_MxN).auc_T)
+    return {name: np.concatenate(parts) for name, parts in auc.items()}
 
 
 @pytest.mark.parametrize("design", ["exact", "bernoulli", "balanced"])
@@ -110,9 +106,9 @@ def test_every_attack_is_at_chance_on_noise(references: int, design: subsets.Des
     score = scores_of_noise(rng, member_MxN, rng.integers(40, 400, SAMPLES))
     results = {name: stats.auc(score_TxN, member_TxN).auc_T for name, score_TxN in score.items()}
     assert set(results) == ATTACKS
-    if design != "balanced":
-        # Models are each other's references, which about doubles the variance of the mean over models.
-        results |= leave_one_out_auc(rng, member_MxN, rounds=-(-2 * REPETITIONS // references))
+    # Models are each other's references, which about doubles the variance of the mean over models.
+    rounds = -(-2 * REPETITIONS // references)
+    results |= leave_one_out_auc(rng, member_MxN, rounds, pairs=design == "balanced")
     for name, auc_R in results.items():
         assert len(auc_R) >= REPETITIONS
         assert np.mean(auc_R) == pytest.approx(0.5, abs=TOLERANCE), name
@@ -121,9 +117,10 @@ def test_every_attack_is_at_chance_on_noise(references: int, design: subsets.Des
 
 @pytest.mark.parametrize("references", [8, 16])
 def test_leave_one_out_leaks_in_a_balanced_design(references: int):
-    """Leaving out a model that was trained on a sample leaves one IN reference fewer, so attacks refuse it."""
+    """Leaving out a model that was trained on a sample leaves one IN reference fewer, so pairs are left out."""
     rng = np.random.default_rng(references)
-    results = leave_one_out_auc(rng, reference_members(references, "balanced"), rounds=10)
+    member_MxN = reference_members(references, "balanced")
+    results = leave_one_out_auc(rng, member_MxN, rounds=10, pairs=False)
     off = {name: abs(np.mean(auc_R) - 0.5) for name, auc_R in results.items()}
     assert max(off.values()) > 2 * TOLERANCE, off
 
