@@ -11,7 +11,9 @@ import synthetic
 from fresh import Clock, Results
 
 from lm_mia import config
-from lm_mia.attacks import decisions, resampling, score_matrix, signals
+from lm_mia.attacks import decisions, score_matrix, signals
+from lm_mia.attacks.reference_targets import attack_references
+from lm_mia.attacks.score_table import MembershipScoreTable
 from lm_mia.data import subsets
 from lm_mia.store.store import Store
 
@@ -53,12 +55,31 @@ def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Resu
     }
 
 
-def probabilities(clock: Clock, folder: Path, *, references: int) -> Results:
-    """Attacks every reference with all the others, and writes the posteriors of each sample (Figure 21)."""
+def reference_targets(
+    clock: Clock, folder: Path, *, references: int, probabilities: bool
+) -> Results:
+    """Attacks every reference with the others; also writes the posteriors of each sample if requested (Figure 21)."""
     c, path = config.Attack(references=references), folder / "probabilities.parquet"
     with clock, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        resampling.write_true_positive_probability(_source(folder, references, 1), c, path, pool)
-    return {"mean": pd.read_parquet(path, columns=["mean"])["mean"].to_numpy()}
+        table = attack_references(
+            _source(folder, references, 1), c, path if probabilities else None, folder, pool
+        )
+    return {"auc": table["auc"].to_numpy()}
+
+
+def score_table(clock: Clock, folder: Path, *, references: int, targets: int) -> Results:
+    """Writes membership_scores.parquet of one attack, whose scores are computed before the clock starts."""
+    c, source = config.Attack(references=references), _source(folder, references, targets)
+    group, models = signals.AttackGroup(("lira_online",), c), source.targets
+    with (
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+        score_matrix.score_all([group], source, folder, pool) as [(_, files)],
+        clock,
+        MembershipScoreTable(folder, ["lira_online"], models, source.num_samples) as table,
+    ):
+        table.add("lira_online", files["lira_online"], pool)
+        table.write(folder / "membership_scores.parquet", source.target_member_TxN2[0])
+    return {"bytes": np.array((folder / "membership_scores.parquet").stat().st_size)}
 
 
 def _source(folder: Path, references: int, targets: int) -> signals.AttackInputs:

@@ -2,10 +2,10 @@
 
     python benchmarks/stats.py [SECTION ...] [--privacyguard PATH] [--privacy-meter PATH]
 
-The sections are tables, growth, rmia, leave_one_out, bootstrap and peers; all run by default, but peers only if a path
-is given. Each number is measured in a separate process. Peak memory is the resident memory including Python,
+The sections are tables, growth, rmia, leave_one_out, scores, bootstrap and peers; all run by default, but peers only
+if a path is given. Each number is measured in a separate process. Peak memory is the resident memory including Python,
 libraries and inputs. Files are read shortly after they are written, so they are in the page cache. --scratch needs
-about 4 GB; --help lists the sizes. All sections take minutes, and about ten more minutes with peers. Runs of lm_mia and
+about 6 GB; --help lists the sizes. All sections take minutes, and about ten more minutes with peers. Runs of lm_mia and
 of a peer alternate, but other load on the machine still affects them.
 
 Goals: tables within 20 s and 4 GB on 2 cores; time that grows linearly and memory that does not grow with the number of
@@ -64,7 +64,7 @@ def rmia(scratch: Path, args: argparse.Namespace) -> Table:
 
 
 def leave_one_out(scratch: Path, args: argparse.Namespace) -> Table:
-    """Leave-one-out LiRA of all references: in arrays, and streamed from a store to the table of Figure 21."""
+    """LiRA on every reference with the others: in arrays, and streamed from a store, without and with Figure 21."""
 
     def rows() -> Iterator[Sequence[str]]:
         synthetic.write(scratch, args.samples, args.references, 1)
@@ -74,10 +74,32 @@ def leave_one_out(scratch: Path, args: argparse.Namespace) -> Table:
             with tempfile.TemporaryDirectory(dir=scratch) as name:
                 folder, size = Path(name), {"samples": samples, "references": args.references}
                 fresh.measure(paper.write_store, folder, **size, targets=1)
-                run = fresh.measure(paper.probabilities, folder, references=args.references)
-                yield "streamed", f"{samples:,}", str(args.references), *_cost(run)
+                for name, probabilities in (("streamed", False), ("with probabilities", True)):
+                    run = fresh.measure(
+                        paper.reference_targets,
+                        folder,
+                        references=args.references,
+                        probabilities=probabilities,
+                    )
+                    yield name, f"{samples:,}", str(args.references), *_cost(run)
 
     return ("source", "samples", "models", "seconds", "peak GB"), rows()
+
+
+def scores(scratch: Path, args: argparse.Namespace) -> Table:
+    """The table of membership scores of one attack, with every replica or, above 2^28 scores, their mean."""
+
+    def rows() -> Iterator[Sequence[str]]:
+        for samples in (args.samples // 4, args.samples, 4 * args.samples):
+            with tempfile.TemporaryDirectory(dir=scratch) as name:
+                folder, models = Path(name), {"references": 16, "targets": args.replicas}
+                fresh.measure(paper.write_store, folder, samples=samples, **models)
+                run = fresh.measure(paper.score_table, folder, **models)
+                assert run.results is not None
+                size = f"{float(run.results['bytes']) / 2**30:.2f}"
+                yield f"{samples:,}", str(args.replicas), *_cost(run), size
+
+    return ("samples", "targets", "seconds", "peak GB", "table GB"), rows()
 
 
 def bootstrap(scratch: Path, args: argparse.Namespace) -> Table:
@@ -109,6 +131,7 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Table]] = {
     "growth": growth,
     "rmia": rmia,
     "leave_one_out": leave_one_out,
+    "scores": scores,
     "bootstrap": bootstrap,
     "peers": peers,
 }

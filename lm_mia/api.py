@@ -211,7 +211,8 @@ class RecipeView:
         The data dictionary in the documentation describes all tables and their columns.
 
         Args:
-          name: one of `tables`, such as ``attacks`` for ``tables/attacks.csv``.
+          name: one of `tables`, such as ``attacks`` for ``tables/attacks.csv``, or ``membership_scores`` for the scores
+            of every sample.
 
         Returns:
           The table. Missing values are NaN.

@@ -14,7 +14,16 @@ import pandas as pd
 
 from lm_mia import config, stats
 from lm_mia.atomic import FLIPS_JSON, is_current, write_completion_marker, write_csv
-from lm_mia.attacks import decisions, models, resampling, score_matrix, signals, tables
+from lm_mia.attacks import (
+    decisions,
+    models,
+    reference_targets,
+    resampling,
+    score_matrix,
+    signals,
+    tables,
+)
+from lm_mia.attacks.score_table import MembershipScoreTable
 from lm_mia.attacks.targets import TargetTables
 from lm_mia.config import ATTACK_STATISTICS, AttackName
 from lm_mia.config.needs import FORMAT, REFERENCE_FREE, TargetAttack
@@ -35,6 +44,8 @@ DECISION_TABLES = (
     "partial_auc.csv",
     "flip_curves.csv",
     "samples.parquet",
+    "membership_scores.parquet",
+    "reference_targets.csv",
     "archetypes.csv",
     "archetype_losses.csv",
     "shuffled.csv",
@@ -66,19 +77,17 @@ def run(
       The numbers of attacks, as `runner.run`.
 
     Raises:
-      UserError: if too few models are present or one is corrupt, if no member or no non-member has enough references,
-        or if attack.leave_one_out is set and the subsets are balanced.
+      UserError: if too few models are present or one is corrupt, or if no member or no non-member has enough
+        references.
     """
     inputs = open_inputs(store, population, c, say)
-    if c.leave_one_out:
-        resampling.check_not_balanced(inputs)
     attacks = _replica_attacks(inputs, c)
     counts = {"requested": len(attacks), "computed": 0, "left_out": 0}
     identity = _identity(inputs, c)
     facts_path = folder / FLIPS_JSON.name
     if is_current(facts_path, identity) and all(attack in target_tables for attack in attacks):
         return counts
-    steps = len(attacks) + _NUM_SHUFFLES + 1
+    steps = len(attacks) + _NUM_SHUFFLES + 2
 
     def show(done: float) -> None:
         progress("attack", done, steps)
@@ -87,7 +96,9 @@ def run(
         attacks, inputs, population, c, target_tables, folder, pool, show, say
     )
     _write_shuffled(inputs, c, folder, pool, lambda done: show(len(attacks) + done))
-    _write_optional_tables(inputs, c, folder, pool, say)
+    _write_reference_targets(inputs, c, folder, pool)
+    show(steps - 1)
+    _write_resampled_references(inputs, c, folder, pool, say)
     archetypes = decisions.find_archetypes(
         folder / "samples.parquet", population, len(inputs.targets), c
     )
@@ -120,31 +131,40 @@ def _run_attacks(
     """
     num_references, member_N2 = len(inputs.references), inputs.target_member_TxN2[0]
     attack_rows, roc_tables, interval_tables, bin_counts = {}, {}, {}, None
+    unscored_N2 = np.zeros(0, bool)  # by online LiRA with all references, which is computed first
     fprs = score_matrix.evaluation_fprs(c, member_N2)
+    main_first = sorted(attacks, key=lambda attack: attack.attack != "lira_online")
     progress(0)
-    for attack, attack_fit, file in score_matrix.score_attacks(
-        attacks, inputs, c, folder, pool, progress
-    ):
-        name, count = attack.attack, len(attack.references)
-        points = score_matrix.operating_points(file, inputs.target_member_TxN2, fprs, pool)
-        has_all_references = count == num_references or name in REFERENCE_FREE
-        is_main = has_all_references and name == "lira_online"
-        if is_main:
-            _check_scored_samples(points, num_references, c, say)
-        if attack not in target_tables:
-            target_tables.add(attack, inputs.targets, points, len(c.fprs))
-        if is_main:
-            (folder / FLIPS_JSON.name).unlink(missing_ok=True)
-            columns = {name: population.column(name) for name in SAMPLE_COLUMNS}
-            bin_counts = decisions.write_decision_tables(
-                inputs, attack_fit, file, points, columns, c, folder, pool
-            )
-        if not (points.members_T.all() and points.nonmembers_T.all()):
-            continue  # With so few references, no sample of a class has a score.
-        attack_rows[attack] = tables.attack_row(name, count, points, c)
-        roc_tables[attack] = tables.roc_rows(name, count, points, c)
-        if has_all_references and c.bootstraps:
-            interval_tables[attack] = _intervals(name, points, file.read_target(0), member_N2, c)
+    with MembershipScoreTable(folder, c.attacks, inputs.targets, len(member_N2)) as score_table:
+        for attack, attack_fit, file in score_matrix.score_attacks(
+            main_first, inputs, c, folder, pool, progress
+        ):
+            name, count = attack.attack, len(attack.references)
+            points = score_matrix.operating_points(file, inputs.target_member_TxN2, fprs, pool)
+            has_all_references = count == num_references or name in REFERENCE_FREE
+            is_main = has_all_references and name == "lira_online"
+            if is_main:
+                _check_scored_samples(points, num_references, c, say)
+            if attack not in target_tables:
+                target_tables.add(attack, inputs.targets, points, len(c.fprs))
+            if is_main:
+                (folder / FLIPS_JSON.name).unlink(missing_ok=True)
+                unscored_N2 = np.isnan(file.read_target(0))
+                columns = {name: population.column(name) for name in SAMPLE_COLUMNS}
+                bin_counts = decisions.write_decision_tables(
+                    inputs, attack_fit, file, points, columns, c, folder, pool
+                )
+            if has_all_references:
+                score_table.add(name, file, pool)
+            if not (points.members_T.all() and points.nonmembers_T.all()):
+                continue  # With so few references, no sample of a class has a score.
+            not_shared = float(np.mean(np.isnan(file.read_target(0)) ^ unscored_N2))
+            attack_rows[attack] = tables.attack_row(name, count, points, not_shared, c)
+            roc_tables[attack] = tables.roc_rows(name, count, points, c)
+            if has_all_references and c.bootstraps:
+                score_N2 = file.read_target(0)
+                interval_tables[attack] = _intervals(name, points, score_N2, member_N2, c)
+        score_table.write(folder / "membership_scores.parquet", member_N2)
     assert bin_counts is not None, "lira_online is always one of the attacks"
     target_tables.write()
     rows = [attack_rows[attack] for attack in attacks if attack in attack_rows]
@@ -274,14 +294,27 @@ def _write_shuffled(
     write_csv(folder / "shuffled.csv", pd.DataFrame(rows))
 
 
-def _write_optional_tables(
+def _write_reference_targets(
+    inputs: signals.AttackInputs, c: config.Attack, folder: Path, pool: ThreadPoolExecutor
+) -> None:
+    """Writes reference_targets.csv, and writes or removes true_positive_probability.parquet, which is optional."""
+    probabilities = folder / "true_positive_probability.parquet"
+    if not c.leave_one_out:
+        probabilities.unlink(missing_ok=True)
+    table = reference_targets.attack_references(
+        inputs, c, probabilities if c.leave_one_out else None, folder, pool
+    )
+    write_csv(folder / "reference_targets.csv", table)
+
+
+def _write_resampled_references(
     inputs: signals.AttackInputs,
     c: config.Attack,
     folder: Path,
     pool: ThreadPoolExecutor,
     say: Callable[[str], None],
 ) -> None:
-    """Writes the optional tables that the settings request, and removes the others."""
+    """Writes resampled_references.csv if it is requested and there are enough references; else removes it."""
     resampled = []
     pairs = len(resampling.reference_pairs(inputs))
     if c.resample_references and 2 * pairs // c.resample_references < 2:
@@ -298,11 +331,6 @@ def _write_optional_tables(
                 "samples have too few IN or OUT references in a set and are left out; use larger sets"
             )
     _write_or_remove(folder / "resampled_references.csv", resampled)
-    probabilities = folder / "true_positive_probability.parquet"
-    if c.leave_one_out:
-        resampling.write_true_positive_probability(inputs, c, probabilities, pool)
-    else:
-        probabilities.unlink(missing_ok=True)
 
 
 def _write_or_remove(path: Path, parts: list[pd.DataFrame]) -> None:

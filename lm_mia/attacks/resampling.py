@@ -1,4 +1,4 @@
-"""Two additional analyses: one target attacked with other references, and every reference as a target.
+"""One target attacked with many sets of references.
 
 Flip rates usually keep the references fixed and vary the target. Here the target is fixed, and each set of references
 takes the place of a replica: the target is scored with each set, a threshold is calibrated on its non-members, and the
@@ -14,15 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lm_mia import config, stats
-from lm_mia.atomic import replacing
 from lm_mia.attacks import score_matrix, signals, tables
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
-from lm_mia.errors import UserError
 from lm_mia.seeds import rng
 
 
@@ -75,65 +71,6 @@ def resampled_references(
             table.insert(position, column, value)
         parts.append(table)
     return pd.concat(parts)
-
-
-def check_not_balanced(inputs: signals.AttackInputs) -> None:
-    """Raises UserError if references are complements of each other, which reveals the members of the one left out."""
-    for pair_2 in reference_pairs(inputs)[:1]:
-        _, member_2xN2 = inputs.store.read([inputs.references[i] for i in pair_2])
-        if (member_2xN2[0] ^ member_2xN2[1]).all():
-            raise UserError(
-                "attack.leave_one_out=True: with train.subset='balanced', references are complements of each other, "
-                "which reveals the members of the reference that is left out; use the exact or the bernoulli design"
-            )
-
-
-def write_true_positive_probability(
-    inputs: signals.AttackInputs, c: config.Attack, path: Path, pool: ThreadPoolExecutor
-) -> None:
-    """Writes the posterior of membership of every sample over the references that trained on it (Appendix E.1).
-
-    Each reference is attacked with all others. The columns are id, mean and std (ddof 0) of the posterior, the fraction
-    of these references whose posterior is above 1/2, and their number.
-    """
-    share = 0.5 if c.finite_population else 0.0
-    inputs = dataclasses.replace(inputs, targets=inputs.targets[:1])
-    scatter_Mx2x2 = None
-    if c.variance == "pooled":
-        scatter_Mx2x2 = np.zeros((len(inputs.references), 2, 2))
-        for block in inputs.blocks():
-            scatter_Mx2x2 += stats.leave_one_out_scatter(
-                block.reference_loss_MxC, block.reference_member_MxC
-            )
-
-    def work(block: signals.SampleBlock) -> pa.Table:
-        score_MxC = stats.lira_leave_one_out(
-            block.reference_loss_MxC,
-            block.reference_member_MxC,
-            variance=c.variance,
-            sampled_share=share,
-            scatter_Mx2x2=scatter_Mx2x2,
-        )
-        estimate = stats.true_positive_probability(
-            stats.posterior(score_MxC), block.reference_member_MxC
-        )
-        return pa.table(
-            {
-                "id": np.arange(block.sample_slice.start, block.sample_slice.stop),
-                "mean": estimate.mean_N,
-            }
-            | {"std": estimate.std_N, "share_above_half": estimate.share_above_half_N}
-            | {"targets": estimate.models_N}
-        )
-
-    writer = None
-    with replacing(path) as temporary:
-        for block in inputs.blocks():
-            table = pa.concat_tables(list(map_in_order(pool, work, block.split())))
-            writer = writer or pq.ParquetWriter(temporary, table.schema)
-            writer.write_table(table)
-        assert writer is not None
-        writer.close()
 
 
 def _flip_counts(

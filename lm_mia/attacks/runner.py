@@ -43,9 +43,9 @@ def run(
       include the attacks of the tables of decisions. The remaining attacks were in the tables already.
 
     Raises:
-      UserError: if scores are corrupt, or if the tables of decisions cannot be made: too few models are present, no
-        member or no non-member has enough references, or attack.leave_one_out is set with balanced subsets. In the
-        second case the attacks on targets are computed and written before the error is raised.
+      UserError: if scores are corrupt, or if the tables of decisions cannot be made: too few models are present, or no
+        member or no non-member has enough references. In the second case the attacks on targets are computed and
+        written before the error is raised.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in (*folder.glob(".*.[0-9]*"), *folder.glob("*/.*.[0-9]*")):  # of a killed process

@@ -33,12 +33,18 @@ Out = TypeVar("Out")
 
 
 class MembershipScoreFile:
-    """score_TxN2, float64, in an unnamed temporary file: written in blocks, read by target or by block."""
+    """score_TxN2, float64 by default, in an unnamed temporary file: written in blocks, read by target or by block."""
 
-    def __init__(self, folder: Path, num_targets: int, num_samples: int) -> None:
-        self.num_targets, self.num_samples = num_targets, num_samples
+    def __init__(
+        self,
+        folder: Path,
+        num_targets: int,
+        num_samples: int,
+        dtype: np.dtype = np.dtype(np.float64),  # noqa: B008, immutable
+    ) -> None:
+        self.num_targets, self.num_samples, self._dtype = num_targets, num_samples, dtype
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115, closed by __exit__
-        self._file.truncate(8 * num_targets * num_samples)
+        self._file.truncate(dtype.itemsize * num_targets * num_samples)
 
     def __enter__(self) -> Self:
         return self
@@ -53,8 +59,8 @@ class MembershipScoreFile:
 
     def write(self, first_target: int, sample_slice: slice, score_TxC: np.ndarray) -> None:
         """Writes the scores of samples under consecutive targets, beginning with `first_target`."""
-        for t, score_C in enumerate(np.ascontiguousarray(score_TxC, np.float64), first_target):
-            data, offset = score_C.data.cast("B"), 8 * (t * self.num_samples + sample_slice.start)
+        for t, score_C in enumerate(np.ascontiguousarray(score_TxC, self._dtype), first_target):
+            data, offset = score_C.data.cast("B"), self._offset(t, sample_slice)
             while data:  # A nearly full disk accepts a part; the next call raises the error.
                 written = os.pwrite(self._file.fileno(), data, offset)
                 data, offset = data[written:], offset + written
@@ -68,14 +74,17 @@ class MembershipScoreFile:
         return np.stack([self._read(t, sample_slice) for t in range(self.num_targets)])
 
     def _read(self, t: int, samples: slice) -> np.ndarray:
-        score_C = np.empty(samples.stop - samples.start)
+        score_C = np.empty(samples.stop - samples.start, self._dtype)
         buffer, done = score_C.data.cast("B"), 0
-        offset = 8 * (t * self.num_samples + samples.start)
+        offset = self._offset(t, samples)
         while done < len(buffer):  # one call reads 2 GiB at most
             count = os.preadv(self._file.fileno(), [buffer[done:]], offset + done)
             assert count, "the file of scores is too short"
             done += count
         return score_C
+
+    def _offset(self, t: int, samples: slice) -> int:
+        return self._dtype.itemsize * (t * self.num_samples + samples.start)
 
 
 def map_in_order(
@@ -228,7 +237,7 @@ def evaluation_fprs(c: config.Attack, member_N2: np.ndarray) -> list[float]:
 
 def operating_points(
     file: MembershipScoreFile,
-    member_TxN2: np.ndarray,
+    members: Iterable[np.ndarray],
     fprs: Sequence[float],
     pool: ThreadPoolExecutor,
 ) -> stats.OperatingPoints:
@@ -236,14 +245,15 @@ def operating_points(
 
     Args:
       file: the membership scores.
-      member_TxN2: membership of the samples in each target's training subset.
+      members: member_N2 of each target: membership of the samples in its training subset.
       fprs: requested false positive rates.
       pool: threads, one target at a time each.
     """
 
-    def evaluate_target(t: int) -> stats.OperatingPoints:
-        return stats.tpr_at_fpr(file.read_target(t), member_TxN2[t], fprs)
+    def evaluate_target(target: tuple[int, np.ndarray]) -> stats.OperatingPoints:
+        t, member_N2 = target
+        return stats.tpr_at_fpr(file.read_target(t), member_N2, fprs)
 
     return stats.concatenate_operating_points(
-        list(map_in_order(pool, evaluate_target, range(file.num_targets)))
+        list(map_in_order(pool, evaluate_target, enumerate(members)))
     )

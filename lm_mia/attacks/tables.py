@@ -26,7 +26,11 @@ def select_fprs(points: stats.OperatingPoints, fpr_slice: slice) -> stats.Operat
 
 
 def attack_row(
-    name: str, references: int, points: stats.OperatingPoints, c: config.Attack
+    name: str,
+    references: int,
+    points: stats.OperatingPoints,
+    not_shared: float,
+    c: config.Attack,
 ) -> Mapping[str, object]:
     """Returns a row of attacks.csv.
 
@@ -34,6 +38,7 @@ def attack_row(
       name: name of the attack.
       references: number of references.
       points: operating points of the targets, at attack.fprs first.
+      not_shared: fraction of the samples with a score in only one of this row and online LiRA with all references.
       c: settings of the recipe.
     """
     summary = {
@@ -46,7 +51,8 @@ def attack_row(
     for f, fpr in enumerate(c.fprs):
         tpr_T = points.tpr_TxF[:, f]
         summary |= {f"tpr_at_{fpr:g}_mean": tpr_T.mean(), f"tpr_at_{fpr:g}_std": tpr_T.std()}
-    return summary | {"left_out": int(points.left_out_T.max())}
+    left_out = {"left_out": int(points.left_out_T.max()), "not_shared_fraction": not_shared}
+    return summary | left_out
 
 
 def roc_rows(

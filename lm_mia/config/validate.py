@@ -338,13 +338,6 @@ def _attacked_models(config: Config) -> Iterator[str]:
             "attack.replicas",
             "must be 0 (no replicas) or at least 2, since a flip rate needs two decisions",
         )
-    if is_balanced and attack.leave_one_out:
-        yield _message(
-            config,
-            "attack.leave_one_out",
-            "with train.subset='balanced' the other models reveal the training subset of the model that is left out",
-            "set --config.train.subset=exact or bernoulli",
-        )
 
 
 def _attack_names(config: Config) -> Iterator[str]:

@@ -172,13 +172,6 @@ def test_target_with_one_class_raises(tmp_path: Path, member: bool):
         run_attacks(write_scores(tmp_path, FEW, 40, labels=labels), FEW, tmp_path / "tables")
 
 
-def test_leave_one_out_of_balanced_references_raises(tmp_path: Path):
-    c = dataclasses.replace(FEW, leave_one_out=True)
-    with pytest.raises(UserError, match=r"leave_one_out=True: .* complements .* use the exact or"):
-        run_attacks(write_scores(tmp_path, c, 40, design="balanced"), c, tmp_path / "tables")
-    assert list(files(tmp_path / "tables")) == ["models.csv"]
-
-
 def test_leftovers_of_a_killed_attack_are_removed(complete_run: AttackRun, tmp_path: Path):
     folder = shutil.copytree(complete_run.folder, tmp_path / "tables")
     (folder / ".samples.parquet.4711").write_text("half")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import beta, norm
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, write_scores
@@ -76,10 +77,30 @@ def test_attacks_csv(attacked: AttackRun):
         assert row["auc_mean"] == pytest.approx(np.mean(auc_T), rel=1e-9)
         assert row["auc_std"] == pytest.approx(np.std(auc_T), rel=1e-7)
         assert row["left_out"] == np.isnan(score_TxN[0]).sum()
+        differs_N = np.isnan(score_TxN[0]) != np.isnan(expected(attacked, "lira_online", 12)[0])
+        assert row["not_shared_fraction"] == differs_N.mean()
         points = stats.tpr_at_fpr(score_TxN, member_N, SMALL.fprs)
         for f, fpr in enumerate(SMALL.fprs):
             assert row[f"tpr_at_{fpr:g}_mean"] == pytest.approx(points.tpr_TxF[:, f].mean())
             assert row[f"tpr_at_{fpr:g}_std"] == pytest.approx(points.tpr_TxF[:, f].std())
+
+
+def test_rows_with_other_samples_than_lira(attacked: AttackRun):
+    table = attacked.csv("attacks.csv").set_index(["attack", "references"])
+    assert table.not_shared_fraction["lira_online", 12] == 0
+    assert table.left_out["rmia_offline", 1] > 100  # without an OUT reference
+    assert table.not_shared_fraction["rmia_offline", 1] > 0.3
+
+
+def test_membership_scores(attacked: AttackRun):
+    table = pd.read_parquet(attacked.folder / "membership_scores.parquet")
+    targets = [f"replica-{b:02d}" for b in range(8)]
+    names = [f"{name}/{target}" for name in SMALL.attacks for target in targets]
+    assert table.columns.tolist() == ["id", "member", *names]
+    np.testing.assert_array_equal(table["member"], attacked.scores.member_N)
+    for name in SMALL.attacks:
+        score_TxN = table[[f"{name}/{target}" for target in targets]].to_numpy().T
+        np.testing.assert_allclose(score_TxN, expected(attacked, name, 12), rtol=1e-6, atol=1e-6)
 
 
 def test_roc_csv(attacked: AttackRun):

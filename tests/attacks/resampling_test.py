@@ -103,55 +103,25 @@ def test_resampled_references(
     assert (table.left_out < SAMPLES).all() or (size, c.variance) == (4, "per_sample")
 
 
-@pytest.mark.usefixtures("_blocks")
-@pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_true_positive_probability(world: SyntheticScores, changes: dict[str, Any], tmp_path: Path):
-    c = dataclasses.replace(C, **changes)
-    source = replicas.open_inputs(world.store, world.population, c, pytest.fail)
-    path = tmp_path / "p.parquet"
-    with ThreadPoolExecutor(2) as pool:
-        resampling.write_true_positive_probability(source, c, path, pool)
-    assert list(tmp_path.iterdir()) == [path]
-    table = pd.read_parquet(path)
-    assert table.columns.tolist() == ["id", "mean", "std", "share_above_half", "targets"]
-    assert table.id.tolist() == list(range(SAMPLES))
-    posteriors = [[] for _ in range(SAMPLES)]
-    for m in range(21):
-        is_reference_M = np.arange(21) != m
-        references = world.reference_MxN[is_reference_M], world.reference_member_MxN[is_reference_M]
-        [score_N] = stats.lira(world.reference_MxN[m], *references, **lira_mode(c))
-        for n in np.flatnonzero(world.reference_member_MxN[m] & ~np.isnan(score_N)):
-            posteriors[n].append(1 / (1 + np.exp(-score_N[n])))
-    assert table.targets.tolist() == [len(p) for p in posteriors]
-    non_empty = [p if p else [np.nan] for p in posteriors]
-    np.testing.assert_allclose(table["mean"], [np.mean(p) for p in non_empty], rtol=1e-9)
-    np.testing.assert_allclose(table["std"], [np.std(p) for p in non_empty], rtol=1e-7, atol=1e-12)
-    above = [float(np.mean(np.array(p) > 0.5)) if p else np.nan for p in posteriors]
-    np.testing.assert_allclose(table["share_above_half"], above)
-    assert table["mean"].mean() > 0.6
-
-
 @pytest.fixture
 def optional_run(
     world: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AttackRun:
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(C, variance="pooled", attacks=("lira_online",), bootstraps=0)
-    c = dataclasses.replace(c, resample_references=7, leave_one_out=True)
+    c = dataclasses.replace(c, resample_references=7)
     return run_attacks(world, c, tmp_path / "tables")
 
 
-def test_attack_writes_requested_optional_tables(optional_run: AttackRun):
+def test_attack_writes_resampled_references(optional_run: AttackRun):
     table = optional_run.csv("resampled_references.csv")
     sets = [np.arange(0, 7), np.arange(7, 14), np.arange(14, 21)]
     part = table[table.sampling == "disjoint"].reset_index()
     expected_rows = pd.DataFrame(flip_fractions(optional_run.scores, sets, optional_run.c))
     np.testing.assert_allclose(part.member_fraction, expected_rows.member_fraction)
     np.testing.assert_allclose(part.nonmember_fraction, expected_rows.nonmember_fraction)
-    probability = pd.read_parquet(optional_run.folder / "true_positive_probability.parquet")
-    assert len(probability) == SAMPLES
     facts = json.loads((optional_run.folder / "flips.json").read_text())
-    assert (facts["config"]["leave_one_out"], facts["config"]["resample_references"]) == (True, 7)
+    assert facts["config"]["resample_references"] == 7
 
 
 def test_reference_pairs_are_never_split(world: SyntheticScores):

@@ -47,6 +47,15 @@ def test_any_layout_and_dtype_of_scores(tmp_path: Path):
         )
 
 
+def test_file_of_float32(tmp_path: Path):
+    score_TxN = RNG.normal(size=(3, 20)).astype(np.float32)
+    with MembershipScoreFile(tmp_path, 3, 20, np.dtype(np.float32)) as file:
+        file.write(1, slice(0, 20), score_TxN[1:])
+        file.write(0, slice(5, 20), score_TxN[:1, 5:].astype(np.float64))
+        assert file.read_target(0).dtype == np.float32
+        np.testing.assert_array_equal(file.read_samples(slice(5, 20)), score_TxN[:, 5:])
+
+
 def test_partial_reads_and_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One call transfers 2 GiB at most, and less if the disk is full."""
     pwrite, preadv = score_matrix.os.pwrite, score_matrix.os.preadv

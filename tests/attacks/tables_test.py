@@ -47,7 +47,7 @@ def test_select_fprs():
 
 
 def test_attack_row():
-    row = tables.attack_row("loss", 3, points(), C)
+    row = tables.attack_row("loss", 3, points(), 0.25, C)
     assert list(row) == [
         "attack",
         "references",
@@ -59,8 +59,10 @@ def test_attack_row():
         "tpr_at_0.25_mean",
         "tpr_at_0.25_std",
         "left_out",
+        "not_shared_fraction",
     ]
     assert [row[k] for k in ("attack", "references", "targets", "left_out")] == ["loss", 3, T, 1]
+    assert row["not_shared_fraction"] == 0.25
     scored_N = ~np.isnan(HOLES_TxN[0])
     ins, out = (HOLES_TxN[:, class_N & scored_N] for class_N in (MEMBER_N, ~MEMBER_N))
     auc_T = (ins[:, :, None] > out[:, None]).mean(axis=(1, 2))
@@ -75,7 +77,7 @@ def test_attack_row():
 def test_left_out_is_the_maximum_over_targets():
     score_TxN = SCORE_TxN.copy()
     score_TxN[0, 0] = score_TxN[4, 2] = score_TxN[4, 3] = np.nan
-    assert tables.attack_row("loss", 0, points(score_TxN), C)["left_out"] == 2
+    assert tables.attack_row("loss", 0, points(score_TxN), 0.0, C)["left_out"] == 2
     assert (tables.roc_rows("loss", 0, points(score_TxN), C).left_out == 2).all()
     assert (tables.error_rates(points(score_TxN)).left_out == 2).all()
 

@@ -1,0 +1,140 @@
+"""Attacks on every reference as a target: models with training subsets of their own, each attacked with the others.
+
+The replicas of one target show how much the attack varies when a model is trained again on the same subset, from the
+same initial weights. The references differ in both, so attacks on them show how much it varies between models. Each
+reference is attacked with online LiRA and all other references (Carlini et al. 2022). In a balanced design, its
+complement is left out, too, since the other models would otherwise reveal its members (see `stats.lira_leave_one_out`).
+
+M: attacked references, C: samples of a block, F: false positive rates, N2: samples of the population (2N).
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_mia import config, stats
+from lm_mia.atomic import replacing
+from lm_mia.attacks import score_matrix, signals
+from lm_mia.attacks.resampling import reference_pairs
+from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
+
+
+def attack_references(
+    inputs: signals.AttackInputs,
+    c: config.Attack,
+    probabilities: Path | None,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+) -> pd.DataFrame:
+    """Returns reference_targets.csv: AUC and TPRs of online LiRA on every reference.
+
+    Args:
+      inputs: the models; only the references are attacked.
+      c: settings of the recipe.
+      probabilities: the path to which true_positive_probability.parquet is written, or None: the posterior of
+        membership of every sample over the references that trained on it (Appendix E.1).
+      folder: folder for the temporary file of scores.
+      pool: threads that compute parts of the samples, or targets.
+    """
+    pair_Px2 = complementary_pairs(inputs)
+    pairs = len(pair_Px2) > 0
+    inputs = dataclasses.replace(inputs, targets=inputs.targets[:1], statistics=())
+    if pairs:
+        inputs = inputs.with_references(pair_Px2.ravel())
+    models = inputs.references
+    with MembershipScoreFile(folder, len(models), inputs.num_samples) as file:
+        _write_scores(inputs, c, pairs, file, probabilities, pool)
+        points = score_matrix.operating_points(file, _members(inputs), c.fprs, pool)
+    table = pd.DataFrame({"target": [*map(str, models)]})
+    table["references"] = len(models) - (2 if pairs else 1)
+    table["auc"] = points.auc_T
+    for f, fpr in enumerate(c.fprs):
+        table[f"tpr_at_{fpr:g}"] = points.tpr_TxF[:, f]
+    table["members"], table["nonmembers"] = points.members_T, points.nonmembers_T
+    return table.assign(left_out=points.left_out_T)
+
+
+def _members(inputs: signals.AttackInputs) -> Iterator[np.ndarray]:
+    """Yields member_N2 of each reference, so that not all of them are in memory."""
+    for model in inputs.references:
+        [(_, value)] = inputs.store.blocks({"member": ("member", [model])}, sys.maxsize)
+        yield value["member"][0]
+
+
+def complementary_pairs(inputs: signals.AttackInputs) -> np.ndarray:
+    """Returns index_Px2, the `reference_pairs` if their subsets are complements, as in a balanced design; else none."""
+    pair_Px2 = reference_pairs(inputs)
+    for pair_2 in pair_Px2[:1]:
+        models = [inputs.references[i] for i in pair_2]
+        for _, value in inputs.store.blocks({"member": ("member", models)}):
+            member_2xC = value["member"]
+            if (member_2xC[0] == member_2xC[1]).any():
+                return pair_Px2[:0]
+    return pair_Px2
+
+
+def _write_scores(
+    inputs: signals.AttackInputs,
+    c: config.Attack,
+    pairs: bool,
+    file: MembershipScoreFile,
+    probabilities: Path | None,
+    pool: ThreadPoolExecutor,
+) -> None:
+    """Writes the scores of every sample under every reference to the file, and the posteriors if they are requested."""
+    scatter_Mx2x2 = None
+    if c.variance == "pooled":
+
+        def scatter(part: signals.SampleBlock) -> np.ndarray:
+            return stats.leave_one_out_scatter(
+                part.reference_loss_MxC, part.reference_member_MxC, pairs=pairs
+            )
+
+        parts = (part for block in inputs.blocks() for part in block.split())
+        scatter_Mx2x2 = sum(map_in_order(pool, scatter, parts), np.zeros((file.num_targets, 2, 2)))
+
+    def score(part: signals.SampleBlock) -> pa.Table | None:
+        score_MxC = stats.lira_leave_one_out(
+            part.reference_loss_MxC,
+            part.reference_member_MxC,
+            variance=c.variance,
+            sampled_share=0.5 if c.finite_population else 0.0,
+            pairs=pairs,
+            scatter_Mx2x2=scatter_Mx2x2,
+        )
+        file.write(0, part.sample_slice, score_MxC)
+        return _probability_rows(part, score_MxC) if probabilities else None
+
+    if probabilities is None:
+        for block in inputs.blocks():
+            for _ in map_in_order(pool, score, block.split()):
+                pass
+        return
+    writer = None
+    with replacing(probabilities) as temporary:
+        for block in inputs.blocks():
+            table = pa.concat_tables([*map_in_order(pool, score, block.split())])
+            writer = writer or pq.ParquetWriter(temporary, table.schema)
+            writer.write_table(table)
+        assert writer is not None
+        writer.close()
+
+
+def _probability_rows(part: signals.SampleBlock, score_MxC: np.ndarray) -> pa.Table:
+    """Returns rows of true_positive_probability.parquet: id; mean, std (ddof 0) and share above 1/2 of the posteriors
+    under the references that trained on the sample, and their number."""
+    estimate = stats.true_positive_probability(
+        stats.posterior(score_MxC), part.reference_member_MxC
+    )
+    return pa.table(
+        {"id": np.arange(part.sample_slice.start, part.sample_slice.stop), "mean": estimate.mean_N}
+        | {"std": estimate.std_N, "share_above_half": estimate.share_above_half_N}
+        | {"targets": estimate.models_N}
+    )

@@ -1,0 +1,100 @@
+"""The table of membership scores, membership_scores.parquet: every sample under every target and attack.
+
+Attacks are computed one after another, but a Parquet file is written a group of rows at a time. So the columns are
+collected in a temporary file first, and the memory does not grow with the number of samples or columns.
+
+T: targets, C: samples of a block, K: columns of an attack, N2: samples of the population (2N).
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_mia.atomic import replacing
+from lm_mia.attacks import signals
+from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
+from lm_mia.data.subsets import ModelSeeds
+
+MAX_SCORES = 2**28
+"""Maximum number of scores in the table, which take 1 GiB. If all attacks have more scores under all targets, the table
+has the mean over targets and the scores under the first target only."""
+_GROUP_SCORES = 2**24  # number of scores per row group
+
+
+class MembershipScoreTable:
+    """Context manager that collects the scores of attacks on the same targets, and writes them as one table."""
+
+    def __init__(
+        self, folder: Path, attacks: Sequence[str], targets: Sequence[ModelSeeds], num_samples: int
+    ) -> None:
+        """Creates the temporary file.
+
+        Args:
+          folder: folder of the temporary file.
+          attacks: names of all attacks that will be added.
+          targets: the attacked models.
+          num_samples: number of samples of the population.
+        """
+        self._all_targets = len(attacks) * len(targets) * num_samples <= MAX_SCORES
+        names = [*map(str, targets)] if self._all_targets else ["mean", str(targets[0])]
+        self._columns = {attack: [f"{attack}/{name}" for name in names] for attack in attacks}
+        self._first_column = {attack: i * len(names) for i, attack in enumerate(attacks)}
+        self._file = MembershipScoreFile(
+            folder, len(attacks) * len(names), num_samples, np.dtype(np.float32)
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.__exit__(kind, error, traceback)
+
+    def add(self, attack: str, file: MembershipScoreFile, pool: ThreadPoolExecutor) -> None:
+        """Adds the scores of an attack on all targets."""
+
+        def copy(at: slice) -> None:
+            score_KxC = file.read_samples(at)
+            if not self._all_targets:
+                score_KxC = np.stack([score_KxC.mean(axis=0), score_KxC[0]])
+            with np.errstate(over="ignore"):  # infinite where a score exceeds the range of float32
+                self._file.write(self._first_column[attack], at, score_KxC)
+
+        for _ in map_in_order(pool, copy, signals.sample_slices(file.num_samples)):
+            pass
+
+    def write(self, path: Path, member_N2: np.ndarray) -> None:
+        """Writes the table: id, member, and a column ATTACK/TARGET for each attack and target.
+
+        Args:
+          path: path of the table.
+          member_N2: membership of the samples in the training subset that the targets share.
+        """
+        names = [name for columns in self._columns.values() for name in columns]
+        schema = pa.schema(
+            [("id", pa.int64()), ("member", pa.bool_()), *((name, pa.float32()) for name in names)]
+        )
+        rows = max(1024, _GROUP_SCORES // len(names))
+        with (
+            replacing(path) as temporary,
+            # Scores are hardly ever repeated, so dictionaries of them would only cost time.
+            pq.ParquetWriter(temporary, schema, use_dictionary=False) as writer,
+        ):
+            for low in range(0, self._file.num_samples, rows):
+                at = slice(low, min(low + rows, self._file.num_samples))
+                columns = [
+                    np.arange(at.start, at.stop),
+                    member_N2[at],
+                    *self._file.read_samples(at),
+                ]
+                writer.write_table(pa.table([pa.array(c) for c in columns], schema=schema))
