@@ -37,6 +37,8 @@ class RecipeSummary:
     """The AUC of LiRA."""
     tpr: Number = _NONE
     """The TPR of LiRA at the FPR."""
+    reference_targets_auc: Number = _NONE
+    """The AUC of LiRA over the references as targets, which have training subsets of their own."""
     loss_auc: Number = _NONE
     coin_flip_members: float = math.nan
     coin_flip_nonmembers: float = math.nan
@@ -67,6 +69,8 @@ class RecipeSummary:
             "fpr": self.fpr,
             "tpr": self.tpr[0],
             "tpr_std": self.tpr[1],
+            "reference_targets_auc": self.reference_targets_auc[0],
+            "reference_targets_auc_std": self.reference_targets_auc[1],
             "loss_auc": self.loss_auc[0],
             "loss_auc_std": self.loss_auc[1],
             "coin_flip_members": self.coin_flip_members,
@@ -206,10 +210,12 @@ def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
             shares = {
                 f"coin_flip_{kind}s": row[f"{kind}_fraction"] for kind in ("member", "nonmember")
             }
+    subsets = tables.read_reference_targets(recipe.recipe_dir, [focus])
     return RecipeSummary(
         recipe,
         focus,
         auc=(lira["auc_mean"], lira["auc_std"]),
+        reference_targets_auc=(subsets["auc_mean"], subsets["auc_std"]),
         tpr=(lira[at_focus[0]], lira[at_focus[1]]),
         loss_auc=(loss["auc_mean"], loss["auc_std"]) if loss else _NONE,
         **shares,
@@ -242,6 +248,7 @@ def _cells(m: RecipeSummary) -> dict[str, Any]:
         "samples": f"{m.recipe.samples:,}",
         "epochs": str(m.recipe.config.train.epochs),
         "auc": _mean_and_std(m.auc),
+        "subsets": _mean_and_std(m.reference_targets_auc),
         "tpr": _mean_and_std(m.tpr),
         "fpr": percent(m.fpr),
         "members": _share(m.coin_flip_members),

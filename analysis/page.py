@@ -186,14 +186,16 @@ def _summarize_replicas(recipe_dir: Path) -> str:
         ):
             best[row["attack"]] = row
     lira, loss = best["lira_online"], best.get("loss")
+    other_subsets = _summarize_reference_targets(recipe_dir)
+    if other_subsets:
+        other_subsets = f" over {facts['replicas']} replicas, {other_subsets}"
+    loss_auc = plus_minus(float(loss["auc_mean"]), float(loss["auc_std"] or "nan")) if loss else ""
     numbers = _format_numbers(
         float(lira["auc_mean"]),
         float(lira["auc_std"] or "nan"),
         float(lira[f"tpr_at_{focus:g}_mean"] or "nan"),
         focus,
-        f" (loss {plus_minus(float(loss['auc_mean']), float(loss['auc_std'] or 'nan'))})"
-        if loss
-        else "",
+        other_subsets + (f" (loss {loss_auc})" if loss_auc else ""),
     )
     counts = f"({facts['replicas']} replicas, {facts['references']} references)"
     if not facts["k_low"]:
@@ -207,6 +209,16 @@ def _summarize_replicas(recipe_dir: Path) -> str:
         100 * float(shares[f"{kind}_fraction"]) for kind in ("member", "nonmember")
     )
     return f"{numbers}; coin flips: {members:.1f}% of members, {nonmembers:.1f}% of non-members {counts}"
+
+
+def _summarize_reference_targets(recipe_dir: Path) -> str:
+    """Summarizes the AUC of LiRA over targets with different training subsets; empty for fewer than two of them."""
+    rows = _rows(recipe_dir / "tables" / "reference_targets.csv")
+    auc_M = [float(row["auc"]) for row in rows if row["auc"]]
+    if len(auc_M) < 2:
+        return ""
+    auc = plus_minus(statistics.fmean(auc_M), statistics.pstdev(auc_M))
+    return f"{auc} over {len(auc_M)} targets of different subsets"
 
 
 def _summarize_targets(recipe_dir: Path) -> str:
@@ -241,8 +253,8 @@ def _summarize_targets(recipe_dir: Path) -> str:
     return f"{numbers} ({len(auc_T)} targets, {count} references)"
 
 
-def _format_numbers(auc: float, auc_std: float, tpr: float, fpr: float, loss: str = "") -> str:
-    return f"LiRA AUC {plus_minus(auc, auc_std)}{loss}, TPR {tpr:.3f} at {percent(fpr)} FPR"
+def _format_numbers(auc: float, auc_std: float, tpr: float, fpr: float, more: str = "") -> str:
+    return f"LiRA AUC {plus_minus(auc, auc_std)}{more}, TPR {tpr:.3f} at {percent(fpr)} FPR"
 
 
 def _json(path: Path) -> dict[str, Any]:

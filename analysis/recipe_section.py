@@ -16,6 +16,7 @@ from analysis import (
     markup,
     notes,
     plotting,
+    subset_panels,
     tables,
     vulnerability,
 )
@@ -34,6 +35,7 @@ TABLES = {
     "partial_auc.csv": "partial areas and lifts of both curves",
     "flip_curves.csv": "flip rate against distance and posterior",
     "samples.parquet": "one row per sample: membership scores, votes, flip rates, distances",
+    "reference_targets.csv": "LiRA on every reference, attacked with the others",
     "archetypes.csv": "individual samples and the rules that they satisfy",
     "archetype_losses.csv": "losses of these samples under every reference and replica",
     "flips.json": "recipe, models and settings of the attack, coin-flip cutoff",
@@ -48,17 +50,19 @@ MORE_TABLES = {
     "extraction.json": "model and settings of the extraction",
 }
 """Tables that are written only if settings such as attack.bootstraps and extract.samples request them."""
-TABLES_OF_MODELS = {
+OTHER_TABLES = {
+    "membership_scores.parquet": "membership scores of every sample from every attack under every replica",
     "models.csv": "all models that are present, with their seeds",
     "targets.csv": "AUC of every attack on every target or replica",
     "target_roc.parquet": "ROC curves of these attacks",
     "targets.json": "settings of these attacks",
     "sample_losses.csv": "losses of the individual samples that a figure needs, under every reference",
 }
-"""Tables that are read only by figures of the paper and by comparisons of recipes."""
+"""Tables that this section does not read: for figures of the paper, comparisons of recipes, and own analyses."""
 FIGURES = (
     training,
     references,
+    subset_panels,
     flip_panels,
     samples,
     archetype_panels,
@@ -154,7 +158,7 @@ def table_files(recipe_dir: Path) -> dict[str, str]:
     )
     return {
         name: description
-        for name, description in {**TABLES, **MORE_TABLES, **TABLES_OF_MODELS}.items()
+        for name, description in {**TABLES, **MORE_TABLES, **OTHER_TABLES}.items()
         if io.has_table(recipe_dir, name) and name not in hidden
     }
 
@@ -169,6 +173,12 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
             (f"{lira['auc_mean']:.3f}", f"AUC of LiRA with {with_references}; 0.5 is chance"),
             (tpr, f"of members found at an FPR of {focus}"),
         ]
+    subsets = page["reference_targets"]
+    if lira and subsets["targets"] > 1:
+        auc = plus_minus(subsets["auc_mean"], subsets["auc_std"])
+        cards.append(
+            (auc, f"AUC of LiRA over {subsets['targets']} targets of different training subsets")
+        )
     if loss:
         cards.append((f"{loss['auc_mean']:.3f}", "AUC of the loss alone, without references"))
     if page["has_power"] and page["focus_row"]:
@@ -200,7 +210,7 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
     """Returns the numbers of the section on attacks."""
     fprs = facts["config"]["fprs"]
     tpr_columns = [f"tpr_at_{f:g}_{statistic}" for f in fprs for statistic in ("mean", "std")]
-    columns = (*references.AUC_COLUMNS, "targets", *tpr_columns, "left_out")
+    columns = (*references.ATTACK_COLUMNS, "targets", *tpr_columns, "left_out")
     attacks = io.read_table(recipe_dir, "attacks.csv", columns)
     columns = ("shuffles", "auc_mean", "auc_min", "auc_max", "left_out")
     shuffled: list[Record] = []
@@ -212,14 +222,27 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
     strongest = tables.best_per_attack(attacks)
     order = {r["attack"]: i for i, r in enumerate(strongest)}
     not_drawn = [attack_name(n) for n in order if n not in plotting.ATTACKS]
+    drawn = [r for r in attacks if r["attack"] in plotting.ATTACKS]
     return {
         "lira": tables.find_attack(strongest, "lira_online"),
+        "reference_targets": tables.read_reference_targets(recipe_dir, fprs),
         "loss": tables.find_attack(strongest, "loss"),
         "lira_by_references": sorted(
             (r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"]
         ),
-        "few": any(r["left_out"] for r in attacks if r["attack"] in ("lira_online", "loss")),
-        "few_points": any(r["left_out"] for r in attacks),
+        "scores_same_samples": tables.scores_same_samples,
+        "other_samples": {
+            "roc": tables.name_other_samples(
+                [r for r in attacks if r["attack"] in ("lira_online", "loss")]
+            ),
+            "auc_references": tables.name_other_samples(drawn),
+            "roc_attacks": tables.name_other_samples(tables.best_per_attack(drawn)),
+            "growth": tables.name_other_samples(
+                [r for r in attacks if r["attack"] == "lira_online"]
+            ),
+            "attacks": tables.name_other_samples(strongest),
+        },
+        "max_not_shared": tables.MAX_NOT_SHARED,
         "errors_left_out": max((int(r["left_out"]) for r in rates), default=0),
         "attacks": strongest,
         "not_drawn": not_drawn,

@@ -1,6 +1,7 @@
 """Reads the tables of a recipe in the shape of the page's tables; the numbers are those on disk, only formatted."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -49,6 +50,9 @@ PARTIAL_AUC_COLUMNS = (
 )
 CHANCE_MARGIN = 0.03
 """How far from 0.5 the mean AUC with shuffled labels may lie."""
+MAX_NOT_SHARED = 0.01
+"""Attacks are compared if at most this fraction of the samples has a score in only one of them and LiRA."""
+REFERENCE_TARGETS = "reference_targets.csv"
 _RESAMPLED = "resampled_references.csv"
 
 
@@ -68,6 +72,59 @@ def best_per_attack(rows: Sequence[Record]) -> list[Record]:
 def find_attack(rows: Sequence[Record], attack: str) -> Record | None:
     """Returns the row of an attack from `best_per_attack`; None if there is none or it has no AUC."""
     return next((r for r in rows if r["attack"] == attack and not math.isnan(r["auc_mean"])), None)
+
+
+def scores_same_samples(row: Record) -> bool:
+    """Returns whether a row of tables/attacks.csv can be compared with LiRA with all references.
+
+    An attack with too few references for some samples is evaluated on the others, which may be easier or harder.
+    """
+    return row["not_shared_fraction"] <= MAX_NOT_SHARED
+
+
+def name_other_samples(rows: Sequence[Record]) -> str:
+    """Names the attacks that `scores_same_samples` excludes: "LiRA (1, 2 and 4 references), loss"; empty if none."""
+    counts: dict[str, list[str]] = {}
+    for row in rows:
+        if not scores_same_samples(row):
+            counts.setdefault(attack_name(row["attack"]), []).extend(
+                [str(row["references"])] * (row["references"] > 0)
+            )
+    parts = []
+    for name, numbers in counts.items():
+        word = "reference" if numbers == ["1"] else "references"
+        listed = " and ".join([", ".join(numbers[:-1]), numbers[-1]] if numbers[1:] else numbers)
+        parts.append(f"{name} ({listed} {word})" if numbers else name)
+    return ", ".join(parts)
+
+
+def read_reference_targets(recipe_dir: Path, fprs: Sequence[float]) -> Record:
+    """Reads tables/reference_targets.csv and summarizes the attacks on the references as targets.
+
+    Args:
+      recipe_dir: the folder of the recipe.
+      fprs: the FPRs of the table.
+
+    Returns:
+      "targets", the number of targets with an AUC; "references", the number with which each is attacked; "left_out",
+      the largest number of samples that have no score under one of them; and mean and standard deviation over targets,
+      as in tables/attacks.csv: "auc_mean", "auc_std", "tpr_at_FPR_mean" and so on, NaN for fewer than two targets.
+    """
+    values = ("auc", *(f"tpr_at_{fpr:g}" for fpr in fprs))
+    columns = ("target", "references", "members", "nonmembers", "left_out", *values)
+    rows = io.read_table(recipe_dir, REFERENCE_TARGETS, columns)
+    scored = [row for row in rows if not math.isnan(row["auc"])]
+    summary: Record = {
+        "targets": len(scored),
+        "references": max((row["references"] for row in rows), default=0),
+        "left_out": max((row["left_out"] for row in scored), default=0),
+    }
+    for name in values:
+        numbers = [float(row[name]) for row in scored]
+        enough = len(numbers) > 1
+        summary[f"{name}_mean"] = statistics.fmean(numbers) if enough else math.nan
+        summary[f"{name}_std"] = statistics.pstdev(numbers) if enough else math.nan
+    return summary
 
 
 def shuffled_control(shuffled: Sequence[Record]) -> Record:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from analysis import attacks, formatting, io, plotting
+from analysis import attacks, formatting, io, plotting, tables
 from analysis.attacks import AttackResult, read_attack
 from analysis.compare import (
     Claim,
@@ -62,13 +62,13 @@ def draw_roc_references(
 
 
 def draw_roc_attacks(roc: Mapping[Key, list[Record]], attacks: Sequence[Record]) -> Figure:
-    """Draws a mean ROC curve per main attack, each with its largest number of references."""
-    most = {name: max(count for n, count in roc if n == name) for name, _ in roc}
+    """Draws a mean ROC curve per main attack; as `draw_roc_references`, with one number of references per attack."""
+    count = dict(roc.keys())
     figure = plotting.new_figure(6.2, 5.3)
     axes, lowest = figure.subplots(), []
     for name, (color, dash, _) in plotting.ATTACKS.items():
-        if name in most:
-            key = name, most[name]
+        if name in count:
+            key = name, count[name]
             label = formatting.attack_name(name) + _auc(*key, attacks)
             lowest.append(_curve(axes, roc[key], color, dash, label, band=False))
     finish_roc_axes(axes, lowest)
@@ -85,14 +85,22 @@ def by_curve(rows: Sequence[Record]) -> dict[Key, list[Record]]:
 
 
 def recipe_figures(folder: Path) -> dict[str, Figure | None]:
-    """Draws the figures of a recipe: ROC curves and the AUC by references; None if there is nothing to compare."""
-    attacks = io.read_table(folder, "attacks.csv", AUC_COLUMNS)
+    """Draws the figures of a recipe: ROC curves and the AUC by references; None if there is nothing to compare.
+
+    Attacks that score other samples than LiRA with all references are not drawn, since their AUCs are not comparable.
+    """
+    attacks = io.read_table(folder, "attacks.csv", ATTACK_COLUMNS)
+    strongest = [r for r in tables.best_per_attack(attacks) if tables.scores_same_samples(r)]
+    attacks = [r for r in attacks if tables.scores_same_samples(r)]
     roc = by_curve(io.read_table(folder, "roc.csv", ROC_COLUMNS))
-    several = len({name for name, _ in roc}) > 1
+    roc, roc_strongest = (
+        {(r["attack"], r["references"]): roc[r["attack"], r["references"]] for r in rows}
+        for rows in (attacks, strongest)
+    )
     counts = {row["references"] for row in attacks} - {0}
     return {
         "roc": draw_roc_references(roc, attacks),
-        "roc_attacks": draw_roc_attacks(roc, attacks) if several else None,
+        "roc_attacks": draw_roc_attacks(roc_strongest, strongest) if len(strongest) > 1 else None,
         "auc_references": draw_auc_references(attacks) if len(counts) > 1 else None,
     }
 
@@ -140,6 +148,7 @@ def _evenly_chosen(values: list[int], max_values: int) -> list[int]:
 
 
 AUC_COLUMNS = ("attack", "references", "auc_mean", "auc_std")
+ATTACK_COLUMNS = (*AUC_COLUMNS, "not_shared_fraction")
 _LABEL_X = 1.35
 """Where labels begin, as a multiple of the right end of the x axis."""
 

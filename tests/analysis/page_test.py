@@ -281,9 +281,12 @@ def test_summary_lines_match_the_tables(tmp_path: Path):
     )
     shares = pd.read_csv(recipe / "tables" / "flip_shares.csv")
     coin = shares[(shares["bin"] == "coin flip") & np.isclose(shares["fpr"], 0.05)].iloc[0]
+    auc_M = pd.read_csv(recipe / "tables" / "reference_targets.csv")["auc"]
+    assert len(auc_M) == 16
     [line] = page.summary_lines(tmp_path / "w", None)
     assert line == (
-        f"demo: LiRA AUC {lira['auc_mean']:.3f} ± {lira['auc_std']:.3f} "
+        f"demo: LiRA AUC {lira['auc_mean']:.3f} ± {lira['auc_std']:.3f} over 16 replicas, "
+        f"{auc_M.mean():.3f} ± {auc_M.std(ddof=0):.3f} over 16 targets of different subsets "
         f"(loss {loss['auc_mean']:.3f} ± {loss['auc_std']:.3f}), TPR {lira['tpr_at_0.05_mean']:.3f} at 5% FPR; "
         f"coin flips: {100 * coin['member_fraction']:.1f}% of members, "
         f"{100 * coin['nonmember_fraction']:.1f}% of non-members "

@@ -187,7 +187,7 @@ def test_headings_are_nested_and_tables_scroll(finished: Path, shown: Page) -> N
     assert max(np.diff(levels)) <= 1
     html = (finished.parents[1] / "report.html").read_text(encoding="utf-8")
     boxed = re.findall(r'<div class="scroll"[^>]*>\s*<table', html)
-    assert html.count("<table") == len(boxed) == 12
+    assert html.count("<table") == len(boxed) == 13
 
 
 def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> None:
@@ -203,7 +203,8 @@ def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> Non
     for row in attacks:
         if row["attack"] == "lira_online" and not np.isnan(row["auc_mean"]):
             cells = f"{row['auc_mean']:.3f} ± {row['auc_std']:.3f}{row['left_out']}"
-            assert f"{row['references']}{cells}" in text
+            dagger = " †" if row["not_shared_fraction"] > 0.01 else ""
+            assert f"{row['references']}{dagger}{cells}" in text
     control = io.read_table(finished, "shuffled.csv")
     farthest = max(control, key=lambda row: abs(row["auc_mean"] - 0.5))
     verdict = "Passed" if abs(farthest["auc_mean"] - 0.5) <= 0.03 else "Failed"
@@ -226,6 +227,37 @@ def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> Non
         assert row["metric"] != "auc" or between in text.replace(" [", "[")
         exact = f"[{row['clopper_pearson_low']:.3f}, {row['clopper_pearson_high']:.3f}]"
         assert row["metric"] == "auc" or row["attack"] != "lira_online" or exact in text
+
+
+def test_attacks_on_references_match_the_table(finished: Path, shown: Page) -> None:
+    table = pd.read_csv(finished / "tables" / "reference_targets.csv")
+    assert len(table) == 16
+    numbers = f"{table['auc'].mean():.3f} ± {table['auc'].std(ddof=0):.3f}"
+    title = "AUC of LiRA over 16 targets of different training subsets"
+    assert f"{numbers} {title}" in shown.words
+    cells = [
+        f"{table[name].mean():.3f}± {table[name].std(ddof=0):.3f}"
+        for name in ("auc", *(f"tpr_at_{fpr:g}" for fpr in (0.01, 0.05, 0.1, 0.2, 0.5)))
+    ]
+    row = f"16 references with different subsets15{''.join(cells)}{table['left_out'].max()}"
+    assert row.replace(" ", "") in shown.words.replace(" ", "")
+    assert "attacked with 15 others." in shown.words
+    assert "its complement" not in shown.words
+
+
+def test_attacks_on_other_samples_are_marked_and_not_drawn(finished: Path, shown: Page) -> None:
+    rows = io.read_table(finished, "attacks.csv")
+    other = {(r["attack"], r["references"]) for r in rows if r["not_shared_fraction"] > 0.01}
+    assert ("lira_online", 4) in other
+    assert ("rmia_offline", 1) in other
+    assert not other & {("lira_online", 16), ("loss", 0), ("rmia_offline", 16)}
+    text = shown.words
+    not_drawn = "Not drawn, because they score other samples than LiRA with all references"
+    assert f"{not_drawn}: LiRA (4 and 8 references). PDF" in text
+    assert "Offline RMIA (1, 2 and 4 references)" in text
+    assert "† Has scores for other samples than LiRA with all references: more than 1%" in text
+    assert "4\N{NO-BREAK SPACE}†" in shown.text
+    assert "16\N{NO-BREAK SPACE}†" not in shown.text
 
 
 def test_numbers_of_decisions_match_the_tables(finished: Path, shown: Page) -> None:
@@ -318,7 +350,7 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     report_path = workdir / "report.html"
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{report_path}\n", "")
-    drawn = {"roc", "roc_attacks", "auc_references", "flip_ccdf", "flip_curves", "archetypes"}
+    drawn = {"roc", "auc_by_subset", "flip_ccdf", "flip_curves", "archetypes"}
     assert {p.stem for p in figures.iterdir()} == {f"demo-{name}" for name in drawn}
     shown = Page(report_path.read_text(encoding="utf-8"))
     text = shown.words
@@ -341,7 +373,7 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
     share = f"{100 * (members > 0).mean():.1f}%"
     assert f"{share} of members get different decisions from the replicas" in text
     assert "bootstrap" not in text.rpartition("How the results were produced")[0].lower()
-    assert len([tag for tag, _ in shown.tags if tag == "table"]) == 5
+    assert len([tag for tag, _ in shown.tags if tag == "table"]) == 6
     assert "very stable" not in text
     lira = next(r for r in recipe_section.facts(folder)["attacks"] if r["attack"] == "lira_online")
     row = rf"LiRA8{lira['auc_mean']:.3f}± [^A-Z]*\.\d\d\d{lira['left_out']}\n"
@@ -387,7 +419,9 @@ def test_missing_models_are_reported_on_the_page(tmp_path: Path) -> None:
         for module in recipe_section.FIGURES
         for name, f in module.recipe_figures(folder).items()
     }
+    # LiRA with fewer references has scores for other samples, so the AUC is not drawn against their number.
     assert {name for name, figure in drawn.items() if figure is None} == {
+        "auc_references",
         "probability",
         "extraction",
     }

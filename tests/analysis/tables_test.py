@@ -1,5 +1,7 @@
 """Column headings and cells of the tables on the page."""
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,43 @@ def test_best_per_attack_has_the_most_references() -> None:
     assert tables.find_attack(best, "lira_online") == attacks[2]
     assert tables.find_attack(best, "rmia") is None
     assert tables.find_attack(best, "zlib") is None
+
+
+def test_attacks_on_other_samples_are_named() -> None:
+    def attack(name: str, references: int, not_shared: float) -> dict[str, Any]:
+        return row(name, references, 0.6) | {"not_shared_fraction": not_shared}
+
+    rows = [attack("lira_online", n, share) for n, share in ((1, 1.0), (4, 0.3), (8, 0.01))]
+    assert [tables.scores_same_samples(r) for r in rows] == [False, False, True]
+    rows += [attack("lira_online", 2, 0.5), attack("loss", 0, 0.02), attack("rmia_offline", 1, 0.5)]
+    named = tables.name_other_samples(rows)
+    assert named == "LiRA (1, 4 and 2 references), Loss, Offline RMIA (1 reference)"
+    assert tables.name_other_samples(rows[2:3]) == ""
+
+
+def write_reference_targets(folder: Path, auc: list[str]) -> None:
+    lines = ["target,references,auc,tpr_at_0.1,members,nonmembers,left_out"]
+    lines += [f"reference-{m:02d},6,{a},{0.1 * m},9,8,{3 + m}" for m, a in enumerate(auc)]
+    (folder / "tables").mkdir(exist_ok=True)
+    (folder / "tables" / "reference_targets.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_reference_targets_are_summarized(tmp_path: Path) -> None:
+    write_reference_targets(tmp_path, ["0.6", "0.8", ""])
+    summary = tables.read_reference_targets(tmp_path, [0.1])
+    assert summary == {
+        "targets": 2,
+        "references": 6,
+        "left_out": 4,
+        "auc_mean": pytest.approx(0.7),
+        "auc_std": pytest.approx(0.1),
+        "tpr_at_0.1_mean": pytest.approx(0.05),
+        "tpr_at_0.1_std": pytest.approx(0.05),
+    }
+    write_reference_targets(tmp_path, ["0.6", ""])
+    summary = tables.read_reference_targets(tmp_path, [0.1])
+    assert summary["targets"] == 1
+    assert all(math.isnan(summary[f"auc_{what}"]) for what in ("mean", "std"))
 
 
 def test_control_passes_if_all_aucs_are_near_one_half() -> None:

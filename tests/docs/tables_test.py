@@ -128,6 +128,12 @@ def find_tables(workdir: Path) -> dict[str, list[Written]]:
             with (path.parents[1] / "targets.csv").open(newline="") as file:
                 lines = [*csv.DictReader(file)]
             placeholders["TARGET"] = [r["target"] for r in lines if r["attack_id"] == path.stem]
+        if path.name == "membership_scores.parquet":
+            facts = json.loads(path.with_name("flips.json").read_text())
+            placeholders |= {
+                "ATTACK": facts["config"]["attacks"],
+                "TARGET": facts["replica_models"],
+            }
         tables.setdefault(name, []).append(Written(path, columns, placeholders))
     return tables
 

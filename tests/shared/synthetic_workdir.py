@@ -43,6 +43,7 @@ RECIPE_FIGURES = (
     "roc",
     "roc_attacks",
     "auc_references",
+    "auc_by_subset",
     "coin_flip_share",
     "flip_ccdf",
     "flip_curves",
