@@ -403,9 +403,10 @@ def check_num_samples(
     condition = (
         f" with population.validation_samples={validation_samples}" if validation_samples else ""
     )
-    raise UserError(
-        f"population.samples={samples}: the corpus has only {documents} {description}; use at most {largest}{condition}"
-    )
+    problem = f"population.samples={samples}: the corpus has only {documents} {description}"
+    if not largest:
+        raise UserError(f"{problem}; add documents; with corpus.source=text, each file is one")
+    raise UserError(f"{problem}; use at most {largest}{condition}")
 
 
 def _make_parts_folder(folder: Path, identity: list[Any]) -> Path:

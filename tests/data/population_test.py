@@ -202,6 +202,10 @@ def test_too_few_documents_messages_name_possible_settings():
     build.check_num_samples(28, 2, 30)
     with pytest.raises(UserError, match=r"^population.samples=4: .*at most 2 with .*samples=28$"):
         build.check_num_samples(4, 28, 30)
+    with pytest.raises(
+        UserError, match=r"^population.samples=4: .* only 1 documents; add documents; "
+    ):
+        build.check_num_samples(4, 0, 1)
 
 
 def test_manifest_records_settings_and_provenance(tmp_path: Path):
