@@ -188,6 +188,8 @@ def execution_plans(
     for attention, layers, remat, micro_batch_size in itertools.product(
         c.attention, c.layers, c.remat, c.micro_batch_size
     ):
+        if c.platform == "tpu" and layers == "unrolled" and remat != "none":
+            continue  # saves no memory, and `plan_execution` refuses it
         compute = config.Compute(
             attention=attention, layers=layers, remat=remat, micro_batch_size=micro_batch_size
         )

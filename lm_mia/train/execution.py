@@ -62,7 +62,8 @@ def plan_execution(
       num_devices: number of devices that share each batch.
 
     Raises:
-      UserError: if the requested implementation of attention does not support the platform or the model.
+      UserError: if the requested implementation of attention does not support the platform or the model, or if
+        rematerialization of unrolled layers is requested on a TPU.
     """
     attention, reason = choose_attention(
         compute.attention,
@@ -78,8 +79,16 @@ def plan_execution(
     micro_batch_size = min(compute.micro_batch_size or default_size, samples_per_device)
     kept_bytes = activation_bytes(model_config, attention, micro_batch_size)
     fits = kept_bytes < (memory_bytes or _UNKNOWN_MEMORY_BYTES) / 2
-    scan_layers = {"auto": not (is_cpu or fits), "scanned": True, "unrolled": False}[compute.layers]
     remat = compute.remat
+    # XLA for TPUs merges the recomputation of unrolled layers with the forward pass, which saves no memory.
+    must_scan = platform == "tpu" and remat in ("dots", "full")
+    if must_scan and compute.layers == "unrolled":
+        raise UserError(
+            f"compute.layers='unrolled', compute.remat={remat!r}: rematerialization of unrolled layers saves no memory "
+            "on TPUs; set --config.compute.layers=scanned or --config.compute.remat=none"
+        )
+    scan_automatically = must_scan or not (is_cpu or fits)
+    scan_layers = {"auto": scan_automatically, "scanned": True, "unrolled": False}[compute.layers]
     if remat == "auto":
         remat = "full" if scan_layers else "none"
     return ExecutionPlan(
