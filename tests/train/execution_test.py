@@ -88,15 +88,14 @@ def test_requested_settings_are_used(platform: str):
             assert plan.attention_reason == "requested"
 
 
-@pytest.mark.parametrize("remat", ["dots", "full"])
-def test_rematerialization_on_tpus_requires_scanned_layers(remat: str):
-    plan = execution.plan_execution(config.Compute(remat=remat), SMALL, 128, "tpu", 141 * GB)
-    assert (plan.model_config.scan_layers, plan.model_config.remat) == (True, remat)
-    unrolled = config.Compute(layers="unrolled", remat=remat)
-    with pytest.raises(
-        UserError, match=f"^compute.layers='unrolled', compute.remat='{remat}': .*TPU"
-    ):
-        execution.plan_execution(unrolled, SMALL, 128, "tpu")
+def test_rematerialization_on_tpus_requires_scanned_layers():
+    for remat in ("dots", "full"):
+        plan = execution.plan_execution(config.Compute(remat=remat), SMALL, 128, "tpu", 141 * GB)
+        assert (plan.model_config.scan_layers, plan.model_config.remat) == (True, remat)
+        unrolled = config.Compute(layers="unrolled", remat=remat)
+        match = f"^compute.layers='unrolled', compute.remat='{remat}': .*TPU"
+        with pytest.raises(UserError, match=match):
+            execution.plan_execution(unrolled, SMALL, 128, "tpu")
 
 
 @pytest.mark.parametrize(("layers", "remat"), [("unrolled", "none"), ("scanned", "full")])

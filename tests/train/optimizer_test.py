@@ -209,7 +209,8 @@ def test_zero_gradients_only_decay_the_weights():
 
 def test_training_that_ends_during_warm_up_is_refused():
     with pytest.raises(
-        UserError, match=r"optimizer.warmup_steps=5: must be less than the 5 training"
+        UserError,
+        match=r"optimizer.warmup_steps=5: must be less than the number of training steps, 5",
     ):
         learning_rates(config.Optimizer(warmup_steps=5), 5)
     assert len(learning_rates(config.Optimizer(warmup_steps=5), 6)) == 6
