@@ -23,6 +23,7 @@ from analysis import (
 from analysis.figures import extraction, references, samples, training
 from analysis.formatting import attack_name, percent, plural, plus_minus
 from analysis.io import Record
+from lm_mia.data.population import describe_text_use, has_split_documents, text_use
 
 TABLES = {
     "attacks.csv": "all attacks with all numbers of references",
@@ -302,14 +303,17 @@ def _disagreements(recipe_dir: Path, fpr: float, member_N: np.ndarray) -> dict[s
 def _population(
     recipe_dir: Path, config: Record, tokens_N: np.ndarray, member_N: np.ndarray
 ) -> Record:
+    manifest = io.read_manifest(recipe_dir)
+    used = text_use(manifest)
     return {
         "samples": len(member_N),
         "members": int(member_N.sum()),
         "source": config["corpus"]["source"],
         "path": config["corpus"]["path"],
         "length_tokens": config["population"]["length_tokens"],
-        "vocabulary": io.read_manifest(recipe_dir).get("vocab_size")
-        or config["tokenizer"]["vocab_size"],
+        "documents": used.documents if used and has_split_documents(manifest) else 0,
+        "text_use": describe_text_use(manifest),
+        "vocabulary": manifest.get("vocab_size") or config["tokenizer"]["vocab_size"],
         "tokens": int(tokens_N.sum()),
         "median_tokens": float(np.median(tokens_N)) if len(tokens_N) else 0.0,
     }

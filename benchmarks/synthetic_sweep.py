@@ -16,7 +16,7 @@ from lm_mia import config
 from lm_mia.config import Config
 from lm_mia.config.recipe import SweepEntry, recipe_requests
 from lm_mia.data import build
-from lm_mia.data.population import SAMPLE_COLUMNS, open_population
+from lm_mia.data.population import open_population
 from lm_mia.data.subsets import ModelSeeds, member
 from lm_mia.run import pipeline
 from lm_mia.run import sweep as sweeps
@@ -72,9 +72,7 @@ def write(folder: Path, entries: Sequence[SweepEntry], gain: float = 1.0) -> lis
         )
         sweeps.record_population(task, population.sha256)
         store = open_store(c, task.folder)
-        store.create_or_extend(
-            task.models, {n: population.column(n) for n in SAMPLE_COLUMNS}, {"recipe": task.name}
-        )
+        store.create_or_extend(task.models, population.sample_columns(), {"recipe": task.name})
         for model in task.models:
             member_N2 = member(model.subset_seed, len(population), c.train.subset)
             for step in (*config.score_steps(c), 0):

@@ -73,9 +73,7 @@ def cost(figure: str, setting: str) -> Cost:
     """Returns the cost of a figure; for "scaling", which compares all recipes, that of all figures together."""
     argument = setting if figure == "scaling" else f"{figure},{setting}"
     tasks = sweep.read_sweep(f"strongmia:{argument}", None, ()).recipes
-    planned = [
-        plan.recipe_cost(t, plan.assumed_lengths(t.config.population.length_tokens)) for t in tasks
-    ]
+    planned = [plan.recipe_cost(t, plan.assumed_lengths(t.config)) for t in tasks]
     return Cost(
         names=tuple(c.name for _, c in load.load_sweep(f"strongmia:{argument}")),
         recipes=len(planned),

@@ -184,8 +184,7 @@ def recipe_cost(recipe: SweepRecipe, sizes: JobSizes, read_workdir: bool = True)
         return plan.recipe_cost(
             recipe, plan.sample_lengths(recipe, sizes.tokens_per_sample), plan.count_present(recipe)
         )
-    length_tokens = recipe.config.population.length_tokens
-    return plan.recipe_cost(recipe, plan.assumed_lengths(length_tokens, sizes.tokens_per_sample))
+    return plan.recipe_cost(recipe, plan.assumed_lengths(recipe.config, sizes.tokens_per_sample))
 
 
 def model_hours(cost: RecipeCost, sizes: JobSizes) -> float:

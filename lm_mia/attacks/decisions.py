@@ -221,9 +221,9 @@ def find_archetypes(
 ) -> pd.DataFrame:
     """Returns archetypes.csv: for each kind, its rule, the number of candidates and the first candidate.
 
-    The population is in random order, so the first candidate is a random one. Rules are never relaxed: a kind without
-    a candidate has an empty id. The numbers in the rules are attack.clear_separation, ambiguous_separation and
-    stable_flip.
+    The documents of the population are in random order, so the first candidate is a random one. Rules are never
+    relaxed: a kind without a candidate has an empty id. The numbers in the rules are attack.clear_separation,
+    ambiguous_separation and stable_flip.
 
     Args:
       samples: path of samples.parquet.

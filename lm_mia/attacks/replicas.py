@@ -28,7 +28,7 @@ from lm_mia.attacks.targets import TargetTables
 from lm_mia.config import ATTACK_STATISTICS, AttackName
 from lm_mia.config.needs import FORMAT, REFERENCE_FREE, TargetAttack
 from lm_mia.data import subsets
-from lm_mia.data.population import SAMPLE_COLUMNS, Population
+from lm_mia.data.population import Population
 from lm_mia.errors import UserError
 from lm_mia.store.store import Store
 
@@ -150,7 +150,7 @@ def _run_attacks(
             if is_main:
                 (folder / FLIPS_JSON.name).unlink(missing_ok=True)
                 unscored_N2 = np.isnan(file.read_target(0))
-                columns = {name: population.column(name) for name in SAMPLE_COLUMNS}
+                columns = population.sample_columns()
                 bin_counts = decisions.write_decision_tables(
                     inputs, attack_fit, file, points, columns, c, folder, pool
                 )

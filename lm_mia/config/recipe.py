@@ -36,6 +36,10 @@ _CHANGEABLE = (
     "figures",
 )
 
+LATER_FIELDS: dict[str, Any] = {"corpus.split_documents": False}
+"""Fields that were added later, each with the value that gives the models of earlier versions. At this value they are
+no part of a hash, and a stored config without them counts as having it, so that existing workdirs remain valid."""
+
 _COUNTS = ("references", "replicas", "targets", "leave_one_out")
 """Fields of `Attack` for which a merged config takes the larger value."""
 
@@ -53,7 +57,7 @@ def differences(stored: dict[str, Any], config: Config) -> list[str]:
       stored: the old config, as returned by `to_dict`.
       config: the new config.
     """
-    new, old = dict(_flatten(schema.to_dict(config))), dict(_flatten(stored))
+    new, old = dict(_flatten(schema.to_dict(config))), LATER_FIELDS | dict(_flatten(stored))
     return [
         f"{field}: {old.get(field, 'absent')!r} -> {new.get(field, 'absent')!r}"
         for field in sorted(new.keys() | old.keys())
@@ -99,7 +103,9 @@ def _determinants(stored: dict[str, Any], sections: tuple[str, ...]) -> dict[str
     return {
         field: value
         for field, value in _flatten(stored)
-        if field.startswith(sections) and not field.startswith(_CHANGEABLE)
+        if field.startswith(sections)
+        and not field.startswith(_CHANGEABLE)
+        and (field not in LATER_FIELDS or value != LATER_FIELDS[field])
     }
 
 

@@ -21,10 +21,15 @@ class Corpus:
     column: str = "text"
     """Name of the column or field of parquet and jsonl files that holds the text."""
     min_chars: int = 200
-    """Minimum length of a document in characters. Shorter documents are dropped."""
+    """Minimum length of a document in characters. Shorter documents are dropped and, if documents are split, shorter
+    last pieces."""
     deduplicate: Literal["near", "exact", "none"] = "near"
     """near: keep one document of each cluster of documents that share half of their 8-word shingles; exact: drop
     identical texts only; none: keep all documents, which c4 requires since it is too large to compare."""
+    split_documents: bool = False
+    """Whether documents longer than population.length_tokens are split into several samples. False: only the beginning
+    of a document is a sample. True: each document is divided into consecutive pieces, each of which is a sample, so
+    that pieces of one document are members as well as non-members."""
     processes: int = 0
     """Number of processes that tokenize the documents. 0: one per CPU core."""
 
@@ -47,11 +52,13 @@ class Population:
     """The 2N samples. Each model is trained on about half of them and scored on all of them."""
 
     samples: int = 2**20
-    """Number of samples, 2N. Must be even."""
+    """Number of samples, 2N. Must be even. Samples are documents, or pieces of documents if corpus.split_documents is
+    set."""
     seed: int = 0
     """Seed that determines which documents are drawn and how they are numbered."""
     length_tokens: int = 1024
-    """Maximum length of a sample in tokens, including <bos> and <eos>. Longer samples are truncated."""
+    """Maximum length of a sample in tokens, including <bos> and <eos>. Longer documents are cut; see
+    corpus.split_documents."""
     distinct_prefix_tokens: int = 0
     """Number of tokens after <bos>. Samples that begin with the same tokens as an earlier sample are dropped (StrongMIA
     Figure 16). 0: none are dropped."""

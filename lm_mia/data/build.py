@@ -24,17 +24,21 @@ import sentencepiece
 from filelock import FileLock
 
 from lm_mia import config
-from lm_mia.config.recipe import POPULATION_FORMAT
+from lm_mia.config.recipe import LATER_FIELDS, POPULATION_FORMAT
 from lm_mia.data import docstrings, features, tokenize, tokenizer
 from lm_mia.data.corpus import CorpusOpener, open_corpus
 from lm_mia.data.documents import Documents, Log, ProgressCallback, no_log, no_progress
 from lm_mia.data.population import (
     FREQUENCY_FILE,
+    PIECE_COLUMNS,
     SAMPLE_FILES,
+    SPLIT_DOCUMENTS,
     VALIDATION_PREFIX,
     Population,
+    TextUse,
     dataset_sha256,
     describe_files,
+    describe_text_use,
     manifest_bytes,
     map_files,
     open_population,
@@ -46,6 +50,9 @@ SCHEMA = pa.schema(
     [("id", pa.int64()), ("source_record", pa.string()), ("text_sha256", pa.string())]
     + [(name, pa.int64()) for name in ("chars", "tokens", "unk", "zlib_bytes")]
 )
+PIECE_SCHEMA = pa.schema([(name, pa.int64()) for name in PIECE_COLUMNS])
+"""Columns of the sample table in addition to those of SCHEMA if documents are split."""
+
 # Maximum size of a segment; a few copies of it are in memory at a time.
 _SEGMENT_TOKENS, _SEGMENT_SAMPLES = 2**28, 2**18
 
@@ -96,12 +103,13 @@ def build_population(
     if tokenizer_path:
         load_tokenizer(tokenizer_path, config_tokenizer.vocab_size)
     source = opener(config_corpus, progress)
-    check_num_samples(
-        config_population.samples,
-        config_population.validation_samples,
-        len(source),
-        _describe_corpus(source.provenance),
-    )
+    if not config_corpus.split_documents:
+        check_num_samples(
+            config_population.samples,
+            config_population.validation_samples,
+            len(source),
+            _describe_corpus(source.provenance),
+        )
     *_, min_chars = training = _training_arguments(expected)
     vocabulary_key = [source.sha256, *training, metadata.version("sentencepiece")]
     saved = _saved_vocabulary(folder, vocabulary_key)
@@ -124,7 +132,15 @@ def build_population(
         if not tokenizer_path:
             saved.parent.mkdir(exist_ok=True)
             _write_and_rename(saved, model)
-        spec = PopulationSpec(config_population, model, min_chars, settings, source.provenance)
+        spec = PopulationSpec(
+            config_population,
+            model,
+            # The documents of all sources may have last pieces that are too short.
+            config_corpus.min_chars if config_corpus.split_documents else min_chars,
+            settings,
+            source.provenance,
+            config_corpus.split_documents,
+        )
         return write_population(folder, source, spec, config_corpus.processes, progress, log)
 
 
@@ -132,25 +148,33 @@ def describe(population: Population) -> list[str]:
     """Returns lines that describe a population and what it was made of."""
     settings, provenance = population.manifest["settings"], population.manifest["provenance"]
     vocabulary = population.manifest["files"]["tokenizer.model"]
+    text_use, split = population.text_use, population.has_split_documents
+    samples = f"{len(population)} samples"
+    if split and text_use:
+        samples += f", which are pieces of {text_use.documents} documents"
     lines = [
         f"corpus: {provenance['documents']} documents, sha256 {provenance['corpus_sha256']}",
         f"vocabulary: {population.vocab_size} pieces, sha256 {vocabulary['sha256']}",
-        f"population: {len(population)} samples, sha256 {population.sha256}",
+        f"population: {samples}, sha256 {population.sha256}",
     ]
+    if text_use:
+        lines.append(f"text: {describe_text_use(population.manifest)}")
     if held_out := population.validation:
         lines.append(f"validation: {len(held_out)} held-out samples, sha256 {held_out.sha256}")
     drawn, prefix_tokens = provenance["draw"], settings["population.distinct_prefix_tokens"]
+    kind = "piece" if split else "document"
+    cut = "" if split else f", after truncation to {population.length_tokens} tokens"
     reasons = {
         "too_short": "too short",
-        "identical_token_sequences": "with the same tokens as an earlier document, after truncation to "
-        f"{population.length_tokens} tokens",
-        "prefix_duplicates": f"with the same first {prefix_tokens} tokens as an earlier document",
+        "identical_token_sequences": f"with the same tokens as an earlier {kind}{cut}",
+        "prefix_duplicates": f"with the same first {prefix_tokens} tokens as an earlier {kind}",
     }
     counts = [f"{drawn[name]} {reason}" for name, reason in reasons.items() if drawn[name]]
     if counts:
         left_out = sum(drawn[name] for name in reasons)
+        pieces = f" in {drawn['pieces']} pieces" if split else ""
         lines.append(
-            f"draw: {drawn['documents']} documents, {left_out} left out: {'; '.join(counts)}"
+            f"draw: {drawn['documents']} documents{pieces}, {left_out} left out: {'; '.join(counts)}"
         )
     return lines
 
@@ -194,7 +218,7 @@ def _is_occupied(folder: Path) -> bool:
 def _reuse(folder: Path, expected: Mapping[str, Any]) -> Population:
     """Opens the population in a folder; raises UserError, with a line per difference, if its settings differ."""
     population = open_population(folder)
-    settings = population.manifest["settings"]
+    settings = LATER_FIELDS | population.manifest["settings"]
     differences = [
         f"{name}={expected.get(name)!r}: the population in {folder} was built with "
         f"{settings.get(name)!r}; restore this value, or use another --workdir"
@@ -225,12 +249,15 @@ class PopulationSpec:
     tokenizer_model: bytes = dataclasses.field(repr=False)
     """A serialized sentencepiece model whose pad ID is 0."""
     min_chars: int = 0
-    """Documents with fewer characters are left out of the draw."""
+    """Documents with fewer characters are left out of the draw and, if documents are split, last pieces with fewer
+    characters."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Settings of the corpus and the tokenizer, which are recorded in the manifest."""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Provenance of the corpus, which is recorded in the manifest. Parts that a killed process left are reused only if
     it contains "corpus_sha256", which identifies the corpus."""
+    split_documents: bool = False
+    """Whether all of a document becomes samples, and not only its beginning."""
 
 
 def write_population(
@@ -260,34 +287,42 @@ def write_population(
       UserError: if there are too few documents, or if the folder is not empty; no population is written then.
     """
     settings = spec.population
-    num_samples = settings.samples + settings.validation_samples
-    check_num_samples(settings.samples, settings.validation_samples, len(documents))
+    if not spec.split_documents:
+        check_num_samples(settings.samples, settings.validation_samples, len(documents))
     if _is_occupied(folder):
         raise UserError(f"{folder}: exists already; delete it and run `lm-mia corpus` again")
     spm = sentencepiece.SentencePieceProcessor(model_proto=spec.tokenizer_model)
     manifest = _new_manifest(spec, spm)
-    identity = [manifest, spec.min_chars, len(documents), spec.tokenizer_model.hex()]
+    columns = tokenize.part_schema(spm.get_piece_size()).names
+    identity = [manifest, spec.min_chars, len(documents), spec.tokenizer_model.hex(), columns]
     parts_folder = _make_parts_folder(folder, identity)
     model_file = parts_folder / "tokenizer.model"
     if not model_file.exists():
         _write_and_rename(model_file, spec.tokenizer_model)
     rules = tokenize.SampleRules(
-        model_file, settings.length_tokens, spec.min_chars, settings.distinct_prefix_tokens
+        model_file,
+        settings.length_tokens,
+        spec.min_chars,
+        settings.distinct_prefix_tokens,
+        spec.split_documents,
     )
     drawn = tokenize.draw_samples(
-        documents, num_samples, settings.seed, rules, parts_folder, processes, progress, log
+        documents,
+        settings.samples,
+        settings.validation_samples,
+        settings.seed,
+        rules,
+        parts_folder,
+        processes,
+        progress,
+        log,
     )
-    if len(drawn.position_W) < num_samples:
+    if len(drawn.position_W) < settings.samples + settings.validation_samples:
         shutil.rmtree(unfinished_folder(folder))
-        check_num_samples(
-            settings.samples,
-            settings.validation_samples,
-            len(drawn.position_W),
-            _describe_draw(drawn),
-        )
+        raise _too_few_samples(drawn, spec)
     new_folder = unfinished_folder(folder) / "population"
     new_folder.mkdir()
-    names = _write_files(new_folder, drawn, spec, spm, progress)
+    names, text_use = _write_files(new_folder, drawn, spec, spm, progress)
     manifest["files"] = describe_files(new_folder, names)
     manifest["sha256"] = dataset_sha256(manifest["files"])
     manifest["provenance"]["draw"] = {
@@ -295,7 +330,8 @@ def write_population(
         "too_short": drawn.too_short,
         "identical_token_sequences": drawn.identical_token_sequences,
         "prefix_duplicates": drawn.prefix_duplicates,
-    }
+    } | ({"pieces": drawn.pieces} if spec.split_documents else {})
+    manifest["provenance"]["text"] = dataclasses.asdict(text_use)
     (new_folder / "manifest.json").write_bytes(manifest_bytes(manifest))
     os.replace(new_folder, folder)
     # If this process is killed here, the next command that opens the population removes this folder.
@@ -315,7 +351,11 @@ def _new_manifest(
         "format": POPULATION_FORMAT,
         "vocab_size": spm.get_piece_size(),
         "zlib_level": tokenize.ZLIB_LEVEL,
-        "settings": {**spec.settings, **_population_settings(spec.population)},
+        "settings": {
+            **spec.settings,
+            **({SPLIT_DOCUMENTS: True} if spec.split_documents else {}),
+            **_population_settings(spec.population),
+        },
         "provenance": dict(spec.provenance),
         "versions": {p: metadata.version(p) for p in ("numpy", "pyarrow", "sentencepiece")},
     }
@@ -327,18 +367,18 @@ def _write_files(
     spec: PopulationSpec,
     spm: sentencepiece.SentencePieceProcessor,
     progress: ProgressCallback,
-) -> list[str]:
-    """Writes all files of a population but the manifest; returns their names."""
+) -> tuple[list[str], TextUse]:
+    """Writes all files of a population but the manifest; returns their names, and how much text the samples contain."""
     settings, vocab_size = spec.population, spm.get_piece_size()
     names = ["tokenizer.model", *SAMPLE_FILES, FREQUENCY_FILE]
     (folder / "tokenizer.model").write_bytes(spec.tokenizer_model)
     position_N = drawn.position_W[: settings.samples]
-    lengths = settings.length_tokens, vocab_size
-    write_sample_files(folder, "", drawn.parts, position_N, *lengths, progress)
+    kind = settings.length_tokens, vocab_size, spec.split_documents
+    used = write_sample_files(folder, "", drawn.parts, position_N, *kind, progress)
     if settings.validation_samples:
         names += [VALIDATION_PREFIX + name for name in SAMPLE_FILES]
         position_N = drawn.position_W[settings.samples :]
-        write_sample_files(folder, VALIDATION_PREFIX, drawn.parts, position_N, *lengths, progress)
+        write_sample_files(folder, VALIDATION_PREFIX, drawn.parts, position_N, *kind, progress)
     population = map_files(folder, {})
     tokens, offsets_N1 = population.tokens, population.offsets_N1
     num_counted = min(settings.frequency_samples, settings.samples)
@@ -350,7 +390,10 @@ def _write_files(
     tfidf_N = features.mean_tfidf(tokens, offsets_N1, frequency_V, num_counted, excluded, progress)
     group_N = features.prefix_groups(tokens, offsets_N1, settings.group_prefix_tokens, progress)
     add_columns(folder / "samples.parquet", {"tfidf": tfidf_N, "prefix_group": group_N})
-    return names
+    # Every sample starts with <bos>, and ends with <eos> unless it was cut.
+    num_eos = np.count_nonzero(tokens[offsets_N1[1:] - 1] == spm.eos_id())
+    sample_tokens = len(tokens) - len(population) - int(num_eos)
+    return names, TextUse(*used, sample_tokens)
 
 
 def unfinished_folder(folder: Path) -> Path:
@@ -372,11 +415,29 @@ def _describe_corpus(provenance: Mapping[str, Any]) -> str:
     return f"documents after cleaning ({provenance['documents_read']} read; {', '.join(counts)})"
 
 
-def _describe_draw(drawn: tokenize.DrawnSamples) -> str:
-    """Returns "documents that can be samples", with the numbers of documents that were left out of the draw."""
-    return (
-        f"documents that can be samples ({drawn.documents} read; too short: {drawn.too_short}, identical token "
-        f"sequences: {drawn.identical_token_sequences}, other prefix duplicates: {drawn.prefix_duplicates})"
+def _too_few_samples(drawn: tokenize.DrawnSamples, spec: PopulationSpec) -> UserError:
+    """Returns the error for a corpus that was read to its end without finding enough samples."""
+    settings = spec.population
+    counts = (
+        f"too short: {drawn.too_short}, identical token sequences: {drawn.identical_token_sequences}, other prefix "
+        f"duplicates: {drawn.prefix_duplicates}"
+    )
+    try:
+        check_num_samples(
+            settings.samples,
+            settings.validation_samples,
+            drawn.candidates,
+            f"pieces that can be samples ({drawn.pieces} in {drawn.documents} documents; {counts})"
+            if spec.split_documents
+            else f"documents that can be samples ({drawn.documents} read; {counts})",
+        )
+    except UserError as error:
+        return error
+    others = len(drawn.position_W) - settings.samples
+    return UserError(
+        f"population.validation_samples={settings.validation_samples}: held-out samples come from documents of which "
+        f"no piece is in the population, and these have only {others} pieces that can be samples; use at most "
+        f"{others}, or fewer population.samples"
     )
 
 
@@ -429,8 +490,9 @@ def write_sample_files(
     position_N: np.ndarray,
     length_tokens: int,
     vocab_size: int,
+    split_documents: bool,
     progress: ProgressCallback,
-) -> None:
+) -> tuple[int, int]:
     """Writes tokens.npy, offsets.npy and samples.parquet, with a prefix to their names.
 
     The content of the files depends only on the samples, not on how they are divided into parts.
@@ -442,7 +504,11 @@ def write_sample_files(
       position_N: ascending positions of the samples in the draw; sample i has the i-th position.
       length_tokens: the maximum number of tokens of a sample.
       vocab_size: determines the width of a stored token.
+      split_documents: whether the table says which piece of which document a sample is.
       progress: called after each segment.
+
+    Returns:
+      The number of documents to which these samples belong, and the number of their tokens before they are cut.
     """
     token_type = tokenize.part_schema(vocab_size).field("tokens").type.value_type
     dtype = np.dtype(token_type.to_pandas_dtype())
@@ -455,9 +521,13 @@ def write_sample_files(
         for part in parts
     ]
     offsets_N1 = np.zeros(len(position_N) + 1, np.int64)
+    is_first_N = np.diff(position_N // tokenize.MAX_PIECES, prepend=-1) > 0
+    pieces = {"document": np.cumsum(is_first_N) - 1, "piece": position_N % tokenize.MAX_PIECES}
+    schema = pa.unify_schemas([SCHEMA, PIECE_SCHEMA]) if split_documents else SCHEMA
+    document_tokens = 0
     with (
         (folder / f"{prefix}tokens.npy").open("wb") as file,
-        pq.ParquetWriter(folder / f"{prefix}samples.parquet", SCHEMA, compression="zstd") as table,
+        pq.ParquetWriter(folder / f"{prefix}samples.parquet", schema, compression="zstd") as table,
     ):
         # NumPy pads headers, so this one is as long as the final one, which is written when the length is known.
         np.lib.format.write_array_header_1_0(file, header)
@@ -468,14 +538,21 @@ def write_sample_files(
             file.write(tokens.flatten().to_numpy(zero_copy_only=True))
             length_S = np.diff(tokens.offsets.to_numpy()).astype(np.int64)
             offsets_N1[low + 1 : low + 1 + len(position_S)] = length_S
-            columns = rows.drop_columns(["tokens"]).append_column("tokens", pa.array(length_S))
-            ids = pa.array(np.arange(low, low + len(position_S)))
-            table.write_table(columns.append_column("id", ids).select(SCHEMA.names).cast(SCHEMA))
+            at = slice(low, low + len(position_S))
+            document_tokens += int(rows["document_tokens"].to_numpy()[is_first_N[at]].sum())
+            added = {"id": np.arange(at.start, at.stop), "tokens": length_S}
+            columns = rows.drop_columns(["tokens"])
+            for name, column_N in pieces.items():
+                added[name] = column_N[at]
+            for name, column_S in added.items():
+                columns = columns.append_column(name, pa.array(column_S))
+            table.write_table(columns.select(schema.names).cast(schema))
             progress("assemble population", low + len(position_S), len(position_N))
         np.cumsum(offsets_N1, out=offsets_N1)
         file.seek(0)
         np.lib.format.write_array_header_1_0(file, header | {"shape": (int(offsets_N1[-1]),)})
     np.save(folder / f"{prefix}offsets.npy", offsets_N1)
+    return int(is_first_N.sum()), document_tokens
 
 
 def _read_rows(
@@ -488,7 +565,8 @@ def _read_rows(
       bounds: first and last row (exclusive) of each part between which the positions lie.
       position_S: positions in the draw.
     """
-    names = ["position", "source_record", "text_sha256", "chars", "unk", "zlib_bytes", "tokens"]
+    names = ["position", "source_record", "text_sha256", "chars", "unk", "zlib_bytes"]
+    names += ["document_tokens", "tokens"]
     rows = pa.concat_tables(
         [
             tokenize.read_part(part, names).slice(low, high - low)

@@ -35,9 +35,63 @@ from lm_mia.errors import UserError
 SAMPLE_FILES = ("tokens.npy", "offsets.npy", "samples.parquet")
 SAMPLE_COLUMNS = ("tokens", "unk", "zlib_bytes", "tfidf", "prefix_group")
 """Columns of the sample table that attacks and figures use; they are copied to the score store."""
+PIECE_COLUMNS = ("document", "piece")
+"""More of these columns, if documents are split: the document of a sample, counted from 0 in the order of the
+population, and its position among the pieces of the document, counted from 0."""
+SPLIT_DOCUMENTS = "corpus.split_documents"
+"""Name of the setting that determines whether documents are split into pieces."""
 VALIDATION_PREFIX, FREQUENCY_FILE = "validation_", "document_frequency.npy"
 
 _BATCH = 2048  # samples that `lowercase` tokenizes at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class TextUse:
+    """How much of the text of the drawn documents is in the 2N samples, counted in tokens without <bos> and <eos>."""
+
+    documents: int
+    """Number of documents to which the samples belong."""
+    document_tokens: int
+    """Tokens of these documents before they are cut."""
+    sample_tokens: int
+    """Tokens of the samples."""
+
+    @property
+    def share(self) -> float:
+        """The fraction of the tokens of the documents that is in the samples."""
+        return self.sample_tokens / self.document_tokens if self.document_tokens else 1.0
+
+    def describe(self) -> str:
+        """Returns a sentence about the share, for logs and pages."""
+        return (
+            f"the samples contain {100 * self.share:.3g}% of the text of their documents "
+            f"({self.sample_tokens:,} of {self.document_tokens:,} tokens)"
+        )
+
+
+def text_use(manifest: Mapping[str, Any]) -> TextUse | None:
+    """Returns how much of the text is in the samples of the population with this manifest, as `Population.text_use`."""
+    counts = manifest.get("provenance", {}).get("text")
+    return TextUse(**counts) if counts else None
+
+
+def has_split_documents(manifest: Mapping[str, Any]) -> bool:
+    """Returns whether samples are pieces of documents in the population with this manifest."""
+    return bool(manifest.get("settings", {}).get(SPLIT_DOCUMENTS))
+
+
+def describe_text_use(manifest: Mapping[str, Any]) -> str:
+    """Returns a sentence about the share of the text that is used, and where the rest is; empty if it is unknown."""
+    used = text_use(manifest)
+    if used is None or used.sample_tokens == used.document_tokens:
+        return used.describe() if used else ""
+    rest = (
+        "the rest is in last pieces that are too short, in pieces equal to others, or not needed"
+        if has_split_documents(manifest)
+        else f"the rest is cut off at population.length_tokens={manifest['settings']['population.length_tokens']}; "
+        f"{SPLIT_DOCUMENTS}=True would make it samples too"
+    )
+    return f"{used.describe()}; {rest}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,6 +126,27 @@ class Population:
         """L: the number of tokens to which samples are truncated."""
         return self.manifest["settings"]["population.length_tokens"]
 
+    @property
+    def text_use(self) -> TextUse | None:
+        """How much of the text is in the samples; None if an earlier version of lm_mia, which did not count it, built
+        the population."""
+        return text_use(self.manifest)
+
+    @property
+    def has_split_documents(self) -> bool:
+        """Whether samples are pieces of documents, several of which belong to the same document."""
+        return has_split_documents(self.manifest)
+
+    @functools.cached_property
+    def document_N(self) -> np.ndarray:
+        """The document of each sample, int64, from 0; unless documents are split, each sample has its own."""
+        return self.column("document") if self.has_split_documents else np.arange(len(self))
+
+    def sample_columns(self) -> dict[str, np.ndarray]:
+        """Returns the columns of the sample table that attacks and figures use: name -> column_N."""
+        names = SAMPLE_COLUMNS + (PIECE_COLUMNS if self.has_split_documents else ())
+        return {name: self.column(name) for name in names}
+
     @functools.cached_property
     def lengths_N(self) -> np.ndarray:
         """Number of tokens of each sample, including `<bos>` and `<eos>`; int64."""
@@ -83,7 +158,8 @@ class Population:
         Columns of text: source_record, text_sha256. Columns of type int64: id, chars (of the whole text), tokens and
         unk (of the stored, truncated sample), zlib_bytes (of the whole text in UTF-8, at level 6) and prefix_group
         (the ID of the first sample that starts with the same ``population.group_prefix_tokens`` tokens). Column of type
-        float64: tfidf (see `features.mean_tfidf`). Held-out samples do not have prefix_group and tfidf.
+        float64: tfidf (see `features.mean_tfidf`). Held-out samples do not have prefix_group and tfidf. If documents
+        are split, there are `PIECE_COLUMNS` too, and text_sha256, chars and zlib_bytes are of the text of the piece.
 
         Returns:
           column_N.

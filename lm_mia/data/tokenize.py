@@ -1,14 +1,16 @@
 """Draws documents in random order, tokenizes them in parts, and selects the samples of a population.
 
-The seed determines the order; the position of a document is its index in that order. A document becomes a sample if it
-is long enough and its truncated token sequence, and on request its first tokens, differ from those of all earlier
-documents that are long enough. The first W samples are selected. The selection depends only on the seed and the corpus,
-not on the number of documents that are tokenized at a time, or on the processes that do so.
+The seed determines the order of the documents. The beginning of a document is its only piece or, if documents are
+split, all of it is divided into consecutive pieces. A piece is a sample if it is long enough and no earlier such piece
+has the same tokens or, if this is requested, the same first tokens. The first samples are the population, and the next
+ones, from the next document on, are held out. The selection depends only on the seed and the corpus, not on the number
+of documents that are tokenized at a time, or on the processes that do so.
 
-Each part covers a few thousand documents and is one Arrow file, with one row per document that is long enough, sorted
-by position. Parts are written atomically, so that a run that was killed continues from the parts that exist.
+Each part covers a few thousand documents and is one Arrow file, with one row per piece, sorted by position. Parts are
+written atomically, so that a run that was killed continues from the parts that exist.
 
-D: documents of the draw, P: documents of a part, S: documents that are long enough, W: samples.
+D: documents of the draw, P: documents of a part, R: pieces (rows of the parts), S: pieces that are long enough, W:
+samples.
 """
 
 import contextlib
@@ -17,10 +19,9 @@ import functools
 import hashlib
 import itertools
 import math
-import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +29,19 @@ import pyarrow as pa
 import sentencepiece
 
 from lm_mia import seeds
+from lm_mia.atomic import replacing
 from lm_mia.data import features, process_pool
 from lm_mia.data.documents import Document, Documents, Log, ProgressCallback, select
 from lm_mia.data.process_pool import Report
 
 ZLIB_LEVEL = 6
-_BATCH = 512  # documents between two progress reports
+MAX_PIECES = 2**31
+"""The position of a piece is the index of its document in the order of the draw, times this number, plus the index of
+the piece in the document."""
+
+# Limits of a batch, after each of which progress is reported, and of the tokens in memory before they are written.
+_BATCH, _BATCH_CHARS = 512, 2**22
+_RECORD_TOKENS = 2**26
 
 _PART = 4096  # documents per part
 _LARGE_DRAW, _LARGE_PART = 2**22, 16_384  # larger draws have larger parts, and so fewer files
@@ -48,12 +56,15 @@ class SampleRules:
     tokenizer: Path
     """The sentencepiece model file."""
     length_tokens: int
-    """Samples are ``<bos> pieces <eos>``, truncated to this number of tokens."""
+    """Maximum length of a sample. A document is ``<bos> text <eos>``, truncated to this number of tokens."""
     min_chars: int = 0
-    """Documents with fewer characters are left out."""
+    """Documents with fewer characters are left out and, if documents are split, last pieces with fewer characters."""
     distinct_prefix_tokens: int = 0
-    """Number of tokens after <bos> that are compared: a document is left out if an earlier one begins with the same
+    """Number of tokens after <bos> that are compared: a piece is left out if an earlier one begins with the same
     tokens. 0: they are not compared."""
+    split_documents: bool = False
+    """Whether the rest of a document is divided into more pieces. Each starts with <bos>, and the last one ends with
+    <eos>."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,33 +80,70 @@ class Part:
 
 
 def part_schema(vocab_size: int) -> pa.Schema:
-    """Returns the columns of a part; tokens are uint16, or uint32 if the vocabulary has more than 65,536 pieces."""
+    """Returns the columns of a part; tokens are uint16, or uint32 if the vocabulary has more than 65,536 pieces.
+
+    document_tokens is the length of the whole document before it is cut, without <bos> and <eos>. A piece that is too
+    short has no tokens, and its text is not measured.
+    """
     token = pa.uint16() if vocab_size <= 2**16 else pa.uint32()
     return pa.schema(
         [("position", pa.int64()), ("source_record", pa.string()), ("text_sha256", pa.string())]
-        + [(name, pa.int64()) for name in ("chars", "unk", "zlib_bytes")]
+        + [(name, pa.int64()) for name in ("chars", "unk", "zlib_bytes", "document_tokens")]
         + [("sequence_digest", pa.binary(16)), ("prefix_digest", pa.binary(16))]
         + [("tokens", pa.list_(token))]
     )
 
 
 def write_part(part: Part, report: Report) -> None:
-    """Tokenizes the documents of a part, and writes its file atomically."""
+    """Tokenizes the documents of a part and replaces its file atomically."""
     tokenizer = _load_tokenizer(part.rules.tokenizer)
     schema = part_schema(tokenizer.get_piece_size())
-    # A process of a command that was just killed may still be writing the same part, with the same content.
-    temporary = part.path.with_suffix(f".{os.getpid()}")
     documents = zip(part.position_P.tolist(), part.documents, strict=True)
-    batches: list[pa.RecordBatch] = []
     done = 0
-    while batch := [pair for _, pair in zip(range(_BATCH), documents, strict=False)]:
-        done += len(batch)
-        batches.append(_tokenize(batch, part.rules, tokenizer, schema))
-        report(done)
-    with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
-        # A single batch, because parts are sliced often.
-        file.write_batch(pa.concat_batches(batches))
-    os.replace(temporary, part.path)
+    # A process of a command that was just killed may still be writing the same part, with the same content.
+    with (
+        replacing(part.path) as temporary,
+        pa.OSFile(str(temporary), "wb") as sink,
+        pa.ipc.new_file(sink, schema) as file,
+    ):
+        # Few record batches, because parts are sliced often.
+        pending: list[pa.RecordBatch] = []
+        for batch in _batches(documents):
+            done += len(batch)
+            pending.append(_tokenize(batch, part.rules, tokenizer, schema))
+            report(done)
+            if sum(len(rows["tokens"].values) for rows in pending) >= _RECORD_TOKENS:
+                file.write_batch(pa.concat_batches(pending))
+                pending = []
+        if pending:
+            file.write_batch(pa.concat_batches(pending))
+
+
+def _batches(documents: Iterable[tuple[int, Document]]) -> Iterator[list[tuple[int, Document]]]:
+    """Divides documents into batches of limited numbers of documents and characters."""
+    batch: list[tuple[int, Document]] = []
+    chars = 0
+    for position, document in documents:
+        batch.append((position, document))
+        chars += len(document[0])
+        if len(batch) == _BATCH or chars >= _BATCH_CHARS:
+            yield batch
+            batch, chars = [], 0
+    if batch:
+        yield batch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Piece:
+    """A piece of a document, or a whole document."""
+
+    position: int
+    source_record: str
+    raw: bytes
+    """Its text in UTF-8."""
+    tokens: list[int]
+    """Tokens of the sample; empty if it is too short."""
+    document_tokens: int
 
 
 def _tokenize(
@@ -104,26 +152,20 @@ def _tokenize(
     tokenizer: sentencepiece.SentencePieceProcessor,
     schema: pa.Schema,
 ) -> pa.RecordBatch:
-    """Returns the rows of those documents of a batch, each with its position, that are long enough."""
-    bos, eos, unk = tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()
-    long_enough = [
-        (position, text, record)
-        for position, (text, record) in batch
-        if len(text) >= rules.min_chars
-    ]
-    texts = [text for _, text, _ in long_enough]
-    # A single thread, because the processes share the cores.
-    pieces_by_text = tokenizer.encode(texts, out_type=int, num_threads=1) if texts else []
-    samples = [[bos, *pieces, eos][: rules.length_tokens] for pieces in pieces_by_text]
-    raws = [text.encode() for text in texts]
-    tokens = pa.array(samples, schema.field("tokens").type)
+    """Returns the rows of a batch of documents, each of which comes with its position in the draw."""
+    pieces = list(_cut(batch, rules, tokenizer))
+    unk = tokenizer.unk_id()
+    tokens = pa.array([piece.tokens for piece in pieces], schema.field("tokens").type)
+    # What is too short is only counted.
+    raws = [piece.raw if piece.tokens else None for piece in pieces]
     values = {
-        "position": [position for position, _, _ in long_enough],
-        "source_record": [record for _, _, record in long_enough],
-        "text_sha256": [hashlib.sha256(raw).hexdigest() for raw in raws],
-        "chars": [len(text) for text in texts],
-        "unk": [sample.count(unk) for sample in samples],
-        "zlib_bytes": [len(zlib.compress(raw, ZLIB_LEVEL)) for raw in raws],
+        "position": [piece.position for piece in pieces],
+        "source_record": [piece.source_record for piece in pieces],
+        "text_sha256": [None if raw is None else hashlib.sha256(raw).hexdigest() for raw in raws],
+        "chars": [None if raw is None else len(raw.decode()) for raw in raws],
+        "unk": [piece.tokens.count(unk) for piece in pieces],
+        "zlib_bytes": [None if r is None else len(zlib.compress(r, ZLIB_LEVEL)) for r in raws],
+        "document_tokens": [piece.document_tokens for piece in pieces],
         "sequence_digest": _digests(tokens, rules.length_tokens),
         "prefix_digest": _digests(tokens, rules.distinct_prefix_tokens),
         "tokens": tokens,
@@ -135,6 +177,44 @@ def _tokenize(
         for field in schema
     ]
     return pa.record_batch(columns, schema=schema)
+
+
+def _cut(
+    batch: Sequence[tuple[int, Document]],
+    rules: SampleRules,
+    tokenizer: sentencepiece.SentencePieceProcessor,
+) -> Iterator[_Piece]:
+    """Yields the pieces of documents in their order; a document that is too short is one piece without tokens."""
+    bos, eos, step = tokenizer.bos_id(), tokenizer.eos_id(), rules.length_tokens - 1
+    texts = [text for _, (text, _) in batch if len(text) >= rules.min_chars]
+    # A single thread, because the processes share the cores.
+    encoded = iter(tokenizer.encode(texts, out_type=int, num_threads=1) if texts else [])
+    for at, (text, record) in batch:
+        position, raw = at * MAX_PIECES, text.encode()
+        if len(text) < rules.min_chars:
+            yield _Piece(position, record, raw, [], 0)
+            continue
+        ids = next(encoded)
+        body = [*ids, eos]
+        if not rules.split_documents or len(body) <= step:
+            yield _Piece(position, record, raw, [bos, *body[:step]], len(ids))
+            continue
+        begins = _first_bytes(raw, tokenizer)
+        # The text of a piece reaches to the first token of the next piece, so that no character is lost.
+        bounds = [0, *[*begins, len(raw)][step::step], len(raw)]
+        for piece, low in enumerate(range(0, len(body), step)):
+            raw_piece = raw[bounds[piece] : bounds[piece + 1]]
+            tokens = [bos, *body[low : low + step]]
+            # Only the last piece may be shorter than length_tokens.
+            if len(tokens) < rules.length_tokens and len(raw_piece.decode()) < rules.min_chars:
+                tokens = []
+            yield _Piece(position + piece, record, raw_piece, tokens, len(ids))
+
+
+def _first_bytes(raw: bytes, tokenizer: sentencepiece.SentencePieceProcessor) -> list[int]:
+    """Returns where the text of each token of a document begins, in bytes."""
+    mapping = tokenizer.encode(raw.decode(), return_type="offset_mapping", return_bytes=True)
+    return [begin for begin, _ in mapping["offsets"]]
 
 
 def _digests(tokens: pa.ListArray, prefix_tokens: int) -> list[bytes | None]:
@@ -171,25 +251,37 @@ def _load_tokenizer(path: Path) -> sentencepiece.SentencePieceProcessor:
 
 @dataclasses.dataclass(frozen=True)
 class DrawnSamples:
-    """The selected samples, and the numbers of documents that were left out before the last of them."""
+    """The selected samples, and the numbers of pieces that were left out before the last of them.
+
+    Unless documents are split, a document has one piece, and pieces are counted like documents.
+    """
 
     position_W: np.ndarray
-    """Positions of the samples in the draw, ascending, int64."""
+    """Positions of the samples in the draw, ascending, int64; see `MAX_PIECES`."""
     parts: list[Path]
-    """Files that contain the samples, among other documents."""
+    """Files that contain the samples, among other pieces."""
     documents: int
     """Number of documents of the draw up to the last sample."""
+    pieces: int
+    """Number of their pieces up to the last sample."""
     too_short: int
-    """Documents with fewer than ``min_chars`` characters."""
+    """Documents, and last pieces of documents that are split, with fewer than ``min_chars`` characters."""
     identical_token_sequences: int
-    """Documents whose truncated token sequence equals that of an earlier document."""
+    """Pieces whose tokens equal those of an earlier piece."""
     prefix_duplicates: int
-    """Other documents whose first tokens equal those of an earlier document."""
+    """Other pieces whose first tokens equal those of an earlier piece."""
+
+    @property
+    def candidates(self) -> int:
+        """Number of these pieces that can be samples."""
+        left_out = self.too_short + self.identical_token_sequences + self.prefix_duplicates
+        return self.pieces - left_out
 
 
 def draw_samples(
     documents: Documents,
     num_samples: int,
+    num_held_out: int,
     seed: int,
     rules: SampleRules,
     folder: Path,
@@ -200,11 +292,12 @@ def draw_samples(
 ) -> DrawnSamples:
     """Selects the first samples of a draw, and tokenizes its documents into parts; existing parts are reused.
 
-    Time and memory (about 130 bytes per document) grow with the number of documents drawn, not with the corpus.
+    Time and memory (about 130 bytes per piece) grow with the number of documents drawn, not with the corpus.
 
     Args:
       documents: the corpus.
-      num_samples: W.
+      num_samples: number of samples of the population.
+      num_held_out: number of further samples, from documents that have no sample in the population.
       seed: seed of the draw.
       rules: how documents become samples.
       folder: folder of the parts, which is used only for this corpus and these arguments.
@@ -214,11 +307,15 @@ def draw_samples(
       clock: returns the time in seconds.
 
     Returns:
-      The samples; fewer than requested if the corpus has no more.
+      The samples of the population and, after them, the held-out samples; fewer than requested if the corpus has no
+      more.
     """
+    requested = num_samples + num_held_out
     is_selective = rules.min_chars > 0 or rules.distinct_prefix_tokens > 0
-    spare = num_samples // 32 + 64 if is_selective else 0
-    tokenized, total = 0, min(len(documents), num_samples + spare)
+    spare = requested // 32 + 64 if is_selective else 0
+    # The number of pieces of a document is not known before it is tokenized.
+    first_round = requested // 16 + 64 if rules.split_documents else requested + spare
+    tokenized, total = 0, min(len(documents), first_round)
     parts: list[Path] = []
     while True:
         index_D = seeds.draw(seed, "population/draw", len(documents), total)
@@ -226,24 +323,36 @@ def draw_samples(
         plans = list(_plan_parts(index_D, tokenized, size, folder))
         _write_missing_parts(plans, total, documents, rules, processes, progress, log, clock)
         parts += [path for path, _, _ in plans]
-        position_S, is_repeated_S, is_sample_S = _compare(parts, rules)
-        position_W = position_S[is_sample_S][:num_samples]
-        missing = num_samples - len(position_W)
+        pieces = _compare(parts, rules)
+        position_W = _select(pieces.position_S[pieces.is_sample_S], num_samples, num_held_out)
+        missing = requested - len(position_W)
         if not missing or total == len(documents):
-            last_position = total - 1 if missing else int(position_W[-1])
-            long_enough = int(np.searchsorted(position_S, last_position, side="right"))
-            identical = int(is_repeated_S[:long_enough].sum())
+            end = total * MAX_PIECES if missing else int(position_W[-1]) + 1
+            before_S = pieces.position_S < end
+            long_enough = int(before_S.sum())
+            too_short = int(np.sum(pieces.too_short_position < end))
             return DrawnSamples(
                 position_W,
                 parts,
-                documents=last_position + 1,
-                too_short=last_position + 1 - long_enough,
-                identical_token_sequences=identical,
-                prefix_duplicates=long_enough - len(position_W) - identical,
+                documents=-(-end // MAX_PIECES),
+                pieces=long_enough + too_short,
+                too_short=too_short,
+                identical_token_sequences=int(np.sum(pieces.is_repeated_S & before_S)),
+                prefix_duplicates=int(
+                    np.sum(~pieces.is_repeated_S & ~pieces.is_sample_S & before_S)
+                ),
             )
         # Enough documents if the fraction that are samples stays the same, and some spare ones.
         num_more = math.ceil(1.1 * missing * total / max(len(position_W), 1)) + 64
         tokenized, total = total, min(total + num_more, 4 * total, len(documents))
+
+
+def _select(position_S: np.ndarray, num_samples: int, num_held_out: int) -> np.ndarray:
+    """Returns the first samples, and held-out samples from documents after those of the first samples."""
+    first, rest = position_S[:num_samples], position_S[num_samples:]
+    if len(first):
+        rest = rest[rest // MAX_PIECES > first[-1] // MAX_PIECES]
+    return np.concatenate([first, rest[:num_held_out]])
 
 
 _PartPlan = tuple[Path, np.ndarray, np.ndarray]
@@ -322,24 +431,37 @@ def _write_missing_parts(
         )
 
 
-def _compare(parts: list[Path], rules: SampleRules) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compares the documents that are long enough with all earlier ones.
+@dataclasses.dataclass(frozen=True)
+class _Pieces:
+    """The pieces of all parts: those that are long enough, in the order of the draw, and those that are too short."""
 
-    Returns:
-      position_S, int64, ascending; is_repeated_S, bool: whether an earlier document has the same tokens; and
-      is_sample_S, bool: whether no earlier document has the same tokens or, if prefixes must be distinct, the same
-      prefix.
-    """
-    position_S = np.concatenate([read_part(p, ["position"])["position"].to_numpy() for p in parts])
-    order = np.argsort(position_S)
+    position_S: np.ndarray
+    """Ascending, int64."""
+    is_repeated_S: np.ndarray
+    """Whether an earlier piece has the same tokens, bool."""
+    is_sample_S: np.ndarray
+    """Whether no earlier piece has the same tokens or, if prefixes must be distinct, the same prefix, bool."""
+    too_short_position: np.ndarray
+    """Positions of the pieces that are too short, in any order, int64."""
+
+
+def _compare(parts: list[Path], rules: SampleRules) -> _Pieces:
+    """Compares the pieces that are long enough with each other."""
+    tables = [read_part(part, ["position", "tokens"]) for part in parts]
+    position_R = np.concatenate([table["position"].to_numpy() for table in tables])
+    is_long_R = np.concatenate(
+        [np.diff(rows.offsets.to_numpy()) > 0 for t in tables for rows in t["tokens"].chunks]
+    )
+    order = np.argsort(position_R)
+    order = order[is_long_R[order]]
     is_first_S = is_sample_S = _is_first(parts, "sequence_digest", order)
     if rules.distinct_prefix_tokens:  # distinct prefixes imply distinct sequences
         is_sample_S = _is_first(parts, "prefix_digest", order)
-    return position_S[order], ~is_first_S, is_sample_S
+    return _Pieces(position_R[order], ~is_first_S, is_sample_S, position_R[~is_long_R])
 
 
 def _is_first(parts: list[Path], column: str, order: np.ndarray) -> np.ndarray:
-    """Returns is_first_S, bool: whether each document's digest differs from those of all earlier ones."""
+    """Returns is_first_S, bool: whether each piece's digest differs from those of all earlier ones."""
     digest_Sx2 = np.concatenate(
         [_digest_pairs(read_part(part, [column])[column]) for part in parts]
     )

@@ -18,7 +18,7 @@ from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, is_current
 from lm_mia.config import needs
 from lm_mia.config.needs import LossNeed, Need, PresentModels, RecipeModels, RecipeNeeds
 from lm_mia.data import build, corpus
-from lm_mia.data.population import SAMPLE_COLUMNS, Population, open_population, token_columns
+from lm_mia.data.population import Population, open_population, token_columns
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.run import devices, inventory, plan, progress, supervisor, trackers
@@ -202,7 +202,7 @@ def _make_all_models(
       Whether this process runs the stages that follow, and a line for each recipe with models that diverged.
     """
     costs = [
-        plan.recipe_cost(recipe, plan.assumed_lengths(recipe.config.population.length_tokens))
+        plan.recipe_cost(recipe, plan.assumed_lengths(recipe.config))
         for recipe, _ in recipe_populations
     ]
     flops = [cost.train_flops + cost.score_flops for cost in costs]
@@ -259,7 +259,7 @@ def make_models(
     c, recipe_dir = recipe.config, recipe.folder
     if repair:
         c = with_stored_statistics(c, recipe_dir)
-    columns = {name: population.column(name) for name in SAMPLE_COLUMNS}
+    columns = population.sample_columns()
     facts = {
         "recipe": recipe.name,
         "population_sha256": population.sha256,

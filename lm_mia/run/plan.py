@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,8 @@ class SampleLengths:
     mean_square_tokens: float
     description: str
     """How the means were determined, such as "assumed as in C4"."""
+    text_share: float | None = None
+    """The fraction of the text of the drawn documents that is in the samples; None if it is unknown."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +70,8 @@ class RecipeCost:
     """Number of steps at which each model is scored, including the last."""
     mean_sample_tokens: float
     lengths: str
+    text_share: float | None
+    """The fraction of the text of the drawn documents that is in the samples; None before the corpus stage."""
     train_tokens: float
     """Tokens trained on, without padding, over all epochs."""
     train_flops: float
@@ -82,20 +87,25 @@ class RecipeCost:
     population_bytes: int
 
 
-def assumed_lengths(length_tokens: int, mean_tokens: float | None = None) -> SampleLengths:
-    """Returns lengths of C4-like samples truncated to length_tokens; mean_tokens sets another mean after truncation."""
+def assumed_lengths(c: config.Config, mean_tokens: float | None = None) -> SampleLengths:
+    """Returns lengths of the samples of C4-like documents.
+
+    Args:
+      c: the config, which says how documents become samples.
+      mean_tokens: the mean length of a sample, if not as in C4.
+    """
+    length_tokens = c.population.length_tokens
+    moments = _piece_moments if c.corpus.split_documents else _truncated_moments
     if mean_tokens is None:
-        mean, square = _truncated_moments(_LOG_MEAN, length_tokens)
+        mean, square = moments(_LOG_MEAN, length_tokens)
         return SampleLengths(mean, square, "assumed as in C4")
     low, high = math.log(mean_tokens) - _LOG_STD, math.log(length_tokens) + 9 * _LOG_STD
     for _ in range(60):  # bisection: the mean increases with the mean of the logarithms
         middle = (low + high) / 2
         low, high = (
-            (middle, high)
-            if _truncated_moments(middle, length_tokens)[0] < mean_tokens
-            else (low, middle)
+            (middle, high) if moments(middle, length_tokens)[0] < mean_tokens else (low, middle)
         )
-    return SampleLengths(mean_tokens, _truncated_moments(low, length_tokens)[1], "as given")
+    return SampleLengths(mean_tokens, moments(low, length_tokens)[1], "as given")
 
 
 def _truncated_moments(log_mean: float, length_tokens: int) -> tuple[float, float]:
@@ -111,6 +121,19 @@ def _truncated_moments(log_mean: float, length_tokens: int) -> tuple[float, floa
         for k in (1, 2)
     )
     return mean, square
+
+
+def _piece_moments(log_mean: float, length_tokens: int) -> tuple[float, float]:
+    """Returns the first and second moment of the pieces of at most length_tokens of documents of lognormal lengths."""
+    quantile = statistics.NormalDist().inv_cdf
+    documents = [math.exp(log_mean + _LOG_STD * quantile((i + 0.5) / 2000)) for i in range(2000)]
+    full_pieces = [math.ceil(length / length_tokens) - 1 for length in documents]
+    rest = [
+        length - full * length_tokens for length, full in zip(documents, full_pieces, strict=True)
+    ]
+    pieces = len(documents) + sum(full_pieces)
+    squares = sum(full_pieces) * length_tokens**2 + sum(length**2 for length in rest)
+    return sum(documents) / pieces, squares / pieces
 
 
 def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int = 0) -> RecipeCost:
@@ -142,6 +165,7 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
         score_points=num_score_points,
         mean_sample_tokens=lengths.mean_tokens,
         lengths=lengths.description,
+        text_share=lengths.text_share,
         train_tokens=num_models * trained * lengths.mean_tokens,
         train_flops=num_models * trained * flops.training(*per_sample),
         score_flops=num_models * scored * flops.scoring(*per_sample),
@@ -294,13 +318,17 @@ def check_tokens(mean: float | None, sweep: Sweep) -> None:
 def sample_lengths(recipe: SweepRecipe, tokens_per_sample: float | None = None) -> SampleLengths:
     """Returns the sample lengths of a recipe: as given, else measured if its population exists, else assumed."""
     if tokens_per_sample is not None or not recipe.population_dir.exists():
-        return assumed_lengths(recipe.config.population.length_tokens, tokens_per_sample)
+        return assumed_lengths(recipe.config, tokens_per_sample)
     from lm_mia.data.population import open_population  # here: pandas and pyarrow take a second
 
-    offsets_N1 = open_population(recipe.population_dir, verify=False).offsets_N1
-    lengths_N = np.diff(offsets_N1[: _MEASURED_SAMPLES + 1]).astype(float)
-    description = f"measured in {recipe.population_dir}"
-    return SampleLengths(float(lengths_N.mean()), float((lengths_N**2).mean()), description)
+    population = open_population(recipe.population_dir, verify=False)
+    lengths_N = np.diff(population.offsets_N1[: _MEASURED_SAMPLES + 1]).astype(float)
+    return SampleLengths(
+        float(lengths_N.mean()),
+        float((lengths_N**2).mean()),
+        f"measured in {recipe.population_dir}",
+        population.text_use.share if population.text_use else None,
+    )
 
 
 def count_present(recipe: SweepRecipe) -> int:
@@ -425,6 +453,17 @@ def format_bytes(amount: float) -> str:
     return _short(amount, "kMGTP", "B")
 
 
+def _text_shares(costs: Sequence[RecipeCost]) -> str:
+    """Returns the shares of the text that the samples contain, one for each population in which they are known."""
+    shares = {r.population: r.text_share for r in costs if r.text_share is not None}
+    if not shares:
+        return "unknown until `lm-mia corpus` has tokenized the documents"
+    listed = ", ".join(f"{100 * share:.3g}%" for share in dict.fromkeys(shares.values()))
+    unknown = len({r.population for r in costs}) - len(shares)
+    others = f"; not known yet for {unknown} populations" if unknown else ""
+    return f"{listed} of the tokens of the drawn documents are in the samples{others}"
+
+
 def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float]) -> list[str]:
     lengths = {(r.mean_sample_tokens, r.lengths) for r in costs}
     samples = "; ".join(
@@ -436,6 +475,7 @@ def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float])
     lines = [
         f"chip-hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {chip.mfu:g}",
         f"tokens       without padding; {samples} (--tokens-per-sample sets another mean)",
+        f"text used    {_text_shares(costs)}",
         "FLOPs        without padding; scoring covers all samples, at every score point",
         "checkpoints  the last state of every model: parameters and two moments, float32",
     ]

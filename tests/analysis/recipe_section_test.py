@@ -313,6 +313,8 @@ def test_page_shows_the_settings_of_its_tables(finished: Path, shown: Page) -> N
     extract = json.loads((finished / "tables" / "extraction.json").read_text())["config"]
     assert printed == older | {"attack": settings, "extract": extract}
     assert "Membership inference on 32 language models" in shown.text
+    used = "The samples contain 1.25% of the text of their documents (125,000 of 10,000,000 tokens)"
+    assert f"{used}; the rest is cut off at population.length_tokens=128" in shown.words
 
 
 def test_only_models_of_the_tables_are_shown(finished: Path) -> None:

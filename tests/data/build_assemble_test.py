@@ -9,12 +9,13 @@ from lm_mia.data import build, tokenize
 
 ROWS = {
     position: {
-        "position": position,
+        "position": position * tokenize.MAX_PIECES,
         "source_record": f"record {position}",
         "text_sha256": f"{position:064x}",
         "chars": 10 * position,
         "unk": position % 3,
         "zlib_bytes": 7 * position,
+        "document_tokens": 100 + position,
         "prefix": None,
         "tokens": [2, *range(10, 10 + position % 6), 1],
     }
@@ -39,9 +40,18 @@ def write(
     folder: Path, parts: list[Path], positions: list[int], prefix: str = "", vocab_size: int = 300
 ) -> None:
     seen: list[tuple[str, int, int]] = []
-    build.write_sample_files(
-        folder, prefix, parts, np.array(positions), 8, vocab_size, lambda *n: seen.append(n)
+    documents, document_tokens = build.write_sample_files(
+        folder,
+        prefix,
+        parts,
+        np.array(positions) * tokenize.MAX_PIECES,
+        8,
+        vocab_size,
+        False,
+        lambda *n: seen.append(n),
     )
+    assert documents == len(positions)
+    assert document_tokens == sum(100 + position for position in positions)
     assert seen[-1] == ("assemble population", len(positions), len(positions))
 
 
@@ -65,6 +75,32 @@ def test_samples_in_the_order_of_their_positions(
             "id": i,
             "tokens": len(expected["tokens"]),
         }
+
+
+@pytest.mark.parametrize("segment", [1, 2, 2**18])
+def test_pieces_of_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segment: int):
+    """Documents 3, 4 and 9 of the draw, with 2, 1 and 3 samples."""
+    monkeypatch.setattr(build, "_SEGMENT_SAMPLES", segment)
+    pieces = [(3, 0), (3, 5), (4, 2), (9, 0), (9, 1), (9, 2)]
+    rows = [
+        ROWS[d] | {"position": d * tokenize.MAX_PIECES + piece, "tokens": [2, 10 * d + piece]}
+        for d, piece in pieces
+    ]
+    table = pa.Table.from_pylist(rows, tokenize.part_schema(300))
+    with pa.OSFile(str(tmp_path / "a"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
+        file.write_table(table)
+    position_N = np.array([d * tokenize.MAX_PIECES + piece for d, piece in pieces])
+    counts = build.write_sample_files(
+        tmp_path, "", [tmp_path / "a"], position_N, 8, 300, True, lambda *n: None
+    )
+    # A document counts once, however many of its pieces are samples.
+    assert counts == (3, 103 + 104 + 109)
+    written = pq.read_table(tmp_path / "samples.parquet")
+    assert written["document"].to_pylist() == [0, 0, 1, 2, 2, 2]
+    assert written["piece"].to_pylist() == [0, 5, 2, 0, 1, 2]
+    assert written["id"].to_pylist() == list(range(6))
+    tokens = np.load(tmp_path / "tokens.npy")
+    assert tokens.tolist() == [2, 30, 2, 35, 2, 42, 2, 90, 2, 91, 2, 92]
 
 
 def test_segments_do_not_affect_the_tokens(

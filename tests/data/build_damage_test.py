@@ -94,7 +94,10 @@ def test_population_of_c4(source: config.Corpus, built: Population):
         f"; {same_prefix} with the same first 10 tokens as an earlier document"
     )
     provenance = built.manifest["provenance"]
-    assert provenance == {**c4.open_records(source.path).provenance, "draw": counts}
+    lengths = [len(spm.encode(TEXTS[i])) for i in expected[:1000]]
+    text = {"documents": 1000, "document_tokens": sum(lengths)}
+    text["sample_tokens"] = sum(min(length, 31) for length in lengths)
+    assert provenance == {**c4.open_records(source.path).provenance, "draw": counts, "text": text}
 
 
 def test_finished_populations_do_not_need_the_corpus(

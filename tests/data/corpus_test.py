@@ -10,7 +10,7 @@ from docstring_corpus import PIECES, SIZES, content, source, stop, texts
 
 from lm_mia import config
 from lm_mia.data import build, corpus, docstrings
-from lm_mia.data.population import open_population
+from lm_mia.data.population import describe_text_use, open_population
 from lm_mia.errors import UserError
 
 __all__ = ["source"]  # a fixture
@@ -270,5 +270,6 @@ def test_stopped_build_resumes(tmp_path: Path, source: config.Corpus):
         f"{built.manifest['provenance']['corpus_sha256']}",
         f"vocabulary: 300 pieces, sha256 {built.manifest['files']['tokenizer.model']['sha256']}",
         f"population: 60 samples, sha256 {built.sha256}",
+        f"text: {describe_text_use(built.manifest)}",
         "draw: 61 documents, 1 left out: 1 with the same tokens as an earlier document, after truncation to 32 tokens",
     ]

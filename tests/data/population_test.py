@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import json
 import zlib
@@ -14,7 +15,7 @@ from sample_table import table_of
 
 from lm_mia import config, seeds
 from lm_mia.data import build, population, tokenize
-from lm_mia.data.population import SAMPLE_FILES, Population, open_population
+from lm_mia.data.population import SAMPLE_FILES, Population, TextUse, open_population
 from lm_mia.data.tokenizer import load_tokenizer, train_tokenizer
 from lm_mia.errors import UserError
 
@@ -232,11 +233,44 @@ def test_manifest_records_settings_and_provenance(tmp_path: Path):
             "identical_token_sequences": 0,
             "prefix_duplicates": 0,
         },
+        "text": dataclasses.asdict(slow_text_use(population)),
     }
     assert set(manifest["versions"]) == {"numpy", "pyarrow", "sentencepiece"}
     for name, entry in manifest["files"].items():
         raw = (tmp_path / "p" / name).read_bytes()
         assert entry == {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+
+
+def slow_text_use(population: Population) -> TextUse:
+    """Counts the tokens of the documents of the samples, before and after they are cut."""
+    spm, text_of = load_tokenizer(model()), {record: text for text, record in documents()}
+    lengths = [len(spm.encode(text_of[r])) for r in population.column("source_record")]
+    limit = population.length_tokens - 1  # without <bos>
+    return TextUse(len(lengths), sum(lengths), sum(min(n, limit) for n in lengths))
+
+
+ORIGIN = {"documents": 1000, "corpus_sha256": "a"}
+
+
+@pytest.mark.parametrize("length_tokens", [16, 64, 4096])
+def test_share_of_the_text_that_is_used(tmp_path: Path, length_tokens: int):
+    population = write(
+        tmp_path / "p", provenance=ORIGIN, length_tokens=length_tokens, validation_samples=5
+    )
+    used = slow_text_use(population)
+    assert population.text_use == used
+    assert used.share == used.sample_tokens / used.document_tokens
+    [line] = [line for line in build.describe(population) if line.startswith("text: ")]
+    assert f"{100 * used.share:.3g}% of the text" in line
+    assert ("is cut off at population.length_tokens" in line) == (length_tokens < 4096)
+    assert (used.share == 1) == (length_tokens == 4096)
+
+
+def test_populations_of_earlier_versions_do_not_say_how_much_text_is_used(tmp_path: Path):
+    population = write(tmp_path / "p", provenance=ORIGIN)
+    del population.manifest["provenance"]["text"]
+    assert population.text_use is None
+    assert not any(line.startswith("text: ") for line in build.describe(population))
 
 
 def test_missing_population_is_reported(tmp_path: Path):

@@ -41,13 +41,15 @@ def draw_from(
     processes: int = 1,
     clock: Callable[[], float] = time.perf_counter,
     length_tokens: int = 16,
-    **rules: int,
+    num_held_out: int = 0,
+    **rules: Any,
 ) -> tuple[tokenize.DrawnSamples, list[str], list[tuple[str, int, int]]]:
     lines: list[str] = []
     progress: list[tuple[str, int, int]] = []
     draw = tokenize.draw_samples(
         corpus,
         num_samples,
+        num_held_out,
         seed,
         tokenize.SampleRules(model, length_tokens, **rules),
         model.parent / "parts",
@@ -62,6 +64,12 @@ def draw_from(
 def counts(draw: tokenize.DrawnSamples) -> tuple[int, int, int, int]:
     identical = draw.identical_token_sequences
     return draw.documents, draw.too_short, identical, draw.prefix_duplicates
+
+
+def documents_of(draw: tokenize.DrawnSamples) -> list[int]:
+    """Returns the index in the draw of the document of each sample; documents are not split."""
+    assert not (draw.position_W % tokenize.MAX_PIECES).any()
+    return (draw.position_W // tokenize.MAX_PIECES).tolist()
 
 
 def slow_draw(
@@ -112,8 +120,9 @@ def test_draw_equals_a_slow_reference(
             path.unlink()
         draw, _, _ = draw_from(model, num_samples, **rules)
         expected = slow_draw(num_samples, CORPUS, 3, min_chars, prefix_tokens)
-        assert (draw.position_W.tolist(), *counts(draw)) == expected
-        assert draw.documents == len(expected[0]) + sum(expected[2:])
+        assert (documents_of(draw), *counts(draw)) == expected
+        assert draw.documents == draw.pieces == len(expected[0]) + sum(expected[2:])
+        assert draw.candidates == len(expected[0])
         check_rows(draw)
 
 
@@ -126,7 +135,7 @@ def check_rows(draw: tokenize.DrawnSamples) -> None:
         for row in tokenize.read_part(part, ["position", "source_record"]).to_pylist()
     }
     for position in draw.position_W.tolist():
-        assert record[position] == f"record {order[position]}"
+        assert record[position] == f"record {order[position // tokenize.MAX_PIECES]}"
 
 
 @given(
@@ -156,7 +165,7 @@ def test_number_of_rounds_does_not_affect_the_draw(
         distinct_prefix_tokens=prefix_tokens,
     )
     expected = slow_draw(num_samples, CORPUS, seed, 15, prefix_tokens, length_tokens)
-    assert (draw.position_W.tolist(), *counts(draw)) == expected
+    assert (documents_of(draw), *counts(draw)) == expected
 
 
 def test_all_documents_are_read_if_too_few_are_samples(model: Path):
@@ -169,7 +178,7 @@ def test_all_documents_are_read_if_too_few_are_samples(model: Path):
 
 def test_a_draw_without_duplicates_tokenizes_no_spare_documents(model: Path):
     draw, lines, progress = draw_from(model, 50, DISTINCT, length_tokens=40)
-    assert draw.position_W.tolist() == list(range(50))
+    assert documents_of(draw) == list(range(50))
     assert sum(tokenize.read_part(p, ["position"]).num_rows for p in draw.parts) == 50
     assert progress[0] == ("tokenize samples", 0, 50)
     assert progress[-1] == ("tokenize samples", 50, 50)
@@ -191,8 +200,8 @@ def test_identical_token_sequences_are_one_sample(model: Path, monkeypatch: pyte
     order = seeds.draw(3, "population/draw", 9, 9).tolist()
     groups = [{0, 3, 4}, {1, 5}, {2, 6}, {7}, {8}]
     first = [min(order.index(i) for i in group) for group in groups]
-    assert draw.position_W.tolist() == sorted(first)
-    assert draw_from(model, 5, corpus, length_tokens=cut)[0].position_W.tolist() == sorted(first)
+    assert documents_of(draw) == sorted(first)
+    assert documents_of(draw_from(model, 5, corpus, length_tokens=cut)[0]) == sorted(first)
 
 
 def test_speed_is_logged_every_half_minute(model: Path, monkeypatch: pytest.MonkeyPatch):

@@ -31,7 +31,7 @@ def write(path: Path, rules: tokenize.SampleRules, texts: list[str] = TEXTS) -> 
     return tokenize.read_part(path, ["position", "tokens", *MEASURES])
 
 
-MEASURES = ("source_record", "text_sha256", "chars", "unk", "zlib_bytes")
+MEASURES = ("source_record", "text_sha256", "chars", "unk", "zlib_bytes", "document_tokens")
 
 
 @pytest.mark.parametrize("batch", [512, 7])
@@ -44,26 +44,31 @@ def test_rows_describe_the_documents(model: Path, monkeypatch: pytest.MonkeyPatc
     for i, (row, text) in enumerate(zip(rows, texts, strict=True)):
         tokens = [2, *spm.encode(text), 1][:20]
         assert row == {
-            "position": 7 + 3 * i,
+            "position": (7 + 3 * i) * tokenize.MAX_PIECES,
             "tokens": tokens,
             "source_record": f"record {i}",
             "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
             "chars": len(text),
             "unk": tokens.count(3),
             "zlib_bytes": len(zlib.compress(text.encode(), 6)),
+            "document_tokens": len(spm.encode(text)),
         }
     assert rows[-2]["unk"] > 0
     assert max(len(row["tokens"]) for row in rows) == 20
 
 
-def test_short_documents_are_left_out(model: Path):
+def test_short_documents_are_only_counted(model: Path):
     rules = tokenize.SampleRules(model, 20, min_chars=40)
     rows = write(model.with_name("part"), rules).to_pylist()
+    assert [row["position"] // tokenize.MAX_PIECES for row in rows] == [
+        7 + 3 * i for i in range(len(TEXTS))
+    ]
     long = [i for i, text in enumerate(TEXTS) if len(text) >= 40]
     assert 0 < len(long) < 40
-    assert [row["position"] for row in rows] == [7 + 3 * i for i in long]
-    no_rows = write(model.with_name("part"), tokenize.SampleRules(model, 20, min_chars=400))
-    assert no_rows.num_rows == 0
+    assert [i for i, row in enumerate(rows) if row["tokens"]] == long
+    assert [i for i, row in enumerate(rows) if row["chars"] is not None] == long
+    no_tokens = write(model.with_name("part"), tokenize.SampleRules(model, 20, min_chars=400))
+    assert not any(no_tokens["tokens"].to_pylist())
 
 
 def prefixes(model: Path, tokens: int, length: int, texts: list[str]) -> list[bytes | None]:

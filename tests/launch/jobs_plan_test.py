@@ -48,7 +48,7 @@ def sizes(device: str = "h100", models_per_job: int = 0, job_hours: float = 4.0)
 def cost_of(model_hours: float, num_models: int, job_sizes: jobs.JobSizes) -> plan.RecipeCost:
     """Returns a recipe whose models take `model_hours` on one chip."""
     [task] = read_sweep("quickstart", None, ()).recipes
-    cost = plan.recipe_cost(task, plan.assumed_lengths(task.config.population.length_tokens))
+    cost = plan.recipe_cost(task, plan.assumed_lengths(task.config))
     flops = model_hours * 3600 * job_sizes.chip.flops * job_sizes.chip.mfu * num_models
     return dataclasses.replace(cost, models=num_models, train_flops=flops, score_flops=0.0)
 

@@ -37,6 +37,16 @@ def cost_of(c: Config, lengths: SampleLengths = FIVE) -> plan.RecipeCost:
     return plan.recipe_cost(task, lengths)
 
 
+def lengths_at(
+    length_tokens: int, mean_tokens: float | None = None, split_documents: bool = False
+) -> SampleLengths:
+    """Returns the assumed lengths of samples of at most length_tokens."""
+    c = changed_config(
+        ("population.length_tokens", length_tokens), ("corpus.split_documents", split_documents)
+    )
+    return plan.assumed_lengths(c, mean_tokens)
+
+
 def changed_config(*changes: tuple[str, Any]) -> Config:
     c = BASE
     for field, value in changes:
@@ -147,24 +157,36 @@ def test_lengths_are_assumed_as_in_c4():
     draw = np.random.default_rng(0).lognormal(5.689, 1.0, 10**6)
     for length in (16, 64, 1024, 10**6):
         cut_N = np.minimum(draw, length)
-        lengths = plan.assumed_lengths(length)
+        lengths = lengths_at(length)
         assert lengths.mean_tokens == pytest.approx(cut_N.mean(), rel=0.01)
         assert lengths.mean_square_tokens == pytest.approx((cut_N**2).mean(), rel=0.03)
-    assert plan.assumed_lengths(1024).mean_tokens == pytest.approx(400, abs=0.1)
+    assert lengths_at(1024).mean_tokens == pytest.approx(400, abs=0.1)
+
+
+def test_assumed_lengths_of_pieces_are_those_of_split_documents():
+    draw = np.random.default_rng(0).lognormal(5.689, 1.0, 10**6)
+    for length in (64, 1024):
+        full_N = np.ceil(draw / length) - 1
+        pieces = np.r_[np.full(int(full_N.sum()), length), draw - full_N * length]
+        lengths = lengths_at(length, split_documents=True)
+        assert lengths.mean_tokens == pytest.approx(pieces.mean(), rel=0.01)
+        assert lengths.mean_square_tokens == pytest.approx((pieces**2).mean(), rel=0.02)
+        again = lengths_at(length, lengths.mean_tokens, split_documents=True)
+        assert again.mean_square_tokens == pytest.approx(lengths.mean_square_tokens, rel=0.01)
 
 
 @given(st.integers(4, 4096), st.floats(0.01, 1.0))
 def test_other_mean_keeps_the_distribution(length: int, share: float):
     mean = max(share * length, 3)
-    lengths = plan.assumed_lengths(length, mean)
+    lengths = lengths_at(length, mean)
     assert lengths.mean_tokens == mean
     assert mean**2 * (1 - 1e-6) <= lengths.mean_square_tokens <= mean * length * (1 + 1e-6)
 
 
 def test_explicit_default_mean_changes_nothing():
     given_lengths, assumed_lengths = (
-        plan.assumed_lengths(1024, plan.assumed_lengths(1024).mean_tokens),
-        plan.assumed_lengths(1024),
+        lengths_at(1024, lengths_at(1024).mean_tokens),
+        lengths_at(1024),
     )
     assert given_lengths.mean_square_tokens == pytest.approx(
         assumed_lengths.mean_square_tokens, rel=1e-6
@@ -174,7 +196,7 @@ def test_explicit_default_mean_changes_nothing():
 def test_chip_hours_of_the_paper():
     """140M on C4: each of 128 references and 2 replicas trains on 7M samples of 400 tokens and scores 14M."""
     [(_, c), *_] = load.load_sweep(f"{C4}:140M")
-    costs = cost_of(c, plan.assumed_lengths(1024))
+    costs = cost_of(c, lengths_at(1024))
     draw_N = np.minimum(np.random.default_rng(1).lognormal(5.689, 1.0, 10**6), 1024)
     weights = 141_557_760 + 24_576_000  # 12 x 20 x 768^2, and the head: 768 x 32,000
     sample = 6 * weights * 400 + 6 * 20 * 768 * (draw_N**2).mean()
@@ -203,7 +225,7 @@ def test_sweep_of_c4_equals_the_paper():
     }
     assert {name: members[name] for name in table} == pytest.approx(table, abs=0.051)
     assert len(entries) == 11
-    tokens = [cost_of(c, plan.assumed_lengths(1024)) for _, c in entries[1:]]
+    tokens = [cost_of(c, lengths_at(1024)) for _, c in entries[1:]]
     for r in tokens:  # 20 tokens per non-embedding parameter
         tokens_per_model = r.train_tokens / r.models
         assert tokens_per_model / flops.num_non_embedding_parameters(

@@ -209,6 +209,9 @@ def test_plan_reads_lengths_and_models_of_the_workdir(
     expected = flops.training(1, 8, 100, lengths_N.sum(), square)
     assert recipe["train_flops"] == pytest.approx(12 / 2 * expected)
     assert recipe["lengths"] == f"measured in {population}"
+    used = open_population(population).text_use
+    assert used is not None
+    assert recipe["text_share"] == used.share < 1
     assert (recipe["models"], recipe["present_models"]) == (12, 6)
     assert plan["total"]["missing_chip_hours"] == pytest.approx(plan["total"]["chip_hours"] / 2)
     # Another recipe shares the samples but has no models; another population shares nothing.
@@ -218,8 +221,13 @@ def test_plan_reads_lengths_and_models_of_the_workdir(
     for field in ("population.samples=64", "corpus.min_chars=1"):
         [stranger] = planned(capsys, *flags_of_other, f"--config.{field}")["recipes"]
         assert (stranger["present_models"], stranger["lengths"]) == (0, "assumed as in C4")
+        assert stranger["text_share"] is None
     assert cli.main(["plan", *flags]) == 0
-    assert "for the 6 missing models" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "for the 6 missing models" in printed
+    assert f"text used    {100 * used.share:.3g}% of the tokens of the drawn documents" in printed
+    assert cli.main(["plan", *flags_of_other, "--config.population.samples=64"]) == 0
+    assert "text used    unknown until" in capsys.readouterr().out
     assert sorted(tmp_path.rglob("*")) == before
     # Without a config, the recipe of the workdir is planned.
     [same] = planned(capsys, *flags[1:])["recipes"]

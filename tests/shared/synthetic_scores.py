@@ -25,8 +25,13 @@ class FakePopulation:
         self.columns |= {"zlib_bytes": 40 + number_N * 13 % 101}
         self.columns |= {"tfidf": 1 + number_N % 5 / 4, "prefix_group": number_N // 2 * 2}
 
+        self.has_split_documents, self.document_N = False, number_N
+
     def column(self, name: str) -> np.ndarray:
         return self.columns[name]
+
+    def sample_columns(self) -> dict[str, np.ndarray]:
+        return self.columns
 
     def __len__(self) -> int:
         return len(self.lengths_N)

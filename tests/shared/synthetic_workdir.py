@@ -69,7 +69,7 @@ class World:
 class Texts:
     """The part of a population that attacks use."""
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: int, pieces: int = 1) -> None:
         self.lengths_N = 20 + np.arange(samples) % 108
         n = np.arange(samples)
         self.columns = {
@@ -80,8 +80,16 @@ class Texts:
             "prefix_group": n,
         }
 
+        self.has_split_documents = pieces > 1
+        self.document_N = n // pieces
+        if self.has_split_documents:
+            self.columns |= {"document": self.document_N, "piece": n % pieces}
+
     def column(self, name: str) -> np.ndarray:
         return self.columns[name]
+
+    def sample_columns(self) -> dict[str, np.ndarray]:
+        return self.columns
 
     def __len__(self) -> int:
         return len(self.lengths_N)
@@ -116,6 +124,7 @@ def write_workdir(
     name: str = RECIPE,
     *,
     samples: int = 300,
+    pieces: int = 1,
     effect: float = 0.6,
     design: subsets.Design = "exact",
     absent: Sequence[str] = (),
@@ -128,6 +137,7 @@ def write_workdir(
       folder: a new or existing workdir.
       name: name of the recipe.
       samples: number of samples of the population.
+      pieces: number of samples per document.
       effect: mean decrease of a member's loss, in nats.
       design: design of the training subsets.
       absent: names of models without values in the store.
@@ -151,9 +161,9 @@ def write_workdir(
     world = World(models, loss_MxN.astype(np.float32), member_MxN, larger)
     recipe = folder / "recipes" / name
     store = _write_store(recipe, world, c, absent)
-    population = cast(Population, Texts(samples))
+    population = cast(Population, Texts(samples, pieces))
     runner.run(store, population, c, recipe / "tables", lambda *_: None, lambda _: None)
-    _write_config(folder, name, samples, later)
+    _write_config(folder, name, samples, pieces, later)
     present = [m for m, model in enumerate(models) if str(model) not in absent]
     _write_log(folder / "metrics.jsonl", name, world, present, rng)
     return recipe
@@ -198,7 +208,9 @@ def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[
     return store
 
 
-def _write_config(folder: Path, name: str, samples: int, later: tuple[dict[str, Any], ...]) -> None:
+def _write_config(
+    folder: Path, name: str, samples: int, pieces: int, later: tuple[dict[str, Any], ...]
+) -> None:
     """Writes config.json, with another attack section than that of the tables."""
     c = config.Config(
         tokenizer=config.Tokenizer(vocab_size=1024),
@@ -224,7 +236,13 @@ def _write_config(folder: Path, name: str, samples: int, later: tuple[dict[str, 
     if listed.exists():
         names = [*json.loads(listed.read_text())["recipes"], name]
     listed.write_text(json.dumps({"format": 1, "recipes": names, "figures": []}))
-    manifest = {"sha256": "f" * 64, "vocab_size": 1024, "provenance": {"corpus_sha256": "0" * 64}}
+    text = {"documents": samples // pieces, "document_tokens": 10_000_000, "sample_tokens": 125_000}
+    provenance = {"corpus_sha256": "0" * 64, "text": text}
+    manifest = {"sha256": "f" * 64, "vocab_size": 1024, "provenance": provenance}
+    manifest["settings"] = {
+        "population.length_tokens": 128,
+        "corpus.split_documents": pieces > 1,
+    }
     population = folder / "populations" / "89abcdef"
     population.mkdir(parents=True, exist_ok=True)
     (population / "manifest.json").write_text(json.dumps(manifest))
