@@ -249,25 +249,16 @@ def _count_true_positives(
     drawn_nonmembers: _Resamples,
     drawn_members: _Resamples,
 ) -> IntArray:
-    """Counts the drawn members at or above the thresholds that `thresholds_at_fprs` gives for the drawn non-members.
+    """Counts the drawn members above the k-th smallest of the drawn non-members, as `thresholds_at_fprs` requires.
 
-    Samples that were not drawn are skipped: the k-th smallest is the first sample up to which k were drawn, and the
-    next distinct score is that of the first sample that raises this number beyond all samples tied with the k-th.
+    Samples that were not drawn are skipped: the k-th smallest is the first sample up to which k were drawn. If k = 0,
+    all members are counted. No member is above a k-th score of +inf.
     """
     n, flat = nonmembers.size, drawn_nonmembers.up_to_RxN1.reshape(-1)
     replicate_Rx1 = np.arange(drawn_nonmembers.up_to_RxN1.shape[0])[:, None]
     first_Rx1 = (n + 1) * replicate_Rx1 + 1  # position of sample 0 of each replicate in flat
     kth_position_RxF = np.searchsorted(flat, n * replicate_Rx1 + np.maximum(k_F, 1)) - first_Rx1
-    kth_RxF = nonmembers[kth_position_RxF]
-    not_above_RxF = np.searchsorted(nonmembers, kth_RxF, side="right")
-    drawn_RxF = np.take_along_axis(drawn_nonmembers.up_to_RxN1, not_above_RxF, axis=1)
-    next_RxF = np.searchsorted(flat, drawn_RxF, side="right") - first_Rx1
-    # If no higher score was drawn, the search ends in the next replicate, and the threshold is +inf.
-    with_inf = np.append(nonmembers, nonmembers.dtype.type(np.inf))
-    threshold_RxF = with_inf[np.minimum(next_RxF, n)]
-    threshold_RxF[:, k_F == 0] = -np.inf
-    below_RxF = np.searchsorted(members, threshold_RxF, side="left")
-    # If too many scores of +inf were drawn, no threshold is high enough, and no member is a true positive.
-    below_RxF[(kth_RxF == np.inf) & (k_F > 0)] = members.size
-    false_negatives_RxF = np.take_along_axis(drawn_members.up_to_RxN1, below_RxF, axis=1)
+    not_above_RxF = np.searchsorted(members, nonmembers[kth_position_RxF], side="right")
+    not_above_RxF[:, k_F == 0] = 0
+    false_negatives_RxF = np.take_along_axis(drawn_members.up_to_RxN1, not_above_RxF, axis=1)
     return drawn_members.up_to_RxN1[:, -1:] - false_negatives_RxF

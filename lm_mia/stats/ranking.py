@@ -1,7 +1,8 @@
 """Sorted scores of members and non-members, exact thresholds and the exact AUC, for all ranking metrics.
 
-Legend: T targets, N samples, F false positive rates. float32 scores remain float32, because comparisons need no more
-precision; all other types are converted to float64. All slow calls release the GIL, so targets can be ranked in
+Legend: T targets, N samples, F false positive rates. float16 and float32 scores keep their type, because comparisons
+need no more precision, and the next larger number must be one of that type; all other types are converted to float64.
+All slow calls release the GIL, so targets can be ranked in
 threads. StrongMIA, Appendix A.
 """
 
@@ -17,7 +18,7 @@ from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 _STEP = 2**16
 """Number of members that `auc_from_sorted` merges at once: with their non-members they fit the cache of a core."""
 
-Scores = NDArray[np.float32] | NDArray[np.float64]
+Scores = NDArray[np.float16] | NDArray[np.float32] | NDArray[np.float64]
 
 
 def sorted_classes(score_TxN: ArrayLike, member: ArrayLike) -> Iterator[tuple[Scores, Scores, int]]:
@@ -44,7 +45,10 @@ def sorted_classes(score_TxN: ArrayLike, member: ArrayLike) -> Iterator[tuple[Sc
         raise ValueError(f"members must be booleans, not {member.dtype}")
     member_TxN = np.broadcast_to(member, score_TxN.shape)
     for score_N, member_N in zip(score_TxN, member_TxN, strict=True):
-        nonmembers, members = _sorted_scores(score_N, ~member_N), _sorted_scores(score_N, member_N)
+        # np.compress is ten times as fast as boolean indexing.
+        nonmembers, members = (
+            sorted_scores(np.compress(class_N, score_N)) for class_N in (~member_N, member_N)
+        )
         yield nonmembers, members, score_N.size - nonmembers.size - members.size
 
 
@@ -81,17 +85,17 @@ def thresholds_at_fprs(sorted_N: Scores, fpr_F: FloatArray) -> FloatArray:
     Raises:
       ValueError: if so many scores are +inf that no threshold reaches a rate.
     """
-    n = sorted_N.size
-    if n == 0:
+    if sorted_N.size == 0:
         return np.full(fpr_F.size, np.nan)
-    k_F = min_true_negatives(n, fpr_F)
+    k_F = min_true_negatives(sorted_N.size, fpr_F)
     kth_F = sorted_N[np.maximum(k_F, 1) - 1]
     if np.any((kth_F == np.inf) & (k_F > 0)):
         raise ValueError(
             "too many non-member scores of +inf: no threshold reaches the false positive rate"
         )
-    next_F = np.searchsorted(sorted_N, kth_F, side="right")
-    threshold_F = np.where(next_F < n, sorted_N[np.minimum(next_F, n - 1)], np.inf)
+    with np.errstate(over="ignore"):  # above the largest finite number is inf
+        # In the type of the scores: compared with a float32 score, the next float64 would be rounded to the score.
+        threshold_F = np.nextafter(kth_F, kth_F.dtype.type(np.inf))
     return np.where(k_F == 0, -np.inf, threshold_F.astype(np.float64))
 
 
@@ -125,14 +129,13 @@ def auc_from_sorted(nonmembers: Scores, members: Scores) -> float:
     return twice / (2 * nonmembers.size * members.size)
 
 
-def _sorted_scores(score_N: np.ndarray, selected_N: BoolArray) -> Scores:
-    """Returns the selected scores, sorted, without NaN."""
-    scores = np.compress(selected_N, score_N)  # ten times as fast as boolean indexing
-    if scores.dtype != np.float32:
-        scores = scores.astype(np.float64, copy=False)
-    scores.sort()
+def sorted_scores(score_N: np.ndarray) -> Scores:
+    """Returns the scores, sorted, without NaN."""
+    if score_N.dtype not in (np.float16, np.float32):
+        score_N = score_N.astype(np.float64, copy=False)
+    sorted_N = np.sort(score_N)
     # NaN is sorted to the end.
-    return scores[: np.searchsorted(scores, scores.dtype.type(np.nan))]
+    return sorted_N[: np.searchsorted(sorted_N, sorted_N.dtype.type(np.nan))]
 
 
 def _twice_mann_whitney(nonmembers: Scores, members: Scores) -> int:

@@ -88,14 +88,17 @@ class MeanRocCurve:
 
 
 def threshold_at_fpr(nonmember_scores: ArrayLike, fpr: float) -> float:
-    """Returns the lowest non-member score that, used as a threshold, has a false positive rate of at most fpr.
+    """Returns the lowest threshold with a false positive rate of at most fpr.
 
-    Let k = ceil((1 - fpr) n) for n scores. The threshold is the next distinct score above the k-th smallest one: +inf
-    if there is none (so for fpr < 1/n no member is detected either), -inf if k = 0, and NaN if n = 0. Tied scores are
-    never separated, so the realized rate may be lower than requested, but never higher.
+    Let k = ceil((1 - fpr) n) for n scores. The threshold is the smallest number above the k-th smallest score, so that
+    score >= threshold means that the score is above the k-th smallest; -inf if k = 0, and NaN if n = 0. The true
+    positive rate is then that of the ROC curve at this false positive rate. Tied scores are never separated, so the
+    realized rate may be lower than requested, but never higher. For fpr < 1/n there are no false positives, and the
+    detected members are those above all non-members.
 
     Args:
-      nonmember_scores: n scores, one-dimensional.
+      nonmember_scores: n scores, one-dimensional. The threshold is a number of their type (float16, float32 or
+        float64), so compare it with scores of this type or of a wider one.
       fpr: false positive rate in [0, 1]. The largest j / n that is <= fpr in floating-point arithmetic is allowed: 45
         of 100 at 0.45, but 0 of 10 at 1 - 0.9, which is slightly below 0.1.
 
@@ -106,17 +109,29 @@ def threshold_at_fpr(nonmember_scores: ArrayLike, fpr: float) -> float:
       ValueError: if fpr is outside [0, 1]; if a score is NaN (`tpr_at_fpr` leaves NaN scores out and counts them); or
         if so many scores are +inf that no threshold reaches fpr.
 
-    Source: StrongMIA, Appendix A, in its order-statistic form; its infimum form is not attained.
+    Source: StrongMIA, Appendix A: its infimum over thresholds, which is not attained, approached from above.
 
     Example:
+      A score above the third of four non-members means "member":
+
       >>> from lm_mia.stats import threshold_at_fpr
-      >>> threshold_at_fpr([1.0, 2.0, 3.0, 4.0], fpr=0.25)
-      4.0
+      >>> threshold = threshold_at_fpr([1.0, 2.0, 3.0, 4.0], fpr=0.25)
+      >>> threshold
+      3.0000000000000004
+      >>> [score >= threshold for score in (3.0, 3.5, 4.0)]
+      [False, True, True]
     """
-    scores_N = np.asarray(nonmember_scores, dtype=np.float64)
-    if scores_N.ndim != 1 or np.isnan(scores_N).any():
-        raise ValueError("nonmember_scores must have one dimension and no NaN")
-    return float(ranking.thresholds_at_fprs(np.sort(scores_N), ranking.as_fprs([fpr]))[0])
+    scores_N = np.asarray(nonmember_scores)
+    if scores_N.ndim != 1:
+        raise ValueError(
+            f"nonmember_scores of shape {scores_N.shape}: must have one dimension and no NaN"
+        )
+    sorted_N = ranking.sorted_scores(scores_N)
+    if sorted_N.size < scores_N.size:
+        raise ValueError(
+            "nonmember_scores must have one dimension and no NaN; tpr_at_fpr leaves NaN scores out"
+        )
+    return float(ranking.thresholds_at_fprs(sorted_N, ranking.as_fprs([fpr]))[0])
 
 
 def tpr_at_fpr(score_TxN: ArrayLike, member: ArrayLike, fprs: ArrayLike) -> OperatingPoints:
@@ -142,10 +157,12 @@ def tpr_at_fpr(score_TxN: ArrayLike, member: ArrayLike, fprs: ArrayLike) -> Oper
       >>> from lm_mia.stats import tpr_at_fpr
       >>> member_N = [False, False, False, False, True, True]
       >>> points = tpr_at_fpr([1.0, 2.0, 3.0, 4.0, 3.5, 5.0], member_N, [0.25, 0.5])
-      >>> points.threshold_TxF
-      array([[4., 3.]])
+      >>> points.threshold_TxF.round(3)
+      array([[3., 2.]])
       >>> points.tpr_TxF
-      array([[0.5, 1. ]])
+      array([[1., 1.]])
+      >>> points.realized_fpr_TxF
+      array([[0.25, 0.5 ]])
     """
     fpr_F = ranking.as_fprs(fprs)
     targets = np.atleast_2d(np.asarray(score_TxN)).shape[0]

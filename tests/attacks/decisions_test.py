@@ -51,23 +51,23 @@ class Slow:
 
     @functools.cached_property
     def called_TxC(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each target: scores of non-members, and the number of them at or above each."""
+        """For each target: scores of non-members, and the number of them above each."""
         out_TxN = [score_N[~self.member_N] for score_N in self.score_TxN]
         outs = [out_N[~np.isnan(out_N)] for out_N in out_TxN]
-        return [(out_C, (out_C[:, None] >= out_C).sum(axis=0)) for out_C in outs]
+        return [(out_C, (out_C[:, None] > out_C).sum(axis=0)) for out_C in outs]
 
     def threshold(self, t: int, fpr: float) -> float:
-        """Returns the lowest non-member score with at most this FPR, or -inf for an FPR of 1."""
+        """Returns the lowest non-member score with at most this FPR above it, or -inf for an FPR of 1."""
         out_C, called_C = self.called_TxC[t]
         if fpr == 1:
             return -math.inf
-        return min(out_C[called_C <= fpr * len(out_C) + 1e-9], default=math.inf)
+        return min(out_C[called_C <= fpr * len(out_C) + 1e-9])
 
     @functools.cache  # noqa: B019, one entry per rate
     def decisions(self, fpr: float) -> np.ndarray:
         """Returns decision_TxN, False without a score."""
         threshold_T = np.array([self.threshold(t, fpr) for t in range(self.replicas)])
-        return self.score_TxN >= threshold_T[:, None]
+        return self.score_TxN > threshold_T[:, None]
 
     def votes(self, fpr: float) -> np.ndarray:
         return np.where(self.scored_N, self.decisions(fpr).sum(axis=0), np.nan)

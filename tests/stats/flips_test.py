@@ -231,9 +231,9 @@ def flip_shares(votes, member_N, replicas):
 
 def test_error_rates_by_hand():
     member_N = np.array([0, 0, 0, 0, 1, 1], dtype=bool)
-    score_TxN = np.array([[1.0, 2, 3, 4, 3.5, 5], [1, 2, 3, 4, 0, 0], [np.nan] * 6])
+    score_TxN = np.array([[1.0, 2, 3, 4, 2.5, 5], [1, 2, 3, 4, 0, 0], [np.nan] * 6])
     actual = stats.error_rates(stats.tpr_at_fpr(score_TxN, member_N, [0.25, 1.0]))
-    # At 1/4 both thresholds are 4: the first target detects one of two members, the second none.
+    # At 1/4 both thresholds are just above 3: the first target detects one of two members, the second none.
     np.testing.assert_allclose(actual.tpr.mean_F, [0.25, 1])
     np.testing.assert_allclose(actual.tpr.std_F, [0.25, 0])
     np.testing.assert_allclose(actual.fnr.mean_F, [0.75, 0])

@@ -55,23 +55,23 @@ def test_bootstrap_intervals_by_hand():
     actual = stats.bootstrap_intervals(
         [0.0, 1.0], np.array([False, True]), [0.0, 0.5, 1.0], replicates=3
     )
-    np.testing.assert_array_equal(interval_ends(actual), [[1, 0, 0, 1]] * 2)
-    np.testing.assert_array_equal(actual.tpr_TxF, [[0, 0, 1]])
+    np.testing.assert_array_equal(interval_ends(actual), [[1, 1, 1, 1]] * 2)
+    np.testing.assert_array_equal(actual.tpr_TxF, [[1, 1, 1]])
     # Non-members 0 and 2, member 1: the AUC is 1, 1/2 or 0 if 0 is drawn twice, once or never. At FPR
-    # 1/2 the threshold is 2 if both are drawn and +inf otherwise, so the member is never detected.
+    # 1/2 the member is detected if it is above the lowest drawn score, that is, if 0 was drawn.
     score, member = [0.0, 2.0, 1.0], np.array([False, False, True])
     one = [stats.bootstrap_intervals(score, member, 0.5, replicates=1, seed=s) for s in range(200)]
     drawn = np.array([o.auc_low_T[0] for o in one])
     np.testing.assert_array_equal(np.unique(drawn), [0, 0.5, 1])
     assert 80 <= np.sum(drawn == 0.5) <= 120
-    assert all(o.tpr_high_TxF[0, 0] == 0 for o in one)
-    # With members 1 and 3, a threshold of 2 detects the 3.
+    assert all(o.tpr_high_TxF[0, 0] == (o.auc_low_T[0] > 0) for o in one)
+    # With members 1 and 3: both are above a 0. If only the 2 was drawn, the 3 is above it.
     score, member = [0.0, 2.0, 1.0, 3.0], np.array([False, False, True, True])
     one = [stats.bootstrap_intervals(score, member, 0.5, replicates=1, seed=s) for s in range(400)]
     drawn = np.array([o.tpr_low_TxF[0, 0] for o in one])
-    # Both non-members are drawn with probability 1/2, and two or one 3 with probability 1/4 or 1/2.
+    # No 0 is drawn with probability 1/4; then no, one or two 3 with probability 1/4, 1/2 and 1/4.
     np.testing.assert_allclose(
-        [np.mean(drawn == 1), np.mean(drawn == 0.5)], [1 / 8, 1 / 4], atol=0.06
+        [np.mean(drawn == 1), np.mean(drawn == 0.5)], [3 / 4 + 1 / 16, 1 / 8], atol=0.06
     )
     assert set(drawn) == {0, 0.5, 1}
 

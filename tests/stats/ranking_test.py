@@ -34,7 +34,7 @@ def test_sorted_classes_of_any_type(dtype):
     score = np.round(rng.normal(size=400) * 20).astype(dtype)
     member = rng.random(400) < 0.3
     out, ins, left_out = next(ranking.sorted_classes(score, member))
-    expected_dtype = np.float32 if dtype == "float32" else np.float64
+    expected_dtype = dtype if dtype in ("float16", "float32") else np.float64
     assert (out.dtype, ins.dtype, left_out) == (expected_dtype, expected_dtype, 0)
     np.testing.assert_array_equal(out, np.sort(score[~member]))
     np.testing.assert_array_equal(ins, np.sort(score[member]))
@@ -66,7 +66,10 @@ def test_float32_thresholds_are_float32_numbers():
     fpr_F = ranking.as_fprs([0.0, 0.001, 0.1, 0.45, 1.0])
     threshold_F = ranking.thresholds_at_fprs(scores, fpr_F)
     assert threshold_F.dtype == np.float64
-    np.testing.assert_array_equal(threshold_F, [np.inf, *scores[[-1, -100, -450]], -np.inf])
+    # The k-th smallest has index k - 1, for k = 1000, 999, 900 and 550.
+    above_F = np.nextafter(scores[[999, 998, 899, 549]], np.float32(np.inf))
+    np.testing.assert_array_equal(threshold_F, [*above_F, -np.inf])
+    assert not np.isin(threshold_F, scores).any()
     np.testing.assert_array_equal(
         ranking.count_at_or_above(scores, threshold_F), [0, 1, 100, 450, 1000]
     )

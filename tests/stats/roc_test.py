@@ -1,3 +1,4 @@
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -18,9 +19,14 @@ def slow_threshold(scores, fpr):
     """Computes the definition in rational numbers, with the rate as its shortest decimal representation."""
     n, ranked = len(scores), sorted(scores)
     k = -((Fraction(repr(fpr)) - 1) * n // 1)  # ceil((1 - fpr) n)
-    if k == 0:
-        return -np.inf
-    return min((s for s in ranked if s > ranked[k - 1]), default=np.inf)
+    return math.nextafter(ranked[k - 1], math.inf) if k else -np.inf
+
+
+def slow_tpr_of_vertex(out, ins, fpr):
+    """Returns the highest TPR of all points of the ROC curve whose FPR is at most fpr, over all thresholds."""
+    thresholds = [-np.inf, *out, *ins, np.inf]
+    allowed = [t for t in thresholds if np.mean(out >= t) <= fpr]
+    return max(np.mean(ins >= t) for t in allowed)
 
 
 def slow_auc(out, ins):
@@ -38,23 +44,64 @@ def random_scores(seed, T=3, N=200, ties=False, missing=0.1):
 
 def test_threshold_by_hand():
     scores = [4.0, 1.0, 3.0, 2.0]
-    # k = 4, 3, 2, 1, 0: there is no score above the 4th, the 4th is above the 3rd, ...
-    assert stats.threshold_at_fpr(scores, 0.0) == np.inf
-    assert stats.threshold_at_fpr(scores, 0.24) == np.inf
-    assert stats.threshold_at_fpr(scores, 0.25) == 4
-    assert stats.threshold_at_fpr(scores, 0.5) == 3
-    assert stats.threshold_at_fpr(scores, 0.75) == 2
+    # k = 4, 3, 2, 1, 0: just above the k-th score.
+    above = {score: math.nextafter(score, math.inf) for score in (1, 2, 3, 4, 5)}
+    assert stats.threshold_at_fpr(scores, 0.0) == above[4]
+    assert stats.threshold_at_fpr(scores, 0.24) == above[4]
+    assert stats.threshold_at_fpr(scores, 0.25) == above[3]
+    assert stats.threshold_at_fpr(scores, 0.5) == above[2]
+    assert stats.threshold_at_fpr(scores, 0.75) == above[1]
     assert stats.threshold_at_fpr(scores, 1.0) == -np.inf
     # Ties: a threshold of 2 would have three false positives of four, so there are none.
-    assert stats.threshold_at_fpr([1, 2, 2, 2], 0.5) == np.inf
-    assert stats.threshold_at_fpr([1, 2, 2, 2], 0.75) == 2
-    assert stats.threshold_at_fpr([5, 5, 5, 5], 0.99) == np.inf
+    assert stats.threshold_at_fpr([1, 2, 2, 2], 0.5) == above[2]
+    assert stats.threshold_at_fpr([1, 2, 2, 2], 0.75) == above[1]
+    assert stats.threshold_at_fpr([5, 5, 5, 5], 0.99) == above[5]
     assert stats.threshold_at_fpr([5, 5, 5, 5], 1) == -np.inf
+
+
+def test_members_between_two_nonmembers_are_detected():
+    # At FPR 1/4 one non-member may be above the threshold: 6. All members are above the next one, 2.
+    score, member = [5.0, 4, 3, 6, 2, 1, 0], np.arange(7) < 3
+    points = stats.tpr_at_fpr(score, member, [0.0, 0.25, 0.5])
+    np.testing.assert_array_equal(points.tpr_TxF, [[0, 1, 1]])
+    np.testing.assert_array_equal(points.realized_fpr_TxF, [[0, 0.25, 0.5]])
+    intervals = stats.bootstrap_intervals(score, member, [0.0, 0.25, 0.5], replicates=9)
+    np.testing.assert_array_equal(intervals.tpr_TxF, points.tpr_TxF)
+
+
+@settings(deadline=None)
+@given(TIED, TIED, RATES)
+def test_tpr_is_that_of_the_vertex_of_the_roc_curve(out, ins, fpr):
+    score, member = np.r_[out, ins], np.r_[out * 0, ins * 0 + 1] == 1
+    points = stats.tpr_at_fpr(score, member, fpr)
+    assert points.tpr_TxF[0, 0] == slow_tpr_of_vertex(out, ins, fpr)
+    curve = stats.roc_curve(score, member)
+    assert points.tpr_TxF[0, 0] == curve.tpr_K[curve.fpr_K <= fpr].max()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_threshold_is_the_next_number_of_the_type_of_the_scores(dtype):
+    for scores in (
+        np.random.default_rng(0).normal(3, 1, 50).astype(dtype),
+        np.array([0, -0.0, 0, 1], dtype),  # shares of RMIA: many are 0
+        np.array([np.finfo(dtype).max, -np.inf, 1, 2], dtype),
+        np.full(4, 1.1, dtype),
+    ):
+        for fpr in (0.0, 0.25, 0.5, 0.75):
+            tau = stats.threshold_at_fpr(scores, fpr)
+            k = math.ceil((1 - fpr) * len(scores))
+            with np.errstate(over="ignore"):
+                assert dtype(tau) == tau == np.nextafter(np.sort(scores)[k - 1], dtype(np.inf))
+            # A Python float is rounded to the type of the scores, an array of float64 is not.
+            assert np.mean(scores >= tau) <= fpr
+            assert np.mean(scores >= np.array([tau])) <= fpr
+            [[threshold]] = stats.tpr_at_fpr(scores, scores < -np.inf, fpr).threshold_TxF
+            assert threshold == tau
 
 
 def test_k_is_55_of_100_at_fpr_45_percent():
     assert np.ceil((1 - 0.45) * 100) == 56  # the naive formula is wrong
-    assert stats.threshold_at_fpr(np.arange(1, 101), 0.45) == 56  # the next score above the 55th
+    assert stats.threshold_at_fpr(np.arange(1, 101), 0.45) == math.nextafter(55, 56)
 
 
 @pytest.mark.parametrize("n", [1, 3, 7, 10, 29, 100, 1000])
@@ -87,8 +134,9 @@ def test_realized_fpr_is_the_largest_possible(scores, fpr):
 
 def test_threshold_limits_and_invalid_arguments():
     assert np.isnan(stats.threshold_at_fpr([], 0.5))
-    assert stats.threshold_at_fpr([-np.inf, 0.0], 0.5) == 0
-    assert stats.threshold_at_fpr([0.0, np.inf], 0.5) == np.inf
+    assert stats.threshold_at_fpr([-np.inf, 0.0], 0.5) == -np.finfo(float).max
+    assert stats.threshold_at_fpr([0.0, np.inf], 0.5) == np.nextafter(0, 1)
+    assert stats.threshold_at_fpr([0.0, np.finfo(float).max], 0.2) == np.inf  # without a warning
     assert stats.threshold_at_fpr([np.inf, np.inf], 1.0) == -np.inf
     with pytest.raises(ValueError, match="inf"):
         stats.threshold_at_fpr([0.0, np.inf], 0.2)
@@ -135,8 +183,10 @@ def test_member_TxN_and_float32_scores():
     points = stats.tpr_at_fpr(single, member_TxN, [0.1, 0.5])
     double = stats.tpr_at_fpr(single.astype(np.float64), member_TxN, [0.1, 0.5])
     for name, value in vars(double).items():
-        np.testing.assert_array_equal(getattr(points, name), value, err_msg=name)
+        if name != "threshold_TxF":  # the next larger float32 and the next larger float64
+            np.testing.assert_array_equal(getattr(points, name), value, err_msg=name)
         assert getattr(points, name).dtype == value.dtype
+    np.testing.assert_allclose(points.threshold_TxF, double.threshold_TxF, rtol=2e-7)
     detected = single.astype(np.float64) >= points.threshold_TxF[:, :1]
     assert np.all((detected & ~member_TxN).sum(axis=1) <= 0.1 * (~member_TxN).sum(axis=1))
     curve = stats.roc_curve(single[0, :50], member_TxN[0, :50])
@@ -149,7 +199,7 @@ def test_rates_of_an_empty_class_are_nan():
     assert np.isnan(points.tpr_TxF).all()
     assert points.left_out_T[0] == 1
     points = stats.tpr_at_fpr([[1.0, 2.0]], np.array([False, False]), 0.5)
-    assert points.threshold_TxF[0, 0] == 2
+    assert points.threshold_TxF[0, 0] == math.nextafter(1, 2)
     assert points.realized_fpr_TxF[0, 0] == 0.5
     for value in (points.tpr_TxF, points.accuracy_TxF, points.balanced_accuracy_TxF, points.auc_T):
         assert np.isnan(value).all()
@@ -233,10 +283,9 @@ def test_auc_equals_all_pairs_and_the_curve_area(out, ins):
     for monotone in (np.arctan, np.exp, lambda x: 3 * x - 1e6):
         assert stats.auc(monotone(score), member).auc_T[0] == area
     np.testing.assert_allclose(stats.auc(-score, member).auc_T[0], 1 - area, atol=1e-12)
-    # Thresholds are scores of non-members, so the point is on or below the curve.
     for fpr in (0.0, 0.1, 0.5):
         actual = stats.tpr_at_fpr(score, member, fpr)
-        assert actual.tpr_TxF[0, 0] <= curve.tpr_K[curve.fpr_K <= fpr].max()
+        assert actual.tpr_TxF[0, 0] == curve.tpr_K[curve.fpr_K <= fpr].max()
         assert actual.tpr_TxF[0, 0] == np.mean(ins >= actual.threshold_TxF[0, 0])
 
 
@@ -250,9 +299,10 @@ def test_rates_are_invariant_to_monotone_transforms(out, ins, fprs):
         other = stats.tpr_at_fpr(monotone(score), member, fprs)
         for name in ("tpr_TxF", "realized_fpr_TxF", "accuracy_TxF", "auc_T"):
             np.testing.assert_array_equal(getattr(other, name), getattr(points, name))
+        # A threshold is just above a score, which the transform may map to the next number or not.
         finite = np.isfinite(points.threshold_TxF)
-        np.testing.assert_array_equal(
-            other.threshold_TxF[finite], monotone(points.threshold_TxF[finite])
+        np.testing.assert_allclose(
+            other.threshold_TxF[finite], monotone(points.threshold_TxF[finite]), 1e-15, 1e-15
         )
     # Exchanging the classes reverses all pairs.
     swapped = stats.tpr_at_fpr(score, ~member, fprs)
