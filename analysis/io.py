@@ -19,7 +19,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from lm_mia.atomic import CSV_MISSING_VALUES
-from lm_mia.config import Config
+from lm_mia.config import Config, measurable_attack
 from lm_mia.config.needs import PresentModels, assign_roles, score_step
 from lm_mia.config.recipe import from_dict
 from lm_mia.data import subsets
@@ -281,7 +281,7 @@ class RecipeResults:
     recipe_dir: Path
     """WORKDIR/recipes/NAME."""
     config: Config
-    """The config of the last command."""
+    """The config of the last command, with the attack settings of its tables (`measurable_attack`)."""
     names: tuple[str, ...]
     """All names by which figures refer to the recipe."""
     population_dir: Path
@@ -472,6 +472,7 @@ def read_recipe(recipe_dir: Path) -> RecipeResults:
             f"{recipe_dir}: config.json was written by another version of lm_mia, with other fields; "
             "draw it with that version"
         ) from error
+    config = dataclasses.replace(config, attack=measurable_attack(config))
     return RecipeResults(recipe_dir, config, tuple(record["names"]), population_dir)
 
 

@@ -7,6 +7,7 @@ Modules that draw are imported where they are needed, so that `summary_lines` an
 
 import argparse
 import csv
+import dataclasses
 import datetime
 import json
 import math
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.figures import MODULES, file_name, find
 from analysis.formatting import percent, plural, plus_minus
 from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, TARGETS_CSV, write_atomically
+from lm_mia.config import measurable_attack
 from lm_mia.config.needs import PresentModels, assign_roles, attack_settings, target_attack
 from lm_mia.config.recipe import from_dict
 from lm_mia.errors import UserError
@@ -226,6 +228,7 @@ def _summarize_targets(recipe_dir: Path) -> str:
     import pyarrow.parquet as pq
 
     c = from_dict(_json(recipe_dir / "config.json")["config"])
+    c = dataclasses.replace(c, attack=measurable_attack(c))
     if _json((recipe_dir / TARGETS_CSV).with_suffix(".json")) != attack_settings(c.attack):
         return "attacked with other settings; run lm-mia attack again"
     models = [

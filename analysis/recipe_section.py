@@ -43,7 +43,7 @@ TABLES = {
 }
 MORE_TABLES = {
     "shuffled.csv": "control with shuffled labels",
-    "intervals.csv": "95% intervals for the first replica: bootstrap and Clopper-Pearson",
+    "intervals.csv": "AUC and TPR of the first replica with 95% intervals over samples",
     "resampled_references.csv": "flip rates over sets of references, for one target",
     "true_positive_probability.parquet": "every reference as a target, one row per sample",
     "extraction.csv": "samples with the highest membership scores: suffix probabilities and generated text",

@@ -33,8 +33,8 @@ INTERVAL_COLUMNS = (
     "value",
     "bootstrap_low",
     "bootstrap_high",
-    "clopper_pearson_low",
-    "clopper_pearson_high",
+    "true_positives",
+    "members",
     "left_out",
 )
 PARTIAL_AUC_COLUMNS = (

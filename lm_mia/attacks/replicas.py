@@ -254,15 +254,16 @@ def _intervals(
 ) -> pd.DataFrame:
     """Returns the rows of intervals.csv: 95% intervals of the AUC and the TPRs of the first target over samples."""
     intervals = stats.bootstrap_intervals(score_N2, member_N2, c.fprs, replicates=c.bootstraps)
-    members = points.members_T[0]
-    exact = stats.clopper_pearson(np.rint(intervals.tpr_TxF[0] * members), members)
-    table = pd.DataFrame({"attack": name, "metric": [f"tpr_at_{fpr:g}" for fpr in c.fprs]})
-    table["value"], table["bootstrap_low"] = intervals.tpr_TxF[0], intervals.tpr_low_TxF[0]
-    table["bootstrap_high"] = intervals.tpr_high_TxF[0]
-    table["clopper_pearson_low"], table["clopper_pearson_high"] = exact
-    area = {"attack": name, "metric": "auc", "value": intervals.auc_T[0]}
-    area |= {"bootstrap_low": intervals.auc_low_T[0], "bootstrap_high": intervals.auc_high_T[0]}
-    return pd.concat([pd.DataFrame([area]), table]).assign(left_out=int(intervals.left_out_T[0]))
+    members = int(points.members_T[0])
+    table = pd.DataFrame(
+        {"attack": name, "metric": ["auc", *(f"tpr_at_{fpr:g}" for fpr in c.fprs)]}
+        | {"value": [intervals.auc_T[0], *intervals.tpr_TxF[0]]}
+        | {"bootstrap_low": [intervals.auc_low_T[0], *intervals.tpr_low_TxF[0]]}
+        | {"bootstrap_high": [intervals.auc_high_T[0], *intervals.tpr_high_TxF[0]]}
+    )
+    true_positives = np.rint(table["value"] * members).where(table["metric"] != "auc")
+    table["true_positives"] = true_positives.astype("Int64")
+    return table.assign(members=members, left_out=int(intervals.left_out_T[0]))
 
 
 def _write_shuffled(

@@ -230,6 +230,7 @@ def evaluation_fprs(c: config.Attack, member_N2: np.ndarray) -> list[float]:
     """Returns the FPRs at which every target is evaluated: attack.fprs, then the points of the ROC curve.
 
     The points are 0, the ends of attack.band, and 100 rates from 1 / (number of non-members) to 1 in equal ratios.
+    Attacks that leave out samples have no TPR at the first points (`operating_points`).
     """
     grid_G = np.geomspace(1 / max(int((~member_N2).sum()), 1), 1, _CURVE_POINTS)
     return [*c.fprs, *np.unique([0.0, *c.band, *grid_G])]
@@ -243,6 +244,8 @@ def operating_points(
 ) -> stats.OperatingPoints:
     """Returns the operating points and the AUC of every target, each evaluated with its own membership.
 
+    A TPR is NaN at an FPR that the non-members with a score cannot show: above 0, but less than one of them.
+
     Args:
       file: the membership scores.
       members: member_N2 of each target: membership of the samples in its training subset.
@@ -254,6 +257,10 @@ def operating_points(
         t, member_N2 = target
         return stats.tpr_at_fpr(file.read_target(t), member_N2, fprs)
 
-    return stats.concatenate_operating_points(
+    points = stats.concatenate_operating_points(
         list(map_in_order(pool, evaluate_target, enumerate(members)))
     )
+    too_low_TxF = (points.fpr_F > 0) & (
+        points.fpr_F < 1 / np.maximum(points.nonmembers_T, 1)[:, None]
+    )
+    return dataclasses.replace(points, tpr_TxF=np.where(too_low_TxF, np.nan, points.tpr_TxF))

@@ -26,8 +26,8 @@ from typing import Any, NoReturn, get_type_hints
 
 import tyro
 
-from lm_mia.config.schema import Config, resolve
-from lm_mia.config.validate import problems
+from lm_mia.config.schema import Config, lowest_fpr, resolve
+from lm_mia.config.validate import problems, rule_about_lowest_fpr
 from lm_mia.errors import UserError
 
 
@@ -240,6 +240,15 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
             doubtful.add(name)
             continue
         config = _set_field(config, name, value)
+    given = {name for name, _ in _split_flags(overrides)} - doubtful
+    mistakes += [
+        f"{name}={_get(config, name)!r}: {rule_about_lowest_fpr(config)}"
+        for name, rates in (
+            ("attack.fprs", config.attack.fprs),
+            ("attack.focus_fpr", (config.attack.focus_fpr,)),
+        )
+        if name in given and any(0 < r < lowest_fpr(config.population.samples) for r in rates)
+    ]
     return _Overridden(config, mistakes, doubtful)
 
 

@@ -263,13 +263,14 @@ class Attack:
     )
     """Attacks to compare. Must include lira_online, which the tables of decisions are based on."""
     fprs: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)
-    """False positive rates at which thresholds are calibrated (StrongMIA Tables 1-6), in ascending order."""
+    """False positive rates at which thresholds are calibrated (StrongMIA Tables 1-6), in ascending order. Rates below
+    1/N, which N non-members cannot show, are left out of tables and figures."""
     focus_fpr: float = 0.01
     """The false positive rate, one of attack.fprs, that is used where results are shown at a single rate."""
     alpha: float = 0.05
     """Significance level of the exact binomial test that defines the coin-flip cutoff."""
     band: tuple[float, float] = (1e-4, 0.1)
-    """Range of false positive rates over which partial AUC and lift are computed."""
+    """Range of false positive rates over which partial AUC and lift are computed; it begins at 1/N at the earliest."""
     variance: Literal["per_sample", "pooled"] = "per_sample"
     """Variances of LiRA. per_sample: one IN and one OUT variance for each sample; pooled: one of each for all samples,
     which is better with few references."""
@@ -331,6 +332,28 @@ def resolve(config: Config) -> Config:
     size: Any = names.get((layers, width), "custom")
     model = dataclasses.replace(model, size=size, layers=layers, width=width, heads=heads)
     return dataclasses.replace(config, model=model)
+
+
+def lowest_fpr(samples: int) -> float:
+    """Returns the lowest false positive rate that can be measured: one of the N non-members of 2N samples."""
+    return 1 / (samples // 2) if samples > 1 else 0.0
+
+
+def measurable_attack(config: Config) -> Attack:
+    """Returns the attack settings of a config without the false positive rates that its population cannot show.
+
+    Rates below `lowest_fpr` are left out of ``attack.fprs``; if ``attack.focus_fpr`` is one of them, the lowest
+    remaining rate replaces it. ``attack.band`` begins at `lowest_fpr` at the earliest, unless it ends below.
+    """
+    attack, lowest = config.attack, lowest_fpr(config.population.samples)
+    fprs = tuple(fpr for fpr in attack.fprs if fpr >= lowest)
+    low, high = attack.band
+    return dataclasses.replace(
+        attack,
+        fprs=fprs,
+        focus_fpr=attack.focus_fpr if attack.focus_fpr in fprs else min(fprs),
+        band=(max(low, lowest) if lowest < high else low, high),
+    )
 
 
 def to_dict(config: Config) -> dict[str, Any]:

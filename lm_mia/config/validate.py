@@ -61,6 +61,15 @@ def unmet_attention_requirements(
     return [f"it needs {rule}" for is_met, rule in requirements.get(attention, []) if not is_met]
 
 
+def rule_about_lowest_fpr(config: Config) -> str:
+    """Returns that a rate must not be below the lowest one that the population of a config can show."""
+    nonmembers = config.population.samples // 2
+    return (
+        f"must be at least {schema.lowest_fpr(config.population.samples):.3g}, the lowest rate that {nonmembers:,} "
+        "non-members (population.samples / 2) can show"
+    )
+
+
 def _corpus(config: Config) -> Iterator[str]:
     corpus = config.corpus
     yield from _positive(config, "corpus.min_chars")
@@ -375,6 +384,8 @@ def _rates(config: Config) -> Iterator[str]:
             "attack.fprs",
             "must be rates above 0 and at most 1, in ascending order, distinct in their first 6 digits",
         )
+    elif max(attack.fprs) < schema.lowest_fpr(config.population.samples):
+        yield _message(config, "attack.fprs", rule_about_lowest_fpr(config), "add a higher rate")
     if attack.focus_fpr not in attack.fprs:
         yield _message(config, "attack.focus_fpr", f"must be one of attack.fprs={attack.fprs}")
     if not 0 <= attack.band[0] < attack.band[1] <= 1:

@@ -399,7 +399,16 @@ def attack(
     )
     store = dataclasses.replace(open_store(c, recipe.folder), statistics=needed, token_samples=())
     tables = recipe.folder / "tables"
-    counts = runner.run(store, population, c.attack, tables, progress, say, requested)
+    settings = config.measurable_attack(c)
+    if left_out := sorted({*c.attack.fprs} - {*settings.fprs}):
+        focus = settings.focus_fpr
+        say(
+            f"attack.fprs: {', '.join(f'{fpr:g}' for fpr in left_out)} left out of the tables of {recipe.name}, since "
+            f"{c.population.samples // 2:,} non-members show no rate below "
+            f"{config.lowest_fpr(c.population.samples):.3g}"
+            + (f"; attack.focus_fpr is {focus:g}" if focus != c.attack.focus_fpr else "")
+        )
+    counts = runner.run(store, population, settings, tables, progress, say, requested)
     if not counts["requested"] and not requested.loss_samples:
         raise UserError(
             f"{recipe.folder}: too few models are present to attack any of its attack.targets={c.attack.targets} "

@@ -172,7 +172,8 @@ def table_metadata(recipe_dir: Path) -> dict[str, Any] | None:
 
 def changed_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any, Any]]:
     """Returns the attack settings in which finished tables differ from the config: name -> (config, tables)."""
-    metadata, requested = table_metadata(recipe_dir), config.to_dict(c)["attack"]
+    measurable = dataclasses.replace(c, attack=config.measurable_attack(c))
+    metadata, requested = table_metadata(recipe_dir), config.to_dict(measurable)["attack"]
     used = metadata["config"] if metadata else requested
     return {n: (requested[n], used.get(n)) for n in requested if used.get(n) != requested[n]}
 

@@ -1,5 +1,7 @@
 """Confidence intervals: bootstrap intervals of AUC and TPR, and exact (Clopper-Pearson) intervals of a rate.
 
+docs/results/statistics.md has the simulated coverage of each.
+
 The bootstrap resamples members and non-members separately and recalibrates the threshold in every replicate. A
 replicate is stored as a count per sample, so that the scores are sorted only once.
 
@@ -21,6 +23,10 @@ from lm_mia.stats.array_types import FloatArray, IntArray
 _BLOCK = 2**16
 """Number of samples that are drawn at once, over replicates or within one. Requesting new memory from the system for
 each replicate would take longer than the draws."""
+MIN_COUNT = 10
+"""A TPR has an interval if at least this many false positives are allowed, and if at least this many members are
+detected and at least this many are not. The bootstrap cannot extrapolate beyond the observed scores: with fewer,
+the intervals contain the true TPR far less often than they should."""
 
 
 def clopper_pearson(
@@ -72,7 +78,8 @@ def check_confidence(confidence: float) -> None:
 class BootstrapIntervals:
     """AUC and TPRs of each target with their confidence intervals.
 
-    All are NaN if there is no score of a member or of a non-member.
+    All are NaN if there is no score of a member or of a non-member. The ends of a TPR are also NaN if it rests on fewer
+    than `MIN_COUNT` samples: report the number of true positives instead.
     """
 
     fpr_F: FloatArray
@@ -103,8 +110,8 @@ def bootstrap_intervals(
     computes for them. If so many drawn scores are +inf that no threshold reaches a rate, its TPR is 0. All targets
     share the draws of a seed, so the interval of a target does not depend on the other targets.
 
-    The bootstrap cannot extrapolate beyond the observed scores: with few allowed false positives, for example
-    fpr * n < 10, the TPR intervals are only approximate.
+    A TPR has no interval if it rests on too few samples (`MIN_COUNT` = 10): if fewer than 10 of the n non-members may
+    be called members (fpr * n < 10), if fewer than 10 members are detected, or if fewer than 10 are not.
 
     Args:
       score_TxN: membership scores, larger for members; NaN scores are left out. A one-dimensional array is treated as
@@ -128,11 +135,14 @@ def bootstrap_intervals(
       >>> from lm_mia.stats import bootstrap_intervals
       >>> member_N = np.arange(1000) < 500
       >>> score_N = np.random.default_rng(0).normal(size=1000) + member_N
-      >>> result = bootstrap_intervals(score_N, member_N, [0.1], replicates=200)
+      >>> result = bootstrap_intervals(score_N, member_N, [0.01, 0.1], replicates=200)
       >>> bool(result.auc_low_T[0] < result.auc_T[0] < result.auc_high_T[0])
       True
-      >>> result.tpr_low_TxF.shape
-      (1, 1)
+
+      At an FPR of 0.01 only 5 of the 500 non-members may be called members, which is too few for an interval:
+
+      >>> np.isnan(result.tpr_low_TxF)
+      array([[ True, False]])
     """
     check_confidence(confidence)
     if replicates < 1:
@@ -149,6 +159,10 @@ def bootstrap_intervals(
             value_and_ends_3xS[0] = [ranking.auc_from_sorted(nonmembers, members), *tpr_F]
             statistic_RxS = _replicate_statistics(nonmembers, members, fpr_F, replicates, seed)
             value_and_ends_3xS[1:] = np.quantile(statistic_RxS, [tail, 1 - tail], axis=0)
+            allowed_F = nonmembers.size - ranking.min_true_negatives(nonmembers.size, fpr_F)
+            tp_F = np.rint(tpr_F * members.size)
+            fewest_F = np.minimum(np.minimum(allowed_F, tp_F), members.size - tp_F)
+            value_and_ends_3xS[1:, 1:][:, fewest_F < MIN_COUNT] = np.nan
         value_and_ends.append(value_and_ends_3xS)
         left_out_T.append(left_out)
     targets = len(value_and_ends)

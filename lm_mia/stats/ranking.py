@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.array_types import FloatArray, IntArray
 
 _STEP = 2**16
 """Number of members that `auc_from_sorted` merges at once: with their non-members they fit the cache of a core."""

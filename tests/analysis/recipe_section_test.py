@@ -1,6 +1,7 @@
 """Figures and page of a synthetic workdir of one recipe, and messages about missing tables."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -225,8 +226,13 @@ def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> Non
     for row in intervals:
         between = f"{row['value']:.3f}[{row['bootstrap_low']:.3f}, {row['bootstrap_high']:.3f}]"
         assert row["metric"] != "auc" or between in text.replace(" [", "[")
-        exact = f"[{row['clopper_pearson_low']:.3f}, {row['clopper_pearson_high']:.3f}]"
-        assert row["metric"] == "auc" or row["attack"] != "lira_online" or exact in text
+        found = f"{row['true_positives']:,.0f} of {row['members']:,.0f}"
+        ends = f"[{row['bootstrap_low']:.3f}, {row['bootstrap_high']:.3f}]"
+        has_interval = not math.isnan(row["bootstrap_low"])
+        shown_row = f"{row['value']:.3f} {ends if has_interval else '–'} {found}"
+        assert row["metric"] == "auc" or row["attack"] != "lira_online" or shown_row in text
+    of_lira = [row for row in intervals if row["attack"] == "lira_online"]
+    assert len({math.isnan(row["bootstrap_low"]) for row in of_lira}) == 2  # both kinds are tested
 
 
 def test_attacks_on_references_match_the_table(finished: Path, shown: Page) -> None:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import beta, norm
+from scipy.stats import norm
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, write_scores
 
 from lm_mia import config, stats
@@ -133,13 +133,9 @@ def test_intervals_csv(attacked: AttackRun):
         np.testing.assert_allclose(part.bootstrap_low, low)
         np.testing.assert_allclose(part.bootstrap_high, [intervals.auc_high_T[0], *high])
         members = (member_N & ~np.isnan(score_N)).sum()
-        assert part.clopper_pearson_low.isna().tolist() == [True] + [False] * 4
-        for row in part[1:].to_dict("records"):
-            k = round(row["value"] * members)
-            low = beta.ppf(0.025, k, members - k + 1) if k else 0
-            high = beta.ppf(0.975, k + 1, members - k) if k < members else 1
-            assert row["clopper_pearson_low"] == pytest.approx(low)
-            assert row["clopper_pearson_high"] == pytest.approx(high)
+        assert part.true_positives.isna().tolist() == [True] + [False] * 4
+        np.testing.assert_allclose(part.true_positives[1:], part.value[1:] * members)
+        assert (part.members == members).all()
         assert (part.left_out == np.isnan(score_N).sum()).all()
 
 

@@ -1,5 +1,4 @@
 import dataclasses
-import math
 from pathlib import Path
 
 import numpy as np

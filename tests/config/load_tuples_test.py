@@ -18,16 +18,30 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--config.attack.fprs=0.01,0.1"],
-        ["--config.attack.fprs", "0.01", "0.1"],
-        ["--config.attack.fprs", "0.01,0.1"],
-        ["--config.attack.fprs=0.01", "0.1"],
+        ["--config.attack.fprs=0.25,0.5"],
+        ["--config.attack.fprs", "0.25", "0.5"],
+        ["--config.attack.fprs", "0.25,0.5"],
+        ["--config.attack.fprs=0.25", "0.5"],
     ],
 )
 def test_tuples_take_commas_or_words(file: str, flags: list[str]):
-    assert load.load_config(file, flags).attack.fprs == (0.01, 0.1)
+    flags = [*flags, "--config.attack.focus_fpr=0.5"]
+    assert load.load_config(file, flags).attack.fprs == (0.25, 0.5)
     single = ["--config.attack.fprs=0.2", "--config.attack.focus_fpr=0.2"]
     assert load.load_config(file, single).attack.fprs == (0.2,)
+
+
+def test_a_flag_with_a_rate_that_the_population_cannot_show_is_refused(file: str):
+    rule = "must be at least 0.125, the lowest rate that 8 non-members (population.samples / 2) can show"
+    flags = ["--config.attack.fprs=0.01,0.5", "--config.attack.focus_fpr=0.01"]
+    assert error_lines(file, *flags) == [
+        f"attack.fprs=(0.01, 0.5): {rule}",
+        f"attack.focus_fpr=0.01: {rule}",
+    ]
+    # The rates of the file (0.1, 0.5) and those of a flag for a larger population are accepted.
+    load.load_config(file, ["--config.train.epochs=2"])
+    c = load.load_config(file, [*flags, "--config.population.samples=200"])
+    assert c.attack.fprs == (0.01, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -68,3 +68,30 @@ def test_resolve_is_idempotent(size: Any, layers: int, width: int, heads: int):
     m = once.model
     assert (m.layers, m.width) == (layers or m.layers, width or m.width)
     assert MODEL_SIZES.get(m.size, (m.layers, m.width)) == (m.layers, m.width)
+
+
+@pytest.mark.parametrize(
+    ("attack", "fprs", "focus", "band"),
+    [
+        # 8 non-members: the lowest rate is 1/8.
+        ({"fprs": (0.01, 0.124, 0.125, 0.5), "focus_fpr": 0.5}, (0.125, 0.5), 0.5, (0.0, 0.1)),
+        (
+            {"fprs": (0.01, 0.2, 1.0), "focus_fpr": 0.01, "band": (0.1, 0.3)},
+            (0.2, 1),
+            0.2,
+            (1 / 8, 0.3),
+        ),
+        ({"fprs": (0.2,), "focus_fpr": 0.2, "band": (0.2, 0.3)}, (0.2,), 0.2, (0.2, 0.3)),
+    ],
+)
+def test_rates_below_one_nonmember_are_left_out(attack, fprs, focus, band):
+    c = Config(
+        population=config.Population(samples=16),
+        attack=config.Attack(**({"band": (0.0, 0.1)} | attack)),
+    )
+    actual = config.measurable_attack(c)
+    assert (actual.fprs, actual.focus_fpr, actual.band) == (fprs, focus, band)
+    assert config.measurable_attack(dataclasses.replace(c, attack=actual)) == actual
+    larger = dataclasses.replace(c, population=config.Population(samples=2**20))
+    assert config.measurable_attack(larger).fprs == c.attack.fprs
+    assert [config.lowest_fpr(n) for n in (0, 1, 2, 2048)] == [0, 0, 1, 1 / 1024]

@@ -79,9 +79,15 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
         (
             {"fprs": bad, "focus_fpr": bad[0]},
             FPRS.format(bad),
-            [{"fprs": (0.1, 1.0)}, {"fprs": (1e-9, 0.1, 0.100001)}, {"fprs": (0.1,)}],
+            [{"fprs": (0.1, 1.0)}, {"fprs": (1e-9, 0.1, 0.5, 0.500001)}, {"fprs": (0.5,), "focus_fpr": 0.5}],
         )
         for bad in ((0.0, 0.1), (-0.1, 0.1), (0.1, 1.1), (0.2, 0.1), (0.1, 0.1), (0.1, 0.10000001), (0.1, NAN))
+    ),
+    (  # of 8 non-members
+        {"fprs": (0.001, 0.1)},
+        "attack.fprs=(0.001, 0.1): must be at least 0.125, the lowest rate that 8 non-members (population.samples / 2) "
+        "can show; add a higher rate",
+        [{"fprs": (0.001, 0.1, 0.125)}],
     ),
     ({"focus_fpr": 0.3}, "attack.focus_fpr=0.3: must be one of attack.fprs=(0.1, 0.5)", [{"focus_fpr": 0.5}]),
     *(

@@ -265,3 +265,26 @@ def test_missing_models_are_reported_without_replicas(tasks: list[SweepRecipe]):
     shutil.rmtree(other.folder / "scores.zarr" / "loss" / "c" / "11")  # the last target
     messages = attack([other], [])
     assert messages[0] == "1 of 12 models are missing; run `lm-mia run` to make them"
+
+
+def test_rates_that_the_population_cannot_show_are_left_out(tasks: list[SweepRecipe]):
+    [task, _] = tasks
+    settings = dataclasses.replace(
+        task.config.attack, fprs=(1e-5, 1e-4, 0.1, 0.5), focus_fpr=1e-4, band=(1e-5, 0.2)
+    )
+    task = dataclasses.replace(task, config=dataclasses.replace(task.config, attack=settings))
+    nonmembers = task.config.population.samples // 2
+    messages = attack([task], ())
+    assert messages[0] == (
+        f"attack.fprs: 1e-05, 0.0001 left out of the tables of main, since {nonmembers} non-members show no rate below "
+        f"{1 / nonmembers:.3g}; attack.focus_fpr is 0.1"
+    )
+    tables = task.folder / "tables"
+    assert pd.read_csv(tables / "error_rates.csv").fpr.tolist() == [0.1, 0.5]
+    curve = pd.read_csv(tables / "roc.csv").fpr
+    assert curve[curve > 0].min() == 1 / nonmembers
+    assert pd.read_csv(tables / "partial_auc.csv").low.tolist() == [1 / nonmembers] * 2 + [0] * 2
+    assert "votes_0.1" in pd.read_parquet(tables / "samples.parquet").columns
+    assert json.loads((tables / "flips.json").read_text())["config"]["focus_fpr"] == 0.1
+    pipeline.check_tables([task])  # the tables are those of the config
+    assert attack([task], ())[-1].endswith("0 computed")

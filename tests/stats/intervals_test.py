@@ -11,6 +11,13 @@ TIED = st.lists(st.integers(-3, 3), min_size=1, max_size=30).map(lambda x: np.ar
 RATES = st.one_of(st.floats(0, 1), st.integers(0, 20).map(lambda i: i / 20))
 
 
+@pytest.fixture
+def _intervals_of_any_count():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "MIN_COUNT", 0)
+        yield
+
+
 def random_scores(seed, T=3, N=200, digits=9, missing=0.1):
     rng = np.random.default_rng(seed)
     member_N = rng.random(N) < 0.4
@@ -50,6 +57,7 @@ def assert_ends_are_quantiles(actual, rows, t=0, confidence=0.95):
     np.testing.assert_allclose(interval_ends(actual, t), expected, rtol=1e-14)
 
 
+@pytest.mark.usefixtures("_intervals_of_any_count")
 def test_bootstrap_intervals_by_hand():
     # With one score per class, every resample equals the sample.
     actual = stats.bootstrap_intervals(
@@ -76,6 +84,7 @@ def test_bootstrap_intervals_by_hand():
     assert set(drawn) == {0, 0.5, 1}
 
 
+@pytest.mark.usefixtures("_intervals_of_any_count")
 @settings(max_examples=150, deadline=None)
 @given(TIED, TIED, st.lists(RATES, max_size=4), st.integers(0, 99), st.integers(1, 6))
 def test_replicates_equal_metrics_of_explicit_resamples(out, ins, fprs, seed, replicates):
@@ -90,6 +99,7 @@ def test_replicates_equal_metrics_of_explicit_resamples(out, ins, fprs, seed, re
     assert actual.fpr_F.shape == (len(fprs),)
 
 
+@pytest.mark.usefixtures("_intervals_of_any_count")
 @pytest.mark.parametrize("digits", [0, 1, 9])
 @pytest.mark.parametrize("block", [7, 1000, 2**16])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -126,6 +136,7 @@ def test_agrees_with_resampling_by_another_generator():
     np.testing.assert_allclose(interval_ends(actual)[:, 1], expected[:, 1], atol=0.04)
 
 
+@pytest.mark.usefixtures("_intervals_of_any_count")
 def test_infinite_scores():
     # Two of 20 non-members are +inf: FPR 0.1 can be reached, unless three or more of them are drawn.
     out, ins = [*range(18), np.inf, np.inf], [*range(9, 19), np.inf, -np.inf]
@@ -142,6 +153,7 @@ def test_infinite_scores():
         stats.bootstrap_intervals(score, member, 0.05)
 
 
+@pytest.mark.usefixtures("_intervals_of_any_count")
 def test_result_depends_on_seed_and_own_target_only():
     score_TxN, member_N = random_scores(2, missing=0)
     one = stats.bootstrap_intervals(score_TxN, member_N, 0.1, replicates=50, seed=3)
@@ -162,6 +174,28 @@ def test_result_depends_on_seed_and_own_target_only():
         np.testing.assert_allclose(transformed.auc_high_T, one.auc_high_T, atol=1e-3)
     flat = stats.bootstrap_intervals(np.zeros(9), np.arange(9) < 4, [0.5, 1.0], replicates=5)
     np.testing.assert_array_equal(interval_ends(flat), [[0.5, 0, 1]] * 2)
+
+
+def test_tpr_from_fewer_than_10_samples_has_no_interval():
+    # Non-members 0 to 99; members just above some of them, so that j of 100 false positives detect known numbers.
+    out = np.arange(100.0)
+    ins = np.r_[np.full(9, 95.5), 90.5, np.full(30, 80.5), np.full(9, -1), -2]
+    score, member = np.r_[out, ins], np.arange(150) >= 100
+    fprs = [0.05, 0.09, 0.1, 0.19, 0.2, 0.995, 1.0]
+    actual = stats.bootstrap_intervals(score, member, fprs, replicates=50)
+    np.testing.assert_allclose(actual.tpr_TxF * 50, [[9, 10, 10, 40, 40, 40, 50]])
+    for ends_F in (actual.tpr_low_TxF[0], actual.tpr_high_TxF[0]):
+        # Too few are allowed, too few are allowed, enough, ..., 10 are missed, none is missed.
+        np.testing.assert_array_equal(np.isnan(ends_F), [1, 1, 0, 0, 0, 0, 1])
+    fewer = stats.bootstrap_intervals(score[:-1], member[:-1], fprs, replicates=50)
+    np.testing.assert_array_equal(
+        np.isnan(fewer.tpr_low_TxF[0]), [1, 1, 0, 1, 1, 1, 1]
+    )  # 9 are missed
+    few_found = stats.bootstrap_intervals(
+        np.r_[out, ins[1:]], np.arange(149) >= 100, 0.1, replicates=9
+    )
+    assert np.isnan(few_found.tpr_low_TxF[0, 0])  # 9 are found
+    assert not np.isnan([*actual.auc_low_T, *fewer.auc_high_T, *few_found.auc_low_T]).any()
 
 
 def test_intervals_of_an_empty_class_are_nan():
