@@ -88,7 +88,7 @@ def filter_logits(logits_BxV: jax.Array, scheme: stats.SamplingScheme) -> jax.Ar
     """Returns the logits, with -inf for tokens that the top-k and top-p settings of a scheme exclude.
 
     Computed in float32 by the definitions of `stats.token_log_probs`: tokens that are as likely as the k-th
-    are kept, and the token with which the total probability reaches top_p is the last that is kept.
+    are kept, and the token with which the total probability reaches top_p is the last that is kept, but at least one.
 
     Args:
       logits_BxV: logits after division by the temperature.
@@ -100,7 +100,7 @@ def filter_logits(logits_BxV: jax.Array, scheme: stats.SamplingScheme) -> jax.Ar
     if scheme.top_p < 1:
         order_BxV = jnp.argsort(-logits_BxV, axis=-1, stable=True)
         p_BxV = jax.nn.softmax(jnp.take_along_axis(logits_BxV, order_BxV, -1))
-        is_kept_BxV = jnp.cumsum(p_BxV, -1) - p_BxV < scheme.top_p
+        is_kept_BxV = (jnp.cumsum(p_BxV, -1) - p_BxV < scheme.top_p).at[..., 0].set(True)
         rank_BxV = jnp.argsort(order_BxV, axis=-1)
         is_kept_BxV = jnp.take_along_axis(is_kept_BxV, rank_BxV, -1)
         logits_BxV = jnp.where(is_kept_BxV, logits_BxV, -jnp.inf)

@@ -8,6 +8,7 @@ B: samples per call, P: tokens of a prefix, S: tokens of a suffix, T = P + S, G:
 V: tokens in the vocabulary.
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,7 +188,7 @@ def extraction_curves(results: pd.DataFrame) -> pd.DataFrame:
       results: result of `extract`.
 
     Returns:
-      Columns scheme, class, queries (n), probability (p) and share.
+      Columns scheme, class, queries (n), probability (p), share and left_out.
     """
     classes = {"members": results[results.member], "nonmembers": results[~results.member]}
     rows = [
@@ -196,8 +197,8 @@ def extraction_curves(results: pd.DataFrame) -> pd.DataFrame:
             "class": class_name,
             "queries": n,
             "probability": p,
-            "share": stats.extraction_rate(samples[f"log_p_{name}"], n, p),
         }
+        | dataclasses.asdict(stats.extraction_rate(samples[f"log_p_{name}"], n, p))
         for name in ("greedy", "sampled", "chosen")
         for class_name, samples in classes.items()
         if len(samples)

@@ -27,6 +27,7 @@ from lm_mia.stats.contributions import (
     tpr_contributions,
 )
 from lm_mia.stats.extraction import (
+    ExtractionRate,
     SamplingScheme,
     extraction_probability,
     extraction_rate,
@@ -111,6 +112,7 @@ __all__ = [
     "BootstrapIntervals",
     "CoinFlipRange",
     "ErrorRates",
+    "ExtractionRate",
     "FlipBinCounts",
     "FlipBinShares",
     "LiraGaussians",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray
+from lm_mia.stats.inputs import as_counts, as_float64, as_losses, as_real, check_magnitude
 
 
 def loss_attack(target_loss_TxN: ArrayLike) -> FloatArray:
@@ -23,7 +24,7 @@ def loss_attack(target_loss_TxN: ArrayLike) -> FloatArray:
 
     Source: Yeom et al. 2018. Here the threshold is calibrated rather than fixed; StrongMIA, Appendix A.
     """
-    return -np.atleast_2d(np.asarray(target_loss_TxN, dtype=np.float64))
+    return -np.atleast_2d(as_float64(target_loss_TxN, "target losses"))
 
 
 def reference_calibrated_loss(
@@ -43,20 +44,19 @@ def reference_calibrated_loss(
       score_TxN, in nats per token; NaN for a sample without a reference loss.
 
     Raises:
-      ValueError: if the numbers of samples differ or a reference loss is infinite.
+      ValueError: if the numbers of samples differ, or if a reference loss is infinite or above 1e29.
 
     Source: Watson et al. 2022 (difficulty calibration), with the mean over several references.
     """
-    target_TxN = np.atleast_2d(np.asarray(target_loss_TxN, dtype=np.float64))
-    reference_MxN = np.atleast_2d(np.asarray(reference_loss_MxN))
+    target_TxN = np.atleast_2d(as_float64(target_loss_TxN, "target losses"))
+    reference_MxN = np.atleast_2d(as_real(reference_loss_MxN, "reference losses"))
     _check_same_samples(target_TxN, reference_MxN)
     count_N = np.zeros(target_TxN.shape[1])
     mean_N = np.zeros(target_TxN.shape[1])
     # The running mean avoids a float64 copy of all references and the rounding errors of a large sum.
     for reference_N in reference_MxN:
         loss_N = reference_N.astype(np.float64)
-        if np.isinf(loss_N).any():
-            raise ValueError("reference losses must be finite, or NaN if they are missing")
+        check_magnitude(loss_N, "reference losses")
         present_N = ~np.isnan(loss_N)
         count_N += present_N
         mean_N += np.where(present_N, loss_N - mean_N, 0.0) / np.maximum(count_N, 1)
@@ -78,17 +78,19 @@ def zlib_ratio(target_loss_TxN: ArrayLike, zlib_bytes_N: ArrayLike) -> FloatArra
       score_TxN, in nats per token and byte.
 
     Raises:
-      ValueError: if the numbers of samples differ or a size is below 1.
+      ValueError: if the numbers of samples differ, or if a size is below 1 or infinite.
 
     Source: Carlini et al. 2021, Extracting Training Data from Large Language Models, Section 5.2.
     """
-    target_TxN = np.atleast_2d(np.asarray(target_loss_TxN, dtype=np.float64))
-    bytes_1xN = np.atleast_2d(np.asarray(zlib_bytes_N, dtype=np.float64))
+    target_TxN = np.atleast_2d(as_float64(target_loss_TxN, "target losses"))
+    bytes_1xN = np.atleast_2d(as_float64(zlib_bytes_N, "zlib_bytes"))
     _check_same_samples(target_TxN, bytes_1xN)
     if bytes_1xN.shape[0] != 1:
         raise ValueError(f"zlib_bytes must hold one size per sample, not shape {bytes_1xN.shape}")
-    if np.any(bytes_1xN < 1):
-        raise ValueError("zlib_bytes must be at least 1: an empty text compresses to 8 bytes")
+    if np.any((bytes_1xN < 1) | np.isinf(bytes_1xN)):
+        raise ValueError(
+            "zlib_bytes must be finite and at least 1: an empty text compresses to 8 bytes"
+        )
     return -target_TxN / bytes_1xN
 
 
@@ -110,20 +112,19 @@ def lowercase_loss_difference(
       score_TxN, in nats per token; NaN where either loss is NaN, 0 for a text without capital letters.
 
     Raises:
-      ValueError: if the shapes differ or a lowercase loss is infinite.
+      ValueError: if the shapes differ, or if a lowercase loss is infinite or above 1e29.
 
     Source: Carlini et al. 2021, Section 5.2.
     """
-    target_TxN = np.atleast_2d(np.asarray(target_loss_TxN, dtype=np.float64))
-    lowercase_TxN = np.atleast_2d(np.asarray(lowercase_loss_TxN, dtype=np.float64))
+    target_TxN = np.atleast_2d(as_float64(target_loss_TxN, "target losses"))
+    lowercase_TxN = np.atleast_2d(as_float64(lowercase_loss_TxN, "lowercase losses"))
     _check_same_samples(target_TxN, lowercase_TxN)
     if target_TxN.shape != lowercase_TxN.shape:
         raise ValueError(
             f"losses of shape {target_TxN.shape} and lowercase losses of shape {lowercase_TxN.shape} "
             "must cover the same targets"
         )
-    if np.isinf(lowercase_TxN).any():
-        raise ValueError("lowercase losses must be finite, or NaN if they are missing")
+    check_magnitude(lowercase_TxN, "lowercase losses")
     return lowercase_TxN - target_TxN
 
 
@@ -139,7 +140,11 @@ def min_k(value_T: ArrayLike, count_N: ArrayLike) -> FloatArray:
       count_N: number of predicted tokens of each sample, at least 1.
 
     Returns:
-      score_N, in nats (z-scores: in standard deviations).
+      score_N, in nats (z-scores: in standard deviations); NaN for a sample with a NaN token.
+
+    Raises:
+      ValueError: if the counts are not whole numbers of at least 1 whose sum is the number of values, or if a value is
+        infinite or above 1e29 in magnitude.
 
     Source: Shi et al. 2024, Detecting Pretraining Data from Large Language Models (Min-K% Prob); Zhang et al. 2025,
     Min-K%++: Improved Baseline for Detecting Pre-Training Data.
@@ -151,14 +156,28 @@ def min_k(value_T: ArrayLike, count_N: ArrayLike) -> FloatArray:
       >>> min_k([-1, -4, -2, -3, -1, -9, -7, -1, -1, -1, -1, -1, -1, -1, -1], [5, 10])
       array([-4., -8.])
     """
-    value_T, count_N = np.asarray(value_T), np.asarray(count_N)
+    value_T, count_N = as_losses(value_T, "token values"), as_counts(count_N, "token counts")
+    if (
+        value_T.ndim != 1
+        or count_N.ndim != 1
+        or np.any(count_N < 1)
+        or count_N.sum() != value_T.size
+    ):
+        raise ValueError(
+            f"token values of shape {value_T.shape} and token counts of shape {count_N.shape}: each sample needs at "
+            "least one token, and the counts must sum to the number of values"
+        )
+    if count_N.size == 0:
+        return np.empty(0)
     sample_T = np.repeat(np.arange(len(count_N)), count_N)
     sorted_T = value_T[np.lexsort((value_T, sample_T))]
     start_N = np.cumsum(count_N) - count_N
     num_averaged_N = np.maximum(count_N // 5, 1)
     rank_T = np.arange(len(value_T)) - np.repeat(start_N, count_N)
     averaged_T = np.where(rank_T < np.repeat(num_averaged_N, count_N), sorted_T, 0.0)
-    return np.add.reduceat(averaged_T, start_N, dtype=np.float64) / num_averaged_N
+    score_N = np.add.reduceat(averaged_T, start_N, dtype=np.float64) / num_averaged_N
+    # NaN is sorted to the end of its sample, so it is seldom among the averaged tokens.
+    return np.where(np.isnan(sorted_T[start_N + count_N - 1]), np.nan, score_N)
 
 
 def _check_same_samples(target_TxN: np.ndarray, other_KxN: np.ndarray) -> None:

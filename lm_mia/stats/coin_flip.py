@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.inputs import as_float64
 
 
 def coin_flip_cutoff(replicas: int, alpha: float = 0.05) -> tuple[int, float]:
@@ -108,7 +109,7 @@ def as_vote_counts(votes: ArrayLike, replicas: int) -> tuple[IntArray, BoolArray
       ValueError: if replicas is below 2, or if a count is not an integer from 0 to replicas.
     """
     replicas = as_num_replicas(replicas)
-    count = np.asarray(votes, dtype=np.float64)
+    count = as_float64(votes, "votes")
     missing = np.isnan(count)
     filled = np.where(missing, 0.0, count)
     if np.any((filled < 0) | (filled > replicas) | (filled != np.floor(filled))):

@@ -22,6 +22,7 @@ from lm_mia.stats.flips import (
     VERY_UNSTABLE_BIN,
     targets_with_thresholds,
 )
+from lm_mia.stats.inputs import as_counts, as_float64, as_real
 from lm_mia.stats.roc import MeanStd, mean_std_over_targets
 
 _WORD_BITS = 64
@@ -104,8 +105,8 @@ def count_true_positives(
       ValueError: if the shapes do not match, if a target has thresholds at some rates only, if member_N is not boolean,
         or if a bin is not 0 to 4 or NaN.
     """
-    score_TxN, threshold_TxF = np.asarray(score_TxN), np.asarray(threshold_TxF, dtype=np.float64)
-    bin_FxN, member_N = np.asarray(bin_FxN, dtype=np.float64), np.asarray(member_N)
+    score_TxN, threshold_TxF = as_real(score_TxN, "scores"), as_float64(threshold_TxF, "thresholds")
+    bin_FxN, member_N = as_float64(bin_FxN, "flip bins"), np.asarray(member_N)
     replica_R = targets_with_thresholds(score_TxN, threshold_TxF)
     rates = threshold_TxF.shape[1]
     if bin_FxN.shape != (rates, score_TxN.shape[1]):
@@ -152,8 +153,8 @@ def tpr_contributions(tp_RxFx5: ArrayLike, members_F: ArrayLike) -> TprContribut
 
     Source: StrongMIA, Tables 5 and 6; Appendix E.2.6, mean of ratios.
     """
-    tp_RxFx5 = np.asarray(tp_RxFx5, dtype=np.int64)
-    members_F = np.asarray(members_F, dtype=np.int64)
+    tp_RxFx5 = as_counts(tp_RxFx5, "true positives")
+    members_F = as_counts(members_F, "numbers of members")
     if tp_RxFx5.ndim != 3 or tp_RxFx5.shape[1:] != (members_F.size, len(FLIP_BIN_NAMES)):
         raise ValueError(
             f"true positives of shape {tp_RxFx5.shape} do not match members of shape "
@@ -202,7 +203,7 @@ def count_member_votes(
     Raises:
       ValueError: if the shapes do not match, if member_N is not boolean, or as for `flip_rate` and `coin_flip_cutoff`.
     """
-    votes_KxN, member_N = np.asarray(votes_KxN, dtype=np.float64), np.asarray(member_N)
+    votes_KxN, member_N = as_float64(votes_KxN, "votes"), np.asarray(member_N)
     if votes_KxN.ndim != 2:
         raise ValueError(
             f"votes of shape {votes_KxN.shape}: must be two-dimensional, rates x samples"

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray, IntArray
 from lm_mia.stats.coin_flip import as_num_replicas, as_vote_counts, coin_flip_cutoff
+from lm_mia.stats.inputs import as_float64, as_real
 from lm_mia.stats.per_sample import check_posterior
 from lm_mia.stats.roc import MeanStd, OperatingPoints, mean_std_over_targets
 
@@ -70,7 +71,7 @@ def count_votes(score_TxN: ArrayLike, threshold_TxF: ArrayLike) -> Votes:
       >>> count_votes([[0.1, 0.9], [0.8, 0.7]], [[0.5], [0.5]]).votes_FxN
       array([[1., 2.]])
     """
-    score_TxN, threshold_TxF = np.asarray(score_TxN), np.asarray(threshold_TxF, dtype=np.float64)
+    score_TxN, threshold_TxF = as_real(score_TxN, "scores"), as_float64(threshold_TxF, "thresholds")
     replica_R = targets_with_thresholds(score_TxN, threshold_TxF)
     rates, samples = threshold_TxF.shape[1], score_TxN.shape[1]
     votes_FxN = np.empty((rates, samples))
@@ -236,8 +237,8 @@ def mean_distance_to_threshold(
 
     Source: StrongMIA, Appendix E.2.5, Figures 26 and 27.
     """
-    posterior_TxN = np.asarray(posterior_TxN)
-    threshold_TxF = np.asarray(threshold_posterior_TxF, dtype=np.float64)
+    posterior_TxN = as_real(posterior_TxN, "posteriors")
+    threshold_TxF = as_float64(threshold_posterior_TxF, "thresholds")
     replica_R = targets_with_thresholds(posterior_TxN, threshold_TxF)
     rates, samples = threshold_TxF.shape[1], posterior_TxN.shape[1]
     check_posterior(threshold_TxF)

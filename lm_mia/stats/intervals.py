@@ -19,6 +19,7 @@ from scipy.special import betaincinv
 
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import FloatArray, IntArray
+from lm_mia.stats.inputs import as_counts
 
 _BLOCK = 2**16
 """Number of samples that are drawn at once, over replicates or within one. Requesting new memory from the system for
@@ -47,7 +48,8 @@ def clopper_pearson(
       ``(low, high)``; low is 0 without successes, high is 1 without failures, and without trials they are 0 and 1.
 
     Raises:
-      ValueError: if confidence is out of range, or unless 0 <= successes <= trials.
+      ValueError: if confidence is out of range, if the counts are not whole numbers, or unless
+        0 <= successes <= trials.
 
     Source: Clopper and Pearson 1934, as quantiles of beta distributions.
 
@@ -58,8 +60,8 @@ def clopper_pearson(
       (0.0164, 0.1128)
     """
     check_confidence(confidence)
-    hits, n = np.broadcast_arrays(np.asarray(successes, float), np.asarray(trials, float))
-    if not np.all((hits >= 0) & (hits <= n)):
+    hits, n = np.broadcast_arrays(as_counts(successes, "successes"), as_counts(trials, "trials"))
+    if not np.all(hits <= n):
         raise ValueError("counts must satisfy 0 <= successes <= trials")
     tail = (1 - confidence) / 2
     # The beta distributions of the two closed ends do not exist; valid parameters replace them here.

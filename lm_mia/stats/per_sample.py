@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray, IntArray
+from lm_mia.stats.inputs import as_real
 
 _CELLS = 2**17  # float64 numbers that are processed at once: they fit the cache
 
@@ -58,7 +59,7 @@ def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> BinnedMeans:
       Means and counts of each bin.
 
     Raises:
-      ValueError: if bins is below 1, if the shapes do not match, or if a value is infinite.
+      ValueError: if bins is below 1, if the shapes do not match, if a value is infinite, or if a sum overflows.
 
     Source: StrongMIA, Figures 26 and 27, middle and right columns.
 
@@ -70,7 +71,7 @@ def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> BinnedMeans:
     """
     x_N, y_N = (
         v if v.dtype == np.float32 else v.astype(np.float64, copy=False)
-        for v in map(np.asarray, (x_N, y_N))
+        for v in (as_real(x_N, "x"), as_real(y_N, "y"))
     )
     if x_N.ndim != 1 or x_N.shape != y_N.shape:
         raise ValueError(
@@ -91,6 +92,8 @@ def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> BinnedMeans:
         count_K += np.bincount(bin_C, minlength=edge_K.size)
         for i, value_S in enumerate((x_S, y_S)):
             sum_2xK[i] += np.bincount(bin_C, value_S[chunk], minlength=edge_K.size)
+    if not np.isfinite(sum_2xK).all():
+        raise ValueError("x and y are too large: the sums over a bin overflow; rescale them")
     x_mean_K, y_mean_K = sum_2xK / count_K
     return BinnedMeans(x_mean_K, y_mean_K, count_K, left_out=int(x_N.size - x_S.size))
 
@@ -129,7 +132,7 @@ def true_positive_probability(
 
     Source: StrongMIA, Appendix E.1, Figure 21.
     """
-    posterior_MxN, member_MxN = np.asarray(posterior_MxN), np.asarray(member_MxN)
+    posterior_MxN, member_MxN = as_real(posterior_MxN, "posteriors"), np.asarray(member_MxN)
     if posterior_MxN.ndim != 2 or member_MxN.shape != posterior_MxN.shape:
         raise ValueError(
             f"posteriors of shape {posterior_MxN.shape} do not match members of shape "

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lm_mia.stats.array_types import FloatArray, IntArray
+from lm_mia.stats.inputs import as_float64, as_real
 
 _STEP = 2**16
 """Number of members that `auc_from_sorted` merges at once: with their non-members they fit the cache of a core."""
@@ -36,7 +37,7 @@ def sorted_classes(score_TxN: ArrayLike, member: ArrayLike) -> Iterator[tuple[Sc
     Raises:
       ValueError: if the shapes do not match or member is not boolean.
     """
-    score_TxN, member = np.atleast_2d(np.asarray(score_TxN)), np.asarray(member)
+    score_TxN, member = np.atleast_2d(as_real(score_TxN, "scores")), np.asarray(member)
     if score_TxN.ndim != 2 or member.shape not in (score_TxN.shape, score_TxN.shape[1:]):
         raise ValueError(
             f"scores of shape {score_TxN.shape} do not match members of shape {member.shape}"
@@ -58,7 +59,7 @@ def as_fprs(fprs: ArrayLike) -> FloatArray:
     Raises:
       ValueError: if a rate is outside [0, 1] or NaN.
     """
-    fpr_F = np.atleast_1d(np.asarray(fprs, dtype=np.float64))
+    fpr_F = np.atleast_1d(as_float64(fprs, "false positive rates"))
     if fpr_F.ndim != 1 or not np.all((fpr_F >= 0) & (fpr_F <= 1)):
         raise ValueError("false positive rates must be in [0, 1]")
     return fpr_F
@@ -130,9 +131,7 @@ def auc_from_sorted(nonmembers: Scores, members: Scores) -> float:
 
 
 def sorted_scores(score_N: np.ndarray) -> Scores:
-    """Returns the scores, sorted, without NaN."""
-    if score_N.dtype not in (np.float16, np.float32):
-        score_N = score_N.astype(np.float64, copy=False)
+    """Returns the scores, which `as_real` converted, sorted and without NaN."""
     sorted_N = np.sort(score_N)
     # NaN is sorted to the end.
     return sorted_N[: np.searchsorted(sorted_N, sorted_N.dtype.type(np.nan))]

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.inputs import as_real, check_magnitude
 
 _MAX_BINS = 2**21  # of the table that replaces most searches: 8 MB
 
 _CHUNK = 2**13  # samples; the losses of all references for a chunk stay in the cache between passes
 _SEARCH_CHUNK = 2**15  # samples that are looked up at once
-_FAR = np.float32(1e30)  # nats; float32, so that float32 losses are not converted
+_FAR = np.float32(1e30)  # nats, above `MAX_LOSS`; float32, so that float32 losses are not converted
 
 
 def make_counter(z_Z: FloatArray, levels: int) -> Callable[[FloatArray], IntArray]:
@@ -97,7 +98,7 @@ def rmia_log_alpha(
 
     Source: StrongMIA, Eq. 3.
     """
-    target_TxN = np.atleast_2d(np.asarray(target_TxN))
+    target_TxN = np.atleast_2d(as_real(target_TxN, "target signals"))
     log_p_N = rmia_log_mean_probability(
         reference_MxN, reference_member_MxN=reference_member_MxN, offline=offline, a=a
     )
@@ -144,7 +145,7 @@ def rmia_log_mean_probability(
     """
     if not 0 <= a <= 1:
         raise ValueError(f"a={a}: must be between 0 and 1")
-    signal_MxN = np.atleast_2d(np.asarray(reference_MxN))
+    signal_MxN = np.atleast_2d(as_real(reference_MxN, "reference signals"))
     if signal_MxN.ndim != 2:
         raise ValueError(f"references of shape {signal_MxN.shape}: must be models x samples")
     member_MxN = _check_members(reference_member_MxN, signal_MxN.shape) if offline else None
@@ -238,7 +239,9 @@ def rmia(
       >>> rmia(target_1x1, reference_2x1, target_1x3, reference_2x3).round(3)
       array([[0.667]])
     """
-    target_TxN, target_TxZ = np.atleast_2d(np.asarray(target_TxN), np.asarray(target_TxZ))
+    target_TxN, target_TxZ = np.atleast_2d(
+        as_real(target_TxN, "target signals"), as_real(target_TxZ, "target signals")
+    )
     members = (reference_member_MxN, reference_member_MxZ)
     log_p_N, log_p_Z = (
         rmia_log_mean_probability(signals, reference_member_MxN=member, offline=offline, a=a)
@@ -283,8 +286,8 @@ def rmia_from_log_alpha(
 
     Source: StrongMIA, Eqs. 4-5.
     """
-    x_TxN = np.atleast_2d(np.asarray(log_alpha_TxN))
-    z_TxZ = np.atleast_2d(np.asarray(sorted_log_alpha_TxZ))
+    x_TxN = np.atleast_2d(as_real(log_alpha_TxN, "log alpha"))
+    z_TxZ = np.atleast_2d(as_real(sorted_log_alpha_TxZ, "log alpha"))
     if x_TxN.ndim != 2 or z_TxZ.ndim != 2 or x_TxN.shape[0] != z_TxZ.shape[0]:
         raise ValueError(f"shapes {x_TxN.shape} and {z_TxZ.shape} must cover the same targets")
     if z_TxZ.shape[1] == 0:
@@ -311,8 +314,7 @@ def rmia_from_log_alpha(
 
 
 def _log_alpha(signal_N: np.ndarray, log_p_N: FloatArray) -> FloatArray:
-    if np.isinf(signal_N).any():
-        raise ValueError("target signals must be finite, or NaN if they are missing")
+    check_magnitude(signal_N, "target signals")
     return signal_N.astype(np.float64) - log_p_N
 
 
@@ -335,8 +337,7 @@ def _log_mean(loss_MxC: np.ndarray, member_MxC: BoolArray | None) -> FloatArray:
     If members are given, only OUT references are used.
     """
     used_MxC = ~np.isnan(loss_MxC)
-    if not np.fmax.reduce(np.abs(loss_MxC), axis=None, initial=0) < _FAR / 2:
-        raise ValueError("reference signals must be finite, or NaN if they are missing")
+    check_magnitude(loss_MxC, "reference signals")
     # Losses that are not used are made so large that p is 0. This is done by arithmetic, because a choice between two
     # values by unpredictable membership takes longer than the exponentials below.
     loss_MxC = np.fmin(loss_MxC, _FAR)

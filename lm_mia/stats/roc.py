@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import FloatArray, IntArray
+from lm_mia.stats.inputs import as_float64, as_real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +122,7 @@ def threshold_at_fpr(nonmember_scores: ArrayLike, fpr: float) -> float:
       >>> [score >= threshold for score in (3.0, 3.5, 4.0)]
       [False, True, True]
     """
-    scores_N = np.asarray(nonmember_scores)
+    scores_N = as_real(nonmember_scores, "nonmember_scores")
     if scores_N.ndim != 1:
         raise ValueError(
             f"nonmember_scores of shape {scores_N.shape}: must have one dimension and no NaN"
@@ -338,7 +339,7 @@ def partial_auc(
       >>> partial_auc([0.0, 0.5, 1.0], [0.0, 0.25, 1.0], 0.0, 0.25)
       0.0625
     """
-    tpr, fpr = np.asarray(tpr_K, dtype=np.float64), np.asarray(fpr_K, dtype=np.float64)
+    tpr, fpr = as_float64(tpr_K, "TPRs"), as_float64(fpr_K, "FPRs")
     if tpr.ndim != 1 or tpr.shape != fpr.shape:
         raise ValueError(
             f"TPRs of shape {tpr.shape} and FPRs of shape {fpr.shape}: must be one curve"

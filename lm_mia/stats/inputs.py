@@ -1,0 +1,72 @@
+"""Checks of the arrays that are given to the statistics: real numbers, whole counts, losses that cannot overflow."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lm_mia.stats.array_types import FloatArray, IntArray
+
+MAX_LOSS = 1e29
+"""Losses and log-probabilities must be smaller in magnitude, so that no sum of squares overflows."""
+
+
+def as_real(values: ArrayLike, name: str) -> np.ndarray:
+    """Converts values to an array of floating-point numbers of at most 64 bits.
+
+    float16, float32 and float64 arrays are not copied. Integers become float64: negating unsigned integers, as signals
+    are, would wrap around.
+
+    Args:
+      values: real numbers; NaN marks a missing one.
+      name: what the values are, for the error message.
+
+    Raises:
+      ValueError: if the values are complex, text or other objects (such as None), or if some of them are masked.
+    """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ValueError(f"{name}: masked values would be used; replace them by NaN, with filled")
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{name}: must be real numbers, not {array.dtype}; NaN marks a missing one"
+        )
+    keeps_type = array.dtype.kind == "f" and array.dtype.itemsize <= 8
+    native = array.dtype.newbyteorder("=") if keeps_type else np.dtype(np.float64)
+    return array.astype(native, copy=False)
+
+
+def as_float64(values: ArrayLike, name: str) -> FloatArray:
+    """Converts values to float64; arguments and errors are those of `as_real`."""
+    return as_real(values, name).astype(np.float64, copy=False)
+
+
+def as_losses(values: ArrayLike, name: str) -> np.ndarray:
+    """Converts values as `as_real` does, and checks that their squares cannot overflow.
+
+    Raises:
+      ValueError: as `as_real`, and for values that are infinite or not below `MAX_LOSS` in magnitude.
+    """
+    array = as_real(values, name)
+    check_magnitude(array, name)
+    return array
+
+
+def check_magnitude(array: np.ndarray, name: str) -> None:
+    """Raises ValueError if a value is infinite or not below `MAX_LOSS` in magnitude; NaN is allowed."""
+    if not np.fmax.reduce(np.abs(array), axis=None, initial=0) < MAX_LOSS:
+        raise ValueError(
+            f"{name} must be finite (below {MAX_LOSS:g} in magnitude), or NaN if they are missing"
+        )
+
+
+def as_counts(values: ArrayLike, name: str) -> IntArray:
+    """Converts counts to integers.
+
+    Raises:
+      ValueError: as `as_real`, and for counts that are negative, fractional, NaN or infinite.
+    """
+    count = as_float64(values, name)
+    if not np.all((count >= 0) & (count < 2**63) & (count == np.floor(count))):
+        raise ValueError(f"{name}: must be whole numbers, 0 or larger")
+    return count.astype(np.int64)

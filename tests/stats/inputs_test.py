@@ -1,0 +1,316 @@
+"""Inputs that are not what a statistic expects: a clear ValueError or the right answer, never a silent result."""
+
+import decimal
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lm_mia import stats
+
+MEMBER_N = np.array([True, False, True, False])
+MEMBER_MxN = np.array([[True, False, True, False], [False, True, True, False]] * 4)
+VALUE_N = [1.0, 2.0, 3.0, 4.0]
+GAUSSIANS = stats.fit_gaussians(np.random.default_rng(0).normal(size=(8, 4)), MEMBER_MxN)
+
+# Each function of the array under test, which has one value per sample, or per model and sample.
+OF_SAMPLES: dict[str, Callable[[Any], Any]] = {
+    "auc": lambda x: stats.auc(x, MEMBER_N),
+    "bootstrap_intervals": lambda x: stats.bootstrap_intervals(x, MEMBER_N, 0.5, replicates=2),
+    "clopper_pearson": lambda x: stats.clopper_pearson(x, 9),
+    "clopper_pearson trials": lambda x: stats.clopper_pearson(0, x),
+    "count_flip_bins": lambda x: stats.count_flip_bins(x, MEMBER_N, 6),
+    "count_votes": lambda x: stats.count_votes([x, x], [[1.0], [2.0]]),
+    "equal_count_bins x": lambda x: stats.equal_count_bins(x, VALUE_N, 2),
+    "equal_count_bins y": lambda x: stats.equal_count_bins(VALUE_N, x, 2),
+    "extraction_probability": lambda x: stats.extraction_probability(-1.0, x),
+    "flip_rate": lambda x: stats.flip_rate(x, 6),
+    "lira_from_gaussians": lambda x: stats.lira_from_gaussians(x, GAUSSIANS),
+    "loss_attack": stats.loss_attack,
+    "lowercase target": lambda x: stats.lowercase_loss_difference(x, VALUE_N),
+    "lowercase": lambda x: stats.lowercase_loss_difference(VALUE_N, x),
+    "min_k": lambda x: stats.min_k(x, [4]),
+    "min_k counts": lambda x: stats.min_k(np.ones(10), x),
+    "p_value": lambda x: stats.p_value(x, 6),
+    "partial_auc": lambda x: stats.partial_auc(x, [0, 0.1, 0.5, 1], 0, 1),
+    "posterior": stats.posterior,
+    "reference_calibrated_loss": lambda x: stats.reference_calibrated_loss(x, np.ones((2, 4))),
+    "rmia_from_log_alpha": lambda x: stats.rmia_from_log_alpha(x, VALUE_N),
+    "rmia_from_log_alpha z": lambda x: stats.rmia_from_log_alpha(VALUE_N, x),
+    "rmia_simple": lambda x: stats.rmia_simple(x, -np.ones((2, 4))),
+    "roc_curve": lambda x: stats.roc_curve(x, MEMBER_N),
+    "suffix_log_prob": lambda x: stats.suffix_log_prob(-np.abs(x) if _is_real(x) else x),
+    "threshold_at_fpr": lambda x: stats.threshold_at_fpr(x, 0.5),
+    "token_log_probs": lambda x: stats.token_log_probs(x, 0, stats.SamplingScheme()),
+    "token_log_probs tokens": lambda x: stats.token_log_probs(
+        np.zeros((4, 9)), x, stats.SamplingScheme()
+    ),
+    "tpr_at_fpr": lambda x: stats.tpr_at_fpr(x, MEMBER_N, 0.5),
+    "zlib_ratio": lambda x: stats.zlib_ratio(x, VALUE_N),
+    "zlib_ratio bytes": lambda x: stats.zlib_ratio(VALUE_N, x),
+}
+OF_MODELS: dict[str, Callable[[Any], Any]] = {
+    "fit_gaussians": lambda x: stats.fit_gaussians(x, MEMBER_MxN),
+    "lira": lambda x: stats.lira(VALUE_N, x, MEMBER_MxN),
+    "lira pooled": lambda x: stats.lira(VALUE_N, x, MEMBER_MxN, variance="pooled"),
+    "lira_leave_one_out": lambda x: stats.lira_leave_one_out(x, MEMBER_MxN),
+    "leave_one_out_scatter": lambda x: stats.leave_one_out_scatter(x, MEMBER_MxN),
+    "reference_calibrated_loss": lambda x: stats.reference_calibrated_loss(VALUE_N, x),
+    "rmia": lambda x: stats.rmia(-np.ones(4), x, -np.ones(4), -np.ones((8, 4))),
+    "rmia_simple": lambda x: stats.rmia_simple(-np.ones(4), x),
+    "rmia offline": lambda x: stats.rmia_log_mean_probability(
+        x, reference_member_MxN=MEMBER_MxN, offline=True, a=0.5
+    ),
+}
+ALL = [(name, f, False) for name, f in OF_SAMPLES.items()]
+ALL += [(name, f, True) for name, f in OF_MODELS.items()]
+CASES = pytest.mark.parametrize(
+    ("function", "of_models"), [c[1:] for c in ALL], ids=[c[0] for c in ALL]
+)
+
+
+def _is_real(x: Any) -> bool:
+    return np.asarray(x).dtype.kind in "fiub" and not isinstance(x, np.ma.MaskedArray)
+
+
+def arrange(values: Any, of_models: bool) -> Any:
+    """Returns one value per sample, or the same for each of eight models."""
+    return [values] * 8 if of_models else values
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_errors() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@CASES
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1 + 2j, 1, 1, 1],
+        [None, 1.0, 1.0, 1.0],
+        [decimal.Decimal(1)] * 4,
+        ["1", "2", "3", "4"],
+        [np.datetime64("2026-01-01")] * 4,
+    ],
+    ids=["complex", "None", "Decimal", "text", "dates"],
+)
+def test_what_is_no_real_number_is_refused(
+    function: Callable[..., Any], of_models: bool, values: Any
+):
+    with pytest.raises(ValueError, match=r"must be real numbers, not (complex|object|<U|datetime)"):
+        function(arrange(values, of_models))
+
+
+@CASES
+def test_masked_values_are_refused(function: Callable[..., Any], of_models: bool):
+    values = np.broadcast_to(np.array(VALUE_N), (8, 4)) if of_models else np.array(VALUE_N)
+    with pytest.raises(ValueError, match="masked"):
+        function(np.ma.masked_equal(values, 2.0))
+
+
+def as_tuple(result: Any) -> list[Any]:
+    return list(vars(result).values()) if hasattr(result, "__dict__") else [*np.atleast_1d(result)]
+
+
+@CASES
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint8", "uint32", "int64", "float16", "float32", ">f8", "longdouble"]
+)
+def test_small_whole_numbers_of_any_type_give_the_same_result(
+    function: Callable[..., Any], of_models: bool, dtype: str
+):
+    values = np.array([[1, 2, 3, 4], [2, 4, 1, 3]] * 4) if of_models else np.array([1, 2, 3, 4])
+    try:
+        expected = function(values.astype(np.float64))
+    except ValueError as error:  # such as a TPR of 2
+        with pytest.raises(ValueError, match="must|match"):
+            function(values.astype(dtype))
+        assert "real" not in str(error)
+        return
+    for ours, theirs in zip(
+        as_tuple(function(values.astype(dtype))), as_tuple(expected), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3)
+
+
+@CASES
+@pytest.mark.parametrize("huge", [1e300, -1e300, 1e308])
+def test_huge_numbers_do_not_overflow_silently(
+    function: Callable[..., Any], of_models: bool, huge: float
+):
+    values = np.array([huge, 1.0, 2.0, huge / 2])
+    try:
+        result = function(arrange(values, of_models))
+    except ValueError as error:
+        assert "inf" not in str(error).replace("infinite", "") or "finite" in str(error)
+        return
+    for value in as_tuple(result):
+        # No NaN arises from an infinity; exact results such as AUCs and thresholds of huge scores are finite.
+        assert not np.isnan(np.asarray(value, float)).all() or np.size(value) == 0
+
+
+@CASES
+def test_empty_inputs(function: Callable[..., Any], of_models: bool):
+    try:
+        result = function(np.empty((8, 0)) if of_models else np.empty(0))
+    except ValueError as error:
+        assert "match" in str(error) or "must" in str(error) or "cover" in str(error)
+        return
+    except (RuntimeWarning, IndexError) as error:  # pragma: no cover
+        pytest.fail(repr(error))
+    assert result is not None
+
+
+def test_statistics_of_no_sample_or_no_model():
+    nothing = np.empty((0, 3))
+    members = np.empty((0, 3), bool)
+    assert np.isnan(stats.lira(VALUE_N[:3], nothing, members)).all()
+    assert np.isnan(stats.lira(VALUE_N[:3], nothing, members, variance="pooled")).all()
+    assert np.isnan(stats.rmia_simple(VALUE_N[:3], nothing)).all()
+    assert np.isnan(stats.reference_calibrated_loss(VALUE_N[:3], nothing)).all()
+    assert stats.lira_leave_one_out(nothing, members).shape == (0, 3)
+    assert stats.lira(np.empty((2, 0)), np.empty((5, 0)), np.empty((5, 0), bool)).shape == (2, 0)
+    assert stats.lira_leave_one_out(np.empty((5, 0)), np.empty((5, 0), bool)).shape == (5, 0)
+    assert stats.min_k([], []).shape == (0,)
+    assert stats.auc(np.empty((2, 0)), np.empty(0, bool)).auc_T.shape == (2,)
+    assert math.isnan(stats.extraction_rate([], 1, 0.5).share)
+    assert stats.token_log_probs(np.empty((0, 5)), [], stats.SamplingScheme()).shape == (0,)
+    low, high = stats.clopper_pearson([], [])
+    assert low.shape == high.shape == (0,)
+
+
+def test_min_k_on_integers_and_invalid_counts():
+    values = [-5, -4, -3, -2, -1, -9, -8, -7, -6, -10]
+    for dtype in (np.int8, np.int64, np.float16):
+        actual = stats.min_k(np.array(values, dtype), np.array([5, 5], np.uint8))
+        np.testing.assert_array_equal(actual, [-5, -10])
+    # The lowest 2 of 10 tokens of type uint8, and 200 + 100, which exceeds the type.
+    np.testing.assert_array_equal(stats.min_k(np.array([100, 200] * 5, np.uint8), [10]), [100])
+    np.testing.assert_array_equal(stats.min_k(np.full(10, 200, np.uint8), [10]), [200])
+    for counts in ([5, 4], [5, 6], [10, 0], [-1, 11], [5.5, 4.5], [np.nan, 5], [[5, 5]]):
+        with pytest.raises(ValueError, match="token counts"):
+            stats.min_k(values, counts)
+    # NaN is sorted last, so that it is not among the averaged tokens; nevertheless the score is unknown.
+    np.testing.assert_array_equal(stats.min_k([-1, np.nan, -3, -4, -5, -1], [5, 1]), [np.nan, -1])
+
+
+@pytest.mark.parametrize("tokens", [[-1], [3], [2**40], [0.5], [np.nan], [0, 1], 0])
+def test_token_numbers_out_of_range_are_refused(tokens: Any):
+    for scheme in (stats.SamplingScheme(), stats.SamplingScheme(temperature=0)):
+        with pytest.raises(ValueError, match="token numbers"):
+            stats.token_log_probs([[1.0, 2.0, 3.0]], tokens, scheme)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"temperature": t} for t in (-1.0, -1e-9, np.inf, np.nan)),
+        *({"top_k": k} for k in (-1, np.inf, np.nan)),
+        *({"top_p": p} for p in (-0.1, 1.1, np.nan)),
+    ],
+    ids=str,
+)
+def test_sampling_schemes_out_of_range_are_refused(settings: Any):
+    [name] = settings
+    with pytest.raises(ValueError, match=f"{name}=.*: must be"):
+        stats.SamplingScheme(**settings)
+
+
+def test_top_p_of_0_keeps_the_most_likely_token():
+    scheme, logits_1xV = stats.SamplingScheme(top_p=0), [[1.0, 3.0, 2.0, 3.0]]
+    log_p = [stats.token_log_probs(logits_1xV, [v], scheme)[0] for v in range(4)]
+    assert log_p == [-np.inf, 0, -np.inf, -np.inf]
+
+
+def test_logits_without_a_finite_maximum_are_refused():
+    scheme = stats.SamplingScheme(temperature=0.5)
+    for bad in ([np.nan, 1], [np.inf, 1], [-np.inf, -np.inf], [1e308, 1]):
+        with pytest.raises(ValueError, match="largest logit"):
+            stats.token_log_probs([bad], [0], scheme)
+    assert stats.token_log_probs([[-np.inf, 1.0]], [0], scheme)[0] == -np.inf
+    assert stats.token_log_probs([[-1e308, 1.0]], [1], scheme)[0] == 0
+
+
+def test_nan_log_probabilities_are_left_out_of_the_extraction_rate_and_counted():
+    log_p = [0.0, -50.0, np.nan, np.nan]
+    assert stats.extraction_rate(log_p, 1, 0.5) == stats.ExtractionRate(0.5, 2)
+    assert stats.extraction_rate(log_p[:2], 1, 0.5) == stats.ExtractionRate(0.5, 0)
+    for queries, probability in ((-1, 0.5), (np.nan, 0.5), (1, 0.0), (1, 1.5), (1, np.nan)):
+        with pytest.raises(ValueError, match="queries|probability"):
+            stats.extraction_rate(log_p, queries, probability)
+    np.testing.assert_array_equal(
+        stats.extraction_probability([0.0, -1e-320, -np.inf, np.nan], 0), [0, 0, 0, 0]
+    )
+    np.testing.assert_array_equal(stats.extraction_probability([0.0, -np.inf], 1e308), [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("hits", "n"), [(0.5, 2), (1, 2.5), (1, np.nan), (np.inf, np.inf), (-1, 2), (3, 2)]
+)
+def test_fractional_counts_have_no_clopper_pearson_interval(hits: float, n: float):
+    with pytest.raises(ValueError, match=r"must be whole numbers|0 <= successes <= trials"):
+        stats.clopper_pearson(hits, n)
+
+
+def test_unsigned_losses_are_not_negated_within_their_type():
+    loss_TxN, reference_MxN = np.array([[3, 1]], np.uint8), np.array([[2, 2], [1, 4]], np.uint8)
+    np.testing.assert_array_equal(stats.loss_attack(loss_TxN), [[-3, -1]])
+    np.testing.assert_array_equal(
+        stats.reference_calibrated_loss(loss_TxN, reference_MxN), [[-1.5, 2]]
+    )
+    # As signals, which are negated within RMIA.
+    np.testing.assert_allclose(
+        stats.rmia_simple(loss_TxN, reference_MxN),
+        stats.rmia_simple(loss_TxN.astype(float), reference_MxN.astype(float)),
+    )
+
+
+def test_losses_that_would_overflow_are_refused():
+    loss_MxN = np.random.default_rng(0).normal(size=(8, 4))
+    for bad in (1e300, -1e300, np.inf, 1e29):
+        wrong_MxN = loss_MxN.copy()
+        wrong_MxN[3, 1] = bad
+        for call in (
+            lambda x: stats.lira(x[0], x, MEMBER_MxN),
+            lambda x: stats.lira_leave_one_out(x, MEMBER_MxN),
+            lambda x: stats.rmia_simple(x[:1], x),
+            lambda x: stats.reference_calibrated_loss(x[:1], x),
+            lambda x: stats.lowercase_loss_difference(x[:1], x[3:4]),
+        ):
+            with pytest.raises(ValueError, match="must be finite"):
+                call(wrong_MxN)
+    # The largest allowed losses, and references that are almost equal: the score is infinite, without a warning.
+    near = 1 + 1e-12 * np.arange(8)[:, None]
+    for sign in (1, -1):
+        score = stats.lira([sign * 9e28], near, MEMBER_MxN[:, 1:2])
+        assert abs(score[0, 0]) > 1e60
+
+
+def test_sums_that_overflow_are_refused():
+    with pytest.raises(ValueError, match="too large"):
+        stats.equal_count_bins([1.0, 2.0, 3.0], [1e308, 1e308, 1e308], 1)
+
+
+def test_counts_of_true_positives_must_be_whole_numbers():
+    tp_RxFx5 = np.ones((2, 1, 5))
+    assert stats.tpr_contributions(tp_RxFx5, [10]).tpr.mean_F == [0.5]
+    for bad in (tp_RxFx5 * 0.5, tp_RxFx5 * np.nan, -tp_RxFx5):
+        with pytest.raises(ValueError, match="whole numbers"):
+            stats.tpr_contributions(bad, [10])
+
+
+def test_complementary_models_are_refused_by_leave_one_out():
+    rng = np.random.default_rng(0)
+    half_MxN = rng.random((3, 80)) < 0.5
+    member_MxN = np.concatenate([half_MxN, rng.random((2, 80)) < 0.5, ~half_MxN[1:2]])
+    loss_MxN = rng.normal(size=member_MxN.shape)
+    with pytest.raises(ValueError, match="model 1 was trained on the complement"):
+        stats.lira_leave_one_out(loss_MxN, member_MxN)
+    stats.lira_leave_one_out(loss_MxN[:-1], member_MxN[:-1])
+    stats.lira_leave_one_out(loss_MxN[:, :63], member_MxN[:, :63])  # may be a coincidence
