@@ -241,14 +241,11 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
             continue
         config = _set_field(config, name, value)
     given = {name for name, _ in _split_flags(overrides)} - doubtful
-    mistakes += [
-        f"{name}={_get(config, name)!r}: {rule_about_lowest_fpr(config)}"
-        for name, rates in (
-            ("attack.fprs", config.attack.fprs),
-            ("attack.focus_fpr", (config.attack.focus_fpr,)),
-        )
-        if name in given and any(0 < r < lowest_fpr(config.population.samples) for r in rates)
-    ]
+    lowest, attack = lowest_fpr(config.population.samples), config.attack
+    for name, fprs in (("attack.fprs", attack.fprs), ("attack.focus_fpr", (attack.focus_fpr,))):
+        if name in given and any(0 < fpr < lowest for fpr in fprs):
+            mistakes.append(f"{name}={_get(config, name)!r}: {rule_about_lowest_fpr(config)}")
+            doubtful.add(name)
     return _Overridden(config, mistakes, doubtful)
 
 

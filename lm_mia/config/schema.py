@@ -343,10 +343,11 @@ def measurable_attack(config: Config) -> Attack:
     """Returns the attack settings of a config without the false positive rates that its population cannot show.
 
     Rates below `lowest_fpr` are left out of ``attack.fprs``; if ``attack.focus_fpr`` is one of them, the lowest
-    remaining rate replaces it. ``attack.band`` begins at `lowest_fpr` at the earliest, unless it ends below.
+    remaining rate replaces it. ``attack.band`` begins at `lowest_fpr` at the earliest, unless it ends below. Rates that
+    are all too low, which commands refuse, are returned unchanged.
     """
     attack, lowest = config.attack, lowest_fpr(config.population.samples)
-    fprs = tuple(fpr for fpr in attack.fprs if fpr >= lowest)
+    fprs = tuple(fpr for fpr in attack.fprs if fpr >= lowest) or attack.fprs
     low, high = attack.band
     return dataclasses.replace(
         attack,

@@ -54,7 +54,8 @@ def as_losses(values: ArrayLike, name: str) -> np.ndarray:
 
 def check_magnitude(array: np.ndarray, name: str) -> None:
     """Raises ValueError if a value is infinite or not below `MAX_LOSS` in magnitude; NaN is allowed."""
-    if not np.fmax.reduce(np.abs(array), axis=None, initial=0) < MAX_LOSS:
+    largest = float(np.fmax.reduce(np.abs(array), axis=None, initial=0))
+    if not largest < MAX_LOSS:
         raise ValueError(
             f"{name} must be finite (below {MAX_LOSS:g} in magnitude), or NaN if they are missing"
         )

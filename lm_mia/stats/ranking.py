@@ -48,7 +48,7 @@ def sorted_classes(score_TxN: ArrayLike, member: ArrayLike) -> Iterator[tuple[Sc
     for score_N, member_N in zip(score_TxN, member_TxN, strict=True):
         # np.compress is ten times as fast as boolean indexing.
         nonmembers, members = (
-            sorted_scores(np.compress(class_N, score_N)) for class_N in (~member_N, member_N)
+            sort_scores(np.compress(class_N, score_N)) for class_N in (~member_N, member_N)
         )
         yield nonmembers, members, score_N.size - nonmembers.size - members.size
 
@@ -130,11 +130,11 @@ def auc_from_sorted(nonmembers: Scores, members: Scores) -> float:
     return twice / (2 * nonmembers.size * members.size)
 
 
-def sorted_scores(score_N: np.ndarray) -> Scores:
-    """Returns the scores, which `as_real` converted, sorted and without NaN."""
-    sorted_N = np.sort(score_N)
+def sort_scores(score_N: np.ndarray) -> Scores:
+    """Sorts scores, which `as_real` converted, in place, and returns them without NaN."""
+    score_N.sort()
     # NaN is sorted to the end.
-    return sorted_N[: np.searchsorted(sorted_N, sorted_N.dtype.type(np.nan))]
+    return score_N[: np.searchsorted(score_N, score_N.dtype.type(np.nan))]
 
 
 def _twice_mann_whitney(nonmembers: Scores, members: Scores) -> int:

@@ -127,7 +127,7 @@ def threshold_at_fpr(nonmember_scores: ArrayLike, fpr: float) -> float:
         raise ValueError(
             f"nonmember_scores of shape {scores_N.shape}: must have one dimension and no NaN"
         )
-    sorted_N = ranking.sorted_scores(scores_N)
+    sorted_N = ranking.sort_scores(scores_N.copy())
     if sorted_N.size < scores_N.size:
         raise ValueError(
             "nonmember_scores must have one dimension and no NaN; tpr_at_fpr leaves NaN scores out"

@@ -233,6 +233,9 @@ def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> Non
         assert row["metric"] == "auc" or row["attack"] != "lira_online" or shown_row in text
     of_lira = [row for row in intervals if row["attack"] == "lira_online"]
     assert len({math.isnan(row["bootstrap_low"]) for row in of_lira}) == 2  # both kinds are tested
+    assert (
+        "The lowest FPR that 150 non-members can show is 0.667%; lower rates are left out." in text
+    )
 
 
 def test_attacks_on_references_match_the_table(finished: Path, shown: Page) -> None:
@@ -420,8 +423,15 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
 def test_missing_models_are_reported_on_the_page(tmp_path: Path) -> None:
     """Cutoffs depend on the models that are present; an FPR of 1 and rows with a TPR of 0 are shown."""
     absent = ["reference-03", "replica-00", "replica-07"]
-    settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "fprs": (0.001, 0.05, 1.0)}
+    settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "fprs": (0.01, 0.05, 1.0)}
     folder = write_workdir(tmp_path / "demo", design="bernoulli", absent=absent, **settings)
+    # As if no replica found a member at the lowest rate.
+    path = folder / "tables" / "true_positives.csv"
+    table = pd.read_csv(path)
+    counts = [name for name in table.columns if "fraction" not in name and "tp" in name]
+    table.loc[0, counts] = 0
+    table.loc[0, [name for name in table.columns if "fraction" in name]] = np.nan
+    table.to_csv(path, index=False)
     drawn = {
         name: f
         for module in recipe_section.FIGURES
@@ -447,7 +457,7 @@ def test_missing_models_are_reported_on_the_page(tmp_path: Path) -> None:
     assert "Balanced ACC" in text
     no_tpr, _, everyone = io.read_table(folder, "true_positives.csv")
     assert no_tpr["tpr_mean"] == 0
-    assert "0.1%0.000 ± 0.0000 ± 0––0 ± 0–0 ± 0–" in text
+    assert "1%0.000 ± 0.0000 ± 0––0 ± 0–0 ± 0–" in text
     members = everyone["tp_mean"]
     all_found = f"100%1.000 ± 0.000{members:,.0f} ± 0––0 ± 00.0% ± 0.0%0 ± 00.0% ± 0.0%"
     assert all_found in text

@@ -159,7 +159,7 @@ def test_limits_and_invalid_arguments():
             stats.required_queries(-1.0, p)
     with pytest.raises(ValueError, match="must not be above 0"):
         stats.extraction_probability(0.1, 1)
-    assert stats.extraction_rate([0.0, -1.0, -50.0], 1, 0.3) == pytest.approx(2 / 3)
+    assert stats.extraction_rate([0.0, -1.0, -50.0], 1, 0.3).share == pytest.approx(2 / 3)
     assert str(stats.SamplingScheme(0)) == "greedy"
     assert str(stats.SamplingScheme(0.5, 40, 0.9)) == "temperature 0.5, top 40, top p 0.9"
 

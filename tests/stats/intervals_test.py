@@ -120,6 +120,7 @@ def test_result_does_not_depend_on_block_size(digits, block, dtype, monkeypatch)
 
 
 @pytest.mark.montecarlo
+@pytest.mark.usefixtures("_intervals_of_any_count")
 def test_agrees_with_resampling_by_another_generator():
     score_TxN, member_N = random_scores(6, T=1, N=80, digits=1)
     actual = stats.bootstrap_intervals(score_TxN, member_N, [0.2], replicates=3000, confidence=0.9)
