@@ -121,7 +121,7 @@ def test_every_attack_is_at_chance_on_noise(references: int, design: subsets.Des
 def test_leave_one_out_of_a_balanced_design_leaks_and_is_refused(
     references: int, leaking_auc: float
 ):
-    """Models leave one IN reference less for their members, who therefore score lower; whole pairs do not leak.
+    """Models leave one IN reference fewer for their members, who therefore score lower; whole pairs do not leak.
 
     benchmarks/noise.py has the figures.
     """
