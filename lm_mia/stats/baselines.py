@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray
-from lm_mia.stats.inputs import as_counts, as_float64, as_losses, as_real, check_magnitude
+from lm_mia.stats.inputs import as_counts, as_float64, as_real, check_magnitude
 
 
 def loss_attack(target_loss_TxN: ArrayLike) -> FloatArray:
@@ -136,7 +136,8 @@ def min_k(value_T: ArrayLike, count_N: ArrayLike) -> FloatArray:
     rounds in the same way, but returns no score for a text of fewer than five tokens.
 
     Args:
-      value_T: log-probabilities in nats, or z-scores, of all predicted tokens, one sample after another.
+      value_T: log-probabilities in nats, or z-scores, of all predicted tokens, one sample after another; -inf for a
+        probability of 0.
       count_N: number of predicted tokens of each sample, at least 1.
 
     Returns:
@@ -144,7 +145,7 @@ def min_k(value_T: ArrayLike, count_N: ArrayLike) -> FloatArray:
 
     Raises:
       ValueError: if the counts are not whole numbers of at least 1 whose sum is the number of values, or if a value is
-        infinite or above 1e29 in magnitude.
+        inf or above 1e29 in magnitude.
 
     Source: Shi et al. 2024, Detecting Pretraining Data from Large Language Models (Min-K% Prob); Zhang et al. 2025,
     Min-K%++: Improved Baseline for Detecting Pre-Training Data.
@@ -156,7 +157,8 @@ def min_k(value_T: ArrayLike, count_N: ArrayLike) -> FloatArray:
       >>> min_k([-1, -4, -2, -3, -1, -9, -7, -1, -1, -1, -1, -1, -1, -1, -1], [5, 10])
       array([-4., -8.])
     """
-    value_T, count_N = as_losses(value_T, "token values"), as_counts(count_N, "token counts")
+    value_T, count_N = as_real(value_T, "token values"), as_counts(count_N, "token counts")
+    check_magnitude(value_T[value_T != -np.inf], "token values")
     if (
         value_T.ndim != 1
         or count_N.ndim != 1

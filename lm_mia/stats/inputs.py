@@ -41,17 +41,6 @@ def as_float64(values: ArrayLike, name: str) -> FloatArray:
     return as_real(values, name).astype(np.float64, copy=False)
 
 
-def as_losses(values: ArrayLike, name: str) -> np.ndarray:
-    """Converts values as `as_real` does, and checks that their squares cannot overflow.
-
-    Raises:
-      ValueError: as `as_real`, and for values that are infinite or not below `MAX_LOSS` in magnitude.
-    """
-    array = as_real(values, name)
-    check_magnitude(array, name)
-    return array
-
-
 def check_magnitude(array: np.ndarray, name: str) -> None:
     """Raises ValueError if a value is infinite or not below `MAX_LOSS` in magnitude; NaN is allowed."""
     largest = float(np.fmax.reduce(np.abs(array), axis=None, initial=0))
