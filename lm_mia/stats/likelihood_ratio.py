@@ -445,7 +445,7 @@ def lira_leave_one_out(
 ) -> FloatArray:
     """Computes the LiRA scores of each model as the target, with all other models as its references, in O(M N).
 
-            The models must have independently drawn training subsets. In a balanced design, the subsets of models 2i and 2i + 1
+    The models must have independently drawn training subsets. In a balanced design, the subsets of models 2i and 2i + 1
     are complements, and every sample is in exactly half of the subsets, so a model leaves one IN reference fewer for
     its members than for its non-members. The mean of fewer losses is less exact, which lowers the scores of members: on
     noise, the AUC with a pooled variance is 0.41 for 4 models, 0.48 for 8 and 0.49 for 16, instead of 0.5. With
@@ -453,31 +453,31 @@ def lira_leave_one_out(
     nothing is revealed. Without it, complements are refused if there are at least 64 samples.
 
     Args:
-          loss_MxN: losses under all models, in nats per token; a NaN loss is left out, and its score is NaN.
-          member_MxN: booleans, whether each sample was in each model's training subset.
-          variance: "per_sample" or "pooled", as for `lira`. The pooled variances of a model leave out that model, too.
-          offline: whether to use the OUT references only, as for `lira`.
-          sampled_share: share of the population in a training subset, as for `lira`.
-          pairs: whether each model is attacked with the models of all other pairs (2i, 2i + 1), as a balanced design
-            requires.
-          scatter_Mx2x2: sum of `leave_one_out_scatter` over all blocks of samples, if these samples are one of several
-            blocks and the variance is pooled over all of them. By default it is computed from these samples.
+      loss_MxN: losses under all models, in nats per token; a NaN loss is left out, and its score is NaN.
+      member_MxN: booleans, whether each sample was in each model's training subset.
+      variance: "per_sample" or "pooled", as for `lira`. The pooled variances of a model leave out that model, too.
+      offline: whether to use the OUT references only, as for `lira`.
+      sampled_share: share of the population in a training subset, as for `lira`.
+      pairs: whether each model is attacked with the models of all other pairs (2i, 2i + 1), as a balanced design
+        requires.
+      scatter_Mx2x2: sum of `leave_one_out_scatter` over all blocks of samples, if these samples are one of several
+        blocks and the variance is pooled over all of them. By default it is computed from these samples.
 
-        Returns:
-          score_MxN: each row equals `lira` of that model against the others.
+    Returns:
+      score_MxN: each row equals `lira` of that model against the others.
 
-        Raises:
-          ValueError: as for `lira`, if pairs is set and the models are not pairs of complements, or if pairs is not set and
-            two models are complements.
+    Raises:
+      ValueError: as for `lira`, if pairs is set and the models are not pairs of complements, or if pairs is not set
+        and two models are complements.
 
-        Source: Carlini et al. 2022, who attack each of their shadow models with the others.
+    Source: Carlini et al. 2022, who attack each of their shadow models with the others.
 
-        Example:
-          >>> from lm_mia.stats import lira_leave_one_out
-          >>> loss_6x1 = [[1.0], [3.0], [2.0], [4.0], [6.0], [8.0]]
-          >>> member_6x1 = [[True], [True], [True], [False], [False], [False]]
-          >>> lira_leave_one_out(loss_6x1, member_6x1).round(2).T
-          array([[  1.91,  -0.09,   2.35,   0.6 ,  -6.96, -15.4 ]])
+    Example:
+      >>> from lm_mia.stats import lira_leave_one_out
+      >>> loss_6x1 = [[1.0], [3.0], [2.0], [4.0], [6.0], [8.0]]
+      >>> member_6x1 = [[True], [True], [True], [False], [False], [False]]
+      >>> lira_leave_one_out(loss_6x1, member_6x1).round(2).T
+      array([[  1.91,  -0.09,   2.35,   0.6 ,  -6.96, -15.4 ]])
     """
     loss_MxN, member_MxN = _check_references(loss_MxN, member_MxN, variance)
     if not pairs:
