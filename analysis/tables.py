@@ -108,7 +108,8 @@ def read_reference_targets(recipe_dir: Path, fprs: Sequence[float]) -> Record:
     Returns:
       "targets", the number of targets with an AUC; "references", the number with which each is attacked; "left_out",
       the largest number of samples that have no score under one of them; and mean and standard deviation over targets,
-      as in tables/attacks.csv: "auc_mean", "auc_std", "tpr_at_FPR_mean" and so on, NaN for fewer than two targets.
+      as in tables/attacks.csv: "auc_mean", "auc_std", "tpr_at_FPR_mean" and so on, NaN for fewer than two targets
+      and for a TPR that one of them lacks.
     """
     values = ("auc", *(f"tpr_at_{fpr:g}" for fpr in fprs))
     columns = ("target", "references", "members", "nonmembers", "left_out", *values)
@@ -121,7 +122,8 @@ def read_reference_targets(recipe_dir: Path, fprs: Sequence[float]) -> Record:
     }
     for name in values:
         numbers = [float(row[name]) for row in scored]
-        enough = len(numbers) > 1
+        # A TPR is NaN if too few non-members have a score for its FPR.
+        enough = len(numbers) > 1 and not any(map(math.isnan, numbers))
         summary[f"{name}_mean"] = statistics.fmean(numbers) if enough else math.nan
         summary[f"{name}_std"] = statistics.pstdev(numbers) if enough else math.nan
     return summary
