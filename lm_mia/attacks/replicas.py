@@ -163,7 +163,9 @@ def _run_attacks(
             roc_tables[attack] = tables.roc_rows(name, count, points, c)
             if has_all_references and c.bootstraps:
                 score_N2 = file.read_target(0)
-                interval_tables[attack] = _intervals(name, points, score_N2, member_N2, c)
+                interval_tables[attack] = _intervals(
+                    name, points, score_N2, member_N2, population, c
+                )
         score_table.write(folder / "membership_scores.parquet", member_N2)
     assert bin_counts is not None, "lira_online is always one of the attacks"
     target_tables.write()
@@ -250,10 +252,17 @@ def _intervals(
     points: stats.OperatingPoints,
     score_N2: np.ndarray,
     member_N2: np.ndarray,
+    population: Population,
     c: config.Attack,
 ) -> pd.DataFrame:
-    """Returns the rows of intervals.csv: 95% intervals of the AUC and the TPRs of the first target over samples."""
-    intervals = stats.bootstrap_intervals(score_N2, member_N2, c.fprs, replicates=c.bootstraps)
+    """Returns the rows of intervals.csv: 95% intervals of the AUC and the TPRs of the first target.
+
+    They are over samples or, if documents are split, over documents.
+    """
+    cluster_N2 = population.document_N if population.has_split_documents else None
+    intervals = stats.bootstrap_intervals(
+        score_N2, member_N2, c.fprs, cluster_N=cluster_N2, replicates=c.bootstraps
+    )
     members = int(points.members_T[0])
     table = pd.DataFrame(
         {"attack": name, "metric": ["auc", *(f"tpr_at_{fpr:g}" for fpr in c.fprs)]}

@@ -29,7 +29,7 @@ class Corpus:
     split_documents: bool = False
     """Whether documents longer than population.length_tokens are split into several samples. False: only the beginning
     of a document is a sample. True: each document is divided into consecutive pieces, each of which is a sample, so
-    that pieces of one document are members as well as non-members."""
+    that pieces of one document are members as well as non-members; bootstrap intervals are then over documents."""
     processes: int = 0
     """Number of processes that tokenize the documents. 0: one per CPU core."""
 

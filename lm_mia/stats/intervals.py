@@ -2,16 +2,19 @@
 
 docs/results/statistics.md has the simulated coverage of each.
 
-The bootstrap resamples members and non-members separately and recalibrates the threshold in every replicate. A
+The bootstrap resamples members and non-members separately or, if samples depend on each other within clusters such as
+documents, whole clusters with their members and non-members. It recalibrates the threshold in every replicate. A
 replicate is stored as a count per sample, so that the scores are sorted only once.
 
 Legend: T targets, N samples (of one class in the helpers, where N1 is N + 1), F false positive rates, S statistics (the
-AUC and one TPR per rate), R replicates that are drawn at once.
+AUC and one TPR per rate), R replicates that are drawn at once, G clusters.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,6 +31,9 @@ MIN_COUNT = 10
 """A TPR has an interval if at least this many false positives are allowed, and if at least this many members are
 detected and at least this many are not. The bootstrap cannot extrapolate beyond the observed scores: with fewer,
 the intervals contain the true TPR far less often than they should."""
+MIN_CLUSTERS = 50
+"""If samples depend on each other within clusters, there are intervals from this many clusters of members and of
+non-members on. The percentile bootstrap of few clusters gives intervals that are too short."""
 
 
 def clopper_pearson(
@@ -81,7 +87,8 @@ class BootstrapIntervals:
     """AUC and TPRs of each target with their confidence intervals.
 
     All are NaN if there is no score of a member or of a non-member. The ends of a TPR are also NaN if it rests on fewer
-    than `MIN_COUNT` samples: report the number of true positives instead.
+    than `MIN_COUNT` samples, or clusters of samples: report the number of true positives instead. All ends are NaN with
+    fewer than `MIN_CLUSTERS` clusters.
     """
 
     fpr_F: FloatArray
@@ -101,6 +108,7 @@ def bootstrap_intervals(
     member: ArrayLike,
     fprs: ArrayLike = (),
     *,
+    cluster_N: ArrayLike | None = None,
     confidence: float = 0.95,
     replicates: int = 1000,
     seed: int = 0,
@@ -115,11 +123,18 @@ def bootstrap_intervals(
     A TPR has no interval if it rests on too few samples (`MIN_COUNT` = 10): if fewer than 10 of the n non-members may
     be called members (fpr * n < 10), if fewer than 10 members are detected, or if fewer than 10 are not.
 
+    If samples depend on each other, as pieces of one document do, give their clusters: a replicate then draws as many
+    clusters as there are, with replacement, and all samples of each. Clusters usually have members as well as
+    non-members. The numbers of members and of non-members differ between replicates, and replicates without one of
+    them are left out. The 10 samples above must then be of 10 clusters, and there are no intervals with fewer than
+    `MIN_CLUSTERS` = 50 clusters of members or of non-members.
+
     Args:
       score_TxN: membership scores, larger for members; NaN scores are left out. A one-dimensional array is treated as
         one target.
       member: booleans, member_N or member_TxN.
       fprs: one false positive rate in [0, 1], or several; by default only the AUC is computed.
+      cluster_N: the cluster of each sample, as any integer; None if the samples are independent.
       confidence: share of the replicates inside the interval, in (0, 1); each tail has half of the remainder.
       replicates: number of replicates, at least 1.
       seed: seed of the draws.
@@ -128,9 +143,10 @@ def bootstrap_intervals(
       Estimates and ends of the intervals.
 
     Raises:
-      ValueError: if confidence or replicates is out of range, or as for `tpr_at_fpr`.
+      ValueError: if confidence or replicates is out of range, if there is not one integer per sample in cluster_N, or
+        as for `tpr_at_fpr`.
 
-    Source: Efron and Tibshirani 1993, Section 13.3.
+    Source: Efron and Tibshirani 1993, Section 13.3; Davison and Hinkley 1997, Section 3.8, for clusters.
 
     Example:
       >>> import numpy as np
@@ -153,17 +169,28 @@ def bootstrap_intervals(
     fpr_F = ranking.as_fprs(fprs)
     value_and_ends: list[FloatArray] = []
     left_out_T: list[int] = []
-    for nonmembers, members, left_out in ranking.sorted_classes(score_TxN, member):
+    classes = ranking.sorted_classes(score_TxN, member)
+    for (nonmembers, members, left_out), clusters in zip(
+        classes, _sorted_clusters(score_TxN, member, cluster_N), strict=False
+    ):
         value_and_ends_3xS = np.full((3, 1 + fpr_F.size), np.nan)
         if nonmembers.size and members.size:
             threshold_F = ranking.thresholds_at_fprs(nonmembers, fpr_F)
             tpr_F = ranking.count_at_or_above(members, threshold_F) / members.size
             value_and_ends_3xS[0] = [ranking.auc_from_sorted(nonmembers, members), *tpr_F]
-            statistic_RxS = _replicate_statistics(nonmembers, members, fpr_F, replicates, seed)
-            value_and_ends_3xS[1:] = np.quantile(statistic_RxS, [tail, 1 - tail], axis=0)
+            statistic_RxS = _replicate_statistics(
+                nonmembers, members, clusters, fpr_F, replicates, seed
+            )
+            if clusters is None or clusters.smallest_count >= MIN_CLUSTERS:
+                has_both_R = ~np.isnan(statistic_RxS[:, 0])
+                value_and_ends_3xS[1:] = np.quantile(
+                    statistic_RxS[has_both_R], [tail, 1 - tail], axis=0
+                )
             allowed_F = nonmembers.size - ranking.min_true_negatives(nonmembers.size, fpr_F)
-            tp_F = np.rint(tpr_F * members.size)
+            tp_F = np.rint(tpr_F * members.size).astype(np.int64)
             fewest_F = np.minimum(np.minimum(allowed_F, tp_F), members.size - tp_F)
+            if clusters is not None:
+                fewest_F = clusters.fewest(allowed_F, tp_F)
             value_and_ends_3xS[1:, 1:][:, fewest_F < MIN_COUNT] = np.nan
         value_and_ends.append(value_and_ends_3xS)
         left_out_T.append(left_out)
@@ -183,31 +210,99 @@ def bootstrap_intervals(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Clusters:
+    """The cluster of each sample with a score, as a number below ``count``, in the order of the sorted scores."""
+
+    count: int
+    nonmember_N: IntArray
+    member_N: IntArray
+
+    @property
+    def smallest_count(self) -> int:
+        """The number of clusters with non-members, or of those with members, whichever is smaller."""
+        return min(np.unique(self.nonmember_N).size, np.unique(self.member_N).size)
+
+    def fewest(self, allowed_F: IntArray, tp_F: IntArray) -> IntArray:
+        """Counts the clusters of the false positives that are allowed, and of the members that are detected or not.
+
+        Returns:
+          The smallest of the three counts, at each rate.
+        """
+        n, m = self.nonmember_N.size, self.member_N.size
+        return np.array(
+            [
+                min(
+                    np.unique(group).size
+                    for group in (
+                        self.nonmember_N[n - allowed :],
+                        self.member_N[m - tp :],
+                        self.member_N[: m - tp],
+                    )
+                )
+                for allowed, tp in zip(allowed_F.tolist(), tp_F.tolist(), strict=True)
+            ],
+            dtype=np.int64,
+        )
+
+
+def _sorted_clusters(
+    score_TxN: ArrayLike, member: ArrayLike, cluster_N: ArrayLike | None
+) -> Iterator[_Clusters | None]:
+    """Yields the clusters of each target in the order of `ranking.sorted_classes`; None for independent samples."""
+    if cluster_N is None:
+        yield from itertools.repeat(None)
+    score_TxN, cluster_N = np.atleast_2d(np.asarray(score_TxN)), np.asarray(cluster_N)
+    if cluster_N.shape != score_TxN.shape[1:] or cluster_N.dtype.kind not in "iu":
+        raise ValueError(
+            f"cluster_N: must be one integer per sample, not {cluster_N.dtype} of shape {cluster_N.shape} for "
+            f"{score_TxN.shape[1]} samples"
+        )
+    for score_N, member_N in zip(
+        score_TxN, np.broadcast_to(np.asarray(member), score_TxN.shape), strict=True
+    ):
+        present_N = ~np.isnan(score_N)
+        labels, code_S = np.unique(cluster_N[present_N], return_inverse=True)
+        score_S, member_S = score_N[present_N], member_N[present_N]
+        nonmember_N, sorted_member_N = (
+            code_S[class_S][np.argsort(score_S[class_S])] for class_S in (~member_S, member_S)
+        )
+        yield _Clusters(labels.size, nonmember_N, sorted_member_N)
+
+
 def _replicate_statistics(
     nonmembers: ranking.Scores,
     members: ranking.Scores,
+    clusters: _Clusters | None,
     fpr_F: FloatArray,
     replicates: int,
     seed: int,
 ) -> FloatArray:
-    """Computes the AUC and the TPRs of each replicate, from the sorted scores of both classes."""
+    """Computes the AUC and the TPRs of each replicate, from the sorted scores of both classes.
+
+    They are NaN in a replicate without members or without non-members.
+    """
     block = min(replicates, max(1, _BLOCK // max(nonmembers.size, members.size)))
+    drawn_nonmembers, drawn_members = (_Resamples(c.size, block) for c in (nonmembers, members))
     # Each class has its own random stream, so the draws do not depend on the size of the block.
     nonmember_rng, member_rng = (
         np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(2)
     )
-    drawn_nonmembers = _Resamples(nonmembers.size, block, nonmember_rng)
-    drawn_members = _Resamples(members.size, block, member_rng)
+    cluster_rng = np.random.default_rng(seed)
     below_N = np.searchsorted(nonmembers, members, "left")
     not_above_N = np.searchsorted(nonmembers, members, "right")
     has_ties = not np.array_equal(below_N, not_above_N)
     scratch_RxN = np.empty((block, members.size), dtype=np.int64)
-    k_F = ranking.min_true_negatives(nonmembers.size, fpr_F)
     blocks: list[FloatArray] = []
     for start in range(0, replicates, block):
         size = min(block, replicates - start)
-        drawn_nonmembers.draw(size)
-        drawn_members.draw(size)
+        if clusters is None:
+            drawn_nonmembers.draw(size, nonmember_rng)
+            drawn_members.draw(size, member_rng)
+        else:
+            count_RxG = _draw_clusters(clusters.count, size, cluster_rng)
+            drawn_nonmembers.take(count_RxG, clusters.nonmember_N)
+            drawn_members.take(count_RxG, clusters.member_N)
         # Pairs with the higher score for the member count twice and tied pairs once, which keeps integers.
         scratch = scratch_RxN[:size]
         twice_R = _count_ordered_pairs(drawn_nonmembers, drawn_members, below_N, scratch)
@@ -215,31 +310,54 @@ def _replicate_statistics(
             twice_R += _count_ordered_pairs(drawn_nonmembers, drawn_members, not_above_N, scratch)
         else:
             twice_R += twice_R
-        auc_R = twice_R / (2 * nonmembers.size * members.size)
-        tp_RxF = _count_true_positives(nonmembers, members, k_F, drawn_nonmembers, drawn_members)
-        blocks.append(np.column_stack([auc_R, tp_RxF / members.size]))
+        nonmembers_R, members_R = drawn_nonmembers.total_R, drawn_members.total_R
+        tp_RxF = _count_true_positives(nonmembers, members, fpr_F, drawn_nonmembers, drawn_members)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            auc_R = twice_R / (2 * nonmembers_R * members_R)
+            statistic_RxS = np.column_stack([auc_R, tp_RxF / members_R[:, None]])
+        statistic_RxS[(nonmembers_R == 0) | (members_R == 0)] = np.nan
+        blocks.append(statistic_RxS)
     return np.concatenate(blocks)
 
 
+def _draw_clusters(clusters: int, size: int, rng: np.random.Generator) -> IntArray:
+    """Draws as many clusters as there are, with replacement; returns how often each is drawn in each replicate."""
+    drawn = rng.integers(clusters, size=(size, clusters)) + clusters * np.arange(size)[:, None]
+    return np.bincount(drawn.reshape(-1), minlength=size * clusters).reshape(size, clusters)
+
+
 class _Resamples:
-    """Draws n of n sorted samples with replacement, for up to ``block`` replicates at once."""
+    """How often each of n sorted samples is drawn, for up to ``block`` replicates at once."""
 
     count_RxN1: IntArray
     """Element i + 1 is the number of times that sample i was drawn; element 0 is 0."""
     up_to_RxN1: IntArray
-    """Element i is r n + the number of draws of the first i samples, so the flattened array is sorted."""
+    """Element i is the number of draws in earlier replicates and of the first i samples, so the flattened array is
+    sorted."""
 
-    def __init__(self, n: int, block: int, rng: np.random.Generator):
-        self.n, self._rng = n, rng
+    def __init__(self, n: int, block: int):
+        self.n = n
         self._arrays = np.empty((2, block, n + 1), dtype=np.int64)
 
-    def draw(self, size: int) -> None:
-        """Draws the next ``size`` replicates, which replace the previous ones."""
+    @property
+    def total_R(self) -> IntArray:
+        """The number of draws of each replicate."""
+        return self.up_to_RxN1[:, -1] - self.up_to_RxN1[:, 0]
+
+    def take(self, count_RxG: IntArray, cluster_N: IntArray) -> None:
+        """Draws each sample as often as its cluster."""
+        self.count_RxN1, self.up_to_RxN1 = self._arrays[:, : len(count_RxG)]
+        self.count_RxN1[:, 0] = 0
+        self.count_RxN1[:, 1:] = count_RxG[:, cluster_N]
+        np.cumsum(self.count_RxN1, out=self.up_to_RxN1.reshape(-1))
+
+    def draw(self, size: int, rng: np.random.Generator) -> None:
+        """Draws n samples with replacement in each of the next ``size`` replicates, which replace the previous ones."""
         self.count_RxN1, self.up_to_RxN1 = self._arrays[:, :size]
         self.count_RxN1.fill(0)
         offset_Rx1 = (self.n + 1) * np.arange(size)[:, None] + 1
         for start in range(0, self.n, _BLOCK):
-            drawn = self._rng.integers(self.n, size=(size, min(_BLOCK, self.n - start)))
+            drawn = rng.integers(self.n, size=(size, min(_BLOCK, self.n - start)))
             drawn += offset_Rx1
             np.add.at(self.count_RxN1.reshape(-1), drawn.reshape(-1), 1)
         np.cumsum(self.count_RxN1, out=self.up_to_RxN1.reshape(-1))
@@ -261,7 +379,7 @@ def _count_ordered_pairs(
 def _count_true_positives(
     nonmembers: ranking.Scores,
     members: ranking.Scores,
-    k_F: IntArray,
+    fpr_F: FloatArray,
     drawn_nonmembers: _Resamples,
     drawn_members: _Resamples,
 ) -> IntArray:
@@ -271,10 +389,14 @@ def _count_true_positives(
     all members are counted. No member is above a k-th score of +inf.
     """
     n, flat = nonmembers.size, drawn_nonmembers.up_to_RxN1.reshape(-1)
-    replicate_Rx1 = np.arange(drawn_nonmembers.up_to_RxN1.shape[0])[:, None]
+    k_RxF = ranking.min_true_negatives(np.maximum(drawn_nonmembers.total_R, 1)[:, None], fpr_F)
+    replicate_Rx1 = np.arange(len(k_RxF))[:, None]
     first_Rx1 = (n + 1) * replicate_Rx1 + 1  # position of sample 0 of each replicate in flat
-    kth_position_RxF = np.searchsorted(flat, n * replicate_Rx1 + np.maximum(k_F, 1)) - first_Rx1
-    not_above_RxF = np.searchsorted(members, nonmembers[kth_position_RxF], side="right")
-    not_above_RxF[:, k_F == 0] = 0
+    before_Rx1 = drawn_nonmembers.up_to_RxN1[:, :1]
+    kth_position_RxF = np.searchsorted(flat, before_Rx1 + np.maximum(k_RxF, 1)) - first_Rx1
+    # In a replicate without non-members, which is left out, the search ends beyond it.
+    kth_RxF = nonmembers[np.minimum(kth_position_RxF, n - 1)]
+    not_above_RxF = np.searchsorted(members, kth_RxF, side="right")
+    not_above_RxF[k_RxF == 0] = 0
     false_negatives_RxF = np.take_along_axis(drawn_members.up_to_RxN1, not_above_RxF, axis=1)
     return drawn_members.up_to_RxN1[:, -1:] - false_negatives_RxF

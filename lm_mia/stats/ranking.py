@@ -65,8 +65,10 @@ def as_fprs(fprs: ArrayLike) -> FloatArray:
     return fpr_F
 
 
-def min_true_negatives(n: int, fpr_F: FloatArray) -> IntArray:
+def min_true_negatives(n: int | IntArray, fpr_F: FloatArray) -> IntArray:
     """Computes k_F = ceil((1 - fpr) n), the smallest number of true negatives among n non-members.
+
+    With an array n_Rx1 the result is k_RxF.
 
     The number of allowed false positives is the largest j with j / n <= fpr in floating-point arithmetic. floor(fpr n)
     differs from it by one where the product is rounded.

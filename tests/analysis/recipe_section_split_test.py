@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_workdir import Page, write_workdir
+from synthetic_workdir import FPRS, Page, write_workdir
 
 from analysis import page
+from lm_mia import stats
 
-DOCUMENTS, PIECES = 40, 10
+DOCUMENTS, PIECES = 60, 8
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,26 @@ def test_samples_have_their_documents(recipe: Path):
     assert table["piece"].tolist() == [*range(PIECES)] * DOCUMENTS
 
 
+def test_intervals_are_over_documents(recipe: Path):
+    samples = pd.read_parquet(recipe / "tables" / "samples.parquet")
+    table = pd.read_csv(recipe / "tables" / "intervals.csv")
+    rows = table[table["attack"] == "lira_online"]
+    expected, over_samples = (
+        stats.bootstrap_intervals(
+            samples["score"], samples["member"], FPRS, cluster_N=cluster_N, replicates=40
+        )
+        for cluster_N in (samples["document"], None)
+    )
+    low = [expected.auc_low_T[0], *expected.tpr_low_TxF[0]]
+    high = [expected.auc_high_T[0], *expected.tpr_high_TxF[0]]
+    np.testing.assert_allclose(rows["bootstrap_low"], low)
+    np.testing.assert_allclose(rows["bootstrap_high"], high)
+    assert not np.isnan(expected.auc_low_T[0])
+    assert expected.auc_low_T[0] != over_samples.auc_low_T[0]
+
+
 def test_page_says_what_splitting_does(recipe: Path):
     written = page.write_page(recipe.parents[1], None, (), lambda *_: None, lambda _: None)
     shown = Page(written.read_text())
     assert f"The samples are consecutive pieces of {DOCUMENTS} documents." in shown.words
+    assert "The bootstrap draws documents with all their pieces" in shown.words
