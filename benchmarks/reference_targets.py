@@ -58,15 +58,9 @@ def spread(rounds: int) -> None:
         "|---|---|---|---|---|---|---|"
     )
     for design in DESIGNS[::2]:
-        pairs = design == "balanced"
         for models in (8, 16, 32, 64):
             for variance in VARIANCES:
-                rng = np.random.default_rng([models, len(design), len(variance)])
-                results = [_aucs(rng, models, design, variance, pairs=pairs) for _ in range(rounds)]
-                replicas, references, new = (
-                    float(np.sqrt(np.mean([np.var(auc_T) for auc_T in column])))
-                    for column in zip(*results, strict=True)
-                )
+                replicas, references, new = standard_deviations(models, design, variance, rounds)
                 print(
                     f"| {design} | {models} | {variance} | {replicas:.4f} | {references:.4f} | {new:.4f} "
                     f"| {references / new:.2f} |",
@@ -74,15 +68,24 @@ def spread(rounds: int) -> None:
                 )
 
 
+def standard_deviations(
+    models: int, design: subsets.Design, variance: stats.Variance, rounds: int
+) -> tuple[float, float, float]:
+    """Returns the standard deviations of the AUC over replicas, over references as targets, and over new targets."""
+    rng = np.random.default_rng([models, len(design), len(variance)])
+    rounds_of_aucs = [_aucs(rng, models, design, variance) for _ in range(rounds)]
+    replicas, references, new = (
+        float(np.sqrt(np.mean([np.var(auc_T) for auc_T in aucs])))
+        for aucs in zip(*rounds_of_aucs, strict=True)
+    )
+    return replicas, references, new
+
+
 def _aucs(
-    rng: np.random.Generator,
-    models: int,
-    design: subsets.Design,
-    variance: stats.Variance,
-    *,
-    pairs: bool,
+    rng: np.random.Generator, models: int, design: subsets.Design, variance: stats.Variance
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the AUC of each replica, of each reference as a target, and of each new target."""
+    pairs = design == "balanced"
     level_N, gain_N = rng.normal(3, 0.5, SAMPLES), 0.3 * rng.gamma(2, 0.5, SAMPLES)
     order_std = _LOSS_STD * np.sqrt(_ORDER_SHARE)
     subset_std = _LOSS_STD * np.sqrt(1 - _ORDER_SHARE)
