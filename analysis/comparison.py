@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import attacks, io, markup, plotting, tables
-from analysis.formatting import percent, plus_minus
+from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plus_minus, share_range
 from analysis.io import RecipeResults
 from lm_mia.atomic import FLIPS_JSON, write_csv
 from lm_mia.errors import UserError
@@ -40,8 +40,14 @@ class RecipeSummary:
     reference_targets_auc: Number = _NONE
     """The AUC of LiRA over the references as targets, which have training subsets of their own."""
     loss_auc: Number = _NONE
+    coin_flip_cutoff: float = math.nan
+    """The lowest flip rate of a coin flip, which depends on the number of replicas."""
     coin_flip_members: float = math.nan
+    """The observed share; NaN with too few replicas for a main number."""
     coin_flip_nonmembers: float = math.nan
+    members_at_127: Number = _NONE
+    """The range of the share that 127 replicas would show: its low and high end."""
+    nonmembers_at_127: Number = _NONE
     over: str = ""
     """Which models are attacked: replicas or targets."""
     references: int = 0
@@ -73,8 +79,13 @@ class RecipeSummary:
             "reference_targets_auc_std": self.reference_targets_auc[1],
             "loss_auc": self.loss_auc[0],
             "loss_auc_std": self.loss_auc[1],
+            "coin_flip_cutoff": self.coin_flip_cutoff,
             "coin_flip_members": self.coin_flip_members,
+            "coin_flip_members_127_low": self.members_at_127[0],
+            "coin_flip_members_127_high": self.members_at_127[1],
             "coin_flip_nonmembers": self.coin_flip_nonmembers,
+            "coin_flip_nonmembers_127_low": self.nonmembers_at_127[0],
+            "coin_flip_nonmembers_127_high": self.nonmembers_at_127[1],
             "over": self.over,
             "references": self.references,
             "targets": self.targets,
@@ -181,6 +192,7 @@ def render(summaries: Sequence[RecipeSummary], image: str, links: Sequence[str])
         title="Comparison of recipes" if len(summaries) > 1 else "The recipe",
         rate=_fpr_text(summaries),
         over={m.over for m in shown},
+        min_replicas=MIN_HEADLINE_REPLICAS,
         references=sorted({m.references for m in shown}),
         image=image,
         links={name: markup.anchor(name) for name in links},
@@ -196,20 +208,15 @@ def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
     lira, loss = (tables.find_attack(rows, name) for name in ("lira_online", "loss"))
     if lira is None:
         raise io.WorkdirError(f"{recipe.recipe_dir}: LiRA has no AUC in tables/attacks.csv")
-    shares = {}
-    for row in io.read_table(
-        recipe.recipe_dir,
-        "flip_shares.csv",
-        ("fpr", "bin", "member_fraction", "nonmember_fraction"),
-    ):
-        if (
-            row["bin"] == "coin flip"
-            and math.isclose(row["fpr"], focus)
-            and io.coin_flip_test_has_power(facts)
-        ):
-            shares = {
-                f"coin_flip_{kind}s": row[f"{kind}_fraction"] for kind in ("member", "nonmember")
-            }
+    shares: dict[str, Any] = {}
+    for row in tables.coin_flip_rows(tables.read_flip_shares(recipe.recipe_dir)):
+        if math.isclose(row["fpr"], focus):
+            for kind in tables.CLASS_NAMES:
+                limits = (row[f"{kind}_fraction_127_{end}"] for end in ("low", "high"))
+                shares[f"{kind}s_at_127"] = tuple(limits)
+                if facts["replicas"] >= MIN_HEADLINE_REPLICAS:
+                    shares[f"coin_flip_{kind}s"] = row[f"{kind}_fraction"]
+            shares["coin_flip_cutoff"] = row["cutoff"]
     subsets = tables.read_reference_targets(recipe.recipe_dir, [focus])
     return RecipeSummary(
         recipe,
@@ -251,8 +258,11 @@ def _cells(m: RecipeSummary) -> dict[str, Any]:
         "subsets": _mean_and_std(m.reference_targets_auc),
         "tpr": _mean_and_std(m.tpr),
         "fpr": percent(m.fpr),
+        "cutoff": "" if math.isnan(m.coin_flip_members) else f"{m.coin_flip_cutoff:.3f}",
         "members": _share(m.coin_flip_members),
+        "members_at_127": share_range(*m.members_at_127),
         "nonmembers": _share(m.coin_flip_nonmembers),
+        "nonmembers_at_127": share_range(*m.nonmembers_at_127),
         "references": str(m.references),
         "targets": str(m.targets),
         "replicas": str(m.replicas),

@@ -51,12 +51,15 @@ class FigureSection:
     def published_rows(self) -> list[dict[str, Any]]:
         """The numbers of the paper, each with that of this run."""
         ours = self.result.ours if self.result else {}
+        ranges = self.result.our_ranges if self.result else {}
+        texts = {key: _format_number(*number) for key, number in ours.items()}
+        texts |= {key: _format_range(*limits) for key, limits in ranges.items()}
         return [
             {
                 "description": number.description,
                 "location": number.location,
                 "paper": _format_number(number.value, number.std),
-                "ours": _format_number(*ours[key]) if key in ours else "–",
+                "ours": texts.get(key, "–"),
             }
             for key, number in published.published_numbers(self.name.partition("_")[0]).items()
         ]
@@ -111,6 +114,10 @@ def write_claims(workdir: Path, sections: Sequence[FigureSection]) -> None:
     columns = ["figure", "statement", "verdict", "value", "low", "high", "level", "over", "finding"]
     (workdir / "tables").mkdir(parents=True, exist_ok=True)
     write_csv(workdir / "tables" / "claims.csv", pd.DataFrame(rows, columns=columns))
+
+
+def _format_range(low: float, high: float) -> str:
+    return "–" if low != low else f"{low:.3g} to {high:.3g}"
 
 
 def _format_number(value: float, std: float) -> str:

@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from analysis import io, plotting
+from analysis import io, plotting, tables
 from analysis.formatting import percent, plus_minus
 from analysis.io import Record
 from analysis.plotting import CLASSES
-from analysis.tables import SHARE_COLUMNS
+from lm_mia import stats
 
 
 def panel_fprs(fprs: Sequence[float], focus: float, max_panels: int = 4) -> list[float]:
@@ -110,8 +110,14 @@ def draw_ccdf(flip: Mapping[float, np.ndarray], member_N: np.ndarray, facts: Rec
     return figure
 
 
+_AT_127 = f", range at {stats.STRONGMIA_REPLICAS} replicas"
+
+
 def draw_shares_panel(axes: Axes, shares: Sequence[Record], bin_name: str) -> None:
-    """Draws the share of members and of non-members in a bin of flip rates against the FPR."""
+    """Draws the share of members and of non-members in a bin of flip rates against the FPR.
+
+    For coin flips, bands show what 127 replicas would show.
+    """
     rows = sorted((r for r in shares if r["bin"] == bin_name), key=lambda r: r["fpr"])
     fprs = [r["fpr"] for r in rows]
     for label, is_member, color, linestyle in CLASSES:
@@ -126,6 +132,11 @@ def draw_shares_panel(axes: Axes, shares: Sequence[Record], bin_name: str) -> No
             label=label,
             clip_on=False,
         )
+        if bin_name == "coin flip":
+            low, high = ([100 * r[f"{column}_127_{end}"] for r in rows] for end in ("low", "high"))
+            axes.fill_between(
+                fprs, low, high, color=color, alpha=0.18, linewidth=0, label=f"{label}{_AT_127}"
+            )
     axes.set_xscale("log")
     ticks = plotting.separated_ticks(fprs)
     axes.set_xticks(ticks, [percent(f) for f in ticks])
@@ -158,7 +169,48 @@ def draw_coin_flips(shares: Sequence[Record]) -> Figure:
     axes = figure.subplots()
     draw_shares_panel(axes, shares, "coin flip")
     axes.set(xlabel="False positive rate", ylabel="Coin-flip decisions")
-    axes.legend(loc="best")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def draw_coin_flips_by_replicas(rows: Sequence[Record]) -> Figure:
+    """Draws the observed share of coin flips with its standard error, and its range, against the number of replicas.
+
+    Args:
+      rows: rows of tables/flip_shares_by_replicas.csv.
+    """
+    figure = plotting.new_figure(6.2, 4.0)
+    axes = figure.subplots()
+    replicas = np.array([r["replicas"] for r in rows], float)
+    for label, is_member, color, linestyle in CLASSES:
+        column = "member_fraction" if is_member else "nonmember_fraction"
+        share, error, low, high = (
+            np.array([100 * r[f"{column}{suffix}"] for r in rows])
+            for suffix in ("", "_se", "_127_low", "_127_high")
+        )
+        x = replicas * (0.97 if is_member else 1.03)  # side by side
+        axes.errorbar(
+            x,
+            share,
+            error,
+            color=color,
+            linestyle=linestyle,
+            marker="o" if is_member else "s",
+            markersize=5,
+            capsize=2.5,
+            label=label,
+        )
+        axes.vlines(x, low, high, color=color, alpha=0.3, linewidth=7, label=f"{label}{_AT_127}")
+    axes.set_xscale("log")
+    axes.set_xticks(replicas, [f"{count:.0f}" for count in replicas])
+    axes.minorticks_off()
+    axes.set_xlim(replicas.min() / 1.25, replicas.max() * 1.25)
+    axes.set_ylim(bottom=0, top=None if axes.get_ylim()[1] > 1 else 1)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:g}%"))
+    axes.set(
+        xlabel="Number of replicas", ylabel=f"Coin-flip decisions at {percent(rows[0]['fpr'])} FPR"
+    )
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
@@ -278,16 +330,19 @@ def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
     fprs = panel_fprs(facts["config"]["fprs"], facts["config"]["focus_fpr"])
     columns = io.read_samples(recipe_dir, ["member", *(f"flip_rate_{f:g}" for f in fprs)])
     flip = {f: columns[f"flip_rate_{f:g}"].astype(float) for f in fprs}
-    shares = io.read_table(recipe_dir, "flip_shares.csv", SHARE_COLUMNS)
+    shares = tables.read_flip_shares(recipe_dir)
     curves = io.read_table(recipe_dir, "flip_curves.csv", CURVE_COLUMNS)
     coin_free = io.read_table(recipe_dir, "coin_free_roc.csv", COIN_FREE_COLUMNS)
     figures: dict[str, Figure | None] = {
         "flip_ccdf": draw_ccdf(flip, columns["member"].astype(bool), facts),
         "flip_curves": draw_curves(rows_at_fpr(curves, facts["config"]["focus_fpr"]), facts),
         "coin_flip_share": None,
+        "coin_flips_by_replicas": None,
         "coin_free_roc": None,
     }
     if io.coin_flip_test_has_power(facts):
         figures["coin_flip_share"] = draw_coin_flips(shares)
+        by_replicas = tables.read_coin_flips_by_replicas(recipe_dir)
+        figures["coin_flips_by_replicas"] = draw_coin_flips_by_replicas(by_replicas)
         figures["coin_free_roc"] = draw_coin_free(coin_free, tuple(facts["config"]["band"]))
     return figures

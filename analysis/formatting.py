@@ -26,9 +26,18 @@ def attack_name(attack: str) -> str:
     return ATTACK_NAMES.get(attack, attack.replace("_", " "))
 
 
+MIN_HEADLINE_REPLICAS = 12
+"""The fewest replicas with which a share of coin flips is a main number; with fewer, the test has too little power."""
+
+
 def percent(share: float) -> str:
     """Formats a fraction as a percentage of three significant digits: 0.05 -> 5%, 0.001 -> 0.1%, 0.12345 -> 12.3%."""
     return f"{100 * share:.3g}%" if abs(share) < 0.9995 else f"{100 * share:.0f}%"
+
+
+def share_range(low: float, high: float) -> str:
+    """Formats a range of fractions: "3.1% to 20.5%"; a dash for NaN."""
+    return "–" if math.isnan(low) else f"{100 * low:.1f}% to {100 * high:.1f}%"
 
 
 def plural(count: int, word: str) -> str:

@@ -2,7 +2,7 @@
 
 import itertools
 
-from analysis.formatting import plural
+from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural
 from analysis.io import Record, coin_flip_test_has_power
 from lm_mia import stats
 
@@ -41,6 +41,26 @@ def coin_flip_note(facts: Record) -> str:
     )
 
 
+def coin_flip_power_note(facts: Record) -> str:
+    """Returns how often decisions that are no coin flips are labeled so, and that the share depends on the replicas."""
+    replicas, alpha = facts["replicas"], facts["config"]["alpha"]
+    labeled = {
+        p: percent(float(stats.coin_flip_probability(p, replicas, alpha))) for p in (0.8, 0.9)
+    }
+    note = (
+        f"With {plural(replicas, 'replica')}, a sample that each replica calls a member with probability 0.8 is "
+        f"labeled a coin flip in {labeled[0.8]} of the cases, and one with probability 0.9 in {labeled[0.9]}. The "
+        "share of coin flips therefore falls with the number of replicas, and shares for different numbers of replicas "
+        f"are not comparable. Ranges say what {stats.STRONGMIA_REPLICAS} replicas, as many as in the paper, would show."
+    )
+    if replicas >= MIN_HEADLINE_REPLICAS:
+        return note
+    return (
+        f"Too few replicas: with fewer than {MIN_HEADLINE_REPLICAS}, the share of coin flips says more about the test "
+        f"than about the decisions, so it is not among the main numbers. {note}"
+    )
+
+
 def min_replicas_for_test(alpha: float) -> int:
     """Returns the smallest number of replicas with which the coin-flip test can reject any split of votes."""
     return next(b for b in itertools.count(2) if stats.coin_flip_cutoff(b, alpha)[0])
@@ -55,5 +75,6 @@ def replica_notes(facts: Record) -> tuple[str, ...]:
         or f"Every replica is attacked with the same {facts['references']} references.",
         f"Samples without a LiRA score, which are left out: {left_out:,}." if left_out else "",
         coin_flip_note(facts),
+        coin_flip_power_note(facts) if coin_flip_test_has_power(facts) else "",
     )
     return tuple(note for note in notes if note)

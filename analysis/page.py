@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.figures import MODULES, file_name, find
-from analysis.formatting import percent, plural, plus_minus
+from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural, plus_minus, share_range
 from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, TARGETS_CSV, write_atomically
 from lm_mia.config import measurable_attack
 from lm_mia.config.needs import PresentModels, assign_roles, attack_settings, target_attack
@@ -200,17 +200,22 @@ def _summarize_replicas(recipe_dir: Path) -> str:
         other_subsets + (f" (loss {loss_auc})" if loss_auc else ""),
     )
     counts = f"({facts['replicas']} replicas, {facts['references']} references)"
-    if not facts["k_low"]:
-        return f"{numbers}; too few replicas to tell which decisions are coin flips {counts}"
+    if facts["replicas"] < MIN_HEADLINE_REPLICAS:
+        return f"{numbers}; fewer than {MIN_HEADLINE_REPLICAS} replicas are too few to report coin flips {counts}"
     shares = next(
         row
         for row in _rows(recipe_dir / "tables" / "flip_shares.csv")
         if row["bin"] == "coin flip" and math.isclose(float(row["fpr"]), focus)
     )
-    members, nonmembers = (
-        100 * float(shares[f"{kind}_fraction"]) for kind in ("member", "nonmember")
+    observed, at_127 = [], []
+    for column, name in (("member_fraction", "members"), ("nonmember_fraction", "non-members")):
+        observed.append(f"{100 * float(shares[column] or 'nan'):.1f}% of {name}")
+        low, high = (float(shares[f"{column}_127_{end}"] or "nan") for end in ("low", "high"))
+        at_127.append(share_range(low, high))
+    return (
+        f"{numbers}; coin flips (flip rate {facts['cutoff']:.3f} or more): {', '.join(observed)}; 127 replicas would "
+        f"show {' and '.join(at_127)} {counts}"
     )
-    return f"{numbers}; coin flips: {members:.1f}% of members, {nonmembers:.1f}% of non-members {counts}"
 
 
 def _summarize_reference_targets(recipe_dir: Path) -> str:

@@ -26,6 +26,8 @@ class FigureResult:
     claims: tuple[Claim, ...] = ()
     ours: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     """Our counterparts of published numbers: key -> (number, standard deviation or NaN)."""
+    our_ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    """The same where our models allow only a range: key -> (low, high)."""
     notes: tuple[str, ...] = ()
     """Sentences shown below the figure, such as the number of references."""
 

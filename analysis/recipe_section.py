@@ -21,8 +21,16 @@ from analysis import (
     vulnerability,
 )
 from analysis.figures import extraction, references, samples, training
-from analysis.formatting import attack_name, percent, plural, plus_minus
+from analysis.formatting import (
+    MIN_HEADLINE_REPLICAS,
+    attack_name,
+    percent,
+    plural,
+    plus_minus,
+    share_range,
+)
 from analysis.io import Record
+from lm_mia import stats
 from lm_mia.data.population import describe_text_use, has_split_documents, text_use
 
 TABLES = {
@@ -30,7 +38,8 @@ TABLES = {
     "roc.csv": "ROC curves",
     "error_rates.csv": "error rates at each FPR",
     "thresholds.csv": "thresholds of the replicas at each FPR",
-    "flip_shares.csv": "shares of samples by flip rate at each FPR",
+    "flip_shares.csv": "shares of samples by flip rate at each FPR, and ranges of the share of coin flips",
+    "flip_shares_by_replicas.csv": "shares of coin flips with fewer replicas",
     "true_positives.csv": "true positives by flip rate",
     "coin_free_roc.csv": "the mean ROC curve with and without coin flips",
     "partial_auc.csv": "partial areas and lifts of both curves",
@@ -124,6 +133,7 @@ def facts(recipe_dir: Path) -> dict[str, Any]:
         "replicas_note": notes.replicas_note(flip_facts["replicas"]),
         "missing_models": notes.missing_models_note(flip_facts),
         "coin_flip_note": notes.coin_flip_note(flip_facts),
+        "coin_flip_power_note": notes.coin_flip_power_note(flip_facts),
         "medians": training.medians(training.read_log(recipe_dir)),
         "properties": [prop.table_row() for prop in vulnerability.read(recipe_dir)],
         "min_group_members": vulnerability.MIN_GROUP_MEMBERS,
@@ -139,6 +149,7 @@ def facts(recipe_dir: Path) -> dict[str, Any]:
         "percent": percent,
         "plus_minus": plus_minus,
         "plural": plural,
+        "share_range": share_range,
         "rate": tables.format_rate,
         "count": tables.format_count,
         "percentage": tables.format_percentage,
@@ -182,9 +193,14 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
         )
     if loss:
         cards.append((f"{loss['auc_mean']:.3f}", "AUC of the loss alone, without references"))
-    if page["has_power"] and page["focus_row"]:
-        share = f"{100 * page['focus_row']['member_fraction']:.1f}%"
-        cards.append((share, f"of members get a coin-flip decision at an FPR of {focus}"))
+    if page["enough_replicas"] and (row := page["focus_row"]):
+        replicas = plural(page["flips"]["replicas"], "replica")
+        limits = share_range(row["member_fraction_127_low"], row["member_fraction_127_high"])
+        description = (
+            f"of members get a coin-flip decision from {replicas} (flip rate {row['cutoff']:.3f} or more) at an FPR of "
+            f"{focus}; {stats.STRONGMIA_REPLICAS} replicas would show {limits}"
+        )
+        cards.append((f"{100 * row['member_fraction']:.1f}%", description))
     cards += [
         (
             f"{100 * share:.1f}%",
@@ -266,13 +282,18 @@ def _decisions(recipe_dir: Path, facts: Record, member_N: np.ndarray) -> dict[st
     """Returns the numbers of the section on decisions and their stability."""
     attack, has_power = facts["config"], io.coin_flip_test_has_power(facts)
     focus = attack["focus_fpr"]
-    shares = io.read_table(recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
+    shares = tables.read_flip_shares(recipe_dir)
     curves = io.read_table(recipe_dir, "flip_curves.csv", flip_panels.CURVE_COLUMNS)
     bins = tables.flip_bins(shares)
-    focus_rows = (r for r in shares if r["bin"] == "coin flip" and math.isclose(r["fpr"], focus))
+    coin_flips = tables.coin_flip_rows(shares)
+    focus_rows = (r for r in coin_flips if math.isclose(r["fpr"], focus))
+    enough_replicas = facts["replicas"] >= MIN_HEADLINE_REPLICAS
     return {
         "has_power": has_power,
-        "disagreements": {} if has_power else _disagreements(recipe_dir, focus, member_N),
+        "enough_replicas": enough_replicas,
+        "coin_flips": sorted(coin_flips, key=lambda r: r["fpr"]),
+        "by_replicas": tables.read_coin_flips_by_replicas(recipe_dir),
+        "disagreements": {} if enough_replicas else _disagreements(recipe_dir, focus, member_N),
         "focus_row": next(focus_rows, None),
         "shares": tables.shares_by_fpr(shares),
         "bins": bins,

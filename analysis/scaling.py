@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 
 from analysis import attacks, io, plotting
 from analysis.attacks import AttackResult
-from analysis.formatting import percent, plural, size_label
+from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural, size_label
 from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults, WorkdirError
 from analysis.paper_figure import FigureResult, PaperFigure, write
 from lm_mia import config
@@ -68,7 +68,7 @@ class Point:
     replicas: bool
     """Whether replicas were attacked, which is so if the recipe has no targets."""
     shares: list[Record]
-    """Coin-flip shares from the tables of decisions: references, target, metric, fpr and value."""
+    """Coin-flip shares from the tables of decisions: references, replicas, target, metric, fpr and value."""
 
     @property
     def x(self) -> dict[str, float]:
@@ -160,8 +160,12 @@ def _notes(
     if on_replicas := [recipe_label(point.recipe) for point in points if point.replicas]:
         notes.append(f"Replicas of one target are attacked in {', '.join(on_replicas)}.")
     if counts := sorted({row["references"] for point in points for row in point.shares}):
-        text = " or ".join(map(str, counts))
-        notes.append(f"Coin-flip shares are from attacks with {text} references.")
+        replicas = sorted({row["replicas"] for point in points for row in point.shares})
+        notes.append(
+            f"Coin-flip shares are from attacks with {' or '.join(map(str, counts))} references on "
+            f"{' or '.join(map(str, replicas))} replicas."
+            + (" They fall with the number of replicas." if len(replicas) > 1 else "")
+        )
     if left_out:
         names = ", ".join(map(recipe_label, left_out))
         notes.append(f"Left out because models are missing or not attacked yet: {names}.")
@@ -247,16 +251,17 @@ def _read_point(recipe: RecipeResults, references: int) -> Point:
 
 
 def _read_shares(recipe: RecipeResults) -> list[Record]:
-    """Returns `Point.shares`; empty if there are too few replicas to tell a decision from a coin flip."""
+    """Returns `Point.shares`; empty if there are too few replicas for a share of coin flips."""
     if not io.has_table(recipe.recipe_dir, "flip_shares.csv"):
         return []
     facts = io.read_flip_facts(recipe.recipe_dir)
-    if not io.coin_flip_test_has_power(facts):
+    if facts["replicas"] < MIN_HEADLINE_REPLICAS:
         return []
     columns = ("fpr", "bin", "member_fraction", "nonmember_fraction")
     return [
         {
             "references": facts["references"],
+            "replicas": facts["replicas"],
             "target": "all replicas",
             "metric": metric,
             "fpr": row["fpr"],

@@ -27,6 +27,19 @@ SHARE_COLUMNS = (
     "members",
     "nonmembers",
 )
+CLASS_NAMES = ("member", "nonmember")
+"""The classes in the names of columns."""
+COIN_FLIP_COLUMNS = (
+    "fpr",
+    "replicas",
+    "cutoff",
+    *(
+        f"{name}_fraction{suffix}"
+        for name in CLASS_NAMES
+        for suffix in ("", "_se", "_127_low", "_127_high")
+    ),
+)
+"""Columns of coin flips, in flip_shares.csv and in flip_shares_by_replicas.csv."""
 INTERVAL_COLUMNS = (
     "attack",
     "metric",
@@ -221,6 +234,37 @@ def shares_by_fpr(shares: Sequence[Record]) -> dict[float, dict[str, Record]]:
     for row in shares:
         rows.setdefault(row["fpr"], {})[row["bin"]] = row
     return dict(sorted(rows.items()))
+
+
+def read_flip_shares(recipe_dir: Path) -> list[Record]:
+    """Reads tables/flip_shares.csv."""
+    columns = dict.fromkeys((*SHARE_COLUMNS, *COIN_FLIP_COLUMNS))
+    return io.read_table(recipe_dir, "flip_shares.csv", list(columns))
+
+
+def coin_flip_rows(shares: Sequence[Record]) -> list[Record]:
+    """Returns the rows of coin flips among the rows of tables/flip_shares.csv, one per FPR."""
+    return [row for row in shares if row["bin"] == "coin flip"]
+
+
+def read_coin_flips_by_replicas(recipe_dir: Path) -> list[Record]:
+    """Reads tables/flip_shares_by_replicas.csv, ordered by the number of replicas."""
+    rows = io.read_table(recipe_dir, "flip_shares_by_replicas.csv", COIN_FLIP_COLUMNS)
+    return sorted(rows, key=lambda row: row["replicas"])
+
+
+def coin_flip_percent_ranges(
+    shares: Sequence[Record],
+) -> dict[tuple[float, str], tuple[float, float]]:
+    """Returns what 127 replicas would show, in percent: (FPR, "members" or "nonmembers") -> (low, high)."""
+    return {
+        (row["fpr"], f"{name}s"): (
+            100 * row[f"{name}_fraction_127_low"],
+            100 * row[f"{name}_fraction_127_high"],
+        )
+        for row in coin_flip_rows(shares)
+        for name in CLASS_NAMES
+    }
 
 
 def unstable_groups(bins: Sequence[Record]) -> list[Record]:

@@ -38,7 +38,7 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
     """Draws shares of coin flips with the TPR above, and the losses of an unstable sample."""
     recipe = recipes["flip-302M"]
     facts = io.read_flip_facts_with_power(recipe.recipe_dir)
-    shares = io.read_table(recipe.recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
+    shares = tables.read_flip_shares(recipe.recipe_dir)
     rates = tables.read_error_rates(recipe.recipe_dir)
     archetypes = [
         a
@@ -48,12 +48,16 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
     no_sample_note = (
         "No sample is both ambiguous and like a coin flip, so the right panel is missing."
     )
-    data = pd.DataFrame([r for r in shares if r["bin"] == "coin flip"])
+    data = pd.DataFrame(tables.coin_flip_rows(shares))
     return FigureResult(
         data=data.merge(pd.DataFrame(rates)[["fpr", "tpr_mean", "tpr_std"]], on="fpr"),
         figure=_fig05_figure(shares, rates, archetypes),
         claims=(_claim_more_in_members(recipe, facts), _claim_rises(recipe, facts)),
         ours=_ours(recipe, shares),
+        our_ranges={
+            f"fpr={fpr:g} coin {kind}": limits
+            for (fpr, kind), limits in tables.coin_flip_percent_ranges(shares).items()
+        },
         notes=(*notes.replica_notes(facts), *([] if archetypes else [no_sample_note])),
     )
 
@@ -117,7 +121,6 @@ def _ours(recipe: RecipeResults, shares: list[Record]) -> dict[str, tuple[float,
             coin_flip, very_unstable = (
                 100 * row[name][f"{kind}_fraction"] for name in ("coin flip", "very unstable")
             )
-            ours[f"fpr={fpr:g} coin {kind}s"] = (coin_flip, np.nan)
             ours[f"fpr={fpr:g} unstable {kind}s"] = (coin_flip + very_unstable, np.nan)
     for row in tables.read_true_positives(recipe.recipe_dir):
         for part in ("coin_flip", "union"):
@@ -285,7 +288,7 @@ def draw_fig28(recipes: SweepResults) -> FigureResult:
 def _flip_by_fpr(recipe: RecipeResults) -> FigureResult:
     """Draws the figure of one recipe, with the claim that Figures 28 and 29 share."""
     facts = io.read_flip_facts_with_power(recipe.recipe_dir)
-    shares = io.read_table(recipe.recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
+    shares = tables.read_flip_shares(recipe.recipe_dir)
     rates = tables.read_error_rates(recipe.recipe_dir)
     low, fprs = attacks.lowest_resolved_fpr(recipe), facts["config"]["fprs"]
     parts = [_claim_gap(recipe, f) for f in fprs if low <= f <= 1.001 * _MOST_FPR]
@@ -315,7 +318,7 @@ def _flip_by_fpr_figure(shares: list[Record], rates: list[Record]) -> Figure:
     figure.align_ylabels()
     flip_panels.annotate_tpr(grid[0], rates)
     grid[-1].set_xlabel("False positive rate (at the top: mean TPR ± STD)")
-    handles, labels = grid[0].get_legend_handles_labels()
+    handles, labels = grid[-1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     return figure
 

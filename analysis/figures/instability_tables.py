@@ -43,7 +43,7 @@ def _error_rates(recipe: RecipeResults) -> FigureResult:
 def _flip_shares(recipe: RecipeResults) -> FigureResult:
     """Draws a table with a row per FPR for one recipe."""
     facts = io.read_flip_facts(recipe.recipe_dir)
-    shares = io.read_table(recipe.recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
+    shares = tables.read_flip_shares(recipe.recipe_dir)
     bins, by_fpr = tables.flip_bins(shares), tables.shares_by_fpr(shares)
     classes = {"member_fraction": "Mem.", "nonmember_fraction": "Non-mem."}
     headings = [(f"{b['bin']} {b['range']}", name) for b in bins for name in classes.values()]
@@ -58,10 +58,18 @@ def _flip_shares(recipe: RecipeResults) -> FigureResult:
     ours = {
         f"fpr={r['fpr']:g} {r['bin']} {name}s": (100 * r[f"{name}_fraction"], math.nan)
         for r in shares
-        for name in ("member", "nonmember")
+        for name in tables.CLASS_NAMES
+    }
+    ranges = {
+        f"fpr={fpr:g} coin flip {kind}": limits
+        for (fpr, kind), limits in tables.coin_flip_percent_ranges(shares).items()
     }
     return FigureResult(
-        pd.DataFrame(shares), table=table, ours=ours, notes=notes.replica_notes(facts)
+        pd.DataFrame(shares),
+        table=table,
+        ours={key: number for key, number in ours.items() if key not in ranges},
+        our_ranges=ranges,
+        notes=notes.replica_notes(facts),
     )
 
 
@@ -72,7 +80,7 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
     """Draws a table with a row per FPR for one recipe; shares are means over the replicas."""
     facts = io.read_flip_facts(recipe.recipe_dir)
     rows = tables.read_true_positives(recipe.recipe_dir)
-    shares = io.read_table(recipe.recipe_dir, "flip_shares.csv", tables.SHARE_COLUMNS)
+    shares = tables.read_flip_shares(recipe.recipe_dir)
     parts = tables.unstable_groups(tables.flip_bins(shares))
     headings = [("TPR", "mean ± STD"), ("TP", "mean ± STD")]
     for part in parts:

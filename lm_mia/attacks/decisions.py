@@ -5,7 +5,7 @@ are appended to samples.parquet. The archetypes are then selected from that tabl
 with stable and with unstable decisions (StrongMIA Figure 22).
 
 T: targets (B replicas), F: false positive rates of the config, K: these rates and then those of the curve, C: samples
-of a block, N2: samples of the population (2N), 5: bins of flip rates.
+of a block, P: those of one class, N2: samples of the population (2N), 5: bins of flip rates.
 """
 
 import dataclasses
@@ -27,6 +27,7 @@ from lm_mia.data.population import Population
 
 _ROW_GROUP = 2**17  # number of samples per row group of samples.parquet
 _BINS = 50  # number of bins of the curves of flip rate against distance and posterior
+_FEWEST_REPLICAS = 8  # The coin-flip test has little power with fewer.
 _PREVIEW_CHARS = 240
 
 
@@ -70,7 +71,15 @@ def write_decision_tables(
     total = _write_samples(path, map_in_order(pool, analysis.analyze, parts))
 
     shares = tables.flip_shares(total.bin_counts, replicas, c.fprs, c.alpha)
-    write_csv(folder / "flip_shares.csv", shares)
+    coin_flips = tables.coin_flip_shares(total.votes[replicas], c.fprs, c.alpha)
+    write_csv(folder / "flip_shares.csv", tables.with_uncertainty(shares, coin_flips))
+    by_replicas = [
+        tables.coin_flip_shares(votes, [c.focus_fpr], c.alpha)
+        for count, votes in total.votes.items()
+        if count < replicas
+    ]
+    by_replicas.append(coin_flips[coin_flips["fpr"] == c.focus_fpr])
+    write_csv(folder / "flip_shares_by_replicas.csv", pd.concat(by_replicas))
     positives = tables.true_positives(total.true_positives_TxFx5, total.bin_counts, c.fprs)
     write_csv(folder / "true_positives.csv", positives)
     curves = tables.coin_free_roc(points.fpr_F[num_fprs:], total.vote_counts, replicas)
@@ -88,6 +97,9 @@ class _BlockDecisions:
     true_positives_TxFx5: np.ndarray
     vote_counts: stats.MemberVoteCounts
     """At the points of the curve."""
+    votes: Mapping[int, Mapping[str, stats.VoteHistograms]]
+    """Votes of the first replicas, by their number and by class: of all replicas at all rates, and of fewer replicas at
+    the focus FPR."""
     sample_table: pa.Table
 
     def __add__(self, other: "_BlockDecisions") -> "_BlockDecisions":
@@ -96,6 +108,10 @@ class _BlockDecisions:
             self.bin_counts + other.bin_counts,
             self.true_positives_TxFx5 + other.true_positives_TxFx5,
             self.vote_counts + other.vote_counts,
+            {
+                count: {name: votes + other.votes[count][name] for name, votes in by_class.items()}
+                for count, by_class in self.votes.items()
+            },
             other.sample_table,
         )
 
@@ -125,8 +141,24 @@ class _DecisionAnalysis:
                 score_TxC, self.points.threshold_TxF[:, :num_fprs], bin_FxC, member_C
             ),
             vote_counts=stats.count_member_votes(votes_KxC[num_fprs:], member_C, replicas, alpha),
+            votes=self._votes(score_TxC, member_C),
             sample_table=self._sample_table(block, score_TxC, votes_FxC),
         )
+
+    def _votes(
+        self, score_TxC: np.ndarray, member_C: np.ndarray
+    ) -> Mapping[int, Mapping[str, stats.VoteHistograms]]:
+        """Returns `_BlockDecisions.votes`."""
+        threshold_TxF = self.points.threshold_TxF[:, : len(self.c.fprs)]
+        focus, replicas = [self.c.fprs.index(self.c.focus_fpr)], self.file.num_targets
+        votes: dict[int, dict[str, stats.VoteHistograms]] = {}
+        for name, class_C in (("member", member_C), ("nonmember", ~member_C)):
+            score_TxP = score_TxC[:, class_C]
+            for count in _replica_counts(replicas):
+                threshold = threshold_TxF if count == replicas else threshold_TxF[:count, focus]
+                histograms = stats.count_vote_histograms(score_TxP[:count], threshold)
+                votes.setdefault(count, {})[name] = histograms
+        return votes
 
     def _sample_table(
         self, block: signals.SampleBlock, score_TxC: np.ndarray, votes_FxC: np.ndarray
@@ -150,6 +182,12 @@ class _DecisionAnalysis:
             columns[f"p_value_{fpr:g}"] = stats.p_value(votes_FxC[f], replicas)
             columns[f"distance_{fpr:g}"] = distance_FxC[f].astype(np.float32)
         return pa.table(columns)
+
+
+def _replica_counts(replicas: int) -> list[int]:
+    """Returns the numbers of replicas whose votes are counted: 8, 16, 32, ... and all."""
+    fewer = (_FEWEST_REPLICAS * 2**i for i in range(replicas.bit_length()))
+    return [*(count for count in fewer if count < replicas), replicas]
 
 
 def _write_samples(path: Path, blocks: Iterable[_BlockDecisions]) -> _BlockDecisions:

@@ -39,6 +39,7 @@ DECISION_TABLES = (
     "error_rates.csv",
     "thresholds.csv",
     "flip_shares.csv",
+    "flip_shares_by_replicas.csv",
     "true_positives.csv",
     "coin_free_roc.csv",
     "partial_auc.csv",

@@ -6,7 +6,7 @@ T: targets, F: false positive rates of the config, G: points of a curve, 5: bins
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -102,6 +102,48 @@ def flip_shares(
         for f, fpr in enumerate(fprs)
         for b, label in enumerate(stats.FLIP_BIN_NAMES)
     )
+
+
+def coin_flip_shares(
+    votes: Mapping[str, stats.VoteHistograms], fprs: Sequence[float], alpha: float
+) -> pd.DataFrame:
+    """Returns the shares of coin flips with their uncertainty, one row per FPR.
+
+    Args:
+      votes: votes on members ("member") and on non-members ("nonmember"), by class.
+      fprs: rates of the votes.
+      alpha: level of the coin-flip test.
+
+    Returns:
+      The columns fpr, replicas, cutoff, and for each class the observed share (CLASS_fraction), its standard error
+      over samples and replicas (CLASS_fraction_se), and the ends of the range of the share that 127 replicas would show
+      (CLASS_fraction_127_low, CLASS_fraction_127_high).
+    """
+    replicas = votes["member"].replicas
+    _, cutoff = stats.coin_flip_cutoff(replicas, alpha)
+    is_coin_flip_K = (
+        stats.flip_bins(np.arange(replicas + 1), replicas, alpha) == stats.COIN_FLIP_BIN
+    )
+    rows = []
+    for f, fpr in enumerate(fprs):
+        row: dict[str, float] = {"fpr": fpr, "replicas": replicas, "cutoff": cutoff}
+        for name, histograms in votes.items():
+            samples_K, called_RxK = histograms.samples_FxK[f], histograms.called_FxRxK[f]
+            total = samples_K.sum()
+            limits = stats.coin_flip_range(samples_K, called_RxK, alpha)
+            row[f"{name}_fraction"] = samples_K @ is_coin_flip_K / total if total else np.nan
+            row[f"{name}_fraction_se"] = stats.mean_std_error(samples_K, called_RxK, is_coin_flip_K)
+            row[f"{name}_fraction_127_low"] = limits.low
+            row[f"{name}_fraction_127_high"] = limits.high
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def with_uncertainty(shares: pd.DataFrame, coin_flips: pd.DataFrame) -> pd.DataFrame:
+    """Returns flip_shares.csv: `flip_shares` with the columns of `coin_flip_shares`, which are NaN in other bins."""
+    name = stats.FLIP_BIN_NAMES[stats.COIN_FLIP_BIN]
+    new = coin_flips.drop(columns=[c for c in shares.columns if c in coin_flips and c != "fpr"])
+    return shares.merge(new.assign(bin=name), on=["fpr", "bin"], how="left", validate="1:1")
 
 
 def true_positives(

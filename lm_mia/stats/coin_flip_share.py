@@ -154,9 +154,10 @@ def coin_flip_range(
             )
             end_K = votes_KxP @ end_P
             difference_K = (end_K - fit_K) / np.maximum(end_K + fit_K, np.finfo(float).tiny)
-            independent = variance_over_samples(samples_K, difference_K)
+            # Under both distributions rather than the observed one, which has no samples in some of the cells.
+            independent = variance_over_samples((end_K + fit_K) / 2 * total, difference_K)
             shared = variance_over_replicas(samples_K, called_RxK, difference_K)
-            required = 1 + shared / independent if independent > 0 else 1.0
+            required = 1 + shared / max(independent, np.finfo(float).tiny)
             if required <= _CONSISTENT * design_effect:
                 break
             design_effect = required

@@ -36,10 +36,25 @@ def test_coin_flip_note_gives_the_cutoff() -> None:
     assert text.endswith("At least 6 replicas are needed.")
 
 
+def test_coin_flip_power_note_says_how_often_stable_decisions_are_labeled() -> None:
+    """8 replicas: 1 - 0.8^8 - 0.2^8 = 83.2% and 1 - 0.9^8 - 0.1^8 = 57.0%."""
+    few = FACTS | {"replicas": 8, "k_low": 1}
+    text = notes.coin_flip_power_note(few)
+    assert text.startswith("Too few replicas: with fewer than 12,")
+    assert "With 8 replicas, a sample that each replica calls a member with probability 0.8" in text
+    assert "a coin flip in 83.2% of the cases, and one with probability 0.9 in 57%." in text
+    assert "127 replicas" in text
+    enough = notes.coin_flip_power_note(FACTS | {"replicas": 12, "k_low": 3})
+    assert "Too few" not in enough
+    assert "in 44.2% of the cases, and one with probability 0.9 in 11.1%." in enough
+
+
 def test_replica_notes_describe_the_numbers() -> None:
-    spread, references, left_out, cutoff = notes.replica_notes(FACTS)
+    spread, references, left_out, cutoff, power = notes.replica_notes(FACTS)
     assert "means over 128 replicas of one target" in spread
     assert references == "Every replica is attacked with the same 128 references."
     assert left_out.endswith("left out: 3.")
     assert cutoff == notes.coin_flip_note(FACTS)
-    assert len(notes.replica_notes(FACTS | {"left_out": 0, "replicas": 125})) == 3
+    assert power == notes.coin_flip_power_note(FACTS)
+    assert len(notes.replica_notes(FACTS | {"left_out": 0, "replicas": 125})) == 4
+    assert len(notes.replica_notes(FACTS | {"left_out": 0, "replicas": 4, "k_low": 0})) == 3

@@ -211,6 +211,13 @@ def test_page_compares_recipes(linked: Path):
     shares = pd.read_csv(tables / "flip_shares.csv")
     coin = shares[(shares["bin"] == "coin flip") & np.isclose(shares["fpr"], 0.05)].iloc[0]
     assert float(lines["flip-140M"]["coin_flip_members"]) == coin["member_fraction"]
+    assert float(lines["flip-140M"]["coin_flip_cutoff"]) == coin["cutoff"]
+    for end in ("low", "high"):
+        expected = coin[f"nonmember_fraction_127_{end}"]
+        assert float(lines["flip-140M"][f"coin_flip_nonmembers_127_{end}"]) == expected
+    limits = (100 * coin[f"member_fraction_127_{end}"] for end in ("low", "high"))
+    share = f"{100 * coin['member_fraction']:.1f}%"
+    assert share + "{:.1f}% to {:.1f}%".format(*limits) in shown.words
     assert lines["small"]["missing_reason"] == "its population is not built yet"
     assert "No numbers: its population is not built yet." in shown.words
     assert f"{result.auc_T.mean():.3f}± {result.auc_T.std():.3f}" in shown.words
@@ -266,8 +273,35 @@ def test_two_replicas_and_one_attack_suffice(tmp_path: Path):
     assert "figures/layers%3D4%2Cepochs%3D2-roc.pdf" in links
     first, second, report = page.summary_lines(tmp_path / "w", None)
     assert first.startswith("a: LiRA AUC 0.")
-    assert "; too few replicas to tell which decisions are coin flips (2 replicas" in second
+    assert "; fewer than 12 replicas are too few to report coin flips (2 replicas" in second
     assert report == f"report: {tmp_path / 'w' / 'report.html'}"
+
+
+def test_below_12_replicas_coin_flips_are_no_main_number(tmp_path: Path):
+    """The page warns, and shows the share of disagreements and the ranges instead."""
+    recipe = write_workdir(
+        tmp_path / "w", samples=80, replicas=8, bootstraps=0, attacks=("lira_online", "loss")
+    )
+    shown, _ = write(tmp_path / "w")
+    warning = (
+        "Too few replicas: with fewer than 12, the share of coin flips says more about the test"
+    )
+    assert warning in shown.words
+    assert "in 83.2% of the cases, and one with probability 0.9 in 57%." in shown.words
+    assert "get a coin-flip decision" not in shown.words
+    assert "of members get different decisions from the replicas at an FPR of 5%" in shown.words
+    [line, _] = page.summary_lines(tmp_path / "w", None)
+    assert "fewer than 12 replicas are too few to report coin flips (8 replicas" in line
+    summary = comparison.summarize(read_recipes(tmp_path / "w").recipes[0])
+    assert np.isnan(summary.coin_flip_members)
+    row = pd.read_csv(recipe / "tables" / "flip_shares.csv").query("bin == 'coin flip'")
+    row = row[np.isclose(row["fpr"], 0.05)].iloc[0]
+    assert summary.members_at_127 == (
+        row["member_fraction_127_low"],
+        row["member_fraction_127_high"],
+    )
+    text = f"{100 * row['member_fraction_127_low']:.1f}% to {100 * row['member_fraction_127_high']:.1f}%"
+    assert text in shown.words
 
 
 def test_summary_lines_match_the_tables(tmp_path: Path):
@@ -288,8 +322,10 @@ def test_summary_lines_match_the_tables(tmp_path: Path):
         f"demo: LiRA AUC {lira['auc_mean']:.3f} ± {lira['auc_std']:.3f} over 16 replicas, "
         f"{auc_M.mean():.3f} ± {auc_M.std(ddof=0):.3f} over 16 targets of different subsets "
         f"(loss {loss['auc_mean']:.3f} ± {loss['auc_std']:.3f}), TPR {lira['tpr_at_0.05_mean']:.3f} at 5% FPR; "
-        f"coin flips: {100 * coin['member_fraction']:.1f}% of members, "
-        f"{100 * coin['nonmember_fraction']:.1f}% of non-members "
+        f"coin flips (flip rate 0.400 or more): {100 * coin['member_fraction']:.1f}% of members, "
+        f"{100 * coin['nonmember_fraction']:.1f}% of non-members; 127 replicas would show "
+        f"{100 * coin['member_fraction_127_low']:.1f}% to {100 * coin['member_fraction_127_high']:.1f}% and "
+        f"{100 * coin['nonmember_fraction_127_low']:.1f}% to {100 * coin['nonmember_fraction_127_high']:.1f}% "
         "(16 replicas, 16 references)"
     )
     report, newer = tmp_path / "w" / "report.html", recipe / "tables" / "flips.json"

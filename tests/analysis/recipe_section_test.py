@@ -23,7 +23,7 @@ from synthetic_workdir import (
     write_workdir,
 )
 
-from analysis import archetype_panels, formatting, io, page, recipe_section
+from analysis import archetype_panels, formatting, io, page, recipe_section, tables
 from analysis.figures import extraction, samples, training
 
 
@@ -275,7 +275,20 @@ def test_numbers_of_decisions_match_the_tables(finished: Path, shown: Page) -> N
     for row in io.read_table(finished, "flip_shares.csv"):
         assert f"{100 * row['member_fraction']:.1f}%" in text
         assert f"{100 * row['nonmember_fraction']:.1f}%" in text
+    for row in tables.coin_flip_rows(tables.read_flip_shares(finished)):
+        cells = []
+        for name in tables.CLASS_NAMES:
+            observed, error, low, high = (
+                f"{100 * row[f'{name}_fraction{suffix}']:.1f}%"
+                for suffix in ("", "_se", "_127_low", "_127_high")
+            )
+            cells.append(f"{observed} ± {error}{low} to {high}")
+        assert "".join(cells) in text
     assert "when 4 to 12 of them say “member”" in text
+    assert "in 40.2% of the cases, and one with probability 0.9 in 6.84%." in text
+    assert "Too few replicas" not in text
+    card = "of members get a coin-flip decision from 16 replicas (flip rate 0.400 or more) at an FPR of 5%"
+    assert card in text
     assert "flip rate of 0.400 or more; the largest possible is 0.533" in text
     for row in io.read_table(finished, "true_positives.csv"):
         assert f"{row['tp_mean']:,.0f} ± {row['tp_std']:,.0f}" in text

@@ -195,6 +195,32 @@ def test_flip_shares(slow: Slow):
     assert full == ({0, 1, 2, 3, 4} if slow.replicas == 40 else {0, 4})
 
 
+def test_coin_flip_shares_of_fewer_replicas(slow: Slow):
+    """The shares of the first replicas, and the columns of all replicas as in flip_shares.csv."""
+    table, c = slow.run.csv("flip_shares_by_replicas.csv"), slow.run.c
+    few = slow.replicas < 40
+    assert table.replicas.tolist() == ([slow.replicas] if few else [8, 16, 32, 40])
+    assert (table.fpr == c.focus_fpr).all()
+    decision_TxN = slow.decisions(c.focus_fpr)
+    for row in table.to_dict("records"):
+        replicas = row["replicas"]
+        k_low, cutoff = stats.coin_flip_cutoff(replicas, c.alpha)
+        assert row["cutoff"] == pytest.approx(cutoff)
+        scored_N = ~np.isnan(slow.score_TxN[:replicas]).any(axis=0)
+        for name, class_N in (("member", slow.member_N), ("nonmember", ~slow.member_N)):
+            vote_BxN = decision_TxN[:replicas, class_N & scored_N]
+            votes_N = vote_BxN.sum(axis=0)
+            share = np.mean((votes_N >= k_low) & (votes_N <= replicas - k_low))
+            assert row[f"{name}_fraction"] == pytest.approx(share)
+            samples_K = np.bincount(votes_N, minlength=replicas + 1)
+            called_RxK = [np.bincount(votes_N[v], minlength=replicas + 1) for v in vote_BxN]
+            limits = stats.coin_flip_range(samples_K, called_RxK, c.alpha)
+            assert row[f"{name}_fraction_127_low"] == pytest.approx(limits.low, abs=1e-9)
+            assert row[f"{name}_fraction_127_high"] == pytest.approx(limits.high, abs=1e-9)
+    shares = slow.run.csv("flip_shares.csv").query("bin == 'coin flip' and fpr == @c.focus_fpr")
+    np.testing.assert_array_equal(shares[table.columns], table[table.replicas == slow.replicas])
+
+
 def test_true_positives(slow: Slow):
     table = slow.run.csv("true_positives.csv")
     assert table.fpr.tolist() == list(slow.run.c.fprs)

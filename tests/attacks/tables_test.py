@@ -185,6 +185,48 @@ def test_flip_shares():
             np.testing.assert_allclose(part[f"{kind}_fraction"], fractions)
 
 
+def test_coin_flip_shares_and_their_columns_in_flip_shares():
+    points_at_fprs = tables.select_fprs(points(), slice(2))
+    votes = {
+        name: stats.count_vote_histograms(HOLES_TxN[:, class_N], points_at_fprs.threshold_TxF)
+        for name, class_N in (("member", MEMBER_N), ("nonmember", ~MEMBER_N))
+    }
+    coin_flips = tables.coin_flip_shares(votes, C.fprs, C.alpha)
+    k_low, cutoff = stats.coin_flip_cutoff(T, C.alpha)
+    assert coin_flips.fpr.tolist() == list(C.fprs)
+    assert (coin_flips.replicas == T).all()
+    assert (coin_flips.cutoff == cutoff).all()
+    is_coin_flip_K = [k_low <= k <= T - k_low for k in range(T + 1)]
+    for f, fpr in enumerate(C.fprs):
+        row = coin_flips.iloc[f]
+        for name, class_N in (("member", MEMBER_N), ("nonmember", ~MEMBER_N)):
+            bins = [b for b, of in zip(slow_bins(fpr), class_N, strict=True) if of and b >= 0]
+            assert row[f"{name}_fraction"] == pytest.approx(bins.count(4) / len(bins))
+            counts = votes[name].samples_FxK[f], votes[name].called_FxRxK[f]
+            error = stats.mean_std_error(*counts, is_coin_flip_K)
+            assert row[f"{name}_fraction_se"] == pytest.approx(error)
+            limits = stats.coin_flip_range(*counts, C.alpha)
+            assert row[f"{name}_fraction_127_low"] == limits.low
+            assert row[f"{name}_fraction_127_high"] == limits.high
+            assert 0 <= limits.low < limits.high < 1
+    shares = tables.flip_shares(true_positives_and_counts()[1], T, C.fprs, C.alpha)
+    table = tables.with_uncertainty(shares, coin_flips)
+    assert table.columns.tolist() == [
+        *shares.columns,
+        "cutoff",
+        *(
+            f"{name}_fraction_{column}"
+            for name in ("member", "nonmember")
+            for column in ("se", "127_low", "127_high")
+        ),
+    ]
+    pd.testing.assert_frame_equal(table[shares.columns], shares)
+    new = [name for name in table.columns if name not in shares.columns]
+    assert table[table.bin != "coin flip"][new].isna().all(axis=None)
+    in_bin = table[table.bin == "coin flip"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(in_bin[coin_flips.columns], coin_flips)
+
+
 def test_true_positives():
     tp_TxFx5, counts = true_positives_and_counts()
     table = tables.true_positives(tp_TxFx5, counts, C.fprs)

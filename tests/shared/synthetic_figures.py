@@ -42,7 +42,7 @@ def smaller(c: Config, corpus: Path) -> Config:
         a,
         references=16 + 4 * bool(a.targets) + 8 * (a.references > 40),
         targets=4 * bool(a.targets),
-        replicas=min(a.replicas, 8),
+        replicas=min(a.replicas, 12),
     )
     return dataclasses.replace(
         c,

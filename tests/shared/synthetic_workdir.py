@@ -45,6 +45,7 @@ RECIPE_FIGURES = (
     "auc_references",
     "auc_by_subset",
     "coin_flip_share",
+    "coin_flips_by_replicas",
     "flip_ccdf",
     "flip_curves",
     "coin_free_roc",
