@@ -2,22 +2,26 @@
 
 The attacks stage computes what figures declare in `PaperFigure.needs`; nothing is computed from losses here.
 
-T: targets, F: false positive rates of the config, G: points of a ROC curve, N2: samples of the population (2N).
+T: targets, F: false positive rates of the config, G: points of a ROC curve, N2: samples of the population (2N), P:
+parts of the references, R1: all references, and then each half of them, H1: all samples, and then each half of them.
 """
 
 import dataclasses
 import functools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from analysis import io
+from analysis.compare import Estimate
 from analysis.io import MissingModelsError, RecipeResults, WorkdirError, fewest_references
+from analysis.jackknife import Jackknife, independent_difference
 from lm_mia.atomic import TARGETS_CSV
 from lm_mia.config import AttackName, needs
 from lm_mia.config.needs import PAPER_REFERENCES, ObservedStatistic, TargetAttack
@@ -42,7 +46,11 @@ class AttackResult:
     """TPR of each target at the FPRs of the config."""
     fpr_G: np.ndarray
     tpr_TxG: np.ndarray
-    """TPR of each target at the points of the ROC curve; no points for attacks that leave out a reference group."""
+    """TPR of each target at the points of the ROC curve; no points for attacks of a group of references."""
+    auc_TxH1: np.ndarray
+    """The AUC, on all samples and on halves of them; no values if the tables do not have the halves."""
+    tpr_TxH1xF: np.ndarray
+    """As `auc_TxH1`, at the FPRs of the config."""
 
     def tpr_T(self, fpr: float) -> np.ndarray:
         """Returns the TPR of each target at one of the FPRs of the config; NaN if ``fpr`` is not one of them."""
@@ -58,7 +66,7 @@ def read_attack(
     step: int = 0,
     observed: ObservedStatistic = "loss",
     replicas: bool = False,
-    group_left_out: int | None = None,
+    reference_part: int | None = None,
     rmia_samples: int = 0,
     rmia_gamma: float = 0.0,
 ) -> AttackResult:
@@ -71,7 +79,7 @@ def read_attack(
       step: the training step at which the models were scored; 0 is the end of training.
       observed: the statistic that the attacker observes for each sample.
       replicas: attack the replicas, which share a training subset, instead of the targets.
-      group_left_out: which of the `needs.JACKKNIFE_GROUPS` groups of references is left out; None uses all.
+      reference_part: as in `needs.TargetAttack`.
       rmia_samples, rmia_gamma: settings of RMIA; 0 uses those of the config.
 
     Raises:
@@ -84,7 +92,7 @@ def read_attack(
         step=step,
         observed=observed,
         replicas=replicas,
-        group_left_out=group_left_out,
+        reference_part=reference_part,
         rmia_samples=rmia_samples,
         rmia_gamma=rmia_gamma,
     )
@@ -92,6 +100,120 @@ def read_attack(
     if attack.id not in results:
         raise _missing_attack(recipe, attack)
     return results[attack.id]
+
+
+@dataclasses.dataclass(frozen=True)
+class JackknifedAttack:
+    """An attack on the targets of a recipe, repeated with parts of its references, for intervals of claims."""
+
+    result: AttackResult
+    """With the first references."""
+    parts_P: tuple[AttackResult, ...]
+    """With the `needs.num_reference_parts` parts of the references."""
+    over: str
+    """As in `Jackknife`."""
+    not_covered: tuple[str, ...]
+
+    @property
+    def auc(self) -> Jackknife:
+        """The mean AUC over targets."""
+        return self._jackknife(lambda result: result.auc_TxH1)
+
+    def tpr(self, fpr: float) -> Jackknife:
+        """Returns the mean TPR over targets at one of the FPRs of the config; NaN if it is not one of them."""
+
+        def value(result: AttackResult) -> np.ndarray:
+            at = np.flatnonzero(np.isclose(result.fpr_F, fpr, rtol=1e-9))
+            if not len(at):
+                return np.full(result.auc_TxH1.shape, np.nan)
+            return result.tpr_TxH1xF[:, :, at[0]]
+
+        return self._jackknife(value)
+
+    def _jackknife(self, value: Callable[[AttackResult], np.ndarray]) -> Jackknife:
+        values = [value(result) for result in (self.result, *self.parts_P)]
+        if len(self.parts_P) == needs.JACKKNIFE_GROUPS:
+            # The mean over disjoint sets of references, and over each half of the sets.
+            set_SxTxH1 = np.array(values[1:])
+            halves = map(needs.half_groups, range(needs.NUM_HALVES))
+            sets = [range(needs.JACKKNIFE_GROUPS), *halves]
+            values = [set_SxTxH1[[*index]].mean(axis=0) for index in sets]
+        return Jackknife.from_targets(np.stack(values, axis=1), self.over, self.not_covered)
+
+
+def read_jackknife(
+    recipe: RecipeResults, name: AttackName = "lira_online", references: int = 0, **options: Any
+) -> JackknifedAttack:
+    """Reads an attack on every target of a recipe, with what its interval needs.
+
+    The interval covers the targets, the samples and, if there are parts of the references, the references. With parts
+    that are disjoint sets (see `needs.TargetAttack.reference_part`), the number is the mean over these sets.
+
+    Args:
+      recipe, name, references: as for `read_attack`.
+      options: step, observed, rmia_samples and rmia_gamma, as for `read_attack`.
+
+    Raises:
+      MissingModelsError: as `read_attack`, or the tables do not have what the interval needs.
+    """
+    result = read_attack(recipe, name, references, **options)
+    if not result.auc_TxH1.size:
+        raise MissingModelsError(
+            f"{recipe.name}: the tables do not have {name} on halves of the samples; run lm-mia attack with this "
+            "figure in figures (its needs must have jackknife=True)"
+        )
+    parts = needs.num_reference_parts(result.references, len(recipe.references))
+    sets = f"{parts} sets of " if parts == needs.JACKKNIFE_GROUPS else ""
+    references_text = f", {sets}{result.references} references" if parts else ""
+    fixed = () if parts else ("the references",)
+    compared = options.get("rmia_samples") or recipe.config.attack.rmia_samples
+    if name in ("rmia", "rmia_offline") and compared < recipe.config.population.samples:
+        fixed += ("the samples that RMIA compares with",)
+    return JackknifedAttack(
+        result,
+        tuple(
+            read_attack(recipe, name, references, reference_part=part, **options)
+            for part in range(parts)
+        ),
+        f"{len(result.auc_T)} targets{references_text} and the samples",
+        fixed,
+    )
+
+
+def recipe_difference(
+    new: RecipeResults,
+    old: RecipeResults,
+    references: int,
+    value: Callable[[JackknifedAttack], Jackknife] = lambda attack: attack.auc,
+) -> Estimate:
+    """Returns the mean over targets of a number of LiRA under one recipe minus that under another.
+
+    Models and samples are paired if the targets of both recipes are trained on the same subsets of the same population.
+
+    Args:
+      new, old: the recipes.
+      references: the number of references with which the targets of both are attacked.
+      value: returns the number, such as the AUC.
+    """
+    new_value, old_value = (value(read_jackknife(r, references=references)) for r in (new, old))
+    return paired_or_independent(new, old, new_value, old_value)
+
+
+def paired_or_independent(
+    new: RecipeResults, old: RecipeResults, new_value: Jackknife, old_value: Jackknife
+) -> Estimate:
+    """Returns the difference of two numbers of the targets of two recipes, paired as in `recipe_difference`."""
+    if same_targets(new, old):
+        return (new_value - old_value).estimate()
+    return independent_difference(new_value, old_value)
+
+
+def same_targets(new: RecipeResults, old: RecipeResults) -> bool:
+    """Returns whether the targets of two recipes are trained on the same subsets of the same population."""
+    new_seeds, old_seeds = (
+        [target.subset_seed for target in recipe.targets] for recipe in (new, old)
+    )
+    return new.population.sha256 == old.population.sha256 and new_seeds == old_seeds
 
 
 def lira_reference_counts(recipe: RecipeResults, *, replicas: bool) -> set[int]:
@@ -107,13 +229,14 @@ def lira_reference_counts(recipe: RecipeResults, *, replicas: bool) -> set[int]:
 
 
 def read_sample_scores(
-    recipe: RecipeResults, references: int
+    recipe: RecipeResults, references: int, reference_part: int | None = None
 ) -> Iterator[tuple[ModelSeeds, np.ndarray, np.ndarray]]:
     """Yields (target, member_N2, score_N2) of LiRA for each target of a recipe, from its tables.
 
-    The membership score of a sample with too few references is NaN. Arguments and errors are those of `read_attack`.
+    The membership score of a sample with too few references is NaN. For a part of the references, the arrays hold
+    the first `needs.JACKKNIFE_SAMPLES` samples only. Arguments and errors are those of `read_attack`.
     """
-    attack = _find_attack(recipe, "lira_online", references)
+    attack = _find_attack(recipe, "lira_online", references, reference_part=reference_part)
     path = recipe.recipe_dir / TARGETS_CSV.parent / "target_scores" / f"{attack.id}.parquet"
     _read_results(recipe)  # raises if the tables were made with other settings
     if not path.is_file():
@@ -126,7 +249,8 @@ def read_sample_scores(
             raise WorkdirError(
                 f"{path}: cannot be read; delete it, then run lm-mia attack"
             ) from error
-        yield target, subsets.member(target.subset_seed, samples, design), score_N2
+        member_N2 = subsets.member(target.subset_seed, samples, design)
+        yield target, member_N2[: len(score_N2)], score_N2
 
 
 def _find_attack(
@@ -155,8 +279,8 @@ def _find_attack(
 
 def _missing_attack(recipe: RecipeResults, attack: TargetAttack) -> MissingModelsError:
     details = f"{attack.attack} with {len(attack.references)} references"
-    if attack.group_left_out is not None:
-        details += f" (group {attack.group_left_out} left out)"
+    if attack.reference_part is not None:
+        details += f" (part {attack.reference_part})"
     if attack.rmia_samples:
         details += f" and |Z|={attack.rmia_samples}, gamma={attack.rmia_gamma:g}"
     details += f" on {attack.observed}" if attack.observed != "loss" else ""
@@ -199,21 +323,26 @@ def _parse_results(path: Path, modified_ns: int) -> dict[str, AttackResult]:
     try:
         roc = pd.read_parquet(path.with_name("target_roc.parquet"))
         points = dict(tuple(roc.groupby("attack_id", sort=False)))
+        jackknife = pd.read_parquet(path.with_name("target_jackknife.parquet"))
+        halves = dict(tuple(jackknife.groupby("attack_id", sort=False)))
         return {
-            str(attack_id): _to_result(targets, points[attack_id])
+            str(attack_id): _to_result(targets, points[attack_id], halves.get(attack_id))
             for attack_id, targets in pd.DataFrame(rows).groupby("attack_id", sort=False)
         }
     except (ValueError, KeyError, OSError, pa.ArrowException) as error:
         raise WorkdirError(
-            f"{path.parents[1]}: tables/target_roc.parquet cannot be read; run lm-mia attack again"
+            f"{path.parents[1]}: tables/target_roc.parquet or target_jackknife.parquet cannot be read; "
+            "run lm-mia attack again"
         ) from error
 
 
 _COLUMNS = ("attack_id", "references", "target", "auc", "left_out")
 
 
-def _to_result(targets: pd.DataFrame, points: pd.DataFrame) -> AttackResult:
-    T = len(targets)
+def _to_result(
+    targets: pd.DataFrame, points: pd.DataFrame, halves: pd.DataFrame | None
+) -> AttackResult:
+    T, auc_T = len(targets), targets["auc"].to_numpy(float)
 
     def select(on_curve: bool) -> tuple[np.ndarray, np.ndarray]:
         selected = points[points["on_curve"] == on_curve]
@@ -223,15 +352,25 @@ def _to_result(targets: pd.DataFrame, points: pd.DataFrame) -> AttackResult:
         return fpr_TxK[0], tpr_TxK
 
     (fpr_F, tpr_TxF), (fpr_G, tpr_TxG) = select(False), select(True)
+    auc_TxH1, tpr_TxH1xF = np.empty((T, 0)), np.empty((T, 0, len(fpr_F)))
+    if halves is not None:
+        auc_TxH = halves["auc"].to_numpy(float).reshape(T, -1)
+        tpr = halves[[f"tpr_at_{fpr:g}" for fpr in fpr_F]].to_numpy(float)
+        auc_TxH1 = np.concatenate([auc_T[:, None], auc_TxH], axis=1)
+        tpr_TxH1xF = np.concatenate(
+            [tpr_TxF[:, None], tpr.reshape(*auc_TxH.shape, len(fpr_F))], axis=1
+        )
     return AttackResult(
         references=int(targets["references"].iloc[0]),
         targets=tuple(targets["target"]),
-        auc_T=targets["auc"].to_numpy(float),
+        auc_T=auc_T,
         left_out=int(targets["left_out"].max()),
         fpr_F=fpr_F,
         tpr_TxF=tpr_TxF,
         fpr_G=fpr_G,
         tpr_TxG=tpr_TxG,
+        auc_TxH1=auc_TxH1,
+        tpr_TxH1xF=tpr_TxH1xF,
     )
 
 
@@ -271,7 +410,7 @@ def lowest_resolved_fpr(recipe: RecipeResults) -> float:
 
 def lira_by_epoch(
     recipe: RecipeResults, references: int, required: Sequence[float] = (1,)
-) -> dict[float, AttackResult]:
+) -> dict[float, JackknifedAttack]:
     """Reads LiRA after every epoch at which the models were scored.
 
     Raises:
@@ -281,7 +420,7 @@ def lira_by_epoch(
     if missing := [f"{epoch:g}" for epoch in required if epoch not in epochs]:
         raise MissingModelsError(f"{recipe.name}: not scored after epoch {', '.join(missing)}")
     return {
-        e: read_attack(recipe, references=references, step=recipe.step_after(e)) for e in epochs
+        e: read_jackknife(recipe, references=references, step=recipe.step_after(e)) for e in epochs
     }
 
 

@@ -1,50 +1,115 @@
 """Claims of the paper about its figures, and whether this run shows them: decided by intervals, never by eye.
 
-Holds estimates and claims, differences between recipes with intervals over targets and references, and rank
-correlations of two properties of samples.
+Holds estimates with their intervals, claims with their verdicts and p-values, rank correlations of two properties of
+samples, and means in bins.
 
-Another set of references would shift all targets of a recipe together, which the spread over targets does not show. The
-variance over references is therefore added, by the jackknife: eight groups of whole pairs of references are left out,
-one at a time.
+An interval should cover everything that would be drawn anew if the experiment were repeated: the models, the references
+and the samples. `Estimate.not_covered` names what an interval holds fixed; a claim with such an interval is at best
+"seen in these models".
 
-Coverage: of recipes that do not differ, 1 to 5 % of these 95 % intervals excluded 0, and 2 to 9 % of those over targets
-alone: 400 draws of 400 samples in each of ten settings, 16 to 64 references and 2 to 8 targets, paired or not.
+The p-value of a claim is the smallest alpha at which the interval with confidence 1 - alpha decides the claim, either
+way. For "greater" it is that of the two-sided t-test. A claim is decided if its p-value is below 0.05, which is the
+same as a 95% interval that lies on one side. If the truth is at the boundary of a claim, "seen" and "opposite" have a
+probability of 2.5% each.
 
-T: targets, G: groups of references, N: samples, S: samples without missing values, K: bins.
+N: samples, S: samples without missing values, K: bins, P: p-values.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal, Self
+from collections.abc import Sequence
+from typing import Literal, Self, get_args
 
 import numpy as np
 import scipy.stats
 
-from analysis.attacks import AttackResult, read_attack
-from analysis.io import RecipeResults
 from lm_mia import stats
-from lm_mia.config.needs import JACKKNIFE_GROUPS
 
-Verdict = Literal["seen", "not seen", "not tested"]
+Verdict = Literal["seen", "seen in these models", "opposite", "undecided", "not tested"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+ALPHA = 0.05
+"""A claim is decided if its p-value is below this number."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VarianceTerm:
+    """A part of the variance of an estimate."""
+
+    variance: float
+    degrees_of_freedom: float
+    """Those with which this part was estimated."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number with its confidence interval; the ends are NaN if there is no interval."""
+    """A number with its standard error, which is NaN if it is unknown; there is no interval then."""
 
     value: float
-    low: float
-    high: float
+    standard_error: float
+    degrees_of_freedom: float
     over: str
     """What the interval is over, such as "8 targets"."""
-    level: float = 0.95
+    not_covered: tuple[str, ...] = ()
+    """What would be drawn anew in a repetition of the experiment, but is held fixed by the interval."""
+
+    @classmethod
+    def from_variance(
+        cls,
+        value: float,
+        terms: Sequence[VarianceTerm],
+        over: str,
+        not_covered: tuple[str, ...] = (),
+    ) -> Self:
+        """Returns an estimate whose variance is the sum of terms, with Satterthwaite's degrees of freedom.
+
+        If the variance is 0, there is an interval only for the value 0, where nothing differs: elsewhere a few models
+        happen to tie.
+        """
+        variance = sum(term.variance for term in terms)
+        if not (variance > 0 or (variance == 0 and value == 0)):
+            return cls(value, math.nan, math.nan, over, not_covered)
+        spread = sum(term.variance**2 / term.degrees_of_freedom for term in terms)
+        df = variance**2 / spread if spread else math.inf
+        return cls(value, math.sqrt(variance), df, over, not_covered)
+
+    def __neg__(self) -> Self:
+        return dataclasses.replace(self, value=-self.value)
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there is an interval."""
+        return not (math.isnan(self.standard_error) or math.isnan(self.value))
+
+    @property
+    def low(self) -> float:
+        """The lower end of the 95% interval; NaN if there is none."""
+        return self.value - self._margin
+
+    @property
+    def high(self) -> float:
+        """The upper end of the 95% interval; NaN if there is none."""
+        return self.value + self._margin
+
+    @property
+    def _margin(self) -> float:
+        quantile = scipy.stats.t.ppf(1 - ALPHA / 2, self.degrees_of_freedom)
+        return float(quantile) * self.standard_error
+
+    def p_value(self, level: float = 0.0) -> float:
+        """Returns the p-value of the two-sided t-test that the true value is ``level``; NaN without an interval."""
+        distance = abs(self.value - level)
+        if not self.has_interval:
+            return math.nan
+        if self.standard_error == 0:
+            return float(distance == 0)
+        return float(2 * scipy.stats.t.sf(distance / self.standard_error, self.degrees_of_freedom))
 
     def __str__(self) -> str:
-        if math.isnan(self.low):
+        if not self.has_interval:
             return f"{self.value:.3f} (no interval)"
+        fixed = f"; it holds {' and '.join(self.not_covered)} fixed" if self.not_covered else ""
         ends = f"{self.low:.3f} to {self.high:.3f}"
-        return f"{self.value:.3f}, {100 * self.level:.3g}% interval {ends} over {self.over}"
+        return f"{self.value:.3f}, 95% interval {ends} over {self.over}{fixed}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,240 +117,175 @@ class Claim:
     """One statement of the paper about a figure, and whether this run shows it."""
 
     statement: str
-    verdict: Verdict
     finding: str
     """The numbers behind the verdict, or why there are none."""
+    holds: bool = False
+    """Whether the statement is true of the estimated values, whatever their intervals."""
+    p_value: float = math.nan
+    """As in the docstring of the module; NaN if the claim is not tested."""
+    is_complete: bool = True
+    """Whether the intervals cover everything that would be drawn anew."""
     estimate: Estimate | None = None
     """The number that decides; None if there are several numbers, or none."""
 
+    @property
+    def verdict(self) -> Verdict:
+        """What this run shows about the statement.
 
-VarianceTerm = tuple[float, float]
-"""A variance of a mean, and the degrees of freedom with which it was estimated."""
+        - seen: the whole 95% interval lies where the statement says.
+        - seen in these models: so it does, but it holds models, references or samples fixed.
+        - opposite: the whole interval lies on the other side, and it covers everything.
+        - undecided: none of these.
+        - not tested: there is no interval.
+        """
+        if math.isnan(self.p_value):
+            return "not tested"
+        if not self.p_value < ALPHA:
+            return "undecided"
+        if self.holds:
+            return "seen" if self.is_complete else "seen in these models"
+        return "opposite" if self.is_complete else "undecided"
 
 
-def mean_estimate(values_T: np.ndarray, over: str = "targets") -> Estimate:
-    """Returns the mean of independent values with Student's t interval.
-
-    NaN values are left out. There is no interval for fewer than two values.
-    """
-    finite_T = _without_nan(values_T)
-    value = float(finite_T.mean()) if len(finite_T) else math.nan
-    return welch_interval(value, [_mean_variance(finite_T)], f"{len(finite_T)} {over}")
-
-
-def difference(
-    new_T: np.ndarray,
-    old_T: np.ndarray,
-    *,
-    paired: bool,
-    over: str = "targets",
-    extra_variance: VarianceTerm | None = None,
-    level: float = 0.95,
+def independent_difference(
+    new_T: np.ndarray, old_T: np.ndarray, over: str, not_covered: tuple[str, ...] = ()
 ) -> Estimate:
-    """Returns mean(new) - mean(old) with its interval: Student's t over paired differences, or Welch's.
+    """Returns mean(new) - mean(old) of independent values with Welch's t interval.
+
+    NaN values are left out. There is no interval if fewer than two values remain on one side.
 
     Args:
-      new_T, old_T: one value per target; if paired, of the same targets in the same order.
-      paired: whether the values are paired.
+      new_T, old_T: the values.
       over: what the values are over, for the text of the estimate.
-      extra_variance: a further variance term that all targets share, such as that over references.
-      level: the confidence level.
+      not_covered: as in `Estimate`.
     """
-    if paired:
-        new_T, old_T = np.asarray(new_T) - np.asarray(old_T), np.zeros(0)
-    new, old = _without_nan(new_T), _without_nan(old_T)
-    value = (float(new.mean()) if len(new) else math.nan) - (float(old.mean()) if len(old) else 0.0)
-    counts = f"{len(new)} {over}" if paired else f"{len(new)} and {len(old)} {over}"
-    counts += " and their references" if extra_variance else ""
-    terms = [_mean_variance(new)]
-    terms += [] if paired else [_mean_variance(old)]
-    terms += [extra_variance] if extra_variance else []
-    return welch_interval(value if paired or len(old) else math.nan, terms, counts, level)
-
-
-def welch_interval(
-    value: float, terms: Sequence[VarianceTerm], over: str, level: float = 0.95
-) -> Estimate:
-    """Returns a t interval around a value whose variance is the sum of terms (Welch and Satterthwaite).
-
-    If the variance is 0, there is an interval only for the value 0, where nothing differs: elsewhere a few targets
-    happen to tie.
-    """
-    variance = sum(v for v, _ in terms)
-    if math.isnan(variance) or math.isnan(value) or (variance == 0 and value != 0):
-        return Estimate(value, math.nan, math.nan, over)
-    if variance == 0:
-        return Estimate(value, value, value, over)
-    df = variance**2 / sum(v**2 / n for v, n in terms)
-    margin = float(scipy.stats.t.ppf((1 + level) / 2, df) * math.sqrt(variance))
-    return Estimate(value, value - margin, value + margin, over, level)
-
-
-def _mean_variance(finite_T: np.ndarray) -> VarianceTerm:
-    n = len(finite_T)
-    return (float(finite_T.var(ddof=1)) / n, n - 1) if n > 1 else (math.nan, 1)
-
-
-def _without_nan(values_T: np.ndarray) -> np.ndarray:
-    values_T = np.asarray(values_T, float)
-    return values_T[~np.isnan(values_T)]
+    sides = [v[~np.isnan(v)] for v in (np.asarray(new_T, float), np.asarray(old_T, float))]
+    if any(len(side) < 2 for side in sides):
+        means = [float(side.mean()) if len(side) else math.nan for side in sides]
+        return Estimate(means[0] - means[1], math.nan, math.nan, over, not_covered)
+    terms = [VarianceTerm(float(x.var(ddof=1)) / len(x), len(x) - 1) for x in sides]
+    value = float(sides[0].mean() - sides[1].mean())
+    counts = f"{len(sides[0])} and {len(sides[1])} {over}"
+    return Estimate.from_variance(value, terms, counts, not_covered)
 
 
 def claim_greater(statement: str, what: str, estimate: Estimate, level: float = 0.0) -> Claim:
-    """Returns a claim that is seen if the whole interval lies above a level; negate the estimate to claim "less".
+    """Returns the claim that an estimate is above a level; negate the estimate to claim "less".
 
     Args:
       statement: the statement of the paper.
       what: what the estimate measures, for the text of the finding.
       estimate: the number that decides; without an interval the claim is not tested.
-      level: the level that the interval must exceed.
+      level: the level.
     """
-    if math.isnan(estimate.low):
-        return claim_untested(statement, f"{what}: {estimate}")
-    if estimate.low > level:
-        return Claim(statement, "seen", f"{what}: {estimate}", estimate)
-    position = "lies below" if estimate.high < level else "includes"
+    finding = f"{what}: {estimate}"
+    if estimate.has_interval and not estimate.low > level:
+        position = "lies below" if estimate.high < level else "includes"
+        finding += f" (the interval {position} {level:g})"
     return Claim(
-        statement, "not seen", f"{what}: {estimate} (the interval {position} {level:g})", estimate
+        statement,
+        finding,
+        estimate.value > level,
+        estimate.p_value(level),
+        not estimate.not_covered,
+        estimate,
     )
 
 
 def claim_equivalent(statement: str, what: str, estimate: Estimate, margin: float) -> Claim:
-    """Returns a claim that is seen if the whole interval lies within ±margin.
+    """Returns the claim that an estimate is within ±margin; that the interval includes 0 would not be enough.
 
-    That the interval includes 0 would not be enough to show equivalence. Arguments are those of `claim_greater`.
+    Arguments are those of `claim_greater`.
     """
-    if math.isnan(estimate.low):
-        return claim_untested(statement, f"{what}: {estimate}")
-    if -margin < estimate.low and estimate.high < margin:
-        return Claim(statement, "seen", f"{what}: {estimate}, within ±{margin:g}", estimate)
+    finding = f"{what}: {estimate}"
+    if estimate.has_interval:
+        inside = -margin < estimate.low and estimate.high < margin
+        outside = estimate.high < -margin or estimate.low > margin
+        position = "within" if inside else "outside" if outside else "not entirely within"
+        finding += f", {position} ±{margin:g}"
+    # The smaller side decides: both are far away if the margin is wide, and the other is further away if it is not.
+    nearest = math.copysign(margin, estimate.value)
     return Claim(
-        statement, "not seen", f"{what}: {estimate}, not entirely within ±{margin:g}", estimate
+        statement,
+        finding,
+        abs(estimate.value) < margin,
+        estimate.p_value(nearest),
+        not estimate.not_covered,
+        estimate,
     )
 
 
 def claim_untested(statement: str, reason: str) -> Claim:
     """Returns a claim that this run cannot test, with the reason."""
-    return Claim(statement, "not tested", reason)
+    return Claim(statement, reason)
 
 
-def claim_all(statement: str, parts: list[Claim]) -> Claim:
-    """Returns a claim that is seen if all its parts are, not seen if one part is not, and not tested otherwise."""
-    verdicts = {part.verdict for part in parts}
-    verdict: Verdict = "not tested"
-    if "not seen" in verdicts:
-        verdict = "not seen"
-    elif verdicts == {"seen"}:
-        verdict = "seen"
-    return Claim(statement, verdict, "; ".join(part.finding for part in parts))
+def claim_all(statement: str, parts: Sequence[Claim]) -> Claim:
+    """Returns the claim that all parts hold.
+
+    It is seen if all parts are, and its p-value is then the largest of theirs. It is opposite if one part is, after
+    Bonferroni's correction for the number of parts. If it is not opposite and a part is not tested, neither is the
+    claim.
+    """
+    finding = "; ".join(part.finding for part in parts)
+    tested = [part for part in parts if not math.isnan(part.p_value)]
+    false = [part for part in tested if not part.holds]
+    p_false = min((min(len(tested) * part.p_value, 1.0) for part in false), default=math.nan)
+    refuting = [p for p in false if len(tested) * p.p_value == p_false]
+    is_refuted = p_false < ALPHA and any(part.is_complete for part in refuting)
+    if not is_refuted and len(tested) < max(len(parts), 1):
+        return claim_untested(statement, finding)
+    if false:
+        return Claim(statement, finding, False, p_false, any(p.is_complete for p in refuting))
+    p_true = max(part.p_value for part in tested)
+    return Claim(statement, finding, True, p_true, all(part.is_complete for part in tested))
 
 
 def claim_up_and_down(statement: str, steps: Sequence[tuple[str, Estimate]]) -> Claim:
-    """Returns a claim that is seen if the whole interval of one step lies above 0, and that of another below 0.
+    """Returns the claim that a quantity is not monotone: that one step goes up and another goes down.
+
+    Any step may show each direction, so the smallest p-values are multiplied by the number of steps (Bonferroni). The
+    opposite is that all steps go in the same direction; its p-value is the largest of theirs.
 
     Args:
-      statement: the statement of the paper, that a quantity is not monotone.
+      statement: the statement of the paper.
       steps: (what the step measures, its estimate) between neighboring recipes.
     """
     finding = "; ".join(f"{what}: {step}" for what, step in steps)
-    if len(steps) < 2 or any(math.isnan(step.low) for _, step in steps):
+    estimates = [step for _, step in steps]
+    if len(steps) < 2 or not all(step.has_interval for step in estimates):
         return claim_untested(statement, finding or "there is only one recipe")
-    up, down = any(s.low > 0 for _, s in steps), any(s.high < 0 for _, s in steps)
-    return Claim(statement, "seen" if up and down else "not seen", finding)
-
-
-def auc_per_target(result: AttackResult) -> np.ndarray:
-    """Returns auc_T."""
-    return result.auc_T
-
-
-def recipe_difference(
-    new: RecipeResults,
-    old: RecipeResults,
-    references: int,
-    value: Callable[[AttackResult], np.ndarray] = auc_per_target,
-    *,
-    steps: tuple[int, int] = (0, 0),
-    level: float = 0.95,
-) -> Estimate:
-    """Returns the mean over targets of a value of LiRA under one recipe minus that under another.
-
-    Args:
-      new, old: the recipes.
-      references: the number of references with which the targets of both are attacked.
-      value: returns one number per target, such as the AUC.
-      steps: training steps of the new and the old models; 0 is the end of training.
-      level: the confidence level.
-
-    Returns:
-      The difference, with an interval over targets and references. Targets are paired if `same_targets`.
-    """
-
-    def values(group_left_out: int | None) -> tuple[np.ndarray, np.ndarray]:
-        new_T, old_T = (
-            value(
-                read_attack(recipe, references=references, step=step, group_left_out=group_left_out)
-            )
-            for recipe, step in zip((new, old), steps, strict=True)
-        )
-        return new_T, old_T
-
-    over_references = jackknife_variance(references, lambda g: _mean_gap(*values(g)))
-    new_T, old_T = values(None)
-    paired = same_targets(new, old)
-    return difference(new_T, old_T, paired=paired, extra_variance=over_references, level=level)
-
-
-def gain_difference(
-    new: RecipeResults, old: RecipeResults, references: int, steps: tuple[tuple[int, int], ...]
-) -> Estimate:
-    """Returns how much the AUC of one recipe gains between two training steps, minus the gain of another recipe.
-
-    Args:
-      new, old: the recipes.
-      references: the number of references with which their targets are attacked.
-      steps: (first, last) training step of the new and of the old models.
-    """
-
-    def gain(recipe: RecipeResults, ends: tuple[int, int], group: int | None) -> np.ndarray:
-        first_T, last_T = (
-            read_attack(recipe, references=references, step=step, group_left_out=group).auc_T
-            for step in ends
-        )
-        return last_T - first_T
-
-    def gains(group: int | None) -> tuple[np.ndarray, np.ndarray]:
-        return gain(new, steps[0], group), gain(old, steps[1], group)
-
-    over_references = jackknife_variance(references, lambda g: _mean_gap(*gains(g)))
-    new_T, old_T = gains(None)
-    paired = same_targets(new, old)
-    return difference(new_T, old_T, paired=paired, extra_variance=over_references)
-
-
-def _mean_gap(new_T: np.ndarray, old_T: np.ndarray) -> float:
-    return float(np.nanmean(new_T) - np.nanmean(old_T))
-
-
-def same_targets(new: RecipeResults, old: RecipeResults) -> bool:
-    """Returns whether the targets of two recipes are trained on the same subsets of the same population."""
-    new_seeds, old_seeds = (
-        [target.subset_seed for target in recipe.targets] for recipe in (new, old)
+    is_complete = not any(step.not_covered for step in estimates)
+    rises, falls = (
+        [step.p_value() for step in estimates if sign * step.value > 0] for sign in (1, -1)
     )
-    return new.population.sha256 == old.population.sha256 and new_seeds == old_seeds
+    if rises and falls:
+        p_value = min(1.0, len(steps) * max(min(rises), min(falls)))
+        return Claim(statement, finding, True, p_value, is_complete)
+    return Claim(statement, finding, False, max(step.p_value() for step in estimates), is_complete)
 
 
-def jackknife_variance(references: int, value: Callable[[int], float]) -> VarianceTerm:
-    """Returns the variance of a value over the choice of references; NaN if there are too few to leave a group out.
+def holm(p_P: Sequence[float]) -> list[float]:
+    """Returns the p-values adjusted for their number by Holm's method; NaN values are not counted and stay NaN.
+
+    If all claims with an adjusted p-value below alpha are taken as decided, the probability that one of them is decided
+    wrongly is at most alpha, whatever the dependence between the claims.
 
     Args:
-      references: the number of references.
-      value: returns the value without the group of references of this number.
+      p_P: the p-values.
+
+    Source: Holm (1979), A simple sequentially rejective multiple test procedure.
+
+    Example:
+      >>> holm([0.01, 0.04, 0.03])
+      [0.03, 0.06, 0.06]
     """
-    if references < 2 * JACKKNIFE_GROUPS:
-        return math.nan, 1
-    without_G = np.array([value(g) for g in range(JACKKNIFE_GROUPS)])
-    return float((JACKKNIFE_GROUPS - 1) * without_G.var()), JACKKNIFE_GROUPS - 1
+    adjusted, largest = [math.nan] * len(p_P), 0.0
+    ascending = sorted((p, i) for i, p in enumerate(p_P) if not math.isnan(p))
+    for rank, (p, i) in enumerate(ascending):
+        largest = max(largest, min(1.0, (len(ascending) - rank) * p))
+        adjusted[i] = largest
+    return adjusted
 
 
 _NORMAL_975 = float(scipy.stats.norm.ppf(0.975))
@@ -296,8 +296,7 @@ class RankCorrelation:
     """Spearman's rank correlation of two quantities, with its 95 % interval over the choice of samples."""
 
     r: float
-    low: float
-    high: float
+    samples: int
 
     def __str__(self) -> str:
         return f"{_two_digits(self.r)} [{_two_digits(self.low)}, {_two_digits(self.high)}]"
@@ -306,18 +305,36 @@ class RankCorrelation:
     def from_samples(cls, x_N: np.ndarray, y_N: np.ndarray) -> Self | None:
         """Returns the rank correlation of x and y; None if one is constant or there are at most three samples.
 
-        Infinite values are ranked; samples with a NaN are left out. The interval is Fisher's, with the standard
-        deviation of Bonett and Wright (2000) for ranks.
+        Infinite values are ranked; samples with a NaN are left out.
         """
         present_N = ~(np.isnan(x_N) | np.isnan(y_N))
         x_S, y_S = (scipy.stats.rankdata(v[present_N]) for v in (x_N, y_N))
         if len(x_S) <= 3 or np.ptp(x_S) == 0 or np.ptp(y_S) == 0:
             return None
-        r = float(np.clip(np.corrcoef(x_S, y_S)[0, 1], -1, 1))
-        margin = _NORMAL_975 * math.sqrt((1 + r * r / 2) / (len(x_S) - 3))
+        return cls(float(np.clip(np.corrcoef(x_S, y_S)[0, 1], -1, 1)), len(x_S))
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval, which is Fisher's."""
+        return self._end(-1)
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval, which is Fisher's."""
+        return self._end(1)
+
+    def _end(self, sign: int) -> float:
         with np.errstate(divide="ignore"):
-            z = np.arctanh(r)
-        return cls(r, float(np.tanh(z - margin)), float(np.tanh(z + margin)))
+            return float(np.tanh(np.arctanh(self.r) + sign * _NORMAL_975 * self._standard_error))
+
+    @property
+    def _standard_error(self) -> float:
+        """The standard error of arctanh(r), of Bonett and Wright (2000) for ranks."""
+        return math.sqrt((1 + self.r**2 / 2) / (self.samples - 3))
+
+    def estimate(self, over: str, not_covered: tuple[str, ...]) -> Estimate:
+        """Returns the correlation with a symmetric interval over samples, for claims; arguments as in `Estimate`."""
+        return Estimate(self.r, (1 - self.r**2) * self._standard_error, math.inf, over, not_covered)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,14 +8,12 @@ from typing import Any
 import pandas as pd
 
 from analysis import markup, published
-from analysis.compare import Claim, claim_untested
+from analysis.compare import VERDICTS, Claim, claim_untested, holm
 from analysis.figures import MODULES, file_name, find
 from analysis.io import MissingModelsError, SweepResults
 from analysis.paper_figure import FigureResult, write
 from lm_mia.atomic import write_csv
 from lm_mia.errors import UserError
-
-VERDICTS = ("seen", "not seen", "not tested")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +91,21 @@ def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSecti
 def render(sections: Sequence[FigureSection]) -> str:
     """Returns the claims of all figures and the section of each figure as HTML."""
     template = markup.environment().get_template("figures.html.j2")
+    claims = [(section, claim) for section in sections for claim in section.claims]
+    adjusted = holm([claim.p_value for _, claim in claims])
+    rows = [
+        {
+            "statement": claim.statement,
+            "verdict": claim.verdict,
+            "p_value": _format_p_value(claim.p_value),
+            "p_holm": _format_p_value(p_holm),
+            "figure": section.name,
+            "title": section.short_title,
+        }
+        for (section, claim), p_holm in zip(claims, adjusted, strict=True)
+    ]
     has_paper_figures = any(s.name in {*MODULES} - {"scaling"} for s in sections)
-    return template.render(figures=sections, has_paper_figures=has_paper_figures)
+    return template.render(figures=sections, claims=rows, has_paper_figures=has_paper_figures)
 
 
 def count_verdicts(sections: Sequence[FigureSection]) -> dict[str, int]:
@@ -108,16 +119,33 @@ def write_claims(workdir: Path, sections: Sequence[FigureSection]) -> None:
     rows = []
     for section in sections:
         for claim in section.claims:
-            row = {"figure": section.name, "statement": claim.statement}
-            row |= {"verdict": claim.verdict, "finding": claim.finding}
-            rows.append(row | (dataclasses.asdict(claim.estimate) if claim.estimate else {}))
-    columns = ["figure", "statement", "verdict", "value", "low", "high", "level", "over", "finding"]
+            row = {
+                "figure": section.name,
+                "statement": claim.statement,
+                "verdict": claim.verdict,
+                "p_value": claim.p_value,
+                "finding": claim.finding,
+            }
+            if estimate := claim.estimate:
+                row |= {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+                row |= {"over": estimate.over, "not_covered": ", ".join(estimate.not_covered)}
+            rows.append(row)
+    for row, p_holm in zip(rows, holm([row["p_value"] for row in rows]), strict=True):
+        row["p_holm"] = p_holm
+    columns = ["figure", "statement", "verdict", "p_value", "p_holm", "value", "low", "high"]
+    columns += ["over", "not_covered", "finding"]
     (workdir / "tables").mkdir(parents=True, exist_ok=True)
     write_csv(workdir / "tables" / "claims.csv", pd.DataFrame(rows, columns=columns))
 
 
 def _format_range(low: float, high: float) -> str:
     return "–" if low != low else f"{low:.3g} to {high:.3g}"
+
+
+def _format_p_value(p: float) -> str:
+    if p != p:
+        return "–"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _format_number(value: float, std: float) -> str:

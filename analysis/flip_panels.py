@@ -37,37 +37,6 @@ def available_fprs(facts: Record, wanted: Sequence[float]) -> list[float]:
     return [f for f in wanted if any(math.isclose(f, fpr) for fpr in fprs)]
 
 
-def read_by_class(recipe_dir: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a column of samples.parquet as (values of members, values of non-members), without missing values."""
-    columns = io.read_samples(recipe_dir, ["member", column])
-    value_N, member_N = columns[column].astype(float), columns["member"].astype(bool)
-    present_N = ~np.isnan(value_N)
-    return value_N[present_N & member_N], value_N[present_N & ~member_N]
-
-
-def read_pair(
-    recipe_dir: Path, other_dir: Path, column: str
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Reads a column of samples.parquet of two recipes with the same members.
-
-    Returns:
-      (the column of the first recipe, of the other, member_N).
-
-    Raises:
-      WorkdirError: the members differ, or a table cannot be read.
-    """
-    first, other = (io.read_samples(d, ["member", column]) for d in (recipe_dir, other_dir))
-    if not np.array_equal(first["member"], other["member"]):
-        raise io.WorkdirError(f"{recipe_dir} and {other_dir} do not have the same members")
-    return first[column].astype(float), other[column].astype(float), first["member"].astype(bool)
-
-
-def is_coin_flip(votes_N: np.ndarray, facts: Record) -> np.ndarray:
-    """Returns 1 for samples whose numbers of "member" votes are like a coin flip, 0 for others, NaN without votes."""
-    low, high = facts["k_low"], facts["replicas"] - facts["k_low"]
-    return np.where(np.isnan(votes_N), np.nan, (votes_N >= low) & (votes_N <= high))
-
-
 def draw_ccdf_panel(axes: Axes, flip_N: np.ndarray, member_N: np.ndarray, facts: Record) -> None:
     """Draws the share of members and of non-members whose flip rate is at least x."""
     for label, is_member, color, linestyle in CLASSES:

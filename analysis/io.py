@@ -71,7 +71,7 @@ def read_table(
 def read_samples(
     recipe_dir: Path, columns: Sequence[str], name: str = "samples.parquet"
 ) -> dict[str, np.ndarray]:
-    """Reads columns of the per-sample table tables/NAME; missing votes are NaN.
+    """Reads columns of the table tables/NAME in Parquet, such as those of each sample; missing votes are NaN.
 
     Raises:
       WorkdirError: the table is missing, cannot be read or lacks a column.

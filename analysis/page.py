@@ -376,7 +376,9 @@ def _cards(
     verdicts = figure_section.count_verdicts(figure_sections)
     if any(verdicts.values()):
         cards += [
-            (f"{count}", f"claims of the paper {verdict}") for verdict, count in verdicts.items()
+            (f"{count}", f"claims of the paper {verdict}")
+            for verdict, count in verdicts.items()
+            if count
         ]
     return cards
 

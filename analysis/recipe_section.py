@@ -43,6 +43,7 @@ TABLES = {
     "true_positives.csv": "true positives by flip rate",
     "coin_free_roc.csv": "the mean ROC curve with and without coin flips",
     "partial_auc.csv": "partial areas and lifts of both curves",
+    "decision_jackknife.parquet": "numbers about decisions with parts of the models and samples, for intervals",
     "flip_curves.csv": "flip rate against distance and posterior",
     "samples.parquet": "one row per sample: membership scores, votes, flip rates, distances",
     "reference_targets.csv": "LiRA on every reference, attacked with the others",
@@ -65,6 +66,7 @@ OTHER_TABLES = {
     "models.csv": "all models that are present, with their seeds",
     "targets.csv": "AUC of every attack on every target or replica",
     "target_roc.parquet": "ROC curves of these attacks",
+    "target_jackknife.parquet": "their AUCs and TPRs on halves of the samples, for intervals of claims",
     "targets.json": "settings of these attacks",
     "sample_losses.csv": "losses of the individual samples that a figure needs, under every reference",
 }

@@ -18,7 +18,7 @@ from analysis.figures import MODULES
 from analysis.formatting import attack_name
 from analysis.paper_figure import PaperFigure
 from lm_mia.config import load
-from lm_mia.config.needs import JACKKNIFE_GROUPS, LossNeed, Need
+from lm_mia.config.needs import LossNeed, Need
 from lm_mia.model import flops
 from lm_mia.run import plan, sweep
 
@@ -173,9 +173,7 @@ def _needs(figure: PaperFigure) -> list[str]:
                 len(n.rmia_shares) > 1
             ),
             "RMIA with several values of gamma": lambda n: len(n.rmia_gammas) > 1,
-            f"also without each of {JACKKNIFE_GROUPS} groups of references, for intervals": lambda n: (
-                n.jackknife
-            ),
+            "also with parts of the references and samples, for intervals": lambda n: n.jackknife,
             "keeping the score of every sample": lambda n: n.sample_scores,
         }
         said += [text for text, holds in details.items() if any(map(holds, attacks))]

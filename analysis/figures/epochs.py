@@ -1,15 +1,8 @@
 """Figures 3 and 17: LiRA after increasing numbers of epochs."""
 
 from analysis import attacks, plotting
-from analysis.attacks import read_attack
-from analysis.compare import (
-    claim_all,
-    claim_equivalent,
-    claim_greater,
-    difference,
-    gain_difference,
-    recipe_difference,
-)
+from analysis.attacks import read_jackknife
+from analysis.compare import claim_all, claim_equivalent, claim_greater
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need
@@ -27,10 +20,12 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
     whole, half = attacks.with_equal_models([recipes["chinchilla-44M"], recipes["epochs-44M"]])
     long = recipes["epochs-140M"]
     count = attacks.common_references([whole, half])
-    first_whole = read_attack(whole, references=count)
-    first = read_attack(half, references=count, step=half.step_after(1))
-    second = read_attack(half, references=count)
-    epochs = attacks.lira_by_epoch(long, attacks.common_references([long]))
+    on_whole = read_jackknife(whole, references=count)
+    on_first = read_jackknife(half, references=count, step=half.step_after(1))
+    on_second = read_jackknife(half, references=count)
+    first_whole, first, second = (a.result for a in (on_whole, on_first, on_second))
+    on_long = attacks.lira_by_epoch(long, attacks.common_references([long]))
+    epochs = {epoch: attack.result for epoch, attack in on_long.items()}
     panels = [
         (
             "(a) All or half of the data",
@@ -57,25 +52,22 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
             claim_greater(
                 FIG03_STATEMENTS[0],
                 "AUC, epoch 2 of 2 minus epoch 1 of 1",
-                recipe_difference(half, whole, count),
+                attacks.paired_or_independent(half, whole, on_second.auc, on_whole.auc),
             ),
             claim_all(
                 FIG03_STATEMENTS[1],
                 [
-                    claim_greater("", f"AUC, epoch {b} minus epoch 1", gain)
+                    claim_greater("", f"AUC, epoch {b} minus epoch 1", gain.estimate())
                     for b, gain in (
-                        ("2 of 2", difference(second.auc_T, first.auc_T, paired=True)),
-                        (
-                            f"{last:g} of {last:g}",
-                            difference(epochs[last].auc_T, epochs[1].auc_T, paired=True),
-                        ),
+                        ("2 of 2", on_second.auc - on_first.auc),
+                        (f"{last:g} of {last:g}", on_long[last].auc - on_long[1].auc),
                     )
                 ],
             ),
             claim_greater(
                 FIG03_STATEMENTS[2],
                 f"TPR at an FPR of {low:g}, epoch 1 minus epoch 2 of 2",
-                difference(first.tpr_T(low), second.tpr_T(low), paired=True),
+                (on_first.tpr(low) - on_second.tpr(low)).estimate(),
             ),
         ),
         ours={
@@ -105,9 +97,12 @@ def draw_fig17(recipes: SweepResults) -> FigureResult:
     """Draws a panel per number of samples, with a curve per epoch."""
     both = attacks.with_equal_models([recipes["epochs-140M"], recipes["epochs-140M-small"]])
     count = attacks.common_references(both)
-    more, less = results = [
+    on_more, on_less = both_attacks = [
         attacks.lira_by_epoch(both[0], count, required=(1, 2)),
         attacks.lira_by_epoch(both[1], count, required=(1, 2, 3)),
+    ]
+    more, less = results = [
+        {epoch: attack.result for epoch, attack in by_epoch.items()} for by_epoch in both_attacks
     ]
     panels = [
         (
@@ -120,14 +115,14 @@ def draw_fig17(recipes: SweepResults) -> FigureResult:
         claim_greater(
             "",
             f"AUC on {recipe.samples:,} samples, epoch {max(epochs):g} minus epoch 1",
-            difference(epochs[max(epochs)].auc_T, epochs[1].auc_T, paired=True),
+            (epochs[max(epochs)].auc - epochs[1].auc).estimate(),
         )
-        for recipe, epochs in zip(both, results, strict=True)
+        for recipe, epochs in zip(both, both_attacks, strict=True)
     ]
-    steps = tuple((recipe.step_after(1), recipe.step_after(2)) for recipe in reversed(both))
-    faster = gain_difference(both[1], both[0], count, steps)
+    gains = [epochs[2].auc - epochs[1].auc for epochs in (on_less, on_more)]
+    faster = attacks.paired_or_independent(both[1], both[0], *gains)
     last = max(less)
-    perfect = difference(less[last].auc_T, 1 + 0 * less[last].auc_T, paired=True)
+    perfect = on_less[last].auc.scaled(1, -1).estimate()
     return FigureResult(
         data=plotting.panels_frame(panels),
         figure=plotting.roc_panels(panels),
@@ -175,8 +170,8 @@ FIGURES = {
         draw=draw_fig03,
         needs=(
             Need(("chinchilla-44M", "epochs-44M"), jackknife=True),
-            Need(("chinchilla-44M", "epochs-44M"), epochs=(1,)),
-            Need(("epochs-140M",), epochs="all"),
+            Need(("chinchilla-44M", "epochs-44M"), epochs=(1,), jackknife=True),
+            Need(("epochs-140M",), epochs="all", jackknife=True),
         ),
     ),
     "fig17_overtraining": PaperFigure(
@@ -192,9 +187,6 @@ FIGURES = {
         ),
         statements=FIG17_STATEMENTS,
         draw=draw_fig17,
-        needs=(
-            Need(("epochs-140M", "epochs-140M-small"), epochs="all"),
-            Need(("epochs-140M", "epochs-140M-small"), epochs=(1, 2), jackknife=True),
-        ),
+        needs=(Need(("epochs-140M", "epochs-140M-small"), epochs="all", jackknife=True),),
     ),
 }

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting
-from analysis.compare import Estimate, RankCorrelation, claim_equivalent, claim_untested
+from analysis.compare import RankCorrelation, claim_equivalent, claim_untested
 from analysis.formatting import plural
 from analysis.io import MissingModelsError, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
@@ -234,8 +234,9 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
         FIG07_STATEMENTS[0], f"{what}: all scores or all probabilities are equal"
     )
     if correlation:
-        over = f"{len(score_N):,} samples"
-        estimate = Estimate(correlation.r, correlation.low, correlation.high, over)
+        estimate = correlation.estimate(
+            f"{len(score_N):,} samples", ("the model", "its references")
+        )
         claim = claim_equivalent(FIG07_STATEMENTS[0], what, estimate, _MARGIN)
     ours = {"members_of_1000": (1000 * float(extraction.member_N.mean()), math.nan)}
     if main.config.extract.suffix_tokens == _SUFFIX_TOKENS:

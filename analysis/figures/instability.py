@@ -6,16 +6,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import archetype_panels, attacks, flip_panels, io, notes, plotting, tables
-from analysis.compare import (
-    Claim,
-    Estimate,
-    RankCorrelation,
-    claim_all,
-    claim_greater,
-    claim_untested,
-    difference,
+from analysis import (
+    archetype_panels,
+    attacks,
+    decisions,
+    flip_panels,
+    io,
+    notes,
+    plotting,
+    tables,
 )
+from analysis.compare import Claim, claim_all, claim_greater, claim_untested
 from analysis.formatting import percent, size_title
 from analysis.io import (
     REPLICA_SIZES,
@@ -24,6 +25,7 @@ from analysis.io import (
     Record,
     SweepResults,
 )
+from analysis.jackknife import Jackknife
 from analysis.paper_figure import FigureResult, PaperFigure
 
 # Figure 5: coin-flip decisions against the false positive rate, and one unstable sample.
@@ -84,13 +86,13 @@ def _fig05_figure(
 def _claim_more_in_members(recipe: RecipeResults, facts: Record) -> Claim:
     focus = facts["config"]["focus_fpr"]
     members, nonmembers = (
-        100 * flip_panels.is_coin_flip(votes_N, facts)
-        for votes_N in flip_panels.read_by_class(recipe.recipe_dir, f"votes_{focus:g}")
+        decisions.read_jackknife(recipe, f"{kind}_coin_flips", focus)
+        for kind in ("member", "nonmember")
     )
     return claim_greater(
         FIG05_STATEMENTS[0],
         f"Percentage points of coin flips, members minus non-members, at an FPR of {percent(focus)}",
-        difference(members, nonmembers, paired=False, over="samples of these models"),
+        (members - nonmembers).scaled(100).estimate(),
     )
 
 
@@ -99,13 +101,11 @@ def _claim_rises(recipe: RecipeResults, facts: Record) -> Claim:
         return claim_untested(
             FIG05_STATEMENTS[1], f"attack.fprs has no {_RISE[0]:g} or no {_RISE[1]:g}"
         )
-    columns = [f"flip_rate_{fpr:g}" for fpr in _RISE]
-    samples = io.read_samples(recipe.recipe_dir, ["member", *columns])
-    low, high = (samples[name][samples["member"].astype(bool)].astype(float) for name in columns)
+    low, high = (decisions.read_jackknife(recipe, "member_flip_rate", fpr) for fpr in _RISE)
     return claim_greater(
         FIG05_STATEMENTS[1],
         f"Flip rate at an FPR of {percent(_RISE[1])} minus at {percent(_RISE[0])}",
-        difference(high, low, paired=True, over="members of these models"),
+        (high - low).estimate(),
     )
 
 
@@ -218,24 +218,16 @@ def _flip_detail_data(
 
 def _claim_falls(recipe: RecipeResults, facts: Record) -> Claim:
     fpr = facts["config"]["focus_fpr"]
-    samples = io.read_samples(
-        recipe.recipe_dir, ["member", f"distance_{fpr:g}", f"flip_rate_{fpr:g}"]
-    )
-    member_N = samples["member"].astype(bool)
-    x, y = (
-        samples[f"{name}_{fpr:g}"][member_N].astype(float) for name in ("distance", "flip_rate")
-    )
-    correlation = RankCorrelation.from_samples(x, y)
-    if correlation is None:
+    correlation = decisions.read_jackknife(recipe, "distance_correlation", fpr)
+    if np.isnan(correlation.value):
         return claim_untested(
             FIG26_STATEMENTS[0],
             f"distances or flip rates are all equal at an FPR of {percent(fpr)}",
         )
-    over = f"{int((~np.isnan(x + y)).sum())} members of these models"
     return claim_greater(
         FIG26_STATEMENTS[0],
         f"Rank correlation of flip rate and nearness to the threshold at an FPR of {percent(fpr)}",
-        Estimate(-correlation.r, -correlation.high, -correlation.low, over),
+        -correlation.estimate(),
     )
 
 
@@ -255,24 +247,29 @@ def draw_fig27(recipes: SweepResults) -> FigureResult:
 
 
 def _claim_gaps(large: RecipeResults, small: RecipeResults) -> tuple[Claim, Claim]:
+    decisions.check_same_members(large, small)
     fpr = io.read_flip_facts(large.recipe_dir)["config"]["focus_fpr"]
-    at, column = f"at an FPR of {percent(fpr)}", f"flip_rate_{fpr:g}"
-    members, nonmembers = flip_panels.read_by_class(large.recipe_dir, column)
-    gap = difference(members, nonmembers, paired=False, over="samples of these models")
-    # Both sizes share the samples: the growth of each sample, compared between the classes.
-    large_N, small_N, member_N = flip_panels.read_pair(large.recipe_dir, small.recipe_dir, column)
-    growth_N = large_N - small_N
-    present_N = growth_N == growth_N
-    wider = difference(
-        growth_N[present_N & member_N],
-        growth_N[present_N & ~member_N],
-        paired=False,
-        over="samples of these models",
-    )
+    at = f"at an FPR of {percent(fpr)}"
+    gap, small_gap = (_gap(recipe, fpr) for recipe in (large, small))
     return (
-        claim_greater(FIG27_STATEMENTS[1], f"Flip rate of members minus non-members {at}", gap),
-        claim_greater(FIG27_STATEMENTS[2], f"This gap, 302M minus 140M, {at}", wider),
+        claim_greater(
+            FIG27_STATEMENTS[1], f"Flip rate of members minus non-members {at}", gap.estimate()
+        ),
+        claim_greater(
+            FIG27_STATEMENTS[2],
+            f"This gap, 302M minus 140M, {at}",
+            (gap - small_gap).estimate(),
+        ),
     )
+
+
+def _gap(recipe: RecipeResults, fpr: float) -> Jackknife:
+    """Returns the mean flip rate of members minus that of non-members."""
+    members, nonmembers = (
+        decisions.read_jackknife(recipe, f"{kind}_flip_rate", fpr)
+        for kind in ("member", "nonmember")
+    )
+    return members - nonmembers
 
 
 # Figure 28: shares of samples in each range of flip rates against the false positive rate, 140M.
@@ -324,11 +321,8 @@ def _flip_by_fpr_figure(shares: list[Record], rates: list[Record]) -> Figure:
 
 
 def _claim_gap(recipe: RecipeResults, fpr: float) -> Claim:
-    members, nonmembers = flip_panels.read_by_class(recipe.recipe_dir, f"flip_rate_{fpr:g}")
-    gap = difference(members, nonmembers, paired=False, over="samples")
-    return claim_greater(
-        "", f"Flip rate of members minus non-members at an FPR of {percent(fpr)}", gap
-    )
+    what = f"Flip rate of members minus non-members at an FPR of {percent(fpr)}"
+    return claim_greater("", what, _gap(recipe, fpr).estimate())
 
 
 # Figure 29: shares of samples in each range of flip rates against the false positive rate, 302M.
@@ -346,19 +340,14 @@ def draw_fig29(recipes: SweepResults) -> FigureResult:
 
 
 def _claim_more_coin_flips(large: RecipeResults, small: RecipeResults) -> Claim:
-    large_facts, small_facts = (
-        io.read_flip_facts_with_power(recipe.recipe_dir) for recipe in (large, small)
-    )
+    large_facts, _ = (io.read_flip_facts_with_power(recipe.recipe_dir) for recipe in (large, small))
+    decisions.check_same_members(large, small)
     fpr = large_facts["config"]["focus_fpr"]
-    large_N, small_N, member_N = flip_panels.read_pair(
-        large.recipe_dir, small.recipe_dir, f"votes_{fpr:g}"
-    )
-    new_N = 100 * flip_panels.is_coin_flip(large_N, large_facts)[member_N]
-    old_N = 100 * flip_panels.is_coin_flip(small_N, small_facts)[member_N]
+    new, old = (decisions.read_jackknife(r, "member_coin_flips", fpr) for r in (large, small))
     return claim_greater(
         FIG29_STATEMENTS[-1],
         f"Percentage points of coin flips, 302M minus 140M, at an FPR of {percent(fpr)}",
-        difference(new_N, old_N, paired=True, over="members of these models"),
+        (new - old).scaled(100).estimate(),
     )
 
 
@@ -425,20 +414,15 @@ def _areas(
 def _claim_tpr_share(by_size: dict[str, RecipeResults], facts: dict[str, Record]) -> Claim:
     """Returns the claim about the share of the TPR from members whose decisions are coin flips."""
     small, large = REPLICA_SIZES
+    decisions.check_same_members(by_size[large], by_size[small])
     fpr = facts[large]["config"]["focus_fpr"]
-    votes = flip_panels.read_pair(
-        by_size[large].recipe_dir, by_size[small].recipe_dir, f"votes_{fpr:g}"
+    new, old = (
+        decisions.read_jackknife(by_size[size], "coin_flip_tpr", fpr) for size in (large, small)
     )
-    parts = {
-        size: flip_panels.is_coin_flip(votes_N, facts[size])[votes[2]]
-        * votes_N[votes[2]]
-        / facts[size]["replicas"]
-        for size, votes_N in zip((large, small), votes[:2], strict=True)
-    }
     return claim_greater(
         FIG30_STATEMENTS[0],
         f"Contribution of coin flips to the TPR at an FPR of {percent(fpr)}, {large} minus {small}",
-        difference(parts[large], parts[small], paired=True, over="members of these models"),
+        (new - old).estimate(),
     )
 
 

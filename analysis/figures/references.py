@@ -14,16 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from analysis import attacks, formatting, io, plotting, tables
-from analysis.attacks import AttackResult, read_attack
-from analysis.compare import (
-    Claim,
-    claim_all,
-    claim_equivalent,
-    claim_greater,
-    claim_untested,
-    difference,
-)
+from analysis.attacks import JackknifedAttack, read_jackknife
+from analysis.compare import Claim, claim_all, claim_equivalent, claim_greater, claim_untested
 from analysis.io import Record, SweepResults
+from analysis.jackknife import Jackknife
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import finish_roc_axes
 from lm_mia.config.needs import Need
@@ -222,9 +216,9 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
     """Draws mean ROC curves per number of references, and tests the growth of the AUC."""
     main = recipes["main"]
     counts = attacks.reference_counts(main)
-    results = {count: read_attack(main, references=count) for count in counts}
-    curves = [plotting.RocCurve(f"{count} references", results[count]) for count in counts]
-    auc = {count: results[count].auc_T for count in counts}
+    lira = {count: read_jackknife(main, references=count) for count in counts}
+    curves = [plotting.RocCurve(f"{count} references", lira[count].result) for count in counts]
+    auc = {count: attack.result.auc_T for count, attack in lira.items()}
     ours = {
         f"growth_{a}_{b}": (100 * float((auc[2 * b] / auc[2 * a] - 1).mean()), float("nan"))
         for a, b in ((1, 8), (8, 64), (128, 256))
@@ -233,13 +227,13 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
     return FigureResult(
         data=pd.concat([curve.to_frame() for curve in curves]),
         figure=plotting.roc_figure(curves),
-        claims=_fig01_claims(auc),
+        claims=_fig01_claims({count: attack.auc for count, attack in lira.items()}),
         ours=ours,
         notes=(plotting.curves_note(curves),),
     )
 
 
-def _fig01_claims(auc: Mapping[int, np.ndarray]) -> tuple[Claim, ...]:
+def _fig01_claims(auc: Mapping[int, Jackknife]) -> tuple[Claim, ...]:
     """Compares the smallest, the middle and the largest number of references."""
     counts = list(auc)
     if len(counts) < 3:
@@ -247,16 +241,18 @@ def _fig01_claims(auc: Mapping[int, np.ndarray]) -> tuple[Claim, ...]:
         return tuple(claim_untested(statement, reason) for statement in FIG01_STATEMENTS)
     few, middle, many = counts[0], counts[len(counts) // 2], counts[-1]
     grows = [
-        claim_greater("", f"AUC, {b} minus {a} references", difference(auc[b], auc[a], paired=True))
+        claim_greater("", f"AUC, {b} minus {a} references", (auc[b] - auc[a]).estimate())
         for a, b in ((few, middle), (middle, many))
     ]
-    early, late = ((auc[b] - auc[a]) / math.log2(b / a) for a, b in ((few, middle), (middle, many)))
+    early, late = (
+        (auc[b] - auc[a]).scaled(1 / math.log2(b / a)) for a, b in ((few, middle), (middle, many))
+    )
     doubling = (
         f"AUC gained per doubling, {few} to {middle} references minus {middle} to {many} references"
     )
     return (
         claim_all(FIG01_STATEMENTS[0], grows),
-        claim_greater(FIG01_STATEMENTS[1], doubling, difference(early, late, paired=True)),
+        claim_greater(FIG01_STATEMENTS[1], doubling, (early - late).estimate()),
     )
 
 
@@ -273,8 +269,12 @@ def draw_fig10(recipes: SweepResults) -> FigureResult:
     """Draws the AUC of each attack against the number of references, with a band over targets."""
     main = recipes["main"]
     counts = attacks.reference_counts(main)
-    lira = {count: read_attack(main, references=count) for count in counts}
-    rmia = {count: read_attack(main, "rmia", references=count) for count in counts}
+    on_lira = {count: read_jackknife(main, references=count) for count in counts}
+    on_rmia = {count: read_jackknife(main, "rmia", references=count) for count in counts}
+    lira, rmia = (
+        {count: attack.result for count, attack in by_count.items()}
+        for by_count in (on_lira, on_rmia)
+    )
     figure = plotting.new_figure(6.2, 4.4)
     axes = figure.subplots()
     for name, results in (("lira_online", lira), ("rmia", rmia)):
@@ -301,7 +301,7 @@ def draw_fig10(recipes: SweepResults) -> FigureResult:
     return FigureResult(
         data=pd.concat(frames, ignore_index=True),
         figure=figure,
-        claims=_fig10_claims(lira, rmia),
+        claims=_fig10_claims(on_lira, on_rmia),
         ours=ours,
         notes=(
             "References include IN and OUT references; the paper counts only IN references, which are half of them.",
@@ -314,31 +314,31 @@ def draw_fig10(recipes: SweepResults) -> FigureResult:
 
 
 def _fig10_claims(
-    lira: dict[int, AttackResult], rmia: dict[int, AttackResult]
+    lira: dict[int, JackknifedAttack], rmia: dict[int, JackknifedAttack]
 ) -> tuple[Claim, ...]:
     most = max(lira)
     if most <= MORE_REFERENCES or not {FEW_REFERENCES, MORE_REFERENCES} <= set(lira):
         reason = f"{most} references are too few"
         return tuple(claim_untested(statement, reason) for statement in FIG10_STATEMENTS)
 
-    def lead(count: int) -> np.ndarray:
-        return lira[count].auc_T - rmia[count].auc_T
+    def lead(count: int) -> Jackknife:
+        return lira[count].auc - rmia[count].auc
 
     return (
         claim_greater(
             FIG10_STATEMENTS[0],
             f"AUC of RMIA minus LiRA with {FEW_REFERENCES} references",
-            difference(rmia[FEW_REFERENCES].auc_T, lira[FEW_REFERENCES].auc_T, paired=True),
+            -lead(FEW_REFERENCES).estimate(),
         ),
         claim_greater(
             FIG10_STATEMENTS[1],
             f"AUC of LiRA minus RMIA with {most} references",
-            difference(lira[most].auc_T, rmia[most].auc_T, paired=True),
+            lead(most).estimate(),
         ),
         claim_greater(
             FIG10_STATEMENTS[2],
             f"AUC gained from {MORE_REFERENCES} to {most} references, LiRA minus RMIA",
-            difference(lead(most), lead(MORE_REFERENCES), paired=True),
+            (lead(most) - lead(MORE_REFERENCES)).estimate(),
         ),
     )
 
@@ -358,20 +358,20 @@ def draw_fig14(recipes: SweepResults) -> FigureResult:
     small = recipes["small"]
     count, many = attacks.common_references([small]), attacks.rmia_sample_counts(small)[-1]
     whole = small.config.population.samples
-    lira_off = read_attack(small, "lira_offline", references=count)
-    rmia_off = read_attack(small, "rmia_offline", references=count, rmia_samples=many)
+    lira_off = read_jackknife(small, "lira_offline", references=count)
+    rmia_off = read_jackknife(small, "rmia_offline", references=count, rmia_samples=many)
     # With gamma 1 and all samples as comparison samples, RMIA ranks samples by their ratio, as simple RMIA does.
-    simple_off = read_attack(small, "rmia_offline", references=count, rmia_samples=whole)
-    lira = read_attack(small, references=count)
-    rmia = read_attack(small, "rmia", references=count, rmia_samples=many)
-    simple = read_attack(small, "rmia_simple", references=count)
+    simple_off = read_jackknife(small, "rmia_offline", references=count, rmia_samples=whole)
+    lira = read_jackknife(small, references=count)
+    rmia = read_jackknife(small, "rmia", references=count, rmia_samples=many)
+    simple = read_jackknife(small, "rmia_simple", references=count)
     panels = [
         (
             title,
             [
-                plotting.RocCurve("LiRA", a, plotting.BLUE),
-                plotting.RocCurve("Simple RMIA", b, plotting.PURPLE, "-."),
-                plotting.RocCurve("RMIA", c, plotting.GREEN, "--"),
+                plotting.RocCurve("LiRA", a.result, plotting.BLUE),
+                plotting.RocCurve("Simple RMIA", b.result, plotting.PURPLE, "-."),
+                plotting.RocCurve("RMIA", c.result, plotting.GREEN, "--"),
             ],
         )
         for title, a, b, c in (
@@ -388,23 +388,23 @@ def draw_fig14(recipes: SweepResults) -> FigureResult:
             claim_greater(
                 FIG14_STATEMENTS[0],
                 "AUC of offline RMIA minus offline LiRA",
-                difference(rmia_off.auc_T, lira_off.auc_T, paired=True),
+                (rmia_off.auc - lira_off.auc).estimate(),
             ),
             claim_greater(
                 FIG14_STATEMENTS[1],
                 f"{at} of offline RMIA minus offline LiRA",
-                difference(rmia_off.tpr_T(low), lira_off.tpr_T(low), paired=True),
+                (rmia_off.tpr(low) - lira_off.tpr(low)).estimate(),
             ),
             claim_equivalent(
                 FIG14_STATEMENTS[2],
                 "AUC of LiRA minus RMIA",
-                difference(lira.auc_T, rmia.auc_T, paired=True),
+                (lira.auc - rmia.auc).estimate(),
                 MARGIN,
             ),
             claim_greater(
                 FIG14_STATEMENTS[3],
                 f"{at} of LiRA minus RMIA",
-                difference(lira.tpr_T(low), rmia.tpr_T(low), paired=True),
+                (lira.tpr(low) - rmia.tpr(low)).estimate(),
             ),
         ),
         notes=(
@@ -431,7 +431,7 @@ FIGURES = {
         ),
         statements=FIG01_STATEMENTS,
         draw=draw_fig01,
-        needs=(Need(("main",), references="powers", most_references=None),),
+        needs=(Need(("main",), references="powers", most_references=None, jackknife=True),),
     ),
     "fig10_auc_by_references": PaperFigure(
         title="Figure 10: AUC of LiRA and RMIA by the number of references",
@@ -447,7 +447,13 @@ FIGURES = {
         statements=FIG10_STATEMENTS,
         draw=draw_fig10,
         needs=(
-            Need(("main",), ("lira_online", "rmia"), references="powers", most_references=None),
+            Need(
+                ("main",),
+                ("lira_online", "rmia"),
+                references="powers",
+                most_references=None,
+                jackknife=True,
+            ),
         ),
     ),
     "fig14_offline": PaperFigure(
@@ -464,9 +470,14 @@ FIGURES = {
         statements=FIG14_STATEMENTS,
         draw=draw_fig14,
         needs=(
-            Need(("small",), ("lira_online", "lira_offline", "rmia_simple")),
-            Need(("small",), ("rmia",), rmia_shares=(attacks.RMIA_SHARES[-1],)),
-            Need(("small",), ("rmia_offline",), rmia_shares=(attacks.RMIA_SHARES[-1], 1.0)),
+            Need(("small",), ("lira_online", "lira_offline", "rmia_simple"), jackknife=True),
+            Need(("small",), ("rmia",), rmia_shares=attacks.RMIA_SHARES[-1:], jackknife=True),
+            Need(
+                ("small",),
+                ("rmia_offline",),
+                rmia_shares=(attacks.RMIA_SHARES[-1], 1.0),
+                jackknife=True,
+            ),
         ),
     ),
 }

@@ -1,18 +1,10 @@
 """Figures 9, 11, 12 and 13: RMIA compared with LiRA, by the number of comparison samples and by gamma."""
 
-import numpy as np
-
 from analysis import attacks, plotting
-from analysis.attacks import read_attack
-from analysis.compare import (
-    Claim,
-    claim_all,
-    claim_equivalent,
-    claim_greater,
-    claim_untested,
-    difference,
-)
+from analysis.attacks import read_jackknife
+from analysis.compare import Claim, claim_all, claim_equivalent, claim_greater, claim_untested
 from analysis.io import SweepResults
+from analysis.jackknife import Jackknife
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need
 
@@ -28,17 +20,23 @@ def draw_fig09(recipes: SweepResults) -> FigureResult:
     main = recipes["main"]
     counts = attacks.reference_counts(main)
     results = {
-        name: [read_attack(main, name, references=count) for count in counts]
+        name: [read_jackknife(main, name, references=count) for count in counts]
         for name in ("lira_online", "rmia")
     }
     titles = ("(a) LiRA", "(b) RMIA")
     panels = [
-        (title, [plotting.RocCurve(f"{result.references} references", result) for result in group])
+        (
+            title,
+            [
+                plotting.RocCurve(f"{attack.result.references} references", attack.result)
+                for attack in group
+            ],
+        )
         for title, group in zip(titles, results.values(), strict=True)
     ]
     what = f"AUC, {counts[-1]} minus {counts[0]} references"
     claims = [
-        claim_greater(statement, what, difference(group[-1].auc_T, group[0].auc_T, paired=True))
+        claim_greater(statement, what, (group[-1].auc - group[0].auc).estimate())
         for statement, group in zip(FIG09_STATEMENTS, results.values(), strict=True)
     ]
     return FigureResult(
@@ -66,13 +64,13 @@ def draw_fig11(recipes: SweepResults) -> FigureResult:
     """Draws the ROC curves of the three attacks, with the same models."""
     small = recipes["small"]
     count, few = attacks.common_references([small]), attacks.rmia_sample_counts(small)[0]
-    lira = read_attack(small, references=count)
-    simple = read_attack(small, "rmia_simple", references=count)
-    rmia = read_attack(small, "rmia", references=count, rmia_samples=few)
+    lira = read_jackknife(small, references=count)
+    simple = read_jackknife(small, "rmia_simple", references=count)
+    rmia = read_jackknife(small, "rmia", references=count, rmia_samples=few)
     curves = [
-        plotting.RocCurve("LiRA", lira, plotting.BLUE),
-        plotting.RocCurve("Simple RMIA", simple, plotting.PURPLE, "-."),
-        plotting.RocCurve(f"RMIA, |Z| = {few:,}", rmia, plotting.GREEN, "--"),
+        plotting.RocCurve("LiRA", lira.result, plotting.BLUE),
+        plotting.RocCurve("Simple RMIA", simple.result, plotting.PURPLE, "-."),
+        plotting.RocCurve(f"RMIA, |Z| = {few:,}", rmia.result, plotting.GREEN, "--"),
     ]
     low = attacks.unresolved_rmia_fpr(small, few)
     at = f"TPR at an FPR of {low:g}"
@@ -83,24 +81,22 @@ def draw_fig11(recipes: SweepResults) -> FigureResult:
             claim_all(
                 FIG11_STATEMENTS[0],
                 [
-                    claim_equivalent(
-                        "", f"AUC of {a} minus {b}", difference(x, y, paired=True), MARGIN
-                    )
+                    claim_equivalent("", f"AUC of {a} minus {b}", (x - y).estimate(), MARGIN)
                     for a, x, b, y in (
-                        ("LiRA", lira.auc_T, "simple RMIA", simple.auc_T),
-                        ("RMIA", rmia.auc_T, "simple RMIA", simple.auc_T),
+                        ("LiRA", lira.auc, "simple RMIA", simple.auc),
+                        ("RMIA", rmia.auc, "simple RMIA", simple.auc),
                     )
                 ],
             ),
             claim_greater(
                 FIG11_STATEMENTS[1],
                 f"{at} of simple RMIA minus RMIA",
-                difference(simple.tpr_T(low), rmia.tpr_T(low), paired=True),
+                (simple.tpr(low) - rmia.tpr(low)).estimate(),
             ),
             claim_greater(
                 FIG11_STATEMENTS[2],
                 f"{at} of LiRA minus RMIA",
-                difference(lira.tpr_T(low), rmia.tpr_T(low), paired=True),
+                (lira.tpr(low) - rmia.tpr(low)).estimate(),
             ),
         ),
         notes=(
@@ -123,13 +119,13 @@ def draw_fig12(recipes: SweepResults) -> FigureResult:
     """Draws a curve per number of comparison samples, and those of simple RMIA and LiRA."""
     small = recipes["small"]
     count, sizes = attacks.common_references([small]), attacks.rmia_sample_counts(small)
-    rmia = [read_attack(small, "rmia", references=count, rmia_samples=z) for z in sizes]
-    lira = read_attack(small, references=count)
-    simple = read_attack(small, "rmia_simple", references=count)
+    rmia = [read_jackknife(small, "rmia", references=count, rmia_samples=z) for z in sizes]
+    lira = read_jackknife(small, references=count)
+    simple = read_jackknife(small, "rmia_simple", references=count)
     curves = [
-        *(plotting.RocCurve(f"|Z| = {z:,}", result) for z, result in zip(sizes, rmia, strict=True)),
-        plotting.RocCurve("Simple RMIA", simple, plotting.VERMILLION, "--"),
-        plotting.RocCurve("LiRA", lira, plotting.BLACK, "-."),
+        *(plotting.RocCurve(f"|Z| = {z:,}", a.result) for z, a in zip(sizes, rmia, strict=True)),
+        plotting.RocCurve("Simple RMIA", simple.result, plotting.VERMILLION, "--"),
+        plotting.RocCurve("LiRA", lira.result, plotting.BLACK, "-."),
     ]
     low = attacks.unresolved_rmia_fpr(small, sizes[0])
     at = f"TPR at an FPR of {low:g}"
@@ -140,18 +136,18 @@ def draw_fig12(recipes: SweepResults) -> FigureResult:
             claim_equivalent(
                 FIG12_STATEMENTS[0],
                 f"AUC, {sizes[-1]:,} minus {sizes[0]:,} comparison samples",
-                difference(rmia[-1].auc_T, rmia[0].auc_T, paired=True),
+                (rmia[-1].auc - rmia[0].auc).estimate(),
                 MARGIN,
             ),
             claim_greater(
                 FIG12_STATEMENTS[1],
                 f"{at}, {sizes[-1]:,} minus {sizes[0]:,} comparison samples",
-                difference(rmia[-1].tpr_T(low), rmia[0].tpr_T(low), paired=True),
+                (rmia[-1].tpr(low) - rmia[0].tpr(low)).estimate(),
             ),
             claim_greater(
                 FIG12_STATEMENTS[2],
                 f"{at}, LiRA minus RMIA with {sizes[-1]:,} comparison samples",
-                difference(lira.tpr_T(low), rmia[-1].tpr_T(low), paired=True),
+                (lira.tpr(low) - rmia[-1].tpr(low)).estimate(),
             ),
         ),
         notes=(
@@ -178,7 +174,7 @@ def draw_fig13(recipes: SweepResults) -> FigureResult:
     few, many = sizes[0], sizes[-1]
     results = {
         z: [
-            read_attack(small, "rmia", references=count, rmia_samples=z, rmia_gamma=gamma)
+            read_jackknife(small, "rmia", references=count, rmia_samples=z, rmia_gamma=gamma)
             for gamma in GAMMAS
         ]
         for z in (few, many)
@@ -187,8 +183,8 @@ def draw_fig13(recipes: SweepResults) -> FigureResult:
         (
             f"({letter}) {z:,} comparison samples",
             [
-                plotting.RocCurve(f"γ = {g:g}", result)
-                for g, result in zip(GAMMAS, group, strict=True)
+                plotting.RocCurve(f"γ = {g:g}", attack.result)
+                for g, attack in zip(GAMMAS, group, strict=True)
             ],
         )
         for letter, (z, group) in zip("ab", results.items(), strict=True)
@@ -199,7 +195,7 @@ def draw_fig13(recipes: SweepResults) -> FigureResult:
         claim_equivalent(
             "",
             f"AUC with gamma {GAMMAS[-1]:g} minus with 1, {z:,} comparison samples",
-            difference(group[-1].auc_T, group[0].auc_T, paired=True),
+            (group[-1].auc - group[0].auc).estimate(),
             MARGIN,
         )
         for z, group in results.items()
@@ -209,11 +205,11 @@ def draw_fig13(recipes: SweepResults) -> FigureResult:
         figure=plotting.roc_panels(panels),
         claims=(
             claim_all(FIG13_STATEMENTS[0], stable),
-            _lowered(results[few][0].tpr_T(low), results[few][-1].tpr_T(low), few, at),
+            _lowered(results[few][0].tpr(low), results[few][-1].tpr(low), few, at),
             claim_greater(
                 FIG13_STATEMENTS[2],
                 f"{at} with {many:,} minus with {few:,} comparison samples, gamma {GAMMAS[-1]:g}",
-                difference(results[many][-1].tpr_T(low), results[few][-1].tpr_T(low), paired=True),
+                (results[many][-1].tpr(low) - results[few][-1].tpr(low)).estimate(),
             ),
         ),
         notes=(
@@ -224,12 +220,12 @@ def draw_fig13(recipes: SweepResults) -> FigureResult:
     )
 
 
-def _lowered(least_T: np.ndarray, most_T: np.ndarray, few: int, at: str) -> Claim:
+def _lowered(least: Jackknife, most: Jackknife, few: int, at: str) -> Claim:
     """Returns the claim that a larger gamma lowers the TPR; untested if the TPR is already 0 with gamma 1."""
     what = f"{at} with gamma 1 minus with {GAMMAS[-1]:g}, {few:,} comparison samples"
-    if not least_T.any():
+    if not least.value:
         return claim_untested(FIG13_STATEMENTS[1], f"{at} is 0 with gamma 1")
-    return claim_greater(FIG13_STATEMENTS[1], what, difference(least_T, most_T, paired=True))
+    return claim_greater(FIG13_STATEMENTS[1], what, (least - most).estimate())
 
 
 FIGURES = {
@@ -246,7 +242,13 @@ FIGURES = {
         statements=FIG09_STATEMENTS,
         draw=draw_fig09,
         needs=(
-            Need(("main",), ("lira_online", "rmia"), references="powers", most_references=None),
+            Need(
+                ("main",),
+                ("lira_online", "rmia"),
+                references="powers",
+                most_references=None,
+                jackknife=True,
+            ),
         ),
     ),
     "fig11_rmia_variants": PaperFigure(
@@ -263,8 +265,8 @@ FIGURES = {
         statements=FIG11_STATEMENTS,
         draw=draw_fig11,
         needs=(
-            Need(("small",), ("lira_online", "rmia_simple")),
-            Need(("small",), ("rmia",), rmia_shares=attacks.RMIA_SHARES[:1]),
+            Need(("small",), ("lira_online", "rmia_simple"), jackknife=True),
+            Need(("small",), ("rmia",), rmia_shares=attacks.RMIA_SHARES[:1], jackknife=True),
         ),
     ),
     "fig12_rmia_population": PaperFigure(
@@ -280,8 +282,8 @@ FIGURES = {
         statements=FIG12_STATEMENTS,
         draw=draw_fig12,
         needs=(
-            Need(("small",), ("lira_online", "rmia_simple")),
-            Need(("small",), ("rmia",), rmia_shares=attacks.RMIA_SHARES),
+            Need(("small",), ("lira_online", "rmia_simple"), jackknife=True),
+            Need(("small",), ("rmia",), rmia_shares=attacks.RMIA_SHARES, jackknife=True),
         ),
     ),
     "fig13_rmia_gamma": PaperFigure(
@@ -304,6 +306,7 @@ FIGURES = {
                 ("rmia",),
                 rmia_shares=(attacks.RMIA_SHARES[0], attacks.RMIA_SHARES[-1]),
                 rmia_gammas=GAMMAS,
+                jackknife=True,
             ),
         ),
     ),

@@ -8,7 +8,7 @@ P: pairs of a target and a member.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +24,12 @@ from analysis.compare import (
     RankCorrelation,
     claim_greater,
     claim_untested,
-    mean_estimate,
 )
 from analysis.io import RecipeResults, SweepResults
+from analysis.jackknife import Jackknife
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import stats
-from lm_mia.config.needs import Need
+from lm_mia.config.needs import JACKKNIFE_SAMPLES, Need, num_reference_parts
 from lm_mia.data.subsets import ModelSeeds
 
 GROUPS: dict[str, tuple[str, plotting.LineStyle]] = {
@@ -68,10 +68,18 @@ class Target:
         return {name: self.ids_S[at_G] for name, at_G in zip(GROUPS, ids, strict=True)}
 
 
-def target_posteriors(recipe: RecipeResults) -> list[Target]:
-    """Returns the targets of a recipe, attacked with the paper's number of references; raises as `read_attack`."""
+def target_posteriors(recipe: RecipeResults, reference_part: int | None = None) -> list[Target]:
+    """Returns the targets of a recipe, attacked with the paper's number of references.
+
+    Args:
+      recipe: the recipe.
+      reference_part: as in `needs.TargetAttack`.
+
+    Raises:
+      MissingModelsError, WorkdirError: as `read_sample_scores`.
+    """
     targets, count = [], attacks.common_references([recipe])
-    for model, member_N2, score_N2 in read_sample_scores(recipe, count):
+    for model, member_N2, score_N2 in read_sample_scores(recipe, count, reference_part):
         ids_S = np.flatnonzero(member_N2 & ~np.isnan(score_N2))
         targets.append(Target(model, member_N2, ids_S, stats.posterior(score_N2[ids_S])))
     return targets
@@ -84,15 +92,74 @@ def property_by_group(targets: Sequence[Target], x_N2: np.ndarray) -> dict[str, 
     return {name: x[~np.isnan(x)] for name, x in values.items()}
 
 
+def targets_by_reference_part(recipe: RecipeResults) -> list[list[Target]]:
+    """Returns the targets, attacked with all references and, if there are enough, with each half of them."""
+    parts = num_reference_parts(attacks.common_references([recipe]), 0)
+    return [target_posteriors(recipe, part) for part in (None, *range(parts))]
+
+
+def member_jackknife(
+    targets_R1xT: Sequence[Sequence[Target]],
+    statistic: Callable[[np.ndarray, np.ndarray], float],
+    x_TxN2: Sequence[np.ndarray],
+    document_N2: np.ndarray,
+) -> Jackknife:
+    """Returns the mean over targets of a statistic of a property and the posterior of the members.
+
+    It is computed from the first `JACKKNIFE_SAMPLES` samples of the population.
+
+    Args:
+      targets_R1xT: the result of `targets_by_reference_part`.
+      statistic: returns a number from (the property, the posterior) of some members.
+      x_TxN2: the property of each sample, for each target.
+      document_N2: the document of each sample; those of one document are in the same half.
+    """
+    value_R1xTxH1 = np.array(
+        [
+            [
+                _on_halves(target, x_N2, statistic, document_N2)
+                for target, x_N2 in zip(targets, x_TxN2, strict=True)
+            ]
+            for targets in targets_R1xT
+        ]
+    )
+    over, fixed = f"{len(x_TxN2)} targets, their references and the samples", ()
+    if len(targets_R1xT) == 1:
+        over, fixed = f"{len(x_TxN2)} targets and the samples", ("the references",)
+    return Jackknife.from_targets(value_R1xTxH1.swapaxes(0, 1), over, fixed)
+
+
+def _on_halves(
+    target: Target,
+    x_N2: np.ndarray,
+    statistic: Callable[[np.ndarray, np.ndarray], float],
+    document_N2: np.ndarray,
+) -> list[float]:
+    """Returns the statistic of all members, and of those in each half of the samples."""
+    used_S = target.ids_S < JACKKNIFE_SAMPLES
+    ids_S, posterior_S = target.ids_S[used_S], target.posterior_S[used_S]
+    x_S, half_HxS = x_N2[ids_S], stats.HALVES_HxG[:, stats.sample_groups(document_N2[ids_S])]
+    halves = [statistic(x_S[half_S], posterior_S[half_S]) for half_S in half_HxS]
+    return [statistic(x_S, posterior_S), *halves]
+
+
+def _rank_correlation(x_S: np.ndarray, y_S: np.ndarray) -> float:
+    trend = RankCorrelation.from_samples(x_S.astype(float), y_S)
+    return math.nan if trend is None else trend.r
+
+
 def claim_rises(
-    statement: str, what: str, targets: Sequence[Target], x_TxN2: Sequence[np.ndarray]
+    statement: str,
+    what: str,
+    targets_R1xT: Sequence[Sequence[Target]],
+    x_TxN2: Sequence[np.ndarray],
+    document_N2: np.ndarray,
 ) -> Claim:
     """Returns the claim that the posterior of members rises with a property, by the mean rank correlation over targets.
 
     Not tested if nearly all members of a target have the same value, such as samples truncated at the same length.
     """
-    r_T = []
-    for target, x_N2 in zip(targets, x_TxN2, strict=True):
+    for target, x_N2 in zip(targets_R1xT[0], x_TxN2, strict=True):
         x_S = x_N2[target.ids_S].astype(float)
         equal = np.unique(x_S[~np.isnan(x_S)], return_counts=True)[1].max(initial=0)
         if equal > _MAX_EQUAL_SHARE * len(x_S):
@@ -100,10 +167,9 @@ def claim_rises(
                 statement,
                 f"{equal:,} of {len(x_S):,} members of {target.model} have the same {what}",
             )
-        trend = RankCorrelation.from_samples(x_S, target.posterior_S)
-        r_T.append(np.nan if trend is None else trend.r)
     description = f"Rank correlation of {what} and posterior among the members of a target"
-    return claim_greater(statement, description, mean_estimate(np.array(r_T)))
+    trend = member_jackknife(targets_R1xT, _rank_correlation, x_TxN2, document_N2)
+    return claim_greater(statement, description, trend.estimate())
 
 
 def draw_shares(axes: Axes, values: Mapping[str, np.ndarray], edges_K1: np.ndarray) -> None:
@@ -217,7 +283,8 @@ _MAX_POINTS, _STEP_BINS, _LENGTH_BINS = 5_000, 20, 32
 def draw_fig06(recipes: SweepResults) -> FigureResult:
     """Draws posteriors against steps with binned means, and the lengths of three groups of members."""
     main = recipes["main"]
-    targets, longest = target_posteriors(main), main.population.length_tokens
+    targets_R1xT, longest = targets_by_reference_part(main), main.population.length_tokens
+    targets, document_N2 = targets_R1xT[0], main.population.document_N
     train = dataclasses.asdict(main.config.train)
     seen_TxN2 = [
         vulnerability.last_seen(t.model.order_seed, t.member_N2, train, 0).astype(float)
@@ -255,8 +322,14 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
         ),
         figure=figure,
         claims=(
-            claim_rises(FIG06_STATEMENTS[0], "step", targets, seen_TxN2),
-            claim_rises(FIG06_STATEMENTS[1], "length", targets, [tokens_N2] * len(targets)),
+            claim_rises(FIG06_STATEMENTS[0], "step", targets_R1xT, seen_TxN2, document_N2),
+            claim_rises(
+                FIG06_STATEMENTS[1],
+                "length",
+                targets_R1xT,
+                [tokens_N2] * len(targets),
+                document_N2,
+            ),
         ),
         notes=(
             f"(a) shows {len(points):,} of the {len(step_P):,} pairs of a target and a member, and binned means of all "
@@ -377,7 +450,8 @@ _TFIDF_BINS, _MAX_UNKNOWN, _MIN_MEMBERS = 30, 3, 20
 def draw_fig31(recipes: SweepResults) -> FigureResult:
     """Draws the mean TF-IDF and the numbers of unknown tokens of three groups of members."""
     main = recipes["main"]
-    targets, population = target_posteriors(main), main.population
+    targets_R1xT, population = targets_by_reference_part(main), main.population
+    targets = targets_R1xT[0]
     tfidf_N2, unk_N2 = population.column("tfidf"), population.column("unk").astype(float)
     tfidf, unk = (property_by_group(targets, x_N2) for x_N2 in (tfidf_N2, unk_N2))
     # without the highest percentile, which would compress the rest
@@ -399,8 +473,14 @@ def draw_fig31(recipes: SweepResults) -> FigureResult:
         data=pd.concat([*parts, counted.assign(panel="b")]),
         figure=figure,
         claims=(
-            claim_rises(FIG31_STATEMENTS[0], "mean TF-IDF", targets, [tfidf_N2] * len(targets)),
-            _claim_unknown(targets, unk_N2 > 0),
+            claim_rises(
+                FIG31_STATEMENTS[0],
+                "mean TF-IDF",
+                targets_R1xT,
+                [tfidf_N2] * len(targets),
+                population.document_N,
+            ),
+            _claim_unknown(targets_R1xT, unk_N2 > 0, population.document_N),
         ),
         notes=(
             groups_note(targets, main),
@@ -410,19 +490,26 @@ def draw_fig31(recipes: SweepResults) -> FigureResult:
     )
 
 
-def _claim_unknown(targets: Sequence[Target], has_N2: np.ndarray) -> Claim:
+def _claim_unknown(
+    targets_R1xT: Sequence[Sequence[Target]], has_N2: np.ndarray, document_N2: np.ndarray
+) -> Claim:
     """Returns the claim that members with an unknown token have higher posteriors on average."""
-    more_T = []
-    for target in targets:
+    for target in targets_R1xT[0]:
         has_S = has_N2[target.ids_S]
         if min(has_S.sum(), (~has_S).sum()) < _MIN_MEMBERS:
             return claim_untested(
                 FIG31_STATEMENTS[1],
                 f"{has_S.sum():,} of {len(has_S):,} members of {target.model} have an unknown token",
             )
-        more_T.append(target.posterior_S[has_S].mean() - target.posterior_S[~has_S].mean())
     what = "Posterior of members with an unknown token minus those without"
-    return claim_greater(FIG31_STATEMENTS[1], what, mean_estimate(np.array(more_T)))
+    more = member_jackknife(targets_R1xT, _mean_gap, [has_N2] * len(targets_R1xT[0]), document_N2)
+    return claim_greater(FIG31_STATEMENTS[1], what, more.estimate())
+
+
+def _mean_gap(has_S: np.ndarray, posterior_S: np.ndarray) -> float:
+    if not 0 < has_S.sum() < len(has_S):
+        return math.nan
+    return float(posterior_S[has_S].mean() - posterior_S[~has_S].mean())
 
 
 def _draw_unknown(axes: Axes, unk: Mapping[str, np.ndarray]) -> pd.DataFrame:
@@ -466,7 +553,7 @@ FIGURES = {
         ),
         statements=FIG06_STATEMENTS,
         draw=draw_fig06,
-        needs=(Need(("main",), sample_scores=True),),
+        needs=(Need(("main",), sample_scores=True, jackknife=True),),
     ),
     "fig21_true_positive_probability": PaperFigure(
         title="Figure 21: True-positive probability of every sample",
@@ -495,6 +582,6 @@ FIGURES = {
         ),
         statements=FIG31_STATEMENTS,
         draw=draw_fig31,
-        needs=(Need(("main",), sample_scores=True),),
+        needs=(Need(("main",), sample_scores=True, jackknife=True),),
     ),
 }

@@ -1,20 +1,18 @@
 """Figures 2, 4 and 16: LiRA by model size and data size, and without samples that share a prefix."""
 
-import functools
 import itertools
 from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis import attacks, compare, plotting
-from analysis.attacks import AttackResult, read_attack
+from analysis import attacks, plotting
+from analysis.attacks import read_attack, read_jackknife, recipe_difference
 from analysis.compare import (
     Claim,
     claim_all,
     claim_equivalent,
     claim_greater,
-    mean_estimate,
-    recipe_difference,
+    claim_up_and_down,
 )
 from analysis.formatting import percent, size_label
 from analysis.io import RecipeResults, SweepResults
@@ -34,7 +32,8 @@ def draw_fig02(recipes: SweepResults) -> FigureResult:
     family = recipes.family("chinchilla")
     sizes = attacks.with_equal_models([recipe for _, recipe in family])
     count = attacks.common_references(sizes)
-    results = [(recipe, read_attack(recipe, references=count)) for recipe in sizes]
+    on_recipe = [(recipe, read_jackknife(recipe, references=count)) for recipe in sizes]
+    results = [(recipe, attack.result) for recipe, attack in on_recipe]
     curves = [
         plotting.RocCurve(f"{size_label(recipe)}, {recipe.samples:,} samples", result)
         for recipe, result in results
@@ -43,13 +42,9 @@ def draw_fig02(recipes: SweepResults) -> FigureResult:
     left, right = figure.subplots(1, 2)
     plotting.draw_roc(left, curves, "(a) ROC")
     plotting.draw_tpr_by_size(right, results, "(b) TPR at fixed FPR")
-    auc = {size_label(recipe): result.auc_T for recipe, result in results}
-    level = 1 - 0.05 / max(len(sizes) - 1, 1)  # Bonferroni: any step may show it
+    auc = {size_label(recipe): attack.auc for recipe, attack in on_recipe}
     steps = [
-        (
-            f"AUC, {size_label(b)} minus {size_label(a)}",
-            recipe_difference(b, a, count, level=level),
-        )
+        (f"AUC, {size_label(b)} minus {size_label(a)}", recipe_difference(b, a, count))
         for a, b in itertools.pairwise(sizes)
     ]
     return FigureResult(
@@ -59,18 +54,18 @@ def draw_fig02(recipes: SweepResults) -> FigureResult:
             claim_all(
                 FIG02_STATEMENTS[0],
                 [
-                    claim_greater("", f"AUC at {s} minus 0.5", mean_estimate(x - 0.5))
+                    claim_greater("", f"AUC at {s} minus 0.5", x.scaled(1, -0.5).estimate())
                     for s, x in auc.items()
                 ],
             ),
             claim_all(
                 FIG02_STATEMENTS[1],
                 [
-                    claim_greater("", f"0.7 minus AUC at {s}", mean_estimate(0.7 - x))
+                    claim_greater("", f"0.7 minus AUC at {s}", x.scaled(-1, 0.7).estimate())
                     for s, x in auc.items()
                 ],
             ),
-            compare.claim_up_and_down(FIG02_STATEMENTS[2], steps),
+            claim_up_and_down(FIG02_STATEMENTS[2], steps),
         ),
         ours={
             name: plotting.auc_mean_std(result)
@@ -105,11 +100,10 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
     left, right = figure.subplots(1, 2)
     plotting.draw_roc(left, data_curves, f"(a) {size_label(by_data[0])} on different data")
     plotting.draw_tpr_by_size(right, size, f"(b) Models on the same {by_size[0].samples:,} samples")
-    level = 1 - 0.05 / max(len(data) - 1, 1)  # Bonferroni: any step may show it
     steps = [
         (
             f"AUC, {new.samples:,} minus {old.samples:,} samples",
-            recipe_difference(new, old, count, level=level),
+            recipe_difference(new, old, count),
         )
         for (old, _), (new, _) in itertools.pairwise(data)
     ]
@@ -123,7 +117,7 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
         ),
         figure=figure,
         claims=(
-            compare.claim_up_and_down(FIG04_STATEMENTS[0], steps),
+            claim_up_and_down(FIG04_STATEMENTS[0], steps),
             *_size_claims(by_size, count),
         ),
         ours={"highest": max(plotting.auc_mean_std(result) for _, result in data)},
@@ -147,9 +141,7 @@ def _size_claims(by_size: Sequence[RecipeResults], count: int) -> tuple[Claim, .
                 claim_greater(
                     "",
                     f"TPR at an FPR of {percent(rate)}, {ends}",
-                    recipe_difference(
-                        large, small, count, functools.partial(AttackResult.tpr_T, fpr=rate)
-                    ),
+                    recipe_difference(large, small, count, lambda attack, r=rate: attack.tpr(r)),
                 )
                 for rate in rates
             ],

@@ -1,8 +1,8 @@
 """Figure 8: the statistic that LiRA observes, the loss or the logit."""
 
 from analysis import attacks, plotting
-from analysis.attacks import read_attack
-from analysis.compare import claim_greater, difference
+from analysis.attacks import read_jackknife
+from analysis.compare import claim_greater
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need
@@ -15,13 +15,14 @@ def draw_fig08(recipes: SweepResults) -> FigureResult:
     """Draws the ROC curves of LiRA on the loss and on the logit, with the same models."""
     main = recipes["main"]
     count = attacks.common_references([main])
-    loss = read_attack(main, references=count)
-    logit = read_attack(main, references=count, observed="target_logit")
+    on_loss = read_jackknife(main, references=count)
+    on_logit = read_jackknife(main, references=count, observed="target_logit")
+    loss, logit = on_loss.result, on_logit.result
     curves = [
         plotting.RocCurve("Loss", loss, plotting.BLUE),
         plotting.RocCurve("Logit", logit, plotting.VERMILLION, "--"),
     ]
-    gain = difference(loss.auc_T, logit.auc_T, paired=True)
+    gain = (on_loss.auc - on_logit.auc).estimate()
     return FigureResult(
         data=plotting.panels_frame([("", curves)]),
         figure=plotting.roc_figure(curves),
@@ -43,6 +44,6 @@ FIGURES = {
         expect="The loss has the higher AUC at cpu too, by a smaller margin of about 0.02.",
         statements=FIG08_STATEMENTS,
         draw=draw_fig08,
-        needs=(Need(("main",), observed=("loss", "target_logit")),),
+        needs=(Need(("main",), observed=("loss", "target_logit"), jackknife=True),),
     ),
 }

@@ -2,16 +2,23 @@
 
 import math
 import string
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis import attacks, io, plotting, tables
-from analysis.attacks import common_references, read_attack, with_equal_models
-from analysis.compare import Claim, claim_all, claim_greater, claim_untested, difference
+from analysis import attacks, decisions, io, plotting, tables
+from analysis.attacks import (
+    common_references,
+    read_attack,
+    read_jackknife,
+    recipe_difference,
+    with_equal_models,
+)
+from analysis.compare import Claim, Estimate, claim_all, claim_greater, claim_untested
 from analysis.formatting import percent, size_label, size_title
-from analysis.io import REPLICA_SIZES, SweepResults, fewest_references
+from analysis.io import REPLICA_SIZES, RecipeResults, SweepResults, fewest_references
 from analysis.notes import replicas_note
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import RocCurve, per_target_frame, roc_panels
@@ -58,7 +65,8 @@ def draw_fig20(recipes: SweepResults) -> FigureResult:
     )
     frames, grows = [], []
     for recipe, row in zip(recipes_by_size, grid, strict=True):
-        name, results = size_label(recipe), [read_attack(recipe, references=c) for c in counts]
+        name, on_size = size_label(recipe), [read_jackknife(recipe, references=c) for c in counts]
+        results = [attack.result for attack in on_size]
         for axes, result in zip(row, results, strict=True):
             plotting.draw_roc_per_target(axes, [plotting.RocCurve("", result)], low=low)
             axes.set(xlabel="", ylabel="")
@@ -66,7 +74,7 @@ def draw_fig20(recipes: SweepResults) -> FigureResult:
                 plotting.per_target_frame(result, size=name, references=result.references)
             )
         row[0].set_ylabel(name)
-        gain = difference(results[-1].auc_T, results[0].auc_T, paired=True)
+        gain = (on_size[-1].auc - on_size[0].auc).estimate()
         what = f"AUC at {name}, {counts[-1]} minus {counts[0]} references"
         grows.append(claim_greater("", what, gain))
     for axes, count in zip(grid[0], counts, strict=True):
@@ -94,8 +102,6 @@ def draw_fig24(recipes: SweepResults) -> FigureResult:
         size_title(size, by_size[size]): plotting.RocCurve("LiRA", results[size], plotting.BLUE)
         for size in REPLICA_SIZES
     }
-    small, large = (results[size].auc_T for size in REPLICA_SIZES)
-    gain = difference(large, small, paired=False, over="replicas of one target")
     rows = [curve.to_frame().assign(series=title) for title, curve in curves.items()]
     replicas = {size: len(results[size].auc_T) for size in REPLICA_SIZES}
     replica_texts = {replicas_note(n): None for n in replicas.values()}
@@ -104,7 +110,9 @@ def draw_fig24(recipes: SweepResults) -> FigureResult:
         figure=plotting.roc_panels([(title, [curve]) for title, curve in curves.items()]),
         claims=(
             claim_greater(
-                FIG24_STATEMENTS[0], f"AUC of {REPLICA_SIZES[1]} minus {REPLICA_SIZES[0]}", gain
+                FIG24_STATEMENTS[0],
+                f"AUC of {REPLICA_SIZES[1]} minus {REPLICA_SIZES[0]}",
+                _size_difference(by_size),
             ),
         ),
         ours={
@@ -113,10 +121,19 @@ def draw_fig24(recipes: SweepResults) -> FigureResult:
         },
         notes=(
             *replica_texts,
-            f"Both sizes are attacked with {count} references. The interval is over replicas: these references and the "
-            "target's training subset are held fixed.",
+            f"Both sizes are attacked with {count} references.",
         ),
     )
+
+
+def _size_difference(by_size: Mapping[str, RecipeResults]) -> Estimate:
+    """Returns the difference over targets with their own training subsets or, if there are none, over replicas."""
+    small, large = (by_size[size] for size in REPLICA_SIZES)
+    if all(recipe.targets for recipe in by_size.values()):
+        small, large = with_equal_models([small, large])
+        return recipe_difference(large, small, common_references([small, large]))
+    large_auc, small_auc = (decisions.read_jackknife(r, "auc") for r in (large, small))
+    return (large_auc - small_auc).estimate()
 
 
 # Figure 25: TPR and decision thresholds of replicas at fixed false positive rates, for two sizes.
@@ -137,7 +154,7 @@ def draw_fig25(recipes: SweepResults) -> FigureResult:
         _panels(left, right, rows)
         left.set_title(size_title(size, recipe))
         data.append(rows.reset_index().assign(size=size))
-        parts.append(_claim_varies(size, threshold_TxF, attacks.lowest_resolved_fpr(recipe)))
+        parts.append(_claim_varies(size, recipe))
         replicas.append(len(threshold_TxF))
     for axes in grid[-1]:
         axes.set_xlabel("False positive rate")
@@ -195,21 +212,19 @@ def _panels(left: Axes, right: Axes, rows: pd.DataFrame) -> None:
     right.set_ylabel("Posterior at the threshold")
 
 
-def _claim_varies(size: str, threshold_TxF: pd.DataFrame, lowest: float) -> Claim:
+def _claim_varies(size: str, recipe: RecipeResults) -> Claim:
     """Returns the claim that thresholds vary more at a high FPR, by distances from the median (Brown and Forsythe)."""
-    fprs = [f for f in map(float, threshold_TxF.columns) if f >= lowest]
+    lowest = attacks.lowest_resolved_fpr(recipe)
+    fprs = [f for f in recipe.config.attack.fprs if f >= lowest]
     high = next((f for f in fprs if math.isclose(f, _HIGH)), None)
     if high is None or high == min(fprs):
         return claim_untested(
             "", f"{size}: attack.fprs has no {percent(_HIGH)}, or no lower FPR with ten non-members"
         )
     low = min(fprs)
-    far_TxF = (threshold_TxF - threshold_TxF.median()).abs()
     what = f"{size}: distance from the median threshold at an FPR of {percent(high)} minus at {percent(low)}"
-    new_T, old_T = (far_TxF[fpr].to_numpy() for fpr in (high, low))
-    return claim_greater(
-        "", what, difference(new_T, old_T, paired=True, over="replicas of one target")
-    )
+    far, near = (decisions.read_jackknife(recipe, "threshold_spread", f) for f in (high, low))
+    return claim_greater("", what, (far - near).estimate())
 
 
 FIGURES = {
@@ -252,7 +267,7 @@ FIGURES = {
         ),
         statements=FIG20_STATEMENTS,
         draw=draw_fig20,
-        needs=(Need(("chinchilla-*",), references="powers"),),
+        needs=(Need(("chinchilla-*",), references="powers", jackknife=True),),
     ),
     "fig24_mean_roc": PaperFigure(
         title="Figure 24: Mean ROC curves over replicas",
@@ -266,7 +281,10 @@ FIGURES = {
         ),
         statements=FIG24_STATEMENTS,
         draw=draw_fig24,
-        needs=(Need(("flip-140M", "flip-302M"), targets="replicas", most_references=None),),
+        needs=(
+            Need(("flip-140M", "flip-302M"), targets="replicas", most_references=None),
+            Need(("flip-140M", "flip-302M"), jackknife=True),
+        ),
     ),
     "fig25_thresholds": PaperFigure(
         title="Figure 25: TPR and decision thresholds at fixed FPR",

@@ -16,24 +16,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from scipy import stats
+from scipy.stats import norm
 
 from analysis import attacks, formatting, io, plotting
-from analysis.attacks import read_attack
+from analysis.attacks import read_attack, recipe_difference
 from analysis.compare import (
     Claim,
     claim_all,
     claim_equivalent,
     claim_greater,
     claim_untested,
-    difference,
-    mean_estimate,
-    recipe_difference,
+    independent_difference,
 )
 from analysis.formatting import size_label
 from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults
+from analysis.jackknife import Jackknife
 from analysis.paper_figure import FigureResult, PaperFigure
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.config.needs import LossNeed, Need
 from lm_mia.data.subsets import ModelSeeds
 
@@ -238,7 +237,7 @@ def draw_fig15(recipes: SweepResults) -> FigureResult:
         },
         notes=(
             f"Attacks use {count} references. Bands of (a) are one standard deviation over models; each size is "
-            "validated on its own samples, whose choice the intervals do not cover. "
+            "validated on its own samples. "
             f"Sizes with validation losses: {len(losses)} of {len(sizes)}.",
             plotting.curves_note(curves),
         ),
@@ -279,7 +278,7 @@ def _claim_lower(losses: Mapping[RecipeResults, pd.DataFrame]) -> Claim:
         claim_greater(
             "",
             f"Validation loss at {small} minus at {large}",
-            difference(x_R, y_R, paired=False, over="models"),
+            independent_difference(x_R, y_R, "models", ("the validation samples",)),
         )
         for (small, x_R), (large, y_R) in pairwise(ends)
     ]
@@ -303,7 +302,11 @@ def _claim_same(recipes: Sequence[RecipeResults], count: int) -> Claim:
 # Figure 32: losses of three samples under IN and OUT references and one target, by model size.
 FIG32_STATEMENTS = ("The mean loss of the same samples falls with every step up in size.",)
 _SIZES = ("10M", "44M", "85M", "140M", "302M")
-LOSS_COLUMNS = ("sample", "model", "loss_nats", "member", "mean_loss_nats")
+MEAN_COLUMNS = (
+    "mean_loss_nats",
+    *(f"mean_loss_nats_half_{h}" for h in range(len(stats.HALVES_HxG))),
+)
+LOSS_COLUMNS = ("sample", "model", "loss_nats", "member", *MEAN_COLUMNS)
 _FROM_END = (5, 4, 3)
 """The paper's samples: 16,777,211 to 16,777,213 of 2^24."""
 _BINS = 10
@@ -318,8 +321,14 @@ class Losses:
     loss_Rx3: np.ndarray
     """Nats a token."""
     member_Rx3: np.ndarray
-    mean_R: np.ndarray
-    """The mean loss over all samples of the population."""
+    mean_RxH1: np.ndarray
+    """The mean loss over all samples of the population, and over each half of the samples."""
+
+    @property
+    def mean_loss(self) -> Jackknife:
+        """The mean loss over all samples and references."""
+        mean_Mx1xH1 = self.mean_RxH1[:-1, None]
+        return Jackknife.from_targets(mean_Mx1xH1, f"{len(mean_Mx1xH1)} references and the samples")
 
 
 def draw_fig32(recipes: SweepResults) -> FigureResult:
@@ -332,7 +341,7 @@ def draw_fig32(recipes: SweepResults) -> FigureResult:
         pd.DataFrame(
             {"size": losses.size, "sample": sample, "model": list(map(str, models))}
             | {"loss": losses.loss_Rx3[:, k], "member": losses.member_Rx3[:, k]}
-            | {"mean_loss": losses.mean_R}
+            | {"mean_loss": losses.mean_RxH1[:, 0]}
         )
         for losses in losses_by_size
         for k, sample in enumerate(ids_3)
@@ -341,7 +350,7 @@ def draw_fig32(recipes: SweepResults) -> FigureResult:
         claim_greater(
             "",
             f"Mean loss of all samples in nats per token, {a.size} minus {b.size}",
-            mean_estimate(a.mean_R[:-1] - b.mean_R[:-1], "pairs of references"),
+            (a.mean_loss - b.mean_loss).estimate(),
         )
         for a, b in pairwise(losses_by_size)
     ]
@@ -379,7 +388,8 @@ def _read_losses(recipe: RecipeResults, models: Sequence[ModelSeeds], ids_3: np.
     rows = pd.DataFrame(io.read_table(recipe.recipe_dir, "sample_losses.csv", LOSS_COLUMNS))
     by_model = rows.pivot(index="model", columns="sample")
     try:
-        loss, member, mean = (by_model[n].loc[[*map(str, models)], ids_3] for n in LOSS_COLUMNS[2:])
+        loss, member = (by_model[n].loc[[*map(str, models)], ids_3] for n in LOSS_COLUMNS[2:4])
+        means = [by_model[n].loc[[*map(str, models)], ids_3[0]] for n in MEAN_COLUMNS]
     except KeyError:
         raise MissingModelsError(
             f"{recipe.name}: losses of some models or samples are missing; run lm-mia attack with this figure"
@@ -388,7 +398,7 @@ def _read_losses(recipe: RecipeResults, models: Sequence[ModelSeeds], ids_3: np.
         formatting.size_label(recipe),
         loss.to_numpy(float),
         member.to_numpy(bool),
-        mean.to_numpy(float)[:, 0],
+        np.stack([mean.to_numpy(float) for mean in means], axis=1),
     )
 
 
@@ -421,9 +431,7 @@ def _panel(axes: Axes, loss_R: np.ndarray, member_R: np.ndarray) -> None:
             class_loss, edges, density=True, color=color, alpha=0.35, label=f"{label} references"
         )
         if len(class_loss) > 1 and class_loss.std():
-            axes.plot(
-                x_G, stats.norm.pdf(x_G, class_loss.mean(), class_loss.std(ddof=1)), color=color
-            )
+            axes.plot(x_G, norm.pdf(x_G, class_loss.mean(), class_loss.std(ddof=1)), color=color)
     axes.axvline(target, color=plotting.BLACK, linestyle="--", linewidth=1.5, label="target")
     axes.set_yticks([])
     axes.xaxis.set_major_locator(MaxNLocator(5))

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lm_mia import stats
 from lm_mia.atomic import write_csv
 from lm_mia.config.needs import PresentModels
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import Store
 
 MODELS, SAMPLE_LOSSES = "models.csv", "sample_losses.csv"
+_LAST_COLUMN = f"mean_loss_nats_half_{len(stats.HALVES_HxG) - 1}"
 
 
 def present_models(store: Store) -> list[ModelSeeds]:
@@ -43,17 +45,23 @@ def write_models(path: Path, models: Sequence[ModelSeeds]) -> None:
 
 
 def write_sample_losses(
-    store: Store, models: Sequence[ModelSeeds], ids_S: Sequence[int], path: Path
+    store: Store,
+    models: Sequence[ModelSeeds],
+    ids_S: Sequence[int],
+    document_N2: np.ndarray,
+    path: Path,
 ) -> bool:
     """Writes sample_losses.csv: the losses of some samples under every model, and each model's mean loss.
 
-    The columns are sample, model, role, member, loss_nats and mean_loss_nats; losses are in nats per token, at the end
-    of training. Samples that are already listed stay in the table.
+    The columns are sample, model, role, member, loss_nats, mean_loss_nats and, on each half of the samples,
+    mean_loss_nats_half_0 and so on; losses are in nats per token, at the end of training. Samples that are already
+    listed stay in the table.
 
     Args:
       store: the score store.
       models: models that are present.
       ids_S: ids of the samples.
+      document_N2: the document of each sample; those of one document are in the same half.
       path: path of the table.
 
     Returns:
@@ -65,23 +73,30 @@ def write_sample_losses(
         return False
     ids_S = sorted({*models_of, *ids_S})
     at_end = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
-    sum_M, samples = np.zeros(len(models)), 0
+    # Sums over all samples and over each half, and the numbers of these samples.
+    sum_MxH1 = np.zeros((len(models), 1 + len(stats.HALVES_HxG)))
+    count_H1 = np.zeros(1 + len(stats.HALVES_HxG))
     loss_MxS, member_MxS = (
         np.zeros((len(models), len(ids_S))),
         np.zeros((len(models), len(ids_S)), bool),
     )
     id_S = np.array(ids_S)
     for at, value in at_end.blocks({name: (name, models) for name in ("loss", "member")}):
-        sum_M += value["loss"].sum(axis=1, dtype=float)
-        samples += at.stop - at.start
+        half_HxC = stats.HALVES_HxG[:, stats.sample_groups(document_N2[at])]
+        used_H1xC = np.concatenate([np.ones((1, half_HxC.shape[1])), half_HxC])
+        sum_MxH1 += value["loss"].astype(float) @ used_H1xC.T
+        count_H1 += used_H1xC.sum(axis=1)
         is_in_block_S = (at.start <= id_S) & (id_S < at.stop)
         loss_MxS[:, is_in_block_S] = value["loss"][:, id_S[is_in_block_S] - at.start]
         member_MxS[:, is_in_block_S] = value["member"][:, id_S[is_in_block_S] - at.start]
+    mean_H1xM = (sum_MxH1 / np.where(count_H1 > 0, count_H1, np.nan)).T
+    means = {"mean_loss_nats": mean_H1xM[0]}
+    means |= {f"mean_loss_nats_half_{h}": mean_M for h, mean_M in enumerate(mean_H1xM[1:])}
     parts = [
         pd.DataFrame(
             {"sample": sample, "model": names, "role": [model.role for model in models]}
             | {"member": member_MxS[:, s], "loss_nats": loss_MxS[:, s]}
-            | {"mean_loss_nats": sum_M / samples}
+            | means
         )
         for s, sample in enumerate(ids_S)
     ]
@@ -92,7 +107,7 @@ def write_sample_losses(
 def _models_of_samples(path: Path) -> dict[int, list[str]]:
     """Returns sample id -> names of the models in the table; empty if the table is missing or damaged."""
     try:
-        types = {"sample": "int64", "model": str, "mean_loss_nats": float}
+        types = {"sample": "int64", "model": str, _LAST_COLUMN: float}
         table = pd.read_csv(path, usecols=list(types), dtype=types)  # pyright: ignore
     except (OSError, ValueError):
         return {}

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
-from lm_mia.atomic import FLIPS_JSON, is_current, write_completion_marker, write_csv
+from lm_mia.atomic import FLIPS_JSON, is_current, replacing, write_completion_marker, write_csv
 from lm_mia.attacks import (
+    decision_jackknife,
     decisions,
     models,
     reference_targets,
@@ -43,6 +44,7 @@ DECISION_TABLES = (
     "true_positives.csv",
     "coin_free_roc.csv",
     "partial_auc.csv",
+    "decision_jackknife.parquet",
     "flip_curves.csv",
     "samples.parquet",
     "membership_scores.parquet",
@@ -100,6 +102,9 @@ def run(
     _write_reference_targets(inputs, c, folder, pool)
     show(steps - 1)
     _write_resampled_references(inputs, c, folder, pool, say)
+    jackknife = decision_jackknife.decision_jackknife(inputs, population.document_N, c, pool)
+    with replacing(folder / "decision_jackknife.parquet") as temporary:
+        jackknife.to_parquet(temporary, index=False)
     archetypes = decisions.find_archetypes(
         folder / "samples.parquet", population, len(inputs.targets), c
     )

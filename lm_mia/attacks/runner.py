@@ -75,7 +75,7 @@ def run(
     if requested.loss_samples:
         path, ids_S = folder / models.SAMPLE_LOSSES, requested.loss_samples
         references = [model for model in present if model.role == "reference"]
-        models.write_sample_losses(store, references, ids_S, path)
+        models.write_sample_losses(store, references, ids_S, population.document_N, path)
     if failure:
         raise failure
     return {name: on_replicas[name] + on_targets[name] for name in on_targets}

@@ -264,3 +264,20 @@ def operating_points(
         points.fpr_F < 1 / np.maximum(points.nonmembers_T, 1)[:, None]
     )
     return dataclasses.replace(points, tpr_TxF=np.where(too_low_TxF, np.nan, points.tpr_TxF))
+
+
+def rates_of_halves(
+    file: MembershipScoreFile,
+    member_TxN2: np.ndarray,
+    group_N2: np.ndarray,
+    fprs: Sequence[float],
+    pool: ThreadPoolExecutor,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the AUC and the TPRs of every target on halves of the samples, as `stats.rates_of_halves`."""
+
+    def evaluate_target(t: int) -> tuple[np.ndarray, np.ndarray]:
+        return stats.rates_of_halves(file.read_target(t), member_TxN2[t], group_N2, fprs)
+
+    results = map_in_order(pool, evaluate_target, range(file.num_targets))
+    auc, tpr = zip(*results, strict=True)
+    return np.concatenate(auc), np.concatenate(tpr)

@@ -4,10 +4,11 @@ Rows are only added to the tables, so no attack is computed twice.
 
     targets.csv              AUC of every attack on every target
     target_roc.parquet       their true positive rates
+    target_jackknife.parquet AUC and true positive rates on halves of the samples, for the attacks that need them
     target_scores/ID.parquet membership scores of every sample under every target, for the attacks that keep them
     targets.json             the settings on which all of these depend
 
-T: targets, F: false positive rates, N2: samples of the population (2N).
+T: targets, F: false positive rates, H: halves of the samples, N2: samples of the population (2N).
 """
 
 import dataclasses
@@ -34,9 +35,10 @@ from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import Store
 
-_TABLE, _ROC, _SETTINGS, _SCORES = (
+_TABLE, _ROC, _JACKKNIFE, _SETTINGS, _SCORES = (
     "targets.csv",
     "target_roc.parquet",
+    "target_jackknife.parquet",
     "targets.json",
     "target_scores",
 )
@@ -60,7 +62,8 @@ def run(
     An attack is left out, with a line for the user, if some of its models are not scored as it requires.
 
     Args:
-      requested: the attacks, and those of them whose membership scores are kept.
+      requested: the attacks, those of them whose membership scores are kept, and those that are also evaluated on
+        halves of the samples.
       target_tables: the tables to which the attacks are added.
       pool: threads that compute parts of the samples.
       store, population, c, folder, progress, say: as in `runner.run`.
@@ -73,8 +76,10 @@ def run(
         for attack in requested.attacks
         if attack not in target_tables
         or (attack.id in requested.keep_scores and not target_tables.has_scores(attack))
+        or (attack.id in requested.jackknife and not target_tables.has_jackknife(attack))
     ]
     groups, missing_models = _group_by_inputs(missing, store)
+    group_N2 = stats.sample_groups(population.document_N)
     computed, written_seconds = 0, time.monotonic()
     for same in groups:
         inputs = _open_inputs(same, store, population)
@@ -87,13 +92,17 @@ def run(
             if attack.id in requested.keep_scores:
                 target_tables.write_scores(attack, inputs.targets, file)
             if attack not in target_tables:
-                # Attacks without a group of references only show how much the AUC and the TPRs vary, so they have no
+                # Attacks with a part of the references only show how much the AUC and the TPRs vary, so they have no
                 # ROC curve.
-                has_curve = attack.group_left_out is None
+                has_curve = attack.reference_part is None
                 fprs = score_matrix.evaluation_fprs(c, inputs.target_member_TxN2[0])
                 fprs = fprs if has_curve else fprs[: len(c.fprs)]
                 points = score_matrix.operating_points(file, inputs.target_member_TxN2, fprs, pool)
                 target_tables.add(attack, inputs.targets, points, len(c.fprs))
+            if attack.id in requested.jackknife and not target_tables.has_jackknife(attack):
+                member_TxN2 = inputs.target_member_TxN2
+                rates = score_matrix.rates_of_halves(file, member_TxN2, group_N2, c.fprs, pool)
+                target_tables.add_jackknife(attack, inputs.targets, *rates, c.fprs)
             if time.monotonic() - written_seconds > _WRITE_SECONDS:
                 target_tables.write()
                 written_seconds = time.monotonic()
@@ -177,11 +186,17 @@ class TargetTables:
 
     def __init__(self, folder: Path, c: config.Attack) -> None:
         self._folder, self._settings = folder, needs.attack_settings(c)
-        self._lines, self._ids, self._roc = self._read()
+        self._lines, self._ids, self._roc, self._jackknife = self._read()
+        self._jackknife_ids = {*self._jackknife["attack_id"]}
         self._new_roc: list[pd.DataFrame] = []
+        self._new_jackknife: list[pd.DataFrame] = []
 
     def __contains__(self, attack: TargetAttack) -> bool:
         return attack.id in self._ids
+
+    def has_jackknife(self, attack: TargetAttack) -> bool:
+        """Returns whether the tables have the attack and its rates on halves of the samples."""
+        return attack in self and attack.id in self._jackknife_ids
 
     def has_scores(self, attack: TargetAttack) -> bool:
         """Returns whether the tables have the attack and its scores of all samples."""
@@ -212,7 +227,7 @@ class TargetTables:
             "attack": attack.attack,
             "references": len(attack.references),
             "reference_models": _format_ranges(attack.references),
-            "group_left_out": attack.group_left_out,
+            "reference_part": attack.reference_part,
             "observed": attack.observed,
             "step": attack.step,
             "rmia_samples": attack.rmia_samples or None,
@@ -236,37 +251,63 @@ class TargetTables:
         )
         self._ids.add(attack.id)
 
+    def add_jackknife(
+        self,
+        attack: TargetAttack,
+        targets: Sequence[ModelSeeds],
+        auc_TxH: np.ndarray,
+        tpr_TxHxF: np.ndarray,
+        fprs: Sequence[float],
+    ) -> None:
+        """Adds the rates of an attack on halves of the samples, the result of `stats.rates_of_halves`."""
+        names, halves = [str(model) for model in targets], auc_TxH.shape[1]
+        table = {
+            "attack_id": attack.id,
+            "target": np.repeat(names, halves),
+            "sample_half": np.tile(np.arange(halves), len(names)),
+            "auc": auc_TxH.ravel(),
+        }
+        table |= {f"tpr_at_{fpr:g}": tpr_TxHxF[..., f].ravel() for f, fpr in enumerate(fprs)}
+        self._new_jackknife.append(pd.DataFrame(table))
+        self._jackknife_ids.add(attack.id)
+
     def write(self) -> None:
         """Writes the attacks that were added since the last call."""
-        if not self._new_roc:
+        if not (self._new_roc or self._new_jackknife):
             return
-        # An empty table is left out, since pandas would take the types of its columns into account.
-        parts = [self._roc, *self._new_roc] if len(self._roc) else self._new_roc
-        self._roc, self._new_roc = pd.concat(parts, ignore_index=True), []
+        self._roc, self._new_roc = _concatenate(self._roc, self._new_roc), []
+        self._jackknife = _concatenate(self._jackknife, self._new_jackknife)
+        self._new_jackknife = []
         # targets.csv is written last, since an attack counts as present if it is listed there.
         write_atomically(self._folder / _SETTINGS, json.dumps(self._settings, indent=1) + "\n")
-        with replacing(self._folder / _ROC) as temporary:
-            self._roc.to_parquet(temporary, index=False)
+        for name, table in ((_ROC, self._roc), (_JACKKNIFE, self._jackknife)):
+            with replacing(self._folder / name) as temporary:
+                table.to_parquet(temporary, index=False)
         write_atomically(self._folder / _TABLE, self._lines)
 
     def write_scores(
         self, attack: TargetAttack, targets: Sequence[ModelSeeds], file: MembershipScoreFile
     ) -> None:
-        """Writes target_scores/ID.parquet: sample ids, and one float64 column of membership scores per target."""
-        path = self._scores_file(attack)
+        """Writes target_scores/ID.parquet: sample ids, and one float64 column of membership scores per target.
+
+        Attacks with a part of the references keep the scores of the first samples only.
+        """
+        path, samples = self._scores_file(attack), file.num_samples
+        if attack.reference_part is not None:
+            samples = min(samples, needs.JACKKNIFE_SAMPLES)
         path.parent.mkdir(exist_ok=True)
         schema = pa.schema([("id", pa.int64()), *((str(model), pa.float64()) for model in targets)])
         with replacing(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
-            for low in range(0, file.num_samples, _GROUP_SAMPLES):
-                at = slice(low, min(low + _GROUP_SAMPLES, file.num_samples))
+            for low in range(0, samples, _GROUP_SAMPLES):
+                at = slice(low, min(low + _GROUP_SAMPLES, samples))
                 columns = [np.arange(at.start, at.stop), *file.read_samples(at)]
                 writer.write_table(pa.table([pa.array(c) for c in columns], schema=schema))
 
     def _scores_file(self, attack: TargetAttack) -> Path:
         return self._folder / _SCORES / f"{attack.id}.parquet"
 
-    def _read(self) -> tuple[str, set[str], pd.DataFrame]:
-        """Returns targets.csv, the attack ids in it, and target_roc.parquet; empty if they cannot be continued."""
+    def _read(self) -> tuple[str, set[str], pd.DataFrame, pd.DataFrame]:
+        """Returns targets.csv, the attack ids in it, and the other two tables; empty if they cannot be continued."""
         header, key = ",".join(_COLUMNS) + "\n", ["attack_id", "target"]
         try:
             if json.loads((self._folder / _SETTINGS).read_text()) == self._settings:
@@ -278,13 +319,17 @@ class TargetTables:
                     *roc[key].drop_duplicates().itertuples(index=False, name=None)
                 }
                 if same and lines.startswith(header) and lines.endswith("\n"):
-                    return lines, set(listed["attack_id"]), roc
+                    ids = set(listed["attack_id"])
+                    jackknife = pd.read_parquet(self._folder / _JACKKNIFE)
+                    return lines, ids, roc, jackknife[jackknife["attack_id"].isin(ids)]
         except (OSError, ValueError, KeyError):
             pass
         # Deleted immediately, so that no reader combines old results with new settings.
         for path in (*(self._folder / _SCORES).glob("*"), self._folder / _TABLE):
             path.unlink(missing_ok=True)
-        return header, set(), pd.DataFrame(columns=[*_ROC_COLUMNS])
+        rates = [f"tpr_at_{fpr:g}" for fpr in self._settings["fprs"]]
+        jackknife = pd.DataFrame(columns=["attack_id", "target", "sample_half", "auc", *rates])
+        return header, set(), pd.DataFrame(columns=[*_ROC_COLUMNS]), jackknife
 
 
 _COLUMNS = (
@@ -292,7 +337,7 @@ _COLUMNS = (
     "attack",
     "references",
     "reference_models",
-    "group_left_out",
+    "reference_part",
     "observed",
     "step",
     "rmia_samples",
@@ -304,6 +349,11 @@ _COLUMNS = (
     "left_out",
 )
 _ROC_COLUMNS = ("attack_id", "target", "on_curve", "fpr", "tpr")
+
+
+def _concatenate(table: pd.DataFrame, added: list[pd.DataFrame]) -> pd.DataFrame:
+    # An empty table is left out, since pandas would take the types of its columns into account.
+    return pd.concat([table, *added] if len(table) else added or [table], ignore_index=True)
 
 
 def _format_ranges(numbers: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from lm_mia.config.schema import Attack, AttackName, Config, epoch_steps, score_steps
 
-FORMAT = 3
+FORMAT = 4
 """Part of every table of the attacks stage. It is increased whenever the same scores would give other numbers or
 another layout, so that tables of an earlier version are computed again."""
 
@@ -24,8 +24,12 @@ PAPER_REFERENCES = 128
 MIN_REFERENCES = 2
 """An attack with fewer references is not possible."""
 JACKKNIFE_GROUPS = 8
-"""References are divided into this many groups. Attacks that leave out one group at a time show how much the choice of
-the references matters (a jackknife)."""
+"""References are divided into this many groups. Attacks with half of the groups show how much the choice of the
+references matters, and so do attacks with few references, each with references of another group."""
+NUM_HALVES = 2 * (JACKKNIFE_GROUPS - 1)
+"""The number of `half_groups`."""
+JACKKNIFE_SAMPLES = 2**16
+"""Attacks with a part of the references keep the membership scores of at most this many samples, the first ones."""
 
 ObservedStatistic = Literal["loss", "target_logit"]
 TargetKind = Literal["targets", "replicas", "either"]
@@ -98,7 +102,8 @@ class Need:
     rmia_gammas: tuple[float, ...] = ()
     """Thresholds gamma of RMIA; empty: attack.rmia_gamma."""
     jackknife: bool = False
-    """Whether each attack is repeated without each of the `JACKKNIFE_GROUPS` groups of references."""
+    """Whether the tables also hold what intervals need: each attack with parts of the references
+    (`TargetAttack.reference_part`), and the AUC and TPRs of all of these on halves of the samples."""
     sample_scores: bool = False
     """Whether the membership score of each sample under each target is kept, too."""
 
@@ -183,8 +188,10 @@ class TargetAttack:
     """The number of samples that RMIA compares with; 0 for other attacks."""
     rmia_gamma: float = 0.0
     """The threshold gamma of RMIA; 0 for other attacks."""
-    group_left_out: int | None = None
-    """Which of the `JACKKNIFE_GROUPS` groups of references is left out, if any."""
+    reference_part: int | None = None
+    """Which references are used. If the attack has two references or more of each of the `JACKKNIFE_GROUPS` groups,
+    those of the `half_groups` of this number; otherwise those of the group of this number. None: the first
+    references."""
 
     @property
     def id(self) -> str:
@@ -201,6 +208,8 @@ class RecipeNeeds:
     attacks: Sequence[TargetAttack] = ()
     keep_scores: frozenset[str] = frozenset()
     """Ids of the attacks whose scores of all samples are kept."""
+    jackknife: frozenset[str] = frozenset()
+    """Ids of the attacks that are also evaluated without each group of samples."""
     loss_samples: Sequence[int] = ()
     """Ids of samples whose losses under each reference and target are listed."""
 
@@ -295,7 +304,7 @@ def target_attack(
     observed: ObservedStatistic = "loss",
     rmia_samples: int = 0,
     rmia_gamma: float = 0.0,
-    group_left_out: int | None = None,
+    reference_part: int | None = None,
 ) -> TargetAttack | None:
     """Returns an attack on all targets of a recipe.
 
@@ -307,21 +316,31 @@ def target_attack(
       targets_are_replicas: whether replicas are attacked, rather than targets with training subsets of their own.
       step, observed: as in `TargetAttack`.
       rmia_samples, rmia_gamma: for RMIA; 0: those of the config.
-      group_left_out: one of the `JACKKNIFE_GROUPS` groups of references, which is not used. Groups are made of pairs of
-        consecutive references, which are the pairs (2i, 2i + 1) if none is missing.
+      reference_part: as in `TargetAttack`. Groups are made of pairs of consecutive references, which are the pairs
+        (2i, 2i + 1) if none is missing.
 
     Returns:
-      The attack, or None if there are too few models for it, or if a group is left out of an attack without references.
+      The attack, or None if there are too few models for it, or if the groups of references are too small for it.
     """
     roles = assign_roles(models, config.attack)
     targets = roles.replicas if targets_are_replicas else roles.targets
     if not targets or len(roles.references) < max(references, MIN_REFERENCES):
         return None
     used = roles.references[:references]
-    if group_left_out is not None:
-        if references < 2 * JACKKNIFE_GROUPS or attack in REFERENCE_FREE:
+    if reference_part is not None:
+        groups = reference_groups(len(roles.references))
+        if references >= 2 * JACKKNIFE_GROUPS:
+            half = half_groups(reference_part)
+            used = tuple(
+                r for r, group in zip(used, groups[:references], strict=True) if group in half
+            )
+        else:
+            numbered = zip(roles.references, groups, strict=True)
+            used = tuple([r for r, group in numbered if group == reference_part][:references])
+            if len(used) < references:
+                return None
+        if attack in REFERENCE_FREE:
             return None
-        used = tuple(r for i, r in enumerate(used) if i // 2 % JACKKNIFE_GROUPS != group_left_out)
     is_rmia = attack in _RMIA
     samples = min(rmia_samples or config.attack.rmia_samples, config.population.samples)
     return TargetAttack(
@@ -333,8 +352,41 @@ def target_attack(
         observed,
         samples if is_rmia else 0,
         (rmia_gamma or config.attack.rmia_gamma) if is_rmia else 0.0,
-        group_left_out,
+        reference_part,
     )
+
+
+def reference_groups(references: int) -> list[int]:
+    """Returns the group of each reference, from 0 to JACKKNIFE_GROUPS - 1; consecutive pairs stay together."""
+    return [i // 2 % JACKKNIFE_GROUPS for i in range(references)]
+
+
+def half_groups(half: int) -> frozenset[int]:
+    """Returns half of the `JACKKNIFE_GROUPS` groups.
+
+    Halves 2i and 2i + 1 are complements. Any two halves of different pairs share half of their groups, so that the
+    differences between the halves of a pair are uncorrelated with those of other pairs (balanced half-samples).
+
+    Args:
+      half: from 0 to NUM_HALVES - 1.
+    """
+    split, parity = half // 2 + 1, half % 2
+    return frozenset(g for g in range(JACKKNIFE_GROUPS) if (g & split).bit_count() % 2 == parity)
+
+
+def num_reference_parts(references: int, available: int) -> int:
+    """Returns the number of parts of the references of an attack, as `TargetAttack.reference_part`.
+
+    Args:
+      references: the number of references of the attack.
+      available: the number of references of the recipe.
+
+    Returns:
+      The number; 0 if there are too few references for parts.
+    """
+    if references >= 2 * JACKKNIFE_GROUPS:
+        return NUM_HALVES
+    return JACKKNIFE_GROUPS if references * JACKKNIFE_GROUPS <= available else 0
 
 
 def matching_recipes(
@@ -366,7 +418,7 @@ def recipe_needs(
       recipes: the recipes of the command, by key.
     """
     needs = list(needs)
-    attacks, kept = target_attacks((n for n in needs if isinstance(n, Need)), recipes)
+    attacks, kept, jackknife = target_attacks((n for n in needs if isinstance(n, Need)), recipes)
     names = {key: recipe.names for key, recipe in recipes.items()}
     samples: dict[str, set[int]] = {key: set() for key in recipes}
     for need in (n for n in needs if isinstance(n, LossNeed)):
@@ -379,14 +431,17 @@ def recipe_needs(
         strongest = target_attack(recipe.config, recipe.models, "lira_online", count)
         added = [strongest] if strongest and strongest not in attacks[key] else []
         result[key] = RecipeNeeds(
-            (*attacks[key], *added), frozenset(kept[key]), tuple(sorted(samples[key]))
+            (*attacks[key], *added),
+            frozenset(kept[key]),
+            frozenset(jackknife[key]),
+            tuple(sorted(samples[key])),
         )
     return result
 
 
 def target_attacks(
     needs: Iterable[Need], recipes: Mapping[str, RecipeModels]
-) -> tuple[dict[str, list[TargetAttack]], dict[str, set[str]]]:
+) -> tuple[dict[str, list[TargetAttack]], dict[str, set[str]], dict[str, set[str]]]:
     """Returns the attacks that follow from needs, without duplicates.
 
     A recipe that has too few models for a need, or was not scored at its epochs, is skipped.
@@ -396,18 +451,21 @@ def target_attacks(
       recipes: the recipes of the command, by key.
 
     Returns:
-      For each key, the attacks, and the ids of those whose scores of all samples are kept.
+      For each key, the attacks, the ids of those whose scores of all samples are kept, and the ids of those that are
+      evaluated without each group of samples.
     """
     attacks: dict[str, dict[str, TargetAttack]] = {key: {} for key in recipes}
     kept: dict[str, set[str]] = {key: set() for key in recipes}
+    jackknife: dict[str, set[str]] = {key: set() for key in recipes}
     names = {key: recipe.names for key, recipe in recipes.items()}
     for need in needs:
         group = {key: recipes[key] for key in matching_recipes(need.recipes, names)}
         for key, attacks_of_need in _attacks_of_need(need, group).items():
             attacks[key] |= {attack.id: attack for attack in attacks_of_need}
-            if need.sample_scores:
-                kept[key] |= {attack.id for attack in attacks_of_need}
-    return {key: list(by_id.values()) for key, by_id in attacks.items()}, kept
+            ids = {attack.id for attack in attacks_of_need}
+            kept[key] |= ids if need.sample_scores else set()
+            jackknife[key] |= ids if need.jackknife else set()
+    return {key: list(by_id.values()) for key, by_id in attacks.items()}, kept, jackknife
 
 
 def _attacks_of_need(
@@ -428,7 +486,6 @@ def _attacks_of_need(
     for key, config in configs.items():
         vary = need.references == "powers"
         counts = reference_counts(config.attack, common) if vary else [common]
-        groups = [None, *range(JACKKNIFE_GROUPS)] if need.jackknife else [None]
         epochs = scored_epochs(config) if need.epochs == "all" else need.epochs
         steps = {0} if epochs == "end" else {score_step(config, epoch) for epoch in epochs}
         sizes = [round(share * config.population.samples) for share in need.rmia_shares] or [0]
@@ -443,7 +500,7 @@ def _attacks_of_need(
                 observed=observed,
                 rmia_samples=size,
                 rmia_gamma=gamma,
-                group_left_out=group,
+                reference_part=part,
             )
             for attack in need.attacks
             for observed in need.observed
@@ -451,7 +508,7 @@ def _attacks_of_need(
             for count in counts
             for size in (sizes if attack in _RMIA else [0])
             for gamma in ((need.rmia_gammas or [0.0]) if attack in _RMIA else [0.0])
-            for group in groups
+            for part in [None, *range(NUM_HALVES if need.jackknife else 0)]
         )
         attacks[key] = [attack for attack in candidates if attack is not None]
     return attacks

@@ -54,6 +54,13 @@ from lm_mia.stats.flips import (
     mean_distance_to_threshold,
 )
 from lm_mia.stats.intervals import BootstrapIntervals, bootstrap_intervals, clopper_pearson
+from lm_mia.stats.jackknife import (
+    DecisionMetrics,
+    HALVES_HxG,
+    decision_metrics,
+    rates_of_halves,
+    sample_groups,
+)
 from lm_mia.stats.likelihood_ratio import (
     LiraGaussians,
     Variance,
@@ -111,10 +118,12 @@ __all__ = [
     "BinnedMeans",
     "BootstrapIntervals",
     "CoinFlipRange",
+    "DecisionMetrics",
     "ErrorRates",
     "ExtractionRate",
     "FlipBinCounts",
     "FlipBinShares",
+    "HALVES_HxG",
     "LiraGaussians",
     "MeanRocCurve",
     "MeanStd",
@@ -140,6 +149,7 @@ __all__ = [
     "count_true_positives",
     "count_vote_histograms",
     "count_votes",
+    "decision_metrics",
     "equal_count_bins",
     "error_rates",
     "extraction_probability",
@@ -164,6 +174,7 @@ __all__ = [
     "p_value",
     "partial_auc",
     "posterior",
+    "rates_of_halves",
     "reference_calibrated_loss",
     "required_queries",
     "rmia",
@@ -172,6 +183,7 @@ __all__ = [
     "rmia_log_mean_probability",
     "rmia_simple",
     "roc_curve",
+    "sample_groups",
     "suffix_log_prob",
     "threshold_at_fpr",
     "token_log_probs",

@@ -1,211 +1,179 @@
-"""Intervals, verdicts, rank correlations and differences between recipes: exact values and coverage."""
+"""Estimates, p-values, verdicts, Holm's adjustment and rank correlations: exact values and coverage."""
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
 
-from analysis import attacks, compare, io
-from analysis.compare import Estimate
-from analysis.io import SweepResults
-from lm_mia import stats
-from lm_mia.config.needs import JACKKNIFE_GROUPS
-from lm_mia.data import subsets
+from analysis import compare
+from analysis.compare import Claim, Estimate, VarianceTerm
 
 INF = float("inf")
 NAN = float("nan")
 
 
-def test_mean_has_students_t_interval():
-    values = np.array([0.1, 0.2, 0.4, 0.3])
-    result = compare.mean_estimate(values)
-    low, high = scipy.stats.t.interval(0.95, 3, values.mean(), scipy.stats.sem(values))
-    assert (result.value, result.low, result.high) == pytest.approx((values.mean(), low, high))
-    assert result.over == "4 targets"
+def estimate(low: float, high: float, not_covered: tuple[str, ...] = ()) -> Estimate:
+    """Returns an estimate with 9 degrees of freedom and this 95% interval."""
+    value, quantile = (low + high) / 2, float(scipy.stats.t.ppf(0.975, 9))
+    return Estimate(value, (high - low) / 2 / quantile, 9, "9 targets", not_covered)
 
 
-def test_nan_is_left_out_and_one_value_has_no_interval():
-    assert math.isnan(compare.mean_estimate(np.array([0.5, np.nan])).low)
-    assert compare.mean_estimate(np.array([0.5, np.nan])).value == 0.5
-    assert math.isnan(compare.mean_estimate(np.array([])).value)
+NONE = estimate(NAN, NAN)
 
 
-def test_difference_uses_paired_or_welch_interval():
+def test_variances_are_added_with_satterthwaites_degrees_of_freedom():
     rng = np.random.default_rng(0)
     a, b = rng.normal(1, 1, 8), rng.normal(0, 2, 5)
-    va, vb = a.var(ddof=1) / 8, b.var(ddof=1) / 5
-    half_width = scipy.stats.t.ppf(0.975, (va + vb) ** 2 / (va**2 / 7 + vb**2 / 4)) * math.sqrt(
-        va + vb
-    )
-    gap = a.mean() - b.mean()
-    result = compare.difference(np.append(a, np.nan), b, paired=False)
-    assert (result.low, result.high) == pytest.approx((gap - half_width, gap + half_width))
-    paired = scipy.stats.ttest_rel(a[:5], b).confidence_interval()
-    result = compare.difference(a[:5], b, paired=True)
-    assert (result.low, result.high) == pytest.approx((paired.low, paired.high))
-    assert math.isnan(compare.difference(a, b[:1], paired=False).low)
-    same = compare.difference(np.ones(3), np.zeros(2), paired=False)
-    assert math.isnan(same.low)
+    result = compare.independent_difference(np.append(a, NAN), b, "models", ("the samples",))
+    welch = scipy.stats.ttest_ind(a, b, equal_var=False)
+    ends = welch.confidence_interval()
+    assert (result.low, result.high) == pytest.approx((ends.low, ends.high))
+    assert result.p_value() == pytest.approx(welch[1])
+    assert (result.over, result.not_covered) == ("8 and 5 models", ("the samples",))
+    assert not compare.independent_difference(a, b[:1], "models").has_interval
+    assert math.isnan(compare.independent_difference(a, b[:0], "models").value)
 
 
-@pytest.mark.montecarlo
-def test_intervals_of_differences_have_nominal_coverage():
-    rng, misses = np.random.default_rng(1), 0
-    for _ in range(2000):
-        result = compare.difference(rng.normal(0.3, 1, 5), rng.normal(0, 2, 9), paired=False)
-        misses += not result.low <= 0.3 <= result.high
-    assert abs(misses / 2000 - 0.05) < 4 * math.sqrt(0.05 * 0.95 / 2000)
+def test_zero_variance_gives_an_interval_only_if_nothing_differs():
+    tied = Estimate.from_variance(0.013, [VarianceTerm(0, 7)], "2 targets")
+    assert compare.claim_greater("", "x", tied).verdict == "not tested"
+    equal = Estimate.from_variance(0.0, [VarianceTerm(0, 7)], "2 targets")
+    assert (equal.low, equal.high, equal.p_value()) == (0, 0, 1)
+    assert compare.claim_equivalent("", "x", equal, 0.01).verdict == "seen"
+    assert compare.claim_greater("", "x", equal).verdict == "undecided"
 
 
-def estimate(low: float, high: float) -> Any:
-    return compare.Estimate((low + high) / 2, low, high, "9 targets")
+def test_p_value_is_that_of_a_two_sided_t_test():
+    values = np.array([0.1, 0.2, 0.4, 0.3])
+    result = Estimate(values.mean(), float(scipy.stats.sem(values)), 3, "4 targets")
+    for level in (0, 0.1, 0.5):
+        expected = scipy.stats.ttest_1samp(values, level)[1]
+        assert result.p_value(level) == pytest.approx(expected)
+    assert (-result).value == -result.value
+    assert str(result) == "0.250, 95% interval 0.045 to 0.455 over 4 targets"
+    assert str(NONE) == "nan (no interval)"
+    fixed = estimate(0.1, 0.3, ("the references", "the samples"))
+    assert str(fixed).endswith(" over 9 targets; it holds the references and the samples fixed")
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"),
+    ("low", "high", "verdict", "in_these_models"),
     [
-        (0.1, 0.2, "seen"),
-        (0.0, 0.2, "not seen"),
-        (-0.1, 0.2, "not seen"),
-        (-0.2, -0.1, "not seen"),
-        (math.nan, math.nan, "not tested"),
+        (0.1, 0.2, "seen", "seen in these models"),
+        (0.0, 0.2, "undecided", "undecided"),
+        (-0.1, 0.2, "undecided", "undecided"),
+        (-0.2, -0.1, "opposite", "undecided"),
+        (NAN, NAN, "not tested", "not tested"),
     ],
 )
-def test_claim_greater(low: float, high: float, verdict: str):
+def test_claim_greater(low: float, high: float, verdict: str, in_these_models: str):
     result = compare.claim_greater("It grows.", "gain", estimate(low, high))
     assert (result.statement, result.verdict) == ("It grows.", verdict)
     assert ("lies below 0" in result.finding) == (high < 0)
+    incomplete = compare.claim_greater("", "gain", estimate(low, high, ("the references",)))
+    assert incomplete.verdict == in_these_models
 
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
         (-0.1, 0.1, "seen"),
-        (-0.2, 0.1, "not seen"),
-        (0.3, 0.4, "not seen"),
+        (-0.2, 0.1, "undecided"),
+        (0.3, 0.4, "opposite"),
+        (-0.4, -0.3, "opposite"),
         (0.05, 0.19, "seen"),
-        (math.nan, math.nan, "not tested"),
+        (0.05, 0.21, "undecided"),
+        (-0.5, 0.5, "undecided"),
+        (NAN, NAN, "not tested"),
     ],
 )
 def test_claim_equivalent(low: float, high: float, verdict: str):
-    assert compare.claim_equivalent("", "", estimate(low, high), 0.2).verdict == verdict
+    result = compare.claim_equivalent("", "", estimate(low, high), 0.2)
+    assert result.verdict == verdict
+    if math.isnan(low):
+        return
+    # The p-value is the alpha of the widest interval that decides.
+    value, se = (low + high) / 2, result.estimate.standard_error if result.estimate else NAN
+    distance = abs(abs(value) - 0.2)
+    assert result.p_value == pytest.approx(2 * scipy.stats.t.sf(distance / se, 9))
+
+
+def part(holds: bool, p_value: float, is_complete: bool = True) -> Claim:
+    return Claim("", "x", holds, p_value, is_complete)
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "expected"),
+    ("parts", "verdict", "p_value"),
     [
-        (("seen", "seen"), "seen"),
-        (("seen", "not seen"), "not seen"),
-        (("not tested", "not seen"), "not seen"),
-        (("seen", "not tested"), "not tested"),
-        ((), "not tested"),
+        ([part(True, 0.01), part(True, 0.04)], "seen", 0.04),
+        ([part(True, 0.01), part(True, 0.04, False)], "seen in these models", 0.04),
+        ([part(True, 0.01), part(True, 0.06)], "undecided", 0.06),
+        ([part(True, 0.01), part(False, 0.02)], "opposite", 0.04),
+        ([part(True, 0.01), part(False, 0.03)], "undecided", 0.06),
+        ([part(True, 0.01), part(False, 0.02, False)], "undecided", 0.04),
+        ([part(True, NAN), part(False, 0.02)], "opposite", 0.02),
+        ([part(True, NAN), part(False, 0.02, False)], "not tested", NAN),
+        ([part(True, 0.01), part(True, NAN)], "not tested", NAN),
+        ([], "not tested", NAN),
     ],
 )
-def test_claim_all(verdicts: tuple[compare.Verdict, ...], expected: str):
-    parts = [compare.Claim("", v, v) for v in verdicts]
-    assert compare.claim_all("All.", parts).verdict == expected
+def test_claim_all(parts: list[Claim], verdict: str, p_value: float):
+    result = compare.claim_all("All.", parts)
+    assert result.verdict == verdict
+    assert result.p_value == pytest.approx(p_value, nan_ok=True)
 
 
-def test_tied_values_have_no_interval():
-    tied = compare.difference(np.array([0.013, 0.013]), np.zeros(2), paired=True)
-    assert compare.claim_greater("", "x", tied).verdict == "not tested"
-    equal = compare.difference(np.ones(2), np.ones(2), paired=True)
-    assert compare.claim_equivalent("", "x", equal, 0.01).verdict == "seen"
+UP, DOWN, FLAT = estimate(0.1, 0.3), estimate(-0.3, -0.1), estimate(-0.1, 0.12)
 
 
-def test_jackknife_variance_of_a_mean():
-    effect_G = np.random.default_rng(0).normal(size=JACKKNIFE_GROUPS)
-    variance, df = compare.jackknife_variance(16, lambda g: float(np.delete(effect_G, g).mean()))
-    assert variance == pytest.approx(effect_G.var(ddof=1) / JACKKNIFE_GROUPS)
-    assert df == JACKKNIFE_GROUPS - 1
+@pytest.mark.parametrize(
+    ("steps", "verdict"),
+    [
+        ([UP, DOWN], "seen"),
+        ([DOWN, FLAT, UP], "seen"),
+        ([UP, UP], "opposite"),
+        ([DOWN, DOWN], "opposite"),
+        ([UP, FLAT], "undecided"),
+        ([DOWN, FLAT], "undecided"),
+        ([UP], "not tested"),
+        ([], "not tested"),
+        ([UP, DOWN, NONE], "not tested"),
+        ([UP, estimate(-0.3, -0.1, ("the references",))], "seen in these models"),
+    ],
+)
+def test_claim_up_and_down(steps: list[Any], verdict: str):
+    claim = compare.claim_up_and_down(
+        "It rises and falls.", [(f"step {i}", s) for i, s in enumerate(steps)]
+    )
+    assert claim.verdict == verdict
+    assert all(f"step {i}" in claim.finding for i in range(len(steps)))
 
 
-def test_recipe_difference_covers_targets_and_references(recipes: SweepResults):
-    small, large = (recipes[f"chinchilla-{size}"] for size in ("10M", "302M"))
-    result = compare.recipe_difference(large, small, 16)
-    a, b = (attacks.read_attack(r, references=16).auc_T for r in (large, small))
-    assert result.value == pytest.approx(float(a.mean() - b.mean()))
-    assert result.over == "4 and 4 targets and their references"
-    gap_G = [
-        attacks.read_attack(large, references=16, group_left_out=g).auc_T.mean()
-        - attacks.read_attack(small, references=16, group_left_out=g).auc_T.mean()
-        for g in range(JACKKNIFE_GROUPS)
-    ]
-    parts = (a.var(ddof=1) / 4, 3), (b.var(ddof=1) / 4, 3), (7 * np.var(gap_G), 7)
-    assert parts[2][0] > 0
-    variance = sum(v for v, _ in parts)
-    half_width = scipy.stats.t.ppf(
-        0.975, variance**2 / sum(v**2 / n for v, n in parts)
-    ) * math.sqrt(variance)
-    assert (result.high - result.low) / 2 == pytest.approx(half_width)
+def test_each_direction_is_corrected_for_the_number_of_steps():
+    claim = compare.claim_up_and_down("", [("a", UP), ("b", DOWN), ("c", FLAT)])
+    assert claim.p_value == pytest.approx(3 * UP.p_value())
+    slightly_down = estimate(-0.3, -0.001)  # p = 0.046
+    claim = compare.claim_up_and_down("", [("a", UP), ("b", slightly_down)])
+    assert (claim.verdict, claim.p_value) == ("undecided", 2 * slightly_down.p_value())
 
 
-def test_jackknife_leaves_out_whole_pairs(recipes: SweepResults):
-    main, _ = attacks.with_equal_models([recipes["main"], recipes["distinct"]])
-    full = attacks.read_attack(main, references=16)
-    parts = [
-        attacks.read_attack(main, references=16, group_left_out=g) for g in range(JACKKNIFE_GROUPS)
-    ]
-    assert len({round(float(p.auc_T.mean()), 12) for p in parts}) == JACKKNIFE_GROUPS
-    assert all(p.targets == full.targets for p in parts)
-    assert np.mean([p.auc_T.mean() for p in parts]) == pytest.approx(full.auc_T.mean(), abs=0.05)
-    with pytest.raises(io.MissingModelsError, match="too few for this attack"):
-        attacks.read_attack(main, references=15, group_left_out=0)
-    assert math.isnan(compare.jackknife_variance(15, lambda g: 0.5)[0])
-    assert math.isnan(compare.jackknife_variance(16, lambda g: math.nan)[0])
-
-
-def test_missing_jackknife_attacks_are_reported_as_missing(recipes: SweepResults):
-    # no figure needs the jackknife of these two recipes after three epochs
-    main, epochs = recipes["main"], recipes["epochs-140M"]
-    with pytest.raises(
-        io.MissingModelsError,
-        match=r"the tables do not contain lira_online with 14 references .* at step",
-    ):
-        compare.recipe_difference(epochs, main, 16, steps=(epochs.step_after(3), 0))
-
-
-class RandomRecipe:
-    """A recipe with random losses, which differ between members and non-members only in their mean."""
-
-    def __init__(self, rng: np.random.Generator, references: int, first_seed: int):
-        seeds = range(first_seed, first_seed + references + 4)  # 4 targets
-        self.member_MxN = np.array([subsets.member(seed, 128, "balanced") for seed in seeds])
-        self.loss_MxN = rng.normal(size=self.member_MxN.shape) - 0.5 * self.member_MxN
-        self.references = references
-
-    def read_attack(self, references: int, step: int, group_left_out: int | None) -> Any:
-        kept = [
-            i for i in range(references) if group_left_out is None or i // 2 % 8 != group_left_out
-        ]
-        score_TxN = stats.lira(
-            self.loss_MxN[references:],
-            self.loss_MxN[kept],
-            self.member_MxN[kept],
-            variance="pooled",
-        )
-        pairs = zip(score_TxN, self.member_MxN[references:], strict=True)
-        return SimpleNamespace(auc_T=np.array([stats.auc(s[None], m).auc_T[0] for s, m in pairs]))
+def test_holms_adjustment_by_hand():
+    # 4 x 0.005, 3 x 0.01, 2 x 0.03, and 0.04, which may not fall below the one before.
+    assert compare.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert compare.holm([0.01, NAN, 0.6]) == pytest.approx([0.02, NAN, 0.6], nan_ok=True)
+    assert compare.holm([0.7, 0.8]) == [1, 1]
+    assert compare.holm([]) == []
 
 
 @pytest.mark.montecarlo
-@pytest.mark.parametrize("paired", [True, False])
-def test_intervals_of_equal_recipes_contain_0(paired: bool, monkeypatch: pytest.MonkeyPatch):
-    """A correct interval misses 5 of 100 draws on average, and 12 or more with probability 1/230."""
-    monkeypatch.setattr(
-        compare, "read_attack", lambda recipe, **settings: recipe.read_attack(**settings)
-    )
-    monkeypatch.setattr(compare, "same_targets", lambda new, old: paired)
-    rng, missed = np.random.default_rng(0), 0
-    for draw in range(100):
-        new: Any = RandomRecipe(rng, 16, 1_000 * draw)
-        old: Any = RandomRecipe(rng, 16, 1_000 * draw + (0 if paired else 500))
-        result = compare.recipe_difference(new, old, 16)
-        missed += not result.low <= 0 <= result.high
-    assert missed < 12
+def test_holms_adjustment_bounds_the_probability_of_any_error():
+    """The probability is 0.05 if all of 20 hypotheses are true; 2,000 draws have a standard error of 0.005."""
+    p_SxP = np.random.default_rng(0).random((2000, 20))
+    errors = sum(min(compare.holm([*p_P])) < 0.05 for p_P in p_SxP)
+    assert 0.03 < errors / 2000 < 0.07
+    assert (p_SxP < 0.05).any(axis=1).mean() > 0.6
 
 
 def test_rank_correlation_has_fishers_interval_for_ranks() -> None:
@@ -217,6 +185,15 @@ def test_rank_correlation_has_fishers_interval_for_ranks() -> None:
     assert result.low == pytest.approx(math.tanh(math.atanh(0.8) - half_width))
     assert result.high == pytest.approx(math.tanh(math.atanh(0.8) + half_width))
     assert str(result) == "0.80 [−0.46, 0.99]"
+
+
+def test_interval_of_a_rank_correlation_for_claims_is_nearly_fishers() -> None:
+    x_2xN = np.random.default_rng(0).normal(size=(2, 1000))
+    correlation = compare.RankCorrelation.from_samples(x_2xN[0], x_2xN.sum(axis=0))
+    assert correlation is not None
+    result = correlation.estimate("1,000 samples", ("the model",))
+    assert result.value == correlation.r
+    assert (result.low, result.high) == pytest.approx((correlation.low, correlation.high), abs=2e-3)
 
 
 def test_rank_correlation_handles_infinity_and_nan() -> None:
@@ -263,30 +240,3 @@ def test_bins_of_one_sample_have_no_band() -> None:
     result = compare.BinnedMeans.from_samples(np.array([1.0, 2.0]), np.array([0.5, 0.25]), 2)
     assert np.isnan(result.low_K).all()
     assert len(compare.BinnedMeans.from_samples(np.full(3, NAN), np.ones(3), 2).x_K) == 0
-
-
-UP, DOWN, FLAT, NONE = (
-    Estimate(sum(ends) / 2, *ends, "8 targets")
-    for ends in ((0.1, 0.3), (-0.3, -0.1), (-0.1, 0.1), (math.nan, math.nan))
-)
-
-
-@pytest.mark.parametrize(
-    ("steps", "verdict"),
-    [
-        ([UP, DOWN], "seen"),
-        ([DOWN, FLAT, UP], "seen"),
-        ([UP, UP], "not seen"),
-        ([UP, FLAT], "not seen"),
-        ([DOWN, DOWN], "not seen"),
-        ([UP], "not tested"),
-        ([], "not tested"),
-        ([UP, DOWN, NONE], "not tested"),
-    ],
-)
-def test_claim_up_and_down(steps: list[Any], verdict: str):
-    claim = compare.claim_up_and_down(
-        "It rises and falls.", [(f"step {i}", s) for i, s in enumerate(steps)]
-    )
-    assert claim.verdict == verdict
-    assert all(f"step {i}" in claim.finding for i in range(len(steps)))

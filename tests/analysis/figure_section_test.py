@@ -82,11 +82,15 @@ def attacked(recipes: SweepResults, tmp_path_factory: pytest.TempPathFactory) ->
         ),
         (
             lambda tables: truncate(tables, "target_roc.parquet"),
-            "tables/target_roc.parquet cannot be read; ",
+            "tables/target_roc.parquet or target_jackknife.parquet cannot be read; ",
+        ),
+        (
+            lambda tables: truncate(tables, "target_jackknife.parquet"),
+            "tables/target_roc.parquet or target_jackknife.parquet cannot be read; ",
         ),
         (
             lambda tables: (tables / "target_roc.parquet").unlink(),
-            "tables/target_roc.parquet cannot be read; ",
+            "tables/target_roc.parquet or target_jackknife.parquet cannot be read; ",
         ),
     ],
 )

@@ -108,7 +108,7 @@ def test_claims_on_noise_are_not_seen(tmp_path: Path):
     make(tmp_path, gain=0, prefixes=NOISE_RECIPES)
     recipes = read_recipes(tmp_path / "sweep")
     verdict_by_statement = verdicts(recipes)
-    assert [verdict_by_statement[statement] for statement in EFFECTS] == ["not seen"] * len(EFFECTS)
+    assert "seen" not in {verdict_by_statement[statement] for statement in EFFECTS}
     auc = attacks.read_attack(recipes["main"]).auc_T
     assert abs(auc.mean() - 0.5) < 0.05
 

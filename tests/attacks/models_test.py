@@ -7,12 +7,15 @@ import pandas as pd
 import pytest
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, write_scores
 
+from lm_mia import stats
 from lm_mia.attacks import models
 from lm_mia.config.needs import PresentModels
 from lm_mia.data import subsets
 from lm_mia.store.store import Store
 
 FEW = dataclasses.replace(SMALL, references=12, replicas=3)
+
+DOCUMENTS = np.arange(200) // 2
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +68,27 @@ def check_losses(table: pd.DataFrame, world: SyntheticScores, ids: list[int], co
         )
         means = world.loss_MxN[:count].mean(axis=1, dtype=float)
         np.testing.assert_allclose(lines["mean_loss_nats"], means, rtol=1e-12)
+        group_N = stats.sample_groups(DOCUMENTS)
+        for h, half_N in enumerate(stats.HALVES_HxG[:, group_N]):
+            means = world.loss_MxN[:count, half_N].mean(axis=1, dtype=float)
+            np.testing.assert_allclose(lines[f"mean_loss_nats_half_{h}"], means, rtol=1e-12)
 
 
 def test_losses_of_samples(world: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, present = tmp_path / "sample_losses.csv", models.present_models(world.store)[:11]
-    assert models.write_sample_losses(world.store, present[:9], [199, 5], path)
+    assert models.write_sample_losses(world.store, present[:9], [199, 5], DOCUMENTS, path)
     check_losses(pd.read_csv(path), world, [5, 199], 9)
     before, old = path.read_bytes(), path.stat()
     for ids in ([199], [5, 199], []):
-        assert not models.write_sample_losses(world.store, present[:9], ids, path)
+        assert not models.write_sample_losses(world.store, present[:9], ids, DOCUMENTS, path)
     assert (path.stat().st_mtime_ns, path.read_bytes()) == (old.st_mtime_ns, before)
-    assert models.write_sample_losses(world.store, present[:9], [7], path)  # as for another figure
+    assert models.write_sample_losses(
+        world.store, present[:9], [7], DOCUMENTS, path
+    )  # as for another figure
     check_losses(pd.read_csv(path), world, [5, 7, 199], 9)
-    assert models.write_sample_losses(world.store, present, [7], path)  # with more models
+    assert models.write_sample_losses(
+        world.store, present, [7], DOCUMENTS, path
+    )  # with more models
     check_losses(pd.read_csv(path), world, [5, 7, 199], 11)
     original = path.read_bytes()
     for damage in (
@@ -87,13 +98,13 @@ def test_losses_of_samples(world: SyntheticScores, tmp_path: Path, monkeypatch: 
         original.replace(b"model", b"mood"),
     ):
         path.write_bytes(damage)
-        assert models.write_sample_losses(world.store, present, [5, 7, 199], path)
+        assert models.write_sample_losses(world.store, present, [5, 7, 199], DOCUMENTS, path)
         assert path.read_bytes() == original
     # block by block
     path.unlink()
     blocks = Store.blocks
     monkeypatch.setattr(Store, "blocks", lambda self, parts: blocks(self, parts, 64))
-    assert models.write_sample_losses(world.store, present, [5, 7, 199], path)
+    assert models.write_sample_losses(world.store, present, [5, 7, 199], DOCUMENTS, path)
     check_losses(pd.read_csv(path), world, [5, 7, 199], 11)
 
 

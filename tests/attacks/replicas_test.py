@@ -23,6 +23,7 @@ ALL_ATTACKS: tuple[AttackName, ...] = get_args(AttackName)
 WITHOUT_REFERENCES = {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
 OPTIONAL_TABLES = {"resampled_references.csv", "true_positive_probability.parquet"}
 TARGET_TABLES = {"models.csv", "flips.json", "target_roc.parquet", "targets.csv", "targets.json"}
+TARGET_TABLES |= {"target_jackknife.parquet"}
 TABLES = sorted({*replicas.DECISION_TABLES} - OPTIONAL_TABLES | TARGET_TABLES)
 ONE_ATTACK: tuple[AttackName, ...] = ("lira_online",)
 FEW = dataclasses.replace(SMALL, attacks=ONE_ATTACK, bootstraps=0)

@@ -32,7 +32,7 @@ C = config.Attack(
     band=(0.01, 0.2),
     rmia_samples=100,
 )
-FILES = ("targets.csv", "target_roc.parquet", "targets.json")
+FILES = ("targets.csv", "target_roc.parquet", "target_jackknife.parquet", "targets.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +58,7 @@ class World:
         attacks: Sequence[TargetAttack],
         keep: Sequence[TargetAttack] = (),
         c: config.Attack = C,
+        jackknife: Sequence[TargetAttack] = (),
     ) -> tuple[int, int, int]:
         """Returns the numbers of attacks that were requested, computed and left out."""
         counts = runner.run(
@@ -67,7 +68,11 @@ class World:
             folder,
             lambda *_: None,
             self.messages.append,
-            RecipeNeeds(attacks, frozenset(attack.id for attack in keep)),
+            RecipeNeeds(
+                attacks,
+                keep_scores=frozenset(attack.id for attack in keep),
+                jackknife=frozenset(attack.id for attack in jackknife),
+            ),
         )
         assert list(counts) == ["requested", "computed", "left_out"]
         return counts["requested"], counts["computed"], counts["left_out"]
@@ -109,8 +114,8 @@ def attacks_of_every_kind(world: World) -> list[TargetAttack]:
         world.attack("zlib"),
         world.attack("loss", observed="target_logit"),
         world.attack("lira_online", observed="target_logit"),
-        world.attack("lira_online", group_left_out=0),
-        world.attack("lira_online", group_left_out=7),
+        world.attack("lira_online", reference_part=0),
+        world.attack("lira_online", reference_part=13),
     ]
 
 
@@ -119,7 +124,8 @@ def computed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables of attacks of every kind; tests that change them take a copy."""
     folder = tmp_path_factory.mktemp("computed")
     attacks = attacks_of_every_kind(world)
-    assert world.run(folder, attacks, attacks[:1]) == (12, 12, 0)
+    marked = attacks[3], attacks[10]
+    assert world.run(folder, attacks, attacks[:1], jackknife=marked) == (12, 12, 0)
     assert world.messages == []
     return folder
 
@@ -202,7 +208,7 @@ def test_targets_are_evaluated_with_their_own_membership(world: World, computed:
                 rates = C.fprs
                 if on_curve:
                     rates = score_matrix.evaluation_fprs(C, world.member_MxN[16])[len(C.fprs) :]
-                    rates = rates if attack.group_left_out is None else []
+                    rates = rates if attack.reference_part is None else []
                 assert part["fpr"].tolist() == list(rates)
                 expected = stats.tpr_at_fpr(score_N, member_N, rates).tpr_TxF[0]
                 # The non-members with a score cannot show lower rates.
@@ -228,13 +234,42 @@ def test_columns_describe_the_attack(world: World, computed: Path):
         "zlib,0,,,loss,0,,",
         "loss,0,,,target_logit,0,,",
         "lira_online,16,0-15,,target_logit,0,,",
-        "lira_online,14,2-15,0,loss,0,,",
-        "lira_online,14,0-13,7,loss,0,,",
+        "lira_online,8,0-1 4-5 8-9 12-13,0,loss,0,,",
+        "lira_online,8,2-5 8-9 14-15,13,loss,0,,",
     ]
     assert described_columns.to_dict() == {
         attack.id: line for attack, line in zip(attacks_of_every_kind(world), expected, strict=True)
     }
     assert targets._format_ranges((0, 1, 2, 5, 7, 8)) == "0-2 5 7-8"
+
+
+def test_rates_of_halves_of_the_samples(world: World, computed: Path):
+    table = pd.read_parquet(computed / "target_jackknife.parquet")
+    attacks = attacks_of_every_kind(world)
+    half_HxN = stats.HALVES_HxG[:, stats.sample_groups(FakePopulation(SAMPLES).document_N)]
+    assert set(table["attack_id"]) == {attacks[3].id, attacks[10].id}
+    for attack in (attacks[3], attacks[10]):
+        for t in (16, 19):
+            rows = table[(table["attack_id"] == attack.id) & (table["target"] == f"reference-{t}")]
+            assert rows["sample_half"].tolist() == list(range(14))
+            score_N = slow_scores(world, attack, t)
+            for h, half_N in enumerate(half_HxN):
+                points = stats.tpr_at_fpr(score_N[half_N], world.member_MxN[t, half_N], C.fprs)
+                expected = [points.auc_T[0], *points.tpr_TxF[0]]
+                names = ["auc", "tpr_at_0.02", "tpr_at_0.1", "tpr_at_0.5"]
+                np.testing.assert_allclose(rows.iloc[h][names].astype(float), expected, rtol=1e-12)
+
+
+def test_halves_are_added_to_an_attack_that_the_tables_have(
+    world: World, two_tables: Path, tmp_path: Path
+):
+    shutil.copytree(two_tables, tmp_path / "t")
+    attack = world.attack("loss")
+    before = pd.read_csv(tmp_path / "t" / "targets.csv")
+    assert world.run(tmp_path / "t", [attack], jackknife=[attack]) == (1, 1, 0)
+    assert world.run(tmp_path / "t", [attack], jackknife=[attack]) == (1, 0, 0)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t" / "targets.csv"), before)
+    assert len(pd.read_parquet(tmp_path / "t" / "target_jackknife.parquet")) == 4 * 14
 
 
 def test_larger_logit_is_more_member_like(world: World, computed: Path):

@@ -124,21 +124,36 @@ def test_attacks_have_only_the_fields_that_they_use(name: AttackName):
     assert (explicit.rmia_samples, explicit.rmia_gamma) == ((5, 1.5) if rmia else (0, 0.0))
 
 
-def test_jackknife_groups_are_whole_pairs():
+def test_halves_are_balanced():
+    halves = [needs.half_groups(h) for h in range(needs.NUM_HALVES)]
+    assert all(len(half) == 4 for half in halves)
+    for h, half in enumerate(halves):
+        for other, groups in enumerate(halves):
+            shared = 4 if h == other else 0 if h // 2 == other // 2 else 2
+            assert len(half & groups) == shared
+
+
+def test_parts_of_references_are_whole_pairs():
     many = models(range(24))
     c = change(change(C, "attack.references", 24), "attack.targets", 4)
-    left_out = []
-    for group in range(needs.JACKKNIFE_GROUPS):
-        result = needs.target_attack(c, many, "lira_online", 20, group_left_out=group)
-        assert result is not None
-        omitted = [i for i in range(20) if i not in result.references]
-        assert [i + 1 for i in omitted[::2]] == omitted[1::2]
-        assert all(i % 2 == 0 for i in omitted[::2])
-        left_out += omitted
-    assert sorted(left_out) == list(range(20))
-    assert needs.target_attack(c, many, "lira_online", 15, group_left_out=0) is None
-    assert needs.target_attack(c, many, "lira_online", 16, group_left_out=0)
-    assert needs.target_attack(c, many, "loss", 16, group_left_out=0) is None  # has no references
+    for half in range(0, needs.NUM_HALVES, 2):
+        used = []
+        for part in (half, half + 1):
+            result = needs.target_attack(c, many, "lira_online", 20, reference_part=part)
+            assert result is not None
+            assert [i + 1 for i in result.references[::2]] == list(result.references[1::2])
+            assert all(i % 2 == 0 for i in result.references[::2])
+            used += result.references
+        assert sorted(used) == list(range(20))
+    sets = [
+        needs.target_attack(c, many, "lira_online", 2, reference_part=g)
+        for g in range(needs.JACKKNIFE_GROUPS)
+    ]
+    assert [s.references for s in sets if s] == [(2 * g, 2 * g + 1) for g in range(8)]
+    assert [needs.num_reference_parts(n, 20) for n in (2, 3, 15, 16, 20)] == [8, 0, 0, 14, 14]
+    assert needs.target_attack(c, many, "lira_online", 15, reference_part=0) is None
+    assert needs.target_attack(c, many, "lira_online", 16, reference_part=0)
+    assert needs.target_attack(c, many, "loss", 16, reference_part=0) is None  # has no references
 
 
 BASE = TargetAttack("rmia", False, (8, 9), (0, 1, 2), 3, "loss", 100, 1.0, None)
@@ -154,7 +169,7 @@ def test_any_field_changes_the_id():
         "observed": "target_logit",
         "rmia_samples": 101,
         "rmia_gamma": 1.1,
-        "group_left_out": 0,
+        "reference_part": 0,
     }
     assert set(changes) == {field.name for field in dataclasses.fields(TargetAttack)}
     ids = [dataclasses.replace(BASE, **{name: value}).id for name, value in changes.items()]
@@ -205,7 +220,7 @@ def test_needs_are_merged_without_duplicates():
     lira, loss = expected(main, "lira_online", 8), expected(main, "loss", 8)
     two = [Need(("main",), ("lira_online", "loss"), sample_scores=False)]
     two += [Need(("ma*",), ("lira_online",), sample_scores=True), Need(("other",), ("rmia",))]
-    result, kept = needs.target_attacks(two, {"main": main})
+    result, kept, _ = needs.target_attacks(two, {"main": main})
     assert result == {"main": [lira, loss]}
     assert kept == {"main": {lira.id}}
     # the same attack with any number of references
@@ -293,19 +308,31 @@ def test_either_targets_or_replicas():
     assert of_targets.references == of_replicas.references == tuple(range(8))
 
 
-def test_jackknife_needs_two_references_per_group():
+def test_parts_of_references_need_enough_references():
     present = models(range(20))
     sixteen = recipe("a", present=present, attack__references=20)
     need = Need(("a",), jackknife=True, references="powers")
     result = attacks(need, {"a": sixteen})["a"]
-    assert [(len(x.references), x.group_left_out) for x in result] == [
+    assert [(len(x.references), x.reference_part) for x in result] == [
         (4, None),
         (8, None),
         (16, None),
-        *((14, group) for group in range(8)),
+        *((8, half) for half in range(14)),
     ]
     fifteen = recipe("a", present=models(range(1, 20)), attack__references=20)
-    assert [x.group_left_out for x in attacks(need, {"a": fifteen})["a"]] == [None] * 3
+    assert [x.reference_part for x in attacks(need, {"a": fifteen})["a"]] == [None] * 3
+    pooled = recipe("a", present=present, attack__references=20, attack__variance="pooled")
+    sets = [x.references for x in attacks(need, {"a": pooled})["a"] if len(x.references) == 2]
+    assert sets == [(0, 1), *((2 * g, 2 * g + 1) for g in range(8))]
+
+
+def test_attacks_for_intervals_are_marked():
+    present = models(range(20))
+    recipes = {"a": recipe("a", present=present, attack__references=20)}
+    for jackknife, marked in ((False, 0), (True, 15)):
+        result = needs.recipe_needs([Need(("a",), jackknife=jackknife)], recipes)["a"]
+        assert len(result.jackknife) == marked
+        assert result.jackknife <= {attack.id for attack in result.attacks}
 
 
 def test_epochs_select_score_steps():

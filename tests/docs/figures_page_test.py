@@ -27,10 +27,10 @@ def test_the_page_is_up_to_date(figures_page: ModuleType):
 
 def test_needs_are_listed(figures_page: ModuleType):
     text = figures_page.page_text()
-    assert "LiRA on targets, after several epochs, also without each of 8 groups of" in text
-    assert "LiRA on targets, keeping the score of every sample." in text
+    assert "LiRA on targets, after several epochs, also with parts of the references" in text
+    assert "for intervals, keeping the score of every sample." in text
     assert "The losses of 3 samples under every model." in text
-    assert "LiRA on replicas." in text
+    assert "LiRA on replicas, targets, also with parts of the references" in text
 
 
 def test_every_figure_states_the_expected_result():

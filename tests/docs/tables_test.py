@@ -121,7 +121,7 @@ def find_tables(workdir: Path) -> dict[str, list[Written]]:
         name = re.sub(r"^populations/[^/]+/", "populations/HASH/", name)
         name = re.sub(r"/target_scores/[^/]+[.]", "/target_scores/ID.", name)
         name = re.sub(r"^tables/(fig|tab)\d\d_\w+", r"tables/\1NN_*", name)
-        placeholders: dict[str, Iterable[str]] = {"SCHEME": SCHEMES}
+        placeholders: dict[str, Iterable[str]] = {"SCHEME": SCHEMES, "HALF": map(str, range(14))}
         settings = path.parent / "targets.json"
         if settings.is_file():
             placeholders["FPR"] = [f"{fpr:g}" for fpr in json.loads(settings.read_text())["fprs"]]

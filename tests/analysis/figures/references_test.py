@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 from analysis.figures import references
+from analysis.jackknife import Jackknife
 
 
 def test_claims_with_few_references_are_not_tested():
-    auc = {count: np.array([0.6, 0.61]) + count / 100 for count in (2, 4)}
+    auc = {count: Jackknife(np.full((3, 1, 15), 0.6 + count / 100), "") for count in (2, 4)}
     assert [claim.verdict for claim in references._fig01_claims(auc)] == ["not tested"] * 2
 
 

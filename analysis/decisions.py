@@ -1,0 +1,63 @@
+"""Reads numbers about the decisions of replicas from the tables of a recipe, with what their intervals need.
+
+A1, R1, H1: as in `analysis.jackknife`; the models are the replicas.
+"""
+
+import math
+
+import numpy as np
+
+from analysis import io
+from analysis.io import RecipeResults
+from analysis.jackknife import Jackknife
+
+TABLE = "decision_jackknife.parquet"
+_AXES = ("replicas", "references", "samples")
+
+
+def read_jackknife(recipe: RecipeResults, name: str, fpr: float | None = None) -> Jackknife:
+    """Reads a number about the decisions of all replicas; its interval covers replicas, references and samples.
+
+    Replicas share one training subset, which the interval holds fixed. benchmarks/claims.py shows that such intervals
+    miss more often than they should if subsets differ in their effect on the models as a whole. The references are held
+    fixed, too, if there are fewer than 16.
+
+    Args:
+      recipe: a recipe with replicas.
+      name: a column of tables/decision_jackknife.parquet.
+      fpr: one of the false positive rates of the config; None for numbers that are the same at each.
+
+    Raises:
+      WorkdirError: the table is missing or cannot be read, or does not have this FPR.
+    """
+    facts = io.read_flip_facts(recipe.recipe_dir)
+    columns = io.read_samples(recipe.recipe_dir, (*_AXES, "fpr", name), TABLE)
+    fprs = columns["fpr"]
+    at = np.isclose(fprs, fprs[0] if fpr is None else fpr, rtol=1e-9)
+    if not at.any():
+        raise io.WorkdirError(
+            f"{recipe.recipe_dir}: tables/{TABLE} has no FPR of {fpr:g}; run lm-mia attack again"
+        )
+    index = tuple(columns[axis][at] for axis in _AXES)
+    value_A1xR1xH1 = np.full([axis.max() + 1 for axis in index], math.nan)
+    value_A1xR1xH1[index] = columns[name][at]
+    covers_references = value_A1xR1xH1.shape[1] > 1
+    references = f", {facts['references']} references" if covers_references else ""
+    return Jackknife(
+        value_A1xR1xH1,
+        f"{facts['replicas']} replicas{references} and the samples",
+        ("the training subset",)
+        if covers_references
+        else ("the training subset", "the references"),
+    )
+
+
+def check_same_members(first: RecipeResults, other: RecipeResults) -> None:
+    """Raises WorkdirError if the replicas of two recipes have different members, so that samples are not paired."""
+    member_N2, other_N2 = (
+        io.read_samples(r.recipe_dir, ["member"])["member"] for r in (first, other)
+    )
+    if not np.array_equal(member_N2, other_N2):
+        raise io.WorkdirError(
+            f"{first.recipe_dir} and {other.recipe_dir} do not have the same members"
+        )

@@ -1,0 +1,74 @@
+"""Numbers about the decisions of replicas with parts of the replicas, references and samples, for intervals of claims.
+
+B: replicas, R: references, H: halves, N: the samples that are used.
+"""
+
+import dataclasses
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pandas as pd
+
+from lm_mia import config, stats
+from lm_mia.attacks import score_matrix, signals
+from lm_mia.config import needs
+
+_PARTS = 4
+"""The number of parts of a block of samples that are used, 2^15 samples, which bounds time and memory. The first
+samples are a random choice, since the population is in random order."""
+
+
+def decision_jackknife(
+    inputs: signals.AttackInputs,
+    document_N2: np.ndarray,
+    c: config.Attack,
+    pool: ThreadPoolExecutor,
+) -> pd.DataFrame:
+    """Returns decision_jackknife.parquet: numbers about decisions with all models and samples, and with parts of them.
+
+    Each row leaves out at most one group of replicas, and uses all or half of the references (`needs.half_groups`) and
+    of the samples (`stats.HALVES_HxG`). All references are always used if there are fewer than two of each group.
+
+    Args:
+      inputs: the replicas and references.
+      document_N2: the document of each sample; those of one document are in the same half.
+      c: settings of the recipe.
+      pool: threads, each of which computes the numbers with some references.
+    """
+    group_R = needs.reference_groups(len(inputs.references))
+    halves = range(needs.num_reference_parts(len(group_R), 0))
+    attacks = [
+        signals.AttackGroup(("lira_online",), c, np.flatnonzero(np.isin(group_R, [*groups])))
+        for groups in (range(needs.JACKKNIFE_GROUPS), *map(needs.half_groups, halves))
+    ]
+    fits = signals.fit_attacks(inputs, attacks)
+    blocks = (part for block in inputs.blocks() for part in block.split())
+    parts = list(itertools.islice(blocks, _PARTS))
+    samples = parts[-1].sample_slice.stop
+    group_N = stats.sample_groups(document_N2[:samples])
+    member_N = inputs.target_member_TxN2[0, :samples]
+    focus = min(range(len(c.fprs)), key=lambda f: abs(c.fprs[f] - c.focus_fpr))
+
+    def evaluate(index: int) -> pd.DataFrame:
+        scores = [signals.membership_scores(attacks[index], part, fits[index]) for part in parts]
+        score_BxN = np.concatenate([score["lira_online"] for score in scores], axis=1)
+        metrics = stats.decision_metrics(score_BxN, member_N, group_N, c.fprs, focus, c.alpha)
+        return _to_frame(metrics, index, c.fprs)
+
+    return pd.concat(list(score_matrix.map_in_order(pool, evaluate, range(len(attacks)))))
+
+
+def _to_frame(
+    metrics: stats.DecisionMetrics, references: int, fprs: tuple[float, ...]
+) -> pd.DataFrame:
+    """Returns a row for each group of replicas, half of the samples and FPR; the index 0 stands for all."""
+    shape = (*metrics.auc_A1xH1.shape, len(fprs))
+    replicas, samples, _ = (index.ravel() for index in np.indices(shape))
+    columns = {"replicas": replicas, "references": references, "samples": samples}
+    columns |= {"fpr": np.tile(fprs, shape[0] * shape[1])}
+    for field in dataclasses.fields(metrics):
+        value = getattr(metrics, field.name)
+        value_A1xH1xF = value if value.ndim == 3 else np.repeat(value[..., None], len(fprs), axis=2)
+        columns[field.name.partition("_A1x")[0]] = value_A1xH1xF.ravel()
+    return pd.DataFrame(columns)

@@ -1,0 +1,214 @@
+"""Metrics of attacks on halves of the samples and without groups of replicas, from which variances follow.
+
+Halves are used for samples, since thresholds jump from sample to sample: numbers that differ in a few samples would
+exaggerate how much a TPR varies (the jackknife is not consistent for quantiles).
+
+Legend: N samples, T targets, B replicas, F false positive rates, H halves of the samples, H1 all samples and then each
+half, A1 all replicas and then without each group.
+
+Sources: McCarthy (1969), Pseudo-replication: half samples; Shao and Wu (1989), A general theory for jackknife variance
+estimation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import scipy.stats
+from numpy.typing import ArrayLike, NDArray
+
+from lm_mia.stats import ranking
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.coin_flip import coin_flip_cutoff
+from lm_mia.stats.flips import flip_rate
+from lm_mia.stats.likelihood_ratio import posterior
+from lm_mia.stats.roc import tpr_at_fpr
+
+_GROUPS = 8
+"""Samples are divided into this many groups, and so are replicas, unless there are fewer."""
+_SPLIT_Sx1 = np.arange(1, _GROUPS)[:, None]
+_IN_SECOND_SxG = np.bitwise_count(_SPLIT_Sx1 & np.arange(_GROUPS)) % 2 == 1
+HALVES_HxG = np.stack([~_IN_SECOND_SxG, _IN_SECOND_SxG], axis=1).reshape(-1, _GROUPS)
+"""The groups in each half of the samples (balanced half-samples). Halves 2i and 2i + 1 are complements. Halves of
+different pairs share half of their groups, so that differences between complements are uncorrelated."""
+
+
+def sample_groups(unit_N: ArrayLike) -> NDArray[np.uint8]:
+    """Divides samples into 8 groups of nearly equal size, which make up `HALVES_HxG`.
+
+    Args:
+      unit_N: non-negative integers; samples with the same number depend on each other and stay together. It is the
+        number of the sample, or of its document if samples are pieces of documents.
+
+    Returns:
+      group_N; ``HALVES_HxG[h, group_N]`` says which samples are in half h.
+    """
+    return (np.asarray(unit_N) % _GROUPS).astype(np.uint8)
+
+
+def rates_of_halves(
+    score_TxN: ArrayLike, member: ArrayLike, group_N: ArrayLike, fprs: ArrayLike
+) -> tuple[FloatArray, FloatArray]:
+    """Computes AUC and TPRs of each target on each half of the samples; thresholds are calibrated on the half.
+
+    Args:
+      score_TxN: membership scores, larger for members; NaN scores are left out.
+      member: booleans, member_N or member_TxN.
+      group_N: the result of `sample_groups`.
+      fprs: false positive rates.
+
+    Returns:
+      (auc_TxH, tpr_TxHxF); NaN where a class has no score.
+
+    Raises:
+      ValueError: as `tpr_at_fpr`.
+    """
+    score_TxN = np.atleast_2d(np.asarray(score_TxN, np.float64))
+    member_TxN = np.broadcast_to(np.asarray(member), score_TxN.shape)
+    group_N, fpr_F = np.asarray(group_N), ranking.as_fprs(fprs)
+    auc_TxH = np.full((len(score_TxN), len(HALVES_HxG)), np.nan)
+    tpr_TxHxF = np.full((*auc_TxH.shape, fpr_F.size), np.nan)
+    for t, (score_N, member_N) in enumerate(zip(score_TxN, member_TxN, strict=True)):
+        # Each class is sorted once, since half of a sorted array is sorted.
+        classes = []
+        for class_N in (~member_N, member_N):
+            index_K = np.flatnonzero(class_N & ~np.isnan(score_N))
+            index_K = index_K[np.argsort(score_N[index_K])]
+            classes.append((score_N[index_K], group_N[index_K]))
+        for h, half_G in enumerate(HALVES_HxG):
+            nonmembers, members = (score_K[half_G[group_K]] for score_K, group_K in classes)
+            if nonmembers.size and members.size:
+                threshold_F = ranking.thresholds_at_fprs(nonmembers, fpr_F)
+                above_F = ranking.count_at_or_above(members, threshold_F)
+                tpr_TxHxF[t, h] = above_F / members.size
+                auc_TxH[t, h] = ranking.auc_from_sorted(nonmembers, members)
+    return auc_TxH, tpr_TxHxF
+
+
+@dataclasses.dataclass(frozen=True)
+class DecisionMetrics:
+    """Numbers about the decisions of replicas, without groups of replicas and on halves of the samples."""
+
+    auc_A1xH1: FloatArray
+    """Mean AUC over the replicas."""
+    distance_correlation_A1xH1: FloatArray
+    """Rank correlation, over members, of the flip rate at the focus rate with the mean distance over replicas of the
+    posterior from the threshold."""
+    member_flip_rate_A1xH1xF: FloatArray
+    """Mean flip rate of members."""
+    nonmember_flip_rate_A1xH1xF: FloatArray
+    member_coin_flips_A1xH1xF: FloatArray
+    """Share of members whose decisions are like coin flips."""
+    nonmember_coin_flips_A1xH1xF: FloatArray
+    coin_flip_tpr_A1xH1xF: FloatArray
+    """Mean TPR over the replicas that is due to members whose decisions are like coin flips."""
+    threshold_spread_A1xH1xF: FloatArray
+    """Mean distance over the replicas of the threshold, as a posterior, from the median threshold."""
+
+
+def decision_metrics(
+    score_BxN: ArrayLike,
+    member_N: ArrayLike,
+    group_N: ArrayLike,
+    fprs: ArrayLike,
+    focus: int,
+    alpha: float = 0.05,
+) -> DecisionMetrics:
+    """Computes numbers about the decisions of replicas, with all of them and without each of up to 8 groups.
+
+    Thresholds are calibrated on the samples that are used. Samples without a score from every replica are left out.
+
+    Args:
+      score_BxN: membership scores of replicas, larger for members.
+      member_N: booleans, whether each sample is in the training subset of the replicas.
+      group_N: the result of `sample_groups`.
+      fprs: false positive rates.
+      focus: index of the rate at which the rank correlation is computed.
+      alpha: level of the coin-flip test.
+
+    Returns:
+      The metrics; NaN where a class has no samples, or where fewer than two replicas remain.
+
+    Raises:
+      ValueError: as `tpr_at_fpr`.
+    """
+    score_BxN, member_N = np.asarray(score_BxN, np.float64), np.asarray(member_N)
+    present_N = ~np.isnan(score_BxN).any(axis=0)
+    score_BxN, member_N = score_BxN[:, present_N], member_N[present_N]
+    fpr_F = ranking.as_fprs(fprs)
+    all_1xG = np.ones((1, _GROUPS), np.bool_)
+    used_H1xN = np.concatenate([all_1xG, HALVES_HxG])[:, np.asarray(group_N)[present_N]]
+    posterior_BxN = posterior(score_BxN)
+    groups = min(_GROUPS, len(score_BxN))
+    part_B = np.arange(len(score_BxN)) % groups
+    shape = 1 + groups, len(used_H1xN), fpr_F.size
+    metrics = {
+        field.name: np.full(shape if field.name.endswith("F") else shape[:2], np.nan)
+        for field in dataclasses.fields(DecisionMetrics)
+    }
+    for h, used_N in enumerate(used_H1xN):
+        score_BxK, member_K = score_BxN[:, used_N], member_N[used_N]
+        if not 0 < member_K.sum() < member_K.size:
+            continue
+        points = tpr_at_fpr(score_BxK, member_K, fpr_F)
+        threshold_BxF = posterior(points.threshold_TxF)
+        # Sums over the replicas of each group; those without a group follow by subtraction.
+        votes_AxFxK = np.zeros((groups, fpr_F.size, member_K.size), np.int16)
+        distance_AxK = np.zeros((groups, member_K.size))
+        for b, a in enumerate(part_B):
+            votes_AxFxK[a] += score_BxK[b] >= points.threshold_TxF[b][:, None]
+            distance_AxK[a] += np.abs(posterior_BxN[b, used_N] - threshold_BxF[b, focus])
+        votes_FxK, distance_K = votes_AxFxK.sum(axis=0), distance_AxK.sum(axis=0)
+        for left_out in range(1 + groups):
+            kept_B = part_B != left_out - 1
+            replicas = int(kept_B.sum())
+            if replicas < 2:
+                continue
+            rest_FxK, rest_K = votes_FxK, distance_K
+            if left_out:
+                rest_FxK = votes_FxK - votes_AxFxK[left_out - 1]
+                rest_K = distance_K - distance_AxK[left_out - 1]
+            spread_BxF = threshold_BxF[kept_B] - np.median(threshold_BxF[kept_B], axis=0)
+            values = _vote_metrics(rest_FxK, member_K, replicas, alpha)
+            votes_K = rest_FxK[focus, member_K]
+            values["auc_A1xH1"] = points.auc_T[kept_B].mean()
+            values["distance_correlation_A1xH1"] = _rank_correlation(
+                rest_K[member_K], np.minimum(votes_K, replicas - votes_K)
+            )
+            values["threshold_spread_A1xH1xF"] = np.abs(spread_BxF).mean(axis=0)
+            for name, value in values.items():
+                metrics[name][left_out, h] = value
+    return DecisionMetrics(**metrics)
+
+
+def _vote_metrics(
+    votes_FxK: IntArray, member_K: BoolArray, replicas: int, alpha: float
+) -> dict[str, ArrayLike]:
+    # Each number of votes has one flip rate, so that a table of counts is enough.
+    k_low, _ = coin_flip_cutoff(replicas, alpha)
+    votes_V = np.arange(replicas + 1)
+    flip_V = flip_rate(votes_V, replicas)
+    is_coin_V = (k_low <= votes_V) & (votes_V <= replicas - k_low)
+    values: dict[str, ArrayLike] = {}
+    for name, class_K in (("member", member_K), ("nonmember", ~member_K)):
+        share_FxV = (
+            np.array([np.bincount(v_K[class_K], minlength=replicas + 1) for v_K in votes_FxK])
+            / class_K.sum()
+        )
+        values[f"{name}_flip_rate_A1xH1xF"] = share_FxV @ flip_V
+        values[f"{name}_coin_flips_A1xH1xF"] = share_FxV @ is_coin_V
+        if name == "member":
+            values["coin_flip_tpr_A1xH1xF"] = share_FxV @ (is_coin_V * votes_V / replicas)
+    return values
+
+
+def _rank_correlation(x_K: FloatArray, count_K: IntArray) -> float:
+    """Returns Spearman's rank correlation of numbers with small counts; NaN if one of the two is constant."""
+    ties_V = np.bincount(count_K)
+    # Equal counts have the mean of their ranks.
+    rank_V = np.cumsum(ties_V) - (ties_V - 1) / 2
+    middle = (len(x_K) + 1) / 2
+    x_K, y_K = scipy.stats.rankdata(x_K) - middle, rank_V[count_K] - middle
+    scale = np.sqrt((x_K @ x_K) * (y_K @ y_K))
+    return float(x_K @ y_K / scale) if scale > 0 else np.nan

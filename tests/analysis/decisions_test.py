@@ -1,0 +1,43 @@
+"""Numbers about decisions and their intervals, from the tables of recipes."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis import decisions, io
+from analysis.io import SweepResults
+
+
+def test_intervals_cover_replicas_references_and_samples(recipes: SweepResults):
+    flip = recipes["flip-302M"]
+    members, nonmembers = (
+        decisions.read_jackknife(flip, f"{kind}_flip_rate", 0.05)
+        for kind in ("member", "nonmember")
+    )
+    samples = io.read_samples(flip.recipe_dir, ["member", "flip_rate_0.05"])
+    member_N = samples["member"].astype(bool)
+    assert members.value == pytest.approx(samples["flip_rate_0.05"][member_N].mean())
+    assert nonmembers.value == pytest.approx(samples["flip_rate_0.05"][~member_N].mean())
+    gap = (members - nonmembers).estimate()
+    assert gap.over == "8 replicas, 16 references and the samples"
+    assert gap.not_covered == ("the training subset",)
+    assert gap.standard_error > 0
+
+
+def test_auc_is_the_same_at_every_fpr(recipes: SweepResults):
+    flip = recipes["flip-302M"]
+    auc = decisions.read_jackknife(flip, "auc")
+    at_tenth = decisions.read_jackknife(flip, "auc", 0.1)
+    np.testing.assert_array_equal(auc.value_A1xR1xH1, at_tenth.value_A1xR1xH1)
+    assert auc.value_A1xR1xH1.shape == (9, 15, 15)
+    assert not math.isnan(auc.value)
+    with pytest.raises(io.WorkdirError, match=r"has no FPR of 0\.3; run lm-mia attack again"):
+        decisions.read_jackknife(flip, "auc", 0.3)
+
+
+def test_replicas_with_other_members_are_refused(recipes: SweepResults, tmp_path: Path):
+    decisions.check_same_members(recipes["flip-140M"], recipes["flip-302M"])
+    with pytest.raises(io.WorkdirError, match="do not have the same members"):
+        decisions.check_same_members(recipes["flip-140M"], recipes["main"])

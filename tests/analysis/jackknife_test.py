@@ -1,0 +1,140 @@
+"""Variances over models, references and samples: exact values, crossed noise and coverage."""
+
+import math
+
+import numpy as np
+import pytest
+
+from analysis import attacks, jackknife
+from analysis.io import MissingModelsError, SweepResults
+from analysis.jackknife import Jackknife
+from lm_mia import stats
+from lm_mia.config import needs
+
+HALVES = [sorted(needs.half_groups(h)) for h in range(needs.NUM_HALVES)]
+
+
+def mean_of_cells(value_TxRxG: np.ndarray) -> Jackknife:
+    """Returns the mean over targets, 8 groups of references and 8 groups of samples."""
+    axes = [[*range(8)], *HALVES]
+    value_TxR1xH1 = np.array(
+        [[[cell_RxG[np.ix_(r, g)].mean() for g in axes] for r in axes] for cell_RxG in value_TxRxG]
+    )
+    return Jackknife.from_targets(value_TxR1xH1, "cells")
+
+
+def test_halves_of_samples_are_those_of_references():
+    assert [np.flatnonzero(half_G).tolist() for half_G in stats.HALVES_HxG] == HALVES
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_one_factor_has_the_variance_of_a_mean(axis: int):
+    effect = np.random.default_rng(axis).normal(size=8)
+    value_TxRxG = np.zeros((8, 8, 8)) + np.moveaxis(effect[:, None, None], 0, axis)
+    term = mean_of_cells(value_TxRxG).variance()
+    assert term.variance == pytest.approx(effect.var(ddof=1) / 8)
+    assert term.degrees_of_freedom == pytest.approx(7)
+    result = mean_of_cells(value_TxRxG).estimate()
+    assert result.value == pytest.approx(effect.mean())
+    assert result.standard_error == pytest.approx(effect.std(ddof=1) / math.sqrt(8))
+
+
+def test_factors_and_their_interactions_count_once():
+    rng, total, variances = np.random.default_rng(0), [], []
+    for _ in range(300):
+        value_TxRxG = rng.normal(size=(8, 8, 8)) + rng.normal(size=(8, 8, 1))
+        value_TxRxG += 0.5 * rng.normal(size=(8, 1, 1)) + 0.3 * rng.normal(size=(1, 1, 8))
+        result = mean_of_cells(value_TxRxG)
+        total.append(result.value)
+        signed = sum(
+            (-1) ** (len(axes) + 1) * result._variance_of(axes).variance
+            for axes in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
+        )
+        variances.append((signed, result.variance().variance))
+    truth = 1 / 512 + 1 / 64 + 0.25 / 8 + 0.09 / 8
+    signed, used = np.mean(variances, axis=0)
+    assert signed == pytest.approx(truth, rel=0.06)
+    assert truth * 0.97 < used < 1.25 * truth  # the largest term is a lower bound
+    assert np.var(total) == pytest.approx(truth, rel=0.25)
+
+
+def test_fixed_axes_are_not_covered():
+    value = mean_of_cells(np.random.default_rng(0).normal(size=(4, 8, 8)))
+    fixed = Jackknife(value.value_A1xR1xH1[:, :1], "x", ("the references",))
+    gap = value - fixed
+    assert gap.value_A1xR1xH1.shape == (5, 1, 15)
+    assert (gap.value, gap.not_covered) == (0, ("the references",))
+    assert (fixed - value).not_covered == ("the references",)
+    assert gap.estimate().low == 0
+
+
+def test_scaled_numbers_have_scaled_errors():
+    value = mean_of_cells(np.random.default_rng(0).normal(size=(4, 8, 8)))
+    result, scaled = value.estimate(), value.scaled(-2, 5).estimate()
+    assert scaled.value == pytest.approx(5 - 2 * result.value)
+    assert scaled.standard_error == pytest.approx(2 * result.standard_error)
+
+
+def test_a_single_target_has_no_interval():
+    single = mean_of_cells(np.random.default_rng(0).normal(size=(1, 8, 8)))
+    assert not single.estimate().has_interval
+    assert not math.isnan(single.value)
+
+
+def test_independent_numbers_add_their_variances():
+    rng = np.random.default_rng(0)
+    new, old = (mean_of_cells(rng.normal(size=(targets, 8, 8))) for targets in (4, 6))
+    result = jackknife.independent_difference(new, old)
+    assert result.value == new.value - old.value
+    variance = new.variance().variance + old.variance().variance
+    assert result.standard_error == pytest.approx(math.sqrt(variance))
+    assert result.over == "cells of each"
+
+
+def test_recipe_difference_covers_targets_references_and_samples(recipes: SweepResults):
+    small, large = (recipes[f"chinchilla-{size}"] for size in ("10M", "302M"))
+    result = attacks.recipe_difference(large, small, 16)
+    a, b = (attacks.read_attack(r, references=16).auc_T for r in (large, small))
+    assert result.value == pytest.approx(float(a.mean() - b.mean()))
+    assert result.over == "4 targets, 16 references and the samples of each"
+    assert result.not_covered == ()
+    half = [
+        np.array(
+            [
+                attacks.read_attack(r, references=16, reference_part=h).auc_T.mean()
+                for h in range(14)
+            ]
+        )
+        for r in (large, small)
+    ]
+    references = [(((x[::2] - x[1::2]) / 2) ** 2).mean() for x in half]
+    targets = [x.var(ddof=1) / 4 for x in (a, b)]
+    least = sum(max(pair) for pair in zip(references, targets, strict=True))
+    assert result.standard_error**2 >= least * (1 - 1e-9)
+    paired = attacks.recipe_difference(recipes["fixed-302M"], recipes["fixed-10M"], 16)
+    assert paired.over == "4 targets, 16 references and the samples"
+
+
+def test_few_references_are_used_in_disjoint_sets(recipes: SweepResults):
+    main = recipes["main"]  # 24 references, so that each of 8 sets has 2
+    attack = attacks.read_jackknife(main, references=2)
+    sets = [attacks.read_attack(main, references=2, reference_part=g) for g in range(8)]
+    models = [sorted(s.references for s in sets)]
+    assert models == [[2] * 8]
+    assert attack.auc.value == pytest.approx(np.mean([s.auc_T.mean() for s in sets]))
+    assert attack.auc.over == "4 targets, 8 sets of 2 references and the samples"
+    assert attack.not_covered == ()
+    few = attacks.read_jackknife(main, references=8)
+    assert (few.not_covered, len(few.parts_P)) == (("the references",), 0)
+    assert (few.auc - attack.auc).not_covered == ("the references",)
+    with pytest.raises(MissingModelsError, match="too few for this attack"):
+        attacks.read_attack(main, references=8, reference_part=0)
+
+
+def test_missing_parts_are_reported(recipes: SweepResults):
+    # no figure needs intervals of the offline attack on this recipe
+    with pytest.raises(MissingModelsError, match="the tables do not contain lira_offline"):
+        attacks.read_jackknife(recipes["main"], "lira_offline", 16)
+    # Figure 24 draws the attack on replicas, but takes its interval from another table.
+    with pytest.raises(MissingModelsError, match="do not have lira_online on halves of the"):
+        attacks.read_jackknife(recipes["flip-302M"], references=16, replicas=True)
