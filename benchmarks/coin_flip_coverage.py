@@ -27,7 +27,7 @@ from lm_mia import stats
 
 _POPULATION_SEED, _REPLICAS_OF_TRUTH = 2026, 4000
 # Ends of ranges are computed up to this error.
-_TOLERANCE = 1e-4
+_TOLERANCE = 2e-4
 
 Votes = np.ndarray
 """vote_BxN, booleans."""
