@@ -4,7 +4,6 @@ B: replicas, R: references, H: halves, N: the samples that are used.
 """
 
 import dataclasses
-import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,9 +13,9 @@ from lm_mia import config, stats
 from lm_mia.attacks import score_matrix, signals
 from lm_mia.config import needs
 
-_PARTS = 4
-"""The number of parts of a block of samples that are used, 2^15 samples, which bounds time and memory. The first
-samples are a random choice, since the population is in random order."""
+_SAMPLES = 2**15
+"""The number of samples that are used, which bounds time and memory. The first samples are a random choice, since the
+population is in random order."""
 
 
 def decision_jackknife(
@@ -44,8 +43,11 @@ def decision_jackknife(
     ]
     fits = signals.fit_attacks(inputs, attacks)
     blocks = (part for block in inputs.blocks() for part in block.split())
-    parts = list(itertools.islice(blocks, _PARTS))
-    samples = parts[-1].sample_slice.stop
+    parts: list[signals.SampleBlock] = []
+    samples = 0
+    while samples < min(_SAMPLES, inputs.num_samples):
+        parts.append(next(blocks))
+        samples = parts[-1].sample_slice.stop
     group_N = stats.sample_groups(document_N2[:samples])
     member_N = inputs.target_member_TxN2[0, :samples]
     focus = min(range(len(c.fprs)), key=lambda f: abs(c.fprs[f] - c.focus_fpr))

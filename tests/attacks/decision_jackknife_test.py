@@ -74,7 +74,7 @@ def test_few_references_are_not_divided(attacked: AttackRun):
 def test_only_the_first_samples_are_used(
     run: AttackRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(decision_jackknife, "_PARTS", 1)
+    monkeypatch.setattr(decision_jackknife, "_SAMPLES", 80)
     monkeypatch.setattr("lm_mia.attacks.signals._SLICE_SAMPLES", 80)
     again = run_attacks(run.scores, C, tmp_path / "tables")
     first, whole = (select(table(r), 0, 0, 0)["member_flip_rate"] for r in (again, run))
