@@ -21,7 +21,7 @@ def test_intervals_cover_replicas_references_and_samples(recipes: SweepResults):
     assert members.value == pytest.approx(samples["flip_rate_0.05"][member_N].mean())
     assert nonmembers.value == pytest.approx(samples["flip_rate_0.05"][~member_N].mean())
     gap = (members - nonmembers).estimate()
-    assert gap.over == "8 replicas, 16 references and the samples"
+    assert gap.over == "12 replicas, 16 references and the samples"
     assert gap.not_covered == ("the training subset",)
     assert gap.standard_error > 0
 
