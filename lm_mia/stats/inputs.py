@@ -41,12 +41,12 @@ def as_float64(values: ArrayLike, name: str) -> FloatArray:
     return as_real(values, name).astype(np.float64, copy=False)
 
 
-def check_magnitude(array: np.ndarray, name: str) -> None:
-    """Raises ValueError if a value is infinite or not below `MAX_LOSS` in magnitude; NaN is allowed."""
+def check_magnitude(array: np.ndarray, name: str, limit: float = MAX_LOSS) -> None:
+    """Raises ValueError if a value is infinite or not below the limit in magnitude; NaN is allowed."""
     largest = float(np.fmax.reduce(np.abs(array), axis=None, initial=0))
-    if not largest < MAX_LOSS:
+    if not largest < limit:
         raise ValueError(
-            f"{name} must be finite (below {MAX_LOSS:g} in magnitude), or NaN if they are missing"
+            f"{name} must be finite (below {limit:g} in magnitude), or NaN if they are missing"
         )
 
 
