@@ -103,18 +103,20 @@ def test_figures_add_attacks_and_nothing_is_computed_twice(
     tasks: list[SweepRecipe], monkeypatch: pytest.MonkeyPatch
 ):
     """Requests LiRA with 2, 4 and 8 references, then RMIA, then both. The other recipe has one attack throughout."""
-    num_lira, num_both = ON_REPLICAS + 3, ON_REPLICAS + 6
+    num_lira, num_both = ON_REPLICAS + 7, ON_REPLICAS + 14
     assert attack(tasks, LIRA) == [
         f"attack: main: {attack_counts(num_lira, 0, num_lira)}",
         f"attack: other: {attack_counts(1, 0, 1)}",
     ]
     first = content(tasks)
     assert attack(tasks, BOTH) == [
-        f"attack: main: {attack_counts(num_both, num_lira, 3)}",
+        f"attack: main: {attack_counts(num_both, num_lira, 7)}",
         f"attack: other: {attack_counts(1, 1, 0)}",
     ]
     second = content(tasks)
-    grown = {"main/targets.csv", "main/target_roc.parquet"}
+    grown = {
+        f"main/{name}" for name in ("targets.csv", "target_roc.parquet", "target_jackknife.parquet")
+    }
     assert {name for name in second if second[name] != first.get(name)} == grown
     assert second["main/targets.csv"].startswith(first["main/targets.csv"])
 
@@ -131,7 +133,7 @@ def test_figures_add_attacks_and_nothing_is_computed_twice(
     assert [[event[name] for name in names] for event in events] == [
         ["main", num_lira, num_lira, 0],
         ["other", 1, 1, 0],
-        ["main", num_both, 3, 0],
+        ["main", num_both, 7, 0],
         ["other", 1, 0, 0],
         ["main", num_both, 0, 0],
         ["other", 1, 0, 0],

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import subprocess
@@ -112,7 +113,8 @@ def write_facts(recipe: Path, attack: dict[str, Any]) -> None:
 def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
     assert table_metadata(tmp_path) is None
     assert changed_settings(tmp_path, TINY) == {}
-    attack = config.to_dict(TINY)["attack"]
+    measurable = config.measurable_attack(TINY)
+    attack = config.to_dict(dataclasses.replace(TINY, attack=measurable))["attack"]
     write_facts(tmp_path, attack)
     assert changed_settings(tmp_path, TINY) == {}
     assert changed_settings(tmp_path, change(TINY, "attack.alpha", 0.5)) == {"alpha": (0.5, 0.05)}
