@@ -147,6 +147,7 @@ def _run_attacks(
         ):
             name, count = attack.attack, len(attack.references)
             points = score_matrix.operating_points(file, inputs.target_member_TxN2, fprs, pool)
+            score_N2 = file.read_target(0)
             has_all_references = count == num_references or name in REFERENCE_FREE
             is_main = has_all_references and name == "lira_online"
             if is_main:
@@ -155,7 +156,7 @@ def _run_attacks(
                 target_tables.add(attack, inputs.targets, points, len(c.fprs))
             if is_main:
                 (folder / FLIPS_JSON.name).unlink(missing_ok=True)
-                unscored_N2 = np.isnan(file.read_target(0))
+                unscored_N2 = np.isnan(score_N2)
                 columns = population.sample_columns()
                 bin_counts = decisions.write_decision_tables(
                     inputs, attack_fit, file, points, columns, c, folder, pool
@@ -164,11 +165,10 @@ def _run_attacks(
                 score_table.add(name, file, pool)
             if not (points.members_T.all() and points.nonmembers_T.all()):
                 continue  # With so few references, no sample of a class has a score.
-            not_shared = float(np.mean(np.isnan(file.read_target(0)) ^ unscored_N2))
+            not_shared = float(np.mean(np.isnan(score_N2) ^ unscored_N2))
             attack_rows[attack] = tables.attack_row(name, count, points, not_shared, c)
             roc_tables[attack] = tables.roc_rows(name, count, points, c)
             if has_all_references and c.bootstraps:
-                score_N2 = file.read_target(0)
                 interval_tables[attack] = _intervals(
                     name, points, score_N2, member_N2, population, c
                 )
