@@ -121,9 +121,12 @@ def as_num_replicas(replicas: SupportsIndex) -> int:
     """Returns the number of replicas as a Python integer, which cannot overflow.
 
     Raises:
-      ValueError: if it is below 2.
+      ValueError: if it is below 2 or not an integer.
     """
-    num_replicas = operator.index(replicas)
+    try:
+        num_replicas = operator.index(replicas)
+    except TypeError:
+        raise ValueError(f"replicas={replicas!r}: must be an integer") from None
     if num_replicas < 2:
         raise ValueError(f"replicas={num_replicas}: must be at least 2 to compare decisions")
     return num_replicas

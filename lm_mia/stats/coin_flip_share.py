@@ -24,7 +24,12 @@ from scipy import stats as distributions
 from lm_mia.stats import binomial_mixture
 from lm_mia.stats.array_types import FloatArray
 from lm_mia.stats.coin_flip import as_num_replicas, coin_flip_cutoff
-from lm_mia.stats.vote_histograms import variance_over_replicas, variance_over_samples
+from lm_mia.stats.inputs import as_float64
+from lm_mia.stats.vote_histograms import (
+    as_vote_histogram,
+    variance_over_replicas,
+    variance_over_samples,
+)
 
 STRONGMIA_REPLICAS = 127
 """Number of replicas for which StrongMIA reports shares of coin flips, and for which ranges are given by default."""
@@ -67,7 +72,7 @@ def coin_flip_probability(probability: ArrayLike, replicas: int, alpha: float = 
       >>> [round(float(coin_flip_probability(0.9, replicas)), 3) for replicas in (8, 32, 127)]
       [0.57, 0.001, 0.0]
     """
-    p = np.asarray(probability, dtype=np.float64)
+    p = as_float64(probability, "probabilities")
     if not np.all((p >= 0) & (p <= 1)):
         raise ValueError("probabilities must be between 0 and 1")
     replicas = as_num_replicas(replicas)
@@ -117,7 +122,7 @@ def coin_flip_range(
       The ends of the range.
 
     Raises:
-      ValueError: if shapes or counts do not match, B is below 2, or alpha or confidence is outside (0, 1).
+      ValueError: if B or replicas is below 2, if alpha or confidence is outside (0, 1), or as `variance_over_replicas`.
 
     Example:
       Votes of 8 replicas on 1,000 samples; 30% of them are fair coins, and the others are never called members:
@@ -133,11 +138,10 @@ def coin_flip_range(
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence}: must be between 0 and 1, both excluded")
-    samples_K = np.asarray(samples_K, dtype=np.float64)
-    observed_replicas = as_num_replicas(samples_K.size - 1)
+    samples_K, called_RxK = as_vote_histogram(samples_K, called_RxK)
+    observed_replicas = samples_K.size - 1
     probability_P = np.sin(np.linspace(0, np.pi / 2, _GRID_STEPS + 1)) ** 2
     label_P = coin_flip_probability(probability_P, replicas, alpha)
-    variance_over_replicas(samples_K, called_RxK, np.zeros(samples_K.size))  # checks the counts
     total = samples_K.sum()
     if not total:
         return CoinFlipRange(np.nan, np.nan)

@@ -22,7 +22,7 @@ from lm_mia.stats.flips import (
     VERY_UNSTABLE_BIN,
     targets_with_thresholds,
 )
-from lm_mia.stats.inputs import as_counts, as_float64, as_real
+from lm_mia.stats.inputs import as_counts, as_float64, as_members, as_real
 from lm_mia.stats.roc import MeanStd, mean_std_over_targets
 
 _WORD_BITS = 64
@@ -106,7 +106,7 @@ def count_true_positives(
         or if a bin is not 0 to 4 or NaN.
     """
     score_TxN, threshold_TxF = as_real(score_TxN, "scores"), as_float64(threshold_TxF, "thresholds")
-    bin_FxN, member_N = as_float64(bin_FxN, "flip bins"), np.asarray(member_N)
+    bin_FxN, member_N = as_float64(bin_FxN, "flip bins"), as_members(member_N)
     replica_R = targets_with_thresholds(score_TxN, threshold_TxF)
     rates = threshold_TxF.shape[1]
     if bin_FxN.shape != (rates, score_TxN.shape[1]):
@@ -114,7 +114,7 @@ def count_true_positives(
             f"flip bins of shape {bin_FxN.shape} do not match {rates} thresholds and scores of "
             f"shape {score_TxN.shape}"
         )
-    member_C = np.flatnonzero(_check_members(member_N, bin_FxN.shape[1:]))
+    member_C = np.flatnonzero(_check_shape(member_N, bin_FxN.shape[1:]))
     bin_FxC = bin_FxN[:, member_C]
 
     # Decisions and bins are packed into bits, so that one instruction intersects and one counts 64 samples.
@@ -203,12 +203,12 @@ def count_member_votes(
     Raises:
       ValueError: if the shapes do not match, if member_N is not boolean, or as for `flip_rate` and `coin_flip_cutoff`.
     """
-    votes_KxN, member_N = as_float64(votes_KxN, "votes"), np.asarray(member_N)
+    votes_KxN, member_N = as_float64(votes_KxN, "votes"), as_members(member_N)
     if votes_KxN.ndim != 2:
         raise ValueError(
             f"votes of shape {votes_KxN.shape}: must be two-dimensional, rates x samples"
         )
-    member_C = np.flatnonzero(_check_members(member_N, votes_KxN.shape[1:]))
+    member_C = np.flatnonzero(_check_shape(member_N, votes_KxN.shape[1:]))
     replicas = as_num_replicas(replicas)
     k_low, _ = coin_flip_cutoff(replicas, alpha)
     count_3xK = np.empty((3, len(votes_KxN)), dtype=np.int64)
@@ -255,12 +255,9 @@ def coin_flip_free_roc(counts: MemberVoteCounts, replicas: int) -> tuple[FloatAr
     return rate(counts.true_positives_K), rate(remaining_K)
 
 
-def _check_members(member_N: np.ndarray, shape_N: tuple[int, ...]) -> BoolArray:
-    if member_N.shape != shape_N or member_N.dtype != np.bool_:
-        raise ValueError(
-            f"members of shape {member_N.shape} and type {member_N.dtype}: must be booleans of "
-            f"shape {shape_N}"
-        )
+def _check_shape(member_N: BoolArray, shape_N: tuple[int, ...]) -> BoolArray:
+    if member_N.shape != shape_N:
+        raise ValueError(f"members of shape {member_N.shape}: must have the shape {shape_N}")
     return member_N
 
 

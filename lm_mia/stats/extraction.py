@@ -21,7 +21,8 @@ class SamplingScheme:
     """How tokens are sampled: by temperature, then among the top k tokens, then among the top-p tokens.
 
     Raises:
-      ValueError: if the temperature or top_k is negative or not finite, or if top_p is outside [0, 1].
+      ValueError: if the temperature is negative or not finite, if top_k is not a whole number of at least 0, or if
+        top_p is outside [0, 1].
     """
 
     temperature: float = 1.0
@@ -35,8 +36,10 @@ class SamplingScheme:
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < np.inf:
             raise ValueError(f"temperature={self.temperature}: must be finite, 0 or larger")
-        if not 0 <= self.top_k < np.inf:
-            raise ValueError(f"top_k={self.top_k}: must be 0 (all tokens) or larger")
+        if not 0 <= self.top_k < np.inf or self.top_k != int(self.top_k):
+            raise ValueError(
+                f"top_k={self.top_k}: must be a whole number, 0 (all tokens) or larger"
+            )
         if not 0 <= self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p}: must be between 0 and 1")
 
@@ -158,7 +161,7 @@ def extraction_probability(log_p_z: ArrayLike, queries: ArrayLike) -> FloatArray
     log_failure = _log_one_minus_exp(log_p_z)
     # Without a query there is no success, even if log_failure is -inf.
     with np.errstate(over="ignore"):
-        return -np.expm1(np.where(n == 0, 0.0, np.maximum(n, 1e-300) * log_failure))
+        return 0.0 - np.expm1(np.where(n == 0, 0.0, np.maximum(n, 1e-300) * log_failure))
 
 
 def required_queries(log_p_z: ArrayLike, probability: ArrayLike) -> FloatArray:

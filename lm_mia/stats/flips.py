@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray, IntArray
 from lm_mia.stats.coin_flip import as_num_replicas, as_vote_counts, coin_flip_cutoff
-from lm_mia.stats.inputs import as_float64, as_real
+from lm_mia.stats.inputs import as_float64, as_members, as_real
 from lm_mia.stats.per_sample import check_posterior
 from lm_mia.stats.roc import MeanStd, OperatingPoints, mean_std_over_targets
 
@@ -335,13 +335,11 @@ def count_flip_bins(
     Raises:
       ValueError: if the shapes do not match, if member_N is not boolean, or as for `flip_bins`.
     """
-    bin_FxN, member_N = np.atleast_2d(flip_bins(votes_FxN, replicas, alpha)), np.asarray(member_N)
+    bin_FxN, member_N = np.atleast_2d(flip_bins(votes_FxN, replicas, alpha)), as_members(member_N)
     if bin_FxN.ndim != 2 or member_N.shape != bin_FxN.shape[1:]:
         raise ValueError(
             f"votes of shape {bin_FxN.shape} do not match members of shape {member_N.shape}"
         )
-    if member_N.dtype != np.bool_:
-        raise ValueError(f"members must be booleans, not {member_N.dtype}")
     bins = len(FLIP_BIN_NAMES)
     missing_FxN = np.isnan(bin_FxN)
     # One count covers the bins of non-members, the bins of members, and a last bin for missing votes.

@@ -1,11 +1,11 @@
-"""Checks of the arrays that are given to the statistics: real numbers, whole counts, losses that cannot overflow."""
+"""Checks of the arrays that the statistics take: real numbers, whole counts, booleans, losses that cannot overflow."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lm_mia.stats.array_types import FloatArray, IntArray
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 
 MAX_LOSS = 1e29
 """Losses and log-probabilities must be smaller in magnitude, so that no sum of squares overflows."""
@@ -24,8 +24,7 @@ def as_real(values: ArrayLike, name: str) -> np.ndarray:
     Raises:
       ValueError: if the values are complex, text or other objects (such as None), or if some of them are masked.
     """
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise ValueError(f"{name}: masked values would be used; replace them by NaN, with filled")
+    _check_not_masked(values, name, "replace them with NaN, as values.filled(np.nan) does")
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise ValueError(
@@ -60,3 +59,21 @@ def as_counts(values: ArrayLike, name: str) -> IntArray:
     if not np.all((count >= 0) & (count < 2**63) & (count == np.floor(count))):
         raise ValueError(f"{name}: must be whole numbers, 0 or larger")
     return count.astype(np.int64)
+
+
+def as_members(values: ArrayLike, name: str = "members") -> BoolArray:
+    """Converts the membership of samples to an array of booleans.
+
+    Raises:
+      ValueError: if the values are not booleans, such as the integers 0 and 1, or if some of them are masked.
+    """
+    _check_not_masked(values, name, "leave out their samples")
+    array = np.asarray(values)
+    if array.dtype != np.bool_:
+        raise ValueError(f"{name} must be booleans, not {array.dtype}")
+    return array
+
+
+def _check_not_masked(values: ArrayLike, name: str, remedy: str) -> None:
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ValueError(f"{name}: some values are masked, but the mask would be ignored; {remedy}")

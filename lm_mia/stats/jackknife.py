@@ -22,6 +22,7 @@ from lm_mia.stats import ranking
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.coin_flip import coin_flip_cutoff
 from lm_mia.stats.flips import flip_rate
+from lm_mia.stats.inputs import as_counts, as_float64, as_members
 from lm_mia.stats.likelihood_ratio import posterior
 from lm_mia.stats.roc import tpr_at_fpr
 
@@ -42,9 +43,12 @@ def sample_groups(unit_N: ArrayLike) -> NDArray[np.uint8]:
         number of the sample, or of its document if samples are pieces of documents.
 
     Returns:
-      group_N; ``HALVES_HxG[h, group_N]`` says which samples are in half h.
+      group_N; ``HALVES_HxG[h, group_N]`` tells which samples are in half h.
+
+    Raises:
+      ValueError: if a number is negative or not an integer.
     """
-    return (np.asarray(unit_N) % _GROUPS).astype(np.uint8)
+    return (as_counts(unit_N, "numbers of samples or documents") % _GROUPS).astype(np.uint8)
 
 
 def rates_of_halves(
@@ -62,11 +66,10 @@ def rates_of_halves(
       (auc_TxH, tpr_TxHxF); NaN where a class has no score.
 
     Raises:
-      ValueError: as `tpr_at_fpr`.
+      ValueError: as `tpr_at_fpr`, or if there is not one group, from 0 to 7, for each sample.
     """
-    score_TxN = np.atleast_2d(np.asarray(score_TxN, np.float64))
+    score_TxN, group_N, fpr_F = _check(score_TxN, member, group_N, fprs)
     member_TxN = np.broadcast_to(np.asarray(member), score_TxN.shape)
-    group_N, fpr_F = np.asarray(group_N), ranking.as_fprs(fprs)
     auc_TxH = np.full((len(score_TxN), len(HALVES_HxG)), np.nan)
     tpr_TxHxF = np.full((*auc_TxH.shape, fpr_F.size), np.nan)
     for t, (score_N, member_N) in enumerate(zip(score_TxN, member_TxN, strict=True)):
@@ -131,14 +134,18 @@ def decision_metrics(
       The metrics; NaN where a class has no samples, or where fewer than two replicas remain.
 
     Raises:
-      ValueError: as `tpr_at_fpr`.
+      ValueError: as `rates_of_halves`, or if focus is not the index of a rate.
     """
-    score_BxN, member_N = np.asarray(score_BxN, np.float64), np.asarray(member_N)
+    score_BxN, group_N, fpr_F = _check(score_BxN, member_N, group_N, fprs)
+    member_N = np.asarray(member_N)
+    if member_N.ndim != 1:
+        raise ValueError(f"members of shape {member_N.shape}: replicas must share their members")
+    if focus not in range(fpr_F.size):
+        raise ValueError(f"focus={focus}: must be the index of one of {fpr_F.size} rates")
     present_N = ~np.isnan(score_BxN).any(axis=0)
     score_BxN, member_N = score_BxN[:, present_N], member_N[present_N]
-    fpr_F = ranking.as_fprs(fprs)
     all_1xG = np.ones((1, _GROUPS), np.bool_)
-    used_H1xN = np.concatenate([all_1xG, HALVES_HxG])[:, np.asarray(group_N)[present_N]]
+    used_H1xN = np.concatenate([all_1xG, HALVES_HxG])[:, group_N[present_N]]
     posterior_BxN = posterior(score_BxN)
     groups = min(_GROUPS, len(score_BxN))
     part_B = np.arange(len(score_BxN)) % groups
@@ -180,6 +187,24 @@ def decision_metrics(
             for name, value in values.items():
                 metrics[name][left_out, h] = value
     return DecisionMetrics(**metrics)
+
+
+def _check(
+    score_TxN: ArrayLike, member: ArrayLike, group_N: ArrayLike, fprs: ArrayLike
+) -> tuple[FloatArray, IntArray, FloatArray]:
+    """Converts and checks the arguments that both functions share; returns (score_TxN, group_N, fpr_F)."""
+    score_TxN, member = np.atleast_2d(as_float64(score_TxN, "scores")), as_members(member)
+    if score_TxN.ndim != 2 or member.shape not in (score_TxN.shape, score_TxN.shape[1:]):
+        raise ValueError(
+            f"scores of shape {score_TxN.shape} do not match members of shape {member.shape}"
+        )
+    groups = as_counts(group_N, "groups")
+    if groups.shape != score_TxN.shape[1:] or np.any(groups >= _GROUPS):
+        raise ValueError(
+            f"groups of shape {groups.shape}: each of the {score_TxN.shape[1]} samples must have a group from 0 to "
+            f"{_GROUPS - 1}"
+        )
+    return score_TxN, groups, ranking.as_fprs(fprs)
 
 
 def _vote_metrics(

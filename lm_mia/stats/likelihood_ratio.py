@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, log_ndtr
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
-from lm_mia.stats.inputs import as_float64, as_real, check_magnitude
+from lm_mia.stats.inputs import as_float64, as_members, as_real, check_magnitude
 
 # glibc returns freed memory to the system beyond twice the largest block that was ever freed. Without the large block
 # that is freed here, the temporaries of each chunk would be requested again, which doubles the time of a fit.
@@ -600,13 +600,11 @@ def _check_references(
 ) -> tuple[np.ndarray, BoolArray]:
     if variance not in ("per_sample", "pooled"):
         raise ValueError(f"variance={variance!r}: must be 'per_sample' or 'pooled'")
-    loss_MxN, member_MxN = np.atleast_2d(as_real(loss, "losses")), np.atleast_2d(np.asarray(member))
+    loss_MxN, member_MxN = np.atleast_2d(as_real(loss, "losses")), np.atleast_2d(as_members(member))
     if loss_MxN.ndim != 2 or loss_MxN.shape != member_MxN.shape:
         raise ValueError(
             f"losses of shape {loss_MxN.shape} do not match members of shape {member_MxN.shape}"
         )
-    if member_MxN.dtype != np.bool_:
-        raise ValueError(f"members must be booleans, not {member_MxN.dtype}")
     return loss_MxN, member_MxN
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray, IntArray
-from lm_mia.stats.inputs import as_real
+from lm_mia.stats.inputs import as_members, as_real
 
 _CELLS = 2**17  # float64 numbers that are processed at once: they fit the cache
 
@@ -77,13 +77,13 @@ def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> BinnedMeans:
         raise ValueError(
             f"x of shape {x_N.shape} and y of shape {y_N.shape}: must hold one number per sample"
         )
-    if bins < 1:
-        raise ValueError(f"bins={bins}: must be at least 1")
+    if bins < 1 or bins != int(bins):
+        raise ValueError(f"bins={bins}: must be a whole number of at least 1")
     if np.isinf(x_N).any() or np.isinf(y_N).any():
         raise ValueError("x and y must be finite or NaN")
     present_N = ~(np.isnan(x_N) | np.isnan(y_N))
     x_S, y_S = (x_N, y_N) if present_N.all() else (x_N[present_N], y_N[present_N])
-    edge_K = _bin_edges(np.sort(x_S), bins)
+    edge_K = _bin_edges(np.sort(x_S), int(bins))
     count_K, sum_2xK = np.zeros(edge_K.size, np.int64), np.zeros((2, edge_K.size))
     # Samples are assigned to bins in chunks, so only the sorted x needs memory for all samples.
     for start in range(0, x_S.size, _CELLS):
@@ -132,14 +132,12 @@ def true_positive_probability(
 
     Source: StrongMIA, Appendix E.1, Figure 21.
     """
-    posterior_MxN, member_MxN = as_real(posterior_MxN, "posteriors"), np.asarray(member_MxN)
+    posterior_MxN, member_MxN = as_real(posterior_MxN, "posteriors"), as_members(member_MxN)
     if posterior_MxN.ndim != 2 or member_MxN.shape != posterior_MxN.shape:
         raise ValueError(
             f"posteriors of shape {posterior_MxN.shape} do not match members of shape "
             f"{member_MxN.shape}"
         )
-    if member_MxN.dtype != np.bool_:
-        raise ValueError(f"members must be booleans, not {member_MxN.dtype}")
     models, samples = posterior_MxN.shape
     mean_N, std_N, share_above_half_N = np.full((3, samples), np.nan)
     models_N = np.zeros(samples, dtype=np.int64)

@@ -1,9 +1,8 @@
 """Sorted scores of members and non-members, exact thresholds and the exact AUC, for all ranking metrics.
 
 Legend: T targets, N samples, F false positive rates. float16 and float32 scores keep their type, because comparisons
-need no more precision, and the next larger number must be one of that type; all other types are converted to float64.
-All slow calls release the GIL, so targets can be ranked in
-threads. StrongMIA, Appendix A.
+need no more precision, and a threshold must be the next larger number of the same type; all other types are converted
+to float64. All slow calls release the GIL, so targets can be ranked in threads. StrongMIA, Appendix A.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lm_mia.stats.array_types import FloatArray, IntArray
-from lm_mia.stats.inputs import as_float64, as_real
+from lm_mia.stats.inputs import as_float64, as_members, as_real
 
 _STEP = 2**16
 """Number of members that `auc_from_sorted` merges at once: with their non-members they fit the cache of a core."""
@@ -37,13 +36,11 @@ def sorted_classes(score_TxN: ArrayLike, member: ArrayLike) -> Iterator[tuple[Sc
     Raises:
       ValueError: if the shapes do not match or member is not boolean.
     """
-    score_TxN, member = np.atleast_2d(as_real(score_TxN, "scores")), np.asarray(member)
+    score_TxN, member = np.atleast_2d(as_real(score_TxN, "scores")), as_members(member)
     if score_TxN.ndim != 2 or member.shape not in (score_TxN.shape, score_TxN.shape[1:]):
         raise ValueError(
             f"scores of shape {score_TxN.shape} do not match members of shape {member.shape}"
         )
-    if member.dtype != np.bool_:
-        raise ValueError(f"members must be booleans, not {member.dtype}")
     member_TxN = np.broadcast_to(member, score_TxN.shape)
     for score_N, member_N in zip(score_TxN, member_TxN, strict=True):
         # np.compress is ten times as fast as boolean indexing.
@@ -61,7 +58,7 @@ def as_fprs(fprs: ArrayLike) -> FloatArray:
     """
     fpr_F = np.atleast_1d(as_float64(fprs, "false positive rates"))
     if fpr_F.ndim != 1 or not np.all((fpr_F >= 0) & (fpr_F <= 1)):
-        raise ValueError("false positive rates must be in [0, 1]")
+        raise ValueError("false positive rates must be one number or a list of numbers in [0, 1]")
     return fpr_F
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
-from lm_mia.stats.inputs import as_real, check_magnitude
+from lm_mia.stats.inputs import as_members, as_real, check_magnitude
 
 _MAX_BINS = 2**21  # of the table that replaces most searches: 8 MB
 
@@ -321,13 +321,11 @@ def _log_alpha(signal_N: np.ndarray, log_p_N: FloatArray) -> FloatArray:
 def _check_members(member: ArrayLike | None, shape: tuple[int, ...]) -> BoolArray:
     if member is None:
         raise ValueError("offline RMIA needs reference_member, because it uses OUT references only")
-    member_MxN = np.atleast_2d(np.asarray(member))
+    member_MxN = np.atleast_2d(as_members(member))
     if member_MxN.shape != shape:
         raise ValueError(
             f"references of shape {shape} do not match members of shape {member_MxN.shape}"
         )
-    if member_MxN.dtype != np.bool_:
-        raise ValueError(f"members must be booleans, not {member_MxN.dtype}")
     return member_MxN
 
 

@@ -329,8 +329,8 @@ def partial_auc(
       The area; NaN if a TPR in the band or next to it is NaN.
 
     Raises:
-      ValueError: if the band is not valid, if the rates are not in ascending order, or if the curve does not cover the
-        band.
+      ValueError: if the band is not valid, if a rate is outside [0, 1], if the false positive rates are not in
+        ascending order, or if the curve does not cover the band.
 
     Source: StrongMIA, Appendix E.2.6, pAUC and pAUC_norm.
 
@@ -344,10 +344,12 @@ def partial_auc(
         raise ValueError(
             f"TPRs of shape {tpr.shape} and FPRs of shape {fpr.shape}: must be one curve"
         )
+    if np.any((tpr < 0) | (tpr > 1)):
+        raise ValueError("true positive rates must be in [0, 1], or NaN")
     if not 0 <= a < b <= 1:
         raise ValueError(f"band [{a}, {b}]: must satisfy 0 <= a < b <= 1")
-    if not np.all(np.diff(fpr) >= 0):
-        raise ValueError("false positive rates must be in ascending order, without NaN")
+    if not (np.all((fpr >= 0) & (fpr <= 1)) and np.all(np.diff(fpr) >= 0)):
+        raise ValueError("false positive rates must be in [0, 1] and in ascending order")
     if not (fpr.size and fpr[0] <= a and b <= fpr[-1]):
         raise ValueError(f"the curve does not span the band [{a}, {b}]")
     # The points start .. stop - 1 are inside the band; its ends are interpolated with the points just outside.

@@ -17,6 +17,10 @@ from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray, IntArray
 from lm_mia.stats.flips import count_votes, targets_with_thresholds
+from lm_mia.stats.inputs import as_float64, as_real
+
+_MAX_VALUE = 1e100
+"""Values and counts must be smaller in magnitude, so that no square overflows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +74,7 @@ def count_vote_histograms(score_TxN: ArrayLike, threshold_TxF: ArrayLike) -> Vot
       array([[[0, 0, 1],
               [0, 1, 1]]])
     """
-    score_TxN, threshold_TxF = np.asarray(score_TxN), np.asarray(threshold_TxF, dtype=np.float64)
+    score_TxN, threshold_TxF = as_real(score_TxN, "scores"), as_float64(threshold_TxF, "thresholds")
     votes = count_votes(score_TxN, threshold_TxF)
     replica_R = targets_with_thresholds(score_TxN, threshold_TxF)
     rates, sizes = len(votes.votes_FxN), votes.replicas + 1
@@ -114,7 +118,8 @@ def variance_over_replicas(
       A variance, at least 0; 0 without samples.
 
     Raises:
-      ValueError: if shapes or numbers do not match, or with fewer than two replicas.
+      ValueError: if shapes do not match, with fewer than two replicas, if a count is negative or infinite or the counts
+        contradict each other, or if a value is NaN or above 1e100 in magnitude.
 
     Source: Efron and Stein 1981, The jackknife estimate of variance.
 
@@ -127,21 +132,15 @@ def variance_over_replicas(
       >>> variance_over_replicas([0, 2, 0], [[0, 0, 0], [0, 2, 0]], [0.0, 0.5, 1.0])
       0.125
     """
-    samples_K, called_RxK, value_K = (
-        np.asarray(array, dtype=np.float64) for array in (samples_K, called_RxK, value_K)
-    )
-    replicas = samples_K.size - 1
-    if called_RxK.shape != (replicas, replicas + 1) or value_K.shape != samples_K.shape:
+    samples_K, called_RxK = as_vote_histogram(samples_K, called_RxK)
+    value_K, replicas = as_float64(value_K, "values"), samples_K.size - 1
+    if value_K.shape != samples_K.shape:
         raise ValueError(
-            f"counts of shape {samples_K.shape} and {called_RxK.shape} and values of shape {value_K.shape} do not match"
+            f"values of shape {value_K.shape}: there must be one for each number of votes, 0 to {replicas}"
         )
-    if replicas < 2:
-        raise ValueError(f"replicas={replicas}: must be at least 2 to leave one out")
+    if not np.all(np.abs(value_K) < _MAX_VALUE):
+        raise ValueError(f"values must be numbers below {_MAX_VALUE:g} in magnitude")
     k_K, difference, total = np.arange(replicas + 1), np.diff(value_K), samples_K.sum()
-    if not np.all(samples_K >= 0) or not np.allclose(called_RxK.sum(axis=0), k_K * samples_K):
-        raise ValueError(
-            "samples_K must be at least 0, and called_RxK must add up to k samples_K over replicas"
-        )
     if not total:
         return 0.0
     slope_K = (replicas - k_K) * np.append(0, difference) + k_K * np.append(difference, 0)
@@ -149,6 +148,37 @@ def variance_over_replicas(
     effect_R = (called_RxK - samples_K * k_K / replicas) @ slope_K / total
     own = samples_K @ (k_K * (replicas - k_K) / replicas * slope_K**2) / total**2
     return max(0.0, float((effect_R @ effect_R - own) * (replicas - 1) / replicas))
+
+
+def as_vote_histogram(samples_K: ArrayLike, called_RxK: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Converts the numbers of samples by their number of votes to float64; they may be fractional (expected numbers).
+
+    Returns:
+      ``(samples_K, called_RxK)``.
+
+    Raises:
+      ValueError: as `variance_over_replicas`.
+    """
+    samples_K, called_RxK = as_float64(samples_K, "samples_K"), as_float64(called_RxK, "called_RxK")
+    replicas = samples_K.size - 1
+    if samples_K.ndim != 1 or called_RxK.shape != (replicas, replicas + 1):
+        raise ValueError(
+            f"samples_K of shape {samples_K.shape} and called_RxK of shape {called_RxK.shape}: with B replicas, the "
+            "shapes must be (B + 1,) and (B, B + 1)"
+        )
+    if replicas < 2:
+        raise ValueError(f"replicas={replicas}: must be at least 2 to leave one out")
+    if not np.all((samples_K >= 0) & (samples_K < _MAX_VALUE)):
+        raise ValueError("samples_K must hold finite numbers, 0 or larger")
+    k_K = np.arange(replicas + 1)
+    if not (
+        np.all((called_RxK >= 0) & (called_RxK <= samples_K))
+        and np.allclose(called_RxK.sum(axis=0), k_K * samples_K)
+    ):
+        raise ValueError(
+            "called_RxK must be from 0 to samples_K, and its sum over replicas must be k samples_K for k votes"
+        )
+    return samples_K, called_RxK
 
 
 def mean_std_error(samples_K: ArrayLike, called_RxK: ArrayLike, value_K: ArrayLike) -> float:
@@ -168,7 +198,7 @@ def mean_std_error(samples_K: ArrayLike, called_RxK: ArrayLike, value_K: ArrayLi
       ValueError: as `variance_over_replicas`.
     """
     shared = variance_over_replicas(samples_K, called_RxK, value_K)
-    samples_K, value_K = np.asarray(samples_K, np.float64), np.asarray(value_K, np.float64)
+    samples_K, value_K = as_float64(samples_K, "samples_K"), as_float64(value_K, "values")
     total = samples_K.sum()
     if not total:
         return float("nan")

@@ -124,7 +124,7 @@ def test_a_confidence_outside_the_unit_interval_is_rejected(confidence):
 
 
 def test_wrong_shapes_and_one_replica_are_rejected():
-    with pytest.raises(ValueError, match="do not match"):
+    with pytest.raises(ValueError, match="the shapes must be"):
         stats.coin_flip_range(np.ones(9), np.ones((9, 8)))
     with pytest.raises(ValueError, match="replicas=1: must be at least 2"):
         stats.coin_flip_range(np.ones(2), np.ones((1, 2)))

@@ -199,9 +199,9 @@ def test_invalid_arguments_raise():
         with pytest.raises(ValueError, match="0 to 4"):
             stats.count_true_positives(one, [[0.0]], [[0, bad, 1]], member_N)
     for members in (np.ones(2, bool), np.ones(3)):
-        with pytest.raises(ValueError, match="booleans"):
+        with pytest.raises(ValueError, match=r"booleans|shape"):
             stats.count_true_positives(one, [[0.0]], np.zeros((1, 3)), members)
-        with pytest.raises(ValueError, match="booleans"):
+        with pytest.raises(ValueError, match=r"booleans|shape"):
             stats.count_member_votes(np.zeros((1, 3)), members, 6)
     with pytest.raises(ValueError, match="two-dimensional"):
         stats.count_member_votes(np.zeros(3), member_N, 6)

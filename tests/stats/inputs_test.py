@@ -15,6 +15,7 @@ from lm_mia import stats
 MEMBER_N = np.array([True, False, True, False])
 MEMBER_MxN = np.array([[True, False, True, False], [False, True, True, False]] * 4)
 VALUE_N = [1.0, 2.0, 3.0, 4.0]
+GROUP_N = [0, 0, 0, 0]
 GAUSSIANS = stats.fit_gaussians(np.random.default_rng(0).normal(size=(8, 4)), MEMBER_MxN)
 
 # Each function of the array under test, which has one value per sample, or per model and sample.
@@ -23,6 +24,8 @@ OF_SAMPLES: dict[str, Callable[[Any], Any]] = {
     "bootstrap_intervals": lambda x: stats.bootstrap_intervals(x, MEMBER_N, 0.5, replicates=2),
     "clopper_pearson": lambda x: stats.clopper_pearson(x, 9),
     "clopper_pearson trials": lambda x: stats.clopper_pearson(0, x),
+    "coin_flip_probability": lambda x: stats.coin_flip_probability(x, 6),
+    "coin_flip_range": lambda x: stats.coin_flip_range(x, [[0, 2 / 3, 2, 4]] * 3),
     "count_flip_bins": lambda x: stats.count_flip_bins(x, MEMBER_N, 6),
     "equal_count_bins x": lambda x: stats.equal_count_bins(x, VALUE_N, 2),
     "equal_count_bins y": lambda x: stats.equal_count_bins(VALUE_N, x, 2),
@@ -42,6 +45,7 @@ OF_SAMPLES: dict[str, Callable[[Any], Any]] = {
     "rmia_from_log_alpha z": lambda x: stats.rmia_from_log_alpha(VALUE_N, x),
     "rmia_simple": lambda x: stats.rmia_simple(x, -np.ones((2, 4))),
     "roc_curve": lambda x: stats.roc_curve(x, MEMBER_N),
+    "sample_groups": stats.sample_groups,
     "suffix_log_prob": stats.suffix_log_prob,
     "threshold_at_fpr": lambda x: stats.threshold_at_fpr(x, 0.5),
     "token_log_probs": lambda x: stats.token_log_probs(x, 0, stats.SamplingScheme()),
@@ -49,16 +53,24 @@ OF_SAMPLES: dict[str, Callable[[Any], Any]] = {
         np.zeros((4, 9)), x, stats.SamplingScheme()
     ),
     "tpr_at_fpr": lambda x: stats.tpr_at_fpr(x, MEMBER_N, 0.5),
+    "variance_over_replicas": lambda x: stats.variance_over_replicas(
+        [1, 2, 3, 4], [[0, 2 / 3, 2, 4]] * 3, x
+    ),
     "zlib_ratio": lambda x: stats.zlib_ratio(x, VALUE_N),
     "zlib_ratio bytes": lambda x: stats.zlib_ratio(VALUE_N, x),
 }
 OF_MODELS: dict[str, Callable[[Any], Any]] = {
+    "count_vote_histograms": lambda x: stats.count_vote_histograms(x, np.ones((8, 1))),
     "count_votes": lambda x: stats.count_votes(x, np.ones((8, 1))),
+    "decision_metrics": lambda x: stats.decision_metrics(x, MEMBER_N, GROUP_N, 0.5, 0).auc_A1xH1[
+        0, :2
+    ],
     "fit_gaussians": lambda x: stats.fit_gaussians(x, MEMBER_MxN),
     "lira": lambda x: stats.lira(VALUE_N, x, MEMBER_MxN),
     "lira pooled": lambda x: stats.lira(VALUE_N, x, MEMBER_MxN, variance="pooled"),
     "lira_leave_one_out": lambda x: stats.lira_leave_one_out(x, MEMBER_MxN),
     "leave_one_out_scatter": lambda x: stats.leave_one_out_scatter(x, MEMBER_MxN),
+    "rates_of_halves": lambda x: stats.rates_of_halves(x, MEMBER_N, GROUP_N, 0.5)[0][0, :1],
     "reference_calibrated_loss": lambda x: stats.reference_calibrated_loss(VALUE_N, x),
     "rmia": lambda x: stats.rmia(-np.ones(4), x, -np.ones(4), -np.ones((8, 4))),
     "rmia_simple": lambda x: stats.rmia_simple(-np.ones(4), x),
@@ -109,6 +121,58 @@ def test_masked_values_are_refused(function: Callable[..., Any], of_models: bool
     values = np.broadcast_to(np.array(VALUE_N), (8, 4)) if of_models else np.array(VALUE_N)
     with pytest.raises(ValueError, match="masked"):
         function(np.ma.masked_equal(values, 2.0))
+
+
+OF_MEMBERS: dict[str, Callable[[Any], Any]] = {
+    "auc": lambda member_N: stats.auc(VALUE_N, member_N),
+    "count_flip_bins": lambda member_N: stats.count_flip_bins(np.ones(4), member_N, 6),
+    "count_member_votes": lambda member_N: stats.count_member_votes(np.ones((1, 4)), member_N, 6),
+    "count_true_positives": lambda member_N: stats.count_true_positives(
+        [VALUE_N], [[2.0]], np.zeros((1, 4)), member_N
+    ),
+    "decision_metrics": lambda member_N: stats.decision_metrics(
+        [VALUE_N] * 2, member_N, GROUP_N, 0.5, 0
+    ),
+    "lira": lambda member_N: stats.lira(VALUE_N, [VALUE_N] * 2, [member_N, ~member_N]),
+    "rates_of_halves": lambda member_N: stats.rates_of_halves(VALUE_N, member_N, GROUP_N, 0.5),
+    "rmia offline": lambda member_N: stats.rmia_log_mean_probability(
+        VALUE_N, reference_member_MxN=member_N, offline=True
+    ),
+    "true_positive_probability": lambda member_N: stats.true_positive_probability(
+        np.ones((1, 4)), member_N[None]
+    ),
+}
+
+
+@pytest.mark.parametrize("function", OF_MEMBERS.values(), ids=[*OF_MEMBERS])
+def test_members_must_be_booleans_without_a_mask(function: Callable[..., Any]):
+    function(MEMBER_N)
+    for wrong in (MEMBER_N.astype(int), MEMBER_N.astype(object)):
+        with pytest.raises(ValueError, match=r"members must be booleans, not (int64|object)"):
+            function(wrong)
+    if function is not OF_MEMBERS["lira"]:  # which is given a list of arrays here
+        with pytest.raises(ValueError, match="members: some values are masked"):
+            function(np.ma.masked_array(MEMBER_N, MEMBER_N))
+
+
+def test_groups_and_focus_of_halves():
+    score_2xN, member_N = np.ones((2, 4)), MEMBER_N
+    for groups in ([0, 1, 2], [0, 1, 2, 8], [0, 1, 2, -1], [0, 1, 2, 0.5], 0):
+        with pytest.raises(ValueError, match="groups"):
+            stats.rates_of_halves(score_2xN, member_N, groups, 0.5)
+    for focus in (1, -1, 0.5):
+        with pytest.raises(ValueError, match=r"focus=.*: must be the index of one of 1 rates"):
+            stats.decision_metrics(score_2xN, member_N, GROUP_N, 0.5, focus)  # pyright: ignore
+    with pytest.raises(ValueError, match="replicas must share their members"):
+        stats.decision_metrics(score_2xN, [member_N] * 2, GROUP_N, 0.5, 0)
+
+
+def test_rates_of_curves_outside_0_to_1_are_refused():
+    for bad in (-0.1, 1.1, np.inf):
+        with pytest.raises(ValueError, match=r"true positive rates must be in \[0, 1\]"):
+            stats.partial_auc([0, bad], [0, 1], 0, 1)
+        with pytest.raises(ValueError, match=r"false positive rates must be in \[0, 1\]"):
+            stats.partial_auc([0, 0, 1], sorted([0, bad, 1]), 0, 1)
 
 
 def as_list(result: Any) -> list[Any]:
@@ -204,7 +268,7 @@ def test_token_numbers_out_of_range_are_refused(tokens: Any):
     "settings",
     [
         *({"temperature": t} for t in (-1.0, -1e-9, np.inf, np.nan)),
-        *({"top_k": k} for k in (-1, np.inf, np.nan)),
+        *({"top_k": k} for k in (-1, 1.5, np.inf, np.nan)),
         *({"top_p": p} for p in (-0.1, 1.1, np.nan)),
     ],
     ids=str,

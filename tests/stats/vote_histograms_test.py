@@ -102,11 +102,20 @@ def test_without_samples():
 
 
 def test_wrong_arguments():
-    with pytest.raises(ValueError, match="do not match"):
+    with pytest.raises(ValueError, match="the shapes must be"):
         stats.variance_over_replicas(np.ones(4), np.ones((4, 3)), np.ones(4))
-    with pytest.raises(ValueError, match="must add up to k samples_K"):
+    with pytest.raises(ValueError, match="one for each number of votes, 0 to 2"):
+        stats.variance_over_replicas([1, 2, 1], [[0, 1, 1], [0, 1, 1]], np.ones(2))
+    with pytest.raises(ValueError, match="called_RxK must be from 0 to samples_K"):
+        stats.variance_over_replicas([1, 2, 1], [[0, -1, 1], [0, 3, 1]], np.ones(3))
+    for bad in (np.nan, np.inf, 1e300):
+        with pytest.raises(ValueError, match=r"values must be numbers below 1e\+100"):
+            stats.variance_over_replicas([1, 2, 1], [[0, 1, 1], [0, 1, 1]], [0, bad, 1])
+        with pytest.raises(ValueError, match="samples_K must hold finite numbers"):
+            stats.variance_over_replicas([1, bad, 1], [[0, 1, 1], [0, 1, 1]], np.ones(3))
+    with pytest.raises(ValueError, match="its sum over replicas must be k samples_K"):
         stats.variance_over_replicas([1, 2, 1], [[0, 1, 1], [0, 2, 1]], np.ones(3))
-    with pytest.raises(ValueError, match="samples_K must be at least 0"):
+    with pytest.raises(ValueError, match="samples_K must hold finite numbers"):
         stats.variance_over_replicas([-1, 2, 1], [[0, 1, 1], [0, 1, 1]], np.ones(3))
     with pytest.raises(ValueError, match="replicas=1: must be at least 2"):
         stats.variance_over_replicas(np.ones(2), np.ones((1, 2)), np.ones(2))
