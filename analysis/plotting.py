@@ -118,6 +118,7 @@ def save(figure: Figure, figures_dir: Path, name: str) -> Path:
     for suffix, metadata in FORMATS.items():
         with replacing(figures_dir / f"{name}.{suffix}") as part:
             figure.savefig(part, format=suffix, metadata=metadata)
+        figure.set_layout_engine("none")  # the second file has the layout of the first
     return figures_dir / f"{name}.png"
 
 

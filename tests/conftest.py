@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
+from analysis import plotting
 from lm_mia import config
 from lm_mia.data import build
 from lm_mia.data.population import Population
@@ -25,6 +26,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples in every run, without deadlines on busy machines: failures come from changes of the code only.
 hypothesis.settings.register_profile("house", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("house")
+
+# Embedding a subset of a TrueType font takes a third of the time of a figure, and no test looks at the fonts.
+plotting.mpl.rcParams["pdf.fonttype"] = 3
 
 
 @pytest.fixture(scope="session")
