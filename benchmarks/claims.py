@@ -1,11 +1,12 @@
 """How often the intervals of claims miss the truth when two recipes, or two attacks, are alike.
 
     python benchmarks/claims.py [--simulations=200] [--seed=0] [DESIGN ...]
+    python benchmarks/claims.py --workdir DIR [DIR ...] [--splits=20] [--seed=0]
 
-Simulates losses of two recipes from the same distribution, so that no number truly differs between them, and counts the
-95% intervals of their difference that exclude 0. A correct interval does so in 5% of the simulations. Prints a row of a
-Markdown table for each design and number. With 200 simulations, a design of targets takes 1 to 2 minutes on one core
-and a design of replicas 3 to 8 minutes; DESIGNS are named below.
+The first command simulates losses of two recipes from the same distribution, so that no number truly differs between
+them, and counts the 95% intervals of their difference that exclude 0. A correct interval does so in 5% of the
+simulations. Prints a row of a Markdown table for each design and number. With 200 simulations, a design of targets
+takes about a minute on one core and a design of replicas 3 to 6 minutes; DESIGNS are named below.
 
 The loss of a model on a sample is the sum of
 
@@ -15,46 +16,64 @@ The loss of a model on a sample is the sum of
 - noise of the training subset and of the order of training. Each has a part that is independent for every sample, and a
   part that related samples share, from factors with weights of the sample. Replicas share the noise of the subset.
 
+The second command compares recipes of real workdirs with themselves. It divides the models of a recipe into halves at
+random, attacks some models of each half with the others of the half, and takes the difference, whose true value is 0.
+All splits of a recipe use the same models, so comparisons depend on each other; brackets are 95% t intervals over
+recipes. A second table shows how much the AUC depends on the training subset and initial weights, which replicas share:
+the standard deviation (SD) of the AUC over models with subsets and weights of their own, over replicas, and due to the
+choice of samples, each without the others, and the share of the subsets that a 95% interval over the replicas would
+miss. 20 splits of a recipe with 40 models and 3,072 samples take about a minute on one core.
+
 "Before" is the interval that claims had before: over targets with fixed references and samples, or
 over samples with fixed replicas, references and thresholds.
 
-N2: samples of the population, M: models, T: targets, R: references, B: replicas, K: factors; A1, R1, H1 as in
-analysis.jackknife.
+N2: samples of the population, M: models with training subsets of their own, B: replicas, K: factors, S: simulations.
 """
 
 import argparse
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 import scipy.stats
+from claim_numbers import (
+    Decisions,
+    Design,
+    Recipe,
+    Result,
+    find_misses,
+    mean_loss,
+    paired,
+    property_correlation,
+    target_jackknife,
+    unpaired,
+)
+from claims_of_workdirs import (
+    COMPARISON_COLUMNS,
+    SUBSET_COLUMNS,
+    self_comparisons,
+    subset_effects,
+)
 
-from analysis import jackknife
-from analysis.compare import Estimate, RankCorrelation, VarianceTerm
-from analysis.jackknife import Jackknife
-from lm_mia import stats
-from lm_mia.config import needs
-
-FPR = 0.05
 _FACTORS = 4
 _NOISE_NATS, _GAIN_NATS = 0.1, 0.08
 _SHARED = 0.5
 """The part of the variance of the noise that related samples share."""
-Result = dict[str, tuple[Estimate, Estimate]]
-"""Number -> (its estimate now, its estimate before)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-    """The samples of a population."""
+    """The samples of a simulated population."""
 
     level_N2: np.ndarray
     gain_N2: np.ndarray
     weight_KxN2: np.ndarray
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, samples: int) -> "Population":
+    def draw(cls, rng: np.random.Generator, samples: int) -> Self:
         """Draws a population."""
         return cls(
             rng.normal(4, 0.5, samples),
@@ -69,38 +88,6 @@ class Population:
         return math.sqrt(_SHARED) * shared_MxN2 + math.sqrt(1 - _SHARED) * own_MxN2
 
 
-class Recipe:
-    """The losses of the models of one recipe, with balanced subsets; replicas have the subset of the last model."""
-
-    def __init__(
-        self,
-        rng: np.random.Generator,
-        population: Population,
-        member_MxN2: np.ndarray,
-        replicas: int = 0,
-        subset_noise: bool = True,
-    ) -> None:
-        self._rng, self._population = rng, population
-        self._gain_N2 = population.gain_N2 * rng.lognormal(-0.125, 0.5, member_MxN2.shape[1])
-        self.member_MxN2 = member_MxN2
-        self.loss_MxN2 = self._losses(member_MxN2, len(member_MxN2))
-        member_BxN2 = np.broadcast_to(member_MxN2[-1], (replicas, member_MxN2.shape[1]))
-        self.replica_loss_BxN2 = self._losses(member_BxN2, 1 if subset_noise else replicas)
-
-    def _losses(self, member_MxN2: np.ndarray, subsets: int) -> np.ndarray:
-        """Returns the losses of models that all have one subset, or each its own."""
-        rng, models = self._rng, len(member_MxN2)
-        noise_MxN2 = self._population.noise(rng, subsets) + self._population.noise(rng, models)
-        strength_Mx1 = (rng.normal(size=(subsets, 1)) + rng.normal(size=(models, 1))) / math.sqrt(2)
-        gain_MxN2 = _GAIN_NATS * (1 + 0.1 * strength_Mx1) * self._gain_N2 * member_MxN2
-        return self._population.level_N2 - gain_MxN2 + _NOISE_NATS * noise_MxN2 / math.sqrt(2)
-
-    def lira(self, loss_TxN2: np.ndarray, index_R: np.ndarray) -> np.ndarray:
-        """Returns the membership scores of LiRA with some of the models as references."""
-        references = self.loss_MxN2[index_R], self.member_MxN2[index_R]
-        return stats.lira(loss_TxN2, *references, variance="pooled")
-
-
 def balanced_subsets(rng: np.random.Generator, models: int, samples: int) -> np.ndarray:
     """Returns member_MxN2: the models of each pair have complementary halves of the samples."""
     half = np.arange(samples) < samples // 2
@@ -108,139 +95,87 @@ def balanced_subsets(rng: np.random.Generator, models: int, samples: int) -> np.
     return np.stack([subset for one in first for subset in (one, ~one)])
 
 
-def reference_parts(references: int, available: int) -> list[np.ndarray]:
-    """Returns the indices of the first references, and of their parts as in `needs.TargetAttack.reference_part`."""
-    group_R = np.array(needs.reference_groups(available))
-    parts = needs.num_reference_parts(references, available)
-    if parts == needs.NUM_HALVES:
-        halves = [np.isin(group_R, [*needs.half_groups(h)]) for h in range(parts)]
-        indices = [np.flatnonzero(half_R[:references]) for half_R in halves]
-    else:
-        indices = [np.flatnonzero(group_R == g)[:references] for g in range(parts)]
-    return [np.arange(references), *indices]
+def simulate_recipe(
+    rng: np.random.Generator,
+    population: Population,
+    member_MxN2: np.ndarray,
+    replicas: int = 0,
+    subset_noise: bool = True,
+) -> Recipe:
+    """Simulates the models of a recipe; replicas have the subset of the last of them.
 
+    Without noise of the subset, replicas are as independent as models with subsets of their own.
+    """
+    gain_N2 = population.gain_N2 * rng.lognormal(-0.125, 0.5, member_MxN2.shape[1])
 
-def target_jackknife(
-    recipe: Recipe, targets: int, references: int, available: int = 0, first: int = 0
-) -> dict[str, Jackknife]:
-    """Attacks the last targets of a recipe with references from ``first`` on."""
-    loss_TxN2, member_TxN2 = recipe.loss_MxN2[-targets:], recipe.member_MxN2[-targets:]
-    group_N2 = stats.sample_groups(np.arange(loss_TxN2.shape[1]))
-    values = {"AUC": [], f"TPR at {100 * FPR:g}%": []}
-    indices = reference_parts(references, available or references)
-    for index_R in indices:
-        score_TxN2 = recipe.lira(loss_TxN2, first + index_R)
-        points = stats.tpr_at_fpr(score_TxN2, member_TxN2, [FPR])
-        auc_TxH, tpr_TxHx1 = stats.rates_of_halves(score_TxN2, member_TxN2, group_N2, [FPR])
-        for name, whole_T, half_TxH in zip(
-            values, (points.auc_T, points.tpr_TxF[:, 0]), (auc_TxH, tpr_TxHx1[..., 0]), strict=True
-        ):
-            values[name].append(np.column_stack([whole_T, half_TxH]))
-    if len(indices) == 1 + needs.JACKKNIFE_GROUPS:
-        halves = [needs.half_groups(h) for h in range(needs.NUM_HALVES)]
-        sets = [[*groups] for groups in (range(needs.JACKKNIFE_GROUPS), *halves)]
-        values = {
-            name: [np.mean([v[1 + s] for s in groups], axis=0) for groups in sets]
-            for name, v in values.items()
-        }
-    return {name: Jackknife.from_targets(np.stack(v, axis=1), "") for name, v in values.items()}
+    def losses(member_MxN2: np.ndarray, subsets: int) -> np.ndarray:
+        models = len(member_MxN2)
+        noise_MxN2 = population.noise(rng, subsets) + population.noise(rng, models)
+        strength_Mx1 = rng.normal(size=(subsets, 1)) + rng.normal(size=(models, 1))
+        gain_MxN2 = _GAIN_NATS * (1 + 0.1 * strength_Mx1 / math.sqrt(2)) * gain_N2 * member_MxN2
+        return population.level_N2 - gain_MxN2 + _NOISE_NATS * noise_MxN2 / math.sqrt(2)
 
-
-def with_fixed(value: Jackknife) -> Jackknife:
-    """Returns the number with an interval that holds references and samples fixed."""
-    return dataclasses.replace(value, value_A1xR1xH1=value.value_A1xR1xH1[:, :1, :1])
+    loss_MxN2 = losses(member_MxN2, len(member_MxN2))
+    member_BxN2 = np.broadcast_to(member_MxN2[-1], (replicas, member_MxN2.shape[1]))
+    replica_loss_BxN2 = losses(member_BxN2, 1 if subset_noise else replicas)
+    return Recipe(loss_MxN2, member_MxN2, replica_loss_BxN2, member_MxN2[-1])
 
 
 def same_population(
     rng: np.random.Generator, samples: int, targets: int, references: int, available: int = 0
 ) -> Result:
     """Compares two recipes with the same samples and subsets; pairs of targets have the same subset."""
-    population = Population.draw(rng, samples)
-    subsets = balanced_subsets(rng, (available or references) + targets, samples)
-    new, old = (
-        target_jackknife(Recipe(rng, population, subsets), targets, references, available)
-        for _ in range(2)
+    population, available = Population.draw(rng, samples), available or references
+    subsets = balanced_subsets(rng, available + targets, samples)
+    models = available + np.arange(targets), np.arange(available)
+    return paired(
+        *(
+            target_jackknife(simulate_recipe(rng, population, subsets), *models, references)
+            for _ in range(2)
+        )
     )
-    gaps = {name: new[name] - old[name] for name in new}
-    return {name: (gap.estimate(), with_fixed(gap).estimate()) for name, gap in gaps.items()}
 
 
 def other_population(
     rng: np.random.Generator, samples: int, targets: int, references: int
 ) -> Result:
     """Compares two recipes on different samples."""
-    new, old = (
-        target_jackknife(
-            Recipe(
-                rng,
-                Population.draw(rng, samples),
-                balanced_subsets(rng, references + targets, samples),
-            ),
-            targets,
-            references,
+    models = references + np.arange(targets), np.arange(references)
+
+    def recipe() -> Recipe:
+        population = Population.draw(rng, samples)
+        return simulate_recipe(
+            rng, population, balanced_subsets(rng, references + targets, samples)
         )
-        for _ in range(2)
-    )
-    return {
-        name: (
-            jackknife.independent_difference(new[name], old[name]),
-            jackknife.independent_difference(with_fixed(new[name]), with_fixed(old[name])),
-        )
-        for name in new
-    }
+
+    return unpaired(*(target_jackknife(recipe(), *models) for _ in range(2)))
 
 
 def two_attacks(rng: np.random.Generator, samples: int, targets: int, references: int) -> Result:
     """Compares two attacks on the same targets, each with references of its own."""
     subsets = balanced_subsets(rng, 2 * references + targets, samples)
-    recipe = Recipe(rng, Population.draw(rng, samples), subsets)
-    new, old = (
-        target_jackknife(recipe, targets, references, first=first) for first in (0, references)
+    recipe = simulate_recipe(rng, Population.draw(rng, samples), subsets)
+    index_T = 2 * references + np.arange(targets)
+    first_R = np.arange(references)
+    return paired(
+        *(target_jackknife(recipe, index_T, first + first_R) for first in (0, references))
     )
-    gaps = {name: new[name] - old[name] for name in new}
-    return {name: (gap.estimate(), with_fixed(gap).estimate()) for name, gap in gaps.items()}
 
 
 def unrelated_property(
     rng: np.random.Generator, samples: int, targets: int, references: int
 ) -> Result:
-    """Correlates the posterior of members with a property of samples that has no effect."""
-    recipe = Recipe(
-        rng, Population.draw(rng, samples), balanced_subsets(rng, references + targets, samples)
-    )
-    loss_TxN2, member_TxN2 = recipe.loss_MxN2[-targets:], recipe.member_MxN2[-targets:]
-    property_N2 = rng.normal(size=samples)
-    used_H1xN2 = np.concatenate(
-        [np.ones((1, samples), bool), stats.HALVES_HxG[:, stats.sample_groups(np.arange(samples))]]
-    )
-
-    def correlation(score_N2: np.ndarray, used_N2: np.ndarray) -> float:
-        trend = RankCorrelation.from_samples(property_N2[used_N2], score_N2[used_N2])
-        return math.nan if trend is None else trend.r
-
-    value_R1xTxH1 = np.array(
-        [
-            [
-                [correlation(score_N2, member_N2 & used_N2) for used_N2 in used_H1xN2]
-                for score_N2, member_N2 in zip(
-                    recipe.lira(loss_TxN2, index_R), member_TxN2, strict=True
-                )
-            ]
-            for index_R in reference_parts(references, references)
-        ]
-    )
-    value = Jackknife.from_targets(value_R1xTxH1.swapaxes(0, 1), "")
-    return {"rank correlation": (value.estimate(), with_fixed(value).estimate())}
+    """Correlates with a property of samples that has no effect."""
+    subsets = balanced_subsets(rng, references + targets, samples)
+    recipe = simulate_recipe(rng, Population.draw(rng, samples), subsets)
+    index_T, index_R = references + np.arange(targets), np.arange(references)
+    return property_correlation(rng, recipe, index_T, index_R)
 
 
-_DECISIONS = {
-    "AUC": "auc_A1xH1",
-    "flip rate of members": "member_flip_rate_A1xH1xF",
-    "coin flips of members": "member_coin_flips_A1xH1xF",
-    "TPR from coin flips": "coin_flip_tpr_A1xH1xF",
-    "rank correlation with the distance": "distance_correlation_A1xH1",
-    "spread of thresholds": "threshold_spread_A1xH1xF",
-}
+def losses(rng: np.random.Generator, samples: int, models: int) -> Result:
+    """Compares the mean losses of two recipes with the same samples and subsets."""
+    population, subsets = Population.draw(rng, samples), balanced_subsets(rng, models, samples)
+    return paired(*(mean_loss(simulate_recipe(rng, population, subsets)) for _ in range(2)))
 
 
 def replicas(
@@ -250,51 +185,20 @@ def replicas(
     references: int,
     subset_noise: bool = True,
 ) -> Result:
-    """Compares the decisions of the replicas of two recipes with the same samples and subset.
-
-    Without noise of the subset, replicas are as independent as models with subsets of their own.
-    """
+    """Compares the decisions of the replicas of two recipes with the same samples and subset."""
     population = Population.draw(rng, samples)
     subsets = balanced_subsets(rng, references + 2, samples)
-    member_N2, group_N2 = subsets[-1], stats.sample_groups(np.arange(samples))
-    k_low, _ = stats.coin_flip_cutoff(replicas)
-    values, per_sample = [], []
-    for recipe in (Recipe(rng, population, subsets, replicas, subset_noise) for _ in range(2)):
-        metrics = [
-            stats.decision_metrics(score_BxN2, member_N2, group_N2, [FPR], 0)
-            for index_R in reference_parts(references, references)
-            for score_BxN2 in [recipe.lira(recipe.replica_loss_BxN2, index_R)]
-        ]
-        values.append(
-            {
-                name: np.stack([np.atleast_3d(getattr(m, field))[..., 0] for m in metrics], axis=1)
-                for name, field in _DECISIONS.items()
-            }
+    new, old = (
+        Decisions.compute(
+            simulate_recipe(rng, population, subsets, replicas, subset_noise),
+            np.arange(replicas),
+            np.arange(references),
         )
-        score_BxN2 = recipe.lira(recipe.replica_loss_BxN2, np.arange(references))
-        threshold_BxF = stats.tpr_at_fpr(score_BxN2, member_N2, [FPR]).threshold_TxF
-        votes_S = stats.count_votes(score_BxN2, threshold_BxF).votes_FxN[0, member_N2]
-        coin_S = (k_low <= votes_S) & (votes_S <= replicas - k_low)
-        per_sample.append(
-            {
-                "flip rate of members": stats.flip_rate(votes_S, replicas),
-                "coin flips of members": coin_S.astype(float),
-                "TPR from coin flips": coin_S * votes_S / replicas,
-            }
-        )
-    result = {}
-    for name in _DECISIONS:
-        now = Jackknife(values[0][name] - values[1][name], "").estimate()
-        before = Estimate(now.value, math.nan, math.nan, "")
-        if name in per_sample[0]:
-            gap_S = per_sample[0][name] - per_sample[1][name]
-            term = VarianceTerm(gap_S.var(ddof=1) / len(gap_S), len(gap_S) - 1)
-            before = Estimate.from_variance(float(gap_S.mean()), [term], "")
-        result[name] = now, before
-    return result
+        for _ in range(2)
+    )
+    return new.compare(old)
 
 
-Design = Callable[[np.random.Generator], Result]
 DESIGNS: dict[str, tuple[str, Design]] = {
     "paired-16": (
         "targets, two recipes on the same samples; 8 targets, 16 references",
@@ -320,30 +224,43 @@ DESIGNS: dict[str, tuple[str, Design]] = {
         "targets, an unrelated property of samples; 8 targets, 32 references",
         lambda rng: unrelated_property(rng, 1024, 8, 32),
     ),
+    "losses-32": (
+        "losses, two recipes on the same samples; 32 models",
+        lambda rng: losses(rng, 1024, 32),
+    ),
+    "fixed-4": (
+        "targets, two recipes on the same samples; 8 targets, 4 references held fixed",
+        lambda rng: same_population(rng, 1024, 8, 4),
+    ),
+    "fixed-8": (
+        "targets, two recipes on the same samples; 8 targets, 8 references held fixed",
+        lambda rng: same_population(rng, 1024, 8, 8),
+    ),
+    "fixed-12": (
+        "targets, two recipes on the same samples; 8 targets, 12 references held fixed",
+        lambda rng: same_population(rng, 1024, 8, 12),
+    ),
     "replicas-8": (
         "8 replicas, two recipes on the same samples; 32 references",
         lambda rng: replicas(rng, 1024, 8, 32),
     ),
+    "replicas-16": (
+        "16 replicas, two recipes on the same samples; 16 references",
+        lambda rng: replicas(rng, 1024, 16, 16),
+    ),
     "order-8": (
-        "the same, without noise of the training subset that the replicas share",
+        "8 replicas without noise of the training subset; 32 references",
         lambda rng: replicas(rng, 1024, 8, 32, subset_noise=False),
     ),
+    "order-16": (
+        "16 replicas without noise of the training subset; 16 references",
+        lambda rng: replicas(rng, 1024, 16, 16, subset_noise=False),
+    ),
     "order-32": (
-        "32 replicas without such noise, two recipes on the same samples; 32 references",
+        "32 replicas without noise of the training subset; 32 references",
         lambda rng: replicas(rng, 1024, 32, 32, subset_noise=False),
     ),
 }
-
-
-def simulate(design: Design, simulations: int, seed: int) -> dict[str, np.ndarray]:
-    """Returns missed_Sx2 for each number: whether its intervals, now and before, exclude 0; NaN without an interval."""
-    missed: dict[str, list[list[float]]] = {}
-    for simulation in range(simulations):
-        for name, estimates in design(np.random.default_rng([seed, simulation])).items():
-            missed.setdefault(name, []).append(
-                [float(e.p_value() < 0.05) if e.has_interval else math.nan for e in estimates]
-            )
-    return {name: np.array(missed_Sx2) for name, missed_Sx2 in missed.items()}
 
 
 def _percent(missed_S: np.ndarray) -> str:
@@ -355,21 +272,43 @@ def _percent(missed_S: np.ndarray) -> str:
     return f"{100 * count / n:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
+def simulations(designs: Sequence[str], repetitions: int, seed: int) -> Iterator[Sequence[str]]:
+    """Yields the rows of the table of simulations."""
+    for design in designs:
+        description, function = DESIGNS[design]
+        for name, missed_Sx2 in find_misses(function, repetitions, seed).items():
+            now, before = map(_percent, missed_Sx2.T)
+            yield description, name, str(len(missed_Sx2)), now, before
+
+
+def _print_table(header: Sequence[str], rows: Iterator[Sequence[str]]) -> None:
+    print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
 def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(description="Simulates the intervals of claims.")
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description="Counts intervals of claims that miss the truth.")
     parser.add_argument("design", nargs="*", help=f"one of {', '.join(DESIGNS)} (default: all)")
     parser.add_argument("--simulations", type=int, default=200)
+    parser.add_argument("--workdir", type=Path, nargs="+", help="compare real recipes instead")
+    parser.add_argument("--splits", type=int, default=20, help="comparisons of each recipe")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    print("| design | number | simulations | misses now, % | misses before, % |")
-    print("|---|---|---:|---:|---:|")
-    for design in options.design or DESIGNS:
-        description, function = DESIGNS[design]
-        for name, missed_Sx2 in simulate(function, options.simulations, options.seed).items():
-            now, before = map(_percent, missed_Sx2.T)
-            cells = description, name, str(len(missed_Sx2)), now, before
-            print(f"| {' | '.join(cells)} |", flush=True)
+    if options.workdir:
+        recipe_dirs = [d for w in options.workdir for d in sorted((w / "recipes").iterdir())]
+        recipes = [(directory.name, Recipe.read(directory)) for directory in recipe_dirs]
+        rows = self_comparisons([recipe for _, recipe in recipes], options.splits, options.seed)
+        _print_table(COMPARISON_COLUMNS, rows)
+        print()
+        _print_table(SUBSET_COLUMNS, subset_effects(recipes))
+        return
+
+    columns = "design", "number", "simulations", "misses now, %", "misses before, %"
+    _print_table(
+        columns, simulations(options.design or [*DESIGNS], options.simulations, options.seed)
+    )
 
 
 if __name__ == "__main__":
