@@ -43,7 +43,7 @@ class Recipe:
         if loss.ndim == 3:  # checkpoints; the end of training is the last
             loss = loss[:, -1]
         is_replica = role.astype(str) == "replica"
-        replica_member_N2 = member[is_replica][:1].any(axis=0)
+        replica_member_N2 = np.any(member[is_replica][:1], axis=0)
         return cls(
             loss[~is_replica].astype(float),
             member[~is_replica].astype(bool),
