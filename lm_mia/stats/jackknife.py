@@ -19,12 +19,11 @@ import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
 from lm_mia.stats import ranking
-from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.array_types import FloatArray, IntArray
 from lm_mia.stats.coin_flip import coin_flip_cutoff
 from lm_mia.stats.flips import flip_rate
 from lm_mia.stats.inputs import as_counts, as_float64, as_members
 from lm_mia.stats.likelihood_ratio import posterior
-from lm_mia.stats.roc import tpr_at_fpr
 
 _GROUPS = 8
 """Samples are divided into this many groups, and so are replicas, unless there are fewer."""
@@ -143,30 +142,41 @@ def decision_metrics(
     if focus not in range(fpr_F.size):
         raise ValueError(f"focus={focus}: must be the index of one of {fpr_F.size} rates")
     present_N = ~np.isnan(score_BxN).any(axis=0)
-    score_BxN, member_N = score_BxN[:, present_N], member_N[present_N]
+    # Non-members come first, so that the members of any part are a slice.
+    order_N = np.concatenate(
+        [np.flatnonzero(present_N & ~member_N), np.flatnonzero(present_N & member_N)]
+    )
+    score_BxN, nonmembers = score_BxN[:, order_N], int((present_N & ~member_N).sum())
     all_1xG = np.ones((1, _GROUPS), np.bool_)
-    used_H1xN = np.concatenate([all_1xG, HALVES_HxG])[:, group_N[present_N]]
+    used_H1xN = np.concatenate([all_1xG, HALVES_HxG])[:, group_N[order_N]]
     posterior_BxN = posterior(score_BxN)
     groups = min(_GROUPS, len(score_BxN))
     part_B = np.arange(len(score_BxN)) % groups
+    count_type = np.min_scalar_type(len(score_BxN))  # small types are several times as fast
     shape = 1 + groups, len(used_H1xN), fpr_F.size
     metrics = {
         field.name: np.full(shape if field.name.endswith("F") else shape[:2], np.nan)
         for field in dataclasses.fields(DecisionMetrics)
     }
     for h, used_N in enumerate(used_H1xN):
-        score_BxK, member_K = score_BxN[:, used_N], member_N[used_N]
-        if not 0 < member_K.sum() < member_K.size:
+        index_K, low = np.flatnonzero(used_N), int(used_N[:nonmembers].sum())
+        if not 0 < low < index_K.size:
             continue
-        points = tpr_at_fpr(score_BxK, member_K, fpr_F)
-        threshold_BxF = posterior(points.threshold_TxF)
+        auc_B = np.empty(len(score_BxN))
+        threshold_BxF = np.empty((len(score_BxN), fpr_F.size))
         # Sums over the replicas of each group; those without a group follow by subtraction.
-        votes_AxFxK = np.zeros((groups, fpr_F.size, member_K.size), np.int16)
-        distance_AxK = np.zeros((groups, member_K.size))
+        votes_AxFxK = np.zeros((groups, fpr_F.size, index_K.size), count_type)
+        distance_AxK = np.zeros((groups, index_K.size))
         for b, a in enumerate(part_B):
-            votes_AxFxK[a] += score_BxK[b] >= points.threshold_TxF[b][:, None]
-            distance_AxK[a] += np.abs(posterior_BxN[b, used_N] - threshold_BxF[b, focus])
-        votes_FxK, distance_K = votes_AxFxK.sum(axis=0), distance_AxK.sum(axis=0)
+            score_K, posterior_K = score_BxN[b].take(index_K), posterior_BxN[b].take(index_K)
+            classes = np.sort(score_K[:low]), np.sort(score_K[low:])
+            auc_B[b] = ranking.auc_from_sorted(*classes)
+            threshold_F = ranking.thresholds_at_fprs(classes[0], fpr_F)
+            votes_AxFxK[a] += score_K >= threshold_F[:, None]
+            threshold_BxF[b] = posterior(threshold_F)
+            distance_AxK[a] += np.abs(posterior_K - threshold_BxF[b, focus])
+        votes_FxK = votes_AxFxK.sum(axis=0, dtype=count_type)
+        distance_K = distance_AxK.sum(axis=0)
         for left_out in range(1 + groups):
             kept_B = part_B != left_out - 1
             replicas = int(kept_B.sum())
@@ -177,11 +187,11 @@ def decision_metrics(
                 rest_FxK = votes_FxK - votes_AxFxK[left_out - 1]
                 rest_K = distance_K - distance_AxK[left_out - 1]
             spread_BxF = threshold_BxF[kept_B] - np.median(threshold_BxF[kept_B], axis=0)
-            values = _vote_metrics(rest_FxK, member_K, replicas, alpha)
-            votes_K = rest_FxK[focus, member_K]
-            values["auc_A1xH1"] = points.auc_T[kept_B].mean()
+            values = _vote_metrics(rest_FxK[:, :low], rest_FxK[:, low:], replicas, alpha)
+            votes_S = rest_FxK[focus, low:]
+            values["auc_A1xH1"] = auc_B[kept_B].mean()
             values["distance_correlation_A1xH1"] = _rank_correlation(
-                rest_K[member_K], np.minimum(votes_K, replicas - votes_K)
+                rest_K[low:], np.minimum(votes_S, replicas - votes_S)
             )
             values["threshold_spread_A1xH1xF"] = np.abs(spread_BxF).mean(axis=0)
             for name, value in values.items():
@@ -208,7 +218,7 @@ def _check(
 
 
 def _vote_metrics(
-    votes_FxK: IntArray, member_K: BoolArray, replicas: int, alpha: float
+    nonmember_votes_FxK: IntArray, member_votes_FxK: IntArray, replicas: int, alpha: float
 ) -> dict[str, ArrayLike]:
     # Each number of votes has one flip rate, so that a table of counts is enough.
     k_low, _ = coin_flip_cutoff(replicas, alpha)
@@ -216,11 +226,9 @@ def _vote_metrics(
     flip_V = flip_rate(votes_V, replicas)
     is_coin_V = (k_low <= votes_V) & (votes_V <= replicas - k_low)
     values: dict[str, ArrayLike] = {}
-    for name, class_K in (("member", member_K), ("nonmember", ~member_K)):
-        share_FxV = (
-            np.array([np.bincount(v_K[class_K], minlength=replicas + 1) for v_K in votes_FxK])
-            / class_K.sum()
-        )
+    for name, votes_FxK in (("member", member_votes_FxK), ("nonmember", nonmember_votes_FxK)):
+        count_FxV = np.array([np.bincount(v_K, minlength=replicas + 1) for v_K in votes_FxK])
+        share_FxV = count_FxV / votes_FxK.shape[1]
         values[f"{name}_flip_rate_A1xH1xF"] = share_FxV @ flip_V
         values[f"{name}_coin_flips_A1xH1xF"] = share_FxV @ is_coin_V
         if name == "member":
