@@ -242,9 +242,17 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
         config = _set_field(config, name, value)
     given = {name for name, _ in _split_flags(overrides)} - doubtful
     lowest, attack = lowest_fpr(config.population.samples), config.attack
-    for name, fprs in (("attack.fprs", attack.fprs), ("attack.focus_fpr", (attack.focus_fpr,))):
+    for name, fprs in (
+        ("attack.fprs", attack.fprs),
+        ("attack.focus_fpr", (attack.focus_fpr,)),
+        ("attack.band", (max(attack.band),)),
+    ):
         if name in given and any(0 < fpr < lowest for fpr in fprs):
-            mistakes.append(f"{name}={_get(config, name)!r}: {rule_about_lowest_fpr(config)}")
+            subject = "its upper end " if name == "attack.band" else ""
+            mistakes.append(
+                f"{name}={_get(config, name)!r}: {subject}{rule_about_lowest_fpr(config)}; use higher rates, or more "
+                "samples"
+            )
             doubtful.add(name)
     return _Overridden(config, mistakes, doubtful)
 

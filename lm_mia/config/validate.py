@@ -62,7 +62,7 @@ def unmet_attention_requirements(
 
 
 def rule_about_lowest_fpr(config: Config) -> str:
-    """Returns that a rate must not be below the lowest one that the population of a config can show."""
+    """Returns the rule that a false positive rate must not be below the lowest one that the population can show."""
     nonmembers = config.population.samples // 2
     return (
         f"must be at least {schema.lowest_fpr(config.population.samples):.3g}, the lowest rate that {nonmembers:,} "

@@ -403,10 +403,10 @@ def attack(
     if left_out := sorted({*c.attack.fprs} - {*settings.fprs}):
         focus = settings.focus_fpr
         say(
-            f"attack.fprs: {', '.join(f'{fpr:g}' for fpr in left_out)} left out of the tables of {recipe.name}, since "
-            f"{c.population.samples // 2:,} non-members show no rate below "
+            f"attack.fprs: the tables of {recipe.name} leave out {', '.join(f'{fpr:g}' for fpr in left_out)}, because "
+            f"the lowest rate that {c.population.samples // 2:,} non-members can show is "
             f"{config.lowest_fpr(c.population.samples):.3g}"
-            + (f"; attack.focus_fpr is {focus:g}" if focus != c.attack.focus_fpr else "")
+            + (f"; attack.focus_fpr becomes {focus:g}" if focus != c.attack.focus_fpr else "")
         )
     counts = runner.run(store, population, settings, tables, progress, say, requested)
     if not counts["requested"] and not requested.loss_samples:

@@ -32,11 +32,15 @@ def test_tuples_take_commas_or_words(file: str, flags: list[str]):
 
 
 def test_a_flag_with_a_rate_that_the_population_cannot_show_is_refused(file: str):
-    rule = "must be at least 0.125, the lowest rate that 8 non-members (population.samples / 2) can show"
+    rule = (
+        "must be at least 0.125, the lowest rate that 8 non-members (population.samples / 2) can show; use higher "
+        "rates, or more samples"
+    )
     flags = ["--config.attack.fprs=0.01,0.5", "--config.attack.focus_fpr=0.01"]
-    assert error_lines(file, *flags) == [
+    assert error_lines(file, *flags, "--config.attack.band=0,0.1") == [
         f"attack.fprs=(0.01, 0.5): {rule}",
         f"attack.focus_fpr=0.01: {rule}",
+        f"attack.band=(0.0, 0.1): its upper end {rule}",
     ]
     # The rates of the file (0.1, 0.5) and those of a flag for a larger population are accepted.
     load.load_config(file, ["--config.train.epochs=2"])
@@ -58,11 +62,11 @@ def test_tuples_of_choices_take_commas_or_words(file: str, flags: list[str]):
     assert load.load_config(file, flags).attack.attacks == ("lira_online", "loss")
 
 
-@pytest.mark.parametrize("flags", [["=0.001,0.1"], ["", "0.001", "0.1"], ["=1e-3,1e-1"]])
+@pytest.mark.parametrize("flags", [["=0.001,0.2"], ["", "0.001", "0.2"], ["=1e-3,2e-1"]])
 def test_a_band_is_two_numbers(file: str, flags: list[str]):
     assert load.load_config(file).attack.band == (0, 0.1)
     flags[0] = "--config.attack.band" + flags[0]
-    assert load.load_config(file, flags).attack.band == (0.001, 0.1)
+    assert load.load_config(file, flags).attack.band == (0.001, 0.2)
 
 
 FULL = FILE.replace(
