@@ -1,17 +1,18 @@
-"""Simulates LiRA on every reference with the others: is noise at chance, and is the spread over subsets right?
+"""Simulates LiRA on every reference with the others: its AUC on noise, and the spread of its AUC over subsets.
 
     python benchmarks/reference_targets.py [--rounds 200]
 
-Prints two Markdown tables, in about 2 minutes on a core.
+Prints two Markdown tables, in about 2 minutes on one core.
 
-Noise: losses do not depend on membership, so the mean AUC must be 0.5. The references of a target are all others, or
-those of all other pairs. If the references are pairs of complements (balanced), the former reveal its members.
+Noise: losses do not depend on membership, so the mean AUC must be 0.5. A reference is attacked with all others or, if
+the references are pairs of complements (balanced), with those of all other pairs. benchmarks/noise.py shows that all
+others would reveal its members there.
 
-Spread: members have lower losses, by an amount that differs between samples, and a third of the variance of a loss is
-due to the batch order, the rest to the training subset. The table compares standard deviations of the AUC (ddof 0, the
-root of the mean variance over rounds), as the headline of a recipe shows them: over 16 replicas of one subset, and over
-the references, each attacked with all other references or pairs. The truth is that over 64 new targets with subsets of
-their own, attacked with as many references. All losses are drawn again in each round.
+Spread: members have lower losses, by an amount that differs between samples. A third of the variance of a loss is due
+to the batch order, and the rest to the training subset. The table compares standard deviations of the AUC (with ddof 0,
+as in the headline of a recipe; the root of their mean square over rounds): over 16 replicas of one subset, and over the
+references, each attacked with the other references or pairs. The true value is that over 64 new targets with subsets of
+their own, which are attacked with equally many references. All losses are drawn anew in each round.
 
 T: targets, M: references, N: samples.
 """
@@ -32,23 +33,30 @@ _LOSS_STD, _ORDER_SHARE = 0.2, 1 / 3
 
 def noise(rounds: int) -> None:
     """Prints the mean AUC on noise, with its standard error over rounds."""
-    print(
-        "| design | references | variance | target left out | pair left out |\n|---|---|---|---|---|"
-    )
+    print("| design | references | variance | AUC |\n|---|---|---|---|")
     for design in DESIGNS:
         for models in (6, 8, 16, 32, 64):
-            rng = np.random.default_rng([models, len(design)])
-            auc: dict[tuple[str, bool], list[float]] = {}
-            for _ in range(rounds):
-                member_MxN = _members(rng, models, design)
-                loss_MxN = rng.normal(3, _LOSS_STD, member_MxN.shape)
-                for variance in VARIANCES:
-                    for pairs in (False, True) if design == "balanced" else (False,):
-                        value = _auc(loss_MxN, member_MxN, variance, pairs=pairs).mean()
-                        auc.setdefault((variance, pairs), []).append(float(value))
-            for variance in VARIANCES:
-                cells = [_mean_and_error(auc.get((variance, pairs), [])) for pairs in (False, True)]
-                print(f"| {design} | {models} | {variance} | {cells[0]} | {cells[1]} |", flush=True)
+            for variance, aucs in aucs_on_noise(models, design, rounds).items():
+                error = np.std(aucs, ddof=1) / np.sqrt(rounds)
+                print(
+                    f"| {design} | {models} | {variance} | {np.mean(aucs):.4f} ± {error:.4f} |",
+                    flush=True,
+                )
+
+
+def aucs_on_noise(
+    models: int, design: subsets.Design, rounds: int
+) -> dict[stats.Variance, list[float]]:
+    """Returns the mean AUC over all references in each round, for each kind of variance."""
+    rng = np.random.default_rng([models, len(design)])
+    aucs: dict[stats.Variance, list[float]] = {variance: [] for variance in VARIANCES}
+    for _ in range(rounds):
+        member_MxN = _members(rng, models, design)
+        loss_MxN = rng.normal(3, _LOSS_STD, member_MxN.shape)
+        for variance in VARIANCES:
+            auc_M = _auc(loss_MxN, member_MxN, variance, pairs=design == "balanced")
+            aucs[variance].append(float(auc_M.mean()))
+    return aucs
 
 
 def spread(rounds: int) -> None:
@@ -127,15 +135,11 @@ def _auc(
     return stats.auc(score_MxN, member_MxN).auc_T
 
 
-def _mean_and_error(values: list[float]) -> str:
-    if not values:
-        return "–"
-    return f"{np.mean(values):.4f} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.4f}"
-
-
 def main() -> None:
-    """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Prints both tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=200)
     rounds = parser.parse_args().rounds
     noise(rounds)

@@ -4,6 +4,7 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from lm_mia.data import subsets
@@ -25,3 +26,9 @@ def test_spread_over_references_is_that_over_new_targets(
     replicas, references, new = benchmark.standard_deviations(16, design, "pooled", rounds=30)
     assert references == pytest.approx(new, rel=0.12)
     assert replicas < 0.75 * new
+
+
+@pytest.mark.parametrize("design", ["exact", "bernoulli", "balanced"])
+def test_noise_is_at_chance(benchmark: ModuleType, design: subsets.Design):
+    for aucs in benchmark.aucs_on_noise(8, design, rounds=30).values():
+        assert abs(np.mean(aucs) - 0.5) < 4 * np.std(aucs, ddof=1) / np.sqrt(30)
