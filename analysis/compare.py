@@ -1,7 +1,6 @@
 """Claims of the paper about its figures, and whether this run shows them: decided by intervals, never by eye.
 
-Holds estimates with their intervals, claims with their verdicts and p-values, rank correlations of two properties of
-samples, and means in bins.
+Holds estimates with their intervals, and claims with their verdicts and p-values.
 
 An interval should cover everything that would be drawn anew if the experiment were repeated: the models, the references
 and the samples. `Estimate.not_covered` names what an interval holds fixed; a claim with such an interval is at best
@@ -12,7 +11,7 @@ way. For "greater" it is that of the two-sided t-test. A claim is decided if its
 same as a 95% interval that lies on one side. If the truth is at the boundary of a claim, "seen" and "opposite" have a
 probability of 2.5% each.
 
-N: samples, S: samples without missing values, K: bins, P: p-values.
+T: models, P: p-values.
 """
 
 import dataclasses
@@ -22,8 +21,6 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 import scipy.stats
-
-from lm_mia import stats
 
 Verdict = Literal["seen", "seen in these models", "opposite", "undecided", "not tested"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -286,88 +283,3 @@ def holm(p_P: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(ascending) - rank) * p))
         adjusted[i] = largest
     return adjusted
-
-
-_NORMAL_975 = float(scipy.stats.norm.ppf(0.975))
-
-
-@dataclasses.dataclass(frozen=True)
-class RankCorrelation:
-    """Spearman's rank correlation of two quantities, with its 95 % interval over the choice of samples."""
-
-    r: float
-    samples: int
-
-    def __str__(self) -> str:
-        return f"{_two_digits(self.r)} [{_two_digits(self.low)}, {_two_digits(self.high)}]"
-
-    @classmethod
-    def from_samples(cls, x_N: np.ndarray, y_N: np.ndarray) -> Self | None:
-        """Returns the rank correlation of x and y; None if one is constant or there are at most three samples.
-
-        Infinite values are ranked; samples with a NaN are left out.
-        """
-        present_N = ~(np.isnan(x_N) | np.isnan(y_N))
-        x_S, y_S = (scipy.stats.rankdata(v[present_N]) for v in (x_N, y_N))
-        if len(x_S) <= 3 or np.ptp(x_S) == 0 or np.ptp(y_S) == 0:
-            return None
-        return cls(float(np.clip(np.corrcoef(x_S, y_S)[0, 1], -1, 1)), len(x_S))
-
-    @property
-    def low(self) -> float:
-        """The lower end of the interval, which is Fisher's."""
-        return self._end(-1)
-
-    @property
-    def high(self) -> float:
-        """The upper end of the interval, which is Fisher's."""
-        return self._end(1)
-
-    def _end(self, sign: int) -> float:
-        with np.errstate(divide="ignore"):
-            return float(np.tanh(np.arctanh(self.r) + sign * _NORMAL_975 * self._standard_error))
-
-    @property
-    def _standard_error(self) -> float:
-        """The standard error of arctanh(r), of Bonett and Wright (2000) for ranks."""
-        return math.sqrt((1 + self.r**2 / 2) / (self.samples - 3))
-
-    def estimate(self, over: str, not_covered: tuple[str, ...]) -> Estimate:
-        """Returns the correlation with a symmetric interval over samples, for claims; arguments as in `Estimate`."""
-        return Estimate(self.r, (1 - self.r**2) * self._standard_error, math.inf, over, not_covered)
-
-
-@dataclasses.dataclass(frozen=True)
-class BinnedMeans:
-    """Means of y in K bins of x with about equally many samples, with 95 % bands over the choice of samples."""
-
-    x_K: np.ndarray
-    y_K: np.ndarray
-    low_K: np.ndarray
-    high_K: np.ndarray
-    count_K: np.ndarray
-
-    @classmethod
-    def from_samples(cls, x_N: np.ndarray, y_N: np.ndarray, bins: int) -> Self:
-        """Returns the means of y, fractions in [0, 1], in up to ``bins`` bins of x.
-
-        Bands are Clopper-Pearson's if every y is 0 or 1, and normal otherwise. Samples with a NaN are left out. Equal
-        values of x stay in one bin, so there may be fewer bins (`equal_count_bins`).
-        """
-        binned = stats.equal_count_bins(x_N, y_N, bins)
-        y_K, count_K = binned.y_mean_K, binned.count_K
-        if np.isin(y_N[~np.isnan(y_N)], (0, 1)).all():
-            low_K, high_K = stats.clopper_pearson(np.rint(y_K * count_K), count_K)
-        else:
-            square_K = stats.equal_count_bins(x_N, y_N**2, bins).y_mean_K
-            # The variance of the mean of a bin; unknown for a single sample.
-            with np.errstate(divide="ignore", invalid="ignore"):
-                variance_K = np.maximum(square_K - y_K**2, 0) / (count_K - 1)
-            margin_K = _NORMAL_975 * np.sqrt(variance_K)
-            low_K, high_K = np.clip(y_K - margin_K, 0, 1), np.clip(y_K + margin_K, 0, 1)
-        return cls(binned.x_mean_K, y_K, low_K, high_K, count_K)
-
-
-def _two_digits(number: float) -> str:
-    """Formats a number with two decimals, without a sign before zero."""
-    return f"{round(number, 2) + 0:.2f}".replace("-", "−")

@@ -85,6 +85,27 @@ def read_samples(
     return {c: frame[c].to_numpy() for c in columns}
 
 
+def read_documents(recipe_dir: Path) -> np.ndarray:
+    """Returns document_N, the document of each sample in tables/samples.parquet, on which intervals depend.
+
+    Unless documents are split, each sample has its own.
+
+    Raises:
+      WorkdirError: as `read_samples`.
+    """
+    try:
+        is_split = (
+            "document" in pq.read_schema(_existing(recipe_dir, "tables/samples.parquet")).names
+        )
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise WorkdirError(
+            f"{recipe_dir}: tables/samples.parquet cannot be read; {_rerun()}"
+        ) from error
+    if is_split:
+        return read_samples(recipe_dir, ["document"])["document"]
+    return np.arange(len(read_samples(recipe_dir, ["id"])["id"]))
+
+
 def read_json(
     directory: Path, name: str, fields: Sequence[str] = (), command: str = "attack"
 ) -> Record:

@@ -14,8 +14,9 @@ import numpy as np
 import zarr
 
 from analysis import jackknife
-from analysis.compare import Estimate, RankCorrelation, VarianceTerm
+from analysis.compare import Estimate, VarianceTerm
 from analysis.jackknife import Jackknife
+from analysis.trends import rank_correlation
 from lm_mia import stats
 from lm_mia.config import needs
 
@@ -141,8 +142,7 @@ def property_correlation(
     )
 
     def correlation(score_N2: np.ndarray, used_N2: np.ndarray) -> float:
-        trend = RankCorrelation.from_samples(property_N2[used_N2], score_N2[used_N2])
-        return math.nan if trend is None else trend.r
+        return rank_correlation(property_N2[used_N2], score_N2[used_N2])
 
     value_R1xTxH1 = np.array(
         [

@@ -13,11 +13,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting
-from analysis.compare import RankCorrelation, claim_equivalent, claim_untested
+from analysis.compare import claim_equivalent, claim_untested
 from analysis.formatting import plural
 from analysis.io import MissingModelsError, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import CLASSES
+from analysis.trends import RankCorrelation
 
 TABLE, CURVES, FACTS = "extraction.csv", "extraction_curves.csv", "extraction.json"
 COLUMNS = (
@@ -52,6 +53,8 @@ class Extraction:
     """Rows of tables/extraction_curves.csv for plain sampling at temperature 1."""
     facts: Record
     """tables/extraction.json: the model and the settings."""
+    document_N: np.ndarray
+    """The document of each sample."""
 
     def column(self, name: str) -> np.ndarray:
         """Returns a numeric column, one value per sample."""
@@ -109,10 +112,10 @@ class Extraction:
                 )
         return [{"queries": format_exponent(math.log(n))} | shares for n, shares in rows.items()]
 
-    def rank_correlation(self) -> str:
-        """Returns the rank correlation of score and -log p of the suffix with interval; a dash if one is constant."""
-        return str(
-            RankCorrelation.from_samples(self.column("score"), -self.column("log_p_sampled")) or "–"
+    def rank_correlation(self) -> RankCorrelation | None:
+        """Returns the rank correlation of score and -log p of the suffix; None if one is constant."""
+        return RankCorrelation.from_samples(
+            self.column("score"), -self.column("log_p_sampled"), self.document_N
         )
 
 
@@ -150,7 +153,8 @@ def read(recipe_dir: Path) -> Extraction | None:
         return None
     probabilities = [p for p, _ in _PROBABILITIES]
     sampled = [r for r in curves if r["scheme"] == "sampled" and r["probability"] in probabilities]
-    return Extraction(samples, sampled, facts)
+    ids_N = [int(row["id"]) for row in samples]
+    return Extraction(samples, sampled, facts, io.read_documents(recipe_dir)[ids_N])
 
 
 def draw(extraction: Extraction) -> Figure:
@@ -228,15 +232,13 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
     if extraction is None:
         raise MissingModelsError(f"{main.name}: there are no tables of extraction for its attack")
     score_N, nats_N = extraction.column("score"), -extraction.column("log_p_sampled")
-    correlation = RankCorrelation.from_samples(score_N, nats_N)
+    correlation = extraction.rank_correlation()
     what = "Rank correlation of the score and -log p of the suffix"
     claim = claim_untested(
         FIG07_STATEMENTS[0], f"{what}: all scores or all probabilities are equal"
     )
     if correlation:
-        estimate = correlation.estimate(
-            f"{len(score_N):,} samples", ("the model", "its references")
-        )
+        estimate = correlation.estimate(("the model", "its references"))
         claim = claim_equivalent(FIG07_STATEMENTS[0], what, estimate, _MARGIN)
     ours = {"members_of_1000": (1000 * float(extraction.member_N.mean()), math.nan)}
     if main.config.extract.suffix_tokens == _SUFFIX_TOKENS:

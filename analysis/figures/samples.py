@@ -18,16 +18,11 @@ from matplotlib.figure import Figure
 
 from analysis import attacks, io, plotting, vulnerability
 from analysis.attacks import read_sample_scores
-from analysis.compare import (
-    BinnedMeans,
-    Claim,
-    RankCorrelation,
-    claim_greater,
-    claim_untested,
-)
+from analysis.compare import Claim, claim_greater, claim_untested
 from analysis.io import RecipeResults, SweepResults
 from analysis.jackknife import Jackknife
 from analysis.paper_figure import FigureResult, PaperFigure
+from analysis.trends import BinnedMeans, rank_correlation
 from lm_mia import stats
 from lm_mia.config.needs import JACKKNIFE_SAMPLES, Need, num_reference_parts
 from lm_mia.data.subsets import ModelSeeds
@@ -143,11 +138,6 @@ def _on_halves(
     return [statistic(x_S, posterior_S), *halves]
 
 
-def _rank_correlation(x_S: np.ndarray, y_S: np.ndarray) -> float:
-    trend = RankCorrelation.from_samples(x_S.astype(float), y_S)
-    return math.nan if trend is None else trend.r
-
-
 def claim_rises(
     statement: str,
     what: str,
@@ -168,7 +158,7 @@ def claim_rises(
                 f"{equal:,} of {len(x_S):,} members of {target.model} have the same {what}",
             )
     description = f"Rank correlation of {what} and posterior among the members of a target"
-    trend = member_jackknife(targets_R1xT, _rank_correlation, x_TxN2, document_N2)
+    trend = member_jackknife(targets_R1xT, rank_correlation, x_TxN2, document_N2)
     return claim_greater(statement, description, trend.estimate())
 
 
@@ -294,7 +284,9 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     posterior_P = np.concatenate([t.posterior_S for t in targets])
     shown_P = np.unique(np.linspace(0, len(step_P) - 1, _MAX_POINTS).astype(int))
     points = pd.DataFrame({"x": step_P[shown_P], "y": posterior_P[shown_P]})
-    curve = BinnedMeans.from_samples(step_P, posterior_P, _STEP_BINS)
+    # A sample is a member of several targets.
+    document_P = np.concatenate([document_N2[t.ids_S] for t in targets])
+    curve = BinnedMeans.from_samples(step_P, posterior_P, document_P, _STEP_BINS)
     means = pd.DataFrame({"x": curve.x_K, "y": curve.y_K, "low": curve.low_K, "high": curve.high_K})
     tokens_N2 = main.population.lengths_N.astype(float)
     lengths = property_by_group(targets, tokens_N2)

@@ -1,4 +1,4 @@
-"""Estimates, p-values, verdicts, Holm's adjustment and rank correlations: exact values and coverage."""
+"""Estimates, p-values, verdicts and Holm's adjustment: exact values and coverage."""
 
 import math
 from typing import Any
@@ -174,69 +174,3 @@ def test_holms_adjustment_bounds_the_probability_of_any_error():
     errors = sum(min(compare.holm([*p_P])) < 0.05 for p_P in p_SxP)
     assert 0.03 < errors / 2000 < 0.07
     assert (p_SxP < 0.05).any(axis=1).mean() > 0.6
-
-
-def test_rank_correlation_has_fishers_interval_for_ranks() -> None:
-    x_N, y_N = np.array([1, 2, 3, 4, 5.0]), np.array([2, 1, 4, 3, 5.0])
-    result = compare.RankCorrelation.from_samples(x_N, y_N)
-    assert result is not None
-    assert result.r == pytest.approx(1 - 6 * 4 / (5 * 24))  # formula with squared rank differences
-    half_width = scipy.stats.norm.ppf(0.975) * math.sqrt((1 + 0.8**2 / 2) / 2)
-    assert result.low == pytest.approx(math.tanh(math.atanh(0.8) - half_width))
-    assert result.high == pytest.approx(math.tanh(math.atanh(0.8) + half_width))
-    assert str(result) == "0.80 [−0.46, 0.99]"
-
-
-def test_interval_of_a_rank_correlation_for_claims_is_nearly_fishers() -> None:
-    x_2xN = np.random.default_rng(0).normal(size=(2, 1000))
-    correlation = compare.RankCorrelation.from_samples(x_2xN[0], x_2xN.sum(axis=0))
-    assert correlation is not None
-    result = correlation.estimate("1,000 samples", ("the model",))
-    assert result.value == correlation.r
-    assert (result.low, result.high) == pytest.approx((correlation.low, correlation.high), abs=2e-3)
-
-
-def test_rank_correlation_handles_infinity_and_nan() -> None:
-    x_N = np.array([-INF, 1, 2, INF, NAN, 3])
-    y_N = np.array([0, 1, 2, 5, -77, NAN])
-    result = compare.RankCorrelation.from_samples(x_N, y_N)
-    assert result is not None
-    assert (result.r, result.low, result.high) == (1, 1, 1)
-    falling = compare.RankCorrelation.from_samples(-x_N, y_N)
-    assert falling is not None
-    assert falling.high == -1
-
-
-@pytest.mark.parametrize(
-    ("x", "y"),
-    [([1, 1, 1, 1, 1], [1, 2, 3, 4, 5]), ([1, 2, 3, 4, 5], [INF] * 5), ([1, 2, 3], [1, 2, 3])],
-)
-def test_rank_correlation_without_variation_is_none(x: list[float], y: list[float]) -> None:
-    assert compare.RankCorrelation.from_samples(np.array(x, float), np.array(y, float)) is None
-
-
-@pytest.mark.montecarlo
-def test_rank_correlation_intervals_have_nominal_coverage() -> None:
-    rng = np.random.default_rng(0)
-    result = [compare.RankCorrelation.from_samples(*rng.normal(size=(2, 50))) for _ in range(1000)]
-    assert 25 <= sum(trend is None or not trend.low <= 0 <= trend.high for trend in result) <= 75
-
-
-def test_bands_are_exact_for_decisions_and_normal_for_shares() -> None:
-    x_N = np.arange(40.0)
-    result = compare.BinnedMeans.from_samples(x_N, (x_N >= 20).astype(float), 2)
-    assert result.x_K.tolist() == [9.5, 29.5]
-    assert (result.y_K.tolist(), result.count_K.tolist()) == ([0, 1], [20, 20])
-    assert result.high_K[0] == pytest.approx(1 - 0.025 ** (1 / 20))
-    assert result.low_K[1] == pytest.approx(0.025 ** (1 / 20))
-    share_N = np.tile([0.25, 0.75], 20)
-    result = compare.BinnedMeans.from_samples(x_N, share_N, 2)
-    half_width = scipy.stats.norm.ppf(0.975) * share_N[:20].std(ddof=1) / math.sqrt(20)
-    assert result.low_K == pytest.approx([0.5 - half_width] * 2)
-    assert result.high_K == pytest.approx([0.5 + half_width] * 2)
-
-
-def test_bins_of_one_sample_have_no_band() -> None:
-    result = compare.BinnedMeans.from_samples(np.array([1.0, 2.0]), np.array([0.5, 0.25]), 2)
-    assert np.isnan(result.low_K).all()
-    assert len(compare.BinnedMeans.from_samples(np.full(3, NAN), np.ones(3), 2).x_K) == 0

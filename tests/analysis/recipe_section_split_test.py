@@ -51,4 +51,7 @@ def test_page_says_what_splitting_does(recipe: Path):
     written = page.write_page(recipe.parents[1], None, (), lambda *_: None, lambda _: None)
     shown = Page(written.read_text())
     assert f"The samples are consecutive pieces of {DOCUMENTS} documents." in shown.words
-    assert "The bootstrap draws documents with all their pieces" in shown.words
+    assert (
+        "Intervals over the choice of samples are over documents with all their pieces."
+        in shown.words
+    )

@@ -60,8 +60,15 @@ def curve(*shares: tuple[int, float], kind: str = "members") -> list[dict[str, A
     return [common | {"queries": n, "share": share} for n, share in shares]
 
 
+def make_extraction(
+    samples: list[dict[str, Any]], curves: list[dict[str, Any]], facts: dict[str, Any]
+) -> extraction.Extraction:
+    """Returns an extraction whose samples are not pieces of the same documents."""
+    return extraction.Extraction(samples, curves, facts, np.arange(len(samples)))
+
+
 def by_scheme(samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    rows = extraction.Extraction(samples, [], FACTS).scheme_rows()
+    rows = make_extraction(samples, [], FACTS).scheme_rows()
     return {row["scheme"]: row for row in rows}
 
 
@@ -87,7 +94,7 @@ def test_exponentials_are_formatted_from_logarithms(log: float, shown: str) -> N
 
 
 def test_request_text_counts_samples_and_tokens() -> None:
-    result = extraction.Extraction(rows([-1.0, -2.0, -3.0]), [], FACTS | {"schemes": {}})
+    result = make_extraction(rows([-1.0, -2.0, -3.0]), [], FACTS | {"schemes": {}})
     text = result.request_text()
     assert "the first 32 tokens of each of 3 samples (2 members and 1 non-member)" in text
     assert "asked for the next 1 token." in text
@@ -109,7 +116,7 @@ def test_impossible_suffixes_are_counted_but_not_plotted() -> None:
     samples[0]["log_p_chosen"] = -INF
     row_by_scheme = by_scheme(samples)
     assert [row["impossible"] for row in row_by_scheme.values()] == [0, 2, 1]
-    figure = extraction.draw(extraction.Extraction(samples, [], FACTS))
+    figure = extraction.draw(make_extraction(samples, [], FACTS))
     legend = figure.axes[0].get_legend()
     assert legend is not None
     labels = [t.get_text() for t in legend.get_texts()]
@@ -133,7 +140,7 @@ def test_generated_suffixes_are_counted() -> None:
 def test_query_rows_match_the_curves() -> None:
     curves = curve((1, 0.0), (10, 0.01), (10**6, 0.25))
     curves += curve((1, 0.0), (10, 0.0), (10**6, 0.125), kind="nonmembers")
-    query_rows = extraction.Extraction(rows([-3.0]), curves, FACTS).query_rows()
+    query_rows = make_extraction(rows([-3.0]), curves, FACTS).query_rows()
     assert query_rows == [
         {"queries": "1", "members": "0.0%", "nonmembers": "0.0%"},
         {"queries": "10⁶", "members": "25.0%", "nonmembers": "12.5%"},
@@ -143,9 +150,9 @@ def test_query_rows_match_the_curves() -> None:
 def test_rank_correlation_uses_negative_log_probability() -> None:
     n = list(map(float, range(1, 31)))
     for log_p, start in (([-x for x in n], "−1.00 ["), ([x - 40 for x in n], "1.00 [")):
-        result = extraction.Extraction(rows(log_p, n[::-1]), [], FACTS)
-        assert result.rank_correlation().startswith(start)
-    assert extraction.Extraction(rows([-INF, -INF]), [], FACTS).rank_correlation() == "–"
+        result = make_extraction(rows(log_p, n[::-1]), [], FACTS)
+        assert str(result.rank_correlation()).startswith(start)
+    assert make_extraction(rows([-INF, -INF]), [], FACTS).rank_correlation() is None
 
 
 def test_curves_are_drawn_if_any_sample_is_extractable(finished: Path) -> None:
@@ -186,7 +193,7 @@ def test_figure_without_nonmembers_is_drawn(finished: Path) -> None:
 
 def test_heavy_tailed_scores_have_a_logarithmic_axis() -> None:
     for scores, scale in (([9.0, 3, 1], "linear"), ([9000.0, 3, 1], "symlog")):
-        result = extraction.Extraction(rows([-5.0, -6, -7], scores), [], FACTS)
+        result = make_extraction(rows([-5.0, -6, -7], scores), [], FACTS)
         assert extraction.draw(result).axes[0].get_xscale() == scale
 
 
