@@ -2,7 +2,7 @@
 
 Samples that are pieces of one document are alike, so intervals are over documents: what a sample contributes to a
 number is summed over the samples of each document, and the variance follows from these sums. Intervals that treat
-pieces as independent are too narrow (benchmarks/trends.py). If documents are not split, each sample is a document.
+pieces as independent are too narrow (benchmarks/pieces.py). If documents are not split, each sample is a document.
 
 N: samples, S: samples without missing values, D: documents, K: bins.
 """

@@ -47,7 +47,8 @@ def write_decision_tables(
       inputs, attack_fit: the models; the means and variances of the references' losses give the separation.
       file: online LiRA scores of the replicas.
       points: operating points of the replicas at attack.fprs, and then at the points of the curve.
-      sample_columns: name -> value_N2, additional columns of samples.parquet.
+      sample_columns: name -> value_N2, additional columns of samples.parquet. If documents are split, "document" is one
+        of them, and uncertainties are over documents.
       c: settings of the recipe.
       folder: folder of the tables.
       pool: threads that process parts of the samples.
@@ -141,22 +142,25 @@ class _DecisionAnalysis:
                 score_TxC, self.points.threshold_TxF[:, :num_fprs], bin_FxC, member_C
             ),
             vote_counts=stats.count_member_votes(votes_KxC[num_fprs:], member_C, replicas, alpha),
-            votes=self._votes(score_TxC, member_C),
+            votes=self._votes(score_TxC, block.sample_slice),
             sample_table=self._sample_table(block, score_TxC, votes_FxC),
         )
 
     def _votes(
-        self, score_TxC: np.ndarray, member_C: np.ndarray
+        self, score_TxC: np.ndarray, sample_slice: slice
     ) -> Mapping[int, Mapping[str, stats.VoteHistograms]]:
         """Returns `_BlockDecisions.votes`."""
         threshold_TxF = self.points.threshold_TxF[:, : len(self.c.fprs)]
         focus, replicas = [self.c.fprs.index(self.c.focus_fpr)], self.file.num_targets
         votes: dict[int, dict[str, stats.VoteHistograms]] = {}
+        member_C = self.member_N2[sample_slice]
+        document_N2 = self.sample_columns.get("document")
         for name, class_C in (("member", member_C), ("nonmember", ~member_C)):
             score_TxP = score_TxC[:, class_C]
+            document_P = None if document_N2 is None else document_N2[sample_slice][class_C]
             for count in _replica_counts(replicas):
                 threshold = threshold_TxF if count == replicas else threshold_TxF[:count, focus]
-                histograms = stats.count_vote_histograms(score_TxP[:count], threshold)
+                histograms = stats.count_vote_histograms(score_TxP[:count], threshold, document_P)
                 votes.setdefault(count, {})[name] = histograms
         return votes
 

@@ -117,7 +117,7 @@ def coin_flip_shares(
     Returns:
       The columns fpr, replicas, cutoff, and for each class the observed share (CLASS_fraction), its standard error
       over samples and replicas (CLASS_fraction_se), and the ends of the range of the share that 127 replicas would show
-      (CLASS_fraction_127_low, CLASS_fraction_127_high).
+      (CLASS_fraction_127_low, CLASS_fraction_127_high). Both are over documents if the votes are counted by document.
     """
     replicas = votes["member"].replicas
     _, cutoff = stats.coin_flip_cutoff(replicas, alpha)
@@ -128,11 +128,14 @@ def coin_flip_shares(
     for f, fpr in enumerate(fprs):
         row: dict[str, float] = {"fpr": fpr, "replicas": replicas, "cutoff": cutoff}
         for name, histograms in votes.items():
-            samples_K, called_RxK = histograms.samples_FxK[f], histograms.called_FxRxK[f]
+            samples_GxK, called_RxK = histograms.samples_FxGxK[f], histograms.called_FxRxK[f]
+            samples_K = samples_GxK.sum(axis=0)
             total = samples_K.sum()
-            limits = stats.coin_flip_range(samples_K, called_RxK, alpha)
+            limits = stats.coin_flip_range(samples_GxK, called_RxK, alpha)
             row[f"{name}_fraction"] = samples_K @ is_coin_flip_K / total if total else np.nan
-            row[f"{name}_fraction_se"] = stats.mean_std_error(samples_K, called_RxK, is_coin_flip_K)
+            row[f"{name}_fraction_se"] = stats.mean_std_error(
+                samples_GxK, called_RxK, is_coin_flip_K
+            )
             row[f"{name}_fraction_127_low"] = limits.low
             row[f"{name}_fraction_127_high"] = limits.high
         rows.append(row)

@@ -9,7 +9,7 @@ The share that 127 replicas (StrongMIA) would show is the mean of P(52 <= K <= 7
 distribution G of p over samples. B replicas show the distribution of votes under G, whose B + 1 numbers do not
 determine G. So the share has a range: the smallest and the largest value over all G that are likely given the votes.
 
-Legend: R replicas, K numbers of votes (0 to B), P probabilities on a grid.
+Legend: R replicas, G groups of documents, K numbers of votes (0 to B), P probabilities on a grid.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from lm_mia.stats.coin_flip import as_num_replicas, coin_flip_cutoff
 from lm_mia.stats.inputs import as_float64
 from lm_mia.stats.vote_histograms import (
     as_vote_histogram,
+    document_effect,
     variance_over_replicas,
     variance_over_samples,
 )
@@ -86,7 +87,7 @@ def coin_flip_probability(probability: ArrayLike, replicas: int, alpha: float = 
 
 
 def coin_flip_range(
-    samples_K: ArrayLike,
+    samples: ArrayLike,
     called_RxK: ArrayLike,
     alpha: float = 0.05,
     *,
@@ -106,20 +107,22 @@ def coin_flip_range(
     L treats samples as independent, but they share the replicas. D is the design effect, at least 1: the variance of
     the mean of a function of the votes, including `variance_over_replicas`, divided by that of independent samples. The
     function is the one by which the distribution of votes at an end of the range differs from the most likely one,
-    (f_end - f_fit) / (f_end + f_fit), so each end has its own D, found by iteration.
+    (f_end - f_fit) / (f_end + f_fit), so each end has its own D, found by iteration. If samples are pieces of
+    documents, D includes the variance over documents.
 
     With few replicas the range is wide because G is not determined. With 127 it is the observed share with its
     uncertainty. `benchmarks/coin_flip_coverage.py` simulates how often ranges cover the true share.
 
     Args:
-      samples_K: number of samples with 0 to B votes, at least B = 2.
+      samples: number of samples with 0 to B votes, at least B = 2: samples_K, or samples_GxK with a row for each group
+        of documents.
       called_RxK: number of them that each replica calls members, from `count_vote_histograms`.
       alpha: level of the coin-flip test, in (0, 1).
       confidence: probability with which the range covers the share, in (0, 1).
       replicas: number of replicas for which the share is predicted.
 
     Returns:
-      The ends of the range.
+      The ends of the range; NaN if all documents are in one of several groups.
 
     Raises:
       ValueError: if B or replicas is below 2, if alpha or confidence is outside (0, 1), or as `variance_over_replicas`.
@@ -138,7 +141,8 @@ def coin_flip_range(
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence}: must be between 0 and 1, both excluded")
-    samples_K, called_RxK = as_vote_histogram(samples_K, called_RxK)
+    samples_GxK, called_RxK = as_vote_histogram(samples, called_RxK)
+    samples_K = samples_GxK.sum(axis=0)
     observed_replicas = samples_K.size - 1
     probability_P = np.sin(np.linspace(0, np.pi / 2, _GRID_STEPS + 1)) ** 2
     label_P = coin_flip_probability(probability_P, replicas, alpha)
@@ -161,7 +165,10 @@ def coin_flip_range(
             # Under both distributions rather than the observed one, which has no samples in some of the cells.
             independent = variance_over_samples((end_K + fit_K) / 2 * total, difference_K)
             shared = variance_over_replicas(samples_K, called_RxK, difference_K)
-            required = 1 + shared / max(independent, np.finfo(float).tiny)
+            required = document_effect(samples_GxK, difference_K)
+            required += shared / max(independent, np.finfo(float).tiny)
+            if np.isnan(required):
+                return np.nan
             if required <= _CONSISTENT * design_effect:
                 break
             design_effect = required

@@ -4,8 +4,11 @@ The votes about different samples come from the same replicas, and are therefore
 happens to be low, all samples get more member votes. So the variance of a mean over samples does not vanish as their
 number grows. A jackknife over replicas estimates it from counts that can be added over blocks of samples.
 
-Legend: T targets, R replicas (the targets that have thresholds), N samples, F false positive rates, K numbers of votes
-(0 to B, where B is the number of replicas).
+Samples that are pieces of one document are alike, too. So they are counted in 64 groups of documents, whose means show
+how much a mean over all documents varies.
+
+Legend: T targets, R replicas (the targets that have thresholds), N samples, F false positive rates, G groups of
+documents, K numbers of votes (0 to B, where B is the number of replicas).
 """
 
 from __future__ import annotations
@@ -22,54 +25,66 @@ from lm_mia.stats.inputs import as_float64, as_real
 _MAX_VALUE = 1e100
 """Values and counts must be smaller in magnitude, so that no square overflows."""
 
+_DOCUMENT_GROUPS = 64
+
 
 @dataclasses.dataclass(frozen=True)
 class VoteHistograms:
     """Numbers of samples with each number of member votes, at each rate. Those of blocks of samples can be added."""
 
-    samples_FxK: IntArray
-    """Samples with 0 to B votes; samples without a score from every replica are left out."""
+    samples_FxGxK: IntArray
+    """Samples with 0 to B votes in each group of documents; samples without a score from every replica are left out.
+    There is one group if samples are independent."""
     called_FxRxK: IntArray
-    """How many of them each replica calls members."""
+    """How many samples of all groups each replica calls members."""
+
+    @property
+    def samples_FxK(self) -> IntArray:
+        """Samples of all groups."""
+        return self.samples_FxGxK.sum(axis=1)
 
     @property
     def replicas(self) -> int:
         """Number of votes on each sample, B."""
-        return self.samples_FxK.shape[1] - 1
+        return self.samples_FxGxK.shape[2] - 1
 
     def __add__(self, other: VoteHistograms) -> VoteHistograms:
         """Adds the counts of another block of samples.
 
         Raises:
-          ValueError: if the numbers of rates or of replicas differ.
+          ValueError: if the numbers of rates, of groups or of replicas differ.
         """
-        if self.samples_FxK.shape != other.samples_FxK.shape:
-            raise ValueError("histograms can only be added at the same rates and replicas")
+        if self.samples_FxGxK.shape != other.samples_FxGxK.shape:
+            raise ValueError("histograms can only be added at the same rates, groups and replicas")
         return VoteHistograms(
-            self.samples_FxK + other.samples_FxK, self.called_FxRxK + other.called_FxRxK
+            self.samples_FxGxK + other.samples_FxGxK, self.called_FxRxK + other.called_FxRxK
         )
 
 
-def count_vote_histograms(score_TxN: ArrayLike, threshold_TxF: ArrayLike) -> VoteHistograms:
+def count_vote_histograms(
+    score_TxN: ArrayLike, threshold_TxF: ArrayLike, document_N: ArrayLike | None = None
+) -> VoteHistograms:
     """Counts samples by their number of member votes, in total and among those that each replica calls members.
 
     Args:
       score_TxN: membership scores; samples with a NaN score of any replica are left out.
       threshold_TxF: thresholds of each target; a target whose thresholds are NaN (a lost run) is not a replica.
+      document_N: non-negative integers, the document of each sample if samples are pieces of documents; None if they
+        are independent.
 
     Returns:
-      The counts. They take memory of F B^2, whatever the number of samples.
+      The counts. They take memory of F B^2 or, with documents, F B (B + 64), whatever the number of samples.
 
     Raises:
-      ValueError: as `count_votes`.
+      ValueError: as `count_votes`, or if document_N does not hold a non-negative integer for each sample.
 
     Example:
       Two replicas agree about the first sample and disagree about the second:
 
       >>> from lm_mia.stats import count_vote_histograms
       >>> histograms = count_vote_histograms([[0.9, 0.1], [0.8, 0.7]], [[0.5], [0.5]])
-      >>> histograms.samples_FxK
-      array([[0, 1, 1]])
+      >>> histograms.samples_FxGxK
+      array([[[0, 1, 1]]])
       >>> histograms.called_FxRxK
       array([[[0, 0, 1],
               [0, 1, 1]]])
@@ -79,19 +94,41 @@ def count_vote_histograms(score_TxN: ArrayLike, threshold_TxF: ArrayLike) -> Vot
     replica_R = targets_with_thresholds(score_TxN, threshold_TxF)
     rates, sizes = len(votes.votes_FxN), votes.replicas + 1
     scored_N = ~np.isnan(votes.votes_FxN).any(axis=0)
-    # The index of a sample counts all rates at once.
-    index_FxN = np.where(scored_N, votes.votes_FxN, 0).astype(np.intp)
-    index_FxN += sizes * np.arange(rates)[:, None]
+    group_N, groups = _document_groups(document_N, scored_N.size)
+    # The index of a sample counts all rates at once, and for samples_FxGxK all groups, too.
+    votes_FxN = np.where(scored_N, votes.votes_FxN, 0).astype(np.intp)
+    rate_Fx1 = np.arange(rates)[:, None]
+    index_FxN = votes_FxN + sizes * rate_Fx1
+    grouped_FxN = votes_FxN + sizes * (group_N + groups * rate_Fx1)
 
-    def count(selected_FxN: np.ndarray) -> IntArray:
-        counts = np.bincount(index_FxN[selected_FxN], minlength=rates * sizes)
-        return counts.reshape(rates, sizes).astype(np.int64, copy=False)
+    def count(index_FxN: np.ndarray, selected_FxN: np.ndarray, length: int) -> IntArray:
+        counts = np.bincount(index_FxN[selected_FxN], minlength=length)
+        return counts.astype(np.int64, copy=False)
 
     called_FxRxK = np.zeros((rates, replica_R.size, sizes), dtype=np.int64)
     for r, t in enumerate(replica_R):
-        decision_FxN = score_TxN[t] >= threshold_TxF[t][:, None]
-        called_FxRxK[:, r] = count(decision_FxN & scored_N)
-    return VoteHistograms(count(np.broadcast_to(scored_N, index_FxN.shape)), called_FxRxK)
+        called_FxN = (score_TxN[t] >= threshold_TxF[t][:, None]) & scored_N
+        called_FxRxK[:, r] = count(index_FxN, called_FxN, rates * sizes).reshape(rates, sizes)
+    all_FxN = np.broadcast_to(scored_N, votes_FxN.shape)
+    samples = count(grouped_FxN, all_FxN, rates * groups * sizes)
+    return VoteHistograms(samples.reshape(rates, groups, sizes), called_FxRxK)
+
+
+def _document_groups(document_N: ArrayLike | None, samples: int) -> tuple[np.ndarray, int]:
+    """Returns the group of each sample, and the number of groups."""
+    if document_N is None:
+        return np.zeros(samples, np.intp), 1
+    document_N = np.asarray(document_N)
+    if (
+        document_N.shape != (samples,)
+        or not np.issubdtype(document_N.dtype, np.integer)
+        or np.any(document_N < 0)
+    ):
+        raise ValueError(
+            f"documents of shape {document_N.shape} and type {document_N.dtype}: must be non-negative integers, one "
+            f"for each of {samples} samples"
+        )
+    return (document_N % _DOCUMENT_GROUPS).astype(np.intp), _DOCUMENT_GROUPS
 
 
 def variance_over_replicas(
@@ -132,7 +169,8 @@ def variance_over_replicas(
       >>> variance_over_replicas([0, 2, 0], [[0, 0, 0], [0, 2, 0]], [0.0, 0.5, 1.0])
       0.125
     """
-    samples_K, called_RxK = as_vote_histogram(samples_K, called_RxK)
+    samples_GxK, called_RxK = as_vote_histogram(samples_K, called_RxK)
+    samples_K = samples_GxK.sum(axis=0)
     value_K, replicas = as_float64(value_K, "values"), samples_K.size - 1
     if value_K.shape != samples_K.shape:
         raise ValueError(
@@ -150,27 +188,32 @@ def variance_over_replicas(
     return max(0.0, float((effect_R @ effect_R - own) * (replicas - 1) / replicas))
 
 
-def as_vote_histogram(samples_K: ArrayLike, called_RxK: ArrayLike) -> tuple[FloatArray, FloatArray]:
+def as_vote_histogram(samples: ArrayLike, called_RxK: ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Converts the numbers of samples by their number of votes to float64; they may be fractional (expected numbers).
 
+    Args:
+      samples: samples_K, or samples_GxK with a row for each group of documents.
+      called_RxK: as in `variance_over_replicas`, for all groups.
+
     Returns:
-      ``(samples_K, called_RxK)``.
+      ``(samples_GxK, called_RxK)``; there is one group if samples are independent.
 
     Raises:
       ValueError: as `variance_over_replicas`.
     """
-    samples_K, called_RxK = as_float64(samples_K, "samples_K"), as_float64(called_RxK, "called_RxK")
-    replicas = samples_K.size - 1
-    if samples_K.ndim != 1 or called_RxK.shape != (replicas, replicas + 1):
+    samples_GxK = np.atleast_2d(as_float64(samples, "samples_K"))
+    called_RxK = as_float64(called_RxK, "called_RxK")
+    replicas = samples_GxK.shape[-1] - 1
+    if samples_GxK.ndim != 2 or called_RxK.shape != (replicas, replicas + 1):
         raise ValueError(
-            f"samples_K of shape {samples_K.shape} and called_RxK of shape {called_RxK.shape}: with B replicas, the "
+            f"samples_K of shape {np.shape(samples)} and called_RxK of shape {called_RxK.shape}: with B replicas, the "
             "shapes must be (B + 1,) and (B, B + 1)"
         )
     if replicas < 2:
         raise ValueError(f"replicas={replicas}: must be at least 2 to leave one out")
-    if not np.all((samples_K >= 0) & (samples_K < _MAX_VALUE)):
+    if not np.all((samples_GxK >= 0) & (samples_GxK < _MAX_VALUE)):
         raise ValueError("samples_K must hold finite numbers, 0 or larger")
-    k_K = np.arange(replicas + 1)
+    k_K, samples_K = np.arange(replicas + 1), samples_GxK.sum(axis=0)
     if not (
         np.all((called_RxK >= 0) & (called_RxK <= samples_K))
         and np.allclose(called_RxK.sum(axis=0), k_K * samples_K)
@@ -178,31 +221,34 @@ def as_vote_histogram(samples_K: ArrayLike, called_RxK: ArrayLike) -> tuple[Floa
         raise ValueError(
             "called_RxK must be from 0 to samples_K, and its sum over replicas must be k samples_K for k votes"
         )
-    return samples_K, called_RxK
+    return samples_GxK, called_RxK
 
 
-def mean_std_error(samples_K: ArrayLike, called_RxK: ArrayLike, value_K: ArrayLike) -> float:
+def mean_std_error(samples: ArrayLike, called_RxK: ArrayLike, value_K: ArrayLike) -> float:
     """Estimates the standard error of the mean of value(votes) over samples and replicas.
 
-    It combines the variance of independent samples, var(value) / N, with `variance_over_replicas`.
+    It combines the variance over independent samples, var(value) / N, or that over documents with
+    `variance_over_replicas`.
 
     Args:
-      samples_K: as in `variance_over_replicas`.
+      samples: number of samples with 0 to B votes, samples_K, or samples_GxK with a row for each group of documents.
       called_RxK: as in `variance_over_replicas`.
       value_K: as in `variance_over_replicas`.
 
     Returns:
-      A standard error; NaN without samples.
+      A standard error; NaN without samples, or if all documents are in one of several groups.
 
     Raises:
       ValueError: as `variance_over_replicas`.
     """
+    samples_GxK, called_RxK = as_vote_histogram(samples, called_RxK)
+    samples_K = samples_GxK.sum(axis=0)
     shared = variance_over_replicas(samples_K, called_RxK, value_K)
-    samples_K, value_K = as_float64(samples_K, "samples_K"), as_float64(value_K, "values")
-    total = samples_K.sum()
-    if not total:
+    value_K = as_float64(value_K, "values")
+    if not samples_K.sum():
         return float("nan")
-    return float(np.sqrt(variance_over_samples(samples_K, value_K) + shared))
+    own = variance_over_samples(samples_K, value_K) * document_effect(samples_GxK, value_K)
+    return float(np.sqrt(own + shared))
 
 
 def variance_over_samples(samples_K: FloatArray, value_K: FloatArray) -> float:
@@ -210,3 +256,30 @@ def variance_over_samples(samples_K: FloatArray, value_K: FloatArray) -> float:
     total = samples_K.sum()
     mean = samples_K @ value_K / total
     return float(samples_K @ (value_K - mean) ** 2 / total**2)
+
+
+def document_effect(samples_GxK: FloatArray, value_K: FloatArray) -> float:
+    """Returns the variance of the mean value over documents, divided by `variance_over_samples`; at least 1.
+
+    The groups are random, so the variance follows from the deviations of their sums, as if each were one document.
+
+    Args:
+      samples_GxK: number of samples with 0 to B votes in each group of documents; one group if samples are independent.
+      value_K: value of each number of votes.
+
+    Returns:
+      The ratio; 1 if samples are independent or have equal values, and NaN if all documents are in one of several
+      groups.
+
+    Source: Wolter 2007, Introduction to Variance Estimation, Section 2.4, the random groups of a ratio.
+    """
+    samples_K = samples_GxK.sum(axis=0)
+    independent = variance_over_samples(samples_K, value_K)
+    if len(samples_GxK) == 1 or independent == 0:
+        return 1.0
+    used = np.count_nonzero(samples_GxK.sum(axis=1))
+    if used < 2:
+        return float("nan")
+    mean = samples_K @ value_K / samples_K.sum()
+    deviation_G = samples_GxK @ (value_K - mean) / samples_K.sum()
+    return max(1.0, float(deviation_G @ deviation_G * used / (used - 1) / independent))

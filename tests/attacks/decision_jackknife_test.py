@@ -18,7 +18,8 @@ C = dataclasses.replace(SMALL, references=18, attacks=("lira_online",), bootstra
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> AttackRun:
     folder = tmp_path_factory.mktemp("jackknife")
-    return run_attacks(write_scores(folder, C, 160), C, folder / "tables")
+    scores = dataclasses.replace(write_scores(folder, C, 160), pieces=5)
+    return run_attacks(scores, C, folder / "tables")
 
 
 def table(run: AttackRun) -> pd.DataFrame:

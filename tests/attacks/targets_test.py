@@ -22,7 +22,7 @@ from lm_mia.data.population import Population
 from lm_mia.seeds import permutation
 from lm_mia.store.store import Store
 
-SAMPLES = 300
+SAMPLES, PIECES = 300, 3
 C = config.Attack(
     references=20,
     targets=4,
@@ -63,7 +63,7 @@ class World:
         """Returns the numbers of attacks that were requested, computed and left out."""
         counts = runner.run(
             self.store,
-            cast(Population, FakePopulation(SAMPLES)),
+            cast(Population, FakePopulation(SAMPLES, PIECES)),
             c,
             folder,
             lambda *_: None,
@@ -246,7 +246,7 @@ def test_columns_describe_the_attack(world: World, computed: Path):
 def test_rates_of_halves_of_the_samples(world: World, computed: Path):
     table = pd.read_parquet(computed / "target_jackknife.parquet")
     attacks = attacks_of_every_kind(world)
-    half_HxN = stats.HALVES_HxG[:, stats.sample_groups(FakePopulation(SAMPLES).document_N)]
+    half_HxN = stats.HALVES_HxG[:, stats.sample_groups(FakePopulation(SAMPLES, PIECES).document_N)]
     assert set(table["attack_id"]) == {attacks[3].id, attacks[10].id}
     for attack in (attacks[3], attacks[10]):
         for t in (16, 19):

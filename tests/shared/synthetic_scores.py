@@ -18,14 +18,16 @@ from lm_mia.store.store import Store
 class FakePopulation:
     """The part of a population that attacks use."""
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: int, pieces: int = 1) -> None:
+        """Creates a population whose documents have this number of consecutive samples."""
         self.lengths_N = np.arange(samples) % 7 + 3
         number_N = np.arange(samples)
         self.columns = {"tokens": self.lengths_N, "unk": number_N % 3}
         self.columns |= {"zlib_bytes": 40 + number_N * 13 % 101}
         self.columns |= {"tfidf": 1 + number_N % 5 / 4, "prefix_group": number_N // 2 * 2}
-
-        self.has_split_documents, self.document_N = False, number_N
+        self.has_split_documents, self.document_N = pieces > 1, number_N // pieces
+        if self.has_split_documents:
+            self.columns |= {"document": self.document_N, "piece": number_N % pieces}
 
     def column(self, name: str) -> np.ndarray:
         return self.columns[name]
@@ -49,10 +51,12 @@ class SyntheticScores:
     loss_MxN: np.ndarray
     member_MxN: np.ndarray
     statistics: Mapping[str, np.ndarray]
+    pieces: int = 1
+    """Number of samples per document."""
 
     @property
     def population(self) -> Population:
-        return cast(Population, FakePopulation(self.loss_MxN.shape[1]))
+        return cast(Population, FakePopulation(self.loss_MxN.shape[1], self.pieces))
 
     @property
     def reference_MxN(self) -> np.ndarray:

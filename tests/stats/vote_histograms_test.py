@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.special
 
 from lm_mia import stats
 
@@ -42,7 +43,7 @@ def test_histograms_of_blocks_add_up():
     total = first + empty + last
     np.testing.assert_array_equal(total.samples_FxK, whole.samples_FxK)
     np.testing.assert_array_equal(total.called_FxRxK, whole.called_FxRxK)
-    with pytest.raises(ValueError, match="same rates and replicas"):
+    with pytest.raises(ValueError, match="same rates, groups and replicas"):
         _ = whole + stats.count_vote_histograms(score_TxN[:4], threshold_TxF[:4])
 
 
@@ -139,3 +140,82 @@ def leave_out_each(vote_RxN, value_K):
     centered_RxN = change_RxN - change_RxN.mean(axis=0)
     shared = np.sum(centered_RxN.mean(axis=1) ** 2) - np.sum(centered_RxN**2) / samples**2
     return max(0, shared * (replicas - 1) / replicas)
+
+
+def pieces(seed: int, documents: int, size: int, shared: float) -> tuple[np.ndarray, np.ndarray]:
+    """Draws votes of 8 independent replicas on pieces of documents, which share a part of the probability."""
+    rng = np.random.default_rng(seed)
+    effect_N = np.repeat(shared * rng.normal(size=documents), size)
+    p_N = scipy.special.ndtr(effect_N + (1 - shared) * rng.normal(size=effect_N.size))
+    return rng.random((8, effect_N.size)) < p_N, np.repeat(np.arange(documents), size)
+
+
+def test_samples_are_counted_by_group_of_documents():
+    vote_RxN, document_N = pieces(0, 150, 3, 0.5)
+    by_group = stats.count_vote_histograms(1.0 * vote_RxN, np.full((8, 2), 0.5), document_N)
+    whole = stats.count_vote_histograms(1.0 * vote_RxN, np.full((8, 2), 0.5))
+    assert by_group.samples_FxGxK.shape == (2, 64, 9)
+    assert whole.samples_FxGxK.shape == (2, 1, 9)
+    np.testing.assert_array_equal(by_group.samples_FxK, whole.samples_FxK)
+    np.testing.assert_array_equal(by_group.called_FxRxK, whole.called_FxRxK)
+    votes_N = vote_RxN.sum(axis=0)
+    for g in (0, 21, 63):  # 3 documents in group 21, 2 in group 63
+        expected_K = np.bincount(votes_N[document_N % 64 == g], minlength=9)
+        assert by_group.samples_FxGxK[1, g].tolist() == expected_K.tolist()
+
+
+def test_histograms_by_document_add_up_only_with_their_kind():
+    vote_RxN, document_N = pieces(1, 30, 4, 0.5)
+    threshold = np.full((8, 1), 0.5)
+    whole = stats.count_vote_histograms(1.0 * vote_RxN, threshold, document_N)
+    parts = [
+        stats.count_vote_histograms(1.0 * vote_RxN[:, at], threshold, document_N[at])
+        for at in (slice(50), slice(50, None))
+    ]
+    np.testing.assert_array_equal((parts[0] + parts[1]).samples_FxGxK, whole.samples_FxGxK)
+    with pytest.raises(ValueError, match="same rates, groups and replicas"):
+        _ = whole + stats.count_vote_histograms(1.0 * vote_RxN, threshold)
+
+
+@pytest.mark.parametrize("documents", [[0, 1], [0.0, 1.0, 2.0], [0, 1, -1], "abc"])
+def test_documents_must_be_numbers_of_samples(documents):
+    with pytest.raises(ValueError, match="one for each of 3 samples"):
+        stats.count_vote_histograms(np.zeros((2, 3)), np.zeros((2, 1)), documents)
+
+
+def test_standard_error_over_documents():
+    """Copies of samples have the standard error of the originals, up to the noise of 64 groups."""
+    is_coin_flip_K = np.arange(9) == 4
+    vote_RxN, document_N = pieces(2, 2000, 1, 0.0)
+    single = stats.mean_std_error(*count(vote_RxN), is_coin_flip_K)
+    copied = stats.count_vote_histograms(
+        np.tile(1.0 * vote_RxN, 5), np.full((8, 1), 0.5), np.tile(document_N, 5)
+    )
+    counts = copied.samples_FxGxK[0], copied.called_FxRxK[0]
+    assert stats.mean_std_error(*counts, is_coin_flip_K) == pytest.approx(single, rel=0.25)
+    as_samples = stats.mean_std_error(counts[0].sum(axis=0), counts[1], is_coin_flip_K)
+    assert as_samples < 0.8 * single
+
+
+def test_standard_error_over_one_group_of_documents_is_unknown():
+    vote_RxN = np.eye(8, 20)
+    one = stats.count_vote_histograms(vote_RxN, np.full((8, 1), 0.5), np.zeros(20, int))
+    counts = one.samples_FxGxK[0], one.called_FxRxK[0]
+    assert np.isnan(stats.mean_std_error(*counts, np.arange(9) == 1))
+    limits = stats.coin_flip_range(*counts)
+    assert np.isnan([limits.low, limits.high]).all()
+
+
+@pytest.mark.montecarlo
+def test_standard_error_over_documents_is_that_of_simulations():
+    is_coin_flip_K = (np.arange(9) >= 1) & (np.arange(9) <= 7)
+    shares, errors, as_samples = [], [], []
+    for seed in range(300):
+        vote_RxN, document_N = pieces(100 + seed, 150, 10, 0.9)
+        votes = stats.count_vote_histograms(1.0 * vote_RxN, np.full((8, 1), 0.5), document_N)
+        counts = votes.samples_FxGxK[0], votes.called_FxRxK[0]
+        shares.append(votes.samples_FxK[0] @ is_coin_flip_K / 1500)
+        errors.append(stats.mean_std_error(*counts, is_coin_flip_K))
+        as_samples.append(stats.mean_std_error(*count(vote_RxN), is_coin_flip_K))
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(shares), rel=0.12)
+    assert np.mean(as_samples) < 0.8 * np.std(shares)
