@@ -90,7 +90,8 @@ def slow(
     if request.param == "few":
         return Slow(attacked)
     folder = tmp_path_factory.mktemp("many")
-    return Slow(run_attacks(write_scores(folder, MANY, 300, "balanced"), MANY, folder / "tables"))
+    scores = dataclasses.replace(write_scores(folder, MANY, 300, "balanced"), pieces=3)
+    return Slow(run_attacks(scores, MANY, folder / "tables"))
 
 
 def assert_close(table: pd.DataFrame, column: str, expected: Any) -> None:
@@ -141,6 +142,7 @@ def test_samples(slow: Slow):
         "zlib_bytes",
         "tfidf",
         "prefix_group",
+        *(("document", "piece") if world.pieces > 1 else ()),
         "score",
         "mean_score",
         "mean_posterior",
@@ -202,6 +204,8 @@ def test_coin_flip_shares_of_fewer_replicas(slow: Slow):
     assert table.replicas.tolist() == ([slow.replicas] if few else [8, 16, 32, 40])
     assert (table.fpr == c.focus_fpr).all()
     decision_TxN = slow.decisions(c.focus_fpr)
+    document_N = slow.run.scores.population.document_N
+    is_wider = []
     for row in table.to_dict("records"):
         replicas = row["replicas"]
         k_low, cutoff = stats.coin_flip_cutoff(replicas, c.alpha)
@@ -209,14 +213,24 @@ def test_coin_flip_shares_of_fewer_replicas(slow: Slow):
         scored_N = ~np.isnan(slow.score_TxN[:replicas]).any(axis=0)
         for name, class_N in (("member", slow.member_N), ("nonmember", ~slow.member_N)):
             vote_BxN = decision_TxN[:replicas, class_N & scored_N]
-            votes_N = vote_BxN.sum(axis=0)
-            share = np.mean((votes_N >= k_low) & (votes_N <= replicas - k_low))
-            assert row[f"{name}_fraction"] == pytest.approx(share)
+            votes_N, group_N = vote_BxN.sum(axis=0), document_N[class_N & scored_N] % 64
+            is_coin_flip_K = np.abs(np.arange(replicas + 1) - replicas / 2) <= replicas / 2 - k_low
+            assert row[f"{name}_fraction"] == pytest.approx(is_coin_flip_K[votes_N].mean())
             samples_K = np.bincount(votes_N, minlength=replicas + 1)
             called_RxK = [np.bincount(votes_N[v], minlength=replicas + 1) for v in vote_BxN]
-            limits = stats.coin_flip_range(samples_K, called_RxK, c.alpha)
+            error = stats.mean_std_error(samples_K, called_RxK, is_coin_flip_K)
+            samples = samples_K
+            if slow.run.scores.pieces > 1:  # The few replicas are attacked on independent samples.
+                samples = [
+                    np.bincount(votes_N[group_N == g], minlength=replicas + 1) for g in range(64)
+                ]
+            error_of_table = stats.mean_std_error(samples, called_RxK, is_coin_flip_K)
+            is_wider.append(error_of_table > error)
+            assert row[f"{name}_fraction_se"] == pytest.approx(error_of_table)
+            limits = stats.coin_flip_range(samples, called_RxK, c.alpha)
             assert row[f"{name}_fraction_127_low"] == pytest.approx(limits.low, abs=1e-9)
             assert row[f"{name}_fraction_127_high"] == pytest.approx(limits.high, abs=1e-9)
+    assert any(is_wider) == (slow.run.scores.pieces > 1)
     shares = slow.run.csv("flip_shares.csv").query("bin == 'coin flip' and fpr == @c.focus_fpr")
     np.testing.assert_array_equal(shares[table.columns], table[table.replicas == slow.replicas])
 

@@ -24,7 +24,8 @@ def test_true_values(pieces: ModuleType, r: float, binary: bool) -> None:
     x_N, noise_N = rng.normal(size=(2, 400_000))
     y_N = r * x_N + np.sqrt(1 - r**2) * noise_N
     y_N = (y_N > 1) if binary else scipy.stats.norm.cdf(y_N)
-    correlation = scipy.stats.spearmanr(x_N, y_N).statistic
+    ranks = scipy.stats.rankdata(x_N), scipy.stats.rankdata(y_N)
+    correlation = np.corrcoef(*ranks)[0, 1]
     expected = correlation, y_N[x_N > 0].mean()
     assert pieces.true_values(r, binary) == pytest.approx(expected, abs=4e-3)
 
