@@ -52,6 +52,17 @@ def read_jackknife(recipe: RecipeResults, name: str, fpr: float | None = None) -
     )
 
 
+def different_replicas(first: RecipeResults, other: RecipeResults) -> str:
+    """Returns why shares of coin flips of two recipes cannot be compared; empty if they have equally many replicas."""
+    replicas = [io.read_flip_facts(recipe.recipe_dir)["replicas"] for recipe in (first, other)]
+    if replicas[0] == replicas[1]:
+        return ""
+    return (
+        f"{first.name} has {replicas[0]} replicas and {other.name} {replicas[1]}, and the share of coin flips depends "
+        "on their number"
+    )
+
+
 def check_same_members(first: RecipeResults, other: RecipeResults) -> None:
     """Raises WorkdirError if the replicas of two recipes have different members, so that samples are not paired."""
     member_N2, other_N2 = (

@@ -52,6 +52,8 @@ class FigureSection:
         ranges = self.result.our_ranges if self.result else {}
         texts = {key: _format_number(*number) for key, number in ours.items()}
         texts |= {key: _format_range(*limits) for key, limits in ranges.items()}
+        for key in self.result.not_comparable if self.result else ():
+            texts[key] += " (not comparable)"
         return [
             {
                 "description": number.description,

@@ -1,10 +1,15 @@
 """Notes that the page and the figures share: what the numbers are averaged over, and what counts as a coin flip."""
 
 import itertools
+from collections.abc import Iterable
 
 from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural
 from analysis.io import Record, coin_flip_test_has_power
 from lm_mia import stats
+
+COMPARABLE_REPLICAS = range(125, 129)
+"""Numbers of replicas with which shares of flip rates are compared with the paper: it requested 128, and has 125 at
+140M and 127 at 302M, since some crashed."""
 
 
 def replicas_note(replicas: int) -> str:
@@ -58,6 +63,22 @@ def coin_flip_power_note(facts: Record) -> str:
     return (
         f"Too few replicas: with fewer than {MIN_HEADLINE_REPLICAS}, the share of coin flips says more about the test "
         f"than about the decisions, so it is not among the main numbers. {note}"
+    )
+
+
+def depends_on_replicas(facts: Record, keys: Iterable[str]) -> frozenset[str]:
+    """Returns the keys of numbers that depend on the number of replicas, if it is not that of the paper; else none."""
+    return frozenset() if facts["replicas"] in COMPARABLE_REPLICAS else frozenset(keys)
+
+
+def not_comparable_note(facts: Record) -> str:
+    """Returns a note on the numbers of `depends_on_replicas`; empty if they are comparable."""
+    if facts["replicas"] in COMPARABLE_REPLICAS:
+        return ""
+    return (
+        f"Numbers that are marked as not comparable are those of {plural(facts['replicas'], 'replica')}, and would be "
+        f"others with {COMPARABLE_REPLICAS[0]} to {COMPARABLE_REPLICAS[-1]} as in the paper: with more replicas, flip "
+        "rates are measured more precisely, and fewer decisions count as coin flips."
     )
 
 

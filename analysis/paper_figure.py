@@ -28,8 +28,10 @@ class FigureResult:
     """Our counterparts of published numbers: key -> (number, standard deviation or NaN)."""
     our_ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     """The same where our models allow only a range: key -> (low, high)."""
+    not_comparable: frozenset[str] = frozenset()
+    """Keys of ``ours`` whose numbers are shown, but are not to be compared with the paper's; a note says why."""
     notes: tuple[str, ...] = ()
-    """Sentences shown below the figure, such as the number of references."""
+    """Sentences shown below the figure, such as the number of references; empty ones are not shown."""
 
 
 @dataclasses.dataclass(frozen=True)

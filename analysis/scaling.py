@@ -119,9 +119,12 @@ def draw(sweep: SweepResults, x: str = "") -> FigureResult:
     points = [_read_point(recipe, references) for recipe in usable]
     left_out = [recipe for recipe in recipes if recipe not in usable]
     focus_fpr = usable[0].config.attack.focus_fpr
+    shown = points
+    if len({row["replicas"] for point in points for row in point.shares}) > 1:
+        shown = [dataclasses.replace(point, shares=[]) for point in points]
     return FigureResult(
         data=pd.concat([point.to_frame() for point in points]),
-        figure=_draw_figure(points, [x] if x else list(QUANTITIES), focus_fpr),
+        figure=_draw_figure(shown, [x] if x else list(QUANTITIES), focus_fpr),
         notes=_notes(points, references, left_out),
     )
 
@@ -164,7 +167,11 @@ def _notes(
         notes.append(
             f"Coin-flip shares are from attacks with {' or '.join(map(str, counts))} references on "
             f"{' or '.join(map(str, replicas))} replicas."
-            + (" They fall with the number of replicas." if len(replicas) > 1 else "")
+            + (
+                " They depend on the number of replicas, so they are not drawn."
+                if replicas[1:]
+                else ""
+            )
         )
     if left_out:
         names = ", ".join(map(recipe_label, left_out))

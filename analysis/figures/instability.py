@@ -51,16 +51,22 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
         "No sample is both ambiguous and like a coin flip, so the right panel is missing."
     )
     data = pd.DataFrame(tables.coin_flip_rows(shares))
+    ours = _ours(recipe, shares)
     return FigureResult(
         data=data.merge(pd.DataFrame(rates)[["fpr", "tpr_mean", "tpr_std"]], on="fpr"),
         figure=_fig05_figure(shares, rates, archetypes),
         claims=(_claim_more_in_members(recipe, facts), _claim_rises(recipe, facts)),
-        ours=_ours(recipe, shares),
+        ours=ours,
+        not_comparable=notes.depends_on_replicas(facts, ours.keys() - {"auc"}),
         our_ranges={
             f"fpr={fpr:g} coin {kind}": limits
             for (fpr, kind), limits in tables.coin_flip_percent_ranges(shares).items()
         },
-        notes=(*notes.replica_notes(facts), *([] if archetypes else [no_sample_note])),
+        notes=(
+            *notes.replica_notes(facts),
+            notes.not_comparable_note(facts),
+            "" if archetypes else no_sample_note,
+        ),
     )
 
 
@@ -154,19 +160,22 @@ def _flip_detail(recipe: RecipeResults) -> FigureResult:
     curves = io.read_table(recipe.recipe_dir, "flip_curves.csv", flip_panels.CURVE_COLUMNS)
     curves = {f: flip_panels.rows_at_fpr(curves, f) for f in fprs}
     fewest, most = flip_panels.bin_sizes([row for rows in curves.values() for row in rows])
+    ours = {
+        f"fpr={f:g} from_0.4 {name}": (100 * share, np.nan)
+        for f, flip_N in flip.items()
+        for name, class_N in (("members", member_N), ("nonmembers", ~member_N))
+        for share in [float(np.mean(flip_N[class_N & ~np.isnan(flip_N)] >= 0.4))]
+    }
     return FigureResult(
         data=_flip_detail_data(flip, member_N, curves),
         figure=_flip_detail_figure(flip, member_N, curves, facts),
         claims=(_claim_falls(recipe, facts),),
-        ours={
-            f"fpr={f:g} from_0.4 {name}": (100 * share, np.nan)
-            for f, flip_N in flip.items()
-            for name, class_N in (("members", member_N), ("nonmembers", ~member_N))
-            for share in [float(np.mean(flip_N[class_N & ~np.isnan(flip_N)] >= 0.4))]
-        },
+        ours=ours,
+        not_comparable=notes.depends_on_replicas(facts, ours),
         notes=(
             f"Points of the middle and right panels are means of {fewest:,} to {most:,} samples.",
             *notes.replica_notes(facts),
+            notes.not_comparable_note(facts),
         ),
     )
 
@@ -342,6 +351,8 @@ def draw_fig29(recipes: SweepResults) -> FigureResult:
 def _claim_more_coin_flips(large: RecipeResults, small: RecipeResults) -> Claim:
     large_facts, _ = (io.read_flip_facts_with_power(recipe.recipe_dir) for recipe in (large, small))
     decisions.check_same_members(large, small)
+    if reason := decisions.different_replicas(large, small):
+        return claim_untested(FIG29_STATEMENTS[-1], reason)
     fpr = large_facts["config"]["focus_fpr"]
     new, old = (decisions.read_jackknife(r, "member_coin_flips", fpr) for r in (large, small))
     return claim_greater(
@@ -354,6 +365,8 @@ def _claim_more_coin_flips(large: RecipeResults, small: RecipeResults) -> Claim:
 # Figure 30: mean ROC curves of two sizes, with and without true positives that are coin flips.
 FIG30_STATEMENTS = ("Coin flips contribute more to the true positive rate of the larger model.",)
 _BAND = (1e-4, 0.1)
+_OF_ALL_VOTES = ("auc", "pauc", "lift")
+"""Numbers of `_areas` that do not depend on the number of replicas."""
 _NO_INTERVAL = "Removing true positives can only lower a curve, so the drop is not tested; its size has no interval."
 
 
@@ -365,7 +378,7 @@ def draw_fig30(recipes: SweepResults) -> FigureResult:
     }
     figure = plotting.new_figure(8.4, 7.4)
     grid = figure.subplots(2, 2)
-    data, ours = [], {}
+    data, ours, not_comparable = [], {}, set()
     for (left, right), (size, recipe) in zip(grid, by_size.items(), strict=True):
         band = tuple(facts[size]["config"]["band"])
         curves = io.read_table(
@@ -376,15 +389,25 @@ def draw_fig30(recipes: SweepResults) -> FigureResult:
         raw, free = (areas[0, 1][curve]["pauc"] for curve in ("raw", "coin-free"))
         left.set_title(f"{size_title(size, recipe)}: area {raw:.3f}, {free:.3f} without coin flips")
         data.append(pd.DataFrame(curves).assign(size=size))
-        ours |= {f"{size} {name}": (value, np.nan) for name, value in _areas(areas, band).items()}
+        numbers = {f"{size} {name}": (value, np.nan) for name, value in _areas(areas, band).items()}
+        without_flips = {
+            key for key in numbers if key.removeprefix(f"{size} ") not in _OF_ALL_VOTES
+        }
+        not_comparable |= notes.depends_on_replicas(facts[size], without_flips)
+        ours |= numbers
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
-    shown = [note for size in REPLICA_SIZES for note in notes.replica_notes(facts[size])]
+    shown = [
+        note
+        for size in REPLICA_SIZES
+        for note in (*notes.replica_notes(facts[size]), notes.not_comparable_note(facts[size]))
+    ]
     return FigureResult(
         data=pd.concat(data),
         figure=figure,
         claims=(_claim_tpr_share(by_size, facts),),
         ours=ours,
+        not_comparable=frozenset(not_comparable),
         notes=(_NO_INTERVAL, *dict.fromkeys(shown)),
     )
 
@@ -415,6 +438,8 @@ def _claim_tpr_share(by_size: dict[str, RecipeResults], facts: dict[str, Record]
     """Returns the claim about the share of the TPR from members whose decisions are coin flips."""
     small, large = REPLICA_SIZES
     decisions.check_same_members(by_size[large], by_size[small])
+    if reason := decisions.different_replicas(by_size[large], by_size[small]):
+        return claim_untested(FIG30_STATEMENTS[0], reason)
     fpr = facts[large]["config"]["focus_fpr"]
     new, old = (
         decisions.read_jackknife(by_size[size], "coin_flip_tpr", fpr) for size in (large, small)
@@ -495,7 +520,8 @@ FIGURES = {
         ),
         expect=(
             "There are more coin flips than for 140M at cpu too: about 54% of members and 23% of non-members at an "
-            "FPR of 20%."
+            "FPR of 20%. Sizes are compared only with equally many replicas; at paper, use "
+            "`--config.attack.replicas=125`."
         ),
         statements=FIG29_STATEMENTS,
         draw=draw_fig29,
@@ -508,7 +534,8 @@ FIGURES = {
             "than for 140M (Appendix E.2.6)."
         ),
         expect=(
-            "The loss is greater at reduced scale, since with 32 replicas more decisions count as coin flips. At cpu "
+            "With 32 replicas more decisions count as coin flips, so the loss is greater and not comparable with that "
+            "in the paper. At cpu "
             "the curve without them loses 0.11 of the area at 140M and 0.14 at 302M, and keeps 25% and 28% of the "
             "lift between FPRs of 0.1% and 10%."
         ),

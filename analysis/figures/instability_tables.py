@@ -64,16 +64,19 @@ def _flip_shares(recipe: RecipeResults) -> FigureResult:
         f"fpr={fpr:g} coin flip {kind}": limits
         for (fpr, kind), limits in tables.coin_flip_percent_ranges(shares).items()
     }
+    ours = {key: number for key, number in ours.items() if key not in ranges}
     return FigureResult(
         pd.DataFrame(shares),
         table=table,
-        ours={key: number for key, number in ours.items() if key not in ranges},
+        ours=ours,
         our_ranges=ranges,
-        notes=notes.replica_notes(facts),
+        not_comparable=notes.depends_on_replicas(facts, ours),
+        notes=(*notes.replica_notes(facts), notes.not_comparable_note(facts)),
     )
 
 
 # Tables 5 and 6: true positives on members whose decisions are very unstable or like coin flips.
+_PAPER_MEMBERS = 2**19
 
 
 def _true_positives(recipe: RecipeResults) -> FigureResult:
@@ -87,7 +90,7 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
         headings += [
             (f"{part['title']} {part['range']}", value) for value in ("TPs", "Share of TPR")
         ]
-    cells, ours = [], {}
+    cells, ours, of_flips, counts = [], {}, set(), set()
     for row in rows:
         at = f"fpr={row['fpr']:g}"
         cells.append([plus_minus(row["tpr_mean"], row["tpr_std"]), tables.format_count(row, "tp")])
@@ -101,13 +104,26 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
         for part in tables.UNSTABLE_GROUPS:
             fraction = row[f"{part}_fraction_mean"], row[f"{part}_fraction_std"]
             ours[f"{at} {part}_share_percent"] = 100 * fraction[0], 100 * fraction[1]
+            of_flips |= {f"{at} {part}_tp", f"{at} {part}_share_percent"}
+        counts.add(f"{at} tp")
     table = pd.DataFrame(
         cells,
         index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
         columns=pd.MultiIndex.from_tuples(headings),
     )
+    members, note = recipe.samples, ""
+    if members != _PAPER_MEMBERS:
+        note = (
+            f"Numbers of true positives are not comparable, either: they are among {members:,} members here, and among "
+            f"{_PAPER_MEMBERS:,} in the paper."
+        )
     return FigureResult(
-        pd.DataFrame(rows), table=table, ours=ours, notes=notes.replica_notes(facts)
+        pd.DataFrame(rows),
+        table=table,
+        ours=ours,
+        not_comparable=notes.depends_on_replicas(facts, of_flips)
+        | (counts if members != _PAPER_MEMBERS else frozenset()),
+        notes=(*notes.replica_notes(facts), notes.not_comparable_note(facts), note),
     )
 
 
@@ -177,9 +193,9 @@ FIGURES = {
             "flips; at 10%, 31.4% ± 0.9% and 70.5% ± 2.7% (Appendix E.2.6)."
         ),
         expect=(
-            "The shares are larger and vary more at reduced scale: at cpu about 43% ± 7% of the true positives are "
-            "on coin flips at an FPR of 1%, and 46% ± 7% at 10%. At 0.1% there are 6 true positives, too few for a "
-            "share."
+            "The shares are larger with fewer replicas, and not comparable with those in the paper: at cpu about "
+            "43% ± 7% of the true positives are on coin flips at an FPR of 1%, and 46% ± 7% at 10%. At 0.1% there are "
+            "6 true positives, too few for a share."
         ),
         statements=(),
         draw=lambda recipes: _true_positives(recipes["flip-140M"]),
@@ -192,7 +208,7 @@ FIGURES = {
             "flips; at 10%, 38.6% ± 1.4% and 81.5% ± 2.0% (Appendix E.2.6)."
         ),
         expect=(
-            "The shares are larger at reduced scale: at cpu about 36% ± 7% of the true positives are on coin flips "
+            "The shares are larger with fewer replicas: at cpu about 36% ± 7% of the true positives are on coin flips "
             "at an FPR of 1%, and 57% ± 3% at 10%."
         ),
         statements=(),

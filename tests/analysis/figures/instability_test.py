@@ -1,0 +1,105 @@
+"""Numbers that depend on the number of replicas: which of them are compared with the paper and between recipes."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis import figure_section, published, scaling
+from analysis.figures import find
+from analysis.io import RecipeResults, SweepResults
+
+NAMES = ("flip-140M", "flip-302M")
+
+
+def with_replicas(recipe: RecipeResults, replicas: int, workdir: Path) -> RecipeResults:
+    """Returns the recipe with tables that say that they are of this number of replicas."""
+    folder = workdir / "recipes" / recipe.name
+    (folder / "tables").mkdir(parents=True)
+    for path in (*recipe.recipe_dir.iterdir(), *(recipe.recipe_dir / "tables").iterdir()):
+        if path.name not in ("tables", "flips.json"):
+            (folder / path.relative_to(recipe.recipe_dir)).symlink_to(path)
+    facts = json.loads((recipe.recipe_dir / "tables" / "flips.json").read_text())
+    (folder / "tables" / "flips.json").write_text(json.dumps(facts | {"replicas": replicas}))
+    return dataclasses.replace(recipe, recipe_dir=folder)
+
+
+@pytest.fixture
+def sweep(recipes: SweepResults, tmp_path: Path):
+    """Returns the two recipes with these numbers of replicas."""
+
+    def make(*replicas: int) -> SweepResults:
+        made = [
+            with_replicas(recipes[name], count, tmp_path / f"{replicas}")
+            for name, count in zip(NAMES, replicas, strict=True)
+        ]
+        return SweepResults(made)
+
+    return make
+
+
+COMPARABLE = {
+    "fig05_instability": {"auc"},
+    "fig26_flip_detail_140m": set(),
+    "fig27_flip_detail_302m": set(),
+    "fig30_coin_free": {f"{size} {name}" for size in ("140M", "302M") for name in ("auc",)},
+    "tab03_flip_shares_140m": set(),
+    "tab04_flip_shares_302m": set(),
+}
+
+
+@pytest.mark.parametrize("name", COMPARABLE)
+def test_numbers_of_other_replicas_are_not_compared(name: str, sweep):
+    few, as_in_paper = (find(name).draw(sweep(*counts)) for counts in ((12, 12), (125, 127)))
+    assert few.ours.keys() - few.not_comparable == COMPARABLE[name]
+    assert few.not_comparable <= few.ours.keys()
+    assert as_in_paper.not_comparable == frozenset()
+    assert as_in_paper.ours.keys() == few.ours.keys()
+    note = "are those of 12 replicas, and would be others with 125 to 128"
+    assert any(note in text for text in few.notes)
+    assert not any("marked as not comparable" in text for text in as_in_paper.notes)
+
+
+@pytest.mark.parametrize("name", ["tab05_true_positives_140m", "tab06_true_positives_302m"])
+def test_counts_among_other_numbers_of_members_are_not_compared(name: str, sweep):
+    few, as_in_paper = (find(name).draw(sweep(*counts)) for counts in ((12, 12), (125, 127)))
+    tprs = {key for key in few.ours if key.endswith(" tpr")}
+    assert few.ours.keys() - few.not_comparable == tprs
+    # The samples are fewer than in the paper, too.
+    assert as_in_paper.not_comparable == {key for key in few.ours if key.endswith(" tp")}
+    assert "among 524,288 in the paper" in as_in_paper.notes[-1]
+
+
+def test_page_marks_numbers_that_are_not_compared(recipes: SweepResults, tmp_path: Path):
+    shown = figure_section.make_section("tab05_true_positives_140m", recipes, tmp_path)
+    ours = {row["description"]: row["ours"] for row in shown.published_rows}
+    numbers = published.published_numbers("tab05")
+    assert not ours[numbers["fpr=0.1 tpr"].description].endswith("(not comparable)")
+    assert ours[numbers["fpr=0.1 coin_flip_share_percent"].description].endswith(
+        " (not comparable)"
+    )
+    # There are no numbers at this FPR.
+    assert ours[numbers["fpr=1e-05 coin_flip_share_percent"].description] == "–"
+
+
+@pytest.mark.parametrize("name", ["fig29_flip_by_fpr_302m", "fig30_coin_free"])
+def test_sizes_with_other_numbers_of_replicas_are_not_compared(name: str, sweep):
+    equal, other = (find(name).draw(sweep(*counts)).claims[-1] for counts in ((12, 12), (12, 13)))
+    assert equal.verdict != "not tested"
+    assert other.verdict == "not tested"
+    assert other.finding == (
+        "flip-302M has 13 replicas and flip-140M 12, and the share of coin flips depends on their number"
+    )
+
+
+def test_scaling_draws_coin_flips_of_equally_many_replicas(sweep):
+    equal, other = (scaling.draw(sweep(*counts)) for counts in ((12, 12), (12, 13)))
+    titles = [
+        {axes.get_ylabel() for axes in drawn.figure.axes if axes.get_ylabel()}
+        for drawn in (equal, other)
+    ]
+    assert any(title.startswith("Coin flips") for title in titles[0])
+    assert not any(title.startswith("Coin flips") for title in titles[1])
+    assert "they are not drawn" in " ".join(other.notes)
+    assert "not drawn" not in " ".join(equal.notes)
