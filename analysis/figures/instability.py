@@ -462,8 +462,9 @@ FIGURES = {
         ),
         expect=(
             "At cpu the AUC is about 0.69 ± 0.02. At an FPR of 2% about 7% of members and 1% of non-members have "
-            "decisions like coin flips. The share is largest at an FPR of 20%, about half of the members. With 32 "
-            "replicas a flip rate of 0.444 already counts as a coin flip."
+            "decisions like coin flips; 127 replicas would show 0.3% to 5% and 0.1% to 2%. The share is largest at an "
+            "FPR of 20%: 56% of members, and 13% to 36% with 127 replicas. With 32 replicas a flip rate of 0.444 "
+            "already counts as a coin flip."
         ),
         statements=FIG05_STATEMENTS,
         draw=draw_fig05,
@@ -491,9 +492,8 @@ FIGURES = {
             "model (Appendix E.2.5)."
         ),
         expect=(
-            "The gap between the classes is wider than for 140M at cpu too: at an FPR of 10% about 46% of members "
-            "and 11% of non-members have a flip rate of 0.4 or more. The recipe flip-140M is needed for the "
-            "comparison."
+            "The gap between the classes is wider than for 140M at cpu too: at an FPR of 10% about 41% of members and "
+            "12% of non-members have a flip rate of 0.4 or more. The recipe flip-140M is needed for the comparison."
         ),
         statements=FIG27_STATEMENTS,
         draw=draw_fig27,
@@ -506,8 +506,9 @@ FIGURES = {
             "are like coin flips (Appendix E.2.5)."
         ),
         expect=(
-            "The trend is the same at cpu, with coin flips on 34% of members and 19% of non-members at an FPR of "
-            "20%. With 32 replicas the range of very unstable decisions, from 0.4 to 0.444, is narrow."
+            "The trend is the same at cpu, with coin flips on 36% of members and 18% of non-members at an FPR of 20%; "
+            "127 replicas would show 6% to 19% and 2% to 16%. With 32 replicas the range of very unstable decisions, "
+            "from 0.4 to 0.444, is narrow."
         ),
         statements=FIG28_STATEMENTS,
         draw=draw_fig28,
@@ -519,9 +520,9 @@ FIGURES = {
             "flips than for 140M: 32.49% of members and 8.66% of non-members at an FPR of 20% (Appendix E.2.5)."
         ),
         expect=(
-            "There are more coin flips than for 140M at cpu too: about 54% of members and 23% of non-members at an "
-            "FPR of 20%. Sizes are compared only with equally many replicas; at paper, use "
-            "`--config.attack.replicas=125`."
+            "There are more coin flips than for 140M at cpu too: about 56% of members and 22% of non-members at an "
+            "FPR of 20%; 127 replicas would show 13% to 36% and 5% to 15%. Sizes are compared only with equally many "
+            "replicas; at paper, use `--config.attack.replicas=125`."
         ),
         statements=FIG29_STATEMENTS,
         draw=draw_fig29,

@@ -136,7 +136,7 @@ FIGURES = {
             "and the TNR, which the threshold fixes equally for all replicas, have no deviation (Appendix E.2.5)."
         ),
         expect=(
-            "TPRs are lower and vary more at reduced scale: at cpu 0.04 ± 0.01 at an FPR of 1% and 0.24 ± 0.03 at "
+            "TPRs are lower and vary more at reduced scale: at cpu 0.03 ± 0.01 at an FPR of 1% and 0.23 ± 0.02 at "
             "10%. There is no FPR below 0.1% there."
         ),
         statements=(),
@@ -150,8 +150,8 @@ FIGURES = {
             "somewhat more (Appendix E.2.5)."
         ),
         expect=(
-            "TPRs are lower than in the paper at reduced scale, and higher than those of 140M: at cpu 0.06 ± 0.01 at "
-            "an FPR of 1% and 0.32 ± 0.02 at 10%."
+            "TPRs are lower than in the paper at reduced scale, and higher than those of 140M: at cpu 0.04 ± 0.01 at "
+            "an FPR of 1% and 0.29 ± 0.03 at 10%."
         ),
         statements=(),
         draw=lambda recipes: _error_rates(recipes["flip-302M"]),
@@ -164,7 +164,7 @@ FIGURES = {
             "(Appendix E.2.5)."
         ),
         expect=(
-            "At cpu decisions on 3% of members and 0.7% of non-members are like coin flips at an FPR of 1%, and 23% "
+            "At cpu decisions on 3% of members and 0.8% of non-members are like coin flips at an FPR of 1%, and 24% "
             "and 10% at 10%. With 32 replicas a flip rate of 0.444 counts as a coin flip, so the range before it is "
             "narrow."
         ),
@@ -179,8 +179,8 @@ FIGURES = {
             "(Appendix E.2.5)."
         ),
         expect=(
-            "At cpu decisions on 5% of members and 0.5% of non-members are like coin flips at an FPR of 1%, and 39% "
-            "and 9% at 10%."
+            "At cpu decisions on 4% of members and 0.9% of non-members are like coin flips at an FPR of 1%, and 37% "
+            "and 11% at 10%."
         ),
         statements=(),
         draw=lambda recipes: _flip_shares(recipes["flip-302M"]),
@@ -193,9 +193,9 @@ FIGURES = {
             "flips; at 10%, 31.4% ± 0.9% and 70.5% ± 2.7% (Appendix E.2.6)."
         ),
         expect=(
-            "The shares are larger with fewer replicas, and not comparable with those in the paper: at cpu about "
-            "43% ± 7% of the true positives are on coin flips at an FPR of 1%, and 46% ± 7% at 10%. At 0.1% there are "
-            "6 true positives, too few for a share."
+            "The shares are larger with fewer replicas, and not comparable with those in the paper: at cpu about 42% "
+            "± 6% of the true positives are on coin flips at an FPR of 1%, and 49% ± 4% at 10%. At 0.1% there are 5 "
+            "true positives, too few for a share."
         ),
         statements=(),
         draw=lambda recipes: _true_positives(recipes["flip-140M"]),
@@ -208,8 +208,8 @@ FIGURES = {
             "flips; at 10%, 38.6% ± 1.4% and 81.5% ± 2.0% (Appendix E.2.6)."
         ),
         expect=(
-            "The shares are larger with fewer replicas: at cpu about 36% ± 7% of the true positives are on coin flips "
-            "at an FPR of 1%, and 57% ± 3% at 10%."
+            "The shares are larger with fewer replicas: at cpu about 43% ± 11% of the true positives are on coin "
+            "flips at an FPR of 1%, and 59% ± 5% at 10%."
         ),
         statements=(),
         draw=lambda recipes: _true_positives(recipes["flip-302M"]),

@@ -427,7 +427,7 @@ FIGURES = {
         ),
         expect=(
             "The AUC grows with the number of references with diminishing returns, as in the paper. At cpu it gains "
-            "about 0.11 from 2 to 16 references and 0.03 from 16 to 64."
+            "about 0.09 from 2 to 16 references and 0.03 from 16 to 64."
         ),
         statements=FIG01_STATEMENTS,
         draw=draw_fig01,

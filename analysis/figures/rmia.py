@@ -236,8 +236,8 @@ FIGURES = {
             "with 10,000 comparison samples, levels off. Neither reaches an AUC of 0.7 (Appendix B.2)."
         ),
         expect=(
-            "The curves have the same shapes at cpu: from 2 to 64 references LiRA gains about 0.15 of AUC, and RMIA "
-            "about 0.04."
+            "The curves have the same shapes at cpu: from 2 to 64 references LiRA gains about 0.12 of AUC, and RMIA "
+            "about 0.03."
         ),
         statements=FIG09_STATEMENTS,
         draw=draw_fig09,
@@ -276,8 +276,8 @@ FIGURES = {
             "Its TPR at low FPRs grows with their number, and LiRA stays ahead there (Appendix B.2.1)."
         ),
         expect=(
-            "The AUC does not depend on the number of comparison samples at cpu either, and the TPR at low FPRs "
-            "grows with it. LiRA is behind RMIA at low FPRs there."
+            "The AUC does not depend on the number of comparison samples at cpu either, and the TPR at low FPRs grows "
+            "with it. LiRA is not ahead of RMIA at low FPRs there."
         ),
         statements=FIG12_STATEMENTS,
         draw=draw_fig12,

@@ -569,8 +569,8 @@ FIGURES = {
             "than the least vulnerable, and are more likely to have an unknown token (Appendix F)."
         ),
         expect=(
-            "At cpu vulnerability rises weakly with the mean TF-IDF, and even more weakly with unknown tokens, which "
-            "occur in one of 25 samples there."
+            "At cpu vulnerability rises weakly with the mean TF-IDF. Unknown tokens occur in one of 25 samples there, "
+            "too few to see an effect."
         ),
         statements=FIG31_STATEMENTS,
         draw=draw_fig31,

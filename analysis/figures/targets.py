@@ -277,7 +277,7 @@ FIGURES = {
             "(Appendix E.2.5)."
         ),
         expect=(
-            "The larger model is ahead at reduced scale too: at cpu the AUCs are about 0.65 ± 0.02 and 0.70 ± 0.01."
+            "The larger model is ahead at reduced scale too: at cpu the AUCs are about 0.65 ± 0.01 and 0.69 ± 0.02."
         ),
         statements=FIG24_STATEMENTS,
         draw=draw_fig24,
