@@ -169,8 +169,8 @@ def variance_over_replicas(
       >>> variance_over_replicas([0, 2, 0], [[0, 0, 0], [0, 2, 0]], [0.0, 0.5, 1.0])
       0.125
     """
-    samples_GxK, called_RxK = as_vote_histogram(samples_K, called_RxK)
-    samples_K = samples_GxK.sum(axis=0)
+    samples_1xK, called_RxK = as_vote_histogram(samples_K, called_RxK)
+    samples_K = np.asarray(samples_1xK.sum(axis=0))
     value_K, replicas = as_float64(value_K, "values"), samples_K.size - 1
     if value_K.shape != samples_K.shape:
         raise ValueError(
