@@ -1,6 +1,6 @@
-"""Claims of the paper about its figures, and whether this run shows them: decided by intervals, never by eye.
+"""Claims of the paper about its figures, and whether this run shows them, as decided by intervals.
 
-Holds estimates with their intervals, and claims with their verdicts and p-values.
+This module has estimates with their intervals, and claims with their verdicts and p-values.
 
 An interval should cover everything that would be drawn anew if the experiment were repeated: the models, the references
 and the samples. `Estimate.not_covered` names what an interval holds fixed; a claim with such an interval is at best
@@ -34,7 +34,7 @@ class VarianceTerm:
 
     variance: float
     degrees_of_freedom: float
-    """Those with which this part was estimated."""
+    """The degrees of freedom of the estimate of this part."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Estimate:
     ) -> Self:
         """Returns an estimate whose variance is the sum of terms, with Satterthwaite's degrees of freedom.
 
-        If the variance is 0, there is an interval only for the value 0, where nothing differs: elsewhere a few models
-        happen to tie.
+        If the variance is 0, there is an interval only for the value 0, where the compared numbers are identical. For
+        other values, a variance of 0 is a coincidence among few models.
         """
         variance = sum(term.variance for term in terms)
         if not (variance > 0 or (variance == 0 and value == 0)):
@@ -200,7 +200,7 @@ def claim_equivalent(statement: str, what: str, estimate: Estimate, margin: floa
         outside = estimate.high < -margin or estimate.low > margin
         position = "within" if inside else "outside" if outside else "not entirely within"
         finding += f", {position} ±{margin:g}"
-    # The smaller side decides: both are far away if the margin is wide, and the other is further away if it is not.
+    # The margin that is nearest to the value decides: if the interval does not reach it, it does not reach the other.
     nearest = math.copysign(margin, estimate.value)
     return Claim(
         statement,

@@ -3,22 +3,22 @@
 A number, such as the mean AUC over the targets, depends on which models were attacked, with which references, and on
 which samples. It is therefore also computed without each group of models (jackknife), with each half of the references
 and on each half of the samples (balanced half-samples), and with every combination of these. Contrasts between them
-show the parts of its variance. V with a set of factors covers the interaction of these factors, and also that with the
-other factors:
+show the parts of its variance. V with a set of factors estimates the variance of their interaction, including its
+interactions with the other factors:
 
     variance = V_models + V_references + V_samples
                - V_models,references - V_models,samples - V_references,samples + V_models,references,samples
 
-Noise that differs from model to model and from sample to sample, for example, is part of V_models, of V_samples and of
-V_models,samples, and counts once. If the first three were only added, intervals would be too wide.
+For example, noise that differs between models and between samples is part of V_models, of V_samples and of
+V_models,samples, and so counts once. If the first three terms were only added, intervals would be too wide.
 
 The sum is noisy, since a few models or halves determine each term. None of the first three terms is larger than the
 variance, except by chance, so it is at least the largest of them. benchmarks/claims.py simulates how often the
 intervals miss.
 
-Halves are used because attacks on them differ as much as attacks with new references and samples would, by a factor of
-2, whatever the number. Without one group of eight, few samples change sides of a threshold, and their small number
-exaggerates the variance of a TPR.
+References and samples are halved because a number varies on one of two halves as it would on new references or samples,
+with about twice the variance. Without one group of eight, only few samples would cross a threshold, and their small
+number would exaggerate the variance of a TPR.
 
 A1: all models, and then without each group; R1, H1: all references and samples, and then each half; T: targets.
 
@@ -126,7 +126,7 @@ def independent_difference(new: Jackknife, old: Jackknife) -> Estimate:
     return Estimate.from_variance(
         new.value - old.value,
         [new.variance(), old.variance()],
-        f"{new.over} of each" if new.over == old.over else f"{new.over}, and {old.over}",
+        f"{new.over} of each recipe" if new.over == old.over else f"{new.over}, and {old.over}",
         _union(new.not_covered, old.not_covered),
     )
 

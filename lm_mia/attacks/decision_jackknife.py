@@ -1,4 +1,4 @@
-"""Numbers about the decisions of replicas with parts of the replicas, references and samples, for intervals of claims.
+"""Metrics of the decisions of replicas, computed with parts of the replicas, references and samples, for intervals.
 
 B: replicas, R: references, H: halves, N: the samples that are used.
 """
@@ -24,16 +24,16 @@ def decision_jackknife(
     c: config.Attack,
     pool: ThreadPoolExecutor,
 ) -> pd.DataFrame:
-    """Returns decision_jackknife.parquet: numbers about decisions with all models and samples, and with parts of them.
+    """Returns decision_jackknife.parquet: metrics of decisions with all models and samples, and with parts of them.
 
     Each row leaves out at most one group of replicas, and uses all or half of the references (`needs.half_groups`) and
     of the samples (`stats.HALVES_HxG`). All references are always used if there are fewer than two of each group.
 
     Args:
       inputs: the replicas and references.
-      document_N2: the document of each sample; those of one document are in the same half.
+      document_N2: the document of each sample; samples of one document are in the same half.
       c: settings of the recipe.
-      pool: threads, each of which computes the numbers with some references.
+      pool: threads, each of which computes the metrics with some of the references.
     """
     group_R = needs.reference_groups(len(inputs.references))
     halves = range(needs.num_reference_parts(len(group_R), 0))
@@ -64,7 +64,7 @@ def decision_jackknife(
 def _to_frame(
     metrics: stats.DecisionMetrics, references: int, fprs: tuple[float, ...]
 ) -> pd.DataFrame:
-    """Returns a row for each group of replicas, half of the samples and FPR; the index 0 stands for all."""
+    """Returns a row for each left-out group of replicas, half of the samples and FPR; the index 0 stands for all."""
     shape = (*metrics.auc_A1xH1.shape, len(fprs))
     replicas, samples, _ = (index.ravel() for index in np.indices(shape))
     columns = {"replicas": replicas, "references": references, "samples": samples}

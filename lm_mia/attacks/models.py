@@ -61,7 +61,7 @@ def write_sample_losses(
       store: the score store.
       models: models that are present.
       ids_S: ids of the samples.
-      document_N2: the document of each sample; those of one document are in the same half.
+      document_N2: the document of each sample; samples of one document are in the same half.
       path: path of the table.
 
     Returns:

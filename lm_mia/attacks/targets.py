@@ -92,8 +92,8 @@ def run(
             if attack.id in requested.keep_scores:
                 target_tables.write_scores(attack, inputs.targets, file)
             if attack not in target_tables:
-                # Attacks with a part of the references only show how much the AUC and the TPRs vary, so they have no
-                # ROC curve.
+                # Attacks with a part of the references are computed only for variances of the AUC and the TPRs, so they
+                # need no ROC curve.
                 has_curve = attack.reference_part is None
                 fprs = score_matrix.evaluation_fprs(c, inputs.target_member_TxN2[0])
                 fprs = fprs if has_curve else fprs[: len(c.fprs)]

@@ -25,7 +25,7 @@ MIN_REFERENCES = 2
 """An attack with fewer references is not possible."""
 JACKKNIFE_GROUPS = 8
 """References are divided into this many groups. Attacks with half of the groups show how much the choice of the
-references matters, and so do attacks with few references, each with references of another group."""
+references matters; with few references, attacks with disjoint sets, one from each group, do."""
 NUM_HALVES = 2 * (JACKKNIFE_GROUPS - 1)
 """The number of `half_groups`."""
 JACKKNIFE_SAMPLES = 2**16
@@ -189,9 +189,8 @@ class TargetAttack:
     rmia_gamma: float = 0.0
     """The threshold gamma of RMIA; 0 for other attacks."""
     reference_part: int | None = None
-    """Which references are used. If the attack has two references or more of each of the `JACKKNIFE_GROUPS` groups,
-    those of the `half_groups` of this number; otherwise those of the group of this number. None: the first
-    references."""
+    """Which references are used: with two references or more of each of the `JACKKNIFE_GROUPS` groups, those of the
+    groups `half_groups(reference_part)`; with fewer, those of the group of this number. None: the first references."""
 
     @property
     def id(self) -> str:
@@ -209,7 +208,7 @@ class RecipeNeeds:
     keep_scores: frozenset[str] = frozenset()
     """Ids of the attacks whose scores of all samples are kept."""
     jackknife: frozenset[str] = frozenset()
-    """Ids of the attacks that are also evaluated without each group of samples."""
+    """Ids of the attacks that are also evaluated on halves of the samples."""
     loss_samples: Sequence[int] = ()
     """Ids of samples whose losses under each reference and target are listed."""
 
@@ -452,7 +451,7 @@ def target_attacks(
 
     Returns:
       For each key, the attacks, the ids of those whose scores of all samples are kept, and the ids of those that are
-      evaluated without each group of samples.
+      also evaluated on halves of the samples.
     """
     attacks: dict[str, dict[str, TargetAttack]] = {key: {} for key in recipes}
     kept: dict[str, set[str]] = {key: set() for key in recipes}

@@ -1,4 +1,4 @@
-"""Mixtures of binomial distributions: the most likely one, and how large or small a mean may be among likely ones.
+"""Mixtures of binomial distributions: the most likely mixture, and bounds on a mean over all likely mixtures.
 
 The number of successes in B trials has the distribution f_K = A_KxP w_P if the probability of success is drawn from a
 grid of P probabilities with the weights w_P; column p of A is Binomial(B, p). Few trials do not determine w, but they
@@ -20,10 +20,10 @@ from lm_mia.stats.array_types import FloatArray
 _MAX_ITERATIONS = 200
 # The gap of the fit is in nats per observation, those of a bound in units of the mean.
 _FIT_GAP, _BOUND_GAP, _INNER_GAP = 1e-9, 2e-4, 1e-5
-_RESIDUAL = 1e-7  # rounding errors are below it
+_RESIDUAL = 1e-7  # above rounding errors
 _MAX_MULTIPLIERS = 60
 _LOWEST_MULTIPLIER = 1e-4
-# Smaller slacks than this are lost in rounding errors; 2^22 observations give larger ones.
+# Smaller slacks would be lost in rounding errors; with up to 2^22 observations they are larger.
 _SMALLEST_SLACK = 1e-6
 
 
@@ -66,11 +66,11 @@ def largest_mean(
     fit_P: FloatArray,
     slack: float,
 ) -> FloatArray:
-    """Returns the weights with the largest mean of a value among all whose log-likelihood is close to the largest one.
+    """Returns the mixture with the largest mean of a value among those whose log-likelihood is close to the maximum.
 
-    For a multiplier kappa > 0, let w maximize value . w + kappa log-likelihood. The larger kappa, the larger its
-    log-likelihood. Bisection finds two multipliers with log-likelihoods above and below the limit; the result is the
-    mixture of both solutions that meets it. The objective at either multiplier bounds the mean from above.
+    For a multiplier kappa > 0, let w maximize value . w + kappa log-likelihood. The log-likelihood of w increases with
+    kappa. Bisection finds two multipliers whose solutions have log-likelihoods above and below the limit; the result is
+    the combination of the two solutions that meets it. The objective at either multiplier bounds the mean from above.
 
     Args:
       probability_KxP: as in `most_likely_mixture`.
@@ -122,7 +122,7 @@ def largest_mean(
 def _mix(
     inside_P: FloatArray, outside_P: FloatArray, excess: Callable[[FloatArray], float]
 ) -> FloatArray:
-    """Returns the point with excess 0 between weights with a positive and with a negative excess."""
+    """Returns the point with an excess of 0 between weights with a positive and weights with a negative excess."""
 
     def excess_between(part: float) -> float:
         return excess(inside_P + part * (outside_P - inside_P))
@@ -137,7 +137,7 @@ def _fit(
     max_gap: float,
     gain_P: FloatArray | float = 0.0,
 ) -> FloatArray:
-    """Returns weights that maximize gain . w + log-likelihood per observation, up to twice max_gap.
+    """Returns weights whose gain . w + log-likelihood per observation is within twice max_gap of the maximum.
 
     Each iteration is a predictor-corrector step towards the point where gradient + z = nu, sum(w) = 1 and w z = mu,
     with mu going to 0. The rows of probability_KxP are those of observed numbers only.
@@ -193,13 +193,13 @@ class _NewtonSystem:
 
 
 def _longest(x_P: FloatArray, step_P: FloatArray) -> float:
-    """Returns the largest multiple of a step after which no element is negative; inf if all are."""
+    """Returns the largest multiple of a step after which no element is negative; inf if no element decreases."""
     falls = step_P < 0
     return float(np.min(-x_P[falls] / step_P[falls], initial=np.inf))
 
 
 def _cholesky_factor(v_KxP: FloatArray) -> tuple[FloatArray, bool]:
-    """Returns a Cholesky factor of I + V V^T, as of `scipy.linalg.cho_factor`."""
+    """Returns a Cholesky factor of I + V V^T in the form of `scipy.linalg.cho_factor`."""
     identity_KxK = np.eye(len(v_KxP))
     try:
         factor = linalg.cho_factor(identity_KxK + v_KxP @ v_KxP.T, check_finite=False)

@@ -1,4 +1,4 @@
-"""The share of coin-flip decisions that 127 replicas would show, as a range that B replicas allow.
+"""The share of coin-flip decisions that 127 replicas would show, as a range estimated from the votes of B replicas.
 
 Let p be the probability that a newly trained replica calls a sample a member. The number of member votes of B replicas
 is Binomial(B, p), and the decision is labeled a coin flip if the test of `coin_flip_cutoff` does not reject p = 1/2.
@@ -6,8 +6,9 @@ With few replicas the test rejects rarely: of the samples with p = 0.9, 57% are 
 0.1% with 32. So the observed share falls with B, and shares for different B are not comparable.
 
 The share that 127 replicas (StrongMIA) would show is the mean of P(52 <= K <= 75), K ~ Binomial(127, p), over the
-distribution G of p over samples. B replicas show the distribution of votes under G, whose B + 1 numbers do not
-determine G. So the share has a range: the smallest and the largest value over all G that are likely given the votes.
+distribution G of p over samples. The votes of B replicas show the distribution of the number of votes under G, whose
+B + 1 probabilities do not determine G. So the share has a range: its smallest and its largest value over all G that are
+likely given the votes.
 
 Legend: R replicas, G groups of documents, K numbers of votes (0 to B), P probabilities on a grid.
 """
@@ -101,8 +102,9 @@ def coin_flip_range(
         2 N (L_max - L(G)) <= D q.
 
     L(G) is the mean log-likelihood of the votes of N samples and L_max its maximum. q = 2 F, where F is the quantile of
-    the F distribution with 2 and B - 1 degrees of freedom: for many replicas it is the quantile of chi-square with 2
-    degrees of freedom, one for the share and one because the fit also gains from a spread of p if all p are equal.
+    the F distribution with 2 and B - 1 degrees of freedom. For many replicas, q is the quantile of chi-square with 2
+    degrees of freedom: one for the share, and one because L_max also profits from a spurious spread of p if all p are
+    equal.
 
     L treats samples as independent, but they share the replicas. D is the design effect, at least 1: the variance of
     the mean of a function of the votes, including `variance_over_replicas`, divided by that of independent samples. The

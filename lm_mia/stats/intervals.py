@@ -32,8 +32,8 @@ MIN_COUNT = 10
 detected and at least this many are not. The bootstrap cannot extrapolate beyond the observed scores: with fewer,
 the intervals contain the true TPR far less often than they should."""
 MIN_CLUSTERS = 50
-"""If samples depend on each other within clusters, there are intervals from this many clusters of members and of
-non-members on. The percentile bootstrap of few clusters gives intervals that are too short."""
+"""If samples depend on each other within clusters, there are intervals only with at least this many clusters of members
+and of non-members. The percentile bootstrap of few clusters gives intervals that are too short."""
 
 
 def clopper_pearson(
@@ -88,7 +88,7 @@ class BootstrapIntervals:
 
     All are NaN if there is no score of a member or of a non-member. The ends of a TPR are also NaN if it rests on fewer
     than `MIN_COUNT` samples, or clusters of samples: report the number of true positives instead. All ends are NaN with
-    fewer than `MIN_CLUSTERS` clusters.
+    fewer than `MIN_CLUSTERS` clusters of members or of non-members.
     """
 
     fpr_F: FloatArray

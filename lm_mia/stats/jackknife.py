@@ -1,7 +1,7 @@
-"""Metrics of attacks on halves of the samples and without groups of replicas, from which variances follow.
+"""Metrics of attacks on halves of the samples, and without groups of replicas, for estimates of variances.
 
-Halves are used for samples, since thresholds jump from sample to sample: numbers that differ in a few samples would
-exaggerate how much a TPR varies (the jackknife is not consistent for quantiles).
+Samples are halved rather than left out in small groups, because a TPR depends on a quantile of the scores, the
+threshold, for which the jackknife without a few samples is not consistent.
 
 Legend: N samples, T targets, B replicas, F false positive rates, H halves of the samples, H1 all samples and then each
 half, A1 all replicas and then without each group.
@@ -30,16 +30,17 @@ _GROUPS = 8
 _SPLIT_Sx1 = np.arange(1, _GROUPS)[:, None]
 _IN_SECOND_SxG = np.bitwise_count(_SPLIT_Sx1 & np.arange(_GROUPS)) % 2 == 1
 HALVES_HxG = np.stack([~_IN_SECOND_SxG, _IN_SECOND_SxG], axis=1).reshape(-1, _GROUPS)
-"""The groups in each half of the samples (balanced half-samples). Halves 2i and 2i + 1 are complements. Halves of
-different pairs share half of their groups, so that differences between complements are uncorrelated."""
+"""Which groups make up each half of the samples, as booleans (balanced half-samples). Halves 2i and 2i + 1 are
+complements. Halves of different pairs share half of their groups, so that differences between complements are
+uncorrelated."""
 
 
 def sample_groups(unit_N: ArrayLike) -> NDArray[np.uint8]:
     """Divides samples into 8 groups of nearly equal size, which make up `HALVES_HxG`.
 
     Args:
-      unit_N: non-negative integers; samples with the same number depend on each other and stay together. It is the
-        number of the sample, or of its document if samples are pieces of documents.
+      unit_N: number of each sample or, if samples are pieces of documents, of its document; 0 or larger. Samples with
+        the same number are in the same group.
 
     Returns:
       group_N; ``HALVES_HxG[h, group_N]`` tells which samples are in half h.
@@ -90,7 +91,7 @@ def rates_of_halves(
 
 @dataclasses.dataclass(frozen=True)
 class DecisionMetrics:
-    """Numbers about the decisions of replicas, without groups of replicas and on halves of the samples."""
+    """Metrics of the decisions of replicas, also without groups of replicas and on halves of the samples."""
 
     auc_A1xH1: FloatArray
     """Mean AUC over the replicas."""
@@ -106,7 +107,7 @@ class DecisionMetrics:
     coin_flip_tpr_A1xH1xF: FloatArray
     """Mean TPR over the replicas that is due to members whose decisions are like coin flips."""
     threshold_spread_A1xH1xF: FloatArray
-    """Mean distance over the replicas of the threshold, as a posterior, from the median threshold."""
+    """Mean absolute deviation of the thresholds of the replicas, as posteriors, from their median."""
 
 
 def decision_metrics(
@@ -117,9 +118,9 @@ def decision_metrics(
     focus: int,
     alpha: float = 0.05,
 ) -> DecisionMetrics:
-    """Computes numbers about the decisions of replicas, with all of them and without each of up to 8 groups.
+    """Computes metrics of the decisions of replicas, with all replicas and without each of up to 8 groups of them.
 
-    Thresholds are calibrated on the samples that are used. Samples without a score from every replica are left out.
+    Thresholds are calibrated on the samples of each half. Samples without a score from every replica are left out.
 
     Args:
       score_BxN: membership scores of replicas, larger for members.

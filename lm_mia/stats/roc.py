@@ -124,14 +124,10 @@ def threshold_at_fpr(nonmember_scores: ArrayLike, fpr: float) -> float:
     """
     scores_N = as_real(nonmember_scores, "nonmember_scores")
     if scores_N.ndim != 1:
-        raise ValueError(
-            f"nonmember_scores of shape {scores_N.shape}: must have one dimension and no NaN"
-        )
+        raise ValueError(f"nonmember_scores of shape {scores_N.shape}: must have one dimension")
     sorted_N = ranking.sort_scores(scores_N.copy())
     if sorted_N.size < scores_N.size:
-        raise ValueError(
-            "nonmember_scores must have one dimension and no NaN; tpr_at_fpr leaves NaN scores out"
-        )
+        raise ValueError("nonmember_scores must not contain NaN; tpr_at_fpr leaves NaN scores out")
     return float(ranking.thresholds_at_fprs(sorted_N, ranking.as_fprs([fpr]))[0])
 
 

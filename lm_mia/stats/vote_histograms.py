@@ -1,4 +1,4 @@
-"""Numbers of samples by their number of member votes, and the variance over replicas of means over samples.
+"""Histograms of the number of member votes per sample, and the variance over replicas of means over samples.
 
 The votes about different samples come from the same replicas, and are therefore dependent: in a replica whose threshold
 happens to be low, all samples get more member votes. So the variance of a mean over samples does not vanish as their
@@ -30,10 +30,10 @@ _DOCUMENT_GROUPS = 64
 
 @dataclasses.dataclass(frozen=True)
 class VoteHistograms:
-    """Numbers of samples with each number of member votes, at each rate. Those of blocks of samples can be added."""
+    """Numbers of samples with each number of member votes, at each rate; those of blocks of samples can be added."""
 
     samples_FxGxK: IntArray
-    """Samples with 0 to B votes in each group of documents; samples without a score from every replica are left out.
+    """Number of samples with 0 to B votes in each group of documents; samples without a score from every replica are left out.
     There is one group if samples are independent."""
     called_FxRxK: IntArray
     """How many samples of all groups each replica calls members."""
@@ -73,7 +73,7 @@ def count_vote_histograms(
         are independent.
 
     Returns:
-      The counts. They take memory of F B^2 or, with documents, F B (B + 64), whatever the number of samples.
+      The counts. Their memory is of the order of F B^2 or, with documents, F B (B + 64), whatever the number of samples.
 
     Raises:
       ValueError: as `count_votes`, or if document_N does not hold a non-negative integer for each sample.
@@ -134,10 +134,11 @@ def _document_groups(document_N: ArrayLike | None, samples: int) -> tuple[np.nda
 def variance_over_replicas(
     samples_K: ArrayLike, called_RxK: ArrayLike, value_K: ArrayLike
 ) -> float:
-    """Estimates the variance of the mean of value(votes) that all samples share, because they share the replicas.
+    """Estimates the part of the variance of the mean of value(votes) that is due to the choice of the replicas.
 
-    Each replica is left out in turn, and its vote on a sample with m member votes of the B - 1 others is replaced by
-    its expectation: "member" with probability m / (B - 1). The change of a sample's value is then proportional to
+    All samples share the replicas, so this part does not vanish as their number grows. Each replica is left out in
+    turn, and its vote on a sample with m member votes of the B - 1 others is replaced by its expectation: "member" with
+    probability m / (B - 1). The change of a sample's value is then proportional to
 
         slope(k) = ((B - k) (value(k) - value(k - 1)) + k (value(k + 1) - value(k))) / (B - 1),
 
@@ -149,7 +150,7 @@ def variance_over_replicas(
     Args:
       samples_K: number of samples with 0 to B votes.
       called_RxK: number of them that each replica calls members.
-      value_K: value of each number of votes; for example 1 for coin flips and 0 otherwise.
+      value_K: value for each number of votes, such as 1 for coin flips and 0 otherwise.
 
     Returns:
       A variance, at least 0; 0 without samples.

@@ -88,7 +88,7 @@ def test_independent_numbers_add_their_variances():
     assert result.value == new.value - old.value
     variance = new.variance().variance + old.variance().variance
     assert result.standard_error == pytest.approx(math.sqrt(variance))
-    assert result.over == "cells of each"
+    assert result.over == "cells of each recipe"
 
 
 def test_recipe_difference_covers_targets_references_and_samples(recipes: SweepResults):
@@ -96,7 +96,7 @@ def test_recipe_difference_covers_targets_references_and_samples(recipes: SweepR
     result = attacks.recipe_difference(large, small, 16)
     a, b = (attacks.read_attack(r, references=16).auc_T for r in (large, small))
     assert result.value == pytest.approx(float(a.mean() - b.mean()))
-    assert result.over == "4 targets, 16 references and the samples of each"
+    assert result.over == "4 targets, 16 references and the samples of each recipe"
     assert result.not_covered == ()
     half = [
         np.array(
