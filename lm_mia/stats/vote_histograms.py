@@ -4,8 +4,8 @@ The votes about different samples come from the same replicas, and are therefore
 happens to be low, all samples get more member votes. So the variance of a mean over samples does not vanish as their
 number grows. A jackknife over replicas estimates it from counts that can be added over blocks of samples.
 
-Samples that are pieces of one document are alike, too. So they are counted in 64 groups of documents, whose means show
-how much a mean over all documents varies.
+Samples that are pieces of one document depend on each other, too. So they are counted in 64 groups of documents; the
+deviations between groups show how much a mean over documents varies.
 
 Legend: T targets, R replicas (the targets that have thresholds), N samples, F false positive rates, G groups of
 documents, K numbers of votes (0 to B, where B is the number of replicas).
@@ -33,14 +33,14 @@ class VoteHistograms:
     """Numbers of samples with each number of member votes, at each rate; those of blocks of samples can be added."""
 
     samples_FxGxK: IntArray
-    """Number of samples with 0 to B votes in each group of documents; samples without a score from every replica are left out.
-    There is one group if samples are independent."""
+    """Number of samples with 0 to B votes in each group of documents; samples without a score from every replica are
+    left out. There is one group if samples are independent."""
     called_FxRxK: IntArray
-    """How many samples of all groups each replica calls members."""
+    """How many of the samples of all groups each replica calls members."""
 
     @property
     def samples_FxK(self) -> IntArray:
-        """Samples of all groups."""
+        """Number of samples with 0 to B votes in all groups."""
         return self.samples_FxGxK.sum(axis=1)
 
     @property
@@ -73,7 +73,8 @@ def count_vote_histograms(
         are independent.
 
     Returns:
-      The counts. Their memory is of the order of F B^2 or, with documents, F B (B + 64), whatever the number of samples.
+      The counts. Their memory is of the order of F B^2 or, with documents, F B (B + 64), whatever the number of
+      samples.
 
     Raises:
       ValueError: as `count_votes`, or if document_N does not hold a non-negative integer for each sample.
@@ -216,7 +217,7 @@ def as_vote_histogram(samples: ArrayLike, called_RxK: ArrayLike) -> tuple[FloatA
         raise ValueError("samples_K must hold finite numbers, 0 or larger")
     k_K, samples_K = np.arange(replicas + 1), samples_GxK.sum(axis=0)
     if not (
-        np.all((called_RxK >= 0) & (called_RxK <= samples_K))
+        np.all((called_RxK >= 0) & (called_RxK <= samples_K * (1 + 1e-9)))
         and np.allclose(called_RxK.sum(axis=0), k_K * samples_K)
     ):
         raise ValueError(
