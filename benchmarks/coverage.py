@@ -76,6 +76,32 @@ def exponential(name: str, n: int, m: int, mean: float) -> Design:
     )
 
 
+def tied(name: str, n: int, m: int, gap: float, levels: int) -> Design:
+    """Returns a design whose scores are multiples of 1 / levels, as those of RMIA with as many comparison samples.
+
+    A score is the share of fixed numbers from N(0, 1) below a number from N(0, 1), or N(gap, 1) for members. The true
+    TPR is that at the lowest score that at most the share FPR of all non-members reaches.
+    """
+    normal = scipy.stats.norm
+    compared_Z = np.sort(np.random.default_rng(levels).normal(size=levels))
+    nonmember_K1, member_K1 = (
+        np.r_[1, normal.sf(compared_Z - shift), 0] for shift in (0, gap)
+    )  # the share of a class with at least k of the numbers below, and 0
+
+    def shares(rng: np.random.Generator, mean: float, size: int) -> np.ndarray:
+        return np.searchsorted(compared_Z, rng.normal(mean, size=size)) / levels
+
+    return Design(
+        name,
+        n,
+        m,
+        lambda rng, size: shares(rng, 0, size),
+        lambda rng, size: shares(rng, gap, size),
+        float(-np.diff(member_K1) @ (1 - (nonmember_K1[:-1] + nonmember_K1[1:]) / 2)),
+        lambda fpr_F: member_K1[np.argmax(nonmember_K1 <= fpr_F[:, None], axis=1)],
+    )
+
+
 DESIGNS = (
     gaussian("Gaussian, AUC 0.75, 1,000 and 1,000", 1000, 1000, 0.954),
     gaussian("Gaussian, AUC 0.75, 200 and 200", 200, 200, 0.954),
@@ -85,6 +111,8 @@ DESIGNS = (
     exponential("exponential, AUC 0.67, 1,000 and 1,000", 1000, 1000, 2.0),
     gaussian("noise, AUC 0.5, 1,000 and 1,000", 1000, 1000, 0.0),
     gaussian("strong attack, AUC 0.99, 1,000 and 1,000", 1000, 1000, 3.29),
+    tied("ties, multiples of 1/1,000, AUC 0.75, 1,000 and 1,000", 1000, 1000, 0.954, 1000),
+    tied("ties, multiples of 1/100, AUC 0.75, 1,000 and 1,000", 1000, 1000, 0.954, 100),
 )
 
 
