@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import synthetic
+import threadpoolctl
 from fresh import Clock, Results
 
 from lm_mia import config
@@ -35,7 +36,11 @@ def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Resu
     """
     c = config.Attack(references=references, replicas=targets)
     seconds = {}
-    with clock, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with (
+        clock,
+        threadpoolctl.threadpool_limits(1, user_api="blas"),
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+    ):
         start = time.perf_counter()
         source = _source(folder, references, targets)
         member_TxN2 = source.target_member_TxN2

@@ -5,6 +5,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
+import threadpoolctl
 from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from analysis import plotting
@@ -19,6 +20,9 @@ CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache" / "jax"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+# Test processes run side by side. Threads of BLAS for matrices as small as those of the tests would only wait.
+threadpoolctl.threadpool_limits(1, user_api="blas")
 
 # A shell starts background jobs with Ctrl-C ignored, and commands that tests start would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import threadpoolctl
+
 from lm_mia import config
 from lm_mia.atomic import FLIPS_JSON
 from lm_mia.attacks import models, replicas, targets
@@ -62,7 +64,12 @@ def run(
             )
     target_tables = targets.TargetTables(folder, c)
     on_replicas, failure = {"requested": 0, "computed": 0, "left_out": 0}, None
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    # The pool keeps the cores busy. Further threads of BLAS would wait for each other longer than they compute, since
+    # its matrices are small; on a busy machine, ranges of coin flips would take a hundred times as long.
+    with (
+        threadpoolctl.threadpool_limits(1, user_api="blas"),
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+    ):
         shared = target_tables, folder, pool, progress, say
         try:
             if c.replicas:
