@@ -24,7 +24,7 @@ def as_real(values: ArrayLike, name: str) -> np.ndarray:
     Raises:
       ValueError: if the values are complex, text or other objects (such as None), or if some of them are masked.
     """
-    _check_not_masked(values, name, "replace them with NaN, as values.filled(np.nan) does")
+    check_not_masked(values, name, "replace them with NaN, as values.filled(np.nan) does")
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise ValueError(
@@ -67,13 +67,14 @@ def as_members(values: ArrayLike, name: str = "members") -> BoolArray:
     Raises:
       ValueError: if the values are not booleans, such as the integers 0 and 1, or if some of them are masked.
     """
-    _check_not_masked(values, name, "leave out their samples")
+    check_not_masked(values, name, "leave out their samples")
     array = np.asarray(values)
     if array.dtype != np.bool_:
         raise ValueError(f"{name} must be booleans, not {array.dtype}")
     return array
 
 
-def _check_not_masked(values: ArrayLike, name: str, remedy: str) -> None:
+def check_not_masked(values: ArrayLike, name: str, remedy: str) -> None:
+    """Raises ValueError, with the remedy, if some values are masked; NumPy functions would use them."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise ValueError(f"{name}: some values are masked, but the mask would be ignored; {remedy}")

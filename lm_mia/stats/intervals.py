@@ -22,7 +22,7 @@ from scipy.special import betaincinv
 
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import FloatArray, IntArray
-from lm_mia.stats.inputs import as_counts
+from lm_mia.stats.inputs import as_counts, check_not_masked
 
 _BLOCK = 2**16
 """Number of samples that are drawn at once, over replicates or within one. Requesting new memory from the system for
@@ -252,6 +252,7 @@ def _sorted_clusters(
     """Yields the clusters of each target in the order of `ranking.sorted_classes`; None for independent samples."""
     if cluster_N is None:
         yield from itertools.repeat(None)
+    check_not_masked(cluster_N, "cluster_N", "leave out their samples")
     score_TxN, cluster_N = np.atleast_2d(np.asarray(score_TxN)), np.asarray(cluster_N)
     if cluster_N.shape != score_TxN.shape[1:] or cluster_N.dtype.kind not in "iu":
         raise ValueError(

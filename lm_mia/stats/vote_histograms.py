@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray, IntArray
 from lm_mia.stats.flips import count_votes, targets_with_thresholds
-from lm_mia.stats.inputs import as_float64, as_real
+from lm_mia.stats.inputs import as_float64, as_real, check_not_masked
 
 _MAX_VALUE = 1e100
 """Values and counts must be smaller in magnitude, so that no square overflows."""
@@ -119,6 +119,7 @@ def _document_groups(document_N: ArrayLike | None, samples: int) -> tuple[np.nda
     """Returns the group of each sample, and the number of groups."""
     if document_N is None:
         return np.zeros(samples, np.intp), 1
+    check_not_masked(document_N, "documents", "leave out their samples")
     document_N = np.asarray(document_N)
     if (
         document_N.shape != (samples,)

@@ -68,6 +68,6 @@ def test_page_says_what_splitting_does(recipe: Path):
     shown = Page(written.read_text())
     assert f"The samples are consecutive pieces of {DOCUMENTS} documents." in shown.words
     assert (
-        "Intervals over the choice of samples are over documents with all their pieces."
+        "Where this page gives an interval over the choice of samples, it is over documents with all their pieces."
         in shown.words
     )

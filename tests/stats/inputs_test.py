@@ -155,6 +155,14 @@ def test_members_must_be_booleans_without_a_mask(function: Callable[..., Any]):
             function(np.ma.masked_array(MEMBER_N, MEMBER_N))
 
 
+def test_masked_documents_are_refused():
+    masked = np.ma.masked_array(range(4), MEMBER_N)
+    with pytest.raises(ValueError, match="cluster_N: some values are masked"):
+        stats.bootstrap_intervals(VALUE_N, MEMBER_N, cluster_N=masked)
+    with pytest.raises(ValueError, match="documents: some values are masked"):
+        stats.count_vote_histograms([VALUE_N] * 2, np.ones((2, 1)), masked)
+
+
 def test_groups_and_focus_of_halves():
     score_2xN, member_N = np.ones((2, 4)), MEMBER_N
     for groups in ([0, 1, 2], [0, 1, 2, 8], [0, 1, 2, -1], [0, 1, 2, 0.5], 0):
