@@ -278,11 +278,13 @@ def document_effect(samples_GxK: FloatArray, value_K: FloatArray) -> float:
     """
     samples_K = samples_GxK.sum(axis=0)
     independent = variance_over_samples(samples_K, value_K)
-    if len(samples_GxK) == 1 or independent == 0:
+    if len(samples_GxK) == 1:
         return 1.0
     used = np.count_nonzero(samples_GxK.sum(axis=1))
     if used < 2:
         return float("nan")
+    if independent == 0:
+        return 1.0
     mean = samples_K @ value_K / samples_K.sum()
     deviation_G = samples_GxK @ (value_K - mean) / samples_K.sum()
     return max(1.0, float(deviation_G @ deviation_G * used / (used - 1) / independent))
