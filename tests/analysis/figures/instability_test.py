@@ -56,7 +56,7 @@ def test_numbers_of_other_replicas_are_not_compared(name: str, sweep):
     assert few.not_comparable <= few.ours.keys()
     assert as_in_paper.not_comparable == frozenset()
     assert as_in_paper.ours.keys() == few.ours.keys()
-    note = "are those of 12 replicas, and would be others with 125 to 128"
+    note = "are based on 12 replicas, and would differ with 125 to 128"
     assert any(note in text for text in few.notes)
     assert not any("marked as not comparable" in text for text in as_in_paper.notes)
 
