@@ -8,7 +8,7 @@ from analysis.io import Record, coin_flip_test_has_power
 from lm_mia import stats
 
 COMPARABLE_REPLICAS = range(125, 129)
-"""Numbers of replicas with which shares of flip rates are compared with those of the paper, which requested 128 replicas
+"""Numbers of replicas with which shares of flip rates are compared with those of the paper, which requested 128
 and has 125 at 140M and 127 at 302M, because some runs crashed."""
 
 
@@ -77,9 +77,9 @@ def not_comparable_note(facts: Record) -> str:
     if facts["replicas"] in COMPARABLE_REPLICAS:
         return ""
     return (
-        f"Numbers that are marked as not comparable are based on {plural(facts['replicas'], 'replica')}, and would differ "
-        f"with {COMPARABLE_REPLICAS[0]} to {COMPARABLE_REPLICAS[-1]}, as in the paper: with more replicas, flip rates are "
-        "measured more precisely, and fewer decisions count as coin flips."
+        f"Numbers that are marked as not comparable are based on {plural(facts['replicas'], 'replica')}, and would "
+        f"differ with {COMPARABLE_REPLICAS[0]} to {COMPARABLE_REPLICAS[-1]}, as in the paper: with more replicas, flip "
+        "rates are measured more precisely, and fewer decisions count as coin flips."
     )
 
 

@@ -252,6 +252,7 @@ def _sorted_clusters(
     """Yields the clusters of each target in the order of `ranking.sorted_classes`; None for independent samples."""
     if cluster_N is None:
         yield from itertools.repeat(None)
+        return
     check_not_masked(cluster_N, "cluster_N", "leave out their samples")
     score_TxN, cluster_N = np.atleast_2d(np.asarray(score_TxN)), np.asarray(cluster_N)
     if cluster_N.shape != score_TxN.shape[1:] or cluster_N.dtype.kind not in "iu":
