@@ -83,7 +83,9 @@ def score_table(clock: Clock, folder: Path, *, references: int, targets: int) ->
         MembershipScoreTable(folder, ["lira_online"], models, source.num_samples) as table,
     ):
         table.add("lira_online", files["lira_online"], pool)
-        table.write(folder / "membership_scores.parquet", source.target_member_TxN2[0])
+        table.write_table(
+            folder / "membership_scores.parquet", {"member": source.target_member_TxN2[0]}
+        )
     return {"bytes": np.array((folder / "membership_scores.parquet").stat().st_size)}
 
 

@@ -24,6 +24,7 @@ from lm_mia.attacks import (
     signals,
     tables,
 )
+from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
 from lm_mia.attacks.score_table import MembershipScoreTable
 from lm_mia.attacks.targets import TargetTables
 from lm_mia.config import ATTACK_STATISTICS, AttackName
@@ -47,7 +48,7 @@ DECISION_TABLES = (
     "decision_jackknife.parquet",
     "flip_curves.csv",
     "samples.parquet",
-    "membership_scores.parquet",
+    SCORE_TABLE,
     "reference_targets.csv",
     "archetypes.csv",
     "archetype_losses.csv",
@@ -172,7 +173,7 @@ def _run_attacks(
                 interval_tables[attack] = _intervals(
                     name, points, score_N2, member_N2, population, c
                 )
-        score_table.write(folder / "membership_scores.parquet", member_N2)
+        score_table.write_table(folder / SCORE_TABLE, {"member": member_N2})
     assert bin_counts is not None, "lira_online is always one of the attacks"
     target_tables.write()
     rows = [attack_rows[attack] for attack in attacks if attack in attack_rows]

@@ -8,9 +8,12 @@ Rows are only added to the tables, so no attack is computed twice.
     target_scores/ID.parquet membership scores of every sample under every target, for the attacks that keep them
     targets.json             the settings on which all of these depend
 
+membership_scores.parquet, the scores of every sample from all attacks of the config, is written as a whole.
+
 T: targets, F: false positive rates, H: halves of the samples, N2: samples of the population (2N).
 """
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -28,6 +31,8 @@ from lm_mia import config, stats
 from lm_mia.atomic import replacing, write_atomically
 from lm_mia.attacks import score_matrix, signals
 from lm_mia.attacks.score_matrix import MembershipScoreFile
+from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
+from lm_mia.attacks.score_table import MembershipScoreTable
 from lm_mia.config import ATTACK_STATISTICS, needs
 from lm_mia.config.needs import RecipeNeeds, TargetAttack
 from lm_mia.data import subsets
@@ -42,6 +47,7 @@ _TABLE, _ROC, _JACKKNIFE, _SETTINGS, _SCORES = (
     "targets.json",
     "target_scores",
 )
+_IDENTITY = "attacks"  # metadata of the table of membership scores: what determines it
 _GROUP_SAMPLES = 2**17  # number of samples per row group of target_scores
 _WRITE_SECONDS = 10  # minimum time between two writes, since each write replaces whole files
 
@@ -62,8 +68,8 @@ def run(
     An attack is left out, with a line for the user, if some of its models are not scored as it requires.
 
     Args:
-      requested: the attacks, those of them whose membership scores are kept, and those that are also evaluated on
-        halves of the samples.
+      requested: the attacks, those of them whose membership scores are kept, those that are also evaluated on halves
+        of the samples, and those in the table of membership scores.
       target_tables: the tables to which the attacks are added.
       pool: threads that compute parts of the samples.
       store, population, c, folder, progress, say: as in `runner.run`.
@@ -71,41 +77,57 @@ def run(
     Raises:
       UserError: if scores are corrupt.
     """
+    in_score_table, identity = _missing_in_score_table(requested.score_table, store, c, folder)
     missing = [
         attack
         for attack in requested.attacks
         if attack not in target_tables
+        or attack in in_score_table
         or (attack.id in requested.keep_scores and not target_tables.has_scores(attack))
         or (attack.id in requested.jackknife and not target_tables.has_jackknife(attack))
     ]
     groups, missing_models = _group_by_inputs(missing, store)
     group_N2 = stats.sample_groups(population.document_N)
     computed, written_seconds = 0, time.monotonic()
-    for same in groups:
-        inputs = _open_inputs(same, store, population)
+    with _open_score_table(in_score_table, folder, len(population)) as score_table:
+        members: dict[str, np.ndarray] = {}
+        for same in groups:
+            inputs = _open_inputs(same, store, population)
 
-        def show(done: float, before: int = computed) -> None:
-            progress("attack targets", before + done, len(missing))
+            def show(done: float, before: int = computed) -> None:
+                progress("attack targets", before + done, len(missing))
 
-        for attack, _, file in score_matrix.score_attacks(same, inputs, c, folder, pool, show):
-            computed += 1
-            if attack.id in requested.keep_scores:
-                target_tables.write_scores(attack, inputs.targets, file)
-            if attack not in target_tables:
-                # Attacks with a part of the references are computed only for variances of the AUC and the TPRs, so they
-                # need no ROC curve.
-                has_curve = attack.reference_part is None
-                fprs = score_matrix.evaluation_fprs(c, inputs.target_member_TxN2[0])
-                fprs = fprs if has_curve else fprs[: len(c.fprs)]
-                points = score_matrix.operating_points(file, inputs.target_member_TxN2, fprs, pool)
-                target_tables.add(attack, inputs.targets, points, len(c.fprs))
-            if attack.id in requested.jackknife and not target_tables.has_jackknife(attack):
-                member_TxN2 = inputs.target_member_TxN2
-                rates = score_matrix.rates_of_halves(file, member_TxN2, group_N2, c.fprs, pool)
-                target_tables.add_jackknife(attack, inputs.targets, *rates, c.fprs)
-            if time.monotonic() - written_seconds > _WRITE_SECONDS:
-                target_tables.write()
-                written_seconds = time.monotonic()
+            for attack, _, file in score_matrix.score_attacks(same, inputs, c, folder, pool, show):
+                computed += 1
+                if attack in in_score_table and score_table:
+                    score_table.add(attack.attack, file, pool)
+                    members = {
+                        f"member/{target}": member_N2
+                        for target, member_N2 in zip(
+                            score_table.targets, inputs.target_member_TxN2, strict=False
+                        )
+                    }
+                if attack.id in requested.keep_scores:
+                    target_tables.write_scores(attack, inputs.targets, file)
+                if attack not in target_tables:
+                    # Attacks with a part of the references are computed only for variances of the AUC and the TPRs,
+                    # so they need no ROC curve.
+                    has_curve = attack.reference_part is None
+                    fprs = score_matrix.evaluation_fprs(c, inputs.target_member_TxN2[0])
+                    fprs = fprs if has_curve else fprs[: len(c.fprs)]
+                    points = score_matrix.operating_points(
+                        file, inputs.target_member_TxN2, fprs, pool
+                    )
+                    target_tables.add(attack, inputs.targets, points, len(c.fprs))
+                if attack.id in requested.jackknife and not target_tables.has_jackknife(attack):
+                    member_TxN2 = inputs.target_member_TxN2
+                    rates = score_matrix.rates_of_halves(file, member_TxN2, group_N2, c.fprs, pool)
+                    target_tables.add_jackknife(attack, inputs.targets, *rates, c.fprs)
+                if time.monotonic() - written_seconds > _WRITE_SECONDS:
+                    target_tables.write()
+                    written_seconds = time.monotonic()
+        if score_table:
+            score_table.write_table(folder / SCORE_TABLE, members, {_IDENTITY: identity})
     target_tables.write()
     if missing:
         progress("attack targets", len(missing), len(missing))
@@ -116,6 +138,34 @@ def run(
         )
     left_out = len(missing) - sum(map(len, groups))
     return {"requested": len(requested.attacks), "computed": computed, "left_out": left_out}
+
+
+def _missing_in_score_table(
+    attacks: Sequence[TargetAttack], store: Store, c: config.Attack, folder: Path
+) -> tuple[list[TargetAttack], str]:
+    """Returns the attacks for a new table of membership scores, and what determines that table.
+
+    These are the attacks whose models are scored as they require; none if the table already has exactly these.
+    """
+    groups, _ = _group_by_inputs(attacks, store)
+    available = [attack for attack in attacks if any(attack in same for same in groups)]
+    identity = json.dumps([needs.attack_settings(c), [attack.id for attack in available]])
+    try:
+        metadata = pq.read_schema(folder / SCORE_TABLE).metadata or {}
+    except (OSError, ValueError):  # missing or damaged
+        metadata = {}
+    is_current = metadata.get(_IDENTITY.encode()) == identity.encode()
+    return ([] if is_current else available), identity
+
+
+def _open_score_table(
+    attacks: Sequence[TargetAttack], folder: Path, num_samples: int
+) -> contextlib.AbstractContextManager[MembershipScoreTable | None]:
+    """Returns the table of these attacks as a context manager; of None without attacks."""
+    if not attacks:
+        return contextlib.nullcontext()
+    names, models = [attack.attack for attack in attacks], _target_models(attacks[0])
+    return MembershipScoreTable(folder, names, models, num_samples)
 
 
 def _group_by_inputs(

@@ -209,6 +209,9 @@ class RecipeNeeds:
     """Ids of the attacks whose scores of all samples are kept."""
     jackknife: frozenset[str] = frozenset()
     """Ids of the attacks that are also evaluated on halves of the samples."""
+    score_table: Sequence[TargetAttack] = ()
+    """The attacks whose scores under every target are in membership_scores.parquet; they are among ``attacks``. Empty if
+    there are replicas, whose scores are in that table then."""
     loss_samples: Sequence[int] = ()
     """Ids of samples whose losses under each reference and target are listed."""
 
@@ -410,7 +413,8 @@ def recipe_needs(
 ) -> dict[str, RecipeNeeds]:
     """Returns what the attacks stage computes for each recipe in addition to its tables of decisions.
 
-    Recipes with targets are always attacked with all their references, for the comparison of recipes.
+    Recipes with targets are always attacked with all their references, for the comparison of recipes. Those without
+    replicas are attacked by every attack of the config, for the table of membership scores.
 
     Args:
       needs: the needs of all figures.
@@ -428,14 +432,28 @@ def recipe_needs(
     for key, recipe in recipes.items():
         count = len(assign_roles(recipe.models, recipe.config.attack).references)
         strongest = target_attack(recipe.config, recipe.models, "lira_online", count)
-        added = [strongest] if strongest and strongest not in attacks[key] else []
+        score_table = _attacks_of_score_table(recipe, count)
+        added = [strongest, *score_table] if strongest else []
         result[key] = RecipeNeeds(
-            (*attacks[key], *added),
+            tuple(dict.fromkeys((*attacks[key], *added))),
             frozenset(kept[key]),
             frozenset(jackknife[key]),
+            score_table,
             tuple(sorted(samples[key])),
         )
     return result
+
+
+def _attacks_of_score_table(recipe: RecipeModels, references: int) -> list[TargetAttack]:
+    """Returns `RecipeNeeds.score_table`."""
+    c = recipe.config.attack
+    if c.replicas:
+        return []
+    attacks = (
+        target_attack(recipe.config, recipe.models, name, references, step=c.step)
+        for name in c.attacks
+    )
+    return [attack for attack in attacks if attack is not None]
 
 
 def target_attacks(

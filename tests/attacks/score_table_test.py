@@ -37,7 +37,7 @@ def write_table(folder: Path, pool: ThreadPoolExecutor) -> dict[str, np.ndarray]
             with MembershipScoreFile(folder, 3, SAMPLES) as file:
                 file.write(0, slice(0, SAMPLES), score_TxN2)
                 table.add(name, file, pool)
-        table.write(folder / "scores.parquet", MEMBER_N2)
+        table.write_table(folder / "scores.parquet", {"member": MEMBER_N2})
     assert [path.name for path in folder.iterdir()] == ["scores.parquet"]
     return scores
 

@@ -59,6 +59,7 @@ class World:
         keep: Sequence[TargetAttack] = (),
         c: config.Attack = C,
         jackknife: Sequence[TargetAttack] = (),
+        score_table: Sequence[TargetAttack] = (),
     ) -> tuple[int, int, int]:
         """Returns the numbers of attacks that were requested, computed and left out."""
         counts = runner.run(
@@ -72,6 +73,7 @@ class World:
                 attacks,
                 keep_scores=frozenset(attack.id for attack in keep),
                 jackknife=frozenset(attack.id for attack in jackknife),
+                score_table=score_table,
             ),
         )
         assert list(counts) == ["requested", "computed", "left_out"]
@@ -270,6 +272,70 @@ def test_halves_are_added_to_an_attack_that_the_tables_have(
     assert world.run(tmp_path / "t", [attack], jackknife=[attack]) == (1, 0, 0)
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t" / "targets.csv"), before)
     assert len(pd.read_parquet(tmp_path / "t" / "target_jackknife.parquet")) == 4 * 14
+
+
+def check_score_table(world: World, folder: Path, attacks: Sequence[TargetAttack]) -> None:
+    """Compares membership_scores.parquet with slow scores."""
+    table = pd.read_parquet(folder / "membership_scores.parquet")
+    targets = [f"reference-{t}" for t in range(16, 20)]
+    names = [f"{attack.attack}/{target}" for attack in attacks for target in targets]
+    assert table.columns.tolist() == ["id", *(f"member/{t}" for t in targets), *names]
+    assert table["id"].tolist() == list(range(SAMPLES))
+    for t, target in enumerate(targets, 16):
+        np.testing.assert_array_equal(table[f"member/{target}"], world.member_MxN[t])
+        for attack in attacks:
+            np.testing.assert_allclose(
+                table[f"{attack.attack}/{target}"],
+                slow_scores(world, attack, t),
+                rtol=2e-6,
+                atol=1e-6,
+            )
+
+
+def test_table_of_membership_scores(world: World, tmp_path: Path):
+    attacks = [world.attack(name) for name in ("lira_online", "loss", "zlib")]
+    more = [*attacks, world.attack("lira_online", 4)]
+    assert world.run(tmp_path, more[2:]) == (2, 2, 0)
+    # Zlib is in targets.csv, but its scores are not in any table.
+    assert world.run(tmp_path, more, score_table=attacks) == (4, 3, 0)
+    check_score_table(world, tmp_path, attacks)
+    path, before = tmp_path / "membership_scores.parquet", files(tmp_path)
+    assert len(pd.read_csv(tmp_path / "targets.csv")) == 16
+    written = path.stat().st_mtime_ns
+    assert world.run(tmp_path, more, score_table=attacks) == (4, 0, 0)
+    assert (path.stat().st_mtime_ns, files(tmp_path)) == (written, before)
+    for damage in (path.unlink, lambda: path.write_bytes(b"x" * 100)):
+        damage()
+        assert world.run(tmp_path, more, score_table=attacks) == (4, 3, 0)
+        check_score_table(world, tmp_path, attacks)
+    assert world.run(tmp_path, more, score_table=attacks[1:]) == (4, 2, 0)
+    check_score_table(world, tmp_path, attacks[1:])
+    assert files(tmp_path) == before
+
+
+def test_table_of_membership_scores_leaves_out_attacks_without_their_scores(
+    world: World, tmp_path: Path
+):
+    attacks = [world.attack("loss"), world.attack("min_k")]
+    assert world.run(tmp_path, attacks, score_table=attacks) == (2, 1, 1)
+    check_score_table(world, tmp_path, attacks[:1])
+    assert world.run(tmp_path, attacks, score_table=attacks) == (2, 0, 1)
+
+
+def test_no_table_of_membership_scores_without_attacks(world: World, two_tables: Path):
+    assert not (two_tables / "membership_scores.parquet").exists()
+
+
+def test_large_table_of_membership_scores_has_the_first_target_and_the_mean(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("lm_mia.attacks.score_table.MAX_SCORES", 3 * SAMPLES)
+    attacks = [world.attack("loss")]
+    world.run(tmp_path, attacks, score_table=attacks)
+    table = pd.read_parquet(tmp_path / "membership_scores.parquet")
+    names = ["id", "member/reference-16", "loss/mean", "loss/reference-16"]
+    assert table.columns.tolist() == names
+    np.testing.assert_allclose(table["loss/mean"], -world.loss_MxN[16:].mean(axis=0), rtol=1e-6)
 
 
 def test_larger_logit_is_more_member_like(world: World, computed: Path):

@@ -335,6 +335,25 @@ def test_attacks_for_intervals_are_marked():
         assert result.jackknife <= {attack.id for attack in result.attacks}
 
 
+def test_recipes_without_replicas_are_attacked_by_every_attack():
+    names = ("lira_online", "rmia", "loss")
+    settings = {"attack__references": 16, "attack__attacks": names, "attack__targets": 4}
+    present, few = models(range(20), range(2)), models(range(1))
+    recipes = {
+        "targets": recipe("targets", present=present, attack__replicas=0, **settings),
+        "both": recipe("both", present=present, attack__replicas=2, **settings),
+        "few": recipe("few", present=few, attack__replicas=0, **settings),
+    }
+    results = needs.recipe_needs([Need(("*",), jackknife=True)], recipes)
+    table = results["targets"].score_table
+    assert [attack.attack for attack in table] == [*names]
+    assert all(len(a.references) in (0, 12) and len(a.targets) == 4 for a in table)
+    assert set(table) <= set(results["targets"].attacks)
+    assert len(set(results["targets"].attacks)) == len(results["targets"].attacks)
+    assert (results["both"].score_table, results["few"].score_table) == ([], [])
+    assert {a.attack for a in results["both"].attacks} == {"lira_online"}
+
+
 def test_epochs_select_score_steps():
     c = {"train__epochs": 4, "score__at_epochs": (1.0, 2.5)}
     a, end = recipe("a", **c), recipe("b")
