@@ -24,7 +24,7 @@ from analysis.io import MissingModelsError, RecipeResults, WorkdirError, fewest_
 from analysis.jackknife import Jackknife, independent_difference
 from lm_mia.atomic import TARGETS_CSV
 from lm_mia.config import AttackName, needs
-from lm_mia.config.needs import PAPER_REFERENCES, ObservedStatistic, TargetAttack
+from lm_mia.config.needs import PAPER_REFERENCES, Need, ObservedStatistic, TargetAttack
 from lm_mia.data import subsets
 from lm_mia.data.subsets import ModelSeeds
 
@@ -424,6 +424,10 @@ def lira_by_epoch(
     }
 
 
+LIRA_AND_RMIA_BY_REFERENCES = Need(
+    ("main",), ("lira_online", "rmia"), references="powers", most_references=None, jackknife=True
+)
+"""What Figures 9 and 10 need: both attacks with 2, 4, ... references, up to all."""
 RMIA_NOTE = (
     "All targets use the same comparison samples Z, and the intervals hold this choice fixed. At FPRs below about "
     "1 / |Z|, RMIA cannot distinguish samples, whatever the model: about that share of the non-members ties for the "

@@ -13,7 +13,7 @@ device. A compilation takes 10 to 60 s and 1 to 3 GB of memory.
   per micro-batch, H the number of heads and K their width.
 - fits 80 GB: JAX takes 75 % of a GPU's memory by default; "yes" means within that, and ".95" means that it fits with
   XLA_PYTHON_CLIENT_MEM_FRACTION=.95.
-- XLA rematerializes values by itself where its plan exceeds about 76 % of a GPU's memory, with or without a device. A
+- XLA rematerializes values automatically if its plan exceeds about 76 % of a GPU's memory, with or without a device. A
   total of about 60 GiB may therefore be the reduced value of a larger one, at a cost in speed.
 - auto: the setting that `compute.*` chooses on that device by default.
 

@@ -6,7 +6,7 @@ Ours is two commands, `lm-mia train` and `lm-mia score`, with one or two workers
 on an existing population, with an empty compilation cache. NanoDO (github.com/google-deepmind/nanodo, from a checkout)
 has no sweeps and needs one process per reference. It runs one process at a time with all cores, first as it comes and
 then "lean", with metrics every T / 20 steps and no trace; then lean, two processes at a time with one core each; then
-the two lean variants with JAX's compilation cache, which it does not use by itself, filled by an earlier process.
+the two lean variants with JAX's compilation cache, which it does not use by default, filled by an earlier process.
 `nanodo_peer` describes what it needs and where its training loop is changed, always in its favor.
 
 Both train on the same members in the same order and score the whole population. Two of NanoDO's processes are run per

@@ -12,7 +12,7 @@ from typing import Any
 
 from launch import jobs
 from lm_mia.config import load
-from lm_mia.errors import UserError, collect_errors, exit_code
+from lm_mia.errors import UserError, collect_errors, run_action
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.sweep import Sweep
 
@@ -44,7 +44,7 @@ _VERBS_OF_FLAG = {
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m launch") -> int:
     """Entry point; returns the exit code: 3 if models were set aside or diverged, else as `lm-mia` does."""
-    return exit_code(lambda: _run_command(list(sys.argv[1:] if argv is None else argv), prog))
+    return run_action(lambda: _run_command(list(sys.argv[1:] if argv is None else argv), prog))
 
 
 def _run_command(argv: list[str], prog: str) -> int:

@@ -55,8 +55,8 @@ def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
       ``models_per_hour`` and ``seconds_left``: None if unknown. ``hosts``: numbers of models and failures of each
       machine. ``made_by``: number of models of each version of lm_mia. ``population``: its path, samples and sha256,
       the last two None if it is not built. ``tables``: "present", "missing", "unfinished" (an attack was interrupted),
-      "other settings" (than those of the config) or "not wanted" (there are no replicas to attack). ``table_settings``:
-      for "other settings", name -> [requested, made with].
+      "other settings" (than those of the config) or "no replicas" (none are requested, so that there are no tables of
+      decisions). ``table_settings``: for "other settings", name -> [requested, made with].
 
     Raises:
       UserError: if the folder has models of another recipe, or files in it are damaged.
@@ -111,7 +111,7 @@ def _tables(recipe: SweepRecipe) -> dict[str, Any]:
     """Returns whether the tables of the attacks exist and match the config."""
     state, settings = "missing", dict[str, Any]()
     if not recipe.config.attack.replicas:
-        state = "not wanted"
+        state = "no replicas"
     elif table_metadata(recipe.folder) is not None:
         different = changed_settings(recipe.folder, recipe.config)
         settings = {f"attack.{name}": list(values) for name, values in different.items()}
@@ -294,7 +294,7 @@ def print_summary(sweep: Sweep) -> int:
 def next_command(sweep: Sweep, status: dict[str, Any]) -> list[str]:
     """Returns lines with the next command if all models are present and tables or report are missing; else no lines."""
     recipes = status["recipes"]
-    tables = all(r["tables"] in ("present", "not wanted") for r in recipes)
+    tables = all(r["tables"] in ("present", "no replicas") for r in recipes)
     if (tables and status["report"] != "missing") or any(r["done"] < r["models"] for r in recipes):
         return []
     flags = [f"--workdir={sweep.workdir.path}"]

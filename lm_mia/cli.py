@@ -18,7 +18,7 @@ from typing import Literal
 import tyro
 
 from lm_mia.config import Config, load
-from lm_mia.errors import UserError, collect_errors, exit_code
+from lm_mia.errors import UserError, collect_errors, run_action
 from lm_mia.run import plan
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display
@@ -57,8 +57,8 @@ _CONFIG_HELP = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns its exit code, as defined by `lm_mia.errors.exit_code`."""
-    return exit_code(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
+    """Runs a command line; returns its exit code, as defined by `lm_mia.errors.run_action`."""
+    return run_action(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
 
 
 def _run(argv: list[str]) -> int:

@@ -58,7 +58,7 @@ def collect_errors(messages: list[str], read: Callable[[], Any]) -> Any:
         return None
 
 
-def exit_code(action: Callable[[], int]) -> int:
+def run_action(action: Callable[[], int]) -> int:
     """Runs the action of a command and returns its exit code.
 
     The exit code is that of the action; 2 for a `UserError` or a full disk, with a message instead of a traceback; 130

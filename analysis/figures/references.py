@@ -446,15 +446,7 @@ FIGURES = {
         ),
         statements=FIG10_STATEMENTS,
         draw=draw_fig10,
-        needs=(
-            Need(
-                ("main",),
-                ("lira_online", "rmia"),
-                references="powers",
-                most_references=None,
-                jackknife=True,
-            ),
-        ),
+        needs=(attacks.LIRA_AND_RMIA_BY_REFERENCES,),
     ),
     "fig14_offline": PaperFigure(
         title="Figure 14: Offline and online attacks",

@@ -241,15 +241,7 @@ FIGURES = {
         ),
         statements=FIG09_STATEMENTS,
         draw=draw_fig09,
-        needs=(
-            Need(
-                ("main",),
-                ("lira_online", "rmia"),
-                references="powers",
-                most_references=None,
-                jackknife=True,
-            ),
-        ),
+        needs=(attacks.LIRA_AND_RMIA_BY_REFERENCES,),
     ),
     "fig11_rmia_variants": PaperFigure(
         title="Figure 11: LiRA, simple RMIA and RMIA",

@@ -69,8 +69,10 @@ def run(
         if from_hf_shards:
             from lm_mia.data import hf_c4
 
-            c = sweep.recipes[0].config.corpus
-            hf_c4.convert(from_hf_shards, c.path, c.processes, display.update, display.say)
+            corpus = sweep.recipes[0].config.corpus
+            hf_c4.convert(
+                from_hf_shards, corpus.path, corpus.processes, display.update, display.say
+            )
         if "corpus" not in stages:
             # Fails before anything is written if there is no population.
             for recipe in sweep.recipes:

@@ -105,7 +105,7 @@ def assumed_lengths(c: config.Config, mean_tokens: float | None = None) -> Sampl
         low, high = (
             (middle, high) if moments(middle, length_tokens)[0] < mean_tokens else (low, middle)
         )
-    return SampleLengths(mean_tokens, moments(low, length_tokens)[1], "as given")
+    return SampleLengths(mean_tokens, moments(low, length_tokens)[1], "set by --tokens-per-sample")
 
 
 def _truncated_moments(log_mean: float, length_tokens: int) -> tuple[float, float]:
@@ -316,7 +316,7 @@ def check_tokens(mean: float | None, sweep: Sweep) -> None:
 
 
 def sample_lengths(recipe: SweepRecipe, tokens_per_sample: float | None = None) -> SampleLengths:
-    """Returns the sample lengths of a recipe: as given, else measured if its population exists, else assumed."""
+    """Returns the sample lengths: by tokens_per_sample, or measured if the population exists, or assumed."""
     if tokens_per_sample is not None or not recipe.population_dir.exists():
         return assumed_lengths(recipe.config, tokens_per_sample)
     from lm_mia.data.population import open_population  # here: pandas and pyarrow take a second

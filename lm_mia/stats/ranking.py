@@ -95,6 +95,8 @@ def thresholds_at_fprs(sorted_N: Scores, fpr_F: FloatArray) -> FloatArray:
         )
     with np.errstate(over="ignore"):  # above the largest finite number is inf
         # In the type of the scores: compared with a float32 score, the next float64 would be rounded to the score.
+        # Above 0 it is subnormal. numpy compares such numbers exactly, also after XLA, which flushes them to 0, has run
+        # in the process. The smallest normal number would miss scores such as posteriors of 1e-310.
         threshold_F = np.nextafter(kth_F, kth_F.dtype.type(np.inf))
     return np.where(k_F == 0, -np.inf, threshold_F.astype(np.float64))
 

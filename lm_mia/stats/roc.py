@@ -104,7 +104,8 @@ def threshold_at_fpr(nonmember_scores: ArrayLike, fpr: float) -> float:
         of 100 at 0.45, but 0 of 10 at 1 - 0.9, which is slightly below 0.1.
 
     Returns:
-      A threshold; decide "member" where score >= threshold.
+      A threshold; decide "member" where score >= threshold. If the k-th smallest score is 0, it is a subnormal number,
+      which JAX and other libraries that flush subnormal numbers take for 0: compare in numpy.
 
     Raises:
       ValueError: if fpr is outside [0, 1]; if a score is NaN (`tpr_at_fpr` leaves NaN scores out and counts them); or

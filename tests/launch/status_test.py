@@ -253,7 +253,7 @@ def test_recipe_without_replicas_has_no_tables(
     shutil.rmtree(tiny_run.recipe_of(workdir) / "tables")
     sweep = read_tiny_sweep(tiny, workdir, "--config.attack.replicas=0")
     [r] = read_json(sweep, capsys)["recipes"]
-    assert (r["models"], r["done"], r["tables"]) == (4, 4, "not wanted")
+    assert (r["models"], r["done"], r["tables"]) == (4, 4, "no replicas")
     assert read_lines(sweep, capsys)[-1] == "report      present"  # nothing is left to do
 
 

@@ -102,16 +102,17 @@ def content(tasks: Sequence[SweepRecipe]) -> dict[str, bytes]:
 def test_figures_add_attacks_and_nothing_is_computed_twice(
     tasks: list[SweepRecipe], monkeypatch: pytest.MonkeyPatch
 ):
-    """Requests LiRA with 2, 4 and 8 references, then RMIA, then both. The other recipe has one attack throughout."""
+    """Requests LiRA with 2, 4 and 8 references, then RMIA, then both. The other recipe, which has no replicas, has both
+    attacks of its config throughout."""
     num_lira, num_both = ON_REPLICAS + 7, ON_REPLICAS + 14
     assert attack(tasks, LIRA) == [
         f"attack: main: {attack_counts(num_lira, 0, num_lira)}",
-        f"attack: other: {attack_counts(1, 0, 1)}",
+        f"attack: other: {attack_counts(2, 0, 2)}",
     ]
     first = content(tasks)
     assert attack(tasks, BOTH) == [
         f"attack: main: {attack_counts(num_both, num_lira, 7)}",
-        f"attack: other: {attack_counts(1, 1, 0)}",
+        f"attack: other: {attack_counts(2, 2, 0)}",
     ]
     second = content(tasks)
     grown = {
@@ -123,7 +124,7 @@ def test_figures_add_attacks_and_nothing_is_computed_twice(
     monkeypatch.setattr(signals, "fit_attacks", lambda *_: pytest.fail("computed again"))
     assert attack(tasks, LIRA + BOTH) == [
         f"attack: main: {attack_counts(num_both, num_both, 0)}",
-        f"attack: other: {attack_counts(1, 1, 0)}",
+        f"attack: other: {attack_counts(2, 2, 0)}",
     ]
     assert content(tasks) == second
     log = tasks[0].workdir.path / "metrics.jsonl"
@@ -132,11 +133,11 @@ def test_figures_add_attacks_and_nothing_is_computed_twice(
     names = ("recipe", "requested", "computed", "left_out")
     assert [[event[name] for name in names] for event in events] == [
         ["main", num_lira, num_lira, 0],
-        ["other", 1, 1, 0],
+        ["other", 2, 2, 0],
         ["main", num_both, 7, 0],
-        ["other", 1, 0, 0],
+        ["other", 2, 0, 0],
         ["main", num_both, 0, 0],
-        ["other", 1, 0, 0],
+        ["other", 2, 0, 0],
     ]
 
 
@@ -187,10 +188,13 @@ def test_requested_attacks(tasks: list[SweepRecipe]):
     pairs = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
     needs_by_recipe = pipeline.requested_attacks(pairs, [])
     assert list(needs_by_recipe) == ["main", "other"]
-    for requested in needs_by_recipe.values():  # for the comparison of recipes
-        [lira] = requested.attacks
+    for name, requested in needs_by_recipe.items():
+        lira, *others = requested.attacks  # for the comparison of recipes
         assert (lira.attack, len(lira.references)) == ("lira_online", 8)
         assert (requested.keep_scores, requested.loss_samples) == (frozenset(), ())
+        # The recipe without replicas has a table of membership scores under its targets.
+        assert [attack.attack for attack in others] == (["loss"] if name == "other" else [])
+        assert [*requested.score_table] == ([lira, *others] if name == "other" else [])
     needs_by_recipe = pipeline.requested_attacks(
         pairs,
         [
@@ -200,8 +204,9 @@ def test_requested_attacks(tasks: list[SweepRecipe]):
             Need(("nothing",)),
         ],
     )
-    rmia, lira = needs_by_recipe["other"].attacks
-    assert (rmia.attack, lira.attack) == ("rmia", "lira_online")
+    rmia, lira, loss = needs_by_recipe["other"].attacks
+    assert (rmia.attack, lira.attack, loss.attack) == ("rmia", "lira_online", "loss")
+    assert needs_by_recipe["other"].score_table == [lira, loss]
     assert needs_by_recipe["other"].keep_scores == {rmia.id}
     assert [needs_by_recipe[name].loss_samples for name in ("main", "other")] == [
         (0, 45, 47),
@@ -226,10 +231,10 @@ def test_damaged_store_does_not_stop_other_recipes(tasks: list[SweepRecipe]):
     (main.folder / "scores.zarr" / "zarr.json").write_text("{")
     pairs = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
     needs_by_recipe = pipeline.requested_attacks(pairs, [Need(("*",))])
-    assert [len(needs_by_recipe[task.name].attacks) for task in tasks] == [0, 1]
+    assert [len(needs_by_recipe[task.name].attacks) for task in tasks] == [0, 2]
     with pytest.raises(UserError, match=r"scores\.zarr.*"):
         attack([main], [])
-    assert attack([other], []) == [f"attack: other: {attack_counts(1, 0, 1)}"]
+    assert attack([other], []) == [f"attack: other: {attack_counts(2, 0, 2)}"]
 
 
 def test_targets_without_enough_models_are_refused(tasks: list[SweepRecipe]):

@@ -100,7 +100,7 @@ def test_sweep_runs_all_stages_and_resumes(
     assert trained(folder, "twice") == 6  # references, 2 of them targets
     assert {"flips.json", "attacks.csv", "shuffled.csv"} < {p.name for p in main.glob("tables/*")}
     target_tables = {"models.csv", "targets.csv", "target_roc.parquet", "targets.json"}
-    target_tables.add("target_jackknife.parquet")
+    target_tables |= {"target_jackknife.parquet", "membership_scores.parquet"}
     assert {p.name for p in twice.glob("tables/*")} == target_tables
     assert len(list((folder / "populations").glob("[!.]*"))) == 1
     out, err = ((finished.parent / name).read_text() for name in ("out", "err"))
@@ -113,7 +113,7 @@ def test_sweep_runs_all_stages_and_resumes(
     assert scores(folder) == before
     err = capsys.readouterr().err
     assert "attack: main: 6 attacks requested, 6 already in its tables, 0 computed" in err
-    assert "attack: twice: 1 attack requested, 1 already in its tables, 0 computed" in err
+    assert "attack: twice: 2 attacks requested, 2 already in its tables, 0 computed" in err
     assert {p: p.read_bytes() for p in folder.glob("recipes/*/tables/*")} == tables
     assert trained(folder, "main") == 6
     assert cli.main(["status", f"--workdir={folder}", "--verify"]) == 0

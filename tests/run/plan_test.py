@@ -85,7 +85,7 @@ def test_overrides_and_assumptions(file: str, capsys: pytest.CaptureFixture[str]
     few = planned(capsys, f"--config={file}", "--tokens-per-sample=20", "--device=tpu v5 lite")
     assert few["chip"]["flops_per_second"] == 197e12
     assert few["recipes"][0]["train_tokens"] == 16 * 500 * 20
-    assert few["recipes"][0]["lengths"] == "as given"
+    assert few["recipes"][0]["lengths"] == "set by --tokens-per-sample"
 
 
 def test_plan_is_printed_as_a_table(file: str, capsys: pytest.CaptureFixture[str]):
@@ -99,7 +99,7 @@ def test_plan_is_printed_as_a_table(file: str, capsys: pytest.CaptureFixture[str
     assert any(line.startswith("total") and " 22 " in line for line in lines)
     output = "\n".join(lines)
     assert "of h100, 989 TFLOP/s of dense bfloat16, at an MFU of 0.4" in output
-    assert "20 per sample on average, as given" in output
+    assert "20 per sample on average, set by --tokens-per-sample" in output
     assert "and at score points, for statistics that are requested later: 2.27 GB more" in output
     assert "1 of 3 entries request models of a recipe that is already listed" in output
 

@@ -80,6 +80,19 @@ def test_tpr_is_that_of_the_vertex_of_the_roc_curve(out, ins, fpr):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_scores_of_zero_are_below_the_subnormal_threshold(dtype):
+    """Half of the scores are 0, as are those of RMIA; the smallest positive number is above the threshold."""
+    smallest = np.nextafter(dtype(0), dtype(1))
+    score_N = np.array([0, 0, 0, smallest, 0, 0, smallest, 1], dtype)
+    member_N = np.arange(8) >= 4
+    points = stats.tpr_at_fpr(score_N, member_N, [0.25])
+    assert points.threshold_TxF[0, 0] == smallest > 0
+    assert (points.realized_fpr_TxF[0, 0], points.tpr_TxF[0, 0]) == (0.25, 0.5)
+    votes = stats.count_votes(score_N[None], points.threshold_TxF)
+    assert votes.votes_FxN.tolist() == [[0, 0, 0, 1, 0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_threshold_is_the_next_number_of_the_type_of_the_scores(dtype):
     for scores in (
         np.random.default_rng(0).normal(3, 1, 50).astype(dtype),
