@@ -210,8 +210,8 @@ class RecipeNeeds:
     jackknife: frozenset[str] = frozenset()
     """Ids of the attacks that are also evaluated on halves of the samples."""
     score_table: Sequence[TargetAttack] = ()
-    """The attacks whose scores under every target are in membership_scores.parquet; they are among ``attacks``. Empty if
-    there are replicas, whose scores are in that table then."""
+    """The attacks whose scores under every target are in membership_scores.parquet, all of them among ``attacks``;
+    empty if there are replicas, whose scores are in that table then."""
     loss_samples: Sequence[int] = ()
     """Ids of samples whose losses under each reference and target are listed."""
 
