@@ -61,14 +61,13 @@ from lm_mia.stats.jackknife import (
     rates_of_halves,
     sample_groups,
 )
+from lm_mia.stats.leave_one_out import leave_one_out_scatter, lira_leave_one_out
 from lm_mia.stats.likelihood_ratio import (
     LiraGaussians,
     Variance,
     fit_gaussians,
-    leave_one_out_scatter,
     lira,
     lira_from_gaussians,
-    lira_leave_one_out,
     posterior,
     with_pooled_variance,
     within_sample_scatter,

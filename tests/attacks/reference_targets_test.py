@@ -8,19 +8,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from attack_variants import SAMPLES, VARIANTS, blocks
 from synthetic_scores import SMALL, SyntheticScores, run_attacks, write_scores
 
 from lm_mia import config, stats
-from lm_mia.attacks import reference_targets, replicas, signals
+from lm_mia.attacks import reference_targets, replicas
 from lm_mia.data import subsets
 
-SAMPLES = 300
-VARIANTS: list[dict[str, Any]] = [
-    {"variance": "per_sample"},
-    {"variance": "pooled"},
-    {"variance": "pooled", "finite_population": True},
-    {"variance": "per_sample", "finite_population": True},
-]
+__all__ = ["blocks"]  # a fixture
+
 C = dataclasses.replace(SMALL, references=14, fprs=(0.1, 0.3))
 DESIGNS: tuple[subsets.Design, ...] = ("exact", "balanced")
 
@@ -30,13 +26,6 @@ def world(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> SyntheticScores:
     return write_scores(tmp_path_factory.mktemp("references"), C, SAMPLES, design=request.param)
-
-
-@pytest.fixture(params=["one block", "many blocks"])
-def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "many blocks":
-        monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
-        monkeypatch.setattr(signals, "_SLICE_SAMPLES", 50)
 
 
 def is_balanced(world: SyntheticScores) -> bool:
@@ -58,7 +47,7 @@ def expected_scores(world: SyntheticScores, c: config.Attack) -> np.ndarray:
     return np.array(scores)
 
 
-@pytest.mark.usefixtures("_blocks")
+@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_every_reference_is_attacked_with_the_others(
     world: SyntheticScores, changes: dict[str, Any], tmp_path: Path

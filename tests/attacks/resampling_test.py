@@ -7,32 +7,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from attack_variants import SAMPLES, VARIANTS, blocks
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, write_scores
 
 from lm_mia import config, stats
-from lm_mia.attacks import replicas, resampling, signals
+from lm_mia.attacks import replicas, resampling
 from lm_mia.seeds import rng
 
-SAMPLES = 300
-VARIANTS: list[dict[str, Any]] = [
-    {"variance": "per_sample"},
-    {"variance": "pooled"},
-    {"variance": "pooled", "finite_population": True},
-    {"variance": "per_sample", "finite_population": True},
-]
+__all__ = ["blocks"]  # a fixture
+
 C = dataclasses.replace(SMALL, references=21, fprs=(0.1, 0.3))
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
     return write_scores(tmp_path_factory.mktemp("diagnostics"), C, SAMPLES)
-
-
-@pytest.fixture(params=["one block", "many blocks"])
-def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "many blocks":
-        monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
-        monkeypatch.setattr(signals, "_SLICE_SAMPLES", 50)
 
 
 def lira_mode(c: config.Attack) -> Any:
@@ -70,7 +59,7 @@ def flip_fractions(
     return rows
 
 
-@pytest.mark.usefixtures("_blocks")
+@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("size", [4, 10])
 @pytest.mark.parametrize("changes", VARIANTS[1:], ids=str)
 def test_resampled_references(

@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from attack_variants import blocks
 from synthetic_scores import SMALL, SyntheticScores, write_scores
 
 from lm_mia import config, stats
@@ -13,6 +14,8 @@ from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.config import AttackName
 from lm_mia.config.needs import TargetAttack
 from lm_mia.seeds import permutation
+
+__all__ = ["blocks"]  # a fixture
 
 ALL_ATTACKS: tuple[AttackName, ...] = get_args(AttackName)
 C = dataclasses.replace(SMALL, attacks=ALL_ATTACKS)
@@ -31,15 +34,6 @@ VARIANTS: list[dict[str, Any]] = [
 def world(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
     folder = tmp_path_factory.mktemp("scores")
     return write_scores(folder, C, SAMPLES, statistics=tuple(config.ATTACK_STATISTICS.values()))
-
-
-@pytest.fixture(params=["one block", "many blocks"])
-def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Uses one block with one part, or five blocks of three parts, the last of which are shorter."""
-    if request.param == "many blocks":
-        monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
-        monkeypatch.setattr(signals, "_SLICE_SAMPLES", 50)
-    return request.param
 
 
 def source_of(world: SyntheticScores, c: config.Attack = C) -> signals.AttackInputs:
