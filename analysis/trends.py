@@ -17,6 +17,8 @@ import scipy.stats
 from analysis.compare import ALPHA, Estimate
 from lm_mia import stats
 
+_ROUNDING = 1e-9
+
 
 @dataclasses.dataclass(frozen=True)
 class RankCorrelation:
@@ -73,7 +75,9 @@ class RankCorrelation:
         over = f"{self.samples:,} samples"
         if self.documents < self.samples:
             over += f" of {self.documents:,} documents"
-        return Estimate(self.r, self.standard_error, self.documents - 1, over, not_covered)
+        # A correlation of 1 or -1 is a coincidence among few samples. Its standard error is 0, up to rounding.
+        standard_error = self.standard_error if self.standard_error > _ROUNDING else math.nan
+        return Estimate(self.r, standard_error, self.documents - 1, over, not_covered)
 
 
 def rank_correlation(x_N: np.ndarray, y_N: np.ndarray) -> float:

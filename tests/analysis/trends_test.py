@@ -80,6 +80,14 @@ def test_interval_for_claims() -> None:
     assert (paired.over, paired.degrees_of_freedom) == ("1,000 samples of 500 documents", 499)
 
 
+def test_a_perfect_correlation_of_few_samples_decides_no_claim() -> None:
+    ranks_N = np.arange(5)
+    correlation = RankCorrelation.from_samples(ranks_N, ranks_N, ranks_N)
+    assert correlation is not None
+    assert (correlation.r, correlation.standard_error) == pytest.approx((1, 0))
+    assert not correlation.estimate(()).has_interval
+
+
 def test_infinity_and_nan() -> None:
     x_N = np.array([-INF, 1, 2, INF, NAN, 3])
     y_N = np.array([0, 1, 2, 5, -77, NAN])
