@@ -19,9 +19,9 @@ import pandas as pd
 import pyarrow as pa
 
 from analysis import io
-from analysis.compare import Estimate
+from analysis.claims.compare import Estimate
+from analysis.claims.jackknife import Jackknife, independent_difference
 from analysis.io import MissingModelsError, RecipeResults, WorkdirError, fewest_references
-from analysis.jackknife import Jackknife, independent_difference
 from lm_mia.atomic import TARGETS_CSV
 from lm_mia.config import AttackName, needs
 from lm_mia.config.needs import PAPER_REFERENCES, Need, ObservedStatistic, TargetAttack

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import markup, published
-from analysis.compare import VERDICTS, Claim, claim_untested, holm
+from analysis.claims.compare import VERDICTS, Claim, claim_untested, holm
 from analysis.figures import MODULES, file_name, find
 from analysis.io import MissingModelsError, SweepResults
 from analysis.paper_figure import FigureResult, write

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import plotting
-from analysis.compare import Claim
+from analysis.claims.compare import Claim
 from analysis.io import SweepResults
 from lm_mia.atomic import write_atomically, write_csv
 from lm_mia.config.needs import LossNeed, Need

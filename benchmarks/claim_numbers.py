@@ -1,7 +1,7 @@
 """The numbers of claims, with their intervals, from the losses of models.
 
 N2: samples of the population, M: models with training subsets of their own, T: targets, R: references, B: replicas,
-S: members; A1, R1, H1 as in analysis.jackknife.
+S: members; A1, R1, H1 as in analysis.claims.jackknife.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ from typing import Self
 import numpy as np
 import zarr
 
-from analysis import jackknife
-from analysis.compare import Estimate, VarianceTerm
-from analysis.jackknife import Jackknife
-from analysis.trends import rank_correlation
+from analysis.claims import jackknife
+from analysis.claims.compare import Estimate, VarianceTerm
+from analysis.claims.jackknife import Jackknife
+from analysis.claims.trends import rank_correlation
 from lm_mia import stats
 from lm_mia.config import needs
 

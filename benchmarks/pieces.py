@@ -6,11 +6,11 @@ This prints a Markdown table and takes about 9 minutes on one core.
 
 An experiment draws 50 to 1,000 documents with 1 to 20 pieces each. Two properties of a piece, of which one may be
 binary, share a part of their variance with the other pieces of the document. "rank correlation" is the interval of
-their correlation (`analysis.trends.RankCorrelation`), and "upper bin" that of the mean of the second over the samples
-in the upper half of the first (`BinnedMeans`). "coin flips" are the intervals of the observed share of coin flips among
-the votes of B replicas, value ± 2 standard errors (`stats.mean_std_error`), and of the share that 127 replicas would
-show (`stats.coin_flip_range`); the probability that a replica calls a piece a member has a part that the pieces of a
-document share.
+their correlation (`RankCorrelation` in analysis/claims/trends.py), and "upper bin" that of the mean of the second over
+the samples in the upper half of the first (`BinnedMeans`). "coin flips" are the intervals of the observed share of coin
+flips among the votes of B replicas, value ± 2 standard errors (`stats.mean_std_error`), and of the share that 127
+replicas would show (`stats.coin_flip_range`); the probability that a replica calls a piece a member has a part that the
+pieces of a document share.
 
 The coverage is the share of experiments whose nominal 95% interval contains the true value; its standard error is 1.1
 points at 95% of 400 experiments. "samples" are intervals that treat pieces as independent, "documents" those over
@@ -27,7 +27,7 @@ import numpy as np
 import scipy.special
 import scipy.stats
 
-from analysis.trends import BinnedMeans, RankCorrelation
+from analysis.claims.trends import BinnedMeans, RankCorrelation
 from lm_mia import stats
 
 SIZES = ((50, 20), (200, 5), (1000, 1))

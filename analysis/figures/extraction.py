@@ -13,12 +13,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting
-from analysis.compare import claim_equivalent, claim_untested
+from analysis.claims.compare import claim_equivalent, claim_untested
+from analysis.claims.trends import RankCorrelation
 from analysis.formatting import plural
 from analysis.io import MissingModelsError, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import CLASSES
-from analysis.trends import RankCorrelation
 
 TABLE, CURVES, FACTS = "extraction.csv", "extraction_curves.csv", "extraction.json"
 COLUMNS = (

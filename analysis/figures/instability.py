@@ -6,17 +6,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import (
-    archetype_panels,
-    attacks,
-    decisions,
-    flip_panels,
-    io,
-    notes,
-    plotting,
-    tables,
-)
-from analysis.compare import Claim, claim_all, claim_greater, claim_untested
+from analysis import archetype_panels, attacks, flip_panels, io, notes, plotting, tables
+from analysis.claims import decisions
+from analysis.claims.compare import Claim, claim_all, claim_greater, claim_untested
+from analysis.claims.jackknife import Jackknife
 from analysis.formatting import percent, size_title
 from analysis.io import (
     REPLICA_SIZES,
@@ -25,7 +18,6 @@ from analysis.io import (
     Record,
     SweepResults,
 )
-from analysis.jackknife import Jackknife
 from analysis.paper_figure import FigureResult, PaperFigure
 
 # Figure 5: coin-flip decisions against the false positive rate, and one unstable sample.

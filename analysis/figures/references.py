@@ -15,9 +15,15 @@ from matplotlib.ticker import NullLocator
 
 from analysis import attacks, formatting, io, plotting, tables
 from analysis.attacks import JackknifedAttack, read_jackknife
-from analysis.compare import Claim, claim_all, claim_equivalent, claim_greater, claim_untested
+from analysis.claims.compare import (
+    Claim,
+    claim_all,
+    claim_equivalent,
+    claim_greater,
+    claim_untested,
+)
+from analysis.claims.jackknife import Jackknife
 from analysis.io import Record, SweepResults
-from analysis.jackknife import Jackknife
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import finish_roc_axes
 from lm_mia.config.needs import Need

@@ -2,9 +2,15 @@
 
 from analysis import attacks, plotting
 from analysis.attacks import read_jackknife
-from analysis.compare import Claim, claim_all, claim_equivalent, claim_greater, claim_untested
+from analysis.claims.compare import (
+    Claim,
+    claim_all,
+    claim_equivalent,
+    claim_greater,
+    claim_untested,
+)
+from analysis.claims.jackknife import Jackknife
 from analysis.io import SweepResults
-from analysis.jackknife import Jackknife
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need
 

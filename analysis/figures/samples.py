@@ -18,11 +18,11 @@ from matplotlib.figure import Figure
 
 from analysis import attacks, io, plotting, vulnerability
 from analysis.attacks import read_sample_scores
-from analysis.compare import Claim, claim_greater, claim_untested
+from analysis.claims.compare import Claim, claim_greater, claim_untested
+from analysis.claims.jackknife import Jackknife
+from analysis.claims.trends import BinnedMeans, rank_correlation
 from analysis.io import RecipeResults, SweepResults
-from analysis.jackknife import Jackknife
 from analysis.paper_figure import FigureResult, PaperFigure
-from analysis.trends import BinnedMeans, rank_correlation
 from lm_mia import stats
 from lm_mia.config.needs import JACKKNIFE_SAMPLES, Need, num_reference_parts
 from lm_mia.data.subsets import ModelSeeds

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis import attacks, plotting
 from analysis.attacks import read_attack, read_jackknife, recipe_difference
-from analysis.compare import (
+from analysis.claims.compare import (
     Claim,
     claim_all,
     claim_equivalent,

@@ -2,7 +2,7 @@
 
 from analysis import attacks, plotting
 from analysis.attacks import read_jackknife
-from analysis.compare import claim_greater
+from analysis.claims.compare import claim_greater
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config.needs import Need

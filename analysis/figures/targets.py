@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis import attacks, decisions, io, plotting, tables
+from analysis import attacks, io, plotting, tables
 from analysis.attacks import (
     common_references,
     read_attack,
@@ -16,7 +16,8 @@ from analysis.attacks import (
     recipe_difference,
     with_equal_models,
 )
-from analysis.compare import Claim, Estimate, claim_all, claim_greater, claim_untested
+from analysis.claims import decisions
+from analysis.claims.compare import Claim, Estimate, claim_all, claim_greater, claim_untested
 from analysis.formatting import percent, size_label, size_title
 from analysis.io import REPLICA_SIZES, RecipeResults, SweepResults, fewest_references
 from analysis.notes import replicas_note

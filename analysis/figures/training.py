@@ -20,7 +20,7 @@ from scipy.stats import norm
 
 from analysis import attacks, formatting, io, plotting
 from analysis.attacks import read_attack, recipe_difference
-from analysis.compare import (
+from analysis.claims.compare import (
     Claim,
     claim_all,
     claim_equivalent,
@@ -28,9 +28,9 @@ from analysis.compare import (
     claim_untested,
     independent_difference,
 )
+from analysis.claims.jackknife import Jackknife
 from analysis.formatting import size_label
 from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults
-from analysis.jackknife import Jackknife
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import config, stats
 from lm_mia.config.needs import LossNeed, Need

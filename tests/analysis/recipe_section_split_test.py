@@ -8,7 +8,7 @@ import pytest
 from synthetic_workdir import FPRS, Page, write_workdir
 
 from analysis import io, page, vulnerability
-from analysis.trends import RankCorrelation
+from analysis.claims.trends import RankCorrelation
 from lm_mia import stats
 
 DOCUMENTS, PIECES = 60, 8

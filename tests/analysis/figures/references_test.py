@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.claims.jackknife import Jackknife
 from analysis.figures import references
-from analysis.jackknife import Jackknife
 
 
 def test_claims_with_few_references_are_not_tested():

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from analysis.claims.jackknife import Jackknife
 from analysis.figures import rmia
-from analysis.jackknife import Jackknife
 
 
 def test_claims_on_gamma_with_zero_tpr_are_not_tested():

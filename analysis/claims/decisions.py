@@ -1,6 +1,6 @@
 """Reads numbers about the decisions of replicas from the tables of a recipe, with what their intervals need.
 
-A1, R1, H1: as in `analysis.jackknife`; the models are the replicas.
+A1, R1, H1: as in `analysis.claims.jackknife`; the models are the replicas.
 """
 
 import math
@@ -8,8 +8,8 @@ import math
 import numpy as np
 
 from analysis import io
+from analysis.claims.jackknife import Jackknife
 from analysis.io import RecipeResults
-from analysis.jackknife import Jackknife
 
 TABLE = "decision_jackknife.parquet"
 _AXES = ("replicas", "references", "samples")

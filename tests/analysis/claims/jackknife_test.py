@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from analysis import attacks, jackknife
+from analysis import attacks
+from analysis.claims import jackknife
+from analysis.claims.jackknife import Jackknife
 from analysis.io import MissingModelsError, SweepResults
-from analysis.jackknife import Jackknife
 from lm_mia import stats
 from lm_mia.config import needs
 

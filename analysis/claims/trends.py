@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 import scipy.stats
 
-from analysis.compare import ALPHA, Estimate
+from analysis.claims.compare import ALPHA, Estimate
 from lm_mia import stats
 
 _ROUNDING = 1e-9

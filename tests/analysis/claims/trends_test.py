@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from analysis.trends import BinnedMeans, RankCorrelation, rank_correlation
+from analysis.claims.trends import BinnedMeans, RankCorrelation, rank_correlation
 
 INF, NAN = float("inf"), float("nan")
 

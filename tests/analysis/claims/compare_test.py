@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from analysis import compare
-from analysis.compare import Claim, Estimate, VarianceTerm
+from analysis.claims import compare
+from analysis.claims.compare import Claim, Estimate, VarianceTerm
 
 INF = float("inf")
 NAN = float("nan")

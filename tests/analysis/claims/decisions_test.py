@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis import decisions, io
+from analysis import io
+from analysis.claims import decisions
 from analysis.io import SweepResults
 
 

@@ -33,7 +33,7 @@ from typing import Self
 
 import numpy as np
 
-from analysis.compare import Estimate, VarianceTerm
+from analysis.claims.compare import Estimate, VarianceTerm
 
 
 @dataclasses.dataclass(frozen=True)

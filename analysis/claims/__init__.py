@@ -1,0 +1,1 @@
+"""Claims of the paper: estimates with intervals, verdicts, and trends over samples."""
