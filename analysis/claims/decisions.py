@@ -18,9 +18,9 @@ _AXES = ("replicas", "references", "samples")
 def read_jackknife(recipe: RecipeResults, name: str, fpr: float | None = None) -> Jackknife:
     """Reads a number about the decisions of all replicas; its interval covers replicas, references and samples.
 
-    Replicas share one training subset, which the interval holds fixed. benchmarks/claims.py shows that such intervals
-    miss more often than they should if subsets differ in their effect on the models as a whole. The references are held
-    fixed, too, if there are fewer than 16.
+    Replicas share one training subset, which the interval holds fixed. Models with other subsets differ more from each
+    other than replicas do: benchmarks/claims.py simulates how often such intervals miss, and measures this effect on
+    real models. The references are held fixed, too, if there are fewer than 16.
 
     Args:
       recipe: a recipe with replicas.
