@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# Lint, types, documentation and tests, finally on a real SLURM where possible; stops at the first failure.
+# Lint, types, documentation and tests, also on a real SLURM where possible; stops at the first failure.
 set -euo pipefail
 cd "$(dirname "$0")"
 ruff check .
 ruff format --check .
 pyright
 NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+# Beside the other tests, since the tests on SLURM mostly wait for SLURM.
+slurm_log=$(mktemp)
+bash tests/slurm/slurm_integration.sh >"$slurm_log" 2>&1 &
+slurm=$!
+trap 'kill $slurm 2>/dev/null || true; wait $slurm || true; cat "$slurm_log"; rm "$slurm_log"' EXIT
 pytest --durations=15
-bash tests/slurm/slurm_integration.sh
+wait $slurm

@@ -171,6 +171,13 @@ def test_jax_is_not_loaded_where_it_is_not_needed():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.process
+def test_statistics_load_no_slow_part_of_scipy():
+    """Each worker loads them, and scipy.stats takes a second."""
+    code = "import sys, lm_mia.stats; sys.exit('scipy.stats' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 def test_configs_load_no_jax():
     for path in python_files("configs"):
         assert not {name.split(".")[0] for name in imported_names(path)} & {

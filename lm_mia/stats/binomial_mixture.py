@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy import linalg, optimize, special
+from scipy import linalg, special
 
 from lm_mia.stats.array_types import FloatArray
 
@@ -127,7 +128,7 @@ def _mix(
     def excess_between(part: float) -> float:
         return excess(inside_P + part * (outside_P - inside_P))
 
-    part = optimize.root_scalar(excess_between, bracket=(0, 1), xtol=1e-9).root
+    part = scipy.optimize.root_scalar(excess_between, bracket=(0, 1), xtol=1e-9).root
     return inside_P + part * (outside_P - inside_P)
 
 

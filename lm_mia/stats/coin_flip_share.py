@@ -20,7 +20,6 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
-from scipy import stats as distributions
 
 from lm_mia.stats import binomial_mixture
 from lm_mia.stats.array_types import FloatArray
@@ -154,7 +153,7 @@ def coin_flip_range(
     votes_KxP = binomial_mixture.binomial_probabilities(observed_replicas, probability_P)
     fit_P = binomial_mixture.most_likely_mixture(votes_KxP, samples_K / total)
     fit_K = votes_KxP @ fit_P
-    q = 2 * distributions.f.ppf(confidence, 2, observed_replicas - 1)
+    q = 2 * special.fdtri(2, observed_replicas - 1, confidence)
 
     def end(sign: int) -> float:
         design_effect, end_P = 1.0, fit_P

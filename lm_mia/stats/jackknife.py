@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import scipy.stats
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike, NDArray
 
 from lm_mia.stats import ranking

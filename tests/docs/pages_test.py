@@ -28,6 +28,7 @@ SMALL = {
     "model.width": "16",
     "model.heads": "1",
     "train.epochs": "1",
+    "train.workers": "1",
     "optimizer.warmup-steps": "1",
     "attack.references": "8",
     "attack.replicas": "6",

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs sweeps on a real SLURM with preemption, lost nodes and time limits; scores must equal those of `lm-mia` bitwise.
 #   tests/slurm/slurm_integration.sh
-# Takes 4 minutes on 2 cores. Needs root, to start the daemons of SLURM, and installs SLURM by apt-get if it is missing;
+# Takes 5 minutes on 2 cores. Needs root, to start the daemons of SLURM, and installs SLURM by apt-get if it is missing;
 # otherwise the test is skipped. Prints one line per case, and exits with 1 if one failed. All files are in a temporary
 # folder, which is removed at the end. Jobs are held (SIGSTOP) in the middle of a model where a case needs it, so that no
 # case depends on speed.
@@ -120,8 +120,8 @@ case_of() { # $1: the name; $2: the description; then the command
 array() {
   job=$(submit "$scratch/sweep" --models-per-job=3 --time=60 "${one[@]}")
   [ -n "$job" ] || return
-  await 150 "the corpus was made" built "$scratch/sweep" &&
-    await 150 "both elements trained models" hold "$scratch/sweep" "${job}_0" "${job}_1" &&
+  await 300 "the corpus was made" built "$scratch/sweep" &&
+    await 300 "both elements trained models" hold "$scratch/sweep" "${job}_0" "${job}_1" &&
     [ "$(field "${job}_0" NodeList)" != "$(field "${job}_1" NodeList)" ]
 }
 
@@ -130,10 +130,10 @@ preemption() {
   model=$(model_of "$scratch/sweep" "${job}_0")
   urgent=$(sbatch --parsable --partition=urgent --nodelist="$(field "${job}_0" NodeList)" --output=/dev/null \
     --wrap='sleep 1')
-  await 60 "${job}_0 received SIGTERM" stopped_again "$scratch/sweep" "${job}_0" && release "${job}_0" &&
-    await 30 "${job}_0 was requeued" is "${job}_0" Restarts 1 &&
-    await 30 "the urgent job was done" is "$urgent" JobState COMPLETED &&
-    await 60 "$model was resumed" resumed "$scratch/sweep" "$model"
+  await 300 "${job}_0 received SIGTERM" stopped_again "$scratch/sweep" "${job}_0" && release "${job}_0" &&
+    await 300 "${job}_0 was requeued" is "${job}_0" Restarts 1 &&
+    await 300 "the urgent job was done" is "$urgent" JobState COMPLETED &&
+    await 300 "$model was resumed" resumed "$scratch/sweep" "$model"
 }
 
 lost_node() {
@@ -143,10 +143,10 @@ lost_node() {
   sleep 1
   is "${job}_1" JobState RUNNING || return # a drained node lets its job finish
   scontrol update NodeName="$node" State=DOWN Reason=test
-  await 30 "${job}_1 was requeued" is "${job}_1" Restarts 1 &&
-    await 90 "${job}_1 ran elsewhere" is "${job}_1" NodeList "$other" || return
+  await 300 "${job}_1 was requeued" is "${job}_1" Restarts 1 &&
+    await 300 "${job}_1 ran elsewhere" is "${job}_1" NodeList "$other" || return
   scontrol update NodeName="$node" State=RESUME
-  await 120 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED && is "${job}_1" JobState COMPLETED
+  await 300 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED && is "${job}_1" JobState COMPLETED
 }
 
 again() {
@@ -155,35 +155,35 @@ again() {
     tail -n 1 "$scratch/output" | grep -qx "  lm-mia run --workdir=$scratch/sweep"
 }
 
-time_limit() { # SLURM checks limits every 30 s, so SIGTERM comes 15 to 45 s after the start
+time_limit() { # SLURM checks limits every 30 s, so SIGTERM comes 75 to 105 s after the start
   local workdir=$scratch/limit model
   population "$workdir"
-  job=$(submit "$workdir" --models-per-job=6 --time=2 --grace-seconds=75 "${one[@]}")
-  [ -n "$job" ] && await 150 "${job}_0 trained a model" hold "$workdir" "${job}_0" || return
+  job=$(submit "$workdir" --models-per-job=6 --time=3 --grace-seconds=75 "${one[@]}")
+  [ -n "$job" ] && await 300 "${job}_0 trained a model" hold "$workdir" "${job}_0" || return
   model=$(model_of "$workdir" "${job}_0")
   make_local >/dev/null 2>"$scratch/local_output" & # while the job is held
   local_pid=$!
-  await 90 "${job}_0 received SIGTERM" stopped_again "$workdir" "${job}_0" && release "${job}_0" &&
-    await 60 "${job}_0 was requeued" is "${job}_0" JobState PENDING && [ "$(field "${job}_0" Restarts)" -ge 1 ] &&
+  await 300 "${job}_0 received SIGTERM" stopped_again "$workdir" "${job}_0" && release "${job}_0" &&
+    await 300 "${job}_0 was requeued" is "${job}_0" JobState PENDING && [ "$(field "${job}_0" Restarts)" -ge 1 ] &&
     scontrol update JobId="${job}_0" TimeLimit=60 && # once is enough
-    await 150 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED && resumed "$workdir" "$model"
+    await 300 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED && resumed "$workdir" "$model"
 }
 
 cancelled() {
   local workdir=$scratch/cancelled
   population "$workdir"
   job=$(submit "$workdir" --models-per-job=6 --time=60 "${one[@]}")
-  [ -n "$job" ] && await 150 "${job}_0 trained a model" hold "$workdir" "${job}_0" || return
+  [ -n "$job" ] && await 300 "${job}_0 trained a model" hold "$workdir" "${job}_0" || return
   scancel "$job"
   release "${job}_0"
-  await 60 "it was over" over "$job" && is "${job}_0" JobState CANCELLED && is "${job}_0" Restarts 0
+  await 300 "it was over" over "$job" && is "${job}_0" JobState CANCELLED && is "${job}_0" Restarts 0
 }
 
 two_nodes() {
   local workdir=$scratch/two_nodes
   population "$workdir"
   job=$(submit "$workdir" --models-per-job=6 --time=60 --nodes=2 "${pair[@]}")
-  [ -n "$job" ] && await 150 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED &&
+  [ -n "$job" ] && await 300 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED &&
     grep -q '"processes": 2,' "$workdir/metrics.jsonl" && is "${job}_0" NumNodes 2
 }
 
@@ -191,13 +191,13 @@ kill_rank() {
   local workdir=$scratch/killed pid
   population "$workdir"
   job=$(submit "$workdir" --models-per-job=6 --time=60 --nodes=2 --grace-seconds=10 "${pair[@]}")
-  [ -n "$job" ] && await 150 "${job}_0 trained a model" hold "$workdir" "${job}_0" || return
+  [ -n "$job" ] && await 300 "${job}_0 trained a model" hold "$workdir" "${job}_0" || return
   for pid in $(processes "${job}_0"); do
     grep -qz '^SLURM_PROCID=1$' "/proc/$pid/environ" && kill -9 "$pid" $(pgrep -P "$pid" -f spawn_main)
   done
   release "${job}_0"
-  await 120 "${job}_0 was requeued" is "${job}_0" Restarts 1 &&
-    await 150 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED &&
+  await 300 "${job}_0 was requeued" is "${job}_0" Restarts 1 &&
+    await 300 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED &&
     grep -q 'task 1: Killed' "$(log "$workdir" "${job}_0")"
 }
 
