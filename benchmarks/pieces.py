@@ -20,6 +20,7 @@ D: documents, N: samples, B: replicas.
 """
 
 import argparse
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 
@@ -70,6 +71,7 @@ def trends(
     return {name: (first, second) for name, (first, second) in covered.items()}
 
 
+@functools.cache
 def true_values(r: float, binary: bool) -> tuple[float, float]:
     """Returns the rank correlation of infinitely many samples, and the mean of y where x is above its median.
 
@@ -113,6 +115,7 @@ def coin_flips(
     return {name: (first, second) for name, (first, second) in covered.items()}
 
 
+@functools.cache
 def true_share(replicas: int) -> float:
     """Returns the share of coin flips with this number of replicas, of infinitely many samples."""
     level = scipy.stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)
