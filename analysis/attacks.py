@@ -131,14 +131,8 @@ class JackknifedAttack:
         return self._jackknife(value)
 
     def _jackknife(self, value: Callable[[AttackResult], np.ndarray]) -> Jackknife:
-        values = [value(result) for result in (self.result, *self.parts_P)]
-        if len(self.parts_P) == needs.JACKKNIFE_GROUPS:
-            # The mean over disjoint sets of references, and over each half of the sets.
-            set_SxTxH1 = np.array(values[1:])
-            halves = map(needs.half_groups, range(needs.NUM_HALVES))
-            sets = [range(needs.JACKKNIFE_GROUPS), *halves]
-            values = [set_SxTxH1[[*index]].mean(axis=0) for index in sets]
-        return Jackknife.from_targets(np.stack(values, axis=1), self.over, self.not_covered)
+        parts_PxTxH1 = [value(part) for part in self.parts_P]
+        return Jackknife.from_attacks(value(self.result), parts_PxTxH1, self.over, self.not_covered)
 
 
 def read_jackknife(

@@ -98,14 +98,7 @@ def target_jackknife(
             values, (points.auc_T, points.tpr_TxF[:, 0]), (auc_TxH, tpr_TxHx1[..., 0]), strict=True
         ):
             values[name].append(np.column_stack([whole_T, half_TxH]))
-    if len(parts) == 1 + needs.JACKKNIFE_GROUPS:
-        halves = [needs.half_groups(h) for h in range(needs.NUM_HALVES)]
-        sets = [[*groups] for groups in (range(needs.JACKKNIFE_GROUPS), *halves)]
-        values = {
-            name: [np.mean([v[1 + s] for s in groups], axis=0) for groups in sets]
-            for name, v in values.items()
-        }
-    return {name: Jackknife.from_targets(np.stack(v, axis=1), "") for name, v in values.items()}
+    return {name: Jackknife.from_attacks(v[0], v[1:], "") for name, v in values.items()}
 
 
 def with_fixed(value: Jackknife) -> Jackknife:

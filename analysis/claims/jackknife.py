@@ -20,7 +20,8 @@ References and samples are halved because a number varies on one of two halves a
 with about twice the variance. Without one group of eight, only few samples would cross a threshold, and their small
 number would exaggerate the variance of a TPR.
 
-A1: all models, and then without each group; R1, H1: all references and samples, and then each half; T: targets.
+A1: all models, and then without each group; R1, H1: all references and samples, and then each half; T: targets;
+P: parts of the references; S: parts that are disjoint sets.
 
 Sources: Efron and Stein (1981), The jackknife estimate of variance; McCarthy (1969), Pseudo-replication: half samples;
 Cameron, Gelbach and Miller (2011), Robust inference with multiway clustering, for the signs.
@@ -29,11 +30,13 @@ Cameron, Gelbach and Miller (2011), Robust inference with multiway clustering, f
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
 
 from analysis.claims.compare import Estimate, VarianceTerm
+from lm_mia.config import needs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +60,31 @@ class Jackknife:
         if targets == 1:  # A single target has no spread.
             without_TxR1xH1 = np.full_like(mean_1xR1xH1, np.nan)
         return cls(np.concatenate([mean_1xR1xH1, without_TxR1xH1]), over, not_covered)
+
+    @classmethod
+    def from_attacks(
+        cls,
+        value_TxH1: np.ndarray,
+        parts_PxTxH1: Sequence[np.ndarray],
+        over: str,
+        not_covered: tuple[str, ...] = (),
+    ) -> Self:
+        """Returns the mean over targets of a number of an attack, which is repeated with parts of its references.
+
+        Args:
+          value_TxH1: the number with the first references.
+          parts_PxTxH1: the number with each of the `needs.num_reference_parts` parts of the references. If they are
+            disjoint sets, the mean over these sets takes the place of the number with the first references.
+          over, not_covered: as the fields.
+        """
+        values = [value_TxH1, *parts_PxTxH1]
+        if len(parts_PxTxH1) == needs.JACKKNIFE_GROUPS:
+            # The mean over disjoint sets of references, and over each half of the sets.
+            set_SxTxH1 = np.array(parts_PxTxH1)
+            halves = map(needs.half_groups, range(needs.NUM_HALVES))
+            sets = [range(needs.JACKKNIFE_GROUPS), *halves]
+            values = [set_SxTxH1[[*index]].mean(axis=0) for index in sets]
+        return cls.from_targets(np.stack(values, axis=1), over, not_covered)
 
     @property
     def value(self) -> float:
