@@ -100,6 +100,18 @@ from lm_mia.stats.roc import (
     threshold_at_fpr,
     tpr_at_fpr,
 )
+from lm_mia.stats.shrinkage import (
+    LossModel,
+    fit_loss_model,
+    shrunk_from_model,
+    shrunk_lira,
+)
+from lm_mia.stats.stacking import (
+    StackedRegression,
+    fit_stacked_regression,
+    stacked_from_regression,
+    stacked_lira,
+)
 from lm_mia.stats.vote_histograms import (
     VoteHistograms,
     count_vote_histograms,
@@ -124,12 +136,14 @@ __all__ = [
     "FlipBinShares",
     "HALVES_HxG",
     "LiraGaussians",
+    "LossModel",
     "MeanRocCurve",
     "MeanStd",
     "MemberVoteCounts",
     "OperatingPoints",
     "RocCurve",
     "SamplingScheme",
+    "StackedRegression",
     "TprContributions",
     "TruePositiveProbabilities",
     "Variance",
@@ -154,6 +168,8 @@ __all__ = [
     "extraction_probability",
     "extraction_rate",
     "fit_gaussians",
+    "fit_loss_model",
+    "fit_stacked_regression",
     "flip_bin_edges",
     "flip_bin_shares",
     "flip_bins",
@@ -183,6 +199,10 @@ __all__ = [
     "rmia_simple",
     "roc_curve",
     "sample_groups",
+    "shrunk_from_model",
+    "shrunk_lira",
+    "stacked_from_regression",
+    "stacked_lira",
     "suffix_log_prob",
     "threshold_at_fpr",
     "token_log_probs",

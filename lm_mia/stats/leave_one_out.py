@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_ndtr
 
-from lm_mia.stats.array_types import BoolArray, FloatArray
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.likelihood_ratio import (
     Variance,
     as_variance_factor,
@@ -33,29 +33,32 @@ _COMPLEMENT_SAMPLES = 64
 
 
 def leave_one_out_moments(
-    loss_MxC: np.ndarray, member_MxC: BoolArray, *, pairs: bool = False
+    loss_MxC: np.ndarray, member_MxC: BoolArray, complement_M: IntArray | None = None
 ) -> tuple[Moments, Moments]:
     """Computes the moments of both classes without each model, or without each model and its complement.
 
     Args:
       loss_MxC: losses; NaN losses are left out.
       member_MxC: booleans, whether each sample is a member of each model's training subset.
-      pairs: whether models 2i and 2i + 1 are both left out of the moments of either of them. Their training subsets
-        must be complements.
+      complement_M: index of the model that is trained on the complement of each model's subset and left out, too; -1:
+        there is none. None: no model has a complement.
 
     Returns:
       ``(IN moments of shape MxC, OUT moments of shape MxC)``.
 
     Raises:
-      ValueError: if a loss is infinite, or if pairs is set and the models are not pairs of complements.
+      ValueError: if a loss is infinite.
     """
     own, in_moments, out_moments = own_class_moments(loss_MxC, member_MxC)
-    if pairs:
-        _check_complements(member_MxC)
-        # A model and its complement are in different classes, so the other class lacks the complement only.
-        in_moments = out_moments = own.swap_pairs()
     mask_MxC = as_bit_mask(member_MxC)
-    return own.select(mask_MxC, in_moments), out_moments.select(mask_MxC, own)
+    # The other class of a model without a complement is complete.
+    other = out_moments.select(mask_MxC, in_moments)
+    if complement_M is not None:
+        # A model and its complement are in different classes, so the other class lacks the complement only.
+        has_complement_Mx1 = (complement_M >= 0)[:, None]
+        of_complement = own.take(complement_M)
+        other = of_complement.select(as_bit_mask(has_complement_Mx1), other)
+    return own.select(mask_MxC, other), other.select(mask_MxC, own)
 
 
 def lira_leave_one_out(
@@ -111,9 +114,10 @@ def lira_leave_one_out(
     if variance == "pooled" and scatter_Mx2x2 is None:
         scatter_Mx2x2 = leave_one_out_scatter(loss_MxN, member_MxN, pairs=pairs)
     score_MxN = np.empty(loss_MxN.shape)
+    complement_M = _pair_complements(member_MxN) if pairs else None
     for chunk in chunks_of_samples(loss_MxN.shape[1]):
         in_moments, out_moments = leave_one_out_moments(
-            loss_MxN[:, chunk], member_MxN[:, chunk], pairs=pairs
+            loss_MxN[:, chunk], member_MxN[:, chunk], complement_M
         )
         if variance == "pooled":
             assert scatter_Mx2x2 is not None
@@ -155,32 +159,55 @@ def leave_one_out_scatter(
     """
     loss_MxN, member_MxN = check_references(loss_MxN, member_MxN, "pooled")
     total_Mx2x2 = np.zeros((loss_MxN.shape[0], 2, 2))
+    complement_M = _pair_complements(member_MxN) if pairs else None
     for chunk in chunks_of_samples(loss_MxN.shape[1]):
-        moments = leave_one_out_moments(loss_MxN[:, chunk], member_MxN[:, chunk], pairs=pairs)
+        moments = leave_one_out_moments(loss_MxN[:, chunk], member_MxN[:, chunk], complement_M)
         for i, moments_MxC in enumerate(moments):
             total_Mx2x2[:, i, 0] += moments_MxC.squares.sum(axis=1)
             total_Mx2x2[:, i, 1] += np.maximum(moments_MxC.count - 1, 0).sum(axis=1)
     return total_Mx2x2
 
 
-def _check_complements(member_MxC: BoolArray) -> None:
-    """Raises ValueError unless the subsets of models 2i and 2i + 1 are complements of each other."""
-    if len(member_MxC) % 2 or (member_MxC[::2] == member_MxC[1::2]).any():
+def complements(member_MxN: BoolArray) -> IntArray:
+    """Finds models that were trained on exactly the samples on which another model was not, as in a balanced design.
+
+    Args:
+      member_MxN: booleans, whether each sample was in each model's training subset.
+
+    Returns:
+      complement_M: the index of each model's complement; -1 without one, and if there are fewer than 64 samples, which
+      do not suffice to recognize complements.
+    """
+    complement_M = np.full(len(member_MxN), -1)
+    if member_MxN.shape[1] < _COMPLEMENT_SAMPLES:
+        return complement_M
+    first_MxB = np.packbits(member_MxN[:, : 2**10], axis=1)
+    models: dict[bytes, list[int]] = {}
+    for m, bits_B in enumerate(first_MxB):
+        models.setdefault(bits_B.tobytes(), []).append(m)
+    for m, bits_B in enumerate(np.packbits(~member_MxN[:, : 2**10], axis=1)):
+        for other in models.get(bits_B.tobytes(), []):
+            if (member_MxN[m] != member_MxN[other]).all():
+                complement_M[m] = other
+    return complement_M
+
+
+def _pair_complements(member_MxN: BoolArray) -> IntArray:
+    """Returns complement_M of pairs (2i, 2i + 1); raises ValueError unless their subsets are complements."""
+    if len(member_MxN) % 2 or (member_MxN[::2] == member_MxN[1::2]).any():
         raise ValueError(
             "pairs=True: the training subsets of models 2i and 2i + 1 must be complements of each other; "
             "use pairs=False for independent subsets"
         )
+    return np.arange(len(member_MxN)) ^ 1
 
 
 def _check_no_complements(member_MxN: BoolArray) -> None:
     """Raises ValueError if a model was trained on exactly the samples on which another one was not."""
-    if member_MxN.shape[1] < _COMPLEMENT_SAMPLES:
-        return
-    part_MxP = member_MxN[:, : 2**10]
-    subsets = {member_P.tobytes() for member_P in part_MxP}
-    for m, member_P in enumerate(~part_MxP):
-        if member_P.tobytes() in subsets:
-            raise ValueError(
-                f"model {m} was trained on the complement of another model's subset (a balanced design), so the other "
-                "models reveal its members; set pairs=True, which leaves out both, or use independent subsets"
-            )
+    has_complement_M = complements(member_MxN) >= 0
+    if has_complement_M.any():
+        raise ValueError(
+            f"model {has_complement_M.argmax()} was trained on the complement of another model's subset (a balanced "
+            "design), so the other models reveal its members; set pairs=True, which leaves out both, or use "
+            "independent subsets"
+        )

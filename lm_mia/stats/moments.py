@@ -40,14 +40,9 @@ class Moments:
             select_by_mask(mask_MxC, self.squares, if_nonmember.squares),
         )
 
-    def swap_pairs(self) -> Moments:
-        """Returns the moments of model 2i + 1 in place of those of model 2i, and vice versa."""
-        M, C = self.count.shape
-
-        def swap(value_MxC: FloatArray) -> FloatArray:
-            return value_MxC.reshape(M // 2, 2, C)[:, ::-1].reshape(M, C)
-
-        return Moments(swap(self.count), swap(self.mean), swap(self.squares))
+    def take(self, index_M: IntArray) -> Moments:
+        """Returns the moments of the models with the given indices."""
+        return Moments(self.count[index_M], self.mean[index_M], self.squares[index_M])
 
 
 def class_moments(

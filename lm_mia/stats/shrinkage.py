@@ -1,0 +1,612 @@
+"""LiRA with few references: what all samples have in common is learned from all of them (empirical Bayes).
+
+LiRA estimates two means and two variances of each sample from that sample's losses alone. Here, each sample's estimates
+are shrunk towards what is typical of similar samples, and differences between models that concern all samples are
+removed.
+
+Legend: T targets, M references, N samples, S samples on which the common parameters are estimated, C samples of a
+chunk, K covariates of a sample, P columns of the design matrix (P = 2 + K: a constant, the mean loss, the covariates).
+Losses are means in nats per token; NaN marks a missing loss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import gammaln, polygamma, psi, stdtr
+
+from lm_mia.stats.array_types import BoolArray, FloatArray
+from lm_mia.stats.inputs import as_float64, as_real
+from lm_mia.stats.likelihood_ratio import check_references, chunks_of_samples
+from lm_mia.stats.moments import Moments, as_finite_float64, class_moments
+
+MAX_FIT_SAMPLES = 2**15
+"""The common parameters are estimated on at most this many samples."""
+_MAX_FREEDOM = 1e6  # degrees of freedom of a prior without a width
+_NEWTON_STEPS = 50
+_SPREAD_STEPS = 8
+_UNDERFLOW = 1e-290  # a smaller tail probability is computed from an expansion
+
+
+@dataclasses.dataclass(frozen=True)
+class LossModel:
+    """The parameters that all samples have in common, estimated by `fit_loss_model`."""
+
+    reference_effect_MxP: FloatArray
+    """Coefficients of the difference between each reference's loss and the mean loss, in nats per token."""
+    target_effect_TxP: FloatArray
+    """The same for the targets."""
+    mean_gap: float
+    """Mean difference between OUT and IN losses in nats per token; 0 offline."""
+    center_P: FloatArray
+    """Subtracted from the columns of the design matrix before they are divided by ``scale_P``."""
+    scale_P: FloatArray
+    log_variance_P: FloatArray
+    """Coefficients of the logarithm of the prior variance."""
+    freedom: float
+    """Degrees of freedom of the prior of the variance, d0."""
+    gap_P: FloatArray
+    """Coefficients of the prior mean of the gap, in nats per token; zeros offline."""
+    gap_spread: float
+    """Variance of the gap about its prior mean, divided by the variance of a loss (kappa); NaN without gaps."""
+    offline: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplePosterior:
+    """What the references tell about samples: one element per sample, or per (left-out model, sample)."""
+
+    count_in: FloatArray
+    count_out: FloatArray
+    center: FloatArray
+    """Mean of all losses in nats per token; NaN without a loss."""
+    gap: FloatArray
+    """Posterior mean of the OUT mean minus the IN mean."""
+    gap_spread: FloatArray
+    """Posterior variance of the gap, divided by the variance of a loss."""
+    variance: FloatArray
+    """Posterior scale of the variance of a loss, in squared nats per token."""
+    freedom: FloatArray
+    """Degrees of freedom of the variance."""
+
+    @property
+    def middle(self) -> FloatArray:
+        """The middle between the expected losses of an IN and an OUT model, in nats per token."""
+        count = self.count_in + self.count_out
+        with np.errstate(invalid="ignore"):
+            return self.center + self.gap * (self.count_in - self.count_out) / (2 * count)
+
+    def log_ratio(self, loss: FloatArray) -> FloatArray:
+        """Computes log p(loss | IN) - log p(loss | OUT) under the predictive Student-t distributions."""
+        mean_in, sd_in = self._predictive(is_in=True)
+        mean_out, sd_out = self._predictive(is_in=False)
+        z_in, z_out = (loss - mean_in) / sd_in, (loss - mean_out) / sd_out
+        # The logarithm of a ratio near 1 is computed from the difference of the squares, as a product.
+        change = (z_out - z_in) * (z_out + z_in) / (self.freedom + np.square(z_in))
+        return (self.freedom + 1) / 2 * np.log1p(change) + np.log(sd_out / sd_in)
+
+    def log_p_value(self, loss: FloatArray) -> FloatArray:
+        """Computes log P(loss of an OUT model <= loss) under the predictive Student-t distribution."""
+        mean_out, sd_out = self._predictive(is_in=False)
+        return _log_student_cdf((loss - mean_out) / sd_out, self.freedom)
+
+    def _predictive(self, *, is_in: bool) -> tuple[FloatArray, FloatArray]:
+        """Returns location and scale of the loss under a further model that was or was not trained on the sample."""
+        count = self.count_in + self.count_out
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = (-self.count_out if is_in else self.count_in) / count
+            scale = 1 + 1 / count + np.square(share) * self.gap_spread
+        return self.center + share * self.gap, np.sqrt(self.variance * scale)
+
+
+def shrunk_lira(
+    target_loss_TxN: ArrayLike,
+    reference_loss_MxN: ArrayLike,
+    reference_member_MxN: ArrayLike,
+    *,
+    covariate_NxK: ArrayLike | None = None,
+    offline: bool = False,
+) -> FloatArray:
+    """Computes LiRA scores with empirical-Bayes estimates, from as few as 2 references.
+
+    The loss of sample i under model m, which was (z = 1) or was not (z = 0) trained on it, is modeled as
+
+        loss_mi = mu_i + x_i' b_m - z_mi g_i + e_mi,    e_mi ~ N(0, v_i)
+
+    with these parts:
+
+    - x_i holds a constant, the mean reference loss of the sample and its covariates, such as the logarithm of its
+      length.
+    - b_m is the effect of the model: some models have a smaller loss on all samples, or on all short samples. It is
+      estimated on all samples by weighted least squares and subtracted. It is also estimated for each target, from the
+      target's losses on these samples; membership is not used.
+    - mu_i has a flat prior.
+    - v_i, the variance between models, has the prior d0 s_i^2 / chi2(d0), where log s_i^2 is linear in x_i.
+    - g_i, the gap between OUT and IN losses, has the prior N(x_i' c, kappa v_i).
+
+    d0, kappa, c and the coefficients of log s_i^2 are estimated from all samples: d0 and the prior variances from mean
+    and spread of the log variances (limma's method), c and kappa from mean and spread of the differences between OUT
+    and IN means.
+
+    The prior is conjugate, so that the rest is exact. Let n1 and n0 be the numbers of IN and OUT losses of a sample, n
+    their sum, d the difference between the means of OUT and IN losses, h = 1 / n1 + 1 / n0 the variance of d in units
+    of v, f the degrees of freedom within the classes and SS the sum of squares. Then d ~ N(g, h v), and the posterior
+    is
+
+        gap:       g | v ~ N(c + w (d - c), w h v),          w = kappa / (kappa + h), c short for x_i' c
+        variance:  v ~ (d0 s^2 + SS + (d - c)^2 / (kappa + h)) / chi2(d0 + f + 1)
+
+    Given g and v, the mean of all losses is distributed as N(mu - g n1 / n, v / n), independently of d. A further loss
+    is therefore distributed as Student's t with d0 + f + 1 degrees of freedom, and the score is the log likelihood
+    ratio of
+
+        IN:   location mean - g n0 / n,   scale^2 = v (1 + 1 / n + (n0 / n)^2 w h)
+        OUT:  location mean + g n1 / n,   scale^2 = v (1 + 1 / n + (n1 / n)^2 w h)
+
+    If a sample has no IN or no OUT loss, w h is replaced by kappa, d - c by 0, and there is 1 degree of freedom fewer.
+
+    Limits: without spread of gaps and variances (kappa = 0, d0 infinite), equal numbers of IN and OUT losses, and
+    without covariates and model effects, samples are ranked as by the mean reference loss minus the target loss
+    (`reference_calibrated_loss`). With flat priors (kappa infinite, d0 = 0) and many references, the score is that of
+    LiRA with one variance for both classes of each sample.
+
+    If no sample has two losses of the same class, as with 2 references in a balanced design, variances are estimated
+    from the differences d under the assumption kappa = 0.
+
+    Offline, only OUT references are used: IN losses are ignored, there is no gap, and the score is -log P(t <= loss) of
+    the OUT distribution.
+
+    Args:
+      target_loss_TxN: losses under the targets, in nats per token; a NaN loss gives a NaN score. A one-dimensional
+        array is treated as one target. The target must not be among the references.
+      reference_loss_MxN: losses under the references; NaN marks a missing loss.
+      reference_member_MxN: booleans, whether each sample was in each reference's training subset.
+      covariate_NxK: properties of each sample on which its loss, gap and variance may depend, such as the logarithm of
+        its number of tokens, which is the most useful one. They must be finite.
+      offline: whether to use the OUT references only.
+
+    Returns:
+      score_TxN: log likelihood ratios (offline: negated logarithms of p-values). The score is NaN for a sample without
+      a reference loss (offline: without an OUT loss). All scores are NaN if variances or gaps cannot be estimated,
+      which takes two losses of a class for some samples, or an IN and an OUT loss.
+
+    Raises:
+      ValueError: if the shapes do not match, if reference_member_MxN is not boolean, if a loss is infinite, or if a
+        covariate is not finite.
+
+    Source: the likelihood ratio is that of Carlini et al. 2022; the variances are shrunk as by Smyth 2004 (Linear
+    models and empirical Bayes methods, Section 6.2). docs/results/attacks.md compares the attack with others.
+
+    Example:
+      >>> import numpy as np
+      >>> from lm_mia.stats import auc, shrunk_lira
+      >>> rng = np.random.default_rng(0)
+      >>> member_5xN = rng.random((5, 2000)) < 0.5
+      >>> loss_5xN = 3 + rng.normal(0, 0.5, 2000) - 0.2 * member_5xN + rng.normal(0, 0.2, (5, 2000))
+      >>> score_1xN = shrunk_lira(loss_5xN[4], loss_5xN[:4], member_5xN[:4])  # 4 references
+      >>> auc(score_1xN, member_5xN[4]).auc_T.round(2)
+      array([0.74])
+    """
+    target_TxN, loss_MxN, member_MxN, covariate_NxK = check_losses(
+        target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK
+    )
+    fit_S = fit_samples(loss_MxN.shape[1])
+    model = fit_loss_model(
+        target_TxN[:, fit_S],
+        loss_MxN[:, fit_S],
+        member_MxN[:, fit_S],
+        covariate_NxK=covariate_NxK[fit_S],
+        offline=offline,
+    )
+    return shrunk_from_model(target_TxN, loss_MxN, member_MxN, model, covariate_NxK=covariate_NxK)
+
+
+def fit_loss_model(
+    target_loss_TxS: ArrayLike,
+    reference_loss_MxS: ArrayLike,
+    reference_member_MxS: ArrayLike,
+    *,
+    covariate_NxK: ArrayLike | None = None,
+    offline: bool = False,
+) -> LossModel:
+    """Estimates the parameters that all samples have in common, on some or all of the samples.
+
+    Args:
+      target_loss_TxS, reference_loss_MxS, reference_member_MxS, offline: as for `shrunk_lira`, for the samples on
+        which the parameters are estimated.
+      covariate_NxK: covariates of these samples.
+
+    Returns:
+      The parameters; they are NaN if they cannot be estimated.
+
+    Raises:
+      ValueError: as for `shrunk_lira`.
+    """
+    target_TxS, loss_MxS, member_MxS, covariate_SxK = check_losses(
+        target_loss_TxS, reference_loss_MxS, reference_member_MxS, covariate_NxK
+    )
+    loss_MxS = _used_losses(loss_MxS, member_MxS, offline)
+    mean_gap = _mean_gap(loss_MxS, member_MxS)
+    raw_SxP = _raw_design(loss_MxS, member_MxS, covariate_SxK, mean_gap)
+    is_used_S = np.isfinite(raw_SxP[:, 1])
+    center_P, scale_P = np.zeros(raw_SxP.shape[1]), np.ones(raw_SxP.shape[1])
+    if is_used_S.any():
+        center_P[1:] = raw_SxP[is_used_S, 1:].mean(axis=0)
+        scale_P[1:] = raw_SxP[is_used_S, 1:].std(axis=0)
+        scale_P[~(scale_P > 1e-9 * np.abs(center_P))] = np.inf  # a constant column has no effect
+    design_SxP = np.where(is_used_S[:, None], (raw_SxP - center_P) / scale_P, 0.0)
+    mean_S = np.where(is_used_S, raw_SxP[:, 1], 0.0)
+    weight_S = np.where(is_used_S, _effect_weights(loss_MxS), 0.0)
+    reference_effect_MxP = _effects(loss_MxS - mean_S, design_SxP, weight_S)
+    target_effect_TxP = _effects(target_TxS - mean_S, design_SxP, weight_S)
+    aligned_MxS = loss_MxS - reference_effect_MxP @ design_SxP.T
+    in_moments, out_moments, _ = class_moments(aligned_MxS, member_MxS)
+    log_variance_P, freedom, gap_P, gap_spread = _priors(in_moments, out_moments, design_SxP)
+    return LossModel(
+        reference_effect_MxP,
+        target_effect_TxP,
+        mean_gap,
+        center_P,
+        scale_P,
+        log_variance_P,
+        freedom,
+        gap_P,
+        gap_spread,
+        offline,
+    )
+
+
+def shrunk_from_model(
+    target_loss_TxN: ArrayLike,
+    reference_loss_MxN: ArrayLike,
+    reference_member_MxN: ArrayLike,
+    model: LossModel,
+    *,
+    covariate_NxK: ArrayLike | None = None,
+) -> FloatArray:
+    """Computes the scores of `shrunk_lira` with parameters that are already estimated.
+
+    Args:
+      target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK: as for `shrunk_lira`; the models must be
+        those of `model`, in the same order, but the samples may be others.
+      model: result of `fit_loss_model`.
+
+    Returns:
+      score_TxN, as for `shrunk_lira`.
+
+    Raises:
+      ValueError: as for `shrunk_lira`.
+    """
+    target_TxN, loss_MxN, member_MxN, covariate_NxK = check_losses(
+        target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK
+    )
+    score_TxN = np.empty(target_TxN.shape)
+    for chunk in chunks_of_samples(loss_MxN.shape[1]):
+        aligned = align_losses(
+            target_TxN[:, chunk],
+            loss_MxN[:, chunk],
+            member_MxN[:, chunk],
+            covariate_NxK[chunk],
+            model,
+        )
+        in_moments, out_moments, _ = class_moments(aligned.loss_MxC, member_MxN[:, chunk])
+        posterior = sample_posterior(in_moments, out_moments, aligned.design_CxP, model)
+        score_TxN[:, chunk] = shrunk_score(posterior, aligned.target_TxC, model)
+    return score_TxN
+
+
+def shrunk_score(
+    posterior: SamplePosterior, target_TxC: FloatArray, model: LossModel
+) -> FloatArray:
+    """Computes the scores of aligned target losses: log likelihood ratios, or offline negated log p-values."""
+    if model.offline:
+        return -posterior.log_p_value(target_TxC)
+    return posterior.log_ratio(target_TxC)
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignedLosses:
+    """Losses without the effects of the models, and the design matrix of the samples."""
+
+    target_TxC: FloatArray
+    loss_MxC: FloatArray
+    design_CxP: FloatArray
+
+
+def align_losses(
+    target_TxC: np.ndarray,
+    loss_MxC: np.ndarray,
+    member_MxC: BoolArray,
+    covariate_CxK: FloatArray,
+    model: LossModel,
+) -> AlignedLosses:
+    """Subtracts the effects of the models from losses; samples without a reference loss become NaN.
+
+    The arguments are as for `shrunk_from_model`, already checked. Offline, IN losses become NaN, too.
+
+    Raises:
+      ValueError: if the numbers of models differ from those of the model, or if a loss is infinite.
+    """
+    if (len(target_TxC), len(loss_MxC)) != (
+        len(model.target_effect_TxP),
+        len(model.reference_effect_MxP),
+    ):
+        raise ValueError(
+            f"{len(target_TxC)} targets and {len(loss_MxC)} references do not match the loss model, which has "
+            f"{len(model.target_effect_TxP)} and {len(model.reference_effect_MxP)}"
+        )
+    loss_MxC = _used_losses(as_finite_float64(loss_MxC), member_MxC, model.offline)
+    raw_CxP = _raw_design(loss_MxC, member_MxC, covariate_CxK, model.mean_gap)
+    design_CxP = (raw_CxP - model.center_P) / model.scale_P
+    return AlignedLosses(
+        as_finite_float64(target_TxC) - model.target_effect_TxP @ design_CxP.T,
+        loss_MxC - model.reference_effect_MxP @ design_CxP.T,
+        design_CxP,
+    )
+
+
+def sample_posterior(
+    in_moments: Moments, out_moments: Moments, design_CxP: FloatArray, model: LossModel
+) -> SamplePosterior:
+    """Computes the posterior of samples from the moments of their aligned losses.
+
+    Args:
+      in_moments, out_moments: moments with one element per sample, or per (left-out model, sample).
+      design_CxP: the design matrix.
+      model: result of `fit_loss_model`.
+    """
+    n1, n0 = in_moments.count, out_moments.count
+    with np.errstate(over="ignore", invalid="ignore"):
+        prior_variance_C = np.exp(design_CxP @ model.log_variance_P)
+    prior_gap_C = design_CxP @ model.gap_P
+    has_both, difference, noise, freedom, squares = _summaries(in_moments, out_moments)
+    spread = 0.0 if model.offline else model.gap_spread
+    deviation = np.where(has_both, difference - prior_gap_C, 0.0)
+    weight = np.where(has_both, spread / (spread + noise), 0.0)
+    total_freedom = model.freedom + freedom + has_both
+    variance = (
+        model.freedom * prior_variance_C + squares + np.square(deviation) / (spread + noise)
+    ) / total_freedom
+    count = n1 + n0
+    center = (n1 * in_moments.mean + n0 * out_moments.mean) / np.maximum(count, 1)
+    return SamplePosterior(
+        n1,
+        n0,
+        np.where(count > 0, center, np.nan),
+        prior_gap_C + weight * deviation,
+        np.where(has_both, weight * noise, spread),
+        variance,
+        total_freedom,
+    )
+
+
+def fit_samples(samples: int, most: int = MAX_FIT_SAMPLES) -> np.ndarray:
+    """Returns index_S, at most ``most`` evenly spaced samples."""
+    return np.unique(np.linspace(0, max(samples - 1, 0), min(samples, most)).astype(np.int64))[
+        :samples
+    ]
+
+
+def check_losses(
+    target_loss: ArrayLike,
+    reference_loss: ArrayLike,
+    member: ArrayLike,
+    covariate: ArrayLike | None,
+) -> tuple[np.ndarray, np.ndarray, BoolArray, FloatArray]:
+    """Returns the arguments of `shrunk_lira` as arrays; raises ValueError as it does."""
+    loss_MxN, member_MxN = check_references(reference_loss, member, "per_sample")
+    target_TxN, samples = np.atleast_2d(as_real(target_loss, "target losses")), loss_MxN.shape[1]
+    if target_TxN.ndim != 2 or target_TxN.shape[1] != samples:
+        raise ValueError(
+            f"target losses of shape {target_TxN.shape} do not match references of {samples} samples"
+        )
+    if covariate is None:
+        return target_TxN, loss_MxN, member_MxN, np.zeros((samples, 0))
+    covariate_NxK = as_float64(covariate, "covariates")
+    if covariate_NxK.ndim != 2 or len(covariate_NxK) != samples:
+        raise ValueError(
+            f"covariates of shape {covariate_NxK.shape} must have shape ({samples}, number of covariates)"
+        )
+    if not np.isfinite(covariate_NxK).all():
+        raise ValueError("covariates must be finite; replace missing ones by a typical value")
+    return target_TxN, loss_MxN, member_MxN, covariate_NxK
+
+
+def _used_losses(loss_MxC: np.ndarray, member_MxC: BoolArray, offline: bool) -> np.ndarray:
+    return np.where(member_MxC, np.nan, loss_MxC) if offline else loss_MxC
+
+
+def _class_sums(
+    loss_MxC: np.ndarray, member_MxC: BoolArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Returns count and sum of the IN losses, and of the OUT losses, of each sample."""
+    is_present_MxC = ~np.isnan(loss_MxC)
+    loss_MxC = np.where(is_present_MxC, loss_MxC, 0.0).astype(np.float64, copy=False)
+    is_in_MxC = (member_MxC & is_present_MxC).astype(np.float64)
+    is_out_MxC = (~member_MxC & is_present_MxC).astype(np.float64)
+    return (
+        is_in_MxC.sum(axis=0),
+        np.einsum("mc,mc->c", loss_MxC, is_in_MxC),
+        is_out_MxC.sum(axis=0),
+        np.einsum("mc,mc->c", loss_MxC, is_out_MxC),
+    )
+
+
+def _mean_gap(loss_MxS: np.ndarray, member_MxS: BoolArray) -> float:
+    """Returns the mean difference between OUT and IN losses over the samples that have both; 0 if none has."""
+    n1_S, sum_in_S, n0_S, sum_out_S = _class_sums(loss_MxS, member_MxS)
+    has_both_S = (n1_S > 0) & (n0_S > 0)
+    if not has_both_S.any():
+        return 0.0
+    return float(
+        (sum_out_S[has_both_S] / n0_S[has_both_S] - sum_in_S[has_both_S] / n1_S[has_both_S]).mean()
+    )
+
+
+def _raw_design(
+    loss_MxC: np.ndarray, member_MxC: BoolArray, covariate_CxK: FloatArray, mean_gap: float
+) -> FloatArray:
+    """Returns raw_CxP: 1, the mean loss and the covariates.
+
+    The mean loss is what it would be with as many IN as OUT losses, if the sample had the mean gap.
+    """
+    n1_C, sum_in_C, n0_C, sum_out_C = _class_sums(loss_MxC, member_MxC)
+    with np.errstate(invalid="ignore"):
+        mean_C = (sum_in_C + sum_out_C + mean_gap * (n1_C - n0_C) / 2) / (n1_C + n0_C)
+    return np.column_stack([np.ones(len(mean_C)), mean_C, covariate_CxK])
+
+
+def _effect_weights(loss_MxS: np.ndarray) -> FloatArray:
+    """Returns weight_S of samples in the estimation of model effects; it is smaller if models differ more.
+
+    It is proportional to 1 / (variance + median variance), so that a few samples with nearly equal losses do not
+    outweigh all others.
+    """
+    is_present_MxS = ~np.isnan(loss_MxS)
+    count_M = np.maximum(is_present_MxS.sum(axis=1, keepdims=True), 1)
+    filled_MxS = np.where(is_present_MxS, loss_MxS, 0.0)
+    centered_MxS = filled_MxS - filled_MxS.sum(axis=1, keepdims=True) / count_M
+    count_S = is_present_MxS.sum(axis=0)
+    mean_S = np.where(is_present_MxS, centered_MxS, 0.0).sum(axis=0) / np.maximum(count_S, 1)
+    deviation_MxS = np.where(is_present_MxS, centered_MxS - mean_S, 0.0)
+    variance_S = np.square(deviation_MxS).sum(axis=0) / np.maximum(count_S - 1, 1)
+    is_varying_S = (count_S > 1) & (variance_S > 0)
+    if not is_varying_S.any():
+        return np.ones(len(count_S))
+    typical = float(np.median(variance_S[is_varying_S]))
+    return 1 / (1 + np.where(count_S > 1, variance_S, typical) / typical)
+
+
+def _effects(deviation_MxS: np.ndarray, design_SxP: FloatArray, weight_S: FloatArray) -> FloatArray:
+    """Returns effect_MxP, the weighted least-squares coefficients of each model's deviations; NaN is left out."""
+    P = design_SxP.shape[1]
+    is_present_MxS = ~np.isnan(deviation_MxS)
+    weight_MxS = is_present_MxS * weight_S
+    products_SxPP = (design_SxP[:, :, None] * design_SxP[:, None, :]).reshape(-1, P * P)
+    gram_MxPxP = (weight_MxS @ products_SxPP).reshape(-1, P, P)
+    right_MxP = (weight_MxS * np.where(is_present_MxS, deviation_MxS, 0.0)) @ design_SxP
+    return np.einsum("mpq,mq->mp", np.linalg.pinv(gram_MxPxP, hermitian=True), right_MxP)
+
+
+def _summaries(
+    in_moments: Moments, out_moments: Moments
+) -> tuple[BoolArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Returns what the posterior depends on.
+
+    Returns:
+      Whether a sample has both classes, the difference d between the means of OUT and IN losses (0 without both
+      classes), its variance h in units of the variance of a loss (1 without both), the degrees of freedom within the
+      classes, and the sum of squares.
+    """
+    n1, n0 = in_moments.count, out_moments.count
+    has_both = (n1 > 0) & (n0 > 0)
+    difference = np.where(has_both, out_moments.mean - in_moments.mean, 0.0)
+    noise = np.where(has_both, 1 / np.maximum(n1, 1) + 1 / np.maximum(n0, 1), 1.0)
+    freedom = np.maximum(n1 - 1, 0) + np.maximum(n0 - 1, 0)
+    squares = np.where(n1 > 1, in_moments.squares, 0.0) + np.where(n0 > 1, out_moments.squares, 0.0)
+    return has_both, difference, noise, freedom, squares
+
+
+def _priors(
+    in_moments: Moments, out_moments: Moments, design_SxP: FloatArray
+) -> tuple[FloatArray, float, FloatArray, float]:
+    """Returns the fields log_variance_P, freedom, gap_P and gap_spread of `LossModel`."""
+    has_both_S, difference_S, noise_S, freedom_S, squares_S = _summaries(in_moments, out_moments)
+    P = design_SxP.shape[1]
+    gap_P, gap_spread = np.zeros(P), math.nan
+    if has_both_S.any() and not freedom_S.any():
+        # Without two losses of a class, the differences are taken to vary only because the losses do.
+        gap_P, gap_spread = _least_squares(design_SxP, difference_S, has_both_S / noise_S), 0.0
+        squares_S = np.square(difference_S - design_SxP @ gap_P) / noise_S
+        log_variance_P, freedom = _variance_prior(
+            squares_S * has_both_S, has_both_S.astype(np.float64), design_SxP
+        )
+        return log_variance_P, freedom, gap_P, gap_spread
+    log_variance_P, freedom = _variance_prior(squares_S, freedom_S, design_SxP)
+    if not has_both_S.any() or math.isnan(freedom):
+        return log_variance_P, freedom, gap_P, gap_spread
+    # Given the squares, the deviation of d from its mean is Student-t with variance v (kappa + h) nu / (nu - 2).
+    nu_S = freedom + freedom_S
+    variance_S = (freedom * np.exp(design_SxP @ log_variance_P) + squares_S) / nu_S
+    gap_spread = 0.0
+    for _ in range(_SPREAD_STEPS):
+        precision_S = has_both_S / (gap_spread + noise_S)
+        gap_P = _least_squares(design_SxP, difference_S, precision_S / variance_S)
+        deviation_S = np.square(difference_S - design_SxP @ gap_P) / variance_S
+        excess_S = deviation_S * np.maximum(nu_S - 2, 0.5) / nu_S - noise_S
+        gap_spread = max(float(precision_S @ excess_S / precision_S.sum()), 0.0)
+    return log_variance_P, freedom, gap_P, gap_spread
+
+
+def _variance_prior(
+    squares_S: FloatArray, freedom_S: FloatArray, design_SxP: FloatArray
+) -> tuple[FloatArray, float]:
+    """Estimates the prior of variances from mean and spread of their logarithms (Smyth 2004, Section 6.2).
+
+    The variance of a sample divided by its prior is distributed as F(f, d0), so the logarithm has the mean
+    psi(f / 2) - log(f / 2) - psi(d0 / 2) + log(d0 / 2) and the variance psi'(f / 2) + psi'(d0 / 2).
+
+    Args:
+      squares_S: sums of squares; samples with 0 are left out.
+      freedom_S: their degrees of freedom f.
+      design_SxP: the design matrix.
+
+    Returns:
+      log_variance_P and d0; NaN if no sample has squares.
+    """
+    is_used_S, P = (freedom_S > 0) & (squares_S > 0), design_SxP.shape[1]
+    if not is_used_S.any():
+        return np.full(P, np.nan), math.nan
+    half_S, design_SxP = freedom_S[is_used_S] / 2, design_SxP[is_used_S]
+    log_variance_S = np.log(squares_S[is_used_S] / (2 * half_S)) - psi(half_S) + np.log(half_S)
+    sampling_S = polygamma(1, half_S)
+    coefficient_P = _least_squares(design_SxP, log_variance_S, 1 / sampling_S)
+    residual_S = log_variance_S - design_SxP @ coefficient_P
+    # P coefficients are estimated, which makes residuals smaller.
+    correction = len(half_S) / max(len(half_S) - P, 1)
+    excess_S = np.square(residual_S) * correction - sampling_S
+    excess = float(np.average(excess_S, weights=1 / sampling_S))
+    freedom = min(2 * _inverse_trigamma(excess), _MAX_FREEDOM) if excess > 0 else _MAX_FREEDOM
+    coefficient_P[0] += float(psi(freedom / 2)) - math.log(freedom / 2)
+    return coefficient_P, freedom
+
+
+def _inverse_trigamma(value: float) -> float:
+    """Solves psi'(x) = value for x by Newton's method on 1 / psi', which is convex (Smyth 2004, Appendix)."""
+    x = 0.5 + 1 / value
+    for _ in range(_NEWTON_STEPS):
+        trigamma = float(polygamma(1, x))
+        step = trigamma * (1 - trigamma / value) / float(polygamma(2, x))
+        x += step
+        if abs(step) < 1e-10 * x:
+            break
+    return x
+
+
+def _least_squares(design_SxP: FloatArray, value_S: FloatArray, weight_S: FloatArray) -> FloatArray:
+    """Returns the weighted least-squares coefficients; constant columns have the coefficient 0."""
+    weighted_SxP = design_SxP * weight_S[:, None]
+    return np.linalg.pinv(design_SxP.T @ weighted_SxP, hermitian=True) @ (weighted_SxP.T @ value_S)
+
+
+def _log_student_cdf(z: FloatArray, freedom: FloatArray) -> FloatArray:
+    """Computes log P(t <= z); where the probability underflows, from an expansion with a relative error below 1e-5."""
+    freedom = np.broadcast_to(freedom, np.shape(z))
+    probability = stdtr(freedom, z)
+    is_small = probability < _UNDERFLOW
+    log_cdf = np.log(np.where(is_small, 1.0, probability))
+    if is_small.any():
+        # With g = -f / f' of the density f, integration by parts gives f g (1 + g' + ...).
+        u, nu = -z[is_small], freedom[is_small]
+        log_density = (
+            gammaln((nu + 1) / 2)
+            - gammaln(nu / 2)
+            - np.log(nu * np.pi) / 2
+            - (nu + 1) / 2 * np.log1p(np.square(u) / nu)
+        )
+        ratio, slope = (nu + np.square(u)) / ((nu + 1) * u), (1 - nu / np.square(u)) / (nu + 1)
+        log_cdf[is_small] = log_density + np.log(ratio) + np.log1p(slope)
+    return log_cdf

@@ -1,0 +1,293 @@
+"""LiRA scores combined with properties of samples by a regression that is fitted on the references' own membership.
+
+Legend: T targets, M references, R references whose membership is predicted, N samples, S samples on which parameters
+are estimated, C samples of a chunk, K covariates of a sample, P columns of the design matrix, F = P + 2 features: the
+shrunk LiRA score, the standardized distance of the loss multiplied by each column of the design matrix, and a constant.
+D: (reference, sample) pairs. Losses are means in nats per token; NaN marks a missing loss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit
+
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.leave_one_out import complements, leave_one_out_moments
+from lm_mia.stats.likelihood_ratio import chunks_of_samples
+from lm_mia.stats.moments import class_moments
+from lm_mia.stats.shrinkage import (
+    LossModel,
+    SamplePosterior,
+    align_losses,
+    check_losses,
+    fit_loss_model,
+    fit_samples,
+    sample_posterior,
+)
+
+_MAX_PAIRS = 2**19  # (reference, sample) pairs on which the regression is fitted
+_MAX_FOLDS = 4
+_PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4)
+_NEWTON_STEPS = 25
+_NEWTON_TOLERANCE = 1e-8
+
+
+@dataclasses.dataclass(frozen=True)
+class StackedRegression:
+    """The regression of `stacked_lira`: scores are features times weights."""
+
+    weight_F: FloatArray
+    """NaN if it cannot be fitted."""
+    penalty: float
+    """The chosen penalty on the squared weights of standardized features."""
+
+
+def stacked_lira(
+    target_loss_TxN: ArrayLike,
+    reference_loss_MxN: ArrayLike,
+    reference_member_MxN: ArrayLike,
+    *,
+    covariate_NxK: ArrayLike | None = None,
+) -> FloatArray:
+    """Computes membership scores by logistic regression on the shrunk LiRA score and on properties of the sample.
+
+    The membership of the references is known. Each reference in turn is treated as a target that is attacked with the
+    others, and a logistic regression predicts its membership from
+
+    - the score of `shrunk_lira`,
+    - the standardized distance u = (middle between the expected IN and OUT losses - loss) / standard deviation,
+    - u times the mean loss and u times each covariate, all of which are centered and scaled.
+
+    The regression learns what the model behind `shrunk_lira` misses, such as tails of another shape or a gap that
+    depends on the length in another way. The membership of the targets is not used. With a balanced design, where the
+    training subsets of two references are complements, each of the two is attacked without the other one, which would
+    reveal its members; this is recognized if there are 64 samples or more.
+
+    The weights are penalized by the sum of their squares. The penalty is chosen by cross-validation: the regression is
+    fitted on three quarters of the references and evaluated on the others.
+
+    Args:
+      target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK: as for `shrunk_lira`.
+
+    Returns:
+      score_TxN: log odds of membership, if half of the samples are members. The score is NaN for a sample without a
+      reference loss. All scores are NaN if the regression cannot be fitted: if fewer than 2 references remain when
+      complements are left out, and in the cases of `shrunk_lira`.
+
+    Raises:
+      ValueError: as for `shrunk_lira`.
+
+    Source: classifiers that are trained on shadow models are due to Shokri et al. 2017; here they see the sufficient
+    statistics of LiRA. docs/results/attacks.md compares the attack with others.
+
+    Example:
+      >>> import numpy as np
+      >>> from lm_mia.stats import auc, stacked_lira
+      >>> rng = np.random.default_rng(0)
+      >>> member_9xN = rng.random((9, 2000)) < 0.5
+      >>> loss_9xN = 3 + rng.normal(0, 0.5, 2000) - 0.2 * member_9xN + rng.normal(0, 0.2, (9, 2000))
+      >>> score_1xN = stacked_lira(loss_9xN[8], loss_9xN[:8], member_9xN[:8])  # 8 references
+      >>> auc(score_1xN, member_9xN[8]).auc_T.round(2)
+      array([0.74])
+    """
+    target_TxN, loss_MxN, member_MxN, covariate_NxK = check_losses(
+        target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK
+    )
+    fit_S = fit_samples(loss_MxN.shape[1])
+    fit = target_TxN[:, fit_S], loss_MxN[:, fit_S], member_MxN[:, fit_S]
+    model = fit_loss_model(*fit, covariate_NxK=covariate_NxK[fit_S])
+    regression = fit_stacked_regression(*fit, model, covariate_NxK=covariate_NxK[fit_S])
+    return stacked_from_regression(
+        target_TxN, loss_MxN, member_MxN, model, regression, covariate_NxK=covariate_NxK
+    )
+
+
+def fit_stacked_regression(
+    target_loss_TxS: ArrayLike,
+    reference_loss_MxS: ArrayLike,
+    reference_member_MxS: ArrayLike,
+    model: LossModel,
+    *,
+    covariate_NxK: ArrayLike | None = None,
+) -> StackedRegression:
+    """Fits the regression of `stacked_lira` on some or all of the samples.
+
+    Args:
+      target_loss_TxS, reference_loss_MxS, reference_member_MxS, covariate_NxK: as for `fit_loss_model`. Of the samples,
+        at most 2^19 / M are used.
+      model: result of `fit_loss_model` for these models.
+
+    Raises:
+      ValueError: as for `shrunk_lira`.
+    """
+    target_TxS, loss_MxS, member_MxS, covariate_SxK = check_losses(
+        target_loss_TxS, reference_loss_MxS, reference_member_MxS, covariate_NxK
+    )
+    complement_M = complements(member_MxS)
+    used_S = fit_samples(loss_MxS.shape[1], max(_MAX_PAIRS // max(len(loss_MxS), 1), 1))
+    feature_DxF, member_D, reference_D = _reference_features(
+        target_TxS[:, used_S],
+        loss_MxS[:, used_S],
+        member_MxS[:, used_S],
+        covariate_SxK[used_S],
+        model,
+        complement_M,
+    )
+    F = feature_DxF.shape[1]
+    is_used_D = np.isfinite(feature_DxF).all(axis=1)
+    feature_DxF, member_D, reference_D = (
+        feature_DxF[is_used_D],
+        member_D[is_used_D],
+        reference_D[is_used_D],
+    )
+    if member_D.all() or not member_D.any():  # also if there are none
+        return StackedRegression(np.full(F, np.nan), np.nan)
+    scale_F = feature_DxF.std(axis=0)
+    scale_F = np.where(scale_F > 0, scale_F, np.inf)
+    scale_F[-1] = 1.0
+    feature_DxF = feature_DxF / scale_F
+    fold_D = _folds(complement_M)[reference_D]
+    penalty = _choose_penalty(feature_DxF, member_D, fold_D)
+    weight_F = _logistic_regression(feature_DxF, member_D, penalty, np.zeros(F))
+    return StackedRegression(weight_F / scale_F, penalty)
+
+
+def stacked_from_regression(
+    target_loss_TxN: ArrayLike,
+    reference_loss_MxN: ArrayLike,
+    reference_member_MxN: ArrayLike,
+    model: LossModel,
+    regression: StackedRegression,
+    *,
+    covariate_NxK: ArrayLike | None = None,
+) -> FloatArray:
+    """Computes the scores of `stacked_lira` with a regression that is already fitted.
+
+    Args:
+      target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK: as for `shrunk_lira`; the models must be
+        those of ``model``, in the same order, but the samples may be others.
+      model: result of `fit_loss_model`.
+      regression: result of `fit_stacked_regression`.
+
+    Returns:
+      score_TxN, as for `stacked_lira`.
+
+    Raises:
+      ValueError: as for `shrunk_lira`.
+    """
+    target_TxN, loss_MxN, member_MxN, covariate_NxK = check_losses(
+        target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK
+    )
+    score_TxN = np.empty(target_TxN.shape)
+    for chunk in chunks_of_samples(loss_MxN.shape[1]):
+        aligned = align_losses(
+            target_TxN[:, chunk],
+            loss_MxN[:, chunk],
+            member_MxN[:, chunk],
+            covariate_NxK[chunk],
+            model,
+        )
+        in_moments, out_moments, _ = class_moments(aligned.loss_MxC, member_MxN[:, chunk])
+        posterior = sample_posterior(in_moments, out_moments, aligned.design_CxP, model)
+        feature_TxCxF = stacked_features(posterior, aligned.target_TxC, aligned.design_CxP)
+        score_TxN[:, chunk] = feature_TxCxF @ regression.weight_F
+    return score_TxN
+
+
+def stacked_features(
+    posterior: SamplePosterior, loss: FloatArray, design_CxP: FloatArray
+) -> FloatArray:
+    """Returns the features of aligned losses, of shape loss.shape + (F,)."""
+    distance = (posterior.middle - loss) / np.sqrt(posterior.variance)
+    score = posterior.log_ratio(loss)
+    feature = np.empty((*loss.shape, design_CxP.shape[1] + 2))
+    feature[..., 0] = score
+    feature[..., 1:-1] = distance[..., None] * design_CxP
+    feature[..., -1] = 1.0
+    return feature
+
+
+def _reference_features(
+    target_TxS: np.ndarray,
+    loss_MxS: np.ndarray,
+    member_MxS: BoolArray,
+    covariate_SxK: FloatArray,
+    model: LossModel,
+    complement_M: IntArray,
+) -> tuple[FloatArray, BoolArray, IntArray]:
+    """Returns the features of each reference as a target of all others, its membership, and its index."""
+    features: list[FloatArray] = []
+    for chunk in chunks_of_samples(loss_MxS.shape[1]):
+        member_MxC = member_MxS[:, chunk]
+        aligned = align_losses(
+            target_TxS[:, chunk], loss_MxS[:, chunk], member_MxC, covariate_SxK[chunk], model
+        )
+        in_moments, out_moments = leave_one_out_moments(aligned.loss_MxC, member_MxC, complement_M)
+        posterior = sample_posterior(in_moments, out_moments, aligned.design_CxP, model)
+        features.append(stacked_features(posterior, aligned.loss_MxC, aligned.design_CxP))
+    feature_MxSxF = np.concatenate(features, axis=1)
+    M, S, F = feature_MxSxF.shape
+    return feature_MxSxF.reshape(M * S, F), member_MxS.ravel(), np.repeat(np.arange(M), S)
+
+
+def _folds(complement_M: IntArray) -> IntArray:
+    """Returns the fold of each reference; a reference and its complement are in the same fold."""
+    M = len(complement_M)
+    first_M = np.where(complement_M >= 0, np.minimum(complement_M, np.arange(M)), np.arange(M))
+    _, group_M = np.unique(first_M, return_inverse=True)
+    return group_M % min(_MAX_FOLDS, int(group_M.max()) + 1)
+
+
+def _choose_penalty(feature_DxF: FloatArray, member_D: BoolArray, fold_D: IntArray) -> float:
+    """Returns the penalty with the smallest log loss on held-out references; the largest one if there is one fold."""
+    folds = np.unique(fold_D)
+    if len(folds) < 2:
+        return _PENALTIES[0]
+    log_loss = dict.fromkeys(_PENALTIES, 0.0)
+    for fold in folds:
+        is_held_out_D = fold_D == fold
+        feature_HxF, sign_H = feature_DxF[is_held_out_D], 1 - 2.0 * member_D[is_held_out_D]
+        fit_feature_DxF, fit_member_D = feature_DxF[~is_held_out_D], member_D[~is_held_out_D]
+        weight_F = np.zeros(feature_DxF.shape[1])
+        for penalty in _PENALTIES:  # each fit begins at the previous solution
+            weight_F = _logistic_regression(fit_feature_DxF, fit_member_D, penalty, weight_F)
+            log_loss[penalty] += float(np.logaddexp(0, sign_H * (feature_HxF @ weight_F)).sum())
+    return min(_PENALTIES, key=lambda penalty: log_loss[penalty])
+
+
+def _logistic_regression(
+    feature_DxF: FloatArray, member_D: BoolArray, penalty: float, start_F: FloatArray
+) -> FloatArray:
+    """Minimizes the mean log loss + penalty / 2 * the sum of squared weights, except the last, by Newton's method."""
+    weight_F, ridge_F = start_F, np.full(len(start_F), penalty)
+    ridge_F[-1] = 0.0
+    D = len(member_D)
+
+    def objective(weight_F: FloatArray) -> float:
+        margin_D = feature_DxF @ weight_F
+        log_loss = np.logaddexp(0, margin_D).sum() - margin_D[member_D].sum()
+        return float(log_loss / D + ridge_F @ np.square(weight_F) / 2)
+
+    value = objective(weight_F)
+    for _ in range(_NEWTON_STEPS):
+        probability_D = expit(feature_DxF @ weight_F)
+        gradient_F = feature_DxF.T @ (probability_D - member_D) / D + ridge_F * weight_F
+        curvature_D = probability_D * (1 - probability_D)
+        hessian_FxF = (feature_DxF.T * curvature_D) @ feature_DxF / D + np.diag(ridge_F)
+        step_F = np.linalg.lstsq(hessian_FxF, gradient_F, rcond=None)[0]
+        for _ in range(
+            _NEWTON_STEPS
+        ):  # the objective is convex, so a short enough step improves it
+            next_value = objective(weight_F - step_F)
+            if next_value <= value:
+                break
+            step_F = step_F / 2
+        else:
+            break
+        weight_F, improvement, value = weight_F - step_F, value - next_value, next_value
+        if improvement < _NEWTON_TOLERANCE * value:
+            break
+    return weight_F
