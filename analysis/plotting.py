@@ -39,6 +39,8 @@ ATTACKS: dict[str, tuple[str, LineStyle, str]] = {
     "rmia": (GREEN, "-", "s"),
     "rmia_offline": (ORANGE, "--", "s"),
     "reference_calibrated": (PURPLE, "-.", "D"),
+    "shrunk": (GREY, "-", "^"),
+    "stacked": (BLACK, "-", "P"),
     "loss": (VERMILLION, "--", "v"),
 }
 """Color, line style and marker of the attacks that figures compare; the other attacks are in the tables only."""

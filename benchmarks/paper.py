@@ -95,5 +95,10 @@ def _source(folder: Path, references: int, targets: int) -> signals.AttackInputs
     nothing_N2 = np.zeros(member_1xN2.shape[1])
     member_TxN2 = np.broadcast_to(member_1xN2, (targets, len(nothing_N2)))
     return signals.AttackInputs(
-        store, models[references:], models[:references], member_TxN2, nothing_N2
+        store,
+        models[references:],
+        models[:references],
+        member_TxN2,
+        nothing_N2,
+        np.zeros((len(nothing_N2), 0)),
     )

@@ -115,7 +115,7 @@ def score_all(
     folder: Path,
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None] = lambda fraction: None,
-    comparison_blocks: dict[int, SampleBlock] | None = None,
+    drawn_blocks: dict[int, SampleBlock] | None = None,
 ) -> Iterator[list[tuple[AttackFit, dict[AttackName, MembershipScoreFile]]]]:
     """Context manager that computes the membership scores of all samples for every target and attack.
 
@@ -127,12 +127,12 @@ def score_all(
       folder: folder for the temporary files of scores.
       pool: threads that compute parts of the samples.
       progress: called with the completed fraction.
-      comparison_blocks: as in `signals.fit_attacks`.
+      drawn_blocks: as in `signals.fit_attacks`.
 
     Yields:
       For each group, its `AttackFit` and {attack: file of scores}; the files are deleted when the context ends.
     """
-    fits = signals.fit_attacks(inputs, groups, comparison_blocks)
+    fits = signals.fit_attacks(inputs, groups, drawn_blocks)
     with contextlib.ExitStack() as stack:
         files: list[dict[AttackName, MembershipScoreFile]] = [
             {
@@ -180,9 +180,8 @@ def score_attacks(
     max_attacks = int(np.clip(max_attacks, 1, _MAX_ATTACKS_PER_PASS))
     attacks = sorted(attacks, key=lambda attack: -len(attack.references))
     # Under all references, since the first attacks do not always use the reference with the largest index.
-    comparison_blocks = {
-        n: signals.comparison_block(inputs, n) for n in {a.rmia_samples for a in attacks} - {0}
-    }
+    numbers = (signals.num_drawn_samples([a.attack], a.rmia_samples) for a in attacks)
+    drawn_blocks = {n: signals.draw_samples(inputs, n) for n in set[int]().union(*numbers)}
     index = {model.subset_seed: i for i, model in enumerate(inputs.references)}
     for low in range(0, len(attacks), max_attacks):
         batch = attacks[low : low + max_attacks]
@@ -206,7 +205,7 @@ def score_attacks(
         # References after the last used one are not read; the indices of the others do not change.
         last = max((index[n] for attack in batch for n in attack.references), default=-1)
         used = inputs.with_references(range(last + 1))
-        with score_all(groups, used, folder, pool, show, comparison_blocks) as results:
+        with score_all(groups, used, folder, pool, show, drawn_blocks) as results:
             for same, (attack_fit, files) in zip(grouped, results, strict=True):
                 for attack in same:
                     yield attack, attack_fit, files[attack.attack]

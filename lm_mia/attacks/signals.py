@@ -1,7 +1,7 @@
 """Membership scores of all attacks, computed from the score store a block of samples at a time.
 
-T: targets, M: references, R: selected references, C: samples of a block, Z: comparison samples of RMIA, N2: samples of
-the population (2N).
+T: targets, M: references, R: selected references, C: samples of a block, Z: drawn samples, K: covariates of a sample,
+N2: samples of the population (2N).
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ BLOCK_SAMPLES = 2**16
 """Number of samples that are read at a time: a chunk of the store."""
 _SLICE_SAMPLES = 2**13  # number of samples that a thread processes at a time
 _LIRA, _RMIA = {"lira_online", "lira_offline"}, {"rmia", "rmia_offline"}
+_LOSS_MODEL = {"shrunk", "shrunk_offline", "stacked"}
 
 ReferenceIndex = slice | np.ndarray
 """Selects some of the references of `AttackInputs`."""
@@ -39,6 +40,8 @@ class SampleBlock:
     statistics: Mapping[str, np.ndarray]
     """Name of a statistic other than the loss -> its value_TxC under the targets."""
     zlib_bytes_C: np.ndarray
+    covariate_CxK: np.ndarray
+    """The result of `sample_covariates` for these samples."""
 
     def with_references(self, index_R: "ReferenceIndex") -> "SampleBlock":
         """Returns the block with only the selected references."""
@@ -59,6 +62,7 @@ class SampleBlock:
                 self.reference_member_MxC[:, at],
                 {name: value_TxC[:, at] for name, value_TxC in self.statistics.items()},
                 self.zlib_bytes_C[at],
+                self.covariate_CxK[at],
             )
 
 
@@ -72,6 +76,8 @@ class AttackInputs:
     target_member_TxN2: np.ndarray
     """For replicas, which share their training subset, this is a view of one array."""
     zlib_bytes_N2: np.ndarray
+    covariate_N2xK: np.ndarray
+    """The result of `sample_covariates`."""
     statistics: tuple[str, ...] = ()
     label_shuffle_seed: int | None = None
     """If not None, membership labels are permuted within each block with this seed, in the same way for all models, so
@@ -100,6 +106,7 @@ class AttackInputs:
                 member_MxC,
                 {name: value[name] for name in self.statistics},
                 self.zlib_bytes_N2[at],
+                self.covariate_N2xK[at],
             )
 
     @property
@@ -137,7 +144,7 @@ def open_inputs(
 
     Args:
       store: the score store, with `step` set to the attacked step.
-      population: provides the compressed sizes of texts.
+      population: provides the lengths, compressed sizes and TF-IDF of texts.
       targets: either replicas, which share one training subset, or models with training subsets of their own.
       references: the reference models.
       statistics: names of the statistics that the attacks need in addition to the loss.
@@ -153,8 +160,23 @@ def open_inputs(
         references,
         np.broadcast_to(value["member"], shape),
         population.column("zlib_bytes"),
+        sample_covariates(population),
         statistics,
         observed=observed,
+    )
+
+
+def sample_covariates(population: Population) -> np.ndarray:
+    """Returns covariate_N2xK of all samples, float32, for the attacks shrunk and stacked.
+
+    The covariates are the logarithm of the number of tokens, the logarithm of the compressed bytes per token, and the
+    mean TF-IDF.
+    """
+    tokens_N2 = population.column("tokens").astype(np.float32)
+    log_tokens_N2 = np.log(tokens_N2)
+    log_bytes_N2 = np.log(population.column("zlib_bytes").astype(np.float32)) - log_tokens_N2
+    return np.column_stack(
+        [log_tokens_N2, log_bytes_N2, population.column("tfidf").astype(np.float32)]
     )
 
 
@@ -175,6 +197,10 @@ class AttackFit:
     """Sums of squares and degrees of freedom for pooled variances, IN first; None for per-sample variances."""
     sorted_log_alpha_TxZ: Mapping[str, np.ndarray]
     """Name of an RMIA attack -> log alpha of its comparison samples, sorted for each target."""
+    loss_models: Mapping[AttackName, stats.LossModel]
+    """Attack -> the parameters that all samples have in common."""
+    regression: stats.StackedRegression | None
+    """The regression of the attack stacked."""
 
 
 def sample_slices(num_samples: int) -> Iterator[slice]:
@@ -186,21 +212,23 @@ def sample_slices(num_samples: int) -> Iterator[slice]:
 def fit_attacks(
     inputs: AttackInputs,
     groups: Sequence[AttackGroup],
-    comparison_blocks: dict[int, SampleBlock] | None = None,
+    drawn_blocks: dict[int, SampleBlock] | None = None,
 ) -> list[AttackFit]:
     """Returns the results over all samples that are needed before a block can be scored, for each group.
 
-    Takes one pass over the store if variances are pooled, and one for each number of comparison samples of RMIA.
+    Takes one pass over the store if variances are pooled, and one for each number of samples that are drawn for RMIA or
+    for a loss model.
 
     Args:
       inputs: the models.
       groups: the attacks.
-      comparison_blocks: number of samples -> `comparison_block` of the inputs; missing ones are added.
+      drawn_blocks: number of samples -> `draw_samples` of the inputs; missing ones are added.
     """
-    comparison_blocks = {} if comparison_blocks is None else comparison_blocks
-    for num_samples in {g.config.rmia_samples for g in groups if _RMIA & set(g.attacks)}:
-        if num_samples not in comparison_blocks:
-            comparison_blocks[num_samples] = comparison_block(inputs, num_samples)
+    drawn_blocks = {} if drawn_blocks is None else drawn_blocks
+    for group in groups:
+        for num_samples in num_drawn_samples(group.attacks, group.config.rmia_samples):
+            if num_samples not in drawn_blocks:
+                drawn_blocks[num_samples] = draw_samples(inputs, num_samples)
     pooled = [g for g in groups if g.config.variance == "pooled" and _LIRA & set(g.attacks)]
     scatter = {id(group): np.zeros((2, 2)) for group in pooled}
     if pooled:
@@ -214,14 +242,52 @@ def fit_attacks(
     for group in groups:
         sorted_TxZ = {}
         for name in sorted(_RMIA & set(group.attacks)):
-            block = comparison_blocks[group.config.rmia_samples].with_references(group.index_R)
+            block = drawn_blocks[group.config.rmia_samples].with_references(group.index_R)
             sorted_TxZ[name] = np.sort(_rmia_log_alpha(name, block, group.config), axis=1)
-        fits.append(AttackFit(scatter.get(id(group)), sorted_TxZ))
+        loss_models, regression = {}, None
+        if _LOSS_MODEL & set(group.attacks):
+            block = drawn_blocks[stats.MAX_FIT_SAMPLES].with_references(group.index_R)
+            loss_models, regression = _fit_loss_models(group.attacks, block)
+        fits.append(AttackFit(scatter.get(id(group)), sorted_TxZ, loss_models, regression))
     return fits
 
 
-def comparison_block(inputs: AttackInputs, num_samples: int) -> SampleBlock:
-    """Returns randomly drawn comparison samples of RMIA, under all models; the draw is the same in every call."""
+def _fit_loss_models(
+    attacks: Sequence[AttackName], block: SampleBlock
+) -> tuple[dict[AttackName, stats.LossModel], stats.StackedRegression | None]:
+    """Returns `AttackFit.loss_models` and `AttackFit.regression`, fitted on the samples of a block."""
+    losses = block.target_loss_TxC, block.reference_loss_MxC, block.reference_member_MxC
+    covariate_ZxK = block.covariate_CxK
+    models: dict[AttackName, stats.LossModel] = {}
+    regression = None
+    if "shrunk" in attacks or "stacked" in attacks:
+        online = stats.fit_loss_model(*losses, covariate_NxK=covariate_ZxK)
+        models |= {"shrunk": online, "stacked": online}
+        if "stacked" in attacks:
+            regression = stats.fit_stacked_regression(*losses, online, covariate_NxK=covariate_ZxK)
+    if "shrunk_offline" in attacks:
+        models["shrunk_offline"] = stats.fit_loss_model(
+            *losses, covariate_NxK=covariate_ZxK, offline=True
+        )
+    return models, regression
+
+
+def num_drawn_samples(attacks: Iterable[AttackName], rmia_samples: int) -> set[int]:
+    """Returns the numbers of samples that `fit_attacks` draws for attacks.
+
+    Args:
+      attacks: the names of attacks with the same settings.
+      rmia_samples: the number of samples that RMIA compares with.
+    """
+    numbers = {rmia_samples} if _RMIA & set(attacks) else set[int]()
+    return numbers | ({stats.MAX_FIT_SAMPLES} if _LOSS_MODEL & set(attacks) else set())
+
+
+def draw_samples(inputs: AttackInputs, num_samples: int) -> SampleBlock:
+    """Returns randomly drawn samples under all models, at most all; the draw is the same in every call.
+
+    RMIA compares with them, and loss models are fitted on them.
+    """
     order_N2 = permutation(0, "samples that RMIA compares with", inputs.num_samples)
     return select_samples(inputs, np.sort(order_N2[:num_samples]))
 
@@ -229,7 +295,7 @@ def comparison_block(inputs: AttackInputs, num_samples: int) -> SampleBlock:
 def select_samples(inputs: AttackInputs, ids_Z: np.ndarray) -> SampleBlock:
     """Returns the losses and membership of selected samples, from one pass over the store.
 
-    The block has no statistics and no zlib_bytes_C.
+    The block has no statistics.
 
     Args:
       inputs: the models.
@@ -245,13 +311,16 @@ def select_samples(inputs: AttackInputs, ids_Z: np.ndarray) -> SampleBlock:
                 target_loss_TxC=block.target_loss_TxC[:, index],
                 reference_loss_MxC=block.reference_loss_MxC[:, index],
                 reference_member_MxC=block.reference_member_MxC[:, index],
+                zlib_bytes_C=block.zlib_bytes_C[index],
+                covariate_CxK=block.covariate_CxK[index],
             )
         )
     return dataclasses.replace(
         parts[0],
         sample_slice=slice(0, len(ids_Z)),
         statistics={},
-        zlib_bytes_C=np.empty(0),
+        zlib_bytes_C=np.concatenate([b.zlib_bytes_C for b in parts]),
+        covariate_CxK=np.concatenate([b.covariate_CxK for b in parts]),
         target_loss_TxC=np.concatenate([b.target_loss_TxC for b in parts], axis=1),
         reference_loss_MxC=np.concatenate([b.reference_loss_MxC for b in parts], axis=1),
         reference_member_MxC=np.concatenate([b.reference_member_MxC for b in parts], axis=1),
@@ -278,6 +347,8 @@ def membership_scores(
     if {"rmia", "rmia_simple"} & set(attacks):
         log_alpha_TxC = _rmia_log_alpha("rmia", block, c)
 
+    losses = target_TxC, block.reference_loss_MxC, block.reference_member_MxC
+
     def score_attack(attack: AttackName) -> np.ndarray:
         match attack:
             case "lira_online" | "lira_offline":
@@ -296,6 +367,15 @@ def membership_scores(
                 return log_alpha_TxC
             case "reference_calibrated":
                 return stats.reference_calibrated_loss(target_TxC, block.reference_loss_MxC)
+            case "shrunk" | "shrunk_offline":
+                model = attack_fit.loss_models[attack]
+                return stats.shrunk_from_model(*losses, model, covariate_NxK=block.covariate_CxK)
+            case "stacked":
+                model, regression = attack_fit.loss_models[attack], attack_fit.regression
+                assert regression is not None
+                return stats.stacked_from_regression(
+                    *losses, model, regression, covariate_NxK=block.covariate_CxK
+                )
             case "loss":
                 return stats.loss_attack(target_TxC)
             case "zlib":

@@ -199,6 +199,9 @@ AttackName = Literal[
     "rmia_offline",
     "rmia_simple",
     "reference_calibrated",
+    "shrunk",
+    "shrunk_offline",
+    "stacked",
     "loss",
     "zlib",
     "min_k",
@@ -258,6 +261,8 @@ class Attack:
         "rmia_offline",
         "rmia_simple",
         "reference_calibrated",
+        "shrunk",
+        "stacked",
         "loss",
         "zlib",
     )

@@ -101,6 +101,7 @@ from lm_mia.stats.roc import (
     tpr_at_fpr,
 )
 from lm_mia.stats.shrinkage import (
+    MAX_FIT_SAMPLES,
     LossModel,
     fit_loss_model,
     shrunk_from_model,
@@ -122,6 +123,7 @@ from lm_mia.stats.vote_histograms import (
 __all__ = [
     "COIN_FLIP_BIN",
     "FLIP_BIN_NAMES",
+    "MAX_FIT_SAMPLES",
     "STRONGMIA_REPLICAS",
     "VERY_UNSTABLE_BIN",
     "Auc",

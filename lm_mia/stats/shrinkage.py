@@ -228,7 +228,8 @@ def fit_loss_model(
     target_TxS, loss_MxS, member_MxS, covariate_SxK = check_losses(
         target_loss_TxS, reference_loss_MxS, reference_member_MxS, covariate_NxK
     )
-    loss_MxS = _used_losses(loss_MxS, member_MxS, offline)
+    target_TxS = as_finite_float64(target_TxS)
+    loss_MxS = _used_losses(as_finite_float64(loss_MxS), member_MxS, offline)
     mean_gap = _mean_gap(loss_MxS, member_MxS)
     raw_SxP = _raw_design(loss_MxS, member_MxS, covariate_SxK, mean_gap)
     is_used_S = np.isfinite(raw_SxP[:, 1])

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, write_scores
 
 from lm_mia import config, stats
-from lm_mia.attacks import replicas, score_matrix
+from lm_mia.attacks import replicas, score_matrix, signals
 from lm_mia.config import AttackName, needs
 from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
@@ -40,6 +40,8 @@ def expected(run: AttackRun, name: str, count: int) -> np.ndarray:
         "reference_member_MxN": member_MxN,
         "reference_member_MxZ": member_MxN[:, z],
     }
+    losses = target_TxN, loss_MxN, member_MxN
+    covariate_NxK = signals.sample_covariates(world.population)
     score_functions: dict[str, Callable[[], np.ndarray]] = {
         "lira_online": lambda: stats.lira(target_TxN, loss_MxN, member_MxN),
         "lira_offline": lambda: stats.lira(target_TxN, loss_MxN, member_MxN, offline=True),
@@ -47,6 +49,8 @@ def expected(run: AttackRun, name: str, count: int) -> np.ndarray:
         "rmia_offline": lambda: stats.rmia(*log_p, offline=True, **out),
         "rmia_simple": lambda: stats.rmia_simple(*log_p[:2]),
         "reference_calibrated": lambda: loss_MxN.astype(float).mean(axis=0) - target_TxN,
+        "shrunk": lambda: stats.shrunk_lira(*losses, covariate_NxK=covariate_NxK),
+        "stacked": lambda: stats.stacked_lira(*losses, covariate_NxK=covariate_NxK),
         "loss": lambda: -target_TxN,
         "zlib": lambda: -target_TxN / world.population.column("zlib_bytes"),
     }
@@ -64,7 +68,12 @@ def area(score_N: np.ndarray, member_N: np.ndarray) -> float:
 def test_attacks_csv(attacked: AttackRun):
     table, member_N = attacked.csv("attacks.csv"), attacked.scores.member_N
     settings = list(zip(table.attack, table.references, strict=True))
-    from_one = {"lira_online": 4, "lira_offline": 2}  # fewer references are enough for no sample
+    from_one = {
+        "lira_online": 4,
+        "lira_offline": 2,
+        "shrunk": 2,
+        "stacked": 2,
+    }  # fewer references are enough for no sample
     assert settings == [
         (name, count)
         for name in SMALL.attacks

@@ -110,7 +110,8 @@ MISTAKES = [
         (
             f"--config.attack.attacks{value}",
             f"attack.attacks={value[1:]!r}: must be one or more of lira_online, lira_offline, rmia, rmia_offline, "
-            "rmia_simple, reference_calibrated, loss, zlib, min_k, min_k_plus_plus, lowercase",
+            "rmia_simple, reference_calibrated, shrunk, shrunk_offline, stacked, loss, zlib, min_k, min_k_plus_plus, "
+            "lowercase",
         )
         for value in ("=lira", "=lira_online,LOSS", "=lira_online,,loss", "=lira_online,", "=,")
     ),
@@ -279,7 +280,8 @@ def test_a_copy_of_an_included_config_imports_the_others(tmp_path: Path):
             FILE.replace("band=(0, 0.1)", "attacks='loss'"),
             "",
             "attack.attacks='loss': must be one or more of lira_online, lira_offline, rmia, rmia_offline, rmia_simple, "
-            "reference_calibrated, loss, zlib, min_k, min_k_plus_plus, lowercase (line 10 of bad.py)",
+            "reference_calibrated, shrunk, shrunk_offline, stacked, loss, zlib, min_k, min_k_plus_plus, "
+            "lowercase (line 10 of bad.py)",
         ),
         (
             FILE.replace("batch_size=4)", "batch_size=4), score=config.Score(statistics=('min',))"),

@@ -35,6 +35,8 @@ ATTACKS = (
     "rmia_offline",
     "rmia_simple",
     "reference_calibrated",
+    "shrunk",
+    "stacked",
     "loss",
     "zlib",
 )
