@@ -64,7 +64,7 @@ def draw_roc_references(
 def draw_roc_attacks(roc: Mapping[Key, list[Record]], attacks: Sequence[Record]) -> Figure:
     """Draws a mean ROC curve per main attack; as `draw_roc_references`, with one number of references per attack."""
     count = dict(roc.keys())
-    figure = plotting.new_figure(6.2, 5.3)
+    figure = plotting.new_figure(6.5, 5.3)
     axes, lowest = figure.subplots(), []
     for name, (color, dash, _) in plotting.ATTACKS.items():
         if name in count:
