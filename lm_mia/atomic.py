@@ -19,6 +19,8 @@ FLIPS_JSON = Path("tables", "flips.json")
 tables is written and created after the last one, so that the tables are complete if it exists."""
 EXTRACTION_JSON = Path("tables", "extraction.json")
 """Completion marker of the tables of `lm-mia extract`."""
+MORE_REFERENCES_JSON = Path("tables", "more_references.json")
+"""Completion marker of more_references.csv, which `lm-mia attack` writes."""
 TARGETS_CSV = Path("tables", "targets.csv")
 """Every attack that was computed, one line per attack and target. Lines are only added, until the settings change."""
 

@@ -333,7 +333,7 @@ def _write_resampled_references(
 ) -> None:
     """Writes resampled_references.csv if it is requested and there are enough references; else removes it."""
     resampled = []
-    pairs = len(resampling.reference_pairs(inputs))
+    pairs = len(resampling.reference_pairs(inputs.references))
     if c.resample_references and 2 * pairs // c.resample_references < 2:
         say(
             f"attack.resample_references={c.resample_references}: the {pairs} pairs of references that are present are "

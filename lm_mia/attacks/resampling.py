@@ -9,6 +9,7 @@ positive rates, N2: samples of the population (2N).
 """
 
 import dataclasses
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,16 +20,17 @@ from numpy.typing import NDArray
 from lm_mia import config, stats
 from lm_mia.attacks import score_matrix, signals, tables
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.seeds import rng
 
 
-def reference_pairs(inputs: signals.AttackInputs) -> np.ndarray:
+def reference_pairs(references: Sequence[ModelSeeds]) -> np.ndarray:
     """Returns index_Px2, the pairs of references with subset seeds 2i and 2i + 1 that are both present.
 
     In the balanced design, the subsets of a pair are complements, so only sets of whole pairs are independent and have
     as many IN as OUT references. In the other designs all references are independent, and pairs do no harm.
     """
-    index = {model.subset_seed: i for i, model in enumerate(inputs.references)}
+    index = {model.subset_seed: i for i, model in enumerate(references)}
     pairs = [
         (i, index[seed + 1]) for seed, i in index.items() if not seed % 2 and seed + 1 in index
     ]
@@ -44,7 +46,7 @@ def resampled_references(
     exact. Subsampled sets, as many as there are replicas, overlap and depend on each other, so their cutoff is only
     descriptive. Sets consist of whole `reference_pairs`; each set has a threshold of its own.
     """
-    pair_Px2, half = reference_pairs(inputs), c.resample_references // 2
+    pair_Px2, half = reference_pairs(inputs.references), c.resample_references // 2
     fprs, samples = c.fprs, inputs.num_samples
     draw = rng(0, "subsampled reference sets")
     indices = {

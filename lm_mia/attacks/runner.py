@@ -9,7 +9,7 @@ import threadpoolctl
 
 from lm_mia import config
 from lm_mia.atomic import FLIPS_JSON
-from lm_mia.attacks import models, replicas, targets
+from lm_mia.attacks import models, more_references, replicas, targets
 from lm_mia.config.needs import RecipeNeeds
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
@@ -79,6 +79,7 @@ def run(
         ) as error:  # such as too few replicas; the targets are attacked nevertheless
             failure = error
         on_targets = targets.run(store, population, c, requested, *shared)
+        more_references.run(store, population, c, present, folder, pool)
     if requested.loss_samples:
         path, ids_S = folder / models.SAMPLE_LOSSES, requested.loss_samples
         references = [model for model in present if model.role == "reference"]

@@ -72,6 +72,11 @@ from lm_mia.stats.likelihood_ratio import (
     with_pooled_variance,
     within_sample_scatter,
 )
+from lm_mia.stats.more_references import (
+    MoreReferences,
+    REFERENCE_SETS_SxQ,
+    predict_more_references,
+)
 from lm_mia.stats.per_sample import (
     BinnedMeans,
     TruePositiveProbabilities,
@@ -142,7 +147,9 @@ __all__ = [
     "MeanRocCurve",
     "MeanStd",
     "MemberVoteCounts",
+    "MoreReferences",
     "OperatingPoints",
+    "REFERENCE_SETS_SxQ",
     "RocCurve",
     "SamplingScheme",
     "StackedRegression",
@@ -191,6 +198,7 @@ __all__ = [
     "p_value",
     "partial_auc",
     "posterior",
+    "predict_more_references",
     "rates_of_halves",
     "reference_calibrated_loss",
     "required_queries",

@@ -115,10 +115,10 @@ def test_attack_writes_resampled_references(optional_run: AttackRun):
 def test_reference_pairs_are_never_split(world: SyntheticScores):
     source = replicas.open_inputs(world.store, world.population, C, pytest.fail)
     pairs = [[2 * p, 2 * p + 1] for p in range(10)]  # the last of 21 references has no partner
-    assert resampling.reference_pairs(source).tolist() == pairs
+    assert resampling.reference_pairs(source.references).tolist() == pairs
     fewer = source.with_references([0, 1, 3, 4, 5, 8])  # seeds 2, 7, ... are lost
-    assert resampling.reference_pairs(fewer).tolist() == [[0, 1], [3, 4]]
-    assert resampling.reference_pairs(source.with_references([3])).shape == (0, 2)
+    assert resampling.reference_pairs(fewer.references).tolist() == [[0, 1], [3, 4]]
+    assert resampling.reference_pairs(source.with_references([3]).references).shape == (0, 2)
 
 
 def test_too_few_references_for_two_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

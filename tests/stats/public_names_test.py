@@ -27,6 +27,7 @@ WITH_EXAMPLE = (
     "min_k",
     "p_value",
     "posterior",
+    "predict_more_references",
     "required_queries",
     "rmia",
     "rmia_simple",

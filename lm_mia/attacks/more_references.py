@@ -1,0 +1,194 @@
+"""What more references would add to each attack: its AUC and TPRs with parts of the references, extrapolated.
+
+The attacks are repeated with each quarter, each half and all of the references (`stats.REFERENCE_SETS_SxQ`), on at most
+8 targets and on the first samples only, so that the cost is bounded.
+
+    more_references.csv   AUC and TPRs that were observed, and those predicted for 2 and 4 times as many references
+    more_references.json  what they depend on, and why there is no table if there is none
+
+T: targets, P: pairs of references, C: samples of a block, S: sets of references, N: the samples that are used.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm_mia import config, stats
+from lm_mia.atomic import MORE_REFERENCES_JSON, is_current, write_completion_marker, write_csv
+from lm_mia.attacks import models, signals
+from lm_mia.attacks.resampling import reference_pairs
+from lm_mia.attacks.score_matrix import map_in_order
+from lm_mia.config import AttackName
+from lm_mia.config.needs import FORMAT, REFERENCE_FREE, assign_roles
+from lm_mia.data import subsets
+from lm_mia.data.population import Population
+from lm_mia.data.subsets import ModelSeeds
+from lm_mia.store.store import Store
+
+TABLE = "more_references.csv"
+FACTORS = (2, 4)
+"""Predictions are for the number of references times these factors."""
+_MIN_PAIRS = 4  # one for each quarter of the references
+_MAX_TARGETS = 8
+_FPRS = (0.01, 0.05)  # rates of interest, in addition to attack.focus_fpr
+_QUARTERS, _HALVES = slice(0, 4), slice(4, 10)
+
+
+@dataclasses.dataclass(frozen=True)
+class _FirstSamples(signals.AttackInputs):
+    """The inputs of attacks on the first samples of the population, which are in memory."""
+
+    block: signals.SampleBlock | None = None
+
+    def blocks(self) -> Iterator[signals.SampleBlock]:
+        """Yields the samples as one block."""
+        assert self.block is not None
+        yield self.block
+
+
+def run(
+    store: Store,
+    population: Population,
+    c: config.Attack,
+    present: Sequence[ModelSeeds],
+    folder: Path,
+    pool: ThreadPoolExecutor,
+) -> None:
+    """Writes more_references.csv and more_references.json, unless they are current.
+
+    The targets are those with training subsets of their own or, if there are none, the replicas.
+
+    Args:
+      store: the score store of the recipe.
+      population: provides the compressed sizes of texts.
+      c: models, attacks and false positive rates.
+      present: the models that are scored at the end of training.
+      folder: folder of the tables.
+      pool: threads, each of which attacks with some of the references.
+
+    Raises:
+      UserError: if scores are corrupt.
+    """
+    store = dataclasses.replace(store, statistics=(), step=c.step)
+    missing = {*store.missing_models(present, c.step)} if c.step else set()
+    numbers = models.model_numbers([model for model in present if model not in missing])
+    roles = assign_roles(numbers, c)
+    targets = [*map(subsets.reference, roles.targets), *map(subsets.replica, roles.replicas)]
+    over = "targets" if roles.targets else "replicas"
+    targets = targets[: min(len(roles.targets) or len(roles.replicas), _MAX_TARGETS)]
+    references = [*map(subsets.reference, roles.references)]
+    attacks: tuple[AttackName, ...] = tuple(n for n in c.attacks if n not in REFERENCE_FREE)
+    identity: dict[str, Any] = {
+        "format": FORMAT,
+        "config": dataclasses.asdict(c),
+        "reference_models": [*map(str, references)],
+        "target_models": [*map(str, targets)],
+    }
+    marker = folder / MORE_REFERENCES_JSON.name
+    if is_current(marker, identity):
+        return
+    # Deleted first, so that no reader combines an old table with new settings.
+    for path in (marker, folder / TABLE):
+        path.unlink(missing_ok=True)
+    pair_Px2 = reference_pairs(references)
+    facts: dict[str, Any] = {"over": over, "targets": len(targets)}
+    if not targets:
+        facts["reason"] = "there is no target or replica to attack"
+    elif len(pair_Px2) < _MIN_PAIRS:
+        facts["reason"] = (
+            f"there are {len(pair_Px2)} complete pairs of references; an extrapolation needs at least {_MIN_PAIRS}, "
+            "one for each quarter of the references"
+        )
+    else:
+        inputs = _first_samples(signals.open_inputs(store, population, targets, references, ()))
+        facts["samples"] = inputs.num_samples
+        write_csv(folder / TABLE, _table(inputs, pair_Px2, attacks, c, pool))
+    write_completion_marker(
+        marker, identity | {"reason": ""} | facts, [] if "reason" in facts else [TABLE]
+    )
+
+
+def _first_samples(inputs: signals.AttackInputs) -> _FirstSamples:
+    """Returns the inputs with the first block of samples only, a random choice since the population is shuffled."""
+    block = next(inputs.blocks())
+    samples = block.sample_slice.stop
+    fields: dict[str, Any] = {
+        field.name: getattr(inputs, field.name) for field in dataclasses.fields(inputs)
+    }
+    for name, value in fields.items():  # of the targets and of the population, by sample
+        if isinstance(value, np.ndarray):
+            fields[name] = value[..., :samples]
+    return _FirstSamples(**fields, block=block)
+
+
+def _table(
+    inputs: _FirstSamples,
+    pair_Px2: np.ndarray,
+    attacks: tuple[AttackName, ...],
+    c: config.Attack,
+    pool: ThreadPoolExecutor,
+) -> pd.DataFrame:
+    """Returns more_references.csv."""
+    pairs, count = len(pair_Px2) // 4, len(inputs.references)
+    quarter_QxR = pair_Px2[: 4 * pairs].reshape(4, 2 * pairs)
+    index_S = [np.sort(quarter_QxR[set_Q].ravel()) for set_Q in stats.REFERENCE_SETS_SxQ]
+    index_S[-1] = np.arange(count)  # with the references that are in no quarter
+    groups = [signals.AttackGroup(attacks, c, index_R) for index_R in index_S]
+    fprs = sorted({c.focus_fpr, *(fpr for fpr in _FPRS if fpr in c.fprs)})
+    comparison = {}
+    if {"rmia", "rmia_offline"} & {*attacks}:
+        comparison = {c.rmia_samples: signals.comparison_block(inputs, c.rmia_samples)}
+    assert inputs.block is not None
+    parts = [*inputs.block.split()]
+
+    def evaluate(group: signals.AttackGroup) -> list[tuple[float, ...]]:
+        """Returns the AUC and the TPRs of each attack, mean over targets."""
+        [attack_fit] = signals.fit_attacks(inputs, [group], comparison)
+        scores = [signals.membership_scores(group, part, attack_fit) for part in parts]
+        rows = []
+        for name in attacks:
+            score_TxN = np.concatenate([score[name] for score in scores], axis=1)
+            points = stats.tpr_at_fpr(score_TxN, inputs.target_member_TxN2, fprs)
+            rows.append((points.auc_T.mean(), *points.tpr_TxF.mean(axis=0)))
+        return rows
+
+    value_SxAxM = np.array([*map_in_order(pool, evaluate, groups)])
+    metrics = ["auc", *(f"tpr_at_{fpr:g}" for fpr in fprs)]
+    references = 2 * pairs, 4 * pairs, count
+    rows = []
+    for (a, name), (m, metric) in itertools.product(enumerate(attacks), enumerate(metrics)):
+        rows += _rows(value_SxAxM[:, a, m], references, {"attack": name, "metric": metric})
+    return pd.DataFrame(rows)
+
+
+def _rows(
+    value_S: np.ndarray, references: tuple[int, int, int], names: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Returns the rows of one metric of one attack."""
+    parts = value_S[_QUARTERS], value_S[_HALVES], value_S[-1:]
+    rows: list[dict[str, Any]] = [
+        {**names, "references": count, "kind": "observed", "sets": len(part), "value": part.mean()}
+        | {"low": np.nan, "high": np.nan, "reason": ""}
+        for count, part in zip(references, parts, strict=True)
+    ]
+    predicted = [factor * references[-1] for factor in FACTORS]
+    more = stats.predict_more_references(
+        value_S, references, predicted, "auc" if names["metric"] == "auc" else "tpr"
+    )
+    reason = ""
+    for count, part in zip(references, parts, strict=True):
+        if np.isnan(part).any():
+            reason = reason or f"no member or no non-member has a score with {count} references"
+        elif not np.all((part > 0) & (part < 1)):
+            reason = reason or f"the value is 0 or 1 with {count} references"
+    return rows + [
+        {**names, "references": count, "kind": "predicted", "sets": 0, "value": value}
+        | {"low": low, "high": high, "reason": reason}
+        for count, value, low, high in zip(predicted, more.value, more.low, more.high, strict=True)
+    ]

@@ -1,0 +1,172 @@
+"""What more references would add: the AUC or the TPR of an attack, extrapolated to more references than there are.
+
+The references are divided into quarters, and the attack is repeated with each quarter and each pair of quarters
+(`REFERENCE_SETS_SxQ`). How the metric grows from a quarter to a half and to all of the references tells how it will
+continue, and how much it varies between halves tells how much it depends on the choice of the references.
+
+Legend: S sets of references, Q quarters, K numbers of references to predict.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Literal
+
+import numpy as np
+import scipy.stats
+from numpy.typing import ArrayLike
+from scipy.special import ndtr, ndtri
+
+from lm_mia.stats.array_types import FloatArray
+from lm_mia.stats.inputs import as_float64
+
+_HALVES = tuple(itertools.combinations(range(4), 2))
+REFERENCE_SETS_SxQ = np.array(
+    [
+        *(np.arange(4) == q for q in range(4)),
+        *(np.isin(np.arange(4), half) for half in _HALVES),
+        np.ones(4, np.bool_),
+    ]
+)
+"""Which quarters of the references make up each set, as booleans: the 4 quarters, their 6 pairs, and all. Pairs i and
+5 - i are complements."""
+_QUARTERS, _PAIRS, _ALL = slice(0, 4), slice(4, 10), 10
+_SPLITS = 3  # ways to divide four quarters into two halves
+_SLOWEST, _FASTEST = 0.25, 1.25
+"""How much each further doubling of the references adds, as a multiple of what the doubling before it added: the range
+that the interval allows for. If the metric is linear in 1/R, it is 1/2. Chosen on the recipes for tuning of
+docs/results/attacks.md."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MoreReferences:
+    """A metric as it is predicted for larger numbers of references, with 95% intervals; NaN if it is not predictable.
+
+    Arrays have the shape (..., K).
+    """
+
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+def predict_more_references(
+    value: ArrayLike,
+    references: tuple[int, int, int],
+    predicted: ArrayLike,
+    metric: Literal["auc", "tpr"],
+) -> MoreReferences:
+    """Predicts the AUC or the TPR of an attack on the same targets and samples with more references.
+
+    Let y(R) be the probit of the metric with R references. Means and variances that are estimated from R references
+    have errors with variances proportional to 1/R, so y is expanded in powers of 1/R:
+
+        AUC:  y(R) = a + b / R + c / R^2
+        TPR:  y(R) = a + b / R
+
+    Both pass through y of all M references. The AUC's curve also passes through the mean of y over the quarters and
+    over the halves, and the TPR's, which is too noisy for a curvature, through the mean over the halves (Richardson
+    extrapolation). The probit is used since that of the AUC is the distance between two normal distributions of scores
+    in their standard deviations. (Its power -2 is linear in 1/R for scores with normal errors, but diverges for an AUC
+    near 0.5.)
+
+    The 95% interval is for what an attack with R references would show, if these are the M references and new ones:
+
+        [y(R) - sqrt(t^2 V + (y(R) - L)^2), y(R) + sqrt(t^2 V + (U - y(R))^2)]
+
+    V is the variance due to the choice of the references, estimated from the differences between complementary halves,
+    with t the 97.5% quantile of Student's distribution with 3 degrees of freedom. Let w be the variance of y between
+    sets of M references; it is the mean of (y_A - y_B)^2 / 2 over the three pairs of halves A and B, divided by 2.
+
+    - AUC: V = w (1 - M/R). The AUC is a mean over many samples, so the deviation of a set is nearly the mean of those
+      of its references. It is the same for all references and for their halves, and cancels in their difference. With
+      M of R references in common, the prediction and the truth differ by (1 - M/R) (e_old - e_new).
+    - TPR: V = w ((1 + s)^2 + M/R) + s^2 w_halves / 6, where y(R) = y(M) + s (y(M) - mean y of halves). A TPR is decided
+      by the few samples near the threshold, and others are there with other references. The values of overlapping sets
+      are therefore taken as independent.
+
+    L and U allow for an error of the curve: they continue with 1/4, or 5/4, of the last growth per doubling at each
+    further doubling; 1/2 is what a metric that is linear in 1/R does. A metric that falls is continued likewise.
+
+    The interval does not cover other targets or samples, since the question is what these would show. It is not valid
+    for changes of behavior beyond M references, such as LiRA's variances that begin to be useful.
+    benchmarks/more_references.py measures how often it misses.
+
+    Args:
+      value: AUC or TPR with each set of `REFERENCE_SETS_SxQ`, mean over targets; shape (..., S).
+      references: the numbers of references in a quarter, in a half (two quarters), and in all. All may be more than two
+        halves, if the number of references is not divisible by four.
+      predicted: numbers of references, larger than that of all; predicted_K.
+      metric: what the values are.
+
+    Returns:
+      The predictions, NaN where a value is NaN, 0 or 1.
+
+    Raises:
+      ValueError: if the shape of the values, a value, or a number of references is invalid.
+
+    Source: derived here. Expansion in 1/R: Richardson (1911); balanced halves: McCarthy (1969), Pseudo-replication.
+
+    Example:
+      >>> from lm_mia.stats import predict_more_references
+      >>> quarters, halves, all_references = [0.60] * 4, [0.64] * 6, 0.66
+      >>> more = predict_more_references([*quarters, *halves, all_references], (8, 16, 32), [64, 128], "auc")
+      >>> more.value.round(3)
+      array([0.67 , 0.675])
+    """
+    quarter, half, count = references
+    value_S = as_float64(value, "values")
+    predicted_K = np.atleast_1d(as_float64(predicted, "predicted"))
+    if value_S.shape[-1:] != REFERENCE_SETS_SxQ.shape[:1]:
+        raise ValueError(
+            f"values of shape {value_S.shape}: the last axis must have {len(REFERENCE_SETS_SxQ)} values, one for each "
+            "set of REFERENCE_SETS_SxQ"
+        )
+    if np.any((value_S < 0) | (value_S > 1)):
+        raise ValueError("values: must be from 0 to 1, or NaN")
+    if not (0 < 2 * quarter == half and 2 * half <= count):
+        raise ValueError(
+            f"references={references}: must be the numbers in a quarter, in two quarters, and in all references"
+        )
+    if predicted_K.ndim != 1 or not np.all(predicted_K > count):
+        raise ValueError(f"predicted={predicted}: must be numbers above the {count} references")
+    is_usable = np.all((value_S > 0) & (value_S < 1), axis=-1, keepdims=True)
+    y_S = ndtri(np.where(is_usable, value_S, np.nan))
+    y_of_quarters, y_of_pairs, y_of_all = (
+        y_S[..., _QUARTERS].mean(axis=-1, keepdims=True),
+        y_S[..., _PAIRS].mean(axis=-1, keepdims=True),
+        y_S[..., _ALL, None],
+    )
+    growth = y_of_all - y_of_pairs
+    # Factors of the growth, for each predicted number.
+    step_K = (1 / count - 1 / predicted_K) / (1 / half - 1 / count)
+    y_K = y_of_all + step_K * growth
+    if metric == "auc":
+        # Newton's interpolation in x = 1/R: the second divided difference times (x - x_all) (x - x_half).
+        x_quarter, x_half, x_all, x_K = 1 / quarter, 1 / half, 1 / count, 1 / predicted_K
+        slope_late = growth / (x_all - x_half)
+        slope_early = (y_of_pairs - y_of_quarters) / (x_half - x_quarter)
+        curvature = (slope_late - slope_early) / (x_all - x_quarter)
+        y_K = y_K + curvature * (x_K - x_all) * (x_K - x_half)
+    pair_difference = y_S[..., 4:7] - y_S[..., 9:6:-1]
+    variance_halves = (pair_difference**2).mean(axis=-1, keepdims=True) / 2
+    variance_all = variance_halves * half / count
+    if metric == "auc":
+        variance_K = variance_all * (1 - count / predicted_K)
+    else:
+        variance_K = variance_all * ((1 + step_K) ** 2 + count / predicted_K)
+        variance_K = variance_K + step_K**2 * variance_halves / len(_HALVES)
+    per_doubling, doublings_K = growth / np.log2(count / half), np.log2(predicted_K / count)
+    limits = [
+        y_of_all + per_doubling * factor * (factor**doublings_K - 1) / (factor - 1)
+        for factor in (_SLOWEST, _FASTEST)
+    ]
+    lowest_K = np.minimum(y_K, np.minimum(*limits))
+    highest_K = np.maximum(y_K, np.maximum(*limits))
+    margin_K = scipy.stats.t.ppf(0.975, _SPLITS) * np.sqrt(variance_K)
+    return MoreReferences(
+        value=ndtr(y_K),
+        low=ndtr(y_K - np.hypot(margin_K, y_K - lowest_K)),
+        high=ndtr(y_K + np.hypot(margin_K, highest_K - y_K)),
+    )
