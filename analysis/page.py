@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.figures import MODULES, file_name, find
 from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural, plus_minus, share_range
-from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, TARGETS_CSV, write_atomically
+from lm_mia.atomic import (
+    EXTRACTION_JSON,
+    FLIPS_JSON,
+    MORE_REFERENCES_JSON,
+    TARGETS_CSV,
+    write_atomically,
+)
 from lm_mia.config import measurable_attack
 from lm_mia.config.needs import PresentModels, assign_roles, attack_settings, target_attack
 from lm_mia.config.recipe import from_dict
@@ -155,7 +161,7 @@ def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:
         tables = [
             workdir / "recipes" / name / f
             for name in names
-            for f in (FLIPS_JSON, EXTRACTION_JSON, TARGETS_CSV)
+            for f in (FLIPS_JSON, EXTRACTION_JSON, TARGETS_CSV, MORE_REFERENCES_JSON)
         ]
         newest = max((path.stat().st_mtime for path in tables if path.is_file()), default=0.0)
         outdated = " (older than the tables)" if page.stat().st_mtime < newest else ""

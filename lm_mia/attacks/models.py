@@ -20,11 +20,16 @@ MODELS, SAMPLE_LOSSES = "models.csv", "sample_losses.csv"
 _LAST_COLUMN = f"mean_loss_nats_half_{len(stats.HALVES_HxG) - 1}"
 
 
-def present_models(store: Store) -> list[ModelSeeds]:
-    """Returns the models that were scored at the end of training: references by number, then replicas by number."""
-    at_end = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
-    models = at_end.models()
-    missing = set(at_end.missing_models(models, 0))
+def present_models(store: Store, step: int = 0) -> list[ModelSeeds]:
+    """Returns the models that were scored at a step: references by number, then replicas by number.
+
+    Args:
+      store: the score store.
+      step: a training step; 0: the end of training.
+    """
+    at_step = dataclasses.replace(store, statistics=(), token_samples=(), step=step)
+    models = at_step.models()
+    missing = set(at_step.missing_models(models, step))
     present = [model for model in models if model not in missing]
     return sorted(present, key=lambda model: (model.role, model.subset_seed, model.order_seed))
 

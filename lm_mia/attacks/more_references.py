@@ -11,7 +11,7 @@ T: targets, P: pairs of references, C: samples of a block, S: sets of references
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from lm_mia.config import AttackName
 from lm_mia.config.needs import FORMAT, REFERENCE_FREE, assign_roles
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
-from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import Store
 
 TABLE = "more_references.csv"
@@ -56,7 +55,6 @@ def run(
     store: Store,
     population: Population,
     c: config.Attack,
-    present: Sequence[ModelSeeds],
     folder: Path,
     pool: ThreadPoolExecutor,
 ) -> None:
@@ -68,7 +66,6 @@ def run(
       store: the score store of the recipe.
       population: provides the compressed sizes of texts.
       c: models, attacks and false positive rates.
-      present: the models that are scored at the end of training.
       folder: folder of the tables.
       pool: threads, each of which attacks with some of the references.
 
@@ -76,9 +73,7 @@ def run(
       UserError: if scores are corrupt.
     """
     store = dataclasses.replace(store, statistics=(), step=c.step)
-    missing = {*store.missing_models(present, c.step)} if c.step else set()
-    numbers = models.model_numbers([model for model in present if model not in missing])
-    roles = assign_roles(numbers, c)
+    roles = assign_roles(models.model_numbers(models.present_models(store, c.step)), c)
     targets = [*map(subsets.reference, roles.targets), *map(subsets.replica, roles.replicas)]
     over = "targets" if roles.targets else "replicas"
     targets = targets[: min(len(roles.targets) or len(roles.replicas), _MAX_TARGETS)]

@@ -23,7 +23,7 @@ ALL_ATTACKS: tuple[AttackName, ...] = get_args(AttackName)
 WITHOUT_REFERENCES = {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
 OPTIONAL_TABLES = {"resampled_references.csv", "true_positive_probability.parquet"}
 TARGET_TABLES = {"models.csv", "flips.json", "target_roc.parquet", "targets.csv", "targets.json"}
-TARGET_TABLES |= {"target_jackknife.parquet"}
+TARGET_TABLES |= {"target_jackknife.parquet", "more_references.csv", "more_references.json"}
 TABLES = sorted({*replicas.DECISION_TABLES} - OPTIONAL_TABLES | TARGET_TABLES)
 ONE_ATTACK: tuple[AttackName, ...] = ("lira_online",)
 FEW = dataclasses.replace(SMALL, attacks=ONE_ATTACK, bootstraps=0)
@@ -305,6 +305,7 @@ def test_attack_at_a_step_uses_only_its_losses(tmp_path: Path, monkeypatch: pyte
     assert plain_content["config"].pop("step") == 0
     tables = sorted(path.name for path in plain.folder.iterdir())
     about_models = {"models.csv", "flips.json", "targets.csv", "target_roc.parquet"}
+    about_models |= {"more_references.json"}
     for step in (3, 6, 0):
         folder = tmp_path / f"step {step}"
         folder.mkdir()
