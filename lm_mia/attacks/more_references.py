@@ -92,7 +92,7 @@ def run(
     for path in (marker, folder / TABLE):
         path.unlink(missing_ok=True)
     pair_Px2 = reference_pairs(references)
-    facts: dict[str, Any] = {"over": over, "targets": len(targets)}
+    facts: dict[str, Any] = {"over": over, "targets": len(targets), "samples": 0, "reason": ""}
     if not targets:
         facts["reason"] = "there is no target or replica to attack"
     elif len(pair_Px2) < _MIN_PAIRS:
@@ -104,9 +104,7 @@ def run(
         inputs = _first_samples(signals.open_inputs(store, population, targets, references, ()))
         facts["samples"] = inputs.num_samples
         write_csv(folder / TABLE, _table(inputs, pair_Px2, attacks, c, pool))
-    write_completion_marker(
-        marker, identity | {"reason": ""} | facts, [] if "reason" in facts else [TABLE]
-    )
+    write_completion_marker(marker, identity | facts, [] if facts["reason"] else [TABLE])
 
 
 def _first_samples(inputs: signals.AttackInputs) -> _FirstSamples:

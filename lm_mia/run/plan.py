@@ -1,5 +1,7 @@
 """``lm-mia plan``: estimates the cost of a config and its sweep, in about a second and without JAX.
 
+If the recipes have been attacked, it also prints what more references would add (`more_references`).
+
 FLOPs, tokens, bytes and chip-hours are computed from the config; only the lengths of samples must be measured or
 assumed.
 """
@@ -22,6 +24,7 @@ from lm_mia import config
 from lm_mia.config.recipe import population_hash
 from lm_mia.errors import UserError
 from lm_mia.model import flops
+from lm_mia.run import more_references
 from lm_mia.run.sweep import Sweep, SweepRecipe
 
 # Assumed lengths of C4 samples: lognormal, with this mean and standard deviation of the logarithms. Truncated to 1,024
@@ -247,7 +250,7 @@ def add_cost_flags(group: argparse._ArgumentGroup) -> None:
 def print_plan(
     sweep: Sweep, chip: Chip, tokens_per_sample: float | None, as_json_text: bool
 ) -> None:
-    """Prints the cost of a sweep as a table or as JSON; writes no files.
+    """Prints the cost of a sweep, and what more references would add, as tables or as JSON; writes no files.
 
     Raises:
       UserError: if samples of a recipe cannot have ``tokens_per_sample`` tokens on average.
@@ -257,10 +260,23 @@ def print_plan(
         recipe_cost(r, sample_lengths(r, tokens_per_sample), count_present(r))
         for r in sweep.recipes
     ]
+    forecasts = [
+        more_references.read_forecast(r, chip_hours(cost, chip.flops * chip.mfu)[0] / cost.models)
+        for r, cost in zip(sweep.recipes, costs, strict=True)
+    ]
     if as_json_text:
-        print(json.dumps(as_json(costs, chip), indent=1))
+        plan = as_json(costs, chip)
+        for recipe, forecast in zip(plan["recipes"], forecasts, strict=True):
+            recipe["more_references"] = more_references.as_json(forecast)
+        print(json.dumps(plan, indent=1))
+        return
+    print_costs(costs, chip)
+    table, notes = more_references.to_table([f for f in forecasts if f is not None])
+    if table is not None:
+        print()
+        print_table(table, notes)
     else:
-        print_costs(costs, chip)
+        print(*notes, sep="\n", end="\n" if notes else "")
 
 
 def as_json(costs: Sequence[RecipeCost], chip: Chip) -> dict[str, Any]:

@@ -14,9 +14,8 @@ import itertools
 from typing import Literal
 
 import numpy as np
-import scipy.stats
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, ndtri, stdtrit
 
 from lm_mia.stats.array_types import FloatArray
 from lm_mia.stats.inputs import as_float64
@@ -164,7 +163,7 @@ def predict_more_references(
     ]
     lowest_K = np.minimum(y_K, np.minimum(*limits))
     highest_K = np.maximum(y_K, np.maximum(*limits))
-    margin_K = scipy.stats.t.ppf(0.975, _SPLITS) * np.sqrt(variance_K)
+    margin_K = stdtrit(_SPLITS, 0.975) * np.sqrt(variance_K)
     return MoreReferences(
         value=ndtr(y_K),
         low=ndtr(y_K - np.hypot(margin_K, y_K - lowest_K)),

@@ -1,0 +1,168 @@
+"""What more references would add to the attacks of a recipe, and their cost, for ``lm-mia plan``.
+
+The numbers are those of more_references.csv, which ``lm-mia attack`` writes.
+"""
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import rich.box
+from rich.table import Table
+
+from lm_mia import config
+from lm_mia.atomic import CSV_MISSING_VALUES, MORE_REFERENCES_JSON
+from lm_mia.run.sweep import SweepRecipe
+
+Cell = dict[str, float]
+"""A number with its interval: "value", and for predictions "low" and "high"; NaN if it is unknown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """What more references would add to the attacks of one recipe."""
+
+    recipe: str
+    focus_fpr: float
+    references: int
+    """The number of references of the attacks that were computed."""
+    reason: str = ""
+    """Why there is no prediction at all."""
+    attacks: dict[str, dict[str, dict[int, Cell]]] = dataclasses.field(default_factory=dict)
+    """Attack -> metric -> number of references, from all that are present -> value."""
+    chip_hours: dict[int, float] = dataclasses.field(default_factory=dict)
+    """Larger number of references -> chip-hours of the references that are added."""
+
+    def strongest(self) -> list[str]:
+        """Returns the names of the attacks, those with a higher AUC today first."""
+        auc = {
+            name: metrics["auc"][self.references]["value"] for name, metrics in self.attacks.items()
+        }
+        return sorted(
+            auc, key=lambda name: -math.inf if math.isnan(auc[name]) else auc[name], reverse=True
+        )
+
+
+def read_forecast(recipe: SweepRecipe, chip_hours_per_model: float) -> Forecast | None:
+    """Reads what `lm-mia attack` wrote.
+
+    Args:
+      recipe: the recipe.
+      chip_hours_per_model: the cost of training and scoring a model.
+
+    Returns:
+      The predictions; None if the recipe has not been attacked, or its tables are damaged.
+    """
+    marker = recipe.folder / MORE_REFERENCES_JSON
+    try:
+        facts = json.loads(marker.read_text(encoding="utf-8"))
+        references = len(facts["reference_models"])
+        focus_fpr = config.measurable_attack(recipe.config).focus_fpr
+        forecast = Forecast(recipe.name, focus_fpr, references, facts["reason"])
+        if facts["reason"]:
+            return forecast
+        attacks: dict[str, dict[str, dict[int, Cell]]] = {}
+        with marker.with_suffix(".csv").open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                count = int(row["references"])
+                if count >= references:
+                    values = attacks.setdefault(row["attack"], {}).setdefault(row["metric"], {})
+                    values[count] = {name: _number(row[name]) for name in ("value", "low", "high")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    larger = sorted({n for m in attacks.values() for values in m.values() for n in values})[1:]
+    hours = {count: chip_hours_per_model * (count - references) for count in larger}
+    return dataclasses.replace(forecast, attacks=attacks, chip_hours=hours)
+
+
+def as_json(forecast: Forecast | None) -> dict[str, Any] | None:
+    """Returns a forecast as plain values, with None for unknown numbers."""
+    if forecast is None:
+        return None
+
+    def plain(cell: Cell) -> dict[str, float | None]:
+        return {name: None if math.isnan(number) else number for name, number in cell.items()}
+
+    attacks = {
+        name: {
+            m: {str(n): plain(cell) for n, cell in cells.items()} for m, cells in metrics.items()
+        }
+        for name, metrics in forecast.attacks.items()
+    }
+    return {
+        "references": forecast.references,
+        "reason": forecast.reason,
+        "attacks": attacks,
+        "chip_hours": {str(count): hours for count, hours in forecast.chip_hours.items()},
+    }
+
+
+def to_table(forecasts: Sequence[Forecast]) -> tuple[Table | None, list[str]]:
+    """Returns a table of forecasts, with all attacks of a single recipe or the strongest of each, and notes below it.
+
+    The table is None if there is no prediction for any recipe.
+    """
+    alone = len(forecasts) == 1
+    shown = [forecast for forecast in forecasts if forecast.attacks]
+    notes = [
+        f"{f.recipe}: no prediction for more references: {f.reason}" for f in forecasts if f.reason
+    ]
+    if not shown:
+        return None, notes
+    table = Table(
+        box=rich.box.SIMPLE_HEAD,
+        pad_edge=False,
+        title="What more references would add",
+        title_justify="left",
+    )
+    for name in ("recipe", "attack"):
+        table.add_column(name, no_wrap=True)
+    headers = ["references", "AUC now", "with 2x", "with 4x", "TPR now", "with 2x", "with 4x"]
+    for name in (*headers, "chip-hours\nfor 2x", "\nfor 4x"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for forecast in shown:
+        for i, name in enumerate(forecast.strongest()[: None if alone else 1]):
+            metrics = forecast.attacks[name]
+            numbers = [
+                _format(cell)
+                for metric in ("auc", f"tpr_at_{forecast.focus_fpr:g}")
+                for cell in metrics.get(metric, {0: {}, 1: {}, 2: {}}).values()
+            ]
+            hours = [_hours(h) if i == 0 else "" for h in forecast.chip_hours.values()]
+            recipe = forecast.recipe if i == 0 else ""
+            table.add_row(recipe, name, str(forecast.references), *numbers, *hours)
+    rates = sorted({forecast.focus_fpr for forecast in shown})
+    at = f"an FPR of {rates[0]:g}" if len(rates) == 1 else "attack.focus_fpr of each recipe"
+    notes = [
+        f"TPR          at {at}",
+        "2x, 4x       2 and 4 times the references that are present now, on the same targets and samples, with 95%",
+        "             intervals; a dash: there is no prediction, more_references.csv has the reason",
+        "chip-hours   of the references that would be added",
+        *(
+            []
+            if alone
+            else [
+                "attack       the one with the highest AUC now; the report and --json have the others"
+            ]
+        ),
+        *notes,
+    ]
+    return table, notes
+
+
+def _number(text: str) -> float:
+    return math.nan if text in CSV_MISSING_VALUES else float(text)
+
+
+def _format(cell: Cell) -> str:
+    value, low, high = (cell.get(name, math.nan) for name in ("value", "low", "high"))
+    if math.isnan(value):
+        return "-"
+    return f"{value:.3f}" + ("" if math.isnan(low) else f"\n{low:.3f}-{high:.3f}")
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"

@@ -1,0 +1,160 @@
+"""What `lm-mia plan` prints about more references."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_run
+from tiny_run import Tiny, tiny
+
+from lm_mia import cli
+from lm_mia.run import more_references
+
+__all__ = ["tiny"]  # a fixture
+
+HEADER = "attack,metric,references,kind,sets,value,low,high,reason\n"
+
+
+def lines(attack: str, metric: str, values: str) -> str:
+    """Rows of a metric with 4 of 16 references and more; the values are separated by spaces."""
+    observed = [
+        f"{attack},{metric},{n},observed,{sets},{{}},,,\n" for n, sets in ((4, 4), (8, 6), (16, 1))
+    ]
+    predicted = [f"{attack},{metric},{n},predicted,0,{{}},{{}},{{}},\n" for n in (32, 64)]
+    return "".join([*observed, *predicted]).format(*values.split())
+
+
+TABLE = (
+    HEADER
+    + lines("lira_online", "auc", "0.60 0.64 0.66 0.67 0.665 0.684 0.675 0.666 0.714")
+    + lines("lira_online", "tpr_at_0.1", "0.20 0.22 0.23 0.234 0.21 0.26 0.237 0.2 0.3")
+    + lines("rmia", "auc", "0.70 0.71 0.72 0.73 0.725 0.735 0.735 0.726 0.75")
+    + "shrunk,auc,16,observed,1,,,,\n"
+    + "shrunk,auc,32,predicted,0,,,,no member or no non-member has a score with 2 references\n"
+    + "shrunk,auc,64,predicted,0,,,,no member or no non-member has a score with 2 references\n"
+)
+
+
+def attacked(tiny: Tiny, workdir: Path) -> Path:
+    """A workdir whose recipe has a table, as if it had 16 references."""
+    tables = tiny_run.recipe_of(tiny.copy(workdir)) / "tables"
+    facts = {"reference_models": [f"reference-{i:02}" for i in range(16)], "reason": ""}
+    (tables / "more_references.json").write_text(json.dumps(facts))
+    (tables / "more_references.csv").write_text(TABLE)
+    return workdir
+
+
+def plan(capsys: pytest.CaptureFixture[str], workdir: Path, *flags: str) -> Any:
+    assert cli.main(["plan", f"--workdir={workdir}", *flags]) == 0
+    out = capsys.readouterr().out
+    return json.loads(out) if "--json" in flags else out
+
+
+def test_json_has_predictions_and_their_cost(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    [recipe] = plan(capsys, attacked(tiny, tmp_path / "w"), "--json")["recipes"]
+    more = recipe["more_references"]
+    assert (more["references"], more["reason"]) == (16, "")
+    assert more["attacks"]["lira_online"]["auc"] == {
+        "16": {"value": 0.66, "low": None, "high": None},
+        "32": {"value": 0.67, "low": 0.665, "high": 0.684},
+        "64": {"value": 0.675, "low": 0.666, "high": 0.714},
+    }
+    assert more["attacks"]["shrunk"]["auc"]["64"]["value"] is None
+    per_model = recipe["chip_hours"] / recipe["models"]
+    assert more["chip_hours"] == {
+        "32": pytest.approx(16 * per_model),
+        "64": pytest.approx(48 * per_model),
+    }
+
+
+def test_all_attacks_of_a_single_recipe_are_printed(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = plan(capsys, attacked(tiny, tmp_path / "w"))
+    table = out.partition("What more references would add")[2].splitlines()
+    rows = [line.split() for line in table]
+    [rmia] = [row for row in rows if row[:1] == ["tiny"]]
+    assert rmia[1:6] == ["rmia", "16", "0.720", "0.730", "0.735"]
+    assert rmia[6:9] == ["-", "-", "-"]
+    assert len(rmia) == 11  # the name and the cost are in the first row
+    [lira] = [row for row in rows if row[:1] == ["lira_online"]]
+    assert lira[1:] == ["16", "0.660", "0.670", "0.675", "0.230", "0.234", "0.237"]
+    assert ["0.665-0.684", "0.666-0.714", "0.210-0.260", "0.200-0.300"] in rows
+    [shrunk] = [row for row in rows if row[:1] == ["shrunk"]]
+    assert shrunk[1:] == ["16", *"------"]
+    assert rows.index(rmia) < rows.index(lira) < rows.index(shrunk)
+    assert any(line.startswith("TPR          at an FPR of 0.1") for line in table)
+
+
+def test_a_reason_is_printed_if_there_are_too_few_references(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    # The tiny run has 4 references.
+    workdir = tiny.copy(tmp_path / "w")
+    [recipe] = plan(capsys, workdir, "--json")["recipes"]
+    reason = (
+        "there are 2 complete pairs of references; an extrapolation needs at least 4, one for each quarter of the "
+        "references"
+    )
+    assert recipe["more_references"] == {
+        "references": 4,
+        "reason": reason,
+        "attacks": {},
+        "chip_hours": {},
+    }
+    out = plan(capsys, workdir)
+    assert out.endswith(f"tiny: no prediction for more references: {reason}\n")
+
+
+@pytest.mark.parametrize("damage", ["no marker", "no table", "marker", "table"])
+def test_damaged_tables_are_ignored(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+):
+    workdir = attacked(tiny, tmp_path / "w")
+    tables = tiny_run.recipe_of(workdir) / "tables"
+    marker, table = tables / "more_references.json", tables / "more_references.csv"
+    match damage:
+        case "no marker":
+            marker.unlink()
+        case "no table":
+            table.unlink()
+        case "marker":
+            marker.write_text("{")
+        case "table":
+            table.write_text(HEADER + "lira_online,auc,many\n")
+    [recipe] = plan(capsys, workdir, "--json")["recipes"]
+    assert recipe["more_references"] is None
+    assert "more references" not in plan(capsys, workdir)
+
+
+def test_only_the_strongest_attack_of_several_recipes_is_printed():
+    def cells(auc: float) -> dict[str, dict[int, more_references.Cell]]:
+        return {"auc": {count: {"value": auc} for count in (16, 32, 64)}}
+
+    hours = {32: 1.5, 64: 4500.0}
+    forecasts = [
+        more_references.Forecast(
+            "small", 0.1, 16, "", {"rmia": cells(0.6), "lira_online": cells(0.7)}, hours
+        ),
+        more_references.Forecast("new", 0.1, 2, "there are too few"),
+        more_references.Forecast(
+            "large", 0.01, 16, "", {"rmia": cells(0.8), "lira_online": cells(np.nan)}, hours
+        ),
+    ]
+    table, notes = more_references.to_table(forecasts)
+    assert table is not None
+    columns = [[*column.cells] for column in table.columns]
+    assert columns[:4] == [
+        ["small", "large"],
+        ["lira_online", "rmia"],
+        ["16", "16"],
+        ["0.700", "0.800"],
+    ]
+    assert columns[-2:] == [["1.5", "1.5"], ["4,500", "4,500"]]
+    assert "new: no prediction for more references: there are too few" in notes
+    assert "TPR          at attack.focus_fpr of each recipe" in notes
+    assert any(note.startswith("attack       the one with the highest AUC") for note in notes)
