@@ -111,12 +111,12 @@ def _first_samples(inputs: signals.AttackInputs) -> _FirstSamples:
     """Returns the inputs with the first block of samples only, a random choice since the population is shuffled."""
     block = next(inputs.blocks())
     samples = block.sample_slice.stop
-    fields: dict[str, Any] = {
-        field.name: getattr(inputs, field.name) for field in dataclasses.fields(inputs)
+    fields = {field.name: getattr(inputs, field.name) for field in dataclasses.fields(inputs)}
+    fields |= {
+        "target_member_TxN2": inputs.target_member_TxN2[:, :samples],
+        "zlib_bytes_N2": block.zlib_bytes_C,
+        "covariate_N2xK": block.covariate_CxK,
     }
-    for name, value in fields.items():  # of the targets and of the population, by sample
-        if isinstance(value, np.ndarray):
-            fields[name] = value[..., :samples]
     return _FirstSamples(**fields, block=block)
 
 
@@ -134,15 +134,16 @@ def _table(
     index_S[-1] = np.arange(count)  # with the references that are in no quarter
     groups = [signals.AttackGroup(attacks, c, index_R) for index_R in index_S]
     fprs = sorted({c.focus_fpr, *(fpr for fpr in _FPRS if fpr in c.fprs)})
-    comparison = {}
-    if {"rmia", "rmia_offline"} & {*attacks}:
-        comparison = {c.rmia_samples: signals.comparison_block(inputs, c.rmia_samples)}
+    drawn_blocks = {
+        count: signals.draw_samples(inputs, count)
+        for count in signals.num_drawn_samples(attacks, c.rmia_samples)
+    }
     assert inputs.block is not None
     parts = [*inputs.block.split()]
 
     def evaluate(group: signals.AttackGroup) -> list[tuple[float, ...]]:
         """Returns the AUC and the TPRs of each attack, mean over targets."""
-        [attack_fit] = signals.fit_attacks(inputs, [group], comparison)
+        [attack_fit] = signals.fit_attacks(inputs, [group], drawn_blocks)
         scores = [signals.membership_scores(group, part, attack_fit) for part in parts]
         rows = []
         for name in attacks:

@@ -10,6 +10,7 @@ import pytest
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, write_scores
 
 from lm_mia import config, stats
+from lm_mia.attacks import signals
 from lm_mia.seeds import permutation
 
 SAMPLES = 300
@@ -18,6 +19,7 @@ ATTACKS: tuple[config.AttackName, ...] = (
     "rmia",
     "rmia_simple",
     "reference_calibrated",
+    "shrunk",
     "loss",
 )
 WITH_TARGETS = config.Attack(
@@ -59,6 +61,12 @@ def naive_rates(
         ),
         "rmia_simple": stats.rmia_simple(-target_TxN, -reference_RxN),
         "reference_calibrated": stats.reference_calibrated_loss(target_TxN, reference_RxN),
+        "shrunk": stats.shrunk_lira(
+            target_TxN,
+            reference_RxN,
+            member_MxN[index_R],
+            covariate_NxK=signals.sample_covariates(scores.population)[:samples],
+        ),
     }
     rates = {}
     for name, score_TxN in score.items():
