@@ -160,24 +160,26 @@ def open_inputs(
         references,
         np.broadcast_to(value["member"], shape),
         population.column("zlib_bytes"),
-        sample_covariates(population),
+        sample_covariates(*map(population.column, ("tokens", "zlib_bytes", "tfidf"))),
         statistics,
         observed=observed,
     )
 
 
-def sample_covariates(population: Population) -> np.ndarray:
-    """Returns covariate_N2xK of all samples, float32, for the attacks shrunk and stacked.
+def sample_covariates(
+    tokens_N: np.ndarray, zlib_bytes_N: np.ndarray, tfidf_N: np.ndarray
+) -> np.ndarray:
+    """Returns covariate_NxK, float32, for the attacks shrunk and stacked.
 
     The covariates are the logarithm of the number of tokens, the logarithm of the compressed bytes per token, and the
     mean TF-IDF.
+
+    Args:
+      tokens_N, zlib_bytes_N, tfidf_N: columns of the sample table.
     """
-    tokens_N2 = population.column("tokens").astype(np.float32)
-    log_tokens_N2 = np.log(tokens_N2)
-    log_bytes_N2 = np.log(population.column("zlib_bytes").astype(np.float32)) - log_tokens_N2
-    return np.column_stack(
-        [log_tokens_N2, log_bytes_N2, population.column("tfidf").astype(np.float32)]
-    )
+    log_tokens_N = np.log(tokens_N.astype(np.float32))
+    log_bytes_N = np.log(zlib_bytes_N.astype(np.float32)) - log_tokens_N
+    return np.column_stack([log_tokens_N, log_bytes_N, tfidf_N.astype(np.float32)])
 
 
 @dataclasses.dataclass(frozen=True)

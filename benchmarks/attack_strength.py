@@ -1,0 +1,373 @@
+"""Compares all attacks at every number of references, on targets with training subsets of their own.
+
+    python benchmarks/attack_strength.py WORKDIR --recipes=tuning|testing|NAME,... [--csv FILE]
+    python benchmarks/attack_strength.py --read FILE
+
+WORKDIR holds the recipes of configs/strongmia.py:cpu, trained and scored. Prints Markdown tables: means over recipes by
+number of references; the difference between the new attacks and the best of the others, LiRA and RMIA, with intervals;
+and the numbers of references that reach the same AUC and TPR. FILE gets all numbers of all recipes. Takes about 6
+minutes for the 13 recipes for testing on one core.
+
+Intervals cover targets, samples and, where there are enough of them, references, as those of claims do
+(analysis.claims.jackknife).
+
+N2: samples of the population, M: models, T: targets, R: references, K: covariates, H1: all samples, then each half.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+from claim_numbers import reference_parts
+
+import lm_mia
+from analysis.claims.jackknife import Jackknife
+from lm_mia import stats
+from lm_mia.attacks.signals import sample_covariates
+
+TUNING = (
+    "small",
+    "distinct",
+    "epochs-44M",
+    "epochs-140M-small",
+    "data-384",
+    "data-768",
+    "chinchilla-44M",
+)
+TESTING = (
+    "main",
+    "fixed-10M",
+    "fixed-44M",
+    "fixed-302M",
+    "fixed-1018M",
+    "schedule-linear",
+    "schedule-nodecay",
+    "schedule-noclip",
+    "epochs-140M",
+    "chinchilla-10M",
+    "data-192",
+    "chinchilla-302M",
+    "data-3456",
+)
+TARGETS = 8
+COUNTS = (2, 4, 8, 16, 32, 64)
+FPRS = (0.01, 0.05)
+METRICS = ("AUC", *(f"TPR at {100 * fpr:g}%" for fpr in FPRS))
+RMIA_SAMPLES = 10_000
+NEW = ("shrunk", "shrunk offline", "stacked")
+
+
+@dataclasses.dataclass(frozen=True)
+class Losses:
+    """The losses of the models of a recipe, the last `TARGETS` of which are attacked."""
+
+    loss_MxN2: np.ndarray
+    member_MxN2: np.ndarray
+    covariate_N2xK: np.ndarray
+
+    @property
+    def num_references(self) -> int:
+        """The number of models that are not attacked."""
+        return len(self.loss_MxN2) - TARGETS
+
+    def attack(self, attack: "Attack", index_R: np.ndarray) -> np.ndarray:
+        """Returns score_TxN2 of the targets, attacked with some of the other models."""
+        references = self.loss_MxN2[index_R], self.member_MxN2[index_R]
+        return attack(self.loss_MxN2[-TARGETS:], *references, self.covariate_N2xK)
+
+
+Attack = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+def _rmia(
+    x_TxN: np.ndarray, loss_RxN: np.ndarray, member_RxN: np.ndarray, offline: bool
+) -> np.ndarray:
+    z = slice(min(RMIA_SAMPLES, x_TxN.shape[1]))
+    signals = -x_TxN, -loss_RxN, -x_TxN[:, z], -loss_RxN[:, z]
+    if not offline:
+        return stats.rmia(*signals)
+    return stats.rmia(
+        *signals,
+        offline=True,
+        reference_member_MxN=member_RxN,
+        reference_member_MxZ=member_RxN[:, z],
+    )
+
+
+ATTACKS: dict[str, Attack] = {
+    "LiRA": lambda x, loss, member, _: stats.lira(x, loss, member),
+    "LiRA pooled": lambda x, loss, member, _: stats.lira(x, loss, member, variance="pooled"),
+    "LiRA offline": lambda x, loss, member, _: stats.lira(x, loss, member, offline=True),
+    "LiRA pooled offline": lambda x, loss, member, _: stats.lira(
+        x, loss, member, variance="pooled", offline=True
+    ),
+    "RMIA": lambda x, loss, member, _: _rmia(x, loss, member, offline=False),
+    "RMIA offline": lambda x, loss, member, _: _rmia(x, loss, member, offline=True),
+    "RMIA simple": lambda x, loss, member, _: stats.rmia_simple(-x, -loss),
+    "calibrated loss": lambda x, loss, member, _: stats.reference_calibrated_loss(x, loss),
+    "shrunk": lambda x, loss, member, c: stats.shrunk_lira(x, loss, member, covariate_NxK=c),
+    "shrunk offline": lambda x, loss, member, c: stats.shrunk_lira(
+        x, loss, member, covariate_NxK=c, offline=True
+    ),
+    "stacked": lambda x, loss, member, c: stats.stacked_lira(x, loss, member, covariate_NxK=c),
+}
+OTHERS = tuple(name for name in ATTACKS if name not in NEW)
+
+
+def read_losses(workdir: Path, name: str) -> Losses:
+    """Reads the references of a recipe at the end of training, and the covariates of its samples."""
+    scores = lm_mia.open(workdir).recipes[name].scores()
+    scores = scores.isel(checkpoint=-1) if "checkpoint" in scores.dims else scores
+    is_reference = scores.role.values == "reference"
+    return Losses(
+        scores.loss.values[is_reference].astype(float),
+        scores.member.values[is_reference],
+        sample_covariates(*(scores[n].values for n in ("tokens", "zlib_bytes", "tfidf"))),
+    )
+
+
+def measure(losses: Losses, attack: Attack, count: int) -> dict[str, Jackknife]:
+    """Returns each of `METRICS` of an attack with a number of references, with what its interval needs."""
+    member_TxN2 = losses.member_MxN2[-TARGETS:]
+    group_N2 = stats.sample_groups(np.arange(member_TxN2.shape[1]))
+    values: dict[str, list[np.ndarray]] = {metric: [] for metric in METRICS}
+    for part_R in reference_parts(count, losses.num_references):
+        score_TxN2 = losses.attack(attack, part_R)
+        points = stats.tpr_at_fpr(score_TxN2, member_TxN2, FPRS)
+        auc_TxH, tpr_TxHxF = stats.rates_of_halves(score_TxN2, member_TxN2, group_N2, FPRS)
+        values["AUC"].append(np.column_stack([points.auc_T, auc_TxH]))
+        for f, metric in enumerate(METRICS[1:]):
+            values[metric].append(np.column_stack([points.tpr_TxF[:, f], tpr_TxHxF[..., f]]))
+    fixed = () if len(values["AUC"]) > 1 else ("references",)
+    return {m: Jackknife.from_attacks(v[0], v[1:], "", fixed) for m, v in values.items()}
+
+
+def recipe_rows(losses: Losses, name: str) -> Iterator[dict[str, object]]:
+    """Yields each metric of each attack at each number of references, and differences between attacks."""
+    nonmembers = int((~losses.member_MxN2[0]).sum())
+    for count in (c for c in COUNTS if c <= losses.num_references):
+        measured = {
+            attack: measure(losses, function, count) for attack, function in ATTACKS.items()
+        }
+        for metric in METRICS:
+            value = {a: m[metric] for a, m in measured.items() if not math.isnan(m[metric].value)}
+
+            def best(names: Sequence[str], value: dict[str, Jackknife] = value) -> str:
+                return max((n for n in names if n in value), key=lambda n: value[n].value)
+
+            numbers = {(attack, ""): number for attack, number in value.items()}
+            pairs = itertools.product(NEW, (best(OTHERS), best(("LiRA", "LiRA pooled")), "RMIA"))
+            roles = itertools.cycle(("best other", "LiRA", "RMIA"))
+            minus = {}
+            for (new, old), role in zip(pairs, roles, strict=False):
+                if new in value:
+                    numbers[new, role] = value[new] - value[old]
+                    minus[new, role] = old
+            for (attack, role), number in numbers.items():
+                estimate = number.estimate()
+                yield {
+                    "recipe": name,
+                    "nonmembers": nonmembers,
+                    "references": count,
+                    "metric": metric,
+                    "attack": attack,
+                    "minus": role,
+                    "minus_attack": minus.get((attack, role), ""),
+                    "value": number.value,
+                    "low": estimate.low,
+                    "high": estimate.high,
+                    "fixed": " and ".join(number.not_covered),
+                }
+
+
+def print_means(table: pd.DataFrame) -> None:
+    """Prints the mean of each metric over recipes by number of references."""
+    values = table[table["minus"] == ""]
+    for metric, rows in values.groupby("metric", sort=False):
+        mean = rows.pivot_table(index="attack", columns="references", values="value", sort=False)
+        mean = mean.reindex([a for a in ATTACKS if a in mean.index])
+        recipes = rows.groupby("references")["recipe"].nunique()
+        head = [f"{c} references ({recipes[c]} recipes)" for c in mean.columns]
+        print(f"\n{metric}, mean over recipes:\n")
+        print_table(
+            ["attack", *head],
+            (
+                [a, *(f"{v:.3f}" for v in m)]
+                for a, m in zip(mean.index, mean.to_numpy(), strict=True)
+            ),
+        )
+
+
+def print_differences(table: pd.DataFrame) -> None:
+    """Prints how the new attacks compare with the others: mean, worst, and what the intervals say."""
+    differences = table[(table["minus"] != "") & (table["attack"] != "shrunk offline")]
+    keys = ["metric", "attack", "minus", "references"]
+    lines = []
+    for (metric, attack, role, count), rows in differences.groupby(keys, sort=False):
+        precise = rows[(rows["high"] - rows["low"]) / 2 <= 0.01]
+        lines.append(
+            [
+                metric,
+                attack,
+                role,
+                count,
+                len(rows),
+                f"{rows['value'].mean():+.4f}",
+                f"{rows['value'].min():+.4f}",
+                f"{(rows['low'] > 0).sum()}",
+                f"{(rows['high'] < 0).sum()}",
+                len(precise),
+                f"{precise['low'].min():+.4f}" if len(precise) else "",
+            ]
+        )
+    print("\nDifferences between a new attack and others:\n")
+    print_table(
+        [
+            "metric",
+            "attack",
+            "minus",
+            "references",
+            "recipes",
+            "mean",
+            "smallest",
+            "above 0",
+            "below 0",
+            "half-width at most 0.01",
+            "their smallest lower end",
+        ],
+        lines,
+    )
+
+
+def print_ratios(table: pd.DataFrame) -> None:
+    """Prints the TPR at 1% relative to the best other attack, over recipes with 1,024 non-members or more."""
+    rows = table[
+        (table["metric"] == METRICS[1]) & (table["minus"] == "") & (table["nonmembers"] >= 1024)
+    ]
+    lines = []
+    for count, at_count in rows.groupby("references"):
+        tpr = at_count.pivot_table(index="recipe", columns="attack", values="value")
+        best = tpr[[a for a in OTHERS if a in tpr]].max(axis=1)
+        for attack in NEW:
+            ratio = tpr[attack] / best
+            whole = tpr[attack].mean() / best.mean()
+            text = f"{ratio.min():.2f} to {ratio.max():.2f}"
+            lines.append([count, attack, len(ratio), f"{whole:.2f}", f"{ratio.mean():.2f}", text])
+    print("\nTPR at 1%, relative to the best other attack on each recipe:\n")
+    print_table(["references", "attack", "recipes", "ratio of means", "mean ratio", "range"], lines)
+
+
+def print_needed(table: pd.DataFrame) -> None:
+    """Prints how many references each attack needs for the same AUC and TPR, interpolated over log2 references."""
+    values = table[table["minus"] == ""]
+    lines = []
+    for metric, (name, level_count) in itertools.product(
+        METRICS[:2], itertools.product(("LiRA", "RMIA", "shrunk"), (8, 32))
+    ):
+        for attack in ("LiRA", "RMIA", "shrunk", "stacked"):
+            needed = []
+            for _, rows in values[values["metric"] == metric].groupby("recipe", sort=False):
+                curves = rows.pivot_table(index="references", columns="attack", values="value")
+                curves["LiRA"] = curves[["LiRA", "LiRA pooled"]].max(axis=1)
+                needed.append(
+                    needed_references(curves[attack].dropna(), float(curves[name][level_count]))
+                )
+            needed = np.array(needed)
+            log2 = np.log2(np.clip(needed, COUNTS[0] / 2, 2 * COUNTS[-1]))
+            inside = np.isfinite(needed) & (needed > COUNTS[0])
+            margin = (
+                scipy.stats.t.ppf(0.975, len(log2) - 1) * log2.std(ddof=1) / math.sqrt(len(log2))
+            )
+            interval = (
+                f"{2 ** (log2.mean() - margin):.1f} to {2 ** (log2.mean() + margin):.1f}"
+                if inside.all()
+                else ""
+            )
+            lines.append(
+                [
+                    metric,
+                    f"{name} with {level_count}",
+                    attack,
+                    describe(np.median(needed)),
+                    interval,
+                    int((needed <= COUNTS[0]).sum()),
+                    int(np.isinf(needed).sum()),
+                    len(needed),
+                ]
+            )
+    print("\nReferences needed for the same result:\n")
+    print_table(
+        [
+            "metric",
+            "as",
+            "attack",
+            "median",
+            "95% interval of the geometric mean",
+            f"recipes with {COUNTS[0]} or fewer",
+            "recipes where the largest number does not suffice",
+            "recipes",
+        ],
+        lines,
+    )
+
+
+def needed_references(curve: pd.Series, level: float) -> float:
+    """Returns the smallest interpolated number of references that reaches a level; inf if none does."""
+    count, value = curve.index.to_numpy(float), curve.to_numpy()
+    if value[0] >= level:
+        return count[0]
+    for i in range(1, len(value)):
+        if value[i] >= level:
+            share = (level - value[i - 1]) / (value[i] - value[i - 1])
+            return float(2 ** ((1 - share) * math.log2(count[i - 1]) + share * math.log2(count[i])))
+    return math.inf
+
+
+def describe(number: float) -> str:
+    """Formats a number of references."""
+    if math.isinf(number):
+        return "more"
+    return f"{COUNTS[0]} or fewer" if number <= COUNTS[0] else f"{number:.1f}"
+
+
+def print_table(
+    header: Sequence[str], lines: Iterator[Sequence[object]] | Sequence[Sequence[object]]
+) -> None:
+    """Prints a Markdown table."""
+    print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}")
+    for line in lines:
+        print(f"| {' | '.join(map(str, line))} |", flush=True)
+
+
+def main() -> None:
+    """Measures or reads the numbers, and prints the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("workdir", type=Path, nargs="?")
+    parser.add_argument("--recipes", default="tuning", help="tuning, testing, or names")
+    parser.add_argument("--csv", type=Path, help="file that gets the numbers of all recipes")
+    parser.add_argument("--read", type=Path, help="a file that --csv wrote; nothing is measured")
+    args = parser.parse_args()
+    if (args.workdir is None) == (args.read is None):
+        parser.error("give either WORKDIR or --read")
+    if args.read:
+        table = pd.read_csv(args.read, keep_default_na=False, na_values=["nan"])
+    else:
+        names = {"tuning": TUNING, "testing": TESTING}.get(args.recipes, args.recipes.split(","))
+        rows = (row for name in names for row in recipe_rows(read_losses(args.workdir, name), name))
+        table = pd.DataFrame(rows)
+        if args.csv:
+            table.to_csv(args.csv, index=False, float_format="%.5f", na_rep="nan")
+    for print_part in (print_means, print_differences, print_ratios, print_needed):
+        print_part(table)
+
+
+if __name__ == "__main__":
+    main()
