@@ -128,7 +128,7 @@ def read_losses(workdir: Path, name: str) -> Losses:
     return Losses(
         scores.loss.values[is_reference].astype(float),
         scores.member.values[is_reference],
-        sample_covariates(*(scores[n].values for n in ("tokens", "zlib_bytes", "tfidf"))),
+        sample_covariates(lambda name: scores[name].values),
     )
 
 

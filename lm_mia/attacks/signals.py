@@ -6,7 +6,7 @@ N2: samples of the population (2N).
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -160,26 +160,26 @@ def open_inputs(
         references,
         np.broadcast_to(value["member"], shape),
         population.column("zlib_bytes"),
-        sample_covariates(*map(population.column, ("tokens", "zlib_bytes", "tfidf"))),
+        sample_covariates(population.column),
         statistics,
         observed=observed,
     )
 
 
-def sample_covariates(
-    tokens_N: np.ndarray, zlib_bytes_N: np.ndarray, tfidf_N: np.ndarray
-) -> np.ndarray:
+def sample_covariates(column: Callable[[str], np.ndarray]) -> np.ndarray:
     """Returns covariate_NxK, float32, for the attacks shrunk and stacked.
 
     The covariates are the logarithm of the number of tokens, the logarithm of the compressed bytes per token, and the
     mean TF-IDF.
 
     Args:
-      tokens_N, zlib_bytes_N, tfidf_N: columns of the sample table.
+      column: returns a column of the sample table, such as `Population.column`.
     """
-    log_tokens_N = np.log(tokens_N.astype(np.float32))
-    log_bytes_N = np.log(zlib_bytes_N.astype(np.float32)) - log_tokens_N
-    return np.column_stack([log_tokens_N, log_bytes_N, tfidf_N.astype(np.float32)])
+    tokens_N, zlib_bytes_N, tfidf_N = (
+        column(name).astype(np.float32) for name in ("tokens", "zlib_bytes", "tfidf")
+    )
+    log_tokens_N = np.log(tokens_N)
+    return np.column_stack([log_tokens_N, np.log(zlib_bytes_N) - log_tokens_N, tfidf_N])
 
 
 @dataclasses.dataclass(frozen=True)

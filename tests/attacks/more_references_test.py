@@ -65,7 +65,7 @@ def naive_rates(
             target_TxN,
             reference_RxN,
             member_MxN[index_R],
-            covariate_NxK=signals.sample_covariates(scores.population)[:samples],
+            covariate_NxK=signals.sample_covariates(scores.population.column)[:samples],
         ),
     }
     rates = {}

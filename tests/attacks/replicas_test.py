@@ -41,9 +41,7 @@ def expected(run: AttackRun, name: str, count: int) -> np.ndarray:
         "reference_member_MxZ": member_MxN[:, z],
     }
     losses = target_TxN, loss_MxN, member_MxN
-    covariate_NxK = signals.sample_covariates(
-        *map(world.population.column, ("tokens", "zlib_bytes", "tfidf"))
-    )
+    covariate_NxK = signals.sample_covariates(world.population.column)
     score_functions: dict[str, Callable[[], np.ndarray]] = {
         "lira_online": lambda: stats.lira(target_TxN, loss_MxN, member_MxN),
         "lira_offline": lambda: stats.lira(target_TxN, loss_MxN, member_MxN, offline=True),

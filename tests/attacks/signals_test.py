@@ -67,9 +67,7 @@ def expected(world: SyntheticScores, c: config.Attack) -> dict[str, np.ndarray]:
     }
     zlib_N = world.population.column("zlib_bytes")
     losses = target_TxN, reference_MxN, member_MxN
-    covariate_NxK = signals.sample_covariates(
-        *map(world.population.column, ("tokens", "zlib_bytes", "tfidf"))
-    )
+    covariate_NxK = signals.sample_covariates(world.population.column)
     return {
         "lira_online": stats.lira_from_gaussians(target_TxN, gaussians),
         "lira_offline": stats.lira_from_gaussians(target_TxN, gaussians, offline=True),
