@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from scipy.special import gammaln, polygamma, psi, stdtr
 
 from lm_mia.stats.array_types import BoolArray, FloatArray
-from lm_mia.stats.inputs import as_float64, as_real
+from lm_mia.stats.inputs import MAX_LOSS, as_float64, as_real, check_magnitude
 from lm_mia.stats.likelihood_ratio import check_references, chunks_of_samples
 from lm_mia.stats.moments import Moments, as_finite_float64, class_moments
 
@@ -28,7 +28,10 @@ MAX_FIT_SAMPLES = 2**15
 _MAX_FREEDOM = 1e6  # degrees of freedom of a prior without a width
 _NEWTON_STEPS = 50
 _SPREAD_STEPS = 8
-_UNDERFLOW = 1e-290  # a smaller tail probability is computed from an expansion
+_RANK_TOLERANCE = (
+    1e-12  # of eigenvalues of products of the design matrix; smaller ones are rounding errors
+)
+_UNDERFLOW = 1e-290  # a smaller tail probability is computed from a series
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +87,12 @@ class SamplePosterior:
         mean_in, sd_in = self._predictive(is_in=True)
         mean_out, sd_out = self._predictive(is_in=False)
         z_in, z_out = (loss - mean_in) / sd_in, (loss - mean_out) / sd_out
-        # The logarithm of a ratio near 1 is computed from the difference of the squares, as a product.
-        change = (z_out - z_in) * (z_out + z_in) / (self.freedom + np.square(z_in))
-        return (self.freedom + 1) / 2 * np.log1p(change) + np.log(sd_out / sd_in)
+        # The logarithm of a ratio near 1 is computed from the difference of the squares, as a product. The larger
+        # square is in the numerator, so that a ratio near 0 does not lose its digits either.
+        difference = (z_out - z_in) * (z_out + z_in)
+        smaller = np.minimum(np.square(z_in), np.square(z_out))
+        log_change = np.sign(difference) * np.log1p(np.abs(difference) / (self.freedom + smaller))
+        return (self.freedom + 1) / 2 * log_change + np.log(sd_out / sd_in)
 
     def log_p_value(self, loss: FloatArray) -> FloatArray:
         """Computes log P(loss of an OUT model <= loss) under the predictive Student-t distribution."""
@@ -122,7 +128,8 @@ def shrunk_lira(
       length.
     - b_m is the effect of the model: some models have a smaller loss on all samples, or on all short samples. It is
       estimated on all samples by weighted least squares and subtracted. It is also estimated for each target, from the
-      target's losses on these samples; membership is not used.
+      target's losses on these samples; membership is not used. The share of members among the target's samples should
+      therefore be about that of the references, or scores are shifted.
     - mu_i has a flat prior.
     - v_i, the variance between models, has the prior d0 s_i^2 / chi2(d0), where log s_i^2 is linear in x_i.
     - g_i, the gap between OUT and IN losses, has the prior N(x_i' c, kappa v_i).
@@ -143,25 +150,30 @@ def shrunk_lira(
     is therefore distributed as Student's t with d0 + f + 1 degrees of freedom, and the score is the log likelihood
     ratio of
 
-        IN:   location mean - g n0 / n,   scale^2 = v (1 + 1 / n + (n0 / n)^2 w h)
-        OUT:  location mean + g n1 / n,   scale^2 = v (1 + 1 / n + (n1 / n)^2 w h)
+        IN:   location mean - m n0 / n,   scale^2 = V (1 + 1 / n + (n0 / n)^2 w h)
+        OUT:  location mean + m n1 / n,   scale^2 = V (1 + 1 / n + (n1 / n)^2 w h)
+
+    where mean is that of all losses of the sample, m = c + w (d - c) the posterior mean of the gap, and
+    V = (d0 s^2 + SS + (d - c)^2 / (kappa + h)) / (d0 + f + 1).
 
     If a sample has no IN or no OUT loss, w h is replaced by kappa, d - c by 0, and there is 1 degree of freedom fewer.
 
-    Limits: without spread of gaps and variances (kappa = 0, d0 infinite), equal numbers of IN and OUT losses, and
-    without covariates and model effects, samples are ranked as by the mean reference loss minus the target loss
-    (`reference_calibrated_loss`). With flat priors (kappa infinite, d0 = 0) and many references, the score is that of
-    LiRA with one variance for both classes of each sample.
+    Limits: if all samples have the same prior gap c > 0 and the same prior variance, without spread (kappa = 0, d0
+    infinite), samples with equal numbers of IN and OUT losses are ranked as by the mean reference loss minus the target
+    loss (`reference_calibrated_loss`), except for the model effects. With flat priors (kappa infinite, d0 = 0) and many
+    references, the score is that of LiRA with one variance for both classes of each sample.
 
     If no sample has two losses of the same class, as with 2 references in a balanced design, variances are estimated
     from the differences d under the assumption kappa = 0.
 
     Offline, only OUT references are used: IN losses are ignored, there is no gap, and the score is -log P(t <= loss) of
-    the OUT distribution.
+    the OUT distribution. The effect of a target includes the smaller losses of its members, so that P is a valid
+    p-value only for a target that has nearly none.
 
     Args:
       target_loss_TxN: losses under the targets, in nats per token; a NaN loss gives a NaN score. A one-dimensional
-        array is treated as one target. The target must not be among the references.
+        array is treated as one target. Neither the target nor a model that was trained on the complement of its subset
+        may be among the references.
       reference_loss_MxN: losses under the references; NaN marks a missing loss.
       reference_member_MxN: booleans, whether each sample was in each reference's training subset.
       covariate_NxK: properties of each sample on which its loss, gap and variance may depend, such as the logarithm of
@@ -170,12 +182,14 @@ def shrunk_lira(
 
     Returns:
       score_TxN: log likelihood ratios (offline: negated logarithms of p-values). The score is NaN for a sample without
-      a reference loss (offline: without an OUT loss). All scores are NaN if variances or gaps cannot be estimated,
-      which takes two losses of a class for some samples, or an IN and an OUT loss.
+      a reference loss (offline: without an OUT loss). All scores are NaN if the common parameters cannot be estimated.
+      Variances take two different losses of the same class, or if no sample has two losses of a class, an IN and an
+      OUT loss; more samples than columns of x must have them, and should be at least 20 times as many. Gaps take a
+      sample with an IN and an OUT loss.
 
     Raises:
-      ValueError: if the shapes do not match, if reference_member_MxN is not boolean, if a loss is infinite, or if a
-        covariate is not finite.
+      ValueError: if the shapes do not match, if reference_member_MxN is not boolean, if a loss is infinite, if a
+        covariate is not finite, or if some values are masked.
 
     Source: the likelihood ratio is that of Carlini et al. 2022; the variances are shrunk as by Smyth 2004 (Linear
     models and empirical Bayes methods, Section 6.2). docs/results/attacks.md compares the attack with others.
@@ -228,7 +242,7 @@ def fit_loss_model(
     target_TxS, loss_MxS, member_MxS, covariate_SxK = check_losses(
         target_loss_TxS, reference_loss_MxS, reference_member_MxS, covariate_NxK
     )
-    target_TxS = as_finite_float64(target_TxS)
+    check_magnitude(target_TxS, "losses")
     loss_MxS = _used_losses(as_finite_float64(loss_MxS), member_MxS, offline)
     mean_gap = _mean_gap(loss_MxS, member_MxS)
     raw_SxP = _raw_design(loss_MxS, member_MxS, covariate_SxK, mean_gap)
@@ -411,8 +425,10 @@ def check_losses(
         raise ValueError(
             f"covariates of shape {covariate_NxK.shape} must have shape ({samples}, number of covariates)"
         )
-    if not np.isfinite(covariate_NxK).all():
-        raise ValueError("covariates must be finite; replace missing ones by a typical value")
+    if not np.all(np.abs(covariate_NxK) < MAX_LOSS):
+        raise ValueError(
+            f"covariates must be finite (below {MAX_LOSS:g} in magnitude); replace missing ones by a typical value"
+        )
     return target_TxN, loss_MxN, member_MxN, covariate_NxK
 
 
@@ -489,7 +505,8 @@ def _effects(deviation_MxS: np.ndarray, design_SxP: FloatArray, weight_S: FloatA
     products_SxPP = (design_SxP[:, :, None] * design_SxP[:, None, :]).reshape(-1, P * P)
     gram_MxPxP = (weight_MxS @ products_SxPP).reshape(-1, P, P)
     right_MxP = (weight_MxS * np.where(is_present_MxS, deviation_MxS, 0.0)) @ design_SxP
-    return np.einsum("mpq,mq->mp", np.linalg.pinv(gram_MxPxP, hermitian=True), right_MxP)
+    inverse_MxPxP = np.linalg.pinv(gram_MxPxP, rtol=_RANK_TOLERANCE, hermitian=True)
+    return np.einsum("mpq,mq->mp", inverse_MxPxP, right_MxP)
 
 
 def _summaries(
@@ -556,19 +573,21 @@ def _variance_prior(
       design_SxP: the design matrix.
 
     Returns:
-      log_variance_P and d0; NaN if no sample has squares.
+      log_variance_P and d0; NaN if there are not more samples with squares than coefficients.
     """
     is_used_S, P = (freedom_S > 0) & (squares_S > 0), design_SxP.shape[1]
-    if not is_used_S.any():
-        return np.full(P, np.nan), math.nan
     half_S, design_SxP = freedom_S[is_used_S] / 2, design_SxP[is_used_S]
+    rank = int(
+        np.linalg.matrix_rank(design_SxP.T @ design_SxP, rtol=_RANK_TOLERANCE, hermitian=True)
+    )
+    if len(half_S) <= rank:
+        return np.full(P, np.nan), math.nan
     log_variance_S = np.log(squares_S[is_used_S] / (2 * half_S)) - psi(half_S) + np.log(half_S)
     sampling_S = polygamma(1, half_S)
     coefficient_P = _least_squares(design_SxP, log_variance_S, 1 / sampling_S)
     residual_S = log_variance_S - design_SxP @ coefficient_P
-    # P coefficients are estimated, which makes residuals smaller.
-    correction = len(half_S) / max(len(half_S) - P, 1)
-    excess_S = np.square(residual_S) * correction - sampling_S
+    # The coefficients are estimated, which makes residuals smaller.
+    excess_S = np.square(residual_S) * len(half_S) / (len(half_S) - rank) - sampling_S
     excess = float(np.average(excess_S, weights=1 / sampling_S))
     freedom = min(2 * _inverse_trigamma(excess), _MAX_FREEDOM) if excess > 0 else _MAX_FREEDOM
     coefficient_P[0] += float(psi(freedom / 2)) - math.log(freedom / 2)
@@ -590,17 +609,21 @@ def _inverse_trigamma(value: float) -> float:
 def _least_squares(design_SxP: FloatArray, value_S: FloatArray, weight_S: FloatArray) -> FloatArray:
     """Returns the weighted least-squares coefficients; constant columns have the coefficient 0."""
     weighted_SxP = design_SxP * weight_S[:, None]
-    return np.linalg.pinv(design_SxP.T @ weighted_SxP, hermitian=True) @ (weighted_SxP.T @ value_S)
+    return np.linalg.pinv(design_SxP.T @ weighted_SxP, rtol=_RANK_TOLERANCE, hermitian=True) @ (
+        weighted_SxP.T @ value_S
+    )
 
 
 def _log_student_cdf(z: FloatArray, freedom: FloatArray) -> FloatArray:
-    """Computes log P(t <= z); where the probability underflows, from an expansion with a relative error below 1e-5."""
+    """Computes log P(t <= z); where the probability underflows, from a series with a relative error below 1e-8."""
     freedom = np.broadcast_to(freedom, np.shape(z))
-    probability = stdtr(freedom, z)
-    is_small = probability < _UNDERFLOW
-    log_cdf = np.log(np.where(is_small, 1.0, probability))
+    tail = stdtr(freedom, -np.abs(z))
+    is_small = (z < 0) & (tail < _UNDERFLOW)
+    log_cdf = np.where(z < 0, np.log(np.maximum(tail, _UNDERFLOW)), np.log1p(-tail))
     if is_small.any():
-        # With g = -f / f' of the density f, integration by parts gives f g (1 + g' + ...).
+        # P(t <= -u) = f(u) (nu + u^2) / (nu u) F(1, 1/2; nu / 2 + 1; -nu / u^2) with the density f and the
+        # hypergeometric series F, which is nearly 1: u is above 36, or the degrees of freedom nu are few and u is much
+        # larger.
         u, nu = -z[is_small], freedom[is_small]
         log_density = (
             gammaln((nu + 1) / 2)
@@ -608,6 +631,7 @@ def _log_student_cdf(z: FloatArray, freedom: FloatArray) -> FloatArray:
             - np.log(nu * np.pi) / 2
             - (nu + 1) / 2 * np.log1p(np.square(u) / nu)
         )
-        ratio, slope = (nu + np.square(u)) / ((nu + 1) * u), (1 - nu / np.square(u)) / (nu + 1)
-        log_cdf[is_small] = log_density + np.log(ratio) + np.log1p(slope)
+        ratio = nu / np.square(u)
+        series = np.log1p(-ratio / (nu + 2) * (1 - 3 * ratio / (nu + 4)))
+        log_cdf[is_small] = log_density + np.log1p(ratio) + np.log(u / nu) + series
     return log_cdf

@@ -67,15 +67,16 @@ def stacked_lira(
     reveal its members; this is recognized if there are 64 samples or more.
 
     The weights are penalized by the sum of their squares. The penalty is chosen by cross-validation: the regression is
-    fitted on three quarters of the references and evaluated on the others.
+    fitted on three quarters of the references and evaluated on the others (with fewer than 4 references or pairs of
+    complements, on all but one).
 
     Args:
       target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK: as for `shrunk_lira`.
 
     Returns:
-      score_TxN: log odds of membership, if half of the samples are members. The score is NaN for a sample without a
-      reference loss. All scores are NaN if the regression cannot be fitted: if fewer than 2 references remain when
-      complements are left out, and in the cases of `shrunk_lira`.
+      score_TxN: log odds of membership, if the share of members is that of the references. The score is NaN for a
+      sample without a reference loss. All scores are NaN if the regression cannot be fitted: if no reference remains
+      when one and its complement are left out, and in the cases of `shrunk_lira`.
 
     Raises:
       ValueError: as for `shrunk_lira`.
@@ -91,7 +92,7 @@ def stacked_lira(
       >>> loss_9xN = 3 + rng.normal(0, 0.5, 2000) - 0.2 * member_9xN + rng.normal(0, 0.2, (9, 2000))
       >>> score_1xN = stacked_lira(loss_9xN[8], loss_9xN[:8], member_9xN[:8])  # 8 references
       >>> auc(score_1xN, member_9xN[8]).auc_T.round(2)
-      array([0.74])
+      array([0.75])
     """
     target_TxN, loss_MxN, member_MxN, covariate_NxK = check_losses(
         target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK
@@ -120,6 +121,9 @@ def fit_stacked_regression(
         at most 2^19 / M are used.
       model: result of `fit_loss_model` for these models.
 
+    Returns:
+      The weights and the penalty; they are NaN if the regression cannot be fitted.
+
     Raises:
       ValueError: as for `shrunk_lira`.
     """
@@ -128,7 +132,7 @@ def fit_stacked_regression(
     )
     complement_M = complements(member_MxS)
     used_S = fit_samples(loss_MxS.shape[1], max(_MAX_PAIRS // max(len(loss_MxS), 1), 1))
-    feature_DxF, member_D, reference_D = _reference_features(
+    feature_FxMxS = _reference_features(
         target_TxS[:, used_S],
         loss_MxS[:, used_S],
         member_MxS[:, used_S],
@@ -136,22 +140,17 @@ def fit_stacked_regression(
         model,
         complement_M,
     )
-    F = feature_DxF.shape[1]
-    is_used_D = np.isfinite(feature_DxF).all(axis=1)
-    feature_DxF, member_D, reference_D = (
-        feature_DxF[is_used_D],
-        member_D[is_used_D],
-        reference_D[is_used_D],
-    )
+    is_used_MxS = np.isfinite(feature_FxMxS).all(axis=0)
+    feature_FxD, member_D = feature_FxMxS[:, is_used_MxS], member_MxS[:, used_S][is_used_MxS]
     if member_D.all() or not member_D.any():  # also if there are none
-        return StackedRegression(np.full(F, np.nan), np.nan)
-    scale_F = feature_DxF.std(axis=0)
+        return StackedRegression(np.full(len(feature_FxD), np.nan), np.nan)
+    scale_F = feature_FxD.std(axis=1)
     scale_F = np.where(scale_F > 0, scale_F, np.inf)
     scale_F[-1] = 1.0
-    feature_DxF = feature_DxF / scale_F
-    fold_D = _folds(complement_M)[reference_D]
-    penalty = _choose_penalty(feature_DxF, member_D, fold_D)
-    weight_F = _logistic_regression(feature_DxF, member_D, penalty, np.zeros(F))
+    feature_FxD /= scale_F[:, None]
+    fold_D = np.broadcast_to(_folds(complement_M)[:, None], is_used_MxS.shape)[is_used_MxS]
+    penalty, start_F = _choose_penalty(feature_FxD, member_D, fold_D)
+    weight_F = _logistic_regression(feature_FxD, member_D, penalty, start_F)
     return StackedRegression(weight_F / scale_F, penalty)
 
 
@@ -217,9 +216,9 @@ def _reference_features(
     covariate_SxK: FloatArray,
     model: LossModel,
     complement_M: IntArray,
-) -> tuple[FloatArray, BoolArray, IntArray]:
-    """Returns the features of each reference as a target of all others, its membership, and its index."""
-    features: list[FloatArray] = []
+) -> FloatArray:
+    """Returns feature_FxMxS of each reference as a target of all others."""
+    feature_FxMxS = np.empty((len(model.center_P) + 2, *loss_MxS.shape))
     for chunk in chunks_of_samples(loss_MxS.shape[1]):
         member_MxC = member_MxS[:, chunk]
         aligned = align_losses(
@@ -227,10 +226,9 @@ def _reference_features(
         )
         in_moments, out_moments = leave_one_out_moments(aligned.loss_MxC, member_MxC, complement_M)
         posterior = sample_posterior(in_moments, out_moments, aligned.design_CxP, model)
-        features.append(stacked_features(posterior, aligned.loss_MxC, aligned.design_CxP))
-    feature_MxSxF = np.concatenate(features, axis=1)
-    M, S, F = feature_MxSxF.shape
-    return feature_MxSxF.reshape(M * S, F), member_MxS.ravel(), np.repeat(np.arange(M), S)
+        feature_MxCxF = stacked_features(posterior, aligned.loss_MxC, aligned.design_CxP)
+        feature_FxMxS[:, :, chunk] = np.moveaxis(feature_MxCxF, -1, 0)
+    return feature_FxMxS
 
 
 def _folds(complement_M: IntArray) -> IntArray:
@@ -241,53 +239,67 @@ def _folds(complement_M: IntArray) -> IntArray:
     return group_M % min(_MAX_FOLDS, int(group_M.max()) + 1)
 
 
-def _choose_penalty(feature_DxF: FloatArray, member_D: BoolArray, fold_D: IntArray) -> float:
-    """Returns the penalty with the smallest log loss on held-out references; the largest one if there is one fold."""
-    folds = np.unique(fold_D)
+def _choose_penalty(
+    feature_FxD: FloatArray, member_D: BoolArray, fold_D: IntArray
+) -> tuple[float, FloatArray]:
+    """Returns the penalty with the smallest log loss on held-out references, and weights close to its solution.
+
+    It is the largest penalty if there is one fold.
+    """
+    folds, start_F = np.unique(fold_D), np.zeros(len(feature_FxD))
     if len(folds) < 2:
-        return _PENALTIES[0]
+        return _PENALTIES[0], start_F
     log_loss = dict.fromkeys(_PENALTIES, 0.0)
+    solutions: dict[float, FloatArray] = {}
     for fold in folds:
         is_held_out_D = fold_D == fold
-        feature_HxF, sign_H = feature_DxF[is_held_out_D], 1 - 2.0 * member_D[is_held_out_D]
-        fit_feature_DxF, fit_member_D = feature_DxF[~is_held_out_D], member_D[~is_held_out_D]
-        weight_F = np.zeros(feature_DxF.shape[1])
-        for penalty in _PENALTIES:  # each fit begins at the previous solution
-            weight_F = _logistic_regression(fit_feature_DxF, fit_member_D, penalty, weight_F)
-            log_loss[penalty] += float(np.logaddexp(0, sign_H * (feature_HxF @ weight_F)).sum())
-    return min(_PENALTIES, key=lambda penalty: log_loss[penalty])
+        held_out = feature_FxD[:, is_held_out_D], member_D[is_held_out_D]
+        fitted = feature_FxD[:, ~is_held_out_D], member_D[~is_held_out_D]
+        for penalty in _PENALTIES:
+            # Solutions of the other folds are close; without one, that of the previous penalty is.
+            start_F = solutions.get(penalty, start_F)
+            start_F = solutions[penalty] = _logistic_regression(*fitted, penalty, start_F)
+            log_loss[penalty] += _log_loss(start_F @ held_out[0], held_out[1])
+    penalty = min(_PENALTIES, key=lambda penalty: log_loss[penalty])
+    return penalty, solutions[penalty]
+
+
+def _log_loss(margin_D: FloatArray, member_D: BoolArray | FloatArray) -> float:
+    """Returns the sum of log(1 + exp(margin)) - margin * member; faster than np.logaddexp."""
+    loss_D = np.maximum(margin_D, 0.0)
+    loss_D += np.log1p(np.exp(-np.abs(margin_D)))
+    return float(loss_D.sum() - margin_D @ member_D)
 
 
 def _logistic_regression(
-    feature_DxF: FloatArray, member_D: BoolArray, penalty: float, start_F: FloatArray
+    feature_FxD: FloatArray, member_D: BoolArray, penalty: float, start_F: FloatArray
 ) -> FloatArray:
     """Minimizes the mean log loss + penalty / 2 * the sum of squared weights, except the last, by Newton's method."""
-    weight_F, ridge_F = start_F, np.full(len(start_F), penalty)
+    ridge_F = np.full(len(start_F), penalty)
     ridge_F[-1] = 0.0
-    D = len(member_D)
+    D, is_member_D = len(member_D), member_D.astype(np.float64)
 
-    def objective(weight_F: FloatArray) -> float:
-        margin_D = feature_DxF @ weight_F
-        log_loss = np.logaddexp(0, margin_D).sum() - margin_D[member_D].sum()
-        return float(log_loss / D + ridge_F @ np.square(weight_F) / 2)
+    def objective(weight_F: FloatArray, margin_D: FloatArray) -> float:
+        return _log_loss(margin_D, is_member_D) / D + float(ridge_F @ np.square(weight_F)) / 2
 
-    value = objective(weight_F)
+    weight_F, margin_D = start_F, start_F @ feature_FxD
+    value = objective(weight_F, margin_D)
     for _ in range(_NEWTON_STEPS):
-        probability_D = expit(feature_DxF @ weight_F)
-        gradient_F = feature_DxF.T @ (probability_D - member_D) / D + ridge_F * weight_F
+        probability_D = expit(margin_D)
+        gradient_F = feature_FxD @ (probability_D - is_member_D) / D + ridge_F * weight_F
         curvature_D = probability_D * (1 - probability_D)
-        hessian_FxF = (feature_DxF.T * curvature_D) @ feature_DxF / D + np.diag(ridge_F)
+        hessian_FxF = (feature_FxD * curvature_D) @ feature_FxD.T / D + np.diag(ridge_F)
         step_F = np.linalg.lstsq(hessian_FxF, gradient_F, rcond=None)[0]
-        for _ in range(
-            _NEWTON_STEPS
-        ):  # the objective is convex, so a short enough step improves it
-            next_value = objective(weight_F - step_F)
+        if gradient_F @ step_F / 2 < _NEWTON_TOLERANCE * value:  # the expected improvement
+            return weight_F - step_F
+        for _ in range(_NEWTON_STEPS):  # the objective is convex: a short enough step improves it
+            next_F = weight_F - step_F
+            margin_D = next_F @ feature_FxD
+            next_value = objective(next_F, margin_D)
             if next_value <= value:
                 break
             step_F = step_F / 2
         else:
             break
-        weight_F, improvement, value = weight_F - step_F, value - next_value, next_value
-        if improvement < _NEWTON_TOLERANCE * value:
-            break
+        weight_F, value = next_F, next_value
     return weight_F
