@@ -11,10 +11,11 @@ import synthetic
 import threadpoolctl
 from fresh import Clock, Results
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.attacks import decisions, score_matrix, signals
 from lm_mia.attacks.reference_targets import attack_references
 from lm_mia.attacks.score_table import MembershipScoreTable
+from lm_mia.config import AttackName
 from lm_mia.data import subsets
 from lm_mia.store.store import Store
 
@@ -72,6 +73,22 @@ def reference_targets(
     return {"auc": table["auc"].to_numpy()}
 
 
+def attack_scores(
+    clock: Clock, folder: Path, *, attack: AttackName, references: int, targets: int
+) -> Results:
+    """Computes the membership scores of one attack, streamed from the store to a file."""
+    c, source = config.Attack(references=references), _source(folder, references, targets)
+    group = signals.AttackGroup((attack,), c)
+    with (
+        clock,
+        threadpoolctl.threadpool_limits(1, user_api="blas"),
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+        score_matrix.score_all([group], source, folder, pool) as [(_, files)],
+    ):
+        auc = stats.auc(files[attack].read_target(0), source.target_member_TxN2[0]).auc_T
+    return {"auc": auc}
+
+
 def score_table(clock: Clock, folder: Path, *, references: int, targets: int) -> Results:
     """Writes membership_scores.parquet of one attack, whose scores are computed before the clock starts."""
     c, source = config.Attack(references=references), _source(folder, references, targets)
@@ -100,5 +117,5 @@ def _source(folder: Path, references: int, targets: int) -> signals.AttackInputs
         models[:references],
         member_TxN2,
         nothing_N2,
-        np.zeros((len(nothing_N2), 0)),
+        np.random.default_rng(0).normal(size=(len(nothing_N2), 3)).astype(np.float32),
     )

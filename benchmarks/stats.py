@@ -2,11 +2,11 @@
 
     python benchmarks/stats.py [SECTION ...] [--privacyguard PATH] [--privacy-meter PATH]
 
-The sections are tables, growth, rmia, leave_one_out, scores, bootstrap and peers; all run by default, but peers only
-if a path is given. Each number is measured in a separate process. Peak memory is the resident memory including Python,
-libraries and inputs. Files are read shortly after they are written, so they are in the page cache. --scratch needs
-about 6 GB; --help lists the sizes. All sections take minutes, and about ten more minutes with peers. Runs of lm_mia and
-of a peer alternate, but other load on the machine still affects them.
+The sections are tables, growth, rmia, leave_one_out, scores, attacks, bootstrap and peers; all run by default, but
+peers only if a path is given. Each number is measured in a separate process. Peak memory is the resident memory
+including Python, libraries and inputs. Files are read shortly after they are written, so they are in the page cache.
+--scratch needs about 6 GB; --help lists the sizes. All sections take minutes, and about ten more minutes with peers.
+Runs of lm_mia and of a peer alternate, but other load on the machine still affects them.
 
 Goals: tables within 20 s and 4 GB on 2 cores; time that grows linearly and memory that does not grow with the number of
 samples; RMIA that hardly slows down as Z grows; at least 50 times the speed of the peers for RMIA with thousands of z.
@@ -102,6 +102,20 @@ def scores(scratch: Path, args: argparse.Namespace) -> Table:
     return ("samples", "targets", "seconds", "peak GB", "table GB"), rows()
 
 
+def attacks(scratch: Path, args: argparse.Namespace) -> Table:
+    """Membership scores of one attack at a time, streamed from a store."""
+
+    def rows() -> Iterator[Sequence[str]]:
+        models = {"references": args.references, "targets": args.targets}
+        fresh.measure(paper.write_store, scratch, samples=args.samples, **models)
+        for attack in ("lira_online", "rmia", "shrunk", "stacked", "lira_online"):
+            run = fresh.measure(paper.attack_scores, scratch, attack=attack, **models)
+            size = f"{args.samples:,}", str(args.references), str(args.targets)
+            yield attack, *size, *_cost(run)
+
+    return ("attack", "samples", "references", "targets", "seconds", "peak GB"), rows()
+
+
 def bootstrap(scratch: Path, args: argparse.Namespace) -> Table:
     """Bootstrap intervals of AUC and TPR at 11 false positive rates, for one target."""
     synthetic.write(scratch, args.peer_samples, args.references, 1)
@@ -132,6 +146,7 @@ SECTIONS: dict[str, Callable[[Path, argparse.Namespace], Table]] = {
     "rmia": rmia,
     "leave_one_out": leave_one_out,
     "scores": scores,
+    "attacks": attacks,
     "bootstrap": bootstrap,
     "peers": peers,
 }
