@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import attacks, io, markup, plotting, tables
-from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plus_minus, share_range
+from analysis import attacks, io, markup, more_references, plotting, tables
+from analysis.formatting import MIN_HEADLINE_REPLICAS, attack_name, percent, plus_minus, share_range
 from analysis.io import RecipeResults
 from lm_mia.atomic import FLIPS_JSON, write_csv
 from lm_mia.errors import UserError
@@ -195,6 +195,10 @@ def render(summaries: Sequence[RecipeSummary], image: str, links: Sequence[str])
         min_replicas=MIN_HEADLINE_REPLICAS,
         references=sorted({m.references for m in shown}),
         image=image,
+        more_references=more_references.strongest(
+            [(m.recipe.name, m.recipe.recipe_dir) for m in shown]
+        ),
+        attack_name=attack_name,
         links={name: markup.anchor(name) for name in links},
     )
 

@@ -14,6 +14,7 @@ from analysis import (
     flip_panels,
     io,
     markup,
+    more_references,
     notes,
     plotting,
     subset_panels,
@@ -51,6 +52,7 @@ TABLES = {
     "flips.json": "recipe, models and settings of the attack, coin-flip cutoff",
 }
 MORE_TABLES = {
+    "more_references.csv": "AUC and TPRs with fewer references, and predicted for more",
     "shuffled.csv": "control with shuffled labels",
     "intervals.csv": "AUC and TPR of the first replica with 95% intervals over samples",
     "resampled_references.csv": "flip rates over sets of references, for one target",
@@ -74,6 +76,7 @@ OTHER_TABLES = {
 FIGURES = (
     training,
     references,
+    more_references,
     subset_panels,
     flip_panels,
     samples,
@@ -246,6 +249,7 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
         "lira": tables.find_attack(strongest, "lira_online"),
         "reference_targets": tables.read_reference_targets(recipe_dir, fprs),
         "loss": tables.find_attack(strongest, "loss"),
+        "more_references": more_references.read(recipe_dir),
         "lira_by_references": sorted(
             (r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"]
         ),

@@ -23,7 +23,16 @@ from synthetic_workdir import (
     write_workdir,
 )
 
-from analysis import archetype_panels, formatting, io, page, plotting, recipe_section, tables
+from analysis import (
+    archetype_panels,
+    formatting,
+    io,
+    more_references,
+    page,
+    plotting,
+    recipe_section,
+    tables,
+)
 from analysis.figures import extraction, samples, training
 
 
@@ -82,7 +91,7 @@ def linked(complete: Path, workdir: Path, without: str) -> Path:
 
 @pytest.mark.parametrize("module", recipe_section.FIGURES, ids=lambda module: module.__name__)
 def test_figures_report_missing_tables(module: ModuleType, empty: Path) -> None:
-    if module in (samples, extraction):  # their tables are optional
+    if module in (more_references, samples, extraction):  # their tables are optional
         assert set(module.recipe_figures(empty).values()) == {None}
         return
     with pytest.raises(io.WorkdirError) as caught:
@@ -398,7 +407,7 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
     share = f"{100 * (members > 0).mean():.1f}%"
     assert f"{share} of members get different decisions from the replicas" in text
     assert "bootstrap" not in text.rpartition("How the results were produced")[0].lower()
-    assert len([tag for tag, _ in shown.tags if tag == "table"]) == 6
+    assert len([tag for tag, _ in shown.tags if tag == "table"]) == 7
     assert "very stable" not in text
     lira = next(r for r in recipe_section.facts(folder)["attacks"] if r["attack"] == "lira_online")
     row = rf"LiRA8{lira['auc_mean']:.3f}± [^A-Z]*\.\d\d\d{lira['left_out']}\n"
@@ -456,6 +465,7 @@ def test_missing_models_are_reported_on_the_page(tmp_path: Path) -> None:
     # LiRA with fewer references has scores for other samples, so the AUC is not drawn against their number.
     assert {name for name, figure in drawn.items() if figure is None} == {
         "auc_references",
+        "more_references",
         "probability",
         "extraction",
     }

@@ -45,6 +45,7 @@ RECIPE_FIGURES = (
     "roc",
     "roc_attacks",
     "auc_references",
+    "more_references",
     "auc_by_subset",
     "coin_flip_share",
     "coin_flips_by_replicas",
