@@ -53,6 +53,7 @@ TABLES = {
 }
 MORE_TABLES = {
     "more_references.csv": "AUC and TPRs with fewer references, and predicted for more",
+    "more_references.json": "models and settings of these predictions, or why there are none",
     "shuffled.csv": "control with shuffled labels",
     "intervals.csv": "AUC and TPR of the first replica with 95% intervals over samples",
     "resampled_references.csv": "flip rates over sets of references, for one target",

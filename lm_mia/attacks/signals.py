@@ -170,7 +170,7 @@ def sample_covariates(column: Callable[[str], np.ndarray]) -> np.ndarray:
     """Returns covariate_NxK, float32, for the attacks shrunk and stacked.
 
     The covariates are the logarithm of the number of tokens, the logarithm of the compressed bytes per token, and the
-    mean TF-IDF.
+    mean TF-IDF, which is replaced by the median for samples that have none, because they consist of unknown tokens.
 
     Args:
       column: returns a column of the sample table, such as `Population.column`.
@@ -179,6 +179,9 @@ def sample_covariates(column: Callable[[str], np.ndarray]) -> np.ndarray:
         column(name).astype(np.float32) for name in ("tokens", "zlib_bytes", "tfidf")
     )
     log_tokens_N = np.log(tokens_N)
+    if np.isnan(tfidf_N).any():
+        known_K = tfidf_N[~np.isnan(tfidf_N)]
+        tfidf_N = np.nan_to_num(tfidf_N, nan=float(np.median(known_K)) if known_K.size else 0.0)
     return np.column_stack([log_tokens_N, np.log(zlib_bytes_N) - log_tokens_N, tfidf_N])
 
 

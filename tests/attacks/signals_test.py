@@ -310,3 +310,22 @@ def test_batched_attacks_equal_single_attacks(
             )
     assert done == sorted(done)
     assert done[-1] == len(attacks)
+
+
+def test_samples_without_a_tfidf_have_the_median():
+    columns = {
+        "tokens": np.array([2, 4, 8, 16]),
+        "zlib_bytes": np.array([20, 20, 40, 64]),
+        "tfidf": np.array([1.0, np.nan, 3.0, 4.0]),
+    }
+    expected_NxK = [
+        [np.log(2), np.log(10), 1],
+        [np.log(4), np.log(5), 3],
+        [np.log(8), np.log(5), 3],
+        [np.log(16), np.log(4), 4],
+    ]
+    np.testing.assert_allclose(
+        signals.sample_covariates(columns.__getitem__), expected_NxK, rtol=1e-6
+    )
+    columns["tfidf"] = np.full(4, np.nan)
+    assert (signals.sample_covariates(columns.__getitem__)[:, 2] == 0).all()
