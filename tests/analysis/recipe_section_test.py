@@ -222,7 +222,7 @@ def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> Non
     label = f"Farthest from 0.5: {formatting.attack_name(farthest['attack'])}"
     assert re.search(rf"{label}[^:]*: {farthest['auc_mean']:.3f}\.", text)
     names = {formatting.attack_name(name) for name in ALL_ATTACKS}
-    assert len(names) == 11
+    assert len(names) == 13
     assert all(text.count(name) >= 2 for name in names)
     pattern = "In the table but not drawn: ([^.]*)\\."
     undrawn = {"Simple RMIA", "Zlib ratio", "Min-K%", "Min-K%++", "Lowercase"}
