@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, polygamma, psi, stdtr
 
-from lm_mia.stats.array_types import BoolArray, FloatArray
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.inputs import MAX_LOSS, as_float64, as_real, check_magnitude
+from lm_mia.stats.leave_one_out import complements
 from lm_mia.stats.likelihood_ratio import check_references, chunks_of_samples
 from lm_mia.stats.moments import Moments, as_finite_float64, class_moments
 
@@ -28,6 +29,7 @@ MAX_FIT_SAMPLES = 2**15
 _MAX_FREEDOM = 1e6  # degrees of freedom of a prior without a width
 _NEWTON_STEPS = 50
 _SPREAD_STEPS = 8
+_MAX_CORRELATION = 0.95
 _RANK_TOLERANCE = (
     1e-12  # of eigenvalues of products of the design matrix; smaller ones are rounding errors
 )
@@ -55,6 +57,10 @@ class LossModel:
     """Coefficients of the prior mean of the gap, in nats per token; zeros offline."""
     gap_spread: float
     """Variance of the gap about its prior mean, divided by the variance of a loss (kappa); NaN without gaps."""
+    pairs: int
+    """Number of pairs of references that are trained on complementary subsets, as in a balanced design; 0 offline."""
+    pair_correlation: float
+    """Correlation of the losses of such a pair, given which of the two was trained on the sample (rho)."""
     offline: bool
 
 
@@ -66,6 +72,8 @@ class SamplePosterior:
     count_out: FloatArray
     center: FloatArray
     """Mean of all losses in nats per token; NaN without a loss."""
+    center_spread: FloatArray
+    """Variance of the center about its expected value, divided by the variance of a loss."""
     gap: FloatArray
     """Posterior mean of the OUT mean minus the IN mean."""
     gap_spread: FloatArray
@@ -104,7 +112,7 @@ class SamplePosterior:
         count = self.count_in + self.count_out
         with np.errstate(invalid="ignore", divide="ignore"):
             share = (-self.count_out if is_in else self.count_in) / count
-            scale = 1 + 1 / count + np.square(share) * self.gap_spread
+        scale = 1 + self.center_spread + np.square(share) * self.gap_spread
         return self.center + share * self.gap, np.sqrt(self.variance * scale)
 
 
@@ -157,6 +165,12 @@ def shrunk_lira(
     V = (d0 s^2 + SS + (d - c)^2 / (kappa + h)) / (d0 + f + 1).
 
     If a sample has no IN or no OUT loss, w h is replaced by kappa, d - c by 0, and there is 1 degree of freedom fewer.
+
+    In a balanced design, references are pairs that are trained on complementary subsets, and the losses of a pair are
+    correlated: what one of them learned from similar samples, the other one did not. With P pairs and the correlation
+    rho, which is estimated from all samples, h is smaller by 2 rho P / (n1 n0), and 1 / n, the variance of the mean of
+    all losses, is larger by 2 rho P / n^2. (The mean of all losses is then independent of d only if n1 = n0, as it is
+    unless losses are missing.) Pairs are recognized if there are 64 samples or more.
 
     Limits: if all samples have the same prior gap c > 0 and the same prior variance, without spread (kappa = 0, d0
     infinite), samples with equal numbers of IN and OUT losses are ranked as by the mean reference loss minus the target
@@ -258,8 +272,13 @@ def fit_loss_model(
     reference_effect_MxP = _effects(loss_MxS - mean_S, design_SxP, weight_S)
     target_effect_TxP = _effects(target_TxS - mean_S, design_SxP, weight_S)
     aligned_MxS = loss_MxS - reference_effect_MxP @ design_SxP.T
-    in_moments, out_moments, _ = class_moments(aligned_MxS, member_MxS)
-    log_variance_P, freedom, gap_P, gap_spread = _priors(in_moments, out_moments, design_SxP)
+    in_moments, out_moments, deviation_MxS = class_moments(aligned_MxS, member_MxS)
+    complement_M = np.full(len(member_MxS), -1) if offline else complements(member_MxS)
+    pairs = int((complement_M >= 0).sum()) // 2
+    pair_correlation = _pair_correlation(deviation_MxS, ~np.isnan(aligned_MxS), complement_M)
+    log_variance_P, freedom, gap_P, gap_spread = _priors(
+        in_moments, out_moments, design_SxP, pairs, pair_correlation
+    )
     return LossModel(
         reference_effect_MxP,
         target_effect_TxP,
@@ -270,6 +289,8 @@ def fit_loss_model(
         freedom,
         gap_P,
         gap_spread,
+        pairs,
+        pair_correlation,
         offline,
     )
 
@@ -377,7 +398,9 @@ def sample_posterior(
     with np.errstate(over="ignore", invalid="ignore"):
         prior_variance_C = np.exp(design_CxP @ model.log_variance_P)
     prior_gap_C = design_CxP @ model.gap_P
-    has_both, difference, noise, freedom, squares = _summaries(in_moments, out_moments)
+    has_both, difference, noise, freedom, squares = _summaries(
+        in_moments, out_moments, model.pairs, model.pair_correlation
+    )
     spread = 0.0 if model.offline else model.gap_spread
     deviation = np.where(has_both, difference - prior_gap_C, 0.0)
     weight = np.where(has_both, spread / (spread + noise), 0.0)
@@ -387,10 +410,12 @@ def sample_posterior(
     ) / total_freedom
     count = n1 + n0
     center = (n1 * in_moments.mean + n0 * out_moments.mean) / np.maximum(count, 1)
+    shared = model.pair_correlation * np.minimum(model.pairs, np.minimum(n1, n0))
     return SamplePosterior(
         n1,
         n0,
         np.where(count > 0, center, np.nan),
+        (1 + 2 * shared / np.maximum(count, 1)) / np.maximum(count, 1),
         prior_gap_C + weight * deviation,
         np.where(has_both, weight * noise, spread),
         variance,
@@ -509,8 +534,27 @@ def _effects(deviation_MxS: np.ndarray, design_SxP: FloatArray, weight_S: FloatA
     return np.einsum("mpq,mq->mp", inverse_MxPxP, right_MxP)
 
 
+def _pair_correlation(
+    deviation_MxS: FloatArray, is_present_MxS: BoolArray, complement_M: IntArray
+) -> float:
+    """Returns the correlation between the losses of references and their complements, from deviations from class means.
+
+    With q losses in each class, both the covariance and the variance of deviations are 1 - 1 / q times those of the
+    losses, so their ratio is not biased. It is 0 without complements, or if all deviations are 0.
+    """
+    first_M = np.flatnonzero(complement_M > np.arange(len(complement_M)))
+    first_PxS, second_PxS = deviation_MxS[first_M], deviation_MxS[complement_M[first_M]]
+    has_both_PxS = is_present_MxS[first_M] & is_present_MxS[complement_M[first_M]]
+    products = float((first_PxS * second_PxS).sum())
+    squares_PxS = np.where(has_both_PxS, np.square(first_PxS) + np.square(second_PxS), 0.0)
+    squares = float(squares_PxS.sum()) / 2
+    if not squares:
+        return 0.0
+    return float(np.clip(products / squares, -_MAX_CORRELATION, _MAX_CORRELATION))
+
+
 def _summaries(
-    in_moments: Moments, out_moments: Moments
+    in_moments: Moments, out_moments: Moments, pairs: int, pair_correlation: float
 ) -> tuple[BoolArray, FloatArray, FloatArray, FloatArray, FloatArray]:
     """Returns what the posterior depends on.
 
@@ -522,17 +566,26 @@ def _summaries(
     n1, n0 = in_moments.count, out_moments.count
     has_both = (n1 > 0) & (n0 > 0)
     difference = np.where(has_both, out_moments.mean - in_moments.mean, 0.0)
-    noise = np.where(has_both, 1 / np.maximum(n1, 1) + 1 / np.maximum(n0, 1), 1.0)
+    shared = pair_correlation * np.minimum(pairs, np.minimum(n1, n0))
+    count_in, count_out = np.maximum(n1, 1), np.maximum(n0, 1)
+    noise = 1 / count_in + 1 / count_out - 2 * shared / (count_in * count_out)
+    noise = np.where(has_both, noise, 1.0)
     freedom = np.maximum(n1 - 1, 0) + np.maximum(n0 - 1, 0)
     squares = np.where(n1 > 1, in_moments.squares, 0.0) + np.where(n0 > 1, out_moments.squares, 0.0)
     return has_both, difference, noise, freedom, squares
 
 
 def _priors(
-    in_moments: Moments, out_moments: Moments, design_SxP: FloatArray
+    in_moments: Moments,
+    out_moments: Moments,
+    design_SxP: FloatArray,
+    pairs: int,
+    pair_correlation: float,
 ) -> tuple[FloatArray, float, FloatArray, float]:
     """Returns the fields log_variance_P, freedom, gap_P and gap_spread of `LossModel`."""
-    has_both_S, difference_S, noise_S, freedom_S, squares_S = _summaries(in_moments, out_moments)
+    has_both_S, difference_S, noise_S, freedom_S, squares_S = _summaries(
+        in_moments, out_moments, pairs, pair_correlation
+    )
     P = design_SxP.shape[1]
     gap_P, gap_spread = np.zeros(P), math.nan
     if has_both_S.any() and not freedom_S.any():

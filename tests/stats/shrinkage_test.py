@@ -27,7 +27,14 @@ from lm_mia.stats.shrinkage import (
 
 
 def loss_model(
-    *, variance: float, freedom: float, gap: float, gap_spread: float, offline: bool = False
+    *,
+    variance: float,
+    freedom: float,
+    gap: float,
+    gap_spread: float,
+    offline: bool = False,
+    pairs: int = 0,
+    pair_correlation: float = 0.0,
 ) -> LossModel:
     """Returns a model whose prior is the same for all samples, without model effects."""
     none = np.zeros((0, 1))
@@ -42,6 +49,8 @@ def loss_model(
         freedom,
         gap * one,
         gap_spread,
+        pairs,
+        pair_correlation,
         offline,
     )
 
@@ -245,6 +254,23 @@ def shrunk_by_loop(
         for i in range(N)
     ]
 
+    # Correlation of pairs with complementary subsets.
+    pairs = [
+        (a, b)
+        for a in range(M)
+        for b in range(a + 1, M)
+        if not offline and N >= 64 and (member_MxN[a] != member_MxN[b]).all()
+    ]
+    products, own_squares = [0.0], [0.0]
+    for i in used:
+        mean_in, mean_out, _, _ = means(aligned[i])
+        deviation = {m: v - (mean_in if z else mean_out) for m, v, z in aligned[i]}
+        for a, b in pairs:
+            if a in deviation and b in deviation:
+                products.append(deviation[a] * deviation[b])
+                own_squares += [deviation[a] ** 2 / 2, deviation[b] ** 2 / 2]
+    rho = math.fsum(products) / math.fsum(own_squares) if any(own_squares) else 0.0
+
     # Priors.
     difference, h, f, squares = np.zeros(N), np.ones(N), np.zeros(N), np.zeros(N)
     has_both = np.zeros(N, dtype=bool)
@@ -252,7 +278,9 @@ def shrunk_by_loop(
         mean_in, mean_out, n1, n0 = means(aligned[i])
         has_both[i] = n1 > 0 and n0 > 0
         if has_both[i]:
-            difference[i], h[i] = mean_out - mean_in, 1 / n1 + 1 / n0
+            shared = rho * min(len(pairs), n1, n0)
+            difference[i] = mean_out - mean_in
+            h[i] = 1 / n1 + 1 / n0 - 2 * shared / (n1 * n0)
         f[i] = max(n1 - 1, 0) + max(n0 - 1, 0)
         squares[i] = sum((v - (mean_in if z else mean_out)) ** 2 for _, v, z in aligned[i])
 
@@ -309,8 +337,9 @@ def shrunk_by_loop(
             V /= freedom
             center = (n1 * mean_in + n0 * mean_out) / n
             loss = losses_N[i] - design[i] @ target_effect
-            sd_in = math.sqrt(V * (1 + 1 / n + (n0 / n) ** 2 * spread))
-            sd_out = math.sqrt(V * (1 + 1 / n + (n1 / n) ** 2 * spread))
+            center_spread = (1 + 2 * rho * min(len(pairs), n1, n0) / n) / n
+            sd_in = math.sqrt(V * (1 + center_spread + (n0 / n) ** 2 * spread))
+            sd_out = math.sqrt(V * (1 + center_spread + (n1 / n) ** 2 * spread))
             student = scipy.stats.t
             if offline:
                 score[t, i] = -student.logcdf(loss, freedom, center, sd_out)
@@ -749,3 +778,56 @@ def test_any_losses_give_scores_or_nan(
         assert score_TxN.shape == target_TxN.shape
         assert not np.isinf(score_TxN).any()
         assert np.isnan(score_TxN[np.isnan(target_TxN)]).all()
+
+
+@pytest.mark.parametrize("correlation", [-0.6, 0.0, 0.4])
+def test_correlated_pairs_equal_conditioning_on_all_losses(correlation: float):
+    """With a known variance, everything is normal: the prediction is that of linear algebra."""
+    pairs, variance, gap, kappa = 3, 0.5, 0.7, 0.4
+    member_M, loss_M = np.arange(2 * pairs) % 2 == 0, np.array([1.0, 1.6, 0.8, 2.1, 1.3, 1.7])
+    model = loss_model(
+        variance=variance,
+        freedom=1e9,
+        gap=gap,
+        gap_spread=kappa,
+        pairs=pairs,
+        pair_correlation=correlation,
+    )
+    actual = posterior(loss_M[member_M], loss_M[~member_M], model)
+    # Losses are A (mu, g) + noise, with a nearly flat prior of mu; the last two losses are to be predicted.
+    design = np.column_stack([np.ones(8), [*(-1.0 * member_M), -1, 0]])
+    noise = variance * np.eye(8)
+    for i in range(0, 2 * pairs, 2):
+        noise[i, i + 1] = noise[i + 1, i] = correlation * variance
+    covariance = design @ np.diag([1e4, kappa * variance]) @ design.T + noise
+    known, new = slice(6), slice(6, 8)
+    gain = covariance[new, known] @ np.linalg.inv(covariance[known, known])
+    mean = design @ [0.0, gap]
+    predicted_2 = mean[new] + gain @ (loss_M - mean[known])
+    variance_2 = np.diag(covariance[new, new] - gain @ covariance[known, new])
+    for is_in, expected_mean, expected_variance in zip(
+        (True, False), predicted_2, variance_2, strict=True
+    ):
+        location, scale = actual._predictive(is_in=is_in)
+        assert location == pytest.approx(expected_mean, abs=1e-3)
+        assert scale**2 == pytest.approx(expected_variance, rel=1e-3)
+
+
+@pytest.mark.parametrize("correlation", [-0.5, 0.3])
+def test_correlation_of_pairs_is_recovered(correlation: float):
+    rng = np.random.default_rng(0)
+    pairs, samples = 4, 4000
+    half_PxN = rng.random((pairs, samples)) < 0.5
+    member_MxN = np.stack([half_PxN, ~half_PxN], axis=1).reshape(2 * pairs, samples)
+    noise_Px2xN = rng.multivariate_normal(
+        [0, 0], [[1, correlation], [correlation, 1]], (pairs, samples)
+    ).swapaxes(1, 2)
+    loss_MxN = 0.1 * noise_Px2xN.reshape(2 * pairs, samples) - 0.1 * member_MxN
+    loss_MxN = loss_MxN + rng.normal(3, 0.5, samples)
+    model = stats.fit_loss_model(loss_MxN[:1], loss_MxN, member_MxN)
+    assert model.pairs == pairs
+    assert model.pair_correlation == pytest.approx(correlation, abs=0.03)
+    independent = stats.fit_loss_model(loss_MxN[:1], loss_MxN[::2], member_MxN[::2])
+    assert (independent.pairs, independent.pair_correlation) == (0, 0.0)
+    offline = stats.fit_loss_model(loss_MxN[:1], loss_MxN, member_MxN, offline=True)
+    assert (offline.pairs, offline.pair_correlation) == (0, 0.0)

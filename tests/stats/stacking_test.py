@@ -38,15 +38,17 @@ def features_of(
     scatter = d0 * np.exp(x_P @ model.log_variance_P)
     scatter += sum(np.var(v) * len(v) for v in (loss_in, loss_out) if v)
     gap, spread = c, kappa
+    shared = model.pair_correlation * min(model.pairs, n1, n0)
     if n1 and n0:
-        d, h = np.mean(loss_out) - np.mean(loss_in), 1 / n1 + 1 / n0
+        d, h = np.mean(loss_out) - np.mean(loss_in), 1 / n1 + 1 / n0 - 2 * shared / (n1 * n0)
         scatter += (d - c) ** 2 / (kappa + h)
         freedom += 1
         gap, spread = c + kappa / (kappa + h) * (d - c), kappa * h / (kappa + h)
     variance, mean = scatter / freedom, np.mean(loss_in + loss_out)
     location_in, location_out = mean - gap * n0 / n, mean + gap * n1 / n
-    sd_in = np.sqrt(variance * (1 + 1 / n + (n0 / n) ** 2 * spread))
-    sd_out = np.sqrt(variance * (1 + 1 / n + (n1 / n) ** 2 * spread))
+    center_spread = (1 + 2 * shared / n) / n
+    sd_in = np.sqrt(variance * (1 + center_spread + (n0 / n) ** 2 * spread))
+    sd_out = np.sqrt(variance * (1 + center_spread + (n1 / n) ** 2 * spread))
     score = scipy.stats.t.logpdf(loss, freedom, location_in, sd_in)
     score -= scipy.stats.t.logpdf(loss, freedom, location_out, sd_out)
     distance = ((location_in + location_out) / 2 - loss) / np.sqrt(variance)
