@@ -33,6 +33,9 @@ from lm_mia.store.store import Store
 TABLE = "more_references.csv"
 FACTORS = (2, 4)
 """Predictions are for the number of references times these factors."""
+MAX_LEFT_OUT = 0.1
+"""There is no prediction for an attack that has no score for a larger fraction of the samples with half of the
+references: its other sets of references would be compared on other samples."""
 _MIN_PAIRS = 4  # one for each quarter of the references
 _MAX_TARGETS = 8
 _FPRS = (0.01, 0.05)  # rates of interest, in addition to attack.focus_fpr
@@ -142,29 +145,47 @@ def _table(
     parts = [*inputs.block.split()]
 
     def evaluate(group: signals.AttackGroup) -> list[tuple[float, ...]]:
-        """Returns the AUC and the TPRs of each attack, mean over targets."""
+        """Returns the AUC, the TPRs and the fraction of samples without a score for each attack, means over targets."""
         [attack_fit] = signals.fit_attacks(inputs, [group], drawn_blocks)
         scores = [signals.membership_scores(group, part, attack_fit) for part in parts]
         rows = []
         for name in attacks:
             score_TxN = np.concatenate([score[name] for score in scores], axis=1)
             points = stats.tpr_at_fpr(score_TxN, inputs.target_member_TxN2, fprs)
-            rows.append((points.auc_T.mean(), *points.tpr_TxF.mean(axis=0)))
+            left_out = points.left_out_T.mean() / inputs.num_samples
+            rows.append((points.auc_T.mean(), *points.tpr_TxF.mean(axis=0), left_out))
         return rows
 
-    value_SxAxM = np.array([*map_in_order(pool, evaluate, groups)])
+    value_SxAxM1 = np.array([*map_in_order(pool, evaluate, groups)])
     metrics = ["auc", *(f"tpr_at_{fpr:g}" for fpr in fprs)]
     references = 2 * pairs, 4 * pairs, count
     rows = []
     for (a, name), (m, metric) in itertools.product(enumerate(attacks), enumerate(metrics)):
-        rows += _rows(value_SxAxM[:, a, m], references, {"attack": name, "metric": metric})
+        reason = _reason(value_SxAxM1[:, a, m], value_SxAxM1[:, a, -1], references)
+        names = {"attack": name, "metric": metric}
+        rows += _rows(value_SxAxM1[:, a, m], references, reason, names)
     return pd.DataFrame(rows)
 
 
+def _reason(value_S: np.ndarray, left_out_S: np.ndarray, references: tuple[int, int, int]) -> str:
+    """Returns why a metric cannot be predicted; empty if it can."""
+    parts = value_S[_QUARTERS], value_S[_HALVES], value_S[-1:]
+    for part, count in zip(parts, references, strict=True):
+        if np.isnan(part).any():
+            return f"no member or no non-member has a score with {count} references"
+    if left_out_S[_HALVES].mean() > MAX_LEFT_OUT:
+        share = f"{100 * left_out_S[_HALVES].mean():.0f}%"
+        return f"{share} of the samples have no score with {references[1]} references"
+    for part, count in zip(parts, references, strict=True):
+        if not np.all((part > 0) & (part < 1)):
+            return f"the value is 0 or 1 with {count} references"
+    return ""
+
+
 def _rows(
-    value_S: np.ndarray, references: tuple[int, int, int], names: dict[str, str]
+    value_S: np.ndarray, references: tuple[int, int, int], reason: str, names: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """Returns the rows of one metric of one attack."""
+    """Returns the rows of one metric of one attack, without predictions if there is a reason."""
     parts = value_S[_QUARTERS], value_S[_HALVES], value_S[-1:]
     rows: list[dict[str, Any]] = [
         {**names, "references": count, "kind": "observed", "sets": len(part), "value": part.mean()}
@@ -172,15 +193,9 @@ def _rows(
         for count, part in zip(references, parts, strict=True)
     ]
     predicted = [factor * references[-1] for factor in FACTORS]
-    more = stats.predict_more_references(
-        value_S, references, predicted, "auc" if names["metric"] == "auc" else "tpr"
-    )
-    reason = ""
-    for count, part in zip(references, parts, strict=True):
-        if np.isnan(part).any():
-            reason = reason or f"no member or no non-member has a score with {count} references"
-        elif not np.all((part > 0) & (part < 1)):
-            reason = reason or f"the value is 0 or 1 with {count} references"
+    usable_S = np.full_like(value_S, np.nan) if reason else value_S
+    metric = "auc" if names["metric"] == "auc" else "tpr"
+    more = stats.predict_more_references(usable_S, references, predicted, metric)
     return rows + [
         {**names, "references": count, "kind": "predicted", "sets": 0, "value": value}
         | {"low": low, "high": high, "reason": reason}

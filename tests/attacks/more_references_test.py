@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -195,6 +196,14 @@ def test_an_attack_without_scores_is_not_extrapolated(tmp_path: Path):
     assert reasons(run, "lira_online", "tpr_at_0.1") == [reason] * 2
     table = run.csv("more_references.csv")
     assert table[(table.attack == "rmia") & (table.metric == "auc")].value.notna().all()
+
+
+def test_an_attack_that_leaves_out_many_samples_is_not_extrapolated(tmp_path: Path):
+    # With 4 of 8 references, one in eight samples is IN all of them or in none.
+    c = dataclasses.replace(WITH_TARGETS, references=12)
+    run = run_attacks(write_scores(tmp_path, c, SAMPLES), c, tmp_path / "tables")
+    for reason in reasons(run, "lira_online", "auc"):
+        assert re.fullmatch(r"1\d% of the samples have no score with 4 references", reason)
 
 
 def test_a_perfect_attack_is_not_extrapolated(tmp_path: Path):
