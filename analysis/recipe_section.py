@@ -41,6 +41,7 @@ TABLES = {
     "thresholds.csv": "thresholds of the replicas at each FPR",
     "flip_shares.csv": "shares of samples by flip rate at each FPR, and ranges of the share of coin flips",
     "flip_shares_by_replicas.csv": "shares of coin flips with fewer replicas",
+    "attack_flips.csv": "flip rates and coin flips under each attack, compared with LiRA",
     "true_positives.csv": "true positives by flip rate",
     "coin_free_roc.csv": "the mean ROC curve with and without coin flips",
     "partial_auc.csv": "partial areas and lifts of both curves",

@@ -2,40 +2,21 @@
 
 A number, such as the mean AUC over the targets, depends on which models were attacked, with which references, and on
 which samples. It is therefore also computed without each group of models (jackknife), with each half of the references
-and on each half of the samples (balanced half-samples), and with every combination of these. Contrasts between them
-show the parts of its variance. V with a set of factors estimates the variance of their interaction, including its
-interactions with the other factors:
-
-    variance = V_models + V_references + V_samples
-               - V_models,references - V_models,samples - V_references,samples + V_models,references,samples
-
-For example, noise that differs between models and between samples is part of V_models, of V_samples and of
-V_models,samples, and so counts once. If the first three terms were only added, intervals would be too wide.
-
-The sum is noisy, since a few models or halves determine each term. None of the first three terms is larger than the
-variance, except by chance, so it is at least the largest of them. benchmarks/claims.py simulates how often the
-intervals miss.
-
-References and samples are halved because a number varies on one of two halves as it would on new references or samples,
-with about twice the variance. Without one group of eight, only few samples would cross a threshold, and their small
-number would exaggerate the variance of a TPR.
+and on each half of the samples (balanced half-samples), and with every combination of these.
+`lm_mia.stats.jackknife_variance` estimates its variance from these values.
 
 A1: all models, and then without each group; R1, H1: all references and samples, and then each half; T: targets;
 P: parts of the references; S: parts that are disjoint sets.
-
-Sources: Efron and Stein (1981), The jackknife estimate of variance; McCarthy (1969), Pseudo-replication: half samples;
-Cameron, Gelbach and Miller (2011), Robust inference with multiway clustering, for the signs.
 """
 
 import dataclasses
-import itertools
-import math
 from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
 
 from analysis.claims.compare import Estimate, VarianceTerm
+from lm_mia import stats
 from lm_mia.config import needs
 
 
@@ -109,40 +90,8 @@ class Jackknife:
         return dataclasses.replace(self, value_A1xR1xH1=factor * self.value_A1xR1xH1 + constant)
 
     def variance(self) -> VarianceTerm:
-        """Returns the variance of the number, as in the docstring of the module."""
-        varied = [axis for axis, length in enumerate(self.value_A1xR1xH1.shape) if length > 1]
-        terms = {
-            axes: self._variance_of(axes)
-            for count in range(1, len(varied) + 1)
-            for axes in itertools.combinations(varied, count)
-        }
-        total = sum(term.variance * (-1) ** (len(axes) + 1) for axes, term in terms.items())
-        single = [term for axes, term in terms.items() if len(axes) == 1]
-        largest = max(single, key=lambda term: term.variance)
-        if total <= largest.variance:
-            return largest
-        spread = sum(term.variance**2 / term.degrees_of_freedom for term in single)
-        return VarianceTerm(total, total**2 / spread)
-
-    def _variance_of(self, axes: tuple[int, ...]) -> VarianceTerm:
-        """Returns the part of the variance that is due to the interaction of the factors on some axes, or to one."""
-        contrast, df = self.value_A1xR1xH1, 1
-        for axis in range(contrast.ndim):
-            values = np.moveaxis(contrast, axis, 0)
-            if axis not in axes:
-                contrast = values[:1]
-            elif axis == 0:
-                # The values without each group deviate from their mean by 1 / (A - 1) of the deviation of the group.
-                groups = len(values) - 1
-                contrast = (values[1:] - values[1:].mean(axis=0)) * math.sqrt((groups - 1) / groups)
-                df *= groups - 1
-            else:
-                # Half the difference of two halves varies as their mean does.
-                splits = (len(values) - 1) // 2
-                contrast = (values[1::2] - values[2::2]) / (2 * math.sqrt(splits))
-                df *= splits
-            contrast = np.moveaxis(contrast, 0, axis)
-        return VarianceTerm(float((contrast**2).sum()), max(df, 1))
+        """Returns the variance of the number."""
+        return VarianceTerm(*stats.jackknife_variance(self.value_A1xR1xH1))
 
     def estimate(self) -> Estimate:
         """Returns the number with its interval."""

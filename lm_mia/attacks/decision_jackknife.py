@@ -11,6 +11,7 @@ import pandas as pd
 
 from lm_mia import config, stats
 from lm_mia.attacks import score_matrix, signals
+from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.config import needs
 
 _SAMPLES = 2**15
@@ -48,17 +49,38 @@ def decision_jackknife(
     while samples < min(_SAMPLES, inputs.num_samples):
         parts.append(next(blocks))
         samples = parts[-1].sample_slice.stop
-    group_N = stats.sample_groups(document_N2[:samples])
-    member_N = inputs.target_member_TxN2[0, :samples]
-    focus = min(range(len(c.fprs)), key=lambda f: abs(c.fprs[f] - c.focus_fpr))
+    member_N2 = inputs.target_member_TxN2[0]
 
     def evaluate(index: int) -> pd.DataFrame:
         scores = [signals.membership_scores(attacks[index], part, fits[index]) for part in parts]
         score_BxN = np.concatenate([score["lira_online"] for score in scores], axis=1)
-        metrics = stats.decision_metrics(score_BxN, member_N, group_N, c.fprs, focus, c.alpha)
-        return _to_frame(metrics, index, c.fprs)
+        return _to_frame(_metrics(score_BxN, member_N2, document_N2, c), index, c.fprs)
 
     return pd.concat(list(score_matrix.map_in_order(pool, evaluate, range(len(attacks)))))
+
+
+def metrics_of_scores(
+    file: MembershipScoreFile, member_N2: np.ndarray, document_N2: np.ndarray, c: config.Attack
+) -> stats.DecisionMetrics:
+    """Returns the metrics of an attack on the same samples as in `decision_jackknife`, with all its references.
+
+    Args:
+      file: its scores under the replicas.
+      member_N2: membership in the training subset of the replicas.
+      document_N2, c: as in `decision_jackknife`.
+    """
+    samples = min(_SAMPLES, file.num_samples)
+    return _metrics(file.read_samples(slice(0, samples)), member_N2, document_N2, c)
+
+
+def _metrics(
+    score_BxN: np.ndarray, member_N2: np.ndarray, document_N2: np.ndarray, c: config.Attack
+) -> stats.DecisionMetrics:
+    """Returns the metrics of scores of the first N samples."""
+    samples = score_BxN.shape[1]
+    focus = min(range(len(c.fprs)), key=lambda f: abs(c.fprs[f] - c.focus_fpr))
+    group_N = stats.sample_groups(document_N2[:samples])
+    return stats.decision_metrics(score_BxN, member_N2[:samples], group_N, c.fprs, focus, c.alpha)
 
 
 def _to_frame(

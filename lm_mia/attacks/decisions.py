@@ -25,10 +25,24 @@ from lm_mia.attacks import signals, tables
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.data.population import Population
 
+Votes = Mapping[str, stats.VoteHistograms]
+"""Votes on members ("member") and on non-members ("nonmember")."""
+
 _ROW_GROUP = 2**17  # number of samples per row group of samples.parquet
 _BINS = 50  # number of bins of the curves of flip rate against distance and posterior
 _FEWEST_REPLICAS = 8  # The coin-flip test has little power with fewer.
 _PREVIEW_CHARS = 240
+
+
+@dataclasses.dataclass(frozen=True)
+class DecisionCounts:
+    """The decisions of all replicas under online LiRA, at the rates of the config."""
+
+    bin_counts: stats.FlipBinCounts
+    """The number of samples in each bin of flip rates, as in StrongMIA Tables 3 and 4."""
+    votes: Votes
+    coin_flips: pd.DataFrame
+    """The result of `tables.coin_flip_shares` for these votes."""
 
 
 def write_decision_tables(
@@ -40,7 +54,7 @@ def write_decision_tables(
     c: config.Attack,
     folder: Path,
     pool: ThreadPoolExecutor,
-) -> stats.FlipBinCounts:
+) -> DecisionCounts:
     """Writes the tables of decisions of online LiRA (StrongMIA Tables 1-6, Figures 25-30) and samples.parquet.
 
     Args:
@@ -52,9 +66,6 @@ def write_decision_tables(
       c: settings of the recipe.
       folder: folder of the tables.
       pool: threads that process parts of the samples.
-
-    Returns:
-      The number of samples in each bin of flip rates, as in Tables 3 and 4.
     """
     num_fprs, replicas = len(c.fprs), len(inputs.targets)
     points_at_fprs = tables.select_fprs(points, slice(num_fprs))
@@ -87,7 +98,7 @@ def write_decision_tables(
     write_csv(folder / "coin_free_roc.csv", curves)
     write_csv(folder / "partial_auc.csv", tables.partial_auc(curves, c.band))
     write_csv(folder / "flip_curves.csv", _flip_curves(path, c, pool))
-    return total.bin_counts
+    return DecisionCounts(total.bin_counts, total.votes[replicas], coin_flips)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +109,8 @@ class _BlockDecisions:
     true_positives_TxFx5: np.ndarray
     vote_counts: stats.MemberVoteCounts
     """At the points of the curve."""
-    votes: Mapping[int, Mapping[str, stats.VoteHistograms]]
-    """Votes of the first replicas, by their number and by class: of all replicas at all rates, and of fewer replicas at
+    votes: Mapping[int, Votes]
+    """Votes of the first replicas, by their number: of all replicas at all rates, and of fewer replicas at
     the focus FPR."""
     sample_table: pa.Table
 
@@ -109,10 +120,7 @@ class _BlockDecisions:
             self.bin_counts + other.bin_counts,
             self.true_positives_TxFx5 + other.true_positives_TxFx5,
             self.vote_counts + other.vote_counts,
-            {
-                count: {name: votes + other.votes[count][name] for name, votes in by_class.items()}
-                for count, by_class in self.votes.items()
-            },
+            {count: add_votes(votes, other.votes[count]) for count, votes in self.votes.items()},
             other.sample_table,
         )
 
@@ -146,23 +154,21 @@ class _DecisionAnalysis:
             sample_table=self._sample_table(block, score_TxC, votes_FxC),
         )
 
-    def _votes(
-        self, score_TxC: np.ndarray, sample_slice: slice
-    ) -> Mapping[int, Mapping[str, stats.VoteHistograms]]:
+    def _votes(self, score_TxC: np.ndarray, sample_slice: slice) -> Mapping[int, Votes]:
         """Returns `_BlockDecisions.votes`."""
         threshold_TxF = self.points.threshold_TxF[:, : len(self.c.fprs)]
         focus, replicas = [self.c.fprs.index(self.c.focus_fpr)], self.file.num_targets
-        votes: dict[int, dict[str, stats.VoteHistograms]] = {}
-        member_C = self.member_N2[sample_slice]
         document_N2 = self.sample_columns.get("document")
-        for name, class_C in (("member", member_C), ("nonmember", ~member_C)):
-            score_TxP = score_TxC[:, class_C]
-            document_P = None if document_N2 is None else document_N2[sample_slice][class_C]
-            for count in _replica_counts(replicas):
-                threshold = threshold_TxF if count == replicas else threshold_TxF[:count, focus]
-                histograms = stats.count_vote_histograms(score_TxP[:count], threshold, document_P)
-                votes.setdefault(count, {})[name] = histograms
-        return votes
+        document_C = None if document_N2 is None else document_N2[sample_slice]
+        return {
+            count: count_votes_by_class(
+                score_TxC[:count],
+                threshold_TxF if count == replicas else threshold_TxF[:count, focus],
+                self.member_N2[sample_slice],
+                document_C,
+            )
+            for count in _replica_counts(replicas)
+        }
 
     def _sample_table(
         self, block: signals.SampleBlock, score_TxC: np.ndarray, votes_FxC: np.ndarray
@@ -186,6 +192,35 @@ class _DecisionAnalysis:
             columns[f"p_value_{fpr:g}"] = stats.p_value(votes_FxC[f], replicas)
             columns[f"distance_{fpr:g}"] = distance_FxC[f].astype(np.float32)
         return pa.table(columns)
+
+
+def count_votes_by_class(
+    score_TxC: np.ndarray,
+    threshold_TxF: np.ndarray,
+    member_C: np.ndarray,
+    document_C: np.ndarray | None,
+) -> Votes:
+    """Returns the votes on the members and on the non-members of a block.
+
+    Args:
+      score_TxC: membership scores of the replicas.
+      threshold_TxF: their thresholds.
+      member_C: membership in the training subset of the replicas.
+      document_C: document of each sample, or None if documents are not split.
+    """
+    return {
+        name: stats.count_vote_histograms(
+            score_TxC[:, class_C],
+            threshold_TxF,
+            None if document_C is None else document_C[class_C],
+        )
+        for name, class_C in (("member", member_C), ("nonmember", ~member_C))
+    }
+
+
+def add_votes(first: Votes, second: Votes) -> Votes:
+    """Returns the votes on the samples of two blocks."""
+    return {name: votes + second[name] for name, votes in first.items()}
 
 
 def _replica_counts(replicas: int) -> list[int]:

@@ -15,6 +15,7 @@ import pandas as pd
 from lm_mia import config, stats
 from lm_mia.atomic import FLIPS_JSON, is_current, replacing, write_completion_marker, write_csv
 from lm_mia.attacks import (
+    attack_flips,
     decision_jackknife,
     decisions,
     models,
@@ -42,6 +43,7 @@ DECISION_TABLES = (
     "thresholds.csv",
     "flip_shares.csv",
     "flip_shares_by_replicas.csv",
+    attack_flips.TABLE,
     "true_positives.csv",
     "coin_free_roc.csv",
     "partial_auc.csv",
@@ -96,7 +98,7 @@ def run(
     def show(done: float) -> None:
         progress("attack", done, steps)
 
-    bin_counts = _run_attacks(
+    bin_counts, attack_decisions = _run_attacks(
         attacks, inputs, population, c, target_tables, folder, pool, show, say
     )
     _write_shuffled(inputs, c, folder, pool, lambda done: show(len(attacks) + done))
@@ -106,6 +108,9 @@ def run(
     jackknife = decision_jackknife.decision_jackknife(inputs, population.document_N, c, pool)
     with replacing(folder / "decision_jackknife.parquet") as temporary:
         jackknife.to_parquet(temporary, index=False)
+    write_csv(
+        folder / attack_flips.TABLE, attack_flips.attack_flips(attack_decisions, jackknife, c.alpha)
+    )
     archetypes = decisions.find_archetypes(
         folder / "samples.parquet", population, len(inputs.targets), c
     )
@@ -128,16 +133,17 @@ def _run_attacks(
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None],
     say: Callable[[str], None],
-) -> stats.FlipBinCounts:
+) -> tuple[stats.FlipBinCounts, list[attack_flips.AttackDecisions]]:
     """Computes the attacks, adds them to the target tables, and writes the tables that follow from their scores.
 
     The tables of decisions are those of online LiRA with all references; flips.json is deleted before the first one.
 
     Returns:
-      The number of samples in each bin of flip rates.
+      The number of samples in each bin of flip rates, and the decisions under every attack with all references.
     """
     num_references, member_N2 = len(inputs.references), inputs.target_member_TxN2[0]
-    attack_rows, roc_tables, interval_tables, bin_counts = {}, {}, {}, None
+    attack_rows, roc_tables, interval_tables, counts = {}, {}, {}, None
+    attack_decisions: dict[TargetAttack, attack_flips.AttackDecisions] = {}
     unscored_N2 = np.zeros(0, bool)  # by online LiRA with all references, which is computed first
     fprs = score_matrix.evaluation_fprs(c, member_N2)
     main_first = sorted(attacks, key=lambda attack: attack.attack != "lira_online")
@@ -159,7 +165,7 @@ def _run_attacks(
                 (folder / FLIPS_JSON.name).unlink(missing_ok=True)
                 unscored_N2 = np.isnan(score_N2)
                 columns = population.sample_columns()
-                bin_counts = decisions.write_decision_tables(
+                counts = decisions.write_decision_tables(
                     inputs, attack_fit, file, points, columns, c, folder, pool
                 )
             if has_all_references:
@@ -169,19 +175,28 @@ def _run_attacks(
             not_shared = float(np.mean(np.isnan(score_N2) ^ unscored_N2))
             attack_rows[attack] = tables.attack_row(name, count, points, not_shared, c)
             roc_tables[attack] = tables.roc_rows(name, count, points, c)
+            if is_main:
+                assert counts is not None, "they were just computed"
+                attack_decisions[attack] = attack_flips.lira_decisions(
+                    count, points, counts, len(member_N2)
+                )
+            elif has_all_references:
+                attack_decisions[attack] = attack_flips.count_decisions(
+                    name, count, file, points, member_N2, not_shared, population, c, pool
+                )
             if has_all_references and c.bootstraps:
                 interval_tables[attack] = _intervals(
                     name, points, score_N2, member_N2, population, c
                 )
         score_table.write_table(folder / SCORE_TABLE, {"member": member_N2})
-    assert bin_counts is not None, "lira_online is always one of the attacks"
+    assert counts is not None, "lira_online is always one of the attacks"
     target_tables.write()
     rows = [attack_rows[attack] for attack in attacks if attack in attack_rows]
     write_csv(folder / "attacks.csv", pd.DataFrame(rows))
     write_csv(folder / "roc.csv", pd.concat([roc_tables[a] for a in attacks if a in roc_tables]))
     intervals = [interval_tables[attack] for attack in attacks if attack in interval_tables]
     _write_or_remove(folder / "intervals.csv", intervals)
-    return bin_counts
+    return counts.bin_counts, [attack_decisions[a] for a in attacks if a in attack_decisions]
 
 
 def _replica_attacks(inputs: signals.AttackInputs, c: config.Attack) -> list[TargetAttack]:

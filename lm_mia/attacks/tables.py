@@ -105,7 +105,10 @@ def flip_shares(
 
 
 def coin_flip_shares(
-    votes: Mapping[str, stats.VoteHistograms], fprs: Sequence[float], alpha: float
+    votes: Mapping[str, stats.VoteHistograms],
+    fprs: Sequence[float],
+    alpha: float,
+    ranges: Sequence[str] = ("member", "nonmember"),
 ) -> pd.DataFrame:
     """Returns the shares of coin flips with their uncertainty, one row per FPR.
 
@@ -113,6 +116,7 @@ def coin_flip_shares(
       votes: votes on members ("member") and on non-members ("nonmember"), by class.
       fprs: rates of the votes.
       alpha: level of the coin-flip test.
+      ranges: classes whose ranges are computed, which takes longer than all other columns.
 
     Returns:
       The columns fpr, replicas, cutoff, and for each class the observed share (CLASS_fraction), its standard error
@@ -131,13 +135,14 @@ def coin_flip_shares(
             samples_GxK, called_RxK = histograms.samples_FxGxK[f], histograms.called_FxRxK[f]
             samples_K = samples_GxK.sum(axis=0)
             total = samples_K.sum()
-            limits = stats.coin_flip_range(samples_GxK, called_RxK, alpha)
             row[f"{name}_fraction"] = samples_K @ is_coin_flip_K / total if total else np.nan
             row[f"{name}_fraction_se"] = stats.mean_std_error(
                 samples_GxK, called_RxK, is_coin_flip_K
             )
-            row[f"{name}_fraction_127_low"] = limits.low
-            row[f"{name}_fraction_127_high"] = limits.high
+            if name in ranges:
+                limits = stats.coin_flip_range(samples_GxK, called_RxK, alpha)
+                row[f"{name}_fraction_127_low"] = limits.low
+                row[f"{name}_fraction_127_high"] = limits.high
         rows.append(row)
     return pd.DataFrame(rows)
 

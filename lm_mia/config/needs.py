@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from lm_mia.config.schema import Attack, AttackName, Config, epoch_steps, score_steps
 
-FORMAT = 4
+FORMAT = 5
 """Part of every table of the attacks stage. It is increased whenever the same scores would give other numbers or
 another layout, so that tables of an earlier version are computed again."""
 

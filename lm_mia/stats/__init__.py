@@ -58,6 +58,8 @@ from lm_mia.stats.jackknife import (
     DecisionMetrics,
     HALVES_HxG,
     decision_metrics,
+    jackknife_margin,
+    jackknife_variance,
     rates_of_halves,
     sample_groups,
 )
@@ -183,6 +185,8 @@ __all__ = [
     "flip_bin_shares",
     "flip_bins",
     "flip_rate",
+    "jackknife_margin",
+    "jackknife_variance",
     "leave_one_out_scatter",
     "lift",
     "lira",

@@ -4,15 +4,18 @@ Samples are halved rather than left out in small groups, because a TPR depends o
 threshold, for which the jackknife without a few samples is not consistent.
 
 Legend: N samples, T targets, B replicas, F false positive rates, H halves of the samples, H1 all samples and then each
-half, A1 all replicas and then without each group.
+half, R1 all references and then each half, A1 all models or replicas and then without each group.
 
 Sources: McCarthy (1969), Pseudo-replication: half samples; Shao and Wu (1989), A general theory for jackknife variance
-estimation.
+estimation; Efron and Stein (1981), The jackknife estimate of variance; Cameron, Gelbach and Miller (2011), Robust
+inference with multiway clustering.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 
 import numpy as np
 import scipy  # its parts are loaded when they are first used
@@ -23,6 +26,7 @@ from lm_mia.stats.array_types import FloatArray, IntArray
 from lm_mia.stats.coin_flip import coin_flip_cutoff
 from lm_mia.stats.flips import flip_rate
 from lm_mia.stats.inputs import as_counts, as_float64, as_members
+from lm_mia.stats.intervals import check_confidence
 from lm_mia.stats.likelihood_ratio import posterior
 
 _GROUPS = 8
@@ -104,6 +108,8 @@ class DecisionMetrics:
     member_coin_flips_A1xH1xF: FloatArray
     """Share of members whose decisions are like coin flips."""
     nonmember_coin_flips_A1xH1xF: FloatArray
+    tpr_A1xH1xF: FloatArray
+    """Mean TPR over the replicas."""
     coin_flip_tpr_A1xH1xF: FloatArray
     """Mean TPR over the replicas that is due to members whose decisions are like coin flips."""
     threshold_spread_A1xH1xF: FloatArray
@@ -200,6 +206,107 @@ def decision_metrics(
     return DecisionMetrics(**metrics)
 
 
+def jackknife_variance(value_A1xR1xH1: ArrayLike) -> tuple[float, float]:
+    """Estimates the variance of a number over the models, the references and the samples at once.
+
+    The number is known with all models, references and samples, and also without each group of models, with each half
+    of the references, on each half of the samples, and with combinations of these. Contrasts between these values show
+    the parts of its variance. V with a set of factors estimates the variance of their interaction, including its
+    interactions with the other factors:
+
+        variance = V_models + V_references + V_samples
+                   - V_models,references - V_models,samples - V_references,samples + V_models,references,samples
+
+    For example, noise that differs between models and between samples is part of V_models, of V_samples and of
+    V_models,samples, and so counts once. If the first three terms were only added, intervals would be too wide.
+
+    The sum is noisy, since a few models or halves determine each term. None of the first three terms is larger than
+    the variance, except by chance, so it is at least the largest of them. benchmarks/claims.py simulates how often the
+    intervals miss.
+
+    References and samples are halved because a number varies on one of two halves as it would on new references or
+    samples, with about twice the variance. Without one group of eight, only few samples would cross a threshold, and
+    their small number would exaggerate the variance of a TPR.
+
+    Args:
+      value_A1xR1xH1: the number with all models, references and samples, and with parts of them. Halves 2i + 1 and
+        2i + 2 are complements, as in `HALVES_HxG`. An axis of length 1 is not varied: the variance holds these models,
+        references or samples fixed.
+
+    Returns:
+      (variance, degrees of freedom); NaN if one of the values is.
+
+    Raises:
+      ValueError: if there are not three axes, or none of them has more than one value.
+
+    Source: Efron and Stein (1981); the signs are those of Cameron, Gelbach and Miller (2011).
+    """
+    value_A1xR1xH1 = as_float64(value_A1xR1xH1, "values")
+    varied = [axis for axis, length in enumerate(value_A1xR1xH1.shape) if length > 1]
+    if value_A1xR1xH1.ndim != 3 or not varied:
+        raise ValueError(
+            f"values of shape {value_A1xR1xH1.shape}: there must be three axes, one of them with several values"
+        )
+    terms = {
+        axes: _variance_of(value_A1xR1xH1, axes)
+        for count in range(1, len(varied) + 1)
+        for axes in itertools.combinations(varied, count)
+    }
+    total = sum(variance * (-1) ** (len(axes) + 1) for axes, (variance, _) in terms.items())
+    single = [term for axes, term in terms.items() if len(axes) == 1]
+    if math.isnan(total):
+        return math.nan, math.nan
+    largest = max(single, key=lambda term: term[0])
+    if total <= largest[0]:
+        return largest
+    return total, total**2 / sum(variance**2 / df for variance, df in single)
+
+
+def _variance_of(value_A1xR1xH1: FloatArray, axes: tuple[int, ...]) -> tuple[float, int]:
+    """Returns the part of the variance that is due to the interaction of the factors on some axes, or to one."""
+    contrast, df = value_A1xR1xH1, 1
+    for axis in range(contrast.ndim):
+        values = np.moveaxis(contrast, axis, 0)
+        if axis not in axes:
+            contrast = values[:1]
+        elif axis == 0:
+            # The values without each group deviate from their mean by 1 / (A - 1) of the deviation of the group.
+            groups = len(values) - 1
+            contrast = (values[1:] - values[1:].mean(axis=0)) * math.sqrt((groups - 1) / groups)
+            df *= groups - 1
+        else:
+            # Half the difference of two halves varies as their mean does.
+            splits = (len(values) - 1) // 2
+            contrast = (values[1::2] - values[2::2]) / (2 * math.sqrt(splits))
+            df *= splits
+        contrast = np.moveaxis(contrast, 0, axis)
+    return float((contrast**2).sum()), max(df, 1)
+
+
+def jackknife_margin(value_A1xR1xH1: ArrayLike, confidence: float = 0.95) -> float:
+    """Returns half the width of Student's t interval with the variance of `jackknife_variance`.
+
+    If the variance is 0, there is an interval only for the number 0, where the compared numbers are identical. For
+    other numbers, a variance of 0 is a coincidence among few models.
+
+    Args:
+      value_A1xR1xH1: as in `jackknife_variance`.
+      confidence: of the interval, in (0, 1).
+
+    Returns:
+      The margin; NaN if there is no interval.
+
+    Raises:
+      ValueError: as `jackknife_variance`, or if the confidence is outside (0, 1).
+    """
+    check_confidence(confidence)
+    variance, df = jackknife_variance(value_A1xR1xH1)
+    value = as_float64(value_A1xR1xH1, "values")[0, 0, 0]
+    if not (variance > 0 or (variance == 0 and value == 0)):
+        return math.nan
+    return float(scipy.stats.t.ppf((1 + confidence) / 2, df)) * math.sqrt(variance)
+
+
 def _check(
     score_TxN: ArrayLike, member: ArrayLike, group_N: ArrayLike, fprs: ArrayLike
 ) -> tuple[FloatArray, IntArray, FloatArray]:
@@ -233,6 +340,7 @@ def _vote_metrics(
         values[f"{name}_flip_rate_A1xH1xF"] = share_FxV @ flip_V
         values[f"{name}_coin_flips_A1xH1xF"] = share_FxV @ is_coin_V
         if name == "member":
+            values["tpr_A1xH1xF"] = share_FxV @ (votes_V / replicas)
             values["coin_flip_tpr_A1xH1xF"] = share_FxV @ (is_coin_V * votes_V / replicas)
     return values
 

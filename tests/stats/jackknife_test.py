@@ -65,6 +65,7 @@ def slow(score_BxN: np.ndarray, member_N: np.ndarray, fpr: float) -> dict[str, f
         "nonmember_flip_rate": flip_N[~member_N].mean(),
         "member_coin_flips": coin_N[member_N].mean(),
         "nonmember_coin_flips": coin_N[~member_N].mean(),
+        "tpr": points.tpr_TxF.mean(),
         "coin_flip_tpr": (decision_BxN & coin_N)[:, member_N].mean(),
         "threshold_spread": np.abs(threshold_B - np.median(threshold_B)).mean(),
     }
@@ -106,3 +107,46 @@ def test_decision_metrics_that_do_not_exist_are_nan():
     assert np.isnan(metrics.member_flip_rate_A1xH1xF[1:]).all()  # one replica has no pairs
     np.testing.assert_array_equal(np.isnan(metrics.auc_A1xH1[0, 1:]), ~stats.HALVES_HxG[:, 0])
     assert np.isnan(metrics.distance_correlation_A1xH1).all()  # of a single member
+
+
+def test_variance_of_the_mean_over_models_is_the_usual_one():
+    value_T = np.array([3.0, 5.0, 10.0])
+    mean = value_T.mean()
+    without_T = (value_T.sum() - value_T) / 2
+    value_A1xR1xH1 = np.array([mean, *without_T]).reshape(-1, 1, 1)
+    assert stats.jackknife_variance(value_A1xR1xH1) == pytest.approx((value_T.var(ddof=1) / 3, 2))
+    margin = scipy.stats.t.ppf(0.95, 2) * value_T.std(ddof=1) / np.sqrt(3)
+    assert stats.jackknife_margin(value_A1xR1xH1, confidence=0.9) == pytest.approx(margin)
+
+
+def test_variance_over_samples_is_that_of_complementary_halves():
+    half = np.array([0.5, 0.7, 0.3, 0.6, 0.4])  # two splits with differences of 0.4 and 0.2
+    variance, df = stats.jackknife_variance(half.reshape(1, 1, -1))
+    assert variance == pytest.approx((0.4**2 + 0.2**2) / 8)
+    assert df == 2
+
+
+def test_noise_of_models_and_samples_counts_once():
+    """Without the interaction, the variance would be the sum of that over the models and that over the samples."""
+    value_A1xH1 = np.array([[0.0, 1, -1], [1, -0.5, 0.5], [-1, 0.5, -0.5]])
+    variance, df = stats.jackknife_variance(value_A1xH1[:, None])
+    assert variance == pytest.approx(1 + 1 - 0.25)
+    assert df == pytest.approx(1.75**2 / 2)
+    value_A1xH1[1:, 1:] *= 4  # an interaction of 4 leaves no more than the larger of the two
+    assert stats.jackknife_variance(value_A1xH1[:, None]) == pytest.approx((1, 1))
+
+
+def test_margin_exists_only_with_a_variance_or_for_identical_numbers():
+    same = np.full((9, 1, 15), 0.25)
+    assert np.isnan(stats.jackknife_margin(same))
+    assert stats.jackknife_margin(0 * same) == 0
+    same[3, 0, 4] = np.nan
+    assert np.isnan(stats.jackknife_margin(same))
+
+
+@pytest.mark.parametrize("shape", [(9, 15), (1, 1, 1)])
+def test_variance_needs_three_axes_and_several_values(shape: tuple[int, ...]):
+    with pytest.raises(ValueError, match="there must be three axes"):
+        stats.jackknife_variance(np.zeros(shape))
+    with pytest.raises(ValueError, match="confidence=1"):
+        stats.jackknife_margin(np.zeros((2, 1, 1)), confidence=1)

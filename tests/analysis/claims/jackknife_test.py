@@ -11,6 +11,7 @@ from analysis.claims.jackknife import Jackknife
 from analysis.io import MissingModelsError, SweepResults
 from lm_mia import stats
 from lm_mia.config import needs
+from lm_mia.stats.jackknife import _variance_of
 
 HALVES = [sorted(needs.half_groups(h)) for h in range(needs.NUM_HALVES)]
 
@@ -48,7 +49,7 @@ def test_factors_and_their_interactions_count_once():
         result = mean_of_cells(value_TxRxG)
         total.append(result.value)
         signed = sum(
-            (-1) ** (len(axes) + 1) * result._variance_of(axes).variance
+            (-1) ** (len(axes) + 1) * _variance_of(result.value_A1xR1xH1, axes)[0]
             for axes in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
         )
         variances.append((signed, result.variance().variance))
