@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from analysis import (
     archetype_panels,
+    attack_flips,
     flip_panels,
     io,
     markup,
@@ -81,6 +82,7 @@ FIGURES = (
     more_references,
     subset_panels,
     flip_panels,
+    attack_flips,
     samples,
     archetype_panels,
     vulnerability,
@@ -296,6 +298,7 @@ def _decisions(recipe_dir: Path, facts: Record, member_N: np.ndarray) -> dict[st
     coin_flips = tables.coin_flip_rows(shares)
     focus_rows = (r for r in coin_flips if math.isclose(r["fpr"], focus))
     enough_replicas = facts["replicas"] >= MIN_HEADLINE_REPLICAS
+    by_attack = attack_flips.read(recipe_dir)
     return {
         "has_power": has_power,
         "enough_replicas": enough_replicas,
@@ -303,6 +306,10 @@ def _decisions(recipe_dir: Path, facts: Record, member_N: np.ndarray) -> dict[st
         "by_replicas": tables.read_coin_flips_by_replicas(recipe_dir),
         "disagreements": {} if enough_replicas else _disagreements(recipe_dir, focus, member_N),
         "focus_row": next(focus_rows, None),
+        "attack_flips": by_attack,
+        "attack_flips_verdict": attack_flips.verdict(by_attack),
+        "attack_flips_summary": attack_flips.summary(by_attack),
+        "attack_flips_not_drawn": tables.name_other_samples(by_attack),
         "shares": tables.shares_by_fpr(shares),
         "bins": bins,
         "parts": tables.unstable_groups(bins),

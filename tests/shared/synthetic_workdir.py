@@ -52,6 +52,7 @@ RECIPE_FIGURES = (
     "flip_ccdf",
     "flip_curves",
     "coin_free_roc",
+    "attack_flips",
     "archetypes",
     "vulnerability",
 )
