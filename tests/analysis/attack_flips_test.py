@@ -47,10 +47,10 @@ def test_verdict(other: Record, begin: str) -> None:
 def test_verdict_has_the_numbers_and_their_intervals() -> None:
     text = attack_flips.verdict([row(lira=(0.45, 0.3)), LIRA])
     assert text.endswith(
-        "At an FPR of 5% its TPR is 0.500, that of LiRA 0.450 (difference 0.050, 95% interval 0.040 to 0.060). It decides "
-        "45.0% of the members like a coin flip, LiRA 40.0% (difference 5.0 percentage points, 95% interval 4.0 to 6.0). Of "
-        "its true positives, 30.0% are on coin flips, of LiRA's 40.0% (difference -10.0 percentage points, 95% interval "
-        "-11.0 to -9.0)."
+        "At an FPR of 5% its TPR is 0.500, that of LiRA 0.450 (difference 0.050, 95% interval 0.040 to 0.060). It "
+        "decides 45.0% of the members like a coin flip, LiRA 40.0% (difference 5.0 percentage points, 95% interval 4.0 "
+        "to 6.0). Of its true positives, 30.0% are on coin flips, of LiRA's 40.0% (difference -10.0 percentage points, "
+        "95% interval -11.0 to -9.0)."
     )
 
 
@@ -74,9 +74,9 @@ def test_attacks_on_other_samples_are_not_compared() -> None:
 def test_summary_counts_stronger_attacks() -> None:
     rows = [row(lira=(0.45, 0.3)), row(lira=(0.45, 0.4)), row(lira=(0.3, 0.4)), row(tpr=0.455)]
     assert attack_flips.summary([*rows, LIRA]) == (
-        "Of the attacks with a higher TPR than LiRA (3), as far as the intervals of the differences decide it, 2 have more "
-        "coin flips among the members, 1 fewer, and 0 neither; 0 have more coin flips among the true positives, 1 fewer, "
-        "and 2 neither."
+        "Of the attacks with a higher TPR than LiRA (3), as far as the intervals of the differences decide it, 2 have "
+        "more coin flips among the members, 1 fewer, and 0 neither; 0 have more coin flips among the true positives, "
+        "1 fewer, and 2 neither."
     )
     assert attack_flips.summary([rows[-1], LIRA]).startswith("No attack has a TPR that is higher")
 
