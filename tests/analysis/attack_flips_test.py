@@ -4,7 +4,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 from synthetic_workdir import Page, write_workdir
 
 from analysis import attack_flips, io, page
@@ -88,14 +90,17 @@ def test_figure_shows_attacks_with_references() -> None:
     assert [r["attack"] for r in drawn] == ["rmia", "lira_online"]
     left, right = attack_flips.draw(drawn).axes
     assert left.get_legend_handles_labels()[1] == ["RMIA", "LiRA"]
-    points = [
-        [line.get_xydata()[0].tolist() for line in a.lines if line.get_label()[0] != "_"]
-        for a in (left, right)
-    ]
-    assert points[0] == [[0.5, 45], [0.45, 40]]
-    assert points[1] == [[0.5, 30], [0.45, 40]]
-    [bars] = [container.lines[2][0].get_segments()[0][:, 1] for container in left.containers]
-    assert bars == pytest.approx([44, 46])
+    for axes, expected in ((left, [[0.5, 45], [0.45, 40]]), (right, [[0.5, 30], [0.45, 40]])):
+        points = [
+            np.ravel(np.asarray(line.get_xydata()))
+            for line in axes.lines
+            if str(line.get_label()) in ("RMIA", "LiRA")
+        ]
+        np.testing.assert_allclose(points, expected)
+    [bars] = (
+        collection for collection in left.collections if isinstance(collection, LineCollection)
+    )
+    np.testing.assert_allclose(bars.get_segments()[0], [[0.5, 44], [0.5, 46]])
 
 
 def page_of(folder: Path, **settings: Any) -> tuple[Path, Page]:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,17 +19,35 @@ from lm_mia.attacks.decisions import count_votes_by_class
 COMPARED = ("tpr", "member_flip_rate", "member_coin_flips", "coin_flip_tp_fraction")
 
 
+Row = dict[str, Any]
+
+
 def read(run: AttackRun) -> pd.DataFrame:
     return run.csv("attack_flips.csv")
+
+
+def by_attack(table: pd.DataFrame) -> dict[tuple[str, float], Row]:
+    """Returns the rows by attack and FPR."""
+    return {(row["attack"], row["fpr"]): row for row in records(table)}
+
+
+def records(table: pd.DataFrame) -> list[Row]:
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
+
+
+def differences(row: Row) -> list[float]:
+    """Returns the differences to LiRA and the ends of their intervals."""
+    return [value for name, value in row.items() if "_minus_lira" in name]
 
 
 def test_there_is_a_row_for_each_attack_with_all_references(attacked: AttackRun):
     table = read(attacked)
     expected = itertools.product(SMALL.attacks, SMALL.fprs)
     assert list(zip(table["attack"], table["fpr"], strict=True)) == list(expected)
-    attacks = attacked.csv("attacks.csv").groupby("attack").last()
-    for row in table.to_dict("records"):
-        same = attacks.loc[row["attack"]]
+    # The last row of an attack is that with all references.
+    attacks = {row["attack"]: row for row in records(attacked.csv("attacks.csv"))}
+    for row in records(table):
+        same = attacks[row["attack"]]
         assert row["references"] == same["references"]
         assert row["not_shared_fraction"] == same["not_shared_fraction"]
         assert row["left_out"] == same["left_out"]
@@ -42,32 +61,26 @@ def test_lira_has_the_numbers_of_the_other_tables(pieces: int, tmp_path: Path):
     c = dataclasses.replace(SMALL, attacks=("lira_online", "loss"), bootstraps=0)
     scores = dataclasses.replace(write_scores(tmp_path, c, 300), pieces=pieces)
     run = run_attacks(scores, c, tmp_path / "tables")
-    lira = read(run).query("attack == 'lira_online'").set_index("fpr")
-    shares = run.csv("flip_shares.csv").query("bin == 'coin flip'").set_index("fpr")
-    for name in ("replicas", "cutoff", "left_out"):
-        assert lira[name].tolist() == shares[name].tolist()
-    for name in ("", "_se", "_127_low", "_127_high"):
-        assert (
-            lira[f"member_coin_flips{name}"].tolist() == shares[f"member_fraction{name}"].tolist()
-        )
-    for name in ("", "_se"):
-        found = lira[f"nonmember_coin_flips{name}"].tolist()
-        assert found == shares[f"nonmember_fraction{name}"].tolist()
+    lira = [row for row in records(read(run)) if row["attack"] == "lira_online"]
+    shares = [row for row in records(run.csv("flip_shares.csv")) if row["bin"] == "coin flip"]
     samples = run.samples()
-    for fpr, row in lira.iterrows():
-        rate_N = samples[f"flip_rate_{fpr:g}"]
-        means = rate_N.groupby(samples["member"]).mean()
-        assert row["member_flip_rate"] == pytest.approx(means[True], rel=1e-12)
-        assert row["nonmember_flip_rate"] == pytest.approx(means[False], rel=1e-12)
-    rows = pd.read_parquet(run.folder / "decision_jackknife.parquet").query(
-        "replicas == 0 and references == 0 and samples == 0"
-    )
-    for name, column in (
-        ("tpr", "tpr_mean"),
-        *((n, n) for n in ("coin_flip_tpr", "member_flip_rate", "member_coin_flips")),
-    ):
-        np.testing.assert_allclose(lira[column], rows[name], rtol=1e-12)
-    assert lira[[c for c in lira if "minus_lira" in c]].isna().all(axis=None)
+    jackknife = pd.read_parquet(run.folder / "decision_jackknife.parquet")
+    whole = [r for r in records(jackknife) if r["replicas"] == r["references"] == r["samples"] == 0]
+    for row, share, part in zip(lira, shares, whole, strict=True):
+        for name in ("fpr", "replicas", "cutoff", "left_out"):
+            assert row[name] == share[name]
+        for suffix in ("", "_se", "_127_low", "_127_high"):
+            assert row[f"member_coin_flips{suffix}"] == share[f"member_fraction{suffix}"]
+        for suffix in ("", "_se"):
+            assert row[f"nonmember_coin_flips{suffix}"] == share[f"nonmember_fraction{suffix}"]
+        rate_N = samples[f"flip_rate_{row['fpr']:g}"].to_numpy()
+        member_N = samples["member"].to_numpy()
+        assert row["member_flip_rate"] == pytest.approx(np.nanmean(rate_N[member_N]), rel=1e-12)
+        assert row["nonmember_flip_rate"] == pytest.approx(np.nanmean(rate_N[~member_N]), rel=1e-12)
+        assert row["tpr_mean"] == pytest.approx(part["tpr"], rel=1e-12)
+        for name in ("coin_flip_tpr", "member_flip_rate", "member_coin_flips"):
+            assert row[name] == pytest.approx(part[name], rel=1e-12)
+        assert np.isnan(differences(row)).all()
 
 
 def slow(score_BxN: np.ndarray, member_N: np.ndarray, fpr: float) -> dict[str, float]:
@@ -107,32 +120,27 @@ def slow_scores(run: AttackRun) -> dict[str, np.ndarray]:
 
 
 def test_numbers_are_those_of_slow_counting(attacked: AttackRun):
-    table = read(attacked).set_index(["attack", "fpr"])
+    rows = by_attack(read(attacked))
     for attack, score_BxN in slow_scores(attacked).items():
         for fpr in SMALL.fprs:
             expected = slow(score_BxN, attacked.scores.member_N, fpr)
-            found = table.loc[(attack, fpr)]
-            for name, value in expected.items():
-                assert found[name] == pytest.approx(value, abs=1e-12, nan_ok=True), (attack, name)
+            found = {name: rows[attack, fpr][name] for name in expected}
+            assert found == pytest.approx(expected, abs=1e-12, nan_ok=True), (attack, fpr)
 
 
 def test_differences_are_those_of_the_rows(attacked: AttackRun):
-    table = read(attacked).set_index(["attack", "fpr"])
+    rows = by_attack(read(attacked))
     columns = dict(zip(COMPARED, ("tpr_mean", *COMPARED[1:]), strict=True))
-    for (attack, fpr), row in table.iterrows():
-        if attack == "lira_online":
-            continue
-        for name, column in columns.items():
-            gap = row[column] - table.loc[("lira_online", fpr)][column]
+    for (attack, fpr), row in rows.items():
+        for name, column in columns.items() if attack != "lira_online" else ():
+            gap = row[column] - rows["lira_online", fpr][column]
+            low, high = row[f"{name}_minus_lira_low"], row[f"{name}_minus_lira_high"]
             assert row[f"{name}_minus_lira"] == pytest.approx(gap, abs=1e-12)
-            if fpr == 0.1:  # at an FPR of 1 all decisions are "member", and there is no spread
-                low, high = row[f"{name}_minus_lira_low"], row[f"{name}_minus_lira_high"]
+            if fpr == 1:  # All decisions are "member".
+                assert low == gap == high == 0
+            elif fpr == 0.1:
                 assert low + high == pytest.approx(2 * gap, abs=1e-12)
                 assert low < high
-    always = table.xs(1.0, level="fpr").drop("lira_online")
-    for name in COMPARED[:3]:
-        for end in ("", "_low", "_high"):
-            assert (always[f"{name}_minus_lira{end}"] == 0).all()
 
 
 def test_intervals_are_those_of_the_same_parts(attacked: AttackRun):
@@ -142,7 +150,7 @@ def test_intervals_are_those_of_the_same_parts(attacked: AttackRun):
         stats.decision_metrics(scores[name], member_N, group_N, SMALL.fprs, 1)
         for name in ("lira_online", "rmia_simple")
     )
-    row = read(attacked).set_index(["attack", "fpr"]).loc[("rmia_simple", 0.1)]
+    row = by_attack(read(attacked))["rmia_simple", 0.1]
     for name in COMPARED:
         if name == "coin_flip_tp_fraction":
             part_A1xH1xF = other.coin_flip_tpr_A1xH1xF / other.tpr_A1xH1xF
@@ -190,8 +198,8 @@ def test_hand_worked_case():
     stable_BxN = np.where(np.arange(16) == 1, 0, score_BxN)  # the member with 4 votes gets none
     table = attack_flips.attack_flips(
         [dataclasses.replace(lira, parts={}), decided("loss", stable_BxN)], jackknife(lira), 0.05
-    ).set_index("attack")
-    row, other = table.loc["lira_online"], table.loc["loss"]
+    )
+    row, other = records(table)
     assert row["replicas"] == 8
     assert row["tpr_mean"] == pytest.approx((8 + 4 + 1) / 64)
     assert row["tpr_std"] == pytest.approx(np.std([3, 2, 2, 2, 1, 1, 1, 1]) / 8)
@@ -211,11 +219,10 @@ def test_an_attack_with_the_decisions_of_lira_does_not_differ_from_it():
     rng = np.random.default_rng(0)
     score_BxN = rng.normal(size=(8, 16)) + 2 * MEMBER_N
     lira, same = decided("lira_online", score_BxN), decided("loss", np.exp(score_BxN))
-    [_, row] = attack_flips.attack_flips(
+    table = attack_flips.attack_flips(
         [dataclasses.replace(lira, parts={}), same], jackknife(lira), 0.05
-    ).to_dict("records")
-    for name in COMPARED:
-        assert [row[f"{name}_minus_lira{end}"] for end in ("", "_low", "_high")] == [0, 0, 0]
+    )
+    assert differences(records(table)[1]) == [0] * 12
 
 
 def test_attacks_that_leave_out_samples(tmp_path: Path):
@@ -228,30 +235,29 @@ def test_attacks_that_leave_out_samples(tmp_path: Path):
         fprs=(0.005, 0.1),
     )
     run = run_attacks(write_scores(tmp_path, c, 400, design="bernoulli"), c, tmp_path / "tables")
-    table = read(run).set_index(["attack", "fpr"]).sort_index()
-    left_out = table["left_out"].xs(0.1, level="fpr")
+    rows = by_attack(read(run))
+    left_out = {attack: rows[attack, 0.1]["left_out"] for attack in c.attacks}
     assert left_out["lira_online"] > left_out["rmia_offline"] > left_out["loss"] == 0
-    assert (table["not_shared_fraction"].loc[["rmia_offline", "loss"]] > 0.01).all()
+    assert rows["rmia_offline", 0.1]["not_shared_fraction"] > 0.01
+    assert rows["loss", 0.1]["not_shared_fraction"] > 0.01
     world = run.scores
     score_BxN = stats.lira(world.target_TxN, world.reference_MxN, world.reference_member_MxN)
     expected = slow(score_BxN, world.member_N, 0.1)
-    for name, value in expected.items():
-        assert table.loc[("lira_online", 0.1)][name] == pytest.approx(value, abs=1e-12)
+    found = {name: rows["lira_online", 0.1][name] for name in expected}
+    assert found == pytest.approx(expected, abs=1e-12)
     # LiRA scores fewer than 200 non-members, and so has no TPR at an FPR of 1 / 200.
-    assert math.isnan(table.loc[("lira_online", 0.005)]["tpr_mean"])
-    assert not math.isnan(table.loc[("loss", 0.005)]["tpr_mean"])
-    differences = [name for name in table if "minus_lira" in name]
-    assert table.loc[("loss", 0.005)][differences].isna().all()
-    assert table.loc[("loss", 0.1)][differences].notna().all()
+    assert math.isnan(rows["lira_online", 0.005]["tpr_mean"])
+    assert not math.isnan(rows["loss", 0.005]["tpr_mean"])
+    assert np.isnan(differences(rows["loss", 0.005])).all()
+    assert not np.isnan(differences(rows["loss", 0.1])).any()
 
 
 def test_a_single_attack_has_no_differences(tmp_path: Path):
     c = dataclasses.replace(SMALL, attacks=("lira_online",), bootstraps=0)
     run = run_attacks(write_scores(tmp_path, c, 200), c, tmp_path / "tables")
-    table = read(run)
-    assert (table["attack"] == "lira_online").all()
-    assert len(table) == len(SMALL.fprs)
-    assert table[[name for name in table if "minus_lira" in name]].isna().all(axis=None)
+    rows = records(read(run))
+    assert [row["attack"] for row in rows] == ["lira_online"] * len(SMALL.fprs)
+    assert all(np.isnan(differences(row)).all() for row in rows)
 
 
 def test_recipes_without_replicas_have_no_table(tmp_path: Path):
