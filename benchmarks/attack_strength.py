@@ -4,9 +4,9 @@
     python benchmarks/attack_strength.py --read FILE
 
 WORKDIR holds the recipes of configs/strongmia.py:cpu, trained and scored. Prints Markdown tables: means over recipes by
-number of references; the difference between the new attacks and the best of the others, LiRA and RMIA, with intervals;
-and the numbers of references that reach the same AUC and TPR. FILE gets all numbers of all recipes. Takes about 6
-minutes for the 13 recipes for testing on one core.
+number of references; the difference between the new attacks and the best of the others, LiRA and RMIA; the numbers of
+references that reach the same AUC and TPR; and the numbers of each recipe with intervals. FILE gets all numbers of all
+recipes. Takes about 3 minutes for the 13 recipes for testing on one core.
 
 Intervals cover targets, samples and, where there are enough of them, references, as those of claims do
 (analysis.claims.jackknife).
@@ -204,9 +204,19 @@ def print_means(table: pd.DataFrame) -> None:
         )
 
 
+def _order(column: pd.Series) -> pd.Series:
+    """Sorts "best other" before LiRA and RMIA."""
+    return column.replace("best other", "") if column.name == "minus" else column
+
+
 def print_differences(table: pd.DataFrame) -> None:
     """Prints how the new attacks compare with the others: mean, worst, and what the intervals say."""
     differences = table[(table["minus"] != "") & (table["attack"] != "shrunk offline")]
+    is_main = differences["metric"].isin(METRICS[:2]) & (differences["minus"] == "best other")
+    is_auc_of_many = (differences["metric"] == "AUC") & (differences["references"] >= 16)
+    differences = differences[is_main | is_auc_of_many].sort_values(
+        ["metric", "minus", "attack", "references"], key=_order
+    )
     keys = ["metric", "attack", "minus", "references"]
     lines = []
     for (metric, attack, role, count), rows in differences.groupby(keys, sort=False):
@@ -317,6 +327,35 @@ def print_needed(table: pd.DataFrame) -> None:
     )
 
 
+def print_recipes(table: pd.DataFrame) -> None:
+    """Prints the three metrics of each attack on each recipe, and differences with their intervals."""
+    values = table[table["minus"] == ""]
+    cells = values.assign(value=100 * values["value"]).pivot_table(
+        index=["recipe", "references"], columns=["attack", "metric"], values="value", sort=False
+    )
+    lines = []
+    for (recipe, count), row in zip(cells.index, cells.to_dict("records"), strict=True):
+        numbers = (" / ".join(f"{row[a, m]:.1f}" for m in METRICS) for a in ATTACKS)
+        lines.append([recipe, count, *numbers])
+    print(f"\n{', '.join(METRICS)}, in percent:\n")
+    print_table(["recipe", "references", *ATTACKS], lines)
+    shown = table[(table["minus"] != "") & (table["attack"] != "shrunk offline")]
+    for metric in METRICS[:2]:
+        rows = shown[shown["metric"] == metric].copy()
+        rows["cell"] = [
+            f"{v:+.3f} ({low:+.3f}, {high:+.3f})" + ("*" if fixed else "")
+            for v, low, high, fixed in rows[["value", "low", "high", "fixed"]].itertuples(
+                index=False
+            )
+        ]
+        rows["column"] = rows["attack"] + " minus " + rows["minus"]
+        cells = rows.pivot(index=["recipe", "references"], columns="column", values="cell")
+        cells = cells.loc[list(dict.fromkeys(zip(rows["recipe"], rows["references"], strict=True)))]
+        print(f"\n{metric}, differences with 95% intervals (*: the references are held fixed):\n")
+        lines = ([*key, *row] for key, row in zip(cells.index, cells.to_numpy(), strict=True))
+        print_table(["recipe", "references", *cells.columns], lines)
+
+
 def needed_references(curve: pd.Series, level: float) -> float:
     """Returns the smallest interpolated number of references that reaches a level; inf if none does."""
     count, value = curve.index.to_numpy(float), curve.to_numpy()
@@ -365,7 +404,7 @@ def main() -> None:
         table = pd.DataFrame(rows)
         if args.csv:
             table.to_csv(args.csv, index=False, float_format="%.5f", na_rep="nan")
-    for print_part in (print_means, print_differences, print_ratios, print_needed):
+    for print_part in (print_means, print_differences, print_ratios, print_needed, print_recipes):
         print_part(table)
 
 
