@@ -8,7 +8,7 @@ WORKDIR holds the recipes of configs/strongmia.py:cpu, trained and scored. The r
 into disjoint sets of 8, 16 and 32. From each set, `stats.predict_more_references` predicts the AUC and the TPRs of all
 attacks with 2 and 4 times as many references, which are the set and its neighbors. --simulate does the same with losses
 that are drawn from normal distributions, 100 times by default. Prints Markdown tables. Takes about 2 minutes for the 13
-recipes for testing and 4 minutes for the simulation, on one core.
+recipes for testing and 5 minutes for the simulation, on one core.
 
 N: samples, M: models, R: references, S: sets of references, K: metrics, K1: metrics and another number.
 """
