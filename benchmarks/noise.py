@@ -1,24 +1,38 @@
-"""Computes the AUC of LiRA on noise, where it must be 0.5, by design and number of references, as a Markdown table.
+"""Computes the AUC of attacks on noise, where it must be 0.5, by design and number of references, as a Markdown table.
 
-    python benchmarks/noise.py [--repetitions 400]
+    python benchmarks/noise.py [lira | shrunk] [--repetitions 400]
 
 Losses do not depend on membership. A target is either a further model with a training subset of its own, or one of the
-references, which is then left out; in the balanced design also together with its complement. Takes about two minutes.
+references, which is then left out; in the balanced design also together with its complement. The table of LiRA takes
+about two minutes, that of shrunk and stacked LiRA five minutes with 200 repetitions.
 """
 
 import argparse
+import functools
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import numpy as np
 
 from lm_mia import stats
 from lm_mia.data import subsets
-from lm_mia.stats import Variance
 
 SAMPLES = 2048
 DESIGNS: tuple[subsets.Design, ...] = ("balanced", "exact", "bernoulli")
-VARIANCES: tuple[Variance, ...] = ("pooled", "per_sample")
-REFERENCES = (4, 6, 8, 16, 32)
+Attack = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+Family = Literal["lira", "shrunk"]
+ATTACKS: dict[Family, dict[str, Attack]] = {
+    "lira": {
+        "pooled": functools.partial(stats.lira, variance="pooled"),
+        "per_sample": functools.partial(stats.lira, variance="per_sample"),
+    },
+    "shrunk": {
+        "shrunk": stats.shrunk_lira,
+        "shrunk, offline": functools.partial(stats.shrunk_lira, offline=True),
+        "stacked": stats.stacked_lira,
+    },
+}
+REFERENCES: dict[Family, tuple[int, ...]] = {"lira": (4, 6, 8, 16, 32), "shrunk": (4, 8, 16, 64)}
 
 
 def draw_loss(rng: np.random.Generator, models: int) -> np.ndarray:
@@ -26,32 +40,28 @@ def draw_loss(rng: np.random.Generator, models: int) -> np.ndarray:
     return rng.normal(4, 0.3, (models, SAMPLES))
 
 
-def own_subset(
-    rng: np.random.Generator, member_MxN: np.ndarray, variance: Variance, m: int
-) -> float:
+def own_subset(rng: np.random.Generator, member_MxN: np.ndarray, attack: Attack, m: int) -> float:
     """Attacks a further model, which is trained on a random half of the samples, with all references."""
     member_N = rng.permutation(SAMPLES) < SAMPLES // 2
     loss_MxN = draw_loss(rng, len(member_MxN))
     del m
-    return _auc(draw_loss(rng, 1)[0], loss_MxN, member_MxN, member_N, variance)
+    return _auc(draw_loss(rng, 1)[0], loss_MxN, member_MxN, member_N, attack)
 
 
-def one_left_out(
-    rng: np.random.Generator, member_MxN: np.ndarray, variance: Variance, m: int
-) -> float:
+def one_left_out(rng: np.random.Generator, member_MxN: np.ndarray, attack: Attack, m: int) -> float:
     """Attacks model m with all others."""
     loss_MxN = draw_loss(rng, len(member_MxN))
     others = np.delete(loss_MxN, m, 0), np.delete(member_MxN, m, 0)
-    return _auc(loss_MxN[m], *others, member_MxN[m], variance)
+    return _auc(loss_MxN[m], *others, member_MxN[m], attack)
 
 
 def pair_left_out(
-    rng: np.random.Generator, member_MxN: np.ndarray, variance: Variance, m: int
+    rng: np.random.Generator, member_MxN: np.ndarray, attack: Attack, m: int
 ) -> float:
     """Attacks model m with the models of all other pairs (2i, 2i + 1)."""
     loss_MxN, pair = draw_loss(rng, len(member_MxN)), [m, m ^ 1]
     others = np.delete(loss_MxN, pair, 0), np.delete(member_MxN, pair, 0)
-    return _auc(loss_MxN[m], *others, member_MxN[m], variance)
+    return _auc(loss_MxN[m], *others, member_MxN[m], attack)
 
 
 def _auc(
@@ -59,17 +69,17 @@ def _auc(
     reference_MxN: np.ndarray,
     member_MxN: np.ndarray,
     member_N: np.ndarray,
-    variance: Variance,
+    attack: Attack,
 ) -> float:
-    score_1xN = stats.lira(loss_N, reference_MxN, member_MxN, variance=variance)
+    score_1xN = attack(loss_N, reference_MxN, member_MxN)
     return float(stats.auc(score_1xN, member_N).auc_T[0])
 
 
-Attack = Callable[[np.random.Generator, np.ndarray, Variance, int], float]
+Target = Callable[[np.random.Generator, np.ndarray, Attack, int], float]
 
 
 def mean_auc(
-    attack: Attack, references: int, design: subsets.Design, variance: Variance, repetitions: int
+    target: Target, references: int, design: subsets.Design, attack: Attack, repetitions: int
 ) -> str:
     """Returns the mean AUC and its standard error; the subsets are new in every repetition."""
     rng, aucs = np.random.default_rng([references, len(design)]), []
@@ -77,22 +87,24 @@ def mean_auc(
         first = 2 * repetition * references  # even, so that pairs stay together
         models = [subsets.reference(first + m) for m in range(references)]
         member_MxN = subsets.members(models, SAMPLES, design)
-        aucs.append(attack(rng, member_MxN, variance, repetition % references))
+        aucs.append(target(rng, member_MxN, attack, repetition % references))
     if np.isnan(aucs).any():
         return "none"
     return f"{np.mean(aucs):.3f} ± {np.std(aucs) / np.sqrt(repetitions):.3f}"
 
 
-def rows(repetitions: int) -> Iterator[tuple[str, ...]]:
+def rows(family: Family, repetitions: int) -> Iterator[tuple[str, ...]]:
     """Yields the rows of the table."""
     for design in DESIGNS:
-        targets: dict[str, Attack] = {"own subset": own_subset, "reference, left out": one_left_out}
+        targets: dict[str, Target] = {"own subset": own_subset, "reference, left out": one_left_out}
         if design == "balanced":
             targets["reference, left out with its complement"] = pair_left_out
-        for target, attack in targets.items():
-            for variance in VARIANCES:
-                cells = (mean_auc(attack, m, design, variance, repetitions) for m in REFERENCES)
-                yield design, target, variance, *cells
+        for name, target in targets.items():
+            for attack_name, attack in ATTACKS[family].items():
+                cells = (
+                    mean_auc(target, m, design, attack, repetitions) for m in REFERENCES[family]
+                )
+                yield design, name, attack_name, *cells
 
 
 def main() -> None:
@@ -100,11 +112,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("family", nargs="?", default="lira", choices=["lira", "shrunk"])
     parser.add_argument("--repetitions", type=int, default=400)
     args = parser.parse_args()
-    header = ("design", "target", "variance", *(f"{m} references" for m in REFERENCES))
+    column = "variance" if args.family == "lira" else "attack"
+    references = (f"{m} references" for m in REFERENCES[args.family])
+    header = ("design", "target", column, *references)
     print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
-    for cells in rows(args.repetitions):
+    for cells in rows(args.family, args.repetitions):
         print(f"| {' | '.join(cells)} |", flush=True)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,14 +27,18 @@ from lm_mia.stats.moments import Moments, as_finite_float64, class_moments
 
 MAX_FIT_SAMPLES = 2**15
 """The common parameters are estimated on at most this many samples."""
+_MIN_FREEDOM = 0.05  # degrees of freedom of a prior that is nearly flat
 _MAX_FREEDOM = 1e6  # degrees of freedom of a prior without a width
+_ROUNDING = 1e-14  # smaller differences, relative to the losses, are rounding errors
 _NEWTON_STEPS = 50
 _SPREAD_STEPS = 8
 _MAX_CORRELATION = 0.95
-_RANK_TOLERANCE = (
-    1e-12  # of eigenvalues of products of the design matrix; smaller ones are rounding errors
-)
+_RANK_TOLERANCE = 1e-12  # smaller eigenvalues, relative to the largest, are rounding errors
 _UNDERFLOW = 1e-290  # a smaller tail probability is computed from a series
+
+
+_VariancePrior: TypeAlias = tuple[FloatArray, tuple[float, float], float]
+"""The fields log_variance_P, log_variance_range and freedom of `LossModel`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +56,8 @@ class LossModel:
     scale_P: FloatArray
     log_variance_P: FloatArray
     """Coefficients of the logarithm of the prior variance."""
+    log_variance_range: tuple[float, float]
+    """Smallest and largest logarithm among the samples that determine it; those of other samples are clipped."""
     freedom: float
     """Degrees of freedom of the prior of the variance, d0."""
     gap_P: FloatArray
@@ -276,7 +283,7 @@ def fit_loss_model(
     complement_M = np.full(len(member_MxS), -1) if offline else complements(member_MxS)
     pairs = int((complement_M >= 0).sum()) // 2
     pair_correlation = _pair_correlation(deviation_MxS, ~np.isnan(aligned_MxS), complement_M)
-    log_variance_P, freedom, gap_P, gap_spread = _priors(
+    (log_variance_P, log_variance_range, freedom), gap_P, gap_spread = _priors(
         in_moments, out_moments, design_SxP, pairs, pair_correlation
     )
     return LossModel(
@@ -286,6 +293,7 @@ def fit_loss_model(
         center_P,
         scale_P,
         log_variance_P,
+        log_variance_range,
         freedom,
         gap_P,
         gap_spread,
@@ -395,8 +403,7 @@ def sample_posterior(
       model: result of `fit_loss_model`.
     """
     n1, n0 = in_moments.count, out_moments.count
-    with np.errstate(over="ignore", invalid="ignore"):
-        prior_variance_C = np.exp(design_CxP @ model.log_variance_P)
+    prior_variance_C = np.exp(np.clip(design_CxP @ model.log_variance_P, *model.log_variance_range))
     prior_gap_C = design_CxP @ model.gap_P
     has_both, difference, noise, freedom, squares = _summaries(
         in_moments, out_moments, model.pairs, model.pair_correlation
@@ -581,27 +588,30 @@ def _priors(
     design_SxP: FloatArray,
     pairs: int,
     pair_correlation: float,
-) -> tuple[FloatArray, float, FloatArray, float]:
-    """Returns the fields log_variance_P, freedom, gap_P and gap_spread of `LossModel`."""
+) -> tuple[_VariancePrior, FloatArray, float]:
+    """Returns the prior of variances, and the fields gap_P and gap_spread of `LossModel`."""
     has_both_S, difference_S, noise_S, freedom_S, squares_S = _summaries(
         in_moments, out_moments, pairs, pair_correlation
     )
     P = design_SxP.shape[1]
     gap_P, gap_spread = np.zeros(P), math.nan
+    rounding_S = _ROUNDING * np.maximum(np.abs(in_moments.mean), np.abs(out_moments.mean))
     if has_both_S.any() and not freedom_S.any():
         # Without two losses of a class, the differences are taken to vary only because the losses do.
         gap_P, gap_spread = _least_squares(design_SxP, difference_S, has_both_S / noise_S), 0.0
         squares_S = np.square(difference_S - design_SxP @ gap_P) / noise_S
-        log_variance_P, freedom = _variance_prior(
-            squares_S * has_both_S, has_both_S.astype(np.float64), design_SxP
+        variance_prior = _variance_prior(
+            squares_S * has_both_S, has_both_S.astype(np.float64), design_SxP, rounding_S
         )
-        return log_variance_P, freedom, gap_P, gap_spread
-    log_variance_P, freedom = _variance_prior(squares_S, freedom_S, design_SxP)
+        return variance_prior, gap_P, gap_spread
+    variance_prior = _variance_prior(squares_S, freedom_S, design_SxP, rounding_S)
+    log_variance_P, log_variance_range, freedom = variance_prior
     if not has_both_S.any() or math.isnan(freedom):
-        return log_variance_P, freedom, gap_P, gap_spread
+        return variance_prior, gap_P, gap_spread
     # Given the squares, the deviation of d from its mean is Student-t with variance v (kappa + h) nu / (nu - 2).
     nu_S = freedom + freedom_S
-    variance_S = (freedom * np.exp(design_SxP @ log_variance_P) + squares_S) / nu_S
+    prior_variance_S = np.exp(np.clip(design_SxP @ log_variance_P, *log_variance_range))
+    variance_S = (freedom * prior_variance_S + squares_S) / nu_S
     gap_spread = 0.0
     for _ in range(_SPREAD_STEPS):
         precision_S = has_both_S / (gap_spread + noise_S)
@@ -609,32 +619,34 @@ def _priors(
         deviation_S = np.square(difference_S - design_SxP @ gap_P) / variance_S
         excess_S = deviation_S * np.maximum(nu_S - 2, 0.5) / nu_S - noise_S
         gap_spread = max(float(precision_S @ excess_S / precision_S.sum()), 0.0)
-    return log_variance_P, freedom, gap_P, gap_spread
+    return variance_prior, gap_P, gap_spread
 
 
 def _variance_prior(
-    squares_S: FloatArray, freedom_S: FloatArray, design_SxP: FloatArray
-) -> tuple[FloatArray, float]:
+    squares_S: FloatArray, freedom_S: FloatArray, design_SxP: FloatArray, rounding_S: FloatArray
+) -> _VariancePrior:
     """Estimates the prior of variances from mean and spread of their logarithms (Smyth 2004, Section 6.2).
 
     The variance of a sample divided by its prior is distributed as F(f, d0), so the logarithm has the mean
     psi(f / 2) - log(f / 2) - psi(d0 / 2) + log(d0 / 2) and the variance psi'(f / 2) + psi'(d0 / 2).
 
     Args:
-      squares_S: sums of squares; samples with 0 are left out.
+      squares_S: sums of squares.
       freedom_S: their degrees of freedom f.
       design_SxP: the design matrix.
+      rounding_S: samples with smaller standard deviations are left out.
 
     Returns:
-      log_variance_P and d0; NaN if there are not more samples with squares than coefficients.
+      log_variance_P, log_variance_range and d0; NaN if there are not more samples with squares than coefficients.
     """
-    is_used_S, P = (freedom_S > 0) & (squares_S > 0), design_SxP.shape[1]
+    is_used_S = (freedom_S > 0) & (squares_S > freedom_S * np.square(rounding_S))
+    P = design_SxP.shape[1]
     half_S, design_SxP = freedom_S[is_used_S] / 2, design_SxP[is_used_S]
     rank = int(
         np.linalg.matrix_rank(design_SxP.T @ design_SxP, rtol=_RANK_TOLERANCE, hermitian=True)
     )
     if len(half_S) <= rank:
-        return np.full(P, np.nan), math.nan
+        return np.full(P, np.nan), (math.nan, math.nan), math.nan
     log_variance_S = np.log(squares_S[is_used_S] / (2 * half_S)) - psi(half_S) + np.log(half_S)
     sampling_S = polygamma(1, half_S)
     coefficient_P = _least_squares(design_SxP, log_variance_S, 1 / sampling_S)
@@ -642,9 +654,11 @@ def _variance_prior(
     # The coefficients are estimated, which makes residuals smaller.
     excess_S = np.square(residual_S) * len(half_S) / (len(half_S) - rank) - sampling_S
     excess = float(np.average(excess_S, weights=1 / sampling_S))
-    freedom = min(2 * _inverse_trigamma(excess), _MAX_FREEDOM) if excess > 0 else _MAX_FREEDOM
+    freedom = 2 * _inverse_trigamma(excess) if excess > 0 else _MAX_FREEDOM
+    freedom = min(max(freedom, _MIN_FREEDOM), _MAX_FREEDOM)
     coefficient_P[0] += float(psi(freedom / 2)) - math.log(freedom / 2)
-    return coefficient_P, freedom
+    fitted_S = design_SxP @ coefficient_P
+    return coefficient_P, (float(fitted_S.min()), float(fitted_S.max())), freedom
 
 
 def _inverse_trigamma(value: float) -> float:

@@ -17,6 +17,9 @@ ATTACKS = {
     "lira offline per_sample",
     "lira online pooled",
     "lira offline pooled",
+    "shrunk",
+    "shrunk offline",
+    "stacked",
     "rmia online",
     "rmia offline",
     "rmia offline a",
@@ -58,6 +61,10 @@ def scores_of_noise(
         results[f"lira offline {variance}"] = stats.lira_from_gaussians(
             target_TxN, gaussians, offline=True
         )
+    both = target_TxN, loss_MxN, member_MxN
+    results["shrunk"] = stats.shrunk_lira(*both)
+    results["shrunk offline"] = stats.shrunk_lira(*both, offline=True)
+    results["stacked"] = stats.stacked_lira(*both)
     z = rng.choice(N, N // 4, replace=False)
     log_p_TxN, log_p_MxN = -target_TxN, -loss_MxN
     both = log_p_TxN, log_p_MxN, log_p_TxN[:, z], log_p_MxN[:, z]

@@ -46,6 +46,7 @@ def loss_model(
         0 * one,
         one,
         math.log(variance) * one,
+        (-math.inf, math.inf),
         freedom,
         gap * one,
         gap_spread,
@@ -289,6 +290,7 @@ def shrunk_by_loop(
         return np.linalg.lstsq(design[rows] * root[:, None], value[rows] * root, rcond=None)[0]
 
     def variance_prior(squares: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, float]:
+        """Returns s^2 of each sample, and d0."""
         rows = np.flatnonzero((f > 0) & (squares > 0))
         log_v, noise = np.zeros(N), np.ones(N)
         log_v[rows] = np.log(squares[rows] / f[rows]) - psi(f[rows] / 2) + np.log(f[rows] / 2)
@@ -301,20 +303,21 @@ def shrunk_by_loop(
         if excess > polygamma(1, 5e5):
             d0 = 2 * root(lambda x: polygamma(1, x) - excess, 1e-6, 1e6)
         coefficient[0] += psi(d0 / 2) - math.log(d0 / 2)
-        return coefficient, d0
+        log_s2 = design @ coefficient
+        return np.exp(np.clip(log_s2, log_s2[rows].min(), log_s2[rows].max())), d0
 
     kappa, gap = 0.0, np.zeros(design.shape[1])
     rows = np.flatnonzero(has_both)
     if len(rows) and not f.any():
         gap = fit(difference, 1 / h, rows)
-        log_variance, d0 = variance_prior(
+        s2, d0 = variance_prior(
             np.square(difference - design @ gap) / h * has_both, has_both.astype(float)
         )
     else:
-        log_variance, d0 = variance_prior(squares, f)
+        s2, d0 = variance_prior(squares, f)
         if len(rows):
             nu = d0 + f
-            v = (d0 * np.exp(design @ log_variance) + squares) / nu
+            v = (d0 * s2 + squares) / nu
             for _ in range(8):
                 gap = fit(difference, 1 / ((kappa + h) * v), rows)
                 scaled = np.square(difference - design @ gap) / v * np.maximum(nu - 2, 0.5) / nu
@@ -328,7 +331,7 @@ def shrunk_by_loop(
         for i in used:
             mean_in, mean_out, n1, n0 = means(aligned[i])
             n, c = n1 + n0, float(design[i] @ gap)
-            V = d0 * math.exp(design[i] @ log_variance) + squares[i]
+            V = d0 * s2[i] + squares[i]
             m, spread, freedom = c, kappa, d0 + f[i]
             if has_both[i]:
                 V += (difference[i] - c) ** 2 / (kappa + h[i])
@@ -651,6 +654,27 @@ def test_losses_without_information_give_nan(mode: Any):
     assert np.isnan(stats.shrunk_lira(target_TxN, loss_MxN, member_MxN | True, **mode)).all()
     none = stats.shrunk_lira(target_TxN, loss_MxN, member_MxN & False, **mode)
     assert np.isfinite(none).all() if mode["offline"] else np.isnan(none).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rounding_errors_are_no_variance(mode: Any):
+    """The losses differ by the effects of models only; subtracting these leaves rounding errors."""
+    data = draw_losses(19, 6, 100)
+    target_TxN, _, member_MxN = data.arguments
+    loss_MxN = 1000 + np.arange(6)[:, None] * (0.1 + 0.3 * data.covariate_Nx1[:, 0])
+    score_TxN = stats.shrunk_lira(
+        target_TxN, loss_MxN, member_MxN, covariate_NxK=data.covariate_Nx1, **mode
+    )
+    assert np.isnan(score_TxN).all()
+
+
+def test_prior_variance_is_not_extrapolated():
+    """The samples that determine it have losses around 4, and one other sample has losses around 100,000."""
+    target_TxN, loss_MxN, member_MxN = draw_losses(20, 2, 100, model_effect=0.0).arguments
+    member_MxN[:, 0] = [True, False]
+    target_TxN[:, 0] += 1e5
+    loss_MxN[:, 0] += 1e5
+    assert np.isfinite(stats.shrunk_lira(target_TxN, loss_MxN, member_MxN)).all()
 
 
 @pytest.mark.parametrize("mode", MODES)
