@@ -34,7 +34,7 @@ VERBS = {
     "extract": "compute how easily the most member-like samples can be extracted",
     "report": "draw the figures and write report.html",
     "status": "show which models are done, running and missing",
-    "plan": "estimate the cost of a config and its sweep, without running anything",
+    "plan": "estimate the cost of a config and its sweep, and what more references would add",
     "launch": "run a sweep as jobs on one or more machines; see lm-mia launch --help",
     "fields": "list all fields of a config; each is a flag, --config.section.field=value",
 }

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from synthetic_workdir import Page, copy_workdir, write_workdir
 
-from analysis import io, more_references, recipe_section
+from analysis import comparison, formatting, io, more_references, recipe_section
 from analysis.more_references import Growth, Point
 
 ATTACKS = ("lira_online", "rmia", "rmia_simple", "lira_offline", "loss")
@@ -143,6 +143,24 @@ def test_strongest_attack_of_each_recipe(recipe: Path, tmp_path: Path):
     assert more is not None
     assert (name, attack) == ("demo", next(iter(more.attacks)))
     assert repr(growth) == repr(more.attacks[attack]["auc"])
+
+
+def test_comparison_of_recipes_shows_the_strongest_attack_of_each(recipe: Path, tmp_path: Path):
+    settings = {"samples": 120, "attacks": ("lira_online", "loss"), "bootstraps": 0}
+    few = write_workdir(tmp_path / "few", name="few", references=6, replicas=2, **settings)
+    summaries = [
+        comparison.summarize(results)
+        for folder in (recipe, few)
+        for results in io.read_recipes(folder.parents[1]).recipes
+    ]
+    html = comparison.render(summaries, "", [])
+    words = Page(html).words
+    assert words.count("Would more references help?") == 1
+    [(name, attack, auc)] = more_references.strongest([("demo", recipe)])
+    cells = "".join(f"{point}{point.interval}" for point in auc.shown)
+    assert f"{name}{formatting.attack_name(attack)}16{cells}" in words
+    without = comparison.render(summaries[1:], "", [])
+    assert "Would more references help?" not in without
 
 
 def test_points_without_a_value_are_dashes():
