@@ -278,9 +278,9 @@ def print_needed(table: pd.DataFrame) -> None:
     values = table[table["minus"] == ""]
     lines = []
     for metric, (name, level_count) in itertools.product(
-        METRICS[:2], itertools.product(("LiRA", "RMIA", "shrunk"), (8, 32))
+        METRICS[:2], itertools.product(("LiRA", "RMIA"), (8, 32))
     ):
-        for attack in ("LiRA", "RMIA", "shrunk", "stacked"):
+        for attack in (a for a in ("LiRA", "RMIA", "shrunk", "stacked") if a != name):
             needed = []
             for _, rows in values[values["metric"] == metric].groupby("recipe", sort=False):
                 curves = rows.pivot_table(index="references", columns="attack", values="value")
@@ -288,24 +288,15 @@ def print_needed(table: pd.DataFrame) -> None:
                 needed.append(
                     needed_references(curves[attack].dropna(), float(curves[name][level_count]))
                 )
-            needed = np.array(needed)
-            log2 = np.log2(np.clip(needed, COUNTS[0] / 2, 2 * COUNTS[-1]))
-            inside = np.isfinite(needed) & (needed > COUNTS[0])
-            margin = (
-                scipy.stats.t.ppf(0.975, len(log2) - 1) * log2.std(ddof=1) / math.sqrt(len(log2))
-            )
-            interval = (
-                f"{2 ** (log2.mean() - margin):.1f} to {2 ** (log2.mean() + margin):.1f}"
-                if inside.all()
-                else ""
-            )
+            needed = np.sort(needed)
+            low, high = median_interval(len(needed))
             lines.append(
                 [
                     metric,
                     f"{name} with {level_count}",
                     attack,
                     describe(np.median(needed)),
-                    interval,
+                    f"{describe(needed[low])} to {describe(needed[high])}",
                     int((needed <= COUNTS[0]).sum()),
                     int(np.isinf(needed).sum()),
                     len(needed),
@@ -318,7 +309,7 @@ def print_needed(table: pd.DataFrame) -> None:
             "as",
             "attack",
             "median",
-            "95% interval of the geometric mean",
+            "95% interval of the median",
             f"recipes with {COUNTS[0]} or fewer",
             "recipes where the largest number does not suffice",
             "recipes",
@@ -354,6 +345,15 @@ def print_recipes(table: pd.DataFrame) -> None:
         print(f"\n{metric}, differences with 95% intervals (*: the references are held fixed):\n")
         lines = ([*key, *row] for key, row in zip(cells.index, cells.to_numpy(), strict=True))
         print_table(["recipe", "references", *cells.columns], lines)
+
+
+def median_interval(count: int) -> tuple[int, int]:
+    """Returns the indices of the sorted values between which the median lies with a probability of 95% or more.
+
+    They are the first and the last ones if there are too few values. The interval holds for any distribution.
+    """
+    low = max(int(scipy.stats.binom.ppf(0.025, count, 0.5)) - 1, 0)
+    return low, count - 1 - low
 
 
 def needed_references(curve: pd.Series, level: float) -> float:

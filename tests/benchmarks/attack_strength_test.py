@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 
 from lm_mia import stats
 
@@ -56,3 +57,13 @@ def test_numbers_of_a_recipe(strength: ModuleType, capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     assert f"{value['shrunk']:.3f}" in printed
     assert f"| simulated | 4 | {100 * value['LiRA']:.1f} / " in printed
+
+
+def test_interval_of_the_median(strength: ModuleType):
+    """The median is below the lower end if at most as many values as its index are below the median."""
+    for count in (6, 13, 40):
+        low, high = strength.median_interval(count)
+        assert high == count - 1 - low
+        assert 2 * scipy.stats.binom.cdf(low, count, 0.5) <= 0.05
+        assert 2 * scipy.stats.binom.cdf(low + 1, count, 0.5) > 0.05
+    assert strength.median_interval(2) == (0, 1)
