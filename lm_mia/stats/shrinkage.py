@@ -279,7 +279,7 @@ def fit_loss_model(
     reference_effect_MxP = _effects(loss_MxS - mean_S, design_SxP, weight_S)
     target_effect_TxP = _effects(target_TxS - mean_S, design_SxP, weight_S)
     aligned_MxS = loss_MxS - reference_effect_MxP @ design_SxP.T
-    in_moments, out_moments, deviation_MxS = class_moments(aligned_MxS, member_MxS)
+    in_moments, out_moments, deviation_MxS = _moments_by_chunk(aligned_MxS, member_MxS)
     complement_M = np.full(len(member_MxS), -1) if offline else complements(member_MxS)
     pairs = int((complement_M >= 0).sum()) // 2
     pair_correlation = _pair_correlation(deviation_MxS, ~np.isnan(aligned_MxS), complement_M)
@@ -539,6 +539,18 @@ def _effects(deviation_MxS: np.ndarray, design_SxP: FloatArray, weight_S: FloatA
     right_MxP = (weight_MxS * np.where(is_present_MxS, deviation_MxS, 0.0)) @ design_SxP
     inverse_MxPxP = np.linalg.pinv(gram_MxPxP, rtol=_RANK_TOLERANCE, hermitian=True)
     return np.einsum("mpq,mq->mp", inverse_MxPxP, right_MxP)
+
+
+def _moments_by_chunk(
+    loss_MxS: FloatArray, member_MxS: BoolArray
+) -> tuple[Moments, Moments, FloatArray]:
+    """Returns the result of `class_moments`, computed on chunks that fit into the caches of the processor."""
+    deviation_MxS = np.empty(loss_MxS.shape)
+    moments_6xS = np.empty((6, loss_MxS.shape[1]))
+    for chunk in chunks_of_samples(loss_MxS.shape[1]):
+        i, o, deviation_MxS[:, chunk] = class_moments(loss_MxS[:, chunk], member_MxS[:, chunk])
+        moments_6xS[:, chunk] = i.count, i.mean, i.squares, o.count, o.mean, o.squares
+    return Moments(*moments_6xS[:3]), Moments(*moments_6xS[3:]), deviation_MxS
 
 
 def _pair_correlation(
