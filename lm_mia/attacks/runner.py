@@ -79,7 +79,10 @@ def run(
         ) as error:  # such as too few replicas; the targets are attacked nevertheless
             failure = error
         on_targets = targets.run(store, population, c, requested, *shared)
-        more_references.run(store, population, c, folder, pool)
+        if (
+            not failure or c.targets
+        ):  # If the command fails, tables of other attacks stay as they are.
+            more_references.run(store, population, c, folder, pool)
     if requested.loss_samples:
         path, ids_S = folder / models.SAMPLE_LOSSES, requested.loss_samples
         references = [model for model in present if model.role == "reference"]
