@@ -22,6 +22,7 @@ FEW = dataclasses.replace(
 OPTIONAL_TABLES = ["intervals.csv", "resampled_references.csv", "true_positive_probability.parquet"]
 TARGET_TABLES = ["models.csv", "flips.json", "targets.csv", "targets.json"]
 TARGET_TABLES += ["target_roc.parquet", "target_jackknife.parquet"]
+TARGET_TABLES += ["more_references.csv", "more_references.json"]
 TABLES = sorted({*replicas.DECISION_TABLES, *TARGET_TABLES} - {*OPTIONAL_TABLES})
 
 
