@@ -193,17 +193,21 @@ def _summarize_replicas(recipe_dir: Path) -> str:
             best.get(row["attack"], {"references": "0"})["references"]
         ):
             best[row["attack"]] = row
-    lira, loss = best["lira_online"], best.get("loss")
+    lira = best["lira_online"]
     other_subsets = _summarize_reference_targets(recipe_dir)
     if other_subsets:
         other_subsets = f" over {facts['replicas']} replicas, {other_subsets}"
-    loss_auc = plus_minus(float(loss["auc_mean"]), float(loss["auc_std"] or "nan")) if loss else ""
+    others = ", ".join(
+        f"{name} {plus_minus(float(row['auc_mean']), float(row['auc_std'] or 'nan'))}"
+        for attack, name in (("stacked", "stacked LiRA"), ("loss", "loss"))
+        if (row := best.get(attack))
+    )
     numbers = _format_numbers(
         float(lira["auc_mean"]),
         float(lira["auc_std"] or "nan"),
         float(lira[f"tpr_at_{focus:g}_mean"] or "nan"),
         focus,
-        other_subsets + (f" (loss {loss_auc})" if loss_auc else ""),
+        other_subsets + (f" ({others})" if others else ""),
     )
     counts = f"({facts['replicas']} replicas, {facts['references']} references)"
     if facts["replicas"] < MIN_HEADLINE_REPLICAS:

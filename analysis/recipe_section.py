@@ -200,6 +200,9 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
         cards.append(
             (auc, f"AUC of LiRA over {subsets['targets']} targets of different training subsets")
         )
+    if stacked := page["stacked"]:
+        references = plural(stacked["references"], "reference")
+        cards.append((f"{stacked['auc_mean']:.3f}", f"AUC of stacked LiRA with {references}"))
     if loss:
         cards.append((f"{loss['auc_mean']:.3f}", "AUC of the loss alone, without references"))
     if page["enough_replicas"] and (row := page["focus_row"]):
@@ -253,6 +256,7 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
         "lira": tables.find_attack(strongest, "lira_online"),
         "reference_targets": tables.read_reference_targets(recipe_dir, fprs),
         "loss": tables.find_attack(strongest, "loss"),
+        "stacked": tables.find_attack(strongest, "stacked"),
         "more_references": more_references.read(recipe_dir),
         "lira_by_references": sorted(
             (r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"]

@@ -207,6 +207,8 @@ def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> Non
     loss = next(r for r in attacks if r["attack"] == "loss")
     assert f"{lira['auc_mean']:.3f} AUC of LiRA with 16 references" in text
     assert f"{loss['auc_mean']:.3f} AUC of the loss alone" in text
+    stacked = max((r for r in attacks if r["attack"] == "stacked"), key=lambda r: r["references"])
+    assert f"{stacked['auc_mean']:.3f} AUC of stacked LiRA with 16 references" in text
     assert f"{100 * lira['tpr_at_0.05_mean']:.3g}% of members found at an FPR of 5%" in text
     assert text.count("means over 16 replicas of one target (same training subset") == 1
     assert text.count("± is the standard deviation over these replicas, not over other") == 1
