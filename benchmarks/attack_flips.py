@@ -1,11 +1,13 @@
 """How often the intervals of differences between the decisions of two attacks contain the true difference.
 
     python benchmarks/attack_flips.py [--simulations=400] [--seed=0] [DESIGN ...]
+    python benchmarks/attack_flips.py --recipes DIR [DIR ...]
 
-Simulates replicas of one target and two attacks on them, and computes the differences of attack_flips.csv with their
-intervals: of the TPR, of the mean flip rate of members, and of the shares of coin flips among the members and among the
-true positives. The true difference is the mean over all simulations. Prints a row of a Markdown table for each design,
-FPR and number; DESIGNS are named below. 400 simulations of a design take 1 to 6 minutes on one core.
+The first command simulates replicas of one target and two attacks on them, and computes the differences of
+attack_flips.csv with their intervals: of the TPR, of the mean flip rate of members, and of the shares of coin flips
+among the members and among the true positives. The true difference is the mean over all simulations. Prints a row of a
+Markdown table for each design, FPR and number; DESIGNS are named below. 400 simulations of a design take 1 to 6 minutes
+on one core.
 
 Samples and replicas are drawn anew in every simulation. The loss of a replica on a sample is noise, minus, for members,
 the gain of training on the sample, which is gamma distributed. Related samples share a part of the noise, and the gain
@@ -13,16 +15,23 @@ is larger or smaller for a replica as a whole. Both attacks score the distance o
 references; they estimate this mean with different errors, and the first one divides by a noisy estimate of the sample's
 standard deviation, as LiRA with few references does. If documents are split, their pieces share these errors and gains.
 
-B: replicas, N: samples, A1 and H1: as in `lm_mia.stats.jackknife`.
+The second command reads the losses of recipes with replicas, WORKDIR/recipes/NAME, and compares attacks with LiRA
+there. It prints the half-widths of the intervals with the references held fixed, as in attack_flips.csv, and of
+intervals that also cover the choice of the references, for which each attack is repeated with halves of them. Attacks
+use no properties of samples here, so the differences are not exactly those of the table. A recipe takes about a minute.
+
+B: replicas, N: samples, A1, R1 and H1: as in `lm_mia.stats.jackknife`.
 """
 
 import argparse
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import scipy.stats
+from claim_numbers import Recipe, reference_parts
 
 from lm_mia import stats
 
@@ -103,32 +112,41 @@ def compare(
     first_BxN: np.ndarray, second_BxN: np.ndarray, member_N: np.ndarray, document_N: np.ndarray
 ) -> dict[str, Difference]:
     """Returns the differences, second minus first, with the intervals of attack_flips.csv."""
-    group_N = stats.sample_groups(document_N)
-    parts = []
-    for score_BxN in (first_BxN, second_BxN):
-        metrics = stats.decision_metrics(score_BxN, member_N, group_N, FPRS, 0)
-        parts.append(
-            {
-                "TPR": metrics.tpr_A1xH1xF,
-                "flip rate of members": metrics.member_flip_rate_A1xH1xF,
-                "coin flips of members": metrics.member_coin_flips_A1xH1xF,
-                "coin flips of true positives": metrics.coin_flip_tpr_A1xH1xF / metrics.tpr_A1xH1xF,
-            }
-        )
-
-    def margins(value_A1xH1xF: np.ndarray) -> np.ndarray:
-        rates = range(len(FPRS))
-        return np.array([stats.jackknife_margin(value_A1xH1xF[:, None, :, f]) for f in rates])
-
-    first, second = parts
+    first, second = (
+        decision_numbers(score_BxN[None], member_N, document_N)
+        for score_BxN in (first_BxN, second_BxN)
+    )
     return {
         name: Difference(
-            (second[name] - first[name])[0, 0],
+            (second[name] - first[name])[0, 0, 0],
             margins(second[name] - first[name]),
             np.hypot(margins(second[name]), margins(first[name])),
         )
         for name in first
     }
+
+
+def decision_numbers(
+    score_R1xBxN: Sequence[np.ndarray] | np.ndarray, member_N: np.ndarray, document_N: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Returns value_A1xR1xH1xF of the numbers that are compared, from scores with parts of the references."""
+    group_N = stats.sample_groups(document_N)
+    parts = [stats.decision_metrics(s, member_N, group_N, FPRS, 0) for s in score_R1xBxN]
+
+    def stack(field: str) -> np.ndarray:
+        return np.stack([getattr(metrics, f"{field}_A1xH1xF") for metrics in parts], axis=1)
+
+    return {
+        "TPR": stack("tpr"),
+        "flip rate of members": stack("member_flip_rate"),
+        "coin flips of members": stack("member_coin_flips"),
+        "coin flips of true positives": stack("coin_flip_tpr") / stack("tpr"),
+    }
+
+
+def margins(value_A1xR1xH1xF: np.ndarray) -> np.ndarray:
+    """Returns half the width of the interval at each rate."""
+    return np.array([stats.jackknife_margin(value_A1xR1xH1xF[..., f]) for f in range(len(FPRS))])
 
 
 def simulate(design: Design, simulations: int, seed: int) -> dict[str, Difference]:
@@ -172,17 +190,65 @@ def rows(designs: Sequence[str], simulations: int, seed: int) -> Iterator[Sequen
                 )
 
 
+def attack_scores(recipe: Recipe, index_R: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns score_BxN of each attack with some of the references."""
+    loss_BxN = recipe.replica_loss_BxN2
+    references = recipe.loss_MxN2[index_R], recipe.member_MxN2[index_R]
+    functions: dict[str, Callable[[], np.ndarray]] = {
+        "LiRA": lambda: recipe.lira(loss_BxN, index_R),
+        "Calibrated loss": lambda: stats.reference_calibrated_loss(loss_BxN, references[0]),
+        "Shrunk LiRA": lambda: stats.shrunk_lira(loss_BxN, *references),
+        "Stacked LiRA": lambda: stats.stacked_lira(loss_BxN, *references),
+    }
+    return {name: function() for name, function in functions.items()}
+
+
+def recipe_rows(recipe_dirs: Sequence[Path]) -> Iterator[Sequence[str]]:
+    """Yields the rows of the table of recipes."""
+    for recipe_dir in recipe_dirs:
+        recipe = Recipe.read(recipe_dir)
+        member_N, references = recipe.replica_member_N2, len(recipe.loss_MxN2)
+        scores = [attack_scores(recipe, part) for part in reference_parts(references, references)]
+        numbers = {
+            name: decision_numbers([s[name] for s in scores], member_N, np.arange(member_N.size))
+            for name in scores[0]
+        }
+        for attack in list(numbers)[1:]:
+            for name, value_A1xR1xH1xF in numbers[attack].items():
+                difference = value_A1xR1xH1xF - numbers["LiRA"][name]
+                fixed_F, covered_F = margins(difference[:, :1]), margins(difference)
+                for f, fpr in enumerate(FPRS):
+                    yield (
+                        recipe_dir.name,
+                        attack,
+                        f"{name} at {100 * fpr:g}%",
+                        f"{difference[0, 0, 0, f]:+.3f}",
+                        f"{fixed_F[f]:.3f}",
+                        f"{covered_F[f]:.3f}",
+                    )
+
+
+def _print_table(header: Sequence[str], table: Iterator[Sequence[str]], names: int) -> None:
+    print(f"| {' | '.join(header)} |\n|{'---|' * names}{'---:|' * (len(header) - names)}")
+    for row in table:
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description="Coverage of differences between two attacks.")
     parser.add_argument("design", nargs="*", help=f"one of {', '.join(DESIGNS)} (default: all)")
     parser.add_argument("--simulations", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--recipes", type=Path, nargs="+", help="folders of recipes with replicas")
     options = parser.parse_args()
+    if options.recipes:
+        header = "recipe", "attack", "number", "difference", "references fixed", "covered"
+        _print_table(header, recipe_rows(options.recipes), 3)
+        return
     header = "design", "number", "true difference", "coverage, %", "mean margin", "unpaired"
-    print(f"| {' | '.join(header)} |\n|---|---|{'---:|' * 4}")
-    for row in rows(options.design or [*DESIGNS], options.simulations, options.seed):
-        print(f"| {' | '.join(row)} |", flush=True)
+    table = rows(options.design or [*DESIGNS], options.simulations, options.seed)
+    _print_table(header, table, 2)
 
 
 if __name__ == "__main__":

@@ -46,3 +46,27 @@ def test_table_has_a_row_per_number_and_rate(
     table = list(benchmark.rows(["tiny"], 2, 0))
     assert len(table) == 8
     assert table[0][:2] == ("128 samples, 2 per document; 8 replicas", "TPR at 1%")
+
+
+def test_intervals_of_a_recipe(
+    benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Those with the references held fixed are those of `compare`; halves of the references are attacks, too."""
+    rng = np.random.default_rng(0)
+    member_MxN = rng.random((17, 256)) < 0.5
+    member_MxN = np.concatenate([member_MxN, np.repeat(member_MxN[-1:], 7, axis=0)])
+    loss_MxN = 3 + rng.normal(size=256) - 0.5 * member_MxN + 0.3 * rng.normal(size=(24, 256))
+    recipe = benchmark.Recipe(loss_MxN[:16], member_MxN[:16], loss_MxN[16:], member_MxN[-1])
+    monkeypatch.setattr(benchmark.Recipe, "read", lambda _: recipe)
+    rows = {row[1:3]: row[3:] for row in benchmark.recipe_rows([tmp_path / "demo"])}
+    assert len(rows) == 3 * 4 * 2
+    scores = benchmark.attack_scores(recipe, np.arange(16))
+    result = benchmark.compare(
+        scores["LiRA"], scores["Calibrated loss"], member_MxN[-1], np.arange(256)
+    )
+    for name, difference in result.items():
+        value, fixed, covered = rows["Calibrated loss", f"{name} at 5%"]
+        assert value == f"{difference.value_F[1]:+.3f}"
+        assert fixed == f"{difference.margin_F[1]:.3f}"
+        assert float(covered) > 0
+    assert any(covered != fixed for _, fixed, covered in rows.values())
