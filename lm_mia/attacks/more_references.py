@@ -1,7 +1,7 @@
 """What more references would add to each attack: its AUC and TPRs with parts of the references, extrapolated.
 
 The attacks are repeated with each quarter, each half and all of the references (`stats.REFERENCE_SETS_SxQ`), on at most
-8 targets and on the first samples only, so that the cost is bounded.
+16 targets and on the first samples only, so that the cost is bounded.
 
     more_references.csv   AUC and TPRs that were observed, and those predicted for 2 and 4 times as many references
     more_references.json  what they depend on, and why there is no table if there is none
@@ -37,7 +37,7 @@ MAX_LEFT_OUT = 0.1
 """There is no prediction for an attack that has no score for a larger fraction of the samples with half of the
 references: its other sets of references would be compared on other samples."""
 _MIN_PAIRS = 4  # one for each quarter of the references
-_MAX_TARGETS = 8
+_MAX_TARGETS = 16
 _FPRS = (0.01, 0.05)  # rates of interest, in addition to attack.focus_fpr
 _QUARTERS, _HALVES = slice(0, 4), slice(4, 10)
 

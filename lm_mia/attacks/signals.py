@@ -269,7 +269,9 @@ def _fit_loss_models(
         online = stats.fit_loss_model(*losses, covariate_NxK=covariate_ZxK)
         models |= {"shrunk": online, "stacked": online}
         if "stacked" in attacks:
-            regression = stats.fit_stacked_regression(*losses, online, covariate_NxK=covariate_ZxK)
+            regression = stats.fit_stacked_regression(
+                *losses[1:], online, covariate_NxK=covariate_ZxK
+            )
     if "shrunk_offline" in attacks:
         models["shrunk_offline"] = stats.fit_loss_model(
             *losses, covariate_NxK=covariate_ZxK, offline=True

@@ -450,8 +450,13 @@ def check_losses(
         raise ValueError(
             f"target losses of shape {target_TxN.shape} do not match references of {samples} samples"
         )
+    return target_TxN, loss_MxN, member_MxN, check_covariates(covariate, samples)
+
+
+def check_covariates(covariate: ArrayLike | None, samples: int) -> FloatArray:
+    """Returns covariate_NxK, with K = 0 for None; raises ValueError as `shrunk_lira`."""
     if covariate is None:
-        return target_TxN, loss_MxN, member_MxN, np.zeros((samples, 0))
+        return np.zeros((samples, 0))
     covariate_NxK = as_float64(covariate, "covariates")
     if covariate_NxK.ndim != 2 or len(covariate_NxK) != samples:
         raise ValueError(
@@ -461,7 +466,7 @@ def check_losses(
         raise ValueError(
             f"covariates must be finite (below {MAX_LOSS:g} in magnitude); replace missing ones by a typical value"
         )
-    return target_TxN, loss_MxN, member_MxN, covariate_NxK
+    return covariate_NxK
 
 
 def _used_losses(loss_MxC: np.ndarray, member_MxC: BoolArray, offline: bool) -> np.ndarray:

@@ -16,12 +16,13 @@ from scipy.special import expit
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.leave_one_out import complements, leave_one_out_moments
-from lm_mia.stats.likelihood_ratio import chunks_of_samples
+from lm_mia.stats.likelihood_ratio import check_references, chunks_of_samples
 from lm_mia.stats.moments import class_moments
 from lm_mia.stats.shrinkage import (
     LossModel,
     SamplePosterior,
     align_losses,
+    check_covariates,
     check_losses,
     fit_loss_model,
     fit_samples,
@@ -100,14 +101,13 @@ def stacked_lira(
     fit_S = fit_samples(loss_MxN.shape[1])
     fit = target_TxN[:, fit_S], loss_MxN[:, fit_S], member_MxN[:, fit_S]
     model = fit_loss_model(*fit, covariate_NxK=covariate_NxK[fit_S])
-    regression = fit_stacked_regression(*fit, model, covariate_NxK=covariate_NxK[fit_S])
+    regression = fit_stacked_regression(*fit[1:], model, covariate_NxK=covariate_NxK[fit_S])
     return stacked_from_regression(
         target_TxN, loss_MxN, member_MxN, model, regression, covariate_NxK=covariate_NxK
     )
 
 
 def fit_stacked_regression(
-    target_loss_TxS: ArrayLike,
     reference_loss_MxS: ArrayLike,
     reference_member_MxS: ArrayLike,
     model: LossModel,
@@ -117,8 +117,8 @@ def fit_stacked_regression(
     """Fits the regression of `stacked_lira` on some or all of the samples.
 
     Args:
-      target_loss_TxS, reference_loss_MxS, reference_member_MxS, covariate_NxK: as for `fit_loss_model`. Of the samples,
-        at most 2^19 / M are used.
+      reference_loss_MxS, reference_member_MxS, covariate_NxK: as for `fit_loss_model`. Of the samples, at most 2^19 / M
+        are used.
       model: result of `fit_loss_model` for these models.
 
     Returns:
@@ -127,13 +127,11 @@ def fit_stacked_regression(
     Raises:
       ValueError: as for `shrunk_lira`.
     """
-    target_TxS, loss_MxS, member_MxS, covariate_SxK = check_losses(
-        target_loss_TxS, reference_loss_MxS, reference_member_MxS, covariate_NxK
-    )
+    loss_MxS, member_MxS = check_references(reference_loss_MxS, reference_member_MxS, "per_sample")
+    covariate_SxK = check_covariates(covariate_NxK, loss_MxS.shape[1])
     complement_M = complements(member_MxS)
     used_S = fit_samples(loss_MxS.shape[1], max(_MAX_PAIRS // max(len(loss_MxS), 1), 1))
     feature_FxMxS = _reference_features(
-        target_TxS[:, used_S],
         loss_MxS[:, used_S],
         member_MxS[:, used_S],
         covariate_SxK[used_S],
@@ -210,7 +208,6 @@ def stacked_features(
 
 
 def _reference_features(
-    target_TxS: np.ndarray,
     loss_MxS: np.ndarray,
     member_MxS: BoolArray,
     covariate_SxK: FloatArray,
@@ -218,11 +215,13 @@ def _reference_features(
     complement_M: IntArray,
 ) -> FloatArray:
     """Returns feature_FxMxS of each reference as a target of all others."""
+    model = dataclasses.replace(model, target_effect_TxP=model.target_effect_TxP[:0])
     feature_FxMxS = np.empty((len(model.center_P) + 2, *loss_MxS.shape))
     for chunk in chunks_of_samples(loss_MxS.shape[1]):
         member_MxC = member_MxS[:, chunk]
+        no_target_0xC = np.empty((0, member_MxC.shape[1]))
         aligned = align_losses(
-            target_TxS[:, chunk], loss_MxS[:, chunk], member_MxC, covariate_SxK[chunk], model
+            no_target_0xC, loss_MxS[:, chunk], member_MxC, covariate_SxK[chunk], model
         )
         in_moments, out_moments = leave_one_out_moments(aligned.loss_MxC, member_MxC, complement_M)
         posterior = sample_posterior(in_moments, out_moments, aligned.design_CxP, model)

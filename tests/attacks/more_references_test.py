@@ -140,8 +140,9 @@ def test_only_the_first_samples_are_used(tmp_path: Path, monkeypatch: pytest.Mon
     assert facts(run)["samples"] == 200
 
 
-def test_pairs_that_are_complements_stay_together(tmp_path: Path):
+def test_pairs_that_are_complements_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # Reference 3 is missing, so that reference 2 is without its complement. Only 8 of 10 replicas are attacked.
+    monkeypatch.setattr("lm_mia.attacks.more_references._MAX_TARGETS", 8)
     c = dataclasses.replace(WITH_REPLICAS, references=20, variance="pooled", fprs=(0.05, 0.1, 0.5))
     scores = write_scores(tmp_path, c, SAMPLES, "balanced", absent=[3])
     run = run_attacks(scores, c, tmp_path / "tables")

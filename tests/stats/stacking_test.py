@@ -21,7 +21,7 @@ PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4)
 def fit(data: Losses, **covariates: Any) -> tuple[stats.LossModel, stats.StackedRegression]:
     """Returns both fits, which `stacked_lira` hides."""
     model = stats.fit_loss_model(*data.arguments, **covariates)
-    return model, stats.fit_stacked_regression(*data.arguments, model, **covariates)
+    return model, stats.fit_stacked_regression(*data.arguments[1:], model, **covariates)
 
 
 def features_of(
@@ -161,12 +161,12 @@ def reference_aucs(data: Losses, complement_M: np.ndarray) -> np.ndarray:
 
     The gap is given, since a gap that is estimated with the left-out reference reveals a little of its membership.
     """
-    target_TxN, loss_MxN, member_MxN, covariate_NxK = check_losses(*data.arguments, None)
+    _, loss_MxN, member_MxN, covariate_NxK = check_losses(*data.arguments, None)
     model = dataclasses.replace(
         stats.fit_loss_model(*data.arguments), gap_P=np.array([0.1, 0.0]), gap_spread=0.3
     )
     feature_FxMxN = stacking._reference_features(
-        target_TxN, loss_MxN, member_MxN, covariate_NxK, model, complement_M
+        loss_MxN, member_MxN, covariate_NxK, model, complement_M
     )
     return stats.auc(feature_FxMxN[0], member_MxN).auc_T
 
@@ -272,11 +272,11 @@ def test_regression_is_fitted_on_a_subsample(monkeypatch: pytest.MonkeyPatch):
     data = draw_losses(10, 8, 301, design="balanced")
     model, whole = fit(data)
     monkeypatch.setattr(stacking, "_MAX_PAIRS", 8 * 61)
-    fifth = stats.fit_stacked_regression(*data.arguments, model)
+    fifth = stats.fit_stacked_regression(*data.arguments[1:], model)
     assert not np.allclose(fifth.weight_F, whole.weight_F, rtol=1e-3)
-    target_TxN, loss_MxN, member_MxN = (a[:, ::5] for a in data.arguments)
+    loss_MxN, member_MxN = (a[:, ::5] for a in data.arguments[1:])
     monkeypatch.setattr(stacking, "complements", lambda member_MxN: np.arange(8) ^ 1)
-    expected = stats.fit_stacked_regression(target_TxN, loss_MxN, member_MxN, model)
+    expected = stats.fit_stacked_regression(loss_MxN, member_MxN, model)
     np.testing.assert_allclose(fifth.weight_F, expected.weight_F, rtol=1e-12)
 
 
