@@ -6,7 +6,7 @@
 WORKDIR holds the recipes of configs/strongmia.py:cpu, trained and scored. Prints Markdown tables: means over recipes by
 number of references; the difference between the new attacks and the best of the others, LiRA and RMIA; the numbers of
 references that reach the same AUC and TPR; and the numbers of each recipe with intervals. FILE gets all numbers of all
-recipes. Takes about 3 minutes for the 13 recipes for testing on one core.
+recipes. Takes 2 minutes for the 13 recipes for testing on one core.
 
 Intervals cover targets, samples and, where there are enough of them, references, as those of claims do
 (analysis.claims.jackknife).
