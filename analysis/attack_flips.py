@@ -118,7 +118,7 @@ def summary(rows: Sequence[Record]) -> str:
     others = [row for row in comparable(rows) if row["attack"] != "lira_online"]
     stronger = [row for row in others if direction(row, "tpr") > 0]
     if not stronger:
-        return "No attack has a TPR that is higher than that of LiRA by the interval of the difference."
+        return "No attack has a significantly higher TPR than LiRA."
     parts = []
     for name, what in (
         ("member_coin_flips", "coin flips among the members"),

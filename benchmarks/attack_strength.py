@@ -28,6 +28,7 @@ from claim_numbers import reference_parts
 
 import lm_mia
 from analysis.claims.jackknife import Jackknife
+from analysis.formatting import plural
 from lm_mia import stats
 from lm_mia.attacks.signals import sample_covariates
 
@@ -65,7 +66,7 @@ NEW = ("shrunk", "shrunk offline", "stacked")
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """The losses of the models of a recipe, the last `TARGETS` of which are attacked."""
+    """The losses of the models of a recipe; the last `TARGETS` models are attacked."""
 
     loss_MxN2: np.ndarray
     member_MxN2: np.ndarray
@@ -193,7 +194,7 @@ def print_means(table: pd.DataFrame) -> None:
         mean = rows.pivot_table(index="attack", columns="references", values="value", sort=False)
         mean = mean.reindex([a for a in ATTACKS if a in mean.index])
         recipes = rows.groupby("references")["recipe"].nunique()
-        head = [f"{c} references ({recipes[c]} recipes)" for c in mean.columns]
+        head = [f"{c} references ({plural(int(recipes[c]), 'recipe')})" for c in mean.columns]
         print(f"\n{metric}, mean over recipes:\n")
         print_table(
             ["attack", *head],

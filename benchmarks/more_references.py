@@ -166,14 +166,15 @@ SUMMARY = (
 
 def print_tables(table: pd.DataFrame) -> None:
     """Prints the errors and the coverage by metric, number of references, attack and recipe."""
+    table = table.rename(columns={"factor": "times"})
     predicted = table[table["value"].notna()]
     without = table[table["value"].isna()].groupby(["attack", "references"], sort=False)
     none = [f"{attack} with {count}" for (attack, count), _ in without]
     print(f"\nWithout a prediction: {', '.join(none) or 'none'}.")
     for title, keys in (
-        ("All attacks", ["metric", "references", "factor"]),
-        ("By attack", ["metric", "factor", "attack"]),
-        ("By recipe", ["metric", "factor", "recipe"]),
+        ("All attacks", ["metric", "references", "times"]),
+        ("By attack", ["metric", "times", "attack"]),
+        ("By recipe", ["metric", "times", "recipe"]),
     ):
         print(f"\n{title}; AUC and TPR times 100:\n")
         lines = [

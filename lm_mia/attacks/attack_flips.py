@@ -1,8 +1,8 @@
 """Flip rates and coin flips under every attack, and how they differ from those under online LiRA at the same FPR.
 
 All attacks decide about the same samples under the same replicas, so their flip rates are compared in pairs. The
-interval of a difference follows from a jackknife over the replicas and the samples, which leaves out the same groups of
-both attacks (`stats.jackknife_variance`). It holds the training subset and the references fixed.
+interval of a difference follows from a jackknife over the replicas and the samples, in which the same groups are left
+out for both attacks (`stats.jackknife_variance`). It holds the training subset and the references fixed.
 
 B: replicas, F: false positive rates of the config, C: samples of a block, K: numbers of votes (0 to B), N2: samples of
 the population (2N), A1 and H1: as in `lm_mia.stats.jackknife`.
@@ -43,7 +43,7 @@ class AttackDecisions:
     references: int
     tpr_BxF: np.ndarray
     not_shared: float
-    """Fraction of the samples with a score in only one of this attack and online LiRA."""
+    """Fraction of the samples that have a score under only one of the two, this attack and online LiRA."""
     num_samples: int
     """Number of samples of the population."""
     votes: Votes
@@ -106,7 +106,7 @@ def count_decisions(
 def lira_decisions(
     references: int, points: stats.OperatingPoints, counts: DecisionCounts, num_samples: int
 ) -> AttackDecisions:
-    """Returns the decisions under online LiRA from what the other tables of decisions were made of.
+    """Returns the decisions under online LiRA, from the counts that the other tables of decisions are based on.
 
     Args:
       references: number of references.

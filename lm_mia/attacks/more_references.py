@@ -4,9 +4,11 @@ The attacks are repeated with each quarter, each half and all of the references 
 16 targets and on the first samples only, so that the cost is bounded.
 
     more_references.csv   AUC and TPRs that were observed, and those predicted for 2 and 4 times as many references
-    more_references.json  what they depend on, and why there is no table if there is none
+    more_references.json  settings and models of the table; if there is no table, the reason
 
-T: targets, P: pairs of references, C: samples of a block, S: sets of references, N: the samples that are used.
+T: targets, A: attacks, F: false positive rates, K1: metrics and the fraction of samples without a score, P: pairs of
+references, Q: quarters of the references, R: references of a set or quarter, S: sets of references, C: samples of a
+block, K: covariates of a sample, N: the samples that are used, N2: samples of the population (2N).
 """
 
 import dataclasses
@@ -35,7 +37,7 @@ FACTORS = (2, 4)
 """Predictions are for the number of references times these factors."""
 MAX_LEFT_OUT = 0.1
 """There is no prediction for an attack that has no score for a larger fraction of the samples with half of the
-references: its other sets of references would be compared on other samples."""
+references, since its sets of references would be compared on different samples."""
 _MIN_PAIRS = 4  # one for each quarter of the references
 _MAX_TARGETS = 16
 _FPRS = (0.01, 0.05)  # rates of interest, in addition to attack.focus_fpr
@@ -70,7 +72,7 @@ def run(
       population: provides the compressed sizes of texts.
       c: models, attacks and false positive rates.
       folder: folder of the tables.
-      pool: threads, each of which attacks with some of the references.
+      pool: threads, each of which attacks with one set of references.
 
     Raises:
       UserError: if scores are corrupt.
@@ -156,14 +158,14 @@ def _table(
             rows.append((points.auc_T.mean(), *points.tpr_TxF.mean(axis=0), left_out))
         return rows
 
-    value_SxAxM1 = np.array([*map_in_order(pool, evaluate, groups)])
+    value_SxAxK1 = np.array([*map_in_order(pool, evaluate, groups)])
     metrics = ["auc", *(f"tpr_at_{fpr:g}" for fpr in fprs)]
     references = 2 * pairs, 4 * pairs, count
     rows = []
-    for (a, name), (m, metric) in itertools.product(enumerate(attacks), enumerate(metrics)):
-        reason = _reason(value_SxAxM1[:, a, m], value_SxAxM1[:, a, -1], references)
+    for (a, name), (k, metric) in itertools.product(enumerate(attacks), enumerate(metrics)):
+        reason = _reason(value_SxAxK1[:, a, k], value_SxAxK1[:, a, -1], references)
         names = {"attack": name, "metric": metric}
-        rows += _rows(value_SxAxM1[:, a, m], references, reason, names)
+        rows += _rows(value_SxAxK1[:, a, k], references, reason, names)
     return pd.DataFrame(rows)
 
 

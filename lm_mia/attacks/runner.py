@@ -74,14 +74,11 @@ def run(
         try:
             if c.replicas:
                 on_replicas = replicas.run(store, population, c, *shared)
-        except (
-            UserError
-        ) as error:  # such as too few replicas; the targets are attacked nevertheless
-            failure = error
+        except UserError as error:
+            failure = error  # such as too few replicas; the targets are attacked nevertheless
         on_targets = targets.run(store, population, c, requested, *shared)
-        if (
-            not failure or c.targets
-        ):  # If the command fails, tables of other attacks stay as they are.
+        # If the command fails, the tables of earlier attacks stay as they are.
+        if not failure or c.targets:
             more_references.run(store, population, c, folder, pool)
     if requested.loss_samples:
         path, ids_S = folder / models.SAMPLE_LOSSES, requested.loss_samples

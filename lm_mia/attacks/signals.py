@@ -1,7 +1,7 @@
 """Membership scores of all attacks, computed from the score store a block of samples at a time.
 
 T: targets, M: references, R: selected references, C: samples of a block, Z: drawn samples, K: covariates of a sample,
-N2: samples of the population (2N).
+N: samples, L: samples with a TF-IDF, N2: samples of the population (2N).
 """
 
 import dataclasses
@@ -170,7 +170,7 @@ def sample_covariates(column: Callable[[str], np.ndarray]) -> np.ndarray:
     """Returns covariate_NxK, float32, for the attacks shrunk and stacked.
 
     The covariates are the logarithm of the number of tokens, the logarithm of the compressed bytes per token, and the
-    mean TF-IDF, which is replaced by the median for samples that have none, because they consist of unknown tokens.
+    mean TF-IDF. Samples of unknown tokens have no TF-IDF and get the median.
 
     Args:
       column: returns a column of the sample table, such as `Population.column`.
@@ -180,8 +180,8 @@ def sample_covariates(column: Callable[[str], np.ndarray]) -> np.ndarray:
     )
     log_tokens_N = np.log(tokens_N)
     if np.isnan(tfidf_N).any():
-        known_K = tfidf_N[~np.isnan(tfidf_N)]
-        tfidf_N = np.nan_to_num(tfidf_N, nan=float(np.median(known_K)) if known_K.size else 0.0)
+        known_L = tfidf_N[~np.isnan(tfidf_N)]
+        tfidf_N = np.nan_to_num(tfidf_N, nan=float(np.median(known_L)) if known_L.size else 0.0)
     return np.column_stack([log_tokens_N, np.log(zlib_bytes_N) - log_tokens_N, tfidf_N])
 
 
@@ -221,8 +221,8 @@ def fit_attacks(
 ) -> list[AttackFit]:
     """Returns the results over all samples that are needed before a block can be scored, for each group.
 
-    Takes one pass over the store if variances are pooled, and one for each number of samples that are drawn for RMIA or
-    for a loss model.
+    Takes one pass over the store if variances are pooled, and one for each number of samples that RMIA or a loss model
+    draws.
 
     Args:
       inputs: the models.
@@ -291,9 +291,10 @@ def num_drawn_samples(attacks: Iterable[AttackName], rmia_samples: int) -> set[i
 
 
 def draw_samples(inputs: AttackInputs, num_samples: int) -> SampleBlock:
-    """Returns randomly drawn samples under all models, at most all; the draw is the same in every call.
+    """Returns randomly drawn samples under all models; the draw is the same in every call.
 
-    RMIA compares with them, and loss models are fitted on them.
+    RMIA compares with them, and loss models are fitted on them. If the population has fewer samples, these are all of
+    them.
     """
     order_N2 = permutation(0, "samples that RMIA compares with", inputs.num_samples)
     return select_samples(inputs, np.sort(order_N2[:num_samples]))

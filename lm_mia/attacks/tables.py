@@ -116,12 +116,13 @@ def coin_flip_shares(
       votes: votes on members ("member") and on non-members ("nonmember"), by class.
       fprs: rates of the votes.
       alpha: level of the coin-flip test.
-      ranges: classes whose ranges are computed, which takes longer than all other columns.
+      ranges: classes for which the range is computed, which takes longer than all other columns.
 
     Returns:
       The columns fpr, replicas, cutoff, and for each class the observed share (CLASS_fraction), its standard error
-      over samples and replicas (CLASS_fraction_se), and the ends of the range of the share that 127 replicas would show
-      (CLASS_fraction_127_low, CLASS_fraction_127_high). Both are over documents if the votes are counted by document.
+      over samples and replicas (CLASS_fraction_se), and for the classes in ``ranges`` the ends of the range of the
+      share that 127 replicas would show (CLASS_fraction_127_low, CLASS_fraction_127_high). Both are over documents if
+      the votes are counted by document.
     """
     replicas = votes["member"].replicas
     _, cutoff = stats.coin_flip_cutoff(replicas, alpha)

@@ -266,7 +266,8 @@ class Attack:
         "loss",
         "zlib",
     )
-    """Attacks to compare. Must include lira_online, which the tables of decisions are based on."""
+    """Attacks to compare. Must include lira_online, which the tables of decisions are based on.
+    docs/how-to/choose-attack.md compares the attacks."""
     fprs: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)
     """False positive rates at which thresholds are calibrated (StrongMIA Tables 1-6), in ascending order. Rates below
     1/N, which N non-members cannot show, are left out of tables and figures."""

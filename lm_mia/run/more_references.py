@@ -54,7 +54,7 @@ def read_forecast(recipe: SweepRecipe, chip_hours_per_model: float) -> Forecast 
       chip_hours_per_model: the cost of training and scoring a model.
 
     Returns:
-      The predictions; None if the recipe has not been attacked, or its tables are damaged.
+      The predictions; None if the recipe has not been attacked, or if its tables are damaged.
     """
     marker = recipe.folder / MORE_REFERENCES_JSON
     try:

@@ -1,8 +1,8 @@
 """What more references would add: the AUC or the TPR of an attack, extrapolated to more references than there are.
 
-The references are divided into quarters, and the attack is repeated with each quarter and each pair of quarters
-(`REFERENCE_SETS_SxQ`). How the metric grows from a quarter to a half and to all of the references tells how it will
-continue, and how much it varies between halves tells how much it depends on the choice of the references.
+The references are divided into quarters, and the attack is repeated with each quarter and each half, which is two
+quarters (`REFERENCE_SETS_SxQ`). The growth of the metric from quarters to halves and to all references shows how it
+will continue, and its variation between halves shows how much it depends on the choice of the references.
 
 Legend: S sets of references, Q quarters, K numbers of references to predict.
 """
@@ -20,27 +20,27 @@ from scipy.special import ndtr, ndtri, stdtrit
 from lm_mia.stats.array_types import FloatArray
 from lm_mia.stats.inputs import as_float64
 
-_HALVES = tuple(itertools.combinations(range(4), 2))
+_PAIRS_OF_QUARTERS = tuple(itertools.combinations(range(4), 2))
 REFERENCE_SETS_SxQ = np.array(
     [
         *(np.arange(4) == q for q in range(4)),
-        *(np.isin(np.arange(4), half) for half in _HALVES),
+        *(np.isin(np.arange(4), pair) for pair in _PAIRS_OF_QUARTERS),
         np.ones(4, np.bool_),
     ]
 )
-"""Which quarters of the references make up each set, as booleans: the 4 quarters, their 6 pairs, and all. Pairs i and
+"""Which quarters of the references make up each set, as booleans: the 4 quarters, the 6 halves, and all. Halves i and
 5 - i are complements."""
-_QUARTERS, _PAIRS, _ALL = slice(0, 4), slice(4, 10), 10
+_QUARTERS, _HALVES, _ALL = slice(0, 4), slice(4, 10), 10
 _SPLITS = 3  # ways to divide four quarters into two halves
 _SLOWEST, _FASTEST = 0.25, 1.25
-"""How much each further doubling of the references adds, as a multiple of what the doubling before it added: the range
-that the interval allows for. If the metric is linear in 1/R, it is 1/2. Chosen on the recipes for tuning of
-docs/results/attacks.md."""
+"""The range that the interval allows for the growth from each further doubling of the references, as a multiple of the
+growth from the previous doubling. The multiple is 1/2 if the metric is linear in 1/R. The range was chosen on the
+recipes for tuning of docs/results/attacks.md."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MoreReferences:
-    """A metric as it is predicted for larger numbers of references, with 95% intervals; NaN if it is not predictable.
+    """A metric as predicted for larger numbers of references, with 95% intervals; NaN without a prediction.
 
     Arrays have the shape (..., K).
     """
@@ -64,13 +64,13 @@ def predict_more_references(
         AUC:  y(R) = a + b / R + c / R^2
         TPR:  y(R) = a + b / R
 
-    Both pass through y of all M references. The AUC's curve also passes through the mean of y over the quarters and
-    over the halves, and the TPR's, which is too noisy for a curvature, through the mean over the halves (Richardson
-    extrapolation). The probit is used since that of the AUC is the distance between two normal distributions of scores
-    in their standard deviations. (Its power -2 is linear in 1/R for scores with normal errors, but diverges for an AUC
-    near 0.5.)
+    Both curves pass through y of all M references. The curve of the AUC also passes through the mean of y over the
+    quarters and over the halves. That of the TPR, which is too noisy for a curvature, passes through the mean over the
+    halves (Richardson extrapolation). The probit is used because, for normal scores, the probit of the AUC is
+    proportional to the distance between the two distributions in standard deviations. (Its power -2 is linear in 1/R
+    for scores with normal errors, but diverges for an AUC near 0.5.)
 
-    The 95% interval is for what an attack with R references would show, if these are the M references and new ones:
+    The 95% interval is for what an attack with R references would show, if new references are added to the M ones:
 
         [y(R) - sqrt(t^2 V + (y(R) - L)^2), y(R) + sqrt(t^2 V + (U - y(R))^2)]
 
@@ -81,22 +81,22 @@ def predict_more_references(
     - AUC: V = w (1 - M/R). The AUC is a mean over many samples, so the deviation of a set is nearly the mean of those
       of its references. It is the same for all references and for their halves, and cancels in their difference. With
       M of R references in common, the prediction and the truth differ by (1 - M/R) (e_old - e_new).
-    - TPR: V = w ((1 + s)^2 + M/R) + s^2 w_halves / 6, where y(R) = y(M) + s (y(M) - mean y of halves). A TPR is decided
-      by the few samples near the threshold, and others are there with other references. The values of overlapping sets
-      are therefore taken as independent.
+    - TPR: V = w ((1 + s)^2 + M/R) + s^2 w_halves / 6, where y(R) = y(M) + s (y(M) - mean y of the halves) and w_halves
+      is the variance of y between halves. A TPR is decided by the few samples near the threshold, which are other
+      samples with other references. The values of overlapping sets are therefore treated as independent.
 
-    L and U allow for an error of the curve: they continue with 1/4, or 5/4, of the last growth per doubling at each
-    further doubling; 1/2 is what a metric that is linear in 1/R does. A metric that falls is continued likewise.
+    L and U allow for an error of the curve: there, each further doubling of the references adds 1/4, or 5/4, of what
+    the previous doubling added. (If y is linear in 1/R, it adds 1/2.) A metric that falls is continued likewise.
 
     The interval does not cover other targets or samples, since the question is what these would show. It is not valid
-    for changes of behavior beyond M references, such as LiRA's variances that begin to be useful.
-    benchmarks/more_references.py measures how often it misses.
+    for attacks that change their behavior beyond M references, such as LiRA with per-sample variances that become
+    useful only there. benchmarks/more_references.py measures how often it misses.
 
     Args:
       value: AUC or TPR with each set of `REFERENCE_SETS_SxQ`, mean over targets; shape (..., S).
-      references: the numbers of references in a quarter, in a half (two quarters), and in all. All may be more than two
-        halves, if the number of references is not divisible by four.
-      predicted: numbers of references, larger than that of all; predicted_K.
+      references: the numbers of references in a quarter, in a half (two quarters), and in total. The total may be more
+        than two halves, if it is not divisible by four.
+      predicted: the numbers of references to predict, predicted_K; larger than the total.
       metric: what the values are.
 
     Returns:
@@ -132,33 +132,33 @@ def predict_more_references(
         raise ValueError(f"predicted={predicted}: must be numbers above the {count} references")
     is_usable = np.all((value_S > 0) & (value_S < 1), axis=-1, keepdims=True)
     y_S = ndtri(np.where(is_usable, value_S, np.nan))
-    y_of_quarters, y_of_pairs, y_of_all = (
+    y_quarters, y_halves, y_all = (
         y_S[..., _QUARTERS].mean(axis=-1, keepdims=True),
-        y_S[..., _PAIRS].mean(axis=-1, keepdims=True),
+        y_S[..., _HALVES].mean(axis=-1, keepdims=True),
         y_S[..., _ALL, None],
     )
-    growth = y_of_all - y_of_pairs
+    growth = y_all - y_halves
     # Factors of the growth, for each predicted number.
     step_K = (1 / count - 1 / predicted_K) / (1 / half - 1 / count)
-    y_K = y_of_all + step_K * growth
+    y_K = y_all + step_K * growth
     if metric == "auc":
         # Newton's interpolation in x = 1/R: the second divided difference times (x - x_all) (x - x_half).
         x_quarter, x_half, x_all, x_K = 1 / quarter, 1 / half, 1 / count, 1 / predicted_K
         slope_late = growth / (x_all - x_half)
-        slope_early = (y_of_pairs - y_of_quarters) / (x_half - x_quarter)
+        slope_early = (y_halves - y_quarters) / (x_half - x_quarter)
         curvature = (slope_late - slope_early) / (x_all - x_quarter)
         y_K = y_K + curvature * (x_K - x_all) * (x_K - x_half)
-    pair_difference = y_S[..., 4:7] - y_S[..., 9:6:-1]
-    variance_halves = (pair_difference**2).mean(axis=-1, keepdims=True) / 2
+    difference = y_S[..., 4:7] - y_S[..., 9:6:-1]  # between complementary halves
+    variance_halves = (difference**2).mean(axis=-1, keepdims=True) / 2
     variance_all = variance_halves * half / count
     if metric == "auc":
         variance_K = variance_all * (1 - count / predicted_K)
     else:
         variance_K = variance_all * ((1 + step_K) ** 2 + count / predicted_K)
-        variance_K = variance_K + step_K**2 * variance_halves / len(_HALVES)
+        variance_K = variance_K + step_K**2 * variance_halves / len(_PAIRS_OF_QUARTERS)
     per_doubling, doublings_K = growth / np.log2(count / half), np.log2(predicted_K / count)
     limits = [
-        y_of_all + per_doubling * factor * (factor**doublings_K - 1) / (factor - 1)
+        y_all + per_doubling * factor * (factor**doublings_K - 1) / (factor - 1)
         for factor in (_SLOWEST, _FASTEST)
     ]
     lowest_K = np.minimum(y_K, np.minimum(*limits))

@@ -1,11 +1,12 @@
 """LiRA with few references: what all samples have in common is learned from all of them (empirical Bayes).
 
-LiRA estimates two means and two variances of each sample from that sample's losses alone. Here, each sample's estimates
-are shrunk towards what is typical of similar samples, and differences between models that concern all samples are
-removed.
+LiRA estimates two means and two variances for each sample from that sample's losses alone. Here, each sample's
+estimates are shrunk towards what is typical of similar samples, and differences between models that affect all samples
+are removed.
 
 Legend: T targets, M references, N samples, S samples on which the common parameters are estimated, C samples of a
-chunk, K covariates of a sample, P columns of the design matrix (P = 2 + K: a constant, the mean loss, the covariates).
+chunk, K covariates of a sample, P columns of the design matrix (P = 2 + K: a constant, the mean loss, the covariates),
+or in `_pair_correlation` pairs of references.
 Losses are means in nats per token; NaN marks a missing loss.
 """
 
@@ -28,7 +29,7 @@ from lm_mia.stats.moments import Moments, as_finite_float64, class_moments
 MAX_FIT_SAMPLES = 2**15
 """The common parameters are estimated on at most this many samples."""
 _MIN_FREEDOM = 0.05  # degrees of freedom of a prior that is nearly flat
-_MAX_FREEDOM = 1e6  # degrees of freedom of a prior without a width
+_MAX_FREEDOM = 1e6  # degrees of freedom of a prior that is nearly a point
 _ROUNDING = 1e-14  # smaller differences, relative to the losses, are rounding errors
 _NEWTON_STEPS = 50
 _SPREAD_STEPS = 8
@@ -73,7 +74,7 @@ class LossModel:
 
 @dataclasses.dataclass(frozen=True)
 class SamplePosterior:
-    """What the references tell about samples: one element per sample, or per (left-out model, sample)."""
+    """What the references show about samples: one element per sample, or per (left-out model, sample)."""
 
     count_in: FloatArray
     count_out: FloatArray
@@ -142,18 +143,18 @@ def shrunk_lira(
     - x_i holds a constant, the mean reference loss of the sample and its covariates, such as the logarithm of its
       length.
     - b_m is the effect of the model: some models have a smaller loss on all samples, or on all short samples. It is
-      estimated on all samples by weighted least squares and subtracted. It is also estimated for each target, from the
-      target's losses on these samples; membership is not used. The share of members among the target's samples should
-      therefore be about that of the references, or scores are shifted.
+      estimated on all samples by weighted least squares and subtracted. The effect of each target is estimated in the
+      same way, from the target's losses and without its membership. The share of members among the samples should
+      therefore be about the same for the target as for the references; otherwise, scores are shifted.
     - mu_i has a flat prior.
     - v_i, the variance between models, has the prior d0 s_i^2 / chi2(d0), where log s_i^2 is linear in x_i.
     - g_i, the gap between OUT and IN losses, has the prior N(x_i' c, kappa v_i).
 
-    d0, kappa, c and the coefficients of log s_i^2 are estimated from all samples: d0 and the prior variances from mean
-    and spread of the log variances (limma's method), c and kappa from mean and spread of the differences between OUT
-    and IN means.
+    d0, kappa, c and the coefficients of log s_i^2 are estimated from all samples: d0 and the prior variances from the
+    mean and the spread of the log variances (limma's method), c and kappa from the mean and the spread of the
+    differences between OUT and IN means.
 
-    The prior is conjugate, so that the rest is exact. Let n1 and n0 be the numbers of IN and OUT losses of a sample, n
+    The prior is conjugate, so the rest is exact. Let n1 and n0 be the numbers of IN and OUT losses of a sample, n
     their sum, d the difference between the means of OUT and IN losses, h = 1 / n1 + 1 / n0 the variance of d in units
     of v, f the degrees of freedom within the classes and SS the sum of squares. Then d ~ N(g, h v), and the posterior
     is
@@ -168,13 +169,13 @@ def shrunk_lira(
         IN:   location mean - m n0 / n,   scale^2 = V (1 + 1 / n + (n0 / n)^2 w h)
         OUT:  location mean + m n1 / n,   scale^2 = V (1 + 1 / n + (n1 / n)^2 w h)
 
-    where mean is that of all losses of the sample, m = c + w (d - c) the posterior mean of the gap, and
+    where mean is the mean of all losses of the sample, m = c + w (d - c) is the posterior mean of the gap, and
     V = (d0 s^2 + SS + (d - c)^2 / (kappa + h)) / (d0 + f + 1).
 
     If a sample has no IN or no OUT loss, w h is replaced by kappa, d - c by 0, and there is 1 degree of freedom fewer.
 
     In a balanced design, references are pairs that are trained on complementary subsets, and the losses of a pair are
-    correlated: what one of them learned from similar samples, the other one did not. With P pairs and the correlation
+    correlated: what one of them learned from similar samples, the other did not. With P pairs and the correlation
     rho, which is estimated from all samples, h is smaller by 2 rho P / (n1 n0), and 1 / n, the variance of the mean of
     all losses, is larger by 2 rho P / n^2. (The mean of all losses is then independent of d only if n1 = n0, as it is
     unless losses are missing.) Pairs are recognized if there are 64 samples or more.
@@ -187,9 +188,9 @@ def shrunk_lira(
     If no sample has two losses of the same class, as with 2 references in a balanced design, variances are estimated
     from the differences d under the assumption kappa = 0.
 
-    Offline, only OUT references are used: IN losses are ignored, there is no gap, and the score is -log P(t <= loss) of
-    the OUT distribution. The effect of a target includes the smaller losses of its members, so that P is a valid
-    p-value only for a target that has nearly none.
+    Offline, only OUT references are used: IN losses are ignored, there is no gap, and the score is -log P(t <= loss)
+    under the OUT distribution. The effect of a target includes the smaller losses of its members, so P is a valid
+    p-value only for a target that was trained on almost none of the samples.
 
     Args:
       target_loss_TxN: losses under the targets, in nats per token; a NaN loss gives a NaN score. A one-dimensional
@@ -197,16 +198,17 @@ def shrunk_lira(
         may be among the references.
       reference_loss_MxN: losses under the references; NaN marks a missing loss.
       reference_member_MxN: booleans, whether each sample was in each reference's training subset.
-      covariate_NxK: properties of each sample on which its loss, gap and variance may depend, such as the logarithm of
-        its number of tokens, which is the most useful one. They must be finite.
+      covariate_NxK: properties of each sample on which its loss, gap and variance may depend; finite. The most useful
+        one is the logarithm of the number of tokens.
       offline: whether to use the OUT references only.
 
     Returns:
       score_TxN: log likelihood ratios (offline: negated logarithms of p-values). The score is NaN for a sample without
       a reference loss (offline: without an OUT loss). All scores are NaN if the common parameters cannot be estimated.
-      Variances take two different losses of the same class, or if no sample has two losses of a class, an IN and an
-      OUT loss; more samples than columns of x must have them, and should be at least 20 times as many. Gaps take a
-      sample with an IN and an OUT loss.
+      Variances are estimated from samples with two different losses of the same class or, if no sample has two losses
+      of the same class, from samples with an IN and an OUT loss. There must be more of these samples than columns of x,
+      and there should be at least 20 times as many. Gaps are estimated from samples with an IN and an OUT loss; there
+      must be at least one.
 
     Raises:
       ValueError: if the shapes do not match, if reference_member_MxN is not boolean, if a loss is infinite, if a
@@ -315,7 +317,7 @@ def shrunk_from_model(
 
     Args:
       target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK: as for `shrunk_lira`; the models must be
-        those of `model`, in the same order, but the samples may be others.
+        those of ``model``, in the same order, but the samples may be others.
       model: result of `fit_loss_model`.
 
     Returns:
@@ -514,7 +516,7 @@ def _raw_design(
 
 
 def _effect_weights(loss_MxS: np.ndarray) -> FloatArray:
-    """Returns weight_S of samples in the estimation of model effects; it is smaller if models differ more.
+    """Returns weight_S of samples in the estimation of model effects; it is smaller where losses vary more.
 
     It is proportional to 1 / (variance + median variance), so that a few samples with nearly equal losses do not
     outweigh all others.
@@ -563,8 +565,8 @@ def _pair_correlation(
 ) -> float:
     """Returns the correlation between the losses of references and their complements, from deviations from class means.
 
-    With q losses in each class, both the covariance and the variance of deviations are 1 - 1 / q times those of the
-    losses, so their ratio is not biased. It is 0 without complements, or if all deviations are 0.
+    With q losses in each class, both the covariance and the variance of the deviations are 1 - 1 / q times those of the
+    losses, so their ratio is not biased. The correlation is 0 without complements, or if all deviations are 0.
     """
     first_M = np.flatnonzero(complement_M > np.arange(len(complement_M)))
     first_PxS, second_PxS = deviation_MxS[first_M], deviation_MxS[complement_M[first_M]]
@@ -580,7 +582,7 @@ def _pair_correlation(
 def _summaries(
     in_moments: Moments, out_moments: Moments, pairs: int, pair_correlation: float
 ) -> tuple[BoolArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Returns what the posterior depends on.
+    """Computes what the posterior depends on.
 
     Returns:
       Whether a sample has both classes, the difference d between the means of OUT and IN losses (0 without both
@@ -614,7 +616,7 @@ def _priors(
     gap_P, gap_spread = np.zeros(P), math.nan
     rounding_S = _ROUNDING * np.maximum(np.abs(in_moments.mean), np.abs(out_moments.mean))
     if has_both_S.any() and not freedom_S.any():
-        # Without two losses of a class, the differences are taken to vary only because the losses do.
+        # Without two losses of the same class, the differences are assumed to vary only because the losses do.
         gap_P, gap_spread = _least_squares(design_SxP, difference_S, has_both_S / noise_S), 0.0
         squares_S = np.square(difference_S - design_SxP @ gap_P) / noise_S
         variance_prior = _variance_prior(
@@ -699,15 +701,15 @@ def _least_squares(design_SxP: FloatArray, value_S: FloatArray, weight_S: FloatA
 
 
 def _log_student_cdf(z: FloatArray, freedom: FloatArray) -> FloatArray:
-    """Computes log P(t <= z); where the probability underflows, from a series with a relative error below 1e-8."""
+    """Computes log P(t <= z). Where the probability underflows, a series with a relative error below 1e-8 is used."""
     freedom = np.broadcast_to(freedom, np.shape(z))
     tail = stdtr(freedom, -np.abs(z))
     is_small = (z < 0) & (tail < _UNDERFLOW)
     log_cdf = np.where(z < 0, np.log(np.maximum(tail, _UNDERFLOW)), np.log1p(-tail))
     if is_small.any():
         # P(t <= -u) = f(u) (nu + u^2) / (nu u) F(1, 1/2; nu / 2 + 1; -nu / u^2) with the density f and the
-        # hypergeometric series F, which is nearly 1: u is above 36, or the degrees of freedom nu are few and u is much
-        # larger.
+        # hypergeometric series F, which is nearly 1: u is above 36, and much larger if the degrees of freedom nu are
+        # few.
         u, nu = -z[is_small], freedom[is_small]
         log_density = (
             gammaln((nu + 1) / 2)

@@ -1,9 +1,9 @@
 """LiRA scores combined with properties of samples by a regression that is fitted on the references' own membership.
 
-Legend: T targets, M references, R references whose membership is predicted, N samples, S samples on which parameters
-are estimated, C samples of a chunk, K covariates of a sample, P columns of the design matrix, F = P + 2 features: the
-shrunk LiRA score, the standardized distance of the loss multiplied by each column of the design matrix, and a constant.
-D: (reference, sample) pairs. Losses are means in nats per token; NaN marks a missing loss.
+Legend: T targets, M references, N samples, S samples on which parameters are estimated, C samples of a chunk, K
+covariates of a sample, P columns of the design matrix, F = P + 2 features: the shrunk LiRA score, the standardized
+distance of the loss multiplied by each column of the design matrix, and a constant. D (reference, sample) pairs. Losses
+are means in nats per token; NaN marks a missing loss.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NEWTON_TOLERANCE = 1e-8
 
 @dataclasses.dataclass(frozen=True)
 class StackedRegression:
-    """The regression of `stacked_lira`: scores are features times weights."""
+    """The regression of `stacked_lira`; a score is the sum of the features times these weights."""
 
     weight_F: FloatArray
     """NaN if it cannot be fitted."""
@@ -60,12 +60,12 @@ def stacked_lira(
 
     - the score of `shrunk_lira`,
     - the standardized distance u = (middle between the expected IN and OUT losses - loss) / standard deviation,
-    - u times the mean loss and u times each covariate, all of which are centered and scaled.
+    - u times the mean loss and u times each covariate; the mean loss and the covariates are centered and scaled.
 
     The regression learns what the model behind `shrunk_lira` misses, such as tails of another shape or a gap that
-    depends on the length in another way. The membership of the targets is not used. With a balanced design, where the
-    training subsets of two references are complements, each of the two is attacked without the other one, which would
-    reveal its members; this is recognized if there are 64 samples or more.
+    depends on the length in another way. The membership of the targets is not used. In a balanced design, where the
+    training subsets of two references are complements, each of the two is attacked without the other, which would
+    reveal its members; complements are recognized if there are 64 samples or more.
 
     The weights are penalized by the sum of their squares. The penalty is chosen by cross-validation: the regression is
     fitted on three quarters of the references and evaluated on the others (with fewer than 4 references or pairs of
@@ -76,14 +76,14 @@ def stacked_lira(
 
     Returns:
       score_TxN: log odds of membership, if the share of members is that of the references. The score is NaN for a
-      sample without a reference loss. All scores are NaN if the regression cannot be fitted: if no reference remains
-      when one and its complement are left out, and in the cases of `shrunk_lira`.
+      sample without a reference loss. All scores are NaN if the regression cannot be fitted, because no reference
+      remains when one and its complement are left out, or because the parameters of `shrunk_lira` cannot be estimated.
 
     Raises:
       ValueError: as for `shrunk_lira`.
 
-    Source: classifiers that are trained on shadow models are due to Shokri et al. 2017; here they see the sufficient
-    statistics of LiRA. docs/results/attacks.md compares the attack with others.
+    Source: classifiers that are trained on shadow models are due to Shokri et al. 2017; here, the features are made of
+    the sufficient statistics of LiRA. docs/results/attacks.md compares the attack with others.
 
     Example:
       >>> import numpy as np
@@ -117,8 +117,8 @@ def fit_stacked_regression(
     """Fits the regression of `stacked_lira` on some or all of the samples.
 
     Args:
-      reference_loss_MxS, reference_member_MxS, covariate_NxK: as for `fit_loss_model`. Of the samples, at most 2^19 / M
-        are used.
+      reference_loss_MxS, reference_member_MxS, covariate_NxK: as for `fit_loss_model`. At most 2^19 / M of the
+        samples are used.
       model: result of `fit_loss_model` for these models.
 
     Returns:
@@ -243,7 +243,7 @@ def _choose_penalty(
 ) -> tuple[float, FloatArray]:
     """Returns the penalty with the smallest log loss on held-out references, and weights close to its solution.
 
-    It is the largest penalty if there is one fold.
+    With a single fold, it is the largest penalty.
     """
     folds, start_F = np.unique(fold_D), np.zeros(len(feature_FxD))
     if len(folds) < 2:
@@ -255,7 +255,7 @@ def _choose_penalty(
         held_out = feature_FxD[:, is_held_out_D], member_D[is_held_out_D]
         fitted = feature_FxD[:, ~is_held_out_D], member_D[~is_held_out_D]
         for penalty in _PENALTIES:
-            # Solutions of the other folds are close; without one, that of the previous penalty is.
+            # The solution of another fold is close; in the first fold, that of the previous penalty is.
             start_F = solutions.get(penalty, start_F)
             start_F = solutions[penalty] = _logistic_regression(*fitted, penalty, start_F)
             log_loss[penalty] += _log_loss(start_F @ held_out[0], held_out[1])
