@@ -55,7 +55,7 @@ def comparable(rows: Sequence[Record]) -> list[Record]:
 
 
 def direction(row: Record, name: str) -> int:
-    """Returns the sign of the difference to LiRA; 0 if its interval contains 0, or if there is none."""
+    """Returns the sign of the difference from LiRA; 0 if its interval contains 0, or if there is none."""
     low, high = (row[f"{name}_minus_lira_{end}"] for end in ("low", "high"))
     return int(low > 0) - int(high < 0)
 
@@ -97,7 +97,7 @@ def verdict(rows: Sequence[Record]) -> str:
 
 
 def interval(row: Record, name: str) -> str:
-    """Formats a difference to LiRA with its 95% interval: "0.052, 95% interval 0.040 to 0.064".
+    """Formats a difference from LiRA with its 95% interval: "0.052, 95% interval 0.040 to 0.064".
 
     Differences of shares are in percentage points: "5.4 percentage points, 95% interval 1.9 to 8.9".
     """
@@ -151,7 +151,7 @@ def drawn(rows: Sequence[Record]) -> list[Record]:
 def draw(rows: Sequence[Record]) -> Figure:
     """Draws, against the TPR, the share of coin flips among the members and among the true positives of each attack.
 
-    Error bars are the 95% intervals of the differences to LiRA, which a dotted line shows.
+    Error bars are the 95% intervals of the differences from LiRA, which a dotted line shows.
 
     Args:
       rows: the result of `drawn`.

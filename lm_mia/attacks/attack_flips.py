@@ -195,7 +195,7 @@ def _with_differences(
     lira_table: pd.DataFrame,
     lira_parts: dict[str, np.ndarray],
 ) -> pd.DataFrame:
-    """Adds the differences to LiRA, which are NaN for LiRA itself and where one of the two has no TPR."""
+    """Adds the differences from LiRA, which are NaN for LiRA itself and where one of the two has no TPR."""
     has_tpr_F = table["tpr_mean"].notna() & lira_table["tpr_mean"].notna()
     numbers, lira_numbers = (
         p | {"coin_flip_tp_fraction": _ratio(p["coin_flip_tpr"], p["tpr"])} if p else {}

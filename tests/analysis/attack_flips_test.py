@@ -1,4 +1,4 @@
-"""What the section of a recipe says about the stability of stronger attacks."""
+"""The part of the report about the stability of stronger attacks."""
 
 import math
 from pathlib import Path

@@ -36,7 +36,7 @@ def records(table: pd.DataFrame) -> list[Row]:
 
 
 def differences(row: Row) -> list[float]:
-    """Returns the differences to LiRA and the ends of their intervals."""
+    """Returns the differences from LiRA and the ends of their intervals."""
     return [value for name, value in row.items() if "_minus_lira" in name]
 
 
@@ -190,7 +190,7 @@ def jackknife(decisions: AttackDecisions) -> pd.DataFrame:
 
 
 def test_hand_worked_case():
-    """Of 8 replicas, 8, 4, 1 and 0 call the first members members; 1 to 7 votes look like coin flips."""
+    """The first four samples, members, get 8, 4, 1 and 0 votes from 8 replicas; 1 to 7 votes look like coin flips."""
     score_BxN = np.zeros((8, 16))
     for sample, votes in enumerate((8, 4, 1, 0)):
         score_BxN[:votes, sample] = 1

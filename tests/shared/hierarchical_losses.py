@@ -19,7 +19,7 @@ class Losses:
 
     @property
     def arguments(self) -> tuple[Any, Any, Any]:
-        """What the attacks take."""
+        """The arguments of the attacks."""
         return self.target_TxN, self.reference_MxN, self.reference_member_MxN
 
 
