@@ -40,7 +40,7 @@ def test_run_writes_scores_tables_and_report(tiny: tiny_run.Tiny):
     lira, loss = (table.loc[key, "auc_mean"] for key in (("lira_online", 4), ("loss", 0)))
     answer, page = out.splitlines()
     assert answer.startswith(f"tiny: LiRA AUC {lira:.3f} ± ")
-    assert f"(loss {loss:.3f} ± " in answer
+    assert f", loss {loss:.3f} ± " in answer
     assert page == f"report: {w / 'report.html'}"
     models = [f"reference-{i:02}" for i in range(4)] + [f"replica-{i:02}" for i in range(2)]
     assert tiny_run.events(w, "model_trained") == tiny_run.events(w, "model_scored") == models

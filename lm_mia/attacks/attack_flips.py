@@ -90,7 +90,9 @@ def count_decisions(
         add_votes, map_in_order(pool, count, signals.sample_slices(file.num_samples))
     )
     metrics = decision_jackknife.metrics_of_scores(file, member_N2, document_N2, c)
-    coin_flips = tables.coin_flip_shares(votes, c.fprs, c.alpha, ranges=("member",))
+    coin_flips = tables.coin_flip_shares(
+        votes, c.fprs, c.alpha, ranges=("member",), range_fprs=(c.focus_fpr,)
+    )
     return AttackDecisions(
         attack,
         references,

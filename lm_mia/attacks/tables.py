@@ -109,6 +109,7 @@ def coin_flip_shares(
     fprs: Sequence[float],
     alpha: float,
     ranges: Sequence[str] = ("member", "nonmember"),
+    range_fprs: Sequence[float] | None = None,
 ) -> pd.DataFrame:
     """Returns the shares of coin flips with their uncertainty, one row per FPR.
 
@@ -117,6 +118,7 @@ def coin_flip_shares(
       fprs: rates of the votes.
       alpha: level of the coin-flip test.
       ranges: classes for which the range is computed, which takes longer than all other columns.
+      range_fprs: rates for which it is computed; None: all.
 
     Returns:
       The columns fpr, replicas, cutoff, and for each class the observed share (CLASS_fraction), its standard error
@@ -141,9 +143,11 @@ def coin_flip_shares(
                 samples_GxK, called_RxK, is_coin_flip_K
             )
             if name in ranges:
-                limits = stats.coin_flip_range(samples_GxK, called_RxK, alpha)
-                row[f"{name}_fraction_127_low"] = limits.low
-                row[f"{name}_fraction_127_high"] = limits.high
+                low = high = np.nan
+                if range_fprs is None or fpr in range_fprs:
+                    limits = stats.coin_flip_range(samples_GxK, called_RxK, alpha)
+                    low, high = limits.low, limits.high
+                row[f"{name}_fraction_127_low"], row[f"{name}_fraction_127_high"] = low, high
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -272,3 +272,13 @@ def test_votes_are_counted_in_blocks(
     monkeypatch.setattr("lm_mia.attacks.signals._SLICE_SAMPLES", 70)
     again = read(run_attacks(attacked.scores, SMALL, tmp_path / "tables"))
     pd.testing.assert_frame_equal(again, read(attacked), rtol=1e-9)
+
+
+def test_ranges_of_other_attacks_are_computed_at_the_focus_rate(tmp_path: Path):
+    c = dataclasses.replace(SMALL, attacks=("lira_online", "loss"), bootstraps=0)
+    run = run_attacks(write_scores(tmp_path, c, 300), c, tmp_path / "tables")
+    table = read(run)
+    for column in ("member_coin_flips_127_low", "member_coin_flips_127_high"):
+        assert table[table["attack"] == "lira_online"][column].notna().all()
+        loss = table[table["attack"] == "loss"]
+        assert [*loss[loss[column].notna()]["fpr"]] == [c.focus_fpr]
