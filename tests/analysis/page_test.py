@@ -206,7 +206,8 @@ def test_page_compares_recipes(linked: Path):
     assert lines["fixed-10M"]["coin_flip_members"] == ""
     assert [lines[n]["over"] for n in names] == ["targets", "targets", "replicas", ""]
     tables = recipes["flip-140M"].recipe_dir / "tables"
-    lira = pd.read_csv(tables / "attacks.csv").iloc[-1]
+    attack_rows = pd.read_csv(tables / "attacks.csv")
+    lira = attack_rows[attack_rows["attack"] == "lira_online"].iloc[-1]
     assert float(lines["flip-140M"]["auc"]) == lira["auc_mean"]
     shares = pd.read_csv(tables / "flip_shares.csv")
     coin = shares[(shares["bin"] == "coin flip") & np.isclose(shares["fpr"], 0.05)].iloc[0]
