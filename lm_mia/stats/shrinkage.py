@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -326,22 +327,35 @@ def shrunk_from_model(
     Raises:
       ValueError: as for `shrunk_lira`.
     """
-    target_TxN, loss_MxN, member_MxN, covariate_NxK = check_losses(
-        target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK
-    )
-    score_TxN = np.empty(target_TxN.shape)
-    for chunk in chunks_of_samples(loss_MxN.shape[1]):
-        aligned = align_losses(
-            target_TxN[:, chunk],
-            loss_MxN[:, chunk],
-            member_MxN[:, chunk],
-            covariate_NxK[chunk],
-            model,
-        )
-        in_moments, out_moments, _ = class_moments(aligned.loss_MxC, member_MxN[:, chunk])
-        posterior = sample_posterior(in_moments, out_moments, aligned.design_CxP, model)
+    arrays = check_losses(target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK)
+    score_TxN = np.empty(arrays[0].shape)
+    for chunk, posterior, aligned in posteriors_of_chunks(*arrays, model):
         score_TxN[:, chunk] = shrunk_score(posterior, aligned.target_TxC, model)
     return score_TxN
+
+
+def posteriors_of_chunks(
+    target_TxN: np.ndarray,
+    loss_MxN: np.ndarray,
+    member_MxN: BoolArray,
+    covariate_NxK: FloatArray,
+    model: LossModel,
+) -> Iterator[tuple[slice, SamplePosterior, AlignedLosses]]:
+    """Yields consecutive chunks of samples, with their posteriors and aligned losses.
+
+    The arguments are the result of `check_losses` and a loss model of the same targets and references.
+    """
+    for chunk in chunks_of_samples(loss_MxN.shape[1]):
+        member_MxC = member_MxN[:, chunk]
+        aligned = align_losses(
+            target_TxN[:, chunk], loss_MxN[:, chunk], member_MxC, covariate_NxK[chunk], model
+        )
+        in_moments, out_moments, _ = class_moments(aligned.loss_MxC, member_MxC)
+        yield (
+            chunk,
+            sample_posterior(in_moments, out_moments, aligned.design_CxP, model),
+            aligned,
+        )
 
 
 def shrunk_score(

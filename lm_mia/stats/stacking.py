@@ -17,7 +17,6 @@ from scipy.special import expit
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.leave_one_out import complements, leave_one_out_moments
 from lm_mia.stats.likelihood_ratio import check_references, chunks_of_samples
-from lm_mia.stats.moments import class_moments
 from lm_mia.stats.shrinkage import (
     LossModel,
     SamplePosterior,
@@ -26,6 +25,7 @@ from lm_mia.stats.shrinkage import (
     check_losses,
     fit_loss_model,
     fit_samples,
+    posteriors_of_chunks,
     sample_posterior,
 )
 
@@ -175,20 +175,9 @@ def stacked_from_regression(
     Raises:
       ValueError: as for `shrunk_lira`.
     """
-    target_TxN, loss_MxN, member_MxN, covariate_NxK = check_losses(
-        target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK
-    )
-    score_TxN = np.empty(target_TxN.shape)
-    for chunk in chunks_of_samples(loss_MxN.shape[1]):
-        aligned = align_losses(
-            target_TxN[:, chunk],
-            loss_MxN[:, chunk],
-            member_MxN[:, chunk],
-            covariate_NxK[chunk],
-            model,
-        )
-        in_moments, out_moments, _ = class_moments(aligned.loss_MxC, member_MxN[:, chunk])
-        posterior = sample_posterior(in_moments, out_moments, aligned.design_CxP, model)
+    arrays = check_losses(target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK)
+    score_TxN = np.empty(arrays[0].shape)
+    for chunk, posterior, aligned in posteriors_of_chunks(*arrays, model):
         feature_TxCxF = stacked_features(posterior, aligned.target_TxC, aligned.design_CxP)
         score_TxN[:, chunk] = feature_TxCxF @ regression.weight_F
     return score_TxN
