@@ -433,7 +433,7 @@ def sample_posterior(
     ) / total_freedom
     count = n1 + n0
     center = (n1 * in_moments.mean + n0 * out_moments.mean) / np.maximum(count, 1)
-    shared = model.pair_correlation * np.minimum(model.pairs, np.minimum(n1, n0))
+    shared = _shared_noise(n1, n0, model.pairs, model.pair_correlation)
     return SamplePosterior(
         n1,
         n0,
@@ -593,6 +593,13 @@ def _pair_correlation(
     return float(np.clip(products / squares, -_MAX_CORRELATION, _MAX_CORRELATION))
 
 
+def _shared_noise(
+    n1: FloatArray, n0: FloatArray, pairs: int, pair_correlation: float
+) -> FloatArray:
+    """Returns the covariance between the sums of IN and of OUT losses, in units of the variance of a loss."""
+    return pair_correlation * np.minimum(pairs, np.minimum(n1, n0))
+
+
 def _summaries(
     in_moments: Moments, out_moments: Moments, pairs: int, pair_correlation: float
 ) -> tuple[BoolArray, FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -606,7 +613,7 @@ def _summaries(
     n1, n0 = in_moments.count, out_moments.count
     has_both = (n1 > 0) & (n0 > 0)
     difference = np.where(has_both, out_moments.mean - in_moments.mean, 0.0)
-    shared = pair_correlation * np.minimum(pairs, np.minimum(n1, n0))
+    shared = _shared_noise(n1, n0, pairs, pair_correlation)
     count_in, count_out = np.maximum(n1, 1), np.maximum(n0, 1)
     noise = 1 / count_in + 1 / count_out - 2 * shared / (count_in * count_out)
     noise = np.where(has_both, noise, 1.0)
