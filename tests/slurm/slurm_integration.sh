@@ -41,7 +41,7 @@ config=(
   --config.model.width=32 --config.attack.references=4 --config.attack.replicas=2
   --config.attack.resample_references=0 --config.extract.samples=0 --config.train.workers=1
 )
-one=(--config.train.epochs=24)
+one=(--config.train.epochs=36)
 pair=(--config.compute.sharding=fsdp --config.train.epochs=4)
 declare -A stops_before # of a held job: the number of requests to stop before it was held
 
@@ -59,7 +59,10 @@ model_of() { # prints the model that job $2 of workdir $1 trains, once it has ma
   [ -n "$model" ] || return 1
   grep -q "\"event\": \"train\", \"model\": \"$model\".*\"step\": [1-9].*\"job\": \"$2\"" "$1/metrics.jsonl" && echo "$model"
 }
-is_training() { model_of "$1" "$2" >/dev/null; }
+is_nearly_trained() { # whether job $2 of workdir $1 may have made the last step of model $3
+  grep "\"event\": \"train\", \"model\": \"$3\".*\"job\": \"$2\"" "$1/metrics.jsonl" |
+    grep -q '"step": 5[4-7][0-9]' # of 576; logged every 28 steps
+}
 resumed() { grep -q "\"model_trained\", \"model\": \"$2\".*\"resumed_at\": [1-9]" "$1/metrics.jsonl"; }
 processes() { pgrep -f -- "^$python -m launch make-models .*--job=$1( |\$)"; }
 workers() { processes "$1" | while read -r pid; do pgrep -P "$pid" -f spawn_main; done; }
@@ -92,12 +95,18 @@ submit() { # submits a sweep in workdir $1; prints the id of its array
     tee -a "$scratch/output" | sed -n 's/.*: job //p' | tail -n 1
 }
 hold() { # stops the jobs of workdir $1 that are in the middle of a model; succeeds once all are stopped
-  local workdir=$1 job before
+  local workdir=$1 job model before
   shift
   for job in "$@"; do
     [ -n "${stops_before[$job]:-}" ] && continue
     before=$(count_stops "$workdir" "$job")
-    is_training "$workdir" "$job" && workers "$job" | xargs -r kill -STOP && stops_before[$job]=$before
+    model=$(model_of "$workdir" "$job") && workers "$job" | xargs -r kill -STOP || continue
+    sleep 1 # until everything that the workers reported is in the log
+    if [ "$(model_of "$workdir" "$job")" = "$model" ] && ! is_nearly_trained "$workdir" "$job" "$model"; then
+      stops_before[$job]=$before
+    else # too late: hold it at the next model
+      release "$job"
+    fi
   done
   for job in "$@"; do [ -n "${stops_before[$job]:-}" ] || return; done
 }
