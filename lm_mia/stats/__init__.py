@@ -35,6 +35,10 @@ from lm_mia.stats.extraction import (
     suffix_log_prob,
     token_log_probs,
 )
+from lm_mia.stats.finite_population import (
+    FinitePopulationSimulation,
+    simulate_finite_population,
+)
 from lm_mia.stats.flips import (
     COIN_FLIP_BIN,
     FLIP_BIN_NAMES,
@@ -141,6 +145,7 @@ __all__ = [
     "DecisionMetrics",
     "ErrorRates",
     "ExtractionRate",
+    "FinitePopulationSimulation",
     "FlipBinCounts",
     "FlipBinShares",
     "HALVES_HxG",
@@ -215,6 +220,7 @@ __all__ = [
     "sample_groups",
     "shrunk_from_model",
     "shrunk_lira",
+    "simulate_finite_population",
     "stacked_from_regression",
     "stacked_lira",
     "suffix_log_prob",
