@@ -61,7 +61,7 @@ class FigureSection:
                 "paper": _format_number(number.value, number.std),
                 "ours": texts.get(key, "–"),
             }
-            for key, number in published.published_numbers(self.name.partition("_")[0]).items()
+            for key, number in published.published_numbers(self.name).items()
         ]
 
 

@@ -1,6 +1,6 @@
 """Writes the report page WORKDIR/report.html: its recipes, figures of a paper, and how they were produced.
 
-    python -m analysis WORKDIR [--figure=fig01_references ...] [--recipe=NAME ...]
+    python -m analysis WORKDIR [--figure=strongmia_fig01_references ...] [--recipe=NAME ...]
 
 Modules that draw are imported where they are needed, so that `summary_lines` and `check_figures` load quickly.
 """
@@ -403,8 +403,8 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("workdir", type=Path, help="the workdir")
     figure = (
-        "name of a figure, such as fig01_references, or path of a Python file that defines FIGURE; repeatable "
-        "(default: the figures listed in the workdir's config.json)"
+        "name of a figure, such as strongmia_fig01_references, or path of a Python file that defines FIGURE; "
+        "repeatable (default: the figures listed in the workdir's config.json)"
     )
     parser.add_argument("--figure", action="append", metavar="NAME", help=figure)
     recipe = "name of a recipe; repeatable (default: all recipes of the workdir)"

@@ -1,4 +1,4 @@
-"""Numbers that StrongMIA reports, each with its location in the paper."""
+"""Numbers that papers report, each with its location in the paper."""
 
 import dataclasses
 import functools
@@ -28,9 +28,13 @@ def _table() -> pd.DataFrame:
 
 
 def published_numbers(figure: str) -> Mapping[str, PublishedNumber]:
-    """Returns the numbers of a figure or table, such as fig01 or tab03, by key, in the order of published.csv."""
+    """Returns the numbers of a figure or table by key, in the order of published.csv.
+
+    Args:
+      figure: its full name, such as ``strongmia_fig05_instability``, or this name without its subject.
+    """
     rows = _table()
-    rows = rows[rows["figure"] == figure]
+    rows = rows[rows["figure"] == "_".join(figure.split("_")[:2])]
     return {
         str(r["key"]): PublishedNumber(
             str(r["description"]), float(r["value"]), float(r["std"]), str(r["location"])

@@ -60,7 +60,9 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         corpus = folder / "corpus.parquet"
         synthetic_sweep.corpus(corpus, args.samples + 2_000)
-        scripts = [full for name in FIGURES for full in MODULES if full.startswith(f"{name}_")]
+        scripts = [
+            full for name in FIGURES for full in MODULES if full.startswith(f"strongmia_{name}_")
+        ]
         new = folder / "new.py"
         sizes = {n: getattr(args, n) for n in ("samples", "references", "replicas")}
         new.write_text(CONFIG.format(figures=tuple(scripts), corpus=str(corpus), **sizes))

@@ -29,9 +29,8 @@ ahead of LiRA, with up to 64 references. The results of a complete run are in do
 """
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 from lm_mia import config
 from lm_mia.config import (
@@ -46,58 +45,62 @@ from lm_mia.config import (
     Tokenizer,
     Train,
 )
-from lm_mia.errors import UserError
-
-Setting = Literal["paper", "gpu", "cpu"]
+from lm_mia.config.paper import Setting, parse_argument, sweep_entries
 
 # Figure -> the recipes that it needs, which `recipe` describes. "chinchilla-*" and "fixed-*" stand for one recipe per
 # model size of the setting, "data-*" for one per number of training samples.
 FIGURES: dict[str, tuple[str, ...]] = {
-    "fig01_references": ("main",),
-    "fig02_compute_optimal": ("chinchilla-*",),
-    "fig03_epochs": ("chinchilla-44M", "epochs-44M", "epochs-140M"),
-    "fig04_data_and_size": ("data-*", "fixed-*"),
-    "fig05_instability": ("flip-302M",),
-    "fig06_vulnerability": ("main",),
-    "fig07_extraction": ("main",),
-    "fig08_statistic": ("main",),
-    "fig09_lira_and_rmia": ("main",),
-    "fig10_auc_by_references": ("main",),
-    "fig11_rmia_variants": ("small",),
-    "fig12_rmia_population": ("small",),
-    "fig13_rmia_gamma": ("small",),
-    "fig14_offline": ("small",),
-    "fig15_schedules": (
+    "strongmia_fig01_references": ("main",),
+    "strongmia_fig02_compute_optimal": ("chinchilla-*",),
+    "strongmia_fig03_epochs": ("chinchilla-44M", "epochs-44M", "epochs-140M"),
+    "strongmia_fig04_data_and_size": ("data-*", "fixed-*"),
+    "strongmia_fig05_instability": ("flip-302M",),
+    "strongmia_fig06_vulnerability": ("main",),
+    "strongmia_fig07_extraction": ("main",),
+    "strongmia_fig08_statistic": ("main",),
+    "strongmia_fig09_lira_and_rmia": ("main",),
+    "strongmia_fig10_auc_by_references": ("main",),
+    "strongmia_fig11_rmia_variants": ("small",),
+    "strongmia_fig12_rmia_population": ("small",),
+    "strongmia_fig13_rmia_gamma": ("small",),
+    "strongmia_fig14_offline": ("small",),
+    "strongmia_fig15_schedules": (
         "chinchilla-*",
         "main",
         "schedule-linear",
         "schedule-nodecay",
         "schedule-noclip",
     ),
-    "fig16_duplicates": ("main", "distinct"),
-    "fig17_overtraining": ("epochs-140M", "epochs-140M-small"),
-    "fig18_compute_optimal_targets": ("chinchilla-*",),
-    "fig19_fixed_data_targets": ("fixed-*",),
-    "fig20_targets_by_references": ("chinchilla-*",),
-    "fig21_true_positive_probability": ("fixed-140M",),
-    "fig22_archetypes_140m": ("flip-140M",),
-    "fig23_archetypes_302m": ("flip-302M",),
-    "fig24_mean_roc": ("flip-140M", "flip-302M"),
-    "fig25_thresholds": ("flip-140M", "flip-302M"),
-    "fig26_flip_detail_140m": ("flip-140M",),
-    "fig27_flip_detail_302m": ("flip-302M", "flip-140M"),
-    "fig28_flip_by_fpr_140m": ("flip-140M",),
-    "fig29_flip_by_fpr_302m": ("flip-302M", "flip-140M"),
-    "fig30_coin_free": ("flip-140M", "flip-302M"),
-    "fig31_text_properties": ("main",),
-    "fig32_losses_by_size": ("fixed-10M", "fixed-44M", "fixed-85M", "fixed-140M", "fixed-302M"),
-    "tab01_error_rates_140m": ("flip-140M",),
-    "tab02_error_rates_302m": ("flip-302M",),
-    "tab03_flip_shares_140m": ("flip-140M",),
-    "tab04_flip_shares_302m": ("flip-302M",),
-    "tab05_true_positives_140m": ("flip-140M",),
-    "tab06_true_positives_302m": ("flip-302M",),
-    "tab07_settings": ("main",),
+    "strongmia_fig16_duplicates": ("main", "distinct"),
+    "strongmia_fig17_overtraining": ("epochs-140M", "epochs-140M-small"),
+    "strongmia_fig18_compute_optimal_targets": ("chinchilla-*",),
+    "strongmia_fig19_fixed_data_targets": ("fixed-*",),
+    "strongmia_fig20_targets_by_references": ("chinchilla-*",),
+    "strongmia_fig21_true_positive_probability": ("fixed-140M",),
+    "strongmia_fig22_archetypes_140m": ("flip-140M",),
+    "strongmia_fig23_archetypes_302m": ("flip-302M",),
+    "strongmia_fig24_mean_roc": ("flip-140M", "flip-302M"),
+    "strongmia_fig25_thresholds": ("flip-140M", "flip-302M"),
+    "strongmia_fig26_flip_detail_140m": ("flip-140M",),
+    "strongmia_fig27_flip_detail_302m": ("flip-302M", "flip-140M"),
+    "strongmia_fig28_flip_by_fpr_140m": ("flip-140M",),
+    "strongmia_fig29_flip_by_fpr_302m": ("flip-302M", "flip-140M"),
+    "strongmia_fig30_coin_free": ("flip-140M", "flip-302M"),
+    "strongmia_fig31_text_properties": ("main",),
+    "strongmia_fig32_losses_by_size": (
+        "fixed-10M",
+        "fixed-44M",
+        "fixed-85M",
+        "fixed-140M",
+        "fixed-302M",
+    ),
+    "strongmia_tab01_error_rates_140m": ("flip-140M",),
+    "strongmia_tab02_error_rates_302m": ("flip-302M",),
+    "strongmia_tab03_flip_shares_140m": ("flip-140M",),
+    "strongmia_tab04_flip_shares_302m": ("flip-302M",),
+    "strongmia_tab05_true_positives_140m": ("flip-140M",),
+    "strongmia_tab06_true_positives_302m": ("flip-302M",),
+    "strongmia_tab07_settings": ("main",),
 }
 
 # Setting -> model size -> (layers, width). At paper, these are the sizes of lm_mia.config; at gpu and cpu, the numbers
@@ -177,32 +180,11 @@ def get_config(arg: str = "") -> Config:
 def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
     """Yields the fields in which each further recipe of the figures differs from the first; ``arg`` as above."""
     figures, setting = _parse(arg)
-    first, *others = _recipes(figures, setting)
-    for name in others:
-        yield dict(_changes(recipe(setting, first), recipe(setting, name)))
+    return sweep_entries([recipe(setting, name) for name in _recipes(figures, setting)])
 
 
 def _parse(arg: str) -> tuple[list[str], Setting]:
-    """Returns (the full names of the figures, all of them if none is named, the setting) of [FIGURE,]SETTING."""
-    *names, setting = arg.split(",")
-    if setting not in get_args(Setting):
-        raise UserError(
-            (f"SETTING={setting}: must be" if setting else "SETTING is missing: it must be")
-            + " paper, gpu or cpu, and come last; write [FIGURE,]SETTING after the colon, as in strongmia.py:fig05,cpu"
-        )
-    by_name = {figure.partition("_")[0]: figure for figure in FIGURES}
-    by_name |= {figure: figure for figure in FIGURES}
-    for figure in names:
-        if figure not in by_name:
-            near = max(
-                by_name, key=lambda name: difflib.SequenceMatcher(None, figure, name).ratio()
-            )
-            raise UserError(
-                f"FIGURE={figure}: StrongMIA has no such figure; did you mean {near}? "
-                "Name one of fig01 to fig32 or tab01 to tab07"
-            )
-    figures = list(dict.fromkeys(by_name[figure] for figure in names)) or list(FIGURES)
-    return figures, cast(Setting, setting)
+    return parse_argument(arg, FIGURES, "StrongMIA", "strongmia.py")
 
 
 def _recipes(figures: Sequence[str], setting: Setting) -> list[str]:
@@ -348,16 +330,6 @@ def _cpu() -> Config:
             band=(0.001, 0.1),
         ),
     )
-
-
-def _changes(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the fields in which two configs differ, with the values of the new config, such as ("model.width", 64)."""
-    for field in dataclasses.fields(old):
-        a, b = getattr(old, field.name), getattr(new, field.name)
-        if dataclasses.is_dataclass(a):
-            yield from _changes(a, b, f"{prefix}{field.name}.")
-        elif a != b:
-            yield prefix + field.name, b
 
 
 def _with(c: Config, **sections: Any) -> Config:

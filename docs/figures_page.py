@@ -19,6 +19,7 @@ from analysis.formatting import attack_name
 from analysis.paper_figure import PaperFigure
 from lm_mia.config import load
 from lm_mia.config.needs import LossNeed, Need
+from lm_mia.config.paper import figure_number
 from lm_mia.model import flops
 from lm_mia.run import plan, sweep
 
@@ -71,7 +72,7 @@ class Cost:
 @functools.cache
 def cost(figure: str, setting: str) -> Cost:
     """Returns the cost of a figure; for "scaling", which compares all recipes, that of all figures together."""
-    argument = setting if figure == "scaling" else f"{figure},{setting}"
+    argument = setting if figure == "scaling" else f"{figure_number(figure)},{setting}"
     tasks = sweep.read_sweep(f"strongmia:{argument}", None, ()).recipes
     planned = [plan.recipe_cost(t, plan.assumed_lengths(t.config)) for t in tasks]
     return Cost(
@@ -122,7 +123,7 @@ def _contents() -> Iterator[str]:
 
 def _section(name: str) -> str:
     figure = _figure(name)
-    argument = "cpu" if name == "scaling" else f"{_anchor(name)},cpu"
+    argument = "cpu" if name == "scaling" else f"{figure_number(name)},cpu"
     rows = []
     for setting in SETTINGS:
         needed = cost(name, setting)
@@ -185,8 +186,8 @@ def _sentence(text: str) -> str:
 
 
 def _anchor(name: str) -> str:
-    """Returns the short name of a figure, such as fig05."""
-    return name.partition("_")[0]
+    """Returns the id of the section of a figure on the page: its name without the subject, such as strongmia_fig05."""
+    return "_".join(name.split("_")[:2])
 
 
 def _figure(name: str) -> PaperFigure:

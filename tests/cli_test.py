@@ -144,8 +144,8 @@ def test_config_is_optional_once_the_workdir_has_one(
             "file, or leave it empty to train one",
         ),
         (
-            ["--config.figures=fig05_instable"],
-            "figures='fig05_instable': there is no such figure; did you mean fig05_instability?",
+            ["--config.figures=strongmia_fig05_instable"],
+            "figures='strongmia_fig05_instable': there is no such figure; did you mean strongmia_fig05_instability?",
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -1,4 +1,4 @@
-"""StrongMIA's figures and tables, grouped by topic; the modules here do not import each other."""
+"""The figures and tables of papers, grouped by topic; the modules here do not import each other."""
 
 import difflib
 import importlib
@@ -8,54 +8,57 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lm_mia.config.needs import LossNeed, Need
+from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError
 
 if TYPE_CHECKING:
     from analysis.paper_figure import PaperFigure
 
 MODULES: dict[str, str] = {
-    "fig01_references": "analysis.figures.references",
-    "fig02_compute_optimal": "analysis.figures.scaling",
-    "fig03_epochs": "analysis.figures.epochs",
-    "fig04_data_and_size": "analysis.figures.scaling",
-    "fig05_instability": "analysis.figures.instability",
-    "fig06_vulnerability": "analysis.figures.samples",
-    "fig07_extraction": "analysis.figures.extraction",
-    "fig08_statistic": "analysis.figures.signals",
-    "fig09_lira_and_rmia": "analysis.figures.rmia",
-    "fig10_auc_by_references": "analysis.figures.references",
-    "fig11_rmia_variants": "analysis.figures.rmia",
-    "fig12_rmia_population": "analysis.figures.rmia",
-    "fig13_rmia_gamma": "analysis.figures.rmia",
-    "fig14_offline": "analysis.figures.references",
-    "fig15_schedules": "analysis.figures.training",
-    "fig16_duplicates": "analysis.figures.scaling",
-    "fig17_overtraining": "analysis.figures.epochs",
-    "fig18_compute_optimal_targets": "analysis.figures.targets",
-    "fig19_fixed_data_targets": "analysis.figures.targets",
-    "fig20_targets_by_references": "analysis.figures.targets",
-    "fig21_true_positive_probability": "analysis.figures.samples",
-    "fig22_archetypes_140m": "analysis.figures.archetypes",
-    "fig23_archetypes_302m": "analysis.figures.archetypes",
-    "fig24_mean_roc": "analysis.figures.targets",
-    "fig25_thresholds": "analysis.figures.targets",
-    "fig26_flip_detail_140m": "analysis.figures.instability",
-    "fig27_flip_detail_302m": "analysis.figures.instability",
-    "fig28_flip_by_fpr_140m": "analysis.figures.instability",
-    "fig29_flip_by_fpr_302m": "analysis.figures.instability",
-    "fig30_coin_free": "analysis.figures.instability",
-    "fig31_text_properties": "analysis.figures.samples",
-    "fig32_losses_by_size": "analysis.figures.training",
-    "tab01_error_rates_140m": "analysis.figures.instability_tables",
-    "tab02_error_rates_302m": "analysis.figures.instability_tables",
-    "tab03_flip_shares_140m": "analysis.figures.instability_tables",
-    "tab04_flip_shares_302m": "analysis.figures.instability_tables",
-    "tab05_true_positives_140m": "analysis.figures.instability_tables",
-    "tab06_true_positives_302m": "analysis.figures.instability_tables",
-    "tab07_settings": "analysis.figures.settings",
+    "strongmia_fig01_references": "analysis.figures.references",
+    "strongmia_fig02_compute_optimal": "analysis.figures.scaling",
+    "strongmia_fig03_epochs": "analysis.figures.epochs",
+    "strongmia_fig04_data_and_size": "analysis.figures.scaling",
+    "strongmia_fig05_instability": "analysis.figures.instability",
+    "strongmia_fig06_vulnerability": "analysis.figures.samples",
+    "strongmia_fig07_extraction": "analysis.figures.extraction",
+    "strongmia_fig08_statistic": "analysis.figures.signals",
+    "strongmia_fig09_lira_and_rmia": "analysis.figures.rmia",
+    "strongmia_fig10_auc_by_references": "analysis.figures.references",
+    "strongmia_fig11_rmia_variants": "analysis.figures.rmia",
+    "strongmia_fig12_rmia_population": "analysis.figures.rmia",
+    "strongmia_fig13_rmia_gamma": "analysis.figures.rmia",
+    "strongmia_fig14_offline": "analysis.figures.references",
+    "strongmia_fig15_schedules": "analysis.figures.training",
+    "strongmia_fig16_duplicates": "analysis.figures.scaling",
+    "strongmia_fig17_overtraining": "analysis.figures.epochs",
+    "strongmia_fig18_compute_optimal_targets": "analysis.figures.targets",
+    "strongmia_fig19_fixed_data_targets": "analysis.figures.targets",
+    "strongmia_fig20_targets_by_references": "analysis.figures.targets",
+    "strongmia_fig21_true_positive_probability": "analysis.figures.samples",
+    "strongmia_fig22_archetypes_140m": "analysis.figures.archetypes",
+    "strongmia_fig23_archetypes_302m": "analysis.figures.archetypes",
+    "strongmia_fig24_mean_roc": "analysis.figures.targets",
+    "strongmia_fig25_thresholds": "analysis.figures.targets",
+    "strongmia_fig26_flip_detail_140m": "analysis.figures.instability",
+    "strongmia_fig27_flip_detail_302m": "analysis.figures.instability",
+    "strongmia_fig28_flip_by_fpr_140m": "analysis.figures.instability",
+    "strongmia_fig29_flip_by_fpr_302m": "analysis.figures.instability",
+    "strongmia_fig30_coin_free": "analysis.figures.instability",
+    "strongmia_fig31_text_properties": "analysis.figures.samples",
+    "strongmia_fig32_losses_by_size": "analysis.figures.training",
+    "strongmia_tab01_error_rates_140m": "analysis.figures.instability_tables",
+    "strongmia_tab02_error_rates_302m": "analysis.figures.instability_tables",
+    "strongmia_tab03_flip_shares_140m": "analysis.figures.instability_tables",
+    "strongmia_tab04_flip_shares_302m": "analysis.figures.instability_tables",
+    "strongmia_tab05_true_positives_140m": "analysis.figures.instability_tables",
+    "strongmia_tab06_true_positives_302m": "analysis.figures.instability_tables",
+    "strongmia_tab07_settings": "analysis.figures.settings",
     "scaling": "analysis.scaling",
 }
-"""Name of a figure -> module whose dict `FIGURES` defines it, in the order of the paper."""
+"""Name of a figure -> module whose dict `FIGURES` defines it, in the order of the papers.
+
+A name is ``PAPER_NUMBER_SUBJECT``; files of the figure have this name, too."""
 
 
 def find(name: str) -> "PaperFigure":
@@ -71,13 +74,7 @@ def find(name: str) -> "PaperFigure":
         return importlib.import_module(MODULES[name]).FIGURES[name]
     path = Path(name)
     if path.suffix != ".py":
-        full_names = {full: full for full in MODULES} | {
-            full.partition("_")[0]: full for full in MODULES
-        }
-        close = [name] if name in full_names else difflib.get_close_matches(name, full_names, 3)
-        suggestions = " or ".join(full_names[n] for n in close)
-        hint = f"did you mean {suggestions}?" if close else f"choose from {', '.join(MODULES)}"
-        raise UserError(f"figures={name!r}: there is no such figure; {hint}")
+        raise UserError(f"figures={name!r}: there is no such figure; {_hint(name)}")
     if not path.is_file():
         raise UserError(
             f"figures={name!r}: there is no such file; it must define FIGURE = PaperFigure(...)"
@@ -110,6 +107,21 @@ def find(name: str) -> "PaperFigure":
             '(Need(("main",)),); correct it'
         )
     return figure
+
+
+def _hint(name: str) -> str:
+    """Returns a hint for a name that no figure has: the figures that it may stand for, or all figures."""
+    by_name: dict[str, list[str]] = {}
+    paper, _, rest = name.partition("_")
+    is_paper = any(full.startswith(f"{paper}_") for full in MODULES)
+    for full in MODULES:
+        if not is_paper or full.startswith(f"{paper}_"):
+            for short in dict.fromkeys((full.partition("_")[2] or full, figure_number(full))):
+                by_name.setdefault(short, []).append(full)
+    wanted = rest if is_paper else name
+    close = [wanted] if wanted in by_name else difflib.get_close_matches(wanted, by_name, 3)
+    meant = dict.fromkeys(full for short in close for full in by_name[short])
+    return f"did you mean {' or '.join(meant)}?" if meant else f"choose from {', '.join(MODULES)}"
 
 
 def file_name(name: str) -> str:

@@ -47,7 +47,7 @@ def _archetypes(recipe: RecipeResults) -> FigureResult:
 
 
 FIGURES = {
-    "fig22_archetypes_140m": PaperFigure(
+    "strongmia_fig22_archetypes_140m": PaperFigure(
         title="Figure 22: Sample archetypes, 140M",
         paper=(
             "At an FPR of 1%, 125 replicas show clear, stable members and non-members, and ambiguous samples, stable "
@@ -60,7 +60,7 @@ FIGURES = {
         statements=(),
         draw=lambda recipes: _archetypes(recipes["flip-140M"]),
     ),
-    "fig23_archetypes_302m": PaperFigure(
+    "strongmia_fig23_archetypes_302m": PaperFigure(
         title="Figure 23: Sample archetypes, 302M",
         paper=(
             "At an FPR of 1%, 127 replicas show clear, stable non-members and ambiguous samples, stable or not; a "

@@ -154,7 +154,7 @@ def draw_fig17(recipes: SweepResults) -> FigureResult:
 
 
 FIGURES = {
-    "fig03_epochs": PaperFigure(
+    "strongmia_fig03_epochs": PaperFigure(
         title="Figure 3: LiRA after more epochs",
         paper=(
             "A 44M model has an AUC of 0.620 after one epoch of its compute-optimal data, and on half of it 0.628 "
@@ -174,7 +174,7 @@ FIGURES = {
             Need(("epochs-140M",), epochs="all", jackknife=True),
         ),
     ),
-    "fig17_overtraining": PaperFigure(
+    "strongmia_fig17_overtraining": PaperFigure(
         title="Figure 17: LiRA after each epoch of over-training",
         paper=(
             "A 140M model of 7M samples goes from an AUC of 0.573 after one epoch to 0.797 after ten; of 2^19 "

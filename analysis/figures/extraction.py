@@ -258,7 +258,7 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
 
 
 FIGURES = {
-    "fig07_extraction": PaperFigure(
+    "strongmia_fig07_extraction": PaperFigure(
         title="Figure 7: Extraction of the samples with the highest scores",
         paper=(
             "Of the 1,000 samples with the highest LiRA scores under a 140M model of 7M samples, 713 are members. "

@@ -444,7 +444,7 @@ def _claim_tpr_share(by_size: dict[str, RecipeResults], facts: dict[str, Record]
 
 
 FIGURES = {
-    "fig05_instability": PaperFigure(
+    "strongmia_fig05_instability": PaperFigure(
         title="Figure 5: Decision instability of 302M replicas",
         paper=(
             "Over 127 replicas of a 302M model trained on 2^19 samples, the AUC is stable (0.752 ± 0.007). Yet at an "
@@ -461,7 +461,7 @@ FIGURES = {
         statements=FIG05_STATEMENTS,
         draw=draw_fig05,
     ),
-    "fig26_flip_detail_140m": PaperFigure(
+    "strongmia_fig26_flip_detail_140m": PaperFigure(
         title="Figure 26: Flip rates in detail, 140M",
         paper=(
             "Flip rates over 125 replicas rise with the FPR, more for members: at an FPR of 10%, 49% of members and "
@@ -476,7 +476,7 @@ FIGURES = {
         statements=FIG26_STATEMENTS,
         draw=draw_fig26,
     ),
-    "fig27_flip_detail_302m": PaperFigure(
+    "strongmia_fig27_flip_detail_302m": PaperFigure(
         title="Figure 27: Flip rates in detail, 302M",
         paper=(
             "As Figure 26, over 127 replicas, and members flip still more: at an FPR of 10%, 70% of members and 7% "
@@ -490,7 +490,7 @@ FIGURES = {
         statements=FIG27_STATEMENTS,
         draw=draw_fig27,
     ),
-    "fig28_flip_by_fpr_140m": PaperFigure(
+    "strongmia_fig28_flip_by_fpr_140m": PaperFigure(
         title="Figure 28: Flip rates by FPR, 140M",
         paper=(
             "As the FPR grows, fewer decisions are very stable and more are like coin flips. At FPRs up to about 20% "
@@ -505,7 +505,7 @@ FIGURES = {
         statements=FIG28_STATEMENTS,
         draw=draw_fig28,
     ),
-    "fig29_flip_by_fpr_302m": PaperFigure(
+    "strongmia_fig29_flip_by_fpr_302m": PaperFigure(
         title="Figure 29: Flip rates by FPR, 302M",
         paper=(
             "As Figure 28, with larger gaps between members and non-members and more decisions that are like coin "
@@ -519,7 +519,7 @@ FIGURES = {
         statements=FIG29_STATEMENTS,
         draw=draw_fig29,
     ),
-    "fig30_coin_free": PaperFigure(
+    "strongmia_fig30_coin_free": PaperFigure(
         title="Figure 30: ROC curves without coin flips",
         paper=(
             "Of the AUC of 302M about 0.059 rests on coin flips. Between FPRs of 0.01% and 10% the curve without "

@@ -128,7 +128,7 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
 
 
 FIGURES = {
-    "tab01_error_rates_140m": PaperFigure(
+    "strongmia_tab01_error_rates_140m": PaperFigure(
         title="Table 1: Error rates, 140M",
         paper=(
             "Accuracy and error rates per class, means ± STD over 125 replicas, hardly vary. The TPR is 0.104 "
@@ -142,7 +142,7 @@ FIGURES = {
         statements=(),
         draw=lambda recipes: _error_rates(recipes["flip-140M"]),
     ),
-    "tab02_error_rates_302m": PaperFigure(
+    "strongmia_tab02_error_rates_302m": PaperFigure(
         title="Table 2: Error rates, 302M",
         paper=(
             "As Table 1, over 127 replicas: the TPR is 0.181 ± 0.013 at an FPR of 1% and 0.435 ± 0.014 at 10%; the "
@@ -156,7 +156,7 @@ FIGURES = {
         statements=(),
         draw=lambda recipes: _error_rates(recipes["flip-302M"]),
     ),
-    "tab03_flip_shares_140m": PaperFigure(
+    "strongmia_tab03_flip_shares_140m": PaperFigure(
         title="Table 3: Flip rates, 140M",
         paper=(
             "For 125 replicas, with a cutoff of 0.490: at an FPR of 1%, decisions on 57.48% of members and 94.88% of "
@@ -171,7 +171,7 @@ FIGURES = {
         statements=(),
         draw=lambda recipes: _flip_shares(recipes["flip-140M"]),
     ),
-    "tab04_flip_shares_302m": PaperFigure(
+    "strongmia_tab04_flip_shares_302m": PaperFigure(
         title="Table 4: Flip rates, 302M",
         paper=(
             "For 127 replicas, with a cutoff of 0.487: at an FPR of 1%, decisions on 35.27% of members and 95.41% of "
@@ -185,7 +185,7 @@ FIGURES = {
         statements=(),
         draw=lambda recipes: _flip_shares(recipes["flip-302M"]),
     ),
-    "tab05_true_positives_140m": PaperFigure(
+    "strongmia_tab05_true_positives_140m": PaperFigure(
         title="Table 5: What unstable members contribute to the TPR, 140M",
         paper=(
             "Over 125 replicas at an FPR of 0.1%, 6.8% ± 0.3% of the true positives are on members whose decisions "
@@ -200,7 +200,7 @@ FIGURES = {
         statements=(),
         draw=lambda recipes: _true_positives(recipes["flip-140M"]),
     ),
-    "tab06_true_positives_302m": PaperFigure(
+    "strongmia_tab06_true_positives_302m": PaperFigure(
         title="Table 6: What unstable members contribute to the TPR, 302M",
         paper=(
             "Over 127 replicas at an FPR of 0.1%, 15.4% ± 0.6% of the true positives are on members whose decisions "

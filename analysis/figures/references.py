@@ -424,7 +424,7 @@ def draw_fig14(recipes: SweepResults) -> FigureResult:
 
 
 FIGURES = {
-    "fig01_references": PaperFigure(
+    "strongmia_fig01_references": PaperFigure(
         title="Figure 1: LiRA with different numbers of references",
         paper=(
             "The AUC of a 140M model grows with the number of references, with diminishing returns: by 13.3% from 1 "
@@ -439,7 +439,7 @@ FIGURES = {
         draw=draw_fig01,
         needs=(Need(("main",), references="powers", most_references=None, jackknife=True),),
     ),
-    "fig10_auc_by_references": PaperFigure(
+    "strongmia_fig10_auc_by_references": PaperFigure(
         title="Figure 10: AUC of LiRA and RMIA by the number of references",
         paper=(
             "On a 140M model of 7M samples RMIA is ahead with 4 to 16 IN references (at 4: AUC 0.643 against 0.594), "
@@ -454,7 +454,7 @@ FIGURES = {
         draw=draw_fig10,
         needs=(attacks.LIRA_AND_RMIA_BY_REFERENCES,),
     ),
-    "fig14_offline": PaperFigure(
+    "strongmia_fig14_offline": PaperFigure(
         title="Figure 14: Offline and online attacks",
         paper=(
             "On a 10M model of 2^19 samples RMIA beats LiRA offline, where only OUT references are used (64 on "

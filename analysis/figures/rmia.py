@@ -235,7 +235,7 @@ def _lowered(least: Jackknife, most: Jackknife, few: int, at: str) -> Claim:
 
 
 FIGURES = {
-    "fig09_lira_and_rmia": PaperFigure(
+    "strongmia_fig09_lira_and_rmia": PaperFigure(
         title="Figure 9: LiRA and RMIA with different numbers of references",
         paper=(
             "On a 140M model of 7M samples both attacks gain from more references. LiRA keeps gaining where RMIA, "
@@ -249,7 +249,7 @@ FIGURES = {
         draw=draw_fig09,
         needs=(attacks.LIRA_AND_RMIA_BY_REFERENCES,),
     ),
-    "fig11_rmia_variants": PaperFigure(
+    "strongmia_fig11_rmia_variants": PaperFigure(
         title="Figure 11: LiRA, simple RMIA and RMIA",
         paper=(
             "On a 10M model of 2^19 samples with 128 references the three attacks have about the same AUC. RMIA "
@@ -267,7 +267,7 @@ FIGURES = {
             Need(("small",), ("rmia",), rmia_shares=attacks.RMIA_SHARES[:1], jackknife=True),
         ),
     ),
-    "fig12_rmia_population": PaperFigure(
+    "strongmia_fig12_rmia_population": PaperFigure(
         title="Figure 12: RMIA by the number of comparison samples",
         paper=(
             "On a 10M model of 2^19 samples RMIA has about the same AUC with 10,000 to 300,000 comparison samples. "
@@ -284,7 +284,7 @@ FIGURES = {
             Need(("small",), ("rmia",), rmia_shares=attacks.RMIA_SHARES, jackknife=True),
         ),
     ),
-    "fig13_rmia_gamma": PaperFigure(
+    "strongmia_fig13_rmia_gamma": PaperFigure(
         title="Figure 13: RMIA by gamma",
         paper=(
             "On a 10M model of 2^19 samples the AUC of RMIA is stable as gamma grows. With 10,000 comparison samples "

@@ -531,7 +531,7 @@ def _draw_unknown(axes: Axes, unk: Mapping[str, np.ndarray]) -> pd.DataFrame:
 
 
 FIGURES = {
-    "fig06_vulnerability": PaperFigure(
+    "strongmia_fig06_vulnerability": PaperFigure(
         title="Figure 6: Vulnerability of members by the step at which they were last seen, and by length",
         paper=(
             "Most members of a 140M model of 7M samples have a probability of membership near 0.5; members last seen "
@@ -547,7 +547,7 @@ FIGURES = {
         draw=draw_fig06,
         needs=(Need(("main",), sample_scores=True, jackknife=True),),
     ),
-    "fig21_true_positive_probability": PaperFigure(
+    "strongmia_fig21_true_positive_probability": PaperFigure(
         title="Figure 21: True-positive probability of every sample",
         paper=(
             "Each of 128 models of 140M parameters is attacked with all others as references. Over the models that "
@@ -562,7 +562,7 @@ FIGURES = {
         statements=(),
         draw=draw_fig21,
     ),
-    "fig31_text_properties": PaperFigure(
+    "strongmia_fig31_text_properties": PaperFigure(
         title="Figure 31: TF-IDF and unknown tokens of members by vulnerability",
         paper=(
             "For a 140M model trained on 7M samples, the most vulnerable members tend to have a higher mean TF-IDF "

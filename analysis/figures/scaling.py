@@ -191,7 +191,7 @@ def draw_fig16(recipes: SweepResults) -> FigureResult:
 
 
 FIGURES = {
-    "fig02_compute_optimal": PaperFigure(
+    "strongmia_fig02_compute_optimal": PaperFigure(
         title="Figure 2: LiRA on compute-optimally trained models",
         paper=(
             "With 128 references the AUC is 0.592 at 10M, 0.699 at 85M, 0.678 at 140M (Figure 1), 0.689 at 302M, "
@@ -207,7 +207,7 @@ FIGURES = {
         draw=draw_fig02,
         needs=(Need(("chinchilla-*",), jackknife=True),),
     ),
-    "fig04_data_and_size": PaperFigure(
+    "strongmia_fig04_data_and_size": PaperFigure(
         title="Figure 4: LiRA by data size and model size",
         paper=(
             "For 140M models on 50K to 10M samples, the AUC is highest, 0.753, at about 1M samples, and below 0.7 at "
@@ -223,7 +223,7 @@ FIGURES = {
         draw=draw_fig04,
         needs=(Need(("data-*", "fixed-*"), jackknife=True),),
     ),
-    "fig16_duplicates": PaperFigure(
+    "strongmia_fig16_duplicates": PaperFigure(
         title="Figure 16: LiRA with and without samples that share a prefix",
         paper=(
             "For a 140M model trained on 7M samples, the AUC is 0.683 on C4 and 0.680 without the samples that share a "

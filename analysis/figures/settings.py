@@ -8,6 +8,7 @@ from analysis import figures, formatting, io
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config import Config, load
+from lm_mia.config.paper import figure_number
 
 DEPARTURES = (
     "Differences from the paper's Table 7 (its values in parentheses): Figures 5 and 22-30 have 2^19 training samples, "
@@ -58,8 +59,8 @@ def draw_tab07(recipes: SweepResults) -> FigureResult:
 def published_setting() -> dict[str, tuple[list[str], Config]]:
     """Returns the recipes at the setting ``paper``: name -> (numbers of the figures that need it, config)."""
     recipes: dict[str, tuple[list[str], Config]] = {}
-    for figure in (name for name in figures.MODULES if name.startswith("fig")):
-        number = figure.partition("_")[0].removeprefix("fig").lstrip("0")
+    for figure in (name for name in figures.MODULES if name.startswith("strongmia_fig")):
+        number = figure_number(figure).removeprefix("fig").lstrip("0")
         for _, c in load.load_sweep(f"strongmia:{figure},paper"):
             recipes.setdefault(c.name, ([], c))[0].append(number)
     return recipes
@@ -127,7 +128,7 @@ def _facts(c: Config) -> dict[str, object]:
 
 
 FIGURES = {
-    "tab07_settings": PaperFigure(
+    "strongmia_tab07_settings": PaperFigure(
         title="Table 7: Settings of the figures",
         paper=(
             "Models of 10M to 1018M parameters are trained on 50,000 to 50.9M samples of C4, of about 400 tokens "

@@ -35,7 +35,7 @@ def draw_fig08(recipes: SweepResults) -> FigureResult:
 
 
 FIGURES = {
-    "fig08_statistic": PaperFigure(
+    "strongmia_fig08_statistic": PaperFigure(
         title="Figure 8: LiRA on the loss and on the logit",
         paper=(
             "On a 140M model of 7M samples with 128 references, LiRA on the loss (AUC 0.678) beats LiRA on the logit "

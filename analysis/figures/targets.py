@@ -229,7 +229,7 @@ def _claim_varies(size: str, recipe: RecipeResults) -> Claim:
 
 
 FIGURES = {
-    "fig18_compute_optimal_targets": PaperFigure(
+    "strongmia_fig18_compute_optimal_targets": PaperFigure(
         title="Figure 18: Every target of Figure 2",
         paper=(
             "LiRA on 16 targets of each size on its compute-optimal data, each with its own training subset: targets "
@@ -243,7 +243,7 @@ FIGURES = {
         draw=lambda recipes: _every_target(recipes, "chinchilla"),
         needs=(Need(("chinchilla-*",)),),
     ),
-    "fig19_fixed_data_targets": PaperFigure(
+    "strongmia_fig19_fixed_data_targets": PaperFigure(
         title="Figure 19: Every target of Figure 4(b)",
         paper=(
             "LiRA on 16 targets of each size on the same 2^23 samples: the AUCs of a size are close, and at low FPRs "
@@ -256,7 +256,7 @@ FIGURES = {
         draw=lambda recipes: _every_target(recipes, "fixed"),
         needs=(Need(("fixed-*",)),),
     ),
-    "fig20_targets_by_references": PaperFigure(
+    "strongmia_fig20_targets_by_references": PaperFigure(
         title="Figure 20: Targets of Figure 2 by the number of references",
         paper=(
             "LiRA on 8 targets of each size on its compute-optimal data: at every size more references, up to 128, "
@@ -270,7 +270,7 @@ FIGURES = {
         draw=draw_fig20,
         needs=(Need(("chinchilla-*",), references="powers", jackknife=True),),
     ),
-    "fig24_mean_roc": PaperFigure(
+    "strongmia_fig24_mean_roc": PaperFigure(
         title="Figure 24: Mean ROC curves over replicas",
         paper=(
             "The mean AUC is 0.706 ± 0.004 over 125 replicas of 140M and 0.752 ± 0.007 over 127 of 302M, both "
@@ -287,7 +287,7 @@ FIGURES = {
             Need(("flip-140M", "flip-302M"), jackknife=True),
         ),
     ),
-    "fig25_thresholds": PaperFigure(
+    "strongmia_fig25_thresholds": PaperFigure(
         title="Figure 25: TPR and decision thresholds at fixed FPR",
         paper=(
             "The TPR at a fixed FPR hardly varies between replicas. The threshold is very high and varies little at "

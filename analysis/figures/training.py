@@ -438,7 +438,7 @@ def _panel(axes: Axes, loss_R: np.ndarray, member_R: np.ndarray) -> None:
 
 
 FIGURES = {
-    "fig15_schedules": PaperFigure(
+    "strongmia_fig15_schedules": PaperFigure(
         title="Figure 15: Validation loss, and LiRA by optimizer settings",
         paper=(
             "Larger models on their compute-optimal data have lower validation losses. Of 140M models of 7M samples "
@@ -453,7 +453,7 @@ FIGURES = {
         draw=draw_fig15,
         needs=(Need(tuple(SCHEDULES), jackknife=True),),
     ),
-    "fig32_losses_by_size": PaperFigure(
+    "strongmia_fig32_losses_by_size": PaperFigure(
         title="Figure 32: Losses of three samples by model size",
         paper=(
             "The loss of a sample falls as the model grows from 10M to 302M, on the same 2^23 training samples, "

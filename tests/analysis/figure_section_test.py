@@ -25,13 +25,13 @@ def copied(names: Sequence[str], recipes: SweepResults, workdir: Path) -> SweepR
 @pytest.mark.parametrize(
     ("name", "names"),
     [
-        ("fig06_vulnerability", ["main"]),  # scores of all samples
-        ("fig08_statistic", ["main"]),  # logits
-        ("fig14_offline", ["small"]),  # RMIA
-        ("fig16_duplicates", ["main", "distinct"]),  # without groups of references
-        ("fig24_mean_roc", ["flip-140M", "flip-302M"]),  # replicas
+        ("strongmia_fig06_vulnerability", ["main"]),  # scores of all samples
+        ("strongmia_fig08_statistic", ["main"]),  # logits
+        ("strongmia_fig14_offline", ["small"]),  # RMIA
+        ("strongmia_fig16_duplicates", ["main", "distinct"]),  # without groups of references
+        ("strongmia_fig24_mean_roc", ["flip-140M", "flip-302M"]),  # replicas
         (
-            "fig32_losses_by_size",
+            "strongmia_fig32_losses_by_size",
             ["fixed-10M", "fixed-44M", "fixed-140M", "fixed-302M", "fixed-1018M"],
         ),
     ],
@@ -60,7 +60,7 @@ def change_settings(tables: Path) -> None:
 def attacked(recipes: SweepResults, tmp_path_factory: pytest.TempPathFactory) -> SweepResults:
     """A recipe with the tables for one figure."""
     small = copied(["small"], recipes, tmp_path_factory.mktemp("attacked"))
-    attack(["fig14_offline"], small)
+    attack(["strongmia_fig14_offline"], small)
     return small
 
 
@@ -97,7 +97,7 @@ def attacked(recipes: SweepResults, tmp_path_factory: pytest.TempPathFactory) ->
 def test_damaged_tables_are_reported_with_the_command_that_repairs_them(
     damage: Callable[[Path], None], message: str, attacked: SweepResults, tmp_path: Path
 ):
-    name, [recipe] = "fig14_offline", attacked.recipes
+    name, [recipe] = "strongmia_fig14_offline", attacked.recipes
     shutil.copytree(recipe.recipe_dir.parents[1], tmp_path / "w")
     folder = tmp_path / "w" / "recipes" / "small"
     small = SweepResults([dataclasses.replace(recipe, recipe_dir=folder)])
@@ -112,7 +112,7 @@ def test_damaged_tables_are_reported_with_the_command_that_repairs_them(
 
 
 def test_missing_attacks_are_reported(attacked: SweepResults, tmp_path: Path):
-    shown = figure_section.make_section("fig13_rmia_gamma", attacked, tmp_path)
+    shown = figure_section.make_section("strongmia_fig13_rmia_gamma", attacked, tmp_path)
     assert re.fullmatch(
         r"small: the tables do not contain rmia with 24 references and \|Z\|=[0-9]+, gamma=1; run lm-mia attack with "
         r"this figure in figures \(its needs must include this attack\)",

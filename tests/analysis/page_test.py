@@ -19,12 +19,16 @@ from synthetic_workdir import Page, write_workdir
 from analysis import attacks, comparison, figure_section, page, plotting, published
 from analysis.figures import MODULES, find
 from analysis.io import SweepResults, WorkdirError, read_recipes
+from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError
 
-NOT_DRAWN = {"fig07_extraction"}  # needs an extraction, and there are no models
-WRITTEN_AS_PDF = {"fig01_references", "fig06_vulnerability", "scaling"}
+NOT_DRAWN = {"strongmia_fig07_extraction"}  # needs an extraction, and there are no models
+WRITTEN_AS_PDF = {"strongmia_fig01_references", "strongmia_fig06_vulnerability", "scaling"}
 """Figures that are also written as PDF, one of them with rasterized points; a PDF takes half of the drawing time."""
-NEED_MORE_REFERENCES = {"fig01_references", "fig10_auc_by_references"}  # than the sweep has
+NEED_MORE_REFERENCES = {
+    "strongmia_fig01_references",
+    "strongmia_fig10_auc_by_references",
+}  # than the sweep has
 EFFECTS = (
     "On the same data the largest model has a higher AUC than the smallest.",
     "LiRA on the loss beats LiRA on the logit.",
@@ -33,11 +37,10 @@ EFFECTS = (
 
 
 def test_all_figures_and_tables_of_the_paper_exist():
-    numbers = [name.partition("_")[0] for name in MODULES]
+    numbers = [figure_number(name) for name in MODULES if name.startswith("strongmia_")]
     expected_names = [
         *(f"fig{n:02}" for n in range(1, 33)),
         *(f"tab{n:02}" for n in range(1, 8)),
-        "scaling",
     ]
     assert numbers == expected_names
 
@@ -63,7 +66,7 @@ def test_figures_are_drawn(
     pd.testing.assert_frame_equal(alone.data, shown.result.data)
     assert (alone.claims, alone.notes) == (shown.result.claims, shown.result.notes)
     assert {c.statement for c in shown.claims} <= set(find(name).statements)
-    keys = published.published_numbers(name.partition("_")[0])
+    keys = published.published_numbers(name)
     assert not keys or set(shown.result.ours) & set(keys) or name in NEED_MORE_REFERENCES
     if shown.result.figure is None:
         assert (tmp_path / "tables" / f"{name}.tex").read_text().startswith(r"\begin{tabular}")
@@ -77,7 +80,7 @@ def test_figures_are_drawn(
 @pytest.mark.parametrize("name", MODULES)
 def test_figures_report_missing_models(name: str, tmp_path: Path):
     shown = figure_section.make_section(name, SweepResults([]), tmp_path)
-    if name != "tab07_settings":  # reads only the configs
+    if name != "strongmia_tab07_settings":  # reads only the configs
         assert shown.missing
         assert [c.verdict for c in shown.claims] == ["not tested"] * len(shown.claims)
 
@@ -85,10 +88,10 @@ def test_figures_report_missing_models(name: str, tmp_path: Path):
 NOISE_RECIPES = ("main", "data-1536", "fixed-10M", "fixed-140M", "fixed-1018M", "epochs-140M")
 """Prefixes of the recipes that these figures need."""
 EFFECT_FIGURES = (
-    "fig01_references",
-    "fig04_data_and_size",
-    "fig08_statistic",
-    "fig17_overtraining",
+    "strongmia_fig01_references",
+    "strongmia_fig04_data_and_size",
+    "strongmia_fig08_statistic",
+    "strongmia_fig17_overtraining",
 )
 """The figures with claims on these effects."""
 
@@ -140,14 +143,14 @@ def linked(folder: Path, tmp_path: Path) -> Path:
 
 def test_page_has_all_figures_and_claims(linked: Path):
     figures = (
-        "fig01_references",
-        "fig05_instability",
-        "tab01_error_rates_140m",
-        "fig07_extraction",
+        "strongmia_fig01_references",
+        "strongmia_fig05_instability",
+        "strongmia_tab01_error_rates_140m",
+        "strongmia_fig07_extraction",
     )
     shown, logged = write(linked, ["main", "flip-140M", "flip-302M", "fixed-10M"], figures)
     assert logged == [
-        "not drawn: fig07_extraction: main: there are no tables of extraction for its attack"
+        "not drawn: strongmia_fig07_extraction: main: there are no tables of extraction for its attack"
     ]
     ids = [attributes["id"] for _, attributes in shown.tags if "id" in attributes]
     assert {*figures, "claims", "comparison", "flip-140M/", "flip-140M/flips", "made"} <= {*ids}
@@ -155,7 +158,11 @@ def test_page_has_all_figures_and_claims(linked: Path):
     assert "The AUC of LiRA grows with the number of references." in shown.words
     assert "Not drawn: " in shown.words
     claims = pd.read_csv(linked / "tables" / "claims.csv")
-    assert set(claims["figure"]) == {"fig01_references", "fig05_instability", "fig07_extraction"}
+    assert set(claims["figure"]) == {
+        "strongmia_fig01_references",
+        "strongmia_fig05_instability",
+        "strongmia_fig07_extraction",
+    }
     assert claims[["figure", "statement", "verdict", "finding"]].notna().all(axis=None)
     one = claims[claims["statement"] == "Its growth has diminishing returns."].iloc[0]
     assert (
@@ -178,7 +185,7 @@ def test_page_has_all_figures_and_claims(linked: Path):
 
 
 def test_pages_without_claims_have_no_claims_table(linked: Path):
-    shown, _ = write(linked, ["fixed-10M", "flip-140M"], ("tab01_error_rates_140m",))
+    shown, _ = write(linked, ["fixed-10M", "flip-140M"], ("strongmia_tab01_error_rates_140m",))
     assert "claims" not in {attributes.get("id") for _, attributes in shown.tags}
 
 
@@ -427,9 +434,10 @@ def test_unknown_figures_are_reported_on_one_line_each(tmp_path: Path):
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "scaling.py").write_text(USER_FIGURE)
     for name, message in (
-        ("fig99", "there is no such figure; did you mean fig"),
-        ("fig05", "there is no such figure; did you mean fig05_instability?"),
-        ("qqq", "there is no such figure; choose from fig01_references, "),
+        ("fig99", "there is no such figure; did you mean strongmia_fig"),
+        ("fig05_instability", "there is no such figure; did you mean strongmia_fig05_instability?"),
+        ("fig05", "there is no such figure; did you mean strongmia_fig05_instability?"),
+        ("qqq", "there is no such figure; choose from strongmia_fig01_references, "),
         (f"{tmp_path}/yours.py", "there is no such file; it must define FIGURE"),
         (f"{tmp_path}/undefined.py", "the file does not define FIGURE = PaperFigure(...)"),
         (f"{tmp_path}/broken.py", "the file fails with ZeroDivisionError: division by zero"),
@@ -481,15 +489,17 @@ def test_package_runs_as_a_command(
 
 
 def test_workdir_figures_are_drawn_by_default(linked: Path, capsys: pytest.CaptureFixture[str]):
-    listed = json.loads((linked / "config.json").read_text()) | {"figures": ["tab07_settings"]}
+    listed = json.loads((linked / "config.json").read_text()) | {
+        "figures": ["strongmia_tab07_settings"]
+    }
     (linked / "config.json").unlink()
     (linked / "config.json").write_text(json.dumps(listed))
     seen = []
     assert page.main([str(linked), "--recipe=fixed-10M"]) == 0
     assert capsys.readouterr().out == f"{linked / 'report.html'}\n"
     assert "Table 7" in Page((linked / "report.html").read_text()).words
-    assert (linked / "tables" / "tab07_settings.md").is_file()
+    assert (linked / "tables" / "strongmia_tab07_settings.md").is_file()
     page.write_page(
-        linked, ["fixed-10M"], ("tab07_settings",), lambda *done: seen.append(done), print
+        linked, ["fixed-10M"], ("strongmia_tab07_settings",), lambda *done: seen.append(done), print
     )
     assert (seen[0], seen[-1]) == (("report", 0, 2), ("report", 2, 2))

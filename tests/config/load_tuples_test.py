@@ -73,7 +73,7 @@ FULL = FILE.replace(
     "batch_size=4)",
     """batch_size=4, epochs=2, trackers=("wandb",)),
         score=config.Score(at_steps=(1,), at_epochs=(1.0,), statistics=("min_k",), token_samples=(3,)),
-        figures=("fig01_references",)""",
+        figures=("strongmia_fig01_references",)""",
 )
 LISTS = [name for name, kind in load.field_types().items() if typing.get_origin(kind) is tuple]
 ONE_LINE = {

@@ -75,7 +75,7 @@ def test_differences_shows_old_and_new_values():
 
 
 def test_from_dict_is_the_inverse_of_to_dict():
-    c = dataclasses.replace(TINY, name="a", figures=("fig01_references",))
+    c = dataclasses.replace(TINY, name="a", figures=("strongmia_fig01_references",))
     assert from_dict(config.to_dict(c)) == c
     with pytest.raises(TypeError, match="depth"):
         from_dict({**config.to_dict(c), "model": {"depth": 3}})

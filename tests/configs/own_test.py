@@ -20,5 +20,5 @@ def test_own_texts_use_the_recipes_of_strongmia():
 def test_own_accepts_the_argument_of_strongmia():
     own = recipes_of("own:fig01,fig05,gpu")
     assert list(own) == ["main", "flip-302M"]
-    assert own["main"].figures == ("fig01_references", "fig05_instability")
+    assert own["main"].figures == ("strongmia_fig01_references", "strongmia_fig05_instability")
     assert own["main"].corpus.path == "texts"

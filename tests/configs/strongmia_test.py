@@ -82,13 +82,13 @@ def test_each_figure_is_valid_at_each_setting(setting: str):
 
 
 def test_several_figures_share_recipes():
-    result = recipes_of("fig24,fig05_instability,fig01,fig05,cpu")
+    result = recipes_of("fig24,strongmia_fig05_instability,fig01,fig05,cpu")
     assert list(result) == ["flip-140M", "flip-302M", "main"]
     assert {c.figures for c in result.values()} == {
-        ("fig24_mean_roc", "fig05_instability", "fig01_references")
+        ("strongmia_fig24_mean_roc", "strongmia_fig05_instability", "strongmia_fig01_references")
     }
     assert load.load_sweep("strongmia:fig05,cpu") == load.load_sweep(
-        f"{FILE}:fig05_instability,cpu"
+        f"{FILE}:strongmia_fig05_instability,cpu"
     )
 
 
@@ -103,7 +103,7 @@ def test_equal_recipes_are_trained_once():
     assert sorted(name for group in names for name in group) == sorted(c.name for _, c in entries)
 
 
-_SETTING = "must be paper, gpu or cpu, and come last; write .* as in strongmia.py:fig05,cpu$"
+_SETTING = "must be paper, gpu or cpu, and come last; write .* as in strongmia.py:fig01,cpu$"
 _FIGURE = "StrongMIA has no such figure; did you mean {}. Name one of fig01 to fig32 or tab01 to"
 
 
@@ -118,7 +118,10 @@ _FIGURE = "StrongMIA has no such figure; did you mean {}. Name one of fig01 to f
         (":fig05,tpu", f"^SETTING=tpu: {_SETTING}"),
         (":fig5,cpu", f"^FIGURE=fig5: {_FIGURE.format('fig05')}"),
         (":fig01,tab8,gpu", f"^FIGURE=tab8: {_FIGURE.format('tab01')}"),
-        (":instability,cpu", f"^FIGURE=instability: {_FIGURE.format('fig05_instability')}"),
+        (
+            ":instability,cpu",
+            f"^FIGURE=instability: {_FIGURE.format('strongmia_fig05_instability')}",
+        ),
         (":scaling,cpu", "^FIGURE=scaling: "),
     ],
 )

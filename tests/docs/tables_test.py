@@ -129,7 +129,7 @@ def find_tables(workdir: Path) -> dict[str, list[Written]]:
         name = re.sub(r"^recipes/[^/]+/", "recipes/NAME/", name)
         name = re.sub(r"^populations/[^/]+/", "populations/HASH/", name)
         name = re.sub(r"/target_scores/[^/]+[.]", "/target_scores/ID.", name)
-        name = re.sub(r"^tables/(fig|tab)\d\d_\w+", r"tables/\1NN_*", name)
+        name = re.sub(r"^tables/[a-z]+_(fig|tab)\d\d_\w+", r"tables/PAPER_\1NN_*", name)
         placeholders: dict[str, Iterable[str]] = {"SCHEME": SCHEMES, "HALF": map(str, range(14))}
         settings = path.parent / "targets.json"
         if settings.is_file():
@@ -169,7 +169,7 @@ def report_tables(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     selected = io.read_recipes(folder, [decided[0].name, others[0].name])
     comparison.write(output_dir, [*map(comparison.summarize, selected.recipes)])
     shown = [figure_section.make_section("scaling", selected, output_dir)]
-    for name in ("fig08_statistic", "tab03_flip_shares_140m"):
+    for name in ("strongmia_fig08_statistic", "strongmia_tab03_flip_shares_140m"):
         shown.append(figure_section.make_section(name, recipes, output_dir))
     assert not any(figure.missing for figure in shown)
     figure_section.write_claims(output_dir, shown)

@@ -20,7 +20,7 @@ from lm_mia.errors import UserError
 from lm_mia.run import pipeline
 from lm_mia.run.sweep import SweepRecipe
 
-LIRA, BOTH = ["fig01_references"], ["fig09_lira_and_rmia"]
+LIRA, BOTH = ["strongmia_fig01_references"], ["strongmia_fig09_lira_and_rmia"]
 ON_REPLICAS = 5 + 1
 """lira_online with 1, 2, 4, 8 and 12 references, and the loss attack."""
 C = config.Config(

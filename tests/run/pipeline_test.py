@@ -175,8 +175,8 @@ def test_mistakes_and_premature_verbs_write_nothing(
     assert line.startswith("attack.replicas=0: extraction needs a replica")
     [line] = refused(argv("extract", config, folder, "--config.extract.samples=3", *tokens), capsys)
     assert "no population found; run `lm-mia corpus` first" in line
-    [line] = refused(argv("run", config, folder, "--config.figures=fig99_y"), capsys)
-    assert line.startswith("figures='fig99_y': there is no such figure")
+    [line] = refused(argv("run", config, folder, "--config.figures=strongmia_fig99_y"), capsys)
+    assert line.startswith("figures='strongmia_fig99_y': there is no such figure")
     [line] = refused(argv("attack", tiny.config, folder, "--config.attack.replicas=0"), capsys)
     assert line.startswith("attack.replicas=0, attack.targets=0: there is no model to attack")
     lines = refused(argv("run", config, folder, "--config.train.epochs=0"), capsys)
@@ -248,11 +248,11 @@ def test_page_has_all_recipes_and_figures(
         drawn.append(args[:3])
 
     monkeypatch.setattr(page, "write_page", write_page)
-    figure = "--config.figures=fig01_references"
+    figure = "--config.figures=strongmia_fig01_references"
     assert cli.main(argv("report", config, folder, figure)) == 0
     assert cli.main(["report", f"--workdir={folder}"]) == 0
     names = ["main", "twice"]
-    assert drawn == 2 * [(folder, names, ("fig01_references",))]
+    assert drawn == 2 * [(folder, names, ("strongmia_fig01_references",))]
 
 
 def test_error_of_the_page_is_reported_on_one_line(

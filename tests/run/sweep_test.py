@@ -141,9 +141,12 @@ def test_workdir_without_recipes_needs_a_config(file: str, tmp_path: Path):
 
 def test_figures_of_all_commands_are_kept(file: str, tmp_path: Path):
     flag = "--config.figures={}"
-    begin(file, tmp_path / "w", flag.format("fig01_references"))
+    begin(file, tmp_path / "w", flag.format("strongmia_fig01_references"))
     begin(file, tmp_path / "w", flag.format("scaling"))
-    assert read_sweep(None, str(tmp_path / "w"), ()).figures == ("fig01_references", "scaling")
+    assert read_sweep(None, str(tmp_path / "w"), ()).figures == (
+        "strongmia_fig01_references",
+        "scaling",
+    )
     assert read_sweep(None, str(tmp_path / "w"), [flag.format("scaling")]).figures == ("scaling",)
     assert read_sweep(None, str(tmp_path / "w"), [flag.format("")]).figures == ()
 

@@ -24,7 +24,11 @@ PARTS = (
     "tp",
     *(f"{p}_{w}" for p in ("very_unstable", "coin_flip", "union") for w in ("tp", "share_percent")),
 )
-TABLES = {RATES: ("tab01", "tab02"), SHARES: ("tab03", "tab04"), PARTS: ("tab05", "tab06")}
+TABLES = {
+    RATES: ("strongmia_tab01", "strongmia_tab02"),
+    SHARES: ("strongmia_tab03", "strongmia_tab04"),
+    PARTS: ("strongmia_tab05", "strongmia_tab06"),
+}
 FPRS = (1e-5, 1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)
 
 

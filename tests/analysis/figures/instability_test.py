@@ -40,12 +40,14 @@ def sweep(recipes: SweepResults, tmp_path: Path):
 
 
 COMPARABLE = {
-    "fig05_instability": {"auc"},
-    "fig26_flip_detail_140m": set(),
-    "fig27_flip_detail_302m": set(),
-    "fig30_coin_free": {f"{size} {name}" for size in ("140M", "302M") for name in ("auc",)},
-    "tab03_flip_shares_140m": set(),
-    "tab04_flip_shares_302m": set(),
+    "strongmia_fig05_instability": {"auc"},
+    "strongmia_fig26_flip_detail_140m": set(),
+    "strongmia_fig27_flip_detail_302m": set(),
+    "strongmia_fig30_coin_free": {
+        f"{size} {name}" for size in ("140M", "302M") for name in ("auc",)
+    },
+    "strongmia_tab03_flip_shares_140m": set(),
+    "strongmia_tab04_flip_shares_302m": set(),
 }
 
 
@@ -61,7 +63,9 @@ def test_numbers_of_other_replicas_are_not_compared(name: str, sweep):
     assert not any("marked as not comparable" in text for text in as_in_paper.notes)
 
 
-@pytest.mark.parametrize("name", ["tab05_true_positives_140m", "tab06_true_positives_302m"])
+@pytest.mark.parametrize(
+    "name", ["strongmia_tab05_true_positives_140m", "strongmia_tab06_true_positives_302m"]
+)
 def test_counts_among_other_numbers_of_members_are_not_compared(name: str, sweep):
     few, as_in_paper = (find(name).draw(sweep(*counts)) for counts in ((12, 12), (125, 127)))
     tprs = {key for key in few.ours if key.endswith(" tpr")}
@@ -72,9 +76,9 @@ def test_counts_among_other_numbers_of_members_are_not_compared(name: str, sweep
 
 
 def test_page_marks_numbers_that_are_not_compared(recipes: SweepResults, tmp_path: Path):
-    shown = figure_section.make_section("tab05_true_positives_140m", recipes, tmp_path)
+    shown = figure_section.make_section("strongmia_tab05_true_positives_140m", recipes, tmp_path)
     ours = {row["description"]: row["ours"] for row in shown.published_rows}
-    numbers = published.published_numbers("tab05")
+    numbers = published.published_numbers("strongmia_tab05")
     assert not ours[numbers["fpr=0.1 tpr"].description].endswith("(not comparable)")
     assert ours[numbers["fpr=0.1 coin_flip_share_percent"].description].endswith(
         " (not comparable)"
@@ -83,7 +87,7 @@ def test_page_marks_numbers_that_are_not_compared(recipes: SweepResults, tmp_pat
     assert ours[numbers["fpr=1e-05 coin_flip_share_percent"].description] == "–"
 
 
-@pytest.mark.parametrize("name", ["fig29_flip_by_fpr_302m", "fig30_coin_free"])
+@pytest.mark.parametrize("name", ["strongmia_fig29_flip_by_fpr_302m", "strongmia_fig30_coin_free"])
 def test_sizes_with_other_numbers_of_replicas_are_not_compared(name: str, sweep):
     equal, other = (find(name).draw(sweep(*counts)).claims[-1] for counts in ((12, 12), (12, 13)))
     assert equal.verdict != "not tested"

@@ -1,0 +1,90 @@
+"""The argument of a config that draws the figures of a paper, ``[FIGURE,]SETTING``, and the recipes of its sweep.
+
+The full name of a figure is ``PAPER_NUMBER_SUBJECT``, such as ``strongmia_fig05_instability``. In the argument of the
+paper's own config its number, ``fig05``, is enough.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Literal, cast, get_args
+
+from lm_mia.config.schema import Config
+from lm_mia.errors import UserError
+
+Setting = Literal["paper", "gpu", "cpu"]
+
+
+def figure_number(name: str) -> str:
+    """Returns the number of a figure or table in its paper: ``fig05`` for ``strongmia_fig05_instability``.
+
+    A name that does not belong to a paper, such as ``scaling``, is returned unchanged.
+    """
+    parts = name.split("_", 2)
+    return parts[1] if len(parts) == 3 else name
+
+
+def parse_argument(
+    arg: str, figures: Collection[str], paper: str, file: str
+) -> tuple[list[str], Setting]:
+    """Returns the full names of the figures that an argument names, all of them if it names none, and the setting.
+
+    Args:
+      arg: ``[FIGURE,]SETTING``; several figures may be named, as in ``fig01,fig05,cpu``.
+      figures: the full names of all figures of the paper.
+      paper: the title of the paper, for messages.
+      file: the name of the config, for messages.
+
+    Raises:
+      UserError: a figure or the setting is unknown, or the setting is missing.
+
+    Example:
+      >>> parse_argument("fig05,cpu", ["strongmia_fig05_instability"], "StrongMIA", "strongmia.py")
+      (['strongmia_fig05_instability'], 'cpu')
+    """
+    *names, setting = arg.split(",")
+    by_name = {figure_number(full): full for full in figures} | {full: full for full in figures}
+    if setting not in get_args(Setting):
+        raise UserError(
+            (f"SETTING={setting}: must be" if setting else "SETTING is missing: it must be")
+            + f" paper, gpu or cpu, and come last; write [FIGURE,]SETTING after the colon, as in {file}:"
+            f"{figure_number(next(iter(figures)))},cpu"
+        )
+    for name in names:
+        if name not in by_name:
+            similar = max(
+                by_name, key=lambda known: difflib.SequenceMatcher(None, name, known).ratio()
+            )
+            raise UserError(
+                f"FIGURE={name}: {paper} has no such figure; did you mean {similar}? "
+                f"Name one of {_listed([*map(figure_number, figures)])}"
+            )
+    selected = list(dict.fromkeys(by_name[name] for name in names)) or list(figures)
+    return selected, cast(Setting, setting)
+
+
+def _listed(numbers: Sequence[str]) -> str:
+    """Lists numbers of figures: "fig02, fig04 or fig05", or, if there are many, "fig01 to fig32 or tab01 to tab07"."""
+    if len(numbers) > 8:
+        kinds: dict[str, list[str]] = {}
+        for number in numbers:
+            kinds.setdefault(number[:3], []).append(number)
+        numbers = [f"{kind[0]} to {kind[-1]}" for kind in kinds.values()]
+    *others, last = numbers
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def sweep_entries(recipes: Sequence[Config]) -> Iterator[dict[str, Any]]:
+    """Yields, for each recipe after the first, the fields in which it differs from the first, with its values."""
+    first, *others = recipes
+    for config in others:
+        yield dict(_changes(first, config))
+
+
+def _changes(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for field in dataclasses.fields(old):
+        a, b = getattr(old, field.name), getattr(new, field.name)
+        if dataclasses.is_dataclass(a):
+            yield from _changes(a, b, f"{prefix}{field.name}.")
+        elif a != b:
+            yield prefix + field.name, b
