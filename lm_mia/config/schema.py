@@ -324,8 +324,8 @@ class Config:
     """Name of the recipe and of its folder in the workdir. If empty, the name of the config file. Commands that give
     the same recipe the same name share its models."""
     figures: tuple[str, ...] = ()
-    """Figures on the report page, in this order: names such as strongmia_fig01_references, or paths of Python files that
-    define FIGURE."""
+    """Figures on the report page, in this order: names such as strongmia_fig01_references, or paths of Python files
+    that define FIGURE."""
 
 
 def resolve(config: Config) -> Config:
