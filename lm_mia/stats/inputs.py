@@ -61,6 +61,12 @@ def as_counts(values: ArrayLike, name: str) -> IntArray:
     return count.astype(np.int64)
 
 
+def check_prior(prior: float) -> None:
+    """Raises ValueError unless the prior probability of membership is in (0, 1)."""
+    if not 0 < prior < 1:
+        raise ValueError(f"prior={prior}: must be between 0 and 1, both excluded")
+
+
 def as_members(values: ArrayLike, name: str = "members") -> BoolArray:
     """Converts the membership of samples to an array of booleans.
 

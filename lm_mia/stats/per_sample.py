@@ -83,7 +83,7 @@ def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> BinnedMeans:
         raise ValueError("x and y must be finite or NaN")
     present_N = ~(np.isnan(x_N) | np.isnan(y_N))
     x_S, y_S = (x_N, y_N) if present_N.all() else (x_N[present_N], y_N[present_N])
-    edge_K = _bin_edges(np.sort(x_S), int(bins))
+    edge_K = equal_count_edges(np.sort(x_S), int(bins))
     count_K, sum_2xK = np.zeros(edge_K.size, np.int64), np.zeros((2, edge_K.size))
     # Samples are assigned to bins in chunks, so only the sorted x needs memory for all samples.
     for start in range(0, x_S.size, _CELLS):
@@ -98,7 +98,7 @@ def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> BinnedMeans:
     return BinnedMeans(x_mean_K, y_mean_K, count_K, left_out=int(x_N.size - x_S.size))
 
 
-def _bin_edges(sorted_S: np.ndarray, bins: int) -> np.ndarray:
+def equal_count_edges(sorted_S: np.ndarray, bins: int) -> np.ndarray:
     """Returns the lowest x of each bin.
 
     Sample r, counted from 0 in the order of x, belongs to bin floor(r bins / S), as do all samples that equal it.
