@@ -8,7 +8,7 @@ half, R1 all references and then each half, A1 all models or replicas and then w
 
 Sources: McCarthy (1969), Pseudo-replication: half samples; Shao and Wu (1989), A general theory for jackknife variance
 estimation; Efron and Stein (1981), The jackknife estimate of variance; Cameron, Gelbach and Miller (2011), Robust
-inference with multiway clustering.
+inference with multiway clustering; Kott (2001), The delete-a-group jackknife.
 """
 
 from __future__ import annotations
@@ -53,6 +53,44 @@ def sample_groups(unit_N: ArrayLike) -> NDArray[np.uint8]:
       ValueError: if a number is negative or not an integer.
     """
     return (as_counts(unit_N, "numbers of samples or documents") % _GROUPS).astype(np.uint8)
+
+
+def model_groups(models: int) -> NDArray[np.uint8]:
+    """Divides models into up to 8 groups of whole pairs (2i, 2i + 1), for intervals of rates over all models.
+
+    The scores of a model on many samples vary together, and each model is a reference of all others, so rates over all
+    models and samples are far from binomial. Instead, the whole analysis is repeated without each group of models:
+    moments, scores, thresholds and rates of the remaining models. The 1 + G values give an interval by the jackknife:
+
+        group_M = model_groups(models)
+        parts = [np.full(models, True), *(group_M != g for g in range(group_M.max() + 1))]
+        value_A1 = np.array([analysis(loss_MxN[kept_M], member_MxN[kept_M]) for kept_M in parts])
+        margin = jackknife_margin(value_A1[:, None, None])  # value_A1[0] - margin to value_A1[0] + margin
+
+    The interval is that of Student's t distribution with G - 1 degrees of freedom. It is for the expectation of the
+    value over models that are trained anew with the same samples. Models of one pair, which may be complements, are in
+    the same group, so a balanced design stays balanced.
+
+    Args:
+      models: number of models.
+
+    Returns:
+      group_M, from 0 to G - 1, where G is at most 8 and at most the number of pairs; with fewer than 2 groups there is
+      no interval.
+
+    Raises:
+      ValueError: if models is negative or not an integer.
+
+    Source: the delete-a-group jackknife: Kott (2001).
+
+    Example:
+      >>> from lm_mia.stats import model_groups
+      >>> model_groups(20)
+      array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 0, 0, 1, 1],
+            dtype=uint8)
+    """
+    pair_M = np.arange(int(as_counts(models, "models"))) // 2
+    return (pair_M % _GROUPS).astype(np.uint8)
 
 
 def rates_of_halves(

@@ -109,12 +109,12 @@ def lira_leave_one_out(
     """
     loss_MxN, member_MxN = check_references(loss_MxN, member_MxN, variance)
     if not pairs:
-        _check_no_complements(member_MxN)
+        check_no_complements(member_MxN)
     variance_factor = as_variance_factor(sampled_share)
     if variance == "pooled" and scatter_Mx2x2 is None:
         scatter_Mx2x2 = leave_one_out_scatter(loss_MxN, member_MxN, pairs=pairs)
     score_MxN = np.empty(loss_MxN.shape)
-    complement_M = _pair_complements(member_MxN) if pairs else None
+    complement_M = pair_complements(member_MxN) if pairs else None
     for chunk in chunks_of_samples(loss_MxN.shape[1]):
         in_moments, out_moments = leave_one_out_moments(
             loss_MxN[:, chunk], member_MxN[:, chunk], complement_M
@@ -159,7 +159,7 @@ def leave_one_out_scatter(
     """
     loss_MxN, member_MxN = check_references(loss_MxN, member_MxN, "pooled")
     total_Mx2x2 = np.zeros((loss_MxN.shape[0], 2, 2))
-    complement_M = _pair_complements(member_MxN) if pairs else None
+    complement_M = pair_complements(member_MxN) if pairs else None
     for chunk in chunks_of_samples(loss_MxN.shape[1]):
         moments = leave_one_out_moments(loss_MxN[:, chunk], member_MxN[:, chunk], complement_M)
         for i, moments_MxC in enumerate(moments):
@@ -192,7 +192,7 @@ def complements(member_MxN: BoolArray) -> IntArray:
     return complement_M
 
 
-def _pair_complements(member_MxN: BoolArray) -> IntArray:
+def pair_complements(member_MxN: BoolArray) -> IntArray:
     """Returns complement_M of pairs (2i, 2i + 1); raises ValueError unless their subsets are complements."""
     if len(member_MxN) % 2 or (member_MxN[::2] == member_MxN[1::2]).any():
         raise ValueError(
@@ -202,7 +202,7 @@ def _pair_complements(member_MxN: BoolArray) -> IntArray:
     return np.arange(len(member_MxN)) ^ 1
 
 
-def _check_no_complements(member_MxN: BoolArray) -> None:
+def check_no_complements(member_MxN: BoolArray) -> None:
     """Raises ValueError if a model was trained on exactly the samples on which another one was not."""
     has_complement_M = complements(member_MxN) >= 0
     if has_complement_M.any():

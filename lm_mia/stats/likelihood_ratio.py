@@ -277,9 +277,10 @@ def as_variance_factor(sampled_share: float) -> float:
     return 1 / (1 - sampled_share)
 
 
-def chunks_of_samples(samples: int) -> list[slice]:
-    """Divides all samples into the chunks that are processed at once."""
-    return [slice(low, min(low + _CHUNK, samples)) for low in range(0, samples, _CHUNK)]
+def chunks_of_samples(samples: int, size: int | None = None) -> list[slice]:
+    """Divides all samples into chunks of the given size; by default, of that which the moments are computed for."""
+    size = size or _CHUNK
+    return [slice(low, min(low + size, samples)) for low in range(0, samples, size)]
 
 
 def check_references(

@@ -89,16 +89,25 @@ def thresholds_at_fprs(sorted_N: Scores, fpr_F: FloatArray) -> FloatArray:
         return np.full(fpr_F.size, np.nan)
     k_F = min_true_negatives(sorted_N.size, fpr_F)
     kth_F = sorted_N[np.maximum(k_F, 1) - 1]
-    if np.any((kth_F == np.inf) & (k_F > 0)):
+    check_finite_thresholds(kth_F[k_F > 0])
+    return np.where(k_F == 0, -np.inf, next_larger(kth_F))
+
+
+def check_finite_thresholds(kth: np.ndarray) -> None:
+    """Raises ValueError if a score that a threshold must exceed is +inf."""
+    if np.any(kth == np.inf):
         raise ValueError(
             "too many non-member scores of +inf: no threshold reaches the false positive rate"
         )
+
+
+def next_larger(score: np.ndarray) -> FloatArray:
+    """Returns the smallest number of the type of the scores above each score, as float64."""
     with np.errstate(over="ignore"):  # above the largest finite number is inf
         # In the type of the scores: compared with a float32 score, the next float64 would be rounded to the score.
         # Above 0 it is subnormal. numpy compares such numbers exactly, also after XLA, which flushes them to 0, has run
         # in the process. The smallest normal number would miss scores such as posteriors of 1e-310.
-        threshold_F = np.nextafter(kth_F, kth_F.dtype.type(np.inf))
-    return np.where(k_F == 0, -np.inf, threshold_F.astype(np.float64))
+        return np.nextafter(score, score.dtype.type(np.inf)).astype(np.float64)
 
 
 def count_at_or_above(sorted_N: Scores, threshold_F: FloatArray) -> IntArray:

@@ -1,5 +1,7 @@
 """Standard deviations over subsets of one population, against theory."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,16 @@ def test_analytical_sds_are_those_over_new_training_sets():
     result = stats.simulate_finite_population(8, 20, samples, dimensions)
     np.testing.assert_allclose(result.analytical_sd_out_N, result.norm_N / np.sqrt(5))
     np.testing.assert_allclose(result.analytical_sd_in_N, result.norm_N * 2 / 5)
+
+
+def test_factors_of_means_of_subsets_by_enumeration():
+    population, drawn = 7, 3
+    value_P = np.random.default_rng(5).standard_normal(population)
+    means = [np.mean(subset) for subset in itertools.combinations(value_P, drawn)]
+    # Reliability's factor is relative to draws from the distribution, whose variance the one with ddof 1 estimates.
+    # Relative to draws with replacement from the population, the factor is another one.
+    assert np.var(means) == pytest.approx((1 - 3 / 7) * np.var(value_P, ddof=1) / drawn)
+    assert np.var(means) == pytest.approx((7 - 3) / (7 - 1) * np.var(value_P) / drawn)
 
 
 def test_simulation_depends_on_its_seed_only():

@@ -21,6 +21,18 @@ def test_pieces_of_a_document_are_in_the_same_group():
     assert (group_N.tolist(), group_N.dtype) == ([5, 3, 5, 5, 5], np.uint8)
 
 
+def test_groups_of_models_keep_pairs_together():
+    for models, groups in ((0, 0), (1, 1), (6, 3), (16, 8), (33, 8)):
+        group_M = stats.model_groups(models)
+        assert group_M.size == models
+        assert set(group_M) == set(range(groups))
+        np.testing.assert_array_equal(group_M[1::2], group_M[: models // 2 * 2 : 2])
+        if groups:
+            assert np.ptp(np.bincount(group_M)) <= 2
+    with pytest.raises(ValueError, match=r"^models: must be whole numbers"):
+        stats.model_groups(-1)
+
+
 def test_rates_of_halves_are_those_of_the_samples_of_each_half():
     rng = np.random.default_rng(0)
     member_TxN = rng.random((3, 200)) < 0.5
