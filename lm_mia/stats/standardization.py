@@ -120,8 +120,9 @@ def standardized_leave_one_out(
     """Computes the `standardized_scores` of each model as the target, with all other models as its references.
 
     Time is linear in the number of models. The models must have independently drawn training subsets, unless
-    ``pairs=True``. In a balanced design every sample is in exactly half of the subsets, so the number of OUT references
-    would reveal its membership if only the target were left out; `lira_leave_one_out` explains this.
+    ``pairs=True``. In a balanced design every sample is in exactly half of the subsets. If only the target were left
+    out, its members would have one OUT reference more than its non-members, and scores with lighter tails: on noise,
+    the TPR at an FPR of 1% would be 0.3% for 8 models, 0.8% for 16 and 0.96% for 32.
 
     Args:
       loss_MxN: losses under all models, in nats per token; a NaN loss is left out, and its score is NaN.

@@ -279,6 +279,18 @@ def test_false_positives_vary_less_than_binomially_among_models_that_are_each_ot
     assert spreads[1] > 0.001
 
 
+def test_thresholds_of_another_number_of_models_have_another_fpr():
+    generator = np.random.default_rng(12)
+    loss_MxN = generator.standard_normal((64, 2000))
+    member_MxN = generator.random((64, 2000)) < 0.5
+    few, many = (
+        stats.standardized_leave_one_out(loss_MxN[:m], member_MxN[:m]).score_MxN for m in (16, 64)
+    )
+    threshold_F = stats.pooled_threshold(few, member_MxN[:16], 0.01)
+    assert stats.pooled_rates(few, member_MxN[:16], threshold_F).realized_fpr_F[0] > 0.0099
+    assert stats.pooled_rates(many, member_MxN, threshold_F).realized_fpr_F[0] < 0.005
+
+
 def test_wrong_arguments_are_refused():
     score_2x3, member_2x3 = np.zeros((2, 3)), np.zeros((2, 3), np.bool_)
     wrong: Any = "median"

@@ -83,19 +83,6 @@ def test_leave_one_out_equals_a_refit_for_each_model(pairs: bool, direction: Any
             np.testing.assert_array_equal(result.count_out_MxN[m], fitted.count_out_N)
 
 
-def test_noise_has_an_auc_of_one_half_if_pairs_are_left_out():
-    generator = np.random.default_rng(7)
-    for models in (8, 16):
-        aucs = []
-        for _ in range(60):
-            member_MxN = balanced(generator, models, 256)
-            score_MxN = stats.standardized_leave_one_out(
-                generator.standard_normal((models, 256)), member_MxN, pairs=True
-            ).score_MxN
-            aucs.append(stats.auc(score_MxN.ravel(), member_MxN.ravel()).auc_T[0])
-        assert np.mean(aucs) == pytest.approx(0.5, abs=0.005)
-
-
 def test_complements_are_refused_without_pairs():
     member_MxN = balanced(np.random.default_rng(0), 4, 80)
     loss_MxN = np.random.default_rng(1).random((4, 80))
