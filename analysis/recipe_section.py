@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from analysis import (
+    advantage,
     archetype_panels,
     attack_flips,
     flip_panels,
@@ -43,6 +44,7 @@ TABLES = {
     "flip_shares.csv": "shares of samples by flip rate at each FPR, and ranges of the share of coin flips",
     "flip_shares_by_replicas.csv": "shares of coin flips with fewer replicas",
     "attack_flips.csv": "flip rates and coin flips under each attack, compared with LiRA",
+    "advantage.csv": "membership advantage of each attack",
     "true_positives.csv": "true positives by flip rate",
     "coin_free_roc.csv": "the mean ROC curve with and without coin flips",
     "partial_auc.csv": "partial areas and lifts of both curves",
@@ -81,6 +83,7 @@ FIGURES = (
     references,
     more_references,
     subset_panels,
+    advantage,
     flip_panels,
     attack_flips,
     samples,
@@ -250,6 +253,7 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
     lira_intervals = [r for r in intervals if r["attack"] == "lira_online"]
     strongest = tables.best_per_attack(attacks)
     order = {r["attack"]: i for i, r in enumerate(strongest)}
+    advantages = advantage.read(recipe_dir)
     not_drawn = [attack_name(n) for n in order if n not in plotting.ATTACKS]
     drawn = [r for r in attacks if r["attack"] in plotting.ATTACKS]
     return {
@@ -282,6 +286,8 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
         "tpr_intervals": {
             f: r for f in fprs for r in lira_intervals if r["metric"] == f"tpr_at_{f:g}"
         },
+        "advantages": advantages,
+        "advantage_headline": advantage.headline(advantages),
         "error_rates": rates,
         "unequal": any(round(r["acc_mean"] - r["balanced_acc_mean"], 3) for r in rates),
         "shuffled": sorted(

@@ -15,6 +15,7 @@ import pandas as pd
 from lm_mia import config, stats
 from lm_mia.atomic import FLIPS_JSON, is_current, replacing, write_completion_marker, write_csv
 from lm_mia.attacks import (
+    advantage,
     attack_flips,
     decision_jackknife,
     decisions,
@@ -44,6 +45,7 @@ DECISION_TABLES = (
     "flip_shares.csv",
     "flip_shares_by_replicas.csv",
     attack_flips.TABLE,
+    advantage.TABLE,
     "true_positives.csv",
     "coin_free_roc.csv",
     "partial_auc.csv",
@@ -143,6 +145,7 @@ def _run_attacks(
     """
     num_references, member_N2 = len(inputs.references), inputs.target_member_TxN2[0]
     attack_rows, roc_tables, interval_tables, counts = {}, {}, {}, None
+    advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
     attack_decisions: dict[TargetAttack, attack_flips.AttackDecisions] = {}
     unscored_N2 = np.zeros(0, bool)  # by online LiRA with all references, which is computed first
     fprs = score_matrix.evaluation_fprs(c, member_N2)
@@ -184,6 +187,16 @@ def _run_attacks(
                 attack_decisions[attack] = attack_flips.count_decisions(
                     name, count, file, points, member_N2, not_shared, population, c, pool
                 )
+            if has_all_references:
+                advantage_rows[attack] = advantage.advantage_rows(
+                    name,
+                    count,
+                    file,
+                    inputs.target_member_TxN2,
+                    c.priors,
+                    pool,
+                    has_split_documents=population.has_split_documents,
+                )
             if has_all_references and c.bootstraps:
                 interval_tables[attack] = _intervals(
                     name, points, score_N2, member_N2, population, c
@@ -194,6 +207,8 @@ def _run_attacks(
     rows = [attack_rows[attack] for attack in attacks if attack in attack_rows]
     write_csv(folder / "attacks.csv", pd.DataFrame(rows))
     write_csv(folder / "roc.csv", pd.concat([roc_tables[a] for a in attacks if a in roc_tables]))
+    in_order = [row for attack in attacks for row in advantage_rows.get(attack, [])]
+    write_csv(folder / advantage.TABLE, pd.DataFrame(in_order))
     intervals = [interval_tables[attack] for attack in attacks if attack in interval_tables]
     _write_or_remove(folder / "intervals.csv", intervals)
     return counts.bin_counts, [attack_decisions[a] for a in attacks if a in attack_decisions]

@@ -8,7 +8,8 @@ Rows are only added to the tables, so no attack is computed twice.
     target_scores/ID.parquet membership scores of every sample under every target, for the attacks that keep them
     targets.json             the settings on which all of these depend
 
-membership_scores.parquet, the scores of every sample from all attacks of the config, is written as a whole.
+membership_scores.parquet, the scores of every sample from all attacks of the config, is written as a whole, and so is
+advantage.csv, their membership advantage.
 
 T: targets, F: false positive rates, H: halves of the samples, N2: samples of the population (2N).
 """
@@ -21,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,8 +30,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_mia import config, stats
-from lm_mia.atomic import replacing, write_atomically
-from lm_mia.attacks import score_matrix, signals
+from lm_mia.atomic import replacing, write_atomically, write_csv
+from lm_mia.attacks import advantage, score_matrix, signals
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
 from lm_mia.attacks.score_table import MembershipScoreTable
@@ -91,6 +93,7 @@ def run(
     computed, written_seconds = 0, time.monotonic()
     with _open_score_table(in_score_table, folder, len(population)) as score_table:
         members: dict[str, np.ndarray] = {}
+        advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
         for same in groups:
             inputs = _open_inputs(same, store, population)
 
@@ -101,6 +104,15 @@ def run(
                 computed += 1
                 if attack in in_score_table and score_table:
                     score_table.add(attack.attack, file, pool)
+                    advantage_rows[attack] = advantage.advantage_rows(
+                        attack.attack,
+                        len(attack.references),
+                        file,
+                        inputs.target_member_TxN2,
+                        c.priors,
+                        pool,
+                        has_split_documents=population.has_split_documents,
+                    )
                     members = {
                         f"member/{target}": member_N2
                         for target, member_N2 in zip(
@@ -127,6 +139,8 @@ def run(
                     target_tables.write()
                     written_seconds = time.monotonic()
         if score_table:
+            rows = [row for attack in in_score_table for row in advantage_rows.get(attack, [])]
+            write_csv(folder / advantage.TABLE, pd.DataFrame(rows))
             score_table.write_table(folder / SCORE_TABLE, members, {_IDENTITY: identity})
     target_tables.write()
     if missing:
@@ -143,18 +157,20 @@ def run(
 def _missing_in_score_table(
     attacks: Sequence[TargetAttack], store: Store, c: config.Attack, folder: Path
 ) -> tuple[list[TargetAttack], str]:
-    """Returns the attacks for a new table of membership scores, and what determines that table.
+    """Returns the attacks for new tables of membership scores and of advantages, and what determines these tables.
 
-    These are the attacks whose models are scored as they require; none if the table already has exactly these.
+    These are the attacks whose models are scored as they require; none if the tables already have exactly these.
     """
     groups, _ = _group_by_inputs(attacks, store)
     available = [attack for attack in attacks if any(attack in same for same in groups)]
-    identity = json.dumps([needs.attack_settings(c), [attack.id for attack in available]])
+    ids = [attack.id for attack in available]
+    identity = json.dumps([needs.attack_settings(c), ids, {"priors": c.priors}])
     try:
         metadata = pq.read_schema(folder / SCORE_TABLE).metadata or {}
     except (OSError, ValueError):  # missing or damaged
         metadata = {}
     is_current = metadata.get(_IDENTITY.encode()) == identity.encode()
+    is_current &= (folder / advantage.TABLE).is_file()
     return ([] if is_current else available), identity
 
 

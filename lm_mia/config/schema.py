@@ -273,6 +273,8 @@ class Attack:
     1/N, which N non-members cannot show, are left out of tables and figures."""
     focus_fpr: float = 0.01
     """The false positive rate, one of attack.fprs, that is used where results are shown at a single rate."""
+    priors: tuple[float, ...] = (0.5, 0.1)
+    """Prior probabilities of membership for which the membership advantage of each attack is computed (MACE)."""
     alpha: float = 0.05
     """Significance level of the exact binomial test that defines the coin-flip cutoff."""
     band: tuple[float, float] = (1e-4, 0.1)

@@ -388,6 +388,17 @@ def _rates(config: Config) -> Iterator[str]:
         yield _message(config, "attack.fprs", rule_about_lowest_fpr(config), "add a higher rate")
     if attack.focus_fpr not in attack.fprs:
         yield _message(config, "attack.focus_fpr", f"must be one of attack.fprs={attack.fprs}")
+    if (
+        not attack.priors
+        or not all(0 < prior < 1 for prior in attack.priors)
+        or _has_duplicates([f"{prior:g}" for prior in attack.priors])
+    ):
+        yield _message(
+            config,
+            "attack.priors",
+            "must be probabilities between 0 and 1, both excluded, distinct in their first 6 digits",
+            "try --config.attack.priors=0.5,0.1",
+        )
     if not 0 <= attack.band[0] < attack.band[1] <= 1:
         yield _message(config, "attack.band", "must be two rates in [0, 1], the lower one first")
     if attack.bootstraps < 0:

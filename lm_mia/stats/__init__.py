@@ -116,6 +116,7 @@ from lm_mia.stats.per_sample import (
     BinnedMeans,
     TruePositiveProbabilities,
     equal_count_bins,
+    equal_count_edges,
     true_positive_probability,
 )
 from lm_mia.stats.pooling import (
@@ -242,6 +243,7 @@ __all__ = [
     "decision_metrics",
     "dp_advantage_bound",
     "equal_count_bins",
+    "equal_count_edges",
     "error_rates",
     "extraction_probability",
     "extraction_rate",

@@ -98,11 +98,20 @@ def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> BinnedMeans:
     return BinnedMeans(x_mean_K, y_mean_K, count_K, left_out=int(x_N.size - x_S.size))
 
 
-def equal_count_edges(sorted_S: np.ndarray, bins: int) -> np.ndarray:
-    """Returns the lowest x of each bin.
+def equal_count_edges(sorted_S: ArrayLike, bins: int) -> np.ndarray:
+    """Returns the lowest value of each of the equal-count bins of sorted values.
 
-    Sample r, counted from 0 in the order of x, belongs to bin floor(r bins / S), as do all samples that equal it.
+    Sample r, counted from 0 in ascending order, belongs to bin floor(r bins / S), as do all samples that equal it.
+
+    Args:
+      sorted_S: values in ascending order, without NaN.
+      bins: number of bins, at least 1.
+
+    Returns:
+      edge_K, ascending; fewer than bins if values are tied or there are fewer values. The bin of a value is the number
+      of edges up to it, minus 1.
     """
+    sorted_S = np.asarray(sorted_S)
     if sorted_S.size == 0:
         return sorted_S
     first_K = -(-np.arange(bins) * sorted_S.size // bins)  # integers, so quantiles are not rounded

@@ -197,7 +197,7 @@ def test_headings_are_nested_and_tables_scroll(finished: Path, shown: Page) -> N
     assert max(np.diff(levels)) <= 1
     html = (finished.parents[1] / "report.html").read_text(encoding="utf-8")
     boxed = re.findall(r'<div class="scroll"[^>]*>\s*<table', html)
-    assert html.count("<table") == len(boxed) == 16
+    assert html.count("<table") == len(boxed) == 18
 
 
 def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> None:
@@ -386,7 +386,7 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     report_path = workdir / "report.html"
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{report_path}\n", "")
-    drawn = {"roc", "auc_by_subset", "flip_ccdf", "flip_curves", "archetypes"}
+    drawn = {"roc", "auc_by_subset", "advantage", "flip_ccdf", "flip_curves", "archetypes"}
     assert {p.stem for p in figures.iterdir()} == {f"demo-{name}" for name in drawn}
     shown = Page(report_path.read_text(encoding="utf-8"))
     text = shown.words

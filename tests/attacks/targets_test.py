@@ -313,6 +313,26 @@ def test_table_of_membership_scores(world: World, tmp_path: Path):
     assert files(tmp_path) == before
 
 
+def test_table_of_advantages(world: World, tmp_path: Path):
+    attacks = [world.attack(name) for name in ("lira_online", "loss")]
+    assert world.run(tmp_path, attacks, score_table=attacks) == (2, 2, 0)
+    table = pd.read_csv(tmp_path / "advantage.csv")
+    assert table["attack"].tolist() == ["lira_online"] * 2 + ["loss"] * 2
+    assert table["references"].tolist() == [16, 16, 0, 0]
+    assert {*table["targets"]} == {4}
+    lira, loss = table["held_out"][[0, 2]]
+    assert lira > loss > 0
+    assert table["held_out_low"].isna().all()  # The samples are pieces of documents.
+    # It is written again if it is missing, or if the priors change.
+    (tmp_path / "advantage.csv").unlink()
+    assert world.run(tmp_path, attacks, score_table=attacks) == (2, 2, 0)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "advantage.csv"), table)
+    other = dataclasses.replace(C, priors=(0.3,))
+    assert world.run(tmp_path, attacks, c=other, score_table=attacks) == (2, 2, 0)
+    assert pd.read_csv(tmp_path / "advantage.csv")["prior"].tolist() == [0.3, 0.3]
+    assert world.run(tmp_path, attacks, c=other, score_table=attacks) == (2, 0, 0)
+
+
 def test_table_of_membership_scores_leaves_out_attacks_without_their_scores(
     world: World, tmp_path: Path
 ):

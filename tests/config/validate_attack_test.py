@@ -114,6 +114,15 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
         ({"rmia_a": bad}, f"attack.rmia_a={bad!r}: must be in [0, 1]", [{"rmia_a": 0.0}, {"rmia_a": 1.0}])
         for bad in (-0.1, 1.1, NAN)
     ),
+    *(
+        (
+            {"priors": bad},
+            f"attack.priors={bad!r}: must be probabilities between 0 and 1, both excluded, distinct in their first 6 "
+            "digits; try --config.attack.priors=0.5,0.1",
+            [{"priors": (0.5,)}, {"priors": (1e-6, 0.999)}, {"priors": (0.5, 0.1)}],
+        )
+        for bad in ((), (0.0,), (1.0,), (0.5, -0.1), (NAN,), (0.5, 0.1, 0.5), (0.5, 0.5000000001))
+    ),
     ({"bootstraps": -1}, "attack.bootstraps=-1: must be 0 or larger", [{"bootstraps": 0}, {"bootstraps": 1}]),
     *(
         (

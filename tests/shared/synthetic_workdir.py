@@ -47,6 +47,7 @@ RECIPE_FIGURES = (
     "auc_references",
     "more_references",
     "auc_by_subset",
+    "advantage",
     "coin_flip_share",
     "coin_flips_by_replicas",
     "flip_ccdf",

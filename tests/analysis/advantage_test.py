@@ -1,0 +1,99 @@
+"""The part of the report about the membership advantage."""
+
+import math
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.patches import Rectangle
+from synthetic_workdir import write_workdir
+
+from analysis import advantage, recipe_section
+from analysis.io import Record
+
+
+def row(
+    attack: str = "lira_online", prior: float = 0.5, held_out: float = 0.4, **changes: float
+) -> Record:
+    result: Record = {
+        "attack": attack,
+        "references": 8,
+        "prior": prior,
+        "baseline": abs(1 - 2 * prior),
+    }
+    result |= {
+        "held_out": held_out,
+        "held_out_low": held_out - 0.1,
+        "held_out_high": held_out + 0.1,
+    }
+    result |= {"plug_in": held_out + 0.05, "pointwise_low": 0.1, "pointwise_high": 0.8}
+    result |= {"held_out_mean": held_out, "held_out_std": 0.01, "plug_in_mean": held_out}
+    result |= {"plug_in_std": 0.01, "shuffled_held_out": -0.0001, "shuffled_plug_in": 0.1}
+    return result | {"bins": 9, "targets": 4, "left_out": 0} | changes
+
+
+def test_headline() -> None:
+    rows = [row("rmia", held_out=0.9), row()]
+    assert advantage.headline({0.5: rows, 0.1: []}) == (
+        "If 50% of the samples are members, an adversary that sees only the score of LiRA decides 70% of them "
+        "correctly, an advantage of 0.400; one that sees nothing, 50%, an advantage of 0. With a confidence of 97.5%, "
+        "the best adversary that sees it has an advantage of at least 0.300."
+    )
+    # Nobody has a smaller advantage than by knowing nothing.
+    assert advantage.headline({0.1: [row(prior=0.1, held_out=0.81)]}).endswith("at least 0.800.")
+    without_interval = advantage.headline({0.5: [row(held_out_low=math.nan)]})
+    assert without_interval.endswith("an advantage of 0.")
+    assert advantage.headline({0.5: [row("loss")]}) == advantage.headline({}) == ""
+
+
+def test_figure_has_a_panel_per_prior_and_two_bars_per_attack() -> None:
+    by_prior = {
+        prior: [row(prior=prior), row("loss", prior, 0.05, held_out_low=math.nan)]
+        for prior in (0.5, 0.1, 0.2)
+    }
+    figure = advantage.draw(by_prior)
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title(loc="left") for axes in panels] == [
+        "Prior 50%",
+        "Prior 10%",
+        "Prior 20%",
+    ]
+    for axes, prior in zip(panels, by_prior, strict=True):
+        widths = [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
+        assert widths == pytest.approx([0.4, 0.45, 0.05, 0.1])
+        lines = [line for line in axes.lines if line.get_linestyle() == "--"]
+        assert [np.asarray(line.get_xdata())[0] for line in lines] == [abs(1 - 2 * prior)]
+        assert len(axes.collections) == 1  # One interval; the other is missing.
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["LiRA", "Loss"]
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = {"attacks": ("lira_online", "loss"), "bootstraps": 0}
+    return write_workdir(tmp_path_factory.mktemp("w"), samples=120, **settings)
+
+
+def test_section_of_a_recipe(recipe: Path) -> None:
+    html = recipe_section.render(recipe_section.facts(recipe), defaultdict(str))
+    section = html[html.index("<h4>Membership advantage") :].partition("</details>")[0]
+    table = pd.read_csv(recipe / "tables" / advantage.TABLE)
+    for _, numbers in table.iterrows():
+        assert f"{numbers['held_out']:.3f}" in section
+        assert f"{numbers['plug_in']:.3f}" in section
+    assert section.count("<table") == 2
+    assert "no confidence interval" in section
+    assert not re.search(r"\bnan\b", section)
+    assert "-0.000" not in section
+    assert advantage.recipe_figures(recipe)["advantage"] is not None
+
+
+def test_no_numbers(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    table = pd.read_csv(recipe / "tables" / advantage.TABLE)
+    table["held_out"] = math.nan
+    table.to_csv(tmp_path / "tables" / advantage.TABLE, index=False)
+    assert advantage.read(tmp_path) == {}
+    assert advantage.recipe_figures(tmp_path) == {"advantage": None}
