@@ -243,13 +243,13 @@ def test_rate_spread_leaves_out_binomial_noise():
     variances = []
     for a, b in ((np.inf, np.inf), (2.0, 8.0)):  # equal rates of 0.2, and a beta distribution
         variance_S = []
-        for _ in range(300):
+        for _ in range(1000):
             rate_N = np.full(100, 0.2) if a == np.inf else generator.beta(a, b, 100)
             variance_S.append(
                 stats.rate_spread(generator.binomial(12, rate_N), np.full(100, 12)).variance
             )
         expected = 0.0 if a == np.inf else a * b / ((a + b) ** 2 * (a + b + 1))
-        error = np.std(variance_S) / np.sqrt(300)
+        error = np.std(variance_S) / np.sqrt(1000)
         assert np.mean(variance_S) == pytest.approx(expected, abs=3 * error)
         variances.append(variance_S)
     assert np.min(variances[0]) < 0  # never clipped
