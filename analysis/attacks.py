@@ -223,14 +223,23 @@ def lira_reference_counts(recipe: RecipeResults, *, replicas: bool) -> set[int]:
 
 
 def read_sample_scores(
-    recipe: RecipeResults, references: int, reference_part: int | None = None
+    recipe: RecipeResults,
+    references: int,
+    reference_part: int | None = None,
+    *,
+    name: AttackName = "lira_online",
+    step: int = 0,
+    observed: ObservedStatistic = "loss",
 ) -> Iterator[tuple[ModelSeeds, np.ndarray, np.ndarray]]:
-    """Yields (target, member_N2, score_N2) of LiRA for each target of a recipe, from its tables.
+    """Yields (target, member_N2, score_N2) of an attack for each target of a recipe, from its tables.
 
     The membership score of a sample with too few references is NaN. For a part of the references, the arrays hold
-    the first `needs.JACKKNIFE_SAMPLES` samples only. Arguments and errors are those of `read_attack`.
+    the first `needs.JACKKNIFE_SAMPLES` samples only. Arguments and errors are those of `read_attack`; the tables have
+    the scores of needs with sample_scores=True.
     """
-    attack = _find_attack(recipe, "lira_online", references, reference_part=reference_part)
+    attack = _find_attack(
+        recipe, name, references, reference_part=reference_part, step=step, observed=observed
+    )
     path = recipe.recipe_dir / TARGETS_CSV.parent / "target_scores" / f"{attack.id}.parquet"
     _read_results(recipe)  # raises if the tables were made with other settings
     if not path.is_file():

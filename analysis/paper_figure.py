@@ -1,7 +1,7 @@
 """The definition of a figure or table of a paper, its result in a sweep, and the files that hold it."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -48,6 +48,12 @@ class PaperFigure:
     """What the figure needs from the attacks stage beyond the tables of decisions."""
     expect: str = ""
     """What to expect at reduced scale; shown in docs/figures.md."""
+
+
+def not_seen_note(claims: Sequence[Claim]) -> str:
+    """Returns a note on the claims that were not seen, with their verdicts; empty if all were."""
+    missed = [f"“{c.statement}” ({c.verdict})" for c in claims if not c.verdict.startswith("seen")]
+    return f"Not seen here: {'; '.join(missed)}." if missed else ""
 
 
 def write(workdir: Path, name: str, result: FigureResult) -> Path | None:

@@ -54,6 +54,16 @@ MODULES: dict[str, str] = {
     "strongmia_tab05_true_positives_140m": "analysis.figures.instability_tables",
     "strongmia_tab06_true_positives_302m": "analysis.figures.instability_tables",
     "strongmia_tab07_settings": "analysis.figures.settings",
+    "reliability_fig01_strategies": "analysis.figures.thresholds",
+    "reliability_fig02_finite_population": "analysis.figures.finite_population",
+    "reliability_figA1_oracle": "analysis.figures.thresholds",
+    "reliability_figA2_sample_fpr": "analysis.figures.thresholds",
+    "reliability_figA3_sampling_ratio": "analysis.figures.finite_population",
+    "mace_fig02_progress": "analysis.figures.advantage",
+    "mace_fig04_vector_queries": "analysis.figures.advantage",
+    "mace_fig05_metrics": "analysis.figures.advantage",
+    "mace_fig06_dp_bound": "analysis.figures.dp_bound",
+    "mace_fig08_subgroups": "analysis.figures.advantage",
     "scaling": "analysis.scaling",
 }
 """Name of a figure -> module whose dict `FIGURES` defines it, in the order of the papers.

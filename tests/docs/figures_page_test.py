@@ -27,6 +27,7 @@ def test_the_page_is_up_to_date(figures_page: ModuleType):
 
 def test_needs_are_listed(figures_page: ModuleType):
     text = figures_page.page_text()
+    assert {*figures_page.PAPERS} == {name.partition("_")[0] for name in MODULES} - {"scaling"}
     assert "LiRA on targets, after several epochs, also with parts of the references" in text
     assert "for intervals, keeping the score of every sample." in text
     assert "The losses of 3 samples under every model." in text
@@ -39,11 +40,12 @@ def test_every_figure_states_the_expected_result():
         assert expect.endswith("."), name
 
 
-def test_the_config_states_the_cost_of_all_figures(figures_page: ModuleType):
-    text = (load.included_configs() / "strongmia.py").read_text()
-    lines = [line.split() for line in text.partition("\nFigures 1 and 5 take")[0].splitlines()]
+@pytest.mark.parametrize("paper", ["strongmia", "reliability", "mace"])
+def test_the_config_states_the_cost_of_all_figures(figures_page: ModuleType, paper: str):
+    text = (load.included_configs() / f"{paper}.py").read_text()
+    lines = [line.split() for line in text.partition("\nExpect at cpu")[0].splitlines()]
     for setting in figures_page.SETTINGS:
-        needed = figures_page.cost("scaling", setting)
+        needed = figures_page.cost(f"{paper}:{setting}")
         sentence = f"{setting} {needed.models:,} models {figures_page.format_cost(setting, needed)}"
         assert any(line[: len(sentence.split())] == sentence.split() for line in lines), sentence
 

@@ -1,0 +1,68 @@
+"""The figures of MACE (Figures 2, 4, 5, 6 and 8) on language models, at three settings.
+
+    lm-mia run --config=configs/mace.py:fig02,cpu --workdir=runs/papers
+    lm-mia run --config=configs/mace.py:cpu --workdir=runs/papers
+
+The argument is [FIGURE,]SETTING, as for strongmia.py. A figure is named by its number: fig02, fig04, fig05, fig06 or
+fig08. Several may be named; if none is named, all are drawn. The settings are those of strongmia.py, and the recipes
+too: in the workdir of strongmia.py or reliability.py, models are trained only once.
+
+The paper (Liu et al., MACE: A flexible framework for membership privacy estimation in generative models) attacks
+generative models of images, so no setting repeats its experiments: `paper` has the models of StrongMIA. Figures 3, 7(b)
+and 9 are about released synthetic data and other generative models, which have no counterpart here.
+
+Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+
+    paper   816 models   2,976 hours
+    gpu     104 models   0.066 hours
+    cpu     112 models   about 7 minutes on 2 cores
+
+Expect at cpu that the advantage grows from epoch to epoch, and that a second number beside the loss of a sample, its
+mean loss under the references, reveals more than the loss alone. docs/figures.md says what to expect of each figure.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import strongmia
+
+from lm_mia.config import Config, Extract
+from lm_mia.config.paper import Setting, parse_argument, sweep_entries
+
+# Figure -> the recipes that it needs: names of recipes of strongmia.py.
+FIGURES: dict[str, tuple[str, ...]] = {
+    "mace_fig02_progress": ("epochs-140M-small",),
+    "mace_fig04_vector_queries": ("main",),
+    "mace_fig05_metrics": ("epochs-140M-small",),
+    "mace_fig06_dp_bound": ("main",),
+    "mace_fig08_subgroups": ("fixed-140M",),
+}
+
+
+def get_config(arg: str = "") -> Config:
+    """Returns the config of the first recipe of the figures, which lists the figures to draw; ``arg`` as above."""
+    figures, recipes = _selected(arg)
+    return dataclasses.replace(recipes[0], figures=tuple(figures))
+
+
+def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
+    """Yields the fields in which each further recipe of the figures differs from the first; ``arg`` as above."""
+    return sweep_entries(_selected(arg)[1])
+
+
+def _selected(arg: str) -> tuple[list[str], list[Config]]:
+    figures, setting = parse_argument(arg, FIGURES, "MACE", "mace.py")
+    names = dict.fromkeys(name for figure in figures for name in FIGURES[figure])
+    return figures, [recipe(setting, name) for name in names]
+
+
+def recipe(setting: Setting, name: str) -> Config:
+    """Returns the config of a recipe of strongmia.py, without replicas, which these figures do not need.
+
+    main and fixed-140M are the same recipe at cpu. Its models are trained once.
+    """
+    c = strongmia.recipe(setting, name)
+    attack = dataclasses.replace(c.attack, replicas=0, leave_one_out=False)
+    train = dataclasses.replace(c.train, validations=0)
+    return dataclasses.replace(c, attack=attack, train=train, extract=Extract())

@@ -1,0 +1,82 @@
+"""The figures of Reliability (Figures 1, 2 and A1-A3) on language models, at three settings.
+
+    lm-mia run --config=configs/reliability.py:fig01,cpu --workdir=runs/papers
+    lm-mia run --config=configs/reliability.py:cpu --workdir=runs/papers
+
+The argument is [FIGURE,]SETTING, as for strongmia.py. A figure is named by its number: fig01, fig02, figA1, figA2 or
+figA3. Several may be named; if none is named, all are drawn. The settings are those of strongmia.py, and the recipes
+too, with other numbers of models: in the workdir of strongmia.py or mace.py, models are trained only once.
+
+The paper (Jälkö, Pradhan, Räisä and Honkela 2026, On Reliability of Efficient Membership Inference Vulnerability
+Evaluation) attacks a model for tables of numbers, so no setting repeats its experiments: `paper` has the models of
+StrongMIA. Figure 2, apart from its panel (c), and Figure A3 are simulations, which are the same at every setting.
+
+Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+
+    paper   1,039 models   1,910 hours
+    gpu     262 models   0.033 hours
+    cpu     330 models   about 8 minutes on 2 cores
+
+Expect at cpu that the quantile of a normal distribution calls more non-members members than it promises, that the
+quantile of Student's t keeps its promise, and that samples differ in their false positive rates. docs/figures.md says
+what to expect of each figure.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import strongmia
+
+from lm_mia.config import Config, Extract
+from lm_mia.config.paper import Setting, parse_argument, sweep_entries
+
+# Figure -> the recipes that it needs, which `recipe` describes. Simulations need none, but a sweep has a recipe.
+FIGURES: dict[str, tuple[str, ...]] = {
+    "reliability_fig01_strategies": ("main",),
+    "reliability_fig02_finite_population": ("flip-140M",),
+    "reliability_figA1_oracle": ("main",),
+    "reliability_figA2_sample_fpr": ("small",),
+    "reliability_figA3_sampling_ratio": ("small",),
+}
+# Setting -> (references, targets) of the recipe main. More references show where strategies agree.
+MAIN_MODELS = {"paper": (512, 16), "gpu": (64, 4), "cpu": (128, 8)}
+
+
+def get_config(arg: str = "") -> Config:
+    """Returns the config of the first recipe of the figures, which lists the figures to draw; ``arg`` as above."""
+    figures, recipes = _selected(arg)
+    return dataclasses.replace(recipes[0], figures=tuple(figures))
+
+
+def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
+    """Yields the fields in which each further recipe of the figures differs from the first; ``arg`` as above."""
+    return sweep_entries(_selected(arg)[1])
+
+
+def _selected(arg: str) -> tuple[list[str], list[Config]]:
+    figures, setting = parse_argument(arg, FIGURES, "Reliability", "reliability.py")
+    names = dict.fromkeys(name for figure in figures for name in FIGURES[figure])
+    return figures, [recipe(setting, name) for name in names]
+
+
+def recipe(setting: Setting, name: str) -> Config:
+    """Returns the config of a recipe of strongmia.py, in which each reference is also attacked with all others.
+
+    The names of the recipes:
+
+    - main: more references at cpu.
+    - small: as many targets as references, to measure the false positive rate of each sample.
+    - flip-140M: replicas, by which the variance over the order of the training data is measured.
+    """
+    c = strongmia.recipe(setting, name)
+    changed: dict[str, Any] = {"leave_one_out": True}
+    if name == "main":
+        references, targets = MAIN_MODELS[setting]
+        changed |= {"references": references + targets, "targets": targets}
+    elif name == "small":
+        references = c.attack.references - c.attack.targets
+        changed |= {"references": 2 * references, "targets": references}
+    attack = dataclasses.replace(c.attack, **changed)
+    train = dataclasses.replace(c.train, validations=0)
+    return dataclasses.replace(c, attack=attack, train=train, extract=Extract())
