@@ -97,9 +97,10 @@ def plug_in_advantage(
 ) -> float:
     """Computes the mean of |f|, MACE's estimate of the largest advantage that any adversary has.
 
-    It is biased upwards, even if f was estimated from other samples: errors of f make |f| larger. Without any leakage,
-    with a prior of 1/2 and f estimated from n samples per class in J bins, it is about sqrt(J / (pi n)), which is 0.25
-    for 100 bins and 512 samples. Report `held_out_advantage` first.
+    It is biased, even if f was estimated from other samples. At a prior of 1/2, errors of f make |f| larger: without
+    any leakage and with f estimated from n samples per class in J bins, it is about sqrt(J / (pi n)), which is 0.25 for
+    100 bins and 512 samples. At a small prior it can be below |1 - 2p|, which no adversary needs to fall short of.
+    Report `held_out_advantage` first.
 
     MACE's Algorithm 1, line 5, averages f without the absolute value; that is close to 2p - 1 whatever the query leaks.
 

@@ -214,9 +214,9 @@ def log_ratio_kde(
     The intervals are about the density *smoothed by the kernel*, not about the density itself: of N(1, 1) and N(0, 1)
     with a bandwidth of 1 and 500 samples of each class they contain the smoothed ratio, but hardly ever the ratio
     itself away from the crossing. That they are shorter than those of bins, as in MACE's Figure 2, therefore does not
-    show that they are more accurate. They rest on a normal approximation, which fails where fewer than about ten
-    kernels are expected (n h^D p < 10): with one, they contain the smoothed density in about 81 % of cases. Lower ends
-    below 0 are set to 0.
+    show that they are more accurate. They rest on a normal approximation, which fails where fewer than
+    one kernel of a class is expected (n h^D p < 1): there they contain the smoothed ratio in as few as 79 % of cases.
+    Lower ends below 0 are set to 0.
 
     Up to 2^24 pairs of a fitted and an evaluated sample, kernels are summed exactly. Beyond it, single numbers are
     binned linearly on a grid of 64 points per bandwidth, which changes the density by less than 1e-4 where ten kernels

@@ -409,7 +409,7 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
     share = f"{100 * (members > 0).mean():.1f}%"
     assert f"{share} of members get different decisions from the replicas" in text
     assert "bootstrap" not in text.rpartition("How the results were produced")[0].lower()
-    assert len([tag for tag, _ in shown.tags if tag == "table"]) == 7
+    assert len([tag for tag, _ in shown.tags if tag == "table"]) == 9
     assert "very stable" not in text
     lira = next(r for r in recipe_section.facts(folder)["attacks"] if r["attack"] == "lira_online")
     row = rf"LiRA8{lira['auc_mean']:.3f}± [^A-Z]*\.\d\d\d{lira['left_out']}\n"

@@ -79,6 +79,8 @@ LISTS = [name for name, kind in load.field_types().items() if typing.get_origin(
 ONE_LINE = {
     "attack.attacks": "must include lira_online, whose decisions the tables show, and have no duplicates",
     "attack.fprs": "must be rates above 0 and at most 1, in ascending order, distinct in their first 6 digits",
+    "attack.priors": "must be probabilities between 0 and 1, both excluded, distinct in their first 6 digits; try "
+    "--config.attack.priors=0.5,0.1",
 }
 
 
