@@ -23,6 +23,7 @@ from lm_mia.atomic import (
     EXTRACTION_JSON,
     FLIPS_JSON,
     MORE_REFERENCES_JSON,
+    POOLING_JSON,
     TARGETS_CSV,
     write_atomically,
 )
@@ -161,7 +162,7 @@ def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:
         tables = [
             workdir / "recipes" / name / f
             for name in names
-            for f in (FLIPS_JSON, EXTRACTION_JSON, TARGETS_CSV, MORE_REFERENCES_JSON)
+            for f in (FLIPS_JSON, EXTRACTION_JSON, TARGETS_CSV, MORE_REFERENCES_JSON, POOLING_JSON)
         ]
         newest = max((path.stat().st_mtime for path in tables if path.is_file()), default=0.0)
         outdated = " (older than the tables)" if page.stat().st_mtime < newest else ""

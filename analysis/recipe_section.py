@@ -19,6 +19,7 @@ from analysis import (
     more_references,
     notes,
     plotting,
+    pooling,
     subset_panels,
     tables,
     vulnerability,
@@ -58,6 +59,9 @@ TABLES = {
 MORE_TABLES = {
     "more_references.csv": "AUC and TPRs with fewer references, and predicted for more",
     "more_references.json": "models and settings of these predictions, or why there are none",
+    "pooling.csv": "TPRs averaged over models and samples, by how the threshold is found",
+    "pooling.json": "models and settings of these TPRs, or why there are none",
+    "vulnerability.parquet": "every sample: distance of its IN and OUT losses, observed and Gaussian TPRs",
     "shuffled.csv": "control with shuffled labels",
     "intervals.csv": "AUC and TPR of the first replica with 95% intervals over samples",
     "resampled_references.csv": "flip rates over sets of references, for one target",
@@ -72,6 +76,8 @@ OTHER_TABLES = {
     "models.csv": "all models that are present, with their seeds",
     "targets.csv": "AUC of every attack on every target or replica",
     "target_roc.parquet": "ROC curves of these attacks",
+    "pooling_jackknife.parquet": "pooled TPRs with parts of the models and samples, for intervals",
+    "sample_fpr.csv": "how many targets call a sample a member that were not trained on it",
     "decision_jackknife.parquet": "numbers about decisions with parts of the models and samples, for intervals",
     "target_jackknife.parquet": "their AUCs and TPRs on halves of the samples, for intervals of claims",
     "targets.json": "settings of these attacks",
@@ -84,6 +90,7 @@ FIGURES = (
     more_references,
     subset_panels,
     advantage,
+    pooling,
     flip_panels,
     attack_flips,
     samples,
@@ -262,6 +269,8 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
         "loss": tables.find_attack(strongest, "loss"),
         "stacked": tables.find_attack(strongest, "stacked"),
         "more_references": more_references.read(recipe_dir),
+        "pooling": pooling.read(recipe_dir),
+        "strategy_names": pooling.STRATEGIES,
         "lira_by_references": sorted(
             (r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"]
         ),

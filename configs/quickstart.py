@@ -43,6 +43,7 @@ def get_config() -> Config:
             band=(0.001, 0.1),
             # 8 disjoint sets; with fewer than 6, the coin-flip test rejects nothing.
             resample_references=4,
+            leave_one_out=True,
         ),
         extract=Extract(samples=1000, prefix_tokens=32, suffix_tokens=32),
     )

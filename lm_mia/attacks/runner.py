@@ -9,7 +9,7 @@ import threadpoolctl
 
 from lm_mia import config
 from lm_mia.atomic import FLIPS_JSON
-from lm_mia.attacks import models, more_references, replicas, targets
+from lm_mia.attacks import models, more_references, pooling, replicas, targets
 from lm_mia.config.needs import RecipeNeeds
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
@@ -80,6 +80,7 @@ def run(
         # If the command fails, the tables of earlier attacks stay as they are.
         if not failure or c.targets:
             more_references.run(store, population, c, folder, pool)
+            pooling.run(store, population, c, folder, pool, progress)
     if requested.loss_samples:
         path, ids_S = folder / models.SAMPLE_LOSSES, requested.loss_samples
         references = [model for model in present if model.role == "reference"]

@@ -69,6 +69,10 @@ class MembershipScoreFile:
         """Returns score_N2 of one target."""
         return self._read(t, slice(0, self.num_samples))
 
+    def as_array(self) -> np.ndarray:
+        """Returns score_TxN2 as a read-only array that is mapped to the file, so that it needs no memory."""
+        return np.memmap(self._file, self._dtype, "r", shape=(self.num_targets, self.num_samples))
+
     def read_samples(self, sample_slice: slice) -> np.ndarray:
         """Returns score_TxC of all targets."""
         return np.stack([self._read(t, sample_slice) for t in range(self.num_targets)])

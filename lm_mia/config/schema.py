@@ -298,8 +298,8 @@ class Attack:
     """Number of references per set, if the first replica is also attacked with many disjoint and many random sets of
     references. 0: it is not."""
     leave_one_out: bool = False
-    """Also compute the true-positive probability of each sample, from attacks on each reference with all the others
-    (train.subset=balanced: without its complement)."""
+    """Also attack each reference with all the others (train.subset=balanced: without its complement), for rates that
+    are averages over models and samples (Reliability), and for the vulnerability of each sample."""
     clear_separation: float = 2.0
     """Clear archetypes: minimum distance between IN and OUT mean, in standard deviations."""
     ambiguous_separation: float = 0.5

@@ -121,7 +121,8 @@ def _check(verb: Verb, sweep: Sweep) -> None:
 
 
 def _attacks(recipe: SweepRecipe) -> bool:
-    return bool(recipe.config.attack.replicas or recipe.config.attack.targets)
+    attack = recipe.config.attack
+    return bool(attack.replicas or attack.targets or attack.leave_one_out)
 
 
 def _extracts(recipe: SweepRecipe) -> bool:
@@ -345,7 +346,7 @@ def _make_tables(
         requested_attacks(recipe_populations, figure_needs) if "attack" in stages else {}
     )
     for recipe, population in recipe_populations:
-        display.stage(0.06 / len(recipe_populations), num_parts=3)
+        display.stage(0.06 / len(recipe_populations), num_parts=4)
         try:
             if "attack" in stages and (
                 _attacks(recipe) or needed_by_recipe[recipe.name].loss_samples
@@ -411,7 +412,7 @@ def attack(
             + (f"; attack.focus_fpr becomes {focus:g}" if focus != c.attack.focus_fpr else "")
         )
     counts = runner.run(store, population, settings, tables, progress, say, requested)
-    if not counts["requested"] and not requested.loss_samples:
+    if not (counts["requested"] or requested.loss_samples or settings.leave_one_out):
         raise UserError(
             f"{recipe.folder}: too few models are present to attack any of its attack.targets={c.attack.targets} "
             f"targets with at least {needs.MIN_REFERENCES} references; run `lm-mia run` first"

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from lm_mia import config
-from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, MORE_REFERENCES_JSON, TARGETS_CSV
+from lm_mia.atomic import (
+    EXTRACTION_JSON,
+    FLIPS_JSON,
+    MORE_REFERENCES_JSON,
+    POOLING_JSON,
+    TARGETS_CSV,
+)
 from lm_mia.config import recipe as recipes
 from lm_mia.errors import UserError
 
@@ -137,6 +143,7 @@ class Workdir:
             (self.path / "recipes").glob(f"*/{EXTRACTION_JSON}"),
             (self.path / "recipes").glob(f"*/{TARGETS_CSV}"),
             (self.path / "recipes").glob(f"*/{MORE_REFERENCES_JSON}"),
+            (self.path / "recipes").glob(f"*/{POOLING_JSON}"),
         )
         table_times = [path.stat().st_mtime for paths in files for path in paths]
         return (

@@ -30,6 +30,7 @@ from analysis import (
     more_references,
     page,
     plotting,
+    pooling,
     recipe_section,
     tables,
 )
@@ -91,7 +92,7 @@ def linked(complete: Path, workdir: Path, without: str) -> Path:
 
 @pytest.mark.parametrize("module", recipe_section.FIGURES, ids=lambda module: module.__name__)
 def test_figures_report_missing_tables(module: ModuleType, empty: Path) -> None:
-    if module in (more_references, samples, extraction):  # their tables are optional
+    if module in (more_references, pooling, samples, extraction):  # their tables are optional
         assert set(module.recipe_figures(empty).values()) == {None}
         return
     with pytest.raises(io.WorkdirError) as caught:
@@ -129,7 +130,7 @@ def test_damaged_tables_are_reported_on_one_line(complete: Path, tmp_path: Path,
     assert not (tmp_path / "report.html").exists()
 
 
-FIGURES = (*RECIPE_FIGURES, "probability", "extraction")
+FIGURES = (*RECIPE_FIGURES, "pooling", "gaussian_tpr", "probability", "extraction")
 ALL_ATTACKS = (*ATTACKS, "min_k", "min_k_plus_plus", "lowercase")
 
 
@@ -197,7 +198,7 @@ def test_headings_are_nested_and_tables_scroll(finished: Path, shown: Page) -> N
     assert max(np.diff(levels)) <= 1
     html = (finished.parents[1] / "report.html").read_text(encoding="utf-8")
     boxed = re.findall(r'<div class="scroll"[^>]*>\s*<table', html)
-    assert html.count("<table") == len(boxed) == 18
+    assert html.count("<table") == len(boxed) == 19
 
 
 def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> None:
@@ -469,6 +470,8 @@ def test_missing_models_are_reported_on_the_page(tmp_path: Path) -> None:
         "auc_references",
         "more_references",
         "attack_flips",  # there is no other attack with references
+        "pooling",
+        "gaussian_tpr",
         "probability",
         "extraction",
     }

@@ -1,0 +1,482 @@
+"""True positive rates averaged over models and samples, by how the threshold is found (Reliability, Figures 1 and A1).
+
+Every reference is attacked with all the others. The threshold is one quantile of the scores of all non-members, a
+quantile after standardizing the losses of each sample, an analytical quantile, or a threshold of each sample or model
+(`STRATEGIES`). The rates are also computed with fewer models, and with moments of the losses under all models but the
+target ("oracle" in the paper).
+
+    pooling.csv                thresholds, TPRs with intervals and realized FPRs of every strategy
+    pooling_jackknife.parquet  the TPRs without groups of models and on halves of the samples, for intervals
+    pooling.json               settings and models of the tables; if there are no tables, the reason
+
+The tables of single samples are in `lm_mia.attacks.vulnerability`.
+
+M: models, N: samples, C: samples of a block, F: false positive rates, K: numbers of OUT references, A1: all models, and
+then without each group of models, H1: all samples, and then each half, S: strategies.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+
+from lm_mia import config, stats
+from lm_mia.atomic import POOLING_JSON, is_current, replacing, write_completion_marker, write_csv
+from lm_mia.attacks import models, signals, vulnerability
+from lm_mia.attacks.reference_targets import complementary_pairs
+from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
+from lm_mia.config import needs
+from lm_mia.data.population import Population
+from lm_mia.store.store import Store
+
+TABLE, JACKKNIFE = "pooling.csv", "pooling_jackknife.parquet"
+STRATEGIES = (
+    "naive",
+    "standardized",
+    "standardized_normal",
+    "standardized_student_t",
+    "standardized_predictive",
+    "per_sample",
+    "per_sample_normal",
+    "per_model",
+)
+"""docs/tables.md defines them. The last one, per_model, has no interval."""
+_MIN_MODELS = 8
+_STUDY_SAMPLES = 2**15
+"""The number of samples with which fewer models and intervals are computed, which bounds time and memory. The first
+samples are a random choice, since the population is in random order."""
+_STEP_SAMPLES = 2**11  # evaluated at a time; their thresholds have an axis for FPRs
+
+
+def run(
+    store: Store,
+    population: Population,
+    c: config.Attack,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+    progress: Callable[[str, float, float], None],
+) -> None:
+    """Writes the tables if attack.leave_one_out is set and they are not current; deletes them if it is not set.
+
+    Args:
+      store: the score store of the recipe.
+      population: provides the documents of the samples.
+      c: settings of the recipe.
+      folder: folder of the tables.
+      pool: threads that compute parts of the samples.
+      progress: called as ``progress(label, done, total)``.
+
+    Raises:
+      UserError: if scores are corrupt.
+    """
+    store = dataclasses.replace(store, statistics=(), token_samples=(), step=c.step)
+    present = models.present_models(store, c.step)
+    references = [m for m in present if m.role == "reference" and m.subset_seed < c.references]
+    replicas = [m for m in present if m.role == "replica" and m.order_seed < c.replicas]
+    identity: dict[str, Any] = {
+        "format": needs.FORMAT,
+        "config": dataclasses.asdict(c),
+        "reference_models": [*map(str, references)],
+        "replica_models": [*map(str, replicas)],
+    }
+    marker = folder / POOLING_JSON.name
+    if c.leave_one_out and is_current(marker, identity):
+        return
+    # Deleted first, so that no reader combines old tables with new settings.
+    for name in (marker.name, TABLE, JACKKNIFE, vulnerability.TABLE, vulnerability.SAMPLE_FPR):
+        (folder / name).unlink(missing_ok=True)
+    if not c.leave_one_out:
+        return
+    inputs, pairs = None, False
+    if references:
+        inputs = signals.open_inputs(store, population, references[:1], references, ())
+        pair_Px2 = complementary_pairs(inputs)
+        if pairs := len(pair_Px2) > 0:
+            inputs = inputs.with_references(pair_Px2.ravel())
+    if inputs is None or len(inputs.references) < _MIN_MODELS:
+        reason = (
+            f"{len(inputs.references) if inputs else 0} references can be attacked with the others; at least "
+            f"{_MIN_MODELS} are needed"
+        )
+        write_completion_marker(marker, identity | {"reason": reason}, [])
+        return
+
+    def show(done: int) -> None:
+        progress("thresholds", done, 3)
+
+    show(0)
+    fprs = [fpr for fpr in c.fprs if 0 < fpr < 1]
+    table, jackknife = _study(inputs, population.document_N, c, pairs, fprs, pool)
+    show(1)
+    with _all_scores(inputs, c, pairs, folder, pool) as grid:
+        on_all_samples = evaluate(grid, fprs, pool)
+        show(2)
+        roles = needs.assign_roles(models.model_numbers(present), c)
+        facts = vulnerability.write_tables(
+            inputs, replicas, roles, grid.standardized_MxN, grid.count_out_MxN, c, folder, pool
+        )
+    # These models are evaluated on all samples, with the intervals on the first samples.
+    columns = [name for name in on_all_samples if name not in ("fpr", "strategy")]
+    for oracle in (False, True):
+        is_replaced = (table["models"] == len(inputs.references)) & (table["oracle"] == oracle)
+        table.loc[is_replaced, columns] = on_all_samples[columns].to_numpy()
+    counts = ("in_cells", "out_cells", "samples", "left_out")
+    table, margin = table.astype(dict.fromkeys(counts, np.int64)), table.pop("margin")
+    table["tpr_low"], table["tpr_high"] = (
+        (table["tpr"] - margin).clip(0),
+        (table["tpr"] + margin).clip(upper=1),
+    )
+    write_csv(folder / TABLE, table)
+    with replacing(folder / JACKKNIFE) as temporary:
+        jackknife.to_parquet(temporary, index=False)
+    written = [TABLE, JACKKNIFE, vulnerability.TABLE]
+    written += [vulnerability.SAMPLE_FPR] if (folder / vulnerability.SAMPLE_FPR).is_file() else []
+    facts |= {"reason": "", "models": len(inputs.references), "pairs": pairs}
+    write_completion_marker(marker, identity | facts, written)
+    show(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreGrid:
+    """The scores of every model as the target, in memory or in a file."""
+
+    lira_MxN: np.ndarray
+    """LiRA scores, with the variance of the config."""
+    standardized_MxN: np.ndarray
+    """As `stats.standardized_leave_one_out`."""
+    count_out_MxN: np.ndarray
+    """Number of OUT references of each standardized score."""
+    member_MxN: np.ndarray
+
+    def select(self, models: Any = slice(None), samples: Any = slice(None)) -> "ScoreGrid":
+        """Returns the grid with some models and samples only."""
+        fields = dataclasses.fields(self)
+        return ScoreGrid(**{f.name: getattr(self, f.name)[models][:, samples] for f in fields})
+
+
+def compute_scores(
+    loss_MxC: np.ndarray,
+    member_MxC: np.ndarray,
+    c: config.Attack,
+    pairs: bool,
+    scatter_Mx2x2: np.ndarray | None = None,
+) -> ScoreGrid:
+    """Returns the scores of every model as the target.
+
+    Args:
+      loss_MxC: losses in nats per token.
+      member_MxC: booleans, whether each sample was in each model's training subset.
+      c: settings of LiRA.
+      pairs: whether models are pairs of complements, of which both are left out.
+      scatter_Mx2x2: as in `stats.lira_leave_one_out`.
+    """
+    lira_MxC = stats.lira_leave_one_out(
+        loss_MxC,
+        member_MxC,
+        variance=c.variance,
+        sampled_share=0.5 if c.finite_population else 0.0,
+        pairs=pairs,
+        scatter_Mx2x2=scatter_Mx2x2,
+    )
+    standardized = stats.standardized_leave_one_out(loss_MxC, member_MxC, pairs=pairs)
+    return ScoreGrid(lira_MxC, standardized.score_MxN, standardized.count_out_MxN, member_MxC)
+
+
+@contextlib.contextmanager
+def _all_scores(
+    inputs: signals.AttackInputs,
+    c: config.Attack,
+    pairs: bool,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+) -> Iterator[ScoreGrid]:
+    """Context manager that computes the scores of all samples; they are in files until it ends."""
+    shape = len(inputs.references), inputs.num_samples
+    scatter_Mx2x2 = None
+    if c.variance == "pooled":
+
+        def scatter(part: signals.SampleBlock) -> np.ndarray:
+            return stats.leave_one_out_scatter(
+                part.reference_loss_MxC, part.reference_member_MxC, pairs=pairs
+            )
+
+        parts = (part for block in inputs.blocks() for part in block.split())
+        scatter_Mx2x2 = sum(map_in_order(pool, scatter, parts), np.zeros((shape[0], 2, 2)))
+    with contextlib.ExitStack() as stack:
+        lira, standardized, count_out, member = (
+            stack.enter_context(MembershipScoreFile(folder, *shape, np.dtype(dtype)))
+            for dtype in (np.float64, np.float64, np.int16, np.bool_)
+        )
+
+        def write(part: signals.SampleBlock) -> None:
+            scores = compute_scores(
+                part.reference_loss_MxC, part.reference_member_MxC, c, pairs, scatter_Mx2x2
+            )
+            lira.write(0, part.sample_slice, scores.lira_MxN)
+            standardized.write(0, part.sample_slice, scores.standardized_MxN)
+            count_out.write(0, part.sample_slice, scores.count_out_MxN)
+            member.write(0, part.sample_slice, scores.member_MxN)
+
+        for _ in map_in_order(pool, write, (p for b in inputs.blocks() for p in b.split())):
+            pass
+        yield ScoreGrid(*(file.as_array() for file in (lira, standardized, count_out, member)))
+
+
+def evaluate(
+    grid: ScoreGrid, fprs: list[float], pool: ThreadPoolExecutor | None = None
+) -> pd.DataFrame:
+    """Returns the rates of every strategy, one row per FPR and strategy.
+
+    Args:
+      grid: the scores.
+      fprs: false positive rates.
+      pool: threads that compute parts of the samples, if there are many.
+
+    Returns:
+      The columns fpr, strategy, threshold (NaN if there are several), tpr, realized_fpr, in_cells and out_cells (the
+      numbers of scores of members and non-members), samples, and left_out (the number of missing scores).
+    """
+    student_df = stats.fit_student_t(grid.standardized_MxN, grid.member_MxN)
+    rates = _pooled_strategies(grid, fprs, student_df, pool)
+    points = _model_points(grid, fprs, pool)
+    per_model = {"threshold": np.nan, "tpr": points.tpr_TxF.mean(axis=0)}
+    per_model |= {"realized_fpr": points.realized_fpr_TxF.mean(axis=0)}
+    per_model |= {"in_cells": points.members_T.sum(), "out_cells": points.nonmembers_T.sum()}
+    rates["per_model"] = per_model | {"left_out": points.left_out_T.sum()}
+    samples = grid.member_MxN.shape[1]
+    frames = [
+        pd.DataFrame({"fpr": fprs, "strategy": name, **rates[name]}).assign(samples=samples)
+        for name in STRATEGIES
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sums:
+    """Sums over the models and samples of a block, by which the rates of a strategy are computed."""
+
+    called_in_F: np.ndarray
+    called_out_F: np.ndarray
+    in_cells: int
+    out_cells: int
+    left_out: int
+    tpr_F: np.ndarray
+    """Sum of the TPRs of single samples."""
+    fpr_F: np.ndarray
+    in_samples: int
+    """Number of samples that have a TPR."""
+    out_samples: int
+
+    @classmethod
+    def of(cls, rates: stats.SampleRates) -> "_Sums":
+        """Returns the sums of one block."""
+        tpr_FxC = _divide(rates.called_in_FxN, rates.in_N)
+        fpr_FxC = _divide(rates.called_out_FxN, rates.out_N)
+        return cls(
+            rates.called_in_FxN.sum(axis=1),
+            rates.called_out_FxN.sum(axis=1),
+            int(rates.in_N.sum()),
+            int(rates.out_N.sum()),
+            int(rates.left_out),
+            np.nansum(tpr_FxC, axis=1),
+            np.nansum(fpr_FxC, axis=1),
+            int((rates.in_N > 0).sum()),
+            int((rates.out_N > 0).sum()),
+        )
+
+    def __add__(self, other: "_Sums") -> "_Sums":
+        names = [field.name for field in dataclasses.fields(self)]
+        return _Sums(*(getattr(self, name) + getattr(other, name) for name in names))
+
+    def rates(self, threshold: Any, *, over_samples: bool) -> dict[str, Any]:
+        """Returns the columns of a strategy: rates over all scores, or means of the rates of single samples."""
+        if over_samples:
+            tpr_F, fpr_F = (
+                _divide(self.tpr_F, self.in_samples),
+                _divide(self.fpr_F, self.out_samples),
+            )
+        else:
+            tpr_F = _divide(self.called_in_F, self.in_cells)
+            fpr_F = _divide(self.called_out_F, self.out_cells)
+        return {
+            "threshold": threshold,
+            "tpr": tpr_F,
+            "realized_fpr": fpr_F,
+            "in_cells": self.in_cells,
+            "out_cells": self.out_cells,
+            "left_out": self.left_out,
+        }
+
+
+def _pooled_strategies(
+    grid: ScoreGrid, fprs: list[float], student_df: float, pool: ThreadPoolExecutor | None = None
+) -> dict[str, dict[str, Any]]:
+    """Returns strategy -> columns of `evaluate`, for all strategies but per_model."""
+    num_samples = grid.member_MxN.shape[1]
+    fpr_F, most_out = np.asarray(fprs), int(grid.count_out_MxN.max(initial=0))
+    one_threshold = {
+        "naive": stats.pooled_threshold(grid.lira_MxN, grid.member_MxN, fprs),
+        "standardized": stats.pooled_threshold(grid.standardized_MxN, grid.member_MxN, fprs),
+        "standardized_normal": scipy.stats.norm.isf(fpr_F),
+        "standardized_student_t": (
+            scipy.stats.norm.isf(fpr_F)
+            if np.isinf(student_df)
+            else scipy.stats.t.isf(fpr_F, student_df)
+        ),
+    }
+    predictive_FxK = stats.predictive_threshold(np.arange(most_out + 1), fprs)
+
+    def sum_block(at: slice) -> dict[str, _Sums]:
+        block = grid.select(samples=at)
+        lira_MxC, standardized_MxC, member_MxC = (
+            np.asarray(block.lira_MxN),
+            np.asarray(block.standardized_MxN),
+            np.asarray(block.member_MxN),
+        )
+        thresholds = one_threshold | {
+            "standardized_predictive": predictive_FxK[:, block.count_out_MxN],
+            "per_sample": stats.per_sample_threshold(lira_MxC, member_MxC, fprs, rule="linear"),
+        }
+        return {
+            name: _Sums.of(
+                stats.rates_by_sample(
+                    lira_MxC if name in ("naive", "per_sample") else standardized_MxC,
+                    member_MxC,
+                    threshold,
+                )
+            )
+            for name, threshold in thresholds.items()
+        }
+
+    blocks = (
+        slice(low, min(low + _STEP_SAMPLES, num_samples))
+        for low in range(0, num_samples, _STEP_SAMPLES)
+    )
+    results = map_in_order(pool, sum_block, blocks) if pool else map(sum_block, blocks)
+    total = next(iter(results := iter(results)))
+    for block_sums in results:
+        total = {name: sums + block_sums[name] for name, sums in total.items()}
+    rates = {
+        name: sums.rates(one_threshold.get(name, np.nan), over_samples=name == "per_sample")
+        for name, sums in total.items()
+    }
+    normal = total["standardized_normal"]
+    rates["per_sample_normal"] = normal.rates(
+        one_threshold["standardized_normal"], over_samples=True
+    )
+    return rates
+
+
+def _model_points(
+    grid: ScoreGrid, fprs: list[float], pool: ThreadPoolExecutor | None
+) -> stats.OperatingPoints:
+    """Returns the operating points of each model with its own threshold over all samples."""
+
+    def evaluate_model(m: int) -> stats.OperatingPoints:
+        return stats.tpr_at_fpr(np.array(grid.lira_MxN[m]), np.array(grid.member_MxN[m]), fprs)
+
+    models = range(len(grid.member_MxN))
+    points = map_in_order(pool, evaluate_model, models) if pool else map(evaluate_model, models)
+    return stats.concatenate_operating_points(list(points))
+
+
+def _study(
+    inputs: signals.AttackInputs,
+    document_N2: np.ndarray,
+    c: config.Attack,
+    pairs: bool,
+    fprs: list[float],
+    pool: ThreadPoolExecutor,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Evaluates the strategies on the first samples, with 8, 16, 32, ... models, and on parts of models and samples.
+
+    Returns:
+      ``(table, jackknife)``: pooling.csv, with a column "margin" in place of the ends of the intervals, and
+      pooling_jackknife.parquet.
+    """
+    block = next(inputs.blocks())
+    used = slice(0, min(block.sample_slice.stop, _STUDY_SAMPLES))
+    loss_MxN, member_MxN = block.reference_loss_MxC[:, used], block.reference_member_MxC[:, used]
+    half_HxN = stats.HALVES_HxG[:, stats.sample_groups(document_N2[used])]
+    num_models = len(loss_MxN)
+    counts = [n for n in (2**i for i in range(3, 32)) if n < num_models] + [num_models]
+    group_M = stats.model_groups(num_models)
+
+    def evaluate_part(task: tuple[int | None, int]) -> list[tuple[pd.DataFrame | None, np.ndarray]]:
+        """Returns the rates if all models are in the part, and the TPRs of the part on all samples and each half.
+
+        Args:
+          task: the number of models, or None: each number, with the moments of all models; and the part, of which 0 has
+            all models.
+        """
+        count, part = task
+        used_M = group_M != part - 1
+        if count:
+            used_M[count:] = False
+        grid = compute_scores(loss_MxN[used_M], member_MxN[used_M], c, pairs)
+        parts = [grid.select(slice(int(used_M[:n].sum()))) for n in ([count] if count else counts)]
+        return [
+            (None if part else evaluate(grid, fprs), _tprs_of_halves(grid, half_HxN, fprs))
+            for grid in parts
+        ]
+
+    def parts_of(models: int) -> range:
+        """Returns the numbers of the parts: all models, and without each group that some of the models are in."""
+        return range(2 + int(stats.model_groups(models).max()))
+
+    tasks: list[tuple[int | None, int]] = [(None, part) for part in parts_of(num_models)]
+    tasks += [(n, part) for n in reversed(counts) for part in parts_of(n)]
+    results = dict(zip(tasks, map_in_order(pool, evaluate_part, tasks), strict=True))
+    table, jackknife = [], []
+    for oracle, (i, count) in itertools.product((False, True), enumerate(counts)):
+        parts = [
+            result[i if oracle else 0]
+            for (models, _), result in results.items()
+            if models == (None if oracle else count)
+        ]
+        rates, tpr_A1xH1xSxF = parts[0][0], np.array([tpr for _, tpr in parts])
+        assert rates is not None
+        index = {"oracle": oracle, "models": count}
+        jackknife.append(_jackknife_rows(tpr_A1xH1xSxF, fprs).assign(**index))
+        margins = [
+            stats.jackknife_margin(tpr_A1xH1xSxF[:, None, :, s, f])
+            for s in range(len(STRATEGIES) - 1)
+            for f in range(len(fprs))
+        ]
+        table.append(rates.assign(**index, margin=margins + [np.nan] * len(fprs)))
+    first = ["fpr", "strategy", "oracle", "models"]
+    rows, parts = pd.concat(table, ignore_index=True), pd.concat(jackknife, ignore_index=True)
+    others = [column for column in rows if column not in first]
+    return rows[[*first, *others]], parts[[*first, "part", "half", "tpr"]]
+
+
+def _tprs_of_halves(grid: ScoreGrid, half_HxN: np.ndarray, fprs: list[float]) -> np.ndarray:
+    """Returns tpr_H1xSxF of the strategies but per_model.
+
+    Thresholds are those of the half, except that the degrees of freedom of Student's t are those of all samples.
+    """
+    student_df = stats.fit_student_t(grid.standardized_MxN, grid.member_MxN)
+    parts = [grid, *(grid.select(samples=half_N) for half_N in half_HxN)]
+    columns = [_pooled_strategies(part, fprs, student_df) for part in parts]
+    return np.array([[of[name]["tpr"] for name in STRATEGIES[:-1]] for of in columns])
+
+
+def _jackknife_rows(tpr_A1xH1xSxF: np.ndarray, fprs: list[float]) -> pd.DataFrame:
+    """Returns rows of pooling_jackknife.parquet."""
+    part, half, strategy, fpr = (index.ravel() for index in np.indices(tpr_A1xH1xSxF.shape))
+    columns = {"fpr": np.array(fprs)[fpr], "strategy": np.array(STRATEGIES)[strategy]}
+    columns |= {"part": part, "half": half, "tpr": tpr_A1xH1xSxF.ravel()}
+    return pd.DataFrame(columns)
+
+
+def _divide(total: Any, count: Any) -> np.ndarray:
+    """Divides; NaN where the count is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(total, dtype=np.float64) / np.where(np.asarray(count) > 0, count, np.nan)
