@@ -38,11 +38,60 @@ def test_advantage_of_two_gaussians(prior: float, optimum: float):
     assert as_printed == pytest.approx(2 * prior - 1, abs=0.005)
 
 
-def test_advantage_at_half_gives_the_balanced_accuracy():
-    # AM does not depend on the prior: its best value, 0.69146, is (1 + 0.38292) / 2 for every p.
-    best = (norm.sf(0.5, 1) + norm.cdf(0.5)) / 2
-    assert best == pytest.approx(0.69146, abs=1e-5)
-    assert 2 * best - 1 == pytest.approx(0.38292, abs=1e-5)
+def test_balanced_accuracy_does_not_depend_on_the_prior():
+    # AM: its best value, 0.69146, is (1 + 0.38292) / 2, the advantage at a prior of 1/2, for every p.
+    score_N, member_N = gaussian_scores(2 * 10**5)
+    for prior in (0.5, 0.1):
+        metric = stats.METRICS["balanced_accuracy"](prior)
+        best = stats.fitted_threshold(score_N, member_N, metric, prior)
+        assert best.value == pytest.approx((1 + 0.38292) / 2, abs=0.003)
+        assert best.threshold == pytest.approx(0.5, abs=0.1)
+
+
+def test_the_fitted_samples_show_an_advantage_without_leakage():
+    # As in MACE's Section 7.1: each sample is in its own bin.
+    rng = np.random.default_rng(7)
+    query_N, member_N = rng.normal(size=1024), np.arange(1024) % 2 == 0
+    bin_N = stats.quantile_bins(query_N, query_N, 100)
+    in_bins = stats.log_ratio_bins(bin_N, member_N, bin_N, 100)
+    of_kernels = stats.log_ratio_kde(query_N, member_N, query_N, bandwidth=0.01)
+    for ratio in (in_bins, of_kernels):
+        f_N = stats.privacy_loss(ratio.value_N, 0.5)
+        assert stats.held_out_advantage(f_N, member_N, 0.5).low > 0.1
+
+
+def test_mean_of_pointwise_intervals_is_no_confidence_interval():
+    # It is far wider than an interval of the mean, and contains the advantage in all runs instead of 95%.
+    inside, runs = 0, 100
+    for seed in range(runs):
+        score_N, member_N = gaussian_scores(1200, seed)
+        bin_N = stats.quantile_bins(score_N, score_N[:600], 13)
+        ratio = stats.log_ratio_bins(bin_N[:600], member_N[:600], bin_N[600:], 13)
+        f_N, *ends = (
+            stats.privacy_loss(x, 0.5) for x in (ratio.value_N, ratio.low_N, ratio.high_N)
+        )
+        low, high = map(stats.plug_in_advantage, stats.absolute_ends(*ends))
+        held_out = stats.held_out_advantage(f_N, member_N[600:], 0.5)
+        assert high - low > 2 * (held_out.high - held_out.low)
+        inside += low < 0.38292 < high
+    assert inside == runs
+
+
+def test_bins_of_equal_width_fail_for_heavy_tails():
+    rng = np.random.default_rng(8)
+    member_N = np.arange(4000) % 2 == 0
+    query_N = rng.standard_cauchy(4000) + member_N
+    equal_count_N, _ = f_of_second_half(query_N, member_N, 25, 0.5)
+    low, high = query_N.min(), query_N.max()
+    width_N = np.minimum((query_N - low) / (high - low) * 25, 24) // 1
+    ratio = stats.log_ratio_bins(width_N[:2000], member_N[:2000], width_N[2000:], 25)
+    equal_width_N = stats.privacy_loss(ratio.value_N, 0.5)
+    counts, widths = (
+        stats.held_out_advantage(f_N, member_N[2000:], 0.5).value
+        for f_N in (equal_count_N, equal_width_N)
+    )
+    assert counts > 0.25  # the best adversary has 2 arctan(1/2) / pi = 0.295
+    assert widths < 0.05
 
 
 def test_mean_of_smoothed_f_is_not_the_advantage_of_smoothed_densities():
