@@ -98,7 +98,7 @@ def equal_count_bins(x_N: ArrayLike, y_N: ArrayLike, bins: int) -> BinnedMeans:
     return BinnedMeans(x_mean_K, y_mean_K, count_K, left_out=int(x_N.size - x_S.size))
 
 
-def equal_count_edges(sorted_S: ArrayLike, bins: int) -> np.ndarray:
+def equal_count_edges(sorted_S: ArrayLike, bins: int) -> FloatArray:
     """Returns the lowest value of each of the equal-count bins of sorted values.
 
     Sample r, counted from 0 in ascending order, belongs to bin floor(r bins / S), as do all samples that equal it.
@@ -108,8 +108,8 @@ def equal_count_edges(sorted_S: ArrayLike, bins: int) -> np.ndarray:
       bins: number of bins, at least 1.
 
     Returns:
-      edge_K, ascending; fewer than bins if values are tied or there are fewer values. The bin of a value is the number
-      of edges up to it, minus 1.
+      edge_K, ascending, of the type of the values; fewer than bins if values are tied or there are fewer values. The
+      bin of a value is the number of edges up to it, minus 1.
     """
     sorted_S = np.asarray(sorted_S)
     if sorted_S.size == 0:
