@@ -2,26 +2,32 @@
 
     python benchmarks/pooling.py [SECTION ...] [--experiments 400]
 
-Sections: thresholds, intervals, power, spread, estimated_sign, pairs, finite_population, cost. All of them take about
-3 minutes on one core; cost needs 2 GiB of temporary disk. Losses are normal unless stated otherwise, with members'
-losses lower by a gap, and in units of the standard deviation (SD) of a sample's OUT losses. benchmarks/claims.py
-simulates intervals of other numbers.
+Sections: thresholds, intervals, power, spread, estimated_sign, pairs, finite_population, cost, stage. All but stage
+need about 3 minutes on one core; stage needs 5 minutes on two cores. cost needs 2 GiB of temporary disk, stage 4 GiB.
+Losses are normal unless stated otherwise, with members' losses lower by a gap, and in units of the standard deviation
+(SD) of a sample's OUT losses. benchmarks/claims.py simulates intervals of other numbers.
 
 T: targets, M: models, N: samples, F: false positive rates, E: experiments.
 """
 
 import argparse
 import dataclasses
+import itertools
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import scipy.stats
+import synthetic
 
-from lm_mia import stats
+from lm_mia import config, stats
+from lm_mia.attacks import pooling as attacks_pooling
+from lm_mia.data.population import Population
 
 FPRS = (0.01, 0.05, 0.1)
 _BLOCK = 2**14  # samples
@@ -374,6 +380,40 @@ def cost(samples: int = 2**20, models: int = 128) -> None:
         measured("fit_student_t", lambda: stats.fit_student_t(*cells))
 
 
+class _Samples:
+    """The part of a population that the stage uses."""
+
+    def __init__(self, samples: int) -> None:
+        self.document_N = np.arange(samples)
+
+    def column(self, name: str) -> np.ndarray:
+        return np.ones(len(self.document_N))
+
+
+def stage(samples: int = 2**20, models: int = 128) -> None:
+    """Prints time and memory of what attack.leave_one_out adds to `lm-mia attack`, at the default FPRs."""
+    print(
+        f"| {models} references, {samples:,} samples | seconds | peak memory, MiB |\n|---|---|---|"
+    )
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        store = synthetic.write_store(Path(folder), samples, models, 2)
+        c = config.Attack(references=models, replicas=2, leave_one_out=True)
+        population, tables = cast(Population, _Samples(samples)), Path(folder) / "tables"
+        tables.mkdir()
+        times = [time.monotonic()]
+
+        def show(label: str, done: float, total: float) -> None:
+            times.append(time.monotonic())
+
+        measured(
+            "pooling.csv, its intervals, and vulnerability.parquet",
+            lambda: attacks_pooling.run(store, population, c, tables, pool, show),
+        )
+        names = "fewer models and intervals", "all models and samples", "rates of samples"
+        for name, (start, end) in zip(names, itertools.pairwise(times[1:]), strict=True):
+            print(f"| of this: {name} | {end - start:.1f} | |")
+
+
 def measured(name: str, function: Callable[[], object]) -> None:
     """Prints the running time of a function and by how much it raises the memory that is not a memory map."""
     before, peak, done = private_memory(), 0, threading.Event()
@@ -414,6 +454,7 @@ def sections(experiments: int) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "pairs", pairs
     yield "finite_population", finite_population
     yield "cost", cost
+    yield "stage", stage
 
 
 def main() -> None:
