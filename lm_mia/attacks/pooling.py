@@ -49,7 +49,7 @@ STRATEGIES = (
 )
 """docs/tables.md defines them. The last one, per_model, has no interval."""
 _MIN_MODELS = 8
-_STUDY_SAMPLES = 2**15
+_STUDY_SAMPLES = 2**14
 """The number of samples with which fewer models and intervals are computed, which bounds time and memory. The first
 samples are a random choice, since the population is in random order."""
 _STEP_SAMPLES = 2**11  # evaluated at a time; their thresholds have an axis for FPRs
