@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from lm_mia.atomic import CSV_MISSING_VALUES
 from lm_mia.config import Config, measurable_attack
 from lm_mia.config.needs import PresentModels, assign_roles, score_step
+from lm_mia.config.paper import current_figure_name
 from lm_mia.config.recipe import from_dict
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
@@ -479,7 +480,8 @@ def read_workdir(workdir: Path) -> Record:
         raise WorkdirError(f"{workdir}: there is no such folder; run lm-mia run first")
     if not (workdir / "config.json").is_file():
         raise WorkdirError(f"{workdir}: there are no recipes in it; run lm-mia run first")
-    return read_json(workdir, "config.json", ("recipes", "figures"), command="run")
+    record = read_json(workdir, "config.json", ("recipes", "figures"), command="run")
+    return record | {"figures": [*map(current_figure_name, record["figures"])]}
 
 
 def read_recipe(recipe_dir: Path) -> RecipeResults:

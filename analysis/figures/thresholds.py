@@ -149,7 +149,8 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
         _claim_equal(FIG01_STATEMENTS[2], strategies, most),
         _claim_approach(FIG01_STATEMENTS[3], strategies),
     )
-    return _result(strategies, claims, "Moments are over all other models of the number.")
+    moments = "Moments of a target are over the other models of the number."
+    return _result(recipes["main"], strategies, claims, moments)
 
 
 def draw_a1(recipes: SweepResults) -> FigureResult:
@@ -162,15 +163,23 @@ def draw_a1(recipes: SweepResults) -> FigureResult:
         _claim_approach(A1_STATEMENTS[1], strategies),
     )
     moments = f"Moments are over the other {strategies.models[-1] - 1} models for every number."
-    return _result(strategies, claims, moments)
+    return _result(recipes["main"], strategies, claims, moments)
 
 
-def _result(strategies: Strategies, claims: tuple[Claim, ...], moments: str) -> FigureResult:
+def _result(
+    recipe: RecipeResults, strategies: Strategies, claims: tuple[Claim, ...], moments: str
+) -> FigureResult:
+    variance = {
+        "pooled": "one variance for all samples",
+        "per_sample": "a variance for each sample",
+    }
     notes = (
         f"{moments} Claims must hold at each of the FPRs {', '.join(map(percent, strategies.fprs))}.",
         "Bands are 95% intervals over models and samples of the two strategies with one threshold. The lower row "
         "shows how many non-members each strategy calls members: a TPR above that of another strategy at the same "
         "realized FPR is a stronger attack, else it may be a threshold that is too low.",
+        f"LiRA scores are by {variance[recipe.config.attack.variance]} of each class (attack.variance); standardized "
+        "losses always have a variance for each sample.",
         not_seen_note(claims),
     )
     return FigureResult(strategies.rates, _draw_rates(strategies), claims=claims, notes=notes)
@@ -406,8 +415,10 @@ FIGURES = {
             "of a fitted t distribution is accurate from 256 models (Section 6.1)."
         ),
         expect=(
-            "At cpu the normal quantile is too low with few models, so that its TPR and its realized FPR are too high, "
-            "and the fitted t quantile agrees with the quantile of the pooled scores."
+            "At cpu, with 8 to 136 models, the normal quantile is too low with few models, so that its TPR and its "
+            "realized FPR are too high, and thresholds of single samples approach one threshold. Unlike in the paper, "
+            "one threshold for LiRA scores gives lower TPRs than one for standardized losses: LiRA has one variance "
+            "for all samples there (attack.variance). The fitted t quantile is somewhat too high."
         ),
         statements=FIG01_STATEMENTS,
         draw=draw_fig01,
@@ -419,7 +430,10 @@ FIGURES = {
             "One threshold for LiRA scores still gives the highest TPRs, and thresholds of single samples still "
             "approach one threshold for standardized losses (Appendix A.1)."
         ),
-        expect="At cpu the TPR hardly depends on the number of models, except for thresholds of single samples.",
+        expect=(
+            "At cpu the TPR hardly depends on the number of models, except for thresholds of single samples. One "
+            "threshold for LiRA scores gives lower TPRs than one for standardized losses, as in Figure 1."
+        ),
         statements=A1_STATEMENTS,
         draw=draw_a1,
     ),
@@ -431,8 +445,9 @@ FIGURES = {
             "(Section 6.1 and Figure A2)."
         ),
         expect=(
-            "At cpu rates vary more between samples than by chance under every strategy, since moments are estimated "
-            "from about 32 models of each class."
+            "At cpu both claims are seen in these models: with one threshold for LiRA scores, some samples are called "
+            "members by half of the targets that were not trained on them. Rates with standardized losses are close "
+            "to equal, but not equal, since moments are estimated from about 32 models of each class."
         ),
         statements=A2_STATEMENTS,
         draw=draw_a2,

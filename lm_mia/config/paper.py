@@ -6,6 +6,7 @@ paper's own config its number, ``fig05``, is enough.
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal, cast, get_args
 
@@ -22,6 +23,16 @@ def figure_number(name: str) -> str:
     """
     parts = name.split("_", 2)
     return parts[1] if len(parts) == 3 else name
+
+
+def current_figure_name(name: str) -> str:
+    """Returns the name of a figure that a workdir lists; earlier versions left out ``strongmia_``.
+
+    Example:
+      >>> current_figure_name("fig05_instability")
+      'strongmia_fig05_instability'
+    """
+    return re.sub(r"^(?=(fig|tab)\d\d_\w+$)", "strongmia_", name)
 
 
 def parse_argument(

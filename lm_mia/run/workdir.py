@@ -27,6 +27,7 @@ from lm_mia.atomic import (
     TARGETS_CSV,
 )
 from lm_mia.config import recipe as recipes
+from lm_mia.config.paper import current_figure_name
 from lm_mia.errors import UserError
 
 _RECIPE_FIELDS = ("names", "recipe_hash", "population", "population_sha256", "format")
@@ -92,7 +93,7 @@ class Workdir:
                 raise _invalid_config_error(self.config_file)
         if any(Path(name).name != name for name in stored["recipes"]):
             raise _invalid_config_error(self.config_file)
-        return stored
+        return stored | {"figures": [*map(current_figure_name, stored["figures"])]}
 
     def read_recipe_config(self, name: str) -> dict[str, Any] | None:
         """Returns the content of a recipe's config.json, or None if the recipe does not exist yet.

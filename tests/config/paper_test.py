@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from lm_mia.config import Config, Train
-from lm_mia.config.paper import figure_number, parse_argument, sweep_entries
+from lm_mia.config.paper import current_figure_name, figure_number, parse_argument, sweep_entries
 from lm_mia.errors import UserError
 
 FEW = ["ours_fig02_sizes", "ours_figA1_oracle", "ours_tab01_settings"]
@@ -15,6 +15,18 @@ MANY = [*(f"ours_fig{n:02}_x" for n in range(1, 12)), "ours_tab01_x", "ours_tab0
 def test_numbers_of_figures():
     names = ("strongmia_fig05_instability", "ours_figA1_oracle_moments", "scaling", "mine")
     assert [*map(figure_number, names)] == ["fig05", "figA1", "scaling", "mine"]
+
+
+def test_names_that_earlier_versions_stored():
+    for stored, name in (
+        ("fig05_instability", "strongmia_fig05_instability"),
+        ("tab07_settings", "strongmia_tab07_settings"),
+        ("mace_fig02_progress", "mace_fig02_progress"),
+        ("scaling", "scaling"),
+        ("/mine/fig05_mine.py", "/mine/fig05_mine.py"),
+        ("fig05_mine.py", "fig05_mine.py"),
+    ):
+        assert current_figure_name(stored) == name
 
 
 def test_figures_are_named_by_number_or_in_full():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tiny_config import TINY, change
 
+from analysis import io
 from lm_mia import config
 from lm_mia.atomic import FLIPS_JSON
 from lm_mia.errors import UserError
@@ -27,6 +28,14 @@ def test_paths(tmp_path: Path):
     assert w.population_dir("0123abcd") == tmp_path / "populations" / "0123abcd"
     assert w.recipe_dir("main") == tmp_path / "recipes" / "main"
     assert (w.config_file, w.report) == (tmp_path / "config.json", tmp_path / "report.html")
+
+
+def test_figures_of_an_earlier_version_are_read(tmp_path: Path):
+    content = {"format": 2, "recipes": [], "figures": ["fig05_instability", "scaling"]}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    names = ["strongmia_fig05_instability", "scaling"]
+    assert Workdir(tmp_path).read_config()["figures"] == names
+    assert io.read_workdir(tmp_path)["figures"] == names
 
 
 @pytest.mark.parametrize(
