@@ -24,9 +24,7 @@ from lm_mia.errors import UserError
 
 NOT_DRAWN = {
     "strongmia_fig07_extraction": "extraction",  # there are no models
-    "reliability_fig01_strategies": "leave_one_out",
-    "reliability_figA1_oracle": "leave_one_out",
-    "reliability_figA2_sample_fpr": "leave_one_out",  # small has too few targets
+    "reliability_figA2_sample_fpr": "leave_one_out",  # not set for its recipe
 }
 """Figures that the sweep lacks tables for -> a word of the reason."""
 WRITTEN_AS_PDF = {"strongmia_fig01_references", "strongmia_fig06_vulnerability", "scaling"}

@@ -12,7 +12,7 @@ from lm_mia.config.recipe import recipe_requests
 from lm_mia.errors import UserError
 
 FILE = Path(__file__).resolve().parents[2] / "configs" / "strongmia.py"
-FIGURES = [name for name in MODULES if name != "scaling"]
+FIGURES = [name for name in MODULES if name.startswith("strongmia_")]
 
 # StrongMIA Table 7, Appendix G and the text; DESIGN's errata: name -> size, N, references, targets, replicas, epochs,
 # warm-up steps.

@@ -62,6 +62,12 @@ def test_missing_queries_are_left_out():
     assert advantage.optimal_and_heuristic(q, "accuracy", 0.5)[1] == pytest.approx(0.69, abs=0.03)
 
 
+def test_groups_are_fitted_to_equally_many_samples():
+    fit_N2, small_N2 = np.arange(12) % 4 < 2, np.arange(12) >= 8
+    rest_N2 = advantage.with_equal_fit(fit_N2, small_N2)
+    assert np.flatnonzero(rest_N2).tolist() == [0, 1, 2, 3, 6, 7]
+
+
 def test_small_groups():
     columns = {
         "tfidf": np.append(np.arange(19.0), np.nan),
