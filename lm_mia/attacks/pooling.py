@@ -128,7 +128,8 @@ def run(
         is_replaced = (table["models"] == len(inputs.references)) & (table["oracle"] == oracle)
         table.loc[is_replaced, columns] = on_all_samples[columns].to_numpy()
     counts = ("in_cells", "out_cells", "samples", "left_out")
-    table, margin = table.astype(dict.fromkeys(counts, np.int64)), table.pop("margin")
+    margin = table.pop("margin")
+    table = table.astype(dict.fromkeys(counts, np.int64))
     table["tpr_low"], table["tpr_high"] = (
         (table["tpr"] - margin).clip(0),
         (table["tpr"] + margin).clip(upper=1),
