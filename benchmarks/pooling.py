@@ -2,10 +2,10 @@
 
     python benchmarks/pooling.py [SECTION ...] [--experiments 400]
 
-Sections: thresholds, intervals, power, spread, estimated_sign, pairs, finite_population, cost, stage. All but stage
-need about 3 minutes on one core; stage needs 5 minutes on two cores. cost needs 2 GiB of temporary disk, stage 4 GiB.
-Losses are normal unless stated otherwise, with members' losses lower by a gap, and in units of the standard deviation
-(SD) of a sample's OUT losses. benchmarks/claims.py simulates intervals of other numbers.
+Sections: thresholds, intervals, power, spread, estimated_sign, pairs, finite_population, cost, table_intervals, stage.
+The last two take 5 minutes each on two cores, all others together 3 minutes on one core. cost needs 2 GiB of temporary
+disk, stage 4 GiB. Losses are normal unless stated otherwise, with members' losses lower by a gap, and in units of the
+standard deviation (SD) of a sample's OUT losses. benchmarks/claims.py simulates intervals of other numbers.
 
 T: targets, M: models, N: samples, F: false positive rates, E: experiments.
 """
@@ -27,6 +27,7 @@ import synthetic
 
 from lm_mia import config, stats
 from lm_mia.attacks import pooling as attacks_pooling
+from lm_mia.attacks.signals import AttackInputs, SampleBlock
 from lm_mia.data.population import Population
 
 FPRS = (0.01, 0.05, 0.1)
@@ -380,6 +381,54 @@ def cost(samples: int = 2**20, models: int = 128) -> None:
         measured("fit_student_t", lambda: stats.fit_student_t(*cells))
 
 
+@dataclasses.dataclass(frozen=True)
+class _OneBlock:
+    """Losses of references in place of the inputs of an attack."""
+
+    loss_MxN: np.ndarray
+    member_MxN: np.ndarray
+
+    def blocks(self) -> Iterator[SampleBlock]:
+        """Yields all samples."""
+        none_N = np.zeros(self.loss_MxN.shape[1])
+        at = slice(0, len(none_N))
+        yield SampleBlock(at, self.loss_MxN[:0], self.loss_MxN, self.member_MxN, {}, none_N, none_N)
+
+
+def table_intervals(experiments: int, models: int = 16, samples: int = 300) -> None:
+    """Prints the coverage of the intervals of pooling.csv, over new models and new samples."""
+    values: dict[tuple[str, float], list[tuple[float, float]]] = {}
+    c = config.Attack(references=models, leave_one_out=True)
+    with ThreadPoolExecutor(1) as pool:
+        for experiment in range(experiments):
+            rng = np.random.default_rng([7, experiment])
+            gap_N, sd_N = rng.gamma(2, 0.4, samples), rng.uniform(0.5, 1.5, samples)
+            member_MxN = rng.random((models, samples)) < 0.5
+            shift_Mx1 = 0.3 * rng.standard_normal((models, 1))
+            noise_MxN = rng.standard_normal((models, samples)) + shift_Mx1
+            loss_MxN = sd_N * (noise_MxN - gap_N * member_MxN)
+            inputs = cast(AttackInputs, _OneBlock(loss_MxN, member_MxN))
+            table, _ = attacks_pooling._study(
+                inputs, np.arange(samples), c, False, [0.01, 0.05], pool
+            )
+            rows = table[(table["models"] == models) & ~table["oracle"]]
+            for row in rows.to_dict("records"):
+                at = str(row["strategy"]), float(row["fpr"])
+                values.setdefault(at, []).append((row["tpr"], row["margin"]))
+    print(
+        "| strategy | FPR | mean TPR | its SD | mean margin | coverage |\n|---|---|---|---|---|---|"
+    )
+    for (strategy, fpr), pairs in values.items():
+        tpr_E, margin_E = np.array(pairs).T
+        if np.isnan(margin_E).all():
+            continue
+        covered = np.abs(tpr_E - tpr_E.mean()) <= margin_E
+        print(
+            f"| {strategy} | {fpr:.0%} | {tpr_E.mean():.3f} | {tpr_E.std():.4f} | {np.nanmean(margin_E):.4f} "
+            f"| {covered.mean():.1%} |"
+        )
+
+
 class _Samples:
     """The part of a population that the stage uses."""
 
@@ -454,6 +503,7 @@ def sections(experiments: int) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "pairs", pairs
     yield "finite_population", finite_population
     yield "cost", cost
+    yield "table_intervals", lambda: table_intervals(experiments)
     yield "stage", stage
 
 
