@@ -15,6 +15,8 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 from scipy.optimize import isotonic_regression
@@ -67,13 +69,6 @@ mpl.rcParams.update(
 )
 
 
-FORMATS: dict[str, dict[str, None]] = {
-    "png": {"Software": None},
-    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
-}
-"""File formats of a figure, with the metadata fields that are omitted so that the files are reproducible."""
-
-
 def new_figure(width_in: float = 6.2, height_in: float = 4.2) -> Figure:
     """Returns an empty figure of this size in inches, outside pyplot's registry, so that it need not be closed."""
     return Figure(figsize=(width_in, height_in))
@@ -114,13 +109,33 @@ def separated_ticks(values: Sequence[float], min_gap: float = 0.08) -> list[floa
     return kept
 
 
+def _write_png(figure: Figure, path: Path) -> None:
+    FigureCanvasAgg(figure).print_png(path, metadata={"Software": None})
+
+
+def _write_pdf(figure: Figure, path: Path) -> None:
+    omitted = {"Creator": None, "Producer": None, "CreationDate": None}
+    FigureCanvasPdf(figure).print_pdf(path, metadata=omitted)
+
+
+FORMATS = {"png": _write_png, "pdf": _write_pdf}
+"""File formats of a figure, and functions that write it without metadata, so that the files are reproducible."""
+
+
 def save(figure: Figure, figures_dir: Path, name: str) -> Path:
-    """Writes NAME.png and NAME.pdf atomically; returns the path of the PNG."""
+    """Writes NAME.png and NAME.pdf atomically; returns the path of the PNG.
+
+    `Figure.savefig` would draw the figure twice for each file: the first time only to compute the layout, which both
+    files share.
+    """
     figures_dir.mkdir(parents=True, exist_ok=True)
-    for suffix, metadata in FORMATS.items():
+    FigureCanvasAgg(figure)  # the layout depends on the resolution of the PNG
+    if layout := figure.get_layout_engine():
+        layout.execute(figure)
+    figure.set_layout_engine("none")
+    for suffix, write in FORMATS.items():
         with replacing(figures_dir / f"{name}.{suffix}") as part:
-            figure.savefig(part, format=suffix, metadata=metadata)
-        figure.set_layout_engine("none")  # the second file has the layout of the first
+            write(figure, part)
     return figures_dir / f"{name}.png"
 
 
