@@ -15,6 +15,25 @@ from analysis.paper_figure import FigureResult, write
 from lm_mia.atomic import write_csv
 from lm_mia.errors import UserError
 
+PAPERS = {
+    "strongmia": (
+        "Hayes et al. (2025)",
+        "Exploring the limits of strong membership inference attacks on large language models",
+        " and compared with the numbers that the paper reports",
+    ),
+    "reliability": (
+        "Jälkö et al. (2026)",
+        "On Reliability of Efficient Membership Inference Vulnerability Evaluation",
+        ", which are language models; the paper has models for tables of numbers",
+    ),
+    "mace": (
+        "Liu et al.",
+        "MACE: A flexible framework for membership privacy estimation in generative models",
+        ", which are language models; the paper has generative models of images",
+    ),
+}
+"""The first part of the names of figures -> authors and title of the paper, and the end of a sentence on the models."""
+
 
 @dataclasses.dataclass(frozen=True)
 class FigureSection:
@@ -106,8 +125,9 @@ def render(sections: Sequence[FigureSection]) -> str:
         }
         for (section, claim), p_holm in zip(claims, adjusted, strict=True)
     ]
-    has_paper_figures = any(s.name in {*MODULES} - {"scaling"} for s in sections)
-    return template.render(figures=sections, claims=rows, has_paper_figures=has_paper_figures)
+    names = [s.name.partition("_")[0] for s in sections if s.name in MODULES]
+    papers = [PAPERS[name] for name in dict.fromkeys(names) if name in PAPERS]
+    return template.render(figures=sections, claims=rows, papers=papers)
 
 
 def count_verdicts(sections: Sequence[FigureSection]) -> dict[str, int]:
