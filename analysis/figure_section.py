@@ -27,7 +27,7 @@ PAPERS = {
         ", which are language models; the paper has models for tables of numbers",
     ),
     "mace": (
-        "Liu et al.",
+        "Liu et al. (2020)",
         "MACE: A flexible framework for membership privacy estimation in generative models",
         ", which are language models; the paper has generative models of images",
     ),

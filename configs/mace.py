@@ -7,7 +7,7 @@ The argument is [FIGURE,]SETTING, as for strongmia.py. A figure is named by its 
 fig08. Several may be named; if none is named, all are drawn. The settings are those of strongmia.py, and the recipes
 too: in the workdir of strongmia.py or reliability.py, models are trained only once.
 
-The paper (Liu et al., MACE: A flexible framework for membership privacy estimation in generative models) attacks
+The paper (Liu et al. 2020, MACE: A flexible framework for membership privacy estimation in generative models) attacks
 generative models of images, so no setting repeats its experiments: `paper` has the models of StrongMIA. Figures 3, 7(b)
 and 9 are about released synthetic data and other generative models, which have no counterpart here.
 
