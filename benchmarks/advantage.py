@@ -244,7 +244,8 @@ def cost(experiments: int) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # The peak begins at the present value.
         before, start = memory_mib("VmRSS"), time.perf_counter()
         for _ in range(attacks):
-            advantage_rows("loss", 0, file, member_TxN, (0.5, 0.1), pool, has_split_documents=False)
+            arguments = {"document_N2": np.arange(samples), "has_split_documents": False}
+            advantage_rows("loss", 0, file, member_TxN, (0.5, 0.1), pool, **arguments)
         seconds = time.perf_counter() - start
         more = memory_mib("VmHWM") - before
     print("| attacks | targets | samples | cores | seconds | additional memory, MiB |")

@@ -1,13 +1,15 @@
 """Membership advantage of every attack: how much better than chance its score tells members from other samples.
 
-The samples of each class are divided at random into two halves. The density ratio of the score is estimated from the
-first half, in equal-count bins, and the rule "member where a member is more likely" is evaluated on the second half.
-Scores enter only as numbers of samples in each bin, so they are sorted once and never evaluated one by one.
+The samples of each class are divided at random into two halves; pieces of a document are in the same half. The density
+ratio of the score is estimated from the first half, in equal-count bins, and the rule "member where a member is more
+likely" is evaluated on the second half. Scores enter only as numbers of samples in each bin, so they are sorted once
+and never evaluated one by one.
 
 Labels shuffled within each half show what the numbers would be without leakage. Shuffling draws the members of each bin
 without replacement, so their number has a multivariate hypergeometric distribution, from which it is drawn directly.
 
-T: targets, N2: samples of the population (2N), S: samples with a score, J: bins, 2xJ: members and non-members in a bin.
+T: targets, N2: samples of the population (2N), D: documents, S: samples with a score, J: bins, 2xJ: members and
+non-members in a bin.
 """
 
 import dataclasses
@@ -55,6 +57,7 @@ def advantage_rows(
     priors: Sequence[float],
     pool: ThreadPoolExecutor,
     *,
+    document_N2: np.ndarray,
     has_split_documents: bool,
 ) -> list[dict[str, Any]]:
     """Returns the rows of advantage.csv of one attack, one per prior.
@@ -66,13 +69,19 @@ def advantage_rows(
       member_TxN2: membership of the samples in the training subset of each target.
       priors: prior probabilities of membership.
       pool: threads, one target at a time each.
+      document_N2: number of the document of each sample.
       has_split_documents: whether samples are pieces of documents. They are not independent then, so there are no
         intervals.
     """
-    order_N2 = seeds.permutation(0, "advantage/halves", file.num_samples)
+    order_N2 = seeds.permutation(0, "advantage/halves", int(document_N2.max(initial=-1)) + 1)
+    place_N2 = None
+    if has_split_documents:
+        place_D = np.argsort(order_N2)
+        order_N2 = np.argsort(place_D[document_N2], kind="stable")
+        place_N2 = place_D[document_N2][order_N2]
 
     def count_target(t: int) -> _BinCounts:
-        return _count_in_bins(file.read_target(t)[order_N2], member_TxN2[t][order_N2])
+        return _count_in_bins(file.read_target(t)[order_N2], member_TxN2[t][order_N2], place_N2)
 
     counts_T = [*map_in_order(pool, count_target, range(file.num_targets))]
     shuffled = [_shuffled(counts_T[0], seed) for seed in range(_SHUFFLES)]
@@ -95,8 +104,16 @@ def advantage_rows(
     return rows
 
 
-def _count_in_bins(score_N2: np.ndarray, member_N2: np.ndarray) -> _BinCounts:
-    """Counts the samples in each equal-count bin of the fitted half, from scores in random order."""
+def _count_in_bins(
+    score_N2: np.ndarray, member_N2: np.ndarray, place_N2: np.ndarray | None = None
+) -> _BinCounts:
+    """Counts the samples in each equal-count bin of the fitted half, from scores in random order.
+
+    Args:
+      score_N2: scores; NaN is left out.
+      member_N2: whether each sample is a member.
+      place_N2: ascending numbers, equal for samples that must be in the same half; None: they are all different.
+    """
     fitted, held_out = [], []
     for class_N2 in (member_N2, ~member_N2):
         score_S = np.compress(class_N2, score_N2)
@@ -104,6 +121,9 @@ def _count_in_bins(score_N2: np.ndarray, member_N2: np.ndarray) -> _BinCounts:
         if missing_S.any():
             score_S = score_S[~missing_S]
         half = (score_S.size + 1) // 2
+        if place_N2 is not None and half:
+            place_S = place_N2[class_N2 & ~np.isnan(score_N2)]
+            half = int(np.searchsorted(place_S, place_S[half - 1], side="right"))
         fitted.append(np.sort(score_S[:half]))
         held_out.append(np.sort(score_S[half:]))
     # Both classes are sorted already, and a stable sort merges them.

@@ -195,6 +195,7 @@ def _run_attacks(
                     inputs.target_member_TxN2,
                     c.priors,
                     pool,
+                    document_N2=population.document_N,
                     has_split_documents=population.has_split_documents,
                 )
             if has_all_references and c.bootstraps:

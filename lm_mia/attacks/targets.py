@@ -111,6 +111,7 @@ def run(
                         inputs.target_member_TxN2,
                         c.priors,
                         pool,
+                        document_N2=population.document_N,
                         has_split_documents=population.has_split_documents,
                     )
                     members = {

@@ -27,7 +27,8 @@ def rows_of(
     pool: ThreadPoolExecutor,
     **changes: Any,
 ) -> list[dict[str, Any]]:
-    arguments: dict[str, Any] = {"priors": (0.5, 0.1), "has_split_documents": False} | changes
+    arguments: dict[str, Any] = {"priors": (0.5, 0.1), "has_split_documents": False}
+    arguments |= {"document_N2": np.arange(score_TxN.shape[1])} | changes
     with MembershipScoreFile(folder, *score_TxN.shape) as file:
         file.write(0, slice(0, score_TxN.shape[1]), score_TxN)
         return advantage.advantage_rows("rmia", 7, file, member_TxN, pool=pool, **arguments)
@@ -133,6 +134,24 @@ def test_pieces_of_documents_have_no_intervals(tmp_path: Path, pool: ThreadPoolE
     [row] = rows_of(score_TxN, member_TxN, tmp_path, pool, priors=[0.5], has_split_documents=True)
     assert row["held_out"] > 0.5
     assert np.isnan([row["held_out_low"], row["held_out_high"]]).all()
+
+
+def test_pieces_of_a_document_are_in_one_half(tmp_path: Path, pool: ThreadPoolExecutor):
+    # The pieces of a document have nearly equal scores. If some of them were fitted and the others held out, documents
+    # would be recognized, and the mean without any leakage would be 0.42.
+    rng = np.random.default_rng(0)
+    targets, pieces = 100, 20
+    document_N = np.repeat(np.arange(24), pieces)
+    member_TxN = rng.permuted(np.arange(24) < 12 + np.zeros((targets, 1)), axis=1)[:, document_N]
+    score_TxN = rng.normal(size=(targets, 24))[:, document_N]
+    score_TxN += 0.01 * rng.normal(size=score_TxN.shape)
+    split = {"document_N2": document_N, "has_split_documents": True, "priors": [0.5]}
+    [row] = rows_of(score_TxN, member_TxN, tmp_path, pool, **split)
+    assert abs(row["held_out_mean"]) < 3 * row["held_out_std"] / targets**0.5
+    # All samples are of one document, so nothing is held out.
+    split["document_N2"] = 0 * document_N
+    [row] = rows_of(score_TxN, member_TxN, tmp_path, pool, **split)
+    assert np.isnan(row["held_out_mean"])
 
 
 def test_too_few_scores_of_a_class(tmp_path: Path, pool: ThreadPoolExecutor):
