@@ -94,6 +94,11 @@ def run(
         (folder / name).unlink(missing_ok=True)
     if not c.leave_one_out:
         return
+    fprs = [fpr for fpr in c.fprs if 0 < fpr < 1]
+    if not fprs:
+        reason = "no rate of attack.fprs is between 0 and 1"
+        write_completion_marker(marker, identity | {"reason": reason}, [])
+        return
     inputs, pairs = None, False
     if references:
         inputs = signals.open_inputs(store, population, references[:1], references, ())
@@ -112,7 +117,6 @@ def run(
         progress("thresholds", done, 3)
 
     show(0)
-    fprs = [fpr for fpr in c.fprs if 0 < fpr < 1]
     table, jackknife = _study(inputs, population.document_N, c, pairs, fprs, pool)
     show(1)
     with _all_scores(inputs, c, pairs, folder, pool) as grid:
@@ -358,7 +362,7 @@ def _pooled_strategies(
 
     blocks = (
         slice(low, min(low + _STEP_SAMPLES, num_samples))
-        for low in range(0, num_samples, _STEP_SAMPLES)
+        for low in range(0, max(num_samples, 1), _STEP_SAMPLES)  # one block without samples
     )
     results = map_in_order(pool, sum_block, blocks) if pool else map(sum_block, blocks)
     total = next(iter(results := iter(results)))

@@ -29,7 +29,7 @@ def order_statistics(
       ranks: function that returns the ranks, counted from 0, given how many numbers there are.
 
     Returns:
-      value_R; empty if there are no numbers.
+      value_R; empty if there are no numbers or no ranks.
     """
     shift = 64 - _BITS
     count_B = np.zeros(2**_BITS, np.int64)
@@ -39,6 +39,8 @@ def order_statistics(
     if count == 0:
         return np.empty(0)
     rank_R = ranks(count)
+    if rank_R.size == 0:
+        return np.empty(0)
     bucket_R, rank_R, size_R = _locate(np.broadcast_to(count_B, (rank_R.size, 2**_BITS)), rank_R)
     prefix_R = bucket_R - 2 ** (_BITS - 1)
     while shift:

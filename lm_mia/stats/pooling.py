@@ -202,8 +202,8 @@ def per_sample_threshold(
     score_MxN, member_MxN = _check_cells(score_MxN, member_MxN)
     fpr_F = ranking.as_fprs(fprs)
     _check_rule(rule)
-    threshold_FxN = np.empty((fpr_F.size, score_MxN.shape[1]))
-    for chunk in _chunks(score_MxN.shape):
+    threshold_FxN = np.full((fpr_F.size, score_MxN.shape[1]), np.nan)
+    for chunk in _chunks(score_MxN.shape) if len(score_MxN) else ():
         # Rows are sorted faster than columns.
         sorted_CxM = np.where(member_MxN[:, chunk], np.nan, score_MxN[:, chunk]).T.copy()
         sorted_CxM.sort(axis=1)  # NaN is sorted to the end
@@ -264,6 +264,8 @@ def predictive_threshold(count_out: ArrayLike, fprs: ArrayLike) -> FloatArray:
     distinct_K = np.unique(count)
     enough_K = np.where(distinct_K >= 2, distinct_K, np.nan)
     t_FxK = -scipy.special.stdtrit(enough_K - 1, fpr_F[:, None])
+    # SciPy's quantiles of orders 0 and 1 are both +inf.
+    t_FxK[fpr_F == 0] = np.where(np.isnan(enough_K), np.nan, np.inf)
     threshold_FxK = np.sqrt(1 + 1 / enough_K) * t_FxK
     return np.take(threshold_FxK, np.searchsorted(distinct_K, count), axis=1)
 

@@ -264,8 +264,22 @@ def test_tables_are_computed_again_only_if_settings_change(
     assert [path.name for path in tmp_path.iterdir()] == ["pooling.json"]
     reason = json.loads((tmp_path / "pooling.json").read_text())["reason"]
     assert reason == "6 references can be attacked with the others; at least 8 are needed"
+    run(world, dataclasses.replace(c, fprs=(0.0, 1.0), focus_fpr=1.0), tmp_path)
+    reason = json.loads((tmp_path / "pooling.json").read_text())["reason"]
+    assert reason == "no rate of attack.fprs is between 0 and 1"
     run(world, dataclasses.replace(c, leave_one_out=False), tmp_path)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_few_samples_have_rates_without_intervals(tmp_path: Path):
+    # Some halves of 4 samples are empty.
+    c = dataclasses.replace(C, references=8, fprs=(0.3,), focus_fpr=0.3)
+    world = write_scores(tmp_path, c, 4, design="balanced")
+    run(world, c, tmp_path / "tables")
+    table = pd.read_csv(tmp_path / "tables" / pooling.TABLE)
+    assert table["samples"].eq(4).all()
+    assert table["tpr"].notna().all()
+    assert table[["tpr_low", "tpr_high"]].isna().all(axis=None)
 
 
 def test_all_samples_replace_the_first_ones_where_all_models_are_used(

@@ -305,3 +305,16 @@ def test_wrong_arguments_are_refused():
         for shape in ((1, 2), (1, 3, 2), (1, 1, 2, 3)):
             with pytest.raises(ValueError, match=r"^thresholds of shape .* do not match scores"):
                 function(score_2x3, member_2x3, np.zeros(shape))
+
+
+def test_thresholds_at_the_edges():
+    # A rate of 0 calls nobody, and a rate of 1 everybody; without enough references, there is no threshold.
+    threshold_2x3 = stats.predictive_threshold([1, 2, 50], [0.0, 1.0])
+    inf = np.inf
+    np.testing.assert_array_equal(threshold_2x3, [[np.nan, inf, inf], [np.nan, -inf, -inf]])
+    score_2x3, member_2x3 = np.arange(6.0).reshape(2, 3), np.zeros((2, 3), bool)
+    for rule in ("conservative", "linear"):
+        assert stats.pooled_threshold(score_2x3, member_2x3, [], rule=rule).shape == (0,)
+        assert stats.per_sample_threshold(score_2x3, member_2x3, [], rule=rule).shape == (0, 3)
+        no_models = stats.per_sample_threshold(score_2x3[:0], member_2x3[:0], 0.1, rule=rule)
+        np.testing.assert_array_equal(no_models, np.full((1, 3), np.nan))
