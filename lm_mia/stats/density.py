@@ -66,7 +66,11 @@ def num_bins(samples_per_class: int) -> int:
 
     Returns:
       The number of bins, from 1 to 100.
+
+    Raises:
+      ValueError: if the number of samples is negative or not a whole number.
     """
+    samples_per_class = int(as_counts(samples_per_class, "samples_per_class"))
     return int(np.clip(round(2 * float(samples_per_class) ** (1 / 3)), 1, _MAX_BINS))
 
 
@@ -446,7 +450,7 @@ def _as_points(query_NxD: ArrayLike, bandwidth: float, name: str) -> FloatArray:
 
 
 def _as_bins(bins: int) -> int:
-    if bins < 1 or bins != int(bins):
+    if not 1 <= bins < np.inf or bins != int(bins):
         raise ValueError(f"bins={bins}: must be a whole number of at least 1")
     return int(bins)
 

@@ -12,6 +12,7 @@ Source: MACE, Sections 4.2, 4.3 and 5.2; Koyejo et al. 2014.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -148,7 +149,8 @@ def metric_value(
     if prior is not None:
         check_prior(prior)
         # Both classes are scaled by the number of the other one, so that the weights of a prior of 1/2 are exact.
-        members, nonmembers = tp + fn, fp + tn
+        # Their product may be too large for an integer.
+        members, nonmembers = (tp + fn).astype(np.float64), (fp + tn).astype(np.float64)
         in_weight, out_weight = prior * nonmembers, (1 - prior) * members
         total = members * nonmembers
     shares = tp * in_weight, fp * out_weight, fn * in_weight, tn * out_weight
@@ -316,20 +318,22 @@ def pointwise_metric_interval(
       metric: the metric.
       log_ratio_low_N, log_ratio_high_N: ends of the intervals of log P/Q, such as those of a `LogRatio`; may be
         infinite; NaN gives NaN.
-      threshold: decide "member" where eta >= threshold.
+      threshold: decide "member" where eta >= threshold; may be infinite.
       prior: probability of membership, in (0, 1).
 
     Returns:
       ``(low_N, high_N)``.
 
     Raises:
-      ValueError: if the prior is outside (0, 1), Theorem 1 does not apply to the metric, or an interval has its ends in
-        the wrong order.
+      ValueError: if the prior is outside (0, 1), the threshold is NaN, Theorem 1 does not apply to the metric, or an
+        interval has its ends in the wrong order.
 
     Source: MACE, Lemma 9, with the denominator of all samples.
     """
     check_prior(prior)
     _check_theorem_1(metric)
+    if math.isnan(threshold):
+        raise ValueError("threshold=nan: must be a number, such as that of optimal_threshold")
     low_N, high_N = np.broadcast_arrays(
         as_float64(log_ratio_low_N, "low ends"), as_float64(log_ratio_high_N, "high ends")
     )
@@ -350,9 +354,8 @@ def pointwise_metric_interval(
         for eta_N in (eta_low_N, eta_high_N)
     ]
     jumps_N = (eta_low_N < threshold) & (threshold <= eta_high_N)
-    at_jump = [
-        np.where(jumps_N, side, at_ends[0]) for side in (called(threshold), not_called(threshold))
-    ]
+    jump = min(max(threshold, 0.0), 1.0)  # beyond, eta is on one side of the threshold
+    at_jump = [np.where(jumps_N, side, at_ends[0]) for side in (called(jump), not_called(jump))]
     return np.min([*at_ends, *at_jump], axis=0), np.max([*at_ends, *at_jump], axis=0)
 
 

@@ -235,3 +235,21 @@ def test_invalid_arguments_raise():
         stats.fitted_threshold([0.1], [True, False], accuracy)
     with pytest.raises(ValueError, match="0/0 at every"):
         stats.fitted_threshold([0.1, 0.2], [True, False], GeneralizedMetric())
+
+
+@pytest.mark.filterwarnings("error")
+def test_pointwise_interval_at_infinite_thresholds():
+    accuracy = METRICS["accuracy"](0.5)
+    low, high = np.array([0.0]), np.array([np.log(3)])  # eta from 1/2 to 3/4
+    for threshold, ends in ((-np.inf, (0.5, 0.75)), (np.inf, (0.25, 0.5))):
+        actual = stats.pointwise_metric_interval(accuracy, low, high, threshold, 0.5)
+        np.testing.assert_allclose(np.ravel(actual), ends)
+    with pytest.raises(ValueError, match="threshold=nan"):
+        stats.pointwise_metric_interval(accuracy, low, high, np.nan, 0.5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_metric_of_billions_of_samples():
+    many, few = 3 * 2**40, 2**40
+    value = stats.metric_value(METRICS["accuracy"](0.5), many, few, few, many, 0.5)
+    assert value == 0.75
