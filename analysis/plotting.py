@@ -129,7 +129,8 @@ def save(figure: Figure, figures_dir: Path, name: str) -> Path:
     files share.
     """
     figures_dir.mkdir(parents=True, exist_ok=True)
-    FigureCanvasAgg(figure)  # the layout depends on the resolution of the PNG
+    figure.set_dpi(mpl.rcParams["savefig.dpi"])  # of the PNG; the layout depends on it
+    FigureCanvasAgg(figure)
     if layout := figure.get_layout_engine():
         layout.execute(figure)
     figure.set_layout_engine("none")

@@ -9,13 +9,16 @@ import random
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_run
 
 from analysis import page, plotting, scaling
 from lm_mia import cli, stats
+from lm_mia.run import supervisor
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ["tutorial.md", *sorted(f"how-to/{file.name}" for file in (DOCS / "how-to").glob("*.md"))]
@@ -97,6 +100,16 @@ def quickstart(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def _workers_in_this_process() -> Iterator[None]:
+    """Makes models in this process instead of in workers, and draws report pages nevertheless."""
+    write_page = page.write_page
+    with tiny_run.on_cpu() as patch:
+        patch.setattr(page, "write_page", write_page)
+        patch.setattr(supervisor, "run", tiny_run.run_in_process)
+        yield
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_runs(
     name: str,
@@ -105,9 +118,14 @@ def test_a_page_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PWD", str(tmp_path))
+    if (
+        name != "tutorial.md"
+    ):  # its commands start workers; those of the others would import and compile everything again
+        request.getfixturevalue("_workers_in_this_process")
     if name not in ("tutorial.md", "how-to/figure.md"):
         monkeypatch.delitem(plotting.FORMATS, "pdf")  # takes half of the drawing time
     steps = blocks(name)
