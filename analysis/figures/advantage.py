@@ -577,6 +577,7 @@ def _draw_groups(axes: Axes, rows: Sequence[Record]) -> None:
         if not math.isnan(row["low"]):
             axes.plot([at, at], [row["low"], row["high"]], color=plotting.BLACK, linewidth=1.4)
     axes.set_xticks([at for at, _ in ticks], [text for _, text in ticks], fontsize=9)
+    axes.set_xlim(ticks[0][0] - 0.8, ticks[-1][0] + 0.8)
     axes.axhline(0, color=plotting.GREY, linewidth=1)
     axes.grid(False, axis="x")
 
