@@ -251,8 +251,8 @@ def evaluate(
     student_df = stats.fit_student_t(grid.standardized_MxN, grid.member_MxN)
     rates = _pooled_strategies(grid, fprs, student_df, pool)
     points = _model_points(grid, fprs, pool)
-    per_model = {"threshold": np.nan, "tpr": points.tpr_TxF.mean(axis=0)}
-    per_model |= {"realized_fpr": points.realized_fpr_TxF.mean(axis=0)}
+    per_model = {"threshold": np.nan, "tpr": _mean_over_models(points.tpr_TxF)}
+    per_model |= {"realized_fpr": _mean_over_models(points.realized_fpr_TxF)}
     per_model |= {"in_cells": points.members_T.sum(), "out_cells": points.nonmembers_T.sum()}
     rates["per_model"] = per_model | {"left_out": points.left_out_T.sum()}
     samples = grid.member_MxN.shape[1]
@@ -479,6 +479,11 @@ def _jackknife_rows(tpr_A1xH1xSxF: np.ndarray, fprs: list[float]) -> pd.DataFram
     columns = {"fpr": np.array(fprs)[fpr], "strategy": np.array(STRATEGIES)[strategy]}
     columns |= {"part": part, "half": half, "tpr": tpr_A1xH1xSxF.ravel()}
     return pd.DataFrame(columns)
+
+
+def _mean_over_models(rate_MxF: np.ndarray) -> np.ndarray:
+    """Returns means over the models that have rates; a model whose losses are all missing has none."""
+    return _divide(np.nansum(rate_MxF, axis=0), np.count_nonzero(~np.isnan(rate_MxF), axis=0))
 
 
 def _divide(total: Any, count: Any) -> np.ndarray:

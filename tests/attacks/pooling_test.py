@@ -148,6 +148,26 @@ def test_every_strategy_equals_a_slow_reference(
     assert {*chosen["samples"]} == {SAMPLES}
 
 
+def test_a_model_without_losses_is_left_out():
+    rng = np.random.default_rng(4)
+    member_MxN = rng.random((10, 300)) < 0.5
+    loss_MxN = rng.normal(size=member_MxN.shape) - member_MxN
+    with_model, without = [
+        pooling.evaluate(pooling.compute_scores(*grid, C, pairs=False), [*FPRS])
+        for grid in (
+            (
+                np.vstack([loss_MxN, np.full((1, 300), np.nan)]),
+                np.vstack([member_MxN, rng.random(300) < 0.5]),
+            ),
+            (loss_MxN, member_MxN),
+        )
+    ]
+    assert not without[["tpr", "realized_fpr"]].isna().any(axis=None)
+    names = ["fpr", "strategy", "tpr", "realized_fpr", "in_cells", "out_cells"]
+    pd.testing.assert_frame_equal(with_model[names], without[names])
+    assert (with_model["left_out"] == without["left_out"] + 300).all()
+
+
 def test_intervals_are_those_of_the_jackknife(folder: Path):
     table = pd.read_csv(folder / pooling.TABLE)
     jackknife = pd.read_parquet(folder / pooling.JACKKNIFE)
