@@ -124,7 +124,7 @@ def test_a_page_runs(
     monkeypatch.setenv("PWD", str(tmp_path))
     if (
         name != "tutorial.md"
-    ):  # its commands start workers; those of the others would import and compile everything again
+    ):  # which starts workers; others would import and compile everything again
         request.getfixturevalue("_workers_in_this_process")
     if name not in ("tutorial.md", "how-to/figure.md"):
         monkeypatch.delitem(plotting.FORMATS, "pdf")  # takes half of the drawing time
