@@ -107,6 +107,8 @@ def read(recipe_dir: Path) -> Pooling | None:
     ordered = tuple(rows[name] for name in STRATEGIES if name in rows)
     if len(ordered) < len(STRATEGIES):
         return Pooling(f"there is no threshold for an FPR of {percent(focus)}")
+    if any(row["realized_fpr"] != row["realized_fpr"] for row in ordered):
+        return Pooling("no non-member has enough OUT references with different losses")
     return Pooling(
         "",
         facts["models"],
@@ -165,13 +167,14 @@ def draw_gaussian(recipe_dir: Path, fpr: float) -> Figure:
         value_N = columns[name].astype(float)
         value_N = value_N[~np.isnan(value_N)]
         share = np.histogram(value_N, edges)[0] / max(len(value_N), 1)
+        mean = f"mean {value_N.mean():.3f}" if len(value_N) else "no sample"
         axes.stairs(
             share,
             edges,
             color=color,
             linestyle=dash,
             linewidth=1.8,
-            label=f"{label} (mean {value_N.mean():.3f})",
+            label=f"{label} ({mean})",
         )
     axes.axvline(fpr, color=plotting.GREY, linestyle=":", linewidth=1.2, label="no vulnerability")
     axes.set(

@@ -310,6 +310,8 @@ class _Sums:
         else:
             tpr_F = _divide(self.called_in_F, self.in_cells)
             fpr_F = _divide(self.called_out_F, self.out_cells)
+        if not self.out_cells:
+            tpr_F = np.full_like(tpr_F, np.nan)  # at no known FPR
         return {
             "threshold": threshold,
             "tpr": tpr_F,

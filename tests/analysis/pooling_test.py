@@ -78,6 +78,22 @@ def test_without_tables_or_with_a_reason_nothing_is_drawn(tmp_path: Path):
     assert {*pooling.recipe_figures(tmp_path).values()} == {None}
 
 
+@pytest.mark.filterwarnings("error")
+def test_without_scores_nothing_is_drawn(tmp_path: Path):
+    path = write(tmp_path) / "tables" / "pooling.csv"
+    table = pd.read_csv(path).assign(realized_fpr=math.nan, tpr=math.nan)
+    table.to_csv(path, index=False)
+    shown = pooling.read(tmp_path)
+    assert shown is not None
+    assert shown.reason == "no non-member has enough OUT references with different losses"
+    assert {*pooling.recipe_figures(tmp_path).values()} == {None}
+    # Samples may have scores although none has the moments of both classes.
+    nothing = pd.DataFrame(dict.fromkeys(("tpr_gaussian", "tpr_gaussian_population"), [math.nan]))
+    nothing.to_parquet(tmp_path / "tables" / "vulnerability.parquet")
+    [axes] = pooling.draw_gaussian(tmp_path, 0.05).axes
+    assert all(getp(patch, "data").values.sum() == 0 for patch in axes.patches)
+
+
 def test_missing_table_is_reported(tmp_path: Path):
     write(tmp_path)
     (tmp_path / "tables" / "pooling.csv").unlink()

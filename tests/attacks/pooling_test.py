@@ -291,6 +291,15 @@ def test_tables_are_computed_again_only_if_settings_change(
     assert [*tmp_path.iterdir()] == []
 
 
+def test_without_scores_of_nonmembers_there_are_no_rates():
+    member_MxN = np.arange(200).reshape(10, 20) % 3 == 0
+    score_MxN = np.where(member_MxN, 1.0, np.nan)
+    grid = pooling.ScoreGrid(score_MxN, score_MxN, np.full((10, 20), 5), member_MxN)
+    table = pooling.evaluate(grid, [*FPRS])
+    assert (table["in_cells"] == member_MxN.sum()).all()
+    assert table[["tpr", "realized_fpr"]].isna().all(axis=None)
+
+
 def test_few_samples_have_rates_without_intervals(tmp_path: Path):
     # Some halves of 4 samples are empty.
     c = dataclasses.replace(C, references=8, fprs=(0.3,), focus_fpr=0.3)
