@@ -168,6 +168,8 @@ def draw_gaussian(recipe_dir: Path, fpr: float) -> Figure:
         value_N = value_N[~np.isnan(value_N)]
         share = np.histogram(value_N, edges)[0] / max(len(value_N), 1)
         mean = f"mean {value_N.mean():.3f}" if len(value_N) else "no sample"
+        if len(value_N):
+            axes.set_yscale("log")
         axes.stairs(
             share,
             edges,
@@ -182,7 +184,6 @@ def draw_gaussian(recipe_dir: Path, fpr: float) -> Figure:
         ylabel="Share of samples",
         xlim=(0, 1),
     )
-    axes.set_yscale("log")
     figure.legend(loc="outside upper left", frameon=False)
     return figure
 

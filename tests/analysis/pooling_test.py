@@ -88,7 +88,7 @@ def test_without_scores_nothing_is_drawn(tmp_path: Path):
     assert shown.reason == "no non-member has enough OUT references with different losses"
     assert {*pooling.recipe_figures(tmp_path).values()} == {None}
     # Samples may have scores although none has the moments of both classes.
-    nothing = pd.DataFrame(dict.fromkeys(("tpr_gaussian", "tpr_gaussian_population"), [math.nan]))
+    nothing = pd.DataFrame({"tpr_gaussian": [math.nan], "tpr_gaussian_population": [math.nan]})
     nothing.to_parquet(tmp_path / "tables" / "vulnerability.parquet")
     [axes] = pooling.draw_gaussian(tmp_path, 0.05).axes
     assert all(getp(patch, "data").values.sum() == 0 for patch in axes.patches)
