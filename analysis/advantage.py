@@ -64,7 +64,7 @@ def read(recipe_dir: Path) -> dict[float, list[Record]]:
 def headline(by_prior: Mapping[float, Sequence[Record]]) -> str:
     """Returns what the score of LiRA reveals at the first prior; empty without numbers.
 
-    Not of the best attack: the interval of the best of several is too optimistic.
+    It describes LiRA rather than the best attack, since the interval of the best of several attacks is too optimistic.
 
     Args:
       by_prior: the result of `read`.
@@ -76,13 +76,14 @@ def headline(by_prior: Mapping[float, Sequence[Record]]) -> str:
     correct, blind = percent((1 + row["held_out"]) / 2), percent((1 + row["baseline"]) / 2)
     sentences = [
         f"If {percent(row['prior'])} of the samples are members, an adversary that sees only the score of LiRA decides "
-        f"{correct} of them correctly, an advantage of {row['held_out']:.3f}; one that sees nothing, {blind}, an "
-        f"advantage of {row['baseline']:.3g}."
+        f"{correct} of them correctly, an advantage of {row['held_out']:.3f}; one that ignores the score decides "
+        f"{blind} correctly, an advantage of {row['baseline']:.3g}."
     ]
     if not math.isnan(row["held_out_low"]):
         low = max(row["held_out_low"], row["baseline"])
         sentences.append(
-            f"With a confidence of 97.5%, the best adversary that sees it has an advantage of at least {low:.3f}."
+            f"With a confidence of 97.5%, the best adversary that sees this score has an advantage of at least "
+            f"{low:.3f}."
         )
     return " ".join(sentences)
 
@@ -135,7 +136,7 @@ def draw(by_prior: Mapping[float, Sequence[Record]]) -> Figure:
     panels[0].set_ylim(len(attacks) - 0.4, -0.6)
     figure.supxlabel("Membership advantage", fontsize="medium")
     handles = [
-        Patch(facecolor=plotting.BLUE, label="held-out, with its lower end"),
+        Patch(facecolor=plotting.BLUE, label="held-out, with lower end of interval"),
         Patch(facecolor="none", edgecolor=plotting.GREY, label="plug-in"),
         Line2D(
             [],
@@ -153,7 +154,7 @@ def draw(by_prior: Mapping[float, Sequence[Record]]) -> Figure:
             marker="|",
             label="plug-in, shuffled",
         ),
-        Line2D([], [], color=plotting.BLACK, linestyle="--", label="knowing nothing"),
+        Line2D([], [], color=plotting.BLACK, linestyle="--", label="baseline"),
     ]
     for handle in handles[2:4]:
         handle.set(markersize=9, markeredgewidth=2.0)

@@ -1,4 +1,4 @@
-"""True positive rates averaged over models and samples: how the threshold is found, and how samples differ.
+"""True positive rates averaged over models and samples, by strategy for the threshold, and how samples differ.
 
 All numbers are at attack.focus_fpr, from pooling.csv and vulnerability.parquet of a recipe.
 """
@@ -36,9 +36,9 @@ COLUMNS = (
 STRATEGIES = {
     "naive": "LiRA scores, one threshold",
     "standardized": "Standardized losses, one threshold",
-    "standardized_normal": "Standardized, normal quantile",
-    "standardized_student_t": "Standardized, fitted t quantile",
-    "standardized_predictive": "Standardized, predictive t quantile",
+    "standardized_normal": "Standardized losses, normal quantile",
+    "standardized_student_t": "Standardized losses, fitted t quantile",
+    "standardized_predictive": "Standardized losses, predictive t quantile",
     "per_sample": "Threshold per sample",
     "per_sample_normal": "Normal quantile, mean over samples",
     "per_model": "Threshold per model",
@@ -68,14 +68,14 @@ class Pooling:
 
     @property
     def verdict(self) -> str:
-        """What the thresholds promise and what they do, in a few sentences."""
+        """The requested and the realized FPRs, and the TPRs, in one or two sentences."""
         rows, chosen = self.by_strategy, percent(self.fpr)
         normal, predictive = rows["standardized_normal"], rows["standardized_predictive"]
         naive, standardized = rows["naive"], rows["standardized"]
         difference = naive["tpr"] - standardized["tpr"]
         sentences = [
-            f"The normal quantile promises an FPR of {chosen}, but calls {percent(normal['realized_fpr'])} of the "
-            f"non-members members; the predictive quantile, {percent(predictive['realized_fpr'])}."
+            f"For a requested FPR of {chosen}, the normal quantile has a realized FPR of "
+            f"{percent(normal['realized_fpr'])}, and the predictive t quantile {percent(predictive['realized_fpr'])}."
         ]
         if not math.isnan(difference):
             sentences.append(
@@ -178,7 +178,7 @@ def draw_gaussian(recipe_dir: Path, fpr: float) -> Figure:
             linewidth=1.8,
             label=f"{label} ({mean})",
         )
-    axes.axvline(fpr, color=plotting.GREY, linestyle=":", linewidth=1.2, label="no vulnerability")
+    axes.axvline(fpr, color=plotting.GREY, linestyle=":", linewidth=1.2, label="TPR = FPR")
     axes.set(
         xlabel=f"TPR of a sample at an FPR of {percent(fpr)}",
         ylabel="Share of samples",

@@ -8,7 +8,7 @@ figA3. Several may be named; if none is named, all are drawn. The settings are t
 too, with other numbers of models: in the workdir of strongmia.py or mace.py, models are trained only once.
 
 The paper (Jälkö, Pradhan, Räisä and Honkela 2026, On Reliability of Efficient Membership Inference Vulnerability
-Evaluation) attacks a model for tables of numbers, so no setting repeats its experiments: `paper` has the models of
+Evaluation) attacks models of tabular data, so no setting repeats its experiments: `paper` has the models of
 StrongMIA. Figure 2, apart from its panel (c), and Figure A3 are simulations, which are the same at every setting.
 
 Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
@@ -17,9 +17,9 @@ Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, w
     gpu     262 models   0.033 hours
     cpu     330 models   about 8 minutes on 2 cores
 
-Expect at cpu that of the 12 claims of the paper, 7 are seen, 2 are seen in these models, 2 are opposite and 1 is
-undecided: with few models, the normal quantile calls more non-members members than it promises, and samples differ in
-their false positive rates, but one threshold for LiRA scores does not overestimate TPRs. docs/figures.md says what to
+At cpu, expect that of the 12 claims of the paper 7 are seen, 2 are seen in these models, 2 are opposite and 1 is
+undecided: with few models, the normal quantile has a higher FPR than requested, and samples differ in their false
+positive rates, but one threshold for LiRA scores does not overestimate TPRs. docs/figures.md says what to
 expect of each figure.
 """
 
@@ -40,7 +40,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "reliability_figA2_sample_fpr": ("small",),
     "reliability_figA3_sampling_ratio": ("small",),
 }
-# Setting -> (references, targets) of the recipe main. More references show where strategies agree.
+# Setting -> (references, targets) of the recipe main. With more references, one can see where strategies agree.
 MAIN_MODELS = {"paper": (512, 16), "gpu": (64, 4), "cpu": (128, 8)}
 
 
@@ -67,7 +67,7 @@ def recipe(setting: Setting, name: str) -> Config:
     The names of the recipes:
 
     - main: more references at cpu.
-    - small: as many targets as references, to measure the false positive rate of each sample.
+    - small: as many targets as references, to measure the false positive rate on each sample.
     - flip-140M: replicas, by which the variance over the order of the training data is measured.
     """
     c = strongmia.recipe(setting, name)

@@ -1,4 +1,4 @@
-"""MACE Figures 2, 4, 5 and 8: the membership advantage of adversaries who observe the loss of a sample, or a vector.
+"""MACE Figures 2, 4, 5 and 8: the membership advantage of adversaries that observe the loss of a sample, or a vector.
 
 Densities are estimated from a part of the samples of a target, whose membership is known, and evaluated on the others.
 All figures use the first `needs.JACKKNIFE_SAMPLES` samples of the population at most.
@@ -142,9 +142,10 @@ def _with_halves(query: Query) -> list[Query]:
 
 
 HELD_OUT_NOTE = (
-    "Densities are estimated from half of the samples. Held-out advantages are those of the rule “member where its "
-    "density is higher” on the other half, which the best adversary's is not below on average. Estimates that average "
-    "|f| (plug-in) are too high where few samples are fitted, even without leakage, and too low where kernels smooth."
+    "Densities are estimated from half of the samples. The held-out advantage is that of the rule “member where the "
+    "density of members is higher” on the other half; on average it is at most that of the best adversary. Plug-in "
+    "estimates, which average |f|, are too high where few samples are fitted, even without leakage, and too low where "
+    "kernels are wide."
 )
 
 # Figure 2: the advantage by epoch.
@@ -243,10 +244,10 @@ def draw_fig02(recipes: SweepResults) -> FigureResult:
     )
     notes = (
         HELD_OUT_NOTE,
-        "On the left, densities are estimated from the samples on which they are evaluated, and bands are means of "
-        "the pointwise 95% ends, which are no interval of the advantage. The band of kernels is about the densities "
-        "smoothed by a kernel of bandwidth 1, as wide as most differences of losses: that it is inside the other band "
-        "does not show that it is more accurate.",
+        "On the left, densities are estimated from the samples on which they are evaluated, and bands are between the "
+        "means of the ends of pointwise 95% intervals, which are not an interval of the advantage. The band of kernels "
+        "is for densities smoothed by a kernel of bandwidth 1, as wide as most differences of losses: where it is "
+        "inside the other band, it is not necessarily more accurate.",
         not_seen_note(claims),
     )
     return FigureResult(data, figure, claims=claims, notes=notes)
@@ -344,9 +345,9 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
     count = attacks.common_references([main])
     notes = (
         HELD_OUT_NOTE,
-        f"The mean reference loss is over {count} references, trained on the sample or not; its difference from the "
-        "loss stands for it, which reveals the same beside the loss. Densities are kernel density estimates on normal "
-        "scores with Silverman's bandwidth for every query.",
+        f"The mean reference loss is over {count} references, trained on the sample or not. The second number is its "
+        "difference from the loss, which reveals the same together with the loss. Densities are kernel density "
+        "estimates on normal scores with Silverman's bandwidth for every query.",
         not_seen_note(claims),
     )
     return FigureResult(data, figure, claims=claims, notes=notes)
@@ -445,8 +446,8 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
     notes = (
         "The query is the loss. The optimal rule needs the densities of members and non-members, which are estimated "
         "from half of the samples; both rules are evaluated on the other half, where classes are weighted by p. The "
-        "mean of TPR and TNR does not depend on p; the heuristic rule does, since it calls only the share p. Bands are "
-        "95% intervals over targets and samples.",
+        "mean of TPR and TNR does not depend on p, but the heuristic rule does: it calls the share p members. Bands "
+        "are 95% intervals over targets and samples.",
         not_seen_note(claims),
     )
     return FigureResult(pd.concat(rows, ignore_index=True), figure, claims=claims, notes=notes)
@@ -456,8 +457,8 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
 FIG08_STATEMENTS = (
     "Samples with rare tokens have a larger advantage than the others.",
     "Short samples have a larger advantage than the others.",
-    "Samples that differ from the others in unknown tokens have a larger advantage.",
-    "Samples that differ from the others in sharing their first tokens have a larger advantage.",
+    "Samples in the smaller of the groups with and without unknown tokens have a larger advantage.",
+    "Samples in the smaller of the groups with shared and unshared first tokens have a larger advantage.",
 )
 _SMALL_SHARE = 0.1
 
@@ -530,8 +531,9 @@ def draw_fig08(recipes: SweepResults) -> FigureResult:
     notes = (
         f"The smaller group of each pair is red: the {percent(_SMALL_SHARE)} of samples with the highest TF-IDF, about "
         f"the {percent(_SMALL_SHARE)} with the fewest tokens, those with unknown tokens, and those that share their "
-        "first tokens with another sample (or without, if these are fewer). Densities are estimated within each group, "
-        f"if it has at least {_FEWEST} samples of each class to fit and to evaluate. Claims are about the loss.",
+        "first tokens with another sample (or those that do not, if these are fewer). Densities are estimated within "
+        f"each group, if it has at least {_FEWEST} samples of each class to fit and to evaluate. Claims are about the "
+        "loss.",
         "The densities of the larger group are estimated from as many samples as those of the smaller one, since fewer "
         "samples lower the held-out advantage. Bars have 95% intervals over targets and samples; those on the right "
         "hold the references fixed.",
@@ -591,7 +593,7 @@ FIGURES = {
     "mace_fig02_progress": PaperFigure(
         title="MACE Figure 2: Advantage by epoch",
         paper=(
-            "The advantage of an adversary who observes the discriminator score of a sample, on generative models of "
+            "The advantage of an adversary that observes the discriminator score of a sample, on generative models of "
             "images, begins at 0 and grows with the epochs. The band of kernel density estimates is inside that of 100 "
             "bins of equal width (Section 7.2.1)."
         ),

@@ -1,4 +1,4 @@
-"""MACE Figure 6: the bound that differential privacy sets to the advantage, and mechanisms of known epsilon.
+"""MACE Figure 6: the bound that differential privacy puts on the advantage, and mechanisms with a known epsilon.
 
 B: simulations, N: samples of a simulation.
 """
@@ -82,13 +82,13 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     frames.append(_draw_privacy_loss(right, scores))
     claims = (claim_all(FIG06_STATEMENTS[0], parts),)
     notes = (
-        "Left: simulations of mechanisms whose epsilon is known, in which a query reveals one bit of membership. Lines "
+        "Left: mechanisms with a known epsilon, which report the membership of a sample with noise. Lines "
         f"are exact, markers are means of {SIZES['simulations']} simulations on held-out samples. Randomized response "
         f"attains the bound, so the claim allows {_MARGIN:g} above it.",
         "The bound is for |f| of each sample. For a prior other than 1/2 it is far above the advantage, since the "
         "prior alone reveals |1 - 2p|.",
         f"Right: |f| of LiRA with {count} references, at a prior of 1/2, for the members of {len(scores)} targets that "
-        "were not trained with differential privacy. The upper axis has the smallest epsilon whose bound allows |f|.",
+        "were not trained with differential privacy. The upper axis shows the smallest epsilon that allows this |f|.",
         not_seen_note(claims),
     )
     tanh = float(stats.dp_advantage_bound(1.0, 0.5))
@@ -114,8 +114,8 @@ def _draw_bound(axes: Axes) -> pd.DataFrame:
     for mechanism, (label, color, dash, _) in _STYLES.items():
         curves[mechanism] = exact_advantage(mechanism, epsilon_K)
         axes.plot(epsilon_K, curves[mechanism], color=color, linestyle=dash, label=label)
-    axes.set(xlabel=r"Privacy budget $\epsilon$", ylabel="Advantage, or bound of |f|")
-    axes.set(ylim=(0, 1.03), xlim=(0, 5), title="Mechanisms of known budget")
+    axes.set(xlabel=r"Privacy budget $\epsilon$", ylabel="Advantage, or bound on |f|")
+    axes.set(ylim=(0, 1.03), xlim=(0, 5), title="Mechanisms with a known budget")
     axes.legend(loc="lower right", fontsize=9)
     return pd.concat(
         pd.DataFrame({"panel": "a", "series": name, "x": epsilon_K, "value": value_K})
@@ -137,7 +137,7 @@ def _draw_privacy_loss(axes: Axes, scores: list[np.ndarray]) -> pd.DataFrame:
         top = axes.secondary_xaxis("top", functions=(lambda f: f, lambda f: f))
     ticks = (0.5, 1, 2, 3, 6)
     top.set_xticks([math.tanh(epsilon / 2) for epsilon in ticks], [f"{e:g}" for e in ticks])
-    top.set_xlabel(r"Smallest $\epsilon$ whose bound allows it")
+    top.set_xlabel(r"Smallest $\epsilon$ that allows it")
     return pd.DataFrame({"panel": "b", "series": "lira_online", "x": x_K, "value": share_K})
 
 

@@ -1,8 +1,8 @@
 """Reliability Figures 2 and A3: models whose training subsets are drawn from one population, simulated.
 
-Models are means of normal vectors; `lm_mia.stats.simulate_finite_population` describes them. The same sample has two
-standard deviations (SD): over the subsets of the population of the experiment, and over training sets that are drawn
-anew from the distribution of the population.
+Models are means of normal vectors; `lm_mia.stats.simulate_finite_population` describes them. The statistic of a sample
+has two standard deviations (SD): over the subsets of the population of the experiment, and over training sets that are
+drawn anew from the distribution of the population.
 
 N: samples, F: false positive rates, B: simulations.
 """
@@ -33,7 +33,7 @@ from lm_mia import stats
 SIZES = {"models": 2_048, "population": 1_000, "dimensions": 500}
 """The sizes of the paper's simulation."""
 SIMULATIONS = 8
-"""Simulations with seeds of their own, over which the intervals of claims are."""
+"""Number of simulations, each with its own seed; the intervals of claims are over them."""
 SHARES = (0.125, 0.25, 0.5, 0.75)
 """Training samples as shares of the population, in Figure A3; Figure 2 has 0.5."""
 _FPRS = np.logspace(-3, 0, 61)
@@ -114,9 +114,9 @@ def draw_fig02(recipes: SweepResults) -> FigureResult:
     frames.append(_draw_factor(factor_axes, order_share, "(c) Correction of the variance"))
     frames.append(_draw_tpr(tpr_axes, first, "(d) Mean TPR over samples"))
     note = (
-        f"In language models, the order of the training data also makes losses vary, which the correction leaves as it "
-        f"is. It accounts for {percent(order_share)} of the variance of the losses of {_RECIPE}, so at half of the "
-        f"population the factor is {_factor(0.5, order_share):.2f} instead of 2."
+        "In language models, losses also vary with the order of the training data, and the correction leaves this "
+        f"part unchanged. It accounts for {percent(order_share)} of the variance of the losses of {_RECIPE}, so at "
+        f"half of the population the factor is {_factor(0.5, order_share):.2f} instead of 2."
         if order_share is not None
         else f"Panel (c) lacks the curve of {_RECIPE}, whose share of the variance due to the order of the training "
         "data is unknown: run lm-mia attack on this recipe."
@@ -132,11 +132,11 @@ def draw_fig02(recipes: SweepResults) -> FigureResult:
 CORRECTION_NOTE = (
     "The correction is for an adversary who knows only the distribution of the population. Targets of an experiment "
     "are trained on subsets of the same population, for which uncorrected variances are right; with the correction, a "
-    "threshold for an FPR of 1% would have 0.05%."
+    "threshold for an FPR of 1% would have a realized FPR of 0.05%."
 )
 FIG02_STATEMENTS = (
     "Training on subsets of one population makes the standard deviation smaller by sqrt(1 - N/N+), on average.",
-    "With the finite-population correction it is that over new training sets, on average.",
+    "With the finite-population correction, it equals that over new training sets, on average.",
     "Without the correction, the TPR is higher than over new training sets.",
 )
 A3_STATEMENTS = ("The bias grows with the share of the population that a model is trained on.",)
@@ -178,7 +178,7 @@ def _estimate(value: Callable[[int], float]) -> Estimate:
 
 
 def mean_ratio(share: float, seed: int, *, members: bool = False) -> float:
-    """Returns the mean over samples of the ratio of both SDs, over models with or without the sample."""
+    """Returns the mean over samples of the SD over subsets divided by that over new training sets."""
     simulation = simulate(share, seed)
     return float((simulation.ratio_in_N if members else simulation.ratio_out_N).mean())
 
@@ -313,7 +313,8 @@ def draw_a3(recipes: SweepResults) -> FigureResult:
     note = (
         f"A simulation without language models: {SIZES['models']:,} models, {SIZES['population']:,} samples in "
         f"{SIZES['dimensions']} dimensions. Points are of one simulation; the intervals are over {SIMULATIONS}. The "
-        "caption in the paper says that the empirical SD fails as N/N+ tends to 0; it fails as it tends to 1."
+        "caption in the paper says that the empirical SD fails as N/N+ tends to 0; in fact, it fails as N/N+ tends to "
+        "1."
     )
     return FigureResult(
         data=pd.concat(frames, ignore_index=True),

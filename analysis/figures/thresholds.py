@@ -1,4 +1,4 @@
-"""Reliability Figures 1, A1 and A2: thresholds for the scores of all models and samples, of each sample, or of a model.
+"""Reliability Figures 1, A1 and A2: one threshold for all models and samples, or one per sample or per model.
 
 The attacks stage computes the rates if attack.leave_one_out is set: pooling.csv has the true positive rates of every
 strategy with their intervals, and sample_fpr.csv the false positive rates of single samples.
@@ -29,21 +29,22 @@ from analysis.claims.jackknife import Jackknife, independent_difference
 from analysis.formatting import percent
 from analysis.io import MissingModelsError, RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
+from analysis.pooling import STRATEGIES
 from lm_mia import stats
 
 FPRS = (0.01, 0.05, 0.1)
-"""The false positive rates of the panels, those of the paper that a thousand non-members can show."""
-_STYLES: dict[str, tuple[str, str, plotting.LineStyle, str]] = {
-    "naive": ("One threshold, LiRA scores (naive)", plotting.VERMILLION, "-", "s"),
-    "standardized": ("One threshold, standardized (PP)", plotting.BLUE, "-", "o"),
-    "standardized_normal": ("PP, normal quantile", plotting.SKY, "--", "^"),
-    "standardized_student_t": ("PP, fitted t quantile", plotting.GREEN, "--", "v"),
-    "standardized_predictive": ("PP, predictive t quantile", plotting.BLACK, ":", "D"),
-    "per_sample": ("Threshold per sample", plotting.ORANGE, "-", "P"),
-    "per_sample_normal": ("Threshold per sample, normal", plotting.PURPLE, "-.", "X"),
-    "per_model": ("Threshold per model", plotting.GREY, "-.", "*"),
+"""The false positive rates of the panels: those of the paper that are measurable with a thousand non-members."""
+_STYLES: dict[str, tuple[str, plotting.LineStyle, str]] = {
+    "naive": (plotting.VERMILLION, "-", "s"),
+    "standardized": (plotting.BLUE, "-", "o"),
+    "standardized_normal": (plotting.SKY, "--", "^"),
+    "standardized_student_t": (plotting.GREEN, "--", "v"),
+    "standardized_predictive": (plotting.BLACK, ":", "D"),
+    "per_sample": (plotting.ORANGE, "-", "P"),
+    "per_sample_normal": (plotting.PURPLE, "-.", "X"),
+    "per_model": (plotting.GREY, "-.", "*"),
 }
-"""Strategy -> its label, color, line style and marker."""
+"""Strategy -> its color, line style and marker."""
 _MARGIN = 0.01
 _ALPHA = 0.05
 """The level of the exact binomial test of each sample, and the share of samples that it rejects by chance."""
@@ -52,7 +53,7 @@ FIG01_STATEMENTS = (
     "With the most models, one threshold for LiRA scores has a higher TPR than one for standardized losses.",
     "With the fewest models, the normal quantile gives a higher TPR than the quantile of the pooled scores.",
     "With the most models, the fitted t quantile and the quantile of the pooled scores have the same TPR.",
-    "The TPR with thresholds of single samples approaches that with one threshold as models are added.",
+    "As models are added, the TPR with a threshold per sample approaches that with one for standardized losses.",
 )
 A1_STATEMENTS = (FIG01_STATEMENTS[0], FIG01_STATEMENTS[3])
 A2_STATEMENTS = (
@@ -149,7 +150,7 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
         _claim_equal(FIG01_STATEMENTS[2], strategies, most),
         _claim_approach(FIG01_STATEMENTS[3], strategies),
     )
-    moments = "Moments of a target are over the other models of the number."
+    moments = "The mean and the SD of a target are those over the other models that are evaluated."
     return _result(recipes["main"], strategies, claims, moments)
 
 
@@ -162,7 +163,7 @@ def draw_a1(recipes: SweepResults) -> FigureResult:
         ),
         _claim_approach(A1_STATEMENTS[1], strategies),
     )
-    moments = f"Moments are over the other {strategies.models[-1] - 1} models for every number."
+    moments = f"Means and SDs are over all other {strategies.models[-1] - 1} models, however many are evaluated."
     return _result(recipes["main"], strategies, claims, moments)
 
 
@@ -175,11 +176,12 @@ def _result(
     }
     notes = (
         f"{moments} Claims must hold at each of the FPRs {', '.join(map(percent, strategies.fprs))}.",
-        "Bands are 95% intervals over models and samples of the two strategies with one threshold. The lower row "
-        "shows how many non-members each strategy calls members: a TPR above that of another strategy at the same "
-        "realized FPR is a stronger attack, else it may be a threshold that is too low.",
-        f"LiRA scores are by {variance[recipe.config.attack.variance]} of each class (attack.variance); standardized "
-        "losses always have a variance for each sample.",
+        "Bands are 95% intervals over models and samples, for the two strategies with one quantile of the pooled "
+        "scores. The lower row shows how many non-members each strategy calls members: a higher TPR at the same "
+        "realized FPR is a stronger attack, but with a higher realized FPR it may only mean that the threshold is too "
+        "low.",
+        f"LiRA scores use {variance[recipe.config.attack.variance]} in each class (attack.variance); standardized "
+        "losses always use a variance for each sample.",
         not_seen_note(claims),
     )
     return FigureResult(strategies.rates, _draw_rates(strategies), claims=claims, notes=notes)
@@ -191,7 +193,7 @@ def _claim_greater(
     parts = [
         claim_greater(
             "",
-            f"TPR at an FPR of {percent(fpr)} of {models} models, {strategy} minus {other}",
+            f"TPR at an FPR of {percent(fpr)} with {models} models, {strategy} minus {other}",
             strategies.difference(strategy, other, models, fpr).estimate(),
         )
         for fpr in strategies.fprs
@@ -204,7 +206,7 @@ def _claim_equal(statement: str, strategies: Strategies, models: int) -> Claim:
     parts = [
         claim_equivalent(
             "",
-            f"TPR at an FPR of {percent(fpr)} of {models} models, {first} minus {other}",
+            f"TPR at an FPR of {percent(fpr)} with {models} models, {first} minus {other}",
             strategies.difference(first, other, models, fpr).estimate(),
             _MARGIN,
         )
@@ -239,12 +241,14 @@ def _draw_rates(strategies: Strategies) -> Figure:
     )
     for (tpr_axes, fpr_axes), fpr in zip(grid.T, strategies.fprs, strict=True):
         rates = strategies.rates[_is_at(strategies.rates["fpr"], [fpr])]
-        for name, (label, color, dash, marker) in _STYLES.items():
+        for name, (color, dash, marker) in _STYLES.items():
             rows = rates[rates["strategy"] == name].sort_values("models")
             if rows.empty:
                 continue
             style = {"color": color, "linestyle": dash, "marker": marker, "markersize": 4}
-            tpr_axes.plot(rows["models"], rows["tpr"], label=label, linewidth=1.4, **style)
+            tpr_axes.plot(
+                rows["models"], rows["tpr"], label=STRATEGIES[name], linewidth=1.4, **style
+            )
             fpr_axes.plot(rows["models"], rows["realized_fpr"], linewidth=1.4, **style)
             if name in ("naive", "standardized"):
                 ends = rows["tpr_low"].to_numpy(float), rows["tpr_high"].to_numpy(float)
@@ -296,19 +300,19 @@ def draw_a2(recipes: SweepResults) -> FigureResult:
         rejected_parts.append(claim_greater("", what, kinds["naive"].rejected(fpr), _ALPHA))
     grid[0].set_ylabel("Share of samples")
     figure.legend(
-        *grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False
+        *grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False
     )
     claims = (
         claim_all(A2_STATEMENTS[0], excess_parts),
         claim_all(A2_STATEMENTS[1], rejected_parts),
     )
     notes = (
-        f"Each sample is attacked in up to {targets} targets that were not trained on it and are no references. The "
-        "grey area is the distribution if all samples had the requested rate. Within a grid of models that are "
-        "attacked with each other, as in the paper, rates of samples would vary less than by chance, since the "
-        "losses of a sample are centered on each other.",
-        "Excess variance is that of the true rates, without what chance adds. The exact binomial test of a sample is "
-        f"one-sided, at {percent(_ALPHA)}. Claims must hold at each FPR; the intervals are over samples.",
+        f"Each sample is attacked in up to {targets} targets that were not trained on it and are not among the "
+        "references. The gray area is the distribution if all samples had the requested rate. If models were attacked "
+        "with each other, as in the paper, rates of samples would vary less than by chance, since the losses of a "
+        "sample would be standardized by each other.",
+        "Excess variance is the estimated variance of the true rates, without binomial noise. The exact binomial test "
+        f"is one-sided, at {percent(_ALPHA)}. Claims must hold at each FPR; the intervals are over samples.",
         not_seen_note(claims),
     )
     return FigureResult(pd.concat(frames), figure, claims=claims, notes=notes)
@@ -383,7 +387,7 @@ def _draw_sample_fprs(
     }
     axes.stairs(expected_J, edges_J1, fill=True, color="#CCCCCC", label="Equal rates (binomial)")
     for name, kind in kinds.items():
-        label, color, dash, _ = _STYLES[name]
+        label, (color, dash, _) = STRATEGIES[name], _STYLES[name]
         axes.stairs(
             kind.shares(edges_J1), edges_J1, color=color, linestyle=dash, linewidth=1.6, label=label
         )
@@ -406,34 +410,34 @@ def _draw_sample_fprs(
 
 FIGURES = {
     "reliability_fig01_strategies": PaperFigure(
-        title="Reliability Figure 1: TPR by how the threshold is found",
+        title="Reliability Figure 1: TPR by strategy for the threshold",
         paper=(
-            "Every model is attacked with the others, for 8 to 4,096 models of tables of numbers. One threshold for "
-            "the LiRA scores of all samples gives higher TPRs than one for losses that are standardized by the mean "
-            "and the variance of each sample over models without it. Thresholds of single samples approach the latter "
-            "as models are added. The normal quantile gives TPRs that are too high with up to 512 models; the quantile "
-            "of a fitted t distribution is accurate from 256 models (Section 6.1)."
+            "Every model is attacked with the others, for 8 to 4,096 models of tabular data. One threshold for the "
+            "LiRA scores of all samples gives higher TPRs than one for losses that are standardized by the mean and "
+            "the SD of each sample over models not trained on it. The TPR with a threshold per sample approaches the "
+            "latter as models are added. The normal quantile gives TPRs that are too high with up to 512 models; the "
+            "quantile of a fitted t distribution is accurate from 256 models (Section 6.1)."
         ),
         expect=(
             "At cpu, with 8 to 136 models, the normal quantile is too low with few models, so that its TPR and its "
-            "realized FPR are too high, and thresholds of single samples approach one threshold. Unlike in the paper, "
-            "one threshold for LiRA scores gives lower TPRs than one for standardized losses. Most of the difference "
-            "is due to LiRA's one variance for all samples: with a variance for each sample "
-            "(attack.variance=per_sample), the TPR at 1% with 136 models is 0.058 instead of 0.032, against 0.062 for "
-            "standardized losses. The fitted t quantile is somewhat too high."
+            "realized FPR are too high, and the TPR with a threshold per sample approaches that with one threshold for "
+            "standardized losses. Unlike in the paper, one threshold for LiRA scores gives lower TPRs than one for "
+            "standardized losses. Most of the difference is due to LiRA's one variance for all samples: with a "
+            "variance for each sample (attack.variance=per_sample), the TPR at 1% with 136 models is 0.058 instead of "
+            "0.032, against 0.062 for standardized losses. The fitted t quantile is somewhat too high."
         ),
         statements=FIG01_STATEMENTS,
         draw=draw_fig01,
     ),
     "reliability_figA1_oracle": PaperFigure(
-        title="Reliability Figure A1: TPR by how the threshold is found, with the moments of all models",
+        title="Reliability Figure A1: TPR by strategy for the threshold, with moments over all models",
         paper=(
             "As in Figure 1, but means and variances of a sample are over the losses of all models except the target. "
-            "One threshold for LiRA scores still gives the highest TPRs, and thresholds of single samples still "
-            "approach one threshold for standardized losses (Appendix A.1)."
+            "One threshold for LiRA scores still gives the highest TPRs, and the TPR with a threshold per sample still "
+            "approaches that with one threshold for standardized losses (Appendix A.1)."
         ),
         expect=(
-            "At cpu the TPR hardly depends on the number of models, except for thresholds of single samples. One "
+            "At cpu the TPR hardly depends on the number of models, except with a threshold per sample. One "
             "threshold for LiRA scores gives lower TPRs than one for standardized losses, as in Figure 1."
         ),
         statements=A1_STATEMENTS,
@@ -449,7 +453,7 @@ FIGURES = {
         expect=(
             "At cpu both claims are seen in these models: with one threshold for LiRA scores, some samples are called "
             "members by half of the targets that were not trained on them. Rates with standardized losses are close "
-            "to equal, but not equal, since moments are estimated from about 32 models of each class."
+            "to equal, but not exactly equal, since moments are estimated from about 32 models of each class."
         ),
         statements=A2_STATEMENTS,
         draw=draw_a2,

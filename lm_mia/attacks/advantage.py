@@ -1,4 +1,4 @@
-"""Membership advantage of every attack: how much better than chance its score tells members from other samples.
+"""Membership advantage of every attack: how much better than chance its score tells members from non-members.
 
 The samples of each class are divided at random into two halves; pieces of a document are in the same half. The density
 ratio of the score is estimated from the first half, in equal-count bins, and the rule "member where a member is more

@@ -1,4 +1,4 @@
-"""True positive rates averaged over models and samples, by how the threshold is found (Reliability, Figures 1 and A1).
+"""True positive rates averaged over models and samples, by strategy for the threshold (Reliability, Figures 1 and A1).
 
 Every reference is attacked with all the others. The threshold is one quantile of the scores of all non-members, a
 quantile after standardizing the losses of each sample, an analytical quantile, or a threshold of each sample or model
@@ -202,7 +202,7 @@ def _all_scores(
     folder: Path,
     pool: ThreadPoolExecutor,
 ) -> Iterator[ScoreGrid]:
-    """Context manager that computes the scores of all samples; they are in files until it ends."""
+    """Context manager that computes the scores of all samples and keeps them in files until it exits."""
     shape = len(inputs.references), inputs.num_samples
     scatter_Mx2x2 = None
     if c.variance == "pooled":
@@ -265,7 +265,7 @@ def evaluate(
 
 @dataclasses.dataclass(frozen=True)
 class _Sums:
-    """Sums over the models and samples of a block, by which the rates of a strategy are computed."""
+    """Sums over the models and samples of a block, from which the rates of a strategy are computed."""
 
     called_in_F: np.ndarray
     called_out_F: np.ndarray

@@ -26,7 +26,7 @@ def figure_number(name: str) -> str:
 
 
 def current_figure_name(name: str) -> str:
-    """Returns the name of a figure that a workdir lists; earlier versions left out ``strongmia_``.
+    """Returns the name of a figure that a workdir lists, in which earlier versions left out ``strongmia_``.
 
     Example:
       >>> current_figure_name("fig05_instability")

@@ -99,15 +99,15 @@ def plug_in_advantage(
 
     It is biased, even if f was estimated from other samples. At a prior of 1/2, errors of f make |f| larger: without
     any leakage and with f estimated from n samples per class in J bins, it is about sqrt(J / (pi n)), which is 0.25 for
-    100 bins and 512 samples. At a small prior it can be below |1 - 2p|, which no adversary needs to fall short of.
+    100 bins and 512 samples. At a small prior it can be below |1 - 2p|, which every adversary can reach.
     Report `held_out_advantage` first.
 
     MACE's Algorithm 1, line 5, averages f without the absolute value; that is close to 2p - 1 whatever the query leaks.
 
     Args:
       f_N: the result of `privacy_loss`; NaN is left out. For the mean of the ends of intervals, give the ends that
-        `absolute_ends` returns; such a mean is no confidence interval of the advantage, since each of the intervals is
-        valid for one sample on its own.
+        `absolute_ends` returns; such a mean is not a confidence interval of the advantage, since each interval is valid
+        for one sample on its own.
       member_N: booleans, whether each sample is a member, to weight the classes by the prior; None if the samples are
         drawn with the prior already.
       prior: probability of membership, together with member_N.
@@ -138,8 +138,8 @@ def held_out_advantage(
     """Computes the advantage of the rule "member where f >= 0", on samples that f was not estimated from.
 
     No adversary has a larger advantage than the best one, so this value is not biased upwards: without leakage and with
-    a prior of 1/2 it is 0 on average. MACE's Algorithm 1 splits the samples, but it ignores the labels of the second
-    part, which are what removes the bias.
+    a prior of 1/2 it is 0 on average. MACE's Algorithm 1 also splits the samples, but it ignores the labels of the
+    second part, although only these remove the bias.
 
     TPR and TNR have Clopper-Pearson intervals at confidence 1 - delta/2 each, which hold together with a probability of
     at least 1 - delta, and each one-sided with 1 - delta/4: so the lower end exceeds the advantage of the rule, and

@@ -1,6 +1,6 @@
-"""Log ratios of the densities of members and of other samples, with intervals for each sample.
+"""Log ratios of the densities of members and non-members, with intervals for each sample.
 
-All numbers are estimated from fitted samples, whose membership is known, and evaluated at others. They serve every
+All numbers are estimated from fitted samples, whose membership is known, and evaluated at others. They apply to every
 prior probability of membership: `privacy_loss` of a log ratio gives MACE's f. A query is whatever an adversary observes
 of a sample: its loss, the score of an attack, or a vector of several numbers.
 
@@ -38,7 +38,7 @@ _MAX_BINS = 100
 
 @dataclasses.dataclass(frozen=True)
 class LogRatio:
-    """log P/Q at N samples, where P is the density of members and Q that of other samples."""
+    """log P/Q at N samples, where P is the density of members and Q that of non-members."""
 
     value_N: FloatArray
     """+inf where only members are seen, -inf where only other samples are; NaN for a query that is NaN. Where neither
@@ -62,7 +62,7 @@ def num_bins(samples_per_class: int) -> int:
     (`plug_in_advantage`): 0.25 for 100 bins and 512 samples of each class, but 0.10 for these 16 bins.
 
     Args:
-      samples_per_class: the number of members or of other samples among the fitted ones, whichever is smaller.
+      samples_per_class: the number of fitted members or of fitted non-members, whichever is smaller.
 
     Returns:
       The number of bins, from 1 to 100.
@@ -78,7 +78,7 @@ def quantile_bins(query_N: ArrayLike, by_K: ArrayLike, bins: int) -> FloatArray:
     """Assigns each query to one of the equal-count bins of the fitted queries, for `log_ratio_bins`.
 
     Bins of equal width fail for queries with heavy tails, where most samples share one bin. Equal-count bins do not
-    change if a rising function is applied to the queries, just as the density ratio does not.
+    change if an increasing function is applied to the queries, and neither does the density ratio.
 
     Args:
       query_N: the queries, one number per sample; NaN marks a missing one.
@@ -118,7 +118,7 @@ def log_ratio_of_counts(
 
     Args:
       member_J: the number of members in each bin.
-      nonmember_J: the number of other samples in each bin.
+      nonmember_J: the number of non-members in each bin.
       confidence: in (0, 1), for each bin on its own. What MACE calls a "0.05-confidence interval" has confidence 0.95.
 
     Returns:
@@ -154,8 +154,8 @@ def log_ratio_bins(
 ) -> LogRatio:
     """Estimates the log ratio of a query that takes whole numbers, such as the bin of a score, by counting.
 
-    Evaluate other samples than the fitted ones (MACE's Section 7.1 uses the same): a sample that is in its own bin
-    makes it look more like its class. If bins are chosen by the fitted samples, as those of `quantile_bins` are, the
+    Evaluate the ratio on samples that were not fitted (MACE's Section 7.1 uses the same ones): a fitted sample makes
+    its own bin look more like its class. If bins are chosen by the fitted samples, as those of `quantile_bins` are, the
     intervals hold approximately; where their edges are known beforehand, they cover at least as promised.
 
     Args:
@@ -212,14 +212,14 @@ def log_ratio_kde(
 ) -> LogRatio:
     """Estimates the log ratio of a continuous query, by kernel density estimates with Gaussian kernels.
 
-    Evaluate other samples than the fitted ones, since the kernel of a sample at its own query makes it look more like
-    its class.
+    Evaluate the ratio on samples that were not fitted, since the kernel of a fitted sample makes its own query look
+    more like its class.
 
-    The intervals are about the density *smoothed by the kernel*, not about the density itself: of N(1, 1) and N(0, 1)
-    with a bandwidth of 1 and 500 samples of each class they contain the smoothed ratio, but hardly ever the ratio
-    itself away from the crossing. That they are shorter than those of bins, as in MACE's Figure 2, therefore does not
-    show that they are more accurate. They rest on a normal approximation, which fails where fewer than
-    one kernel of a class is expected (n h^D p < 1): there they contain the smoothed ratio in as few as 79 % of cases.
+    The intervals are for the ratio of the densities *smoothed by the kernel*, not of the densities themselves: of N(1,
+    1) and N(0, 1) with a bandwidth of 1 and 500 samples of each class they contain the smoothed ratio, but hardly ever
+    the ratio itself away from the crossing. That they are shorter than those of bins, as in MACE's Figure 2, therefore
+    does not show that they are more accurate. They rest on a normal approximation, which fails where fewer than
+    one kernel of a class is expected (n h^D p < 1): there they contain the smoothed ratio in as few as 79% of cases.
     Lower ends below 0 are set to 0.
 
     Up to 2^24 pairs of a fitted and an evaluated sample, kernels are summed exactly. Beyond it, single numbers are
@@ -293,8 +293,8 @@ def log_ratio_kde(
 def normal_scores(query_NxD: ArrayLike, by_KxD: ArrayLike) -> FloatArray:
     """Transforms queries so that the fitted ones are normally distributed, in each dimension on its own.
 
-    The density ratio is the same after a rising transformation. Kernels of one width fit normal scores, but not queries
-    with heavy tails, such as losses.
+    The density ratio does not change under an increasing transformation. Kernels of one width fit normal scores, but
+    not queries with heavy tails, such as losses.
 
     Args:
       query_NxD: the queries; query_N if they are single numbers.
@@ -426,7 +426,7 @@ def _grid_position(position_S: FloatArray) -> tuple[IntArray, FloatArray]:
 
 
 def _fitted(query: FloatArray, member_K: ArrayLike) -> tuple[FloatArray, BoolArray, int]:
-    """Returns the fitted samples without those that are NaN, their membership, and how many are left out."""
+    """Returns the fitted samples without those that are NaN, their membership, and the number of samples left out."""
     member_K = as_members(member_K, "member_K")
     if member_K.shape != query.shape[:1]:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Metrics that are ratios of linear functions of the confusion matrix, their best thresholds and their intervals.
 
-An attack decides "member" where the probability of membership, eta, is at least a threshold t. MACE calls members +1
-and other samples -1, and averages a metric over samples (Eq. 18, and lines 3 and 5 of Algorithm 2, where y stands for
+An attack decides "member" where the probability of membership, eta, is at least a threshold t. MACE labels members +1
+and non-members -1, and averages a metric over samples (Eq. 18, and lines 3 and 5 of Algorithm 2, where y stands for
 m). A ratio of averages is not an average of ratios: here, every metric is computed from the counts of all samples.
 
 Legend: N samples, K distinct values of eta, one more for the threshold +inf, U a corner of a rectangle of rates.
@@ -167,8 +167,8 @@ def optimal_threshold(metric: GeneralizedMetric) -> float:
     the theorem also needs a11 - a10 - a01 + a00 > 0, and a positive denominator.
 
     PPV, F1, the Jaccard index and weighted accuracy (b11 = 2, b01 = 1) are outside the theorem, although MACE's text
-    names the last: its threshold of 1/2 is right because it is 2 A / (1 + A), which rises with the accuracy A. Use
-    `fitted_threshold` for the others.
+    names the last: its threshold of 1/2 is right because the metric is 2 A / (1 + A), which increases with the accuracy
+    A. Use `fitted_threshold` for the others.
 
     Args:
       metric: the metric. The threshold is 1/2 for ``METRICS["accuracy"](p)``, p for
@@ -195,11 +195,11 @@ def fitted_threshold(
 ) -> FittedThreshold:
     """Finds the threshold of eta with the largest value of a metric on samples whose membership is known.
 
-    Tried are each distinct value of eta and +inf, which calls no sample a member. Use samples that eta was not
-    estimated from, and evaluate the threshold on a third set of samples.
+    The candidates are each distinct value of eta, and +inf, which calls no sample a member. Use samples that eta was
+    not estimated from, and evaluate the threshold on a third set of samples.
 
     Args:
-      eta_N: the probability of membership, or any score that rises with it; NaN is left out.
+      eta_N: the probability of membership, or any score that increases with it; NaN is left out.
       member_N: booleans, whether each sample is a member.
       metric: the metric.
       prior: probability of membership; None: the share of members among the samples.
@@ -273,7 +273,7 @@ def metric_interval(
 
     Raises:
       ValueError: if the prior or the confidence is out of range, a count is not a whole number, or the denominator of
-        the metric is not positive everywhere in the rectangle, as for PPV without a call.
+        the metric is not positive everywhere in the rectangle, as for PPV if no sample is called a member.
     """
     check_prior(prior)
     check_confidence(confidence)
@@ -306,13 +306,13 @@ def pointwise_metric_interval(
 ) -> tuple[FloatArray, FloatArray]:
     """Computes what each sample contributes to a metric, over an interval of its log ratio.
 
-    The contribution depends on the densities of members and of other samples only through their ratio, that is through
-    eta, the probability of membership. It is linear in eta on each side of the threshold, where it jumps. So its
-    extremes are at the two ends of the interval or on the two sides of the jump. (MACE's Lemma 9 writes arg min and arg
-    max over both densities; the values are meant.)
+    The contribution depends on the densities of members and non-members only through their ratio, that is, through eta,
+    the probability of membership. It is linear in eta on each side of the threshold, where it jumps. So its extremes
+    are at the two ends of the interval or on the two sides of the jump. (MACE's Lemma 9 writes arg min and arg max over
+    both densities; the values are meant.)
 
     The mean of the contributions is the metric only if the denominator does not depend on the decisions, so the metrics
-    are those of `optimal_threshold`. The mean of the ends over samples is no confidence interval of the metric.
+    are those of `optimal_threshold`. The mean of the ends over samples is not a confidence interval of the metric.
 
     Args:
       metric: the metric.
@@ -360,7 +360,7 @@ def pointwise_metric_interval(
 
 
 def _check_theorem_1(metric: GeneralizedMetric) -> None:
-    """Raises ValueError unless the denominator is constant and positive for every prior, and calling members pays."""
+    """Raises ValueError unless the denominator is constant and positive, and calling members pays for large eta."""
     m = metric
     if (m.b11, m.b10) != (m.b01, m.b00):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Thresholds and rates of the scores of all models and samples together, and of each sample over the models.
+"""Thresholds and rates over all models and samples together, and for each sample over the models.
 
 A cell is the score of one sample under one model. A score >= threshold means the decision "member". All functions
 accept memory maps and process blocks of samples, so that memory stays small.
@@ -89,7 +89,7 @@ class SampleRates:
 
 @dataclasses.dataclass(frozen=True)
 class RateSpread:
-    """Mean and variance over samples of the rate at which their models call them members."""
+    """Mean and variance over samples of the share of models that call a sample a member."""
 
     mean: float
     """Number of positive decisions divided by the number of decisions."""
@@ -114,9 +114,9 @@ def pooled_threshold(
       score > quantile. It allows ceil(fpr (n - 1)) false positives, so the realized FPR may be larger than requested
       by up to 1/n.
 
-    The rate holds on average over samples, and may differ much between them. Scores and labels must be those that the
-    rates are computed from: a threshold from the scores of another number of models has another FPR, since the errors
-    of the references' moments are part of the scores.
+    The rate holds on average over samples, and may differ considerably between them. Scores and labels must be those
+    that the rates are computed from: a threshold from the scores of another number of models has another FPR, since the
+    errors of the references' moments are part of the scores.
 
     Args:
       score_MxN: membership scores, larger for members; NaN scores are left out. A memory map is read 2 to 4 times, in
@@ -190,8 +190,9 @@ def per_sample_threshold(
       rule: "conservative" or "linear".
 
     Returns:
-      threshold_FxN, numbers of the type of the scores. NaN for a sample without a score of a non-member; with so many
-      of +inf that no threshold reaches the rate; and, with "conservative", with fewer than 1/fpr scores of non-members.
+      threshold_FxN, numbers of the type of the scores. NaN for a sample without a score of a non-member, or with so
+      many such scores of +inf that no threshold reaches the rate; and, for "conservative", for a sample with fewer than
+      1/fpr scores of non-members.
 
     Raises:
       ValueError: if the shapes do not match, if member_MxN is not boolean, if a rate is outside [0, 1], or if the rule
@@ -286,8 +287,8 @@ def fit_student_t(score_MxN: ArrayLike, member_MxN: ArrayLike | None = None) -> 
         By default, all scores are used.
 
     Returns:
-      The degrees of freedom; inf if the normal distribution is more likely than all with up to a million degrees of
-      freedom; NaN without a score.
+      The degrees of freedom; inf if the normal distribution has a higher likelihood than every t distribution with up
+      to a million degrees of freedom; NaN without a score.
 
     Raises:
       ValueError: if the shapes do not match, if member_MxN is not boolean, or if a score is infinite.
@@ -319,13 +320,14 @@ def pooled_rates(score_MxN: ArrayLike, member_MxN: ArrayLike, threshold: ArrayLi
     this holds if each sample is weighted by its number of scores of the class.
 
     The scores are not independent: a model's losses of many samples vary together, and samples share their references.
-    Binomial intervals of these counts are much too short; `model_groups` tells how to compute intervals.
+    Binomial intervals of these counts are much too narrow; `model_groups` describes how to compute intervals.
 
     Args:
       score_MxN: membership scores, larger for members; NaN scores are left out.
       member_MxN: booleans, whether each sample was in each model's training subset.
       threshold: threshold_F of all samples, threshold_FxN of each sample or threshold_FxMxN of each score, such as
-        those of `pooled_threshold`, `per_sample_threshold` and `predictive_threshold`. A NaN threshold calls nobody.
+        those of `pooled_threshold`, `per_sample_threshold` and `predictive_threshold`. A NaN threshold calls no sample
+        a member.
 
     Returns:
       Counts and rates.
@@ -416,8 +418,8 @@ def rate_spread(called_N: ArrayLike, trials_N: ArrayLike) -> RateSpread:
 
     Trials must be independent given the sample. The scores of `standardized_leave_one_out` are not: the losses of
     non-members are centered on each other, so a sample's false positives vary less than binomial counts. For noise, 32
-    models and an FPR of 10%, the estimated variance is about -0.0038, beside a binomial variance of 0.0056. Compare
-    targets with references that are none of the targets to learn how much the FPR varies.
+    models and an FPR of 10%, the estimated variance is about -0.0038, beside a binomial variance of 0.0056. To measure
+    how much the FPR varies, use targets that are not among the references.
 
     Args:
       called_N: number of positive decisions on each sample.
@@ -520,7 +522,7 @@ def _of_chunk(threshold: FloatArray, chunk: slice) -> FloatArray:
 
 
 def _most_likely_freedom(count_B: FloatArray, u_B: FloatArray) -> float:
-    """Returns the degrees of freedom at which counts of u = log(1 + z^2) are most likely."""
+    """Returns the degrees of freedom that maximize the likelihood of counts of u = log(1 + z^2)."""
     if count_B.size == 0:
         return math.nan
     with np.errstate(divide="ignore", over="ignore"):

@@ -1,6 +1,6 @@
 """Losses of each sample in units of the mean and standard deviation (SD) of its OUT losses, and their distribution.
 
-A standardized loss means the same for all samples, so that one threshold has the same false positive rate on each.
+Standardized losses are comparable between samples, so that one threshold has the same false positive rate on each.
 
 Legend: T targets, M models (each in turn the target), N samples, C samples of a chunk, F false positive rates.
 Losses are means in nats per token; NaN marks a missing loss. Scores are larger for members. Reliability is Jälkö,
@@ -56,16 +56,16 @@ def standardized_scores(
 
     With the true mean and SD, the scores of non-members are standard normal for every sample if losses are normal, so
     one threshold has the same false positive rate on every sample. If the IN and OUT variances of a sample are equal,
-    the score rises with the likelihood ratio and is as powerful; otherwise, it has the same FPR but a smaller TPR. With
-    estimated moments, scores have heavier tails: see `predictive_threshold`.
+    the score increases with the likelihood ratio and is equally powerful; otherwise, it has the same FPR but a smaller
+    TPR. With estimated moments, scores have heavier tails: see `predictive_threshold`.
 
     Reliability's Eq. 22 needs the true sign of mean_in - mean_out. The estimated sign depends on the OUT mean, which is
     also subtracted from the loss. If membership has no effect on a sample, n IN and n OUT references have the same
     variance, and the variance is known, then the score of a non-member is sqrt(1 + 1/n) times a skew-normal variable
     with the shape parameter 1 / sqrt(2n + 1): with 16 references, its FPR at the normal threshold of 1% is 1.62%, and
     1.20% with the true sign. Losses of members are lower, so "lower" is the default. Eq. 24 of Reliability prints the
-    same SD for IN and OUT losses in one of its trade-off functions, although they differ, and has the IN distribution
-    in the place of the null hypothesis, which is that the sample is OUT.
+    same SD for IN and OUT losses in one of its trade-off functions, although they differ, and takes the IN distribution
+    as the null hypothesis, which should be that the sample is OUT.
 
     Args:
       target_loss_TxN: losses under the targets, in nats per token; a NaN loss gives a NaN score. A one-dimensional
@@ -183,13 +183,13 @@ def gaussian_tpr(
     """Computes the TPR that each sample has if its losses have the given Gaussian distributions.
 
     The attack calls a sample a member if its loss is at least t SDs below the OUT mean, where t is the 1 - fpr quantile
-    of the standard normal distribution, so that fpr of the OUT losses are. The IN loss is below mean_out - t sd_out
-    with the probability
+    of the standard normal distribution, so that the share fpr of the OUT losses is. The IN loss is below mean_out - t
+    sd_out with the probability
 
         TPR = Phi((mean_out - mean_in - t sd_out) / sd_in)
 
-    This is the vulnerability of a sample to an adversary who knows its distributions; the errors of estimated means and
-    variances are not accounted for.
+    This is the vulnerability of a sample to an adversary who knows its distributions; it does not account for the
+    errors of estimated means and variances.
 
     By default, the models are those of the experiment, whose training subsets are drawn from one population.
     Reliability's finite-population correction answers another question: how vulnerable the sample is to an adversary

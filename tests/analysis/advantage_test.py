@@ -39,8 +39,8 @@ def test_headline() -> None:
     rows = [row("rmia", held_out=0.9), row()]
     assert advantage.headline({0.5: rows, 0.1: []}) == (
         "If 50% of the samples are members, an adversary that sees only the score of LiRA decides 70% of them "
-        "correctly, an advantage of 0.400; one that sees nothing, 50%, an advantage of 0. With a confidence of 97.5%, "
-        "the best adversary that sees it has an advantage of at least 0.300."
+        "correctly, an advantage of 0.400; one that ignores the score decides 50% correctly, an advantage of 0. "
+        "With a confidence of 97.5%, the best adversary that sees this score has an advantage of at least 0.300."
     )
     # Nobody has a smaller advantage than by knowing nothing.
     assert advantage.headline({0.1: [row(prior=0.1, held_out=0.81)]}).endswith("at least 0.800.")
@@ -84,7 +84,7 @@ def test_section_of_a_recipe(recipe: Path) -> None:
         assert f"{numbers['held_out']:.3f}" in section
         assert f"{numbers['plug_in']:.3f}" in section
     assert section.count("<table") == 2
-    assert "no confidence interval" in section
+    assert "not a confidence interval" in section
     assert not re.search(r"\bnan\b", section)
     assert "-0.000" not in section
     assert advantage.recipe_figures(recipe)["advantage"] is not None

@@ -44,7 +44,7 @@ def test_numbers_are_those_with_all_models_at_the_focus_rate(tmp_path: Path):
     assert {row["strategy"]: row["tpr"] for row in shown.rows} == pytest.approx(TPR)
     assert (shown.models, shown.pairs, shown.fpr, shown.reason) == (16, True, 0.05, "")
     assert shown.verdict == (
-        "The normal quantile promises an FPR of 5%, but calls 7% of the non-members members; the predictive quantile, "
+        "For a requested FPR of 5%, the normal quantile has a realized FPR of 7%, and the predictive t quantile "
         "4.71%. One threshold for the LiRA scores of all samples finds 20% of the members, and one for standardized "
         "losses 25%."
     )
