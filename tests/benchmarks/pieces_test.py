@@ -40,16 +40,16 @@ def test_pieces_share_the_stated_part_of_the_variance(pieces: ModuleType) -> Non
 
 @pytest.mark.montecarlo
 def test_only_intervals_over_documents_cover(pieces: ModuleType) -> None:
-    """Of 150 intervals, 95% should cover, with a standard error of 1.8 points."""
+    """Of 100 intervals, 95% should cover, with a standard error of 2.2 points."""
     rng = np.random.default_rng(2)
     size = 100, 10, 0.8
-    experiments = [pieces.trends(rng, *size, 0.3, binary=False) for _ in range(150)]
+    experiments = [pieces.trends(rng, *size, 0.3, binary=False) for _ in range(100)]
     experiments = [
         dict(experiment) | dict(pieces.coin_flips(rng, *size, replicas=8))
         for experiment in experiments
     ]
     for name in ("rank correlation", "upper bin", "observed share"):
         over_samples, over_documents = np.mean([e[name] for e in experiments], axis=0)
-        assert 0.88 < over_documents <= 1, name
+        assert 0.87 < over_documents <= 1, name
         assert over_samples < 0.8, name
     assert np.mean([e["share at 127"] for e in experiments], axis=0)[1] > 0.95
