@@ -18,6 +18,7 @@ then without each group of models, H1: all samples, and then each half, S: strat
 import contextlib
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -282,16 +283,14 @@ class _Sums:
     @classmethod
     def of(cls, rates: stats.SampleRates) -> "_Sums":
         """Returns the sums of one block."""
-        tpr_FxC = _divide(rates.called_in_FxN, rates.in_N)
-        fpr_FxC = _divide(rates.called_out_FxN, rates.out_N)
         return cls(
             rates.called_in_FxN.sum(axis=1),
             rates.called_out_FxN.sum(axis=1),
             int(rates.in_N.sum()),
             int(rates.out_N.sum()),
             int(rates.left_out),
-            np.nansum(tpr_FxC, axis=1),
-            np.nansum(fpr_FxC, axis=1),
+            np.nansum(rates.tpr_FxN, axis=1),
+            np.nansum(rates.fpr_FxN, axis=1),
             int((rates.in_N > 0).sum()),
             int((rates.out_N > 0).sum()),
         )
@@ -303,13 +302,11 @@ class _Sums:
     def rates(self, threshold: Any, *, over_samples: bool) -> dict[str, Any]:
         """Returns the columns of a strategy: rates over all scores, or means of the rates of single samples."""
         if over_samples:
-            tpr_F, fpr_F = (
-                _divide(self.tpr_F, self.in_samples),
-                _divide(self.fpr_F, self.out_samples),
-            )
+            tpr_F = self.tpr_F / (self.in_samples or math.nan)
+            fpr_F = self.fpr_F / (self.out_samples or math.nan)
         else:
-            tpr_F = _divide(self.called_in_F, self.in_cells)
-            fpr_F = _divide(self.called_out_F, self.out_cells)
+            tpr_F = self.called_in_F / (self.in_cells or math.nan)
+            fpr_F = self.called_out_F / (self.out_cells or math.nan)
         if not self.out_cells:
             tpr_F = np.full_like(tpr_F, np.nan)  # at no known FPR
         return {
@@ -485,10 +482,5 @@ def _jackknife_rows(tpr_A1xH1xSxF: np.ndarray, fprs: list[float]) -> pd.DataFram
 
 def _mean_over_models(rate_MxF: np.ndarray) -> np.ndarray:
     """Returns means over the models that have rates; a model whose losses are all missing has none."""
-    return _divide(np.nansum(rate_MxF, axis=0), np.count_nonzero(~np.isnan(rate_MxF), axis=0))
-
-
-def _divide(total: Any, count: Any) -> np.ndarray:
-    """Divides; NaN where the count is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(total, dtype=np.float64) / np.where(np.asarray(count) > 0, count, np.nan)
+    count_F = np.count_nonzero(~np.isnan(rate_MxF), axis=0)
+    return np.nansum(rate_MxF, axis=0) / np.where(count_F > 0, count_F, np.nan)

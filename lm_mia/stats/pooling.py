@@ -23,6 +23,7 @@ from lm_mia.stats import ranking
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.inputs import as_counts, as_float64, as_members, as_real
 from lm_mia.stats.likelihood_ratio import chunks_of_samples
+from lm_mia.stats.moments import divide_or_nan
 from lm_mia.stats.order_statistics import order_statistics
 
 _CELLS = 2**20  # scores that are processed at once
@@ -85,6 +86,16 @@ class SampleRates:
     """Number of models not trained on the sample that have a score."""
     left_out: int
     """Number of NaN scores."""
+
+    @property
+    def tpr_FxN(self) -> FloatArray:
+        """True positive rate of each sample; NaN without a score of a model trained on it."""
+        return _shares(self.called_in_FxN, self.in_N)
+
+    @property
+    def fpr_FxN(self) -> FloatArray:
+        """False positive rate of each sample; NaN without a score of a model not trained on it."""
+        return _shares(self.called_out_FxN, self.out_N)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -451,6 +462,10 @@ def rate_spread(called_N: ArrayLike, trials_N: ArrayLike) -> RateSpread:
         mean_square = called_N @ (called_N - 1) / pairs_within
         variance = float(mean_square - (called**2 - called_N @ called_N) / pairs_between)
     return RateSpread(called / trials if trials else math.nan, variance)
+
+
+def _shares(called_FxN: IntArray, total_N: IntArray) -> FloatArray:
+    return divide_or_nan(called_FxN, np.broadcast_to(total_N, called_FxN.shape))
 
 
 def _check_cells(score: ArrayLike, member: ArrayLike) -> tuple[np.ndarray, BoolArray]:
