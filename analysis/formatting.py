@@ -57,6 +57,8 @@ def plus_minus(mean: float, std: float, digits: int = 3) -> str:
 
 def size_label(recipe: "RecipeResults") -> str:
     """Returns the model size of a recipe for a legend, by parameters without embeddings: "98k", "140M"."""
+    if recipe.is_imported:
+        return "imported"
     size = recipe.config.model.size
     if size != "custom":
         return size

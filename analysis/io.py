@@ -325,8 +325,15 @@ class RecipeResults:
         return self.config.population.samples // 2
 
     @property
+    def is_imported(self) -> bool:
+        """Whether the losses were imported, so that nothing is known about the models and their training."""
+        return self.config.corpus.source == "imported"
+
+    @property
     def parameters(self) -> int:
-        """The number of parameters without embeddings, as in the paper: 12 layers width^2."""
+        """The number of parameters without embeddings, as in the paper: 12 layers width^2; 0 if it is unknown."""
+        if self.is_imported:
+            return 0
         return 12 * self.config.model.layers * self.config.model.width**2
 
     @functools.cached_property

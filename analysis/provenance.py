@@ -41,7 +41,9 @@ def recipe_facts(recipe: RecipeResults) -> dict[str, Any]:
         "tables": recipe_section.table_files(folder),
         "config": json.dumps(config, indent=2),
         "commands": _commands(run),
-        "model": f"{recipe.config.model.layers}x{recipe.config.model.width}",
+        "model": ""
+        if recipe.is_imported
+        else f"{recipe.config.model.layers}x{recipe.config.model.width}",
         "parameters": f"{recipe.parameters:,}",
         "population": f"populations/{recipe.population_dir.name}",
         "manifest": {k: v for k, v in manifest.items() if not isinstance(v, dict | list)},

@@ -142,9 +142,10 @@ def facts(recipe_dir: Path) -> dict[str, Any]:
     io.require_tables(recipe_dir, TABLES)
     attack, config = flip_facts["config"], record["config"]
     samples = io.read_samples(recipe_dir, ["member", "tokens"])
-    member_N = samples["member"].astype(bool)
+    member_N, tokens_N = samples["member"].astype(bool), samples["tokens"].astype(float)
     page = {
         "name": recipe_dir.resolve().name,
+        "imported": config["corpus"]["source"] == "imported",
         "focus": attack["focus_fpr"],
         "fprs": attack["fprs"],
         "flips": flip_facts,
@@ -159,7 +160,7 @@ def facts(recipe_dir: Path) -> dict[str, Any]:
         "extraction": extraction.read(recipe_dir),
         "extraction_exists": extraction.has_tables(recipe_dir),
         "likely": extraction.LIKELY,
-        "population": _population(recipe_dir, config, samples["tokens"], member_N),
+        "population": _population(recipe_dir, config, tokens_N, member_N),
         "model": config["model"],
         "block_parameters": 12 * config["model"]["layers"] * config["model"]["width"] ** 2,
         "train": config["train"],
@@ -236,7 +237,7 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _sections(page: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns (id, title) of each section, for the table of contents."""
     titles = {
-        "trained": "Training",
+        "trained": "Models" if page["imported"] else "Training",
         "decides": "Attack",
         "flips": "Coin flips",
         "which": "Which members",
@@ -369,7 +370,8 @@ def _population(
         "documents": used.documents if used and has_split_documents(manifest) else 0,
         "text_use": describe_text_use(manifest),
         "vocabulary": manifest.get("vocab_size") or config["tokenizer"]["vocab_size"],
-        "tokens": int(tokens_N.sum()),
+        "file": manifest.get("provenance", {}).get("file", ""),
+        "tokens": 0 if np.isnan(tokens_N).any() else int(tokens_N.sum()),
         "median_tokens": float(np.median(tokens_N)) if len(tokens_N) else 0.0,
     }
 

@@ -13,6 +13,7 @@ import dataclasses
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import tyro
@@ -35,6 +36,7 @@ VERBS = {
     "report": "draw the figures and write report.html",
     "status": "show which models are done, running and missing",
     "plan": "estimate the cost of a config and its sweep, and what more references would add",
+    "import": "write losses of models that were trained elsewhere to a workdir",
     "launch": "run a sweep as jobs on one or more machines; see lm-mia launch --help",
     "fields": "list all fields of a config; each is a flag, --config.section.field=value",
 }
@@ -48,6 +50,8 @@ _FLAGS_OF_OTHER_VERBS = {
     "--device": "lm-mia plan",
     "--mfu": "lm-mia plan",
     "--tokens-per-sample": "lm-mia plan",
+    "--name": "lm-mia import",
+    "--subset": "lm-mia import",
 }
 """Maps each flag that only some verbs accept to these verbs, for error messages."""
 _CONFIG_HELP = (
@@ -74,6 +78,8 @@ def _run(argv: list[str]) -> int:
         return cli.main(["status", *argv], "lm-mia")
     if verb == "fields":
         _print_fields()
+    if verb == "import":
+        return _import_losses(argv)
     options, sweep = _read(verb, argv)
     if verb == "plan":
         chip = plan.parse_chip(options.device, options.mfu)
@@ -85,6 +91,53 @@ def _run(argv: list[str]) -> int:
         return _make_models(verb, sweep, options)
     assert verb in ("run", "attack", "extract", "report")
     return _make_tables(verb, sweep)
+
+
+def _import_losses(argv: Sequence[str]) -> int:
+    """Imports losses, and prints what was imported."""
+    summary = VERBS["import"]
+    parser = load.Parser(
+        "lm-mia import", description=f"{summary[0].upper()}{summary[1:]}; `lm-mia attack` then attacks them."
+    )
+    parser.epilog = "Settings of the attack are flags, too: --config.attack.targets=8; `lm-mia fields` lists them."
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        default="",
+        help="npz, parquet, netCDF or Zarr: loss_MxN in nats per token and member_MxN, perhaps role_M, text_N and "
+        "columns such as tokens_N; see docs/how-to/import-losses.md",
+    )
+    parser.add_argument("--workdir", metavar="DIR", help="folder to which the losses are written")
+    parser.add_argument("--name", metavar="NAME", help="name of the recipe (default: that of the file)")
+    parser.add_argument(
+        "--subset",
+        metavar="DESIGN",
+        default="given",
+        help="how the members of each model were drawn. given (default): in an unknown way; exact: half of the samples; "
+        "bernoulli: each with probability 1/2; balanced: halves, and every second model has the complement",
+    )
+    problems: list[str] = []
+    options, overrides = parser.parse_flags(argv, problems)
+    from lm_mia.run import importing
+
+    name = importing.read_flags(options.file, options.name, options.subset, problems)
+    if not options.file:
+        problems.append("FILE: missing; add the path of a file, such as losses.npz")
+    if not options.workdir:
+        problems.append("--workdir: missing; add --workdir=runs/imported")
+    if problems:
+        raise UserError("\n".join(problems))
+    from lm_mia.data import loss_files
+    from lm_mia.run import progress
+
+    losses = loss_files.open_losses(Path(options.file))
+    with progress.display(overall=False) as display:
+        recipe = importing.import_losses(
+            losses, options.workdir, name, options.subset, overrides, display
+        )
+    print(*importing.describe(recipe, losses), sep="\n")
+    return 0
 
 
 def _make_models(

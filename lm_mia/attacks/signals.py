@@ -170,7 +170,8 @@ def sample_covariates(column: Callable[[str], np.ndarray]) -> np.ndarray:
     """Returns covariate_NxK, float32, for the attacks shrunk and stacked.
 
     The covariates are the logarithm of the number of tokens, the logarithm of the compressed bytes per token, and the
-    mean TF-IDF. Samples of unknown tokens have no TF-IDF and get the median.
+    mean TF-IDF. Samples of unknown tokens have no TF-IDF and get the median. A property that is missing (NaN) for all
+    samples, as may be the case for imported losses, is left out.
 
     Args:
       column: returns a column of the sample table, such as `Population.column`.
@@ -179,10 +180,15 @@ def sample_covariates(column: Callable[[str], np.ndarray]) -> np.ndarray:
         column(name).astype(np.float32) for name in ("tokens", "zlib_bytes", "tfidf")
     )
     log_tokens_N = np.log(tokens_N)
-    if np.isnan(tfidf_N).any():
-        known_L = tfidf_N[~np.isnan(tfidf_N)]
-        tfidf_N = np.nan_to_num(tfidf_N, nan=float(np.median(known_L)) if known_L.size else 0.0)
-    return np.column_stack([log_tokens_N, np.log(zlib_bytes_N) - log_tokens_N, tfidf_N])
+    has_tokens = not np.isnan(log_tokens_N).all()
+    log_zlib_N = np.log(zlib_bytes_N)
+    covariates = []
+    for covariate_N in (log_tokens_N, log_zlib_N - log_tokens_N if has_tokens else log_zlib_N, tfidf_N):
+        known_L = covariate_N[~np.isnan(covariate_N)]
+        if known_L.size:
+            missing = float(np.median(known_L)) if known_L.size < covariate_N.size else 0.0
+            covariates.append(np.nan_to_num(covariate_N, nan=missing))
+    return np.stack(covariates, axis=1) if covariates else np.zeros((len(tokens_N), 0), np.float32)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,12 +12,13 @@ from typing import Any, Literal
 class Corpus:
     """Where the documents come from."""
 
-    source: Literal["docstrings", "text", "jsonl", "parquet", "c4"] = "docstrings"
+    source: Literal["docstrings", "text", "jsonl", "parquet", "c4", "imported"] = "docstrings"
     """docstrings: docstrings of installed packages, no download; text: one .txt file per document; jsonl: .jsonl or
-    .jsonl.gz files; parquet: .parquet files; c4: the TFDS build c4/en:3.1.0."""
+    .jsonl.gz files; parquet: .parquet files; c4: the TFDS build c4/en:3.1.0; imported: losses of models that were
+    trained elsewhere, which only `lm-mia import` sets."""
     path: str = ""
     """A file, a folder or a glob. Leave it empty for docstrings. For c4, the TFDS data folder; if empty, the default
-    of TFDS."""
+    of TFDS. For imported losses, a digest of their samples."""
     column: str = "text"
     """Name of the column or field of parquet and jsonl files that holds the text."""
     min_chars: int = 200
@@ -132,9 +133,10 @@ class Optimizer:
 class Train:
     """How models are trained."""
 
-    subset: Literal["exact", "bernoulli", "balanced"] = "exact"
+    subset: Literal["exact", "bernoulli", "balanced", "given"] = "exact"
     """How a model's training subset is drawn. exact: N of the 2N samples; bernoulli: each sample with probability 1/2;
-    balanced: N samples, and models 2i and 2i + 1 are trained on complementary halves."""
+    balanced: N samples, and models 2i and 2i + 1 are trained on complementary halves; given: not drawn, or in an unknown
+    way, which only imported losses may have."""
     batch_size: int = 128
     """Number of samples per step."""
     epochs: int = 1

@@ -23,6 +23,9 @@ def problems(config: Config) -> list[str]:
     Args:
       config: as returned by `lm_mia.config.resolve`.
     """
+    if config.corpus.source == "imported":  # the models were trained elsewhere
+        sections = (_imported, _attack, _name)
+        return [message for section in sections for message in section(config)]
     sections = (
         *(_corpus, _tokenizer, _population, _model, _optimizer, _train, _compute),
         *(_score, _attack, _extract, _name),
@@ -97,6 +100,21 @@ def _corpus(config: Config) -> Iterator[str]:
             f"must be a file, a folder or a glob for corpus.source={corpus.source!r}",
             "set --config.corpus.path",
         )
+
+
+def _imported(config: Config) -> Iterator[str]:
+    if not config.corpus.path:
+        yield _message(
+            config,
+            "corpus.source",
+            "only `lm-mia import` sets this value",
+            "choose another source, or run `lm-mia import FILE --workdir=DIR`",
+        )
+    for field in ("extract.samples", "score.token_samples", "score.at_steps", "score.at_epochs"):
+        if _get(config, field):
+            yield _message(
+                config, field, "needs the models themselves, but only their losses were imported"
+            )
 
 
 def _tokenizer(config: Config) -> Iterator[str]:
@@ -183,6 +201,13 @@ def _optimizer(config: Config) -> Iterator[str]:
 
 def _train(config: Config) -> Iterator[str]:
     train, half = config.train, config.population.samples // 2
+    if train.subset == "given":
+        yield _message(
+            config,
+            "train.subset",
+            "is only for imported losses, whose models were trained elsewhere",
+            "choose exact, bernoulli or balanced",
+        )
     yield from _positive(config, "train.batch_size", "train.epochs", "train.checkpoint_minutes")
     yield from _not_negative(config, "train.workers", "train.validations")
     if half >= 1 and train.batch_size > half:

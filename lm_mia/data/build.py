@@ -30,6 +30,7 @@ from lm_mia.data.corpus import CorpusOpener, open_corpus
 from lm_mia.data.documents import Documents, Log, ProgressCallback, no_log, no_progress
 from lm_mia.data.population import (
     FREQUENCY_FILE,
+    IMPORTED,
     PIECE_COLUMNS,
     SAMPLE_FILES,
     SPLIT_DOCUMENTS,
@@ -86,7 +87,8 @@ def build_population(
       opener: `open_corpus`, or a function that `caching_opener` returned.
 
     Raises:
-      UserError: if the input is invalid, or the folder contains a damaged population or one with other settings.
+      UserError: if the input is invalid, the folder contains a damaged population or one with other settings, or the
+        losses were imported and their population is missing.
     """
     settings: dict[str, Any] = {
         f"{name}.{field}": value
@@ -96,6 +98,8 @@ def build_population(
     }
     if folder.is_symlink():  # a link to a population that several workdirs share
         folder = folder.resolve()
+    if config_corpus.source == IMPORTED:
+        return open_population(folder)
     expected = settings | _population_settings(config_population)
     if _is_occupied(folder):
         return _reuse(folder, expected)
@@ -147,6 +151,8 @@ def build_population(
 def describe(population: Population) -> list[str]:
     """Returns lines that describe a population and what it was made of."""
     settings, provenance = population.manifest["settings"], population.manifest["provenance"]
+    if population.is_imported:
+        return [f"population: {len(population)} imported samples, sha256 {population.sha256}"]
     vocabulary = population.manifest["files"]["tokenizer.model"]
     text_use, split = population.text_use, population.has_split_documents
     samples = f"{len(population)} samples"

@@ -12,6 +12,8 @@ The folder of a population contains:
 - `validation_tokens.npy`, `validation_offsets.npy` and `validation_samples.parquet`, if the settings request held-out
   samples.
 
+The population of losses that were imported has only a sample table and a manifest (see `lm_mia.data.imported`).
+
 It is written once, as a whole, and every reader checks it against the hashes of the manifest.
 
 N: samples (2N in `Population`), S: selected samples, T: their tokens, concatenated, B: samples of a batch.
@@ -40,6 +42,8 @@ PIECE_COLUMNS = ("document", "piece")
 population, and its position among the pieces of the document, counted from 0."""
 SPLIT_DOCUMENTS = "corpus.split_documents"
 """Name of the setting that determines whether documents are split into pieces."""
+IMPORTED = "imported"
+"""Value of `corpus.source` for losses of models that were trained elsewhere."""
 VALIDATION_PREFIX, FREQUENCY_FILE = "validation_", "document_frequency.npy"
 
 _BATCH = 2048  # samples that `lowercase` tokenizes at a time
@@ -78,6 +82,11 @@ def text_use(manifest: Mapping[str, Any]) -> TextUse | None:
 def has_split_documents(manifest: Mapping[str, Any]) -> bool:
     """Returns whether samples are pieces of documents in the population with this manifest."""
     return bool(manifest.get("settings", {}).get(SPLIT_DOCUMENTS))
+
+
+def is_imported(manifest: Mapping[str, Any]) -> bool:
+    """Returns whether the population with this manifest belongs to imported losses, so that it has no tokens."""
+    return manifest.get("settings", {}).get("corpus.source") == IMPORTED
 
 
 def describe_text_use(manifest: Mapping[str, Any]) -> str:
@@ -142,6 +151,11 @@ class Population:
         """The document of each sample, int64, from 0; unless documents are split, each sample has its own."""
         return self.column("document") if self.has_split_documents else np.arange(len(self))
 
+    @property
+    def is_imported(self) -> bool:
+        """Whether the population belongs to imported losses, so that it has no tokens."""
+        return is_imported(self.manifest)
+
     def sample_columns(self) -> dict[str, np.ndarray]:
         """Returns the columns of the sample table that attacks and figures use: name -> column_N."""
         names = SAMPLE_COLUMNS + (PIECE_COLUMNS if self.has_split_documents else ())
@@ -180,7 +194,16 @@ class Population:
         return sentencepiece.SentencePieceProcessor(model_file=str(self.folder / "tokenizer.model"))
 
     def text(self, i: int) -> str:
-        """Returns the text of sample i, decoded from its tokens; it is truncated and has normalized whitespace."""
+        """Returns the text of sample i, decoded from its tokens; it is truncated and has normalized whitespace.
+
+        For imported losses, it is the text that was imported, or "" if there was none.
+        """
+        if self.is_imported:
+            file = pq.ParquetFile(self.folder / "samples.parquet")
+            if "text" not in file.schema_arrow.names:
+                return ""
+            group, row = divmod(i, file.metadata.row_group(0).num_rows)
+            return file.read_row_group(group, columns=["text"])["text"][row].as_py()
         return self.tokenizer.decode(self.sample(i).tolist())
 
     def sample(self, i: int) -> np.ndarray:
@@ -216,6 +239,10 @@ def open_population(folder: Path, *, verify: bool = True) -> Population:
 
 def map_files(folder: Path, manifest: dict[str, Any], prefix: str = "") -> Population:
     """Opens the files of a population, memory-mapped, without any check."""
+    if is_imported(manifest):
+        return Population(
+            folder, np.zeros(0, np.uint16), np.zeros(manifest["samples"] + 1, np.int64), manifest
+        )
     tokens, offsets_N1 = (
         np.load(folder / f"{prefix}{name}.npy", mmap_mode="r") for name in ("tokens", "offsets")
     )
@@ -231,8 +258,12 @@ def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, An
 
 
 def dataset_sha256(files: Mapping[str, Mapping[str, Any]], prefix: str = "") -> str:
-    """Returns the SHA-256 that identifies a dataset: a hash of the hashes of its tokens, offsets and tokenizer."""
-    names = (f"{prefix}tokens.npy", f"{prefix}offsets.npy", "tokenizer.model")
+    """Returns the SHA-256 that identifies a dataset: a hash of the hashes of its tokens, offsets and tokenizer.
+
+    The samples of imported losses, which have none of these, are identified by their table.
+    """
+    names = [f"{prefix}tokens.npy", f"{prefix}offsets.npy", "tokenizer.model"]
+    names = [name for name in names if name in files] or ["samples.parquet"]
     return hashlib.sha256("".join(files[name]["sha256"] for name in names).encode()).hexdigest()
 
 

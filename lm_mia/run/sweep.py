@@ -102,7 +102,8 @@ class Sweep:
     """The recipes of a command."""
 
     config_arg: str | None
-    """The value of ``--config``; None if the recipes were read from the workdir."""
+    """The value of ``--config``; None if the recipes were read from the workdir, "" if there is none because losses are
+    imported."""
     workdir: Workdir
     overrides: tuple[str, ...]
     """Flags such as ``--config.section.field=value``, which apply to all recipes."""
@@ -182,6 +183,38 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
         recipe.stored_config()
     figures = _with_absolute_paths(entries[0][1].figures)
     return Sweep(config_arg, workdir, tuple(overrides), tuple(recipes), figures)
+
+
+def imported_sweep(folder: str, c: Config) -> Sweep:
+    """Returns a recipe of imported losses as a sweep of one.
+
+    Args:
+      folder: the workdir, which need not exist.
+      c: the config, with a name.
+
+    Raises:
+      UserError: as `read_sweep`.
+    """
+    workdir = Workdir(Path(folder))
+    workdir.check()
+    recipe = _recipe_of_request(workdir, RecipeRequest((c.name,), (0,), {}, c))
+    recipe.stored_config()
+    return Sweep("", workdir, (), (recipe,), ())
+
+
+def check_not_imported(sweep: Sweep, command: str) -> None:
+    """Raises UserError if a recipe has imported losses, on which a command cannot work.
+
+    Args:
+      sweep: the recipes.
+      command: the command, for the message.
+    """
+    for recipe in sweep.recipes:
+        if recipe.config.corpus.source == "imported":
+            raise UserError(
+                f"--workdir={sweep.workdir.path}: the losses of recipe {recipe.name} were imported, so {command} has no "
+                "models to work on; use `lm-mia attack`, `lm-mia report` and `lm-mia status`"
+            )
 
 
 def _with_absolute_paths(figures: Sequence[str]) -> tuple[str, ...]:

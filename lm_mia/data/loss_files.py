@@ -1,0 +1,365 @@
+"""Reads losses of models that were trained elsewhere, from npz, parquet, zarr and netCDF files.
+
+All formats have the same content: for each model and sample, the loss in nats per token and whether the model was
+trained on the sample; for each model, perhaps its role; for each sample, perhaps a text and other columns. Values are
+read one model at a time, so that a file may be larger than the memory.
+
+M: models, N: samples of the population (2N).
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_mia.config.schema import Statistic
+from lm_mia.data.array_files import check_is_file, check_membership, check_real, open_npz
+from lm_mia.errors import UserError, collect_errors
+
+ImportedRole = Literal["reference", "target", "replica"]
+ROLES: tuple[ImportedRole, ...] = get_args(ImportedRole)
+STATISTICS: tuple[str, ...] = get_args(Statistic)
+_NOT_COLUMNS = ("id", "sample", "loss", "member", "role", *STATISTICS)
+_SHOWN = 5  # names listed in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class LossFile:
+    """Losses of M models on N samples, and what is known about models and samples."""
+
+    source: str
+    """Where the losses come from, for messages: the path, or "arrays"."""
+    names_M: tuple[str, ...]
+    """Names of the models in the file."""
+    role_M: tuple[ImportedRole, ...]
+    num_samples: int
+    statistics: tuple[str, ...]
+    """Names of the statistics that the file has in addition to the loss."""
+    columns: Mapping[str, np.ndarray]
+    """Name -> column_N of each property of the samples."""
+    text_N: np.ndarray | None
+    read: Callable[[str, int], np.ndarray]
+    """Called as ``read(name, model)``; returns value_N of "loss", "member" or a statistic under one model."""
+
+
+def open_losses(path: Path) -> LossFile:
+    """Opens a file of losses, and checks everything except the values of losses and membership.
+
+    Args:
+      path: a file whose name ends with .npz, .parquet or .nc, or a Zarr store.
+
+    Returns:
+      Its content.
+
+    Raises:
+      UserError: with one line per problem.
+    """
+    if (path / "zarr.json").is_file() or (path / ".zgroup").is_file():
+        return _open_dataset(path)
+    check_is_file(path)
+    match path.suffix:
+        case ".npz":
+            return _open_npz(path)
+        case ".parquet":
+            return _open_parquet(path)
+        case ".nc" | ".nc4" | ".netcdf" | ".h5":
+            return _open_dataset(path)
+    raise UserError(
+        f"{path}: the name must end with .npz, .parquet or .nc, or be the folder of a Zarr store; rename the file, or "
+        "convert it"
+    )
+
+
+def from_arrays(
+    source: str,
+    loss_MxN: np.ndarray,
+    member_MxN: np.ndarray,
+    role_M: Sequence[Any] | np.ndarray | None = None,
+    text_N: Sequence[str] | np.ndarray | None = None,
+    columns: Mapping[str, np.ndarray] | None = None,
+    statistics: Mapping[str, np.ndarray] | None = None,
+    names_M: Sequence[str] | None = None,
+) -> LossFile:
+    """Returns the losses of arrays; raises UserError with one line per problem of their shapes, roles and columns.
+
+    Args:
+      source: where the arrays come from, for messages.
+      loss_MxN: loss of each sample under each model, in nats per token.
+      member_MxN: whether each model was trained on each sample.
+      role_M: "reference", "target" or "replica" for each model; None: all are references.
+      text_N: texts of the samples.
+      columns: name -> column_N, such as `tokens`.
+      statistics: name -> value_MxN of other statistics.
+      names_M: names of the models; None: their numbers.
+    """
+    problems: list[str] = []
+    arrays = {"loss_MxN": loss_MxN, "member_MxN": member_MxN}
+    arrays |= {f"{name}_MxN": value for name, value in (statistics or {}).items()}
+    shape = np.shape(loss_MxN)
+    if len(shape) != 2 or 0 in shape:
+        problems.append(
+            f"{source}: loss_MxN has shape {shape}; it must have one row per model and one column per sample"
+        )
+    else:
+        for name, value in arrays.items():
+            if np.shape(value) != shape:
+                problems.append(
+                    f"{source}: {name} has shape {np.shape(value)}, but loss_MxN has shape {shape}; they must be equal"
+                )
+    if problems:
+        raise UserError("\n".join(problems))
+    models, samples = shape
+    roles = _check_roles(source, ["reference"] * models if role_M is None else role_M, models)
+    texts, checked = _check_columns(source, samples, columns or {}, text_N)
+    return LossFile(
+        source,
+        tuple(map(str, range(models) if names_M is None else names_M)),
+        roles,
+        samples,
+        tuple(statistics or {}),
+        checked,
+        texts,
+        lambda name, model: np.asarray(arrays[f"{name}_MxN"][model]),
+    )
+
+
+def check_values(file: LossFile, progress: Callable[[int, int], None]) -> None:
+    """Checks the losses, statistics and membership of every model; raises UserError with one line per problem.
+
+    Args:
+      file: an open file.
+      progress: called with the number of models that were checked, and their total.
+    """
+    problems: list[str] = []
+    replica_member_N: np.ndarray | None = None
+    for model, role in enumerate(file.role_M):
+        progress(model, len(file.role_M))
+        for name in ("loss", *file.statistics):
+            collect_errors(problems, lambda model=model, name=name: _check_losses(file, name, model))
+        member_N = collect_errors(problems, lambda model=model: read_member(file, model))
+        if member_N is None or role == "reference":
+            continue
+        members = int(np.count_nonzero(member_N))
+        if not 0 < members < file.num_samples:
+            problems.append(
+                f"{_where(file, model)}: a {role} needs members and non-members, but it was trained on {members:,} of "
+                f"{file.num_samples:,} samples; make it a reference, or leave it out"
+            )
+        if role == "replica" and replica_member_N is None:
+            replica_member_N = member_N
+        elif role == "replica" and (member_N != replica_member_N).any():
+            problems.append(
+                f"{_where(file, model)}: all replicas must be trained on the same samples, but this one was not; make it "
+                "a target"
+            )
+    progress(len(file.role_M), len(file.role_M))
+    raise_first(problems)
+
+
+def read_member(file: LossFile, model: int) -> np.ndarray:
+    """Returns member_N, bool, of one model; raises UserError if its membership is not boolean, or 0 and 1."""
+    return check_membership(file.read("member", model), f"{_where(file, model)}: membership")
+
+
+def raise_first(problems: Sequence[str]) -> None:
+    """Raises UserError with the first of the problems, if there are any, and the number of the others."""
+    if problems:
+        more = len(problems) - _SHOWN
+        rest = [f"{more} more problems of this file are not shown"] if more > 0 else []
+        raise UserError("\n".join([*problems[:_SHOWN], *rest]))
+
+
+def _where(file: LossFile, model: int) -> str:
+    return f"{file.source}: model {file.names_M[model]}"
+
+
+def _check_losses(file: LossFile, name: str, model: int) -> None:
+    where, value_N = f"{_where(file, model)}: {name}", file.read(name, model)
+    check_real(value_N, where)
+    invalid = np.flatnonzero(np.isnan(value_N))
+    if invalid.size:
+        raise UserError(
+            f"{where} of sample {invalid[0]} is NaN ({invalid.size:,} of {file.num_samples:,} samples); leave these "
+            "samples out of the file, or score them again"
+        )
+    invalid = np.flatnonzero(value_N < 0) if name == "loss" else np.zeros(0)
+    if invalid.size:
+        raise UserError(
+            f"{where} of sample {invalid[0]} is {value_N[invalid[0]]:g} ({invalid.size:,} negative values); a loss is the "
+            "mean negative log-likelihood of the tokens, in nats; negate log-probabilities"
+        )
+
+
+def _check_roles(source: str, role_M: Any, models: int) -> tuple[ImportedRole, ...]:
+    roles = np.asarray(role_M)
+    if roles.shape != (models,):
+        raise UserError(
+            f"{source}: role_M has shape {roles.shape}; it must have one role for each of the {models} models"
+        )
+    unknown = sorted({str(role) for role in roles} - {*ROLES})
+    if unknown:
+        raise UserError(
+            f"{source}: role_M has {', '.join(map(repr, unknown[:_SHOWN]))}; each role must be one of {', '.join(ROLES)}"
+        )
+    return tuple(next(role for role in ROLES if role == found) for found in map(str, roles))
+
+
+def _check_columns(
+    source: str, samples: int, columns: Mapping[str, Any], text_N: Any
+) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+    """Returns the texts and the columns as arrays; raises UserError with one line per problem."""
+    problems: list[str] = []
+    checked: dict[str, np.ndarray] = {}
+    for name, values in columns.items():
+        column_N = np.asarray(values)
+        where = f"{source}: {name}_N"
+        if column_N.shape != (samples,):
+            problems.append(
+                f"{where} has shape {column_N.shape}; it must have one value for each of the {samples:,} samples"
+            )
+        elif name != "document" and column_N.dtype.kind not in "biuf":
+            problems.append(f"{where} has values that are not numbers; only text_N may have texts")
+        elif name in ("tokens", "zlib_bytes") and not (column_N >= 1).all():
+            problems.append(f"{where} has values below 1; it must be at least 1 for every sample")
+        else:
+            checked[name] = column_N.astype(np.int64) if column_N.dtype.kind == "b" else column_N
+    texts = None if text_N is None else np.asarray(text_N, dtype=object)
+    if texts is not None and (
+        texts.shape != (samples,) or not all(isinstance(text, str) for text in texts)
+    ):
+        problems.append(f"{source}: text_N must have one text for each of the {samples:,} samples")
+    raise_first(problems)
+    return texts, checked
+
+
+def _open_npz(path: Path) -> LossFile:
+    arrays = open_npz(path)
+    required = {"loss_MxN", "member_MxN"}
+    if missing := sorted(required - {*arrays}):
+        raise UserError(
+            f"{path}: has no array {' and no '.join(missing)}; it has {_listed(arrays) or 'no arrays'}; save "
+            "loss_MxN and member_MxN"
+        )
+    statistics = {f"{name}_MxN": name for name in STATISTICS}
+    known = {*required, *statistics, "role_M", "text_N"}
+    others = {name for name in arrays if name not in known}
+    columns = {name.removesuffix("_N"): name for name in others if name.endswith("_N")}
+    unknown = others - {name for key, name in columns.items() if key not in _NOT_COLUMNS}
+    if unknown:
+        raise UserError(
+            f"{path}: unknown arrays {_listed(sorted(unknown))}; besides loss_MxN and member_MxN, a file may have role_M, "
+            f"text_N, columns such as tokens_N, and {_listed(statistics)}"
+        )
+    return from_arrays(
+        str(path),
+        arrays["loss_MxN"],
+        arrays["member_MxN"],
+        arrays["role_M"] if "role_M" in arrays else None,
+        arrays["text_N"] if "text_N" in arrays else None,
+        {key: arrays[name] for key, name in columns.items()},
+        {name: arrays[key] for key, name in statistics.items() if key in arrays},
+    )
+
+
+def _open_parquet(path: Path) -> LossFile:
+    """Opens a table with one row per sample, and columns loss_NAME and member_NAME for each model."""
+    try:
+        file = pq.ParquetFile(path)
+        names, samples = file.schema_arrow.names, file.metadata.num_rows
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path}: is not a readable parquet file ({_first_line(error)})") from error
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"{path}: has several columns {_listed(repeated)}; names must be distinct")
+    models = [n.removeprefix("loss_") for n in names if n.startswith("loss_")]
+    members = {n.removeprefix("member_") for n in names if n.startswith("member_")}
+    if not models or {*models} != members or not samples:
+        unpaired = sorted({*models} ^ members)
+        raise UserError(
+            f"{path}: must have one row per sample and, for each model, columns loss_NAME and member_NAME"
+            + (f"; {_listed(unpaired)} has only one of the two" if unpaired else "")
+        )
+
+    def read_column(name: str) -> np.ndarray:
+        try:
+            column = pq.read_table(path, columns=[name])[name]
+            if column.null_count:
+                raise UserError(
+                    f"{path}: column {name} has {column.null_count:,} missing values; leave these samples out"
+                )
+            return column.to_numpy()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise UserError(f"{path}: column {name} is not readable ({_first_line(error)})") from error
+
+    model_columns = {f"{kind}_{model}" for model in models for kind in ("loss", "member")}
+    others = [n for n in names if n not in model_columns and n not in ("text", *_NOT_COLUMNS)]
+    roles = [next((r for r in ROLES if m.startswith(r)), "reference") for m in models]
+    text_N = read_column("text") if "text" in names else None
+    texts, columns = _check_columns(str(path), samples, {n: read_column(n) for n in others}, text_N)
+
+    def read(name: str, model: int) -> np.ndarray:
+        return read_column(f"{name}_{models[model]}")
+
+    role_M = _check_roles(str(path), roles, len(models))
+    return LossFile(str(path), tuple(models), role_M, samples, (), columns, texts, read)
+
+
+def _open_dataset(path: Path) -> LossFile:
+    """Opens a dataset with variables loss and member of dimensions (model, sample), such as our own score store."""
+    import xarray as xr  # takes half a second
+
+    try:
+        dataset = xr.open_zarr(path) if path.is_dir() else xr.open_dataset(path)
+    except Exception as error:  # each backend of xarray raises errors of its own
+        hint = "; netCDF4 files need `pip install h5netcdf`" if not path.is_dir() else ""
+        raise UserError(
+            f"{path}: xarray cannot read it ({type(error).__name__}: {_first_line(error)}){hint}"
+        ) from error
+    problems: list[str] = []
+    for name in ("loss", "member"):
+        if name not in dataset:
+            problems.append(f"{path}: has no variable {name}; it has {_listed(dataset.data_vars)}")
+        elif "checkpoint" in dataset[name].dims:
+            problems.append(
+                f"{path}: {name} has a dimension checkpoint; save one checkpoint, such as "
+                "dataset.isel(checkpoint=-1)"
+            )
+        elif {*dataset[name].dims} != {"model", "sample"}:
+            dims = ", ".join(map(str, dataset[name].dims))
+            problems.append(
+                f"{path}: {name} has the dimensions ({dims}); they must be (model, sample)"
+            )
+    if problems:
+        raise UserError("\n".join(problems))
+    dataset = dataset.transpose("model", "sample", ...)
+    models, samples = dataset.sizes["model"], dataset.sizes["sample"]
+    statistics = tuple(n for n in STATISTICS if n in dataset and dataset[n].dims == ("model", "sample"))
+    columns = {
+        str(name): value.to_numpy()
+        for name, value in dataset.variables.items()
+        if value.dims == ("sample",) and name not in ("text", *_NOT_COLUMNS)
+    }
+    text_N = dataset["text"].to_numpy() if "text" in dataset else None
+    texts, checked = _check_columns(str(path), samples, columns, text_N)
+    names = dataset["model"].to_numpy() if "model" in dataset.coords else np.arange(models)
+    role_M = dataset["role"].to_numpy() if "role" in dataset else ["reference"] * models
+    roles = _check_roles(str(path), [str(role) for role in np.asarray(role_M)], models)
+
+    def read(name: str, model: int) -> np.ndarray:
+        return dataset[name][model].to_numpy()
+
+    return LossFile(
+        str(path), tuple(map(str, names)), roles, samples, statistics, checked, texts, read
+    )
+
+
+def _listed(names: Iterable[Any]) -> str:
+    listed = [str(name) for name in names]
+    return ", ".join(listed[:_SHOWN]) + (", ..." if len(listed) > _SHOWN else "")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,232 @@
+"""Imports losses of models that were trained elsewhere: the command ``lm-mia import``.
+
+The result is a recipe of a workdir, with a sample table and a score store, on which the attacks and the report work as
+on the losses of our own models.
+
+M: models, N2: samples of the population (2N).
+"""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import filelock
+import numpy as np
+
+from lm_mia import config
+from lm_mia.atomic import write_atomically
+from lm_mia.config import Config, load
+from lm_mia.config.recipe import folder_name
+from lm_mia.data import imported, loss_files, subsets
+from lm_mia.data.loss_files import LossFile
+from lm_mia.data.population import PIECE_COLUMNS
+from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import UserError
+from lm_mia.run import sweep as sweeps
+from lm_mia.run.progress import Display, plural
+from lm_mia.run.sweep import SweepRecipe
+from lm_mia.store.store import Store, open_store
+
+Subset = Literal["given", "exact", "bernoulli", "balanced"]
+SUBSETS: tuple[Subset, ...] = ("given", "exact", "bernoulli", "balanced")
+MODELS = "imported_models.csv"
+"""Table of the models of an imported recipe: name, name in the file, role."""
+_MOST_TARGETS = 16
+_FEW_REFERENCES = 64  # with fewer, pooled variances are better
+_MAX_DEVIATIONS = 6  # of the number of members of a Bernoulli subset
+
+
+def import_losses(
+    file: LossFile,
+    workdir: str,
+    name: str,
+    subset: Subset,
+    overrides: Sequence[str],
+    display: Display,
+) -> SweepRecipe:
+    """Writes the losses of a file to a workdir.
+
+    Repeating an import changes nothing, and a file with additional models adds these.
+
+    Args:
+      file: the losses.
+      workdir: the workdir, which need not exist.
+      name: name of the recipe.
+      subset: how the members of each model were drawn, as `train.subset`.
+      overrides: flags such as ``--config.attack.targets=8``.
+      display: shows progress.
+
+    Returns:
+      The recipe.
+
+    Raises:
+      UserError: with one line per problem. Nothing is written unless the disk is full, or the workdir has other losses.
+    """
+    display.stage(0.5)
+    loss_files.check_values(file, lambda done, total: display.update("check", done, total))
+    models = _model_seeds(file)
+    _check_subsets(file, models, subset)
+    table = imported.sample_table(file.num_samples, file.columns, file.text_N)
+    c = load.apply_overrides(_config(file, table, name, subset), overrides)
+    sweep, disclaim = sweeps.claim_folders(sweeps.imported_sweep(workdir, c))
+    [recipe] = sweep.recipes
+    try:
+        provenance = {"file": Path(file.source).name, "models": len(models)}
+        population = imported.write_population(recipe.population_dir, table, provenance)
+        sweeps.record_population(recipe, population.sha256)
+    except BaseException:
+        disclaim()
+        raise
+    display.stage(0.5)
+    store = open_store(recipe.config, recipe.folder)
+    facts = {"recipe": recipe.name, "population_sha256": population.sha256, "subset": subset}
+    in_order = sorted(models, key=models.__getitem__)
+    with filelock.FileLock(recipe.folder / ".import.lock"):
+        store.create_or_extend(in_order, population.sample_columns(), facts)
+        for done, model in enumerate(in_order):
+            display.update("import", done, len(models))
+            _write_model(file, models[model], model, store)
+        write_atomically(recipe.folder / MODELS, _models_table(file, models))
+    display.update("import", len(models), len(models))
+    event = {"event": "imported", "recipe": recipe.name, "models": len(models)}
+    recipe.workdir.log_event(event | {"file": file.source})
+    return recipe
+
+
+def describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
+    """Returns the lines that the command prints: what was imported, and the next command."""
+    c = recipe.config.attack
+    references = c.references - c.targets
+    counts = [plural(references, "reference"), plural(c.targets, "target")]
+    counts += [plural(c.replicas, "replica")] if c.replicas else []
+    unknown = [
+        name
+        for name in ("tokens", "zlib_bytes", "tfidf")
+        if name not in file.columns and not (name == "zlib_bytes" and file.text_N is not None)
+    ]
+    lines = [
+        f"imported: {plural(file.num_samples, 'sample')}, {', '.join(counts)} -> {recipe.folder}",
+        f"attacks: {', '.join(c.attacks)}",
+    ]
+    if unknown:
+        lines.append(
+            f"unknown: {', '.join(unknown)} of the samples; attacks and figures do without them"
+        )
+    if recipe.config.train.subset == "given":
+        lines.append(
+            "membership: taken as given, so no bound on epsilon holds; if it was drawn at random, import with "
+            "--subset=exact, bernoulli or balanced"
+        )
+    return [*lines, f"next: lm-mia attack --workdir={recipe.workdir.path}, then lm-mia report"]
+
+
+def read_flags(file: str, name: str | None, subset: str, problems: list[str]) -> str:
+    """Checks the flags of the command, and returns the name of the recipe; messages are appended to `problems`."""
+    if subset not in SUBSETS:
+        problems.append(f"--subset={subset!r}: must be one of {', '.join(SUBSETS)}")
+    if name is not None and folder_name(name) != name:
+        problems.append(
+            f"--name={name!r}: must be at most 48 letters, digits and '.+=,-_'; try --name={folder_name(name)}"
+        )
+    return name or folder_name(Path(file).stem)
+
+
+def _model_seeds(file: LossFile) -> dict[ModelSeeds, int]:
+    """Returns the seeds of each model -> its index in the file: references first, then targets, then replicas."""
+    index = {role: [i for i, r in enumerate(file.role_M) if r == role] for role in loss_files.ROLES}
+    trained_alone = [*index["reference"], *index["target"]]
+    seeds = {subsets.reference(n): i for n, i in enumerate(trained_alone)}
+    return seeds | {subsets.replica(b): i for b, i in enumerate(index["replica"])}
+
+
+def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset) -> None:
+    """Raises UserError with a line for each model whose members cannot have been drawn as `subset` says."""
+    if subset == "given":
+        return
+    problems: list[str] = []
+    half, first_N2 = file.num_samples // 2, np.zeros(0, bool)
+    for model, index in models.items():
+        member_N2 = loss_files.read_member(file, index)
+        members = int(member_N2.sum())
+        where = f"--subset={subset}: model {file.names_M[index]} of {file.source}"
+        allowed = _MAX_DEVIATIONS * math.sqrt(file.num_samples) / 2 if subset == "bernoulli" else 0
+        if abs(members - file.num_samples / 2) > allowed:
+            expected = f"{'about ' if subset == 'bernoulli' else ''}{half:,}"
+            problems.append(
+                f"{where} was trained on {members:,} of {file.num_samples:,} samples, not on {expected}; use --subset=given"
+            )
+        if subset == "balanced" and model.role == "reference":
+            if model.subset_seed % 2 == 0:
+                first_N2 = member_N2
+            elif not (member_N2 ^ first_N2).all():
+                problems.append(
+                    f"{where} was not trained on the complement of the model before it; use --subset=exact"
+                )
+    loss_files.raise_first(problems)
+
+
+def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Subset) -> Config:
+    """Returns the config of the recipe; it says nothing about the training of the models."""
+    count = {role: file.role_M.count(role) for role in loss_files.ROLES}
+    targets = count["target"]
+    if not targets and not count["replica"]:  # the last references are attacked
+        targets = min(_MOST_TARGETS, count["reference"] // 4)
+        targets -= targets % 2 if subset == "balanced" else 0
+    trained_alone = count["reference"] + count["target"]
+    attacks = [
+        attack
+        for attack in config.Attack().attacks
+        if attack != "zlib" or not np.isnan(table["zlib_bytes"].astype(float)).any()
+    ]
+    attacks += [a for a, statistic in config.ATTACK_STATISTICS.items() if statistic in file.statistics]
+    statistics: Any = file.statistics
+    return Config(
+        corpus=config.Corpus(
+            source="imported",
+            path=imported.digest(table),
+            split_documents=PIECE_COLUMNS[0] in table,
+        ),
+        population=config.Population(samples=file.num_samples),
+        train=config.Train(subset=subset),
+        score=config.Score(statistics=statistics),
+        attack=config.Attack(
+            references=trained_alone,
+            targets=targets,
+            replicas=count["replica"],
+            attacks=tuple(attacks),
+            variance="pooled" if trained_alone - targets < _FEW_REFERENCES else "per_sample",
+            leave_one_out=True,
+        ),
+        name=name,
+    )
+
+
+def _write_model(file: LossFile, index: int, model: ModelSeeds, store: Store) -> None:
+    """Writes a model; raises UserError if the store has other losses of it."""
+    loss_N2 = file.read("loss", index).astype(np.float32)
+    member_N2 = loss_files.read_member(file, index)
+    if not store.missing_models([model]):
+        stored_1xN2, stored_member_1xN2 = store.read([model])
+        if not (
+            np.array_equal(stored_1xN2[0], loss_N2)
+            and np.array_equal(stored_member_1xN2[0], member_N2)
+        ):
+            raise UserError(
+                f"{file.source}: model {file.names_M[index]} has other losses than {model} in {store.path}; import into "
+                "another --workdir, or with another --name"
+            )
+        return
+    statistics = {name: file.read(name, index).astype(np.float32) for name in file.statistics}
+    store.write_model(model, loss_N2, member_N2, statistics)
+
+
+def _models_table(file: LossFile, models: dict[ModelSeeds, int]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["model", "name_in_file", "role_in_file"])
+    for model, index in models.items():
+        writer.writerow([str(model), file.names_M[index], file.role_M[index]])
+    return text.getvalue()
