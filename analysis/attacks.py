@@ -244,16 +244,16 @@ def read_sample_scores(
     _read_results(recipe)  # raises if the tables were made with other settings
     if not path.is_file():
         raise _missing_attack(recipe, attack)
-    samples, design = recipe.config.population.samples, recipe.config.train.subset
     for target in map(subsets.reference, attack.targets):
+        names = [str(target), f"member/{target}"]
         try:
-            score_N2 = pd.read_parquet(path, columns=[str(target)])[str(target)].to_numpy()
+            table = pd.read_parquet(path, columns=names)
         except (ValueError, OSError, pa.ArrowException) as error:
             raise WorkdirError(
                 f"{path}: cannot be read; delete it, then run lm-mia attack"
             ) from error
-        member_N2 = subsets.member(target.subset_seed, samples, design)
-        yield target, member_N2[: len(score_N2)], score_N2
+        score_N2, member_N2 = (table[name].to_numpy() for name in names)
+        yield target, member_N2, score_N2
 
 
 def _find_attack(

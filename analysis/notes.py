@@ -12,12 +12,17 @@ COMPARABLE_REPLICAS = range(125, 129)
 and has 125 at 140M and 127 at 302M, because some runs crashed."""
 
 
-def replicas_note(replicas: int) -> str:
-    """Returns a note on what the numbers are means over, and what ± stands for."""
+def replicas_note(replicas: int, *, imported: bool = False) -> str:
+    """Returns a note on what the numbers are means over, and what ± stands for.
+
+    Args:
+      replicas: number of replicas.
+      imported: whether the models were trained elsewhere, so that only their training subset is known to be the same.
+    """
+    same = "subset" if imported else "subset and initial weights, different batch order"
     return (
         f"Unless noted otherwise, numbers are means over {plural(replicas, 'replica')} of one target (same training "
-        "subset and initial weights, different batch order); ± is the standard deviation over these replicas, not over "
-        "other targets."
+        f"{same}); ± is the standard deviation over these replicas, not over other targets."
     )
 
 

@@ -150,7 +150,9 @@ def facts(recipe_dir: Path) -> dict[str, Any]:
         "fprs": attack["fprs"],
         "flips": flip_facts,
         "attack": attack,
-        "replicas_note": notes.replicas_note(flip_facts["replicas"]),
+        "replicas_note": notes.replicas_note(
+            flip_facts["replicas"], imported=config["corpus"]["source"] == "imported"
+        ),
         "missing_models": notes.missing_models_note(flip_facts),
         "coin_flip_note": notes.coin_flip_note(flip_facts),
         "coin_flip_power_note": notes.coin_flip_power_note(flip_facts),

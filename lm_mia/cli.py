@@ -97,7 +97,8 @@ def _import_losses(argv: Sequence[str]) -> int:
     """Imports losses, and prints what was imported."""
     summary = VERBS["import"]
     parser = load.Parser(
-        "lm-mia import", description=f"{summary[0].upper()}{summary[1:]}; `lm-mia attack` then attacks them."
+        "lm-mia import",
+        description=f"{summary[0].upper()}{summary[1:]}; `lm-mia attack` then attacks them.",
     )
     parser.epilog = "Settings of the attack are flags, too: --config.attack.targets=8; `lm-mia fields` lists them."
     parser.add_argument(
@@ -109,12 +110,14 @@ def _import_losses(argv: Sequence[str]) -> int:
         "columns such as tokens_N; see docs/how-to/import-losses.md",
     )
     parser.add_argument("--workdir", metavar="DIR", help="folder to which the losses are written")
-    parser.add_argument("--name", metavar="NAME", help="name of the recipe (default: that of the file)")
+    parser.add_argument(
+        "--name", metavar="NAME", help="name of the recipe (default: that of the file)"
+    )
     parser.add_argument(
         "--subset",
         metavar="DESIGN",
         default="given",
-        help="how the members of each model were drawn. given (default): in an unknown way; exact: half of the samples; "
+        help="how the members of each model were drawn. given (default): in an unknown way; exact: half of them; "
         "bernoulli: each with probability 1/2; balanced: halves, and every second model has the complement",
     )
     problems: list[str] = []
@@ -128,15 +131,14 @@ def _import_losses(argv: Sequence[str]) -> int:
         problems.append("--workdir: missing; add --workdir=runs/imported")
     if problems:
         raise UserError("\n".join(problems))
-    from lm_mia.data import loss_files
     from lm_mia.run import progress
 
-    losses = loss_files.open_losses(Path(options.file))
+    path = Path(options.file)
     with progress.display(overall=False) as display:
-        recipe = importing.import_losses(
-            losses, options.workdir, name, options.subset, overrides, display
+        lines = importing.import_file(
+            path, options.workdir, name, options.subset, overrides, display
         )
-    print(*importing.describe(recipe, losses), sep="\n")
+    print(*lines, sep="\n")
     return 0
 
 

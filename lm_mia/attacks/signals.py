@@ -183,7 +183,11 @@ def sample_covariates(column: Callable[[str], np.ndarray]) -> np.ndarray:
     has_tokens = not np.isnan(log_tokens_N).all()
     log_zlib_N = np.log(zlib_bytes_N)
     covariates = []
-    for covariate_N in (log_tokens_N, log_zlib_N - log_tokens_N if has_tokens else log_zlib_N, tfidf_N):
+    for covariate_N in (
+        log_tokens_N,
+        log_zlib_N - log_tokens_N if has_tokens else log_zlib_N,
+        tfidf_N,
+    ):
         known_L = covariate_N[~np.isnan(covariate_N)]
         if known_L.size:
             missing = float(np.median(known_L)) if known_L.size < covariate_N.size else 0.0

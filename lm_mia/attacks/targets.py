@@ -121,7 +121,8 @@ def run(
                         )
                     }
                 if attack.id in requested.keep_scores:
-                    target_tables.write_scores(attack, inputs.targets, file)
+                    member_TxN2 = inputs.target_member_TxN2
+                    target_tables.write_scores(attack, inputs.targets, member_TxN2, file)
                 if attack not in target_tables:
                     # Attacks with a part of the references are computed only for variances of the AUC and the TPRs,
                     # so they need no ROC curve.
@@ -268,10 +269,11 @@ class TargetTables:
     def has_scores(self, attack: TargetAttack) -> bool:
         """Returns whether the tables have the attack and its scores of all samples."""
         try:
-            pq.read_schema(self._scores_file(attack))
+            names = pq.read_schema(self._scores_file(attack)).names
         except (OSError, ValueError):  # missing or damaged
             return False
-        return attack in self
+        # An earlier version did not write the members.
+        return attack in self and any(name.startswith("member/") for name in names)
 
     def add(
         self,
@@ -353,9 +355,13 @@ class TargetTables:
         write_atomically(self._folder / _TABLE, self._lines)
 
     def write_scores(
-        self, attack: TargetAttack, targets: Sequence[ModelSeeds], file: MembershipScoreFile
+        self,
+        attack: TargetAttack,
+        targets: Sequence[ModelSeeds],
+        member_TxN2: np.ndarray,
+        file: MembershipScoreFile,
     ) -> None:
-        """Writes target_scores/ID.parquet: sample ids, and one float64 column of membership scores per target.
+        """Writes target_scores/ID.parquet: sample ids, and for each target its membership scores and its members.
 
         Attacks with a part of the references keep the scores of the first samples only.
         """
@@ -363,11 +369,16 @@ class TargetTables:
         if attack.reference_part is not None:
             samples = min(samples, needs.JACKKNIFE_SAMPLES)
         path.parent.mkdir(exist_ok=True)
-        schema = pa.schema([("id", pa.int64()), *((str(model), pa.float64()) for model in targets)])
+        fields = [("id", pa.int64()), *((str(model), pa.float64()) for model in targets)]
+        schema = pa.schema([*fields, *((f"member/{model}", pa.bool_()) for model in targets)])
         with replacing(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
             for low in range(0, samples, _GROUP_SAMPLES):
                 at = slice(low, min(low + _GROUP_SAMPLES, samples))
-                columns = [np.arange(at.start, at.stop), *file.read_samples(at)]
+                columns = [
+                    np.arange(at.start, at.stop),
+                    *file.read_samples(at),
+                    *member_TxN2[:, at],
+                ]
                 writer.write_table(pa.table([pa.array(c) for c in columns], schema=schema))
 
     def _scores_file(self, attack: TargetAttack) -> Path:

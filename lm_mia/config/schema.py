@@ -135,8 +135,8 @@ class Train:
 
     subset: Literal["exact", "bernoulli", "balanced", "given"] = "exact"
     """How a model's training subset is drawn. exact: N of the 2N samples; bernoulli: each sample with probability 1/2;
-    balanced: N samples, and models 2i and 2i + 1 are trained on complementary halves; given: not drawn, or in an unknown
-    way, which only imported losses may have."""
+    balanced: N samples, and models 2i and 2i + 1 are trained on complementary halves; given: not drawn, or in an
+    unknown way, which only imported losses may have."""
     batch_size: int = 128
     """Number of samples per step."""
     epochs: int = 1

@@ -139,22 +139,24 @@ def check_values(file: LossFile, progress: Callable[[int, int], None]) -> None:
     for model, role in enumerate(file.role_M):
         progress(model, len(file.role_M))
         for name in ("loss", *file.statistics):
-            collect_errors(problems, lambda model=model, name=name: _check_losses(file, name, model))
+            collect_errors(
+                problems, lambda model=model, name=name: _check_losses(file, name, model)
+            )
         member_N = collect_errors(problems, lambda model=model: read_member(file, model))
         if member_N is None or role == "reference":
             continue
         members = int(np.count_nonzero(member_N))
         if not 0 < members < file.num_samples:
             problems.append(
-                f"{_where(file, model)}: a {role} needs members and non-members, but it was trained on {members:,} of "
-                f"{file.num_samples:,} samples; make it a reference, or leave it out"
+                f"{_where(file, model)}: a {role} needs members and non-members, but this one was trained on "
+                f"{members:,} of {file.num_samples:,} samples; make it a reference, or leave it out"
             )
         if role == "replica" and replica_member_N is None:
             replica_member_N = member_N
         elif role == "replica" and (member_N != replica_member_N).any():
             problems.append(
-                f"{_where(file, model)}: all replicas must be trained on the same samples, but this one was not; make it "
-                "a target"
+                f"{_where(file, model)}: all replicas must be trained on the same samples, but this one was not; "
+                "make it a target"
             )
     progress(len(file.role_M), len(file.role_M))
     raise_first(problems)
@@ -189,8 +191,8 @@ def _check_losses(file: LossFile, name: str, model: int) -> None:
     invalid = np.flatnonzero(value_N < 0) if name == "loss" else np.zeros(0)
     if invalid.size:
         raise UserError(
-            f"{where} of sample {invalid[0]} is {value_N[invalid[0]]:g} ({invalid.size:,} negative values); a loss is the "
-            "mean negative log-likelihood of the tokens, in nats; negate log-probabilities"
+            f"{where} of sample {invalid[0]} is {value_N[invalid[0]]:g} ({invalid.size:,} negative values); "
+            "a loss is the mean negative log-likelihood of the tokens, in nats; negate log-probabilities"
         )
 
 
@@ -203,7 +205,8 @@ def _check_roles(source: str, role_M: Any, models: int) -> tuple[ImportedRole, .
     unknown = sorted({str(role) for role in roles} - {*ROLES})
     if unknown:
         raise UserError(
-            f"{source}: role_M has {', '.join(map(repr, unknown[:_SHOWN]))}; each role must be one of {', '.join(ROLES)}"
+            f"{source}: role_M has {', '.join(map(repr, unknown[:_SHOWN]))}; each role must be one of "
+            f"{', '.join(ROLES)}"
         )
     return tuple(next(role for role in ROLES if role == found) for found in map(str, roles))
 
@@ -251,15 +254,15 @@ def _open_npz(path: Path) -> LossFile:
     unknown = others - {name for key, name in columns.items() if key not in _NOT_COLUMNS}
     if unknown:
         raise UserError(
-            f"{path}: unknown arrays {_listed(sorted(unknown))}; besides loss_MxN and member_MxN, a file may have role_M, "
-            f"text_N, columns such as tokens_N, and {_listed(statistics)}"
+            f"{path}: unknown arrays {_listed(sorted(unknown))}; besides loss_MxN and member_MxN, a file may have "
+            f"role_M, text_N, columns such as tokens_N, and {_listed(statistics)}"
         )
     return from_arrays(
         str(path),
         arrays["loss_MxN"],
         arrays["member_MxN"],
-        arrays["role_M"] if "role_M" in arrays else None,
-        arrays["text_N"] if "text_N" in arrays else None,
+        arrays.get("role_M"),
+        arrays.get("text_N"),
         {key: arrays[name] for key, name in columns.items()},
         {name: arrays[key] for key, name in statistics.items() if key in arrays},
     )
@@ -292,7 +295,9 @@ def _open_parquet(path: Path) -> LossFile:
                 )
             return column.to_numpy()
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise UserError(f"{path}: column {name} is not readable ({_first_line(error)})") from error
+            raise UserError(
+                f"{path}: column {name} is not readable ({_first_line(error)})"
+            ) from error
 
     model_columns = {f"{kind}_{model}" for model in models for kind in ("loss", "member")}
     others = [n for n in names if n not in model_columns and n not in ("text", *_NOT_COLUMNS)]
@@ -336,7 +341,9 @@ def _open_dataset(path: Path) -> LossFile:
         raise UserError("\n".join(problems))
     dataset = dataset.transpose("model", "sample", ...)
     models, samples = dataset.sizes["model"], dataset.sizes["sample"]
-    statistics = tuple(n for n in STATISTICS if n in dataset and dataset[n].dims == ("model", "sample"))
+    statistics = tuple(
+        n for n in STATISTICS if n in dataset and dataset[n].dims == ("model", "sample")
+    )
     columns = {
         str(name): value.to_numpy()
         for name, value in dataset.variables.items()

@@ -11,14 +11,14 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import filelock
 import numpy as np
 
 from lm_mia import config
 from lm_mia.atomic import write_atomically
-from lm_mia.config import Config, load
+from lm_mia.config import AttackName, Config, load
 from lm_mia.config.recipe import folder_name
 from lm_mia.data import imported, loss_files, subsets
 from lm_mia.data.loss_files import LossFile
@@ -37,6 +37,20 @@ MODELS = "imported_models.csv"
 _MOST_TARGETS = 16
 _FEW_REFERENCES = 64  # with fewer, pooled variances are better
 _MAX_DEVIATIONS = 6  # of the number of members of a Bernoulli subset
+
+
+def import_file(
+    path: Path,
+    workdir: str,
+    name: str,
+    subset: Subset,
+    overrides: Sequence[str],
+    display: Display,
+) -> list[str]:
+    """Imports a file; returns the lines that the command prints. Other arguments and errors are as `import_losses`."""
+    file = loss_files.open_losses(path)
+    recipe = import_losses(file, workdir, name, subset, overrides, display)
+    return _describe(recipe, file)
 
 
 def import_losses(
@@ -96,7 +110,7 @@ def import_losses(
     return recipe
 
 
-def describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
+def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
     """Returns the lines that the command prints: what was imported, and the next command."""
     c = recipe.config.attack
     references = c.references - c.targets
@@ -156,7 +170,8 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
         if abs(members - file.num_samples / 2) > allowed:
             expected = f"{'about ' if subset == 'bernoulli' else ''}{half:,}"
             problems.append(
-                f"{where} was trained on {members:,} of {file.num_samples:,} samples, not on {expected}; use --subset=given"
+                f"{where} was trained on {members:,} of {file.num_samples:,} samples, not on {expected}; "
+                "use --subset=given"
             )
         if subset == "balanced" and model.role == "reference":
             if model.subset_seed % 2 == 0:
@@ -176,12 +191,16 @@ def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Sub
         targets = min(_MOST_TARGETS, count["reference"] // 4)
         targets -= targets % 2 if subset == "balanced" else 0
     trained_alone = count["reference"] + count["target"]
-    attacks = [
-        attack
-        for attack in config.Attack().attacks
-        if attack != "zlib" or not np.isnan(table["zlib_bytes"].astype(float)).any()
+    attacks: list[AttackName] = [
+        name
+        for name in config.Attack().attacks
+        if name != "zlib" or not np.isnan(table["zlib_bytes"].astype(float)).any()
     ]
-    attacks += [a for a, statistic in config.ATTACK_STATISTICS.items() if statistic in file.statistics]
+    attacks += [
+        name
+        for name in get_args(AttackName)
+        if config.ATTACK_STATISTICS.get(name) in file.statistics
+    ]
     statistics: Any = file.statistics
     return Config(
         corpus=config.Corpus(
@@ -215,8 +234,8 @@ def _write_model(file: LossFile, index: int, model: ModelSeeds, store: Store) ->
             and np.array_equal(stored_member_1xN2[0], member_N2)
         ):
             raise UserError(
-                f"{file.source}: model {file.names_M[index]} has other losses than {model} in {store.path}; import into "
-                "another --workdir, or with another --name"
+                f"{file.source}: model {file.names_M[index]} has other losses than {model} in {store.path}; "
+                "choose another --workdir or --name"
             )
         return
     statistics = {name: file.read(name, index).astype(np.float32) for name in file.statistics}

@@ -212,8 +212,8 @@ def check_not_imported(sweep: Sweep, command: str) -> None:
     for recipe in sweep.recipes:
         if recipe.config.corpus.source == "imported":
             raise UserError(
-                f"--workdir={sweep.workdir.path}: the losses of recipe {recipe.name} were imported, so {command} has no "
-                "models to work on; use `lm-mia attack`, `lm-mia report` and `lm-mia status`"
+                f"--workdir={sweep.workdir.path}: the losses of recipe {recipe.name} were imported, so {command} has "
+                "no models to work on; use `lm-mia attack`, `lm-mia report` and `lm-mia status`"
             )
 
 

@@ -382,10 +382,13 @@ def test_kept_scores_equal_those_of_the_attack(
     [path] = (computed / "target_scores").iterdir()
     assert path.name == f"{attack.id}.parquet"
     kept = pd.read_parquet(path)
-    assert kept.columns.tolist() == ["id", *(f"reference-{t}" for t in range(16, 20))]
+    names = [f"reference-{t}" for t in range(16, 20)]
+    assert kept.columns.tolist() == ["id", *names, *(f"member/{name}" for name in names)]
     assert kept["id"].tolist() == list(range(SAMPLES))
     for t in range(16, 20):
         np.testing.assert_array_equal(kept[f"reference-{t}"], slow_scores(world, attack, t))
+        member_N2 = subsets.member(t, SAMPLES, "exact")
+        np.testing.assert_array_equal(kept[f"member/reference-{t}"], member_N2)
     # Scores that are requested later, missing or damaged are computed; the tables do not change.
     folder = Path(shutil.copytree(computed, tmp_path / "t"))
     monkeypatch.setattr(targets, "_GROUP_SAMPLES", 128)
