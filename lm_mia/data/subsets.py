@@ -15,7 +15,7 @@ import numpy as np
 from lm_mia import config
 from lm_mia.seeds import coins, permutation
 
-Design = Literal["exact", "bernoulli", "balanced"]
+Design = Literal["exact", "bernoulli", "balanced", "given"]
 Role = Literal["reference", "replica"]
 
 # Subset seed and init seed of the target, larger than those of any reference. It is even, so that in the
@@ -76,7 +76,12 @@ def member(subset_seed: int, samples: int, design: Design) -> np.ndarray:
 
     Returns:
       member_N2, bool.
+
+    Raises:
+      ValueError: for "given", the membership of imported losses, which is not drawn.
     """
+    if design == "given":
+        raise ValueError("design='given': the membership of imported losses is not drawn; read it")
     if design == "bernoulli":
         return coins(subset_seed, "subset bernoulli", samples)
     if design == "balanced":
