@@ -67,6 +67,12 @@ def check_prior(prior: float) -> None:
         raise ValueError(f"prior={prior}: must be between 0 and 1, both excluded")
 
 
+def check_delta(delta: float) -> None:
+    """Raises ValueError unless delta, of (epsilon, delta)-differential privacy, is in [0, 1)."""
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta={delta}: must be from 0 to 1, 1 excluded")
+
+
 def as_members(values: ArrayLike, name: str = "members") -> BoolArray:
     """Converts the membership of samples to an array of booleans.
 

@@ -7,14 +7,12 @@ documents, whole clusters with their members and non-members. It recalibrates th
 replicate is stored as a count per sample, so that the scores are sorted only once.
 
 Legend: T targets, N samples (of one class in the helpers, where N1 is N + 1), F false positive rates, S statistics (the
-AUC and one TPR per rate), R replicates that are drawn at once, G clusters.
+AUC and one TPR per rate), R replicates that are drawn at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,11 +20,9 @@ from scipy.special import betaincinv
 
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import FloatArray, IntArray
-from lm_mia.stats.inputs import as_counts, check_not_masked
+from lm_mia.stats.inputs import as_counts
+from lm_mia.stats.resamples import Clusters, Resamples, drawn_blocks, sorted_clusters
 
-_BLOCK = 2**16
-"""Number of samples that are drawn at once, over replicates or within one. Requesting new memory from the system for
-each replicate would take longer than the draws."""
 MIN_COUNT = 10
 """A TPR has an interval if at least this many false positives are allowed, and if at least this many members are
 detected and at least this many are not. The bootstrap cannot extrapolate beyond the observed scores: with fewer,
@@ -171,7 +167,7 @@ def bootstrap_intervals(
     left_out_T: list[int] = []
     classes = ranking.sorted_classes(score_TxN, member)
     for (nonmembers, members, left_out), clusters in zip(
-        classes, _sorted_clusters(score_TxN, member, cluster_N), strict=False
+        classes, sorted_clusters(score_TxN, member, cluster_N), strict=False
     ):
         value_and_ends_3xS = np.full((3, 1 + fpr_F.size), np.nan)
         if nonmembers.size and members.size:
@@ -210,72 +206,10 @@ def bootstrap_intervals(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Clusters:
-    """The cluster of each sample with a score, as a number below ``count``, in the order of the sorted scores."""
-
-    count: int
-    nonmember_N: IntArray
-    member_N: IntArray
-
-    @property
-    def smallest_count(self) -> int:
-        """The number of clusters with non-members, or of those with members, whichever is smaller."""
-        return min(np.unique(self.nonmember_N).size, np.unique(self.member_N).size)
-
-    def fewest(self, allowed_F: IntArray, tp_F: IntArray) -> IntArray:
-        """Counts the clusters of the false positives that are allowed, and of the members that are detected or not.
-
-        Returns:
-          The smallest of the three counts, at each rate.
-        """
-        n, m = self.nonmember_N.size, self.member_N.size
-        return np.array(
-            [
-                min(
-                    np.unique(group).size
-                    for group in (
-                        self.nonmember_N[n - allowed :],
-                        self.member_N[m - tp :],
-                        self.member_N[: m - tp],
-                    )
-                )
-                for allowed, tp in zip(allowed_F.tolist(), tp_F.tolist(), strict=True)
-            ],
-            dtype=np.int64,
-        )
-
-
-def _sorted_clusters(
-    score_TxN: ArrayLike, member: ArrayLike, cluster_N: ArrayLike | None
-) -> Iterator[_Clusters | None]:
-    """Yields the clusters of each target in the order of `ranking.sorted_classes`; None for independent samples."""
-    if cluster_N is None:
-        yield from itertools.repeat(None)
-        return
-    check_not_masked(cluster_N, "cluster_N", "leave out their samples")
-    score_TxN, cluster_N = np.atleast_2d(np.asarray(score_TxN)), np.asarray(cluster_N)
-    if cluster_N.shape != score_TxN.shape[1:] or cluster_N.dtype.kind not in "iu":
-        raise ValueError(
-            f"cluster_N: must be one integer per sample, not {cluster_N.dtype} of shape {cluster_N.shape} for "
-            f"{score_TxN.shape[1]} samples"
-        )
-    for score_N, member_N in zip(
-        score_TxN, np.broadcast_to(np.asarray(member), score_TxN.shape), strict=True
-    ):
-        present_N = ~np.isnan(score_N)
-        labels, code_S = np.unique(cluster_N[present_N], return_inverse=True)
-        score_S, member_S = score_N[present_N], member_N[present_N]
-        nonmember_N, sorted_member_N = (
-            code_S[class_S][np.argsort(score_S[class_S])] for class_S in (~member_S, member_S)
-        )
-        yield _Clusters(labels.size, nonmember_N, sorted_member_N)
-
-
 def _replicate_statistics(
     nonmembers: ranking.Scores,
     members: ranking.Scores,
-    clusters: _Clusters | None,
+    clusters: Clusters | None,
     fpr_F: FloatArray,
     replicates: int,
     seed: int,
@@ -284,27 +218,17 @@ def _replicate_statistics(
 
     They are NaN in a replicate without members or without non-members.
     """
-    block = min(replicates, max(1, _BLOCK // max(nonmembers.size, members.size)))
-    drawn_nonmembers, drawn_members = (_Resamples(c.size, block) for c in (nonmembers, members))
-    # Each class has its own random stream, so the draws do not depend on the size of the block.
-    nonmember_rng, member_rng = (
-        np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(2)
-    )
-    cluster_rng = np.random.default_rng(seed)
     below_N = np.searchsorted(nonmembers, members, "left")
     not_above_N = np.searchsorted(nonmembers, members, "right")
     has_ties = not np.array_equal(below_N, not_above_N)
-    scratch_RxN = np.empty((block, members.size), dtype=np.int64)
+    scratch_RxN = np.empty((0, members.size), dtype=np.int64)
     blocks: list[FloatArray] = []
-    for start in range(0, replicates, block):
-        size = min(block, replicates - start)
-        if clusters is None:
-            drawn_nonmembers.draw(size, nonmember_rng)
-            drawn_members.draw(size, member_rng)
-        else:
-            count_RxG = _draw_clusters(clusters.count, size, cluster_rng)
-            drawn_nonmembers.take(count_RxG, clusters.nonmember_N)
-            drawn_members.take(count_RxG, clusters.member_N)
+    for drawn_nonmembers, drawn_members in drawn_blocks(
+        nonmembers, members, clusters, replicates, seed
+    ):
+        size = len(drawn_nonmembers.count_RxN1)
+        if len(scratch_RxN) < size:  # The first block is the largest.
+            scratch_RxN = np.empty((size, members.size), dtype=np.int64)
         # Pairs with the higher score for the member count twice and tied pairs once, which keeps integers.
         scratch = scratch_RxN[:size]
         twice_R = _count_ordered_pairs(drawn_nonmembers, drawn_members, below_N, scratch)
@@ -322,52 +246,9 @@ def _replicate_statistics(
     return np.concatenate(blocks)
 
 
-def _draw_clusters(clusters: int, size: int, rng: np.random.Generator) -> IntArray:
-    """Draws as many clusters as there are, with replacement; returns how often each is drawn in each replicate."""
-    drawn = rng.integers(clusters, size=(size, clusters)) + clusters * np.arange(size)[:, None]
-    return np.bincount(drawn.reshape(-1), minlength=size * clusters).reshape(size, clusters)
-
-
-class _Resamples:
-    """How often each of n sorted samples is drawn, for up to ``block`` replicates at once."""
-
-    count_RxN1: IntArray
-    """Element i + 1 is the number of times that sample i was drawn; element 0 is 0."""
-    up_to_RxN1: IntArray
-    """Element i is the number of draws in earlier replicates and of the first i samples, so the flattened array is
-    sorted."""
-
-    def __init__(self, n: int, block: int):
-        self.n = n
-        self._arrays = np.empty((2, block, n + 1), dtype=np.int64)
-
-    @property
-    def total_R(self) -> IntArray:
-        """The number of draws of each replicate."""
-        return self.up_to_RxN1[:, -1] - self.up_to_RxN1[:, 0]
-
-    def take(self, count_RxG: IntArray, cluster_N: IntArray) -> None:
-        """Draws each sample as often as its cluster."""
-        self.count_RxN1, self.up_to_RxN1 = self._arrays[:, : len(count_RxG)]
-        self.count_RxN1[:, 0] = 0
-        self.count_RxN1[:, 1:] = count_RxG[:, cluster_N]
-        np.cumsum(self.count_RxN1, out=self.up_to_RxN1.reshape(-1))
-
-    def draw(self, size: int, rng: np.random.Generator) -> None:
-        """Draws n samples with replacement in each of the next ``size`` replicates, which replace the previous ones."""
-        self.count_RxN1, self.up_to_RxN1 = self._arrays[:, :size]
-        self.count_RxN1.fill(0)
-        offset_Rx1 = (self.n + 1) * np.arange(size)[:, None] + 1
-        for start in range(0, self.n, _BLOCK):
-            drawn = rng.integers(self.n, size=(size, min(_BLOCK, self.n - start)))
-            drawn += offset_Rx1
-            np.add.at(self.count_RxN1.reshape(-1), drawn.reshape(-1), 1)
-        np.cumsum(self.count_RxN1, out=self.up_to_RxN1.reshape(-1))
-
-
 def _count_ordered_pairs(
-    drawn_nonmembers: _Resamples,
-    drawn_members: _Resamples,
+    drawn_nonmembers: Resamples,
+    drawn_members: Resamples,
     rank_N: np.ndarray,
     scratch_RxN: IntArray,
 ) -> IntArray:
@@ -382,23 +263,16 @@ def _count_true_positives(
     nonmembers: ranking.Scores,
     members: ranking.Scores,
     fpr_F: FloatArray,
-    drawn_nonmembers: _Resamples,
-    drawn_members: _Resamples,
+    drawn_nonmembers: Resamples,
+    drawn_members: Resamples,
 ) -> IntArray:
     """Counts the drawn members above the k-th smallest of the drawn non-members, as `thresholds_at_fprs` requires.
 
     Samples that were not drawn are skipped: the k-th smallest is the first sample up to which k were drawn. If k = 0,
     all members are counted. No member is above a k-th score of +inf.
     """
-    n, flat = nonmembers.size, drawn_nonmembers.up_to_RxN1.reshape(-1)
     k_RxF = ranking.min_true_negatives(np.maximum(drawn_nonmembers.total_R, 1)[:, None], fpr_F)
-    replicate_Rx1 = np.arange(len(k_RxF))[:, None]
-    first_Rx1 = (n + 1) * replicate_Rx1 + 1  # position of sample 0 of each replicate in flat
-    before_Rx1 = drawn_nonmembers.up_to_RxN1[:, :1]
-    kth_position_RxF = np.searchsorted(flat, before_Rx1 + np.maximum(k_RxF, 1)) - first_Rx1
-    # In a replicate without non-members, which is left out, the search ends beyond it.
-    kth_RxF = nonmembers[np.minimum(kth_position_RxF, n - 1)]
+    kth_RxF = nonmembers[drawn_nonmembers.kth_smallest(np.maximum(k_RxF, 1))]
     not_above_RxF = np.searchsorted(members, kth_RxF, side="right")
     not_above_RxF[k_RxF == 0] = 0
-    false_negatives_RxF = np.take_along_axis(drawn_members.up_to_RxN1, not_above_RxF, axis=1)
-    return drawn_members.up_to_RxN1[:, -1:] - false_negatives_RxF
+    return drawn_members.total_R[:, None] - drawn_members.drawn_before(not_above_RxF)

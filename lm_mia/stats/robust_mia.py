@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.inputs import as_members, as_real, check_magnitude
+from lm_mia.stats.roc import auc
 
 _MAX_BINS = 2**21  # of the table that replaces most searches: 8 MB
 
@@ -154,10 +155,7 @@ def rmia_log_mean_probability(
         chunk = slice(start, start + _CHUNK)
         member_MxC = None if member_MxN is None else member_MxN[:, chunk]
         log_p_N[chunk] = _log_mean(-signal_MxN[:, chunk], member_MxC)
-    if offline and a < 1:
-        with np.errstate(invalid="ignore"):  # logaddexp warns of NaN
-            log_p_N = np.logaddexp(np.log((1 + a) / 2) + log_p_N, np.log((1 - a) / 2))
-    return log_p_N
+    return _mixed(log_p_N, a) if offline else log_p_N
 
 
 def rmia_simple(target_TxN: ArrayLike, reference_MxN: ArrayLike) -> FloatArray:
@@ -311,6 +309,74 @@ def rmia_from_log_alpha(
             share_C = count_at_or_below(level_C) / z_Z.size
             score_TxN[t, chunk] = np.where(np.isnan(level_C), np.nan, share_C)
     return score_TxN
+
+
+def tuned_rmia_a(
+    reference_MxN: ArrayLike,
+    member_MxN: ArrayLike,
+    reference_MxZ: ArrayLike,
+    member_MxZ: ArrayLike,
+) -> float:
+    """Chooses a of offline RMIA by an attack on the first reference, whose membership the attacker knows.
+
+    Offline RMIA with gamma = 1 attacks the first reference with the others. Its complement, which is among the others
+    in the balanced design, is left out, because its membership reveals that of the first reference.
+
+    Args:
+      reference_MxN: log p = -loss of the samples x under the references, in nats; NaN marks a missing one.
+      member_MxN: booleans, whether each x was in each reference's training subset.
+      reference_MxZ: log p of the population samples z under the same references.
+      member_MxZ: the same as member_MxN for z.
+
+    Returns:
+      The first of 0, 0.1, ..., 1 with the largest AUC.
+
+    Raises:
+      ValueError: if the shapes do not match, or if no AUC can be computed: without another reference, or without
+        members or non-members of the first one that have scores.
+
+    Source: Zarifzadeh et al. 2024, Appendix B.2.2; PrivacyGuard tunes it by default.
+    """
+    signals = [
+        np.atleast_2d(as_real(x, "reference signals")) for x in (reference_MxN, reference_MxZ)
+    ]
+    members = [
+        _check_members(m, x.shape) for m, x in zip((member_MxN, member_MxZ), signals, strict=True)
+    ]
+    if len(signals[0]) != len(signals[1]):
+        raise ValueError(
+            f"{len(signals[0])} references of x and {len(signals[1])} of z: must be the same references"
+        )
+    others_M = np.array(
+        [not np.array_equal(m_N, ~members[0][0]) for m_N in members[0]], dtype=np.bool_
+    )
+    others_M[:1] = False
+    if not others_M.any():
+        raise ValueError("tuned_rmia_a needs a reference besides the first one and its complement")
+    out_x_N, out_z_Z = (
+        rmia_log_mean_probability(x[others_M], reference_member_MxN=m[others_M], offline=True)
+        for x, m in zip(signals, members, strict=True)
+    )
+    candidates = [i / 10 for i in range(11)]
+    aucs: list[float] = []
+    for a in candidates:
+        log_alpha_N, log_alpha_Z = (
+            _log_alpha(x[0], _mixed(log_p, a))
+            for x, log_p in zip(signals, (out_x_N, out_z_Z), strict=True)
+        )
+        score_1xN = rmia_from_log_alpha(log_alpha_N, np.sort(log_alpha_Z))
+        aucs.append(float(auc(score_1xN, members[0][0]).auc_T[0]))
+    if np.isnan(aucs).any():
+        raise ValueError("the first reference must have members and non-members with scores")
+    return candidates[int(np.argmax(aucs))]
+
+
+def _mixed(log_p_N: FloatArray, a: float) -> FloatArray:
+    """Computes log p(x) offline from the log mean probability under OUT references."""
+    if a == 1:
+        return log_p_N
+    with np.errstate(invalid="ignore"):  # logaddexp warns of NaN
+        return np.logaddexp(np.log((1 + a) / 2) + log_p_N, np.log((1 - a) / 2))
 
 
 def _log_alpha(signal_N: np.ndarray, log_p_N: FloatArray) -> FloatArray:

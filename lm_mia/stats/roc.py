@@ -68,6 +68,16 @@ class Auc:
 
 
 @dataclasses.dataclass(frozen=True)
+class MaxBalancedAccuracy:
+    """Largest balanced accuracy of each target over all thresholds."""
+
+    balanced_accuracy_T: FloatArray
+    """NaN if there is no score of a member or of a non-member."""
+    left_out_T: IntArray
+    """Number of NaN scores."""
+
+
+@dataclasses.dataclass(frozen=True)
 class MeanStd:
     """Mean and standard deviation (ddof=0, as in StrongMIA) over targets."""
 
@@ -306,6 +316,47 @@ def auc(score_TxN: ArrayLike, member: ArrayLike) -> Auc:
         auc_T.append(ranking.auc_from_sorted(nonmembers, members))
         left_out_T.append(left_out)
     return Auc(np.array(auc_T), np.array(left_out_T, dtype=np.int64))
+
+
+def max_balanced_accuracy(score_TxN: ArrayLike, member: ArrayLike) -> MaxBalancedAccuracy:
+    """Computes the largest balanced accuracy of each target, (TPR + 1 - FPR) / 2, over all thresholds.
+
+    The threshold is chosen by the membership of the same samples, so the value is biased upwards: without leakage it is
+    above 1/2 by about 0.43 / sqrt(n) for n members and n non-members. It is never below 1/2, which the threshold +inf
+    reaches.
+
+    Args:
+      score_TxN: membership scores, larger for members; NaN scores are left out.
+      member: booleans, member_N or member_TxN.
+
+    Returns:
+      The largest value of each target, in [1/2, 1].
+
+    Raises:
+      ValueError: if the shapes do not match or member is not boolean.
+
+    Source: the "accuracy" of PrivacyGuard, Tables 2 and 3.
+
+    Example:
+      >>> from lm_mia.stats import max_balanced_accuracy
+      >>> member_N = [False, False, True, False, True]
+      >>> max_balanced_accuracy([1.0, 2.0, 2.0, 3.0, 4.0], member_N).balanced_accuracy_T
+      array([0.75])
+    """
+    value_T: list[float] = []
+    left_out_T: list[int] = []
+    for nonmembers, members, left_out in ranking.sorted_classes(score_TxN, member):
+        left_out_T.append(left_out)
+        if not (nonmembers.size and members.size):
+            value_T.append(np.nan)
+            continue
+        # The best threshold is the score of a member, or +inf. Of tied members only the first counts all of them, and
+        # it has the largest value.
+        tp_N = members.size - np.arange(members.size)
+        fp_N = nonmembers.size - np.searchsorted(nonmembers, members, side="left")
+        difference = max(0, int(np.max(nonmembers.size * tp_N - members.size * fp_N)))
+        value_T.append((1 + difference / (nonmembers.size * members.size)) / 2)
+    return MaxBalancedAccuracy(np.array(value_T), np.array(left_out_T, dtype=np.int64))
 
 
 def partial_auc(

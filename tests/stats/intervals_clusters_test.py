@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm_mia import stats
-from lm_mia.stats import intervals
+from lm_mia.stats import intervals, resamples
 
 FPRS = [0.1, 0.25, 0.5, 1.0]
 
@@ -58,7 +58,7 @@ def test_replicates_equal_metrics_of_explicit_resamples(
     score_N = np.round(rng.normal(size=samples) + member_N, digits)
     score_N[2:][rng.random(samples - 2) < 0.1] = np.nan
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals, "_BLOCK", block)
+        patch.setattr(resamples, "_BLOCK", block)
         actual = stats.bootstrap_intervals(
             score_N, member_N, FPRS, cluster_N=cluster_N, replicates=9, confidence=0.8, seed=seed
         )

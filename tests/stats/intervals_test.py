@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm_mia import stats
-from lm_mia.stats import intervals
+from lm_mia.stats import intervals, resamples
 
 TIED = st.lists(st.integers(-3, 3), min_size=1, max_size=30).map(lambda x: np.array(x, float))
 RATES = st.one_of(st.floats(0, 1), st.integers(0, 20).map(lambda i: i / 20))
@@ -104,7 +104,7 @@ def test_replicates_equal_metrics_of_explicit_resamples(out, ins, fprs, seed, re
 @pytest.mark.parametrize("block", [7, 1000, 2**16])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_result_does_not_depend_on_block_size(digits, block, dtype, monkeypatch):
-    monkeypatch.setattr(intervals, "_BLOCK", block)
+    monkeypatch.setattr(resamples, "_BLOCK", block)
     score_TxN, member_N = random_scores(digits, T=2, N=150, digits=digits)
     score_TxN = score_TxN.astype(dtype)
     fprs = [0.0, 0.01, 0.1, 0.25, 0.5, 0.9, 1.0]

@@ -297,3 +297,46 @@ def test_invalid_arguments_raise():
     for sides in [(one, one, two, one), (two, one, one, one), (one, one, [[1.0], [1.0]], one)]:
         with pytest.raises(ValueError, match="targets of shapes"):
             rmia(*sides)
+
+
+def test_tuned_a_is_the_best_attack_on_the_first_reference():
+    rng = np.random.default_rng(3)
+    member_MxN, member_MxZ = rng.random((7, 400)) < 0.5, np.zeros((7, 90), bool)
+    hardness_N, hardness_Z = rng.gamma(2, size=400), rng.gamma(2, size=90)
+    reference_MxN = -hardness_N * np.where(member_MxN, 0.6, 1) + 0.1 * rng.normal(size=(7, 400))
+    reference_MxZ = -hardness_Z + 0.1 * rng.normal(size=(7, 90))
+    member_MxN[4] = ~member_MxN[0]  # the complement is not used
+    arguments = (reference_MxN, member_MxN, reference_MxZ, member_MxZ)
+    others = [1, 2, 3, 5, 6]
+    aucs = [
+        stats.auc(
+            stats.rmia(
+                reference_MxN[0],
+                reference_MxN[others],
+                reference_MxZ[0],
+                reference_MxZ[others],
+                reference_member_MxN=member_MxN[others],
+                reference_member_MxZ=member_MxZ[others],
+                offline=True,
+                a=i / 10,
+            ),
+            member_MxN[0],
+        ).auc_T[0]
+        for i in range(11)
+    ]
+    assert stats.tuned_rmia_a(*arguments) == np.argmax(aucs) / 10
+    reference_MxN[4] = rng.normal(size=400)
+    assert stats.tuned_rmia_a(*arguments) == np.argmax(aucs) / 10
+
+
+def test_tuned_a_needs_another_reference_and_both_classes():
+    signal, member = np.full((2, 4), -1.0), np.array([[True, True, False, False], [False] * 4])
+    assert stats.tuned_rmia_a(signal, member, signal, member) == 0  # all AUCs are equal
+    with pytest.raises(ValueError, match="besides the first one"):
+        stats.tuned_rmia_a(signal[:1], member[:1], signal[:1], member[:1])
+    with pytest.raises(ValueError, match="besides the first one"):
+        stats.tuned_rmia_a(signal, np.stack([member[0], ~member[0]]), signal, member)
+    with pytest.raises(ValueError, match="members and non-members"):
+        stats.tuned_rmia_a(signal, np.zeros((2, 4), bool), signal, np.zeros((2, 4), bool))
+    with pytest.raises(ValueError, match="same references"):
+        stats.tuned_rmia_a(signal, member, signal[:1], member[:1])

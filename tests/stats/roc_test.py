@@ -357,3 +357,29 @@ def test_invalid_arguments_raise():
                 metric(score, member)
     with pytest.raises(ValueError, match="one target"):
         stats.roc_curve([[1.0, 2.0]], two)
+
+
+@pytest.mark.parametrize("digits", [0, 9])
+def test_max_balanced_accuracy_is_the_largest_over_all_thresholds(digits: int):
+    rng = np.random.default_rng(8)
+    for samples in (2, 5, 40):
+        member_N = np.arange(samples) % 2 == 0
+        score_N = np.round(rng.normal(size=samples) + member_N, digits)
+        curve = stats.roc_curve(score_N, member_N)
+        expected = np.max((curve.tpr_K + 1 - curve.fpr_K) / 2)
+        actual = stats.max_balanced_accuracy(score_N, member_N).balanced_accuracy_T
+        assert actual == pytest.approx([expected], rel=1e-12)
+
+
+def test_max_balanced_accuracy_of_targets_and_edges():
+    member_N = np.array([True, True, False, False])
+    score_TxN = [
+        [3, 2, 1, 0],
+        [0, 1, 2, 3],
+        [1, 1, 1, 1],
+        [np.nan, np.nan, 0, 1],
+        [2, np.nan, 1, 3],
+    ]
+    result = stats.max_balanced_accuracy(score_TxN, member_N)
+    np.testing.assert_array_equal(result.balanced_accuracy_T, [1, 0.5, 0.5, np.nan, 0.75])
+    assert result.left_out_T.tolist() == [0, 0, 0, 2, 1]
