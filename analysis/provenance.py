@@ -5,8 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from analysis import io, markup, recipe_section
-from analysis.figures import extraction
+from analysis import extraction, io, markup, recipe_section
 from analysis.io import RecipeResults, Record
 from lm_mia.errors import UserError
 

@@ -13,6 +13,7 @@ from analysis import (
     advantage,
     archetype_panels,
     attack_flips,
+    extraction,
     flip_panels,
     io,
     markup,
@@ -24,7 +25,7 @@ from analysis import (
     tables,
     vulnerability,
 )
-from analysis.figures import extraction, references, samples, training
+from analysis.figures import references, samples, training
 from analysis.formatting import (
     MIN_HEADLINE_REPLICAS,
     attack_name,
@@ -66,9 +67,11 @@ MORE_TABLES = {
     "intervals.csv": "AUC and TPR of the first replica with 95% intervals over samples",
     "resampled_references.csv": "flip rates over sets of references, for one target",
     "true_positive_probability.parquet": "every reference as a target, one row per sample",
-    "extraction.csv": "samples with the highest membership scores: suffix probabilities and generated text",
+    "extraction.csv": "samples to extract: suffix probabilities, and similarity of generated texts",
     "extraction_curves.csv": "shares of these samples that can be extracted, by number of queries",
-    "extraction.json": "model and settings of the extraction",
+    "extraction_rates.csv": "shares of these samples that are extracted, by four criteria",
+    "extraction_reference.csv": "samples extracted from the first replica, the first reference, or both",
+    "extraction.json": "models and settings of the extraction",
 }
 """Tables that are written only if settings such as attack.bootstraps and extract.samples request them."""
 OTHER_TABLES = {
@@ -162,6 +165,7 @@ def facts(recipe_dir: Path) -> dict[str, Any]:
         "extraction": extraction.read(recipe_dir),
         "extraction_exists": extraction.has_tables(recipe_dir),
         "likely": extraction.LIKELY,
+        "criteria": extraction.CRITERIA,
         "population": _population(recipe_dir, config, tokens_N, member_N),
         "model": config["model"],
         "block_parameters": 12 * config["model"]["layers"] * config["model"]["width"] ** 2,
@@ -185,11 +189,7 @@ def table_files(recipe_dir: Path) -> dict[str, str]:
     """Returns file name -> description of the recipe's tables that the page uses; empty if it has no tables."""
     if not io.has_table(recipe_dir, "flips.json"):
         return {}
-    hidden = (
-        ()
-        if extraction.read(recipe_dir)
-        else (extraction.TABLE, extraction.CURVES, extraction.FACTS)
-    )
+    hidden = () if extraction.read(recipe_dir) else extraction.TABLES
     return {
         name: description
         for name, description in {**TABLES, **MORE_TABLES, **OTHER_TABLES}.items()

@@ -1,220 +1,50 @@
-"""Figure 7: whether the samples with the highest membership scores can be extracted from the first replica."""
+"""StrongMIA Figure 7, PrivacyGuard Table 4 and Figure 8: whether samples can be extracted from the first replica.
+
+Each reads the tables of `lm-mia extract`. StrongMIA chooses the samples with the highest membership scores,
+PrivacyGuard random ones (``extract.choose="random"``).
+
+N: samples.
+"""
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from analysis import io, plotting
-from analysis.claims.compare import claim_equivalent, claim_untested
-from analysis.claims.trends import RankCorrelation
-from analysis.formatting import plural
-from analysis.io import MissingModelsError, Record, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure
-from analysis.plotting import CLASSES
-
-TABLE, CURVES, FACTS = "extraction.csv", "extraction_curves.csv", "extraction.json"
-COLUMNS = (
-    "id",
-    "member",
-    "score",
-    "log_p_greedy",
-    "log_p_sampled",
-    "log_p_chosen",
-    "exact_greedy",
-    "contained_greedy",
-    "overlap_greedy",
+from analysis import extraction, plotting, published
+from analysis.claims.compare import (
+    Claim,
+    Estimate,
+    VarianceTerm,
+    claim_all,
+    claim_equivalent,
+    claim_greater,
+    claim_untested,
 )
-CURVE_COLUMNS = ("scheme", "class", "queries", "probability", "share")
-LIKELY = 1e-3
-"""The table counts suffixes with a higher probability than this."""
-_HEAVY = 20
-"""The ratio of the largest to the median score above which the axis is logarithmic."""
-_PROBABILITIES: tuple[tuple[float, plotting.LineStyle], ...] = ((0.5, "-"), (0.999, "--"))
-QUERIES = tuple(10**k for k in (0, 3, 6, 9, 12, 18))
-"""Numbers of queries in the table; the curves have more."""
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+from analysis.extraction import CRITERIA, Extraction
+from analysis.io import MissingModelsError, RecipeResults, SweepResults
+from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
+
+RECIPE = "epochs-140M"
+"""The recipe of PrivacyGuard's figures."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Extraction:
-    """The samples with the highest membership scores, and how many of them can be extracted."""
-
-    samples: list[Record]
-    """Rows of tables/extraction.csv, the highest score first."""
-    curves: list[Record]
-    """Rows of tables/extraction_curves.csv for plain sampling at temperature 1."""
-    facts: Record
-    """tables/extraction.json: the model and the settings."""
-    document_N: np.ndarray
-    """The document of each sample."""
-
-    def column(self, name: str) -> np.ndarray:
-        """Returns a numeric column, one value per sample."""
-        return np.array([row[name] for row in self.samples], float)
-
-    @property
-    def member_N(self) -> np.ndarray:
-        """Whether the first replica was trained on each sample."""
-        return np.array([str(row["member"]) == "True" for row in self.samples])
-
-    @property
-    def is_extractable(self) -> bool:
-        """Whether any sample can be extracted with some number of queries."""
-        return any(row["share"] > 0 for row in self.curves)
-
-    def request_text(self) -> str:
-        """Returns a text on the selected samples and the task of the model."""
-        c, members = self.facts["config"], int(self.member_N.sum())
-        prefix, suffix = (plural(c[f"{name}_tokens"], "token") for name in ("prefix", "suffix"))
-        return (
-            f"The first replica was given the first {prefix} of each of {plural(len(self.samples), 'sample')} "
-            f"({plural(members, 'member')} and {plural(len(self.samples) - members, 'non-member')}) and asked for the "
-            f"next {suffix}. These are the samples with the highest LiRA scores among those that are long enough; "
-            f"{c['samples']:,} were requested."
+def _read(recipe: RecipeResults, choose: str) -> Extraction:
+    """Reads the extraction of a recipe, whose samples must have been chosen as the figure requires."""
+    result = extraction.read(recipe.recipe_dir)
+    if result is None:
+        raise MissingModelsError(f"{recipe.name}: there are no tables of extraction for its attack")
+    chosen = result.facts["config"]["choose"]
+    if chosen != choose:
+        raise MissingModelsError(
+            f"{recipe.name}: its tables of extraction have extract.choose={chosen}, but this figure needs "
+            f"{choose}; run lm-mia extract with --config.extract.choose={choose}"
         )
-
-    def scheme_rows(self) -> list[Record]:
-        """Returns a table row per decoding scheme: suffix probabilities, and how many suffixes were generated."""
-        rows = []
-        for name, title in self.facts["schemes"].items():
-            log_p_N = self.column(f"log_p_{name}")
-            row = {
-                "scheme": title.capitalize(),
-                "highest": format_exponent(float(log_p_N.max())),
-                "median": format_exponent(float(np.median(log_p_N))),
-                "likely": int((log_p_N > math.log(LIKELY)).sum()),
-                "impossible": int(np.isneginf(log_p_N).sum()),
-            }
-            if f"exact_{name}" in self.samples[0]:
-                row |= {
-                    "exact": int(self.column(f"exact_{name}").sum()),
-                    "anywhere": int(self.column(f"contained_{name}").sum()),
-                    "half": int((self.column(f"overlap_{name}") > 0.5).sum()),
-                }
-            rows.append(row)
-        return rows
-
-    def query_rows(self) -> list[Record]:
-        """Returns a table row per number of queries: shares of members and of non-members, for plain sampling."""
-        rows: dict[int, Record] = {}
-        for row in self.curves:
-            if row["probability"] == _PROBABILITIES[0][0] and row["queries"] in QUERIES:
-                rows.setdefault(int(row["queries"]), {})[row["class"]] = (
-                    f"{100 * row['share']:.1f}%"
-                )
-        return [{"queries": format_exponent(math.log(n))} | shares for n, shares in rows.items()]
-
-    def rank_correlation(self) -> RankCorrelation | None:
-        """Returns the rank correlation of score and -log p of the suffix; None if one is constant."""
-        return RankCorrelation.from_samples(
-            self.column("score"), -self.column("log_p_sampled"), self.document_N
-        )
-
-
-def format_exponent(log: float) -> str:
-    """Formats exp(log): 0.0067, 20, 1.3 × 10⁻⁴⁹; 0 for -inf."""
-    if math.isinf(log):
-        return "0"
-    if math.log(LIKELY) <= log < math.log(9_999):
-        return f"{math.exp(log):.2g}" if log < 0 else f"{math.exp(log):,.0f}"
-    exponent = math.floor(log / math.log(10) + 1e-9)
-    digits = f"{math.exp(log - exponent * math.log(10)):.1f}"
-    if digits == "10.0":
-        digits, exponent = "1.0", exponent + 1
-    ten = "10" + str(exponent).translate(_SUPERSCRIPTS)
-    return ten if log > 0 and digits == "1.0" else f"{digits} × {ten}"
-
-
-def has_tables(recipe_dir: Path) -> bool:
-    """Returns whether all tables of the extraction exist."""
-    return all(io.has_table(recipe_dir, name) for name in (TABLE, CURVES, FACTS))
-
-
-def read(recipe_dir: Path) -> Extraction | None:
-    """Reads the tables; None if they are missing or do not match the scores or the first replica of the attack."""
-    if not has_tables(recipe_dir):
-        return None
-    samples = io.read_table(recipe_dir, TABLE, COLUMNS, "extract")
-    curves = io.read_table(recipe_dir, CURVES, CURVE_COLUMNS, "extract")
-    score_N = io.read_samples(recipe_dir, ["score"])["score"]
-    ids_exist = samples and all(0 <= row["id"] < len(score_N) for row in samples)
-    if not ids_exist or any(row["score"] != score_N[int(row["id"])] for row in samples):
-        return None
-    facts = io.read_json(recipe_dir, f"tables/{FACTS}", ("model", "config", "schemes"), "extract")
-    if facts["model"] != io.read_flip_facts(recipe_dir)["first_target"]:
-        return None
-    probabilities = [p for p, _ in _PROBABILITIES]
-    sampled = [r for r in curves if r["scheme"] == "sampled" and r["probability"] in probabilities]
-    ids_N = [int(row["id"]) for row in samples]
-    return Extraction(samples, sampled, facts, io.read_documents(recipe_dir)[ids_N])
-
-
-def draw(extraction: Extraction) -> Figure:
-    """Draws −log p of each suffix against the score and, if anything can be extracted, shares against queries."""
-    panels = 1 + extraction.is_extractable
-    figure = plotting.new_figure(6.2 if panels == 1 else 9.6, 4.0)
-    axes = figure.subplots(1, panels, squeeze=False)[0]
-    _draw_scatter(axes[0], extraction)
-    if extraction.is_extractable:
-        _draw_curves(axes[1], extraction.curves)
-    return figure
-
-
-def _draw_scatter(axes: Axes, extraction: Extraction) -> None:
-    score_N, nats_N = extraction.column("score"), -extraction.column("log_p_sampled")
-    finite_N = np.isfinite(nats_N)
-    for label, is_member, color, _ in CLASSES:
-        shown_N = finite_N & (extraction.member_N == is_member)
-        axes.scatter(
-            score_N[shown_N],
-            nats_N[shown_N],
-            s=13,
-            marker="o" if is_member else "s",
-            color=color,
-            alpha=0.45,
-            linewidth=0,
-            label=f"{label} ({shown_N.sum():,})",
-            rasterized=True,  # keeps the PDF small
-        )
-    if score_N.max() > _HEAVY * np.median(np.abs(score_N)):
-        axes.set_xscale("symlog", linthresh=1)
-    axes.set(xlabel="LiRA score", ylabel="−log probability of the suffix (nats)")
-    legend = axes.legend(loc="best")
-    for handle in legend.legend_handles:
-        if handle is not None:
-            handle.set_alpha(1)
-
-
-def _draw_curves(axes: Axes, curves: Sequence[Record]) -> None:
-    handles = []
-    for p, dash in _PROBABILITIES:
-        for label, is_member, color, _ in CLASSES:
-            kind = "members" if is_member else "nonmembers"
-            rows = [r for r in curves if r["class"] == kind and r["probability"] == p]
-            if not rows:
-                continue
-            x, y = ([r[name] for r in rows] for name in ("queries", "share"))
-            axes.plot(x, y, color=color, linestyle=dash)
-            handles.append(Line2D([], [], color=color, linestyle=dash, label=f"{label}, p = {p:g}"))
-    axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set(xlabel="Queries (n)", ylabel="Samples extractable")
-    axes.legend(handles=handles, loc="best")
-
-
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
-    """Draws the figure of a recipe; None without tables of its attack."""
-    extraction = read(recipe_dir)
-    return {"extraction": draw(extraction) if extraction else None}
+    return result
 
 
 # Figure 7: log probabilities of the suffixes of the samples with the highest membership scores.
@@ -228,11 +58,9 @@ _COLUMNS = ["id", "member", "score", "log_p_sampled"]
 def draw_fig07(recipes: SweepResults) -> FigureResult:
     """Draws the negative log probability of each suffix against the membership score."""
     main = recipes["main"]
-    extraction = read(main.recipe_dir)
-    if extraction is None:
-        raise MissingModelsError(f"{main.name}: there are no tables of extraction for its attack")
-    score_N, nats_N = extraction.column("score"), -extraction.column("log_p_sampled")
-    correlation = extraction.rank_correlation()
+    result = _read(main, "scores")
+    score_N, nats_N = result.column("score"), -result.column("log_p_sampled")
+    correlation = result.rank_correlation()
     what = "Rank correlation of the score and -log p of the suffix"
     claim = claim_untested(
         FIG07_STATEMENTS[0], f"{what}: all scores or all probabilities are equal"
@@ -240,21 +68,167 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
     if correlation:
         estimate = correlation.estimate(("the model", "its references"))
         claim = claim_equivalent(FIG07_STATEMENTS[0], what, estimate, _MARGIN)
-    ours = {"members_of_1000": (1000 * float(extraction.member_N.mean()), math.nan)}
+    ours = {"members_of_1000": (1000 * float(result.member_N.mean()), math.nan)}
     if main.config.extract.suffix_tokens == _SUFFIX_TOKENS:
         ours["largest_probability"] = (math.exp(-nats_N.min()), math.nan)
         ours["smallest_nats"] = (float(nats_N.min()), math.nan)
     return FigureResult(
-        data=pd.DataFrame(extraction.samples)[_COLUMNS],
-        figure=draw(dataclasses.replace(extraction, curves=[])),
+        data=pd.DataFrame(result.samples)[_COLUMNS],
+        figure=extraction.draw(dataclasses.replace(result, curves=[])),
         claims=(claim,),
         ours=ours,
         notes=(
-            extraction.request_text(),
+            result.request_text(),
             f"These are a fraction {len(score_N) / len(main.population):.2g} of all samples (in the paper: 0.00007).",
             f"“Little” means a rank correlation within ±{_MARGIN:g}; this margin is our choice.",
         ),
     )
+
+
+# PrivacyGuard Table 4: the shares of samples that are extracted, by four criteria.
+TAB04_STATEMENTS = (
+    "More samples have an LCS above 0.8 than are included.",
+    "With top-k sampling, more samples have a p_z above 0.01 than above 0.5.",
+)
+_SCHEMES = {"greedy": "Greedy", "chosen": "Top-k"}
+"""Name of a scheme in the tables -> in the paper. "chosen" is top-k sampling with the default ``extract.top_k=40``."""
+
+
+def draw_tab04(recipes: SweepResults) -> FigureResult:
+    """Draws a table with a row per decoding scheme and class, above those of the paper."""
+    recipe = recipes[RECIPE]
+    result = _read(recipe, "random")
+    title_by_scheme, config = result.facts["schemes"], result.facts["config"]
+    rows = [row for row in result.rates if row["scheme"] in _SCHEMES]
+    cells = {
+        f"{title_by_scheme[row['scheme']].capitalize()}, "
+        f"{'members' if row['class'] == 'members' else 'non-members'}": [
+            f"{int(row['samples']):,}",
+            *(extraction.format_rate(row, criterion) for criterion in CRITERIA),
+        ]
+        for row in rows
+    }
+    numbers = published.published_numbers("privacyguard_tab04_extraction")
+    for scheme, title in _SCHEMES.items():
+        shares = [numbers[f"{scheme} {criterion}"].value for criterion in CRITERIA]
+        cells[f"{title}, Enron and Pythia-12B (published)"] = [
+            "10,000",
+            *map("{:.2%}".format, shares),
+        ]
+    table = pd.DataFrame.from_dict(cells, orient="index", columns=["Samples", *CRITERIA.values()])
+    table.index.name = "Decoding"
+    ours = {
+        f"{row['scheme']} {criterion}": (float(row[criterion]), math.nan)
+        for row in rows
+        if row["class"] == "members"
+        for criterion in CRITERIA
+    }
+    claims = (
+        claim_all(
+            TAB04_STATEMENTS[0],
+            [
+                _claim_more(result, scheme, "overlap_above_0.8", "inclusion")
+                for scheme in _SCHEMES
+                if f"included_{scheme}" in result.samples[0]
+            ],
+        ),
+        dataclasses.replace(
+            _claim_more(result, "chosen", "p_above_0.01", "p_above_0.5"),
+            statement=TAB04_STATEMENTS[1],
+        ),
+    )
+    notes = (
+        result.request_text(),
+        result.left_out_text(),
+        "The paper prompts Pythia-12B with 50 tokens of random Enron emails and asks for the next 50, so its shares "
+        f"are not comparable with ours of {config['suffix_tokens']} tokens. It has no non-members. Ours have 95% "
+        "intervals over samples.",
+        not_seen_note(claims),
+    )
+    return FigureResult(
+        pd.DataFrame(rows),
+        table=table,
+        claims=claims,
+        ours=ours,
+        not_comparable=frozenset(ours),
+        notes=tuple(filter(None, notes)),
+    )
+
+
+def _claim_more(result: Extraction, scheme: str, more: str, fewer: str) -> Claim:
+    """Returns the claim that more members are extracted by one criterion than by another; both on the same members."""
+    is_more_N, is_fewer_N = (_extracted(result, scheme, criterion) for criterion in (more, fewer))
+    difference_N = (is_more_N - is_fewer_N)[~np.isnan(is_fewer_N)]
+    what = f"{_SCHEMES[scheme]}: share of members with {CRITERIA[more]} minus {CRITERIA[fewer].lower()}"
+    if len(difference_N) < 2:
+        return claim_untested("", f"{what}: too few members")
+    variance = VarianceTerm(
+        float(difference_N.var(ddof=1)) / len(difference_N), len(difference_N) - 1
+    )
+    estimate = Estimate.from_variance(
+        float(difference_N.mean()), [variance], f"{len(difference_N):,} members", ("the model",)
+    )
+    return claim_greater("", what, estimate)
+
+
+def _extracted(result: Extraction, scheme: str, criterion: str) -> np.ndarray:
+    """Returns whether each member is extracted, 1 or 0; NaN for those that rates leave out."""
+    column, level = {
+        "inclusion": (f"included_{scheme}", 0.5),
+        "overlap_above_0.8": (f"overlap_{scheme}", 0.8),
+        "p_above_0.5": (f"log_p_{scheme}", math.log(0.5)),
+        "p_above_0.01": (f"log_p_{scheme}", math.log(0.01)),
+    }[criterion]
+    is_used_N = (result.column("in_prompt") == 0) & ~np.isnan(result.column(f"log_p_{scheme}"))
+    extracted_N = np.where(is_used_N, result.column(column) > level, np.nan)
+    return extracted_N[result.member_N]
+
+
+# PrivacyGuard Figure 8: the share of samples that are (n, p)-discoverably extractable, by the number of queries.
+_QUERY_PROBABILITIES = ((0.1, plotting.SKY), (0.5, plotting.BLUE), (0.9, plotting.GREEN))
+_QUERY_PROBABILITIES += ((0.99, plotting.ORANGE), (0.999, plotting.VERMILLION))
+
+_CLASS_STYLES: tuple[tuple[str, str, plotting.LineStyle], ...] = (
+    ("members", "Members", "-"),
+    ("nonmembers", "Non-members", ":"),
+)
+
+
+def draw_fig08(recipes: SweepResults) -> FigureResult:
+    """Draws the share of random members, and of non-members, against the number of queries, for several p."""
+    recipe = recipes[RECIPE]
+    result = _read(recipe, "random")
+    schemes = ("chosen", "sampled")
+    curves = pd.DataFrame(result.curves)
+    curves = curves[curves["scheme"].isin(schemes)]
+    figure = plotting.new_figure(9.6, 4.2)
+    for axes, scheme in zip(figure.subplots(1, 2, sharey=True), schemes, strict=True):
+        _draw_queries(axes, curves[curves["scheme"] == scheme])
+        axes.set(title=result.facts["schemes"][scheme].capitalize(), xlabel="Queries (n)")
+    figure.axes[0].set_ylabel("Samples extractable")
+    handles = [Line2D([], [], color=color, label=f"p = {p:g}") for p, color in _QUERY_PROBABILITIES]
+    handles += [
+        Line2D([], [], color=plotting.GREY, linestyle=dash, label=label)
+        for _, label, dash in _CLASS_STYLES
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=7, frameon=False)
+    notes = (
+        result.request_text(),
+        "A sample is extractable with n queries and probability p if 1 − (1 − p_z)ⁿ ≥ p, where p_z is the probability "
+        "of its suffix. Members that curve ends do not reach have a token that the scheme never samples, such as one "
+        "outside the 40 most likely.",
+    )
+    return FigureResult(curves, figure, notes=notes)
+
+
+def _draw_queries(axes: Axes, curves: pd.DataFrame) -> None:
+    for p, color in _QUERY_PROBABILITIES:
+        for name, _, dash in _CLASS_STYLES:
+            rows = curves[(curves["class"] == name) & np.isclose(curves["probability"], p)]
+            axes.plot(rows["queries"], rows["share"], color=color, linestyle=dash)
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
 
 
 FIGURES = {
@@ -271,5 +245,27 @@ FIGURES = {
         ),
         statements=FIG07_STATEMENTS,
         draw=draw_fig07,
+    ),
+    "privacyguard_tab04_extraction": PaperFigure(
+        title="PrivacyGuard Table 4: Extraction rates of random samples",
+        paper=(
+            "Of 10,000 random Enron emails, 4.9% are included in what Pythia-12B generates greedily from the first 50 "
+            "tokens, and 6.45% share a subsequence of more than 80% of the next 50 tokens; with top-40 sampling, 2% "
+            "and 3%. The probability of the next 50 tokens is above 0.5 for 1.4% and above 0.01 for 6.8% of them with "
+            "top-40 sampling, and for 4.5% with greedy decoding (Section 3.3.1)."
+        ),
+        expect="",
+        statements=TAB04_STATEMENTS,
+        draw=draw_tab04,
+    ),
+    "privacyguard_fig08_queries": PaperFigure(
+        title="PrivacyGuard Figure 8: Extraction of random members by the number of queries",
+        paper=(
+            "The share of (n, p)-discoverably extractable emails rises with the number of queries n and falls with the "
+            "required probability p (Section 3.3.1)."
+        ),
+        expect="",
+        statements=(),
+        draw=draw_fig08,
     ),
 }

@@ -221,10 +221,16 @@ ATTACK_STATISTICS = {
 
 @dataclasses.dataclass(frozen=True)
 class Extract:
-    """Whether the most member-like samples can be extracted from the first replica (StrongMIA Figure 7)."""
+    """Whether samples can be extracted from the first replica (StrongMIA Figure 7, PrivacyGuard Table 4)."""
 
     samples: int = 0
-    """Number of samples, those with the highest lira_online scores. 0: no extraction."""
+    """Number of samples. 0: no extraction."""
+    choose: Literal["scores", "random"] = "scores"
+    """Which samples. scores: those with the highest lira_online scores, which show whether vulnerable samples can be
+    extracted; random: as many random members as random non-members, which show how many samples can be."""
+    reference: bool = False
+    """Also ask the first reference to continue the same prefixes, to see what training on a sample causes. This doubles
+    the time."""
     prefix_tokens: int = 50
     """Number of tokens at the start of a sample, including <bos>, that the model is prompted with."""
     suffix_tokens: int = 50

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import filelock
 
@@ -17,7 +17,7 @@ from lm_mia import config
 from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, is_current
 from lm_mia.config import needs
 from lm_mia.config.needs import LossNeed, Need, PresentModels, RecipeModels, RecipeNeeds
-from lm_mia.data import build, corpus
+from lm_mia.data import build, corpus, subsets
 from lm_mia.data.population import Population, open_population, token_columns
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
@@ -30,6 +30,9 @@ from lm_mia.run.workdir import changed_settings, table_metadata
 from lm_mia.run.worker import WorkerTask
 from lm_mia.store import check
 from lm_mia.store.store import open_store, with_stored_statistics
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RecipePopulations = list[tuple[SweepRecipe, Population]]
 
@@ -429,16 +432,26 @@ def attack(
 
 
 def extract(recipe: SweepRecipe, population: Population, display: Display) -> None:
-    """Computes how easily the samples with the highest scores can be extracted from the first replica.
+    """Computes how easily samples can be extracted from the first replica, and from the first reference if requested.
 
     Nothing is computed if the tables already have the results.
     """
     c, tables = recipe.config, recipe.folder / "tables"
     metadata = table_metadata(recipe.folder)
     assert metadata is not None, "checked before, or just written"
-    [model_seeds] = [seeds for seeds in recipe.models if str(seeds) == metadata["first_target"]]
-    step = c.attack.step or inventory.total_steps(c, model_seeds)
-    inputs = {"model": str(model_seeds), "step": step, "config": dataclasses.asdict(c.extract)}
+    by_name = {str(seeds): seeds for seeds in recipe.models}
+    target = by_name[metadata["first_target"]]
+    reference = by_name[metadata["reference_models"][0]] if c.extract.reference else None
+
+    def attacked_step(model_seeds: ModelSeeds) -> int:
+        return c.attack.step or inventory.total_steps(c, model_seeds)
+
+    inputs = {
+        "model": str(target),
+        "reference": str(reference or ""),
+        "step": attacked_step(target),
+    }
+    inputs |= {"config": dataclasses.asdict(c.extract)}
     inputs |= {"samples_sha256": metadata["tables"]["samples.parquet"]}
     if is_current(recipe.folder / EXTRACTION_JSON, inputs):
         display.say(f"extract: {recipe.name}: the results are already in its tables")
@@ -459,15 +472,28 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
         extraction.read_membership_scores(tables / "samples.parquet"), population, c.extract
     )
     if len(samples) < c.extract.samples:
+        members, is_random = int(samples["member"].sum()), c.extract.choose == "random"
         display.say(
-            f"extract.samples={c.extract.samples}: only {len(samples)} samples have a score and are long enough; all "
-            "of them are used"
+            f"extract.samples={c.extract.samples}: only {plural(members, 'member')} and "
+            f"{plural(len(samples) - members, 'non-member')} are used, since no more are long enough"
+            + ("" if is_random else " and have a score")
         )
     this_backend = backend.start("none")
-    checkpoint_dir = inventory.checkpoint_dir(recipe.folder, model_seeds)
-    params = restore_params(
-        model_seeds, step, model, checkpoint_dir, this_backend.mesh, this_backend.local_mesh
-    )
-    results = extraction.extract(params, model, population, samples, c.extract, display.update)
+
+    def measure(model_seeds: ModelSeeds) -> "pd.DataFrame":
+        params = restore_params(
+            model_seeds,
+            attacked_step(model_seeds),
+            model,
+            inventory.checkpoint_dir(recipe.folder, model_seeds),
+            this_backend.mesh,
+            this_backend.local_mesh,
+        )
+        return extraction.extract(params, model, population, samples, c.extract, display.update)
+
+    results = measure(target)
+    if reference:
+        member_N = subsets.member(reference.subset_seed, len(population), c.train.subset)
+        results = extraction.add_reference(results, measure(reference), member_N)
     extraction.write_tables(tables, results, c.extract, inputs)
-    display.say(extraction.summary(results))
+    display.say(extraction.summary(results, c.extract))

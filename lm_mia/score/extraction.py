@@ -1,8 +1,9 @@
-"""Extraction: how well the first replica reproduces the samples with the highest membership scores.
+"""Extraction: how well the first replica reproduces the samples with the highest membership scores, or random ones.
 
 The first tokens of a sample are the prefix, and the next ones the suffix. Both are the tokens that the model was
-trained on, including <bos>: nothing is padded, decoded or tokenized again. Extraction is measured by the probability of
-the suffix (`lm_mia.stats.suffix_log_prob`), and by comparing the suffix with texts that the model generates.
+trained on, including <bos>: nothing is padded or tokenized again. Extraction is measured by the probability of the
+suffix (`lm_mia.stats.suffix_log_prob`), and by comparing the suffix with texts that the model generates, both as tokens
+and as decoded texts.
 
 B: samples per call, P: tokens of a prefix, S: tokens of a suffix, T = P + S, G: tokens of a generated text,
 V: tokens in the vocabulary.
@@ -10,7 +11,7 @@ V: tokens in the vocabulary.
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from lm_mia.model import decoding, transformer
 _CALL_TOKENS = 8192
 _PROBABILITIES = (0.1, 0.5, 0.9, 0.99, 0.999)
 _MAX_QUERIES_EXPONENT = 18  # curves have 1, 10, ..., 10^18 queries
+_OVERLAP, _LIKELY = 0.8, (0.5, 0.01)  # thresholds of PrivacyGuard's Table 4
 _GREEDY, _SAMPLED = stats.SamplingScheme(temperature=0), stats.SamplingScheme()
 
 
@@ -46,31 +48,49 @@ def read_membership_scores(path: Path) -> pd.DataFrame:
 def select_samples(
     samples: pd.DataFrame, population: Population, extract_config: config.Extract
 ) -> pd.DataFrame:
-    """Selects the samples with the highest membership scores.
+    """Selects the samples with the highest membership scores, or random members and non-members.
 
     Args:
-      samples: columns id, member and score. Samples whose score is NaN are left out.
+      samples: columns id, member and score. Samples whose score is NaN are never among the highest scores.
       population: gives the samples' lengths. Samples too short for prefix and suffix are left out.
-      extract_config: the number of samples, and the lengths of prefix and suffix.
+      extract_config: the number of samples and how to choose them, and the lengths of prefix and suffix.
 
     Returns:
-      id, member and score of at most ``extract_config.samples`` samples, by decreasing score; ties by increasing id.
+      id, member and score of at most ``extract_config.samples`` samples, by decreasing score; ties by increasing id,
+      and those without a score last. With ``choose="random"``, half of them are members, and each class is a uniform
+      draw without replacement from all samples of the class that are long enough.
 
     Raises:
-      UserError: if no sample is long enough and has a score.
+      UserError: if no sample is long enough, or none of these has a score although the highest are requested.
     """
     prefix_tokens, suffix_tokens = extract_config.prefix_tokens, extract_config.suffix_tokens
-    min_tokens = prefix_tokens + suffix_tokens
+    min_tokens, is_random = prefix_tokens + suffix_tokens, extract_config.choose == "random"
     is_long_enough = population.lengths_N[samples["id"]] >= min_tokens
-    selected = samples.loc[is_long_enough & samples["score"].notna(), ["id", "member", "score"]]
-    if not len(selected):
+    eligible = samples.loc[
+        is_long_enough & (samples["score"].notna() | is_random), ["id", "member", "score"]
+    ]
+    if not len(eligible):
         raise UserError(
             f"extract.prefix_tokens={prefix_tokens}, extract.suffix_tokens={suffix_tokens}: no sample has {min_tokens} "
-            f"tokens and a membership score (the longest sample has {population.lengths_N.max()} tokens); lower one of "
-            "the two"
+            f"tokens{'' if is_random else ' and a membership score'} (the longest sample has "
+            f"{population.lengths_N.max()} tokens); lower one of the two"
         )
-    ranked = selected.sort_values(["score", "id"], ascending=[False, True])
+    if is_random:
+        eligible = _draw_classes(eligible, extract_config.samples)
+    ranked = eligible.sort_values(["score", "id"], ascending=[False, True])
     return ranked.head(extract_config.samples)
+
+
+def _draw_classes(eligible: pd.DataFrame, num_samples: int) -> pd.DataFrame:
+    """Draws half of the samples from the members and half from the non-members, or all of a class that is smaller."""
+    classes = []
+    for is_member, number in ((True, num_samples - num_samples // 2), (False, num_samples // 2)):
+        samples = eligible[eligible["member"] == is_member]
+        purpose = f"extraction, {'members' if is_member else 'non-members'}"
+        classes.append(
+            samples.iloc[seeds.draw(0, purpose, len(samples), min(number, len(samples)))]
+        )
+    return pd.concat(classes)
 
 
 def sampling_schemes(extract_config: config.Extract) -> dict[str, stats.SamplingScheme]:
@@ -100,17 +120,26 @@ def extract(
       progress: called as ``progress("extract", samples_done, samples)``.
 
     Returns:
-      ``samples`` with the following columns for each NAME of `sampling_schemes`:
+      ``samples`` with the column in_prompt, 1 if the text of the suffix is also in the text of the prefix, so that a
+      model can copy it, and the following columns for each NAME of `sampling_schemes`:
 
         log_p_NAME: log-probability of the suffix in nats; -inf if it is never generated.
         exact_NAME: 1 if a generated text begins with the suffix.
         contained_NAME: 1 if a generated text contains the suffix.
         overlap_NAME: length of the longest common subsequence of suffix and generated text, over S.
+        included_NAME, substring_NAME, edit_NAME: similarity of the decoded texts, as in `compare_texts`.
 
-      With several generated texts per sample, the last three are those of the best of ``extract_config.generations``
-      texts. If this number is 0, they are absent for schemes that draw at random.
+      With several generated texts per sample, all but log_p_NAME are those of the best of
+      ``extract_config.generations`` texts. If this number is 0, they are absent for schemes that draw at random. Texts
+      are compared after `stats.clean_text`. If nothing remains of the suffix, in_prompt and the similarities of texts
+      are NaN.
     """
     rows: list[dict[str, Any]] = []
+
+    def decode(tokens_BxS: Iterable[np.ndarray]) -> list[str]:
+        texts_B = population.tokenizer.decode([tokens.tolist() for tokens in tokens_BxS])
+        return [stats.clean_text(text) for text in texts_B]
+
     P = extract_config.prefix_tokens
     T = P + extract_config.suffix_tokens
     generated_tokens = max(extract_config.suffix_tokens, extract_config.written_tokens)
@@ -118,12 +147,20 @@ def extract(
     for low in range(0, len(samples), B):
         ids_B = samples["id"].to_numpy()[low : low + B]
         x_BxT = np.stack([population.sample(i)[:T] for i in ids_B]).astype(np.int32)
-        rows += suffix_log_probs(params, model, x_BxT, extract_config)
+        prompts_B, targets_B = decode(x_BxT[:, :P]), decode(x_BxT[:, P:])
+        in_prompt_B = map(stats.is_included, targets_B, prompts_B)
+        log_probs_B = suffix_log_probs(params, model, x_BxT, extract_config)
+        rows += [{"in_prompt": i} | p for i, p in zip(in_prompt_B, log_probs_B, strict=True)]
         texts_by_scheme = generate_texts(params, model, x_BxT[:, :P], ids_B, extract_config)
         for name, texts_B in texts_by_scheme.items():
-            for row, suffix_S, texts in zip(rows[low:], x_BxT[:, P:], texts_B, strict=True):
-                comparisons = [compare_with_suffix(suffix_S, text_G) for text_G in texts]
-                for measure in ("exact", "contained", "overlap"):
+            for row, suffix_S, target, texts in zip(
+                rows[low:], x_BxT[:, P:], targets_B, texts_B, strict=True
+            ):
+                comparisons = [
+                    compare_with_suffix(suffix_S, text_G) | compare_texts(target, text)
+                    for text_G, text in zip(texts, decode(texts), strict=True)
+                ]
+                for measure in comparisons[0]:
                     row[f"{measure}_{name}"] = max(c[measure] for c in comparisons)
         progress("extract", min(low + B, len(samples)), len(samples))
     return pd.concat([samples.reset_index(drop=True), pd.DataFrame(rows)], axis=1)
@@ -190,7 +227,6 @@ def extraction_curves(results: pd.DataFrame) -> pd.DataFrame:
     Returns:
       Columns scheme, class, queries (n), probability (p), share and left_out.
     """
-    classes = {"members": results[results.member], "nonmembers": results[~results.member]}
     rows = [
         {
             "scheme": name,
@@ -200,12 +236,131 @@ def extraction_curves(results: pd.DataFrame) -> pd.DataFrame:
         }
         | dataclasses.asdict(stats.extraction_rate(samples[f"log_p_{name}"], n, p))
         for name in ("greedy", "sampled", "chosen")
-        for class_name, samples in classes.items()
-        if len(samples)
+        for class_name, samples in _by_class(results).items()
         for p in _PROBABILITIES
         for n in (10**k for k in range(_MAX_QUERIES_EXPONENT + 1))
     ]
     return pd.DataFrame(rows)
+
+
+def add_reference(
+    results: pd.DataFrame, reference_results: pd.DataFrame, member_N: np.ndarray
+) -> pd.DataFrame:
+    """Adds what `extract` measured for a reference model on the same samples.
+
+    Args:
+      results: result of `extract` for the target.
+      reference_results: result of `extract` for the reference.
+      member_N: whether the reference was trained on each sample of the population.
+
+    Returns:
+      ``results`` with the columns reference_member and reference_COLUMN for each column that depends on the model.
+    """
+    measured = reference_results.columns.drop(["id", "member", "score", "in_prompt"])
+    is_member = pd.Series(member_N[results["id"]], name="member")
+    added = pd.concat([is_member, reference_results[measured]], axis=1)
+    return pd.concat([results, added.add_prefix("reference_")], axis=1)
+
+
+def extraction_rates(results: pd.DataFrame, extract_config: config.Extract) -> pd.DataFrame:
+    """Computes the shares of samples that are extracted by the criteria of PrivacyGuard's Table 4.
+
+    Args:
+      results: result of `extract`.
+      extract_config: how the samples were chosen.
+
+    Returns:
+      A row per scheme and class, with the columns scheme, class, samples (that the shares are of), left_out (see
+      `extracted`), and for each CRITERION the columns CRITERION, CRITERION_low and CRITERION_high: share and 95%
+      interval. Shares that need generated texts are NaN if there are none.
+
+      The intervals are for the share among all samples of the class that are long enough. They are Clopper-Pearson
+      intervals, which draws without replacement make longer than necessary. Unless samples were chosen at random, they
+      are NaN, since samples with high scores are no random draw.
+    """
+    rows = []
+    for name in ("greedy", "sampled", "chosen"):
+        for class_name, samples in _by_class(results).items():
+            is_extracted = extracted(samples, name)
+            used = int(is_extracted.iloc[:, -1].count())
+            row = {"scheme": name, "class": class_name, "samples": used}
+            row |= {"left_out": len(samples) - used}
+            for criterion, values in is_extracted.items():
+                count, low, high = values.count(), np.nan, np.nan
+                if count and extract_config.choose == "random":
+                    low, high = stats.clopper_pearson(values.sum(), count)
+                row |= {str(criterion): values.mean()}
+                row |= {f"{criterion}_low": low, f"{criterion}_high": high}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def compare_with_reference(results: pd.DataFrame) -> pd.DataFrame:
+    """Counts the samples that are extracted from both models, from one of them, or from neither.
+
+    The target and the reference were trained in the same way on random halves of the same samples. So samples on which
+    only the target was trained, and which are extracted from the target only, show what training on a sample causes,
+    apart from chance. What chance does is seen in samples on which neither model was trained.
+
+    Args:
+      results: result of `add_reference`.
+
+    Returns:
+      A row per scheme, criterion and pair of memberships that occurs, with the columns scheme, criterion, in_target,
+      in_reference, samples, left_out (see `extracted`), both, target_only, reference_only and neither.
+    """
+    rows = []
+    for name in ("greedy", "sampled", "chosen"):
+        by_target, by_reference = extracted(results, name), extracted(results, name, "reference_")
+        for (in_target, in_reference), group in results.groupby(["member", "reference_member"]):
+            for criterion in by_target.columns:
+                pairs = pd.concat([by_target[criterion], by_reference[criterion]], axis=1)
+                pairs = pairs.loc[group.index].dropna()
+                if not len(pairs):
+                    continue
+                target_N, reference_N = pairs.to_numpy(bool).T
+                row = {"scheme": name, "criterion": criterion}
+                row |= {"in_target": in_target, "in_reference": in_reference}
+                row |= {"samples": len(pairs), "left_out": len(group) - len(pairs)}
+                row |= {
+                    "both": (target_N & reference_N).sum(),
+                    "target_only": (target_N & ~reference_N).sum(),
+                    "reference_only": (~target_N & reference_N).sum(),
+                    "neither": (~target_N & ~reference_N).sum(),
+                }
+                rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def extracted(results: pd.DataFrame, name: str, prefix: str = "") -> pd.DataFrame:
+    """Returns which samples are extracted with a scheme, by each criterion.
+
+    Args:
+      results: result of `extract`, or of `add_reference`.
+      name: name of the scheme.
+      prefix: "reference_" for the reference.
+
+    Returns:
+      A column per criterion: inclusion (the generated text contains that of the suffix), overlap_above_0.8 (of the
+      suffix's tokens), p_above_0.5 and p_above_0.01 (probability of the suffix). 1.0 or 0.0; NaN for samples that are
+      left out, and without generated texts. A sample is left out if its suffix has no text after `stats.clean_text`, or
+      one that is also in the prefix, since generating it takes no memory of the training data, and if it has no
+      log-probability.
+    """
+    log_p_N = results[f"{prefix}log_p_{name}"]
+    is_extracted = pd.DataFrame({f"p_above_{p:g}": log_p_N > np.log(p) for p in _LIKELY})
+    has_texts = f"{prefix}included_{name}" in results
+    included_N = results[f"{prefix}included_{name}"] == 1 if has_texts else np.nan
+    overlap_N = results[f"{prefix}overlap_{name}"] > _OVERLAP if has_texts else np.nan
+    is_extracted.insert(0, "inclusion", included_N)
+    is_extracted.insert(1, f"overlap_above_{_OVERLAP:g}", overlap_N)
+    return is_extracted.astype(float).where((results["in_prompt"] == 0) & log_p_N.notna())
+
+
+def _by_class(results: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Returns {"members": rows, "nonmembers": rows}, without classes that have no samples."""
+    classes = {"members": results[results.member], "nonmembers": results[~results.member]}
+    return {name: samples for name, samples in classes.items() if len(samples)}
 
 
 def write_tables(
@@ -214,31 +369,39 @@ def write_tables(
     extract_config: config.Extract,
     inputs: dict[str, Any],
 ) -> None:
-    """Writes extraction.csv and extraction_curves.csv and, last, extraction.json, which describes them.
+    """Writes the tables of the extraction and, last, extraction.json, which describes them.
 
     Args:
       tables_dir: folder of the recipe's tables.
-      results: result of `extract`.
+      results: result of `extract`, or of `add_reference` if ``extract_config.reference`` is set.
       extract_config: the settings of the extraction.
-      inputs: the model, settings and membership scores from which the tables were computed.
+      inputs: the models, settings and membership scores from which the tables were computed.
     """
     path = tables_dir / EXTRACTION_JSON.name
+    tables = {
+        "extraction.csv": results,
+        "extraction_curves.csv": extraction_curves(results),
+        "extraction_rates.csv": extraction_rates(results, extract_config),
+    }
+    if extract_config.reference:
+        tables["extraction_reference.csv"] = compare_with_reference(results)
     path.unlink(missing_ok=True)
-    write_csv(tables_dir / "extraction.csv", results)
-    write_csv(tables_dir / "extraction_curves.csv", extraction_curves(results))
+    (tables_dir / "extraction_reference.csv").unlink(missing_ok=True)
+    for name, table in tables.items():
+        write_csv(tables_dir / name, table)
     schemes = {name: str(scheme) for name, scheme in sampling_schemes(extract_config).items()}
-    write_completion_marker(
-        path, inputs | {"schemes": schemes}, ["extraction.csv", "extraction_curves.csv"]
-    )
+    write_completion_marker(path, inputs | {"schemes": schemes}, tables)
 
 
-def summary(results: pd.DataFrame) -> str:
+def summary(results: pd.DataFrame, extract_config: config.Extract) -> str:
     """Returns one line with the largest suffix probability and the number of samples above 0.001."""
     log_p = results["log_p_sampled"]
     num_above = int((log_p > np.log(1e-3)).sum())
+    is_random = extract_config.choose == "random"
     return (
-        f"extraction: {len(results)} samples with the highest membership scores ({int(results.member.sum())} members); "
-        f"largest suffix probability {np.exp(log_p.max()):.2g}; suffix probability above 0.001 for {num_above}"
+        f"extraction: {len(results)} {'random samples' if is_random else 'samples with the highest membership scores'} "
+        f"({int(results.member.sum())} members); largest suffix probability {np.exp(log_p.max()):.2g}; suffix "
+        f"probability above 0.001 for {num_above}"
     )
 
 
@@ -252,19 +415,24 @@ def _logits(
 
 def compare_with_suffix(suffix_S: np.ndarray, text_G: np.ndarray) -> dict[str, float]:
     """Returns the measures "exact", "contained" and "overlap" of a generated text; see `extract`."""
-    S = len(suffix_S)
-    windows = np.lib.stride_tricks.sliding_window_view(text_G, S) if len(text_G) >= S else ()
+    S, suffix, text = len(suffix_S), suffix_S.tolist(), text_G.tolist()
     return {
-        "exact": float(np.array_equal(text_G[:S], suffix_S)),
-        "contained": float(any(np.array_equal(window_S, suffix_S) for window_S in windows)),
-        "overlap": longest_common_subsequence(suffix_S, text_G) / S,
+        "exact": float(text[:S] == suffix),
+        "contained": stats.is_included(suffix, text),
+        "overlap": stats.common_subsequence(suffix, text) / S,
     }
 
 
-def longest_common_subsequence(a_S: np.ndarray, b_G: np.ndarray) -> int:
-    """Returns the length of the longest common subsequence of two token sequences."""
-    longest_G1 = np.zeros(len(b_G) + 1, np.int64)
-    for token in a_S:
-        diagonal = longest_G1[:-1] + (b_G == token)
-        longest_G1[1:] = np.maximum.accumulate(np.maximum(longest_G1[1:], diagonal))
-    return int(longest_G1[-1])
+def compare_texts(target: str, text: str) -> dict[str, float]:
+    """Compares a generated text with the target.
+
+    Returns:
+      included: 1 if the text contains the target, else 0. substring: length of the longest contiguous part of the
+      target that is in the text, over the target's length. edit: `stats.edit_similarity`. All are NaN for an empty
+      target.
+    """
+    return {
+        "included": stats.is_included(target, text),
+        "substring": stats.common_substring(target, text) / len(target) if target else np.nan,
+        "edit": stats.edit_similarity(target, text),
+    }

@@ -1,4 +1,4 @@
-"""Statistics of membership inference: functions of arrays that need only NumPy and SciPy.
+"""Statistics of membership inference: functions of arrays that need only NumPy and SciPy, and RapidFuzz for texts.
 
 Everything public is in this namespace: `from lm_mia.stats import lira`.
 """
@@ -186,6 +186,14 @@ from lm_mia.stats.shrinkage import (
     shrunk_from_model,
     shrunk_lira,
 )
+from lm_mia.stats.similarity import (
+    clean_text,
+    common_subsequence,
+    common_substring,
+    edit_distance,
+    edit_similarity,
+    is_included,
+)
 from lm_mia.stats.stacking import (
     StackedRegression,
     fit_stacked_regression,
@@ -266,11 +274,14 @@ __all__ = [
     "auc",
     "bootstrap_intervals",
     "capped_epsilon",
+    "clean_text",
     "clopper_pearson",
     "coin_flip_cutoff",
     "coin_flip_free_roc",
     "coin_flip_probability",
     "coin_flip_range",
+    "common_subsequence",
+    "common_substring",
     "concatenate_operating_points",
     "count_flip_bins",
     "count_guesses",
@@ -280,6 +291,8 @@ __all__ = [
     "count_votes",
     "decision_metrics",
     "dp_advantage_bound",
+    "edit_distance",
+    "edit_similarity",
     "empirical_epsilons",
     "epsilon_ceiling",
     "epsilon_intervals",
@@ -303,6 +316,7 @@ __all__ = [
     "gaussian_tpr",
     "held_out_advantage",
     "independent_trials_bound",
+    "is_included",
     "jackknife_margin",
     "jackknife_variance",
     "leave_one_out_scatter",

@@ -184,7 +184,7 @@ def extracted(
     workdir = tmp_path_factory.mktemp("extracted")
     with_replicas = [r for r in io.read_recipes(folder).recipes if r.config.attack.replicas]
     recipe = min(with_replicas, key=lambda r: r.parameters)
-    extract = config.Extract(samples=3, prefix_tokens=4, suffix_tokens=3)
+    extract = config.Extract(samples=3, prefix_tokens=4, suffix_tokens=3, reference=True)
     task = SweepRecipe(
         Workdir(workdir), recipe.name, dataclasses.replace(recipe.config, extract=extract)
     )

@@ -181,23 +181,38 @@ def copy_workdir(recipe: Path, to: Path) -> Path:
     return to / "recipes" / recipe.name
 
 
-def write_extraction(folder: Path, samples: int = 60, level: float = -9.0) -> pd.DataFrame:
-    """Writes the tables of lm-mia extract for the highest scores; suffixes have about this log probability."""
+def write_extraction(
+    folder: Path, samples: int = 60, level: float = -9.0, **settings: Any
+) -> pd.DataFrame:
+    """Writes the tables of lm-mia extract for the highest scores; suffixes have about this log probability.
+
+    Args:
+      folder: folder of the recipe.
+      samples: number of samples.
+      level: mean log probability of a suffix under plain sampling.
+      settings: further settings of the extraction; with ``reference=True``, nothing is extracted from the reference.
+    """
     tables, rng = folder / "tables", np.random.default_rng(1)
     scored = pd.read_parquet(tables / "samples.parquet", columns=["id", "member", "score"])
     table = scored.sort_values("score", ascending=False).head(samples).reset_index(drop=True)
+    table["in_prompt"] = np.where(np.arange(samples) % 25 == 1, 1.0, 0.0)
     log_p_N = np.minimum(level + 4 * rng.normal(size=samples), -0.01)
     table["log_p_greedy"] = np.where(np.arange(samples) % 20 == 0, 0.0, -np.inf)
     table["log_p_sampled"] = log_p_N
     table["log_p_chosen"] = np.where(np.arange(samples) % 4 == 0, -np.inf, log_p_N / 2)
     for name, every in (("greedy", 20), ("sampled", 30)):
         written = np.arange(samples) % every == 0
-        table[f"exact_{name}"] = table[f"contained_{name}"] = written.astype(float)
-        table[f"overlap_{name}"] = np.where(written, 1.0, 0.25)
-    c = config.Extract(samples=samples, prefix_tokens=20, suffix_tokens=30)
+        for measure in ("exact", "contained", "included"):
+            table[f"{measure}_{name}"] = written.astype(float)
+        table[f"overlap_{name}"] = np.where(np.arange(samples) % every <= 2, 1.0, 0.25)
+        table[f"substring_{name}"] = table[f"edit_{name}"] = np.where(written, 1.0, 0.1)
+    c = config.Extract(samples=samples, prefix_tokens=20, suffix_tokens=30, **settings)
+    if c.reference:
+        other = table.assign(log_p_greedy=-np.inf, included_greedy=0.0, overlap_greedy=0.0)
+        table = extraction.add_reference(table, other, np.arange(len(scored)) % 2 == 0)
     target = json.loads((tables / "flips.json").read_text())["first_target"]
-    facts = {"model": target, "step": 7, "config": dataclasses.asdict(c)}
-    extraction.write_tables(tables, table, c, facts)
+    facts = {"model": target, "reference": "reference-00", "step": 7}
+    extraction.write_tables(tables, table, c, facts | {"config": dataclasses.asdict(c)})
     return table
 
 

@@ -1,236 +1,116 @@
-"""Extraction: its tables, figure and section of the page."""
+"""PrivacyGuard's table and figure of extraction, and which samples a figure needs."""
 
-import json
-import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_workdir import RECIPE_FIGURES, Page, copy_workdir, write_extraction, write_workdir
 
-from analysis import io, recipe_section
+from analysis import extraction as tables
 from analysis.figures import extraction
+from analysis.io import MissingModelsError
+from analysis.published import published_numbers
+from lm_mia import config
+from lm_mia.score.extraction import extraction_curves, extraction_rates
 
-INF = float("inf")
-
-
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run") / "demo"
-    return write_workdir(folder, samples=100, attacks=("lira_online",), references=8, bootstraps=0)
-
-
-@pytest.fixture
-def finished(attacked: Path, tmp_path: Path) -> Path:
-    """Returns a separate copy without an extraction."""
-    return copy_workdir(attacked, tmp_path / "demo")
+N = 60
+SCHEMES = {"greedy": "greedy", "sampled": "temperature 1", "chosen": "temperature 1, top 40"}
 
 
-def page(folder: Path) -> Page:
-    drawn = extraction.recipe_figures(folder)["extraction"] is not None
-    return Page(
-        recipe_section.render(
-            recipe_section.facts(folder),
-            {name: "data:," for name in RECIPE_FIGURES + ("extraction",) * drawn},
-        )
+def made_samples(**columns: Any) -> pd.DataFrame:
+    """Returns results for 60 samples, every other one a member; every third suffix is generated greedily."""
+    n = np.arange(N)
+    results = pd.DataFrame({"id": n, "member": n % 2 == 0, "score": -1.0 * n, "in_prompt": 0.0})
+    results.loc[4, "in_prompt"] = 1.0
+    is_generated_N = np.where(n % 3 == 0, 1.0, 0.0)
+    results["included_greedy"], results["overlap_greedy"] = is_generated_N, is_generated_N
+    for name in SCHEMES:
+        results[f"log_p_{name}"] = np.log(np.where(n % 3 == 0, 0.6, 0.02))
+    return results.assign(**columns)
+
+
+def as_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+    results: pd.DataFrame,
+    choose: Any = "random",
+    curves: list[Any] | None = None,
+) -> Any:
+    """Returns recipes whose extraction has these results."""
+    settings = config.Extract(samples=N, choose=choose)
+    read = tables.Extraction(
+        samples=results.to_dict("records"),  # pyright: ignore
+        curves=curves or [],
+        rates=extraction_rates(results, settings).to_dict("records"),  # pyright: ignore
+        reference=[],
+        facts={"schemes": SCHEMES, "config": vars(settings)},
+        document_N=np.arange(N),
     )
+    monkeypatch.setattr(tables, "read", lambda _: read)
+    recipe = SimpleNamespace(recipe_dir=Path("demo"), name="demo")
+    return {extraction.RECIPE: recipe, "main": recipe}
 
 
-def rows(log_p: list[float], score: list[float] | None = None, **more: Any) -> list[dict[str, Any]]:
-    """Returns rows of tables/extraction.csv in which every other sample is a member."""
-    common = {"log_p_greedy": -INF, "log_p_chosen": -1.0}
-    common |= {f"{name}_greedy": 0.0 for name in ("exact", "contained", "overlap")} | more
-    score = score or list(map(float, range(len(log_p), 0, -1)))
-    return [
-        common | {"id": i, "member": i % 2 == 0, "score": s, "log_p_sampled": log_p[i]}
-        for i, s in enumerate(score)
+def test_table_has_ours_above_the_published_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = extraction.draw_tab04(as_sweep(monkeypatch, made_samples()))
+    assert result.table is not None
+    assert [*result.table.index] == [
+        "Greedy, members",
+        "Greedy, non-members",
+        "Temperature 1, top 40, members",
+        "Temperature 1, top 40, non-members",
+        "Greedy, Enron and Pythia-12B (published)",
+        "Top-k, Enron and Pythia-12B (published)",
     ]
-
-
-FACTS = {
-    "config": {"samples": 3, "prefix_tokens": 32, "suffix_tokens": 1},
-    "schemes": {"greedy": "greedy", "sampled": "temperature 1", "chosen": "top 40"},
-}
-
-
-def curve(*shares: tuple[int, float], kind: str = "members") -> list[dict[str, Any]]:
-    common = {"scheme": "sampled", "class": kind, "probability": 0.5}
-    return [common | {"queries": n, "share": share} for n, share in shares]
-
-
-def make_extraction(
-    samples: list[dict[str, Any]], curves: list[dict[str, Any]], facts: dict[str, Any]
-) -> extraction.Extraction:
-    """Returns an extraction whose samples are not pieces of the same documents."""
-    return extraction.Extraction(samples, curves, facts, np.arange(len(samples)))
-
-
-def by_scheme(samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    rows = make_extraction(samples, [], FACTS).scheme_rows()
-    return {row["scheme"]: row for row in rows}
-
-
-@pytest.mark.parametrize(
-    ("log", "shown"),
-    [
-        (math.log(0.0067), "0.0067"),
-        (math.log(0.001), "0.001"),
-        (math.log(0.99), "0.99"),
-        (0.0, "1"),
-        (-112.673650, "1.2 × 10⁻⁴⁹"),
-        (math.log(9.96e-5), "1.0 × 10⁻⁴"),
-        (-300 * math.log(10), "1.0 × 10⁻³⁰⁰"),
-        (-1e4, "1.1 × 10⁻⁴³⁴³"),  # far below the range of float64
-        (-INF, "0"),
-        (math.log(10), "10"),
-        (math.log(10**6), "10⁶"),
-        (math.log(10**18), "10¹⁸"),
-    ],
-)
-def test_exponentials_are_formatted_from_logarithms(log: float, shown: str) -> None:
-    assert extraction.format_exponent(log) == shown
-
-
-def test_request_text_counts_samples_and_tokens() -> None:
-    result = make_extraction(rows([-1.0, -2.0, -3.0]), [], FACTS | {"schemes": {}})
-    text = result.request_text()
-    assert "the first 32 tokens of each of 3 samples (2 members and 1 non-member)" in text
-    assert "asked for the next 1 token." in text
-    assert text.endswith("3 were requested.")
-
-
-def test_probabilities_are_summarized_per_scheme() -> None:
-    row_by_scheme = by_scheme(rows([math.log(0.0067), -100.0, -105.0]))
-    sampled = row_by_scheme["Temperature 1"]
-    assert (sampled["highest"], sampled["median"]) == ("0.0067", "3.7 × 10⁻⁴⁴")
-    assert (sampled["likely"], sampled["impossible"]) == (1, 0)
-    greedy = row_by_scheme["Greedy"]
-    assert (greedy["highest"], greedy["median"], greedy["impossible"]) == ("0", "0", 3)
-    assert row_by_scheme["Top 40"]["likely"] == 3
-
-
-def test_impossible_suffixes_are_counted_but_not_plotted() -> None:
-    samples = rows([-INF, -5.0, -INF, -7.0, -9.0], log_p_greedy=0.0)
-    samples[0]["log_p_chosen"] = -INF
-    row_by_scheme = by_scheme(samples)
-    assert [row["impossible"] for row in row_by_scheme.values()] == [0, 2, 1]
-    figure = extraction.draw(make_extraction(samples, [], FACTS))
-    legend = figure.axes[0].get_legend()
-    assert legend is not None
-    labels = [t.get_text() for t in legend.get_texts()]
-    assert labels == ["Members (1)", "Non-members (2)"]
-
-
-def test_generated_suffixes_are_counted() -> None:
-    samples = rows([-1.0] * 4, exact_sampled=0.0, contained_sampled=0.0, overlap_sampled=0.5)
-    samples[0] |= {"exact_greedy": 1.0, "contained_greedy": 1.0, "overlap_greedy": 1.0}
-    samples[1] |= {"contained_greedy": 1.0, "overlap_greedy": 1.0}
-    samples[2] |= {"overlap_greedy": 0.53125, "overlap_sampled": 0.51}
-    row_by_scheme = by_scheme(samples)
-    counts = [
-        [row_by_scheme[s][name] for name in ("exact", "anywhere", "half")]
-        for s in [*row_by_scheme][:2]
+    cells = result.table.to_dict("index")
+    assert [*cells["Greedy, Enron and Pythia-12B (published)"].values()] == [
+        *("10,000", "4.90%", "6.45%", "4.50%", "4.50%")
     ]
-    assert counts == [[1, 2, 3], [0, 0, 1]]
-    assert "exact" not in row_by_scheme["Top 40"]  # no text was generated with it
+    assert cells["Greedy, members"]["Samples"] == "29"
+    assert cells["Greedy, members"]["Inclusion"].startswith("34.5% [17.9%, ")
+    assert cells["Temperature 1, top 40, members"]["Inclusion"] == "–"  # no texts
+    numbers = published_numbers("privacyguard_tab04_extraction")
+    assert {*result.ours} == {*numbers} == {*result.not_comparable}
+    assert len(result.data) == 4
 
 
-def test_query_rows_match_the_curves() -> None:
-    curves = curve((1, 0.0), (10, 0.01), (10**6, 0.25))
-    curves += curve((1, 0.0), (10, 0.0), (10**6, 0.125), kind="nonmembers")
-    query_rows = make_extraction(rows([-3.0]), curves, FACTS).query_rows()
-    assert query_rows == [
-        {"queries": "1", "members": "0.0%", "nonmembers": "0.0%"},
-        {"queries": "10⁶", "members": "25.0%", "nonmembers": "12.5%"},
-    ]
+def test_claims_compare_criteria_on_the_same_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    overlap_N = np.where(np.arange(N) % 3 <= 1, 1.0, 0.0)
+    results = made_samples(overlap_greedy=overlap_N)
+    lcs, likely = extraction.draw_tab04(as_sweep(monkeypatch, results)).claims
+    used_N = (results["member"] & (results["in_prompt"] == 0)).to_numpy()
+    third_N = np.arange(N)[used_N] % 3
+    assert f"minus inclusion: {(third_N == 1).mean():.3f}, " in lcs.finding
+    assert "over 29 members; it holds the model fixed" in lcs.finding
+    assert likely.estimate is not None
+    assert likely.estimate.value == pytest.approx((third_N != 0).mean())
+    assert (lcs.verdict, likely.verdict) == ("seen in these models",) * 2
+    results = made_samples(overlap_greedy=0.0, log_p_chosen=-np.inf)
+    lcs, likely = extraction.draw_tab04(as_sweep(monkeypatch, results)).claims
+    assert (lcs.verdict, likely.verdict) == ("undecided",) * 2
+    assert not lcs.holds
 
 
-def test_rank_correlation_uses_negative_log_probability() -> None:
-    n = list(map(float, range(1, 31)))
-    for log_p, start in (([-x for x in n], "−1.00 ["), ([x - 40 for x in n], "1.00 [")):
-        result = make_extraction(rows(log_p, n[::-1]), [], FACTS)
-        assert str(result.rank_correlation()).startswith(start)
-    assert make_extraction(rows([-INF, -INF]), [], FACTS).rank_correlation() is None
+def test_query_curves_are_drawn_for_both_random_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
+    curves: list[Any] = extraction_curves(made_samples()).to_dict("records")
+    sweep = as_sweep(monkeypatch, made_samples(), curves=curves)
+    result = extraction.draw_fig08(sweep)
+    assert result.figure is not None
+    for axes, scheme in zip(result.figure.axes, ("chosen", "sampled"), strict=True):
+        assert axes.get_title(loc="left") == SCHEMES[scheme].capitalize()
+        lines = axes.get_lines()
+        assert len(lines) == 10  # 5 probabilities, members and non-members
+        is_shown = (result.data["scheme"] == scheme) & (result.data["class"] == "members")
+        curve = result.data[is_shown & (result.data["probability"] == 0.1)]
+        np.testing.assert_array_equal(np.asarray(lines[0].get_ydata()), curve["share"])
+    assert result.claims == ()
 
 
-def test_curves_are_drawn_if_any_sample_is_extractable(finished: Path) -> None:
-    table = write_extraction(finished, 40)
-    read = extraction.read(finished)
-    assert read is not None
-    assert read.is_extractable
-    assert (len(read.samples), int(read.member_N.sum())) == (40, int(table.member.sum()))
-    assert len(extraction.draw(read).axes) == 2
-    text = page(finished).words
-    assert "5. Which samples can be extracted" in text
-    assert extraction.TABLE in recipe_section.table_files(finished)
-    assert "n queries with probability p" in text
-    assert read.request_text() in text
-    assert all(row["scheme"] + row["highest"] + row["median"] in text for row in read.scheme_rows())
-    assert f"the choice of samples: {read.rank_correlation()}." in text
-    write_extraction(finished, 40, level=-150.0)
-    unlikely = extraction.read(finished)
-    assert unlikely is not None
-    assert not unlikely.is_extractable
-    assert len(extraction.draw(unlikely).axes) == 1
-    assert "n queries with probability p" not in page(finished).words
-
-
-def test_figure_without_nonmembers_is_drawn(finished: Path) -> None:
-    write_extraction(finished, 40)
-    for name in (extraction.TABLE, extraction.CURVES):
-        table = pd.read_csv(finished / "tables" / name)
-        is_member = table["member"] if "member" in table else table["class"] == "members"
-        table[is_member].to_csv(finished / "tables" / name, index=False)
-    read = extraction.read(finished)
-    assert read is not None
-    assert read.member_N.all()
-    assert len(extraction.draw(read).axes[1].get_lines()) == 2
-    assert "and 0 non-members) and asked for the next 30 tokens." in read.request_text()
-    assert "nonmembers" not in read.query_rows()[0]
-
-
-def test_heavy_tailed_scores_have_a_logarithmic_axis() -> None:
-    for scores, scale in (([9.0, 3, 1], "linear"), ([9000.0, 3, 1], "symlog")):
-        result = make_extraction(rows([-5.0, -6, -7], scores), [], FACTS)
-        assert extraction.draw(result).axes[0].get_xscale() == scale
-
-
-def test_page_without_tables_has_no_section(finished: Path) -> None:
-    text = page(finished).words
-    assert "extract" not in text
-    assert not [name for name in recipe_section.table_files(finished) if "extraction" in name]
-    write_extraction(finished, 40)
-    (finished / "tables" / extraction.CURVES).unlink()  # as after a kill between the two files
-    assert "extract" not in page(finished).words
-
-
-@pytest.mark.parametrize("difference", ["scores", "ids", "none", "replica"])
-def test_extraction_of_another_attack_is_not_shown(finished: Path, difference: str) -> None:
-    table = write_extraction(finished, 40)
-    if difference == "scores":
-        table["score"] += np.where(np.arange(40) == 39, 1e-6, 0)
-    elif difference == "ids":
-        table["id"] += 90
-    elif difference == "replica":
-        facts = finished / "tables" / extraction.FACTS
-        row = json.loads(facts.read_text())["model"]
-        facts.write_text(facts.read_text().replace(row, "replica-09"))
-    else:
-        table = table[:0]
-    table.to_csv(finished / "tables" / extraction.TABLE, index=False)
-    assert extraction.recipe_figures(finished) == {"extraction": None}
-    shown = page(finished)
-    text = shown.words
-    assert "belong to another attack and are not shown; run lm-mia extract again." in text
-    assert "Which samples can be extracted" not in text
-    assert not [name for name in recipe_section.table_files(finished) if "extraction" in name]
-    assert not [a for _, a in shown.tags if "extraction.pdf" in (a.get("href") or "")]
-
-
-def test_damaged_tables_name_the_extract_command(finished: Path) -> None:
-    write_extraction(finished, 40)
-    (finished / "tables" / extraction.CURVES).write_text("x\n1\n")
-    with pytest.raises(io.WorkdirError, match=r"run lm-mia extract again$"):
-        extraction.read(finished)
+def test_figures_need_samples_that_were_chosen_as_in_the_paper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(MissingModelsError, match=r"choose=scores, but this figure needs random; "):
+        extraction.draw_tab04(as_sweep(monkeypatch, made_samples(), "scores"))
+    with pytest.raises(MissingModelsError, match=r"choose=random, but this figure needs scores; "):
+        extraction.draw_fig07(as_sweep(monkeypatch, made_samples()))
