@@ -9,7 +9,9 @@ import tiny_run
 from tiny_run import _on_cpu, tiny
 
 from lm_mia import cli
+from lm_mia.data import subsets
 from lm_mia.score import extraction
+from lm_mia.store.store import Store
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 pytestmark = pytest.mark.process  # a process makes the finished run
@@ -68,6 +70,30 @@ def test_extraction_uses_the_replica_of_the_membership_scores(tiny: tiny_run.Tin
         assert json.loads((tables / "extraction.json").read_text())["model"] == model
         tables_of_replicas.append((tables / "extraction.csv").read_text())
     assert tables_of_replicas[0] != tables_of_replicas[1]
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_random_samples_are_extracted_from_both_models(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    tables = tiny_run.recipe_of(w) / "tables"
+    flags = (*FLAGS, "--config.extract.choose=random", "--config.extract.reference=True")
+    assert cli.main(tiny.argv("extract", w, *flags)) == 0
+    assert "extraction: 9 random samples (5 members)" in capsys.readouterr().err
+    table = pd.read_csv(tables / "extraction.csv")
+    [name] = {json.loads((tables / "extraction.json").read_text())["reference"]}
+    _, member_MxN = Store(tiny_run.recipe_of(w) / "scores.zarr").read([subsets.reference(0)])
+    assert name == "reference-00"
+    assert table["reference_member"].tolist() == member_MxN[0, table["id"]].tolist()
+    assert (table["reference_log_p_sampled"] != table["log_p_sampled"]).all()
+    reference = pd.read_csv(tables / "extraction_reference.csv")
+    assert (reference["samples"] + reference["left_out"] <= 9).all()
+    assert cli.main(tiny.argv("extract", w, *flags)) == 0
+    assert "the results are already in its tables" in capsys.readouterr().err
+    assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
+    assert not (tables / "extraction_reference.csv").exists()
+    assert "reference_member" not in pd.read_csv(tables / "extraction.csv")
 
 
 @pytest.mark.usefixtures("_on_cpu")
