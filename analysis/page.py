@@ -67,13 +67,21 @@ def write_page(
       UserError: there is no such figure.
       analysis.io.WorkdirError: the workdir or a recipe does not exist, or there is nothing to show.
     """
-    from analysis import comparison, figure_section, io, markup, recipe_section
+    from analysis import comparison, figure_section, io, markup, recipe_section, target_section
 
     check_figures(figures)
     sweep = io.read_recipes(workdir, recipes)
     all_recipes = [*sweep.recipes, *sweep.without_population]
     with_tables = [r for r in sweep.recipes if (r.recipe_dir / FLIPS_JSON).is_file()]
-    total, done = len(figures) + len(with_tables) + len(all_recipes), 0
+    # Sections for all recipes of a large sweep would make the page too long; their comparison suffices.
+    on_targets = [
+        r
+        for r in sweep.recipes
+        if r not in with_tables and (r.is_imported or len(all_recipes) == 1)
+        if r.config.attack.targets and (r.recipe_dir / TARGETS_CSV).is_file()
+    ]
+    total = len(figures) + len(with_tables) + len(on_targets) + len(all_recipes)
+    done = 0
 
     def step() -> None:
         nonlocal done
@@ -89,12 +97,18 @@ def write_page(
         except (io.MissingModelsError, UserError) as error:
             recipe_sections[recipe.name] = markup.reason(error)
         step()
+    for recipe in on_targets:
+        try:
+            recipe_sections[recipe.name] = target_section.draw(recipe)
+        except (io.MissingModelsError, UserError) as error:
+            recipe_sections[recipe.name] = markup.reason(error)
+        step()
     summaries = []
     for recipe in all_recipes:
         summaries.append(comparison.summarize(recipe))
         step()
     failures = {name: s for name, s in recipe_sections.items() if isinstance(s, str)}
-    has_comparison = not _is_single_recipe(all_recipes, recipe_sections)
+    has_comparison = not _is_single_recipe(all_recipes)
     has_comparison = has_comparison and not all(m.missing_reason for m in summaries)
     if len(failures) == len(recipe_sections) and not figures and not has_comparison:
         reason = [*failures.values(), *(m.missing_reason for m in summaries)][0]
@@ -306,7 +320,7 @@ def _render(
     all_recipes = [*sweep.recipes, *sweep.without_population]
     alone = len(all_recipes) == 1
     body, contents = [], []
-    if not _is_single_recipe(all_recipes, recipe_sections):
+    if not _is_single_recipe(all_recipes):
         png = comparison.write(workdir, summaries)
         image = markup.data_uri(png) if png else ""
         body.append(comparison.render(summaries, image, list(recipe_sections)))
@@ -352,11 +366,9 @@ def _render(
     )
 
 
-def _is_single_recipe(
-    recipes: "Sequence[RecipeResults]", recipe_sections: Mapping[str, object]
-) -> bool:
-    """Returns whether the page shows a single recipe with tables, for which a comparison would add nothing."""
-    return len(recipes) == 1 and bool(recipe_sections)
+def _is_single_recipe(recipes: "Sequence[RecipeResults]") -> bool:
+    """Returns whether the page shows a single recipe with decisions, for which a comparison would add nothing."""
+    return len(recipes) == 1 and (recipes[0].recipe_dir / FLIPS_JSON).is_file()
 
 
 def _cards(

@@ -299,6 +299,7 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
             f: r for f in fprs for r in lira_intervals if r["metric"] == f"tpr_at_{f:g}"
         },
         "advantages": advantages,
+        "attacked": "replica",
         "advantage_headline": advantage.headline(advantages),
         "error_rates": rates,
         "unequal": any(round(r["acc_mean"] - r["balanced_acc_mean"], 3) for r in rates),

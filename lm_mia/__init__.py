@@ -16,6 +16,7 @@ Each stage reads files that the stage before it wrote, makes what is missing, an
 The command ``lm-mia run`` runs all stages. Public names:
 
     lm_mia.open(workdir)   the results of a workdir, as `lm_mia.api.Results`
+    lm_mia.open_arrays     the same for losses of models that were trained elsewhere
     lm_mia.stats           attacks and statistics on arrays, such as ``lm_mia.stats.lira``
     lm_mia.config          the dataclasses of config files, such as ``lm_mia.config.Config``
     lm_mia.__version__     the installed version
@@ -26,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lm_mia import config, stats
-    from lm_mia.api import open
+    from lm_mia.api import open, open_arrays
 
     __version__: str
 
-__all__ = ["__version__", "config", "open", "stats"]
+__all__ = ["__version__", "config", "open", "open_arrays", "stats"]
 
 
 def __getattr__(name: str) -> Any:
@@ -39,8 +40,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # takes a tenth of a second
 
         return version("lm-mia")
-    if name == "open":
-        return importlib.import_module("lm_mia.api").open
+    if name in ("open", "open_arrays"):
+        return getattr(importlib.import_module("lm_mia.api"), name)
     if name in ("config", "stats"):
         return importlib.import_module(f"lm_mia.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

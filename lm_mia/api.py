@@ -11,16 +11,16 @@ Example:
   >>> recipe.table("attacks")["attack"].iloc[0]
   'lira_online'
 
-Nothing in this module writes to the workdir or loads JAX.
+Only `open_arrays` writes to a workdir, and nothing in this module loads JAX.
 """
 
 import dataclasses
 import functools
 import operator
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from lm_mia.atomic import CSV_MISSING_VALUES
 from lm_mia.config import Config
@@ -32,6 +32,7 @@ from lm_mia.run.workdir import Workdir
 if TYPE_CHECKING:  # imported where they are used, since they take about a second to load
     import pandas as pd
     import xarray as xr
+    from numpy.typing import ArrayLike
 
 
 def open(workdir: str | os.PathLike[str]) -> "Results":
@@ -66,6 +67,70 @@ def open(workdir: str | os.PathLike[str]) -> "Results":
         if (stored := opened.read_recipe_config(name))
     }
     return Results(opened.path, Recipes(recipes))
+
+
+def open_arrays(
+    workdir: str | os.PathLike[str],
+    loss_MxN: "ArrayLike",
+    member_MxN: "ArrayLike",
+    *,
+    role_M: Sequence[str] | None = None,
+    text_N: Sequence[str] | None = None,
+    columns: "Mapping[str, ArrayLike] | None" = None,
+    statistics: "Mapping[str, ArrayLike] | None" = None,
+    subset: Literal["given", "exact", "bernoulli", "balanced"] = "given",
+    name: str = "imported",
+) -> "Results":
+    """Writes losses of models that were trained elsewhere to a workdir, and opens it, as ``lm-mia import`` does.
+
+    ``lm-mia attack --workdir=DIR`` and ``lm-mia report --workdir=DIR`` then work on it as on our own models.
+
+    Args:
+      workdir: the folder, which need not exist.
+      loss_MxN: loss of each of N samples under each of M models, in nats per token.
+      member_MxN: whether each model was trained on each sample.
+      role_M: "reference", "target" (attacked with the references) or "replica" (targets that share one training subset)
+        for each model; None: all are references, and the last ones are attacked.
+      text_N: texts of the samples.
+      columns: name -> column_N of other properties of the samples, such as ``tokens``, their lengths; samples with the
+        same value of ``document`` are pieces of one document.
+      statistics: name -> value_MxN of other statistics, such as ``min_k`` (the names of ``score.statistics``).
+      subset: how the members of each model were drawn. given: in an unknown way; exact: half of the samples; bernoulli:
+        each sample with probability 1/2; balanced: halves, and models 2i and 2i + 1 have complementary ones.
+      name: name of the recipe in the workdir.
+
+    Returns:
+      The results of the workdir; they have scores, and tables after ``lm-mia attack``.
+
+    Raises:
+      UserError: with one line per problem of the arrays, or if the workdir has other losses of this name.
+
+    Example:
+      >>> import numpy as np
+      >>> rng = np.random.default_rng(0)
+      >>> member_MxN = rng.random((16, 500)) < 0.5
+      >>> loss_MxN = 3 - 0.3 * member_MxN + rng.normal(0, 0.2, member_MxN.shape)
+      >>> results = lm_mia.open_arrays("runs/mine", loss_MxN, member_MxN, subset="bernoulli")
+      >>> results.recipes["imported"].scores()["loss"].shape
+      (16, 500)
+    """
+    # Imported here because opening a workdir needs none of them.
+    import numpy as np
+
+    from lm_mia.data import loss_files
+    from lm_mia.run import importing, progress
+
+    problems: list[str] = []
+    importing.read_flags("", name, subset, problems)
+    if problems:
+        raise UserError("\n".join(problems))
+    arrays = {key: np.asarray(value) for key, value in (statistics or {}).items()}
+    file = loss_files.from_arrays(
+        "arrays", np.asarray(loss_MxN), np.asarray(member_MxN), role_M, text_N, columns, arrays
+    )
+    with progress.display(overall=False) as display:
+        importing.import_losses(file, os.fspath(workdir), name, subset, (), display)
+    return open(workdir)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -1,0 +1,137 @@
+"""The section of the report page about a recipe without replicas: its attacks on targets, from its tables.
+
+Each target has a training subset of its own, so numbers over targets say how much they vary between subsets. There are
+no decisions of replicas, hence no flip rates. T: targets, F: false positive rates, G: points of a ROC curve.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis import advantage, attacks, io, markup, plotting, pooling
+from analysis.attacks import AttackResult
+from analysis.formatting import attack_name, percent, plural, plus_minus
+from analysis.io import MissingModelsError, RecipeResults
+from analysis.recipe_section import RecipeSection, save
+
+
+def draw(recipe: RecipeResults) -> RecipeSection:
+    """Draws and writes the figures of a recipe, WORKDIR/figures/NAME-FIGURE.png and .pdf, and renders its section.
+
+    Raises:
+      io.MissingModelsError: the recipe has not been attacked.
+      io.WorkdirError: a table is missing or unreadable.
+    """
+    contents = facts(recipe)
+    figures: dict[str, Figure | None] = {"roc_targets": draw_roc(contents["results"])}
+    figures |= advantage.recipe_figures(recipe.recipe_dir)
+    figures |= pooling.recipe_figures(recipe.recipe_dir)
+    images = {name: markup.data_uri(png) for name, png in save(recipe.recipe_dir, figures).items()}
+    template = markup.environment().get_template("target.html.j2")
+    name = recipe.name
+    html = template.render(images=images, at=markup.anchor(name), file=f"{name}-", **contents)
+    return RecipeSection(name, html, contents)
+
+
+def facts(recipe: RecipeResults) -> dict[str, Any]:
+    """Returns everything that the template shows except the images."""
+    results, folder = read(recipe), recipe.recipe_dir
+    manifest, c = io.read_manifest(folder), recipe.config
+    advantages = advantage.read(folder)
+    page = {
+        "name": recipe.name,
+        "results": results,
+        "rows": [_row(name, result) for name, result in results.items()],
+        "fprs": c.attack.fprs,
+        "focus": c.attack.focus_fpr,
+        "imported": recipe.is_imported,
+        "subset": c.train.subset,
+        "num_samples": c.population.samples,
+        "imported_file": manifest.get("provenance", {}).get("file", ""),
+        "references": len(recipe.references),
+        "targets": len(recipe.targets),
+        "population": {"documents": c.corpus.split_documents},
+        "advantages": advantages,
+        "advantage_headline": advantage.headline(advantages),
+        "attacked": "target",
+        "pooling": pooling.read(folder),
+        "strategy_names": pooling.STRATEGIES,
+        "nan": math.nan,
+        "attack_name": attack_name,
+        "percent": percent,
+        "plus_minus": plus_minus,
+        "plural": plural,
+    }
+    at = markup.anchor(recipe.name, "decides")
+    return page | {"cards": _cards(page), "sections": [(at, "Attack")]}
+
+
+def read(recipe: RecipeResults) -> dict[str, AttackResult]:
+    """Returns the attacks of the config on all targets with all references, best first: name -> result."""
+    results = {}
+    for name in recipe.config.attack.attacks:
+        try:
+            results[name] = attacks.read_attack(recipe, name, step=recipe.config.attack.step)
+        except MissingModelsError:
+            if name == "lira_online":
+                raise
+    return dict(sorted(results.items(), key=lambda item: -_mean(item[1].auc_T)))
+
+
+def draw_roc(results: Mapping[str, AttackResult]) -> Figure:
+    """Draws the mean ROC curve over the targets of each main attack."""
+    figure = plotting.new_figure(6.5, 5.3)
+    axes, lowest = figure.subplots(), []
+    for name, (color, dash, _) in plotting.ATTACKS.items():
+        result = results.get(name)
+        if result is None or math.isnan(_mean(result.auc_T)):
+            continue
+        tpr_G = result.tpr_TxG.mean(axis=0)
+        shown_G = (result.fpr_G > 0) & (tpr_G > 0)
+        label = f"{attack_name(name)} (AUC {plus_minus(_mean(result.auc_T), _std(result.auc_T))})"
+        axes.plot(result.fpr_G[shown_G], tpr_G[shown_G], color=color, linestyle=dash, label=label)
+        lowest.append(float(result.fpr_G[shown_G].min()) if shown_G.any() else 0.0)
+    plotting.finish_roc_axes(axes, lowest)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def _row(name: str, result: AttackResult) -> dict[str, Any]:
+    return {
+        "attack": name,
+        "references": result.references,
+        "auc": (_mean(result.auc_T), _std(result.auc_T)),
+        "tpr": [(_mean(tpr_T), _std(tpr_T)) for tpr_T in result.tpr_TxF.T],
+        "left_out": result.left_out,
+    }
+
+
+def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the main numbers, each with its description."""
+    cards = []
+    by_name = {row["attack"]: row for row in page["rows"]}
+    if lira := by_name.get("lira_online"):
+        references = plural(lira["references"], "reference")
+        cards.append(
+            (
+                plus_minus(*lira["auc"]),
+                f"AUC of LiRA with {references} over {plural(page['targets'], 'target')}",
+            )
+        )
+        tpr = lira["tpr"][[*page["fprs"]].index(page["focus"])][0]
+        cards.append((percent(tpr), f"of members found at an FPR of {percent(page['focus'])}"))
+    for name, title in (("stacked", "stacked LiRA"), ("loss", "the loss alone")):
+        if row := by_name.get(name):
+            cards.append((plus_minus(*row["auc"]), f"AUC of {title}"))
+    return cards
+
+
+def _mean(value_T: np.ndarray) -> float:
+    return float(np.mean(value_T)) if len(value_T) else math.nan
+
+
+def _std(value_T: Sequence[float] | np.ndarray) -> float:
+    return float(np.std(value_T)) if len(value_T) > 1 else math.nan
