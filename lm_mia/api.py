@@ -30,6 +30,7 @@ from lm_mia.errors import UserError
 from lm_mia.run.workdir import Workdir
 
 if TYPE_CHECKING:  # imported where they are used, since they take about a second to load
+    import numpy as np
     import pandas as pd
     import xarray as xr
     from numpy.typing import ArrayLike
@@ -76,7 +77,7 @@ def open_arrays(
     *,
     role_M: Sequence[str] | None = None,
     text_N: Sequence[str] | None = None,
-    columns: "Mapping[str, ArrayLike] | None" = None,
+    columns: "Mapping[str, np.ndarray] | None" = None,
     statistics: "Mapping[str, ArrayLike] | None" = None,
     subset: Literal["given", "exact", "bernoulli", "balanced"] = "given",
     name: str = "imported",

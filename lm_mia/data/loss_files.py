@@ -226,7 +226,9 @@ def _check_columns(
             )
         elif name != "document" and column_N.dtype.kind not in "biuf":
             problems.append(f"{where} has values that are not numbers; only text_N may have texts")
-        elif name in ("tokens", "zlib_bytes") and not (column_N >= 1).all():
+        elif name != "document" and np.isinf(column_N).any():
+            problems.append(f"{where} has infinite values; a missing value is NaN")
+        elif name in ("tokens", "zlib_bytes") and (column_N < 1).any():
             problems.append(f"{where} has values below 1; it must be at least 1 for every sample")
         else:
             checked[name] = column_N.astype(np.int64) if column_N.dtype.kind == "b" else column_N

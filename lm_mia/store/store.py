@@ -15,6 +15,7 @@ shard, S: selected samples, R: models of one request, T: tokens.
 """
 
 import dataclasses
+import functools
 import itertools
 import sys
 from collections import Counter
@@ -159,6 +160,18 @@ class Store:
         """Returns the models of the store, present or not, in store order; empty if there is no store."""
         return self._read_contents()[0]
 
+    def _index(self, model: ModelSeeds) -> int:
+        """Returns the index of a model in the store; reads the store only if it has changed since the last call.
+
+        Adding models replaces the metadata file, so a sweep that writes many models reads the store once.
+        """
+        try:
+            status = (self.path / "zarr.json").stat()
+        except FileNotFoundError:
+            return self.models().index(model)
+        stamp = status.st_ino, status.st_mtime_ns, status.st_size
+        return _model_indices(self, stamp)[model]
+
     def is_present(self, step: int | None = None) -> np.ndarray:
         """Returns present_M, bool: whether each model of the store has all required values.
 
@@ -204,7 +217,7 @@ class Store:
           step: one of `steps`, or 0 for the end of training.
         """
         values = {"member": member_N2, "loss": loss_nats_N2, **statistics}
-        index = self.models().index(model)
+        index = self._index(model)
         for low, high, names in self._missing_shards(index, step):
             self._write(index, low, {n: values[n][low:high] for n in names}, step)
 
@@ -219,7 +232,7 @@ class Store:
           values: name of a variable -> value_C of all samples of the shard.
           step: one of `steps`, or 0 for the end of training.
         """
-        self._write(self.models().index(model), low, values, step)
+        self._write(self._index(model), low, values, step)
 
     def _write(self, index: int, low: int, values: Mapping[str, np.ndarray], step: int) -> None:
         for name, value_C in values.items():
@@ -237,7 +250,7 @@ class Store:
         """Returns whether a model lacks required log-probabilities of tokens; `step` as in `write_model`."""
         if not self.token_samples:
             return False
-        key = {TOKENS: (self.models().index(model), *self.checkpoint_key(TOKENS, step))}
+        key = {TOKENS: (self._index(model), *self.checkpoint_key(TOKENS, step))}
         return bool(find_missing_shards({TOKENS: self._open_variable(TOKENS)}, key))
 
     def missing_shards(self, model: ModelSeeds, step: int = 0) -> list[tuple[int, int, list[str]]]:
@@ -253,7 +266,7 @@ class Store:
           The first sample of the shard, the end of the shard (exclusive), and the variables for which it is missing, in
           the order in which they are written.
         """
-        return self._missing_shards(self.models().index(model), step)
+        return self._missing_shards(self._index(model), step)
 
     def _missing_shards(self, index: int, step: int) -> list[tuple[int, int, list[str]]]:
         names = (n for n in self.variables if n != TOKENS)
@@ -385,6 +398,12 @@ class Store:
         if array.shape[1:-1] != checkpoint_shape(name, len(self._checkpoint_steps)):
             raise schema.damaged_store_error(self.path, f"{name}/zarr.json")
         return array
+
+
+@functools.lru_cache(maxsize=8)
+def _model_indices(store: Store, stamp: tuple[int, int, int]) -> dict[ModelSeeds, int]:
+    """Returns {model: index} of a store whose metadata file has this stamp, which only serves as a key of the cache."""
+    return {model: index for index, model in enumerate(store.models())}
 
 
 def complete_models(

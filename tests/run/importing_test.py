@@ -1,0 +1,288 @@
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from synthetic_scores import AttackRun
+
+import lm_mia
+from lm_mia import cli
+from lm_mia.data import loss_files
+from lm_mia.errors import UserError
+
+M, N = 8, 40
+
+
+def flags(c: lm_mia.config.Attack) -> list[str]:
+    """Returns flags for the fields of attack settings that differ from the defaults of an import."""
+    default, kept = lm_mia.config.Attack(), {"references", "replicas"}
+    values = {
+        field.name: getattr(c, field.name)
+        for field in dataclasses.fields(c)
+        if getattr(c, field.name) != getattr(default, field.name) and field.name not in kept
+    }
+    values |= {"variance": c.variance, "leave_one_out": c.leave_one_out}
+    values |= {"attacks": c.attacks}
+    return [
+        f"--config.attack.{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}"
+        for name, v in values.items()
+    ]
+
+
+def losses(seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    member_MxN = rng.permuted(np.tile(np.arange(N) < N // 2, (M, 1)), axis=1)
+    loss_MxN = 3 - 0.5 * member_MxN + rng.normal(0, 0.2, (M, N))
+    return {"loss_MxN": loss_MxN, "member_MxN": member_MxN}
+
+
+def import_file(file: Path, workdir: Path, *more: str) -> int:
+    return cli.main(["import", str(file), f"--workdir={workdir}", *more])
+
+
+def test_tables_equal_those_of_the_same_losses_in_a_store_of_ours(
+    attacked: AttackRun, tmp_path: Path
+):
+    scores, columns = attacked.scores, attacked.scores.population.sample_columns()
+    roles = ["reference"] * scores.references + ["replica"] * attacked.c.replicas
+    file = tmp_path / "losses.npz"
+    arrays: dict[str, Any] = {f"{name}_N": column_N for name, column_N in columns.items()}
+    np.savez(
+        file,
+        loss_MxN=scores.loss_MxN,
+        member_MxN=scores.member_MxN,
+        role_M=np.array(roles),
+        text_N=np.array([scores.population.text(i) for i in range(len(scores.population))]),
+        **arrays,
+    )
+    assert import_file(file, tmp_path / "w", "--subset=exact", *flags(attacked.c)) == 0
+    assert cli.main(["attack", f"--workdir={tmp_path / 'w'}"]) == 0
+    tables = tmp_path / "w/recipes/losses/tables"
+    compared = 0
+    for path in attacked.folder.iterdir():
+        if path.suffix == ".csv":
+            assert (tables / path.name).read_bytes() == path.read_bytes(), path.name
+        elif path.suffix == ".parquet":
+            pd.testing.assert_frame_equal(
+                pd.read_parquet(tables / path.name), pd.read_parquet(path), obj=path.name
+            )
+        compared += path.suffix in (".csv", ".parquet")
+    assert compared > 15
+    # Nothing is known about the training of the models.
+    for verb in ("train", "score", "run", "extract"):
+        assert cli.main([verb, f"--workdir={tmp_path / 'w'}"]) == 2
+
+
+def test_targets_are_attacked_and_reported_without_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    results = lm_mia.open_arrays(tmp_path, **losses(), subset="exact", name="mine")
+    assert results.recipes["mine"].scores()["loss"].shape == (M, N)
+    settings = ["--config.attack.fprs=0.1,0.5", "--config.attack.focus_fpr=0.1"]
+    settings += ["--config.attack.bootstraps=0", "--config.attack.band=0.1,0.5"]
+    assert cli.main(["attack", f"--workdir={tmp_path}", *settings]) == 0
+    assert "2 targets, 6 references" in capsys.readouterr().out
+    tables = lm_mia.open(tmp_path).recipes["mine"]
+    # Samples of which nothing is known except their losses have no covariates.
+    auc = tables.table("targets").groupby("attack")["auc"].mean()
+    assert {"lira_online", "stacked", "shrunk", "loss"} <= {*auc.index}
+    assert auc["lira_online"] > 0.7
+    assert cli.main(["report", f"--workdir={tmp_path}"]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "imported from" in page
+    assert "What the attacks decide" in page
+
+
+def test_formats_have_the_same_content(tmp_path: Path):
+    arrays = losses()
+    roles = np.array(["reference"] * 6 + ["target"] * 2)
+    tokens_N, text_N = np.arange(N) + 5, np.array([f"text {i}" for i in range(N)])
+    np.savez(tmp_path / "a.npz", **arrays, role_M=roles, tokens_N=tokens_N, text_N=text_N)
+    dataset = xr.Dataset(
+        {name: (("model", "sample"), arrays[f"{name}_MxN"]) for name in ("loss", "member")},
+        {"role": ("model", roles), "tokens": ("sample", tokens_N), "text": ("sample", text_N)},
+    )
+    dataset.to_netcdf(tmp_path / "a.nc", engine="scipy")
+    table = {"tokens": tokens_N, "text": text_N}
+    for m, role in enumerate(roles):
+        table[f"loss_{role}-{m}"] = arrays["loss_MxN"][m]
+        table[f"member_{role}-{m}"] = arrays["member_MxN"][m]
+    pd.DataFrame(table).to_parquet(tmp_path / "a.parquet")
+    for name in ("a.npz", "a.nc", "a.parquet"):
+        file = loss_files.open_losses(tmp_path / name)
+        assert file.role_M == tuple(roles), name
+        np.testing.assert_array_equal(file.columns["tokens"], tokens_N)
+        assert file.text_N is not None
+        assert file.text_N.tolist() == text_N.tolist()
+        for m in range(M):
+            np.testing.assert_array_equal(file.read("loss", m), arrays["loss_MxN"][m])
+            np.testing.assert_array_equal(loss_files.read_member(file, m), arrays["member_MxN"][m])
+    # A score store of ours can be imported too.
+    ours = lm_mia.open_arrays(tmp_path / "w", **arrays, columns={"tokens": tokens_N})
+    file = loss_files.open_losses(ours.recipes["imported"].path / "scores.zarr")
+    assert file.columns["tokens"].tolist() == tokens_N.tolist()
+    assert file.names_M == tuple(f"reference-{m:02d}" for m in range(M))
+    np.testing.assert_array_equal(file.read("loss", 3), arrays["loss_MxN"][3].astype(np.float32))
+
+
+def test_import_again_adds_models_and_never_changes_any(tmp_path: Path):
+    arrays = losses()
+    few = {name: value[:6] for name, value in arrays.items()}
+    lm_mia.open_arrays(tmp_path, **few)
+    results = lm_mia.open_arrays(tmp_path, **arrays)
+    stored = results.recipes["imported"].scores()
+    np.testing.assert_array_equal(stored["loss"], arrays["loss_MxN"].astype(np.float32))
+    before = {p: p.read_bytes() for p in tmp_path.rglob("c/*/*")}
+    assert before
+    arrays["loss_MxN"][2, 3] += 0.1
+    with pytest.raises(UserError, match="model 2 has other losses than reference-02"):
+        lm_mia.open_arrays(tmp_path, **arrays)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("c/*/*")} == before
+
+
+def changed(**arrays: Any) -> Callable[[Path], Path]:
+    """Returns a function that writes losses with other arrays; None leaves an array out."""
+
+    def write(folder: Path) -> Path:
+        content = {name: v for name, v in (losses() | arrays).items() if v is not None}
+        np.savez(folder / "bad.npz", **content)
+        return folder / "bad.npz"
+
+    return write
+
+
+def cell(name: str, value: float) -> Callable[[Path], Path]:
+    array = losses()[name].astype(float)
+    array[2, 3] = value
+    return changed(**{name: array})
+
+
+def raw(content: bytes, name: str = "bad.npz") -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        (folder / name).write_bytes(content)
+        return folder / name
+
+    return write
+
+
+def frame(name: str, **columns: Any) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        pd.DataFrame(columns).to_parquet(folder / name)
+        return folder / name
+
+    return write
+
+
+def dataset(dims: tuple[str, ...], *names: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        shape = [2] * len(dims)
+        variables = {name: (dims, np.ones(shape)) for name in names}
+        xr.Dataset(variables).to_netcdf(folder / "bad.nc", engine="scipy")
+        return folder / "bad.nc"
+
+    return write
+
+
+ROLES = np.array(["reference"] * M)
+BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
+    "no file": (lambda folder: folder / "none.npz", "none.npz", ()),
+    "a folder": (lambda folder: folder, "", ()),
+    "empty": (raw(b""), "bad.npz", ()),
+    "text": (raw(b"loss,member\n"), "bad.npz", ()),
+    "other suffix": (raw(b"x", "bad.pkl"), "must end with .npz, .parquet or .nc", ()),
+    "pickle": (changed(loss_MxN=np.array([{}], object)), "bad.npz", ()),
+    "no losses": (changed(loss_MxN=None), "no array loss_MxN", ()),
+    "no members": (changed(member_MxN=None), "no array member_MxN", ()),
+    "unknown array": (changed(labels=np.zeros(3)), "unknown arrays labels", ()),
+    "one dimension": (changed(loss_MxN=np.ones(N)), "one row per model", ()),
+    "no samples": (changed(loss_MxN=np.ones((M, 0))), "is empty", ()),
+    "other shapes": (changed(member_MxN=np.ones((M, 3))), "they must be equal", ()),
+    "NaN": (cell("loss_MxN", np.nan), "model 2: loss of sample 3 is NaN", ()),
+    "infinite": (cell("loss_MxN", np.inf), "model 2: loss", ()),
+    "log-probabilities": (changed(loss_MxN=-losses()["loss_MxN"]), "negate log-probabilities", ()),
+    "strings": (changed(loss_MxN=np.full((M, N), "3.1")), "model 0: loss", ()),
+    "member of 2": (cell("member_MxN", 2), "membership", ()),
+    "member of 0.5": (cell("member_MxN", 0.5), "membership", ()),
+    "too few roles": (changed(role_M=ROLES[1:]), "one role for each", ()),
+    "unknown role": (changed(role_M=np.where(np.arange(M), ROLES, "shadow")), "'shadow'", ()),
+    "one replica": (changed(role_M=np.where(np.arange(M), ROLES, "replica")), "replicas=1", ()),
+    "replicas of other subsets": (
+        changed(role_M=np.where(np.arange(M) < 6, "reference", "replica")),
+        "same samples",
+        (),
+    ),
+    "target of one class": (
+        changed(member_MxN=np.ones((M, N)), role_M=np.where(np.arange(M), ROLES, "target")),
+        "needs members and non-members",
+        (),
+    ),
+    "few references": (
+        changed(**{name: value[:3] for name, value in losses().items()}),
+        "attack.references=3: must be 4 or more",
+        (),
+    ),
+    "short column": (changed(tokens_N=np.ones(3)), "tokens_N has shape (3,)", ()),
+    "no tokens": (changed(tokens_N=np.zeros(N)), "tokens_N has values below 1", ()),
+    "column of texts": (changed(user_N=np.full(N, "a")), "only text_N may have texts", ()),
+    "short texts": (changed(text_N=np.array(["a"])), "one text for each", ()),
+    "reserved column": (changed(member_N=np.ones(N)), "unknown arrays member_N", ()),
+    "not exact": (
+        changed(member_MxN=np.tile(np.arange(N) < 21, (M, 1))),
+        "was trained on 21 of 40 samples, not on 20",
+        ("--subset=exact",),
+    ),
+    "not balanced": (changed(), "complement", ("--subset=balanced",)),
+    "unknown design": (changed(), "--subset='half'", ("--subset=half",)),
+    "bad name": (changed(), "--name='a/b'", ("--name=a/b",)),
+    "bad field": (changed(), "attack.fprs", ("--config.attack.fprs=2",)),
+    "damaged parquet": (raw(b"PAR1", "bad.parquet"), "not a readable parquet", ()),
+    "parquet without members": (frame("bad.parquet", loss_a=[1.0]), "a has only one", ()),
+    "parquet without values": (
+        frame("bad.parquet", loss_a=[1.0, None], member_a=[True, None]),
+        "missing values",
+        (),
+    ),
+    "damaged netCDF": (raw(b"CDF", "bad.nc"), "xarray cannot read it", ()),
+    "netCDF without members": (dataset(("model", "sample"), "loss"), "no variable member", ()),
+    "checkpoints": (
+        dataset(("model", "checkpoint", "sample"), "loss", "member"),
+        "dataset.isel(checkpoint=-1)",
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_and_nothing_is_written(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write, message, more = BAD[name]
+    file = write(tmp_path)
+    assert import_file(file, tmp_path / "w", *more) == 2
+    error = capsys.readouterr().err
+    lines = [line for line in error.splitlines() if "━" not in line]
+    assert message in error
+    assert "Traceback" not in error
+    assert 1 <= len(lines) <= 6
+    assert not (tmp_path / "w").exists()
+
+
+def test_flags_are_checked_together(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["import", "--subset=half"]) == 2
+    error = capsys.readouterr().err
+    assert all(text in error for text in ("--subset='half'", "FILE: missing", "--workdir: missing"))
+
+
+def test_pieces_of_documents_stay_together(tmp_path: Path):
+    document_N = np.arange(N) // 4 * 10
+    lm_mia.open_arrays(tmp_path, **losses(), columns={"document": document_N})
+    samples = lm_mia.open(tmp_path).recipes["imported"].samples()
+    assert samples["document"].tolist() == (np.arange(N) // 4).tolist()
+    assert samples["piece"].tolist() == (np.arange(N) % 4).tolist()
+    shutil.rmtree(tmp_path / "populations")
+    assert cli.main(["attack", f"--workdir={tmp_path}"]) == 2
