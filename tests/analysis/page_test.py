@@ -255,7 +255,7 @@ def test_page_compares_recipes(linked: Path):
 def test_recipes_without_tables_or_targets_show_the_reason(linked: Path, tmp_path: Path):
     shown, _ = write(linked, ["fixed-10M"])  # has only targets
     assert "Comparison of recipes" not in shown.words
-    assert "AUC of LiRA on targets" in shown.words
+    assert "AUC of LiRA with 16 references over 4 targets" in shown.words
     assert page.summary_lines(linked, ["fixed-10M"])[0].endswith("(4 targets, 16 references)")
     stored = linked / "recipes" / "fixed-10M" / "config.json"
     settings = json.loads(stored.read_text())
@@ -519,4 +519,4 @@ def test_workdir_figures_are_drawn_by_default(linked: Path, capsys: pytest.Captu
     page.write_page(
         linked, ["fixed-10M"], ("strongmia_tab07_settings",), lambda *done: seen.append(done), print
     )
-    assert (seen[0], seen[-1]) == (("report", 0, 2), ("report", 2, 2))
+    assert (seen[0], seen[-1]) == (("report", 0, 3), ("report", 3, 3))
