@@ -24,13 +24,11 @@ figure.
 """
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
 
 import strongmia
 
 from lm_mia.config import Config, Extract
-from lm_mia.config.paper import Setting, parse_argument, sweep_entries
+from lm_mia.config.paper import PaperConfig, Setting
 
 # Figure -> the recipes that it needs: names of recipes of strongmia.py.
 FIGURES: dict[str, tuple[str, ...]] = {
@@ -42,23 +40,6 @@ FIGURES: dict[str, tuple[str, ...]] = {
 }
 
 
-def get_config(arg: str = "") -> Config:
-    """Returns the config of the first recipe of the figures, which lists the figures to draw; ``arg`` as above."""
-    figures, recipes = _selected(arg)
-    return dataclasses.replace(recipes[0], figures=tuple(figures))
-
-
-def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
-    """Yields the fields in which each further recipe of the figures differs from the first; ``arg`` as above."""
-    return sweep_entries(_selected(arg)[1])
-
-
-def _selected(arg: str) -> tuple[list[str], list[Config]]:
-    figures, setting = parse_argument(arg, FIGURES, "MACE", "mace.py")
-    names = dict.fromkeys(name for figure in figures for name in FIGURES[figure])
-    return figures, [recipe(setting, name) for name in names]
-
-
 def recipe(setting: Setting, name: str) -> Config:
     """Returns the config of a recipe of strongmia.py, without replicas, which these figures do not need.
 
@@ -68,3 +49,7 @@ def recipe(setting: Setting, name: str) -> Config:
     attack = dataclasses.replace(c.attack, replicas=0, leave_one_out=False)
     train = dataclasses.replace(c.train, validations=0)
     return dataclasses.replace(c, attack=attack, train=train, extract=Extract())
+
+
+_CONFIG = PaperConfig("MACE", "mace.py", FIGURES, recipe)
+get_config, sweep = _CONFIG.get_config, _CONFIG.sweep

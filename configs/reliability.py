@@ -24,13 +24,12 @@ expect of each figure.
 """
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import strongmia
 
 from lm_mia.config import Config, Extract
-from lm_mia.config.paper import Setting, parse_argument, sweep_entries
+from lm_mia.config.paper import PaperConfig, Setting
 
 # Figure -> the recipes that it needs, which `recipe` describes. Simulations need none, but a sweep has a recipe.
 FIGURES: dict[str, tuple[str, ...]] = {
@@ -42,23 +41,6 @@ FIGURES: dict[str, tuple[str, ...]] = {
 }
 # Setting -> (references, targets) of the recipe main. With more references, one can see where strategies agree.
 MAIN_MODELS = {"paper": (512, 16), "gpu": (64, 4), "cpu": (128, 8)}
-
-
-def get_config(arg: str = "") -> Config:
-    """Returns the config of the first recipe of the figures, which lists the figures to draw; ``arg`` as above."""
-    figures, recipes = _selected(arg)
-    return dataclasses.replace(recipes[0], figures=tuple(figures))
-
-
-def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
-    """Yields the fields in which each further recipe of the figures differs from the first; ``arg`` as above."""
-    return sweep_entries(_selected(arg)[1])
-
-
-def _selected(arg: str) -> tuple[list[str], list[Config]]:
-    figures, setting = parse_argument(arg, FIGURES, "Reliability", "reliability.py")
-    names = dict.fromkeys(name for figure in figures for name in FIGURES[figure])
-    return figures, [recipe(setting, name) for name in names]
 
 
 def recipe(setting: Setting, name: str) -> Config:
@@ -81,3 +63,7 @@ def recipe(setting: Setting, name: str) -> Config:
     attack = dataclasses.replace(c.attack, **changed)
     train = dataclasses.replace(c.train, validations=0)
     return dataclasses.replace(c, attack=attack, train=train, extract=Extract())
+
+
+_CONFIG = PaperConfig("Reliability", "reliability.py", FIGURES, recipe)
+get_config, sweep = _CONFIG.get_config, _CONFIG.sweep

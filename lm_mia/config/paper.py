@@ -1,4 +1,4 @@
-"""The argument of a config that draws the figures of a paper, ``[FIGURE,]SETTING``, and the recipes of its sweep.
+"""Configs that draw the figures of a paper: their argument, ``[FIGURE,]SETTING``, and the recipes of their sweep.
 
 The full name of a figure is ``PAPER_NUMBER_SUBJECT``, such as ``strongmia_fig05_instability``. In the argument of the
 paper's own config its number, ``fig05``, is enough.
@@ -7,13 +7,49 @@ paper's own config its number, ``fig05``, is enough.
 import dataclasses
 import difflib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast, get_args
 
 from lm_mia.config.schema import Config
 from lm_mia.errors import UserError
 
 Setting = Literal["paper", "gpu", "cpu"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperConfig:
+    """What a config file needs to draw the figures of a paper: its ``get_config`` and its ``sweep``."""
+
+    paper: str
+    """The title of the paper, for messages."""
+    file: str
+    """The name of the config file, for messages."""
+    figures: Mapping[str, Sequence[str]]
+    """Full name of a figure -> the names of the recipes that it needs. A simulation needs none, but a sweep has one."""
+    recipe: Callable[[Setting, str], Config]
+    """Returns the config of a recipe, by setting and name."""
+
+    def get_config(self, arg: str = "") -> Config:
+        """Returns the config of the first recipe of the figures, which lists the figures to draw.
+
+        Args:
+          arg: ``[FIGURE,]SETTING``, as for `parse_argument`.
+
+        Raises:
+          UserError: as `parse_argument`.
+        """
+        figures, recipes = self._selected(arg)
+        return dataclasses.replace(recipes[0], figures=tuple(figures))
+
+    def sweep(self, arg: str = "") -> Iterator[dict[str, Any]]:
+        """Yields the fields in which each further recipe of the figures differs from the first; ``arg`` as above."""
+        return sweep_entries(self._selected(arg)[1])
+
+    def _selected(self, arg: str) -> tuple[list[str], list[Config]]:
+        """Returns the figures that an argument names, and their recipes without duplicates."""
+        figures, setting = parse_argument(arg, self.figures, self.paper, self.file)
+        names = dict.fromkeys(name for figure in figures for name in self.figures[figure])
+        return figures, [self.recipe(setting, name) for name in names]
 
 
 def figure_number(name: str) -> str:
