@@ -163,7 +163,7 @@ def _run_attacks(
             if is_main:
                 _check_scored_samples(points, num_references, c, say)
             if attack not in target_tables:
-                target_tables.add(attack, inputs.targets, points, len(c.fprs))
+                target_tables.add(attack, inputs.targets, points, len(c.fprs), attack_fit.rmia_a)
             if is_main:
                 (folder / FLIPS_JSON.name).unlink(missing_ok=True)
                 unscored_N2 = np.isnan(score_N2)

@@ -199,6 +199,7 @@ def score_attacks(
                     rmia_gamma=same[0].rmia_gamma or c.rmia_gamma,
                 ),
                 _reference_index([index[number] for number in same[0].references]),
+                same[0].rmia_a,
             )
             for same in grouped
         ]
@@ -219,7 +220,7 @@ def _group_by_settings(attacks: Sequence[TargetAttack]) -> list[list[TargetAttac
     """Returns lists of attacks with equal references and equal settings of RMIA."""
     groups: dict[tuple[object, ...], list[TargetAttack]] = {}
     for attack in attacks:
-        key = attack.references, attack.rmia_samples, attack.rmia_gamma
+        key = attack.references, attack.rmia_samples, attack.rmia_gamma, attack.rmia_a
         groups.setdefault(key, []).append(attack)
     return [*groups.values()]
 

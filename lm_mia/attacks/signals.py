@@ -12,9 +12,10 @@ import numpy as np
 
 from lm_mia import config, stats
 from lm_mia.config import AttackName
-from lm_mia.config.needs import ObservedStatistic
+from lm_mia.config.needs import ObservedStatistic, RmiaA
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
 from lm_mia.store.store import Store
 
@@ -202,6 +203,8 @@ class AttackGroup:
     attacks: tuple[AttackName, ...]
     config: config.Attack
     index_R: ReferenceIndex = dataclasses.field(default_factory=lambda: slice(None))
+    rmia_a: RmiaA | None = None
+    """As in `needs.TargetAttack`; None: attack.rmia_a."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,6 +219,8 @@ class AttackFit:
     """Attack -> the parameters that all samples have in common."""
     regression: stats.StackedRegression | None
     """The regression of the attack stacked."""
+    rmia_a: float = 1.0
+    """The parameter a of offline RMIA, which may be tuned on the references."""
 
 
 def sample_slices(num_samples: int) -> Iterator[slice]:
@@ -255,16 +260,31 @@ def fit_attacks(
                 scatter[id(group)] += stats.within_sample_scatter(gaussians)
     fits = []
     for group in groups:
-        sorted_TxZ = {}
+        sorted_TxZ, rmia_a = {}, 1.0
         for name in sorted(_RMIA & set(group.attacks)):
             block = drawn_blocks[group.config.rmia_samples].with_references(group.index_R)
-            sorted_TxZ[name] = np.sort(_rmia_log_alpha(name, block, group.config), axis=1)
+            rmia_a = _choose_a(group, block) if name == "rmia_offline" else rmia_a
+            sorted_TxZ[name] = np.sort(_rmia_log_alpha(name, block, rmia_a), axis=1)
         loss_models, regression = {}, None
         if _LOSS_MODEL & set(group.attacks):
             block = drawn_blocks[stats.MAX_FIT_SAMPLES].with_references(group.index_R)
             loss_models, regression = _fit_loss_models(group.attacks, block)
-        fits.append(AttackFit(scatter.get(id(group)), sorted_TxZ, loss_models, regression))
+        fits.append(AttackFit(scatter.get(id(group)), sorted_TxZ, loss_models, regression, rmia_a))
     return fits
+
+
+def _choose_a(group: AttackGroup, block: SampleBlock) -> float:
+    """Returns the parameter a of offline RMIA, tuned on the references and the samples that RMIA compares with."""
+    a = group.config.rmia_a if group.rmia_a is None else group.rmia_a
+    if a != "tuned":
+        return a
+    references = -block.reference_loss_MxC, block.reference_member_MxC
+    try:
+        return stats.tuned_rmia_a(*references, *references)
+    except ValueError as error:
+        raise UserError(
+            f"rmia_a='tuned': {error}; use more references, or a number from 0 to 1"
+        ) from error
 
 
 def _fit_loss_models(
@@ -363,7 +383,7 @@ def membership_scores(
     if _LIRA & set(attacks):
         gaussians = _reference_gaussians(block, attack_fit.scatter_2x2, c)
     if {"rmia", "rmia_simple"} & set(attacks):
-        log_alpha_TxC = _rmia_log_alpha("rmia", block, c)
+        log_alpha_TxC = _rmia_log_alpha("rmia", block, attack_fit.rmia_a)
 
     losses = target_TxC, block.reference_loss_MxC, block.reference_member_MxC
 
@@ -375,7 +395,9 @@ def membership_scores(
                     target_TxC, gaussians, offline=attack == "lira_offline"
                 )
             case "rmia" | "rmia_offline":
-                alpha_TxC = log_alpha_TxC if attack == "rmia" else _rmia_log_alpha(attack, block, c)
+                alpha_TxC = log_alpha_TxC
+                if attack == "rmia_offline":
+                    alpha_TxC = _rmia_log_alpha(attack, block, attack_fit.rmia_a)
                 assert alpha_TxC is not None
                 return stats.rmia_from_log_alpha(
                     alpha_TxC, attack_fit.sorted_log_alpha_TxZ[attack], c.rmia_gamma
@@ -428,14 +450,14 @@ def _reference_gaussians(
     return gaussians if scatter_2x2 is None else stats.with_pooled_variance(gaussians, scatter_2x2)
 
 
-def _rmia_log_alpha(attack: str, block: SampleBlock, c: config.Attack) -> np.ndarray:
+def _rmia_log_alpha(attack: str, block: SampleBlock, a: float) -> np.ndarray:
     offline = attack == "rmia_offline"
     return stats.rmia_log_alpha(
         -block.target_loss_TxC,
         -block.reference_loss_MxC,
         reference_member_MxN=block.reference_member_MxC if offline else None,
         offline=offline,
-        a=c.rmia_a if offline else 1.0,
+        a=a,
     )
 
 

@@ -5,6 +5,7 @@ Rows are only added to the tables, so no attack is computed twice.
     targets.csv              AUC of every attack on every target
     target_roc.parquet       their true positive rates
     target_jackknife.parquet AUC and true positive rates on halves of the samples, for the attacks that need them
+    target_epsilons.parquet  empirical epsilon, its one-run bound and balanced accuracy, for the attacks that need them
     target_scores/ID.parquet membership scores of every sample under every target, for the attacks that keep them
     targets.json             the settings on which all of these depend
 
@@ -31,7 +32,7 @@ import pyarrow.parquet as pq
 
 from lm_mia import config, stats
 from lm_mia.atomic import replacing, write_atomically, write_csv
-from lm_mia.attacks import advantage, score_matrix, signals
+from lm_mia.attacks import advantage, score_matrix, signals, target_epsilons
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
 from lm_mia.attacks.score_table import MembershipScoreTable
@@ -42,10 +43,11 @@ from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import Store
 
-_TABLE, _ROC, _JACKKNIFE, _SETTINGS, _SCORES = (
+_TABLE, _ROC, _JACKKNIFE, _EPSILONS, _SETTINGS, _SCORES = (
     "targets.csv",
     "target_roc.parquet",
     "target_jackknife.parquet",
+    "target_epsilons.parquet",
     "targets.json",
     "target_scores",
 )
@@ -87,6 +89,7 @@ def run(
         or attack in in_score_table
         or (attack.id in requested.keep_scores and not target_tables.has_scores(attack))
         or (attack.id in requested.jackknife and not target_tables.has_jackknife(attack))
+        or (attack.id in requested.epsilons and not target_tables.has_epsilons(attack))
     ]
     groups, missing_models = _group_by_inputs(missing, store)
     group_N2 = stats.sample_groups(population.document_N)
@@ -100,7 +103,9 @@ def run(
             def show(done: float, before: int = computed) -> None:
                 progress("attack targets", before + done, len(missing))
 
-            for attack, _, file in score_matrix.score_attacks(same, inputs, c, folder, pool, show):
+            for attack, attack_fit, file in score_matrix.score_attacks(
+                same, inputs, c, folder, pool, show
+            ):
                 computed += 1
                 if attack in in_score_table and score_table:
                     score_table.add(attack.attack, file, pool)
@@ -132,11 +137,20 @@ def run(
                     points = score_matrix.operating_points(
                         file, inputs.target_member_TxN2, fprs, pool
                     )
-                    target_tables.add(attack, inputs.targets, points, len(c.fprs))
+                    target_tables.add(
+                        attack, inputs.targets, points, len(c.fprs), attack_fit.rmia_a
+                    )
                 if attack.id in requested.jackknife and not target_tables.has_jackknife(attack):
                     member_TxN2 = inputs.target_member_TxN2
                     rates = score_matrix.rates_of_halves(file, member_TxN2, group_N2, c.fprs, pool)
                     target_tables.add_jackknife(attack, inputs.targets, *rates, c.fprs)
+                if attack.id in requested.epsilons and not target_tables.has_epsilons(attack):
+                    names, member_TxN2 = [*map(str, inputs.targets)], inputs.target_member_TxN2
+                    is_whole = attack.reference_part is None
+                    table = target_epsilons.epsilons(
+                        file, names, member_TxN2, group_N2, c.alpha, is_whole, pool
+                    )
+                    target_tables.add_epsilons(attack, table)
                 if time.monotonic() - written_seconds > _WRITE_SECONDS:
                     target_tables.write()
                     written_seconds = time.monotonic()
@@ -255,9 +269,12 @@ class TargetTables:
     def __init__(self, folder: Path, c: config.Attack) -> None:
         self._folder, self._settings = folder, needs.attack_settings(c)
         self._lines, self._ids, self._roc, self._jackknife = self._read()
+        self._epsilons = self._read_epsilons()
         self._jackknife_ids = {*self._jackknife["attack_id"]}
+        self._epsilon_ids = {*self._epsilons["attack_id"]}
         self._new_roc: list[pd.DataFrame] = []
         self._new_jackknife: list[pd.DataFrame] = []
+        self._new_epsilons: list[pd.DataFrame] = []
 
     def __contains__(self, attack: TargetAttack) -> bool:
         return attack.id in self._ids
@@ -281,6 +298,7 @@ class TargetTables:
         targets: Sequence[ModelSeeds],
         points: stats.OperatingPoints,
         num_fprs: int,
+        rmia_a: float,
     ) -> None:
         """Adds the results of an attack.
 
@@ -289,6 +307,7 @@ class TargetTables:
           targets: the models that were attacked.
           points: their operating points, at attack.fprs first and then at the rates of the ROC curve.
           num_fprs: number of rates of attack.fprs.
+          rmia_a: the parameter a that offline RMIA used.
         """
         names = [str(model) for model in targets]
         description = {
@@ -301,6 +320,8 @@ class TargetTables:
             "step": attack.step,
             "rmia_samples": attack.rmia_samples or None,
             "rmia_gamma": attack.rmia_gamma or None,
+            "rmia_a": None if attack.rmia_a is None else rmia_a,
+            "rmia_a_is_tuned": None if attack.rmia_a is None else attack.rmia_a == "tuned",
         }
         table = pd.DataFrame({"target": names, "auc": points.auc_T})
         table = table.assign(members=points.members_T, nonmembers=points.nonmembers_T)
@@ -340,16 +361,28 @@ class TargetTables:
         self._new_jackknife.append(pd.DataFrame(table))
         self._jackknife_ids.add(attack.id)
 
+    def has_epsilons(self, attack: TargetAttack) -> bool:
+        """Returns whether the tables have the attack and its epsilons."""
+        return attack in self and attack.id in self._epsilon_ids
+
+    def add_epsilons(self, attack: TargetAttack, table: pd.DataFrame) -> None:
+        """Adds the result of `target_epsilons.epsilons` for an attack."""
+        self._new_epsilons.append(table.assign(attack_id=attack.id))
+        self._epsilon_ids.add(attack.id)
+
     def write(self) -> None:
         """Writes the attacks that were added since the last call."""
-        if not (self._new_roc or self._new_jackknife):
+        if not (self._new_roc or self._new_jackknife or self._new_epsilons):
             return
         self._roc, self._new_roc = _concatenate(self._roc, self._new_roc), []
         self._jackknife = _concatenate(self._jackknife, self._new_jackknife)
-        self._new_jackknife = []
+        self._epsilons = _concatenate(self._epsilons, self._new_epsilons)
+        self._new_jackknife, self._new_epsilons = [], []
         # targets.csv is written last, since an attack counts as present if it is listed there.
         write_atomically(self._folder / _SETTINGS, json.dumps(self._settings, indent=1) + "\n")
-        for name, table in ((_ROC, self._roc), (_JACKKNIFE, self._jackknife)):
+        tables = {_ROC: self._roc, _JACKKNIFE: self._jackknife}
+        tables |= {_EPSILONS: self._epsilons} if len(self._epsilons) else {}
+        for name, table in tables.items():
             with replacing(self._folder / name) as temporary:
                 table.to_parquet(temporary, index=False)
         write_atomically(self._folder / _TABLE, self._lines)
@@ -409,6 +442,15 @@ class TargetTables:
         jackknife = pd.DataFrame(columns=["attack_id", "target", "sample_half", "auc", *rates])
         return header, set(), pd.DataFrame(columns=[*_ROC_COLUMNS]), jackknife
 
+    def _read_epsilons(self) -> pd.DataFrame:
+        """Returns the epsilons of the attacks in targets.csv; none if the table is missing or damaged."""
+        columns = ["attack_id", *target_epsilons.COLUMNS]
+        try:
+            table = pd.read_parquet(self._folder / _EPSILONS, columns=columns)
+        except (OSError, ValueError, KeyError):
+            table = pd.DataFrame(columns=columns)
+        return table[table["attack_id"].isin(self._ids)]
+
 
 _COLUMNS = (
     "attack_id",
@@ -420,6 +462,8 @@ _COLUMNS = (
     "step",
     "rmia_samples",
     "rmia_gamma",
+    "rmia_a",
+    "rmia_a_is_tuned",
     "target",
     "auc",
     "members",

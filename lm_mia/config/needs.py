@@ -31,7 +31,11 @@ NUM_HALVES = 2 * (JACKKNIFE_GROUPS - 1)
 JACKKNIFE_SAMPLES = 2**16
 """Attacks with a part of the references keep the membership scores of at most this many samples, the first ones."""
 
+EPSILON_TPRS, EPSILON_DELTA = (0.01, 0.1), 1e-5
+"""True positive rates at which epsilon is estimated, of which PrivacyGuard has the first, and its delta."""
+
 ObservedStatistic = Literal["loss", "target_logit"]
+RmiaA = float | Literal["tuned"]
 TargetKind = Literal["targets", "replicas", "either"]
 REFERENCE_FREE = ("loss", "zlib", "min_k", "min_k_plus_plus", "lowercase")
 """Attacks that use no references."""
@@ -101,9 +105,14 @@ class Need:
     """Numbers of samples that RMIA compares with, as fractions of the population; empty: attack.rmia_samples."""
     rmia_gammas: tuple[float, ...] = ()
     """Thresholds gamma of RMIA; empty: attack.rmia_gamma."""
+    rmia_as: tuple[RmiaA, ...] = ()
+    """Parameters a of offline RMIA, as attack.rmia_a; empty: attack.rmia_a."""
     jackknife: bool = False
     """Whether the tables also hold what intervals need: each attack with parts of the references
     (`TargetAttack.reference_part`), and the AUC and TPRs of all of these on halves of the samples."""
+    epsilons: bool = False
+    """Whether the tables also hold the empirical epsilon and the balanced accuracy under each target, on all samples
+    and on halves of them, and the one-run bound on epsilon of the first target."""
     sample_scores: bool = False
     """Whether the membership score of each sample under each target is kept, too."""
 
@@ -120,6 +129,11 @@ class Need:
             check.positive_numbers("epochs", self.epochs)
         check.positive_numbers("rmia_shares", self.rmia_shares, maximum=1)
         check.positive_numbers("rmia_gammas", self.rmia_gammas)
+        if not isinstance(self.rmia_as, tuple) or not all(
+            a == "tuned" or (isinstance(a, int | float) and 0 <= a <= 1) for a in self.rmia_as
+        ):
+            rule = 'must be a tuple of numbers from 0 to 1, or "tuned"'
+            check.add("rmia_as", self.rmia_as, rule)
         check.report()
 
 
@@ -188,6 +202,8 @@ class TargetAttack:
     """The number of samples that RMIA compares with; 0 for other attacks."""
     rmia_gamma: float = 0.0
     """The threshold gamma of RMIA; 0 for other attacks."""
+    rmia_a: RmiaA | None = None
+    """The parameter a of offline RMIA; None for other attacks."""
     reference_part: int | None = None
     """Which references are used: with two references or more of each of the `JACKKNIFE_GROUPS` groups, those of the
     groups `half_groups(reference_part)`; with fewer, those of the group of this number. None: the first references."""
@@ -209,6 +225,8 @@ class RecipeNeeds:
     """Ids of the attacks whose scores of all samples are kept."""
     jackknife: frozenset[str] = frozenset()
     """Ids of the attacks that are also evaluated on halves of the samples."""
+    epsilons: frozenset[str] = frozenset()
+    """Ids of the attacks for which epsilon is estimated."""
     score_table: Sequence[TargetAttack] = ()
     """The attacks whose scores under every target are in membership_scores.parquet, all of them among ``attacks``;
     empty if there are replicas, whose scores are in that table then."""
@@ -222,9 +240,9 @@ def attack_settings(attack: Attack) -> dict[str, Any]:
         "format": FORMAT,
         "fprs": list(attack.fprs),
         "band": list(attack.band),
-        "rmia_a": attack.rmia_a,
         "variance": attack.variance,
         "finite_population": attack.finite_population,
+        "alpha": attack.alpha,
     }
 
 
@@ -306,6 +324,7 @@ def target_attack(
     observed: ObservedStatistic = "loss",
     rmia_samples: int = 0,
     rmia_gamma: float = 0.0,
+    rmia_a: RmiaA | None = None,
     reference_part: int | None = None,
 ) -> TargetAttack | None:
     """Returns an attack on all targets of a recipe.
@@ -318,6 +337,7 @@ def target_attack(
       targets_are_replicas: whether replicas are attacked, rather than targets with training subsets of their own.
       step, observed: as in `TargetAttack`.
       rmia_samples, rmia_gamma: for RMIA; 0: those of the config.
+      rmia_a: for offline RMIA; None: that of the config.
       reference_part: as in `TargetAttack`. Groups are made of pairs of consecutive references, which are the pairs
         (2i, 2i + 1) if none is missing.
 
@@ -354,6 +374,7 @@ def target_attack(
         observed,
         samples if is_rmia else 0,
         (rmia_gamma or config.attack.rmia_gamma) if is_rmia else 0.0,
+        (config.attack.rmia_a if rmia_a is None else rmia_a) if attack == "rmia_offline" else None,
         reference_part,
     )
 
@@ -421,7 +442,9 @@ def recipe_needs(
       recipes: the recipes of the command, by key.
     """
     needs = list(needs)
-    attacks, kept, jackknife = target_attacks((n for n in needs if isinstance(n, Need)), recipes)
+    attacks, kept, jackknife, epsilons = target_attacks(
+        (n for n in needs if isinstance(n, Need)), recipes
+    )
     names = {key: recipe.names for key, recipe in recipes.items()}
     samples: dict[str, set[int]] = {key: set() for key in recipes}
     for need in (n for n in needs if isinstance(n, LossNeed)):
@@ -438,6 +461,7 @@ def recipe_needs(
             tuple(dict.fromkeys((*attacks[key], *added))),
             frozenset(kept[key]),
             frozenset(jackknife[key]),
+            frozenset(epsilons[key]),
             score_table,
             tuple(sorted(samples[key])),
         )
@@ -458,7 +482,9 @@ def _attacks_of_score_table(recipe: RecipeModels, references: int) -> list[Targe
 
 def target_attacks(
     needs: Iterable[Need], recipes: Mapping[str, RecipeModels]
-) -> tuple[dict[str, list[TargetAttack]], dict[str, set[str]], dict[str, set[str]]]:
+) -> tuple[
+    dict[str, list[TargetAttack]], dict[str, set[str]], dict[str, set[str]], dict[str, set[str]]
+]:
     """Returns the attacks that follow from needs, without duplicates.
 
     A recipe that has too few models for a need, or was not scored at its epochs, is skipped.
@@ -468,12 +494,13 @@ def target_attacks(
       recipes: the recipes of the command, by key.
 
     Returns:
-      For each key, the attacks, the ids of those whose scores of all samples are kept, and the ids of those that are
-      also evaluated on halves of the samples.
+      For each key, the attacks, and the ids of those whose scores of all samples are kept, of those that are also
+      evaluated on halves of the samples, and of those for which epsilon is estimated.
     """
     attacks: dict[str, dict[str, TargetAttack]] = {key: {} for key in recipes}
     kept: dict[str, set[str]] = {key: set() for key in recipes}
     jackknife: dict[str, set[str]] = {key: set() for key in recipes}
+    epsilons: dict[str, set[str]] = {key: set() for key in recipes}
     names = {key: recipe.names for key, recipe in recipes.items()}
     for need in needs:
         group = {key: recipes[key] for key in matching_recipes(need.recipes, names)}
@@ -482,7 +509,9 @@ def target_attacks(
             ids = {attack.id for attack in attacks_of_need}
             kept[key] |= ids if need.sample_scores else set()
             jackknife[key] |= ids if need.jackknife else set()
-    return {key: list(by_id.values()) for key, by_id in attacks.items()}, kept, jackknife
+            epsilons[key] |= ids if need.epsilons else set()
+    unique = {key: list(by_id.values()) for key, by_id in attacks.items()}
+    return unique, kept, jackknife, epsilons
 
 
 def _attacks_of_need(
@@ -517,6 +546,7 @@ def _attacks_of_need(
                 observed=observed,
                 rmia_samples=size,
                 rmia_gamma=gamma,
+                rmia_a=a,
                 reference_part=part,
             )
             for attack in need.attacks
@@ -525,6 +555,7 @@ def _attacks_of_need(
             for count in counts
             for size in (sizes if attack in _RMIA else [0])
             for gamma in ((need.rmia_gammas or [0.0]) if attack in _RMIA else [0.0])
+            for a in ((need.rmia_as or [None]) if attack == "rmia_offline" else [None])
             for part in [None, *range(NUM_HALVES if need.jackknife else 0)]
         )
         attacks[key] = [attack for attack in candidates if attack is not None]

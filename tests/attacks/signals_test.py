@@ -13,6 +13,7 @@ from lm_mia.attacks import replicas, score_matrix, signals
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.config import AttackName
 from lm_mia.config.needs import TargetAttack
+from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
 
 __all__ = ["blocks"]  # a fixture
@@ -282,7 +283,10 @@ def test_batched_attacks_equal_single_attacks(
         TargetAttack("lira_offline", True, targets, four),
         TargetAttack("rmia", True, targets, five, rmia_samples=20, rmia_gamma=1.0),
         TargetAttack("rmia", True, targets, five, rmia_samples=20, rmia_gamma=1.1),
-        TargetAttack("rmia_offline", True, targets, five, rmia_samples=50, rmia_gamma=1.0),
+        *(
+            TargetAttack("rmia_offline", True, targets, five, rmia_samples=50, rmia_a=a)
+            for a in (0.0, 0.3, "tuned", None)
+        ),
         TargetAttack("lira_online", True, targets, others),
         TargetAttack("shrunk", True, targets, others),
         TargetAttack("stacked", True, targets, five),
@@ -301,7 +305,7 @@ def test_batched_attacks_equal_single_attacks(
             single = source.with_references(attack.references or range(2))
             settings = dataclasses.replace(c, rmia_samples=attack.rmia_samples or c.rmia_samples)
             settings = dataclasses.replace(settings, rmia_gamma=attack.rmia_gamma or c.rmia_gamma)
-            group = signals.AttackGroup((attack.attack,), settings)
+            group = signals.AttackGroup((attack.attack,), settings, rmia_a=attack.rmia_a)
             with score_matrix.score_all([group], single, tmp_path, pool) as [(_, files)]:
                 expected_TxN = files[attack.attack].read_samples(slice(0, SAMPLES))
             rtol = 1e-9 if attack.attack in INEXACT else 0.0
@@ -329,3 +333,18 @@ def test_samples_without_a_tfidf_have_the_median():
     )
     columns["tfidf"] = np.full(4, np.nan)
     assert (signals.sample_covariates(columns.__getitem__)[:, 2] == 0).all()
+
+
+def test_a_is_tuned_on_the_references(world: SyntheticScores):
+    inputs, index_R = source_of(world), np.array([1, 3, 4, 6])
+    attacks = {
+        a: signals.AttackGroup(("rmia_offline",), C, index_R, a) for a in (None, 0.3, "tuned")
+    }
+    fits = dict(zip(attacks, signals.fit_attacks(inputs, [*attacks.values()]), strict=True))
+    block = signals.draw_samples(inputs, C.rmia_samples).with_references(index_R)
+    references = -block.reference_loss_MxC, block.reference_member_MxC
+    tuned = stats.tuned_rmia_a(*references, *references)
+    assert {a: fit.rmia_a for a, fit in fits.items()} == {None: 1.0, 0.3: 0.3, "tuned": tuned}
+    alone = signals.AttackGroup(("rmia_offline",), C, np.array([1]), "tuned")
+    with pytest.raises(UserError, match=r"rmia_a='tuned': .* use more references"):
+        signals.fit_attacks(inputs, [alone])

@@ -59,6 +59,7 @@ class World:
         keep: Sequence[TargetAttack] = (),
         c: config.Attack = C,
         jackknife: Sequence[TargetAttack] = (),
+        epsilons: Sequence[TargetAttack] = (),
         score_table: Sequence[TargetAttack] = (),
     ) -> tuple[int, int, int]:
         """Returns the numbers of attacks that were requested, computed and left out."""
@@ -73,6 +74,7 @@ class World:
                 attacks,
                 keep_scores=frozenset(attack.id for attack in keep),
                 jackknife=frozenset(attack.id for attack in jackknife),
+                epsilons=frozenset(attack.id for attack in epsilons),
                 score_table=score_table,
             ),
         )
@@ -110,7 +112,7 @@ def attacks_of_every_kind(world: World) -> list[TargetAttack]:
         world.attack("lira_online", 6),
         world.attack("lira_offline", 5),
         world.attack("rmia"),
-        world.attack("rmia", rmia_samples=40, rmia_gamma=1.2),
+        world.attack("rmia_offline", 6, rmia_samples=40, rmia_gamma=1.2, rmia_a=0.3),
         world.attack("rmia_simple", 4),
         world.attack("loss"),
         world.attack("zlib"),
@@ -175,6 +177,14 @@ def slow_scores(world: World, attack: TargetAttack, t: int) -> np.ndarray:
         case "rmia":
             compared = (log_p_RxN[:, ids_Z] for log_p_RxN in log_p)
             return stats.rmia(*log_p, *compared, gamma=attack.rmia_gamma)[0]
+        case "rmia_offline":
+            compared = (log_p_RxN[:, ids_Z] for log_p_RxN in log_p)
+            members = {
+                "reference_member_MxN": member_MxN,
+                "reference_member_MxZ": member_MxN[:, ids_Z],
+            }
+            settings: dict[str, Any] = {"gamma": attack.rmia_gamma, "a": attack.rmia_a}
+            return stats.rmia(*log_p, *compared, offline=True, **settings, **members)[0]
         case "rmia_simple":
             return stats.rmia_simple(*log_p)[0]
         case "loss":
@@ -226,18 +236,18 @@ def test_columns_describe_the_attack(world: World, computed: Path):
     described = table.drop(columns=["target", "auc", "members", "nonmembers", "left_out"])
     described_columns = described.drop_duplicates().set_index("attack_id").agg(",".join, axis=1)
     expected = [
-        "lira_online,16,0-15,,loss,0,,",
-        "lira_online,6,0-5,,loss,0,,",
-        "lira_offline,5,0-4,,loss,0,,",
-        "rmia,16,0-15,,loss,0,100,1.0",
-        "rmia,16,0-15,,loss,0,40,1.2",
-        "rmia_simple,4,0-3,,loss,0,,",
-        "loss,0,,,loss,0,,",
-        "zlib,0,,,loss,0,,",
-        "loss,0,,,target_logit,0,,",
-        "lira_online,16,0-15,,target_logit,0,,",
-        "lira_online,8,0-1 4-5 8-9 12-13,0,loss,0,,",
-        "lira_online,8,2-5 8-9 14-15,13,loss,0,,",
+        "lira_online,16,0-15,,loss,0,,,,",
+        "lira_online,6,0-5,,loss,0,,,,",
+        "lira_offline,5,0-4,,loss,0,,,,",
+        "rmia,16,0-15,,loss,0,100,1.0,,",
+        "rmia_offline,6,0-5,,loss,0,40,1.2,0.3,False",
+        "rmia_simple,4,0-3,,loss,0,,,,",
+        "loss,0,,,loss,0,,,,",
+        "zlib,0,,,loss,0,,,,",
+        "loss,0,,,target_logit,0,,,,",
+        "lira_online,16,0-15,,target_logit,0,,,,",
+        "lira_online,8,0-1 4-5 8-9 12-13,0,loss,0,,,,",
+        "lira_online,8,2-5 8-9 14-15,13,loss,0,,,,",
     ]
     assert described_columns.to_dict() == {
         attack.id: line for attack, line in zip(attacks_of_every_kind(world), expected, strict=True)
@@ -272,6 +282,42 @@ def test_halves_are_added_to_an_attack_that_the_tables_have(
     assert world.run(tmp_path / "t", [attack], jackknife=[attack]) == (1, 0, 0)
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t" / "targets.csv"), before)
     assert len(pd.read_parquet(tmp_path / "t" / "target_jackknife.parquet")) == 4 * 14
+
+
+def test_epsilons_of_targets(world: World, two_tables: Path, tmp_path: Path):
+    folder = Path(shutil.copytree(two_tables, tmp_path / "t"))
+    attack, part = world.attack("lira_online"), world.attack("lira_online", reference_part=0)
+    assert not (folder / "target_epsilons.parquet").exists()
+    assert world.run(folder, [attack, part], epsilons=[attack, part]) == (2, 2, 0)
+    assert world.run(folder, [attack, part], epsilons=[attack, part]) == (2, 0, 0)
+    table = pd.read_parquet(folder / "target_epsilons.parquet")
+    half_HxN = stats.HALVES_HxG[:, stats.sample_groups(FakePopulation(SAMPLES, PIECES).document_N)]
+    used_H1xN = np.concatenate([np.ones((1, SAMPLES), bool), half_HxN])
+    assert len(table) == 2 * 4 * len(used_H1xN)
+    for t in (16, 19):
+        of_target = (table["attack_id"] == attack.id) & (table["target"] == f"reference-{t}")
+        rows = table[of_target].to_dict("records")
+        assert [row["half"] for row in rows] == [*range(15)]
+        score_N, member_N = slow_scores(world, attack, t), world.member_MxN[t]
+        members = np.count_nonzero(member_N & ~np.isnan(score_N))
+        for row, used_N in zip(rows, used_H1xN, strict=True):
+            scored = score_N[used_N], member_N[used_N]
+            for tpr in (0.01, 0.1):
+                [epsilon] = stats.empirical_epsilons(*scored, delta=1e-5, rates_G=tpr).tpr_G
+                assert row[f"epsilon_at_tpr_{tpr:g}"] == min(epsilon, np.log(members))
+            [accuracy] = stats.max_balanced_accuracy(*scored).balanced_accuracy_T
+            assert row["balanced_accuracy"] == accuracy
+        bound = stats.one_run_bound(score_N, member_N, membership="half", delta=1e-5)
+        assert rows[0]["bound_epsilon"] == bound.epsilon
+        assert rows[0]["bound_canaries"] == bound.canaries
+        assert all(np.isnan(row["bound_epsilon"]) for row in rows[1:])
+    # Attacks with a part of the references are for intervals only.
+    assert table.loc[table["attack_id"] == part.id, "bound_epsilon"].isna().all()
+    # Another level of the bounds.
+    changed = dataclasses.replace(C, alpha=0.3)
+    assert world.run(folder, [attack], c=changed, epsilons=[attack]) == (1, 1, 0)
+    higher = pd.read_parquet(folder / "target_epsilons.parquet")["bound_epsilon"].max()
+    assert higher > table["bound_epsilon"].max() > 0
 
 
 def check_score_table(world: World, folder: Path, attacks: Sequence[TargetAttack]) -> None:
@@ -456,7 +502,7 @@ def test_other_settings_restart_the_tables(
 
 def test_tables_of_other_settings_are_always_deleted(world: World, computed: Path, tmp_path: Path):
     folder = Path(shutil.copytree(computed, tmp_path / "t"))
-    assert world.run(folder, [], c=dataclasses.replace(C, rmia_a=0.5)) == (0, 0, 0)
+    assert world.run(folder, [], c=dataclasses.replace(C, variance="pooled")) == (0, 0, 0)
     assert not (folder / "targets.csv").exists()
     assert not list((folder / "target_scores").iterdir())
 

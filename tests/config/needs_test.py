@@ -119,9 +119,11 @@ def test_attacks_have_only_the_fields_that_they_use(name: AttackName):
     rmia = name in {"rmia", "rmia_offline"}
     # attack.rmia_samples is 10,000; the population has 16 samples
     assert (result.rmia_samples, result.rmia_gamma) == ((16, 1.0) if rmia else (0, 0.0))
-    explicit = needs.target_attack(C, ALL, name, 4, rmia_samples=5, rmia_gamma=1.5)
+    assert result.rmia_a == (1.0 if name == "rmia_offline" else None)
+    explicit = needs.target_attack(C, ALL, name, 4, rmia_samples=5, rmia_gamma=1.5, rmia_a=0.0)
     assert explicit is not None
     assert (explicit.rmia_samples, explicit.rmia_gamma) == ((5, 1.5) if rmia else (0, 0.0))
+    assert explicit.rmia_a == (0.0 if name == "rmia_offline" else None)
 
 
 def test_halves_are_balanced():
@@ -156,7 +158,7 @@ def test_parts_of_references_are_whole_pairs():
     assert needs.target_attack(c, many, "loss", 16, reference_part=0) is None  # has no references
 
 
-BASE = TargetAttack("rmia", False, (8, 9), (0, 1, 2), 3, "loss", 100, 1.0, None)
+BASE = TargetAttack("rmia", False, (8, 9), (0, 1, 2), 3, "loss", 100, 1.0)
 
 
 def test_any_field_changes_the_id():
@@ -169,11 +171,12 @@ def test_any_field_changes_the_id():
         "observed": "target_logit",
         "rmia_samples": 101,
         "rmia_gamma": 1.1,
+        "rmia_a": 0.3,
         "reference_part": 0,
     }
     assert set(changes) == {field.name for field in dataclasses.fields(TargetAttack)}
     ids = [dataclasses.replace(BASE, **{name: value}).id for name, value in changes.items()]
-    assert len({BASE.id, *ids}) == 10
+    assert len({BASE.id, *ids}) == 11
     assert dataclasses.replace(BASE).id == BASE.id
     assert BASE.id.startswith("rmia-3-")
 
@@ -220,7 +223,7 @@ def test_needs_are_merged_without_duplicates():
     lira, loss = expected(main, "lira_online", 8), expected(main, "loss", 8)
     two = [Need(("main",), ("lira_online", "loss"), sample_scores=False)]
     two += [Need(("ma*",), ("lira_online",), sample_scores=True), Need(("other",), ("rmia",))]
-    result, kept, _ = needs.target_attacks(two, {"main": main})
+    result, kept, *_ = needs.target_attacks(two, {"main": main})
     assert result == {"main": [lira, loss]}
     assert kept == {"main": {lira.id}}
     # the same attack with any number of references
@@ -389,20 +392,35 @@ def test_shares_and_gammas_affect_rmia_only():
     assert (default.rmia_samples, default.rmia_gamma) == (1000, 1.0)
 
 
+def test_values_of_a_affect_offline_rmia_only():
+    offline = Need(("a",), ("lira_offline", "rmia", "rmia_offline"), rmia_as=(0.0, 0.3))
+    result = attacks(offline, {"a": recipe("a", attack__rmia_a=0.3)})["a"]
+    assert [(x.attack, x.rmia_a) for x in result] == [
+        ("lira_offline", None),
+        ("rmia", None),
+        ("rmia_offline", 0.0),
+        ("rmia_offline", 0.3),
+    ]
+    [default] = attacks(Need(("a",), ("rmia_offline",)), {"a": recipe("a", attack__rmia_a=0.3)})[
+        "a"
+    ]
+    assert default == result[-1]
+
+
 def changed(c: Config, **values: Any) -> dict[str, Any]:
     return needs.attack_settings(dataclasses.replace(c.attack, **values))
 
 
 def test_attack_settings_exclude_the_fields_of_attacks():
     same = needs.attack_settings(C.attack)
-    assert changed(C, references=99, targets=9, replicas=0, alpha=0.3, rmia_gamma=2.0) == same
-    assert changed(C, rmia_samples=3, bootstraps=0, attacks=("loss",)) == same
+    assert changed(C, references=99, targets=9, replicas=0, rmia_gamma=2.0) == same
+    assert changed(C, rmia_samples=3, rmia_a=0.5, bootstraps=0, attacks=("loss",)) == same
     for name, value in {
         "fprs": (0.1,),
         "band": (0.0, 0.2),
-        "rmia_a": 0.5,
         "variance": "pooled",
         "finite_population": True,
+        "alpha": 0.01,
     }.items():
         assert changed(C, **{name: value}) != same, name
 
@@ -424,6 +442,9 @@ def test_attack_settings_exclude_the_fields_of_attacks():
         ({"rmia_shares": (5.0,)}, "at most 1"),
         ({"rmia_gammas": (-1.0,)}, "rmia_gammas=.* above 0"),
         ({"rmia_gammas": (float("nan"),)}, "rmia_gammas"),
+        ({"rmia_as": (-0.1,)}, "rmia_as=.* from 0 to 1, or"),
+        ({"rmia_as": (float("nan"),)}, "rmia_as"),
+        ({"rmia_as": ("tune",)}, "rmia_as"),
         ({"attacks": (), "epochs": (0,)}, "attacks=.*; epochs="),
     ],
 )
