@@ -24,7 +24,7 @@ from analysis.claims.jackknife import Jackknife, independent_difference
 from analysis.io import MissingModelsError, RecipeResults, WorkdirError, fewest_references
 from lm_mia.atomic import TARGETS_CSV
 from lm_mia.config import AttackName, needs
-from lm_mia.config.needs import PAPER_REFERENCES, Need, ObservedStatistic, TargetAttack
+from lm_mia.config.needs import PAPER_REFERENCES, Need, ObservedStatistic, RmiaA, TargetAttack
 from lm_mia.data import subsets
 from lm_mia.data.subsets import ModelSeeds
 
@@ -41,6 +41,8 @@ class AttackResult:
     """Area under the ROC curve of each target."""
     left_out: int
     """The number of samples without a membership score, for the target that has the most of them."""
+    rmia_a: float
+    """The parameter a of offline RMIA; NaN for other attacks."""
     fpr_F: np.ndarray
     tpr_TxF: np.ndarray
     """TPR of each target at the FPRs of the config."""
@@ -69,6 +71,7 @@ def read_attack(
     reference_part: int | None = None,
     rmia_samples: int = 0,
     rmia_gamma: float = 0.0,
+    rmia_a: RmiaA | None = None,
 ) -> AttackResult:
     """Reads an attack on every target of a recipe from its tables.
 
@@ -81,11 +84,12 @@ def read_attack(
       replicas: attack the replicas, which share a training subset, instead of the targets.
       reference_part: as in `needs.TargetAttack`.
       rmia_samples, rmia_gamma: settings of RMIA; 0 uses those of the config.
+      rmia_a: setting of offline RMIA; None uses that of the config.
 
     Raises:
       MissingModelsError: there are too few models, or the tables do not have this attack.
     """
-    attack = _find_attack(
+    attack = find_attack(
         recipe,
         name,
         references,
@@ -95,6 +99,7 @@ def read_attack(
         reference_part=reference_part,
         rmia_samples=rmia_samples,
         rmia_gamma=rmia_gamma,
+        rmia_a=rmia_a,
     )
     results = _read_results(recipe)
     if attack.id not in results:
@@ -145,7 +150,7 @@ def read_jackknife(
 
     Args:
       recipe, name, references: as for `read_attack`.
-      options: step, observed, rmia_samples and rmia_gamma, as for `read_attack`.
+      options: step, observed, rmia_samples, rmia_gamma and rmia_a, as for `read_attack`.
 
     Raises:
       MissingModelsError: as `read_attack`, or the tables do not have what the interval needs.
@@ -230,6 +235,7 @@ def read_sample_scores(
     name: AttackName = "lira_online",
     step: int = 0,
     observed: ObservedStatistic = "loss",
+    rmia_a: RmiaA | None = None,
 ) -> Iterator[tuple[ModelSeeds, np.ndarray, np.ndarray]]:
     """Yields (target, member_N2, score_N2) of an attack for each target of a recipe, from its tables.
 
@@ -237,8 +243,14 @@ def read_sample_scores(
     the first `needs.JACKKNIFE_SAMPLES` samples only. Arguments and errors are those of `read_attack`; the tables have
     the scores of needs with sample_scores=True.
     """
-    attack = _find_attack(
-        recipe, name, references, reference_part=reference_part, step=step, observed=observed
+    attack = find_attack(
+        recipe,
+        name,
+        references,
+        reference_part=reference_part,
+        step=step,
+        observed=observed,
+        rmia_a=rmia_a,
     )
     path = recipe.recipe_dir / TARGETS_CSV.parent / "target_scores" / f"{attack.id}.parquet"
     _read_results(recipe)  # raises if the tables were made with other settings
@@ -256,7 +268,7 @@ def read_sample_scores(
         yield target, member_N2, score_N2
 
 
-def _find_attack(
+def find_attack(
     recipe: RecipeResults,
     name: AttackName,
     references: int,
@@ -264,6 +276,7 @@ def _find_attack(
     replicas: bool = False,
     **options: object,
 ) -> TargetAttack:
+    """Returns an attack on all targets, or replicas, of a recipe; arguments and errors are those of `read_attack`."""
     attack = needs.target_attack(
         recipe.config,
         recipe.models,
@@ -286,6 +299,8 @@ def _missing_attack(recipe: RecipeResults, attack: TargetAttack) -> MissingModel
         details += f" (part {attack.reference_part})"
     if attack.rmia_samples:
         details += f" and |Z|={attack.rmia_samples}, gamma={attack.rmia_gamma:g}"
+    if attack.rmia_a is not None:
+        details += f", a={attack.rmia_a}"
     details += f" on {attack.observed}" if attack.observed != "loss" else ""
     details += " on replicas" if attack.targets_are_replicas else ""
     details += f" at step {attack.step}" if attack.step else ""
@@ -339,7 +354,7 @@ def _parse_results(path: Path, modified_ns: int) -> dict[str, AttackResult]:
         ) from error
 
 
-_COLUMNS = ("attack_id", "references", "target", "auc", "left_out")
+_COLUMNS = ("attack_id", "references", "rmia_a", "target", "auc", "left_out")
 
 
 def _to_result(
@@ -368,6 +383,7 @@ def _to_result(
         targets=tuple(targets["target"]),
         auc_T=auc_T,
         left_out=int(targets["left_out"].max()),
+        rmia_a=float(targets["rmia_a"].iloc[0]),
         fpr_F=fpr_F,
         tpr_TxF=tpr_TxF,
         fpr_G=fpr_G,

@@ -31,6 +31,11 @@ PAPERS = {
         "MACE: A flexible framework for membership privacy estimation in generative models",
         ", which are language models; the paper has generative models of images",
     ),
+    "privacyguard": (
+        "Melis et al. (2025)",
+        "PrivacyGuard: A Modular Framework for Privacy Auditing in Machine Learning",
+        ", which are language models; the paper has classifiers of images",
+    ),
 }
 """The first part of the names of figures -> authors and title of the paper, and the end of a sentence on the models."""
 

@@ -80,7 +80,8 @@ def write(folder: Path, entries: Sequence[SweepEntry], gain: float = 1.0) -> lis
                 logit_N2 = -loss_N2 + 0.2 * _noise(model, "logit", len(loss_N2))
                 extra = {str(name): logit_N2 for name in c.score.statistics}
                 store.write_model(model, loss_N2, member_N2, extra, step)
-            _log(task, model)
+                if step == 0:
+                    _log(task, model, loss_N2[member_N2].mean(), loss_N2[~member_N2].mean())
     return tasks
 
 
@@ -110,8 +111,10 @@ def _noise(model: ModelSeeds, purpose: str, n: int) -> np.ndarray:
     return rng(model.order_seed, f"{model.role} {purpose}").standard_normal(n).astype(np.float32)
 
 
-def _log(task: SweepRecipe, model: ModelSeeds) -> None:
-    """Logs the training events of a model that figures read."""
+def _log(
+    task: SweepRecipe, model: ModelSeeds, member_loss_nats: float, nonmember_loss_nats: float
+) -> None:
+    """Logs the events of a model that figures read."""
     c, total = task.config, config.total_steps(task.config)
     fields = {"recipe": task.name, "model": str(model), "role": model.role, "steps": total}
     size = 12 * c.model.layers * c.model.width**2
@@ -120,3 +123,6 @@ def _log(task: SweepRecipe, model: ModelSeeds) -> None:
         loss = 3 - 0.1 * np.log(size) + 3 * np.exp(-4 * step / total)
         event = {"event": "validation", "step": step, "validation_loss_nats": float(loss)}
         task.workdir.log_event(fields | event)
+    losses = {"member_loss_nats": member_loss_nats, "nonmember_loss_nats": nonmember_loss_nats}
+    scored = {name: float(loss) for name, loss in losses.items()}
+    task.workdir.log_event(fields | {"event": "model_scored", "last": True, **scored})

@@ -64,6 +64,14 @@ MODULES: dict[str, str] = {
     "mace_fig05_metrics": "analysis.figures.advantage",
     "mace_fig06_dp_bound": "analysis.figures.dp_bound",
     "mace_fig08_subgroups": "analysis.figures.advantage",
+    "privacyguard_fig03_scores": "analysis.figures.audited_attacks",
+    "privacyguard_fig04_roc": "analysis.figures.audited_attacks",
+    "privacyguard_fig05_rmia_roc": "analysis.figures.audited_attacks",
+    "privacyguard_fig06_rmia_scores": "analysis.figures.audited_attacks",
+    "privacyguard_fig07_one_run": "analysis.figures.one_run",
+    "privacyguard_tab01_models": "analysis.figures.audit_tables",
+    "privacyguard_tab02_lira": "analysis.figures.audit_tables",
+    "privacyguard_tab03_rmia": "analysis.figures.audit_tables",
     "scaling": "analysis.scaling",
 }
 """Name of a figure -> module whose dict `FIGURES` defines it, in the order of the papers.

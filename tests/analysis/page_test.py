@@ -17,7 +17,7 @@ from synthetic_figures import make, with_needs_alone
 from synthetic_workdir import Page, write_workdir
 
 from analysis import attacks, comparison, figure_section, page, plotting, published
-from analysis.figures import MODULES, dp_bound, find, finite_population
+from analysis.figures import MODULES, dp_bound, find, finite_population, one_run
 from analysis.io import SweepResults, WorkdirError, read_recipes
 from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError
@@ -33,7 +33,11 @@ NEED_MORE_REFERENCES = {
     "strongmia_fig01_references",
     "strongmia_fig10_auc_by_references",
 }  # than the sweep has
-SIMULATIONS = ("reliability_fig02_finite_population", "reliability_figA3_sampling_ratio")
+SIMULATIONS = (
+    "reliability_fig02_finite_population",
+    "reliability_figA3_sampling_ratio",
+    "privacyguard_fig07_one_run",
+)
 EFFECTS = (
     "On the same data the largest model has a higher AUC than the smallest.",
     "LiRA on the loss beats LiRA on the logit.",
@@ -47,6 +51,7 @@ def small_simulations(monkeypatch: pytest.MonkeyPatch):
     sizes = {"models": 64, "population": 40, "dimensions": 20}
     monkeypatch.setattr(finite_population, "SIZES", sizes)
     monkeypatch.setattr(dp_bound, "SIZES", {"simulations": 2, "samples": 2**10})
+    monkeypatch.setattr(one_run, "SIZES", {"samples": 100, "guesses": 4, "simulations": 2})
 
 
 def test_all_figures_and_tables_of_strongmia_exist():
