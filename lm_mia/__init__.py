@@ -15,6 +15,7 @@ Each stage reads files that the stage before it wrote, makes what is missing, an
 
 The command ``lm-mia run`` runs all stages. Public names:
 
+    lm_mia.audit(file)     audits membership scores of any model, as `lm-mia audit FILE` does
     lm_mia.open(workdir)   the results of a workdir, as `lm_mia.api.Results`
     lm_mia.open_arrays     the same for losses of models that were trained elsewhere
     lm_mia.stats           attacks and statistics on arrays, such as ``lm_mia.stats.lira``
@@ -27,11 +28,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lm_mia import config, stats
-    from lm_mia.api import open, open_arrays
+    from lm_mia.api import audit, open, open_arrays
 
     __version__: str
 
-__all__ = ["__version__", "config", "open", "open_arrays", "stats"]
+__all__ = ["__version__", "audit", "config", "open", "open_arrays", "stats"]
 
 
 def __getattr__(name: str) -> Any:
@@ -40,7 +41,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # takes a tenth of a second
 
         return version("lm-mia")
-    if name in ("open", "open_arrays"):
+    if name in ("audit", "open", "open_arrays"):
         return getattr(importlib.import_module("lm_mia.api"), name)
     if name in ("config", "stats"):
         return importlib.import_module(f"lm_mia.{name}")

@@ -1,4 +1,4 @@
-"""Reads the results of a workdir into xarray and pandas, for notebooks and scripts.
+"""Reads the results of a workdir into xarray and pandas, and audits scores, for notebooks and scripts.
 
 Example:
   >>> import lm_mia
@@ -34,6 +34,10 @@ if TYPE_CHECKING:  # imported where they are used, since they take about a secon
     import pandas as pd
     import xarray as xr
     from numpy.typing import ArrayLike
+
+    from lm_mia.run.audit import Audit
+    from lm_mia.run.audit_statistics import MembershipDesign
+    from lm_mia.stats.user_groups import GroupScore
 
 
 def open(workdir: str | os.PathLike[str]) -> "Results":
@@ -347,3 +351,73 @@ class RecipeView:
     def _population(self) -> Population:
         folder = self.workdir.population_dir(str(self._stored["population"]))
         return open_population(folder, verify=False)
+
+
+def audit(
+    source: "str | os.PathLike[str] | pd.DataFrame | Mapping[str, Any]",
+    *,
+    score: str = "",
+    member: str = "",
+    model: str = "",
+    user: str = "",
+    aggregate: "GroupScore" = "mean",
+    membership: "MembershipDesign" = "given",
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    fprs: Sequence[float] = (0.001, 0.01, 0.1),
+    replicates: int = 0,
+) -> "Audit":
+    """Audits membership scores of any model: AUC, TPR at FPR, and epsilon, as estimates and as lower bounds.
+
+    It computes what the command ``lm-mia audit FILE`` prints and writes.
+
+    Args:
+      source: a csv file, a parquet file or a data frame with one row per score; or an npz file or a mapping: of scores
+        (``score_TxN``, ``member_TxN``), or losses (``target_loss_TxN``, ``target_member_TxN``, ``reference_loss_MxN``,
+        ``reference_member_MxN``), to which all attacks on losses are applied. T: targets, M: references, N: samples.
+      score: name of the column or array of scores, larger for members; by default "score" or "score_TxN". NaN is
+        missing.
+      member: name of the column or array of membership, 0 or 1; by default "member" or "member_TxN".
+      model: name of the column of models; by default "model" if there is one. Each model is audited by itself.
+      user: name of the column or array of users. If it is given, users are audited instead of samples.
+      aggregate: how the scores of a user become one: mean, max, min, logsumexp, gmean or abs_max.
+      membership: how the members were drawn. "given": unknown, so there is no bound; "coins": each sample by its own
+        fair coin; "half": as a random part of fixed size; "independent": each row is a training run of its own.
+      delta: of (epsilon, delta)-differential privacy.
+      confidence: of intervals and bounds.
+      fprs: false positive rates.
+      replicates: number of bootstrap draws; 0 uses 1,000, or fewer for more than 200,000 scores, but at least 200.
+
+    Returns:
+      The results as data frames.
+
+    Raises:
+      UserError: with one line per problem of the arguments and the source.
+
+    Example:
+      >>> import numpy as np
+      >>> import pandas as pd
+      >>> rng = np.random.default_rng(0)
+      >>> member_N = rng.random(2000) < 0.5
+      >>> scores = pd.DataFrame({"score": rng.normal(size=2000) + member_N, "member": member_N})
+      >>> result = lm_mia.audit(scores, membership="coins")
+      >>> bool(0.7 < result.summary["auc"].iloc[0] < 0.8)
+      True
+      >>> bounds = result.epsilon[result.epsilon["is_bound"]]
+      >>> bounds[["method", "adjacency"]].to_numpy().tolist()
+      [['one_run', 'add_remove']]
+    """
+    from lm_mia.data.score_tables import Columns
+    from lm_mia.run import audit as audits
+
+    settings = audits.Settings(
+        columns=Columns(score, member, model, user),
+        aggregate=aggregate,
+        membership=membership,
+        delta=delta,
+        confidence=confidence,
+        fprs=tuple(fprs),
+        replicates=replicates,
+    )
+    opened = Path(source) if isinstance(source, str | os.PathLike) else source
+    return audits.audit(opened, settings)

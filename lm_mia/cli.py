@@ -37,6 +37,7 @@ VERBS = {
     "status": "show which models are done, running and missing",
     "plan": "estimate the cost of a config and its sweep, and what more references would add",
     "import": "write losses of models that were trained elsewhere to a workdir",
+    "audit": "audit a file of scores or losses of any models: AUC, TPR, and epsilon with valid bounds",
     "launch": "run a sweep as jobs on one or more machines; see lm-mia launch --help",
     "fields": "list all fields of a config; each is a flag, --config.section.field=value",
 }
@@ -80,6 +81,8 @@ def _run(argv: list[str]) -> int:
         _print_fields()
     if verb == "import":
         return _import_losses(argv)
+    if verb == "audit":
+        return _audit(argv)
     options, sweep = _read(verb, argv)
     if verb == "plan":
         chip = plan.parse_chip(options.device, options.mfu)
@@ -183,6 +186,44 @@ def _make_tables(verb: Verb, sweep: Sweep) -> int:
     return 0
 
 
+def _audit(argv: Sequence[str]) -> int:
+    """Audits a file, prints the main numbers, and writes tables and a page if --out is given."""
+    problems: list[str] = []
+    options, overrides = _audit_parser().parse_flags(argv, problems)
+    problems += [f"{flag}: an audit reads no config; leave it out" for flag in overrides]
+    from lm_mia.data.score_tables import Columns
+    from lm_mia.run import audit, audit_table
+    from lm_mia.run.progress import display
+
+    settings = audit.Settings(
+        columns=Columns(options.score, options.member, options.model, options.user),
+        aggregate=options.aggregate,
+        membership=options.membership,
+        delta=options.delta,
+        confidence=options.confidence,
+        fprs=options.fprs,
+        replicates=options.replicates,
+    )
+    problems += settings.problems()
+    if problems:
+        collect_errors(problems, lambda: audit.read(Path(options.file), settings.columns))
+        raise UserError("\n".join(problems))
+    with display(overall=False) as shown:
+        result = audit.audit(Path(options.file), settings, shown.update)
+    audit_table.print_audit(result, options.file)
+    if options.out is None:
+        print("add --out=DIR for tables and a page with figures")
+        return 0
+    from analysis import audit_page
+
+    result.write(Path(options.out))
+    page = audit_page.write(
+        Path(options.out), options.file, settings.membership, result.tables(), result.notes
+    )
+    print(f"page: {page}")
+    return 0
+
+
 def _raise_failures(failures: Sequence[str]) -> None:
     """Raises UserError with the failures of single models or recipes, if there are any."""
     if failures:
@@ -265,6 +306,75 @@ def _parser(verb: str) -> load.Parser:
     elif verb == "plan":
         plan.add_flags(parser)
     return parser
+
+
+def _audit_parser() -> load.Parser:
+    summary = VERBS["audit"]
+    parser = load.Parser(
+        "lm-mia audit", _FLAGS_OF_OTHER_VERBS, description=f"{summary[0].upper()}{summary[1:]}."
+    )
+    parser.epilog = "\n".join(
+        [
+            "FILE is a table (csv, parquet) with the columns score and member (1 or 0), and optionally model and id;",
+            "or an npz file with the arrays score_TxN and member_TxN, or with losses, to which attacks are applied",
+            "first: target_loss_TxN, target_member_TxN, reference_loss_MxN and reference_member_MxN. Larger scores are",
+            "more member-like. An empty score is missing.",
+        ]
+    )
+    parser.add_argument("file", metavar="FILE", help="scores or losses: .csv, .parquet or .npz")
+    for flag, usual in (("score", "score"), ("member", "member"), ("model", "model, if any")):
+        text = f"column of the {flag}s" if flag != "member" else "column of membership"
+        parser.add_argument(
+            f"--{flag}", default="", metavar="COL", help=f"{text}, or array (default: {usual})"
+        )
+    parser.add_argument(
+        "--user", default="", metavar="COL", help="audit users: the column that names them"
+    )
+    parser.add_argument(
+        "--aggregate",
+        default="mean",
+        metavar="HOW",
+        help="score of a user: mean, max, min, logsumexp, gmean or abs_max of its scores (default: mean)",
+    )
+    parser.add_argument(
+        "--membership",
+        default="given",
+        metavar="DESIGN",
+        help="how the members were drawn: given (unknown; no bound), coins (each by its own fair coin), half (a random "
+        "part of fixed size), or independent (each row is a training run of its own)",
+    )
+    parser.add_argument(
+        "--delta", type=float, default=1e-5, help="delta of epsilon (default: 1e-5)"
+    )
+    parser.add_argument(
+        "--confidence", type=float, default=0.95, help="of intervals and bounds (default: 0.95)"
+    )
+    parser.add_argument(
+        "--fprs",
+        type=_numbers,
+        default=(0.001, 0.01, 0.1),
+        metavar="RATES",
+        help="false positive rates (default: 0.001,0.01,0.1)",
+    )
+    parser.add_argument(
+        "--replicates",
+        type=int,
+        default=0,
+        help="bootstrap draws (default: 1000, or fewer for more than 200,000 scores, but at least 200)",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder for tables (csv) and a page with figures (audit.html)"
+    )
+    return parser
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of numbers such as 0.01,0.1"
+        ) from None
 
 
 @dataclasses.dataclass(frozen=True)

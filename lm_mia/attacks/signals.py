@@ -7,6 +7,7 @@ N: samples, L: samples with a TF-IDF, N2: samples of the population (2N).
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -65,6 +66,19 @@ class SampleBlock:
                 self.zlib_bytes_C[at],
                 self.covariate_CxK[at],
             )
+
+
+class BlockSource(Protocol):
+    """Samples under the models of an attack, which are read a block at a time."""
+
+    def blocks(self) -> Iterator[SampleBlock]:
+        """Yields all samples in order."""
+        ...
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,7 +244,7 @@ def sample_slices(num_samples: int) -> Iterator[slice]:
 
 
 def fit_attacks(
-    inputs: AttackInputs,
+    inputs: BlockSource,
     groups: Sequence[AttackGroup],
     drawn_blocks: dict[int, SampleBlock] | None = None,
 ) -> list[AttackFit]:
@@ -320,7 +334,7 @@ def num_drawn_samples(attacks: Iterable[AttackName], rmia_samples: int) -> set[i
     return numbers | ({stats.MAX_FIT_SAMPLES} if _LOSS_MODEL & set(attacks) else set())
 
 
-def draw_samples(inputs: AttackInputs, num_samples: int) -> SampleBlock:
+def draw_samples(inputs: BlockSource, num_samples: int) -> SampleBlock:
     """Returns randomly drawn samples under all models; the draw is the same in every call.
 
     RMIA compares with them, and loss models are fitted on them. If the population has fewer samples, these are all of
@@ -330,7 +344,7 @@ def draw_samples(inputs: AttackInputs, num_samples: int) -> SampleBlock:
     return select_samples(inputs, np.sort(order_N2[:num_samples]))
 
 
-def select_samples(inputs: AttackInputs, ids_Z: np.ndarray) -> SampleBlock:
+def select_samples(inputs: BlockSource, ids_Z: np.ndarray) -> SampleBlock:
     """Returns the losses and membership of selected samples, from one pass over the store.
 
     The block has no statistics.

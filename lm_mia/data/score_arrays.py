@@ -1,0 +1,240 @@
+"""Reads npz files of membership scores, or of the losses to compute them from, for `lm-mia audit`.
+
+A file has either the arrays score_TxN and member_TxN, or those of `LOSS_ARRAYS`, and optionally users and
+`SAMPLE_COLUMNS`. All problems of a file are reported together.
+
+Legend: T targets (the models under attack), M references, N samples.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lm_mia.data.array_files import ArrayFile, check_membership, check_real, open_npz
+from lm_mia.data.score_tables import Columns, ModelScores, parse_names
+from lm_mia.errors import UserError, collect_errors
+
+LOSS_ARRAYS = (
+    "target_loss_TxN",
+    "target_member_TxN",
+    "reference_loss_MxN",
+    "reference_member_MxN",
+)
+SAMPLE_COLUMNS = ("tokens", "zlib_bytes", "tfidf")
+"""Arrays of one number per sample, which the attacks shrunk and stacked use if all of them are there."""
+MAX_LOSS = 1e29
+"""As `lm_mia.stats` requires, so that no sum of squares overflows."""
+_MIN_SAMPLES = 20  # for the check whether counts of references reveal membership
+_PREFIX = 4096  # samples that are compared first
+
+
+@dataclasses.dataclass(frozen=True)
+class Losses:
+    """Losses of targets and references on the same samples; large arrays are mapped into memory."""
+
+    target_loss_TxN: np.ndarray
+    target_member_TxN: np.ndarray
+    reference_loss_MxN: np.ndarray
+    reference_member_MxN: np.ndarray
+    columns_N: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """Those of `SAMPLE_COLUMNS` that the file has."""
+    user_N: np.ndarray | None = None
+    users: Sequence[Any] = ()
+
+    def scores(self, score_TxN: np.ndarray) -> list[ModelScores]:
+        """Returns the scores of an attack on the targets."""
+        return _by_target(score_TxN, self.target_member_TxN, self.user_N, self.users)
+
+
+def read_npz(path: Path, columns: Columns) -> list[ModelScores] | Losses:
+    """Reads the scores of each target, or losses.
+
+    Args:
+      path: the file.
+      columns: names of the arrays of scores, membership and users.
+
+    Raises:
+      UserError: with one line per problem.
+    """
+    return parse_arrays(open_npz(path), str(path), columns)
+
+
+def parse_arrays(
+    arrays: Mapping[str, np.ndarray], source: str, columns: Columns
+) -> list[ModelScores] | Losses:
+    """As `read_npz`, for arrays; `source` is their name for error messages."""
+    if columns.model:
+        raise UserError(
+            f"model={columns.model}: works only with tables; the rows of an array are models, so leave it out"
+        )
+    has_losses = not columns.score and LOSS_ARRAYS[0] in arrays
+    names = (
+        LOSS_ARRAYS
+        if has_losses
+        else (columns.score or "score_TxN", columns.member or "member_TxN")
+    )
+    _check_present(arrays, [*names, *filter(None, [columns.user])], source, has_losses)
+    problems: list[str] = []
+    checks: tuple[Callable[[np.ndarray, str], np.ndarray], ...] = (
+        lambda array, label: check_real(array, label, limit=MAX_LOSS if has_losses else math.inf),
+        check_membership,
+    )
+    values = [
+        collect_errors(problems, lambda name=name, i=i: _rows(arrays, name, source, checks[i % 2]))
+        for i, name in enumerate(names)
+    ]
+    shapes = [None if value is None else value.shape for value in values]
+    problems += _shape_problems(source, names, shapes)
+    if problems:
+        raise UserError("\n".join(problems))
+    samples = shapes[0][1] if shapes[0] else 0
+    users: tuple[Any, Sequence[Any]] = None, ()
+    if columns.user:
+        users = collect_errors(problems, lambda: _users(arrays, columns.user, samples, source))
+    if has_losses:
+        columns_N = {
+            name: collect_errors(
+                problems, lambda name=name: _sample_column(arrays, name, samples, source)
+            )
+            for name in SAMPLE_COLUMNS
+            if name in arrays
+        }
+        user_N, names_of_users = users or (None, ())
+        losses = Losses(
+            values[0], values[1], values[2], values[3], columns_N, user_N, names_of_users
+        )
+        problems += _leaks(losses, source)
+        if problems:
+            raise UserError("\n".join(problems))
+        return losses
+    if problems:
+        raise UserError("\n".join(problems))
+    score_TxN, member_TxN = values
+    return _by_target(score_TxN, np.broadcast_to(member_TxN, score_TxN.shape), *users)
+
+
+def _by_target(
+    score_TxN: np.ndarray, member_TxN: np.ndarray, user_N: np.ndarray | None, users: Sequence[Any]
+) -> list[ModelScores]:
+    names = map(str, range(len(score_TxN))) if len(score_TxN) > 1 else [""]
+    return [
+        ModelScores(name, score_N, member_N, user_N, users)
+        for name, score_N, member_N in zip(names, score_TxN, member_TxN, strict=True)
+    ]
+
+
+def _check_present(
+    arrays: Mapping[str, np.ndarray], names: Sequence[str], source: str, has_losses: bool
+) -> None:
+    hint = "add it"
+    if not has_losses:
+        hint = f"name it by score=, member= or user=, or save {', '.join(LOSS_ARRAYS)}"
+        if "loss_MxN" in arrays:
+            hint = "losses of models without targets are for `lm-mia import`"
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        listed = ", ".join(repr(name) for name in [*arrays][:20])
+        raise UserError(
+            "\n".join(f"{source}: no array {name!r} among {listed}; {hint}" for name in missing)
+        )
+
+
+def _rows(
+    arrays: Mapping[str, np.ndarray],
+    name: str,
+    source: str,
+    check: Callable[[np.ndarray, str], np.ndarray],
+) -> np.ndarray:
+    """Returns an array with one row per model, after the check."""
+    shape = arrays.header(name).shape if isinstance(arrays, ArrayFile) else arrays[name].shape
+    if len(shape) not in (1, 2):
+        raise UserError(
+            f"{source}: array {name!r}: has the shape {shape}; must have one row per model and one column per sample"
+        )
+    return np.atleast_2d(check(arrays[name], f"{source}: array {name!r}"))
+
+
+def _shape_problems(
+    source: str, names: Sequence[str], shapes: Sequence[tuple[int, int] | None]
+) -> list[str]:
+    """Returns the problems of values and membership whose shapes do not match; None is not checked."""
+    problems = []
+    for value, member, shape, member_shape in zip(
+        names[::2], names[1::2], shapes[::2], shapes[1::2], strict=True
+    ):
+        is_shared = len(names) == 2 and shape and member_shape == (1, shape[1])
+        if shape and member_shape and shape != member_shape and not is_shared:
+            problems.append(
+                f"{source}: array {value!r} has the shape {shape}, but {member!r} {member_shape}: must be equal, with "
+                "one row per model and one column per sample; check whether one is transposed"
+            )
+    if len(names) == 4 and shapes[0] and shapes[2] and shapes[0][1] != shapes[2][1]:
+        problems.append(
+            f"{source}: array {names[0]!r} has {shapes[0][1]:,} samples, but {names[2]!r} {shapes[2][1]:,}: must be "
+            "the same samples in the same order; save the losses of all models on all samples"
+        )
+    return problems
+
+
+def _users(
+    arrays: Mapping[str, np.ndarray], name: str, samples: int, source: str
+) -> tuple[np.ndarray, Sequence[Any]]:
+    label = f"{source}: array {name!r}"
+    user_N = _of_samples(arrays[name], samples, label)
+    if user_N.dtype.kind not in "biufU":
+        raise UserError(f"{label}: holds values of type {user_N.dtype}; save numbers or strings")
+    return parse_names(pa.array(user_N, from_pandas=True), label)
+
+
+def _sample_column(
+    arrays: Mapping[str, np.ndarray], name: str, samples: int, source: str
+) -> np.ndarray:
+    """Returns a column of positive numbers; the mean TF-IDF may be 0, or missing."""
+    label = f"{source}: array {name!r}"
+    column_N = check_real(_of_samples(arrays[name], samples, label), label).astype(np.float64)
+    may_miss = name == "tfidf"
+    valid_N = (column_N >= 0) | np.isnan(column_N) if may_miss else column_N > 0
+    if not valid_N.all():
+        at = int(np.argmin(valid_N))
+        rule = "0 or larger, or NaN" if may_miss else "above 0"
+        raise UserError(
+            f"{label}: {column_N[at]:g} at [{at}]: must be {rule}; leave the array out if it is unknown"
+        )
+    return column_N
+
+
+def _of_samples(array: np.ndarray, samples: int, label: str) -> np.ndarray:
+    if array.shape != (samples,):
+        raise UserError(
+            f"{label}: has the shape {array.shape}; must have one value for each of the {samples:,} samples"
+        )
+    return array
+
+
+def _leaks(losses: Losses, source: str) -> list[str]:
+    """Returns a problem for each target whose membership the references reveal."""
+    problems = []
+    target, target_member, reference, reference_member = LOSS_ARRAYS
+    for t, loss_N in enumerate(losses.target_loss_TxN):
+        first_N = loss_N[:_PREFIX]
+        equal_M = (losses.reference_loss_MxN[:, :_PREFIX] == first_N).all(axis=1)
+        problems += [
+            f"{source}: row {t} of {target!r} equals row {m} of {reference!r}: a target must not be one of its "
+            "references; leave it out there"
+            for m in np.flatnonzero(equal_M).tolist()
+            if np.array_equal(losses.reference_loss_MxN[m], loss_N)
+        ]
+    count_N = losses.reference_member_MxN.sum(axis=0)
+    for t, member_N in enumerate(losses.target_member_TxN):
+        common = {*count_N[member_N].tolist()} & {*count_N[~member_N].tolist()}
+        if count_N.size >= _MIN_SAMPLES and member_N.any() and not member_N.all() and not common:
+            problems.append(
+                f"{source}: row {t} of {target_member!r} follows from the number of rows of {reference_member!r} that "
+                "contain a sample: if the subsets are pairs of complements, leave out the complement of the target"
+            )
+    return problems

@@ -1,0 +1,213 @@
+"""Audits scores or losses from anywhere: AUC, TPR at FPR, epsilon estimates, and lower bounds on epsilon.
+
+`lm-mia audit FILE` and `lm_mia.audit` call `audit`. Which bound is valid depends on how the members were drawn, which
+the scores cannot tell, so the user must say it.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import threadpoolctl
+
+from lm_mia.atomic import write_csv
+from lm_mia.data import score_arrays, score_tables
+from lm_mia.data.array_files import check_is_file
+from lm_mia.data.score_arrays import Losses
+from lm_mia.data.score_tables import Columns, ModelScores
+from lm_mia.errors import UserError, collect_errors
+from lm_mia.run.audit_statistics import STEPS, Frames, Settings, audit_model, make_units
+
+Source = Path | pd.DataFrame | Mapping[str, Any]
+
+NO_BOUND = "no bound on epsilon holds until you say how the members were drawn: membership=coins, half or independent"
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """The result of an audit, as data frames. Rows begin with the attack ("score" for scores) and the model."""
+
+    summary: pd.DataFrame
+    """Numbers of members and non-members, AUC and largest balanced accuracy, with intervals (low, high)."""
+    tpr_at_fpr: pd.DataFrame
+    """TPR at each FPR, with intervals; these are NaN if it rests on fewer than 10 samples."""
+    epsilon: pd.DataFrame
+    """Estimates (is_bound False) and lower bounds (True) on epsilon; the columns are those of audit.csv."""
+    curve: pd.DataFrame
+    """Lower bounds for each number of guesses, for the membership designs coins and half."""
+    roc: pd.DataFrame
+    """Points of the ROC curves, thinned."""
+    histogram: pd.DataFrame
+    """Numbers of members and of non-members in bins of the score; the first and the last bin include all beyond."""
+    groups: pd.DataFrame
+    """The score of each user; empty without users."""
+    notes: tuple[str, ...]
+    """Sentences about the result that a reader must know."""
+
+    def write(self, folder: Path) -> None:
+        """Writes the data frames as csv files; raises OSError if the folder cannot be written."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, frame in self.tables().items():
+            write_csv(folder / f"{name}.csv", frame)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Returns the data frames by the names of their files; groups only if there are users."""
+        tables = {"summary": self.summary, "tpr_at_fpr": self.tpr_at_fpr, "audit": self.epsilon}
+        tables |= {"audit_curve": self.curve, "roc": self.roc, "histogram": self.histogram}
+        return tables | ({"groups": self.groups} if len(self.groups) else {})
+
+
+def audit(
+    source: Source,
+    settings: Settings,
+    progress: Callable[[str, float, float], None] = lambda *_: None,
+) -> Audit:
+    """Audits a file, a data frame, or a mapping of arrays.
+
+    Args:
+      source: a csv, parquet or npz file; a data frame with the columns of such a table; or arrays with the names of
+        such an npz file.
+      settings: how to read and audit it.
+      progress: called as ``progress("audit", done, total)``.
+
+    Raises:
+      UserError: with one line per problem of the settings and the source.
+    """
+    problems = [*settings.problems()]
+    scores = collect_errors(problems, lambda: read(source, settings.columns))
+    if problems:
+        raise UserError("\n".join(problems))
+    name = "arrays" if isinstance(source, Mapping) else "data frame"
+    name = str(source) if isinstance(source, Path) else name
+    with (
+        threadpoolctl.threadpool_limits(1, user_api="blas"),
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+    ):
+        if isinstance(scores, Losses):
+            return _audit_losses(scores, name, settings, pool, progress)
+        return _combine([*_audit_scores("score", scores, name, settings, pool, progress)], settings)
+
+
+def read(source: Source, columns: Columns) -> list[ModelScores] | Losses:
+    """Reads a source of `audit`; raises UserError with one line per problem."""
+    if isinstance(source, pd.DataFrame):
+        return score_tables.read_frame(source, columns)
+    if isinstance(source, Mapping):
+        arrays = {str(name): np.asarray(array) for name, array in source.items()}
+        return score_arrays.parse_arrays(arrays, "arrays", columns)
+    check_is_file(source)
+    if source.suffix == ".npz":
+        return score_arrays.read_npz(source, columns)
+    if source.suffix not in score_tables.SUFFIXES:
+        suffixes = ", ".join((*score_tables.SUFFIXES, ".npz"))
+        raise UserError(
+            f"{source}: the name must end in one of {suffixes}; save the scores in one of these formats"
+        )
+    return score_tables.read_table(source, columns)
+
+
+def _audit_losses(
+    losses: Losses,
+    source: str,
+    settings: Settings,
+    pool: ThreadPoolExecutor,
+    progress: Callable[[str, float, float], None],
+) -> Audit:
+    """Audits all attacks on losses, one after another, so that the scores of one attack are in memory at a time."""
+    from lm_mia.attacks import loss_arrays  # here: zarr takes a second to load
+
+    parts: list[tuple[Frames, list[str]]] = []
+    notes: list[str] = []
+    total = len(loss_arrays.ATTACKS)
+    for done, attack in enumerate(loss_arrays.ATTACKS):
+        progress("audit", done, total)
+        score_TxN = loss_arrays.score_attack(losses, attack, pool)
+        if np.isnan(score_TxN).all():
+            notes.append(
+                f"{attack} has no scores: it needs at least two references with and two without each sample, or one of "
+                "them offline"
+            )
+            continue
+        scores = losses.scores(score_TxN)
+        parts += _audit_scores(attack, scores, source, settings, pool)
+    progress("audit", total, total)
+    result = _combine(parts, settings)
+    return dataclasses.replace(result, notes=(*result.notes, *notes))
+
+
+def _combine(parts: Sequence[tuple[Frames, list[str]]], settings: Settings) -> Audit:
+    frames = {
+        name: pd.concat([part[name] for part, _ in parts], ignore_index=True)
+        for name in parts[0][0]
+    }
+    # A note that concerns several attacks or models is shown once.
+    concerned: dict[str, list[str]] = {}
+    for part, notes_of_part in parts:
+        [attack], [model] = part["summary"]["attack"], part["summary"]["model"]
+        name = " ".join(filter(None, [attack * (attack != "score"), model and f"model {model}"]))
+        for note in notes_of_part:
+            concerned.setdefault(note, []).append(name)
+    notes = [
+        note if len(names) == len(parts) else f"{', '.join(names)}: {note}"
+        for note, names in concerned.items()
+    ]
+    bounds = frames["epsilon"].query("is_bound")
+    if settings.membership == "given":
+        notes.append(NO_BOUND)
+    elif len(bounds) > 1:
+        notes.append(
+            f"each of the {len(bounds)} bounds holds with a confidence of {settings.confidence:g} by itself; their "
+            "largest does not"
+        )
+    return Audit(**frames, notes=tuple(notes))
+
+
+def _audit_scores(
+    attack: str,
+    models: Sequence[ModelScores],
+    source: str,
+    settings: Settings,
+    pool: ThreadPoolExecutor,
+    progress: Callable[[str, float, float], None] = lambda *_: None,
+) -> Iterator[tuple[Frames, list[str]]]:
+    """Yields the rows and the notes of each model; raises UserError with one line per problem."""
+    if settings.membership == "independent":
+        models = [_join_trials(models, source, settings)]
+    problems: list[str] = []
+    units = [
+        collect_errors(problems, lambda scores=scores: make_units(scores, source, settings))
+        for scores in models
+    ]
+    if problems:
+        raise UserError("\n".join(problems))
+    for done, unit in enumerate(units):
+        step = done * STEPS
+        total = len(units) * STEPS
+
+        def advance(steps: int, step: int = step, total: int = total) -> None:
+            progress("audit", step + steps, total)
+
+        yield audit_model(attack, unit, settings, pool, advance)
+
+
+def _join_trials(models: Sequence[ModelScores], source: str, settings: Settings) -> ModelScores:
+    """Returns the scores of all training runs, one each, as those of one model."""
+    if len(models) == 1:
+        return models[0]
+    if any(scores.score_N.size > 1 for scores in models):
+        largest = max(models, key=lambda scores: scores.score_N.size)
+        raise UserError(
+            f"membership=independent: {source} has {largest.score_N.size:,} scores of model {largest.model}, but "
+            "trials are independent only if each is a training run of its own; if the samples of a run were drawn by "
+            "coins, take membership=coins"
+        )
+    return ModelScores(
+        "",
+        np.concatenate([scores.score_N for scores in models]),
+        np.concatenate([scores.member_N for scores in models]),
+    )

@@ -1,0 +1,330 @@
+"""Statistics of the scores of one model for an audit: intervals, epsilon estimates, bounds, curves and notes.
+
+Legend: N units (samples or users), U users, K points of a curve, B bins of a histogram.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+
+from lm_mia import stats
+from lm_mia.data.score_tables import Columns, ModelScores
+from lm_mia.errors import UserError
+from lm_mia.run.progress import plural
+from lm_mia.stats.user_groups import GroupScore
+
+MembershipDesign = Literal["given", "coins", "half", "independent"]
+Frames = dict[str, pd.DataFrame]
+"""The rows of one model in the data frames of an audit, by their names."""
+
+STEPS = 4
+"""Number of steps of `audit_model` that are reported."""
+_AT_TPR = 0.01
+_CURVE_POINTS = 200
+_BINS = 60
+_MAX_DRAWS = 2e8  # scores that the bootstrap draws for each model, by default
+_MIN_REPLICATES, _MAX_REPLICATES = 200, 1000
+_COIN_DEVIATIONS = 5.5
+"""Fair coins deviate from their mean by more standard deviations than this with a probability of 4e-8."""
+_CURVE_COLUMNS = ("guesses", "sides", "correct", "epsilon", "mu")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of an audit."""
+
+    columns: Columns = dataclasses.field(default_factory=Columns)
+    aggregate: GroupScore = "mean"
+    """How the scores of a user become one score, if `columns.user` is set."""
+    membership: MembershipDesign = "given"
+    """How the members were drawn: unknown ("given"); each sample by its own fair coin ("coins"); as a random part of
+    fixed size, such as one half ("half"); or one sample per training run ("independent")."""
+    delta: float = 1e-5
+    confidence: float = 0.95
+    fprs: tuple[float, ...] = (0.001, 0.01, 0.1)
+    replicates: int = 0
+    """Bootstrap draws; 0: 1,000, or fewer if there are more than 200,000 scores, but at least 200."""
+
+    def problems(self) -> Iterator[str]:
+        """Yields a line for each value that is out of range."""
+        if self.aggregate not in get_args(GroupScore):
+            choices = ", ".join(get_args(GroupScore))
+            yield f"aggregate={self.aggregate}: must be one of {choices}; choose one"
+        if self.membership not in get_args(MembershipDesign):
+            choices = ", ".join(get_args(MembershipDesign))
+            yield f"membership={self.membership}: must be one of {choices}; choose one"
+        if self.membership == "independent" and self.columns.user:
+            yield f"user={self.columns.user}: trials have no users; leave it out with membership=independent"
+        if not 0 <= self.delta < 1:
+            yield f"delta={self.delta:g}: must be at least 0 and below 1; try delta=1e-5"
+        if not 0 < self.confidence < 1:
+            yield f"confidence={self.confidence:g}: must be between 0 and 1; try confidence=0.95"
+        if not self.fprs or not all(0 < fpr <= 1 for fpr in self.fprs):
+            fprs = ",".join(f"{fpr:g}" for fpr in self.fprs)
+            yield f"fprs={fprs}: must be rates above 0 and up to 1; try fprs=0.001,0.01,0.1"
+        if self.replicates < 0:
+            yield f"replicates={self.replicates}: must be at least 0; try replicates=1000"
+
+
+@dataclasses.dataclass(frozen=True)
+class Units:
+    """What is audited in one model: samples, or users."""
+
+    model: str
+    score_N: np.ndarray
+    member_N: np.ndarray
+    groups: pd.DataFrame
+    noun: str
+
+
+def make_units(scores: ModelScores, source: str, settings: Settings) -> Units:
+    """Returns the samples of a model, or its users; raises UserError if they cannot be audited."""
+    score_N, member_N, noun = scores.score_N, scores.member_N, "sample"
+    where = source + (f", model {scores.model}" if scores.model else "")
+    groups = pd.DataFrame()
+    if scores.user_N is not None:
+        noun = "user"
+        _check_users(scores, scores.user_N, where, settings)
+        by_user = stats.aggregate_by_group(score_N, scores.user_N, settings.aggregate)
+        member_N = stats.member_by_group(member_N, scores.user_N)
+        score_N = by_user.score_G
+        if settings.aggregate == "gmean" and (
+            lost := int((by_user.count_G > 0)[np.isnan(score_N)].sum())
+        ):
+            raise UserError(
+                f"aggregate=gmean: {plural(lost, 'user')} of {where} have a score of 0 or less, which has no "
+                "geometric mean; choose another one, such as mean"
+            )
+        names = [scores.users[index] for index in by_user.group_G.tolist()]
+        groups = pd.DataFrame({"model": scores.model, "user": names, "member": member_N})
+        groups = groups.assign(scores=by_user.count_G, score=score_N)
+    present_N = ~np.isnan(score_N)
+    for is_member, name in ((True, "member"), (False, "non-member")):
+        if not (present_N & (member_N == is_member)).any():
+            raise UserError(
+                f"{where}: there is no {name} with a score among {plural(member_N.size, noun)}; an audit compares "
+                "members with non-members, so add some"
+            )
+    if settings.membership == "coins":
+        members, total = int(member_N.sum()), member_N.size
+        if abs(members - total / 2) > _COIN_DEVIATIONS * math.sqrt(total) / 2:
+            raise UserError(
+                f"membership=coins: {members:,} of {plural(total, noun)} of {where} are members, which fair coins do "
+                "not give; if a fixed number was drawn, take membership=half"
+            )
+    return Units(scores.model, score_N, member_N, groups, noun)
+
+
+def _check_users(scores: ModelScores, user_N: np.ndarray, where: str, settings: Settings) -> None:
+    """Raises UserError if a user has members and non-members."""
+    count_U = np.bincount(user_N)
+    members_U = np.bincount(user_N, weights=scores.member_N)
+    mixed = np.flatnonzero((members_U > 0) & (members_U < count_U))
+    if mixed.size:
+        raise UserError(
+            f"{where}: column {settings.columns.user!r}: {plural(mixed.size, 'user')}, such as "
+            f"{scores.users[mixed[0]]}, with members and non-members: all samples of a user must have the same "
+            "membership; correct it, or audit samples, without user"
+        )
+
+
+def audit_model(
+    attack: str,
+    units: Units,
+    settings: Settings,
+    pool: ThreadPoolExecutor,
+    advance: Callable[[int], None],
+) -> tuple[Frames, list[str]]:
+    """Returns the rows of one model and its notes."""
+    score_N, member_N, confidence = units.score_N, units.member_N, settings.confidence
+    draws = int(np.clip(_MAX_DRAWS / score_N.size, _MIN_REPLICATES, _MAX_REPLICATES))
+    draws = settings.replicates or draws
+    tasks: list[Future[Any]] = [
+        pool.submit(
+            stats.epsilon_intervals,
+            score_N,
+            member_N,
+            delta=settings.delta,
+            at_tpr=_AT_TPR,
+            confidence=confidence,
+            replicates=draws,
+        ),
+        pool.submit(
+            stats.bootstrap_intervals,
+            score_N,
+            member_N,
+            settings.fprs,
+            confidence=confidence,
+            replicates=draws,
+        ),
+        pool.submit(_bounds, units, settings),
+        pool.submit(_curves, score_N, member_N),
+    ]
+    for done, task in enumerate(tasks):
+        advance(done)
+        task.result()
+    advance(len(tasks))
+    estimates, intervals, (bounds, curve), (roc, histogram) = (task.result() for task in tasks)
+    present_N = ~np.isnan(score_N)
+    scored, members = int(present_N.sum()), int((present_N & member_N).sum())
+    left_out = score_N.size - scored
+    summary: dict[str, Any] = {"members": members, "nonmembers": scored - members}
+    summary |= {"left_out": left_out, "unit": units.noun}
+    for end in ("", "_low", "_high"):
+        summary[f"auc{end}"] = getattr(intervals, f"auc{end}_T")[0]
+        summary[f"balanced_accuracy{end}"] = getattr(estimates, f"balanced_accuracy{end}_T")[0]
+    points = stats.tpr_at_fpr(score_N, member_N, settings.fprs)
+    tpr = {
+        "fpr": points.fpr_F,
+        "realized_fpr": points.realized_fpr_TxF[0],
+        "tpr": points.tpr_TxF[0],
+    }
+    tpr |= {"low": intervals.tpr_low_TxF[0], "high": intervals.tpr_high_TxF[0]}
+    tpr["true_positives"] = np.rint(points.tpr_TxF[0] * members).astype(np.int64)
+    epsilon = pd.DataFrame(
+        [
+            _epsilon_row(
+                settings,
+                method=f"estimate_{name}",
+                canaries=scored,
+                epsilon=getattr(estimates, f"{field}_T")[0],
+                low=getattr(estimates, f"{field}_low_T")[0],
+                high=getattr(estimates, f"{field}_high_T")[0],
+                left_out=left_out,
+            )
+            for name, field in (("tpr", "at_tpr"), ("max", "largest"))
+        ]
+        + bounds
+    )
+    named = {"attack": attack, "model": units.model}
+    frames = {
+        "summary": pd.DataFrame([named | summary | {"replicates": draws}]),
+        "tpr_at_fpr": _prefixed(pd.DataFrame(tpr), named),
+        "epsilon": _prefixed(epsilon, named),
+        "curve": _prefixed(curve, named),
+        "roc": _prefixed(roc, named),
+        "histogram": _prefixed(histogram, named),
+        "groups": _prefixed(units.groups.drop(columns="model", errors="ignore"), named),
+    }
+    return frames, [*_notes(units, settings, summary)]
+
+
+def _prefixed(frame: pd.DataFrame, named: Mapping[str, str]) -> pd.DataFrame:
+    """Returns a data frame with the attack and the model as its first columns."""
+    for position, (name, value) in enumerate(named.items()):
+        frame.insert(position, name, value)
+    return frame
+
+
+def _epsilon_row(settings: Settings, *, method: str, **values: Any) -> dict[str, Any]:
+    """Returns a row of audit.csv; what does not apply is missing."""
+    row: dict[str, Any] = {"method": method, "adjacency": "", "delta": settings.delta}
+    row |= {"confidence": settings.confidence, "canaries": 0}
+    row |= {"guesses": pd.NA, "correct": pd.NA}
+    row |= {"epsilon": math.nan, "low": math.nan, "high": math.nan, "mu": math.nan}
+    row |= {"ceiling": math.nan, "is_bound": False, "left_out": 0}
+    return row | values
+
+
+def _bounds(units: Units, settings: Settings) -> tuple[list[dict[str, Any]], pd.DataFrame]:
+    """Returns the bounds that the membership design allows, and the curve of those over numbers of guesses."""
+    score_N, member_N = units.score_N, units.member_N
+    delta, confidence = settings.delta, settings.confidence
+    no_curve = pd.DataFrame(columns=[*_CURVE_COLUMNS])
+    if settings.membership == "given":
+        return [], no_curve
+    if settings.membership == "independent":
+        trials = stats.independent_trials_bound(
+            score_N, member_N, delta=delta, confidence=confidence
+        )
+        row = _epsilon_row(
+            settings,
+            method="independent_trials",
+            adjacency="add_remove",
+            canaries=score_N.size,
+            epsilon=trials.epsilon,
+            ceiling=trials.ceiling,
+            is_bound=True,
+            left_out=trials.left_out,
+        )
+        return [row], no_curve
+    bound = stats.one_run_bound(
+        score_N, member_N, membership=settings.membership, delta=delta, confidence=confidence
+    )
+    shared = {"adjacency": bound.adjacency, "canaries": bound.canaries, "left_out": bound.left_out}
+    rows = [
+        _epsilon_row(
+            settings,
+            method="one_run",
+            guesses=bound.guesses,
+            correct=bound.correct,
+            epsilon=bound.epsilon,
+            ceiling=bound.ceiling,
+            is_bound=True,
+            **shared,
+        ),
+        # It is a bound only for Gaussian mechanisms, which training is not.
+        _epsilon_row(
+            settings,
+            method="one_run_gaussian",
+            guesses=bound.guesses_gaussian,
+            correct=bound.correct_gaussian,
+            epsilon=bound.epsilon_if_gaussian,
+            mu=bound.mu,
+            ceiling=bound.ceiling_if_gaussian,
+            **shared,
+        ),
+    ]
+    c = bound.curve
+    values = (c.guesses_C, c.sides_C, c.correct_C, c.epsilon_C, c.mu_C)
+    return rows, pd.DataFrame(dict(zip(_CURVE_COLUMNS, values, strict=True)))
+
+
+def _curves(score_N: np.ndarray, member_N: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns points of the ROC curve, at most a few hundred, and a histogram of the scores."""
+    curve = stats.roc_curve(score_N, member_N)
+    lowest = 1 / np.count_nonzero(~member_N)
+    wanted = np.union1d(np.geomspace(lowest, 1, _CURVE_POINTS), np.linspace(0, 1, _CURVE_POINTS))
+    # The last vertex of each rate, at which the TPR is highest.
+    at = np.unique(np.searchsorted(curve.fpr_K, wanted, side="right") - 1)
+    roc = pd.DataFrame({"fpr": curve.fpr_K[at], "tpr": curve.tpr_K[at]})
+    roc["threshold"] = curve.threshold_K[at]
+    present_N = ~np.isnan(score_N)
+    score_S, member_S = score_N[present_N], member_N[present_N]
+    low, high = np.quantile(score_S, [0.005, 0.995])
+    if not low < high:
+        low, high = score_S.min(), score_S.max()
+    edge_B1 = np.histogram_bin_edges(score_S, _BINS, (low, high))
+    clipped_S = np.clip(score_S, edge_B1[0], edge_B1[-1])
+    histogram = pd.DataFrame({"low": edge_B1[:-1], "high": edge_B1[1:]})
+    histogram["members"] = np.histogram(clipped_S[member_S], edge_B1)[0]
+    histogram["nonmembers"] = np.histogram(clipped_S[~member_S], edge_B1)[0]
+    return roc, histogram
+
+
+def _notes(units: Units, settings: Settings, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yields sentences about the scores of one model."""
+    if summary["auc_high"] < 0.5:
+        yield (
+            f"the AUC, {summary['auc']:.3f}, is clearly below 0.5: the scores may be reversed; a larger score must "
+            "mean more member-like"
+        )
+    if summary["left_out"]:
+        wrong = " and count as wrong in bounds" if settings.membership != "given" else ""
+        yield f"scores are missing for {plural(summary['left_out'], units.noun)}; they are left out of rates{wrong}"
+    canaries = units.score_N.size
+    if settings.delta * canaries > 1:
+        yield (
+            f"delta={settings.delta:g} is above 1 / {canaries:,}, the number of {units.noun}s: so large a delta allows "
+            "to publish some of them, and little can be shown"
+        )
+    if settings.membership == "coins" and 2 * units.member_N.sum() == canaries >= 100:
+        yield (
+            f"exactly half of the {units.noun}s are members: if that number was fixed, the bounds of coins do not "
+            "hold; take membership=half"
+        )

@@ -1,0 +1,106 @@
+"""Prints the result of an audit as a table."""
+
+import math
+from typing import Any
+
+import pandas as pd
+import rich.box
+from rich.table import Table
+
+from lm_mia.run.audit import Audit
+from lm_mia.run.plan import print_table
+from lm_mia.run.progress import plural
+
+_MAX_ROWS = 30
+METHODS = {
+    "estimate_tpr": "epsilon at 1% TPR (estimate)",
+    "estimate_max": "largest epsilon (estimate)",
+    "one_run": "lower bound on epsilon",
+    "independent_trials": "lower bound on epsilon",
+    "one_run_gaussian": "the same, only for a Gaussian mechanism",
+}
+
+
+def print_audit(result: Audit, source: str) -> None:
+    """Prints the main numbers of an audit, and its notes.
+
+    A single model is shown in full. Of several attacks or models, each has one line; of more than 30, each attack has
+    one line with means over models, and with the smallest of the bounds.
+    """
+    rows = result.summary
+    first = rows.iloc[0]
+    counts = f"{first.members:,} members, {plural(int(first.nonmembers), 'non-member')}"
+    unit = f"{first.unit}s: " if len(rows) == 1 else f"{first.unit}s of the first model: "
+    print(f"{source}: {unit}{counts}")
+    confidence = f"{100 * result.epsilon['confidence'].iloc[0]:g}%"
+    table = _full(result, confidence) if len(rows) == 1 else _several(result)
+    print_table(table, [f"note: {note}" for note in result.notes])
+
+
+def _full(result: Audit, confidence: str) -> Table:
+    """Returns the table of a single model."""
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    table.add_column("value", justify="right")
+    table.add_column(f"{confidence} interval", justify="right")
+    table.add_column("")
+    row = result.summary.iloc[0]
+    for name, label in (("auc", "AUC"), ("balanced_accuracy", "largest balanced accuracy")):
+        interval = _interval(row[f"{name}_low"], row[f"{name}_high"])
+        table.add_row(label, f"{row[name]:.3f}", interval, "")
+    for _, row in result.tpr_at_fpr.iterrows():
+        label, interval = f"TPR at {100 * row['fpr']:g}% FPR", _interval(row["low"], row["high"])
+        count = plural(int(row["true_positives"]), "true positive")
+        table.add_row(label, f"{row['tpr']:.4g}", interval, count)
+    for _, row in result.epsilon.iterrows():
+        label, interval = METHODS[row["method"]], _interval(row["low"], row["high"])
+        table.add_row(label, _number(row["epsilon"]), interval, _evidence(row))
+    return table
+
+
+def _evidence(row: Any) -> str:
+    """Returns what an epsilon rests on."""
+    if math.isnan(row["ceiling"]):
+        return ""
+    ceiling = f"ceiling {row['ceiling']:.3g}"
+    if pd.isna(row["guesses"]):
+        return f"{ceiling}, {row['canaries']:,} trials"
+    return f"{ceiling}, {row['correct']:,} of {row['guesses']:,} guesses correct"
+
+
+def _several(result: Audit) -> Table:
+    """Returns a table with one line per attack and model, or per attack if these are too many."""
+    by = ["attack", "model"]
+    if len(result.summary) > _MAX_ROWS or result.summary["model"].nunique() == 1:
+        by = ["attack"]
+    fpr = sorted(result.tpr_at_fpr["fpr"].unique())
+    fpr = fpr[len(fpr) // 2]
+    lines = result.summary.groupby(by, sort=False).agg(models=("auc", "size"), auc=("auc", "mean"))
+    points = result.tpr_at_fpr.query("fpr == @fpr")
+    lines[f"TPR at {100 * fpr:g}% FPR"] = points.groupby(by, sort=False)["tpr"].mean()
+    for method, values in result.epsilon.groupby("method", sort=False):
+        by_line = values.groupby(by, sort=False)["epsilon"]
+        # A mean of bounds is no bound, but the smallest one is.
+        is_estimate = str(method).startswith("estimate")
+        lines[METHODS[str(method)]] = by_line.mean() if is_estimate else by_line.min()
+    lines = lines.rename(columns={"auc": "AUC"})
+    if (lines["models"] == 1).all():
+        lines = lines.drop(columns="models")
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for name in by:
+        table.add_column(name, no_wrap=True)
+    for name in lines.columns:
+        table.add_column(str(name).replace(" (", "\n("), justify="right")
+    for key, line in lines.iterrows():
+        names = key if isinstance(key, tuple) else (key,)
+        cells = [f"{v:.0f}" if name == "models" else _number(v) for name, v in line.items()]
+        table.add_row(*map(str, names), *cells)
+    return table
+
+
+def _interval(low: float, high: float) -> str:
+    return "" if math.isnan(low) else f"{_number(low)} to {_number(high)}"
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"
