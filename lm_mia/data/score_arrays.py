@@ -139,9 +139,8 @@ def _check_present(
     missing = [name for name in names if name not in arrays]
     if missing:
         listed = ", ".join(repr(name) for name in [*arrays][:20])
-        raise UserError(
-            "\n".join(f"{source}: no array {name!r} among {listed}; {hint}" for name in missing)
-        )
+        lacking = " and ".join(map(repr, missing))
+        raise UserError(f"{source}: no array {lacking} among {listed}; {hint}")
 
 
 def _rows(

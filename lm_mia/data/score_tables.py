@@ -135,8 +135,10 @@ def parse_names(
     """
     import pandas as pd
 
-    if pa.types.is_nested(column.type):
-        raise UserError(f"{label}: holds {_type_name(column.type)}; save one name per row")
+    if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
+        raise UserError(
+            f"{label}: holds {_type_name(column.type)}; save one name per row, as a number or UTF-8 text"
+        )
     values = column.to_pandas()
     index_N, names = pd.factorize(values)
     missing = np.flatnonzero((index_N < 0) | (values == "").to_numpy())
@@ -207,13 +209,13 @@ def _find_columns(names: Sequence[str], source: str, columns: Columns) -> list[s
     wanted = [columns.score or "score", columns.member or "member"]
     wanted += filter(None, [columns.model, columns.user])
     problems = []
-    for name in dict.fromkeys(wanted):
-        if name not in names:
-            hint = "name the columns by score=, member=, model= and user="
-            if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
-                hint = "separate the columns by commas"
-            listed = ", ".join(repr(n) for n in names[:20]) or "no columns"
-            problems.append(f"{source}: no column {name!r} among {listed}; {hint}")
+    if missing := [name for name in dict.fromkeys(wanted) if name not in names]:
+        hint = "name the columns by score=, member=, model= and user="
+        if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
+            hint = "separate the columns by commas"
+        listed = ", ".join(repr(name) for name in names[:20]) or "no columns"
+        lacking = " and ".join(map(repr, missing))
+        problems.append(f"{source}: no column {lacking} among {listed}; {hint}")
     if len({*wanted}) < len(wanted):
         problems.append(f"{source}: a column has two roles; name a different one for each")
     wanted += [
@@ -303,6 +305,8 @@ def _is_text(kind: pa.DataType) -> bool:
 def _type_name(kind: pa.DataType) -> str:
     if pa.types.is_boolean(kind):
         return "booleans"
+    if pa.types.is_binary(kind):
+        return "bytes"
     return f"nested values ({kind})" if pa.types.is_nested(kind) else f"values of type {kind}"
 
 

@@ -1,0 +1,414 @@
+import io
+import itertools
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lm_mia
+from lm_mia import cli, stats
+from lm_mia.errors import UserError
+from lm_mia.run import audit as audits
+from lm_mia.run.audit_statistics import Settings
+
+RNG = np.random.default_rng(0)
+MEMBER_N = RNG.random(400) < 0.5
+SCORE_N = RNG.normal(size=400) + MEMBER_N
+
+
+def frame(**columns):
+    return pd.DataFrame({"score": SCORE_N, "member": MEMBER_N.astype(int)} | columns)
+
+
+def text(content, suffix=".csv"):
+    """Returns a function that writes a file."""
+
+    def write(folder):
+        path = folder / f"scores{suffix}"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def rows(*lines):
+    return text("\n".join(lines) + "\n")
+
+
+def parquet(**columns):
+    def write(folder):
+        pq.write_table(pa.table(columns), folder / "scores.parquet")
+        return folder / "scores.parquet"
+
+    return write
+
+
+def npz(save=np.savez, **arrays):
+    def write(folder):
+        save(folder / "scores.npz", **arrays)
+        return folder / "scores.npz"
+
+    return write
+
+
+def npz_of(members, **options):
+    def write(folder):
+        with zipfile.ZipFile(folder / "scores.npz", "w", **options) as file:
+            for name, content in members:
+                file.writestr(name, content)
+        return folder / "scores.npz"
+
+    return write
+
+
+def cut(write, count):
+    """Returns a function that writes a file without its last bytes."""
+
+    def write_part(folder):
+        path = write(folder)
+        path.write_bytes(path.read_bytes()[:-count])
+        return path
+
+    return write_part
+
+
+def npy(array, **options):
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asarray(array), **options)
+    return file.getvalue()
+
+
+LOSSES = {
+    "target_loss_TxN": np.full((1, 40), 3.0) + np.arange(40),
+    "target_member_TxN": np.arange(40)[None] % 2,
+    "reference_loss_MxN": np.full((2, 40), 4.0),
+    "reference_member_MxN": np.array([np.arange(40) % 3 == 0, np.arange(40) % 3 == 1]),
+}
+FEWER = {name: LOSSES[name][:, 1:] for name in ("target_loss_TxN", "target_member_TxN")}
+TARGET = {"reference_loss_MxN": np.concatenate([np.ones((1, 40)), LOSSES["target_loss_TxN"]])}
+COMPLEMENT = {"reference_member_MxN": 1 - LOSSES["target_member_TxN"][[0, 0]]}
+PK = npy(np.array([{}], dtype=object), allow_pickle=True)
+
+BAD_FILES = {
+    "missing": (lambda folder: folder / "scores.csv", "no such file"),
+    "folder": (lambda folder: folder, "is a folder"),
+    "empty file": (text(""), "the file is empty"),
+    "other suffix": (text("score,member\n1,0\n", ".txt"), r"must end in one of .csv, .parquet, "),
+    "no suffix": (text("score,member\n1,0\n", ""), r"must end in one of .csv, .parquet, .npz"),
+    "header only": (rows("score,member"), "has no rows"),
+    "no score": (rows("loss,member", "1,0"), "no column 'score' among 'loss', 'member'; name"),
+    "no member": (rows("score", "1"), "no column 'member' among 'score'"),
+    "semicolons": (rows("score;member", "1;0"), "separate the columns by commas"),
+    "two columns of one name": (rows("score,member,score", "1,0,1"), "has 2 columns named 'score'"),
+    "long row": (rows("score,member", "1,0", "2,1,5"), r"Expected 2 columns, got 3"),
+    "short row": (rows("score,member", "1,0", "2"), "Row #3: Expected 2 columns, got 1"),
+    "text as score": (rows("score,member", "1,0", "high,1"), "'high' in row 2; leave the cell empty"),
+    "infinite score": (rows("score,member", "inf,0", "1,1"), "'score': 1 invalid value, inf at row 1"),
+    "no scores": (rows("score,member", ",0", ",1"), "column 'score': is empty"),
+    "missing membership": (rows("score,member", "1,0", "2,", "3,1"), "1 invalid value, nan at row 2"),
+    "membership of -1": (rows("score,member", "1,-1", "2,1"), "-1 at row 1: membership must be 0 or 1"),
+    "membership in words": (rows("score,member", "1,in", "2,out"), "holds strings, such as 'in'; save"),
+    "members only": (rows("score,member", "1,1", "2,1"), "no non-member with a score among 2 samples"),
+    "non-members only": (rows("score,member", "1,0", "2,0"), "no member with a score among 2"),
+    "a class without scores": (rows("score,member", "1,0", ",1"), "no member with a score"),
+    "one model of one class": (
+        rows("score,member,model", "1,0,a", "2,1,a", "3,1,b"),
+        "model b: there is no non-member",
+    ),
+    "repeated ids": (rows("score,member,id", "1,0,7", "2,1,7"), "'id': 7 appears again in row 2"),
+    "missing model": (rows("score,member,model", "1,0,a", "2,1,"), "'model': is missing in 1 rows"),
+    "not UTF-8": (text(b"score,member,model\n1,0,\xff\n2,1,a\n"), "holds bytes; save one name per row"),
+    "npz named csv": (text(b"PK\x03\x04" + bytes(50)), "is a zip file, not a csv file"),
+    "csv named parquet": (text("score,member\n1,0\n", ".parquet"), "is not a parquet file"),
+    "truncated parquet": (cut(parquet(score=[1.0, 2.0], member=[0, 1]), 30), "not a valid parquet"),
+    "nested parquet": (parquet(score=[[1.0], [2.0]], member=[0, 1]), "holds nested values"),
+    "dates": (parquet(score=pa.array([1, 2], pa.date32()), member=[0, 1]), "values of type date32"),
+    "decimals as membership": (
+        parquet(score=[1.0, 2.0], member=pa.array([0, 1], pa.decimal128(3))),
+        "'member': holds values of type decimal128",
+    ),
+    "csv named npz": (text("score,member\n1,0\n", ".npz"), "is not an npz file; save it"),
+    "truncated npz": (cut(npz(score_TxN=[[1.0, 2]], member_TxN=[[0, 1]]), 60), "truncated or dam"),
+    "pickle in an npz": (npz_of([("score_TxN.npy", PK)]), "pickled Python objects, which are never"),
+    "text file in an npz": (npz_of([("a.txt", b"")]), "holds 'a.txt', which is no array"),
+    "no arrays of scores": (npz(scores=[[1.0]]), "no array 'score_TxN' and 'member_TxN' among 'sco"),
+    "losses for import": (npz(loss_MxN=[[1.0]]), "are for `lm-mia import`"),
+    "three dimensions": (npz(score_TxN=np.ones((1, 2, 2)), member_TxN=[[0, 1]]), r"shape \(1, 2, 2\)"),
+    "other shapes": (npz(score_TxN=[[1.0, 2]], member_TxN=[[0], [1]]), "whether one is transposed"),
+    "strings in an npz": (npz(score_TxN=[["a", "b"]], member_TxN=[[0, 1]]), "holds strings; save it"),
+    "complex scores": (npz(score_TxN=[[1j, 2]], member_TxN=[[0, 1]]), "holds complex numbers"),
+    "infinite array": (npz(score_TxN=[[np.inf, 2]], member_TxN=[[0, 1]]), r"inf at \[0, 0\]"),
+    "membership of 2": (npz(score_TxN=[[1, 2.0]], member_TxN=[[0, 2]]), r"2 at \[0, 1\]: membership"),
+    "no references": (npz(target_loss_TxN=LOSSES["target_loss_TxN"]), "no array 'target_member_TxN'"),
+    "huge losses": (npz(**LOSSES | {"reference_loss_MxN": np.full((2, 40), 1e30)}), "below 1e"),
+    "other samples": (npz(**LOSSES | FEWER), "has 39 samples, but 'reference_loss_MxN' 40: must be"),
+    "target among references": (npz(**LOSSES | TARGET), "equals row 1 of 'reference_loss_MxN'"),
+    "complement among references": (npz(**LOSSES | COMPLEMENT), "leave out the complement"),
+    "sample column": (npz(**LOSSES, tokens=np.zeros(40)), r"'tokens': 0 at \[0\]: must be above 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_each_bad_file_is_one_line_and_exit_code_2(name, tmp_path, capsys):
+    write, problem = BAD_FILES[name]
+    path = write(tmp_path)
+    assert cli.main(["audit", str(path)]) == 2
+    out, message = capsys.readouterr()
+    lines = [line for line in message.splitlines() if line.strip()]
+    assert len(lines) == 1, message
+    assert lines[0].startswith(f"{path}"), message
+    assert out == ""
+    with pytest.raises(UserError, match=problem):
+        audits.audit(path, Settings())
+
+
+def test_large_files_are_refused(tmp_path, monkeypatch):
+    from lm_mia.data import score_tables
+
+    monkeypatch.setattr(score_tables, "memory_bytes", lambda: 40)
+    for write in (rows("score,member", "1,0", "2,1"), parquet(score=[1.0, 2.0], member=[0, 1])):
+        with pytest.raises(UserError, match="half of this machine's memory"):
+            audits.audit(write(tmp_path), Settings())
+
+
+def test_unreadable_files(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    path = rows("score,member", "1,0")(tmp_path)
+    monkeypatch.setattr("pathlib.Path.open", refuse)
+    with pytest.raises(UserError, match=r"scores.csv: cannot be read .*Permission denied"):
+        audits.audit(path, Settings())
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--delta=1"], "delta=1: must be at least 0 and below 1; try"),
+        (["--confidence=0"], "confidence=0: must be between 0 and 1; try"),
+        (["--fprs=0,0.1"], "fprs=0,0.1: must be rates above 0 and up to 1"),
+        (["--fprs=a"], "'a' is not a list of numbers such as 0.01,0.1"),
+        (["--membership=fair"], "membership=fair: must be one of given, coins, half, independent"),
+        (["--aggregate=sum"], "aggregate=sum: must be one of mean, max,"),
+        (["--replicates=-1"], "replicates=-1: must be at least 0"),
+        (["--user=name"], "no column 'name' among 'score', 'member'"),
+        (["--model=name"], "no column 'name' among"),
+        (["--score=member"], "a column has two roles"),
+        (["--config.model.layers=2"], "an audit reads no config; leave it out"),
+        (["--member-ship=coins"], "unknown flag; did you mean --membership?"),
+        (["--membership=independent", "--user=score"], "trials have no users"),
+    ],
+)
+def test_bad_flags(flags, problem, tmp_path, capsys):
+    path = rows("score,member", "1,0", "2,1")(tmp_path)
+    assert cli.main(["audit", str(path), *flags]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_all_problems_at_once(tmp_path, capsys):
+    path = rows("score,member,model", "inf,2,a", "x,1,")(tmp_path)
+    assert cli.main(["audit", str(path), "--delta=2", "--fprs=7"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 5
+
+
+@pytest.fixture(scope="module")
+def coins():
+    return lm_mia.audit(frame(), membership="coins", fprs=[0.05, 0.2], replicates=50)
+
+
+def test_numbers_are_those_of_the_statistics(coins):
+    summary = coins.summary.iloc[0]
+    expected = stats.bootstrap_intervals(SCORE_N, MEMBER_N, [0.05, 0.2], replicates=50)
+    for end in ("", "_low", "_high"):
+        assert summary[f"auc{end}"] == getattr(expected, f"auc{end}_T")[0]
+        name = end.removeprefix("_") or "tpr"
+        np.testing.assert_array_equal(coins.tpr_at_fpr[name], getattr(expected, f"tpr{end}_TxF")[0])
+    estimates = stats.epsilon_intervals(SCORE_N, MEMBER_N, delta=1e-5, replicates=50)
+    assert summary["balanced_accuracy"] == estimates.balanced_accuracy_T[0]
+    epsilon = coins.epsilon.set_index("method")
+    assert epsilon.loc["estimate_tpr", "high"] == estimates.at_tpr_high_T[0]
+    assert epsilon.loc["estimate_max", "epsilon"] == estimates.largest_T[0]
+    bound = stats.one_run_bound(SCORE_N, MEMBER_N, delta=1e-5)
+    assert epsilon.loc["one_run", "epsilon"] == bound.epsilon > 0
+    assert epsilon.loc["one_run_gaussian", "mu"] == bound.mu
+    assert epsilon["is_bound"].tolist() == [False, False, True, False]
+    assert coins.curve["epsilon"].max() == bound.epsilon
+
+
+def test_histogram_and_roc_curve_cover_all_scores(coins):
+    assert coins.histogram["members"].sum() == MEMBER_N.sum()
+    assert coins.histogram["nonmembers"].sum() == (~MEMBER_N).sum()
+    curve = stats.roc_curve(SCORE_N, MEMBER_N)
+    vertices = {*zip(curve.fpr_K, curve.tpr_K, strict=True)}
+    assert {*zip(coins.roc["fpr"], coins.roc["tpr"], strict=True)} <= vertices
+    ends = coins.roc.iloc[[0, -1]][["fpr", "tpr"]].to_numpy()
+    assert ends[0, 0] == 0
+    np.testing.assert_array_equal(ends[1], [1, 1])
+
+
+@pytest.mark.parametrize("membership", ["given", "half", "independent"])
+def test_membership_decides_which_bound_there_is(membership):
+    result = lm_mia.audit(frame(), membership=membership, replicates=5)
+    bounds = result.epsilon.query("is_bound")
+    if membership == "given":
+        assert bounds.empty
+        assert result.notes == (audits.NO_BOUND,)
+    elif membership == "half":
+        bound = stats.one_run_bound(SCORE_N, MEMBER_N, membership="half", delta=1e-5)
+        assert bounds["epsilon"].item() == bound.epsilon
+        assert bounds["adjacency"].item() == "replace_one"
+    else:
+        bound = stats.independent_trials_bound(SCORE_N, MEMBER_N, delta=1e-5)
+        assert bounds["epsilon"].item() == bound.epsilon
+        assert bounds["method"].item() == "independent_trials"
+
+
+def test_csv_parquet_npz_frames_and_arrays_give_the_same(tmp_path, coins):
+    scores = frame(other="text")
+    scores.to_csv(tmp_path / "a.csv", index=False)
+    scores.to_parquet(tmp_path / "a.parquet")
+    arrays = {"score_TxN": SCORE_N, "member_TxN": MEMBER_N}
+    np.savez(tmp_path / "a.npz", **arrays)
+    for source in (*(tmp_path / f"a{s}" for s in (".csv", ".parquet", ".npz")), arrays):
+        result = lm_mia.audit(source, membership="coins", fprs=[0.05, 0.2], replicates=50)
+        for name, table in result.tables().items():
+            pd.testing.assert_frame_equal(table, coins.tables()[name])
+
+
+def test_models_are_audited_one_by_one():
+    model = np.where(np.arange(400) < 150, "b", "a")
+    result = lm_mia.audit(frame(model=model), membership="coins", replicates=5)
+    assert result.summary["model"].tolist() == ["b", "a"]
+    alone = lm_mia.audit(frame()[:150], membership="coins", replicates=5)
+    first = result.epsilon.query("model == 'b'").drop(columns="model")
+    pd.testing.assert_frame_equal(first, alone.epsilon.drop(columns="model"))
+    assert any("each of the 2 bounds holds" in note for note in result.notes)
+    arrays = {"score_TxN": [SCORE_N, -SCORE_N], "member_TxN": MEMBER_N}
+    result = lm_mia.audit(arrays, replicates=5)
+    assert result.summary["auc"].sum() == pytest.approx(1)
+    assert result.notes[0].startswith("model 1: the AUC, 0.2")
+    assert "the scores may be reversed" in result.notes[0]
+
+
+def test_users_are_audited_instead_of_samples(tmp_path):
+    user = np.array([f"u{i}" for i in np.arange(400) // 4])
+    member = np.repeat(RNG.random(100) < 0.5, 4)
+    scores = pd.DataFrame({"score": SCORE_N + member, "member": member, "user": user})
+    result = lm_mia.audit(scores, user="user", aggregate="max", membership="coins", replicates=5)
+    by_user = scores.groupby("user", sort=False).agg({"score": "max", "member": "first"})
+    expected = stats.auc(by_user["score"].to_numpy(), by_user["member"].to_numpy()).auc_T[0]
+    assert result.summary["auc"].item() == expected
+    assert result.groups["user"].tolist() == by_user.index.tolist()
+    np.testing.assert_array_equal(result.groups["score"], by_user["score"])
+    assert result.epsilon["canaries"].iloc[-1] == 100
+    mixed = scores.assign(member=np.arange(400) % 4 == 0)
+    with pytest.raises(UserError, match="100 users, such as u0, with members and non-members"):
+        lm_mia.audit(mixed, user="user")
+    with pytest.raises(
+        UserError, match=r"aggregate=gmean: .* users of data frame have a score of 0"
+    ):
+        lm_mia.audit(scores, user="user", aggregate="gmean")
+    missing = scores.assign(user=np.where(np.arange(400) == 3, None, user))
+    with pytest.raises(UserError, match="column 'user': is missing in 1 rows, such as row 4"):
+        lm_mia.audit(missing, user="user")
+    arrays = {"score_TxN": SCORE_N + member, "member_TxN": member, "user_N": np.arange(400) // 4}
+    same = lm_mia.audit(arrays, user="user_N", aggregate="max", replicates=5)
+    assert same.summary["auc"].item() == expected
+
+
+def test_missing_scores_are_counted():
+    scores = frame()
+    scores.loc[[3, 5], "score"] = np.nan
+    result = lm_mia.audit(scores, membership="coins", replicates=5)
+    assert result.summary["left_out"].item() == 2
+    assert result.epsilon["left_out"].tolist() == [2] * 4
+    assert result.epsilon["canaries"].tolist() == [398, 398, 400, 400]
+    assert result.notes == (
+        "scores are missing for 2 samples; they are left out of rates and count as wrong in bounds",
+    )
+
+
+def test_implausible_coins_are_refused():
+    half = frame(member=np.arange(400) < 200)
+    assert "exactly half" in lm_mia.audit(half, membership="coins", replicates=5).notes[-1]
+    few = frame(member=np.arange(400) < 100)
+    with pytest.raises(UserError, match="100 of 400 samples of data frame are members, which fair"):
+        lm_mia.audit(few, membership="coins")
+    assert lm_mia.audit(few, membership="half", replicates=5).epsilon["canaries"].iloc[-1] == 100
+
+
+def test_independent_trials_need_a_training_run_each():
+    trials = frame(model=np.arange(400))
+    result = lm_mia.audit(trials, membership="independent", replicates=5)
+    alone = lm_mia.audit(frame(), membership="independent", replicates=5)
+    pd.testing.assert_frame_equal(result.epsilon, alone.epsilon)
+    with pytest.raises(UserError, match=r"has 200 scores of model 0, but\s+trials are independent"):
+        lm_mia.audit(frame(model=np.arange(400) % 2), membership="independent")
+
+
+def test_attacks_on_losses(tmp_path):
+    member_MxN = RNG.random((9, 300)) < 0.5
+    difficulty_N = np.log(np.arange(1, 301))
+    loss_MxN = difficulty_N - 0.4 * member_MxN + 0.3 * RNG.normal(size=(9, 300))
+    loss_MxN = loss_MxN.astype(np.float32)
+    arrays = {"target_loss_TxN": loss_MxN[:1], "target_member_TxN": member_MxN[:1]}
+    arrays |= {"reference_loss_MxN": loss_MxN[1:], "reference_member_MxN": member_MxN[1:]}
+    result = lm_mia.audit(arrays, replicates=5)
+    auc = result.summary.set_index("attack")["auc"]
+    references = loss_MxN[1:], member_MxN[1:]
+    scores = {
+        "lira_online": stats.lira(loss_MxN[:1], *references),
+        "shrunk": stats.shrunk_lira(loss_MxN[:1], *references),
+        "stacked": stats.stacked_lira(loss_MxN[:1], *references),
+        "rmia": stats.rmia(-loss_MxN[:1], -loss_MxN[1:], -loss_MxN[:1], -loss_MxN[1:]),
+        "rmia_simple": stats.rmia_simple(-loss_MxN[:1], -loss_MxN[1:]),
+        "loss": -loss_MxN[:1],
+    }
+    assert {*scores} < {*auc.index}
+    assert len(auc) == 9
+    for name, score_TxN in scores.items():
+        expected = stats.auc(score_TxN, member_MxN[:1]).auc_T[0]
+        assert auc[name] == pytest.approx(expected, abs=1e-12), name
+    outside = arrays | {"reference_member_MxN": np.zeros((8, 300), bool)}
+    result = lm_mia.audit(outside, replicates=5)
+    assert "lira_online" not in result.summary["attack"].tolist()
+    assert any(note.startswith("lira_online has no scores") for note in result.notes)
+    columns = {"tokens": np.full(300, 9), "zlib_bytes": np.arange(1, 301), "tfidf": np.ones(300)}
+    with_columns = lm_mia.audit(arrays | columns, replicates=5).summary.set_index("attack")["auc"]
+    assert with_columns["lira_online"] == auc["lira_online"]
+    assert with_columns["shrunk"] != auc["shrunk"]
+
+
+def test_command_prints_and_writes(tmp_path, capsys):
+    path = tmp_path / "scores.csv"
+    frame(user=np.arange(400), model=["a", "b"] * 200).to_csv(path, index=False)
+    out = tmp_path / "out"
+    argv = ["audit", str(path), "--membership=coins", "--replicates=5", "--user=user"]
+    assert cli.main([*argv, f"--out={out}"]) == 0
+    printed = capsys.readouterr().out
+    assert "lower bound" in printed
+    assert f"page: {out / 'audit.html'}" in printed
+    names = {"summary", "tpr_at_fpr", "audit", "audit_curve", "roc", "histogram", "groups"}
+    assert {file.stem for file in out.glob("*.csv")} == names
+    assert len(pd.read_csv(out / "groups.csv")) == 400
+    page = (out / "audit.html").read_text()
+    assert page.count("data:image/png;base64,") == 3
+    assert "http" not in page
+    assert cli.main(["audit", str(path), "--model=member", "--replicates=5"]) == 2
+
+
+def test_single_scores_are_printed_in_full(tmp_path, capsys):
+    path = tmp_path / "scores.csv"
+    frame().to_csv(path, index=False)
+    for membership, line in itertools.product(
+        ("given", "half", "independent"), ("AUC", "TPR at 1% FPR", "epsilon at 1% TPR (estimate)")
+    ):
+        argv = ["audit", str(path), f"--membership={membership}", "--replicates=5"]
+        assert cli.main(argv) == 0
+        printed = capsys.readouterr().out
+        assert line in printed
+        assert ("lower bound on epsilon" in printed) == (membership != "given")
+        assert "add --out=DIR" in printed
