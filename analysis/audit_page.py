@@ -5,7 +5,6 @@ Numbers are those of the tables that the audit wrote, which are data frames here
 
 import datetime
 import math
-import tempfile
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,11 +57,7 @@ def write(
     figures = {"roc": draw_roc(tables), "histograms": draw_histograms(tables)}
     if len(tables["audit_curve"]):
         figures["guesses"] = draw_guesses(tables)
-    with tempfile.TemporaryDirectory() as temporary:
-        images = {
-            name: markup.data_uri(plotting.save(figure, Path(temporary), name))
-            for name, figure in figures.items()
-        }
+    images = {name: markup.data_uri(plotting.to_png(figure)) for name, figure in figures.items()}
     summary = tables["summary"]
     epsilon = tables["audit"].assign(method=tables["audit"]["method"].map(METHODS))
     html = (

@@ -20,9 +20,10 @@ def environment() -> jinja2.Environment:
     )
 
 
-def data_uri(png: Path) -> str:
-    """Returns an image as a data URI, so that the page needs no other files."""
-    return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
+def data_uri(png: Path | bytes) -> str:
+    """Returns an image, a file or its content, as a data URI, so that the page needs no other files."""
+    content = png if isinstance(png, bytes) else png.read_bytes()
+    return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
 def anchor(name: str, section: str = "") -> str:

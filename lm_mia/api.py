@@ -36,8 +36,7 @@ if TYPE_CHECKING:  # imported where they are used, since they take about a secon
     from numpy.typing import ArrayLike
 
     from lm_mia.run.audit import Audit
-    from lm_mia.run.audit_statistics import MembershipDesign
-    from lm_mia.stats.user_groups import GroupScore
+    from lm_mia.run.audit_statistics import GroupScore, MembershipDesign
 
 
 def open(workdir: str | os.PathLike[str]) -> "Results":
@@ -407,11 +406,13 @@ def audit(
       >>> bounds[["method", "adjacency"]].to_numpy().tolist()
       [['one_run', 'add_remove']]
     """
-    from lm_mia.data.score_tables import Columns
     from lm_mia.run import audit as audits
 
     settings = audits.Settings(
-        columns=Columns(score, member, model, user),
+        score=score,
+        member=member,
+        model=model,
+        user=user,
         aggregate=aggregate,
         membership=membership,
         delta=delta,

@@ -191,12 +191,14 @@ def _audit(argv: Sequence[str]) -> int:
     problems: list[str] = []
     options, overrides = _audit_parser().parse_flags(argv, problems)
     problems += [f"{flag}: an audit reads no config; leave it out" for flag in overrides]
-    from lm_mia.data.score_tables import Columns
     from lm_mia.run import audit, audit_table
     from lm_mia.run.progress import display
 
     settings = audit.Settings(
-        columns=Columns(options.score, options.member, options.model, options.user),
+        score=options.score,
+        member=options.member,
+        model=options.model,
+        user=options.user,
         aggregate=options.aggregate,
         membership=options.membership,
         delta=options.delta,

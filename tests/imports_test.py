@@ -21,7 +21,7 @@ ALLOWED_IMPORTS = {
     "train": "config data model",
     "score": "config data model stats train",
     "attacks": "config data stats store",
-    "run": "attacks config data model score store train",
+    "run": "attacks config data model score stats store train",
     "launch": "config data run",
     "analysis": "config data model.flops stats",
     "api": "config data run",
@@ -46,6 +46,8 @@ WITHOUT_JAX = (
 # Modules of other packages that load no JAX, since commands that train nothing need them.
 ALSO_WITHOUT_JAX = (
     "lm_mia.model.flops",
+    "lm_mia.run.audit",
+    "lm_mia.run.audit_table",
     "lm_mia.run.devices",
     "lm_mia.run.inventory",
     "lm_mia.run.pipeline",

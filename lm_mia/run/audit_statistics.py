@@ -38,9 +38,14 @@ _CURVE_COLUMNS = ("guesses", "sides", "correct", "epsilon", "mu")
 class Settings:
     """Settings of an audit."""
 
-    columns: Columns = dataclasses.field(default_factory=Columns)
+    score: str = ""
+    """Name of the column or array; "" for the usual one, here and below."""
+    member: str = ""
+    model: str = ""
+    user: str = ""
+    """The audit is of users instead of samples unless this is empty."""
     aggregate: GroupScore = "mean"
-    """How the scores of a user become one score, if `columns.user` is set."""
+    """How the scores of a user become one score."""
     membership: MembershipDesign = "given"
     """How the members were drawn: unknown ("given"); each sample by its own fair coin ("coins"); as a random part of
     fixed size, such as one half ("half"); or one sample per training run ("independent")."""
@@ -50,6 +55,11 @@ class Settings:
     replicates: int = 0
     """Bootstrap draws; 0: 1,000, or fewer if there are more than 200,000 scores, but at least 200."""
 
+    @property
+    def columns(self) -> Columns:
+        """The names of columns or arrays."""
+        return Columns(self.score, self.member, self.model, self.user)
+
     def problems(self) -> Iterator[str]:
         """Yields a line for each value that is out of range."""
         if self.aggregate not in get_args(GroupScore):
@@ -58,8 +68,8 @@ class Settings:
         if self.membership not in get_args(MembershipDesign):
             choices = ", ".join(get_args(MembershipDesign))
             yield f"membership={self.membership}: must be one of {choices}; choose one"
-        if self.membership == "independent" and self.columns.user:
-            yield f"user={self.columns.user}: trials have no users; leave it out with membership=independent"
+        if self.membership == "independent" and self.user:
+            yield f"user={self.user}: trials have no users; leave it out with membership=independent"
         if not 0 <= self.delta < 1:
             yield f"delta={self.delta:g}: must be at least 0 and below 1; try delta=1e-5"
         if not 0 < self.confidence < 1:
@@ -127,7 +137,7 @@ def _check_users(scores: ModelScores, user_N: np.ndarray, where: str, settings: 
     mixed = np.flatnonzero((members_U > 0) & (members_U < count_U))
     if mixed.size:
         raise UserError(
-            f"{where}: column {settings.columns.user!r}: {plural(mixed.size, 'user')}, such as "
+            f"{where}: column {settings.user!r}: {plural(mixed.size, 'user')}, such as "
             f"{scores.users[mixed[0]]}, with members and non-members: all samples of a user must have the same "
             "membership; correct it, or audit samples, without user"
         )

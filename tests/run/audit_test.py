@@ -311,7 +311,7 @@ def test_users_are_audited_instead_of_samples(tmp_path):
         UserError, match=r"aggregate=gmean: .* users of data frame have a score of 0"
     ):
         lm_mia.audit(scores, user="user", aggregate="gmean")
-    missing = scores.assign(user=np.where(np.arange(400) == 3, None, user))
+    missing = scores.assign(user=scores["user"].where(scores.index != 3))
     with pytest.raises(UserError, match="column 'user': is missing in 1 rows, such as row 4"):
         lm_mia.audit(missing, user="user")
     arrays = {"score_TxN": SCORE_N + member, "member_TxN": member, "user_N": np.arange(400) // 4}
