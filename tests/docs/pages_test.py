@@ -21,7 +21,8 @@ from lm_mia import cli, stats
 from lm_mia.run import supervisor
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ["tutorial.md", *sorted(f"how-to/{file.name}" for file in (DOCS / "how-to").glob("*.md"))]
+HOW_TO = sorted(f"how-to/{file.name}" for file in (DOCS / "how-to").glob("*.md"))
+PAGES = ["tutorial.md", "audit-your-models.md", *HOW_TO]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 SMALL = {
     "corpus.source": "text",
