@@ -9,7 +9,7 @@ Each stage reads files that the stage before it wrote, makes what is missing, an
     train       models, one per device at a time, all with the same compiled step
     score       the loss of all 2N samples under each model -> the score store
     attack      score store -> membership scores, decisions and flip rates -> tables
-    extract     the most member-like samples -> how easily the model can be made to generate them
+    extract     prefixes of samples -> how easily the model can be made to generate what follows
     report      tables -> figures and one page, report.html
     api         scores, tables and texts of a workdir in xarray and pandas, for notebooks
 

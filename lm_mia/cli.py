@@ -32,7 +32,7 @@ VERBS = {
     "train": "train the missing models",
     "score": "score the trained models",
     "attack": "attack the scored models and write the tables",
-    "extract": "compute how easily the most member-like samples can be extracted",
+    "extract": "compute how easily samples can be extracted from a model",
     "report": "draw the figures and write report.html",
     "status": "show which models are done, running and missing",
     "plan": "estimate the cost of a config and its sweep, and what more references would add",

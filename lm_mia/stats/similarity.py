@@ -8,7 +8,7 @@ Two lengths are easily confused, since both are abbreviated LCS: `common_substri
 is not. Python's `difflib.SequenceMatcher`, which takes the longest substring and goes on from there in both
 directions, computes neither the longest subsequence nor the edit distance.
 
-Source: Song et al. 2025, PrivacyGuard, Definition 2.
+Source: Melis et al. 2025, PrivacyGuard: A modular framework for privacy auditing in machine learning, Definition 2.
 """
 
 from __future__ import annotations

@@ -82,6 +82,8 @@ def check(target: Text, text: Text) -> None:
     assert stats.common_subsequence(target, text) == subsequence
     assert stats.edit_distance(target, text) == stats.edit_distance(text, target) == distance
     longer = max(len(target), len(text), 1)
+    # So PrivacyGuard's edit similarity, this difference over the length of the target, is at most 1.
+    assert max(len(target), len(text)) - distance <= len(target)
     expected = 1 - distance / longer if len(target) else math.nan
     assert stats.edit_similarity(target, text) == pytest.approx(expected, abs=0, nan_ok=True)
     assert stats.is_included(target, text) == pytest.approx(
@@ -105,6 +107,15 @@ def test_subsequence_is_longer_than_what_difflib_matches():
     matched = difflib.SequenceMatcher(None, target, text, autojunk=False).get_matching_blocks()
     assert sum(block.size for block in matched) == stats.common_substring(target, text) == 3
     assert stats.common_subsequence(target, text) == 4
+
+
+def test_long_texts_are_similar_only_by_their_subsequence():
+    """Small version of benchmarks/similarity.py, with random letters."""
+    letters_N = np.random.default_rng(0).choice([*"etaoinshr"], 3_100)
+    target, text = "".join(letters_N[:100]), "".join(letters_N[100:])
+    assert stats.common_subsequence(target, text) == 100
+    assert stats.common_substring(target, text) < 10
+    assert stats.edit_similarity(target, text) < 0.05
 
 
 @pytest.mark.parametrize(
