@@ -29,8 +29,8 @@ from analysis.extraction import CRITERIA, Extraction
 from analysis.io import MissingModelsError, RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 
-RECIPE = "epochs-140M"
-"""The recipe of PrivacyGuard's figures."""
+RECIPE = "memorized"
+"""The recipe of PrivacyGuard's figures, whose models are trained until they reproduce some of their members."""
 
 
 def _read(recipe: RecipeResults, choose: str) -> Extraction:
@@ -87,8 +87,8 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
 
 # PrivacyGuard Table 4: the shares of samples that are extracted, by four criteria.
 TAB04_STATEMENTS = (
-    "More samples have an LCS above 0.8 than are included.",
-    "With top-k sampling, more samples have a p_z above 0.01 than above 0.5.",
+    "More samples are extracted by the criterion LCS > 0.8 than by inclusion.",
+    "With top-k sampling, more samples have p_z > 0.01 than p_z > 0.5.",
 )
 _SCHEMES = {"greedy": "Greedy", "chosen": "Top-k"}
 """Name of a scheme in the tables -> in the paper. "chosen" is top-k sampling with the default ``extract.top_k=40``."""
@@ -212,11 +212,14 @@ def draw_fig08(recipes: SweepResults) -> FigureResult:
         for _, label, dash in _CLASS_STYLES
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=7, frameon=False)
+    top_k = result.facts["config"]["top_k"]
     notes = (
         result.request_text(),
         "A sample is extractable with n queries and probability p if 1 − (1 − p_z)ⁿ ≥ p, where p_z is the probability "
-        "of its suffix. Members that curve ends do not reach have a token that the scheme never samples, such as one "
-        "outside the 40 most likely.",
+        "of its suffix.",
+        f"Suffixes with a token that is not among the {top_k} most likely are never sampled with top-k sampling."
+        if top_k
+        else "",
     )
     return FigureResult(curves, figure, notes=notes)
 
