@@ -69,9 +69,11 @@ MODULES: dict[str, str] = {
     "privacyguard_fig05_rmia_roc": "analysis.figures.audited_attacks",
     "privacyguard_fig06_rmia_scores": "analysis.figures.audited_attacks",
     "privacyguard_fig07_one_run": "analysis.figures.one_run",
+    "privacyguard_fig08_queries": "analysis.figures.extraction",
     "privacyguard_tab01_models": "analysis.figures.audit_tables",
     "privacyguard_tab02_lira": "analysis.figures.audit_tables",
     "privacyguard_tab03_rmia": "analysis.figures.audit_tables",
+    "privacyguard_tab04_extraction": "analysis.figures.extraction",
     "scaling": "analysis.scaling",
 }
 """Name of a figure -> module whose dict `FIGURES` defines it, in the order of the papers.

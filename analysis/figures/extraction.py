@@ -257,7 +257,12 @@ FIGURES = {
             "and 3%. The probability of the next 50 tokens is above 0.5 for 1.4% and above 0.01 for 6.8% of them with "
             "top-40 sampling, and for 4.5% with greedy decoding (Section 3.3.1)."
         ),
-        expect="",
+        expect=(
+            "At cpu, models that saw 128 samples 28 times greedily reproduce the next 32 tokens of 69 of 72 members, "
+            "and of no non-member; nor does a model that was not trained on a member. With top-40 sampling, 17% of "
+            "members are included in one generated text and 26% have an LCS above 0.8. No probability is above 0.5, "
+            "but those of 70 members are above 0.01."
+        ),
         statements=TAB04_STATEMENTS,
         draw=draw_tab04,
     ),
@@ -267,7 +272,10 @@ FIGURES = {
             "The share of (n, p)-discoverably extractable emails rises with the number of queries n and falls with the "
             "required probability p (Section 3.3.1)."
         ),
-        expect="",
+        expect=(
+            "At cpu, on models that memorize, 100 queries with top-40 sampling extract 93% of the members with a "
+            "probability of 0.999, and 10^18 queries no non-member with a probability of 0.1."
+        ),
         statements=(),
         draw=draw_fig08,
     ),

@@ -25,6 +25,8 @@ from lm_mia.errors import UserError
 NOT_DRAWN = {
     "strongmia_fig07_extraction": "extraction",  # there are no models
     "reliability_figA2_sample_fpr": "leave_one_out",  # not set for its recipe
+    "privacyguard_fig08_queries": "no recipe memorized",
+    "privacyguard_tab04_extraction": "no recipe memorized",
 }
 """Figures that the sweep lacks tables for -> a word of the reason."""
 WRITTEN_AS_PDF = {"strongmia_fig01_references", "strongmia_fig06_vulnerability", "scaling"}
