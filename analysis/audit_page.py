@@ -25,12 +25,12 @@ METHODS = {
     "estimate_max": "Largest estimate",
     "one_run": "Lower bound, one run",
     "independent_trials": "Lower bound, independent trials",
-    "one_run_gaussian": "If the mechanism is Gaussian",
+    "one_run_gaussian": "One run, if the mechanism is Gaussian",
 }
 _DESIGNS = {
     "given": "unknown, so there is no bound on epsilon",
     "coins": "each by its own fair coin, all in one training run",
-    "half": "a random part of fixed size, all in one training run",
+    "half": "a random subset of fixed size, all in one training run",
     "independent": "each row is a training run of its own",
 }
 
@@ -128,7 +128,7 @@ def draw_histograms(tables: Mapping[str, pd.DataFrame]) -> Figure:
 def draw_guesses(tables: Mapping[str, pd.DataFrame]) -> Figure:
     """Draws the lower bound on epsilon against the number of guesses, for the first attacks and models.
 
-    Of a single curve, guesses that are members only are drawn too.
+    A single curve has a second line, for guesses of members only.
     """
     figure = plotting.new_figure(7.6, 4.2)
     axes = figure.subplots()

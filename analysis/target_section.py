@@ -1,7 +1,9 @@
 """The section of the report page about a recipe without replicas: its attacks on targets, from its tables.
 
-Each target has a training subset of its own, so numbers over targets say how much they vary between subsets. There are
-no decisions of replicas, hence no flip rates. T: targets, F: false positive rates, G: points of a ROC curve.
+Each target has a training subset of its own, so standard deviations over targets include the variation between
+subsets. There are no decisions of replicas, and hence no flip rates.
+
+T: targets, F: false positive rates, G: points of a ROC curve.
 """
 
 import math

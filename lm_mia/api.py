@@ -100,7 +100,7 @@ def open_arrays(
         same value of ``document`` are pieces of one document.
       statistics: name -> value_MxN of other statistics, such as ``min_k`` (the names of ``score.statistics``).
       subset: how the members of each model were drawn. given: in an unknown way; exact: half of the samples; bernoulli:
-        each sample with probability 1/2; balanced: halves, and models 2i and 2i + 1 have complementary ones.
+        each sample with probability 1/2; balanced: halves, complementary for models 2i and 2i + 1.
       name: name of the recipe in the workdir.
 
     Returns:
@@ -381,9 +381,9 @@ def audit(
       user: name of the column or array of users. If it is given, users are audited instead of samples.
       aggregate: how the scores of a user become one: mean, max, min, logsumexp, gmean or abs_max.
       membership: how the members were drawn. "given": unknown, so there is no bound; "coins": each sample by its own
-        fair coin; "half": as a random part of fixed size; "independent": each row is a training run of its own.
+        fair coin; "half": as a random subset of fixed size; "independent": each row is a training run of its own.
       delta: of (epsilon, delta)-differential privacy.
-      confidence: of intervals and bounds.
+      confidence: confidence level of intervals and bounds.
       fprs: false positive rates.
       replicates: number of bootstrap draws; 0 uses 1,000, or fewer for more than 200,000 scores, but at least 200.
 

@@ -109,7 +109,7 @@ def _import_losses(argv: Sequence[str]) -> int:
         metavar="FILE",
         nargs="?",
         default="",
-        help="npz, parquet, netCDF or Zarr: loss_MxN in nats per token and member_MxN, perhaps role_M, text_N and "
+        help="npz, parquet, netCDF or Zarr: loss_MxN in nats per token and member_MxN, optionally role_M, text_N and "
         "columns such as tokens_N; see docs/how-to/import-losses.md",
     )
     parser.add_argument("--workdir", metavar="DIR", help="folder to which the losses are written")
@@ -320,7 +320,7 @@ def _audit_parser() -> load.Parser:
             "FILE is a table (csv, parquet) with the columns score and member (1 or 0), and optionally model and id;",
             "or an npz file with the arrays score_TxN and member_TxN, or with losses, to which attacks are applied",
             "first: target_loss_TxN, target_member_TxN, reference_loss_MxN and reference_member_MxN. Larger scores are",
-            "more member-like. An empty score is missing.",
+            "more member-like. An empty cell is a missing score.",
         ]
     )
     parser.add_argument("file", metavar="FILE", help="scores or losses: .csv, .parquet or .npz")
@@ -330,7 +330,10 @@ def _audit_parser() -> load.Parser:
             f"--{flag}", default="", metavar="COL", help=f"{text}, or array (default: {usual})"
         )
     parser.add_argument(
-        "--user", default="", metavar="COL", help="audit users: the column that names them"
+        "--user",
+        default="",
+        metavar="COL",
+        help="audit users instead of samples: column that names the user of each sample",
     )
     parser.add_argument(
         "--aggregate",
@@ -343,13 +346,19 @@ def _audit_parser() -> load.Parser:
         default="given",
         metavar="DESIGN",
         help="how the members were drawn: given (unknown; no bound), coins (each by its own fair coin), half (a random "
-        "part of fixed size), or independent (each row is a training run of its own)",
+        "subset of fixed size), or independent (each row is a training run of its own)",
     )
     parser.add_argument(
-        "--delta", type=float, default=1e-5, help="delta of epsilon (default: 1e-5)"
+        "--delta",
+        type=float,
+        default=1e-5,
+        help="delta of (epsilon, delta)-differential privacy (default: 1e-5)",
     )
     parser.add_argument(
-        "--confidence", type=float, default=0.95, help="of intervals and bounds (default: 0.95)"
+        "--confidence",
+        type=float,
+        default=0.95,
+        help="confidence level of intervals and bounds (default: 0.95)",
     )
     parser.add_argument(
         "--fprs",

@@ -1,7 +1,7 @@
 """Empirical epsilon and balanced accuracy of attacks on targets, and bounds on epsilon from the run of each target.
 
 T: targets, N2: samples of the population (2N), H: halves of the samples, H1: all samples, and then each half of them,
-K: numbers of a target and half.
+K: estimates and bounds.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Reads arrays from npz files that somebody else wrote, without trusting them.
 
-`open_npz` reads the headers of all arrays, and refuses a file that is damaged, holds pickled objects, or would fill the
-memory. Values are read when they are used. Large uncompressed arrays are mapped into memory, so that a file larger than
-the memory can be read in blocks.
+`open_npz` reads the headers of all arrays, and refuses a file that is damaged, holds pickled objects, or would not fit
+into memory. Values are read when they are used. Large uncompressed arrays are mapped into memory, so that a file larger
+than the memory can be read in blocks.
 
 The checks `check_real` and `check_membership` work in blocks too. They raise one error per array; to report the
 problems of all arrays at once, call them through `lm_mia.errors.collect_errors`.
@@ -40,7 +40,7 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplemented
 
 @dataclasses.dataclass(frozen=True)
 class ArrayHeader:
-    """What the header of a stored array says."""
+    """The header of a stored array."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -106,8 +106,8 @@ def open_npz(path: Path) -> ArrayFile:
 
     Raises:
       UserError: with one line per problem: the file cannot be read, is empty, truncated or no npz file; names are not
-        unique; an array is pickled, structured, empty or damaged; or a compressed array would fill the memory. Pickles
-        are never loaded.
+        unique; an array is pickled, structured, empty or damaged; or a compressed array would not fit into memory.
+        Pickles are never loaded.
     """
     check_is_file(path)
     problems: list[str] = []
@@ -197,7 +197,7 @@ def check_membership(
     *,
     locate: Callable[[tuple[int, ...]], str] = lambda index: str([*index]),
 ) -> np.ndarray:
-    """Checks that an array says of each sample whether it is a member: booleans, or the numbers 0 and 1.
+    """Checks that an array tells for each sample whether it is a member: booleans, or the numbers 0 and 1.
 
     Args:
       array: the values, possibly mapped into memory.
@@ -235,7 +235,7 @@ class _RefusedError(Exception):
 
 
 def _check_start(path: Path, start: bytes) -> None:
-    """Raises UserError if the file starts as no zip file does."""
+    """Raises UserError unless a file starts like a zip file."""
     if start.startswith(b"\x93NUMPY"):
         raise UserError(
             f"{path}: is a single array without a name (.npy); save with np.savez(FILE, NAME=ARRAY, ...)"
@@ -251,7 +251,7 @@ def _check_entries(path: Path, entries: list[zipfile.ZipInfo], problems: list[st
     for name, count in Counter(entry.filename for entry in entries).items():
         if not name.endswith(".npy"):
             problems.append(
-                f"{path}: holds {name!r}, which is no array; write the file with np.savez alone"
+                f"{path}: holds {name!r}, which is not an array; write the file with np.savez only"
             )
         elif count > 1:
             problems.append(
@@ -288,7 +288,7 @@ def _read_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ArrayHead
 
 
 def _check_expansion(member: zipfile.ZipInfo) -> None:
-    """Raises `_RefusedError` if a compressed array would fill the memory."""
+    """Raises `_RefusedError` if a compressed array would not fit into memory."""
     if member.compress_type == zipfile.ZIP_STORED:
         if member.compress_size != member.file_size:
             raise _RefusedError("is damaged: its two sizes differ; save it again")

@@ -1,8 +1,9 @@
 """The population of imported losses: a sample table without tokens, for models that were trained elsewhere.
 
 Its folder contains `samples.parquet` and `manifest.json`, as that of any population (see `lm_mia.data.population`), but
-neither tokens nor a tokenizer. A column that the imported file does not have is NaN for every sample, except that texts
-give the compressed size, and that samples have no common prefix. If the file has texts, there is a column `text`.
+neither tokens nor a tokenizer. A column that the imported file does not have is NaN for every sample, except that the
+compressed size is computed from texts, and that no two samples are taken to have a common prefix. If the
+file has texts, there is a column `text`.
 
 N: samples of the population (2N), D: documents.
 """

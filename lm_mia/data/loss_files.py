@@ -1,7 +1,7 @@
 """Reads losses of models that were trained elsewhere, from npz, parquet, zarr and netCDF files.
 
 All formats have the same content: for each model and sample, the loss in nats per token and whether the model was
-trained on the sample; for each model, perhaps its role; for each sample, perhaps a text and other columns. Values are
+trained on the sample; optionally, the role of each model, and a text and other columns of each sample. Values are
 read one model at a time, so that a file may be larger than the memory.
 
 M: models, N: samples of the population (2N).

@@ -169,13 +169,13 @@ def _shape_problems(
         is_shared = len(names) == 2 and shape and member_shape == (1, shape[1])
         if shape and member_shape and shape != member_shape and not is_shared:
             problems.append(
-                f"{source}: array {value!r} has the shape {shape}, but {member!r} {member_shape}: must be equal, with "
-                "one row per model and one column per sample; check whether one is transposed"
+                f"{source}: array {value!r} has the shape {shape}, but {member!r} has {member_shape}: must be equal, "
+                "with one row per model and one column per sample; check whether one is transposed"
             )
     if len(names) == 4 and shapes[0] and shapes[2] and shapes[0][1] != shapes[2][1]:
         problems.append(
-            f"{source}: array {names[0]!r} has {shapes[0][1]:,} samples, but {names[2]!r} {shapes[2][1]:,}: must be "
-            "the same samples in the same order; save the losses of all models on all samples"
+            f"{source}: array {names[0]!r} has {shapes[0][1]:,} samples, but {names[2]!r} has {shapes[2][1]:,}: must "
+            "be the same samples in the same order; save the losses of all models on all samples"
         )
     return problems
 

@@ -31,7 +31,7 @@ _SIGNATURES = {b"PK\x03\x04": "a zip file", b"PAR1": "a parquet file", b"\x1f\x8
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Names of the columns of a table, or of the arrays of an npz file; "" for the usual name, or none."""
+    """Names of the columns of a table, or of the arrays of an npz file; "" for the default name, or none."""
 
     score: str = ""
     member: str = ""
@@ -56,10 +56,10 @@ class ModelScores:
 
 
 def read_table(path: Path, columns: Columns) -> list[ModelScores]:
-    """Reads a csv or parquet file, which is not empty.
+    """Reads a csv or parquet file that is not empty.
 
     Args:
-      path: the file; the suffix tells its format.
+      path: the file; its suffix determines the format.
       columns: names of the columns.
 
     Returns:
@@ -155,7 +155,7 @@ def memory_bytes() -> int:
 
 
 def _check_signature(path: Path) -> None:
-    """Raises UserError if the content of a file is of another format than its name says."""
+    """Raises UserError if the content of a file does not have the format of its suffix."""
     with path.open("rb") as file:
         start = file.read(4)
     if path.suffix == ".parquet":

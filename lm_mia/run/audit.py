@@ -1,7 +1,7 @@
 """Audits scores or losses from anywhere: AUC, TPR at FPR, epsilon estimates, and lower bounds on epsilon.
 
 `lm-mia audit FILE` and `lm_mia.audit` call `audit`. Which bound is valid depends on how the members were drawn, which
-the scores cannot tell, so the user must say it.
+the scores do not show, so the user must state it.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from lm_mia.run.audit_statistics import STEPS, Frames, Settings, audit_model, ma
 
 Source = Path | pd.DataFrame | Mapping[str, Any]
 
-NO_BOUND = "no bound on epsilon holds until you say how the members were drawn: membership=coins, half or independent"
+NO_BOUND = "no bound on epsilon is valid until you state how members were drawn: membership=coins, half or independent"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Audit:
     summary: pd.DataFrame
     """Numbers of members and non-members, AUC and largest balanced accuracy, with intervals (low, high)."""
     tpr_at_fpr: pd.DataFrame
-    """TPR at each FPR, with intervals; these are NaN if it rests on fewer than 10 samples."""
+    """TPR at each FPR, with intervals; they are NaN for a TPR that rests on fewer than 10 samples."""
     epsilon: pd.DataFrame
     """Estimates (is_bound False) and lower bounds (True) on epsilon; the columns are those of audit.csv."""
     curve: pd.DataFrame
@@ -43,11 +43,12 @@ class Audit:
     roc: pd.DataFrame
     """Points of the ROC curves, thinned."""
     histogram: pd.DataFrame
-    """Numbers of members and of non-members in bins of the score; the first and the last bin include all beyond."""
+    """Numbers of members and of non-members in bins of the score; the first and the last bin include all scores
+    beyond them."""
     groups: pd.DataFrame
     """The score of each user; empty without users."""
     notes: tuple[str, ...]
-    """Sentences about the result that a reader must know."""
+    """What a reader of the result must know, in sentences."""
 
     def write(self, folder: Path) -> None:
         """Writes the data frames as csv files; raises OSError if the folder cannot be written."""
@@ -129,8 +130,8 @@ def _audit_losses(
         score_TxN = loss_arrays.score_attack(losses, attack, pool)
         if np.isnan(score_TxN).all():
             notes.append(
-                f"{attack} has no scores: it needs at least two references with and two without each sample, or one of "
-                "them offline"
+                f"{attack} has no scores: it needs at least two references that were trained on a sample and two that "
+                "were not; offline attacks need only the latter"
             )
             continue
         scores = losses.scores(score_TxN)
@@ -161,8 +162,8 @@ def _combine(parts: Sequence[tuple[Frames, list[str]]], settings: Settings) -> A
         notes.append(NO_BOUND)
     elif len(bounds) > 1:
         notes.append(
-            f"each of the {len(bounds)} bounds holds with a confidence of {settings.confidence:g} by itself; their "
-            "largest does not"
+            f"each of the {len(bounds)} bounds holds with a confidence of {settings.confidence:g} on its own; the "
+            "largest of them does not"
         )
     return Audit(**frames, notes=tuple(notes))
 
@@ -203,8 +204,8 @@ def _join_trials(models: Sequence[ModelScores], source: str, settings: Settings)
         largest = max(models, key=lambda scores: scores.score_N.size)
         raise UserError(
             f"membership=independent: {source} has {largest.score_N.size:,} scores of model {largest.model}, but "
-            "trials are independent only if each is a training run of its own; if the samples of a run were drawn by "
-            "coins, take membership=coins"
+            "trials are independent only if each is a training run of its own; if the members of a run were drawn by "
+            "coins, use membership=coins"
         )
     return ModelScores(
         "",

@@ -30,7 +30,7 @@ _BINS = 60
 _MAX_DRAWS = 2e8  # scores that the bootstrap draws for each model, by default
 _MIN_REPLICATES, _MAX_REPLICATES = 200, 1000
 _COIN_DEVIATIONS = 5.5
-"""Fair coins deviate from their mean by more standard deviations than this with a probability of 4e-8."""
+"""The number of heads deviates from its mean by more standard deviations than this with a probability of 4e-8."""
 _CURVE_COLUMNS = ("guesses", "sides", "correct", "epsilon", "mu")
 
 
@@ -39,7 +39,7 @@ class Settings:
     """Settings of an audit."""
 
     score: str = ""
-    """Name of the column or array; "" for the usual one, here and below."""
+    """Name of the column or array; "" for the default name, here and below."""
     member: str = ""
     model: str = ""
     user: str = ""
@@ -47,8 +47,8 @@ class Settings:
     aggregate: GroupScore = "mean"
     """How the scores of a user become one score."""
     membership: MembershipDesign = "given"
-    """How the members were drawn: unknown ("given"); each sample by its own fair coin ("coins"); as a random part of
-    fixed size, such as one half ("half"); or one sample per training run ("independent")."""
+    """How the members were drawn: unknown ("given"); each sample by its own fair coin ("coins"); as a random subset
+    of fixed size, such as one half ("half"); or one sample per training run ("independent")."""
     delta: float = 1e-5
     confidence: float = 0.95
     fprs: tuple[float, ...] = (0.001, 0.01, 0.1)
@@ -108,7 +108,7 @@ def make_units(scores: ModelScores, source: str, settings: Settings) -> Units:
         ):
             raise UserError(
                 f"aggregate=gmean: {plural(lost, 'user')} of {where} have a score of 0 or less, which has no "
-                "geometric mean; choose another one, such as mean"
+                "geometric mean; choose another one, such as aggregate=mean"
             )
         names = [scores.users[index] for index in by_user.group_G.tolist()]
         groups = pd.DataFrame({"model": scores.model, "user": names, "member": member_N})
@@ -124,8 +124,8 @@ def make_units(scores: ModelScores, source: str, settings: Settings) -> Units:
         members, total = int(member_N.sum()), member_N.size
         if abs(members - total / 2) > _COIN_DEVIATIONS * math.sqrt(total) / 2:
             raise UserError(
-                f"membership=coins: {members:,} of {plural(total, noun)} of {where} are members, which fair coins do "
-                "not give; if a fixed number was drawn, take membership=half"
+                f"membership=coins: {members:,} of {plural(total, noun)} of {where} are members, which fair coins "
+                "practically never give; if a fixed number was drawn, use membership=half"
             )
     return Units(scores.model, score_N, member_N, groups, noun)
 
@@ -242,7 +242,7 @@ def _epsilon_row(settings: Settings, *, method: str, **values: Any) -> dict[str,
 
 
 def _bounds(units: Units, settings: Settings) -> tuple[list[dict[str, Any]], pd.DataFrame]:
-    """Returns the bounds that the membership design allows, and the curve of those over numbers of guesses."""
+    """Returns the bounds that are valid for the membership design, and their curve over numbers of guesses."""
     score_N, member_N = units.score_N, units.member_N
     delta, confidence = settings.delta, settings.confidence
     no_curve = pd.DataFrame(columns=[*_CURVE_COLUMNS])
@@ -278,7 +278,7 @@ def _bounds(units: Units, settings: Settings) -> tuple[list[dict[str, Any]], pd.
             is_bound=True,
             **shared,
         ),
-        # It is a bound only for Gaussian mechanisms, which training is not.
+        # It is a bound only for Gaussian mechanisms, and training is not known to be one.
         _epsilon_row(
             settings,
             method="one_run_gaussian",
@@ -325,16 +325,16 @@ def _notes(units: Units, settings: Settings, summary: Mapping[str, Any]) -> Iter
             "mean more member-like"
         )
     if summary["left_out"]:
-        wrong = " and count as wrong in bounds" if settings.membership != "given" else ""
+        wrong = ", and count as errors in bounds" if settings.membership != "given" else ""
         yield f"scores are missing for {plural(summary['left_out'], units.noun)}; they are left out of rates{wrong}"
     canaries = units.score_N.size
     if settings.delta * canaries > 1:
         yield (
-            f"delta={settings.delta:g} is above 1 / {canaries:,}, the number of {units.noun}s: so large a delta allows "
-            "to publish some of them, and little can be shown"
+            f"delta={settings.delta:g} is above 1 / {canaries:,}, the number of {units.noun}s: with so large a "
+            "delta, a mechanism may publish some of them, so that an audit can show little"
         )
     if settings.membership == "coins" and 2 * units.member_N.sum() == canaries >= 100:
         yield (
-            f"exactly half of the {units.noun}s are members: if that number was fixed, the bounds of coins do not "
-            "hold; take membership=half"
+            f"exactly half of the {units.noun}s are members: if that number was fixed, bounds for coins are not "
+            "valid; use membership=half"
         )

@@ -17,15 +17,15 @@ METHODS = {
     "estimate_max": "largest epsilon (estimate)",
     "one_run": "lower bound on epsilon",
     "independent_trials": "lower bound on epsilon",
-    "one_run_gaussian": "the same, only for a Gaussian mechanism",
+    "one_run_gaussian": "epsilon if the mechanism is Gaussian",
 }
 
 
 def print_audit(result: Audit, source: str) -> None:
     """Prints the main numbers of an audit, and its notes.
 
-    A single model is shown in full. Of several attacks or models, each has one line; of more than 30, each attack has
-    one line with means over models, and with the smallest of the bounds.
+    A single model is shown in full. Otherwise there is one line for each attack and model or, if there are more than
+    30, one for each attack, with means over models, and the smallest of the bounds.
     """
     rows = result.summary
     first = rows.iloc[0]
@@ -80,7 +80,7 @@ def _several(result: Audit) -> Table:
     lines[f"TPR at {100 * fpr:g}% FPR"] = points.groupby(by, sort=False)["tpr"].mean()
     for method, values in result.epsilon.groupby("method", sort=False):
         by_line = values.groupby(by, sort=False)["epsilon"]
-        # A mean of bounds is no bound, but the smallest one is.
+        # The mean of several bounds is not a bound, but the smallest of them is.
         is_estimate = str(method).startswith("estimate")
         lines[METHODS[str(method)]] = by_line.mean() if is_estimate else by_line.min()
     lines = lines.rename(columns={"auc": "AUC"})

@@ -47,7 +47,7 @@ def import_file(
     overrides: Sequence[str],
     display: Display,
 ) -> list[str]:
-    """Imports a file; returns the lines that the command prints. Other arguments and errors are as `import_losses`."""
+    """Imports a file; returns the lines that the command prints. For the rest, see `import_losses`."""
     file = loss_files.open_losses(path)
     recipe = import_losses(file, workdir, name, subset, overrides, display)
     return _describe(recipe, file)
@@ -77,7 +77,8 @@ def import_losses(
       The recipe.
 
     Raises:
-      UserError: with one line per problem. Nothing is written unless the disk is full, or the workdir has other losses.
+      UserError: with one line per problem. Nothing has been written then, unless the disk is full or the workdir has
+        other losses.
     """
     display.stage(0.5)
     loss_files.check_values(file, lambda done, total: display.update("check", done, total))
@@ -131,7 +132,7 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
         )
     if recipe.config.train.subset == "given":
         lines.append(
-            "membership: taken as given, so no bound on epsilon holds; if it was drawn at random, import with "
+            "membership: taken as given, so no bound on epsilon is valid; if it was drawn at random, import with "
             "--subset=exact, bernoulli or balanced"
         )
     return [*lines, f"next: lm-mia attack --workdir={recipe.workdir.path}, then lm-mia report"]
@@ -157,7 +158,7 @@ def _model_seeds(file: LossFile) -> dict[ModelSeeds, int]:
 
 
 def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset) -> None:
-    """Raises UserError with a line for each model whose members cannot have been drawn as `subset` says."""
+    """Raises UserError with a line for each model whose members cannot have been drawn in the way of `subset`."""
     if subset == "given":
         return
     problems: list[str] = []
@@ -178,7 +179,8 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
                 first_N2 = member_N2
             elif not (member_N2 ^ first_N2).all():
                 problems.append(
-                    f"{where} was not trained on the complement of the model before it; use --subset=exact"
+                    f"{where} was not trained on the complement of the subset of the model before it; use "
+                    "--subset=exact"
                 )
     loss_files.raise_first(problems)
 
@@ -234,7 +236,7 @@ def _write_model(file: LossFile, index: int, model: ModelSeeds, store: Store) ->
             and np.array_equal(stored_member_1xN2[0], member_N2)
         ):
             raise UserError(
-                f"{file.source}: model {file.names_M[index]} has other losses than {model} in {store.path}; "
+                f"{file.source}: the losses of model {file.names_M[index]} are not those of {model} in {store.path}; "
                 "choose another --workdir or --name"
             )
         return

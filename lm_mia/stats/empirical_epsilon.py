@@ -1,4 +1,4 @@
-"""Empirical epsilon: the log ratio of the rates of an attack, an estimate that is no bound.
+"""Empirical epsilon: the log ratio of the rates of an attack, which is an estimate, not a bound.
 
 By differential privacy, TPR <= exp(epsilon) FPR + delta and TNR <= exp(epsilon) FNR + delta for the true rates of any
 attack. Solved for epsilon with observed rates, this is an estimate: thresholds that are chosen after seeing the
@@ -28,9 +28,9 @@ _RATES_G = np.arange(1, 100) / 100
 
 @dataclasses.dataclass(frozen=True)
 class EmpiricalEpsilons:
-    """Empirical epsilon at thresholds that each of the four rates chooses.
+    """Empirical epsilon at the thresholds where each of the four rates reaches given values.
 
-    +inf where the rate of errors is 0, NaN where the rate of correct decisions is at most delta.
+    +inf where the error rate in the denominator is 0, NaN where the rate in the numerator is at most delta.
     """
 
     rates_G: FloatArray
@@ -48,10 +48,10 @@ class EmpiricalEpsilons:
 
 @dataclasses.dataclass(frozen=True)
 class EpsilonIntervals:
-    """Empirical epsilons and balanced accuracy of each target, with percentiles of the bootstrap.
+    """Empirical epsilons and balanced accuracy of each target, with percentile bootstrap intervals.
 
     Epsilons are at most ln(number of members). All are NaN if there is no score of a member or of a non-member; the
-    ends are also NaN with fewer than 50 clusters of members or of non-members.
+    ends of the intervals are also NaN with fewer than 50 clusters of members or of non-members.
     """
 
     at_tpr_T: FloatArray
@@ -75,7 +75,7 @@ def empirical_epsilons(
 ) -> EmpiricalEpsilons:
     """Computes the empirical epsilon at the thresholds where TPR, FPR, TNR and FNR reach given rates.
 
-    These are estimates, not bounds, and may be negative. Scores that are tied are never separated.
+    These are estimates, not bounds, and may be negative. Tied scores are on the same side of every threshold.
 
     Args:
       score_N: membership scores of one target, larger for members; NaN scores are left out.
@@ -115,9 +115,9 @@ def empirical_epsilons(
 
 
 def capped_epsilon(epsilon: ArrayLike, members: int) -> FloatArray:
-    """Caps empirical epsilons at ln(members), as PrivacyGuard does; +inf too, while NaN remains.
+    """Caps empirical epsilons at ln(members), as PrivacyGuard does; this includes +inf, and NaN stays NaN.
 
-    A rate of 0 among as many samples then counts as one error.
+    The cap is the epsilon of an attack that finds all members and makes one error in as many decisions.
 
     Args:
       epsilon: of any shape.
@@ -147,10 +147,9 @@ def epsilon_intervals(
 ) -> EpsilonIntervals:
     """Computes percentile bootstrap intervals of empirical epsilons and of the largest balanced accuracy.
 
-    These are estimates. **The upper end is no lower bound on epsilon, and neither is the lower end**: the bootstrap
-    takes the samples for independent trials, it is not exact for few false positives, and the largest of many estimates
-    is biased upwards, as docs/results/statistics.md shows. PrivacyGuard calls the upper end of ``largest`` the
-    empirical epsilon.
+    These are estimates. **Neither end of an interval is a lower bound on epsilon**: the bootstrap treats the samples as
+    independent trials, it is inaccurate for few false positives, and the largest of many estimates is biased upwards,
+    as docs/results/statistics.md shows. PrivacyGuard calls the upper end of ``largest`` the empirical epsilon.
 
     The draws are those of `bootstrap_intervals`: the numbers of members and of non-members are the same in all
     replicates unless there are clusters.
@@ -167,7 +166,7 @@ def epsilon_intervals(
       cluster_N: the cluster of each sample, as for `bootstrap_intervals`.
 
     Returns:
-      Estimates and ends.
+      The estimates, and the ends of their intervals.
 
     Raises:
       ValueError: as for `bootstrap_intervals`, or if delta or at_tpr is out of range.
@@ -260,7 +259,7 @@ def _epsilons(
     rate_G: FloatArray,
     delta: float,
 ) -> FloatArray:
-    """Computes epsilon_Rx4xG of each replicate: at the thresholds that TPR, FPR, TNR and FNR choose.
+    """Computes epsilon_Rx4xG of each replicate: at the thresholds that TPR, FPR, TNR and FNR determine.
 
     NaN in a replicate without members or without non-members.
     """

@@ -22,16 +22,16 @@ class EpsilonBound:
     """A lower bound on epsilon."""
 
     epsilon: float
-    """The mechanism is (epsilon', delta)-differentially private for no epsilon' below this, with the confidence; 0 if
-    the scores show nothing."""
+    """The lower bound: with the requested confidence, the mechanism is not (epsilon', delta)-differentially private for
+    any smaller epsilon'. 0 if the scores show no leakage."""
     level: float
-    """Largest probability that the bound is above the true epsilon: 1 - confidence."""
+    """Largest probability with which the bound may exceed the true epsilon: 1 - confidence."""
     hypotheses: int
-    """Number of thresholds among which the level is divided."""
+    """Number of thresholds among which the level is divided (Bonferroni correction)."""
     ceiling: float
-    """The bound that scores which separate all members from all non-members would give."""
+    """The bound of a perfect attack, whose scores separate all members from all non-members."""
     left_out: int
-    """Number of NaN scores. They count as trials whose score is above no threshold and below none."""
+    """Number of NaN scores. They count as trials whose score is neither above nor below any threshold."""
 
 
 def independent_trials_bound(
@@ -42,18 +42,19 @@ def independent_trials_bound(
     Each trial trains a model with or without the sample and computes one score; the trials of a class must be
     independent and have the same distribution. Scores of many samples under one model do not meet this.
 
-    Thresholds are order statistics of one class, whose number is chosen before the scores are seen: those above the
-    (c + 1)-th largest non-member are called members, for c = 0, 1, 2, 4, ... up to half of the non-members, and those
-    below the (c + 1)-th smallest member are called non-members. At such a threshold the true rate of errors of that
-    class is at most a beta variable, and the errors of the other class are binomial, so both rates have Clopper-Pearson
-    upper ends. Each holds at (1 - confidence) / (2 H) for H thresholds. Ties only lower the rates.
+    Thresholds are order statistics of one class, whose ranks are fixed before the scores are seen: samples that score
+    above the (c + 1)-th largest non-member are called members, for c = 0, 1, 2, 4, ... up to half of the non-members,
+    and likewise samples that score below the (c + 1)-th smallest member are called non-members. At such a threshold the
+    true error rate of that class is stochastically at most a beta variable, and the number of errors of the other class
+    is binomial, so both error rates have upper Clopper-Pearson limits. Each limit has the level (1 - confidence) /
+    (2 H) for H thresholds. Ties only lower the error rates.
 
     A correction for the number of observed thresholds, such as the vertices of the ROC curve, would not be valid,
     because that number depends on the scores.
 
     Args:
-      score_N: one score per trial, larger for members. NaN counts as a trial whose score is above no threshold and
-        below none.
+      score_N: one score per trial, larger for members. NaN counts as a trial whose score is neither above nor below
+        any threshold.
       member_N: booleans, whether the sample was in the training subset in each trial.
       delta: of (epsilon, delta)-differential privacy, in [0, 1).
       confidence: in (0, 1).
@@ -65,8 +66,8 @@ def independent_trials_bound(
       ValueError: if the shapes do not match, if member_N is not boolean, if delta or confidence is out of range, or if
         there are no members or no non-members.
 
-    Source: Clopper-Pearson bounds on the rates as in Nasr et al. 2021, Adversary Instantiation, Section IV, but at
-    thresholds that do not depend on the trials of the other class.
+    Source: Clopper-Pearson limits of the error rates as in Nasr et al. 2021, Adversary Instantiation, Section IV, but
+    at thresholds that do not depend on the trials of the other class.
 
     Example:
       64 members that all score above 64 non-members:
@@ -107,12 +108,12 @@ def independent_trials_bound(
 
 
 def epsilon_ceiling(members: int, nonmembers: int, level: float, delta: float) -> float:
-    """Computes the bound of a perfect attack, which is the largest that so many independent trials can give.
+    """Computes the largest bound that independent trials can give, which is that of a perfect attack.
 
     Args:
       members: number of trials with the sample, at least 1.
       nonmembers: number of trials without it, at least 1.
-      level: probability of error of the single threshold, half of it for each class; in (0, 1).
+      level: error probability of a single threshold, split equally between the two classes; in (0, 1).
       delta: of (epsilon, delta)-differential privacy, in [0, 1).
 
     Returns:
@@ -138,7 +139,7 @@ def epsilon_ceiling(members: int, nonmembers: int, level: float, delta: float) -
 
 
 def _threshold_errors(members: FloatArray, nonmembers: FloatArray) -> tuple[IntArray, IntArray]:
-    """Returns the numbers c_C of non-members above each threshold, and the numbers of members that are not above it.
+    """Returns the number c_C of non-members above each threshold, and the number of members that are not above it.
 
     NaN is above no threshold.
     """
@@ -150,12 +151,12 @@ def _threshold_errors(members: FloatArray, nonmembers: FloatArray) -> tuple[IntA
 
 
 def _upper(errors_C: IntArray, trials: int, level: float) -> FloatArray:
-    """Returns the one-sided Clopper-Pearson upper end of a rate of errors."""
+    """Returns the one-sided upper Clopper-Pearson limit of an error rate."""
     return clopper_pearson(errors_C, trials, confidence=1 - 2 * level)[1]
 
 
 def _largest(first_C: FloatArray, second_C: FloatArray, delta: float) -> float:
-    """Returns the largest ln((1 - a - delta) / b) over both orders of the rates of errors a and b; -inf at worst."""
+    """Returns the largest ln((1 - a - delta) / b) over both orders of the error rates a and b, perhaps -inf."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = [
             np.log(np.maximum(1 - a_C - delta, 0)) - np.log(b_C)

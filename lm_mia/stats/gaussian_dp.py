@@ -1,7 +1,7 @@
 """Gaussian differential privacy: the (epsilon, delta) pairs that a mechanism with a given mu satisfies.
 
 A mechanism is mu-GDP if telling two neighboring data sets apart by its output is at least as hard as telling N(0, 1)
-from N(mu, 1). Adding noise of standard deviation s to a query that changes by at most 1 is (1/s)-GDP.
+from N(mu, 1). Adding Gaussian noise of standard deviation s to a query that changes by at most 1 is (1/s)-GDP.
 
 Source: Dong, Roth and Su 2022, Gaussian Differential Privacy, Corollary 2.13; Balle and Wang 2018, Theorem 8.
 """
@@ -91,7 +91,7 @@ def _epsilon(mu: float, delta: float) -> float:
         return 0.0
     if delta == 0 or mu == np.inf:
         return float("inf")
-    # At this epsilon the first term of delta alone is as large as the delta that is given.
+    # At this epsilon the first term alone equals delta, so the root is below it.
     above = mu * (mu / 2 - float(special.ndtri(delta)))
 
     def excess(epsilon: float) -> float:

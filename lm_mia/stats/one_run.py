@@ -4,7 +4,7 @@ Canaries are samples whose membership was drawn at random by independent fair co
 some of them and abstains on the rest. A private mechanism limits the number of guesses that are correct, although all
 canaries are in the same run.
 
-Legend: N samples, G numbers of guesses, P pairs, C tests: numbers of guesses, for each choice of sides.
+Legend: N samples, G numbers of guesses, P pairs, C tests (a number of guesses and a choice of sides each).
 
 Source: Steinke, Nasr and Jagielski 2024, Privacy Auditing with One (1) Training Run; Mahloujifar, Melis and Chaudhuri
 2025, Auditing f-Differential Privacy in One Run.
@@ -29,7 +29,7 @@ from lm_mia.stats.inputs import as_counts, as_float64, as_members, check_delta
 from lm_mia.stats.intervals import check_confidence
 
 Sides = Literal["both", "members"]
-"""Which guesses are made: the highest scores are members and the lowest are not, or the highest are members only."""
+"""Which guesses are made: both that the highest scores are members and that the lowest are not, or only the former."""
 Membership = Literal["coins", "half"]
 Adjacency = Literal["add_remove", "replace_one"]
 _FEWEST_GUESSES = 16
@@ -37,10 +37,10 @@ _FEWEST_GUESSES = 16
 
 @dataclasses.dataclass(frozen=True)
 class Guesses:
-    """How many guesses were made and were correct, for each number of guesses that was asked for."""
+    """Numbers of guesses that were made and that were correct, for each requested number."""
 
     made_G: IntArray
-    """At most the number that was asked for, because tied scores at the edge are not guessed."""
+    """At most the requested number, because tied scores at the cutoff are not guessed."""
     correct_G: IntArray
 
 
@@ -69,20 +69,20 @@ class OneRunCurve:
 class OneRunBound:
     """Lower bounds on epsilon and on mu from one run.
 
-    Each of the two numbers holds with the confidence by itself.
+    Each of the two holds with the requested confidence on its own, but not both together.
     """
 
     epsilon: float
-    """No (epsilon', delta)-differentially private mechanism with a smaller epsilon' fits the guesses; 0 if they show
-    nothing."""
+    """The guesses reject (epsilon', delta)-differential privacy for every smaller epsilon'. 0 if they show no
+    leakage."""
     mu: float
-    """No mu'-GDP mechanism with a smaller mu' fits the guesses."""
+    """The guesses reject mu'-GDP for every smaller mu'."""
     epsilon_if_gaussian: float
-    """Epsilon of mu-GDP at delta. **It is a bound only for a mechanism that is mu-GDP for some mu**, such as one that
-    adds Gaussian noise; nothing follows for others."""
+    """Epsilon of mu-GDP at delta. **It is a lower bound only for a Gaussian mechanism**, whose epsilon and mu are
+    linked by `gaussian_dp_epsilon`; it says nothing about other mechanisms."""
     canaries: int
     guesses: int
-    """Number of guesses that gave ``epsilon``; guesses that ties or missing scores prevent count as wrong."""
+    """Number of guesses that gave ``epsilon``; those that ties or missing scores prevent count as wrong."""
     correct: int
     guesses_gaussian: int
     """Number of guesses that gave ``mu``."""
@@ -94,7 +94,7 @@ class OneRunBound:
     level: float
     """1 - confidence."""
     hypotheses: int
-    """Number of tests among which the level is divided."""
+    """Number of tests among which the level is divided (Bonferroni correction)."""
     ceiling: float
     """``epsilon`` of an attack whose guesses are all correct."""
     ceiling_if_gaussian: float
@@ -107,15 +107,16 @@ class OneRunBound:
 def one_run_p_value(
     canaries: int, guesses: int, correct: int, epsilon: float, delta: float
 ) -> float:
-    """Bounds the probability of so many correct guesses under (epsilon, delta)-differential privacy.
+    """Computes the p-value of (epsilon, delta)-differential privacy, given the number of correct guesses.
 
-    With q = exp(epsilon) / (1 + exp(epsilon)) and W ~ Binomial(guesses, q), it is P(W >= correct) plus
+    It is an upper bound on the probability of at least as many correct guesses. With q = exp(epsilon) /
+    (1 + exp(epsilon)) and W ~ Binomial(guesses, q), it is P(W >= correct) plus
     2 canaries delta max_i (P(W >= correct - i) - P(W >= correct)) / i over i = 1 .. correct.
 
     Args:
       canaries: number of samples whose membership was drawn by independent fair coins.
-      guesses: number of guesses, fixed beforehand; fewer may have been made.
-      correct: number of correct ones.
+      guesses: number of guesses, fixed beforehand; the attack may have made fewer.
+      correct: number of correct guesses.
       epsilon: 0 or larger.
       delta: in [0, 1).
 
@@ -125,8 +126,8 @@ def one_run_p_value(
     Raises:
       ValueError: unless 0 <= correct <= guesses <= canaries, or if epsilon or delta is out of range.
 
-    Source: Steinke et al. 2024, Theorem 5.2 and Appendix D. PrivacyGuard, Section 3.2.2, has a binomial distribution
-    over canaries; it is one over guesses.
+    Source: Steinke et al. 2024, Theorem 5.2 and Appendix D. In PrivacyGuard, Section 3.2.2, the binomial distribution
+    has as many trials as there are canaries; it must have as many as there are guesses.
     """
     _check_counts(canaries, guesses, correct)
     check_delta(delta)
@@ -138,14 +139,14 @@ def one_run_p_value(
 def one_run_epsilon(
     canaries: int, guesses: int, correct: int, *, delta: float = 0.0, level: float = 0.05
 ) -> float:
-    """Computes the largest epsilon that the correct guesses reject.
+    """Computes the largest epsilon that the guesses reject, which is a lower bound on the true epsilon.
 
     Args:
       canaries: number of samples whose membership was drawn by independent fair coins.
-      guesses: number of guesses, fixed beforehand; fewer may have been made.
-      correct: number of correct ones.
-      delta: in [0, 1). With delta above level / (2 canaries), few guesses show nothing.
-      level: probability of error, in (0, 1).
+      guesses: number of guesses, fixed beforehand; the attack may have made fewer.
+      correct: number of correct guesses.
+      delta: in [0, 1). With delta above level / (2 canaries), a few guesses cannot show anything.
+      level: significance level of the test, in (0, 1).
 
     Returns:
       The largest epsilon whose p-value is below the level; 0 if the guesses show nothing.
@@ -171,14 +172,14 @@ def one_run_epsilon(
 
 
 def gaussian_rejected(mu: float, canaries: int, guesses: int, correct: int, level: float) -> bool:
-    """Decides whether so many correct guesses reject that a mechanism is mu-GDP.
+    """Tests whether the number of correct guesses rejects that a mechanism is mu-GDP.
 
     Args:
       mu: 0 or larger.
       canaries: number of samples whose membership was drawn by independent fair coins.
-      guesses: number of guesses, fixed beforehand; fewer may have been made.
-      correct: number of correct ones.
-      level: probability of error, in (0, 1).
+      guesses: number of guesses, fixed beforehand; the attack may have made fewer.
+      correct: number of correct guesses.
+      level: significance level of the test, in (0, 1).
 
     Returns:
       Whether mu-GDP is rejected.
@@ -200,9 +201,9 @@ def one_run_mu(canaries: int, guesses: int, correct: int, *, level: float = 0.05
 
     Args:
       canaries: number of samples whose membership was drawn by independent fair coins.
-      guesses: number of guesses, fixed beforehand; fewer may have been made.
-      correct: number of correct ones.
-      level: probability of error, in (0, 1).
+      guesses: number of guesses, fixed beforehand; the attack may have made fewer.
+      correct: number of correct guesses.
+      level: significance level of the test, in (0, 1).
 
     Returns:
       mu; 0 if the guesses show nothing.
@@ -210,8 +211,8 @@ def one_run_mu(canaries: int, guesses: int, correct: int, *, level: float = 0.05
     Raises:
       ValueError: as for `gaussian_rejected`.
 
-    Source: Mahloujifar et al. 2025. PrivacyGuard walks along a grid of noises instead, and reports the first mu that is
-    not rejected.
+    Source: Mahloujifar et al. 2025. PrivacyGuard searches a grid of noise levels instead, and reports the first mu
+    that is not rejected.
 
     Example:
       >>> from lm_mia.stats import gaussian_dp_epsilon, one_run_mu
@@ -238,23 +239,23 @@ def one_run_mu(canaries: int, guesses: int, correct: int, *, level: float = 0.05
 def count_guesses(
     score_N: ArrayLike, member_N: ArrayLike, guesses_G: ArrayLike, sides: Sides = "both"
 ) -> Guesses:
-    """Counts the correct guesses of an attack that guesses the samples of which it is surest.
+    """Counts the correct guesses of an attack that guesses the samples it is most certain about.
 
-    Tied scores are guessed together or not at all, because any order among them could reveal the membership: if some
-    scores that are tied would be beyond the number of guesses, none of them is guessed. NaN is not guessed.
+    Tied scores are guessed together or not at all, because any order among them could reveal the membership: if
+    guessing all of them would exceed the number of guesses, none of them is guessed. NaN is not guessed.
 
     Args:
       score_N: scores, larger for members.
       member_N: booleans, whether each sample is a member.
       guesses_G: numbers of guesses.
-      sides: "both": the highest half of the guesses are members and the lowest half are not (of an odd number, one
-        more is a member); "members": the highest scores are members.
+      sides: "both": the highest scores are guessed to be members, and as many of the lowest not to be (of an odd
+        number, one more is a member); "members": only the highest scores are guessed, to be members.
 
     Returns:
-      Numbers of guesses that were made and that are correct.
+      Numbers of guesses that were made, and that were correct.
 
     Raises:
-      ValueError: if the shapes do not match, if member_N is not boolean, or if a number of guesses is not a whole one.
+      ValueError: if the shapes do not match, if member_N is not boolean, or if a number of guesses is not an integer.
 
     Example:
       >>> from lm_mia.stats import count_guesses
@@ -273,7 +274,7 @@ def count_guesses(
     samples = score_S.size
     made_G = np.minimum(guesses_G, samples)
     low_G = made_G // 2 if sides == "both" else np.zeros_like(made_G)
-    # The lowest scores that are not guessed to be members, and the highest ones that are not guessed to be others.
+    # In ascending order, samples from `not_high` on are guessed to be members, and those before `low` not to be.
     not_high_G = samples - (made_G - low_G)
     if samples:
         edge_G = np.searchsorted(score_S, score_S[np.maximum(not_high_G - 1, 0)], side="right")
@@ -285,17 +286,16 @@ def count_guesses(
 
 
 def paired_canaries(score_N: ArrayLike, member_N: ArrayLike, seed: int) -> PairedCanaries:
-    """Joins each member and a random non-member to a pair, so that exact halves become independent coins.
+    """Pairs each member with a random non-member, so that members of an exact half become independent coins.
 
-    If the members are a uniformly random part of a fixed size, their memberships depend on each other. Given the pairs
-    of a random bijection, however, which of the two is the member is an independent fair coin in each pair. The attack
-    guesses that the member is the sample with the larger score. Neighbors then differ by replacing one sample.
+    If the members are a uniformly random subset of fixed size, their memberships depend on each other. Given random
+    pairs, however, it is an independent fair coin in each pair which of the two is the member. The attack guesses that
+    the member is the sample with the larger score. Neighbors then differ by replacing one sample.
 
     Args:
       score_N: scores, larger for members; NaN is missing.
-      member_N: booleans, whether each sample is a member. Samples that the more frequent class has in excess, which are
-        drawn at random, are in no pair.
-      seed: seed of the bijection.
+      member_N: booleans, whether each sample is a member. If one class is larger, random samples of it are in no pair.
+      seed: seed of the pairs.
 
     Returns:
       The pairs, in random order.
@@ -327,7 +327,7 @@ def one_run_bound(
     """Computes lower bounds on epsilon and on mu from the scores of one run, over several numbers of guesses.
 
     The scores may depend on the memberships in other runs, such as those of references, but on those in this run only
-    by its result. A threshold that was calibrated on the non-members of this run is therefore not allowed.
+    through its result. A threshold that was calibrated on the non-members of this run is therefore not allowed.
 
     Canaries of several runs may be pooled if their memberships are independent and no run was a reference of another.
     Pooled leave-one-out scores are not valid: the membership in each run changes the scores of the others, and then the
@@ -337,7 +337,7 @@ def one_run_bound(
       score_N: the score of each canary, larger for members. NaN and ties are not guessed; these guesses count as wrong.
       member_N: booleans, whether each canary is a member.
       membership: how the membership was drawn. "coins": each canary by an independent fair coin. "half": as a uniformly
-        random part of fixed size, which is made into pairs by `paired_canaries`.
+        random subset of fixed size; members and non-members are then paired by `paired_canaries`.
       delta: of (epsilon, delta)-differential privacy, in [0, 1). With delta above 1 / canaries, hardly anything can be
         shown.
       confidence: in (0, 1).
@@ -346,13 +346,13 @@ def one_run_bound(
       seed: seed of the pairs.
 
     Returns:
-      The best bounds and all of them.
+      The largest bounds, and the bounds for every number of guesses.
 
     Raises:
       ValueError: if the shapes do not match, if member_N is not boolean, if delta, confidence or a number of guesses is
         out of range, or if there are no canaries.
 
-    Source: Steinke et al. 2024; Mahloujifar et al. 2025, with a Bonferroni correction for the choice of guesses, which
+    Source: Steinke et al. 2024; Mahloujifar et al. 2025, with a Bonferroni correction for the number of guesses, which
     both leave out.
 
     Example:
@@ -378,7 +378,7 @@ def one_run_bound(
     adjacency: Adjacency = "add_remove"
     if membership == "half":
         pairs = paired_canaries(score_N, member_N, seed)
-        # A pair is guessed by its larger score, so all guesses are of the kind that the largest differences give.
+        # A correct guess plays the role of a member: the pairs with the largest differences are guessed.
         score_N = np.where(pairs.difference_P > 0, pairs.difference_P, np.nan)
         member_N, tried, adjacency = pairs.correct_P, ("members",), "replace_one"
     canaries = score_N.size

@@ -99,7 +99,7 @@ def drawn_blocks(
     Args:
       nonmembers: sorted scores.
       members: sorted scores.
-      clusters: their clusters, which are drawn as a whole; None: as many samples of each class are drawn as there are.
+      clusters: their clusters, which are drawn as a whole; None: samples are drawn, as many of each class as it has.
       replicates: number of replicates in all blocks.
       seed: seed of the draws, which do not depend on the scores or on the size of the blocks.
 

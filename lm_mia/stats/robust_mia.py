@@ -317,7 +317,7 @@ def tuned_rmia_a(
     reference_MxZ: ArrayLike,
     member_MxZ: ArrayLike,
 ) -> float:
-    """Chooses a of offline RMIA by an attack on the first reference, whose membership the attacker knows.
+    """Tunes the parameter a of offline RMIA in an attack on the first reference, whose members the attacker knows.
 
     Offline RMIA with gamma = 1 attacks the first reference with the others. Its complement, which is among the others
     in the balanced design, is left out, because its membership reveals that of the first reference.
@@ -329,7 +329,7 @@ def tuned_rmia_a(
       member_MxZ: the same as member_MxN for z.
 
     Returns:
-      The first of 0, 0.1, ..., 1 with the largest AUC.
+      The value among 0, 0.1, ..., 1 with the largest AUC; the smallest one in case of ties.
 
     Raises:
       ValueError: if the shapes do not match, or if no AUC can be computed: without another reference, or without
@@ -352,7 +352,7 @@ def tuned_rmia_a(
     )
     others_M[:1] = False
     if not others_M.any():
-        raise ValueError("tuned_rmia_a needs a reference besides the first one and its complement")
+        raise ValueError("there must be a reference besides the first one and its complement")
     out_x_N, out_z_Z = (
         rmia_log_mean_probability(x[others_M], reference_member_MxN=m[others_M], offline=True)
         for x, m in zip(signals, members, strict=True)

@@ -47,7 +47,7 @@ def aggregate_by_group(score_N: ArrayLike, group_N: ArrayLike, how: GroupScore) 
       The scores of the groups.
 
     Raises:
-      ValueError: if the shapes do not match, if there is no such `how`, or if a group is missing (NaN, None).
+      ValueError: if the shapes do not match, if `how` is unknown, or if a group is missing (NaN, None).
 
     Source: PrivacyGuard's aggregation of the scores of a user.
 
@@ -66,7 +66,7 @@ def aggregate_by_group(score_N: ArrayLike, group_N: ArrayLike, how: GroupScore) 
     count_G = np.bincount(code_S, minlength=group_G.size)
     result_G = np.full(group_G.size, np.nan)
     if score_S.size:
-        # Within each group in ascending order; for abs_max by absolute value, and of equal ones the larger last.
+        # Within each group in ascending order; for abs_max by absolute value, of equal ones the larger score last.
         keys = (score_S, np.abs(score_S), code_S) if how == "abs_max" else (score_S, code_S)
         sorted_S = score_S[np.lexsort(keys)]
         scored_G = count_G > 0

@@ -88,8 +88,8 @@ STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
     ("members", "compression", "problem"),
     [
         ([], STORED, "holds no arrays"),
-        ([("a.txt", b"text")], STORED, "holds 'a.txt', which is no array"),
-        ([("folder/", b"")], STORED, "holds 'folder/', which is no array"),
+        ([("a.txt", b"text")], STORED, "holds 'a.txt', which is not an array"),
+        ([("folder/", b"")], STORED, "holds 'folder/', which is not an array"),
         ([("a.npy", NPY), ("a.npy", NPY)], STORED, "holds 2 arrays named 'a'; names must be"),
         ([("a.npy", npy(np.array([{}, None]), allow_pickle=True))], STORED, "pickled Python"),
         ([("a.npy", npy(np.zeros(2, "f4,i4")))], STORED, "records of several fields"),

@@ -133,7 +133,7 @@ BAD_FILES = {
     "csv named npz": (text("score,member\n1,0\n", ".npz"), "is not an npz file; save it"),
     "truncated npz": (cut(npz(score_TxN=[[1.0, 2]], member_TxN=[[0, 1]]), 60), "truncated or dam"),
     "pickle in an npz": (npz_of([("score_TxN.npy", PK)]), "pickled Python objects, which are never"),
-    "text file in an npz": (npz_of([("a.txt", b"")]), "holds 'a.txt', which is no array"),
+    "text file in an npz": (npz_of([("a.txt", b"")]), "holds 'a.txt', which is not an array"),
     "no arrays of scores": (npz(scores=[[1.0]]), "no array 'score_TxN' and 'member_TxN' among 'sco"),
     "losses for import": (npz(loss_MxN=[[1.0]]), "are for `lm-mia import`"),
     "three dimensions": (npz(score_TxN=np.ones((1, 2, 2)), member_TxN=[[0, 1]]), r"shape \(1, 2, 2\)"),
@@ -144,7 +144,7 @@ BAD_FILES = {
     "membership of 2": (npz(score_TxN=[[1, 2.0]], member_TxN=[[0, 2]]), r"2 at \[0, 1\]: membership"),
     "no references": (npz(target_loss_TxN=LOSSES["target_loss_TxN"]), "no array 'target_member_TxN'"),
     "huge losses": (npz(**LOSSES | {"reference_loss_MxN": np.full((2, 40), 1e30)}), "below 1e"),
-    "other samples": (npz(**LOSSES | FEWER), "has 39 samples, but 'reference_loss_MxN' 40: must be"),
+    "other samples": (npz(**LOSSES | FEWER), "has 39 samples, but 'reference_loss_MxN' has 40: must be"),
     "target among references": (npz(**LOSSES | TARGET), "equals row 1 of 'reference_loss_MxN'"),
     "complement among references": (npz(**LOSSES | COMPLEMENT), "leave out the complement"),
     "sample column": (npz(**LOSSES, tokens=np.zeros(40)), r"'tokens': 0 at \[0\]: must be above 0"),
@@ -327,7 +327,7 @@ def test_missing_scores_are_counted():
     assert result.epsilon["left_out"].tolist() == [2] * 4
     assert result.epsilon["canaries"].tolist() == [398, 398, 400, 400]
     assert result.notes == (
-        "scores are missing for 2 samples; they are left out of rates and count as wrong in bounds",
+        "scores are missing for 2 samples; they are left out of rates, and count as errors in bounds",
     )
 
 

@@ -140,7 +140,7 @@ def test_import_again_adds_models_and_never_changes_any(tmp_path: Path):
     before = {p: p.read_bytes() for p in tmp_path.rglob("c/*/*")}
     assert before
     arrays["loss_MxN"][2, 3] += 0.1
-    with pytest.raises(UserError, match="model 2 has other losses than reference-02"):
+    with pytest.raises(UserError, match="losses of model 2 are not those of reference-02"):
         lm_mia.open_arrays(tmp_path, **arrays)
     assert {p: p.read_bytes() for p in tmp_path.rglob("c/*/*")} == before
 
