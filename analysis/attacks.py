@@ -23,7 +23,7 @@ from analysis.claims.compare import Estimate
 from analysis.claims.jackknife import Jackknife, independent_difference
 from analysis.io import MissingModelsError, RecipeResults, WorkdirError, fewest_references
 from lm_mia.atomic import TARGETS_CSV
-from lm_mia.config import AttackName, needs
+from lm_mia.config import AttackName, needs, num_canaries
 from lm_mia.config.needs import PAPER_REFERENCES, Need, ObservedStatistic, RmiaA, TargetAttack
 from lm_mia.data import subsets
 from lm_mia.data.subsets import ModelSeeds
@@ -166,7 +166,7 @@ def read_jackknife(
     references_text = f", {sets}{result.references} references" if parts else ""
     fixed = () if parts else ("the references",)
     compared = options.get("rmia_samples") or recipe.config.attack.rmia_samples
-    if name in ("rmia", "rmia_offline") and compared < recipe.config.population.samples:
+    if name in ("rmia", "rmia_offline") and compared < num_canaries(recipe.config):
         fixed += ("the samples that RMIA compares with",)
     return JackknifedAttack(
         result,
@@ -239,9 +239,9 @@ def read_sample_scores(
 ) -> Iterator[tuple[ModelSeeds, np.ndarray, np.ndarray]]:
     """Yields (target, member_N2, score_N2) of an attack for each target of a recipe, from its tables.
 
-    The membership score of a sample with too few references is NaN. For a part of the references, the arrays hold
-    the first `needs.JACKKNIFE_SAMPLES` samples only. Arguments and errors are those of `read_attack`; the tables have
-    the scores of needs with sample_scores=True.
+    The arrays are of the attacked samples, as `RecipeResults.attacked`. The membership score of a sample with too few
+    references is NaN. For a part of the references, the arrays hold the first `needs.JACKKNIFE_SAMPLES` samples only.
+    Arguments and errors are those of `read_attack`; the tables have the scores of needs with sample_scores=True.
     """
     attack = find_attack(
         recipe,
@@ -424,7 +424,7 @@ def common_references(recipes: Sequence[RecipeResults]) -> int:
 def lowest_resolved_fpr(recipe: RecipeResults) -> float:
     """Returns the lowest FPR of the config at which at least ten non-members of a target are called members."""
     fprs = recipe.config.attack.fprs
-    return min((f for f in fprs if f * recipe.samples >= 10), default=max(fprs))
+    return min((f for f in fprs if f * recipe.nonmembers >= 10), default=max(fprs))
 
 
 def lira_by_epoch(
@@ -461,7 +461,7 @@ RMIA_SHARES = tuple(samples / 2**20 for samples in (10_000, 30_000, 100_000, 300
 
 def rmia_sample_counts(recipe: RecipeResults) -> list[int]:
     """Returns |Z| for the studies of RMIA: the same shares of the population as in the paper (`RMIA_SHARES`)."""
-    return [round(recipe.config.population.samples * share) for share in RMIA_SHARES]
+    return [round(num_canaries(recipe.config) * share) for share in RMIA_SHARES]
 
 
 def unresolved_rmia_fpr(recipe: RecipeResults, rmia_samples: int) -> float:
@@ -478,4 +478,4 @@ def resolved_rmia_fpr(recipe: RecipeResults, rmia_samples: int) -> float:
 
 def default_rmia_samples(recipe: RecipeResults) -> int:
     """Returns |Z| of RMIA by the config."""
-    return min(recipe.config.attack.rmia_samples, recipe.config.population.samples)
+    return min(recipe.config.attack.rmia_samples, num_canaries(recipe.config))

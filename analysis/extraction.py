@@ -257,14 +257,17 @@ def read(recipe_dir: Path) -> Extraction | None:
         if facts["config"]["reference"]
         else []
     )
-    score_N = io.read_samples(recipe_dir, ["score"])["score"]
-    if not samples or not all(0 <= row["id"] < len(score_N) for row in samples):
+    attacked = io.read_samples(recipe_dir, ["id", "score"])
+    score_N = attacked["score"]
+    # The ids of canaries do not begin with 0.
+    positions = [int(row["id"] - attacked["id"][0]) for row in samples]
+    if not samples or not all(0 <= position < len(score_N) for position in positions):
         return None
-    ids_N = [int(row["id"]) for row in samples]
-    are_equal = np.array_equal([row["score"] for row in samples], score_N[ids_N], equal_nan=True)
+    scores = [row["score"] for row in samples]
+    are_equal = np.array_equal(scores, score_N[positions], equal_nan=True)
     if not are_equal or facts["model"] != io.read_flip_facts(recipe_dir)["first_target"]:
         return None
-    document_N = io.read_documents(recipe_dir)[ids_N]
+    document_N = io.read_documents(recipe_dir)[positions]
     return Extraction(samples, curves, rates, reference, facts, document_N)
 
 

@@ -19,7 +19,13 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from lm_mia.atomic import CSV_MISSING_VALUES
-from lm_mia.config import Config, measurable_attack
+from lm_mia.config import (
+    Config,
+    first_canary,
+    measurable_attack,
+    num_canaries,
+    training_samples,
+)
 from lm_mia.config.needs import PresentModels, assign_roles, score_step
 from lm_mia.config.paper import current_figure_name
 from lm_mia.config.recipe import from_dict
@@ -321,8 +327,13 @@ class RecipeResults:
 
     @property
     def samples(self) -> int:
-        """The number of training samples per model, N: half of the population."""
-        return self.config.population.samples // 2
+        """The number of training samples per model: N, half of the population, or more with train.canaries."""
+        return training_samples(self.config)
+
+    @property
+    def nonmembers(self) -> int:
+        """The number of attacked samples on which a model is not trained: half of the population or of the canaries."""
+        return num_canaries(self.config) // 2
 
     @property
     def is_imported(self) -> bool:
@@ -340,6 +351,11 @@ class RecipeResults:
     def population(self) -> Population:
         """The population of the recipe."""
         return open_population(self.population_dir, verify=False)
+
+    @functools.cached_property
+    def attacked(self) -> Population:
+        """The samples that are attacked, whose scores the tables have: the population or its canaries."""
+        return self.population.from_sample(first_canary(self.config))
 
     @property
     def tokens_per_parameter(self) -> float:

@@ -283,7 +283,7 @@ def draw_tpr_by_size(
     axes: Axes, results: Sequence[tuple[RecipeResults, AttackResult]], title: str = ""
 ) -> None:
     """Draws the TPR against model size, a line per FPR of the config of at least one sample of the smallest recipe."""
-    fewest = min(recipe.samples for recipe, _ in results)
+    fewest = min(recipe.nonmembers for recipe, _ in results)
     rates = [f for f in results[0][0].config.attack.fprs if 1 / fewest <= f <= 0.2]
     x_K = [recipe.parameters for recipe, _ in results]
     lowest = 1.0

@@ -366,6 +366,8 @@ def _population(
     used = text_use(manifest)
     return {
         "samples": len(member_N),
+        "always_in": config["population"]["samples"] - len(member_N),
+        "random": min(config["population"].get("random_samples", 0), len(member_N)),
         "members": int(member_N.sum()),
         "source": config["corpus"]["source"],
         "path": config["corpus"]["path"],

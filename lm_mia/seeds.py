@@ -58,13 +58,12 @@ def draw(seed: int, purpose: str, n: int, k: int) -> np.ndarray:
     if n <= _MAX_PERMUTED:
         return permutation(seed, purpose, n)[:k]
     stream = rng(seed, purpose).bit_generator
-    unused_bits = np.uint64(64 - (n - 1).bit_length())
     first_K = np.empty(0, np.int64)
     while len(first_K) < k:
         # The expected number of draws until k distinct numbers have been seen (coupon collector), and some more.
         expected = n * np.log((n - len(first_K)) / max(n - k, 0.5))
         count = min(int(1.001 * expected) + 1000, max(2 * k, _BLOCK))
-        new_numbers = _uniform_below(stream, n, unused_bits, count)
+        new_numbers = uniform_below(stream, n, count)
         candidates = np.concatenate([first_K, new_numbers])
         first_index = np.unique(candidates, return_index=True)[1]
         first_index.sort()
@@ -72,10 +71,14 @@ def draw(seed: int, purpose: str, n: int, k: int) -> np.ndarray:
     return first_K[:k]
 
 
-def _uniform_below(
-    stream: np.random.BitGenerator, n: int, unused_bits: np.uint64, count: int
-) -> np.ndarray:
-    """Returns the next ``count`` numbers of the stream that are below n, int64; each is made of the leading bits."""
+def uniform_below(stream: np.random.BitGenerator, n: int, count: int) -> np.ndarray:
+    """Returns the next ``count`` uniform numbers of a stream that are below n, int64.
+
+    Each is made of the leading bits of a raw number. Any division of a draw into several calls gives the same numbers.
+    """
+    if n == 1:
+        return np.zeros(count, np.int64)
+    unused_bits = np.uint64(64 - (n - 1).bit_length())
     out = np.empty(count, np.int64)
     filled = 0
     while filled < count:

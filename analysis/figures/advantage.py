@@ -80,7 +80,7 @@ def read_queries(
     Raises:
       MissingModelsError, WorkdirError: as `attacks.read_sample_scores`.
     """
-    count, document_N2 = attacks.common_references([recipe]), recipe.population.document_N
+    count, document_N2 = attacks.common_references([recipe]), recipe.attacked.document_N
     used = slice(0, needs.JACKKNIFE_SAMPLES)
     return [
         Query(score_N2[used, None], member_N2[used], document_N2[used])
@@ -475,7 +475,7 @@ class Group:
 
 def groups(recipe: RecipeResults) -> dict[str, Group]:
     """Returns a small group of the samples by each property."""
-    column = recipe.population.column
+    column = recipe.attacked.column
     tfidf_N2, tokens_N2 = column("tfidf").astype(float), column("tokens").astype(float)
     rare = np.nan_to_num(tfidf_N2, nan=-np.inf) >= np.nanquantile(tfidf_N2, 1 - _SMALL_SHARE)
     short = tokens_N2 <= np.quantile(tokens_N2, _SMALL_SHARE)

@@ -111,7 +111,7 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
         index=pd.Index([f"{row['fpr']:g}" for row in rows], name="FPR"),
         columns=pd.MultiIndex.from_tuples(headings),
     )
-    members, note = recipe.samples, ""
+    members, note = recipe.nonmembers, ""
     if members != _PAPER_MEMBERS:
         note = (
             f"Numbers of true positives are not comparable, either: they are among {members:,} members here, and among "

@@ -26,6 +26,7 @@ from analysis.claims.jackknife import Jackknife
 from analysis.io import Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import finish_roc_axes
+from lm_mia.config import num_canaries
 from lm_mia.config.needs import Need
 
 ROC_COLUMNS = ("attack", "references", "fpr", "tpr_mean", "tpr_std")
@@ -363,7 +364,7 @@ def draw_fig14(recipes: SweepResults) -> FigureResult:
     """Draws a panel for the offline and the online setting, with a curve per attack."""
     small = recipes["small"]
     count, many = attacks.common_references([small]), attacks.rmia_sample_counts(small)[-1]
-    whole = small.config.population.samples
+    whole = num_canaries(small.config)
     lira_off = read_jackknife(small, "lira_offline", references=count)
     rmia_off = read_jackknife(small, "rmia_offline", references=count, rmia_samples=many)
     # With gamma 1 and all samples as comparison samples, RMIA ranks samples by their ratio, as simple RMIA does.

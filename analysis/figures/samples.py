@@ -24,6 +24,7 @@ from analysis.claims.trends import BinnedMeans, rank_correlation
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import stats
+from lm_mia.config import first_canary
 from lm_mia.config.needs import JACKKNIFE_SAMPLES, Need, num_reference_parts
 from lm_mia.data.subsets import ModelSeeds
 
@@ -274,10 +275,12 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     """Draws posteriors against steps with binned means, and the lengths of three groups of members."""
     main = recipes["main"]
     targets_R1xT, longest = targets_by_reference_part(main), main.population.length_tokens
-    targets, document_N2 = targets_R1xT[0], main.population.document_N
+    targets, document_N2 = targets_R1xT[0], main.attacked.document_N
     train = dataclasses.asdict(main.config.train)
     seen_TxN2 = [
-        vulnerability.last_seen(t.model.order_seed, t.member_N2, train, 0).astype(float)
+        vulnerability.last_seen(
+            t.model.order_seed, t.member_N2, train, 0, first_canary(main.config)
+        ).astype(float)
         for t in targets
     ]
     step_P = np.concatenate([s[t.ids_S] for s, t in zip(seen_TxN2, targets, strict=True)])
@@ -288,7 +291,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     document_P = np.concatenate([document_N2[t.ids_S] for t in targets])
     curve = BinnedMeans.from_samples(step_P, posterior_P, document_P, _STEP_BINS)
     means = pd.DataFrame({"x": curve.x_K, "y": curve.y_K, "low": curve.low_K, "high": curve.high_K})
-    tokens_N2 = main.population.lengths_N.astype(float)
+    tokens_N2 = main.attacked.lengths_N.astype(float)
     lengths = property_by_group(targets, tokens_N2)
     edges_K1 = _edges(float(tokens_N2.min()), longest)
     by_length = [
@@ -442,7 +445,7 @@ _TFIDF_BINS, _MAX_UNKNOWN, _MIN_MEMBERS = 30, 3, 20
 def draw_fig31(recipes: SweepResults) -> FigureResult:
     """Draws the mean TF-IDF and the numbers of unknown tokens of three groups of members."""
     main = recipes["main"]
-    targets_R1xT, population = targets_by_reference_part(main), main.population
+    targets_R1xT, population = targets_by_reference_part(main), main.attacked
     targets = targets_R1xT[0]
     tfidf_N2, unk_N2 = population.column("tfidf"), population.column("unk").astype(float)
     tfidf, unk = (property_by_group(targets, x_N2) for x_N2 in (tfidf_N2, unk_N2))

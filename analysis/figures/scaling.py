@@ -131,7 +131,7 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
 def _size_claims(by_size: Sequence[RecipeResults], count: int) -> tuple[Claim, ...]:
     small, large = by_size[0], by_size[-1]
     ends = f"{size_label(large)} minus {size_label(small)}"
-    fewest = min(recipe.samples for recipe in by_size)
+    fewest = min(recipe.nonmembers for recipe in by_size)
     rates = [f for f in small.config.attack.fprs if 10 / fewest <= f <= 0.2]
     return (
         claim_greater(FIG04_STATEMENTS[1], f"AUC, {ends}", recipe_difference(large, small, count)),

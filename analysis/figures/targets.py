@@ -59,7 +59,7 @@ def draw_fig20(recipes: SweepResults) -> FigureResult:
     )
     most = attacks.common_references(recipes_by_size)
     counts = attacks.reference_counts(recipes_by_size[0], most)
-    low = 1 / max(recipe.samples for recipe in recipes_by_size)
+    low = 1 / max(recipe.nonmembers for recipe in recipes_by_size)
     figure = plotting.new_figure(1.9 * len(counts) + 0.6, 1.8 * len(recipes_by_size) + 0.4)
     grid = figure.subplots(
         len(recipes_by_size), len(counts), squeeze=False, sharex=True, sharey=True

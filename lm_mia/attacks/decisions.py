@@ -73,9 +73,7 @@ def write_decision_tables(
     order_seeds = [model.order_seed for model in inputs.targets]
     write_csv(folder / "thresholds.csv", tables.thresholds(points_at_fprs, order_seeds))
 
-    analysis = _DecisionAnalysis(
-        file, points, attack_fit, inputs.target_member_TxN2[0], sample_columns, c
-    )
+    analysis = _DecisionAnalysis(file, points, attack_fit, inputs, sample_columns, c)
     # The scores of the targets are in the file, so their losses are not read again.
     references = dataclasses.replace(inputs, targets=inputs.targets[:1])
     parts = (part for block in references.blocks() for part in block.split())
@@ -132,9 +130,14 @@ class _DecisionAnalysis:
     file: MembershipScoreFile
     points: stats.OperatingPoints
     attack_fit: signals.AttackFit
-    member_N2: np.ndarray
+    inputs: signals.AttackInputs
     sample_columns: Mapping[str, np.ndarray]
     c: config.Attack
+
+    @property
+    def member_N2(self) -> np.ndarray:
+        """Membership in the training subset of the replicas."""
+        return self.inputs.target_member_TxN2[0]
 
     def analyze(self, block: signals.SampleBlock) -> _BlockDecisions:
         """Returns the decisions on a block of samples; runs in a thread."""
@@ -178,7 +181,7 @@ class _DecisionAnalysis:
         posterior_TxC = stats.posterior(score_TxC)
         threshold_posterior_TxF = stats.posterior(self.points.threshold_TxF[:, : len(self.c.fprs)])
         distance_FxC = stats.mean_distance_to_threshold(posterior_TxC, threshold_posterior_TxF)
-        columns = {"id": np.arange(at.start, at.stop), "member": self.member_N2[at]}
+        columns = {"id": self.inputs.ids(at), "member": self.member_N2[at]}
         columns |= {name: column_N2[at] for name, column_N2 in self.sample_columns.items()}
         columns["score"] = score_TxC[0]
         columns["mean_score"] = score_TxC.mean(axis=0)
@@ -322,7 +325,7 @@ def find_archetypes(
             candidates[k] += len(matches)
             if len(matches) and not first[k]:
                 row = matches.iloc[0]
-                text = population.text(int(row["id"]))[:_PREVIEW_CHARS]
+                text = population.text(int(row["id"]) - population.first_id)[:_PREVIEW_CHARS]
                 first[k] = {"id": int(row["id"]), "member": bool(row["member"])}
                 first[k] |= {"votes": int(row["votes"]), "flip_rate": row["flip_rate"]}
                 first[k] |= {"separation": row["separation"], "text_preview": text}

@@ -64,7 +64,7 @@ def attack_references(
 def _members(inputs: signals.AttackInputs) -> Iterator[np.ndarray]:
     """Yields member_N2 of each reference, so that not all of them are in memory."""
     for model in inputs.references:
-        [(_, value)] = inputs.store.blocks({"member": ("member", [model])}, sys.maxsize)
+        [(_, value)] = inputs.store.canary_blocks({"member": ("member", [model])}, sys.maxsize)
         yield value["member"][0]
 
 
@@ -73,7 +73,7 @@ def complementary_pairs(inputs: signals.AttackInputs) -> np.ndarray:
     pair_Px2 = reference_pairs(inputs.references)
     for pair_2 in pair_Px2[:1]:
         models = [inputs.references[i] for i in pair_2]
-        for _, value in inputs.store.blocks({"member": ("member", models)}):
+        for _, value in inputs.store.canary_blocks({"member": ("member", models)}):
             member_2xC = value["member"]
             if (member_2xC[0] == member_2xC[1]).any():
                 return pair_Px2[:0]
@@ -110,7 +110,11 @@ def _write_scores(
             scatter_Mx2x2=scatter_Mx2x2,
         )
         file.write(0, part.sample_slice, score_MxC)
-        return _probability_rows(part, score_MxC) if probabilities else None
+        return (
+            _probability_rows(inputs.ids(part.sample_slice), part, score_MxC)
+            if probabilities
+            else None
+        )
 
     if probabilities is None:
         for block in inputs.blocks():
@@ -127,14 +131,16 @@ def _write_scores(
         writer.close()
 
 
-def _probability_rows(part: signals.SampleBlock, score_MxC: np.ndarray) -> pa.Table:
+def _probability_rows(
+    id_C: np.ndarray, part: signals.SampleBlock, score_MxC: np.ndarray
+) -> pa.Table:
     """Returns rows of true_positive_probability.parquet: id; mean, std (ddof 0) and share above 1/2 of the posteriors
     under the references that trained on the sample, and their number."""
     estimate = stats.true_positive_probability(
         stats.posterior(score_MxC), part.reference_member_MxC
     )
     return pa.table(
-        {"id": np.arange(part.sample_slice.start, part.sample_slice.stop), "mean": estimate.mean_N}
+        {"id": id_C, "mean": estimate.mean_N}
         | {"std": estimate.std_N, "share_above_half": estimate.share_above_half_N}
         | {"targets": estimate.models_N}
     )

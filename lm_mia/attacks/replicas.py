@@ -151,7 +151,10 @@ def _run_attacks(
     fprs = score_matrix.evaluation_fprs(c, member_N2)
     main_first = sorted(attacks, key=lambda attack: attack.attack != "lira_online")
     progress(0)
-    with MembershipScoreTable(folder, c.attacks, inputs.targets, len(member_N2)) as score_table:
+    first_id = inputs.store.first_canary
+    with MembershipScoreTable(
+        folder, c.attacks, inputs.targets, len(member_N2), first_id
+    ) as score_table:
         for attack, attack_fit, file in score_matrix.score_attacks(
             main_first, inputs, c, folder, pool, progress
         ):

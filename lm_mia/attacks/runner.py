@@ -62,6 +62,7 @@ def run(
             say(
                 f"{len(missing)} of {len(references)} models are missing; run `lm-mia run` to make them"
             )
+    canaries = population.from_sample(store.first_canary)
     target_tables = targets.TargetTables(folder, c)
     on_replicas, failure = {"requested": 0, "computed": 0, "left_out": 0}, None
     # The pool keeps the cores busy. Further threads of BLAS would wait for each other longer than they compute, since
@@ -73,14 +74,14 @@ def run(
         shared = target_tables, folder, pool, progress, say
         try:
             if c.replicas:
-                on_replicas = replicas.run(store, population, c, *shared)
+                on_replicas = replicas.run(store, canaries, c, *shared)
         except UserError as error:
             failure = error  # such as too few replicas; the targets are attacked nevertheless
-        on_targets = targets.run(store, population, c, requested, *shared)
+        on_targets = targets.run(store, canaries, c, requested, *shared)
         # If the command fails, the tables of earlier attacks stay as they are.
         if not failure or c.targets:
-            more_references.run(store, population, c, folder, pool)
-            pooling.run(store, population, c, folder, pool, progress)
+            more_references.run(store, canaries, c, folder, pool)
+            pooling.run(store, canaries, c, folder, pool, progress)
     if requested.loss_samples:
         path, ids_S = folder / models.SAMPLE_LOSSES, requested.loss_samples
         references = [model for model in present if model.role == "reference"]

@@ -31,7 +31,12 @@ class MembershipScoreTable(MembershipScoreFile):
     """The scores of attacks on the same targets, a file with the columns of the table in place of targets."""
 
     def __init__(
-        self, folder: Path, attacks: Sequence[str], targets: Sequence[ModelSeeds], num_samples: int
+        self,
+        folder: Path,
+        attacks: Sequence[str],
+        targets: Sequence[ModelSeeds],
+        num_samples: int,
+        first_id: int = 0,
     ) -> None:
         """Creates the temporary file.
 
@@ -39,8 +44,10 @@ class MembershipScoreTable(MembershipScoreFile):
           folder: folder of the temporary file.
           attacks: names of all attacks that will be added.
           targets: the attacked models.
-          num_samples: number of samples of the population.
+          num_samples: number of attacked samples.
+          first_id: id of the first of them.
         """
+        self._first_id = first_id
         self._all_targets = len(attacks) * len(targets) * num_samples <= MAX_SCORES
         names = [*map(str, targets)] if self._all_targets else ["mean", str(targets[0])]
         self._columns = {attack: [f"{attack}/{name}" for name in names] for attack in attacks}
@@ -87,7 +94,7 @@ class MembershipScoreTable(MembershipScoreFile):
             for low in range(0, self.num_samples, rows):
                 at = slice(low, min(low + rows, self.num_samples))
                 columns = [
-                    np.arange(at.start, at.stop),
+                    self._first_id + np.arange(at.start, at.stop),
                     *(member_N2[at] for member_N2 in members.values()),
                     *self.read_samples(at),
                 ]

@@ -1,7 +1,10 @@
 """Membership scores of all attacks, computed from the score store a block of samples at a time.
 
+Only the samples that training subsets are drawn from are attacked: the whole population or, if train.canaries is set,
+its last samples. Positions in arrays count from the first of them; tables list the ids of samples in the population.
+
 T: targets, M: references, R: selected references, C: samples of a block, Z: drawn samples, K: covariates of a sample,
-N: samples, L: samples with a TF-IDF, N2: samples of the population (2N).
+N: samples, L: samples with a TF-IDF, N2: attacked samples, the population (2N) or the canaries.
 """
 
 import dataclasses
@@ -35,7 +38,7 @@ class SampleBlock:
     """Losses, membership and statistics of consecutive samples, or of those that `select_samples` was given."""
 
     sample_slice: slice
-    """Ids of the samples; for `select_samples`, positions in its argument."""
+    """Positions of the samples; for `select_samples`, positions in its argument."""
     target_loss_TxC: np.ndarray
     reference_loss_MxC: np.ndarray
     reference_member_MxC: np.ndarray
@@ -108,7 +111,7 @@ class AttackInputs:
             "reference_member": ("member", self.references),
         }
         requests |= {name: (name, self.targets) for name in self.statistics}
-        for at, value in self.store.blocks(requests, BLOCK_SAMPLES):
+        for at, value in self.store.canary_blocks(requests, BLOCK_SAMPLES):
             member_MxC = value["reference_member"]
             if self.label_shuffle_seed is not None:
                 member_MxC = member_MxC[:, _label_permutation(self.label_shuffle_seed, at)]
@@ -126,8 +129,12 @@ class AttackInputs:
 
     @property
     def num_samples(self) -> int:
-        """The number of samples of the population."""
+        """The number of attacked samples."""
         return self.target_member_TxN2.shape[1]
+
+    def ids(self, sample_slice: slice) -> np.ndarray:
+        """Returns the ids in the population of samples at some positions."""
+        return self.store.first_canary + np.arange(sample_slice.start, sample_slice.stop)
 
     def with_references(self, index_R: Iterable[int]) -> "AttackInputs":
         """Returns the inputs with only the selected references."""
@@ -159,7 +166,7 @@ def open_inputs(
 
     Args:
       store: the score store, with `step` set to the attacked step.
-      population: provides the lengths, compressed sizes and TF-IDF of texts.
+      population: provides the lengths, compressed sizes and TF-IDF of texts; only the attacked samples.
       targets: either replicas, which share one training subset, or models with training subsets of their own.
       references: the reference models.
       statistics: names of the statistics that the attacks need in addition to the loss.
@@ -167,7 +174,7 @@ def open_inputs(
     """
     is_replicas = targets[0].role == "replica"
     requests = {"member": ("member", targets[:1] if is_replicas else targets)}
-    [(_, value)] = store.blocks(requests, sys.maxsize)
+    [(_, value)] = store.canary_blocks(requests, sys.maxsize)
     shape = len(targets), value["member"].shape[1]
     return AttackInputs(
         store,
@@ -337,8 +344,7 @@ def num_drawn_samples(attacks: Iterable[AttackName], rmia_samples: int) -> set[i
 def draw_samples(inputs: BlockSource, num_samples: int) -> SampleBlock:
     """Returns randomly drawn samples under all models; the draw is the same in every call.
 
-    RMIA compares with them, and loss models are fitted on them. If the population has fewer samples, these are all of
-    them.
+    RMIA compares with them, and loss models are fitted on them. If fewer samples are attacked, these are all of them.
     """
     order_N2 = permutation(0, "samples that RMIA compares with", inputs.num_samples)
     return select_samples(inputs, np.sort(order_N2[:num_samples]))
@@ -351,7 +357,7 @@ def select_samples(inputs: BlockSource, ids_Z: np.ndarray) -> SampleBlock:
 
     Args:
       inputs: the models.
-      ids_Z: ids of the samples, ascending.
+      ids_Z: positions of the samples, ascending.
     """
     parts: list[SampleBlock] = []
     for block in inputs.blocks():

@@ -94,7 +94,7 @@ def run(
     groups, missing_models = _group_by_inputs(missing, store)
     group_N2 = stats.sample_groups(population.document_N)
     computed, written_seconds = 0, time.monotonic()
-    with _open_score_table(in_score_table, folder, len(population)) as score_table:
+    with _open_score_table(in_score_table, folder, population) as score_table:
         members: dict[str, np.ndarray] = {}
         advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
         for same in groups:
@@ -127,7 +127,9 @@ def run(
                     }
                 if attack.id in requested.keep_scores:
                     member_TxN2 = inputs.target_member_TxN2
-                    target_tables.write_scores(attack, inputs.targets, member_TxN2, file)
+                    target_tables.write_scores(
+                        attack, inputs.targets, member_TxN2, file, population.first_id
+                    )
                 if attack not in target_tables:
                     # Attacks with a part of the references are computed only for variances of the AUC and the TPRs,
                     # so they need no ROC curve.
@@ -191,13 +193,13 @@ def _missing_in_score_table(
 
 
 def _open_score_table(
-    attacks: Sequence[TargetAttack], folder: Path, num_samples: int
+    attacks: Sequence[TargetAttack], folder: Path, population: Population
 ) -> contextlib.AbstractContextManager[MembershipScoreTable | None]:
     """Returns the table of these attacks as a context manager; of None without attacks."""
     if not attacks:
         return contextlib.nullcontext()
     names, models = [attack.attack for attack in attacks], _target_models(attacks[0])
-    return MembershipScoreTable(folder, names, models, num_samples)
+    return MembershipScoreTable(folder, names, models, len(population), population.first_id)
 
 
 def _group_by_inputs(
@@ -393,6 +395,7 @@ class TargetTables:
         targets: Sequence[ModelSeeds],
         member_TxN2: np.ndarray,
         file: MembershipScoreFile,
+        first_id: int,
     ) -> None:
         """Writes target_scores/ID.parquet: sample ids, and for each target its membership scores and its members.
 
@@ -408,7 +411,7 @@ class TargetTables:
             for low in range(0, samples, _GROUP_SAMPLES):
                 at = slice(low, min(low + _GROUP_SAMPLES, samples))
                 columns = [
-                    np.arange(at.start, at.stop),
+                    first_id + np.arange(at.start, at.stop),
                     *file.read_samples(at),
                     *member_TxN2[:, at],
                 ]

@@ -23,12 +23,15 @@ from lm_mia.config.schema import (
     Tokenizer,
     Train,
     epoch_steps,
+    first_canary,
     lowest_fpr,
     measurable_attack,
+    num_canaries,
     resolve,
     score_steps,
     to_dict,
     total_steps,
+    training_samples,
 )
 
 __all__ = [
@@ -49,10 +52,13 @@ __all__ = [
     "Tokenizer",
     "Train",
     "epoch_steps",
+    "first_canary",
     "lowest_fpr",
     "measurable_attack",
+    "num_canaries",
     "resolve",
     "score_steps",
     "to_dict",
     "total_steps",
+    "training_samples",
 ]

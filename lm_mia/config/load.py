@@ -26,7 +26,7 @@ from typing import Any, NoReturn, get_type_hints
 
 import tyro
 
-from lm_mia.config.schema import Config, lowest_fpr, resolve
+from lm_mia.config.schema import Config, lowest_fpr, num_canaries, resolve
 from lm_mia.config.validate import problems, rule_about_lowest_fpr
 from lm_mia.errors import UserError
 
@@ -241,7 +241,7 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
             continue
         config = _set_field(config, name, value)
     given = {name for name, _ in _split_flags(overrides)} - doubtful
-    lowest, attack = lowest_fpr(config.population.samples), config.attack
+    lowest, attack = lowest_fpr(num_canaries(config)), config.attack
     for name, fprs in (
         ("attack.fprs", attack.fprs),
         ("attack.focus_fpr", (attack.focus_fpr,)),

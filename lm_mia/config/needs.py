@@ -13,7 +13,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from lm_mia.config.schema import Attack, AttackName, Config, epoch_steps, score_steps
+from lm_mia.config.schema import (
+    Attack,
+    AttackName,
+    Config,
+    epoch_steps,
+    num_canaries,
+    score_steps,
+)
 
 FORMAT = 5
 """Part of every table of the attacks stage. It is increased whenever the same scores would give other numbers or
@@ -364,7 +371,7 @@ def target_attack(
         if attack in REFERENCE_FREE:
             return None
     is_rmia = attack in _RMIA
-    samples = min(rmia_samples or config.attack.rmia_samples, config.population.samples)
+    samples = min(rmia_samples or config.attack.rmia_samples, num_canaries(config))
     return TargetAttack(
         attack,
         targets_are_replicas,
@@ -534,7 +541,7 @@ def _attacks_of_need(
         counts = reference_counts(config.attack, common) if vary else [common]
         epochs = scored_epochs(config) if need.epochs == "all" else need.epochs
         steps = {0} if epochs == "end" else {score_step(config, epoch) for epoch in epochs}
-        sizes = [round(share * config.population.samples) for share in need.rmia_shares] or [0]
+        sizes = [round(share * num_canaries(config)) for share in need.rmia_shares] or [0]
         candidates = (
             target_attack(
                 config,

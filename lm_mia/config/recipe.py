@@ -36,7 +36,11 @@ _CHANGEABLE = (
     "figures",
 )
 
-LATER_FIELDS: dict[str, Any] = {"corpus.split_documents": False}
+LATER_FIELDS: dict[str, Any] = {
+    "corpus.split_documents": False,
+    "population.random_samples": 0,
+    "train.canaries": 0,
+}
 """Fields that were added later, each with the value that gives the models of earlier versions. At this value they are
 no part of a hash, and a stored config without them counts as having it, so that existing workdirs remain valid."""
 

@@ -50,7 +50,8 @@ class Tokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-    """The 2N samples. Each model is trained on about half of them and scored on all of them."""
+    """The 2N samples. Each model is trained on about half of them, or more if train.canaries is set, and scored on all
+    of them."""
 
     samples: int = 2**20
     """Number of samples, 2N. Must be even. Samples are documents, or pieces of documents if corpus.split_documents is
@@ -70,6 +71,9 @@ class Population:
     group_prefix_tokens: int = 50
     """Number of tokens after <bos>. Samples that begin with the same tokens have the same prefix_group in the sample
     table."""
+    random_samples: int = 0
+    """Number of samples, the last ones of the population, that are not text: pieces of the vocabulary drawn uniformly
+    at random, as many as in a sample of the median length. 0: all samples are text."""
 
 
 MODEL_SIZES = {  # (layers, width), by the number of parameters without embeddings, 12 * layers * width**2
@@ -136,7 +140,10 @@ class Train:
     subset: Literal["exact", "bernoulli", "balanced", "given"] = "exact"
     """How a model's training subset is drawn. exact: N of the 2N samples; bernoulli: each sample with probability 1/2;
     balanced: N samples, and models 2i and 2i + 1 are trained on complementary halves; given: not drawn, or in an
-    unknown way, which only imported losses may have."""
+    unknown way, which only imported losses may have. If train.canaries is set, this holds for the canaries."""
+    canaries: int = 0
+    """Number of canaries, the last samples of the population. Only they are in or out of a training subset, and only
+    they are attacked; all other samples are in the training subset of every model. 0: all samples are canaries."""
     batch_size: int = 128
     """Number of samples per step."""
     epochs: int = 1
@@ -350,9 +357,25 @@ def resolve(config: Config) -> Config:
     return dataclasses.replace(config, model=model)
 
 
-def lowest_fpr(samples: int) -> float:
-    """Returns the lowest false positive rate that can be measured: one of the N non-members of 2N samples."""
-    return 1 / (samples // 2) if samples > 1 else 0.0
+def num_canaries(config: Config) -> int:
+    """Returns the number of samples that are in or out of training subsets: train.canaries or, if it is 0, all 2N."""
+    return config.train.canaries or config.population.samples
+
+
+def first_canary(config: Config) -> int:
+    """Returns the id of the first sample that is in or out of training subsets; those before it are in all of them."""
+    return config.population.samples - num_canaries(config)
+
+
+def training_samples(config: Config) -> int:
+    """Returns the size of a training subset, N or, with canaries, 2N less half of them; of Bernoulli subsets, the mean
+    size."""
+    return config.population.samples - num_canaries(config) // 2
+
+
+def lowest_fpr(canaries: int) -> float:
+    """Returns the lowest false positive rate that can be measured: one of the non-members, half of the canaries."""
+    return 1 / (canaries // 2) if canaries > 1 else 0.0
 
 
 def measurable_attack(config: Config) -> Attack:
@@ -362,7 +385,7 @@ def measurable_attack(config: Config) -> Attack:
     remaining rate replaces it. ``attack.band`` begins at `lowest_fpr` at the earliest, unless it ends below. Rates that
     are all too low, which commands refuse, are returned unchanged.
     """
-    attack, lowest = config.attack, lowest_fpr(config.population.samples)
+    attack, lowest = config.attack, lowest_fpr(num_canaries(config))
     fprs = tuple(fpr for fpr in attack.fprs if fpr >= lowest) or attack.fprs
     low, high = attack.band
     return dataclasses.replace(
@@ -379,7 +402,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def total_steps(config: Config) -> int:
-    """Returns the number of training steps of a model with N members; a Bernoulli subset may need more or fewer."""
+    """Returns the number of training steps of a model; a Bernoulli subset may need more or fewer."""
     return config.train.epochs * _steps_per_epoch(config)
 
 
@@ -399,4 +422,4 @@ def epoch_steps(config: Config) -> list[int]:
 
 
 def _steps_per_epoch(config: Config) -> int:
-    return -(-(config.population.samples // 2) // config.train.batch_size)
+    return -(-training_samples(config) // config.train.batch_size)

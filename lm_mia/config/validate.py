@@ -66,10 +66,11 @@ def unmet_attention_requirements(
 
 def rule_about_lowest_fpr(config: Config) -> str:
     """Returns the rule that a false positive rate must not be below the lowest one that the population can show."""
-    nonmembers = config.population.samples // 2
+    canaries = schema.num_canaries(config)
+    field = "train.canaries" if config.train.canaries else "population.samples"
     return (
-        f"must be at least {schema.lowest_fpr(config.population.samples):.3g}, the lowest rate that {nonmembers:,} "
-        "non-members (population.samples / 2) can show"
+        f"must be at least {schema.lowest_fpr(canaries):.3g}, the lowest rate that {canaries // 2:,} non-members "
+        f"({field} / 2) can show"
     )
 
 
@@ -144,6 +145,7 @@ def _population(config: Config) -> Iterator[str]:
         "population.seed",
         "population.distinct_prefix_tokens",
         "population.validation_samples",
+        "population.random_samples",
     )
     if samples > 0 and samples % 2:
         yield _message(
@@ -161,6 +163,21 @@ def _population(config: Config) -> Iterator[str]:
             config,
             "population.distinct_prefix_tokens",
             f"must be at most population.length_tokens={length_tokens}",
+        )
+    if 0 < samples <= population.random_samples:
+        yield _message(
+            config,
+            "population.random_samples",
+            f"must be less than population.samples={samples}, since random samples are as long as the median of the "
+            "others",
+            f"try --config.population.random_samples={samples // 4}",
+        )
+    if config.corpus.split_documents and population.random_samples > 0:
+        yield _message(
+            config,
+            "population.random_samples",
+            "must be 0 for corpus.split_documents=True, since random samples belong to no document",
+            "set --config.corpus.split_documents=False",
         )
 
 
@@ -200,7 +217,7 @@ def _optimizer(config: Config) -> Iterator[str]:
 
 
 def _train(config: Config) -> Iterator[str]:
-    train, half = config.train, config.population.samples // 2
+    train, size = config.train, schema.training_samples(config)
     if train.subset == "given":
         yield _message(
             config,
@@ -209,14 +226,18 @@ def _train(config: Config) -> Iterator[str]:
             "choose exact, bernoulli or balanced",
         )
     yield from _positive(config, "train.batch_size", "train.epochs", "train.checkpoint_minutes")
-    yield from _not_negative(config, "train.workers", "train.validations")
-    if half >= 1 and train.batch_size > half:
+    yield from _not_negative(config, "train.workers", "train.validations", "train.canaries")
+    if 1 <= size < train.batch_size:
+        formula = "N = population.samples / 2"
+        if train.canaries:
+            formula = "population.samples - train.canaries / 2"
         yield _message(
             config,
             "train.batch_size",
-            f"must be at most N = population.samples / 2 = {half}, the size of a training subset",
-            f"try --config.train.batch_size={max(half // 8, 1)}",
+            f"must be at most {formula} = {size}, the size of a training subset",
+            f"try --config.train.batch_size={max(size // 8, 1)}",
         )
+    yield from _canaries(config)
     if config.compute.sharding == "fsdp" and train.workers > 1:
         yield _message(
             config,
@@ -239,6 +260,37 @@ def _train(config: Config) -> Iterator[str]:
         )
     if _has_duplicates(train.trackers):
         yield _message(config, "train.trackers", "must have no duplicates")
+
+
+def _canaries(config: Config) -> Iterator[str]:
+    canaries, samples, subset = (
+        config.train.canaries,
+        config.population.samples,
+        config.train.subset,
+    )
+    if canaries <= 0:
+        return
+    if not 2 <= canaries <= max(samples, 2):
+        yield _message(
+            config,
+            "train.canaries",
+            f"must be 0 (all samples are canaries), or from 2 to population.samples={samples}",
+        )
+    elif canaries % 2 and subset != "bernoulli":
+        yield _message(
+            config,
+            "train.canaries",
+            f"must be even for train.subset={subset!r}, which trains each model on half of the canaries",
+            f"try --config.train.canaries={canaries - 1}",
+        )
+    if config.corpus.split_documents:
+        yield _message(
+            config,
+            "train.canaries",
+            "must be 0 for corpus.split_documents=True, since every model would be trained on other pieces of the "
+            "canaries' documents",
+            "set --config.corpus.split_documents=False",
+        )
 
 
 def _compute(config: Config) -> Iterator[str]:
@@ -409,7 +461,7 @@ def _rates(config: Config) -> Iterator[str]:
             "attack.fprs",
             "must be rates above 0 and at most 1, in ascending order, distinct in their first 6 digits",
         )
-    elif max(attack.fprs) < schema.lowest_fpr(config.population.samples):
+    elif max(attack.fprs) < schema.lowest_fpr(schema.num_canaries(config)):
         yield _message(config, "attack.fprs", rule_about_lowest_fpr(config), "add a higher rate")
     if attack.focus_fpr not in attack.fprs:
         yield _message(config, "attack.focus_fpr", f"must be one of attack.fprs={attack.fprs}")
@@ -534,7 +586,8 @@ def _not_negative(config: Config, *fields: str) -> Iterator[str]:
 
 def _has_steps(config: Config) -> bool:
     """Returns whether the number of training steps is defined."""
-    return min(config.train.batch_size, config.train.epochs, config.population.samples // 2) > 0
+    train = config.train
+    return min(train.batch_size, train.epochs, schema.training_samples(config)) > 0
 
 
 def _has_duplicates(values: Any) -> bool:

@@ -25,7 +25,7 @@ from filelock import FileLock
 
 from lm_mia import config
 from lm_mia.config.recipe import LATER_FIELDS, POPULATION_FORMAT
-from lm_mia.data import docstrings, features, tokenize, tokenizer
+from lm_mia.data import docstrings, features, random_samples, tokenize, tokenizer
 from lm_mia.data.corpus import CorpusOpener, open_corpus
 from lm_mia.data.documents import Documents, Log, ProgressCallback, no_log, no_progress
 from lm_mia.data.population import (
@@ -113,6 +113,7 @@ def build_population(
             config_population.validation_samples,
             len(source),
             _describe_corpus(source.provenance),
+            config_population.random_samples,
         )
     *_, min_chars = training = _training_arguments(expected)
     vocabulary_key = [source.sha256, *training, metadata.version("sentencepiece")]
@@ -167,6 +168,8 @@ def describe(population: Population) -> list[str]:
         lines.append(f"text: {describe_text_use(population.manifest)}")
     if held_out := population.validation:
         lines.append(f"validation: {len(held_out)} held-out samples, sha256 {held_out.sha256}")
+    if random := settings.get("population.random_samples", 0):
+        lines.append(f"random: the last {random} samples are pieces of the vocabulary, not text")
     drawn, prefix_tokens = provenance["draw"], settings["population.distinct_prefix_tokens"]
     kind = "piece" if split else "document"
     cut = "" if split else f", after truncation to {population.length_tokens} tokens"
@@ -224,7 +227,8 @@ def _is_occupied(folder: Path) -> bool:
 def _reuse(folder: Path, expected: Mapping[str, Any]) -> Population:
     """Opens the population in a folder; raises UserError, with a line per difference, if its settings differ."""
     population = open_population(folder)
-    settings = LATER_FIELDS | population.manifest["settings"]
+    later = {name: value for name, value in LATER_FIELDS.items() if name in expected}
+    settings = later | population.manifest["settings"]
     differences = [
         f"{name}={expected.get(name)!r}: the population in {folder} was built with "
         f"{settings.get(name)!r}; restore this value, or use another --workdir"
@@ -294,7 +298,12 @@ def write_population(
     """
     settings = spec.population
     if not spec.split_documents:
-        check_num_samples(settings.samples, settings.validation_samples, len(documents))
+        check_num_samples(
+            settings.samples,
+            settings.validation_samples,
+            len(documents),
+            random_samples=settings.random_samples,
+        )
     if _is_occupied(folder):
         raise UserError(f"{folder}: exists already; delete it and run `lm-mia corpus` again")
     spm = sentencepiece.SentencePieceProcessor(model_proto=spec.tokenizer_model)
@@ -314,7 +323,7 @@ def write_population(
     )
     drawn = tokenize.draw_samples(
         documents,
-        settings.samples,
+        settings.samples - settings.random_samples,
         settings.validation_samples,
         settings.seed,
         rules,
@@ -323,7 +332,8 @@ def write_population(
         progress,
         log,
     )
-    if len(drawn.position_W) < settings.samples + settings.validation_samples:
+    from_text = settings.samples - settings.random_samples + settings.validation_samples
+    if len(drawn.position_W) < from_text:
         shutil.rmtree(unfinished_folder(folder))
         raise _too_few_samples(drawn, spec)
     new_folder = unfinished_folder(folder) / "population"
@@ -378,18 +388,31 @@ def _write_files(
     settings, vocab_size = spec.population, spm.get_piece_size()
     names = ["tokenizer.model", *SAMPLE_FILES, FREQUENCY_FILE]
     (folder / "tokenizer.model").write_bytes(spec.tokenizer_model)
-    position_N = drawn.position_W[: settings.samples]
+    num_text = settings.samples - settings.random_samples
+    position_N = drawn.position_W[:num_text]
     kind = settings.length_tokens, vocab_size, spec.split_documents
     used = write_sample_files(folder, "", drawn.parts, position_N, *kind, progress)
     if settings.validation_samples:
         names += [VALIDATION_PREFIX + name for name in SAMPLE_FILES]
-        position_N = drawn.position_W[settings.samples :]
+        position_N = drawn.position_W[num_text:]
         write_sample_files(folder, VALIDATION_PREFIX, drawn.parts, position_N, *kind, progress)
+    if settings.random_samples:
+        random_samples.append(
+            folder,
+            settings.random_samples,
+            settings.seed,
+            settings.length_tokens,
+            settings.distinct_prefix_tokens,
+            spm,
+            progress,
+        )
     population = map_files(folder, {})
     tokens, offsets_N1 = population.tokens, population.offsets_N1
-    num_counted = min(settings.frequency_samples, settings.samples)
+    # Frequencies are those of text, so that random samples do not change the TF-IDF of the others.
+    text_offsets_N1 = offsets_N1[: num_text + 1]
+    num_counted = min(settings.frequency_samples, num_text)
     frequency_V = features.document_frequencies(
-        tokens, offsets_N1, vocab_size, num_counted, settings.seed, progress
+        tokens, text_offsets_N1, vocab_size, num_counted, settings.seed, progress
     )
     np.save(folder / FREQUENCY_FILE, frequency_V)
     excluded = spm.bos_id(), spm.eos_id()
@@ -397,8 +420,8 @@ def _write_files(
     group_N = features.prefix_groups(tokens, offsets_N1, settings.group_prefix_tokens, progress)
     add_columns(folder / "samples.parquet", {"tfidf": tfidf_N, "prefix_group": group_N})
     # Every sample starts with <bos>, and ends with <eos> unless it was cut.
-    num_eos = np.count_nonzero(tokens[offsets_N1[1:] - 1] == spm.eos_id())
-    sample_tokens = len(tokens) - len(population) - int(num_eos)
+    num_eos = np.count_nonzero(tokens[text_offsets_N1[1:] - 1] == spm.eos_id())
+    sample_tokens = int(text_offsets_N1[-1]) - num_text - int(num_eos)
     return names, TextUse(*used, sample_tokens)
 
 
@@ -436,6 +459,7 @@ def _too_few_samples(drawn: tokenize.DrawnSamples, spec: PopulationSpec) -> User
             f"pieces that can be samples ({drawn.pieces} in {drawn.documents} documents; {counts})"
             if spec.split_documents
             else f"documents that can be samples ({drawn.documents} read; {counts})",
+            settings.random_samples,
         )
     except UserError as error:
         return error
@@ -448,7 +472,11 @@ def _too_few_samples(drawn: tokenize.DrawnSamples, spec: PopulationSpec) -> User
 
 
 def check_num_samples(
-    samples: int, validation_samples: int, documents: int, description: str = "documents"
+    samples: int,
+    validation_samples: int,
+    documents: int,
+    description: str = "documents",
+    random_samples: int = 0,
 ) -> None:
     """Raises UserError if a corpus has too few documents for the samples and the held-out samples.
 
@@ -457,19 +485,21 @@ def check_num_samples(
       validation_samples: number of held-out samples.
       documents: number of documents that can be samples.
       description: describes these documents in the message.
+      random_samples: number of samples that are not documents.
     """
-    if samples + validation_samples <= documents:
+    available = documents + random_samples
+    if samples + validation_samples <= available:
         return
-    if validation_samples and documents - validation_samples < 2 <= documents:
-        num_samples = samples if samples <= documents else 2
+    if validation_samples and available - validation_samples < 2 <= available:
+        num_samples = samples if samples <= available else 2
         raise UserError(
             f"population.validation_samples={validation_samples}: the corpus has only {documents} {description}; use "
-            f"at most {documents - num_samples} with population.samples={num_samples}"
+            f"at most {available - num_samples} with population.samples={num_samples}"
         )
-    largest = max(documents - validation_samples, 0) // 2 * 2
-    condition = (
-        f" with population.validation_samples={validation_samples}" if validation_samples else ""
-    )
+    largest = max(available - validation_samples, 0) // 2 * 2
+    fields = {"validation_samples": validation_samples, "random_samples": random_samples}
+    fixed = [f"population.{name}={value}" for name, value in fields.items() if value]
+    condition = f" with {' and '.join(fixed)}" if fixed else ""
     problem = f"population.samples={samples}: the corpus has only {documents} {description}"
     if not largest:
         raise UserError(f"{problem}; add documents; with corpus.source=text, each file is one")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lm_mia import seeds
-from lm_mia.data.documents import ProgressCallback
+from lm_mia.data.documents import ProgressCallback, no_progress
 
 _BLOCK_CELLS = 2**24  # samples x pieces per block of `document_frequencies`
 _BLOCK_TOKENS = 2**22  # tokens per block of `mean_tfidf`
@@ -137,6 +137,17 @@ def prefix_groups(
     Returns:
       group_N, int64: the ID of the first sample with the same prefix, which may be the sample itself.
     """
+    digest_Nx2 = prefix_digests(tokens, offsets_N1, prefix_tokens, progress)
+    return first_with_same_digest(digest_Nx2)
+
+
+def prefix_digests(
+    tokens: np.ndarray,
+    offsets_N1: np.ndarray,
+    prefix_tokens: int,
+    progress: ProgressCallback = no_progress,
+) -> np.ndarray:
+    """Returns digest_Nx2, uint64: the `prefix_digest` of each sample; arguments as of `prefix_groups`."""
     N = len(offsets_N1) - 1
     digest_Nx2 = np.empty((N, 2), np.uint64)
     for low in range(0, N, _BLOCK_SAMPLES):
@@ -149,4 +160,4 @@ def prefix_groups(
         )
         digest_Nx2[low:high] = np.frombuffer(digests, np.uint64).reshape(-1, 2)
         progress("group samples by prefix", high, N)
-    return first_with_same_digest(digest_Nx2)
+    return digest_Nx2

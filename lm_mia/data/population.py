@@ -115,9 +115,11 @@ class Population:
     manifest: dict[str, Any]
     prefix: str = ""
     """Prefix of the names of its files; "validation_" for held-out samples."""
+    first_id: int = 0
+    """Id of the first sample, which is larger than 0 after `from_sample`."""
 
     def __len__(self) -> int:
-        """2N, the number of samples."""
+        """The number of samples, 2N."""
         return len(self.offsets_N1) - 1
 
     @property
@@ -179,7 +181,7 @@ class Population:
           column_N.
         """
         file = self.folder / f"{self.prefix}samples.parquet"
-        return pq.read_table(file, columns=[name])[name].to_numpy()
+        return pq.read_table(file, columns=[name])[name].to_numpy()[self.first_id :]
 
     @functools.cached_property
     def validation(self) -> "Population | None":
@@ -187,6 +189,18 @@ class Population:
         if self.prefix or f"{VALIDATION_PREFIX}tokens.npy" not in self.manifest["files"]:
             return None
         return map_files(self.folder, self.manifest, VALIDATION_PREFIX)
+
+    def from_sample(self, first: int) -> "Population":
+        """Returns the population without the samples before one of them, such as the canaries of a recipe.
+
+        Positions in its arrays count from that sample.
+
+        Args:
+          first: id of the first sample that is kept.
+        """
+        return dataclasses.replace(
+            self, offsets_N1=self.offsets_N1[first:], first_id=self.first_id + first
+        )
 
     @functools.cached_property
     def tokenizer(self) -> sentencepiece.SentencePieceProcessor:

@@ -1,7 +1,7 @@
-"""Seeds of the models of a recipe, and membership as a pure function of (subset_seed, 2N, design).
+"""Seeds of the models of a recipe, and membership as a pure function of (subset_seed, 2N, design, canaries).
 
 Each reference has a training subset of its own. The replicas of a target share their subset and initial weights, and
-differ in the order of their batches.
+differ in the order of their batches. With canaries, subsets differ in the last samples only, and contain all others.
 
 M: models, N2: samples of the population (2N).
 """
@@ -64,7 +64,7 @@ def replica(b: int) -> ModelSeeds:
     return ModelSeeds("replica", TARGET_SEED, TARGET_SEED, b)
 
 
-def member(subset_seed: int, samples: int, design: Design) -> np.ndarray:
+def member(subset_seed: int, samples: int, design: Design, canaries: int = 0) -> np.ndarray:
     """Returns which samples are in the training subset of a model.
 
     Args:
@@ -73,6 +73,8 @@ def member(subset_seed: int, samples: int, design: Design) -> np.ndarray:
       design: "exact": a uniformly drawn half of the samples. "bernoulli": each sample with probability 1/2, so that the
         size varies. "balanced": the subsets of seeds 2i and 2i + 1 are an exact half and its complement, so that each
         sample is IN exactly half of the models of any block that has an even first seed and an even size.
+      canaries: number of samples, the last ones, that the design draws from; all others are in the subset. 0: it draws
+        from all samples.
 
     Returns:
       member_N2, bool.
@@ -82,6 +84,9 @@ def member(subset_seed: int, samples: int, design: Design) -> np.ndarray:
     """
     if design == "given":
         raise ValueError("design='given': the membership of imported losses is not drawn; read it")
+    if canaries:
+        always_in = np.ones(samples - canaries, bool)
+        return np.concatenate([always_in, member(subset_seed, canaries, design)])
     if design == "bernoulli":
         return coins(subset_seed, "subset bernoulli", samples)
     if design == "balanced":
@@ -90,9 +95,11 @@ def member(subset_seed: int, samples: int, design: Design) -> np.ndarray:
     return _half(subset_seed, "subset exact", samples)
 
 
-def members(models: Iterable[ModelSeeds], samples: int, design: Design) -> np.ndarray:
+def members(
+    models: Iterable[ModelSeeds], samples: int, design: Design, canaries: int = 0
+) -> np.ndarray:
     """Returns member_MxN2, bool: the `member` array of each model."""
-    return np.stack([member(model.subset_seed, samples, design) for model in models])
+    return np.stack([member(model.subset_seed, samples, design, canaries) for model in models])
 
 
 def _half(seed: int, purpose: str, samples: int) -> np.ndarray:

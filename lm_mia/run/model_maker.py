@@ -243,7 +243,8 @@ class ModelMaker:
                     f"model {model}: {count} {values_text} not finite; its scores are not stored"
                 )
         if "member" in shard.variables:
-            member_N = subsets.member(model.subset_seed, num_samples, self._config.train.subset)
+            train = self._config.train
+            member_N = subsets.member(model.subset_seed, num_samples, train.subset, train.canaries)
             values["member"] = member_N[shard.low : shard.high]
         return values
 

@@ -412,8 +412,8 @@ def attack(
         focus = settings.focus_fpr
         say(
             f"attack.fprs: the tables of {recipe.name} leave out {', '.join(f'{fpr:g}' for fpr in left_out)}, because "
-            f"the lowest rate that {c.population.samples // 2:,} non-members can show is "
-            f"{config.lowest_fpr(c.population.samples):.3g}"
+            f"the lowest rate that {config.num_canaries(c) // 2:,} non-members can show is "
+            f"{config.lowest_fpr(config.num_canaries(c)):.3g}"
             + (f"; attack.focus_fpr becomes {focus:g}" if focus != c.attack.focus_fpr else "")
         )
     counts = runner.run(store, population, settings, tables, progress, say, requested)

@@ -147,7 +147,7 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
     num_models = c.attack.references + c.attack.replicas
     num_score_points = len(config.score_steps(c)) + 1
     per_sample = (m.layers, m.width, vocab_size, lengths.mean_tokens, lengths.mean_square_tokens)
-    trained = c.train.epochs * samples / 2
+    trained = c.train.epochs * config.training_samples(c)
     # "lowercase_loss" needs a second forward pass; all other statistics come with the loss
     passes = num_score_points * (2 if "lowercase_loss" in c.score.statistics else 1)
     scored = passes * samples + c.train.validations * held_out

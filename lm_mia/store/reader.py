@@ -30,16 +30,24 @@ class ModelSelection:
     """The indices between model and shard in the names of the files."""
 
 
-def read_blocks(selections: Mapping[str, ModelSelection], num_samples: int, size: int) -> Blocks:
-    """Yields all samples in order, in blocks of `size`; the next block is read while the caller uses the current one.
+def read_blocks(
+    selections: Mapping[str, ModelSelection], num_samples: int, size: int, first: int = 0
+) -> Blocks:
+    """Yields the samples in order, in blocks of `size`; the next block is read while the caller uses the current one.
 
     Only these two blocks are in memory.
+
+    Args:
+      selections: what is read.
+      num_samples: number of samples.
+      size: number of samples per block; the last one may be shorter.
+      first: id of the first sample that is read. The slices count from this sample.
 
     Raises:
       UserError: if shards of the selections have wrong checksums; the message names all of them and the remedy.
     """
-    pending = _start_reading(selections, 0, min(size, num_samples))
-    for low in range(0, num_samples, size):
+    pending = _start_reading(selections, first, min(first + size, num_samples))
+    for low in range(first, num_samples, size):
         high = min(low + size, num_samples)
         try:
             block = {name: read.result() for name, read in pending.items()}
@@ -48,7 +56,7 @@ def read_blocks(selections: Mapping[str, ModelSelection], num_samples: int, size
                 raise _corrupt_shards_error(corrupt) from None
             raise
         pending = _start_reading(selections, high, min(high + size, num_samples))
-        yield slice(low, high), block
+        yield slice(low - first, high - first), block
         # Otherwise, this reference would keep the block in memory until the next one is read.
         del block
 

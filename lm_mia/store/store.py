@@ -59,6 +59,8 @@ class Store:
     """The step whose values `read`, `blocks` and `samples` return: one of `steps`, or 0 for the end of training."""
     token_samples: tuple[int, ...] = ()
     """Ids of the samples for whose tokens a model must have log-probabilities."""
+    first_canary: int = 0
+    """Id of the first sample that is in or out of training subsets; those before it are in all of them."""
 
     def __post_init__(self) -> None:
         if any(a >= b for a, b in itertools.pairwise((0, *self._checkpoint_steps))):
@@ -300,11 +302,25 @@ class Store:
           UserError: immediately if models are missing, and while reading if shards have wrong checksums. The message
             names them and the remedy.
         """
+        return self._blocks(requests, size, 0)
+
+    def canary_blocks(
+        self, requests: Mapping[str, tuple[str, Sequence[ModelSeeds]]], size: int = CHUNK_SAMPLES
+    ) -> reader.Blocks:
+        """Returns an iterator over blocks of the canaries, as `blocks`; the slices count from `first_canary`.
+
+        Attacks read only these samples. All others are in every training subset, so there is nothing to infer.
+        """
+        return self._blocks(requests, size, self.first_canary)
+
+    def _blocks(
+        self, requests: Mapping[str, tuple[str, Sequence[ModelSeeds]]], size: int, first: int
+    ) -> reader.Blocks:
         if size < 1:
             raise ValueError(f"size={size}: must be 1 or larger")
         selections = self._select(requests)
         num_samples = max((s.array.shape[1] for s in selections.values()), default=0)
-        return reader.read_blocks(selections, num_samples, size)
+        return reader.read_blocks(selections, num_samples, size, first)
 
     def samples(
         self, requests: Mapping[str, tuple[str, Sequence[ModelSeeds]]], ids_S: Sequence[int]
@@ -461,6 +477,7 @@ def open_store(c: config.Config, recipe_dir: Path) -> Store:
         config.score_steps(c),
         config.total_steps(c),
         token_samples=c.score.token_samples,
+        first_canary=config.first_canary(c),
     )
 
 

@@ -237,7 +237,9 @@ class _BatchOrder:
     def __init__(
         self, seeds: subsets.ModelSeeds, train_config: config.Train, num_samples: int
     ) -> None:
-        is_member_2N = subsets.member(seeds.subset_seed, num_samples, train_config.subset)
+        is_member_2N = subsets.member(
+            seeds.subset_seed, num_samples, train_config.subset, train_config.canaries
+        )
         self._member_ids_N = np.flatnonzero(is_member_2N)
         self._batch_size = train_config.batch_size
         members = len(self._member_ids_N)

@@ -186,3 +186,24 @@ def test_merge_configs_requests_models_and_statistics_of_both():
     assert both.score.statistics == ("min_k", "target_logit")
     assert both.score.token_samples == (3,)
     assert both.train == a.train
+
+
+def test_hashes_of_earlier_versions_do_not_change():
+    """These are the hashes before canaries and random samples existed; they name folders of existing workdirs."""
+    assert (recipe_hash(TINY), population_hash(TINY)) == ("8128f329", "72aa5d47")
+
+
+@pytest.mark.parametrize(
+    ("field", "changes_population"),
+    [("population.random_samples", True), ("train.canaries", False)],
+)
+def test_fields_of_canaries_join_the_hashes(field: str, changes_population: bool):
+    section, _, leaf = field.partition(".")
+    earlier = config.to_dict(TINY)
+    del earlier[section][leaf]
+    with_field = change(TINY, field, 4)
+    assert recipe.stored_recipe_hash(earlier) == recipe_hash(TINY) != recipe_hash(with_field)
+    assert (population_hash(TINY) != population_hash(with_field)) == changes_population
+    assert differences(earlier, TINY) == []
+    assert differences(earlier, with_field) == [f"{field}: 0 -> 4"]
+    assert from_dict(earlier) == TINY

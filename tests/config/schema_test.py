@@ -95,3 +95,14 @@ def test_rates_below_one_nonmember_are_left_out(attack, fprs, focus, band):
     larger = dataclasses.replace(c, population=config.Population(samples=2**20))
     assert config.measurable_attack(larger).fprs == c.attack.fprs
     assert [config.lowest_fpr(n) for n in (0, 1, 2, 2048)] == [0, 0, 1, 1 / 1024]
+
+
+def test_sizes_with_canaries():
+    """Of 2,000 samples, 1,800 are in every training subset, and half of the other 200."""
+    c = Config(population=config.Population(samples=2000), train=config.Train(batch_size=50))
+    assert (config.num_canaries(c), config.first_canary(c)) == (2000, 0)
+    assert (config.training_samples(c), config.total_steps(c)) == (1000, 20)
+    c = dataclasses.replace(c, train=dataclasses.replace(c.train, canaries=200, epochs=2))
+    assert (config.num_canaries(c), config.first_canary(c)) == (200, 1800)
+    assert (config.training_samples(c), config.total_steps(c)) == (1900, 76)
+    assert config.measurable_attack(c).fprs[0] == 0.01  # one of 100 non-members

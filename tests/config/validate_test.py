@@ -315,3 +315,64 @@ def test_problems_never_raises_and_names_a_field(samples: int, batch: int, width
     assert all(line.partition("=")[0] in FIELDS for line in result)
     is_valid = samples > 0 and samples % 2 == 0 and 0 < batch <= samples // 2
     assert (result == []) == (is_valid and width > 0 and heads > 0 and width % heads == 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"train.canaries": 18},
+            "train.canaries=18: must be 0 (all samples are canaries), or from 2 to population.samples=16",
+        ),
+        ({"train.canaries": -1}, "train.canaries=-1: must be a finite number, 0 or larger"),
+        (
+            {"train.canaries": 1},
+            "train.canaries=1: must be 0 (all samples are canaries), or from 2 to population.samples=16",
+        ),
+        (
+            {"train.canaries": 7},
+            "train.canaries=7: must be even for train.subset='exact', which trains each model on half of the canaries; "
+            "try --config.train.canaries=6",
+        ),
+        (
+            {
+                "train.canaries": 4,
+                "corpus.split_documents": True,
+                "attack.fprs": (0.5,),
+                "attack.focus_fpr": 0.5,
+            },
+            "train.canaries=4: must be 0 for corpus.split_documents=True, since every model would be trained on other "
+            "pieces of the canaries' documents; set --config.corpus.split_documents=False",
+        ),
+        (
+            {"train.canaries": 4, "train.batch_size": 15, "optimizer.warmup_steps": 0},
+            "train.batch_size=15: must be at most population.samples - train.canaries / 2 = 14, the size of a training "
+            "subset; try --config.train.batch_size=1",
+        ),
+        (
+            {"train.canaries": 4, "attack.fprs": (0.3,), "attack.focus_fpr": 0.3},
+            "attack.fprs=(0.3,): must be at least 0.5, the lowest rate that 2 non-members (train.canaries / 2) can "
+            "show; add a higher rate",
+        ),
+        (
+            {"population.random_samples": 16},
+            "population.random_samples=16: must be less than population.samples=16, since random samples are as long "
+            "as the median of the others; try --config.population.random_samples=4",
+        ),
+        (
+            {"population.random_samples": 4, "corpus.split_documents": True},
+            "population.random_samples=4: must be 0 for corpus.split_documents=True, since random samples belong to no "
+            "document; set --config.corpus.split_documents=False",
+        ),
+    ],
+)
+def test_rules_of_canaries(changes: dict[str, Any], message: str):
+    broken = TINY
+    for field, value in changes.items():
+        broken = change(broken, field, value)
+    assert problems(broken) == [message]
+
+
+def test_bernoulli_subsets_may_have_an_odd_number_of_canaries():
+    c = change(change(TINY, "train.subset", "bernoulli"), "train.canaries", 7)
+    assert problems(change(c, "attack.fprs", (0.1, 0.5))) == []

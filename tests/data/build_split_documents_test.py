@@ -295,13 +295,14 @@ def test_stopped_build_resumes(tmp_path: Path, corpus: config.Corpus):
 
 
 def test_populations_of_earlier_versions_are_reused(tmp_path: Path, corpus: config.Corpus):
-    """Their manifests do not have the field, whose default is what they did."""
+    """Their manifests do not have the fields, whose defaults are what they did."""
     whole = dataclasses.replace(corpus, split_documents=False)
     fields = config.Population(8, 0, length_tokens=32)
     pieces = config.Tokenizer(vocab_size=300)
     built = build.build_population(whole, pieces, fields, tmp_path / "p")
     manifest = {k: v for k, v in built.manifest.items() if k != "own_sha256"}
-    del manifest["settings"]["corpus.split_documents"]
+    for field in ("corpus.split_documents", "population.random_samples"):
+        del manifest["settings"][field]
     (tmp_path / "p" / "manifest.json").write_bytes(build.manifest_bytes(manifest))
     assert build.build_population(whole, pieces, fields, tmp_path / "p").sha256 == built.sha256
 

@@ -204,3 +204,22 @@ def test_models_are_named_by_role_and_number():
 
 def test_slow_stream_equals_numpy():
     assert philox4x64(3, "x", 9) == rng(3, "x").bit_generator.random_raw(9).tolist()
+
+
+@given(seeds, halves, st.integers(0, 60), st.sampled_from(get_args(Design)))
+@quick
+def test_only_canaries_are_in_or_out(seed: int, half: int, always_in: int, design: Design):
+    member_N2 = subsets.member(seed, always_in + 2 * half, design, canaries=2 * half)
+    expected = [True] * always_in + subsets.member(seed, 2 * half, design).tolist()
+    assert member_N2.tolist() == expected
+    if design == "balanced":
+        other_N2 = subsets.member(seed + 1 - 2 * (seed % 2), len(member_N2), design, 2 * half)
+        assert (member_N2 ^ other_N2).tolist() == [False] * always_in + [True] * 2 * half
+
+
+def test_members_with_canaries():
+    member_MxN = subsets.members([subsets.reference(0), subsets.replica(3)], 7, "exact", 4)
+    assert member_MxN.dtype == bool
+    assert member_MxN[:, :3].all()
+    assert member_MxN[:, 3:].sum(axis=1).tolist() == [2, 2]
+    assert not np.array_equal(member_MxN[0], member_MxN[1])

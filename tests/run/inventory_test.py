@@ -27,6 +27,11 @@ def test_total_steps_counts_short_batches_and_real_members():
     for model in subsets.requested_seeds(20, 2):
         members = sum(subsets.member(model.subset_seed, 20, "bernoulli"))
         assert inventory.total_steps(bernoulli, model) == 3 * -(-members // 4)
+    # 8 samples are in all subsets, and about half of the 12 canaries.
+    canaries = dataclasses.replace(C, train=dataclasses.replace(bernoulli.train, canaries=12))
+    for model in subsets.requested_seeds(4, 2):
+        members = 8 + sum(subsets.member(model.subset_seed, 12, "bernoulli"))
+        assert inventory.total_steps(canaries, model) == 3 * -(-members // 4)
 
 
 def test_missing_models_of_each_verb(tmp_path: Path):

@@ -18,6 +18,8 @@ from lm_mia.store.store import Store
 class FakePopulation:
     """The part of a population that attacks use."""
 
+    first_id = 0
+
     def __init__(self, samples: int, pieces: int = 1) -> None:
         """Creates a population whose documents have this number of consecutive samples."""
         self.lengths_N = np.arange(samples) % 7 + 3
@@ -37,6 +39,12 @@ class FakePopulation:
 
     def __len__(self) -> int:
         return len(self.lengths_N)
+
+    def from_sample(self, first: int) -> "FakePopulation":
+        rest = FakePopulation(len(self) - first)
+        rest.first_id = first
+        rest.columns = {name: column_N[first:] for name, column_N in self.columns.items()}
+        return rest
 
     def text(self, i: int) -> str:
         return f"text {i} " + "x" * 500

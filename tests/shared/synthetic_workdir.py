@@ -75,6 +75,8 @@ class World:
 class Texts:
     """The part of a population that attacks use."""
 
+    first_id = 0
+
     def __init__(self, samples: int, pieces: int = 1) -> None:
         self.lengths_N = 20 + np.arange(samples) % 108
         n = np.arange(samples)
@@ -99,6 +101,10 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self.lengths_N)
+
+    def from_sample(self, first: int) -> "Texts":
+        assert first == 0, "these recipes have no canaries"
+        return self
 
     def text(self, i: int) -> str:
         return NASTY

@@ -102,9 +102,10 @@ def slow_gradient(params: transformer.Params, x_L: jax.Array, i: int) -> jax.Arr
     return -jax.nn.log_softmax(logits_1xLxV[0, i - 1])[x_L[i]]
 
 
-def ids_of_steps(model: ModelSeeds, design: subsets.Design) -> list[list[int]]:
+def ids_of_steps(model: ModelSeeds, design: subsets.Design, canaries: int = 0) -> list[list[int]]:
     """Returns the sample ids of each step, computed by walking through the order."""
-    ids = [i for i, m in enumerate(subsets.member(model.subset_seed, 20, design)) if m]
+    member_N2 = subsets.member(model.subset_seed, 20, design, canaries)
+    ids = [i for i, m in enumerate(member_N2) if m]
     plan: list[list[int]] = []
     for epoch in range(2):
         order = batch_order.epoch_order(model.order_seed, epoch, len(ids)).tolist()

@@ -43,12 +43,14 @@ def uninterrupted(
     return newest(folder)[1]
 
 
-def train_slowly(population: Population, seeds: ModelSeeds, design: subsets.Design) -> Any:
+def train_slowly(
+    population: Population, seeds: ModelSeeds, design: subsets.Design, canaries: int
+) -> Any:
     """Trains with sums of the gradients of single tokens, in the documented order, by optax's own AdamW."""
     schedule = optax.warmup_cosine_decay_schedule(1e-4, 3e-2, 2, STEPS, 1e-3)
     adamw = optax.adamw(schedule, b1=0.9, b2=0.98, eps=1e-9, weight_decay=0.1)
     tx = optax.chain(optax.clip_by_global_norm(1.0), adamw)
-    ids_by_step = ids_of_steps(seeds, design)
+    ids_by_step = ids_of_steps(seeds, design, canaries)
     assert len(ids_by_step) == STEPS
 
     params = checkpoint.init_state(seeds.init_seed, MODEL, optimizer(OPTIMIZER)).params
@@ -73,16 +75,18 @@ def train_slowly(population: Population, seeds: ModelSeeds, design: subsets.Desi
     return params, losses, norms
 
 
-@pytest.mark.parametrize("design", ["exact", "bernoulli"])
-def test_training_equals_slow_reference(tiny: Population, tmp_path: Path, design: subsets.Design):
-    # The Bernoulli seed gives 12 members: 3 full batches, and as many steps as with the exact design.
+@pytest.mark.parametrize(
+    ("design", "canaries", "members"), [("exact", 0, 10), ("bernoulli", 0, 12), ("exact", 16, 12)]
+)
+def test_training_equals_slow_reference(
+    tiny: Population, tmp_path: Path, design: subsets.Design, canaries: int, members: int
+):
+    # 12 members are 3 full batches, and as many steps as 10 members.
     seeds = ModelSeeds("reference", {"exact": 1, "bernoulli": 5}[design], 2, 3)
-    members = int(subsets.member(seeds.subset_seed, 20, design).sum())
-    assert members == {"exact": 10, "bernoulli": 12}[design]
-    expected, losses, norms = train_slowly(tiny, seeds, design)
-    events = run(
-        tiny, tmp_path, seeds, train_config=config.Train(subset=design, batch_size=4, epochs=2)
-    )
+    assert int(subsets.member(seeds.subset_seed, 20, design, canaries).sum()) == members
+    expected, losses, norms = train_slowly(tiny, seeds, design, canaries)
+    train_config = config.Train(subset=design, batch_size=4, epochs=2, canaries=canaries)
+    events = run(tiny, tmp_path, seeds, train_config=train_config)
     logged = [event for event in events if event["event"] == "train"]
     np.testing.assert_allclose([e["loss_nats"] for e in logged], losses, rtol=1e-5)
     np.testing.assert_allclose([e["gradient_norm"] for e in logged], norms, rtol=1e-4)
