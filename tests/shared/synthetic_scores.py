@@ -1,5 +1,6 @@
 """Score stores of synthetic losses and attacks on them, shared by tests."""
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -41,8 +42,9 @@ class FakePopulation:
         return len(self.lengths_N)
 
     def from_sample(self, first: int) -> "FakePopulation":
-        rest = FakePopulation(len(self) - first)
-        rest.first_id = first
+        rest = copy.copy(self)
+        rest.first_id, rest.lengths_N = first, self.lengths_N[first:]
+        rest.document_N = self.document_N[: len(rest)]
         rest.columns = {name: column_N[first:] for name, column_N in self.columns.items()}
         return rest
 
