@@ -1,6 +1,7 @@
 import hashlib
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from lm_mia.data.tokenizer import load_tokenizer
 from lm_mia.errors import UserError
 
 RANDOM = 30
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "samples": 70 + RANDOM,
     "random_samples": RANDOM,
     "validation_samples": 5,
@@ -84,7 +85,8 @@ def test_columns_of_random_samples(mixed: Population):
 def test_random_samples_depend_on_the_seed_only(mixed: Population, tmp_path: Path):
     again = write(tmp_path / "again", **FIELDS)
     assert content(again.folder) == content(mixed.folder)
-    more = write(tmp_path / "more", **FIELDS | {"samples": 72 + RANDOM, "random_samples": 32})
+    fields: dict[str, Any] = FIELDS | {"samples": 72 + RANDOM, "random_samples": 32}
+    more = write(tmp_path / "more", **fields)
     first_tokens = [more.sample(70 + i).tolist() for i in range(RANDOM)]
     assert first_tokens == [mixed.sample(70 + i).tolist() for i in range(RANDOM)]
     other = write(tmp_path / "other", **FIELDS, seed=4)
@@ -99,7 +101,7 @@ def test_samples_that_are_all_cut_have_no_eos(tmp_path: Path):
 
 def test_distinct_prefixes_hold_for_random_samples(tmp_path: Path):
     """One of 396 pieces is drawn per sample, so that without the rule, several of 90 would be equal."""
-    fields = {"samples": 110, "random_samples": 90, "distinct_prefix_tokens": 1}
+    fields: dict[str, Any] = {"samples": 110, "random_samples": 90, "distinct_prefix_tokens": 1}
     population = write(tmp_path / "p", **fields)
     assert len({int(population.sample(i)[1]) for i in range(110)}) == 110
 
