@@ -34,6 +34,7 @@ PAPERS = {
     "reliability": "Reliability",
     "mace": "MACE",
     "privacyguard": "PrivacyGuard",
+    "canaries": "Canaries",
 }
 """Name of a config, with which the names of its figures begin -> title of the paper."""
 
@@ -48,6 +49,7 @@ draws one figure, here Figure 5 of StrongMIA at the setting `cpu`. Several figur
 without any (`strongmia.py:cpu`) all figures of the paper are drawn. There are four papers, each with a config:
 [StrongMIA](#strongmia) (`strongmia.py`), [Reliability](#reliability) (`reliability.py`), [MACE](#mace) (`mace.py`) and
 [PrivacyGuard](#privacyguard) (`privacyguard.py`).
+A figure of our own is about [canaries](#canaries) (`canaries.py`).
 Elsewhere, as in the names of files, a figure has its full name, such as `strongmia_fig05_instability`. There are three
 settings:
 

@@ -74,6 +74,7 @@ MODULES: dict[str, str] = {
     "privacyguard_tab02_lira": "analysis.figures.audit_tables",
     "privacyguard_tab03_rmia": "analysis.figures.audit_tables",
     "privacyguard_tab04_extraction": "analysis.figures.extraction",
+    "canaries_fig01_random_tokens": "analysis.figures.canaries",
     "scaling": "analysis.scaling",
 }
 """Name of a figure -> module whose dict `FIGURES` defines it, in the order of the papers.

@@ -257,12 +257,12 @@ class ModelMaker:
 
 
 def _mean_losses(store: Store, model: ModelSeeds) -> dict[str, float]:
-    """Returns the mean losses of members and of non-members, in nats per token.
+    """Returns the mean losses of members and of non-members in nats per token; with canaries, those of canaries.
 
     They are read from the store, since another process may have scored a part of the samples.
     """
     total_2, count_2 = np.zeros(2), np.zeros(2)
-    for _, block in store.blocks({name: (name, [model]) for name in ("loss", "member")}):
+    for _, block in store.canary_blocks({name: (name, [model]) for name in ("loss", "member")}):
         loss_C, member_C = block["loss"][0], block["member"][0]
         total_2 += [loss_C[group_C].sum(dtype="float64") for group_C in (member_C, ~member_C)]
         count_2 += [member_C.sum(), (~member_C).sum()]

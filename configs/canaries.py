@@ -1,0 +1,68 @@
+"""What random-token canaries add to natural ones: models trained on a corpus and on half of some canaries.
+
+    lm-mia run --config=configs/canaries.py:cpu --workdir=runs/canaries
+
+Every model is trained on the same text, and on a random half of the canaries at the end of the population. Half of the
+canaries are text like the rest. The others are sequences of pieces that are drawn uniformly from the vocabulary. The
+same models thus show how well an attack finds canaries of either kind, and which lower bound on epsilon each kind gives
+in an audit of one model. docs/how-to/canaries.md explains the results.
+
+The settings are those of strongmia.py. Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small
+models do not reach):
+
+    paper   146 models   60 hours
+    gpu     74 models    0.017 hours
+    cpu     42 models    about 4 minutes on 2 cores
+
+At cpu, expect that all four claims are seen: LiRA has an AUC of 0.99 on random tokens and 0.90 on natural text, the
+loss attack 0.96 and 0.59. The lower bound on epsilon from one model is 3.0 with random tokens and 1.8 with natural
+text by LiRA, and 2.7 and 0.1 by the loss.
+"""
+
+import dataclasses
+from typing import Any
+
+import strongmia
+
+from lm_mia.config import Config, Extract
+from lm_mia.config.paper import Setting, parse_argument
+
+FIGURES = {"canaries_fig01_random_tokens": ("canaries",)}
+# Setting -> (samples of the population, canaries, of which half are random; epochs).
+SIZES = {"paper": (2**20, 2**14, 1), "gpu": (2**14, 2_048, 2), "cpu": (1_536, 512, 3)}
+# Setting -> (references, targets, replicas).
+MODELS = {"paper": (128, 16, 2), "gpu": (64, 8, 2), "cpu": (32, 8, 2)}
+
+
+def get_config(arg: str = "") -> Config:
+    """Returns the config; ``arg`` is the setting: paper, gpu or cpu."""
+    figures, setting = parse_argument(arg, FIGURES, "canaries.py", "canaries.py")
+    return dataclasses.replace(recipe(setting), figures=tuple(figures))
+
+
+def recipe(setting: Setting) -> Config:
+    """Returns the config of the models: 140M of strongmia.py, trained on more of the population."""
+    c = strongmia.recipe(setting, "flip-140M")
+    samples, canaries, epochs = SIZES[setting]
+    references, targets, replicas = MODELS[setting]
+    population = dataclasses.replace(
+        c.population, samples=samples, random_samples=canaries // 2, validation_samples=0
+    )
+    # The coins of Bernoulli subsets are independent, so that an audit may use the canaries of one kind only.
+    train = dataclasses.replace(
+        c.train, subset="bernoulli", canaries=canaries, epochs=epochs, validations=0
+    )
+    attack: dict[str, Any] = {
+        "references": references + targets,
+        "targets": targets,
+        "replicas": replicas,
+        "attacks": ("lira_online", "lira_offline", "loss"),
+    }
+    return dataclasses.replace(
+        c,
+        name="canaries",
+        population=population,
+        train=train,
+        attack=dataclasses.replace(c.attack, **attack),
+        extract=Extract(),
+    )
