@@ -25,7 +25,7 @@ from typing import Any
 import strongmia
 
 from lm_mia.config import Config, Extract
-from lm_mia.config.paper import Setting, parse_argument
+from lm_mia.config.paper import PaperConfig, Setting
 
 FIGURES = {"canaries_fig01_random_tokens": ("canaries",)}
 # Setting -> (samples of the population, canaries, of which half are random; epochs).
@@ -34,13 +34,7 @@ SIZES = {"paper": (2**20, 2**14, 1), "gpu": (2**14, 2_048, 2), "cpu": (1_536, 51
 MODELS = {"paper": (128, 16, 2), "gpu": (64, 8, 2), "cpu": (32, 8, 2)}
 
 
-def get_config(arg: str = "") -> Config:
-    """Returns the config; ``arg`` is the setting: paper, gpu or cpu."""
-    figures, setting = parse_argument(arg, FIGURES, "canaries.py", "canaries.py")
-    return dataclasses.replace(recipe(setting), figures=tuple(figures))
-
-
-def recipe(setting: Setting) -> Config:
+def recipe(setting: Setting, name: str) -> Config:
     """Returns the config of the models: 140M of strongmia.py, trained on more of the population."""
     c = strongmia.recipe(setting, "flip-140M")
     samples, canaries, epochs = SIZES[setting]
@@ -60,9 +54,13 @@ def recipe(setting: Setting) -> Config:
     }
     return dataclasses.replace(
         c,
-        name="canaries",
+        name=name,
         population=population,
         train=train,
         attack=dataclasses.replace(c.attack, **attack),
         extract=Extract(),
     )
+
+
+_CONFIG = PaperConfig("canaries.py", "canaries.py", FIGURES, recipe)
+get_config, sweep = _CONFIG.get_config, _CONFIG.sweep

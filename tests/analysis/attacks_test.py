@@ -1,8 +1,7 @@
 """Attacks on targets against the statistics and the attack stage; the models and FPRs that figures compare."""
 
 import dataclasses
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,15 +9,17 @@ import pytest
 
 from analysis import attacks, io
 from analysis.io import SweepResults
-from lm_mia import stats
+from lm_mia import config, stats
 from lm_mia.store.store import open_store
 
 
-def make_recipe(samples: int, *fprs: float) -> Any:
+def make_recipe(samples: int, *fprs: float) -> io.RecipeResults:
     """Returns a recipe whose models have this number of non-members, and these FPRs."""
-    attack = SimpleNamespace(fprs=fprs, rmia_samples=300)
-    config = SimpleNamespace(attack=attack, population=SimpleNamespace(samples=2 * samples))
-    return SimpleNamespace(samples=samples, config=config)
+    c = config.Config(
+        population=config.Population(samples=2 * samples),
+        attack=config.Attack(fprs=fprs, rmia_samples=300),
+    )
+    return io.RecipeResults(Path(), c, ("a",), Path())
 
 
 def test_lowest_resolved_fpr_has_ten_nonmembers():

@@ -75,7 +75,7 @@ def test_small_groups():
         "unk": np.repeat([0, 3], [5, 15]),
         "prefix_group": np.array([0, 0, *range(2, 20)]),
     }
-    recipe: Any = SimpleNamespace(population=SimpleNamespace(column=columns.__getitem__))
+    recipe: Any = SimpleNamespace(attacked=SimpleNamespace(column=columns.__getitem__))
     found = {name: (g.small, np.flatnonzero(g.small_N2).tolist()) for name, g in groups(recipe).items()}  # fmt: skip
     assert found == {
         "tfidf": ("rare tokens", [17, 18]),
