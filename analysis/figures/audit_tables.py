@@ -25,11 +25,11 @@ from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia.config.needs import EPSILON_DELTA, EPSILON_TPRS
 
 _HEADINGS = (
-    *(f"Epsilon at {percent(tpr)} TPR" for tpr in EPSILON_TPRS),
+    *(f"Epsilon, {percent(tpr)} TPR" for tpr in EPSILON_TPRS),
     "AUC",
     "Accuracy",
     "Bound",
-    "Bound if Gaussian",
+    "If Gaussian",
 )
 _LOSSES = {"member_loss_nats": "Training loss", "nonmember_loss_nats": "Held-out loss"}
 
@@ -167,13 +167,14 @@ def _result(
         epsilon = estimates[f"epsilon_at_tpr_{EPSILON_TPRS[0]:g}"]
         ours |= {f"{key}_epsilon_low": epsilon.low, f"{key}_epsilon_high": epsilon.high}
         ours |= {f"{key}_{name}": estimates[name].value for name in ("auc", "accuracy")}
-    labels = [f"{row.label}, {row.references} references" for row in rows]
-    table = pd.DataFrame(cells, pd.Index(labels, name="attack"), [*_HEADINGS])
+    labels = [f"{row.label}, {row.references}" for row in rows]
+    table = pd.DataFrame(cells, pd.Index(labels, name="references"), [*_HEADINGS])
     a, members = recipe.config.attack, recipe.samples
+    delta_text = np.format_float_scientific(EPSILON_DELTA, trim="-", exp_digits=1)
     shown = (
         f"Means over targets, with 95% intervals over {rows[0].epsilons.over}"
-        f"{' that hold the references fixed' * bool(rows[0].epsilons.not_covered)}. Epsilon at a TPR is an estimate "
-        f"and no bound: ln((TPR - delta) / FPR) with delta = {EPSILON_DELTA:g}, at most ln({members:,}) = "
+        f"{'; they hold the references fixed' * bool(rows[0].epsilons.not_covered)}. Epsilon at a TPR is an estimate "
+        f"and no bound: ln((TPR - delta) / FPR) with delta = {delta_text}, at most ln({members:,}) = "
         f"{math.log(members):.2f}, its value without false positives.",
         f"At a TPR of 1%, only about {0.01 * members:.0f} members and few non-members are above the threshold, so that "
         "single non-members matter; the paper has 250 members there.",

@@ -105,7 +105,7 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
     true_mu = (MEMBER_MEAN - NONMEMBER_MEAN) / SD
     guesses, correct = int(both.guesses_G[both.best]), int(both.correct_G[both.best])
     notes = (
-        f"Right: epsilon at delta = {DELTA:g}, at a level of {LEVEL:g} for each number of guesses by itself. As in the "
+        f"Right: epsilon at delta = 1e-5, at a level of {LEVEL:g} for each number of guesses by itself. As in the "
         "paper, the number with the largest epsilon is chosen after the fact, so the star is no bound.",
         f"At the star, {correct} of {guesses} guesses are correct. The tutorial walks a grid of noises 0.001, 0.011, "
         f"0.021, ... and reports epsilon of the first Gaussian mechanism that is rejected: {on_grid:.3f}. Epsilon of "
