@@ -78,7 +78,7 @@ def attacked(recipes: SweepResults, tmp_path_factory: pytest.TempPathFactory) ->
         (lambda tables: truncate(tables, "models.csv"), "small: tables/models.csv "),
         (
             lambda tables: (tables / "targets.csv").write_text("x\n1\n"),
-            "small: tables/targets.csv has no column attack_id, references, target, auc, left_out; ",
+            "small: tables/targets.csv has no column attack_id, references, rmia_a, target, auc, left_out; ",
         ),
         (
             lambda tables: truncate(tables, "target_roc.parquet"),

@@ -459,7 +459,7 @@ def test_unknown_figures_are_reported_on_one_line_each(tmp_path: Path):
         ("fig30", "there is no such figure; did you mean strongmia_fig30_coin_free?"),
         (
             "fig05",
-            "there is no such figure; did you mean strongmia_fig05_instability or mace_fig05_metrics?",
+            "there is no such figure; did you mean strongmia_fig05_instability or mace_fig05_metrics or ",
         ),
         ("qqq", "there is no such figure; choose from strongmia_fig01_references, "),
         (f"{tmp_path}/yours.py", "there is no such file; it must define FIGURE"),
