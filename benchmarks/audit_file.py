@@ -5,7 +5,7 @@
 Scores are those of a Gaussian mechanism with mu = 1 under fair coins, in csv, parquet and npz files; losses are of one
 target and 128 references. Each row runs the command in a new process: "seconds" is the time of the command with its
 imports, "CPU seconds" that of all its threads. Peak memory includes pages of memory-mapped losses, which the system may
-drop. --largest=20 uses up to 2^20 samples. Prints a Markdown table; takes 3 minutes on two cores, and 1 GB of disk.
+drop. --largest=20 uses up to 2^20 samples. Prints a Markdown table; takes 2 CPU minutes, and 2 GB of disk.
 """
 
 import argparse
