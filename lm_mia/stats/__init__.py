@@ -121,6 +121,7 @@ from lm_mia.stats.more_references import (
     REFERENCE_SETS_SxQ,
     predict_more_references,
 )
+from lm_mia.stats.noise_grid import noise_grid_epsilon
 from lm_mia.stats.one_run import (
     Guesses,
     OneRunBound,
@@ -339,6 +340,7 @@ __all__ = [
     "metric_value",
     "min_k",
     "model_groups",
+    "noise_grid_epsilon",
     "normal_scores",
     "num_bins",
     "one_run_bound",

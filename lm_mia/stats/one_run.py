@@ -13,8 +13,8 @@ Source: Steinke, Nasr and Jagielski 2024, Privacy Auditing with One (1) Training
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
 from statistics import NormalDist
 from typing import Literal, get_args
 
@@ -164,11 +164,7 @@ def one_run_epsilon(
     _check_counts(canaries, guesses, correct)
     check_delta(delta)
     _check_level(level)
-
-    def excess(epsilon: float) -> float:
-        return _p_value(canaries, guesses, correct, epsilon, delta) - level
-
-    return _largest_rejected(excess)
+    return _epsilon(canaries, guesses, correct, delta, level)
 
 
 def gaussian_rejected(mu: float, canaries: int, guesses: int, correct: int, level: float) -> bool:
@@ -222,18 +218,7 @@ def one_run_mu(canaries: int, guesses: int, correct: int, *, level: float = 0.05
     """
     _check_counts(canaries, guesses, correct)
     _check_level(level)
-    if not _gaussian_rejected(0.0, canaries, guesses, correct, level):
-        return 0.0
-    low, high = 0.0, 1.0
-    while _gaussian_rejected(high, canaries, guesses, correct, level):
-        low, high = high, 2 * high
-    while high - low > 1e-10 * high:
-        middle = (low + high) / 2
-        if _gaussian_rejected(middle, canaries, guesses, correct, level):
-            low = middle
-        else:
-            high = middle
-    return low
+    return _mu(canaries, guesses, correct, level)
 
 
 def count_guesses(
@@ -468,8 +453,14 @@ def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: f
     return min(1.0, tail + 2 * canaries * delta * mean_below(low))
 
 
-def _largest_rejected(excess: Callable[[float], float]) -> float:
-    """Returns the largest epsilon with a negative excess, which rises with epsilon; 0 if there is none."""
+# Bounds of several attacks and repeated audits ask for the same numbers, such as those of perfect attacks.
+@functools.lru_cache(maxsize=2**14)
+def _epsilon(canaries: int, guesses: int, correct: int, delta: float, level: float) -> float:
+    """Computes `one_run_epsilon`."""
+
+    def excess(epsilon: float) -> float:
+        return _p_value(canaries, guesses, correct, epsilon, delta) - level
+
     if excess(0.0) >= 0:
         return 0.0
     high = 1.0
@@ -477,6 +468,23 @@ def _largest_rejected(excess: Callable[[float], float]) -> float:
         high *= 2
     root = float(scipy.optimize.root_scalar(excess, bracket=(0.0, high), xtol=1e-10).root)
     return max(0.0, root - 2e-10)  # on the side that is rejected
+
+
+@functools.lru_cache(maxsize=2**14)
+def _mu(canaries: int, guesses: int, correct: int, level: float) -> float:
+    """Computes `one_run_mu`."""
+    if not _gaussian_rejected(0.0, canaries, guesses, correct, level):
+        return 0.0
+    low, high = 0.0, 1.0
+    while _gaussian_rejected(high, canaries, guesses, correct, level):
+        low, high = high, 2 * high
+    while high - low > 1e-10 * high:
+        middle = (low + high) / 2
+        if _gaussian_rejected(middle, canaries, guesses, correct, level):
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _gaussian_rejected(mu: float, canaries: int, guesses: int, correct: int, level: float) -> bool:
