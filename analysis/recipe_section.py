@@ -13,6 +13,7 @@ from analysis import (
     advantage,
     archetype_panels,
     attack_flips,
+    audit,
     extraction,
     flip_panels,
     io,
@@ -47,6 +48,8 @@ TABLES = {
     "flip_shares_by_replicas.csv": "shares of coin flips with fewer replicas",
     "attack_flips.csv": "flip rates and coin flips under each attack, compared with LiRA",
     "advantage.csv": "membership advantage of each attack",
+    "audit.csv": "bounds and estimates of epsilon of each attack",
+    "audit_curve.csv": "bounds on epsilon by number of guesses",
     "true_positives.csv": "true positives by flip rate",
     "coin_free_roc.csv": "the mean ROC curve with and without coin flips",
     "partial_auc.csv": "partial areas and lifts of both curves",
@@ -93,6 +96,7 @@ FIGURES = (
     more_references,
     subset_panels,
     advantage,
+    audit,
     pooling,
     flip_panels,
     attack_flips,
@@ -263,7 +267,7 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
     lira_intervals = [r for r in intervals if r["attack"] == "lira_online"]
     strongest = tables.best_per_attack(attacks)
     order = {r["attack"]: i for i, r in enumerate(strongest)}
-    advantages = advantage.read(recipe_dir)
+    advantages, audits = advantage.read(recipe_dir), audit.read(recipe_dir)
     not_drawn = [attack_name(n) for n in order if n not in plotting.ATTACKS]
     drawn = [r for r in attacks if r["attack"] in plotting.ATTACKS]
     return {
@@ -301,6 +305,8 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
         "advantages": advantages,
         "attacked": "replica",
         "advantage_headline": advantage.headline(advantages),
+        "audits": audits,
+        "audit_headline": audit.headline(audits),
         "error_rates": rates,
         "unequal": any(round(r["acc_mean"] - r["balanced_acc_mean"], 3) for r in rates),
         "shuffled": sorted(

@@ -246,7 +246,8 @@ def estimates(experiments: int) -> None:
             at, inside, above, value, value_inside, value_above = np.array(rows, dtype=float).T
             print(
                 f"| {mu} | {samples:,} | {fpr * samples / 2:.2g} | {at_tpr:.3f} | {np.median(at):.3f} "
-                f"| {percent(inside)} | {percent(above)} | {np.median(value):.3f} | {percent(value_inside)} | {percent(value_above)} |",
+                f"| {percent(inside)} | {percent(above)} | {np.median(value):.3f} "
+                f"| {percent(value_inside)} | {percent(value_above)} |",
                 flush=True,
             )
 

@@ -17,6 +17,7 @@ from lm_mia.atomic import FLIPS_JSON, is_current, replacing, write_completion_ma
 from lm_mia.attacks import (
     advantage,
     attack_flips,
+    audit,
     decision_jackknife,
     decisions,
     models,
@@ -46,6 +47,7 @@ DECISION_TABLES = (
     "flip_shares_by_replicas.csv",
     attack_flips.TABLE,
     advantage.TABLE,
+    *audit.TABLES,
     "true_positives.csv",
     "coin_free_roc.csv",
     "partial_auc.csv",
@@ -146,6 +148,7 @@ def _run_attacks(
     num_references, member_N2 = len(inputs.references), inputs.target_member_TxN2[0]
     attack_rows, roc_tables, interval_tables, counts = {}, {}, {}, None
     advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
+    audits: dict[TargetAttack, audit.Audit] = {}
     attack_decisions: dict[TargetAttack, attack_flips.AttackDecisions] = {}
     unscored_N2 = np.zeros(0, bool)  # by online LiRA with all references, which is computed first
     fprs = score_matrix.evaluation_fprs(c, member_N2)
@@ -201,10 +204,14 @@ def _run_attacks(
                     document_N2=population.document_N,
                     has_split_documents=population.has_split_documents,
                 )
-            if has_all_references and c.bootstraps:
-                interval_tables[attack] = _intervals(
-                    name, points, score_N2, member_N2, population, c
+                cluster_N2 = population.document_N if population.has_split_documents else None
+                audits[attack] = audit.audit(
+                    name, count, score_N2, member_N2, inputs.store.design, c, cluster_N2
                 )
+                if (estimates := audits[attack].intervals) is not None:
+                    interval_tables[attack] = _intervals(
+                        name, points, score_N2, member_N2, cluster_N2, estimates, c
+                    )
         score_table.write_table(folder / SCORE_TABLE, {"member": member_N2})
     assert counts is not None, "lira_online is always one of the attacks"
     target_tables.write()
@@ -213,6 +220,8 @@ def _run_attacks(
     write_csv(folder / "roc.csv", pd.concat([roc_tables[a] for a in attacks if a in roc_tables]))
     in_order = [row for attack in attacks for row in advantage_rows.get(attack, [])]
     write_csv(folder / advantage.TABLE, pd.DataFrame(in_order))
+    audit.write(folder, [audits[attack] for attack in attacks if attack in audits])
+    audit.say_if_delta_is_large(c, len(member_N2), inputs.store.design, say)
     intervals = [interval_tables[attack] for attack in attacks if attack in interval_tables]
     _write_or_remove(folder / "intervals.csv", intervals)
     return counts.bin_counts, [attack_decisions[a] for a in attacks if a in attack_decisions]
@@ -293,25 +302,31 @@ def _intervals(
     points: stats.OperatingPoints,
     score_N2: np.ndarray,
     member_N2: np.ndarray,
-    population: Population,
+    cluster_N2: np.ndarray | None,
+    estimates: stats.EpsilonIntervals,
     c: config.Attack,
 ) -> pd.DataFrame:
-    """Returns the rows of intervals.csv: 95% intervals of the AUC and the TPRs of the first target.
+    """Returns the rows of intervals.csv: 95% intervals of AUC, TPRs and balanced accuracy of the first target.
 
     They are over samples or, if documents are split, over documents.
     """
-    cluster_N2 = population.document_N if population.has_split_documents else None
     intervals = stats.bootstrap_intervals(
         score_N2, member_N2, c.fprs, cluster_N=cluster_N2, replicates=c.bootstraps
     )
     members = int(points.members_T[0])
-    table = pd.DataFrame(
-        {"attack": name, "metric": ["auc", *(f"tpr_at_{fpr:g}" for fpr in c.fprs)]}
-        | {"value": [intervals.auc_T[0], *intervals.tpr_TxF[0]]}
-        | {"bootstrap_low": [intervals.auc_low_T[0], *intervals.tpr_low_TxF[0]]}
-        | {"bootstrap_high": [intervals.auc_high_T[0], *intervals.tpr_high_TxF[0]]}
+    accuracy, accuracy_low, accuracy_high = (
+        estimates.balanced_accuracy_T[0],
+        estimates.balanced_accuracy_low_T[0],
+        estimates.balanced_accuracy_high_T[0],
     )
-    true_positives = np.rint(table["value"] * members).where(table["metric"] != "auc")
+    tpr_names = [f"tpr_at_{fpr:g}" for fpr in c.fprs]
+    table = pd.DataFrame(
+        {"attack": name, "metric": ["auc", *tpr_names, "balanced_accuracy"]}
+        | {"value": [intervals.auc_T[0], *intervals.tpr_TxF[0], accuracy]}
+        | {"bootstrap_low": [intervals.auc_low_T[0], *intervals.tpr_low_TxF[0], accuracy_low]}
+        | {"bootstrap_high": [intervals.auc_high_T[0], *intervals.tpr_high_TxF[0], accuracy_high]}
+    )
+    true_positives = np.rint(table["value"] * members).where(table["metric"].isin(tpr_names))
     table["true_positives"] = true_positives.astype("Int64")
     return table.assign(members=members, left_out=int(intervals.left_out_T[0]))
 
@@ -323,23 +338,32 @@ def _write_shuffled(
     pool: ThreadPoolExecutor,
     progress: Callable[[int], None],
 ) -> None:
-    """Writes shuffled.csv: the AUC of every attack with shuffled membership labels, which should be near 0.5."""
+    """Writes shuffled.csv: AUC and one-run epsilon of every attack with shuffled membership labels.
+
+    They should be near 0.5 and 0.
+    """
     auc: dict[AttackName, list[float]] = {name: [] for name in c.attacks}
     left_out = dict.fromkeys(c.attacks, 0)
+    epsilon: dict[AttackName, list[float]] = {name: [] for name in c.attacks}
     for shuffle in range(_NUM_SHUFFLES):
         noise = inputs.with_shuffled_labels(shuffle)
         with score_matrix.score_all([signals.AttackGroup(c.attacks, c)], noise, folder, pool) as [
             (_, files)
         ]:
             for name, file in files.items():
-                result = stats.auc(file.read_target(0), noise.target_member_TxN2[0])
+                score_N2, member_N2 = file.read_target(0), noise.target_member_TxN2[0]
+                result = stats.auc(score_N2, member_N2)
+                bound = audit.one_run_bound(score_N2, member_N2, inputs.store.design, c)
+                epsilon[name].append(np.nan if bound is None else bound.epsilon)
                 auc[name].append(float(result.auc_T[0]))
                 left_out[name] = max(left_out[name], int(result.left_out_T[0]))
         progress(shuffle + 1)
     rows = [
         {"attack": name, "references": 0 if name in REFERENCE_FREE else len(inputs.references)}
         | {"shuffles": _NUM_SHUFFLES, "auc_mean": np.mean(values), "auc_std": np.std(values)}
-        | {"auc_min": np.min(values), "auc_max": np.max(values), "left_out": left_out[name]}
+        | {"auc_min": np.min(values), "auc_max": np.max(values)}
+        | {"one_run_epsilon_mean": np.mean(epsilon[name])}
+        | {"one_run_epsilon_max": np.max(epsilon[name]), "left_out": left_out[name]}
         for name, values in auc.items()
     ]
     write_csv(folder / "shuffled.csv", pd.DataFrame(rows))
@@ -396,6 +420,7 @@ def _identity(inputs: signals.AttackInputs, c: config.Attack) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "config": dataclasses.asdict(c),
+        "design": inputs.store.design,
         "reference_models": [str(model) for model in inputs.references],
         "replica_models": [str(model) for model in inputs.targets],
     }

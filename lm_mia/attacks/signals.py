@@ -19,7 +19,6 @@ from lm_mia.config import AttackName
 from lm_mia.config.needs import ObservedStatistic, RmiaA
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
 from lm_mia.store.store import Store
 
@@ -240,8 +239,8 @@ class AttackFit:
     """Attack -> the parameters that all samples have in common."""
     regression: stats.StackedRegression | None
     """The regression of the attack stacked."""
-    rmia_a: float = 1.0
-    """The parameter a of offline RMIA, which may be tuned on the references."""
+    rmia_a: float | None = 1.0
+    """The parameter a of offline RMIA; None if it is to be tuned, but there are too few references."""
 
 
 def sample_slices(num_samples: int) -> Iterator[slice]:
@@ -294,18 +293,20 @@ def fit_attacks(
     return fits
 
 
-def _choose_a(group: AttackGroup, block: SampleBlock) -> float:
-    """Returns the parameter a of offline RMIA, tuned on the references and the samples that RMIA compares with."""
+def _choose_a(group: AttackGroup, block: SampleBlock) -> float | None:
+    """Returns the parameter a of offline RMIA, tuned on the references and the samples that RMIA compares with.
+
+    None if it is to be tuned, but there is no reference besides the first one and its complement, or no member or no
+    non-member of the first one has an OUT reference among the others.
+    """
     a = group.config.rmia_a if group.rmia_a is None else group.rmia_a
     if a != "tuned":
         return a
     references = -block.reference_loss_MxC, block.reference_member_MxC
     try:
         return stats.tuned_rmia_a(*references, *references)
-    except ValueError as error:
-        raise UserError(
-            f"rmia_a='tuned': {error}; use more references, or a number from 0 to 1"
-        ) from error
+    except ValueError:
+        return None
 
 
 def _fit_loss_models(
@@ -470,14 +471,17 @@ def _reference_gaussians(
     return gaussians if scatter_2x2 is None else stats.with_pooled_variance(gaussians, scatter_2x2)
 
 
-def _rmia_log_alpha(attack: str, block: SampleBlock, a: float) -> np.ndarray:
+def _rmia_log_alpha(attack: str, block: SampleBlock, a: float | None) -> np.ndarray:
+    """Returns log alpha of the attacks on RMIA's ratio; NaN without a for offline RMIA."""
     offline = attack == "rmia_offline"
+    if offline and a is None:
+        return np.full(block.target_loss_TxC.shape, np.nan)
     return stats.rmia_log_alpha(
         -block.target_loss_TxC,
         -block.reference_loss_MxC,
         reference_member_MxN=block.reference_member_MxC if offline else None,
         offline=offline,
-        a=a,
+        a=a if offline and a is not None else 1.0,
     )
 
 

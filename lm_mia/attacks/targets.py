@@ -10,7 +10,7 @@ Rows are only added to the tables, so no attack is computed twice.
     targets.json             the settings on which all of these depend
 
 membership_scores.parquet, the scores of every sample from all attacks of the config, is written as a whole, and so is
-advantage.csv, their membership advantage.
+advantage.csv, their membership advantage, and audit.csv and audit_curve.csv, what they show about epsilon.
 
 T: targets, F: false positive rates, H: halves of the samples, N2: samples of the population (2N).
 """
@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from lm_mia import config, stats
 from lm_mia.atomic import replacing, write_atomically, write_csv
-from lm_mia.attacks import advantage, score_matrix, signals, target_epsilons
+from lm_mia.attacks import advantage, audit, score_matrix, signals, target_epsilons
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
 from lm_mia.attacks.score_table import MembershipScoreTable
@@ -97,6 +97,7 @@ def run(
     with _open_score_table(in_score_table, folder, population) as score_table:
         members: dict[str, np.ndarray] = {}
         advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
+        audits: dict[TargetAttack, audit.Audit] = {}
         for same in groups:
             inputs = _open_inputs(same, store, population)
 
@@ -118,6 +119,15 @@ def run(
                         pool,
                         document_N2=population.document_N,
                         has_split_documents=population.has_split_documents,
+                    )
+                    audits[attack] = audit.audit(
+                        attack.attack,
+                        len(attack.references),
+                        file.read_target(0),
+                        inputs.target_member_TxN2[0],
+                        store.design,
+                        c,
+                        population.document_N if population.has_split_documents else None,
                     )
                     members = {
                         f"member/{target}": member_N2
@@ -159,6 +169,9 @@ def run(
         if score_table:
             rows = [row for attack in in_score_table for row in advantage_rows.get(attack, [])]
             write_csv(folder / advantage.TABLE, pd.DataFrame(rows))
+            in_order = [audits[attack] for attack in in_score_table if attack in audits]
+            audit.write(folder, in_order)
+            audit.say_if_delta_is_large(c, len(population), store.design, say)
             score_table.write_table(folder / SCORE_TABLE, members, {_IDENTITY: identity})
     target_tables.write()
     if missing:
@@ -182,13 +195,19 @@ def _missing_in_score_table(
     groups, _ = _group_by_inputs(attacks, store)
     available = [attack for attack in attacks if any(attack in same for same in groups)]
     ids = [attack.id for attack in available]
-    identity = json.dumps([needs.attack_settings(c), ids, {"priors": c.priors}])
+    audited = {
+        "delta": c.delta,
+        "alpha": c.alpha,
+        "bootstraps": c.bootstraps,
+        "design": store.design,
+    }
+    identity = json.dumps([needs.attack_settings(c), ids, {"priors": c.priors}, audited])
     try:
         metadata = pq.read_schema(folder / SCORE_TABLE).metadata or {}
     except (OSError, ValueError):  # missing or damaged
         metadata = {}
     is_current = metadata.get(_IDENTITY.encode()) == identity.encode()
-    is_current &= (folder / advantage.TABLE).is_file()
+    is_current &= all((folder / name).is_file() for name in (advantage.TABLE, *audit.TABLES))
     return ([] if is_current else available), identity
 
 
@@ -300,7 +319,7 @@ class TargetTables:
         targets: Sequence[ModelSeeds],
         points: stats.OperatingPoints,
         num_fprs: int,
-        rmia_a: float,
+        rmia_a: float | None,
     ) -> None:
         """Adds the results of an attack.
 
@@ -309,7 +328,7 @@ class TargetTables:
           targets: the models that were attacked.
           points: their operating points, at attack.fprs first and then at the rates of the ROC curve.
           num_fprs: number of rates of attack.fprs.
-          rmia_a: the parameter a that offline RMIA used.
+          rmia_a: the parameter a that offline RMIA used; None if it could not be tuned.
         """
         names = [str(model) for model in targets]
         description = {

@@ -283,7 +283,7 @@ def _set_fields(config: Config, values: Mapping[str, Any]) -> tuple[Config, list
             similar = _similar_field(name)
             hint = f"; did you mean {similar}?" if similar else ""
             mistakes.append(f"{name}: no such field{hint}")
-        elif types[name] is float and type(value) is int:
+        elif _takes_float(types[name]) and type(value) is int:
             config = _set_field(config, name, float(value))
         elif not _has_type(value, types[name]):
             mistakes.append(f"{name}={value!r}: must be {_describe(types[name])}")
@@ -411,7 +411,7 @@ def _call_get_config(config_arg: str, module: ModuleType, arg: str) -> Config:
             f"--config={config_arg}: get_config() returned {type(config).__name__}, not a Config"
         )
     for name, kind in field_types().items():
-        if kind is float and type(value := _get(config, name)) is int:
+        if _takes_float(kind) and type(value := _get(config, name)) is int:
             config = _set(config, name.split("."), float(value))  # 0 and 0.0 are the same recipe
     if errors := type_errors(config):
         line_of = _line_finder(module, ())
@@ -460,6 +460,13 @@ def _split_flags(overrides: Sequence[str]) -> list[tuple[str, list[str]]]:
     return flags
 
 
+def _takes_float(kind: Any) -> bool:
+    """Returns whether a field is a number, or a number or a word."""
+    return kind is float or (
+        float in typing.get_args(kind) and typing.get_origin(kind) is typing.Union
+    )
+
+
 def _has_type(value: Any, kind: Any) -> bool:
     """Returns whether a value is of the type of a field; whole numbers may stand in a tuple of floats."""
     if typing.get_origin(kind) is typing.Literal:
@@ -469,6 +476,8 @@ def _has_type(value: Any, kind: Any) -> bool:
         if not isinstance(value, tuple) or (rest != [...] and len(value) != 1 + len(rest)):
             return False
         return all(_has_type(v, item) or (item is float and type(v) is int) for v in value)
+    if typing.get_origin(kind) is typing.Union:
+        return any(_has_type(value, item) for item in typing.get_args(kind))
     return type(value) is kind
 
 
@@ -485,6 +494,9 @@ def _describe(kind: Any) -> str:
         if item is str:
             return "a list of names"
         return ("a list of" if rest == [...] else "two") + " numbers such as 0.01,0.05"
+    if typing.get_origin(kind) is typing.Union:
+        number, word = typing.get_args(kind)
+        return f"{_describe(number)}, or {', '.join(typing.get_args(word))}"
     return {int: "an integer", float: "a number", str: "a string", bool: "True or False"}[kind]
 
 

@@ -291,7 +291,10 @@ class Attack:
     priors: tuple[float, ...] = (0.5, 0.1)
     """Prior probabilities of membership for which the membership advantage of each attack is computed (MACE)."""
     alpha: float = 0.05
-    """Significance level of the exact binomial test that defines the coin-flip cutoff."""
+    """Significance level of the exact binomial test that defines the coin-flip cutoff, and 1 - confidence of the
+    audit's bounds."""
+    delta: float = 1e-5
+    """Delta of (epsilon, delta)-differential privacy, for which the audit bounds and estimates epsilon."""
     band: tuple[float, float] = (1e-4, 0.1)
     """Range of false positive rates over which partial AUC and lift are computed; it begins at 1/N at the earliest."""
     variance: Literal["per_sample", "pooled"] = "per_sample"
@@ -304,9 +307,10 @@ class Attack:
     rmia_gamma: float = 1.0
     """Threshold gamma of RMIA: a comparison counts if the likelihood ratio of the sample is at least gamma times that
     of the comparison sample."""
-    rmia_a: float = 1.0
+    rmia_a: float | Literal["tuned"] = 1.0
     """Parameter a of offline RMIA, from 0 to 1, which estimates the mean probability of a sample under IN references as
-    a p_OUT + (1 - a). 1: it equals that under OUT references."""
+    a p_OUT + (1 - a). 1: it equals that under OUT references; tuned: the first of 0, 0.1, ..., 1 with the largest AUC
+    of an attack on the first reference with the others."""
     bootstraps: int = 1000
     """Number of bootstrap draws of the samples for the confidence intervals of the first target. 0: no intervals."""
     resample_references: int = 0

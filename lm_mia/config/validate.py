@@ -450,6 +450,13 @@ def _rates(config: Config) -> Iterator[str]:
     attack = config.attack
     if not 0 < attack.alpha < 1:
         yield _message(config, "attack.alpha", "must be between 0 and 1")
+    if not 0 < attack.delta < 1:
+        yield _message(
+            config,
+            "attack.delta",
+            "must be between 0 and 1, both excluded",
+            "try --config.attack.delta=1e-5",
+        )
     if (
         not attack.fprs
         or not all(0 < rate <= 1 for rate in attack.fprs)
@@ -487,8 +494,8 @@ def _rmia(config: Config) -> Iterator[str]:
     if attack.rmia_samples < 1:
         yield _message(config, "attack.rmia_samples", "must be 1 or larger")
     yield from _positive(config, "attack.rmia_gamma")
-    if not 0 <= attack.rmia_a <= 1:
-        yield _message(config, "attack.rmia_a", "must be in [0, 1]")
+    if attack.rmia_a != "tuned" and not 0 <= attack.rmia_a <= 1:
+        yield _message(config, "attack.rmia_a", "must be in [0, 1], or tuned")
 
 
 def _resampling(config: Config) -> Iterator[str]:

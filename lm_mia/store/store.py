@@ -29,7 +29,7 @@ import numpy as np
 import tensorstore as ts
 
 from lm_mia import config
-from lm_mia.data.subsets import ModelSeeds
+from lm_mia.data.subsets import Design, ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.store import reader, schema
 from lm_mia.store.reader import samples_per_shard
@@ -61,6 +61,8 @@ class Store:
     """Ids of the samples for whose tokens a model must have log-probabilities."""
     first_canary: int = 0
     """Id of the first sample that is in or out of training subsets; those before it are in all of them."""
+    design: Design = "exact"
+    """How the members of the models were drawn."""
 
     def __post_init__(self) -> None:
         if any(a >= b for a, b in itertools.pairwise((0, *self._checkpoint_steps))):
@@ -478,6 +480,7 @@ def open_store(c: config.Config, recipe_dir: Path) -> Store:
         config.total_steps(c),
         token_samples=c.score.token_samples,
         first_canary=config.first_canary(c),
+        design=c.train.subset,
     )
 
 

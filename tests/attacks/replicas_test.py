@@ -134,21 +134,43 @@ def test_roc_csv(attacked: AttackRun):
 
 def test_intervals_csv(attacked: AttackRun):
     table, member_N = attacked.csv("intervals.csv"), attacked.scores.member_N
-    metrics = ["auc", *(f"tpr_at_{fpr:g}" for fpr in SMALL.fprs)]
+    metrics = ["auc", *(f"tpr_at_{fpr:g}" for fpr in SMALL.fprs), "balanced_accuracy"]
     assert table.attack.tolist() == [name for name in SMALL.attacks for _ in metrics]
     assert table.metric.tolist() == metrics * len(SMALL.attacks)
     for name, part in table.groupby("attack"):
         score_N = expected(attacked, str(name), 12)[0]
         intervals = stats.bootstrap_intervals(score_N, member_N, SMALL.fprs, replicates=30)
-        np.testing.assert_allclose(part.value, [intervals.auc_T[0], *intervals.tpr_TxF[0]])
+        audited = stats.epsilon_intervals(score_N, member_N, delta=SMALL.delta, replicates=30)
+        accuracy = audited.balanced_accuracy_T[0]
+        np.testing.assert_allclose(
+            part.value, [intervals.auc_T[0], *intervals.tpr_TxF[0], accuracy]
+        )
         low, high = [intervals.auc_low_T[0], *intervals.tpr_low_TxF[0]], intervals.tpr_high_TxF[0]
-        np.testing.assert_allclose(part.bootstrap_low, low)
+        np.testing.assert_allclose(part.bootstrap_low, [*low, audited.balanced_accuracy_low_T[0]])
+        high = [*high, audited.balanced_accuracy_high_T[0]]
         np.testing.assert_allclose(part.bootstrap_high, [intervals.auc_high_T[0], *high])
         members = (member_N & ~np.isnan(score_N)).sum()
-        assert part.true_positives.isna().tolist() == [True] + [False] * 4
-        np.testing.assert_allclose(part.true_positives[1:], part.value[1:] * members)
+        assert part.true_positives.isna().tolist() == [True, *[False] * 4, True]
+        np.testing.assert_allclose(part.true_positives[1:-1], part.value[1:-1] * members)
         assert (part.members == members).all()
         assert (part.left_out == np.isnan(score_N).sum()).all()
+
+
+def test_audit_csv(attacked: AttackRun):
+    table, member_N = attacked.csv("audit.csv"), attacked.scores.member_N
+    assert table.attack.drop_duplicates().tolist() == [*SMALL.attacks]
+    for name, part in table.groupby("attack"):
+        score_N = expected(attacked, str(name), 12)[0]
+        bound = stats.one_run_bound(score_N, member_N, membership="half", delta=SMALL.delta)
+        rows = part.set_index("method")
+        assert rows.epsilon["one_run"] == pytest.approx(bound.epsilon)
+        assert rows.mu["one_run_gaussian"] == pytest.approx(bound.mu)
+        estimates = stats.epsilon_intervals(score_N, member_N, delta=SMALL.delta, replicates=30)
+        assert rows.high["estimate_max"] == pytest.approx(estimates.largest_high_T[0])
+    curve = attacked.csv("audit_curve.csv")
+    assert curve.groupby("attack").epsilon.max().to_dict() == pytest.approx(
+        table[table.method == "one_run"].set_index("attack").epsilon.to_dict()
+    )
 
 
 def test_shuffled_csv(attacked: AttackRun):
@@ -163,6 +185,9 @@ def test_shuffled_csv(attacked: AttackRun):
     assert table.auc_std.between(0.01, 0.05).all()
     assert ((table.auc_min < table.auc_mean) & (table.auc_mean < table.auc_max)).all()
     assert table.left_out[["lira_online", "rmia", "loss"]].tolist() == [3, 0, 0]
+    # Each of 10 x 10 bounds is above 0 with a probability of at most 5%.
+    assert (table.one_run_epsilon_mean <= table.one_run_epsilon_max).all()
+    assert table.one_run_epsilon_max.median() == 0
 
 
 def test_flips_json(attacked: AttackRun):
@@ -179,6 +204,7 @@ def test_flips_json(attacked: AttackRun):
         "replica_models": [f"replica-{i:02d}" for i in range(8)],
         "recipe": "recipe_x",
         "config": json.loads(json.dumps(dataclasses.asdict(SMALL))),
+        "design": "exact",
         "attack": "lira_online",
         "first_target": "replica-00",
         "references": 12,

@@ -33,6 +33,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"finite_population": True, "variance": "pooled"},
     {"rmia_gamma": 1.3, "rmia_a": 0.4},
     {"rmia_gamma": 0.5, "rmia_samples": SAMPLES + 1},
+    {"rmia_a": "tuned"},
 ]
 
 
@@ -69,11 +70,14 @@ def expected(world: SyntheticScores, c: config.Attack) -> dict[str, np.ndarray]:
     zlib_N = world.population.column("zlib_bytes")
     losses = target_TxN, reference_MxN, member_MxN
     covariate_NxK = signals.sample_covariates(world.population.column)
+    log_p_Z, member_MxZ = -reference_MxN[:, np.sort(ids_Z)], member_MxN[:, np.sort(ids_Z)]
+    tuned = stats.tuned_rmia_a(log_p_Z, member_MxZ, log_p_Z, member_MxZ)
+    a = tuned if c.rmia_a == "tuned" else c.rmia_a
     return {
         "lira_online": stats.lira_from_gaussians(target_TxN, gaussians),
         "lira_offline": stats.lira_from_gaussians(target_TxN, gaussians, offline=True),
         "rmia": stats.rmia(*x_and_z, gamma=c.rmia_gamma),
-        "rmia_offline": stats.rmia(*x_and_z, gamma=c.rmia_gamma, offline=True, a=c.rmia_a, **out),
+        "rmia_offline": stats.rmia(*x_and_z, gamma=c.rmia_gamma, offline=True, a=a, **out),
         "rmia_simple": stats.rmia_simple(*log_p),
         "reference_calibrated": stats.reference_calibrated_loss(target_TxN, reference_MxN),
         "shrunk": stats.shrunk_lira(*losses, covariate_NxK=covariate_NxK),

@@ -359,7 +359,7 @@ def test_table_of_membership_scores(world: World, tmp_path: Path):
     assert files(tmp_path) == before
 
 
-def test_table_of_advantages(world: World, tmp_path: Path):
+def test_tables_of_advantages_and_audits(world: World, tmp_path: Path):
     attacks = [world.attack(name) for name in ("lira_online", "loss")]
     assert world.run(tmp_path, attacks, score_table=attacks) == (2, 2, 0)
     table = pd.read_csv(tmp_path / "advantage.csv")
@@ -369,13 +369,19 @@ def test_table_of_advantages(world: World, tmp_path: Path):
     lira, loss = table["held_out"][[0, 2]]
     assert lira > loss > 0
     assert table["held_out_low"].isna().all()  # The samples are pieces of documents.
-    # It is written again if it is missing, or if the priors change.
-    (tmp_path / "advantage.csv").unlink()
+    audits = pd.read_csv(tmp_path / "audit.csv")
+    assert audits["attack"].tolist() == ["lira_online"] * 4 + ["loss"] * 4
+    # Only the first target is audited: canaries are its pairs.
+    assert {*audits["canaries"][audits["method"] == "one_run"]} == {SAMPLES // 2}
+    # They are written again if one of them is missing, or if the priors or delta change.
+    (tmp_path / "audit_curve.csv").unlink()
     assert world.run(tmp_path, attacks, score_table=attacks) == (2, 2, 0)
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "advantage.csv"), table)
-    other = dataclasses.replace(C, priors=(0.3,))
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "audit.csv"), audits)
+    other = dataclasses.replace(C, priors=(0.3,), delta=1e-3)
     assert world.run(tmp_path, attacks, c=other, score_table=attacks) == (2, 2, 0)
     assert pd.read_csv(tmp_path / "advantage.csv")["prior"].tolist() == [0.3, 0.3]
+    assert {*pd.read_csv(tmp_path / "audit.csv")["delta"]} == {1e-3}
     assert world.run(tmp_path, attacks, c=other, score_table=attacks) == (2, 0, 0)
 
 

@@ -96,6 +96,14 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
     ),
     *(
         (
+            {"delta": bad},
+            f"attack.delta={bad!r}: must be between 0 and 1, both excluded; try --config.attack.delta=1e-5",
+            [{"delta": 1e-12}, {"delta": 0.5}],
+        )
+        for bad in (0.0, 1.0, -1e-5, NAN)
+    ),
+    *(
+        (
             {"rmia_samples": bad},
             f"attack.rmia_samples={bad}: must be 1 or larger",
             [{"rmia_samples": 1}, {"rmia_samples": 10**6}],
@@ -111,7 +119,7 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
         for bad in (0.0, -1.0, INF, NAN)
     ),
     *(
-        ({"rmia_a": bad}, f"attack.rmia_a={bad!r}: must be in [0, 1]", [{"rmia_a": 0.0}, {"rmia_a": 1.0}])
+        ({"rmia_a": bad}, f"attack.rmia_a={bad!r}: must be in [0, 1], or tuned", [{"rmia_a": 0.0}, {"rmia_a": "tuned"}])
         for bad in (-0.1, 1.1, NAN)
     ),
     *(

@@ -100,7 +100,12 @@ def test_sweep_runs_all_stages_and_resumes(
     assert trained(folder, "twice") == 6  # references, 2 of them targets
     assert {"flips.json", "attacks.csv", "shuffled.csv"} < {p.name for p in main.glob("tables/*")}
     target_tables = {"models.csv", "targets.csv", "target_roc.parquet", "targets.json"}
-    target_tables |= {"advantage.csv", "more_references.json"}  # too few references for its table
+    target_tables |= {
+        "advantage.csv",
+        "audit.csv",
+        "audit_curve.csv",
+        "more_references.json",
+    }  # too few references for its table
     target_tables |= {"target_jackknife.parquet", "membership_scores.parquet"}
     assert {p.name for p in twice.glob("tables/*")} == target_tables
     assert len(list((folder / "populations").glob("[!.]*"))) == 1

@@ -48,6 +48,7 @@ RECIPE_FIGURES = (
     "more_references",
     "auc_by_subset",
     "advantage",
+    "audit",
     "coin_flip_share",
     "coin_flips_by_replicas",
     "flip_ccdf",

@@ -1,0 +1,136 @@
+"""Audit: what the scores of each attack show about epsilon of differential privacy, as bounds and as estimates.
+
+All numbers are about the first replica.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from analysis import io, plotting
+from analysis.formatting import attack_name, percent
+from analysis.io import Record
+
+TABLE, CURVE_TABLE = "audit.csv", "audit_curve.csv"
+COLUMNS = (
+    "attack",
+    "references",
+    "method",
+    "adjacency",
+    "delta",
+    "confidence",
+    "canaries",
+    "guesses",
+    "correct",
+    "epsilon",
+    "low",
+    "high",
+    "mu",
+    "ceiling",
+    "is_bound",
+    "left_out",
+)
+CURVE_COLUMNS = ("attack", "references", "guesses", "sides", "correct", "epsilon", "mu")
+
+Audits = Mapping[str, Mapping[str, Record]]
+"""Attack -> method -> row."""
+
+
+def read(recipe_dir: Path) -> Audits:
+    """Reads tables/audit.csv; attacks with a larger bound come first, then those with a larger estimate."""
+    audits: dict[str, dict[str, Record]] = {}
+    for row in io.read_table(recipe_dir, TABLE, COLUMNS):
+        audits.setdefault(row["attack"], {})[row["method"]] = row
+
+    def order(item: tuple[str, Mapping[str, Record]]) -> tuple[float, ...]:
+        methods = ("one_run", "one_run_gaussian", "estimate_max")
+        values = [item[1][name]["epsilon"] if name in item[1] else 0.0 for name in methods]
+        return tuple(-value if value == value else math.inf for value in values)
+
+    return dict(sorted(audits.items(), key=order))
+
+
+def headline(audits: Audits) -> str:
+    """Returns what the guesses of LiRA show; empty without numbers.
+
+    It describes LiRA rather than the best attack, since the largest of several bounds is too optimistic.
+
+    Args:
+      audits: the result of `read`.
+    """
+    rows = audits.get("lira_online")
+    if rows is None:
+        return ""
+    if (bound := rows.get("one_run")) is None:
+        return (
+            "It is not known how the membership of these samples was drawn, so no lower bound on epsilon holds; the "
+            "estimates below are no bounds."
+        )
+    start = (
+        f"The scores of LiRA are right in {bound['correct']:,.0f} of {bound['guesses']:,.0f} guesses about "
+        f"{bound['canaries']:,.0f} {_canaries(bound)}. "
+    )
+    if bound["epsilon"] == 0:
+        return start + "No epsilon is too small to fit these guesses: the audit shows nothing."
+    return (
+        f"{start}With a confidence of {percent(bound['confidence'])}, no mechanism with an epsilon below "
+        f"{bound['epsilon']:.2f} at delta = {bound['delta']:g} fits these guesses. Guesses that are all right would "
+        f"show {bound['ceiling']:.2f}."
+    )
+
+
+def _canaries(row: Record) -> str:
+    return (
+        "samples, each a member by the toss of a coin"
+        if row["adjacency"] == "add_remove"
+        else "pairs of a member and a non-member"
+    )
+
+
+def draw(curves: Mapping[str, Sequence[Record]], audits: Audits) -> Figure:
+    """Draws epsilon against the number of guesses, and the ceiling.
+
+    Args:
+      curves: rows of audit_curve.csv by attack.
+      audits: the result of `read`.
+    """
+    figure = plotting.new_figure(6.2, 3.6)
+    axes = figure.subplots()
+    names = [name for name in audits if name in curves]
+    for name in names:
+        if name not in plotting.ATTACKS:
+            continue
+        color, line, marker = plotting.ATTACKS[name]
+        best: dict[float, float] = {}
+        for row in curves[name]:
+            best[row["guesses"]] = max(best.get(row["guesses"], 0.0), row["epsilon"])
+        guesses = sorted(best)
+        axes.plot(
+            guesses,
+            [best[n] for n in guesses],
+            color=color,
+            linestyle=line,
+            marker=marker,
+            markersize=4,
+            label=attack_name(name),
+        )
+    ceiling = audits[names[0]]["one_run"]["ceiling"]
+    axes.axhline(
+        ceiling, color=plotting.BLACK, linestyle="--", linewidth=1.2, label="perfect attack"
+    )
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(-0.03 * ceiling, 1.08 * ceiling)
+    axes.set_xlabel("Number of guesses")
+    axes.set_ylabel("Lower bound on epsilon")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    return figure
+
+
+def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+    """Draws the figure of a recipe; None if no bound holds."""
+    curves: dict[str, list[Record]] = {}
+    for row in io.read_table(recipe_dir, CURVE_TABLE, CURVE_COLUMNS):
+        curves.setdefault(row["attack"], []).append(row)
+    return {"audit": draw(curves, read(recipe_dir)) if curves else None}
