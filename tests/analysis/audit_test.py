@@ -1,0 +1,100 @@
+"""The part of the report about audits."""
+
+import math
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import audit, markup
+from analysis.formatting import attack_name
+from analysis.io import Record
+
+
+def rows(epsilon: float = 1.5, **changes: Any) -> dict[str, Record]:
+    """Returns the rows of one attack by method."""
+    common: Record = {"attack": "lira_online", "references": 8, "adjacency": "replace_one"}
+    common |= {"delta": 1e-5, "confidence": 0.95, "canaries": 500, "left_out": 3, "mu": math.nan}
+    common |= {"guesses": math.nan, "correct": math.nan, "low": math.nan, "high": math.nan}
+    bound = {"guesses": 64.0, "correct": 60.0, "epsilon": epsilon, "ceiling": 4.2}
+    gaussian = {"guesses": 64.0, "correct": 60.0, "epsilon": 2.5, "mu": 0.7, "ceiling": 6.0}
+    estimate = {"epsilon": 3.0, "low": 1.0, "high": 5.0, "ceiling": 5.5}
+    return {
+        "estimate_tpr": common | estimate,
+        "estimate_max": common | estimate,
+        "one_run": common | bound | changes,
+        "one_run_gaussian": common | gaussian,
+    }
+
+
+def test_headline() -> None:
+    assert audit.headline({"loss": rows(9.0), "lira_online": rows()}) == (
+        "The scores of LiRA are right in 60 of 64 guesses about 500 pairs of a member and a non-member. With a "
+        "confidence of 95%, no mechanism with an epsilon below 1.50 at delta = 1e-05 fits these guesses. Guesses that "
+        "are all right would show 4.20."
+    )
+    coins = audit.headline({"lira_online": rows(0.0, adjacency="add_remove")})
+    assert "500 samples, each a member by the toss of a coin. " in coins
+    assert coins.endswith("the audit shows nothing.")
+    of_given = {name: row for name, row in rows().items() if name.startswith("estimate")}
+    assert "no lower bound on epsilon holds" in audit.headline({"lira_online": of_given})
+    assert audit.headline({"loss": rows()}) == audit.headline({}) == ""
+
+
+def test_figure_has_the_best_bound_of_each_number_of_guesses() -> None:
+    curve: list[Record] = [
+        {"guesses": 32, "epsilon": 0.5},
+        {"guesses": 16, "epsilon": 0.2},
+        {"guesses": 16, "epsilon": 0.7},
+    ]
+    audits = {name: rows() for name in ("lira_online", "lowercase")}
+    figure = audit.draw({name: curve for name in audits}, audits)
+    lines = figure.axes[0].lines
+    assert [line.get_label() for line in lines] == ["LiRA", "perfect attack"]
+    np.testing.assert_array_equal(lines[0].get_xdata(), [16, 32])
+    np.testing.assert_array_equal(lines[0].get_ydata(), [0.7, 0.5])
+    assert np.asarray(lines[1].get_ydata())[0] == 4.2
+
+
+def section(audits: audit.Audits) -> str:
+    """Returns the section on the page."""
+    template = markup.environment().get_template("audit.html.j2")
+    context = {"audits": audits, "audit_headline": audit.headline(audits), "at": "", "file": ""}
+    return template.render(images=defaultdict(str), attack_name=attack_name, **context)
+
+
+def test_section_with_and_without_bounds() -> None:
+    html = section({"lira_online": rows(), "loss": rows(-1e-9)})
+    for text in ("Lower bound", "60 of 64", ">1.50<", ">0.00<", "1.00 to 5.00", "at delta = 1e-05"):
+        assert text in html
+    assert "-0.00" not in html
+    of_given = {name: row for name, row in rows().items() if name.startswith("estimate")}
+    html = section({"lira_online": of_given})
+    assert "no lower bound on epsilon holds" in html
+    assert "3.00" in html
+    assert ">Lower bound<" not in html
+    without_ends = {name: row | {"low": math.nan} for name, row in of_given.items()}
+    assert not re.search(r"\bnan\b", section({"lira_online": without_ends}))
+    assert "so there is no audit" in section({})
+
+
+def test_tables_are_read_in_order_of_the_bounds(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    of_attacks = [("loss", rows(0.0)), ("rmia", rows(2.0)), ("lira_online", rows(1.0))]
+    lines = [
+        {"method": method} | row | {"attack": name, "is_bound": method == "one_run"}
+        for name, of_attack in of_attacks
+        for method, row in of_attack.items()
+    ]
+    pd.DataFrame(lines).to_csv(tmp_path / "tables" / audit.TABLE, index=False)
+    audits = audit.read(tmp_path)
+    assert [*audits] == ["rmia", "lira_online", "loss"]
+    assert audits["rmia"]["one_run"]["epsilon"] == 2.0
+    curve = pd.DataFrame({"attack": ["rmia"], "references": [8], "guesses": [16]})
+    curve = curve.assign(sides="members", correct=15, epsilon=2.0, mu=0.7)
+    for rows_of_curve, drawn in ((curve, True), (curve[:0], False)):
+        rows_of_curve.to_csv(tmp_path / "tables" / audit.CURVE_TABLE, index=False)
+        assert (audit.recipe_figures(tmp_path)["audit"] is not None) == drawn
