@@ -1,6 +1,6 @@
 """Audit: what the scores of each attack show about epsilon of differential privacy, as bounds and as estimates.
 
-All numbers are about the first replica.
+All numbers are about the first replica or, without replicas, the first target.
 """
 
 import math

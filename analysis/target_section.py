@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis import advantage, attacks, io, markup, plotting, pooling
+from analysis import advantage, attacks, audit, io, markup, plotting, pooling
 from analysis.attacks import AttackResult
 from analysis.formatting import attack_name, percent, plural, plus_minus
 from analysis.io import MissingModelsError, RecipeResults
@@ -30,6 +30,7 @@ def draw(recipe: RecipeResults) -> RecipeSection:
     contents = facts(recipe)
     figures: dict[str, Figure | None] = {"roc_targets": draw_roc(contents["results"])}
     figures |= advantage.recipe_figures(recipe.recipe_dir)
+    figures |= audit.recipe_figures(recipe.recipe_dir)
     figures |= pooling.recipe_figures(recipe.recipe_dir)
     images = {name: markup.data_uri(png) for name, png in save(recipe.recipe_dir, figures).items()}
     template = markup.environment().get_template("target.html.j2")
@@ -42,7 +43,7 @@ def facts(recipe: RecipeResults) -> dict[str, Any]:
     """Returns everything that the template shows except the images."""
     results, folder = read(recipe), recipe.recipe_dir
     manifest, c = io.read_manifest(folder), recipe.config
-    advantages = advantage.read(folder)
+    advantages, audits = advantage.read(folder), audit.read(folder)
     page = {
         "name": recipe.name,
         "results": results,
@@ -58,6 +59,8 @@ def facts(recipe: RecipeResults) -> dict[str, Any]:
         "population": {"documents": c.corpus.split_documents},
         "advantages": advantages,
         "advantage_headline": advantage.headline(advantages),
+        "audits": audits,
+        "audit_headline": audit.headline(audits),
         "attacked": "target",
         "pooling": pooling.read(folder),
         "strategy_names": pooling.STRATEGIES,

@@ -303,8 +303,9 @@ def sorted_replicates(score_N: np.ndarray, member_N: np.ndarray, replicates: int
         tpr_N = np.cumsum(label_N[order_N]) / drawn[0].size
         fpr_N = np.cumsum(~label_N[order_N]) / drawn[1].size
         with np.errstate(divide="ignore", invalid="ignore"):
-            np.log(tpr_N - _DELTA) - np.log(fpr_N)
-            np.log(1 - fpr_N - _DELTA) - np.log(1 - tpr_N)
+            by_tpr_N = np.log(tpr_N - _DELTA) - np.log(fpr_N)
+            by_tnr_N = np.log(1 - fpr_N - _DELTA) - np.log(1 - tpr_N)
+        np.fmax(by_tpr_N, by_tnr_N)
         np.max(tpr_N - fpr_N)
 
 

@@ -63,12 +63,21 @@ def section(audits: audit.Audits) -> str:
     """Returns the section on the page."""
     template = markup.environment().get_template("audit.html.j2")
     context = {"audits": audits, "audit_headline": audit.headline(audits), "at": "", "file": ""}
+    context["attacked"] = "target"
     return template.render(images=defaultdict(str), attack_name=attack_name, **context)
 
 
 def test_section_with_and_without_bounds() -> None:
     html = section({"lira_online": rows(), "loss": rows(-1e-9)})
-    for text in ("Lower bound", "60 of 64", ">1.50<", ">0.00<", "1.00 to 5.00", "at delta = 1e-05"):
+    for text in (
+        "Lower bound",
+        "on the first target",
+        "60 of 64",
+        ">1.50<",
+        ">0.00<",
+        "1.00 to 5.00",
+        "at delta = 1e-05",
+    ):
         assert text in html
     assert "-0.00" not in html
     of_given = {name: row for name, row in rows().items() if name.startswith("estimate")}
