@@ -22,7 +22,7 @@ from analysis.few_references import (
 from analysis.formatting import percent
 from analysis.io import MissingModelsError, RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
-from lm_mia.config.needs import EPSILON_DELTA, EPSILON_TPRS
+from lm_mia.config.needs import EPSILON_TPRS
 
 _HEADINGS = (
     *(f"Epsilon, {percent(tpr)} TPR" for tpr in EPSILON_TPRS),
@@ -170,7 +170,7 @@ def _result(
     labels = [f"{row.label}, {row.references}" for row in rows]
     table = pd.DataFrame(cells, pd.Index(labels, name="references"), [*_HEADINGS])
     a, members = recipe.config.attack, recipe.samples
-    delta_text = np.format_float_scientific(EPSILON_DELTA, trim="-", exp_digits=1)
+    delta_text = np.format_float_scientific(a.delta, trim="-", exp_digits=1)
     shown = (
         f"Means over targets, with 95% intervals over {rows[0].epsilons.over}"
         f"{'; they hold the references fixed' * bool(rows[0].epsilons.not_covered)}. Epsilon at a TPR is an estimate "

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pandas as pd
 
-from lm_mia import stats
+from lm_mia import config, stats
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
-from lm_mia.config.needs import EPSILON_DELTA, EPSILON_TPRS
+from lm_mia.config.needs import EPSILON_TPRS
 
 _ESTIMATES = (*(f"epsilon_at_tpr_{tpr:g}" for tpr in EPSILON_TPRS), "balanced_accuracy")
 _BOUNDS = ("canaries", "guesses", "correct", "epsilon", "epsilon_if_gaussian", "mu", "ceiling")
@@ -25,7 +25,7 @@ def epsilons(
     targets: Sequence[str],
     member_TxN2: np.ndarray,
     group_N2: np.ndarray,
-    alpha: float,
+    c: config.Attack,
     has_bounds: bool,
     pool: ThreadPoolExecutor,
 ) -> pd.DataFrame:
@@ -36,7 +36,7 @@ def epsilons(
       targets: the names of the targets.
       member_TxN2: membership of the samples in the training subset of each target.
       group_N2: the result of `stats.sample_groups`.
-      alpha: the level of the bounds.
+      c: settings of the recipe, among them attack.delta and the level of the bounds, attack.alpha.
       has_bounds: whether bounds are computed; otherwise their columns are NaN.
       pool: threads, one target at a time each.
 
@@ -49,10 +49,10 @@ def epsilons(
     def evaluate_target(t: int) -> list[list[float]]:
         score_N2, member_N2 = file.read_target(t), member_TxN2[t]
         members = max(int((member_N2 & ~np.isnan(score_N2)).sum()), 1)
-        rows = [_estimates(score_N2, member_N2, members)]
-        rows[0] += _bound(score_N2, member_N2, alpha) if has_bounds else [np.nan] * len(_BOUNDS)
+        rows = [_estimates(score_N2, member_N2, members, c.delta)]
+        rows[0] += _bound(score_N2, member_N2, c) if has_bounds else [np.nan] * len(_BOUNDS)
         for half_N2 in half_HxN2:
-            estimates = _estimates(score_N2[half_N2], member_N2[half_N2], members)
+            estimates = _estimates(score_N2[half_N2], member_N2[half_N2], members, c.delta)
             rows.append(estimates + [np.nan] * len(_BOUNDS))
         return rows
 
@@ -64,18 +64,18 @@ def epsilons(
     return table
 
 
-def _estimates(score_N: np.ndarray, member_N: np.ndarray, members: int) -> list[float]:
+def _estimates(
+    score_N: np.ndarray, member_N: np.ndarray, members: int, delta: float
+) -> list[float]:
     """Returns the values of `_ESTIMATES`; epsilons are at most ln(members)."""
-    epsilons = stats.empirical_epsilons(
-        score_N, member_N, delta=EPSILON_DELTA, rates_G=EPSILON_TPRS
-    )
+    epsilons = stats.empirical_epsilons(score_N, member_N, delta=delta, rates_G=EPSILON_TPRS)
     accuracy = stats.max_balanced_accuracy(score_N, member_N).balanced_accuracy_T
     return [*map(float, stats.capped_epsilon(epsilons.tpr_G, members)), *map(float, accuracy)]
 
 
-def _bound(score_N: np.ndarray, member_N: np.ndarray, alpha: float) -> list[float]:
+def _bound(score_N: np.ndarray, member_N: np.ndarray, c: config.Attack) -> list[float]:
     """Returns the values of `_BOUNDS`: pairs of a member and a non-member are valid for every design of the subsets."""
     bound = stats.one_run_bound(
-        score_N, member_N, membership="half", delta=EPSILON_DELTA, confidence=1 - alpha
+        score_N, member_N, membership="half", delta=c.delta, confidence=1 - c.alpha
     )
     return [float(getattr(bound, name)) for name in _BOUNDS]

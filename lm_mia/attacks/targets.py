@@ -160,7 +160,7 @@ def run(
                     names, member_TxN2 = [*map(str, inputs.targets)], inputs.target_member_TxN2
                     is_whole = attack.reference_part is None
                     table = target_epsilons.epsilons(
-                        file, names, member_TxN2, group_N2, c.alpha, is_whole, pool
+                        file, names, member_TxN2, group_N2, c, is_whole, pool
                     )
                     target_tables.add_epsilons(attack, table)
                 if time.monotonic() - written_seconds > _WRITE_SECONDS:

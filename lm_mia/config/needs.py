@@ -38,8 +38,8 @@ NUM_HALVES = 2 * (JACKKNIFE_GROUPS - 1)
 JACKKNIFE_SAMPLES = 2**16
 """Attacks with a part of the references keep the membership scores of at most this many samples, the first ones."""
 
-EPSILON_TPRS, EPSILON_DELTA = (0.01, 0.1), 1e-5
-"""True positive rates at which epsilon is estimated, of which PrivacyGuard has the first, and its delta."""
+EPSILON_TPRS = (0.01, 0.1)
+"""True positive rates at which epsilon is estimated; PrivacyGuard has the first."""
 
 ObservedStatistic = Literal["loss", "target_logit"]
 RmiaA = float | Literal["tuned"]
@@ -249,6 +249,7 @@ def attack_settings(attack: Attack) -> dict[str, Any]:
         "band": list(attack.band),
         "variance": attack.variance,
         "finite_population": attack.finite_population,
+        "delta": attack.delta,
         "alpha": attack.alpha,
     }
 

@@ -420,6 +420,7 @@ def test_attack_settings_exclude_the_fields_of_attacks():
         "band": (0.0, 0.2),
         "variance": "pooled",
         "finite_population": True,
+        "delta": 1e-6,
         "alpha": 0.01,
     }.items():
         assert changed(C, **{name: value}) != same, name
