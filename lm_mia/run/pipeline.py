@@ -493,7 +493,9 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
 
     results = measure(target)
     if reference:
-        member_N = subsets.member(reference.subset_seed, len(population), c.train.subset)
+        member_N = subsets.member(
+            reference.subset_seed, len(population), c.train.subset, c.train.canaries
+        )
         results = extraction.add_reference(results, measure(reference), member_N)
     extraction.write_tables(tables, results, c.extract, inputs)
     display.say(extraction.summary(results, c.extract))
