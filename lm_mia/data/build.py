@@ -362,7 +362,11 @@ def _population_settings(population: config.Population) -> dict[str, Any]:
 def _new_manifest(
     spec: PopulationSpec, spm: sentencepiece.SentencePieceProcessor
 ) -> dict[str, Any]:
-    """Returns the fields of the manifest that are known before the documents are tokenized."""
+    """Returns the fields of the manifest that are known before the documents are tokenized.
+
+    Settings that were added later are left out at their default, so that manifests are those of earlier versions.
+    """
+    settings = _population_settings(spec.population)
     return {
         "format": POPULATION_FORMAT,
         "vocab_size": spm.get_piece_size(),
@@ -370,7 +374,7 @@ def _new_manifest(
         "settings": {
             **spec.settings,
             **({SPLIT_DOCUMENTS: True} if spec.split_documents else {}),
-            **_population_settings(spec.population),
+            **{k: v for k, v in settings.items() if k not in LATER_FIELDS or v != LATER_FIELDS[k]},
         },
         "provenance": dict(spec.provenance),
         "versions": {p: metadata.version(p) for p in ("numpy", "pyarrow", "sentencepiece")},
