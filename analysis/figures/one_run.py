@@ -24,8 +24,6 @@ SEED, DELTA, LEVEL = 42, 1e-5, 0.05
 MEMBER_MEAN, NONMEMBER_MEAN, SD = 0.8, 0.3, 0.3
 SIZES = {"samples": 1_000, "guesses": 50, "simulations": 16}
 """Number of samples of each class, of numbers of guesses, and of simulations for the claims."""
-GRID_FIRST, GRID_STEP, GRID_SIZE = 0.001, 0.01, 1_000
-"""The grid of noises (1 / mu) that the tutorial walks upwards until it rejects one."""
 _SIDES: dict[Sides, tuple[str, str, plotting.LineStyle]] = {
     "both": ("members and non-members", plotting.BLUE, "-"),
     "members": ("members only", plotting.VERMILLION, "--"),
@@ -78,22 +76,14 @@ def simulate(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return score_N, np.arange(2 * samples) < samples
 
 
-def grid_noise(mu: float) -> float:
-    """Returns the first noise of the tutorial's grid that is rejected, where ``mu`` is the largest rejected mu.
-
-    Mechanisms with more noise than 1 / mu are rejected. If none of the grid is, the tutorial takes the last.
-    """
-    position = GRID_SIZE if mu == 0 else np.ceil((1 / mu - GRID_FIRST) / GRID_STEP)
-    return GRID_FIRST + GRID_STEP * min(max(position, 0), GRID_SIZE - 1)
-
-
 def draw_fig07(recipes: SweepResults) -> FigureResult:
     """Draws the simulated scores, and epsilon by the number of guesses."""
     del recipes  # a simulation
     score_N, member_N = simulate(SEED)
     curves: dict[Sides, Curve] = {s: Curve.of(score_N, member_N, s) for s in _SIDES}
     both = curves["both"]
-    on_grid = float(stats.gaussian_dp_epsilon(1 / grid_noise(both.mu_G[both.best]), DELTA))
+    guesses, correct = int(both.guesses_G[both.best]), int(both.correct_G[both.best])
+    on_grid = stats.noise_grid_epsilon(len(score_N), guesses, correct, delta=DELTA)
     coins, half = (
         stats.one_run_bound(score_N, member_N, membership=membership, delta=DELTA)
         for membership in ("coins", "half")
@@ -103,7 +93,6 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
     frames = [_draw_scores(left, score_N, member_N), _draw_curves(right, curves, on_grid)]
     claims = _claims()
     true_mu = (MEMBER_MEAN - NONMEMBER_MEAN) / SD
-    guesses, correct = int(both.guesses_G[both.best]), int(both.correct_G[both.best])
     notes = (
         f"Right: epsilon at delta = 1e-5, at a level of {LEVEL:g} for each number of guesses by itself. As in the "
         "paper, the number with the largest epsilon is chosen after the fact, so the star is no bound.",
