@@ -65,25 +65,25 @@ def headline(audits: Audits) -> str:
         return ""
     if (bound := rows.get("one_run")) is None:
         return (
-            "It is not known how the membership of these samples was drawn, so no lower bound on epsilon holds; the "
-            "estimates below are no bounds."
+            "It is not known how the membership of these samples was drawn, so no lower bound on epsilon is valid; "
+            "the estimates below are not bounds."
         )
     start = (
-        f"The scores of LiRA are right in {bound['correct']:,.0f} of {bound['guesses']:,.0f} guesses about "
+        f"LiRA is right in {bound['correct']:,.0f} of {bound['guesses']:,.0f} guesses about the membership of "
         f"{bound['canaries']:,.0f} {_canaries(bound)}. "
     )
     if bound["epsilon"] == 0:
-        return start + "No epsilon is too small to fit these guesses: the audit shows nothing."
+        return start + "Even an epsilon of 0 fits these guesses: the audit shows nothing."
     return (
         f"{start}With a confidence of {percent(bound['confidence'])}, no mechanism with an epsilon below "
-        f"{bound['epsilon']:.2f} at delta = {bound['delta']:g} fits these guesses. Guesses that are all right would "
-        f"show {bound['ceiling']:.2f}."
+        f"{bound['epsilon']:.2f} at delta = {bound['delta']:g} fits these guesses. If all guesses were right, the "
+        f"bound would be {bound['ceiling']:.2f}."
     )
 
 
 def _canaries(row: Record) -> str:
     return (
-        "samples, each a member by the toss of a coin"
+        "samples, which was drawn by coin tosses"
         if row["adjacency"] == "add_remove"
         else "pairs of a member and a non-member"
     )

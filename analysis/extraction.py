@@ -72,7 +72,7 @@ class Extraction:
     rates: list[Record]
     """Rows of tables/extraction_rates.csv."""
     reference: list[Record]
-    """Rows of tables/extraction_reference.csv; empty if the reference was not asked."""
+    """Rows of tables/extraction_reference.csv; empty if the reference was not prompted."""
     facts: Record
     """tables/extraction.json: the models and the settings."""
     document_N: np.ndarray
@@ -147,7 +147,8 @@ class Extraction:
         return (
             f"The same prefixes were given to {self.facts['reference']}, which was trained in the same way on another "
             "random half of the samples. Samples that only the replica was trained on, and that are extracted from it "
-            "alone, show what training on a sample causes; samples that neither was trained on show what chance does."
+            "alone, show the effect of training on a sample; samples that neither was trained on show the effect of "
+            "chance."
         )
 
     def reference_rows(self) -> list[Record]:

@@ -21,8 +21,8 @@ RECIPE = "epochs-140M"
 DEFAULT_A = 0.3
 """The parameter a of offline RMIA that is the default of PrivacyGuard."""
 TUNED_NOTE = (
-    "The tuned a is the one of 0, 0.1, ..., 1 with the highest AUC if the other references attack the first one, so it "
-    "needs no target."
+    "The tuned a is the value among 0, 0.1, ..., 1 with the highest AUC when the first reference is attacked with the "
+    "others, so tuning needs no target."
 )
 
 

@@ -182,7 +182,7 @@ def tutorial(experiments: int) -> None:
         return float(stats.gaussian_dp_epsilon(mu, _DELTA))
 
     best(
-        "PrivacyGuard: best of 50 numbers of guesses, grid of noises",
+        "PrivacyGuard: best of 50 numbers of guesses, grid of noise levels",
         lambda r, v: stats.noise_grid_epsilon(2000, r, v, delta=_DELTA),
     )
     best("the same, without the grid", lambda r, v: continuous(r, v, 0.05))

@@ -28,7 +28,7 @@ from lm_mia.config import Config, Extract
 from lm_mia.config.paper import PaperConfig, Setting
 
 FIGURES = {"canaries_fig01_random_tokens": ("canaries",)}
-# Setting -> (samples of the population, canaries, of which half are random; epochs).
+# Setting -> (samples of the population; canaries, half of them random; epochs).
 SIZES = {"paper": (2**20, 2**14, 1), "gpu": (2**14, 2_048, 2), "cpu": (1_536, 512, 3)}
 # Setting -> (references, targets, replicas).
 MODELS = {"paper": (128, 16, 2), "gpu": (64, 8, 2), "cpu": (32, 8, 2)}

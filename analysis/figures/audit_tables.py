@@ -168,13 +168,13 @@ def _result(
         ours |= {f"{key}_epsilon_low": epsilon.low, f"{key}_epsilon_high": epsilon.high}
         ours |= {f"{key}_{name}": estimates[name].value for name in ("auc", "accuracy")}
     labels = [f"{row.label}, {row.references}" for row in rows]
-    table = pd.DataFrame(cells, pd.Index(labels, name="references"), [*_HEADINGS])
+    table = pd.DataFrame(cells, pd.Index(labels, name="attack, references"), [*_HEADINGS])
     a, members = recipe.config.attack, recipe.samples
     delta_text = np.format_float_scientific(a.delta, trim="-", exp_digits=1)
     shown = (
         f"Means over targets, with 95% intervals over {rows[0].epsilons.over}"
-        f"{'; they hold the references fixed' * bool(rows[0].epsilons.not_covered)}. Epsilon at a TPR is an estimate "
-        f"and no bound: ln((TPR - delta) / FPR) with delta = {delta_text}, at most ln({members:,}) = "
+        f"{'; they hold the references fixed' * bool(rows[0].epsilons.not_covered)}. Epsilon at a TPR is an estimate, "
+        f"not a bound: ln((TPR - delta) / FPR) with delta = {delta_text}, at most ln({members:,}) = "
         f"{math.log(members):.2f}, its value without false positives.",
         f"At a TPR of 1%, only about {0.01 * members:.0f} members and few non-members are above the threshold, so that "
         "single non-members matter; the paper has 250 members there.",

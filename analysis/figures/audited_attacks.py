@@ -61,7 +61,7 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
         "were not trained on the sample.",
         outside,
         "The loss of a sample takes the place of the logit of its label, which the paper attacks.",
-        "That members have higher scores is tested by the AUC, which is above 0.5 then.",
+        "The claim that members have higher scores is tested as an AUC above 0.5.",
         not_seen_note(claims),
     )
     return FigureResult(data, figure, claims=claims, notes=notes)
@@ -148,13 +148,13 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     claims = (claim_greater(FIG06_STATEMENTS[0], what, (tuned - default).estimate()),)
     count = next(iter(RMIA.values())).count(recipe)
     notes = (
-        f"Scores under the first target, with the first {count} references. A score is the share of the samples whose "
-        "ratio of the probability under the target to the mean probability under the references is at most that of "
-        "the sample.",
+        f"Scores under the first target, with the first {count} references. The score of a sample is the share of "
+        "samples whose ratio of the probability under the target to the mean probability under the references is at "
+        "most that of the sample.",
         outside,
         few_references.TUNED_NOTE,
-        f"How well low scores separate the classes is measured by the share of non-members below the threshold that "
-        f"{percent(_FNR)} of the members are below.",
+        f"How well low scores separate the classes is measured by the TNR at an FNR of {percent(_FNR)}: the share of "
+        f"non-members below the threshold that {percent(_FNR)} of the members are below.",
         not_seen_note(claims),
     )
     return FigureResult(data, figure, claims=claims, notes=notes)

@@ -94,14 +94,14 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
     claims = _claims()
     true_mu = (MEMBER_MEAN - NONMEMBER_MEAN) / SD
     notes = (
-        f"Right: epsilon at delta = 1e-5, at a level of {LEVEL:g} for each number of guesses by itself. As in the "
-        "paper, the number with the largest epsilon is chosen after the fact, so the star is no bound.",
-        f"At the star, {correct} of {guesses} guesses are correct. The tutorial walks a grid of noises 0.001, 0.011, "
-        f"0.021, ... and reports epsilon of the first Gaussian mechanism that is rejected: {on_grid:.3f}. Epsilon of "
-        f"the mechanism at the boundary is {both.epsilon_if_gaussian_G[both.best]:.3f}. It is "
+        f"Right: epsilon at delta = 1e-5, at a level of {LEVEL:g} for each number of guesses on its own. As in the "
+        "paper, the number with the largest epsilon is chosen after the fact, so the star is not a bound.",
+        f"At the star, {correct} of {guesses} guesses are correct. The tutorial walks a grid of noise levels 0.001, "
+        f"0.011, 0.021, ... and reports epsilon of the first Gaussian mechanism that is rejected: {on_grid:.3f}. "
+        f"Epsilon of the mechanism at the boundary is {both.epsilon_if_gaussian_G[both.best]:.3f}. It is "
         f"{coins.epsilon_if_gaussian:.3f} with the level divided among {coins.hypotheses} tests, and without the "
         f"assumption that the mechanism is Gaussian {coins.epsilon:.3f} ({both.epsilon_G.max():.3f} undivided).",
-        "All of these treat memberships as coin flips, but exactly half of the samples are members. Joined to "
+        "All of these treat memberships as coin tosses, but exactly half of the samples are members. Combined into "
         f"{half.canaries:,} pairs, the scores show an epsilon of {half.epsilon:.3f}, and of "
         f"{half.epsilon_if_gaussian:.3f} if the mechanism is Gaussian, where neighbors differ by replacing a sample.",
         f"The scores are those of a Gaussian mechanism with mu = {true_mu:.3f}, whose epsilon is "

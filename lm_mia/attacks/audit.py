@@ -4,8 +4,8 @@ A bound needs memberships that were drawn at random in a known way, so it depend
 Only the first target is audited: replicas have the same members, and other targets may be complements of each other.
 
 The scores are valid for bounds, because the attacks use the membership in the references, which is independent of that
-in the target, and the target's own membership only by its losses. This includes the balanced design, since a target is
-never attacked with its complement.
+in the target, and the target's own membership only through its losses. This includes the balanced design, since a
+target is never attacked with its complement.
 
 N2: samples that training subsets are drawn from.
 """

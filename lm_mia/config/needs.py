@@ -39,7 +39,7 @@ JACKKNIFE_SAMPLES = 2**16
 """Attacks with a part of the references keep the membership scores of at most this many samples, the first ones."""
 
 EPSILON_TPRS = (0.01, 0.1)
-"""True positive rates at which epsilon is estimated; PrivacyGuard has the first."""
+"""True positive rates at which epsilon is estimated, the first as in PrivacyGuard."""
 
 ObservedStatistic = Literal["loss", "target_logit"]
 RmiaA = float | Literal["tuned"]

@@ -142,8 +142,8 @@ class Train:
     balanced: N samples, and models 2i and 2i + 1 are trained on complementary halves; given: not drawn, or in an
     unknown way, which only imported losses may have. If train.canaries is set, this holds for the canaries."""
     canaries: int = 0
-    """Number of canaries, the last samples of the population. Only they are in or out of a training subset, and only
-    they are attacked; all other samples are in the training subset of every model. 0: all samples are canaries."""
+    """Number of canaries, the last samples of the population. Training subsets differ only in them, and only they are
+    attacked; all other samples are in the training subset of every model. 0: all samples are canaries."""
     batch_size: int = 128
     """Number of samples per step."""
     epochs: int = 1
@@ -236,7 +236,7 @@ class Extract:
     """Which samples. scores: those with the highest lira_online scores, which show whether vulnerable samples can be
     extracted; random: as many random members as random non-members, which show how many samples can be."""
     reference: bool = False
-    """Also ask the first reference to continue the same prefixes, to see what training on a sample causes. This doubles
+    """Also prompt the first reference with the same prefixes, to see the effect of training on a sample. This doubles
     the time."""
     prefix_tokens: int = 50
     """Number of tokens at the start of a sample, including <bos>, that the model is prompted with."""
@@ -294,7 +294,7 @@ class Attack:
     """Significance level of the exact binomial test that defines the coin-flip cutoff, and 1 - confidence of the
     audit's bounds."""
     delta: float = 1e-5
-    """Delta of (epsilon, delta)-differential privacy, for which the audit bounds and estimates epsilon."""
+    """Delta of (epsilon, delta)-differential privacy, at which the audit bounds and estimates epsilon."""
     band: tuple[float, float] = (1e-4, 0.1)
     """Range of false positive rates over which partial AUC and lift are computed; it begins at 1/N at the earliest."""
     variance: Literal["per_sample", "pooled"] = "per_sample"
@@ -309,8 +309,8 @@ class Attack:
     of the comparison sample."""
     rmia_a: float | Literal["tuned"] = 1.0
     """Parameter a of offline RMIA, from 0 to 1, which estimates the mean probability of a sample under IN references as
-    a p_OUT + (1 - a). 1: it equals that under OUT references; tuned: the first of 0, 0.1, ..., 1 with the largest AUC
-    of an attack on the first reference with the others."""
+    a p_OUT + (1 - a). 1: it equals that under OUT references; tuned: the value among 0, 0.1, ..., 1 with the
+    largest AUC of an attack on the first reference with the others."""
     bootstraps: int = 1000
     """Number of bootstrap draws of the samples for the confidence intervals of the first target. 0: no intervals."""
     resample_references: int = 0
@@ -362,12 +362,12 @@ def resolve(config: Config) -> Config:
 
 
 def num_canaries(config: Config) -> int:
-    """Returns the number of samples that are in or out of training subsets: train.canaries or, if it is 0, all 2N."""
+    """Returns the number of samples in which training subsets differ: train.canaries or, if it is 0, all 2N."""
     return config.train.canaries or config.population.samples
 
 
 def first_canary(config: Config) -> int:
-    """Returns the id of the first sample that is in or out of training subsets; those before it are in all of them."""
+    """Returns the id of the first sample in which training subsets differ; those before it are in all of them."""
     return config.population.samples - num_canaries(config)
 
 

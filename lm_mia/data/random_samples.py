@@ -53,7 +53,7 @@ def append(
       progress: called after each block of samples.
 
     Raises:
-      UserError: if the vocabulary has too few pieces for so many distinct samples.
+      UserError: if the vocabulary has too few pieces for this number of distinct samples.
     """
     text = map_files(folder, {})
     length = int(np.median(text.lengths_N))

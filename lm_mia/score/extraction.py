@@ -276,7 +276,7 @@ def extraction_rates(results: pd.DataFrame, extract_config: config.Extract) -> p
 
       The intervals are for the share among all samples of the class that are long enough. They are Clopper-Pearson
       intervals, which draws without replacement make longer than necessary. Unless samples were chosen at random, they
-      are NaN, since samples with high scores are no random draw.
+      are NaN, since samples with high scores are not a random sample.
     """
     rows = []
     for name in ("greedy", "sampled", "chosen"):
@@ -298,9 +298,9 @@ def extraction_rates(results: pd.DataFrame, extract_config: config.Extract) -> p
 def compare_with_reference(results: pd.DataFrame) -> pd.DataFrame:
     """Counts the samples that are extracted from both models, from one of them, or from neither.
 
-    The target and the reference were trained in the same way on random halves of the same samples. So samples on which
-    only the target was trained, and which are extracted from the target only, show what training on a sample causes,
-    apart from chance. What chance does is seen in samples on which neither model was trained.
+    The target and the reference were trained in the same way on random halves of the same samples. The samples on which
+    only the target was trained, and which are extracted from the target only, therefore show the effect of training on
+    a sample, apart from chance. The samples on which neither model was trained show the effect of chance.
 
     Args:
       results: result of `add_reference`.

@@ -60,7 +60,7 @@ class Store:
     token_samples: tuple[int, ...] = ()
     """Ids of the samples for whose tokens a model must have log-probabilities."""
     first_canary: int = 0
-    """Id of the first sample that is in or out of training subsets; those before it are in all of them."""
+    """Id of the first sample in which training subsets differ; those before it are in all of them."""
     design: Design = "exact"
     """How the members of the models were drawn."""
 

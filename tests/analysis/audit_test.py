@@ -32,15 +32,15 @@ def rows(epsilon: float = 1.5, **changes: Any) -> dict[str, Record]:
 
 def test_headline() -> None:
     assert audit.headline({"loss": rows(9.0), "lira_online": rows()}) == (
-        "The scores of LiRA are right in 60 of 64 guesses about 500 pairs of a member and a non-member. With a "
-        "confidence of 95%, no mechanism with an epsilon below 1.50 at delta = 1e-05 fits these guesses. Guesses that "
-        "are all right would show 4.20."
+        "LiRA is right in 60 of 64 guesses about the membership of 500 pairs of a member and a non-member. With a "
+        "confidence of 95%, no mechanism with an epsilon below 1.50 at delta = 1e-05 fits these guesses. If all "
+        "guesses were right, the bound would be 4.20."
     )
     coins = audit.headline({"lira_online": rows(0.0, adjacency="add_remove")})
-    assert "500 samples, each a member by the toss of a coin. " in coins
+    assert "500 samples, which was drawn by coin tosses. " in coins
     assert coins.endswith("the audit shows nothing.")
     of_given = {name: row for name, row in rows().items() if name.startswith("estimate")}
-    assert "no lower bound on epsilon holds" in audit.headline({"lira_online": of_given})
+    assert "no lower bound on epsilon is valid" in audit.headline({"lira_online": of_given})
     assert audit.headline({"loss": rows()}) == audit.headline({}) == ""
 
 
@@ -82,7 +82,7 @@ def test_section_with_and_without_bounds() -> None:
     assert "-0.00" not in html
     of_given = {name: row for name, row in rows().items() if name.startswith("estimate")}
     html = section({"lira_online": of_given})
-    assert "no lower bound on epsilon holds" in html
+    assert "no lower bound on epsilon is valid" in html
     assert "3.00" in html
     assert ">Lower bound<" not in html
     without_ends = {name: row | {"low": math.nan} for name, row in of_given.items()}

@@ -172,7 +172,7 @@ def test_rates_are_shown_with_intervals_of_random_samples_only(finished: Path) -
     write_extraction(finished, 40)
     shown = page(finished).words
     assert f"[{low}, {high}]" not in shown
-    assert "These samples are no random draw" in shown
+    assert "These samples were not drawn at random" in shown
 
 
 def test_missing_texts_have_no_rate() -> None:

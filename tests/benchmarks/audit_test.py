@@ -27,6 +27,6 @@ def test_sections_print_tables(benchmark: ModuleType, capsys: pytest.CaptureFixt
     benchmark.tutorial(1)
     benchmark.counts(2)
     assert (
-        "| PrivacyGuard: best of 50 numbers of guesses, grid of noises | 252 | 249 | 5.356 |"
+        "| PrivacyGuard: best of 50 numbers of guesses, grid of noise levels | 252 | 249 | 5.356 |"
         in (capsys.readouterr().out)
     )
