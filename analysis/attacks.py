@@ -208,11 +208,13 @@ def paired_or_independent(
 
 
 def same_targets(new: RecipeResults, old: RecipeResults) -> bool:
-    """Returns whether the targets of two recipes are trained on the same subsets of the same population."""
+    """Returns whether the targets of two recipes have the same subsets of the same samples to attack."""
     new_seeds, old_seeds = (
         [target.subset_seed for target in recipe.targets] for recipe in (new, old)
     )
-    return new.population.sha256 == old.population.sha256 and new_seeds == old_seeds
+    has_same_canaries = num_canaries(new.config) == num_canaries(old.config)
+    is_same_population = new.population.sha256 == old.population.sha256
+    return is_same_population and has_same_canaries and new_seeds == old_seeds
 
 
 def lira_reference_counts(recipe: RecipeResults, *, replicas: bool) -> set[int]:

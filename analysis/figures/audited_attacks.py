@@ -162,7 +162,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
 
 def _tnr(recipe: RecipeResults, attack: FewReferences) -> Jackknife:
     """Returns the mean over targets of the TNR at an FNR of `_FNR`, with its values on halves of the samples."""
-    group_N2 = stats.sample_groups(recipe.population.document_N)
+    group_N2 = stats.sample_groups(recipe.attacked.document_N)
     rows = []
     for _, member_N2, score_N2 in attack.sample_scores(recipe):
         # With the signs reversed, non-members take the place of members.

@@ -102,6 +102,12 @@ def members(
     return np.stack([member(model.subset_seed, samples, design, canaries) for model in models])
 
 
+def member_of_config(model: ModelSeeds, c: config.Config) -> np.ndarray:
+    """Returns member_N2, bool: the `member` array of a model that a config requests."""
+    train = c.train
+    return member(model.subset_seed, c.population.samples, train.subset, train.canaries)
+
+
 def _half(seed: int, purpose: str, samples: int) -> np.ndarray:
     member_N2 = np.zeros(samples, bool)
     member_N2[permutation(seed, purpose, samples)[: samples // 2]] = True

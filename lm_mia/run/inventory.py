@@ -54,10 +54,7 @@ def total_steps(c: Config, model: ModelSeeds) -> int:
     """Returns the number of training steps of a model."""
     if c.train.subset != "bernoulli":
         return config.total_steps(c)
-    member_N2 = subsets.member(
-        model.subset_seed, c.population.samples, c.train.subset, c.train.canaries
-    )
-    members = int(member_N2.sum())
+    members = int(subsets.member_of_config(model, c).sum())
     return c.train.epochs * batch_order.steps_per_epoch(members, c.train.batch_size)
 
 

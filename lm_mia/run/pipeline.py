@@ -493,9 +493,7 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
 
     results = measure(target)
     if reference:
-        member_N = subsets.member(
-            reference.subset_seed, len(population), c.train.subset, c.train.canaries
-        )
+        member_N = subsets.member_of_config(reference, c)
         results = extraction.add_reference(results, measure(reference), member_N)
     extraction.write_tables(tables, results, c.extract, inputs)
     display.say(extraction.summary(results, c.extract))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lm_mia import config
 from lm_mia.data import subsets
 from lm_mia.data.subsets import TARGET_SEED, Design, ModelSeeds
 from lm_mia.seeds import coins, permutation, rng
@@ -218,6 +219,19 @@ def test_only_canaries_are_in_or_out(seed: int, half: int, always_in: int, desig
     if design == "balanced":
         other_N2 = subsets.member(seed + 1 - 2 * (seed % 2), len(member_N2), design, 2 * half)
         assert (member_N2 ^ other_N2).tolist() == [False] * always_in + [True] * 2 * half
+
+
+def test_a_config_gives_the_membership_of_its_models():
+    c = config.Config(
+        population=config.Population(samples=30),
+        train=config.Train(subset="balanced", canaries=10),
+    )
+    models = [subsets.reference(3), subsets.replica(1)]
+    expected_MxN2 = subsets.members(models, 30, "balanced", 10)
+    np.testing.assert_array_equal(
+        [subsets.member_of_config(model, c) for model in models], expected_MxN2
+    )
+    assert expected_MxN2.sum(axis=1).tolist() == [25, 25]
 
 
 def test_members_with_canaries():
