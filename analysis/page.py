@@ -270,24 +270,33 @@ def _summarize_targets(recipe_dir: Path) -> str:
     if attack is None:
         return "too few models"
     auc_T = [
-        float(row["auc"])
+        float(row["auc"] or "nan")
         for row in _rows(recipe_dir / TARGETS_CSV)
         if row["attack_id"] == attack.id
     ]
+    counts = f"({plural(len(auc_T), 'target')}, {plural(count, 'reference')})"
+    if any(map(math.isnan, auc_T)):
+        return f"LiRA has no AUC, since samples have too few IN or OUT references {counts}"
     points = pq.read_table(
         (recipe_dir / TARGETS_CSV).with_name("target_roc.parquet"),
         columns=["fpr", "tpr"],
         filters=[("attack_id", "==", attack.id), ("on_curve", "==", False)],
     ).to_pylist()
     focus = c.attack.focus_fpr
-    tpr_T = [point["tpr"] for point in points if math.isclose(point["fpr"], focus)]
+    # It is missing if so many samples have no score that the rate cannot be measured.
+    tpr_T = [
+        math.nan if point["tpr"] is None else point["tpr"]
+        for point in points
+        if math.isclose(point["fpr"], focus)
+    ]
     auc_std = statistics.pstdev(auc_T) if len(auc_T) > 1 else math.nan
     numbers = _format_numbers(statistics.fmean(auc_T), auc_std, statistics.fmean(tpr_T), focus)
-    return f"{numbers} ({len(auc_T)} targets, {count} references)"
+    return f"{numbers} {counts}"
 
 
 def _format_numbers(auc: float, auc_std: float, tpr: float, fpr: float, more: str = "") -> str:
-    return f"LiRA AUC {plus_minus(auc, auc_std)}{more}, TPR {tpr:.3f} at {percent(fpr)} FPR"
+    value = "unknown" if math.isnan(tpr) else f"{tpr:.3f}"
+    return f"LiRA AUC {plus_minus(auc, auc_std)}{more}, TPR {value} at {percent(fpr)} FPR"
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -127,7 +127,8 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
             )
         )
         tpr = lira["tpr"][[*page["fprs"]].index(page["focus"])][0]
-        cards.append((percent(tpr), f"of members found at an FPR of {percent(page['focus'])}"))
+        found = "–" if math.isnan(tpr) else percent(tpr)
+        cards.append((found, f"of members found at an FPR of {percent(page['focus'])}"))
     for name, title in (("stacked", "stacked LiRA"), ("loss", "the loss alone")):
         if row := by_name.get(name):
             cards.append((plus_minus(*row["auc"]), f"AUC of {title}"))

@@ -301,7 +301,9 @@ def next_command(sweep: Sweep, status: dict[str, Any]) -> list[str]:
     if status["others"] or any(not _as_stored(recipe) for recipe in sweep.recipes):
         config_and_workdir, overrides = sweep.flags()
         flags = [*config_and_workdir, *overrides]
-    command = shlex.join(["lm-mia", "run", *flags])
+    is_imported = any(recipe.config.corpus.source == "imported" for recipe in sweep.recipes)
+    verbs = ("attack", "report") if is_imported else ("run",)
+    command = " && ".join(shlex.join(["lm-mia", verb, *flags]) for verb in verbs)
     return ["All models are present. To attack them and write the report, run:", f"  {command}"]
 
 

@@ -85,6 +85,7 @@ def _run(argv: list[str]) -> int:
         return _audit(argv)
     options, sweep = _read(verb, argv)
     if verb == "plan":
+        sweeps.check_not_imported(sweep, "`lm-mia plan`")
         chip = plan.parse_chip(options.device, options.mfu)
         plan.print_plan(sweep, chip, options.tokens_per_sample, options.json)
         if options.verbose and not options.json:

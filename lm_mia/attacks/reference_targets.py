@@ -71,7 +71,7 @@ def _members(inputs: signals.AttackInputs) -> Iterator[np.ndarray]:
 def complementary_pairs(inputs: signals.AttackInputs) -> np.ndarray:
     """Returns index_Px2, the `reference_pairs` if their subsets are complements, as in a balanced design; else none."""
     pair_Px2 = reference_pairs(inputs.references)
-    for pair_2 in pair_Px2[:1]:
+    for pair_2 in pair_Px2:
         models = [inputs.references[i] for i in pair_2]
         for _, value in inputs.store.canary_blocks({"member": ("member", models)}):
             member_2xC = value["member"]

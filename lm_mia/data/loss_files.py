@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from lm_mia.config.schema import Statistic
 from lm_mia.data.array_files import check_is_file, check_membership, check_real, open_npz
+from lm_mia.data.score_arrays import MAX_LOSS
 from lm_mia.errors import UserError, collect_errors
 
 ImportedRole = Literal["reference", "target", "replica"]
@@ -181,7 +182,7 @@ def _where(file: LossFile, model: int) -> str:
 
 def _check_losses(file: LossFile, name: str, model: int) -> None:
     where, value_N = f"{_where(file, model)}: {name}", file.read(name, model)
-    check_real(value_N, where)
+    check_real(value_N, where, limit=MAX_LOSS)
     invalid = np.flatnonzero(np.isnan(value_N))
     if invalid.size:
         raise UserError(

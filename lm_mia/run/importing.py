@@ -36,6 +36,7 @@ MODELS = "imported_models.csv"
 """Table of the models of an imported recipe: name, name in the file, role."""
 _MOST_TARGETS = 16
 _FEW_REFERENCES = 64  # with fewer, pooled variances are better
+_FEW_SAMPLES = 64  # with fewer, random subsets may be equal by chance
 _MAX_DEVIATIONS = 6  # of the number of members of a Bernoulli subset
 
 
@@ -80,6 +81,7 @@ def import_losses(
       UserError: with one line per problem. Nothing has been written then, unless the disk is full or the workdir has
         other losses.
     """
+    _check_overrides(overrides)
     display.stage(0.5)
     loss_files.check_values(file, lambda done, total: display.update("check", done, total))
     models = _model_seeds(file)
@@ -157,12 +159,28 @@ def _model_seeds(file: LossFile) -> dict[ModelSeeds, int]:
     return seeds | {subsets.replica(b): i for b, i in enumerate(index["replica"])}
 
 
+def _check_overrides(overrides: Sequence[str]) -> None:
+    """Raises UserError with a line for each field that an import determines, or that is about training."""
+    names = [flag.partition("=")[0] for flag in overrides if flag.startswith("--config.")]
+    given = ("--config.attack.references", "--config.attack.replicas")
+    loss_files.raise_first(
+        [
+            f"{name}: is determined by the file; leave it out"
+            if name in given
+            else f"{name}: the models were trained elsewhere, so only fields of attack can be set; leave it out"
+            for name in names
+            if name in given or not name.startswith("--config.attack.")
+        ]
+    )
+
+
 def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset) -> None:
     """Raises UserError with a line for each model whose members cannot have been drawn in the way of `subset`."""
     if subset == "given":
         return
     problems: list[str] = []
     half, first_N2 = file.num_samples // 2, np.zeros(0, bool)
+    name_by_subset: dict[bytes, str] = {}
     for model, index in models.items():
         member_N2 = loss_files.read_member(file, index)
         members = int(member_N2.sum())
@@ -182,7 +200,40 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
                     f"{where} was not trained on the complement of the subset of the model before it; use "
                     "--subset=exact"
                 )
+            else:
+                continue
+        if drawn_by_document(file.columns.get("document"), member_N2):
+            problems.append(
+                f"{where} was trained on whole documents, so the membership of a sample reveals that of the other "
+                "samples of its document; use --subset=given"
+            )
+        # Replicas share their subset by definition.
+        if file.num_samples < _FEW_SAMPLES or (model.role == "replica" and model.order_seed):
+            continue
+        # The same for a subset and its complement.
+        key = np.packbits(member_N2 ^ member_N2[0]).tobytes()
+        if (other := name_by_subset.setdefault(key, file.names_M[index])) != file.names_M[index]:
+            problems.append(
+                f"{where} was trained on the same samples as model {other}, or on all others, so membership in the one "
+                "reveals that in the other; use --subset=given"
+            )
     loss_files.raise_first(problems)
+
+
+def drawn_by_document(document_N: np.ndarray | None, member_N: np.ndarray) -> bool:
+    """Returns whether so many documents have only members or only non-members that this is no coincidence.
+
+    Args:
+      document_N: the document of each sample; None: unknown.
+      member_N: booleans.
+    """
+    if document_N is None:
+        return False
+    _, number_N, samples_D = np.unique(document_N, return_inverse=True, return_counts=True)
+    members_D = np.bincount(number_N, weights=member_N)
+    has_pieces_D = samples_D > 1
+    is_whole_D = (members_D == 0) | (members_D == samples_D)
+    return bool(has_pieces_D.sum() >= _FEW_SAMPLES // 2 and is_whole_D[has_pieces_D].all())
 
 
 def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Subset) -> Config:

@@ -74,7 +74,7 @@ def test_tables_equal_those_of_the_same_losses_in_a_store_of_ours(
         compared += path.suffix in (".csv", ".parquet")
     assert compared > 15
     # Nothing is known about the training of the models.
-    for verb in ("train", "score", "run", "extract"):
+    for verb in ("train", "score", "run", "extract", "plan"):
         assert cli.main([verb, f"--workdir={tmp_path / 'w'}"]) == 2
 
 
@@ -96,6 +96,25 @@ def test_targets_are_attacked_and_reported_without_columns(
     page = (tmp_path / "report.html").read_text()
     assert "imported from" in page
     assert "What the attacks decide" in page
+
+
+def test_attacks_without_members_among_the_references_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    arrays = losses()
+    arrays["member_MxN"][:-1] = False
+    roles = ["reference"] * (M - 1) + ["target"]
+    lm_mia.open_arrays(tmp_path, **arrays, role_M=roles, name="mine")
+    settings = ["--config.attack.fprs=0.1,0.5", "--config.attack.focus_fpr=0.1"]
+    settings += ["--config.attack.bootstraps=0", "--config.attack.band=0.1,0.5"]
+    assert cli.main(["status", f"--workdir={tmp_path}"]) == 0
+    command = f"lm-mia attack --workdir={tmp_path} && lm-mia report --workdir={tmp_path}"
+    assert command in capsys.readouterr().out
+    assert cli.main(["attack", f"--workdir={tmp_path}", *settings]) == 0
+    assert "LiRA has no AUC, since samples have too few IN or OUT" in capsys.readouterr().out
+    auc = lm_mia.open(tmp_path).recipes["mine"].table("targets").groupby("attack")["auc"].mean()
+    assert np.isnan(auc["lira_online"])
+    assert auc["lira_offline"] > 0.7
 
 
 def test_formats_have_the_same_content(tmp_path: Path):
@@ -189,6 +208,18 @@ def dataset(dims: tuple[str, ...], *names: str) -> Callable[[Path], Path]:
 
 
 ROLES = np.array(["reference"] * M)
+
+
+def wide(**arrays: Any) -> dict[str, Any]:
+    """Returns arrays of twice as many samples, of which no two models share their subset by chance."""
+    return {"loss_MxN": np.ones((M, 2 * N))} | arrays
+
+
+WHOLE_MxN = np.repeat(
+    np.random.default_rng(0).permuted(np.tile(np.arange(N) < N // 2, (M, 1)), axis=1), 2, axis=1
+)
+"""Membership that was drawn by documents of two samples each."""
+
 BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
     "no file": (lambda folder: folder / "none.npz", "none.npz", ()),
     "a folder": (lambda folder: folder, "", ()),
@@ -237,6 +268,24 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
         ("--subset=exact",),
     ),
     "not balanced": (changed(), "complement", ("--subset=balanced",)),
+    "equal subsets": (
+        changed(**wide(member_MxN=np.tile(np.arange(2 * N) < N, (M, 1)))),
+        "model 1 of",
+        ("--subset=exact",),
+    ),
+    "complements": (
+        changed(**wide(member_MxN=(np.arange(2 * N) < N) ^ (np.arange(M)[:, None] % 2 == 1))),
+        "was trained on the same samples as model 0, or on all others",
+        ("--subset=bernoulli",),
+    ),
+    "whole documents": (
+        changed(**wide(member_MxN=WHOLE_MxN, document_N=np.arange(2 * N) // 2)),
+        "was trained on whole documents",
+        ("--subset=exact",),
+    ),
+    "huge loss": (cell("loss_MxN", 1e39), "must be below 1e+29 in magnitude", ()),
+    "field of training": (changed(), "only fields of attack", ("--config.train.epochs=3",)),
+    "number of models": (changed(), "determined by the file", ("--config.attack.references=6",)),
     "unknown design": (changed(), "--subset='half'", ("--subset=half",)),
     "bad name": (changed(), "--name='a/b'", ("--name=a/b",)),
     "bad field": (changed(), "attack.fprs", ("--config.attack.fprs=2",)),
