@@ -7,7 +7,6 @@ Legend: T targets (the models under attack), M references, N samples.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lm_mia.data.array_files import ArrayFile, check_membership, check_real, open_npz
-from lm_mia.data.score_tables import Columns, ModelScores, parse_names
+from lm_mia.data.score_tables import MAX_SCORE, Columns, ModelScores, parse_names
 from lm_mia.errors import UserError, collect_errors
 
 LOSS_ARRAYS = (
@@ -81,7 +80,7 @@ def parse_arrays(
     _check_present(arrays, [*names, *filter(None, [columns.user])], source, has_losses)
     problems: list[str] = []
     checks: tuple[Callable[[np.ndarray, str], np.ndarray], ...] = (
-        lambda array, label: check_real(array, label, limit=MAX_LOSS if has_losses else math.inf),
+        lambda array, label: check_real(array, label, limit=MAX_LOSS if has_losses else MAX_SCORE),
         check_membership,
     )
     values = [

@@ -23,10 +23,18 @@ from lm_mia.errors import UserError, collect_errors
 if TYPE_CHECKING:
     import pandas as pd
 
+MAX_SCORE = 1e100
+"""Magnitudes must be below it, so that axes of figures and differences of scores do not overflow."""
 SUFFIXES = (".csv", ".parquet")
 _MISSING = ("", "nan", "NaN", "NA", "null")
 _MAX_MEMORY_SHARE = 0.5
-_SIGNATURES = {b"PK\x03\x04": "a zip file", b"PAR1": "a parquet file", b"\x1f\x8b": "compressed"}
+_SIGNATURES = {
+    b"PK\x03\x04": "a zip file",
+    b"PAR1": "a parquet file",
+    b"\x1f\x8b": "compressed",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +172,9 @@ def _check_signature(path: Path) -> None:
         return
     for signature, name in _SIGNATURES.items():
         if start.startswith(signature):
-            raise UserError(f"{path}: is {name}, not a csv file; rename or unpack it")
+            raise UserError(
+                f"{path}: is {name}, not a csv file in UTF-8; rename, unpack or convert it"
+            )
 
 
 def _read_csv(path: Path, columns: Columns) -> pa.Table:
@@ -276,7 +286,7 @@ def _scores(column: "pa.ChunkedArray[Any]", label: str) -> np.ndarray:
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise UserError(f"{label}: holds {_type_name(kind)}; save one number per row")
     array = column.cast(pa.float64(), safe=False).to_numpy()
-    return check_real(array, label, locate=_row)
+    return check_real(array, label, limit=MAX_SCORE, locate=_row)
 
 
 def _membership(column: "pa.ChunkedArray[Any]", label: str) -> np.ndarray:
@@ -315,4 +325,5 @@ def _invalid(path: Path, kind: str, error: Exception) -> UserError:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    text = " ".join(str(error).split())[:200]
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

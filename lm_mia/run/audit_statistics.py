@@ -65,6 +65,8 @@ class Settings:
         if self.aggregate not in get_args(GroupScore):
             choices = ", ".join(get_args(GroupScore))
             yield f"aggregate={self.aggregate}: must be one of {choices}; choose one"
+        elif self.aggregate != "mean" and not self.user:
+            yield f"aggregate={self.aggregate}: is for scores of users; name their column by user="
         if self.membership not in get_args(MembershipDesign):
             choices = ", ".join(get_args(MembershipDesign))
             yield f"membership={self.membership}: must be one of {choices}; choose one"
@@ -306,15 +308,27 @@ def _curves(score_N: np.ndarray, member_N: np.ndarray) -> tuple[pd.DataFrame, pd
     roc["threshold"] = curve.threshold_K[at]
     present_N = ~np.isnan(score_N)
     score_S, member_S = score_N[present_N], member_N[present_N]
-    low, high = np.quantile(score_S, [0.005, 0.995])
-    if not low < high:
-        low, high = score_S.min(), score_S.max()
-    edge_B1 = np.histogram_bin_edges(score_S, _BINS, (low, high))
+    edge_B1 = _bin_edges(score_S)
     clipped_S = np.clip(score_S, edge_B1[0], edge_B1[-1])
     histogram = pd.DataFrame({"low": edge_B1[:-1], "high": edge_B1[1:]})
     histogram["members"] = np.histogram(clipped_S[member_S], edge_B1)[0]
     histogram["nonmembers"] = np.histogram(clipped_S[~member_S], edge_B1)[0]
     return roc, histogram
+
+
+def _bin_edges(score_S: np.ndarray) -> np.ndarray:
+    """Returns edge_B1, float64, of equal bins that cover all scores but 0.5% at each end.
+
+    Unlike those of NumPy, bins may be narrower than the precision of the scores, or as wide as all numbers.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = np.quantile(score_S, [0.005, 0.995])
+    if not low < high:
+        low, high = score_S.min(), score_S.max()
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    share_B1 = np.linspace(0, 1, _BINS + 1)
+    return np.maximum.accumulate(low * (1 - share_B1) + high * share_B1)
 
 
 def _notes(units: Units, settings: Settings, summary: Mapping[str, Any]) -> Iterator[str]:

@@ -122,6 +122,9 @@ BAD_FILES = {
     "missing model": (rows("score,member,model", "1,0,a", "2,1,"), "'model': is missing in 1 rows"),
     "not UTF-8": (text(b"score,member,model\n1,0,\xff\n2,1,a\n"), "holds bytes; save one name per row"),
     "npz named csv": (text(b"PK\x03\x04" + bytes(50)), "is a zip file, not a csv file"),
+    "UTF-16": (text("score,member\n1,0\n".encode("utf-16")), "is UTF-16 text, not a csv file"),
+    "NUL bytes": (text(b"score,member\n1,0\n\x00\n"), r"got 1: \?\)"),
+    "huge score": (rows("score,member", "1e308,0", "2,1"), r"must be below 1e\+100 in magnitude"),
     "csv named parquet": (text("score,member\n1,0\n", ".parquet"), "is not a parquet file"),
     "truncated parquet": (cut(parquet(score=[1.0, 2.0], member=[0, 1]), 30), "not a valid parquet"),
     "nested parquet": (parquet(score=[[1.0], [2.0]], member=[0, 1]), "holds nested values"),
@@ -193,6 +196,7 @@ def test_unreadable_files(tmp_path, monkeypatch):
         (["--fprs=a"], "'a' is not a list of numbers such as 0.01,0.1"),
         (["--membership=fair"], "membership=fair: must be one of given, coins, half, independent"),
         (["--aggregate=sum"], "aggregate=sum: must be one of mean, max,"),
+        (["--aggregate=max"], "aggregate=max: is for scores of users"),
         (["--replicates=-1"], "replicates=-1: must be at least 0"),
         (["--user=name"], "no column 'name' among 'score', 'member'"),
         (["--model=name"], "no column 'name' among"),
@@ -247,6 +251,16 @@ def test_histogram_and_roc_curve_cover_all_scores(coins):
     ends = coins.roc.iloc[[0, -1]][["fpr", "tpr"]].to_numpy()
     assert ends[0, 0] == 0
     np.testing.assert_array_equal(ends[1], [1, 1])
+
+
+@pytest.mark.parametrize("scale", [(1e21, 131072.0), (0.0, 1e99), (5.0, 0.0)])
+def test_histogram_of_scores_beyond_the_precision_of_bins(scale):
+    center, width = scale
+    member_N = np.arange(40) % 2 == 1
+    table = pd.DataFrame({"score": center + width * (2 * member_N - 1.0), "member": member_N})
+    result = lm_mia.audit(table, replicates=5)
+    assert result.histogram["members"].sum() == result.histogram["nonmembers"].sum() == 20
+    assert np.isfinite(result.histogram.select_dtypes("number")).all(axis=None)
 
 
 @pytest.mark.parametrize("membership", ["given", "half", "independent"])
