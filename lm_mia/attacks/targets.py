@@ -158,9 +158,9 @@ def run(
                     target_tables.add_jackknife(attack, inputs.targets, *rates, c.fprs)
                 if attack.id in requested.epsilons and not target_tables.has_epsilons(attack):
                     names, member_TxN2 = [*map(str, inputs.targets)], inputs.target_member_TxN2
-                    is_whole = attack.reference_part is None
+                    has_bounds = attack.reference_part is None and store.design != "given"
                     table = target_epsilons.epsilons(
-                        file, names, member_TxN2, group_N2, c, is_whole, pool
+                        file, names, member_TxN2, group_N2, c, has_bounds, pool
                     )
                     target_tables.add_epsilons(attack, table)
                 if time.monotonic() - written_seconds > _WRITE_SECONDS:

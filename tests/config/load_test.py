@@ -99,7 +99,7 @@ MISTAKES = [
     ("--config.model.dtype=float16", "model.dtype='float16': must be one of float32, bfloat16"),
     (
         "--config.corpus.source=",
-        "corpus.source='': must be one of docstrings, text, jsonl, parquet, c4",
+        "corpus.source='': must be one of docstrings, text, jsonl, parquet, c4, imported",
     ),
     ("--config.model.layers=-1", "model.layers=-1: must be a finite number larger than 0"),
     (
@@ -182,7 +182,7 @@ def test_rules_about_misspelled_fields_are_not_checked(file: str):
         "--config.model.head: no such field; did you mean --config.model.heads?"
     ]
     assert error_lines(file, "--config.corpus.source=txt", "--config.corpus.path=x") == [
-        "corpus.source='txt': must be one of docstrings, text, jsonl, parquet, c4"
+        "corpus.source='txt': must be one of docstrings, text, jsonl, parquet, c4, imported"
     ]
 
 
@@ -254,7 +254,7 @@ def test_a_copy_of_an_included_config_imports_the_others(tmp_path: Path):
         (
             FILE.replace("batch_size=4", "subset='a'"),
             "",
-            "train.subset='a': must be one of exact, bernoulli, balanced (line 8 of bad.py)",
+            "train.subset='a': must be one of exact, bernoulli, balanced, given (line 8 of bad.py)",
         ),
         (
             FILE.replace("(0.1, 0.5)", "0.1"),
