@@ -92,7 +92,7 @@ def run(
         or (attack.id in requested.epsilons and not target_tables.has_epsilons(attack))
     ]
     groups, missing_models = _group_by_inputs(missing, store)
-    group_N2 = stats.sample_groups(population.document_N)
+    group_N2, design = stats.sample_groups(population.document_N), store.design
     computed, written_seconds = 0, time.monotonic()
     with _open_score_table(in_score_table, folder, population) as score_table:
         members: dict[str, np.ndarray] = {}
@@ -158,9 +158,9 @@ def run(
                     target_tables.add_jackknife(attack, inputs.targets, *rates, c.fprs)
                 if attack.id in requested.epsilons and not target_tables.has_epsilons(attack):
                     names, member_TxN2 = [*map(str, inputs.targets)], inputs.target_member_TxN2
-                    has_bounds = attack.reference_part is None and store.design != "given"
+                    is_audited = attack.reference_part is None and design != "given"
                     table = target_epsilons.epsilons(
-                        file, names, member_TxN2, group_N2, c, has_bounds, pool
+                        file, names, member_TxN2, group_N2, c, is_audited, pool
                     )
                     target_tables.add_epsilons(attack, table)
                 if time.monotonic() - written_seconds > _WRITE_SECONDS:
