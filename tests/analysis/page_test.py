@@ -25,6 +25,7 @@ from lm_mia.errors import UserError
 NOT_DRAWN = {
     "strongmia_fig07_extraction": "extraction",  # there are no models
     "reliability_figA2_sample_fpr": "leave_one_out",  # not set for its recipe
+    "canaries_fig01_random_tokens": "no recipe canaries",
     "privacyguard_fig08_queries": "no recipe memorized",
     "privacyguard_tab04_extraction": "no recipe memorized",
 }

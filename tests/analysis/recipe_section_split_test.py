@@ -34,6 +34,7 @@ def test_intervals_are_over_documents(recipe: Path):
     samples = pd.read_parquet(recipe / "tables" / "samples.parquet")
     table = pd.read_csv(recipe / "tables" / "intervals.csv")
     rows = table[table["attack"] == "lira_online"]
+    rows = rows[rows["metric"] != "balanced_accuracy"]
     expected, over_samples = (
         stats.bootstrap_intervals(
             samples["score"], samples["member"], FPRS, cluster_N=cluster_N, replicates=40

@@ -199,7 +199,7 @@ def test_headings_are_nested_and_tables_scroll(finished: Path, shown: Page) -> N
     assert max(np.diff(levels)) <= 1
     html = (finished.parents[1] / "report.html").read_text(encoding="utf-8")
     boxed = re.findall(r'<div class="scroll"[^>]*>\s*<table', html)
-    assert html.count("<table") == len(boxed) == 21
+    assert html.count("<table") == len(boxed) == 22
 
 
 def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> None:
@@ -235,7 +235,7 @@ def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> Non
         for rate in ("acc", "fnr", "tpr"):
             assert f"{row[f'{rate}_mean']:.3f} ± {row[f'{rate}_std']:.3f}" in text
     intervals = io.read_table(finished, "intervals.csv")
-    assert len(intervals) == 6 * len(ALL_ATTACKS)
+    assert len(intervals) == 7 * len(ALL_ATTACKS)
     for row in intervals:
         between = f"{row['value']:.3f}[{row['bootstrap_low']:.3f}, {row['bootstrap_high']:.3f}]"
         assert row["metric"] != "auc" or between in text.replace(" [", "[")
@@ -244,7 +244,8 @@ def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> Non
         has_interval = not math.isnan(row["bootstrap_low"])
         shown_row = f"{row['value']:.3f}{ends if has_interval else '–'}{found}".replace(" ", "")
         is_shown = shown_row in text.replace(" ", "")
-        assert row["metric"] == "auc" or row["attack"] != "lira_online" or is_shown
+        is_rate = row["metric"].startswith("tpr_at_")
+        assert not is_rate or row["attack"] != "lira_online" or is_shown
     of_lira = [row for row in intervals if row["attack"] == "lira_online"]
     assert len({math.isnan(row["bootstrap_low"]) for row in of_lira}) == 2  # both kinds are tested
     assert (
@@ -388,7 +389,7 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     report_path = workdir / "report.html"
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{report_path}\n", "")
-    drawn = {"roc", "auc_by_subset", "advantage", "flip_ccdf", "flip_curves", "archetypes"}
+    drawn = {"roc", "auc_by_subset", "audit", "advantage", "flip_ccdf", "flip_curves", "archetypes"}
     assert {p.stem for p in figures.iterdir()} == {f"demo-{name}" for name in drawn}
     shown = Page(report_path.read_text(encoding="utf-8"))
     text = shown.words
@@ -411,7 +412,7 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
     share = f"{100 * (members > 0).mean():.1f}%"
     assert f"{share} of members get different decisions from the replicas" in text
     assert "bootstrap" not in text.rpartition("How the results were produced")[0].lower()
-    assert len([tag for tag, _ in shown.tags if tag == "table"]) == 9
+    assert len([tag for tag, _ in shown.tags if tag == "table"]) == 10
     assert "very stable" not in text
     lira = next(r for r in recipe_section.facts(folder)["attacks"] if r["attack"] == "lira_online")
     row = rf"LiRA8{lira['auc_mean']:.3f}± [^A-Z]*\.\d\d\d{lira['left_out']}\n"

@@ -171,13 +171,13 @@ def test_damaged_tables_of_decisions_are_recomputed(
 def test_decisions_follow_models_and_settings(tasks: list[SweepRecipe]):
     main = tasks[0]
     attack([main], [])
-    c = dataclasses.replace(main.config, attack=dataclasses.replace(C.attack, alpha=0.2))
+    c = dataclasses.replace(main.config, attack=dataclasses.replace(C.attack, stable_flip=0.2))
     other = dataclasses.replace(main, config=c)
     for task in (other, main):
         [message] = attack([task], [])
         assert message.endswith(f"{ON_REPLICAS} computed")
         facts = json.loads((main.folder / "tables" / "flips.json").read_text())
-        assert facts["config"]["alpha"] == task.config.attack.alpha
+        assert facts["config"]["stable_flip"] == task.config.attack.stable_flip
     shutil.rmtree(main.folder / "scores.zarr" / "loss" / "c" / "14")  # the last replica
     messages = attack([main], [])
     assert messages[0].startswith("1 of 15 models are missing: attacking 2 of 3 replicas")
