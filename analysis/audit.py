@@ -76,8 +76,8 @@ def headline(audits: Audits) -> str:
         return start + "Even an epsilon of 0 fits these guesses: the audit shows nothing."
     return (
         f"{start}With a confidence of {percent(bound['confidence'])}, no mechanism with an epsilon below "
-        f"{bound['epsilon']:.2f} at delta = {bound['delta']:g} fits these guesses. If all guesses were right, the "
-        f"bound would be {bound['ceiling']:.2f}."
+        f"{bound['epsilon']:.2f} at delta = {bound['delta']:g} fits these guesses. If it guessed all of the "
+        f"{bound['canaries']:,.0f} right, the bound would be {bound['ceiling']:.2f}."
     )
 
 

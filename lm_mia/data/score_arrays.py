@@ -80,7 +80,9 @@ def parse_arrays(
     _check_present(arrays, [*names, *filter(None, [columns.user])], source, has_losses)
     problems: list[str] = []
     checks: tuple[Callable[[np.ndarray, str], np.ndarray], ...] = (
-        lambda array, label: check_real(array, label, limit=MAX_LOSS if has_losses else MAX_SCORE),
+        _check_losses
+        if has_losses
+        else lambda array, label: check_real(array, label, limit=MAX_SCORE),
         check_membership,
     )
     values = [
@@ -115,6 +117,19 @@ def parse_arrays(
         raise UserError("\n".join(problems))
     score_TxN, member_TxN = values
     return _by_target(score_TxN, np.broadcast_to(member_TxN, score_TxN.shape), *users)
+
+
+def _check_losses(array: np.ndarray, label: str) -> np.ndarray:
+    """Checks that an array holds finite losses that are not negative; raises UserError otherwise."""
+    check_real(array, label, limit=MAX_LOSS)
+    # A row at a time, since the array may be mapped into memory.
+    negative = sum(int(np.count_nonzero(row < 0)) for row in np.atleast_2d(array))
+    if negative:
+        raise UserError(
+            f"{label}: {negative:,} of {array.size:,} values are negative; a loss is the mean negative "
+            "log-likelihood of the tokens, in nats; negate log-probabilities"
+        )
+    return array
 
 
 def _by_target(

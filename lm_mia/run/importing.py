@@ -128,6 +128,11 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
         f"imported: {plural(file.num_samples, 'sample')}, {', '.join(counts)} -> {recipe.folder}",
         f"attacks: {', '.join(c.attacks)}",
     ]
+    if len(file.role_M) > file.num_samples:
+        lines.append(
+            f"note: there are more models ({len(file.role_M):,}) than samples ({file.num_samples:,}); if the arrays "
+            "are transposed, remove the workdir and import them with one row per model"
+        )
     if unknown:
         lines.append(
             f"unknown: {', '.join(unknown)} of the samples; attacks and figures do without them"

@@ -33,8 +33,8 @@ def rows(epsilon: float = 1.5, **changes: Any) -> dict[str, Record]:
 def test_headline() -> None:
     assert audit.headline({"loss": rows(9.0), "lira_online": rows()}) == (
         "LiRA is right in 60 of 64 guesses about the membership of 500 pairs of a member and a non-member. With a "
-        "confidence of 95%, no mechanism with an epsilon below 1.50 at delta = 1e-05 fits these guesses. If all "
-        "guesses were right, the bound would be 4.20."
+        "confidence of 95%, no mechanism with an epsilon below 1.50 at delta = 1e-05 fits these guesses. If it "
+        "guessed all of the 500 right, the bound would be 4.20."
     )
     coins = audit.headline({"lira_online": rows(0.0, adjacency="add_remove")})
     assert "500 samples, which was drawn by coin tosses. " in coins

@@ -145,6 +145,10 @@ BAD_FILES = {
     "complex scores": (npz(score_TxN=[[1j, 2]], member_TxN=[[0, 1]]), "holds complex numbers"),
     "infinite array": (npz(score_TxN=[[np.inf, 2]], member_TxN=[[0, 1]]), r"inf at \[0, 0\]"),
     "membership of 2": (npz(score_TxN=[[1, 2.0]], member_TxN=[[0, 2]]), r"2 at \[0, 1\]: membership"),
+    "log-probabilities": (
+        npz(**LOSSES | {"reference_loss_MxN": -LOSSES["reference_loss_MxN"]}),
+        "'reference_loss_MxN': ",
+    ),
     "no references": (npz(target_loss_TxN=LOSSES["target_loss_TxN"]), "no array 'target_member_TxN'"),
     "huge losses": (npz(**LOSSES | {"reference_loss_MxN": np.full((2, 40), 1e30)}), "below 1e"),
     "other samples": (npz(**LOSSES | FEWER), "has 39 samples, but 'reference_loss_MxN' has 40: must be"),
@@ -365,7 +369,7 @@ def test_independent_trials_need_a_training_run_each():
 
 def test_attacks_on_losses(tmp_path):
     member_MxN = RNG.random((9, 300)) < 0.5
-    difficulty_N = np.log(np.arange(1, 301))
+    difficulty_N = 2 + np.log(np.arange(1, 301))
     loss_MxN = difficulty_N - 0.4 * member_MxN + 0.3 * RNG.normal(size=(9, 300))
     loss_MxN = loss_MxN.astype(np.float32)
     arrays = {"target_loss_TxN": loss_MxN[:1], "target_member_TxN": member_MxN[:1]}
