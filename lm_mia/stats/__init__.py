@@ -83,7 +83,12 @@ from lm_mia.stats.flips import (
     max_flip_rate,
     mean_distance_to_threshold,
 )
-from lm_mia.stats.gaussian_dp import gaussian_dp_delta, gaussian_dp_epsilon
+from lm_mia.stats.gaussian_dp import (
+    dp_sgd_mu,
+    dp_tpr_bound,
+    gaussian_dp_delta,
+    gaussian_dp_epsilon,
+)
 from lm_mia.stats.generalized_metrics import (
     METRICS,
     FittedThreshold,
@@ -115,6 +120,15 @@ from lm_mia.stats.likelihood_ratio import (
     posterior,
     with_pooled_variance,
     within_sample_scatter,
+)
+from lm_mia.stats.linear_regression import (
+    DpSgd,
+    RegressionData,
+    RegressionResiduals,
+    RegressionSamples,
+    dp_sgd_residuals,
+    ridge_residuals,
+    simulate_regression,
 )
 from lm_mia.stats.more_references import (
     MoreReferences,
@@ -230,6 +244,7 @@ __all__ = [
     "CoinFlipRange",
     "DecisionMetrics",
     "Direction",
+    "DpSgd",
     "EmpiricalEpsilons",
     "EpsilonBound",
     "EpsilonIntervals",
@@ -259,6 +274,9 @@ __all__ = [
     "PooledRates",
     "REFERENCE_SETS_SxQ",
     "RateSpread",
+    "RegressionData",
+    "RegressionResiduals",
+    "RegressionSamples",
     "RocCurve",
     "SampleRates",
     "SamplingScheme",
@@ -292,6 +310,9 @@ __all__ = [
     "count_votes",
     "decision_metrics",
     "dp_advantage_bound",
+    "dp_sgd_mu",
+    "dp_sgd_residuals",
+    "dp_tpr_bound",
     "edit_distance",
     "edit_similarity",
     "empirical_epsilons",
@@ -366,6 +387,7 @@ __all__ = [
     "rates_of_halves",
     "reference_calibrated_loss",
     "required_queries",
+    "ridge_residuals",
     "rmia",
     "rmia_from_log_alpha",
     "rmia_log_alpha",
@@ -377,6 +399,7 @@ __all__ = [
     "shrunk_lira",
     "silverman_bandwidth",
     "simulate_finite_population",
+    "simulate_regression",
     "stacked_from_regression",
     "stacked_lira",
     "standardized_leave_one_out",
