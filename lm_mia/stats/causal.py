@@ -1,0 +1,450 @@
+"""Causal evaluation of membership inference: the effect of membership on the scores of a target distribution.
+
+A sample has two potential outcomes: Y(1), its score if it is in the training set, and Y(0), its score if it is not. The
+target distribution P_T is that of the members. If the members of the evaluation set were drawn at random (multi-run or
+one-run evaluation), non-members show Y(0), and `unadjusted_estimate` is right. If both classes have different
+sources (zero-run evaluation), the naive comparison also measures how the sources differ. Then non-members are weighted
+by the odds of membership given their covariates (`ipw_estimate`), or Y(0) is predicted for the members by a regression
+on the non-members (`g_formula_estimate`), or both (`aipw_estimate`). All three need overlap: wherever there are
+members, there must be non-members; `CausalEstimate.has_overlap` says whether too few of them carry the weight.
+
+All metrics are estimates. They are no bounds, and there is no guarantee for estimated odds or regressions.
+
+Legend: N samples, A members, B non-members, J residuals, F false positive rates.
+
+Source: Even et al., Membership Inference Attacks from Causal Principles (CausalMIA), Sections 3-6, Appendices C and D.
+Its Eqs. 5, 6, 9 and 11 divide the weighted sum of the non-members by their number (or P(A = 0)). That is right only if
+there are as many members as non-members; the weights sum to the number of members.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lm_mia.stats import ranking
+from lm_mia.stats.array_types import FloatArray
+from lm_mia.stats.causal_roc import CausalCurve, EvaluationSet, causal_metrics, evaluation_set
+from lm_mia.stats.inputs import as_float64, as_members
+from lm_mia.stats.intervals import MIN_COUNT, check_confidence
+
+MIN_EFFECTIVE_NONMEMBERS = 50
+"""There is no overlap to speak of if the weights leave fewer effective non-members."""
+MAX_WEIGHT_SHARE = 0.1
+"""There is no overlap to speak of if a single non-member carries a larger share of the weight."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OutcomeModel:
+    """A model of the scores that samples have without membership: Y(0) = mean given the covariates + residual.
+
+    The residuals have the same distribution for all covariates, so one regression predicts the rates at all thresholds:
+    Pr[Y(0) >= t | x] is the share of residuals at or above t - mean(x).
+    """
+
+    mean_N: ArrayLike
+    """E[Y(0) | x] of every sample, members included; fit it on other non-members than those that it predicts."""
+    residual_J: ArrayLike
+    """Scores minus predicted means of non-members; their mean should be about 0."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CausalEstimate:
+    """Metrics of one evaluation set; all are estimates for the distribution of its members."""
+
+    ate: float
+    """E[Y(1) - Y(0)], the average effect of membership on the score, in units of the score."""
+    auc: float
+    """Area under the causal ROC curve: Pr[Y(1) > Y(0)] for two independent samples, ties counted as 1/2."""
+    youden: float
+    """Largest TPR(t) - FPR(t) over all thresholds, 0 or larger; biased upwards, since the threshold is fitted."""
+    tpr_F: FloatArray
+    """TPR at the smallest threshold whose FPR is at most each requested rate."""
+    realized_fpr_F: FloatArray
+    """FPR at these thresholds."""
+    members: int
+    """Number of members that are used."""
+    nonmembers: int
+    """Number of non-members that are used."""
+    left_out: int
+    """Number of samples that are left out because of NaN."""
+    effective_nonmembers: float
+    """(sum of weights)^2 / sum of squared weights; NaN for the g-formula."""
+    largest_weight_share: float
+    """Largest weight of a non-member / sum of weights; NaN for the g-formula."""
+    curve: CausalCurve
+
+    @property
+    def has_overlap(self) -> bool:
+        """Whether enough non-members share the weight.
+
+        False for the g-formula, which has no weights to tell: it extrapolates without notice. Look at
+        `ipw_estimate` of the same samples.
+        """
+        return (
+            self.effective_nonmembers >= MIN_EFFECTIVE_NONMEMBERS
+            and self.largest_weight_share <= MAX_WEIGHT_SHARE
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class CausalIntervals:
+    """An estimate with bootstrap intervals; ends are NaN where there are too few samples for an interval."""
+
+    estimate: CausalEstimate
+    ate_low: float
+    ate_high: float
+    auc_low: float
+    auc_high: float
+    tpr_low_F: FloatArray
+    tpr_high_F: FloatArray
+
+
+def unadjusted_estimate(score_N: ArrayLike, member_N: ArrayLike, fprs: ArrayLike) -> CausalEstimate:
+    """Compares members with non-members as they are.
+
+    Right if membership was drawn at random. In zero-run evaluation this is the naive estimate.
+
+    Args:
+      score_N: membership scores, larger for members; NaN scores are left out.
+      member_N: booleans, whether each sample is a member.
+      fprs: one false positive rate in [0, 1], or several.
+
+    Returns:
+      The estimate; AUC and TPRs equal those of `auc` and `tpr_at_fpr`.
+
+    Raises:
+      ValueError: if the shapes do not match, member_N is not boolean, a rate is outside [0, 1], or a class has no
+        score.
+
+    Source: CausalMIA, Eqs. 3 and 10.
+    """
+    return _estimate(_prepare(score_N, member_N, None, None, "weights"), fprs)
+
+
+def ipw_estimate(
+    score_N: ArrayLike,
+    member_N: ArrayLike,
+    log_odds_N: ArrayLike,
+    fprs: ArrayLike,
+    *,
+    normalize: Literal["weights", "members"] = "weights",
+) -> CausalEstimate:
+    """Weights each non-member by its odds of membership (inverse propensity weighting).
+
+    The weighted non-members have the distribution of the members' covariates, so that they show what the scores of the
+    members would be without membership.
+
+    Args:
+      score_N: membership scores, larger for members; NaN scores are left out.
+      member_N: booleans, whether each sample is a member.
+      log_odds_N: log(P(member | x) / P(non-member | x)) of each sample, or the log ratio of the densities of members
+        and non-members. Only those of non-members are used; -inf is a weight of 0, and samples with NaN are left out.
+        With normalize="weights" a constant does not matter.
+      fprs: one false positive rate in [0, 1], or several.
+      normalize: what the weighted sums are divided by: the sum of the weights, or the number of members. The latter is
+        unbiased if the odds are right, but rates then end at the sum of the weights / members instead of 1, and the AUC
+        may be above 1.
+
+    Returns:
+      The estimate.
+
+    Raises:
+      ValueError: as for `unadjusted_estimate`, and if the log odds of a non-member are +inf, all are -inf, or the
+        weights overflow with normalize="members".
+
+    Source: CausalMIA, Eqs. 6 and 11, divided by the number of members; self-normalized by default.
+
+    Example:
+      >>> import numpy as np
+      >>> from lm_mia.stats import ipw_estimate
+      >>> member_N = np.array([True, True, False, False, False])
+      >>> odds_N = np.array([1.0, 1.0, 2.0, 1.0, 0.5])
+      >>> estimate = ipw_estimate([3.0, 1.0, 2.0, 0.0, 4.0], member_N, np.log(odds_N), fprs=0.2)
+      >>> round(estimate.ate, 4), round(estimate.auc, 4)  # unadjusted: 0.0 and 0.5
+      (0.2857, 0.5714)
+      >>> round(estimate.effective_nonmembers, 3), estimate.has_overlap
+      (2.333, False)
+    """
+    return _estimate(_prepare(score_N, member_N, log_odds_N, None, normalize), fprs)
+
+
+def g_formula_estimate(
+    score_N: ArrayLike, member_N: ArrayLike, outcome: OutcomeModel, fprs: ArrayLike
+) -> CausalEstimate:
+    """Compares the scores of the members with those that an outcome model predicts for them without membership.
+
+    With more than 2,048 distinct scores the curve has that many thresholds, the largest 1,024 scores and evenly spaced
+    ranks of the others; with more than 1,024 members, predictions are averaged in 1,024 groups of neighbors.
+
+    Args:
+      score_N: membership scores, larger for members; NaN scores are left out.
+      member_N: booleans, whether each sample is a member.
+      outcome: predicted means and residuals; samples with a NaN mean are left out.
+      fprs: one false positive rate in [0, 1], or several.
+
+    Returns:
+      The estimate, without effective non-members: the model extrapolates where there are none.
+
+    Raises:
+      ValueError: as for `unadjusted_estimate`, and if the means do not match the scores, or residuals are not finite.
+
+    Source: CausalMIA, Eq. 7 and Appendix D.
+    """
+    return _estimate(_prepare(score_N, member_N, None, outcome, "weights"), fprs)
+
+
+def aipw_estimate(
+    score_N: ArrayLike,
+    member_N: ArrayLike,
+    log_odds_N: ArrayLike,
+    outcome: OutcomeModel,
+    fprs: ArrayLike,
+    *,
+    normalize: Literal["weights", "members"] = "weights",
+) -> CausalEstimate:
+    """Corrects the predictions of an outcome model by its weighted errors on the non-members.
+
+    The ATE is right if either the odds or the predicted means are right (double robustness), and the rates if either
+    the odds or the predicted rates are. FPR(t) is the mean prediction for the members plus the weighted mean of
+    the non-members' errors, 1[Y >= t] minus their prediction; Appendix D prints this term with the wrong sign. The
+    curve is then replaced by the nearest monotone one in [0, 1], before AUC and TPRs are computed. Thresholds
+    and groups of predictions are those of `g_formula_estimate`.
+
+    Args:
+      score_N: membership scores, larger for members; NaN scores are left out.
+      member_N: booleans, whether each sample is a member.
+      log_odds_N: log odds of membership, as for `ipw_estimate`.
+      outcome: predicted means and residuals, as for `g_formula_estimate`.
+      fprs: one false positive rate in [0, 1], or several.
+      normalize: what the weighted errors are divided by, as for `ipw_estimate`.
+
+    Returns:
+      The estimate.
+
+    Raises:
+      ValueError: as for `ipw_estimate` and `g_formula_estimate`.
+
+    Source: CausalMIA, Eq. 8 and Appendix D.
+    """
+    return _estimate(_prepare(score_N, member_N, log_odds_N, outcome, normalize), fprs)
+
+
+def causal_intervals(
+    score_N: ArrayLike,
+    member_N: ArrayLike,
+    fprs: ArrayLike,
+    *,
+    log_odds_N: ArrayLike | None = None,
+    outcome: OutcomeModel | None = None,
+    normalize: Literal["weights", "members"] = "weights",
+    confidence: float = 0.95,
+    replicates: int = 1000,
+    seed: int = 0,
+) -> CausalIntervals:
+    """Computes percentile bootstrap intervals of ATE, AUC and TPRs.
+
+    The estimator follows from what is given: the unadjusted one, IPW with log odds, the g-formula with an outcome
+    model, AIPW with both. Members and non-members are drawn separately, with replacement. Odds and outcome model are
+    held fixed: the intervals do not cover that they are estimated, nor their bias, nor that the model was trained once.
+
+    There is no interval without overlap (`CausalEstimate.has_overlap`), except for the g-formula, which cannot tell. A
+    TPR has none if it rests on fewer than 10 samples: of the effective non-members that may be called members, of the
+    members that are detected, or of those that are not.
+
+    Args:
+      score_N: membership scores, larger for members; NaN scores are left out.
+      member_N: booleans, whether each sample is a member.
+      fprs: one false positive rate in [0, 1], or several.
+      log_odds_N: log odds of membership, as for `ipw_estimate`.
+      outcome: predicted means and residuals, as for `g_formula_estimate`.
+      normalize: as for `ipw_estimate`.
+      confidence: share of the replicates inside the interval, in (0, 1); each tail has half of the remainder.
+      replicates: number of replicates, at least 1.
+      seed: seed of the draws.
+
+    Returns:
+      The estimate with the ends of the intervals.
+
+    Raises:
+      ValueError: if confidence or replicates is out of range, or as for the estimate.
+
+    Source: Efron and Tibshirani 1993, Section 13.3.
+    """
+    check_confidence(confidence)
+    if replicates < 1:
+        raise ValueError(f"replicates={replicates}: must be at least 1")
+    prepared = _prepare(score_N, member_N, log_odds_N, outcome, normalize)
+    estimate = _estimate(prepared, fprs)
+    samples, fpr_F = prepared.samples, ranking.as_fprs(fprs)
+    members, nonmembers = samples.score_A.size, samples.score_B.size
+    is_missing = samples.weight_B is not None and not estimate.has_overlap
+    rng = np.random.default_rng(seed)
+    value_RxS = np.full((replicates, 2 + fpr_F.size), np.nan)
+    for r in range(0 if is_missing else replicates):
+        count_A, count_B = (
+            np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float64)
+            for n in (members, nonmembers)
+        )
+        drawn = causal_metrics(samples, count_A, count_B, fpr_F)
+        value_RxS[r] = drawn.ate, drawn.auc, *drawn.tpr_F
+    tail = (1 - confidence) / 2
+    low_S, high_S = np.quantile(value_RxS, [tail, 1 - tail], axis=0)
+    effective = estimate.effective_nonmembers
+    effective = nonmembers if math.isnan(effective) else effective
+    positives_F = estimate.tpr_F * members
+    fewest_F = np.minimum(np.minimum(positives_F, members - positives_F), fpr_F * effective)
+    is_missing_S = np.concatenate([[False, False], fewest_F < MIN_COUNT - 1e-9])
+    low_S[is_missing_S] = high_S[is_missing_S] = np.nan
+    return CausalIntervals(
+        estimate=estimate,
+        ate_low=float(low_S[0]),
+        ate_high=float(high_S[0]),
+        auc_low=float(low_S[1]),
+        auc_high=float(high_S[1]),
+        tpr_low_F=low_S[2:],
+        tpr_high_F=high_S[2:],
+    )
+
+
+def hoeffding_radius(members: int, nonmembers: int, width: float, confidence: float) -> float:
+    """Computes how far the difference in means can be from the ATE if all trials are independent (multi-run).
+
+    With a probability of at least ``confidence`` the difference in means of `unadjusted_estimate` is at most this far
+    from the ATE. Half of the radius that the paper prints suffices: Hoeffding's inequality for n values of width w is
+    Pr[|mean - expectation| > r] <= 2 exp(-2 n r^2 / w^2), and each class gets half of 1 - confidence. The samples of a
+    single model are not independent.
+
+    Args:
+      members: number of members, at least 1.
+      nonmembers: number of non-members, at least 1.
+      width: largest minus smallest possible score, larger than 0.
+      confidence: in (0, 1).
+
+    Returns:
+      The radius, in units of the score.
+
+    Raises:
+      ValueError: if an argument is out of range.
+
+    Source: CausalMIA, Proposition 4.2 with t = log(4 / (1 - confidence)), halved.
+    """
+    check_confidence(confidence)
+    if members < 1 or nonmembers < 1:
+        raise ValueError(f"members={members}, nonmembers={nonmembers}: both must be at least 1")
+    if not 0 < width < math.inf:
+        raise ValueError(f"width={width}: must be larger than 0, and finite")
+    t = math.log(4 / (1 - confidence))
+    return width * (math.sqrt(t / (2 * members)) + math.sqrt(t / (2 * nonmembers)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Prepared:
+    samples: EvaluationSet
+    left_out: int
+
+
+def _prepare(
+    score_N: ArrayLike,
+    member_N: ArrayLike,
+    log_odds_N: ArrayLike | None,
+    outcome: OutcomeModel | None,
+    normalize: str,
+) -> _Prepared:
+    """Checks the arguments, and leaves out samples with NaN."""
+    score_N, member_N = as_float64(score_N, "score_N"), as_members(member_N, "member_N")
+    if score_N.ndim != 1 or member_N.shape != score_N.shape:
+        raise ValueError(
+            f"scores of shape {score_N.shape} do not match members of shape {member_N.shape}"
+        )
+    if normalize not in ("weights", "members"):
+        raise ValueError(f'normalize={normalize!r}: must be "weights" or "members"')
+    present_N = ~np.isnan(score_N)
+    if log_odds_N is not None:
+        log_odds_N = as_float64(log_odds_N, "log_odds_N")
+        if log_odds_N.shape != score_N.shape:
+            raise ValueError(
+                f"log_odds_N of shape {log_odds_N.shape}: must have one number per score"
+            )
+        present_N &= member_N | ~np.isnan(log_odds_N)
+    mean_N = residual_J = None
+    if outcome is not None:
+        mean_N = as_float64(outcome.mean_N, "outcome.mean_N")
+        residual_J = as_float64(outcome.residual_J, "outcome.residual_J")
+        if mean_N.shape != score_N.shape:
+            raise ValueError(
+                f"outcome.mean_N of shape {mean_N.shape}: must have one number per score"
+            )
+        if residual_J.ndim != 1 or not residual_J.size or not np.all(np.isfinite(residual_J)):
+            raise ValueError("outcome.residual_J: must be one or more finite numbers")
+        present_N &= ~np.isnan(mean_N)
+    is_A, is_B = present_N & member_N, present_N & ~member_N
+    if not (is_A.any() and is_B.any()):
+        raise ValueError("score_N: there must be a member and a non-member with a score")
+    weight_B, unit_weight = None, math.nan
+    if log_odds_N is not None:
+        weight_B, unit_weight = _weights(log_odds_N[is_B], normalize)
+    elif outcome is None:
+        weight_B = np.ones(int(is_B.sum()))
+    samples = evaluation_set(
+        score_N[is_A],
+        score_N[is_B],
+        weight_B=weight_B,
+        unit_weight=unit_weight,
+        mean_A=None if mean_N is None else mean_N[is_A],
+        mean_B=None if mean_N is None else mean_N[is_B],
+        residual_J=residual_J,
+    )
+    return _Prepared(samples, int((~present_N).sum()))
+
+
+def _weights(log_odds_B: FloatArray, normalize: str) -> tuple[FloatArray, float]:
+    """Returns weights divided by the largest one, so that none overflows, and a weight of 1 on this scale."""
+    largest = float(log_odds_B.max())
+    if largest == math.inf:
+        raise ValueError(
+            "log_odds_N: +inf for a non-member, which means that no non-member has its covariates; it is a member, "
+            "or the odds are wrong"
+        )
+    if largest == -math.inf:
+        raise ValueError("log_odds_N: -inf for all non-members, which leaves no weight")
+    weight_B = np.exp(log_odds_B - largest)
+    if normalize == "weights":
+        return weight_B, math.nan
+    if not abs(largest) < 700:
+        raise ValueError(
+            f'log_odds_N: the largest of a non-member is {largest:g}, too far from 0 for normalize="members"; use '
+            '"weights"'
+        )
+    return weight_B, math.exp(-largest)
+
+
+def _estimate(prepared: _Prepared, fprs: ArrayLike) -> CausalEstimate:
+    samples = prepared.samples
+    members, nonmembers = samples.score_A.size, samples.score_B.size
+    with np.errstate(invalid="ignore"):  # infinite scores have no mean
+        metrics = causal_metrics(
+            samples, np.ones(members), np.ones(nonmembers), ranking.as_fprs(fprs)
+        )
+    effective = share = math.nan
+    if samples.weight_B is not None:
+        total = float(samples.weight_B.sum())
+        effective = total**2 / float(np.sum(samples.weight_B**2))
+        share = float(samples.weight_B.max()) / total
+    return CausalEstimate(
+        ate=metrics.ate,
+        auc=metrics.auc,
+        youden=metrics.youden,
+        tpr_F=metrics.tpr_F,
+        realized_fpr_F=metrics.realized_fpr_F,
+        members=members,
+        nonmembers=nonmembers,
+        left_out=prepared.left_out,
+        effective_nonmembers=effective,
+        largest_weight_share=share,
+        curve=CausalCurve(samples.threshold_K, metrics.fpr_K, metrics.tpr_K),
+    )
