@@ -46,9 +46,9 @@ class OutcomeModel:
     Pr[Y(0) >= t | x] is the share of residuals at or above t - mean(x).
     """
 
-    mean_N: ArrayLike
+    mean_N: FloatArray
     """E[Y(0) | x] of every sample, members included; fit it on other non-members than those that it predicts."""
-    residual_J: ArrayLike
+    residual_J: FloatArray
     """Scores minus predicted means of non-members; their mean should be about 0."""
 
 

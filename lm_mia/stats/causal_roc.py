@@ -207,9 +207,10 @@ def _predict(
         distinct_D[::-1] - center_G[:, None]
     )  # searching for ascending numbers is faster
     share_GxK = np.zeros((center_G.size, 2 * distinct_D.size + 2))
-    for column, side in ((1, "right"), (2, "left")):
-        below_GxD = np.searchsorted(residual_J, difference_GxD, side=side)[:, ::-1]
-        share_GxK[:, column:-1:2] = 1 - below_GxD / residual_J.size
+    not_above_GxD = np.searchsorted(residual_J, difference_GxD, side="right")
+    below_GxD = np.searchsorted(residual_J, difference_GxD)
+    share_GxK[:, -2:0:-2] = 1 - below_GxD / residual_J.size
+    share_GxK[:, -3:0:-2] = 1 - not_above_GxD / residual_J.size
     share_GxK[:, -1] = 1.0
     return Predictions(mean_A, group_A, share_GxK)
 

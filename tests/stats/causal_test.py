@@ -69,8 +69,8 @@ def test_hand_case_with_outcome_model():
     # The errors 0, 0 and 2 have the weights 2, 1 and 1/2.
     assert aipw.ate == pytest.approx(1.5 - 1 / 3.5)
     # At 2, 1/4 is predicted for the members, and the errors are 1 - 1/2, 0 - 0 and 1 - 1/2; at 1, 1/2 is predicted, and
-    # the errors are 1 - 1, 0 - 1/2 and 1 - 1. These rates fall, so the nearest monotone curve has their mean. So have the
-    # thresholds just above 1 and 0, where the rates are the same as at 2 and 1.
+    # the errors are 1 - 1, 0 - 1/2 and 1 - 1. These rates fall, so the nearest monotone curve has their mean. The
+    # thresholds just above 1 and 0 have the same rates as 2 and 1.
     at_2, at_1 = 1 / 4 + 1.25 / 3.5, 1 / 2 - 0.5 / 3.5
     # At 3, nothing is predicted for the members, and the errors are 0 - 1/2, 0 - 0 and 1 - 1/2: clipped to 0.
     fpr_at = dict(zip(aipw.curve.threshold_K, aipw.curve.fpr_K, strict=True))
@@ -111,13 +111,13 @@ def slow_estimate(
     """Computes ATE, AUC and TPRs by loops over pairs; the distribution of Y(0) is a list of (score, mass)."""
     score_A, score_B = sample.score_N[sample.member_N], sample.score_N[~sample.member_N]
     mass: list[tuple[float, float]] = []
-    weight_B = np.zeros(score_B.size) if weight_B is None else weight_B / weight_B.sum()
-    mass += zip(score_B, weight_B, strict=True)
+    share_B = np.zeros(score_B.size) if weight_B is None else weight_B / weight_B.sum()
+    mass += zip(score_B, share_B, strict=True)
     if outcome is not None:
-        mean_N, residual_J = np.asarray(outcome.mean_N), np.asarray(outcome.residual_J)
+        mean_N, residual_J = outcome.mean_N, outcome.residual_J
         for mean in mean_N[sample.member_N]:
             mass += [(mean + r, 1 / score_A.size / residual_J.size) for r in residual_J]
-        for mean, weight in zip(mean_N[~sample.member_N], weight_B, strict=True):
+        for mean, weight in zip(mean_N[~sample.member_N], share_B, strict=True):
             mass += [(mean + r, -weight / residual_J.size) for r in residual_J]
     value_P, mass_P = np.array(mass).T
     auc = np.mean([mass_P[value_P < y].sum() + mass_P[value_P == y].sum() / 2 for y in score_A])
@@ -181,7 +181,7 @@ def test_missing_values_and_zero_weights():
     # Log odds of members are not used.
     log_odds_N[:2] = nan, np.inf
     assert stats.ipw_estimate(score_N, member_N, log_odds_N, 0.2).ate == estimate.ate
-    means = stats.OutcomeModel(np.where(np.arange(9) == 0, nan, 0.0), [0.0])
+    means = stats.OutcomeModel(np.where(np.arange(9) == 0, nan, 0.0), np.zeros(1))
     assert stats.g_formula_estimate(score_N, member_N, means, 0.2).left_out == 3
 
 
@@ -202,9 +202,13 @@ def test_errors():
     with pytest.raises(ValueError, match="do not match members"):
         stats.unadjusted_estimate(SCORE_N, MEMBER_N[:4], 0.1)
     with pytest.raises(ValueError, match=r"outcome\.residual_J"):
-        stats.g_formula_estimate(SCORE_N, MEMBER_N, stats.OutcomeModel(np.zeros(5), [np.nan]), 0.1)
+        stats.g_formula_estimate(
+            SCORE_N, MEMBER_N, stats.OutcomeModel(np.zeros(5), np.full(1, np.nan)), 0.1
+        )
     with pytest.raises(ValueError, match=r"outcome\.mean_N"):
-        stats.g_formula_estimate(SCORE_N, MEMBER_N, stats.OutcomeModel(np.zeros(4), [0.0]), 0.1)
+        stats.g_formula_estimate(
+            SCORE_N, MEMBER_N, stats.OutcomeModel(np.zeros(4), np.zeros(1)), 0.1
+        )
     with pytest.raises(ValueError, match="replicates=0"):
         stats.causal_intervals(SCORE_N, MEMBER_N, 0.1, replicates=0)
 
