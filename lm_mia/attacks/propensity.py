@@ -8,22 +8,17 @@ Every sample is predicted by a model that was fitted without its group (cross-fi
 sample's own membership is too certain of it. The penalty of each model is chosen by its loss on training folds that
 were set aside.
 
-The models are fitted here by Newton's method and by normal equations, since a text evaluation fits thousands of them:
-this takes a quarter of scikit-learn's time, gives the same coefficients, and reads the samples in blocks.
-
-N: samples, K: features, D: coefficients of the features and, last, the intercept, F: folds, G: groups, J: non-members
-with a score, P: penalties.
+N: samples, K: features, F: folds, G: groups, J: non-members with a score, P: penalties, S: samples of some folds.
 """
 
 import dataclasses
-import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from scipy import linalg, sparse, special
+from scipy import sparse, special
 
 from lm_mia import seeds, stats
 
@@ -32,60 +27,47 @@ MAX_FEATURES = 4096
 """The models need a square matrix of this size."""
 TEXT_COMPONENTS = 64
 """Number of components to which `text_features` reduces the words of texts."""
-TEXT_STYLE = ("log characters", "compressed bytes per byte", "share of digits")
-"""What the first columns of `text_features` are; the components of the words follow."""
 _RELATIVE_PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)
 """1 is the curvature of the loss in a coefficient, so that it halves a small coefficient."""
 _MAX_SELECTION = 2**15  # samples from which the penalty is chosen
-_BLOCK = 2**15  # samples
-_MAX_ITERATIONS = 50
-_TOLERANCE = 1e-7  # nats per sample, before the last Newton step
 _WORD = r"\w+|[^\w\s]"
 _MAX_WORDS = 2**16
 _MAX_FITTED_TEXTS = 2**15
 _TEXT_BLOCK = 2**13
 
-Features: TypeAlias = "np.ndarray | sparse.sparray | sparse.spmatrix"
+Predict = Callable[[np.ndarray], np.ndarray]
+"""Returns the predictions of a fitted model for samples at the given positions."""
+Fit = Callable[[np.ndarray, float], Predict]
+"""Fits a model to the samples at the given positions with the given penalty."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Folds:
-    """Standardized features, sorted by fold, with a column of ones."""
+    """Standardized features and the fold of each sample."""
 
-    feature_NxD: Any
-    """An array, or a sparse array in CSR format."""
-    order_N: np.ndarray
-    """Position of each sample before sorting; random within a fold."""
-    start_F1: np.ndarray
-    """Where each fold starts, and the number of samples."""
+    feature_NxK: np.ndarray
+    fold_N: np.ndarray
+    selection_N: np.ndarray
+    """Whether each sample is used to choose penalties."""
 
-    def rows(self, fold: int, limit: int | None = None) -> slice:
-        """Returns the samples of a fold, or only the first ones."""
-        start, end = self.start_F1[fold : fold + 2].tolist()
-        return slice(start, end if limit is None else min(end, start + limit))
+    def within(self, fold: int) -> np.ndarray:
+        """Returns the positions of the samples of a fold."""
+        return np.flatnonzero(self.fold_N == fold)
 
-    def without(self, *folds: int, limit: int | None = None) -> list[slice]:
-        """Returns the samples of all other folds, as slices that are not empty."""
-        slices: list[slice] = []
-        for fold in range(FOLDS):
-            rows = self.rows(fold, limit)
-            if fold in folds or rows.start == rows.stop:
-                continue
-            if slices and slices[-1].stop == rows.start:
-                rows = slice(slices.pop().start, rows.stop)
-            slices.append(rows)
-        return slices
+    def without(self, fold: int) -> np.ndarray:
+        """Returns the positions of the samples of all other folds."""
+        return np.flatnonzero(self.fold_N != fold)
 
 
 def cross_fitted_log_odds(
-    feature_NxK: Features, member_N: np.ndarray, group_N: np.ndarray, *, seed: int = 0
+    feature_NxK: np.ndarray, member_N: np.ndarray, group_N: np.ndarray, *, seed: int = 0
 ) -> np.ndarray:
     """Returns the log odds of membership given features, each predicted without the sample's own group.
 
     The model is a logistic regression on standardized features with an L2 penalty.
 
     Args:
-      feature_NxK: finite numbers, dense or sparse; nothing that training on a sample changes, such as its loss under
+      feature_NxK: finite numbers; nothing that training on a sample changes, such as its loss under
         the model under attack. At most 4,096 features.
       member_N: membership, booleans.
       group_N: integers; samples with the same number, such as near-duplicates, are in the same fold.
@@ -116,32 +98,37 @@ def cross_fitted_log_odds(
       >>> bool(abs(np.polyfit(x_N, log_odds_N, 1)[0] - 1) < 0.15)
       True
     """
+    from sklearn.linear_model import LogisticRegression  # here: it takes seconds to load
+
     member_N = np.asarray(member_N, bool)
     folds = _make_folds(feature_NxK, group_N, member_N, ~member_N, seed)
     for name, is_member in (("member", True), ("non-member", False)):
         _check_groups(np.asarray(group_N)[member_N == is_member], name)
-    feature_NxD, target_N = folds.feature_NxD, member_N[folds.order_N].astype(np.float64)
+    feature_NxK = folds.feature_NxK
 
-    def fit(training: Sequence[slice], penalty_P: Sequence[float]) -> list[np.ndarray]:
-        return _fit_logistic(feature_NxD, target_N, training, penalty_P)
+    def fit(training_S: np.ndarray, penalty: float) -> Predict:
+        model = LogisticRegression(C=1 / penalty, solver="newton-cholesky", max_iter=1000)
+        model.fit(feature_NxK[training_S], member_N[training_S])
+        return lambda at_S: model.decision_function(feature_NxK[at_S])
 
-    def loss(rows: slice, coefficient_D: np.ndarray) -> float:
-        return _log_loss(feature_NxD[rows] @ coefficient_D, target_N[rows])
+    def loss(predicted_S: np.ndarray, at_S: np.ndarray) -> float:
+        return float(np.logaddexp(0, np.where(member_N[at_S], -predicted_S, predicted_S)).sum())
 
     share = member_N.mean()
-    penalty_F = _choose_penalties(folds, fit, loss, curvature=share * (1 - share))
+    penalty_F = _choose_penalties(
+        folds, fit, loss, share * (1 - share), is_usable=lambda at_S: 0 < member_N[at_S].mean() < 1
+    )
     log_odds_N = np.empty(member_N.size)
     for fold, penalty in enumerate(penalty_F):
-        rows, training = folds.rows(fold), folds.without(fold)
-        [coefficient_D] = fit(training, [penalty])
-        frequency = np.concatenate([target_N[part] for part in training]).mean()
-        coefficient_D[-1] += special.logit(share) - special.logit(frequency)
-        log_odds_N[folds.order_N[rows]] = feature_NxD[rows] @ coefficient_D
+        at_S, training_S = folds.within(fold), folds.without(fold)
+        if at_S.size:
+            correction = special.logit(share) - special.logit(member_N[training_S].mean())
+            log_odds_N[at_S] = fit(training_S, penalty)(at_S) + correction
     return log_odds_N
 
 
 def cross_fitted_outcome(
-    feature_NxK: Features,
+    feature_NxK: np.ndarray,
     score_N: np.ndarray,
     member_N: np.ndarray,
     group_N: np.ndarray,
@@ -171,6 +158,8 @@ def cross_fitted_outcome(
     Source:
       Even et al., "Membership Inference Attacks from Causal Principles", Eqs. 7 and 8 and Appendix D.
     """
+    from sklearn.linear_model import Ridge  # here: it takes seconds to load
+
     member_N, score_N = np.asarray(member_N, bool), np.asarray(score_N, np.float64)
     if score_N.shape != member_N.shape:
         raise ValueError(
@@ -179,23 +168,25 @@ def cross_fitted_outcome(
     scored_N = ~member_N & np.isfinite(score_N)
     folds = _make_folds(feature_NxK, group_N, member_N, scored_N, seed)
     _check_groups(np.asarray(group_N)[scored_N], "non-member")
-    center = score_N[scored_N].mean()  # so that large scores with a small spread keep their digits
-    target_N = np.where(scored_N, score_N - center, 0)[folds.order_N]
-    weight_N = scored_N[folds.order_N].astype(np.float64)
-    feature_NxD = folds.feature_NxD
+    feature_NxK = folds.feature_NxK
 
-    def fit(training: Sequence[slice], penalty_P: Sequence[float]) -> list[np.ndarray]:
-        return _fit_ridge(feature_NxD, target_N, weight_N, training, penalty_P)
+    def fit(training_S: np.ndarray, penalty: float) -> Predict:
+        training_J = training_S[scored_N[training_S]]
+        model = Ridge(penalty, solver="cholesky")
+        model.fit(feature_NxK[training_J], score_N[training_J])
+        return lambda at_S: model.predict(feature_NxK[at_S])
 
-    def loss(rows: slice, coefficient_D: np.ndarray) -> float:
-        residual_S = target_N[rows] - feature_NxD[rows] @ coefficient_D
-        return float(weight_N[rows] @ residual_S**2)
+    def loss(predicted_S: np.ndarray, at_S: np.ndarray) -> float:
+        return float(np.sum((score_N[at_S] - predicted_S)[scored_N[at_S]] ** 2))
 
+    penalty_F = _choose_penalties(
+        folds, fit, loss, scored_N.mean(), is_usable=lambda at_S: bool(scored_N[at_S].any())
+    )
     mean_N = np.empty(member_N.size)
-    for fold, penalty in enumerate(_choose_penalties(folds, fit, loss, curvature=scored_N.mean())):
-        rows = folds.rows(fold)
-        [coefficient_D] = fit(folds.without(fold), [penalty])
-        mean_N[folds.order_N[rows]] = feature_NxD[rows] @ coefficient_D + center
+    for fold, penalty in enumerate(penalty_F):
+        at_S = folds.within(fold)
+        if at_S.size:
+            mean_N[at_S] = fit(folds.without(fold), penalty)(at_S)
     return stats.OutcomeModel(mean_N, (score_N - mean_N)[scored_N])
 
 
@@ -211,15 +202,21 @@ def share_beyond_nonmembers(log_odds_N: np.ndarray, member_N: np.ndarray) -> flo
 
 
 def _make_folds(
-    feature_NxK: Any, group_N: np.ndarray, first_N: np.ndarray, second_N: np.ndarray, seed: int
+    feature_NxK: np.ndarray,
+    group_N: np.ndarray,
+    first_N: np.ndarray,
+    second_N: np.ndarray,
+    seed: int,
 ) -> _Folds:
-    """Checks and standardizes the features, and sorts them by fold.
+    """Checks and standardizes the features, and divides the samples into folds.
 
     Groups are dealt to the folds one by one, large ones first, after sorting by whether they contain samples of the
     first class only, of both, or of the second class only. So the groups with samples of a class are consecutive, and
     two of them are never in the same fold unless there are more than five.
     """
-    group_N = np.asarray(group_N)
+    from sklearn.preprocessing import StandardScaler
+
+    group_N, feature_NxK = np.asarray(group_N), np.asarray(feature_NxK, np.float64)
     shape, samples = feature_NxK.shape, first_N.size
     if len(shape) != 2 or shape[0] != samples or group_N.shape != (samples,):
         raise ValueError(
@@ -230,8 +227,7 @@ def _make_folds(
         raise ValueError(
             f"feature_NxK: has {shape[1]:,} features; must be at most {MAX_FEATURES:,}; reduce them by a truncated SVD"
         )
-    values = feature_NxK.data if sparse.issparse(feature_NxK) else feature_NxK
-    if not np.isfinite(values).all():
+    if not np.isfinite(feature_NxK).all():
         raise ValueError(
             "feature_NxK: has NaN or infinite values; leave out or fill in such samples"
         )
@@ -242,35 +238,8 @@ def _make_folds(
     random_G = seeds.permutation(seed, "propensity/groups", size_G.size)
     fold_G = np.empty(size_G.size, np.intp)
     fold_G[np.lexsort((random_G, -size_G, kind_G))] = np.arange(size_G.size) % FOLDS
-    fold_N = fold_G[group_N]
-    order_N = np.lexsort((seeds.permutation(seed, "propensity/samples", samples), fold_N))
-    start_F1 = np.searchsorted(fold_N[order_N], np.arange(FOLDS + 1))
-    return _Folds(_standardized(feature_NxK, order_N), order_N, start_F1)
-
-
-def _standardized(feature_NxK: Any, order_N: np.ndarray) -> Any:
-    """Returns the features in the given order with standard deviation 1, and a column of ones.
-
-    Dense features have mean 0. Sparse ones are not centered, so that they remain sparse: the intercept has no penalty,
-    so the fitted model is the same.
-    """
-    if sparse.issparse(feature_NxK):
-        feature_NxK = sparse.csr_array(feature_NxK, dtype=np.float64)[order_N]
-        mean_K = np.asarray(feature_NxK.mean(axis=0)).ravel()
-        square_K = np.asarray(feature_NxK.power(2).mean(axis=0)).ravel()
-        scale_K = np.sqrt(np.maximum(square_K - mean_K**2, 0))
-        scale_K[scale_K <= 1e-6 * np.sqrt(square_K)] = 1
-        ones = sparse.csr_array(np.ones((order_N.size, 1)))
-        return sparse.hstack([feature_NxK @ sparse.diags_array(1 / scale_K), ones], format="csr")
-    feature_NxD = np.ones((order_N.size, feature_NxK.shape[1] + 1))
-    feature_NxD[:, :-1] = feature_NxK[order_N]
-    scaled_NxK = feature_NxD[:, :-1]
-    mean_K = scaled_NxK.mean(axis=0)
-    scaled_NxK -= mean_K
-    scale_K = np.sqrt(np.einsum("nk,nk->k", scaled_NxK, scaled_NxK) / order_N.size)
-    scale_K[scale_K <= 1e-12 * np.abs(mean_K)] = 1  # constant, apart from rounding
-    scaled_NxK /= np.where(scale_K > 0, scale_K, 1)
-    return feature_NxD
+    selection_N = seeds.permutation(seed, "propensity/samples", samples) < _MAX_SELECTION
+    return _Folds(StandardScaler().fit_transform(feature_NxK), fold_G[group_N], selection_N)
 
 
 def _check_groups(group_J: np.ndarray, name: str) -> None:
@@ -285,9 +254,10 @@ def _check_groups(group_J: np.ndarray, name: str) -> None:
 
 def _choose_penalties(
     folds: _Folds,
-    fit: Callable[[Sequence[slice], Sequence[float]], list[np.ndarray]],
-    loss: Callable[[slice, np.ndarray], float],
+    fit: Fit,
+    loss: Callable[[np.ndarray, np.ndarray], float],
     curvature: float,
+    is_usable: Callable[[np.ndarray], bool],
 ) -> np.ndarray:
     """Returns penalty_F: the penalty for the samples outside each fold, chosen by held-out loss among these samples.
 
@@ -295,111 +265,29 @@ def _choose_penalties(
     one, so five models per penalty give two held-out folds for each choice.
 
     Args:
-      folds: the features.
-      fit: fits one model per penalty, in decreasing order, to training samples.
-      loss: sums the loss over held-out samples.
+      folds: the features and folds.
+      fit: fits a model.
+      loss: sums the loss of predictions over the samples at the given positions.
       curvature: mean second derivative of the loss in a coefficient, where all coefficients are 0.
+      is_usable: whether a model can be fitted to the samples at the given positions; with few groups, a class may be
+        missing.
     """
-    limit = _MAX_SELECTION // FOLDS
-    selected = sum(min(limit, int(size)) for size in np.diff(folds.start_F1))
+    selected = int(folds.selection_N.sum())
     penalty_P = np.array(_RELATIVE_PENALTIES) * curvature * selected * (FOLDS - 1) / FOLDS
     loss_FxP = np.zeros((FOLDS, penalty_P.size))
     for fold in range(FOLDS):
         other = (fold + 1) % FOLDS
-        training = folds.without(fold, other, limit=limit)
-        for p, coefficient_D in enumerate(fit(training, penalty_P.tolist())):
-            loss_FxP[fold, p] += loss(folds.rows(other, limit), coefficient_D)
-            loss_FxP[other, p] += loss(folds.rows(fold, limit), coefficient_D)
+        is_held_out_N = np.isin(folds.fold_N, (fold, other))
+        training_S = np.flatnonzero(folds.selection_N & ~is_held_out_N)
+        if not (training_S.size and is_usable(training_S)):
+            continue
+        for p, penalty in enumerate(penalty_P):
+            predict = fit(training_S, float(penalty))
+            for chosen, evaluated in ((fold, other), (other, fold)):
+                at_S = np.flatnonzero(folds.selection_N & (folds.fold_N == evaluated))
+                if at_S.size:
+                    loss_FxP[chosen, p] += loss(predict(at_S), at_S)
     return penalty_P[loss_FxP.argmin(axis=1)]
-
-
-def _fit_logistic(
-    feature_NxD: Any, target_N: np.ndarray, training: Sequence[slice], penalty_P: Sequence[float]
-) -> list[np.ndarray]:
-    """Returns coefficient_D for each penalty, by Newton's method from the coefficients of the previous one.
-
-    There are none if the training samples lack a class: only few groups can lead to this, and only when the penalty is
-    chosen.
-    """
-    target_S = np.concatenate([target_N[rows] for rows in training] or [target_N[:0]])
-    if target_S.min(initial=1) == target_S.max(initial=0):
-        return []
-    blocks = [*_blocks(training)]
-    start = np.cumsum([0, *(rows.stop - rows.start for rows in blocks)]).tolist()
-    parts = [slice(*ends) for ends in itertools.pairwise(start)]
-    coefficient_D = np.zeros(feature_NxD.shape[1])
-    coefficient_D[-1] = special.logit(target_S.mean())
-    predicted_S = np.full(target_S.size, coefficient_D[-1])
-    fitted = []
-    for penalty in penalty_P:
-        penalty_D = np.full(coefficient_D.size, float(penalty))
-        penalty_D[-1] = 0
-        objective = _log_loss(predicted_S, target_S) + penalty_D @ coefficient_D**2 / 2
-        for _ in range(_MAX_ITERATIONS):
-            probability_S = special.expit(predicted_S)
-            gradient_D, hessian_DxD = penalty_D * coefficient_D, np.diag(penalty_D)
-            for rows, part in zip(blocks, parts, strict=True):
-                p = probability_S[part]
-                gradient_D += feature_NxD[rows].T @ (p - target_S[part])
-                hessian_DxD += _gram(feature_NxD[rows], p * (1 - p))
-            step_D = linalg.cho_solve(linalg.cho_factor(hessian_DxD), gradient_D)
-            change_S = np.concatenate([feature_NxD[rows] @ step_D for rows in blocks])
-            decrease, size = gradient_D @ step_D, 1.0
-            while True:  # half the step until the objective decreases enough
-                new_D = coefficient_D - size * step_D
-                new_S = predicted_S - size * change_S
-                new = _log_loss(new_S, target_S) + penalty_D @ new_D**2 / 2
-                is_last = decrease <= _TOLERANCE * target_S.size
-                if is_last or new <= objective - 1e-4 * size * decrease:
-                    break
-                size /= 2
-            coefficient_D, predicted_S, objective = new_D, new_S, new
-            if is_last:
-                break
-        fitted.append(coefficient_D.copy())
-    return fitted
-
-
-def _fit_ridge(
-    feature_NxD: Any,
-    target_N: np.ndarray,
-    weight_N: np.ndarray,
-    training: Sequence[slice],
-    penalty_P: Sequence[float],
-) -> list[np.ndarray]:
-    """Returns coefficient_D for each penalty; none without a training sample of positive weight."""
-    dimensions = feature_NxD.shape[1]
-    gram_DxD, moment_D = np.zeros((dimensions, dimensions)), np.zeros(dimensions)
-    for rows in _blocks(training):
-        gram_DxD += _gram(feature_NxD[rows], weight_N[rows])
-        moment_D += feature_NxD[rows].T @ (weight_N[rows] * target_N[rows])
-    if not gram_DxD[-1, -1]:
-        return []
-    penalty_DxD = np.eye(dimensions)
-    penalty_DxD[-1, -1] = 0
-    return [
-        linalg.cho_solve(linalg.cho_factor(gram_DxD + penalty * penalty_DxD), moment_D)
-        for penalty in penalty_P
-    ]
-
-
-def _log_loss(predicted_S: np.ndarray, target_S: np.ndarray) -> float:
-    """Returns the summed log-loss of predicted log odds."""
-    return float(np.logaddexp(0, predicted_S).sum() - predicted_S @ target_S)
-
-
-def _gram(feature_SxD: Any, weight_S: np.ndarray) -> np.ndarray:
-    """Returns X^T diag(w) X for weights that are not negative."""
-    if sparse.issparse(feature_SxD):
-        return (feature_SxD.T @ feature_SxD.multiply(weight_S[:, None]).tocsr()).toarray()
-    scaled_SxD = feature_SxD * np.sqrt(weight_S)[:, None]
-    return scaled_SxD.T @ scaled_SxD
-
-
-def _blocks(training: Sequence[slice]) -> Iterator[slice]:
-    for rows in training:
-        for start in range(rows.start, rows.stop, _BLOCK):
-            yield slice(start, min(start + _BLOCK, rows.stop))
 
 
 def text_features(texts: Sequence[str], *, seed: int = 0) -> np.ndarray:
