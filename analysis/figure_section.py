@@ -36,6 +36,11 @@ PAPERS = {
         "PrivacyGuard: A Modular Framework for Privacy Auditing in Machine Learning",
         ", which are language models; the paper has classifiers of images",
     ),
+    "causal": (
+        "Even et al. (2026)",
+        "Membership Inference Attacks from Causal Principles",
+        ", which are language models and, as in the paper, linear regressions; it also has a classifier of images",
+    ),
 }
 """The first part of the names of figures -> authors and title of the paper, and the end of a sentence on the models."""
 

@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -409,11 +409,22 @@ class RecipeResults:
 class SweepResults(Mapping[str, RecipeResults]):
     """The recipes of one or more workdirs, by each of their names; recipes without a population are listed separately.
 
+    Args:
+      recipes: the recipes.
+      workdir: where figures that simulate keep the results of their simulation; None keeps none.
+      progress: called by such figures as ``progress(label, done, total)``.
+
     Raises:
       WorkdirError: two recipes have the same name.
     """
 
-    def __init__(self, recipes: Sequence[RecipeResults]):
+    def __init__(
+        self,
+        recipes: Sequence[RecipeResults],
+        workdir: Path | None = None,
+        progress: Callable[[str, float, float], None] = lambda *_: None,
+    ):
+        self.workdir, self.progress = workdir, progress
         self.recipes = [recipe for recipe in recipes if recipe.has_population]
         self.without_population = [recipe for recipe in recipes if not recipe.has_population]
         by_name: dict[str, RecipeResults] = {}
@@ -465,12 +476,17 @@ class SweepResults(Mapping[str, RecipeResults]):
         return sorted(recipes, key=lambda item: (item[1].parameters, item[1].samples))
 
 
-def read_recipes(workdir: Path, names: Sequence[str] | None = None) -> SweepResults:
+def read_recipes(
+    workdir: Path,
+    names: Sequence[str] | None = None,
+    progress: Callable[[str, float, float], None] = lambda *_: None,
+) -> SweepResults:
     """Reads the recipes of a workdir, in the order in which they were added to it.
 
     Args:
       workdir: the workdir, with one recipe or more.
       names: names of the recipes to read; None reads all.
+      progress: as in `SweepResults`.
 
     Raises:
       WorkdirError: there is no such workdir or recipe, or a config.json is damaged.
@@ -481,7 +497,7 @@ def read_recipes(workdir: Path, names: Sequence[str] | None = None) -> SweepResu
     if not recipes:
         raise WorkdirError(f"{workdir}: there are no recipes in it; run lm-mia run first")
     if names is None:
-        return SweepResults(recipes)
+        return SweepResults(recipes, workdir, progress)
     by_name = {name: recipe for recipe in recipes for name in (*recipe.names, recipe.name)}
     for name in names:
         if name not in by_name:
@@ -490,7 +506,8 @@ def read_recipes(workdir: Path, names: Sequence[str] | None = None) -> SweepResu
                 f"--recipe={name}: {workdir} has no such recipe; did you mean {' or '.join(close)}?"
             )
     selected = {by_name[name].recipe_dir for name in names}
-    return SweepResults([recipe for recipe in recipes if recipe.recipe_dir in selected])
+    chosen = [recipe for recipe in recipes if recipe.recipe_dir in selected]
+    return SweepResults(chosen, workdir, progress)
 
 
 def read_workdir(workdir: Path) -> Record:

@@ -57,7 +57,7 @@ def write_page(
       workdir: the workdir.
       recipes: names of the recipes to show; None shows all.
       figures: names of figures of the paper, or paths of Python files that define FIGURE, in the order of the page.
-      progress: called as ``progress("report", done, total)``.
+      progress: called as ``progress("report", done, total)``, and with other labels by figures that take long.
       log: called with one line for each recipe or figure that could not be shown, with the reason.
 
     Returns:
@@ -70,7 +70,7 @@ def write_page(
     from analysis import comparison, figure_section, io, markup, recipe_section, target_section
 
     check_figures(figures)
-    sweep = io.read_recipes(workdir, recipes)
+    sweep = io.read_recipes(workdir, recipes, progress)
     all_recipes = [*sweep.recipes, *sweep.without_population]
     with_tables = [r for r in sweep.recipes if (r.recipe_dir / FLIPS_JSON).is_file()]
     # Sections for all recipes of a large sweep would make the page too long; their comparison suffices.
