@@ -74,9 +74,6 @@ MODULES: dict[str, str] = {
     "privacyguard_tab02_lira": "analysis.figures.audit_tables",
     "privacyguard_tab03_rmia": "analysis.figures.audit_tables",
     "privacyguard_tab04_extraction": "analysis.figures.extraction",
-    "causal_tab02_regression": "analysis.figures.regression",
-    "causal_fig03a_ridge": "analysis.figures.regression",
-    "causal_fig03b_dp_sgd": "analysis.figures.regression",
     "canaries_fig01_random_tokens": "analysis.figures.canaries",
     "scaling": "analysis.scaling",
 }
