@@ -23,6 +23,8 @@ MORE_REFERENCES_JSON = Path("tables", "more_references.json")
 """Completion marker of more_references.csv, which `lm-mia attack` writes."""
 POOLING_JSON = Path("tables", "pooling.json")
 """Completion marker of pooling.csv and the tables of vulnerability, which `lm-mia attack` writes."""
+ZERO_RUN_JSON = Path("tables", "zero_run.json")
+"""Completion marker of the tables of zero-run evaluation and interference, which `lm-mia attack` writes."""
 TARGETS_CSV = Path("tables", "targets.csv")
 """Every attack that was computed, one line per attack and target. Lines are only added, until the settings change."""
 

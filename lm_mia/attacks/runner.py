@@ -9,7 +9,7 @@ import threadpoolctl
 
 from lm_mia import config
 from lm_mia.atomic import FLIPS_JSON
-from lm_mia.attacks import models, more_references, pooling, replicas, targets
+from lm_mia.attacks import models, more_references, pooling, replicas, targets, zero_run
 from lm_mia.config.needs import RecipeNeeds
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
@@ -82,6 +82,7 @@ def run(
         if not failure or c.targets:
             more_references.run(store, canaries, c, folder, pool)
             pooling.run(store, canaries, c, folder, pool, progress)
+            zero_run.run(store, canaries, c, folder, pool, progress, say)
     if requested.loss_samples:
         path, ids_S = folder / models.SAMPLE_LOSSES, requested.loss_samples
         references = [model for model in present if model.role == "reference"]

@@ -15,6 +15,9 @@ from lm_mia.config.schema import Config
 _MAX_TOKEN_SAMPLES = 2**13  # scored in one call, which takes seconds
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._+=,-]{0,79})?")
 _MIN_REFERENCES = 4
+_MAX_STRENGTH = 20  # odds of e^20 per standard deviation
+MIN_ZERO_RUN_REFERENCES = 8
+"""Minimum number of references for attack.zero_run."""
 
 
 def problems(config: Config) -> list[str]:
@@ -370,6 +373,7 @@ def _attack(config: Config) -> Iterator[str]:
     yield from _rates(config)
     yield from _rmia(config)
     yield from _resampling(config)
+    yield from _zero_run(config)
     yield from _archetypes(config)
 
 
@@ -506,6 +510,30 @@ def _resampling(config: Config) -> Iterator[str]:
             "attack.resample_references",
             "must be 0, or an even number (sets are made of pairs) from 4 to attack.references / 2 = "
             f"{largest}",
+        )
+
+
+def _zero_run(config: Config) -> Iterator[str]:
+    attack = config.attack
+    if _has_duplicates(attack.zero_run):
+        yield _message(config, "attack.zero_run", "must have no duplicates")
+    strengths = attack.zero_run_strengths
+    if (
+        _has_duplicates(strengths)
+        or not strengths
+        or not all(0 <= strength <= _MAX_STRENGTH for strength in strengths)
+    ):
+        yield _message(
+            config,
+            "attack.zero_run_strengths",
+            f"must be distinct numbers from 0 (no shift) to {_MAX_STRENGTH}",
+        )
+    if attack.zero_run and attack.references < MIN_ZERO_RUN_REFERENCES:
+        yield _message(
+            config,
+            "attack.references",
+            f"must be at least {MIN_ZERO_RUN_REFERENCES} for attack.zero_run, which compares each reference with the "
+            "others",
         )
 
 

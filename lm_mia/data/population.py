@@ -184,6 +184,11 @@ class Population:
         return pq.read_table(file, columns=[name])[name].to_numpy()[self.first_id :]
 
     @functools.cached_property
+    def column_names(self) -> frozenset[str]:
+        """Names of the columns of the sample table."""
+        return frozenset(pq.read_schema(self.folder / f"{self.prefix}samples.parquet").names)
+
+    @functools.cached_property
     def validation(self) -> "Population | None":
         """Held-out samples, drawn after the 2N samples, on which no model is trained; None if there are none."""
         if self.prefix or f"{VALIDATION_PREFIX}tokens.npy" not in self.manifest["files"]:

@@ -417,7 +417,8 @@ def attack(
             + (f"; attack.focus_fpr becomes {focus:g}" if focus != c.attack.focus_fpr else "")
         )
     counts = runner.run(store, population, settings, tables, progress, say, requested)
-    if not (counts["requested"] or requested.loss_samples or settings.leave_one_out):
+    other_tables = requested.loss_samples or settings.leave_one_out or settings.zero_run
+    if not (counts["requested"] or other_tables):
         raise UserError(
             f"{recipe.folder}: too few models are present to attack any of its attack.targets={c.attack.targets} "
             f"targets with at least {needs.MIN_REFERENCES} references; run `lm-mia run` first"

@@ -113,6 +113,7 @@ from lm_mia.stats.generalized_metrics import (
     optimal_threshold,
     pointwise_metric_interval,
 )
+from lm_mia.stats.interference import effect_variance, independent_sd, placements
 from lm_mia.stats.intervals import BootstrapIntervals, bootstrap_intervals, clopper_pearson
 from lm_mia.stats.jackknife import (
     DecisionMetrics,
@@ -339,6 +340,7 @@ __all__ = [
     "dp_tpr_bound",
     "edit_distance",
     "edit_similarity",
+    "effect_variance",
     "empirical_epsilons",
     "epsilon_ceiling",
     "epsilon_intervals",
@@ -363,6 +365,7 @@ __all__ = [
     "gaussian_tpr",
     "held_out_advantage",
     "hoeffding_radius",
+    "independent_sd",
     "independent_trials_bound",
     "ipw_estimate",
     "is_included",
@@ -401,6 +404,7 @@ __all__ = [
     "paired_canaries",
     "partial_auc",
     "per_sample_threshold",
+    "placements",
     "plug_in_advantage",
     "pointwise_metric_interval",
     "pooled_rates",

@@ -1,0 +1,115 @@
+"""Covariates of a population's samples: what a model of membership can know about a text without any model's loss.
+
+They are computed once for a population, from its tokens and sample table, and never from membership or scores. Training
+on a sample must not change its covariates, so its loss is never one of them.
+
+N: samples, V: pieces of the vocabulary, K: covariates.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import scipy.sparse
+
+COLUMNS = ("tokens", "unk", "zlib_bytes", "chars", "tfidf")
+"""Columns of the sample table from which `column_features` computes covariates."""
+
+
+def token_features(
+    tokens: np.ndarray,
+    offsets_N1: np.ndarray,
+    samples: Mapping[str, np.ndarray],
+    vocab_size: int,
+    *,
+    components: int = 64,
+    seed: int = 0,
+) -> np.ndarray:
+    """Returns covariates of texts from their tokens.
+
+    The TF-IDF vectors of the samples, in a sparse matrix, are projected on the directions that explain most of them
+    (truncated SVD, also known as latent semantic analysis). The covariates of `column_features` are added.
+
+    Args:
+      tokens: tokens of all samples, concatenated.
+      offsets_N1: start of each sample in ``tokens``, and the end of the last one.
+      samples: columns of the sample table, name -> column_N; some of `COLUMNS`.
+      vocab_size: V.
+      components: the number of directions; fewer if the vocabulary or the samples do not have that many.
+      seed: seed of the randomized SVD.
+
+    Returns:
+      feature_NxK, float64, without missing values. Directions come first, in the order of their singular values.
+
+    Source: Deerwester et al. 1990, "Indexing by latent semantic analysis"; CausalMIA, Section 6, suggests a classifier
+    on a representation of the text.
+
+    Example:
+      >>> import numpy as np
+      >>> tokens, offsets_N1 = np.array([0, 1, 0, 1, 2, 3, 2, 3]), np.array([0, 2, 4, 6, 8])
+      >>> token_features(tokens, offsets_N1, {"tokens": np.full(4, 2)}, 4, components=2).round(3).tolist()
+      [[-0.0, 1.0], [-0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]
+    """
+    from sklearn.decomposition import TruncatedSVD  # loading it takes seconds
+
+    num_samples = len(offsets_N1) - 1
+    directions = min(components, vocab_size - 1, num_samples - 1)
+    named = column_features(samples, num_samples)
+    if directions < 1:
+        return named
+    svd = TruncatedSVD(directions, random_state=seed)
+    return np.hstack([svd.fit_transform(_tfidf(tokens, offsets_N1, vocab_size)), named])
+
+
+def column_features(samples: Mapping[str, np.ndarray], num_samples: int) -> np.ndarray:
+    """Returns the covariates that are in the sample table.
+
+    They are the logarithm of the number of tokens, the share of unknown tokens, the compressed bytes per character, and
+    the mean TF-IDF. A covariate whose columns are absent, or that is the same for all samples, is left out. Missing
+    values are replaced by the median.
+
+    Args:
+      samples: name -> column_N; some of `COLUMNS`.
+      num_samples: N.
+
+    Returns:
+      feature_NxK, float64, without missing values; K may be 0.
+    """
+    column = {name: np.asarray(column_N, np.float64) for name, column_N in samples.items()}
+    features = []
+    if "tokens" in column:
+        features.append(np.log(column["tokens"]))
+        if "unk" in column:
+            features.append(column["unk"] / column["tokens"])
+    if "zlib_bytes" in column and "chars" in column:
+        features.append(column["zlib_bytes"] / column["chars"])
+    if "tfidf" in column:
+        features.append(column["tfidf"])
+    feature_NxK = np.array(features, np.float64).reshape(len(features), num_samples).T
+    known_NxK = np.isfinite(feature_NxK)
+    feature_NxK = feature_NxK[:, known_NxK.any(axis=0)]
+    known_NxK = known_NxK[:, known_NxK.any(axis=0)]
+    for feature_N, known_N in zip(feature_NxK.T, known_NxK.T, strict=True):
+        feature_N[~known_N] = np.median(feature_N[known_N])
+    return feature_NxK[:, np.ptp(feature_NxK, axis=0) > 0] if num_samples else feature_NxK
+
+
+def _tfidf(tokens: np.ndarray, offsets_N1: np.ndarray, vocab_size: int) -> scipy.sparse.csr_matrix:
+    """Returns the TF-IDF vectors of the samples, sparse, of length 1, smoothed as scikit-learn's TfidfVectorizer."""
+    num_samples = len(offsets_N1) - 1
+    begin, end = int(offsets_N1[0]), int(offsets_N1[-1])
+    count_NxV = scipy.sparse.csr_matrix(
+        (
+            np.ones(end - begin, np.float32),
+            np.asarray(tokens[begin:end], np.int32),
+            np.asarray(offsets_N1) - begin,
+        ),
+        shape=(num_samples, vocab_size),
+    )
+    count_NxV.sum_duplicates()
+    frequency_V = np.bincount(count_NxV.indices, minlength=vocab_size)
+    idf_V = np.log((1 + num_samples) / (1 + frequency_V)) + 1
+    count_NxV.data *= idf_V[count_NxV.indices].astype(np.float32)
+    square_N = np.asarray(count_NxV.multiply(count_NxV).sum(axis=1)).ravel()
+    length_N = np.sqrt(np.where(square_N > 0, square_N, 1))
+    count_NxV.data /= np.repeat(length_N, np.diff(count_NxV.indptr)).astype(np.float32)
+    return count_NxV

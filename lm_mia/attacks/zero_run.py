@@ -1,0 +1,607 @@
+"""Evaluation on members and non-members from different sources, with the truth beside (CausalMIA, Sections 5 and 6).
+
+Each reference in turn is the model that is evaluated, "the run". An evaluator has some of its members, and non-members
+that differ from them in more than membership (`lm_mia.attacks.shift`). The estimates are compared with the truth: the
+effect of training on these very members, under all other models, some of which were trained on a sample and some of
+which were not.
+
+    zero_run.csv              AUC, TPRs and mean effect: the truth and every estimator, for each run, shift and attack
+    zero_run_curves.csv       ROC curves of the first run
+    zero_run_samples.parquet  scores and log odds of the samples that are selected from the first run
+    interference.csv          one-run estimates of each model, compared with all models together
+    effects.parquet           the effect of training on each sample
+    zero_run.json             settings and models of the tables; if there is no shift, the reason
+
+Attacks are those that need no fitted model, `ATTACKS`. Calibration never uses the run as a reference, nor, in a
+balanced design, its complement. The membership of the references of a run is independent of that of the run itself.
+
+In the design "exact", exactly half of the samples are members, so the membership of one sample depends on that of the
+others, by 1 / (2N - 1). The selected members and non-members are nevertheless exchangeable given their texts, which is
+all that the estimators need. The effect of training on a sample then is that of training on it in place of a random
+other one, since all training subsets are equally large.
+
+M: models, R: models other than the run, N: samples, S: selected samples, C: samples of a block, F: false positive
+rates, K: covariates of a sample.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm_mia import config, stats
+from lm_mia.atomic import (
+    ZERO_RUN_JSON,
+    is_current,
+    replacing,
+    write_completion_marker,
+    write_csv,
+)
+from lm_mia.attacks import models, propensity, signals, text_features
+from lm_mia.attacks import shift as shifts
+from lm_mia.attacks.reference_targets import complementary_pairs
+from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
+from lm_mia.attacks.shift import Shift, ShiftError
+from lm_mia.config import needs
+from lm_mia.data.imported import TEXT
+from lm_mia.data.population import Population
+from lm_mia.store.store import Store
+
+TABLE, CURVES, SAMPLES = "zero_run.csv", "zero_run_curves.csv", "zero_run_samples.parquet"
+INTERFERENCE, EFFECTS = "interference.csv", "effects.parquet"
+ATTACKS = ("loss", "reference_calibrated")
+LEARNED = ("ipw", "g_formula", "aipw")
+"""Estimators that learn the difference between members and non-members from covariates."""
+ESTIMATORS = ("truth", "iid", "naive", "oracle", *LEARNED)
+"""docs/tables.md defines them."""
+FPRS = (0.05, 0.2)
+MAX_SAMPLES = 2**15
+"""Zero-run evaluation uses at most this many samples, the first ones, which are a random choice. This bounds its time
+and memory. The tables of interference and effects use all samples."""
+MIN_MODELS = 8
+_CURVE_POINTS = 200
+_COLUMNS = (
+    "shift",
+    "strength",
+    "attack",
+    "model",
+    "estimator",
+    "members",
+    "nonmembers",
+    "left_out",
+    "ate",
+    "ate_se",
+    "auc",
+    "auc_se",
+    "youden",
+    *(f"tpr_{fpr:g}" for fpr in FPRS),
+    "effective_nonmembers",
+    "largest_weight_share",
+    "has_overlap",
+)
+
+
+def run(
+    store: Store,
+    population: Population,
+    c: config.Attack,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+    progress: Callable[[str, float, float], None],
+    say: Callable[[str], None],
+) -> None:
+    """Writes the tables if attack.zero_run is set and they are not current; deletes them if it is not set.
+
+    Args:
+      store: the score store of the recipe.
+      population: provides tokens, sources and other properties of the texts.
+      c: settings of the recipe.
+      folder: folder of the tables.
+      pool: threads that evaluate runs.
+      progress: called as ``progress(label, done, total)``.
+      say: called with a line for each shift that is not possible.
+
+    Raises:
+      UserError: if scores are corrupt.
+    """
+    store = dataclasses.replace(store, statistics=(), token_samples=(), step=c.step)
+    present = models.present_models(store, c.step)
+    references = [m for m in present if m.role == "reference" and m.subset_seed < c.references]
+    identity: dict[str, Any] = {
+        "format": needs.FORMAT,
+        "zero_run": list(c.zero_run),
+        "zero_run_strengths": list(c.zero_run_strengths),
+        "step": c.step,
+        "design": store.design,
+        "reference_models": [*map(str, references)],
+    }
+    marker = folder / ZERO_RUN_JSON.name
+    if c.zero_run and is_current(marker, identity):
+        return
+    # Deleted first, so that no reader combines old tables with new settings.
+    for name in (marker.name, TABLE, CURVES, SAMPLES, INTERFERENCE, EFFECTS):
+        (folder / name).unlink(missing_ok=True)
+    if not c.zero_run:
+        return
+    facts: dict[str, Any] = {"reason": "", "shift_reasons": {}, "covariates": 0, "samples": 0}
+    inputs, pairs = None, False
+    if references and store.design != "given":
+        inputs = signals.open_inputs(store, population, references[:1], references, ())
+        pair_Px2 = complementary_pairs(inputs)
+        if pairs := len(pair_Px2) > 0:
+            inputs = inputs.with_references(pair_Px2.ravel())
+    facts |= {"models": len(inputs.references) if inputs else 0, "pairs": pairs}
+    if store.design == "given":
+        facts["reason"] = (
+            "it is not known how the members of the models were drawn, so the true effect is unknown; if they were "
+            "drawn at random, import the losses with --subset=exact, bernoulli or balanced"
+        )
+    elif inputs is None or len(inputs.references) < MIN_MODELS:
+        facts["reason"] = (
+            f"there are {facts['models']} references, and at least {MIN_MODELS} are needed; run `lm-mia run`"
+        )
+    if facts["reason"]:
+        say(f"attack.zero_run={','.join(c.zero_run)}: {facts['reason']}")
+        write_completion_marker(marker, identity | facts, [])
+        return
+    assert inputs is not None
+    experiment = _open_experiment(inputs, population, pairs)
+    settings, facts["shift_reasons"] = _possible_settings(experiment, c)
+    facts["covariates"] = experiment.feature_NxK.shape[1]
+    facts["samples"] = experiment.loss_MxN.shape[1]
+    for name, reason in facts["shift_reasons"].items():
+        say(f"attack.zero_run={name}: this shift is not possible: {reason}")
+    if not facts["covariates"]:
+        say(
+            "attack.zero_run: the samples have neither tokens, texts nor other properties that differ, so estimators "
+            f"that learn from them are left out ({', '.join(LEARNED)})"
+        )
+    tasks = [(setting, r) for setting in settings for r in range(len(inputs.references))]
+    steps = len(tasks) + len(ATTACKS) * len(inputs.references)
+
+    def show(done: int) -> None:
+        progress("zero-run", done, steps)
+
+    show(0)
+    results = []
+    for result in map_in_order(pool, lambda task: _evaluate(experiment, *task), tasks):
+        results.append(result)
+        show(len(results))
+    rows = [row for result in results for row in result.rows]
+    write_csv(folder / TABLE, pd.DataFrame(rows, columns=[*_COLUMNS]))
+    empty = pd.DataFrame(columns=["shift", "strength", "attack", "estimator", "fpr", "tpr"])
+    write_csv(folder / CURVES, pd.concat([empty, *(t for r in results for t in r.curves)]))
+    written = [TABLE, CURVES, INTERFERENCE, EFFECTS]
+    if samples := [result.samples for result in results if result.samples is not None]:
+        with replacing(folder / SAMPLES) as temporary:
+            pd.concat(samples, ignore_index=True).to_parquet(temporary, index=False)
+        written.append(SAMPLES)
+    _write_interference(inputs, pairs, folder, pool, lambda done: show(len(tasks) + done))
+    write_completion_marker(marker, identity | facts, written)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Experiment:
+    """The losses of all models on the first samples, and what is known about these samples."""
+
+    names: Sequence[str]
+    seeds: Sequence[int]
+    """The subset seed of each model."""
+    loss_MxN: np.ndarray
+    """Nats per token, float64."""
+    member_MxN: np.ndarray
+    pairs: bool
+    """Whether models 2i and 2i + 1 are complements."""
+    feature_NxK: np.ndarray
+    """Covariates; no columns if nothing is known about the texts."""
+    duplicate_N: np.ndarray
+    """Samples with the same number are pieces of a document or start with the same tokens."""
+    tfidf_N: np.ndarray
+    source_N: np.ndarray | None
+    """Number of the package or folder of each sample; None if there are no two of them."""
+    source_reason: str
+    """Why there are none."""
+    first_id: int
+
+    def run_and_complement(self, r: int) -> list[int]:
+        """Returns the models that are not used in the evaluation of a run, besides as the run itself."""
+        return [r, r ^ 1] if self.pairs else [r]
+
+    def others(self, r: int) -> np.ndarray:
+        """Returns index_R: the models that are used with a run."""
+        return np.setdiff1d(np.arange(len(self.loss_MxN)), self.run_and_complement(r))
+
+    def score_of_run(self, attack: str, r: int) -> np.ndarray:
+        """Returns score_N of an attack on a run."""
+        score_N = -self.loss_MxN[r]
+        if attack == "reference_calibrated":
+            score_N += self.loss_MxN[self.others(r)].mean(axis=0)
+        return score_N
+
+    def scores_of_others(self, attack: str, r: int, ids_S: np.ndarray) -> np.ndarray:
+        """Returns score_RxS of an attack on every model that is used with a run, whose references are the others."""
+        loss_RxS = self.loss_MxN[np.ix_(self.others(r), ids_S)]
+        return _calibrated(loss_RxS, self.pairs) if attack == "reference_calibrated" else -loss_RxS
+
+    def out_loss(self, r: int) -> np.ndarray:
+        """Returns the mean loss of each sample under the models that are used with a run and were not trained on it."""
+        out_RxN = ~self.member_MxN[self.others(r)]
+        count_N = out_RxN.sum(axis=0)
+        sum_N = np.where(out_RxN, self.loss_MxN[self.others(r)], 0).sum(axis=0)
+        return np.divide(sum_N, count_N, out=np.full(len(sum_N), np.nan), where=count_N > 0)
+
+
+def _calibrated(loss_MxC: np.ndarray, pairs: bool) -> np.ndarray:
+    """Returns the mean loss under all other models, in a balanced design without the complement, minus the own loss."""
+    own_MxC, count = loss_MxC, len(loss_MxC) - 1
+    if pairs:
+        own_MxC, count = loss_MxC + loss_MxC[np.arange(len(loss_MxC)) ^ 1], count - 1
+    return (loss_MxC.sum(axis=0) - own_MxC) / count - loss_MxC
+
+
+def _open_experiment(
+    inputs: signals.AttackInputs, population: Population, pairs: bool
+) -> _Experiment:
+    """Reads the losses of the first samples and computes their covariates."""
+    block = next(inputs.blocks())
+    used = slice(0, min(block.sample_slice.stop, MAX_SAMPLES))
+    document_N = population.document_N if population.has_split_documents else None
+    source_N, reason = None, "it is not known from which packages or folders the samples are"
+    if "source_record" in population.column_names:
+        try:
+            source_N = shifts.source_groups(population.column("source_record")[used])
+        except ShiftError as error:
+            reason = str(error)
+    return _Experiment(
+        [*map(str, inputs.references)],
+        [model.subset_seed for model in inputs.references],
+        block.reference_loss_MxC[:, used].astype(float),
+        block.reference_member_MxC[:, used],
+        pairs,
+        _features(population, used),
+        (population.column("prefix_group") if document_N is None else document_N)[used],
+        population.column("tfidf")[used].astype(float),
+        source_N,
+        reason,
+        population.first_id,
+    )
+
+
+def _features(population: Population, used: slice) -> np.ndarray:
+    """Returns feature_NxK, the covariates of the used samples; imported losses have no tokens, but may have texts."""
+    columns = {
+        name: population.column(name)[used]
+        for name in text_features.COLUMNS
+        if name in population.column_names
+    }
+    if not population.is_imported:
+        offsets_N1 = population.offsets_N1[: used.stop + 1]
+        return text_features.token_features(
+            population.tokens, offsets_N1, columns, population.vocab_size
+        )
+    feature_NxK = text_features.column_features(columns, used.stop)
+    if TEXT in population.column_names:
+        texts = population.column(TEXT)[used].tolist()
+        feature_NxK = np.hstack([propensity.text_features(texts), feature_NxK])
+    return feature_NxK
+
+
+@dataclasses.dataclass(frozen=True)
+class _Setting:
+    """How members and non-members differ."""
+
+    name: str
+    strength: float = 0.0
+
+    def select(self, experiment: _Experiment, r: int) -> Shift:
+        """Selects members and non-members of a run; raises ShiftError if this is not possible."""
+        member_N, seed = experiment.member_MxN[r], experiment.seeds[r]
+        if self.name == "graded":
+            return shifts.graded(experiment.tfidf_N, member_N, self.strength, seed)
+        if experiment.source_N is None:
+            raise ShiftError(experiment.source_reason)
+        is_in_a_N = shifts.lowest_loss_groups(experiment.source_N, experiment.out_loss(r))
+        select = shifts.groups if self.name == "groups" else shifts.disjoint
+        return select(is_in_a_N, member_N, seed)
+
+
+def _possible_settings(
+    experiment: _Experiment, c: config.Attack
+) -> tuple[list[_Setting], dict[str, str]]:
+    """Returns the settings in which all runs have enough members and non-members, and why others are not possible."""
+    possible, reasons = [], {}
+    for name in c.zero_run:
+        for strength in c.zero_run_strengths if name == "graded" else (0.0,):
+            setting = _Setting(name, strength)
+            try:
+                for r in range(len(experiment.names)):
+                    setting.select(experiment, r)
+            except ShiftError as error:
+                label = f"graded, strength {strength:g}" if name == "graded" else name
+                reasons[label] = str(error)
+            else:
+                possible.append(setting)
+    return possible, reasons
+
+
+@dataclasses.dataclass(frozen=True)
+class _Result:
+    """The evaluation of one run in one setting."""
+
+    rows: list[dict[str, Any]]
+    curves: list[pd.DataFrame]
+    """Only of the first run."""
+    samples: pd.DataFrame | None
+    """Only of the first run."""
+
+
+def _evaluate(experiment: _Experiment, setting: _Setting, r: int) -> _Result:
+    """Evaluates all attacks on a run with all estimators."""
+    shift = setting.select(experiment, r)
+    ids_S = np.concatenate([shift.member_ids, shift.nonmember_ids])
+    member_S = np.arange(len(ids_S)) < len(shift.member_ids)
+    iid_ids = np.concatenate([shift.member_ids, shift.iid_nonmember_ids])
+    is_iid_member = np.arange(len(iid_ids)) < len(shift.member_ids)
+    covariates = experiment.feature_NxK[ids_S], member_S, experiment.duplicate_N[ids_S]
+    has_covariates = experiment.feature_NxK.shape[1] > 0
+    learned_S = propensity.cross_fitted_log_odds(*covariates) if has_covariates else None
+    index = {"shift": shift.name, "strength": shift.strength}
+    rows, curves = [], []
+    for attack in ATTACKS:
+        score_N = experiment.score_of_run(attack, r)
+        score_S, oracle_S = score_N[ids_S], shift.log_odds_N[ids_S]
+        estimates = {
+            "iid": stats.unadjusted_estimate(score_N[iid_ids], is_iid_member, FPRS),
+            "naive": stats.unadjusted_estimate(score_S, member_S, FPRS),
+        }
+        if np.isfinite(oracle_S[~member_S]).any():
+            estimates["oracle"] = stats.ipw_estimate(score_S, member_S, oracle_S, FPRS)
+        if learned_S is not None:
+            outcome = propensity.cross_fitted_outcome(
+                covariates[0], score_S, member_S, covariates[2]
+            )
+            estimates["ipw"] = stats.ipw_estimate(score_S, member_S, learned_S, FPRS)
+            estimates["g_formula"] = stats.g_formula_estimate(score_S, member_S, outcome, FPRS)
+            estimates["aipw"] = stats.aipw_estimate(score_S, member_S, learned_S, outcome, FPRS)
+        truth = _truth(experiment, attack, r, shift.member_ids, FPRS)
+        named = index | {"attack": attack, "model": experiment.names[r]}
+        rows.append(named | _truth_row(truth, len(shift.member_ids)))
+        for name in ESTIMATORS[1:]:
+            if name in estimates:
+                rows.append(named | {"estimator": name} | _row(estimates[name]))
+            elif name == "oracle":  # no non-member has a weight
+                rows.append(
+                    named
+                    | {"estimator": name, "members": member_S.sum()}
+                    | {"nonmembers": (~member_S).sum(), "left_out": 0}
+                    | {"effective_nonmembers": 0.0, "has_overlap": False}
+                )
+        if r == 0:
+            curves += _curves(index | {"attack": attack}, estimates)
+            fpr_F = np.linspace(0, 1, _CURVE_POINTS)
+            tpr_F = _truth(experiment, attack, r, shift.member_ids, fpr_F).tpr_F
+            points = {"estimator": "truth", "fpr": fpr_F, "tpr": tpr_F}
+            curves.append(pd.DataFrame(index | {"attack": attack} | points))
+    samples = None
+    if r == 0:
+        samples = _samples(experiment, shift, learned_S).assign(**index)
+        samples = samples[[*index, *(name for name in samples if name not in index)]]
+    return _Result(rows, curves, samples)
+
+
+def _truth(
+    experiment: _Experiment,
+    attack: str,
+    r: int,
+    ids_S: np.ndarray,
+    fprs: Sequence[float] | np.ndarray,
+) -> stats.PotentialOutcomes:
+    """Returns the truth about an attack on some samples, from all models but the run and its complement."""
+    score_RxS = experiment.scores_of_others(attack, r, ids_S)
+    member_RxS = experiment.member_MxN[np.ix_(experiment.others(r), ids_S)]
+    return stats.potential_outcomes(
+        lambda: iter([(score_RxS, member_RxS)]), np.ones(len(ids_S)), fprs, pairs=experiment.pairs
+    )
+
+
+def _truth_row(truth: stats.PotentialOutcomes, members: int) -> dict[str, Any]:
+    return (
+        {"estimator": "truth", "members": members, "left_out": truth.left_out}
+        | {"ate": truth.ate, "ate_se": truth.ate_se, "auc": truth.auc, "auc_se": truth.auc_se}
+        | {f"tpr_{fpr:g}": tpr for fpr, tpr in zip(FPRS, truth.tpr_F, strict=True)}
+    )
+
+
+def _row(estimate: stats.CausalEstimate) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        name: getattr(estimate, name)
+        for name in ("members", "nonmembers", "left_out", "ate", "auc", "youden")
+    }
+    row |= {f"tpr_{fpr:g}": tpr for fpr, tpr in zip(FPRS, estimate.tpr_F, strict=True)}
+    row |= {
+        "effective_nonmembers": estimate.effective_nonmembers,
+        "largest_weight_share": estimate.largest_weight_share,
+    }
+    if not math.isnan(
+        estimate.effective_nonmembers
+    ):  # the g-formula has no weights that could tell
+        row["has_overlap"] = estimate.has_overlap
+    return row
+
+
+def _curves(
+    index: Mapping[str, Any], estimates: Mapping[str, stats.CausalEstimate]
+) -> Iterator[pd.DataFrame]:
+    """Yields the ROC curves, each with at most `_CURVE_POINTS` points at equal distances along the curve."""
+    for name, estimate in estimates.items():
+        fpr_K, tpr_K = estimate.curve.fpr_K, estimate.curve.tpr_K
+        length_K = fpr_K + tpr_K  # both rise along the curve
+        at_K = np.searchsorted(length_K, np.linspace(length_K[0], length_K[-1], _CURVE_POINTS))
+        chosen_K = np.unique(np.append(np.minimum(at_K, len(length_K) - 1), 0))
+        yield pd.DataFrame(
+            {**index, "estimator": name, "fpr": fpr_K[chosen_K], "tpr": tpr_K[chosen_K]}
+        )
+
+
+def _samples(experiment: _Experiment, shift: Shift, learned_S: np.ndarray | None) -> pd.DataFrame:
+    """Returns rows of zero_run_samples.parquet without the columns of the setting, with scores of the loss."""
+    parts = {
+        "member": shift.member_ids,
+        "shifted": shift.nonmember_ids,
+        "iid": shift.iid_nonmember_ids,
+    }
+    ids = np.concatenate([*parts.values()])
+    learned = np.full(len(ids), np.nan)
+    if learned_S is not None:
+        learned[: len(learned_S)] = learned_S  # samples of the group iid are not used to learn
+    return pd.DataFrame(
+        {"sample": experiment.first_id + ids}
+        | {"group": np.repeat([*parts], [*map(len, parts.values())])}
+        | {"score": experiment.score_of_run("loss", 0)[ids]}
+        | {"log_odds_oracle": shift.log_odds_N[ids], "log_odds_learned": learned}
+    )
+
+
+def _write_interference(
+    inputs: signals.AttackInputs,
+    pairs: bool,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+    show: Callable[[int], None],
+) -> None:
+    """Writes interference.csv and effects.parquet from all samples, a block or a model at a time."""
+    rows: list[dict[str, Any]] = []
+    for a, attack in enumerate(ATTACKS):
+        with _scores(inputs, attack, pairs, folder, pool) as (score_MxN, member_MxN):
+
+            def blocks(
+                score_MxN: np.ndarray = score_MxN, member_MxN: np.ndarray = member_MxN
+            ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+                for at in signals.sample_slices(score_MxN.shape[1]):
+                    yield np.array(score_MxN[:, at]), np.array(member_MxN[:, at])
+
+            weight_N = np.ones(score_MxN.shape[1])
+            truth = stats.potential_outcomes(blocks, weight_N, FPRS, pairs=pairs)
+            if attack == "loss":
+                with replacing(folder / EFFECTS) as temporary:
+                    _effects(inputs, truth).to_parquet(temporary, index=False)
+            before = a * len(score_MxN)
+            names = [*map(str, inputs.references)]
+            rows += _interference_rows(
+                attack, names, score_MxN, member_MxN, truth, pool, lambda m, n=before: show(n + m)
+            )
+    write_csv(folder / INTERFERENCE, pd.DataFrame(rows))
+
+
+@contextlib.contextmanager
+def _scores(
+    inputs: signals.AttackInputs,
+    attack: str,
+    pairs: bool,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Context manager that keeps score_MxN and member_MxN of all samples and models in files until it exits."""
+    shape = len(inputs.references), inputs.num_samples
+    with (
+        MembershipScoreFile(folder, *shape) as scores,
+        MembershipScoreFile(folder, *shape, np.dtype(np.bool_)) as members,
+    ):
+
+        def write(part: signals.SampleBlock) -> None:
+            loss_MxC = part.reference_loss_MxC.astype(float)
+            calibrated = attack == "reference_calibrated"
+            scores.write(
+                0, part.sample_slice, _calibrated(loss_MxC, pairs) if calibrated else -loss_MxC
+            )
+            members.write(0, part.sample_slice, part.reference_member_MxC)
+
+        for _ in map_in_order(pool, write, (p for b in inputs.blocks() for p in b.split())):
+            pass
+        yield scores.as_array(), members.as_array()
+
+
+def _effects(inputs: signals.AttackInputs, truth: stats.PotentialOutcomes) -> pd.DataFrame:
+    """Returns effects.parquet."""
+    return pd.DataFrame(
+        {
+            "sample": inputs.ids(slice(0, inputs.num_samples)),
+            "effect": truth.effect_N,
+            "effect_se": truth.effect_se_N,
+            "num_in": truth.num_in_N,
+            "num_out": truth.num_out_N,
+            "mean_in": truth.mean_in_N,
+            "mean_out": truth.mean_out_N,
+        }
+    )
+
+
+def _interference_rows(
+    attack: str,
+    names: Sequence[str],
+    score_MxN: np.ndarray,
+    member_MxN: np.ndarray,
+    truth: stats.PotentialOutcomes,
+    pool: ThreadPoolExecutor,
+    show: Callable[[int], None],
+) -> list[dict[str, Any]]:
+    """Returns the rows of interference.csv of one attack."""
+    of_score = stats.effect_variance(truth.effect_N, truth.effect_se_N)
+
+    def evaluate(m: int) -> tuple[dict[str, Any], float, np.ndarray, np.ndarray]:
+        score_N, member_N = np.array(score_MxN[m]), np.array(member_MxN[m])
+        estimate = stats.unadjusted_estimate(score_N, member_N, FPRS)
+        placement_N = stats.placements(score_N, member_N)
+        row = {"attack": attack, "model": names[m], "members": estimate.members}
+        row |= {"nonmembers": estimate.nonmembers, "ate": estimate.ate, "auc": estimate.auc}
+        row |= {"sd_ate": stats.independent_sd(score_N, member_N, of_score)}
+        return row, stats.independent_sd(placement_N, member_N), placement_N, member_N
+
+    rows: list[dict[str, Any]] = []
+    sd_M = []
+    # Numbers, sums and sums of squares of the placements of each sample, OUT first.
+    count_2xN, sum_2xN, square_2xN = np.zeros((3, 2, score_MxN.shape[1]))
+    for m, (row, sd, placement_N, member_N) in enumerate(
+        map_in_order(pool, evaluate, range(len(names)))
+    ):
+        rows.append(row)
+        sd_M.append(sd)
+        for in_or_out, class_N in enumerate((~member_N, member_N)):
+            known_N = class_N & ~np.isnan(placement_N)
+            count_2xN[in_or_out] += known_N
+            sum_2xN[in_or_out, known_N] += placement_N[known_N]
+            square_2xN[in_or_out, known_N] += placement_N[known_N] ** 2
+        show(m + 1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # samples with fewer than two models
+        mean_2xN = sum_2xN / count_2xN
+        variance_2xN = (square_2xN / count_2xN - mean_2xN**2).clip(0) / (count_2xN - 1)
+        variance_2xN[count_2xN < 2] = np.nan
+        effect_N, se_N = mean_2xN[1] - mean_2xN[0], np.sqrt(variance_2xN.sum(axis=0))
+    of_placement = stats.effect_variance(effect_N, se_N)
+    samples = score_MxN.shape[1]
+    for row, sd in zip(rows, sd_M, strict=True):
+        row["sd_auc"] = math.sqrt(max(sd**2 - of_placement / samples, 0.0))
+    total = {"attack": attack, "model": "multi_run", "members": int(np.sum(truth.num_in_N))}
+    total |= {"nonmembers": int(np.sum(truth.num_out_N)), "ate": truth.ate, "auc": truth.auc}
+    rows.append(total | {"sd_ate": truth.ate_se, "sd_auc": truth.auc_se})
+    return rows + _trial_rows(attack, score_MxN, member_MxN)
+
+
+def _trial_rows(attack: str, score_MxN: np.ndarray, member_MxN: np.ndarray) -> list[dict[str, Any]]:
+    """Returns the row of multi-run trials, one for each model; none if all of them are of one class."""
+    _, score_M, member_M = stats.multi_run_trials(score_MxN, member_MxN, 0)
+    if member_M.all() or not member_M.any():
+        return []
+    estimate = stats.unadjusted_estimate(score_M, member_M, FPRS)
+    sd_auc = stats.independent_sd(stats.placements(score_M, member_M), member_M)
+    return [
+        {"attack": attack, "model": "trials", "members": estimate.members}
+        | {"nonmembers": estimate.nonmembers, "ate": estimate.ate, "auc": estimate.auc}
+        | {"sd_ate": stats.independent_sd(score_M, member_M), "sd_auc": sd_auc}
+    ]
