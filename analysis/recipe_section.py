@@ -25,6 +25,7 @@ from analysis import (
     subset_panels,
     tables,
     vulnerability,
+    zero_run,
 )
 from analysis.figures import references, samples, training
 from analysis.formatting import (
@@ -66,6 +67,9 @@ MORE_TABLES = {
     "pooling.csv": "TPRs averaged over models and samples, by how the threshold is found",
     "pooling.json": "models and settings of these TPRs, or why there are none",
     "vulnerability.parquet": "every sample: distance of its IN and OUT losses, observed and Gaussian TPRs",
+    "zero_run.csv": "members and non-members from different sources: estimates and the truth, for every run",
+    "zero_run.json": "models and settings of this evaluation, and shifts that are not possible",
+    "interference.csv": "one-run estimates of every reference, and those of all references together",
     "shuffled.csv": "control with shuffled labels",
     "intervals.csv": "AUC and TPR of the first replica with 95% intervals over samples",
     "resampled_references.csv": "flip rates over sets of references, for one target",
@@ -82,6 +86,9 @@ OTHER_TABLES = {
     "models.csv": "all models that are present, with their seeds",
     "targets.csv": "AUC of every attack on every target or replica",
     "target_roc.parquet": "ROC curves of these attacks",
+    "zero_run_curves.csv": "ROC curves of the first run of this evaluation",
+    "zero_run_samples.parquet": "the selected samples of its first run, with scores and log odds",
+    "effects.parquet": "the effect of training on each sample, from all references",
     "pooling_jackknife.parquet": "pooled TPRs with parts of the models and samples, for intervals",
     "sample_fpr.csv": "how many targets call a sample a member that were not trained on it",
     "decision_jackknife.parquet": "numbers about decisions with parts of the models and samples, for intervals",
@@ -98,6 +105,7 @@ FIGURES = (
     advantage,
     audit,
     pooling,
+    zero_run,
     flip_panels,
     attack_flips,
     samples,
@@ -278,6 +286,9 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
         "more_references": more_references.read(recipe_dir),
         "pooling": pooling.read(recipe_dir),
         "strategy_names": pooling.STRATEGIES,
+        "zero_run": zero_run.read(recipe_dir),
+        "zero_run_estimators": zero_run.ESTIMATORS,
+        "zero_run_metrics": zero_run.METRICS,
         "lira_by_references": sorted(
             (r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"]
         ),

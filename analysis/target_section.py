@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis import advantage, attacks, audit, io, markup, plotting, pooling
+from analysis import advantage, attacks, audit, io, markup, plotting, pooling, zero_run
 from analysis.attacks import AttackResult
 from analysis.formatting import attack_name, percent, plural, plus_minus
 from analysis.io import MissingModelsError, RecipeResults
@@ -32,6 +32,7 @@ def draw(recipe: RecipeResults) -> RecipeSection:
     figures |= advantage.recipe_figures(recipe.recipe_dir)
     figures |= audit.recipe_figures(recipe.recipe_dir)
     figures |= pooling.recipe_figures(recipe.recipe_dir)
+    figures |= zero_run.recipe_figures(recipe.recipe_dir)
     images = {name: markup.data_uri(png) for name, png in save(recipe.recipe_dir, figures).items()}
     template = markup.environment().get_template("target.html.j2")
     name = recipe.name
@@ -64,6 +65,9 @@ def facts(recipe: RecipeResults) -> dict[str, Any]:
         "attacked": "target",
         "pooling": pooling.read(folder),
         "strategy_names": pooling.STRATEGIES,
+        "zero_run": zero_run.read(folder),
+        "zero_run_estimators": zero_run.ESTIMATORS,
+        "zero_run_metrics": zero_run.METRICS,
         "nan": math.nan,
         "attack_name": attack_name,
         "percent": percent,

@@ -15,7 +15,7 @@ import scipy.special
 
 from lm_mia import seeds
 
-MIN_CLASS = 50
+MIN_CLASS = 10
 """Minimum number of selected members, and of non-members."""
 _SHARE_A = 9  # of 10 members are in A, and 1 of 10 non-members
 

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import scipy.sparse
+import scipy.sparse.linalg
+
+from lm_mia import seeds
 
 COLUMNS = ("tokens", "unk", "zlib_bytes", "chars", "tfidf")
 """Columns of the sample table from which `column_features` computes covariates."""
@@ -35,10 +38,10 @@ def token_features(
       samples: columns of the sample table, name -> column_N; some of `COLUMNS`.
       vocab_size: V.
       components: the number of directions; fewer if the vocabulary or the samples do not have that many.
-      seed: seed of the randomized SVD.
+      seed: seed of the vector with which the iteration of the SVD begins.
 
     Returns:
-      feature_NxK, float64, without missing values. Directions come first, in the order of their singular values.
+      feature_NxK, float64, without missing values. Directions come first, with the largest singular values at the front.
 
     Source: Deerwester et al. 1990, "Indexing by latent semantic analysis"; CausalMIA, Section 6, suggests a classifier
     on a representation of the text.
@@ -46,18 +49,19 @@ def token_features(
     Example:
       >>> import numpy as np
       >>> tokens, offsets_N1 = np.array([0, 1, 0, 1, 2, 3, 2, 3]), np.array([0, 2, 4, 6, 8])
-      >>> token_features(tokens, offsets_N1, {"tokens": np.full(4, 2)}, 4, components=2).round(3).tolist()
-      [[-0.0, 1.0], [-0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]
+      >>> columns = {"tokens": np.array([2, 2, 2, 2]), "zlib_bytes": np.array([9, 9, 8, 8]), "chars": np.full(4, 6)}
+      >>> token_features(tokens, offsets_N1, columns, 4, components=2)[:, 2].tolist()  # compressed bytes per character
+      [1.5, 1.5, 1.3333333333333333, 1.3333333333333333]
     """
-    from sklearn.decomposition import TruncatedSVD  # loading it takes seconds
-
     num_samples = len(offsets_N1) - 1
     directions = min(components, vocab_size - 1, num_samples - 1)
     named = column_features(samples, num_samples)
     if directions < 1:
         return named
-    svd = TruncatedSVD(directions, random_state=seed)
-    return np.hstack([svd.fit_transform(_tfidf(tokens, offsets_N1, vocab_size)), named])
+    tfidf_NxV = _tfidf(tokens, offsets_N1, vocab_size)
+    start = seeds.rng(seed, "text features").random(min(tfidf_NxV.shape)) + 0.5
+    left_NxR, size_R, _ = scipy.sparse.linalg.svds(tfidf_NxV, directions, v0=start)
+    return np.hstack([(left_NxR * size_R)[:, ::-1], named])
 
 
 def column_features(samples: Mapping[str, np.ndarray], num_samples: int) -> np.ndarray:

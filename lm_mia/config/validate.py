@@ -16,8 +16,6 @@ _MAX_TOKEN_SAMPLES = 2**13  # scored in one call, which takes seconds
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._+=,-]{0,79})?")
 _MIN_REFERENCES = 4
 _MAX_STRENGTH = 20  # odds of e^20 per standard deviation
-MIN_ZERO_RUN_REFERENCES = 8
-"""Minimum number of references for attack.zero_run."""
 
 
 def problems(config: Config) -> list[str]:
@@ -527,13 +525,6 @@ def _zero_run(config: Config) -> Iterator[str]:
             config,
             "attack.zero_run_strengths",
             f"must be distinct numbers from 0 (no shift) to {_MAX_STRENGTH}",
-        )
-    if attack.zero_run and attack.references < MIN_ZERO_RUN_REFERENCES:
-        yield _message(
-            config,
-            "attack.references",
-            f"must be at least {MIN_ZERO_RUN_REFERENCES} for attack.zero_run, which compares each reference with the "
-            "others",
         )
 
 

@@ -143,6 +143,19 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
         )
         for bad in (-4, 1, 3, 5)
     ),
+    (
+        {"zero_run": ("graded", "graded")},
+        "attack.zero_run=('graded', 'graded'): must have no duplicates",
+        [{"zero_run": ("graded", "groups")}],
+    ),
+    *(
+        (
+            {"zero_run_strengths": bad},
+            f"attack.zero_run_strengths={bad}: must be distinct numbers from 0 (no shift) to 20",
+            [{"zero_run_strengths": (0.0, 20.0)}],
+        )
+        for bad in ((), (1.0, 1.0), (-0.1,), (20.1,), (NAN,))
+    ),
     *(
         (
             {"ambiguous_separation": low, "clear_separation": high},

@@ -154,6 +154,7 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workdir of one recipe with all optional tables of decisions."""
     workdir = tmp_path_factory.mktemp("synthetic")
     settings: dict[str, Any] = {"resample_references": 4, "leave_one_out": True, "bootstraps": 5}
+    settings |= {"zero_run": ("graded",), "zero_run_strengths": (0.5,)}
     attacks = ("lira_online", "rmia", "loss")
     write_workdir(workdir, samples=100, attacks=attacks, replicas=8, **settings)
     return workdir

@@ -20,6 +20,8 @@ class FakePopulation:
     """The part of a population that attacks use."""
 
     first_id = 0
+    is_imported = True
+    """As for imported losses, there are no tokens."""
 
     def __init__(self, samples: int, pieces: int = 1) -> None:
         """Creates a population whose documents have this number of consecutive samples."""
@@ -34,6 +36,10 @@ class FakePopulation:
 
     def column(self, name: str) -> np.ndarray:
         return self.columns[name]
+
+    @property
+    def column_names(self) -> frozenset[str]:
+        return frozenset(self.columns)
 
     def sample_columns(self) -> dict[str, np.ndarray]:
         return self.columns

@@ -77,6 +77,8 @@ class Texts:
     """The part of a population that attacks use."""
 
     first_id = 0
+    is_imported = True
+    """As for imported losses, there are no tokens."""
 
     def __init__(self, samples: int, pieces: int = 1) -> None:
         self.lengths_N = 20 + np.arange(samples) % 108
@@ -96,6 +98,10 @@ class Texts:
 
     def column(self, name: str) -> np.ndarray:
         return self.columns[name]
+
+    @property
+    def column_names(self) -> frozenset[str]:
+        return frozenset(self.columns)
 
     def sample_columns(self) -> dict[str, np.ndarray]:
         return self.columns

@@ -1,0 +1,317 @@
+"""Members and non-members from different sources: how far each estimator is from the truth, over the runs of a recipe.
+
+Each reference in turn is the run, so errors have a mean and an interval. The tables are described in
+`lm_mia.attacks.zero_run`.
+
+R: runs, or pairs of complementary runs.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import scipy.stats
+from matplotlib.figure import Figure
+
+from analysis import io, plotting
+from analysis.formatting import attack_name
+from analysis.io import Record
+from lm_mia.atomic import ZERO_RUN_JSON
+
+TABLE, INTERFERENCE = ZERO_RUN_JSON.with_suffix(".csv").name, "interference.csv"
+METRICS = {"auc": "AUC", "tpr_0.05": "TPR at 5% FPR", "ate": "Mean effect"}
+"""Column of zero_run.csv -> its name."""
+COLUMNS = (
+    "shift",
+    "strength",
+    "attack",
+    "model",
+    "estimator",
+    "members",
+    "ate_se",
+    "auc_se",
+    "effective_nonmembers",
+    "has_overlap",
+    *METRICS,
+)
+INTERFERENCE_COLUMNS = ("attack", "model", "ate", "auc", "sd_ate", "sd_auc")
+ESTIMATORS = {
+    "iid": "Same source",
+    "naive": "Not corrected",
+    "oracle": "True weights",
+    "ipw": "Learned weights (IPW)",
+    "g_formula": "Regression (g-formula)",
+    "aipw": "Both (AIPW)",
+}
+"""Estimator -> its name in figures and tables, in the order in which they are shown."""
+_STYLES = {
+    "iid": (plotting.GREY, "o"),
+    "naive": (plotting.VERMILLION, "X"),
+    "oracle": (plotting.BLACK, "D"),
+    "ipw": (plotting.BLUE, "s"),
+    "g_formula": (plotting.ORANGE, "^"),
+    "aipw": (plotting.GREEN, "P"),
+}
+_CONFIDENCE = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanError:
+    """The mean over runs of an estimate minus the truth, with a t interval."""
+
+    mean: float
+    low: float
+    high: float
+    """The ends are NaN for a single run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimator:
+    """One estimator of one attack with one shift, over all runs."""
+
+    name: str
+    """A key of `ESTIMATORS`."""
+    errors: Mapping[str, MeanError]
+    """A key of `METRICS` -> its error; without estimates, NaN."""
+    effective: float
+    """Mean effective number of non-members; NaN without weights."""
+    flagged: float
+    """Share of the runs in which too few non-members carry the weight; NaN without weights."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One attack with one shift."""
+
+    shift: str
+    strength: float
+    attack: str
+    members: float
+    """Mean number of members of a run, and of non-members."""
+    truth: Mapping[str, float]
+    """A key of `METRICS` -> the mean over runs."""
+    truth_se: Mapping[str, float]
+    """Mean standard errors of the truth: keys "auc" and "ate"."""
+    estimators: Sequence[Estimator]
+
+    @property
+    def title(self) -> str:
+        """The shift in a few words."""
+        return shift_title(self.shift, self.strength)
+
+    def find(self, name: str) -> Estimator | None:
+        """Returns an estimator by name."""
+        return next((e for e in self.estimators if e.name == name), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneRun:
+    """One-run estimates of every model beside those of all models together."""
+
+    attack: str
+    mean: float
+    """Mean AUC over the models."""
+    sd: float
+    """Standard deviation of the AUC over the models."""
+    independent_sd: float
+    """Standard deviation if the scores of different samples were independent."""
+    multi_run: float
+    """AUC of all models together."""
+    ate_sd: float
+    ate_independent_sd: float
+
+    @property
+    def sentence(self) -> str:
+        """The comparison in one sentence."""
+        return (
+            f"{attack_name(self.attack)}: the AUC of one model on all its samples has a mean of {self.mean:.3f} and a "
+            f"standard deviation of {self.sd:.4f} over models; it would be {self.independent_sd:.4f} if the scores of "
+            f"different samples were independent. All models together have an AUC of {self.multi_run:.3f}."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ZeroRun:
+    """What the report shows about a recipe."""
+
+    reason: str
+    """Why there are no numbers; empty if there are."""
+    shift_reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Shift -> why it is not possible."""
+    runs: int = 0
+    pairs: bool = False
+    covariates: int = 0
+    settings: Sequence[Setting] = ()
+    one_run: Sequence[OneRun] = ()
+
+    @property
+    def verdict(self) -> str:
+        """What the naive comparison and the corrections conclude from the loss, a sentence per shift."""
+        sentences = []
+        for setting in self.settings:
+            if setting.attack != "loss" or (setting.shift, setting.strength) == ("graded", 0.0):
+                continue
+            found = {e.name: e.errors["auc"].mean for e in setting.estimators}
+            parts = [f"without a correction, the AUC of the loss is off by {found['naive']:+.3f}"]
+            for name, words in (("oracle", "with true weights"), ("aipw", "with AIPW")):
+                if not math.isnan(error := found.get(name, math.nan)):
+                    parts.append(f"{words} by {error:+.3f}")
+            if (oracle := setting.find("oracle")) and math.isnan(oracle.errors["auc"].mean):
+                parts.append(
+                    "true weights do not exist, because members and non-members have nothing in common"
+                )
+            sentences.append(f"{setting.title}: {', '.join(parts)}.")
+        return " ".join(sentences)
+
+
+def shift_title(shift: str, strength: float) -> str:
+    """Returns a shift in a few words, such as "graded, strength 2"."""
+    return f"graded, strength {strength:g}" if shift == "graded" else shift
+
+
+def read(recipe_dir: Path) -> ZeroRun | None:
+    """Reads the tables; None if attack.zero_run did not request them.
+
+    Raises:
+      io.WorkdirError: a file is damaged, or a table is missing although zero_run.json gives no reason.
+    """
+    if not io.has_table(recipe_dir, ZERO_RUN_JSON.name):
+        return None
+    fields = ("reason", "shift_reasons", "models", "pairs", "covariates")
+    facts = io.read_json(recipe_dir, str(ZERO_RUN_JSON), fields)
+    if facts["reason"]:
+        return ZeroRun(facts["reason"])
+    rows = io.read_table(recipe_dir, TABLE, COLUMNS)
+    grouped: dict[tuple[str, float, str], list[Record]] = {}
+    for row in rows:
+        grouped.setdefault((row["shift"], row["strength"], row["attack"]), []).append(row)
+    interference = io.read_table(recipe_dir, INTERFERENCE, INTERFERENCE_COLUMNS)
+    return ZeroRun(
+        "",
+        facts["shift_reasons"],
+        facts["models"],
+        facts["pairs"],
+        facts["covariates"],
+        [_setting(*key, of_key, facts["pairs"]) for key, of_key in grouped.items()],
+        [_one_run(name, interference) for name in dict.fromkeys(r["attack"] for r in interference)],
+    )
+
+
+def mean_error(error_R: Sequence[float]) -> MeanError:
+    """Returns the mean of errors with its t interval; estimates that do not exist (NaN) are left out."""
+    known_R = np.array([error for error in error_R if not math.isnan(error)])
+    if not known_R.size:
+        return MeanError(math.nan, math.nan, math.nan)
+    mean = float(known_R.mean())
+    if known_R.size == 1:
+        return MeanError(mean, math.nan, math.nan)
+    quantile = scipy.stats.t.ppf(0.5 + _CONFIDENCE / 2, known_R.size - 1)
+    margin = float(quantile * known_R.std(ddof=1) / math.sqrt(known_R.size))
+    return MeanError(mean, mean - margin, mean + margin)
+
+
+def _setting(
+    shift: str, strength: float, attack: str, rows: Sequence[Record], pairs: bool
+) -> Setting:
+    by_estimator: dict[str, list[Record]] = {}
+    for row in rows:
+        by_estimator.setdefault(row["estimator"], []).append(row)
+    truths = by_estimator["truth"]
+
+    def errors(of_runs: Sequence[Record], metric: str) -> list[float]:
+        error_R = np.array(
+            [row[metric] - truth[metric] for row, truth in zip(of_runs, truths, strict=True)]
+        )
+        # A model and its complement share every draw, so they count once.
+        return (error_R.reshape(-1, 2).mean(axis=1) if pairs else error_R).tolist()
+
+    return Setting(
+        shift,
+        strength,
+        attack,
+        float(np.mean([row["members"] for row in truths])),
+        {metric: float(np.mean([row[metric] for row in truths])) for metric in METRICS},
+        {name: float(np.mean([row[f"{name}_se"] for row in truths])) for name in ("auc", "ate")},
+        [
+            Estimator(
+                name,
+                {metric: mean_error(errors(by_estimator[name], metric)) for metric in METRICS},
+                float(np.mean([row["effective_nonmembers"] for row in by_estimator[name]])),
+                _share_flagged(by_estimator[name]),
+            )
+            for name in ESTIMATORS
+            if name in by_estimator
+        ],
+    )
+
+
+def _share_flagged(rows: Sequence[Record]) -> float:
+    """Returns the share of runs without overlap; NaN if the estimator has no weights."""
+    if any(math.isnan(row["effective_nonmembers"]) for row in rows):
+        return math.nan
+    return float(np.mean([str(row["has_overlap"]) != "True" for row in rows]))
+
+
+def _one_run(attack: str, rows: Sequence[Record]) -> OneRun:
+    """Returns the comparison of one attack."""
+    of_attack = {row["model"]: row for row in rows if row["attack"] == attack}
+    of_models = [row for name, row in of_attack.items() if name not in ("multi_run", "trials")]
+
+    def column(name: str) -> np.ndarray:
+        return np.array([row[name] for row in of_models])
+
+    return OneRun(
+        attack,
+        float(column("auc").mean()),
+        float(column("auc").std(ddof=1)),
+        float(np.sqrt(np.mean(column("sd_auc") ** 2))),
+        of_attack["multi_run"]["auc"],
+        float(column("ate").std(ddof=1)),
+        float(np.sqrt(np.mean(column("sd_ate") ** 2))),
+    )
+
+
+def draw(zero_run: ZeroRun) -> Figure:
+    """Draws the error of the AUC of every estimator with its interval, by shift, a panel per attack."""
+    attacks = [*dict.fromkeys(setting.attack for setting in zero_run.settings)]
+    titles = [*dict.fromkeys(setting.title for setting in zero_run.settings)]
+    figure = plotting.new_figure(7.2, 1.3 + 0.62 * len(titles))
+    panels = figure.subplots(1, len(attacks), sharey=True, squeeze=False)[0]
+    offsets = np.linspace(0.34, -0.34, len(ESTIMATORS))
+    for axes, attack in zip(panels, attacks, strict=True):
+        settings = [s for s in zero_run.settings if s.attack == attack]
+        for (name, label), offset in zip(ESTIMATORS.items(), offsets, strict=True):
+            color, marker = _STYLES[name]
+            shown = [
+                (offset - titles.index(s.title), e.errors["auc"])
+                for s in settings
+                if (e := s.find(name)) and not math.isnan(e.errors["auc"].mean)
+            ]
+            if not shown:
+                continue
+            axes.errorbar(
+                [error.mean for _, error in shown],
+                [y for y, _ in shown],
+                xerr=np.nan_to_num([[e.mean - e.low, e.high - e.mean] for _, e in shown]).T,
+                color=color,
+                marker=marker,
+                markersize=4.5,
+                linestyle="",
+                linewidth=1.2,
+                label=label,
+            )
+        axes.axvline(0, color=plotting.BLACK, linewidth=1)
+        axes.set(title=attack_name(attack), xlabel="AUC minus the truth")
+        axes.locator_params(axis="x", nbins=5)
+    panels[0].set_yticks([-float(i) for i in range(len(titles))], titles)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+    """Draws the figure of a recipe; None without numbers."""
+    zero_run = read(recipe_dir)
+    return {"zero_run": draw(zero_run) if zero_run and zero_run.settings else None}
