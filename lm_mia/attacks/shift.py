@@ -55,7 +55,7 @@ def source_groups(record_N: np.ndarray) -> np.ndarray:
     names_N = [str(record).partition("/")[0] if "/" in str(record) else "" for record in record_N]
     names, group_N = np.unique(names_N, return_inverse=True)
     if len(names) < 2:
-        where = f"in the folder {names[0]!r}" if len(names) and names[0] else "in no folder"
+        where = f"in the folder {str(names[0])!r}" if len(names) and names[0] else "in no folder"
         example = f", such as {str(record_N[0])!r}" if len(record_N) else ""
         raise ShiftError(
             f"the samples must be from two or more packages or top folders, but all are {where}{example}"
@@ -143,9 +143,9 @@ def graded(covariate_N: np.ndarray, member_N: np.ndarray, strength: float, seed:
     sign_N = np.where(member_N, 1.0, -1.0)
     selected_N = uniform_N < scipy.special.expit(sign_N * strength * z_N)
     parts = [member_N & selected_N, ~member_N & selected_N, ~member_N & ~selected_N]
-    ids = [np.flatnonzero(part_N) for part_N in parts]
-    _check_size("graded", min(map(len, ids)))
-    return Shift("graded", strength, *ids, strength * z_N)
+    members, nonmembers, iid = (np.flatnonzero(part_N) for part_N in parts)
+    _check_size("graded", min(map(len, (members, nonmembers, iid))))
+    return Shift("graded", strength, members, nonmembers, iid, strength * z_N)
 
 
 def disjoint(is_in_a_N: np.ndarray, member_N: np.ndarray, seed: int) -> Shift:
@@ -160,8 +160,8 @@ def disjoint(is_in_a_N: np.ndarray, member_N: np.ndarray, seed: int) -> Shift:
     )
     count = min(len(member), len(nonmember), len(iid))
     _check_size("disjoint", count)
-    ids = [np.sort(drawn[:count]) for drawn in (member, nonmember, iid)]
-    return Shift("disjoint", 0.0, *ids, np.where(is_in_a_N, np.inf, -np.inf))
+    member, nonmember, iid = (np.sort(drawn[:count]) for drawn in (member, nonmember, iid))
+    return Shift("disjoint", 0.0, member, nonmember, iid, np.where(is_in_a_N, np.inf, -np.inf))
 
 
 def _shuffled(selected_N: np.ndarray, seed: int) -> np.ndarray:

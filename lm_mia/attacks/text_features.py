@@ -7,15 +7,16 @@ N: samples, V: pieces of the vocabulary, K: covariates.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import scipy.sparse
-import scipy.sparse.linalg
 
 from lm_mia import seeds
 
 COLUMNS = ("tokens", "unk", "zlib_bytes", "chars", "tfidf")
 """Columns of the sample table from which `column_features` computes covariates."""
+_OVERSAMPLING, _POWER_ITERATIONS = 16, 6
 
 
 def token_features(
@@ -38,10 +39,10 @@ def token_features(
       samples: columns of the sample table, name -> column_N; some of `COLUMNS`.
       vocab_size: V.
       components: the number of directions; fewer if the vocabulary or the samples do not have that many.
-      seed: seed of the vector with which the iteration of the SVD begins.
+      seed: seed of the randomized SVD.
 
     Returns:
-      feature_NxK, float64, without missing values. Directions come first, with the largest singular values at the front.
+      feature_NxK, float64, without missing values. Directions come first, the largest singular value at the front.
 
     Source: Deerwester et al. 1990, "Indexing by latent semantic analysis"; CausalMIA, Section 6, suggests a classifier
     on a representation of the text.
@@ -59,9 +60,7 @@ def token_features(
     if directions < 1:
         return named
     tfidf_NxV = _tfidf(tokens, offsets_N1, vocab_size)
-    start = seeds.rng(seed, "text features").random(min(tfidf_NxV.shape)) + 0.5
-    left_NxR, size_R, _ = scipy.sparse.linalg.svds(tfidf_NxV, directions, v0=start)
-    return np.hstack([(left_NxR * size_R)[:, ::-1], named])
+    return np.hstack([_project(tfidf_NxV, directions, seed), named])
 
 
 def column_features(samples: Mapping[str, np.ndarray], num_samples: int) -> np.ndarray:
@@ -97,13 +96,31 @@ def column_features(samples: Mapping[str, np.ndarray], num_samples: int) -> np.n
     return feature_NxK[:, np.ptp(feature_NxK, axis=0) > 0] if num_samples else feature_NxK
 
 
+def _project(tfidf_NxV: Any, directions: int, seed: int) -> np.ndarray:
+    """Returns the vectors in the directions that explain most of them, by a randomized SVD.
+
+    Scikit-learn has the same algorithm, but loading it takes longer than the computation. SciPy's ARPACK depends on
+    where arrays are in memory, so the tables would change when they are computed again.
+
+    Source: Halko et al. 2011, "Finding structure with randomness", Algorithms 4.4 and 5.1.
+    """
+    columns = min(directions + _OVERSAMPLING, *tfidf_NxV.shape)
+    random = seeds.rng(seed, "text features").standard_normal((tfidf_NxV.shape[1], columns))
+    basis_NxP = np.linalg.qr(tfidf_NxV @ random)[0]
+    for _ in range(_POWER_ITERATIONS):
+        basis_VxP = np.linalg.qr(tfidf_NxV.T @ basis_NxP)[0]
+        basis_NxP = np.linalg.qr(tfidf_NxV @ basis_VxP)[0]
+    left_PxP, size_P, _ = np.linalg.svd((tfidf_NxV.T @ basis_NxP).T, full_matrices=False)
+    return basis_NxP @ (left_PxP * size_P)[:, :directions]
+
+
 def _tfidf(tokens: np.ndarray, offsets_N1: np.ndarray, vocab_size: int) -> scipy.sparse.csr_matrix:
     """Returns the TF-IDF vectors of the samples, sparse, of length 1, smoothed as scikit-learn's TfidfVectorizer."""
     num_samples = len(offsets_N1) - 1
     begin, end = int(offsets_N1[0]), int(offsets_N1[-1])
     count_NxV = scipy.sparse.csr_matrix(
         (
-            np.ones(end - begin, np.float32),
+            np.ones(end - begin),
             np.asarray(tokens[begin:end], np.int32),
             np.asarray(offsets_N1) - begin,
         ),
@@ -112,8 +129,8 @@ def _tfidf(tokens: np.ndarray, offsets_N1: np.ndarray, vocab_size: int) -> scipy
     count_NxV.sum_duplicates()
     frequency_V = np.bincount(count_NxV.indices, minlength=vocab_size)
     idf_V = np.log((1 + num_samples) / (1 + frequency_V)) + 1
-    count_NxV.data *= idf_V[count_NxV.indices].astype(np.float32)
+    count_NxV.data *= idf_V[count_NxV.indices]
     square_N = np.asarray(count_NxV.multiply(count_NxV).sum(axis=1)).ravel()
     length_N = np.sqrt(np.where(square_N > 0, square_N, 1))
-    count_NxV.data /= np.repeat(length_N, np.diff(count_NxV.indptr)).astype(np.float32)
+    count_NxV.data /= np.repeat(length_N, np.diff(count_NxV.indptr))
     return count_NxV

