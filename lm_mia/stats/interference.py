@@ -22,6 +22,8 @@ The AUC is treated in the same way: up to terms of order 1 / n, it differs from 
 N: samples, n of them.
 """
 
+from __future__ import annotations
+
 import math
 
 import numpy as np
