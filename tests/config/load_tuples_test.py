@@ -74,13 +74,14 @@ FULL = FILE.replace(
     """batch_size=4, epochs=2, trackers=("wandb",)),
         score=config.Score(at_steps=(1,), at_epochs=(1.0,), statistics=("min_k",), token_samples=(3,)),
         figures=("strongmia_fig01_references",)""",
-)
+).replace("band=(0, 0.1)", 'band=(0, 0.1), zero_run=("groups",)')
 LISTS = [name for name, kind in load.field_types().items() if typing.get_origin(kind) is tuple]
 ONE_LINE = {
     "attack.attacks": "must include lira_online, whose decisions the tables show, and have no duplicates",
     "attack.fprs": "must be rates above 0 and at most 1, in ascending order, distinct in their first 6 digits",
     "attack.priors": "must be probabilities between 0 and 1, both excluded, distinct in their first 6 digits; try "
     "--config.attack.priors=0.5,0.1",
+    "attack.zero_run_strengths": "must be distinct numbers from 0 (no shift) to 20",
 }
 
 
