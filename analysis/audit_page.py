@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import markup, plotting, provenance
+from analysis import audit_causal, markup, plotting, provenance
 from analysis.formatting import attack_name, percent
 from lm_mia.atomic import write_atomically
 
@@ -48,7 +48,8 @@ def write(
       folder: where to write audit.html.
       source: name of the audited file.
       membership: how the members were drawn.
-      tables: data frames by the names of their files: summary, tpr_at_fpr, audit, audit_curve, roc and histogram.
+      tables: data frames by the names of their files: summary, tpr_at_fpr, audit, audit_curve, roc and histogram; and
+        those of an adjustment for covariates, if there was one.
       notes: sentences for the reader.
 
     Returns:
@@ -57,6 +58,11 @@ def write(
     figures = {"roc": draw_roc(tables), "histograms": draw_histograms(tables)}
     if len(tables["audit_curve"]):
         figures["guesses"] = draw_guesses(tables)
+    causal = None
+    if "causal" in tables:
+        labeled = dict(tables) | {"causal": pd.DataFrame(_records(tables["causal"]))}
+        causal = audit_causal.context(labeled)
+        figures |= audit_causal.figures(tables)
     images = {name: markup.data_uri(plotting.to_png(figure)) for name, figure in figures.items()}
     summary = tables["summary"]
     epsilon = tables["audit"].assign(method=tables["audit"]["method"].map(METHODS))
@@ -66,9 +72,10 @@ def write(
         .render(
             source=Path(source).name,
             design=_DESIGNS[membership],
-            cards=_cards(tables),
+            cards=audit_causal.cards(tables) if causal else _cards(tables),
             notes=[note[0].upper() + note[1:] for note in notes],
             images=images,
+            causal=causal,
             at="",
             file="",
             summary=_records(summary),

@@ -1,11 +1,13 @@
 """Seconds and peak memory of `lm-mia audit` on files of scores and of losses.
 
-    python benchmarks/audit_file.py [--largest=20]
+    python benchmarks/audit_file.py [--largest=20] [--only=covariates]
 
 Scores are those of a Gaussian mechanism with mu = 1 under fair coins, in csv, parquet and npz files; losses are of one
-target and 128 references. Each row runs the command in a new process: "seconds" is the time of the command with its
-imports, "CPU seconds" that of all its threads. Peak memory includes pages of memory-mapped losses, which the system may
-drop. --largest=20 uses up to 2^20 samples. Prints a Markdown table; takes 2 CPU minutes, and 2 GB of disk.
+target and 128 references; covariates are four numbers, or texts of 100 words, in which members and non-members differ.
+Each row runs the command in a new process: "seconds" is the time of the command with its imports, "CPU seconds" that of
+all its threads. Peak memory includes pages of memory-mapped losses, which the system may drop.
+--largest=20 uses up to 2^20 samples, --only=covariates only files with covariates. Prints a Markdown table; takes
+12 CPU minutes, and 2 GB of disk.
 """
 
 import argparse
@@ -54,6 +56,30 @@ def write_scores(folder: Path, samples: int) -> list[Path]:
     return paths
 
 
+def write_covariates(folder: Path, samples: int, *, has_texts: bool) -> Path:
+    """Writes scores with four numbers, or with texts, in which members and non-members differ."""
+    rng = np.random.default_rng(0)
+    number_Nx4 = rng.normal(size=(samples, 4))
+    member_N = rng.random(samples) < 1 / (1 + np.exp(-number_Nx4[:, 0]))
+    score_N = number_Nx4[:, 0] + rng.normal(size=samples) + member_N
+    table = pd.DataFrame({"score": score_N, "member": member_N.astype(np.int8)})
+    if not has_texts:
+        table = table.assign(**dict(zip("abcd", number_Nx4.T, strict=True)))
+    else:
+        # Words by Zipf's law; members have more of the word that begins each text.
+        word_V = np.array([f"word{v}" for v in range(50_000)], object)
+        share_V = 1 / np.arange(1, word_V.size + 1)
+        share_V = np.cumsum(share_V / share_V.sum())
+        texts = []
+        for is_large in number_Nx4[:, 0] > 0:
+            words = word_V[np.searchsorted(share_V[:-1], rng.random(100))]
+            texts.append(" ".join(["large " * 5 if is_large else "small", *words]))
+        table["text"] = texts
+    path = folder / ("texts.parquet" if has_texts else "numbers.parquet")
+    table.to_parquet(path)
+    return path
+
+
 def write_losses(folder: Path, samples: int) -> Path:
     """Writes losses that depend on membership, without holding all of them in memory."""
     rng = np.random.default_rng(0)
@@ -78,7 +104,9 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description="Seconds and peak memory of `lm-mia audit`")
     parser.add_argument("--largest", type=int, default=20, help="log2 of the most samples")
-    largest = parser.parse_args().largest
+    parser.add_argument("--only", choices=("covariates",), help="only files with covariates")
+    options = parser.parse_args()
+    largest = options.largest
     print("| file | samples | MB | seconds | CPU seconds | peak MiB |")
     print("|---|---|---|---|---|---|")
 
@@ -90,6 +118,12 @@ def main() -> None:
         print(f"| `{name}` | {samples:,} | {numbers} |", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
+        for log_samples in (12, 16, largest):
+            for has_texts, flag in ((False, "--covariates=a,b,c,d"), (True, "--text=text")):
+                path = write_covariates(Path(folder), 2**log_samples, has_texts=has_texts)
+                row(path, 2**log_samples, flag)
+        if options.only:
+            return
         for log_samples in range(12, largest, 4):
             row(write_scores(Path(folder), 2**log_samples)[0], 2**log_samples, "--membership=coins")
         paths = write_scores(Path(folder), 2**largest)

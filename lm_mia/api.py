@@ -361,6 +361,8 @@ def audit(
     user: str = "",
     aggregate: "GroupScore" = "mean",
     membership: "MembershipDesign" = "given",
+    covariates: Sequence[str] = (),
+    text: str = "",
     delta: float = 1e-5,
     confidence: float = 0.95,
     fprs: Sequence[float] = (0.001, 0.01, 0.1),
@@ -382,6 +384,10 @@ def audit(
       aggregate: how the scores of a user become one: mean, max, min, logsumexp, gmean or abs_max.
       membership: how the members were drawn. "given": unknown, so there is no bound; "coins": each sample by its own
         fair coin; "half": as a random subset of fixed size; "independent": each row is a training run of its own.
+      covariates: names of columns or arrays in which members and non-members from different sources differ: numbers,
+        dates, or strings that name categories. The attributes ``causal`` to ``covariate_balance`` of the result then
+        have estimates that are adjusted for them. Only with membership="given".
+      text: name of the column or array of texts, for the same; their words, lengths and compressibility are covariates.
       delta: of (epsilon, delta)-differential privacy.
       confidence: confidence level of intervals and bounds.
       fprs: false positive rates.
@@ -415,6 +421,8 @@ def audit(
         user=user,
         aggregate=aggregate,
         membership=membership,
+        covariates=(covariates,) if isinstance(covariates, str) else tuple(covariates),
+        text=text,
         delta=delta,
         confidence=confidence,
         fprs=tuple(fprs),

@@ -202,6 +202,8 @@ def _audit(argv: Sequence[str]) -> int:
         user=options.user,
         aggregate=options.aggregate,
         membership=options.membership,
+        covariates=options.covariates,
+        text=options.text,
         delta=options.delta,
         confidence=options.confidence,
         fprs=options.fprs,
@@ -348,6 +350,20 @@ def _audit_parser() -> load.Parser:
         metavar="DESIGN",
         help="how the members were drawn: given (unknown; no bound), coins (each by its own fair coin), half (a random "
         "subset of fixed size), or independent (each row is a training run of its own)",
+    )
+    parser.add_argument(
+        "--covariates",
+        type=lambda names: tuple(names.split(",")),
+        default=(),
+        metavar="COLS",
+        help="members and non-members from different sources: columns (or arrays) in which they differ, such as "
+        "date,length,source; adds AUC, TPR and mean differences that are adjusted for them",
+    )
+    parser.add_argument(
+        "--text",
+        default="",
+        metavar="COL",
+        help="the same with the texts of the samples, whose words, length and compressibility are the covariates",
     )
     parser.add_argument(
         "--delta",

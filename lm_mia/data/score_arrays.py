@@ -1,6 +1,6 @@
 """Reads npz files of membership scores, or of the losses to compute them from, for `lm-mia audit`.
 
-A file has either the arrays score_TxN and member_TxN, or those of `LOSS_ARRAYS`, and optionally users and
+A file has either the arrays score_TxN and member_TxN, or those of `LOSS_ARRAYS`, and optionally users, covariates and
 `SAMPLE_COLUMNS`. All problems of a file are reported together.
 
 Legend: T targets (the models under attack), M references, N samples.
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lm_mia.data.array_files import ArrayFile, check_membership, check_real, open_npz
+from lm_mia.data.covariates import Column, Covariates, read_covariates
 from lm_mia.data.score_tables import MAX_SCORE, Columns, ModelScores, parse_names
 from lm_mia.errors import UserError, collect_errors
 
@@ -44,10 +45,13 @@ class Losses:
     """Those of `SAMPLE_COLUMNS` that the file has."""
     user_N: np.ndarray | None = None
     users: Sequence[Any] = ()
+    covariates: Covariates | None = None
 
     def scores(self, score_TxN: np.ndarray) -> list[ModelScores]:
         """Returns the scores of an attack on the targets."""
-        return _by_target(score_TxN, self.target_member_TxN, self.user_N, self.users)
+        return _by_target(
+            score_TxN, self.target_member_TxN, self.user_N, self.users, self.covariates
+        )
 
 
 def read_npz(path: Path, columns: Columns) -> list[ModelScores] | Losses:
@@ -77,7 +81,8 @@ def parse_arrays(
         if has_losses
         else (columns.score or "score_TxN", columns.member or "member_TxN")
     )
-    _check_present(arrays, [*names, *filter(None, [columns.user])], source, has_losses)
+    others = filter(None, [columns.user, *columns.covariates, columns.text])
+    _check_present(arrays, [*names, *others], source, has_losses)
     problems: list[str] = []
     checks: tuple[Callable[[np.ndarray, str], np.ndarray], ...] = (
         _check_losses
@@ -97,6 +102,7 @@ def parse_arrays(
     users: tuple[Any, Sequence[Any]] = None, ()
     if columns.user:
         users = collect_errors(problems, lambda: _users(arrays, columns.user, samples, source))
+    covariates = collect_errors(problems, lambda: _covariates(arrays, columns, samples, source))
     if has_losses:
         columns_N = {
             name: collect_errors(
@@ -107,7 +113,14 @@ def parse_arrays(
         }
         user_N, names_of_users = users or (None, ())
         losses = Losses(
-            values[0], values[1], values[2], values[3], columns_N, user_N, names_of_users
+            values[0],
+            values[1],
+            values[2],
+            values[3],
+            columns_N,
+            user_N,
+            names_of_users,
+            covariates,
         )
         problems += _leaks(losses, source)
         if problems:
@@ -116,7 +129,8 @@ def parse_arrays(
     if problems:
         raise UserError("\n".join(problems))
     score_TxN, member_TxN = values
-    return _by_target(score_TxN, np.broadcast_to(member_TxN, score_TxN.shape), *users)
+    member_TxN = np.broadcast_to(member_TxN, score_TxN.shape)
+    return _by_target(score_TxN, member_TxN, *users, covariates)
 
 
 def _check_losses(array: np.ndarray, label: str) -> np.ndarray:
@@ -133,11 +147,15 @@ def _check_losses(array: np.ndarray, label: str) -> np.ndarray:
 
 
 def _by_target(
-    score_TxN: np.ndarray, member_TxN: np.ndarray, user_N: np.ndarray | None, users: Sequence[Any]
+    score_TxN: np.ndarray,
+    member_TxN: np.ndarray,
+    user_N: np.ndarray | None,
+    users: Sequence[Any],
+    covariates: Covariates | None,
 ) -> list[ModelScores]:
     names = map(str, range(len(score_TxN))) if len(score_TxN) > 1 else [""]
     return [
-        ModelScores(name, score_N, member_N, user_N, users)
+        ModelScores(name, score_N, member_N, user_N, users, covariates)
         for name, score_N, member_N in zip(names, score_TxN, member_TxN, strict=True)
     ]
 
@@ -202,6 +220,24 @@ def _users(
     if user_N.dtype.kind not in "biufU":
         raise UserError(f"{label}: holds values of type {user_N.dtype}; save numbers or strings")
     return parse_names(pa.array(user_N, from_pandas=True), label)
+
+
+def _covariates(
+    arrays: Mapping[str, np.ndarray], columns: Columns, samples: int, source: str
+) -> Covariates | None:
+    def label(name: str) -> str:
+        return f"{source}: array {name!r}"
+
+    def column(name: str) -> Column:
+        array_N = _of_samples(arrays[name], samples, label(name))
+        try:
+            return pa.array(array_N, from_pandas=True)
+        except pa.ArrowException:
+            raise UserError(
+                f"{label(name)}: holds values of type {array_N.dtype}; save numbers or strings"
+            ) from None
+
+    return read_covariates(column, columns.covariates, columns.text, samples, label)
 
 
 def _sample_column(

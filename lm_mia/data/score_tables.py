@@ -1,7 +1,7 @@
 """Reads tables of membership scores, for `lm-mia audit`: csv files, parquet files and data frames.
 
-A table has one row per score: the columns score and member, and optionally model, a column of users, and id. All
-problems of a table are reported together.
+A table has one row per score: the columns score and member, and optionally model, a column of users, covariates, and
+id. All problems of a table are reported together.
 
 Legend: N samples (rows of one model).
 """
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from lm_mia.data.array_files import check_membership, check_real
+from lm_mia.data.covariates import Covariates, read_covariates
 from lm_mia.errors import UserError, collect_errors
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Columns:
     member: str = ""
     model: str = ""
     user: str = ""
+    covariates: tuple[str, ...] = ()
+    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +64,7 @@ class ModelScores:
     """The user of each sample, as an index of `users`."""
     users: Sequence[Any] = ()
     """The users of all models."""
+    covariates: Covariates | None = None
 
 
 def read_table(path: Path, columns: Columns) -> list[ModelScores]:
@@ -117,6 +121,16 @@ def parse_table(table: pa.Table, source: str, columns: Columns) -> list[ModelSco
     model_N, models = (parse(model, parse_names) if model else None) or no_models
     if "id" in others:
         _check_ids(table["id"], model_N, f"{source}: column 'id'", problems)
+    covariates = collect_errors(
+        problems,
+        lambda: read_covariates(
+            table.column,
+            columns.covariates,
+            columns.text,
+            table.num_rows,
+            lambda name: f"{source}: column {name!r}",
+        ),
+    )
     if problems:
         raise UserError("\n".join(problems))
     order = np.argsort(model_N, kind="stable")
@@ -128,6 +142,7 @@ def parse_table(table: pa.Table, source: str, columns: Columns) -> list[ModelSco
             member_N[rows],
             None if user_N is None else user_N[rows],
             users,
+            covariates and covariates.take(rows),
         )
         for name, rows in zip(models, np.split(order, ends), strict=True)
     ]
@@ -217,10 +232,12 @@ def _read_parquet(path: Path, columns: Columns) -> pa.Table:
 def _find_columns(names: Sequence[str], source: str, columns: Columns) -> list[str]:
     """Returns the columns that are used, score and member first; raises UserError for missing and repeated ones."""
     wanted = [columns.score or "score", columns.member or "member"]
-    wanted += filter(None, [columns.model, columns.user])
+    wanted += filter(None, [columns.model, columns.user, *columns.covariates, columns.text])
     problems = []
     if missing := [name for name in dict.fromkeys(wanted) if name not in names]:
         hint = "name the columns by score=, member=, model= and user="
+        if columns.covariates or columns.text:
+            hint += ", and by covariates= and text="
         if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
             hint = "separate the columns by commas"
         listed = ", ".join(repr(name) for name in names[:20]) or "no columns"

@@ -21,11 +21,16 @@ from lm_mia.data.array_files import check_is_file
 from lm_mia.data.score_arrays import Losses
 from lm_mia.data.score_tables import Columns, ModelScores
 from lm_mia.errors import UserError, collect_errors
-from lm_mia.run.audit_statistics import STEPS, Frames, Settings, audit_model, make_units
+from lm_mia.run import audit_causal
+from lm_mia.run.audit_statistics import Frames, Settings, audit_model, make_units
 
 Source = Path | pd.DataFrame | Mapping[str, Any]
 
 NO_BOUND = "no bound on epsilon is valid until you state how members were drawn: membership=coins, half or independent"
+NOT_ADJUSTED = (
+    "numbers that are not adjusted, such as the estimates of epsilon, also measure how the sources of members and "
+    "non-members differ; no bound on epsilon is valid then"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +52,14 @@ class Audit:
     beyond them."""
     groups: pd.DataFrame
     """The score of each user; empty without users."""
+    causal: pd.DataFrame
+    """With covariates, metrics with and without adjustment for them: a row for each estimator. Empty without."""
+    causal_roc: pd.DataFrame
+    """Points of the ROC curve of each estimator."""
+    causal_weights: pd.DataFrame
+    """Histogram of the log odds of membership given the covariates."""
+    covariate_balance: pd.DataFrame
+    """Means of each covariate, and their differences before and after weighting, in standard deviations."""
     notes: tuple[str, ...]
     """What a reader of the result must know, in sentences."""
 
@@ -57,10 +70,11 @@ class Audit:
             write_csv(folder / f"{name}.csv", frame)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Returns the data frames by the names of their files; groups only if there are users."""
+        """Returns the data frames by the names of their files; some only if there are users or covariates."""
         tables = {"summary": self.summary, "tpr_at_fpr": self.tpr_at_fpr, "audit": self.epsilon}
         tables |= {"audit_curve": self.curve, "roc": self.roc, "histogram": self.histogram}
-        return tables | ({"groups": self.groups} if len(self.groups) else {})
+        optional = {name: getattr(self, name) for name in ("groups", *audit_causal.TABLES)}
+        return tables | {name: frame for name, frame in optional.items() if len(frame)}
 
 
 def audit(
@@ -83,6 +97,9 @@ def audit(
     scores = collect_errors(problems, lambda: read(source, settings.columns))
     if problems:
         raise UserError("\n".join(problems))
+    assert scores is not None
+    if settings.text:
+        scores = _with_text_features(scores)
     name = "arrays" if isinstance(source, Mapping) else "data frame"
     name = str(source) if isinstance(source, Path) else name
     with (
@@ -110,6 +127,21 @@ def read(source: Source, columns: Columns) -> list[ModelScores] | Losses:
             f"{source}: the name must end in one of {suffixes}; save the scores in one of these formats"
         )
     return score_tables.read_table(source, columns)
+
+
+def _with_text_features(scores: list[ModelScores] | Losses) -> list[ModelScores] | Losses:
+    """Returns scores whose covariates describe the texts."""
+    if isinstance(scores, Losses):
+        assert scores.covariates is not None
+        [covariates] = audit_causal.describe_texts([scores.covariates])
+        return dataclasses.replace(scores, covariates=covariates)
+    covariates_T = audit_causal.describe_texts(
+        [model.covariates for model in scores if model.covariates is not None]
+    )
+    return [
+        dataclasses.replace(model, covariates=covariates)
+        for model, covariates in zip(scores, covariates_T, strict=True)
+    ]
 
 
 def _audit_losses(
@@ -158,7 +190,9 @@ def _combine(parts: Sequence[tuple[Frames, list[str]]], settings: Settings) -> A
         for note, names in concerned.items()
     ]
     bounds = frames["epsilon"].query("is_bound")
-    if settings.membership == "given":
+    if len(frames["causal"]):
+        notes.append(NOT_ADJUSTED)
+    elif settings.membership == "given":
         notes.append(NO_BOUND)
     elif len(bounds) > 1:
         notes.append(
@@ -187,8 +221,8 @@ def _audit_scores(
     if problems:
         raise UserError("\n".join(problems))
     for done, unit in enumerate(units):
-        step = done * STEPS
-        total = len(units) * STEPS
+        step = done * settings.steps
+        total = len(units) * settings.steps
 
         def advance(steps: int, step: int = step, total: int = total) -> None:
             progress("audit", step + steps, total)

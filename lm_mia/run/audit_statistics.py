@@ -1,6 +1,6 @@
 """Statistics of the scores of one model for an audit: intervals, epsilon estimates, bounds, curves and notes.
 
-Legend: N units (samples or users), U users, K points of a curve, B bins of a histogram.
+Legend: N units (samples or users), U users.
 """
 
 import dataclasses
@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import stats
+from lm_mia.data.covariates import Covariates
 from lm_mia.data.score_tables import Columns, ModelScores
 from lm_mia.errors import UserError
+from lm_mia.run import audit_causal, audit_curves
 from lm_mia.run.progress import plural
 from lm_mia.stats.user_groups import GroupScore
 
@@ -22,11 +24,7 @@ MembershipDesign = Literal["given", "coins", "half", "independent"]
 Frames = dict[str, pd.DataFrame]
 """The rows of one model in the data frames of an audit, by their names."""
 
-STEPS = 4
-"""Number of steps of `audit_model` that are reported."""
 _AT_TPR = 0.01
-_CURVE_POINTS = 200
-_BINS = 60
 _MAX_DRAWS = 2e8  # scores that the bootstrap draws for each model, by default
 _MIN_REPLICATES, _MAX_REPLICATES = 200, 1000
 _COIN_DEVIATIONS = 5.5
@@ -49,6 +47,10 @@ class Settings:
     membership: MembershipDesign = "given"
     """How the members were drawn: unknown ("given"); each sample by its own fair coin ("coins"); as a random subset
     of fixed size, such as one half ("half"); or one sample per training run ("independent")."""
+    covariates: tuple[str, ...] = ()
+    """Names of columns or arrays in which members and non-members from different sources differ."""
+    text: str = ""
+    """Name of the column or array of texts, which are described by covariates."""
     delta: float = 1e-5
     confidence: float = 0.95
     fprs: tuple[float, ...] = (0.001, 0.01, 0.1)
@@ -56,9 +58,15 @@ class Settings:
     """Bootstrap draws; 0: 1,000, or fewer if there are more than 200,000 scores, but at least 200."""
 
     @property
+    def steps(self) -> int:
+        """Number of steps of `audit_model` that are reported."""
+        return 8 if self.covariates or self.text else 4
+
+    @property
     def columns(self) -> Columns:
         """The names of columns or arrays."""
-        return Columns(self.score, self.member, self.model, self.user)
+        covariates = tuple(filter(None, self.covariates))
+        return Columns(self.score, self.member, self.model, self.user, covariates, self.text)
 
     def problems(self) -> Iterator[str]:
         """Yields a line for each value that is out of range."""
@@ -72,6 +80,15 @@ class Settings:
             yield f"membership={self.membership}: must be one of {choices}; choose one"
         if self.membership == "independent" and self.user:
             yield f"user={self.user}: trials have no users; leave it out with membership=independent"
+        if (self.covariates or self.text) and self.membership != "given":
+            named = [f"covariates={','.join(self.covariates)}"] if self.covariates else []
+            named += [f"text={self.text}"] if self.text else []
+            yield (
+                f"{', '.join(named)}: must be left out with membership={self.membership}: members that were drawn at "
+                "random do not differ from non-members, so there is nothing to adjust"
+            )
+        if not all(self.covariates):
+            yield f"covariates={','.join(self.covariates)}: has an empty name; separate names by single commas"
         if not 0 <= self.delta < 1:
             yield f"delta={self.delta:g}: must be at least 0 and below 1; try delta=1e-5"
         if not 0 < self.confidence < 1:
@@ -92,12 +109,14 @@ class Units:
     member_N: np.ndarray
     groups: pd.DataFrame
     noun: str
+    covariates: Covariates | None
 
 
 def make_units(scores: ModelScores, source: str, settings: Settings) -> Units:
     """Returns the samples of a model, or its users; raises UserError if they cannot be audited."""
     score_N, member_N, noun = scores.score_N, scores.member_N, "sample"
     where = source + (f", model {scores.model}" if scores.model else "")
+    covariates = scores.covariates
     groups = pd.DataFrame()
     if scores.user_N is not None:
         noun = "user"
@@ -115,6 +134,8 @@ def make_units(scores: ModelScores, source: str, settings: Settings) -> Units:
         names = [scores.users[index] for index in by_user.group_G.tolist()]
         groups = pd.DataFrame({"model": scores.model, "user": names, "member": member_N})
         groups = groups.assign(scores=by_user.count_G, score=score_N)
+        if covariates is not None:
+            covariates = audit_causal.by_user(covariates, scores.user_N, by_user.group_G)
     present_N = ~np.isnan(score_N)
     for is_member, name in ((True, "member"), (False, "non-member")):
         if not (present_N & (member_N == is_member)).any():
@@ -129,7 +150,9 @@ def make_units(scores: ModelScores, source: str, settings: Settings) -> Units:
                 f"membership=coins: {members:,} of {plural(total, noun)} of {where} are members, which fair coins "
                 "practically never give; if a fixed number was drawn, use membership=half"
             )
-    return Units(scores.model, score_N, member_N, groups, noun)
+    if covariates is not None:
+        audit_causal.check(score_N, member_N, covariates, where)
+    return Units(scores.model, score_N, member_N, groups, noun, covariates)
 
 
 def _check_users(scores: ModelScores, user_N: np.ndarray, where: str, settings: Settings) -> None:
@@ -156,6 +179,7 @@ def audit_model(
     score_N, member_N, confidence = units.score_N, units.member_N, settings.confidence
     draws = int(np.clip(_MAX_DRAWS / score_N.size, _MIN_REPLICATES, _MAX_REPLICATES))
     draws = settings.replicates or draws
+    fit = units.covariates and pool.submit(audit_causal.fit, score_N, member_N, units.covariates)
     tasks: list[Future[Any]] = [
         pool.submit(
             stats.epsilon_intervals,
@@ -177,11 +201,23 @@ def audit_model(
         pool.submit(_bounds, units, settings),
         pool.submit(_curves, score_N, member_N),
     ]
+    adjustment = fit.result() if fit else None
+    if adjustment:
+        tasks += [
+            pool.submit(adjustment.intervals, name, settings.fprs, confidence, draws)
+            for name in audit_causal.ESTIMATORS
+        ]
     for done, task in enumerate(tasks):
         advance(done)
         task.result()
     advance(len(tasks))
-    estimates, intervals, (bounds, curve), (roc, histogram) = (task.result() for task in tasks)
+    estimates, intervals, (bounds, curve), (roc, histogram), *adjusted = (
+        task.result() for task in tasks
+    )
+    causal: Frames = {name: pd.DataFrame() for name in audit_causal.TABLES}
+    causal_notes: list[str] = []
+    if adjustment:
+        causal, causal_notes = audit_causal.tables(adjustment, adjusted, settings.fprs)
     present_N = ~np.isnan(score_N)
     scored, members = int(present_N.sum()), int((present_N & member_N).sum())
     left_out = score_N.size - scored
@@ -222,8 +258,8 @@ def audit_model(
         "roc": _prefixed(roc, named),
         "histogram": _prefixed(histogram, named),
         "groups": _prefixed(units.groups.drop(columns="model", errors="ignore"), named),
-    }
-    return frames, [*_notes(units, settings, summary)]
+    } | {name: _prefixed(frame, named) for name, frame in causal.items()}
+    return frames, [*_notes(units, settings, summary), *causal_notes]
 
 
 def _prefixed(frame: pd.DataFrame, named: Mapping[str, str]) -> pd.DataFrame:
@@ -300,35 +336,11 @@ def _bounds(units: Units, settings: Settings) -> tuple[list[dict[str, Any]], pd.
 def _curves(score_N: np.ndarray, member_N: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Returns points of the ROC curve, at most a few hundred, and a histogram of the scores."""
     curve = stats.roc_curve(score_N, member_N)
-    lowest = 1 / np.count_nonzero(~member_N)
-    wanted = np.union1d(np.geomspace(lowest, 1, _CURVE_POINTS), np.linspace(0, 1, _CURVE_POINTS))
-    # The last vertex of each rate, at which the TPR is highest.
-    at = np.unique(np.searchsorted(curve.fpr_K, wanted, side="right") - 1)
-    roc = pd.DataFrame({"fpr": curve.fpr_K[at], "tpr": curve.tpr_K[at]})
-    roc["threshold"] = curve.threshold_K[at]
     present_N = ~np.isnan(score_N)
-    score_S, member_S = score_N[present_N], member_N[present_N]
-    edge_B1 = _bin_edges(score_S)
-    clipped_S = np.clip(score_S, edge_B1[0], edge_B1[-1])
-    histogram = pd.DataFrame({"low": edge_B1[:-1], "high": edge_B1[1:]})
-    histogram["members"] = np.histogram(clipped_S[member_S], edge_B1)[0]
-    histogram["nonmembers"] = np.histogram(clipped_S[~member_S], edge_B1)[0]
-    return roc, histogram
-
-
-def _bin_edges(score_S: np.ndarray) -> np.ndarray:
-    """Returns edge_B1, float64, of equal bins that cover all scores but 0.5% at each end.
-
-    Unlike those of NumPy, bins may be narrower than the precision of the scores, or as wide as all numbers.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        low, high = np.quantile(score_S, [0.005, 0.995])
-    if not low < high:
-        low, high = score_S.min(), score_S.max()
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    share_B1 = np.linspace(0, 1, _BINS + 1)
-    return np.maximum.accumulate(low * (1 - share_B1) + high * share_B1)
+    roc = audit_curves.roc_points(
+        curve.fpr_K, curve.tpr_K, curve.threshold_K, int(np.sum(~member_N))
+    )
+    return roc, audit_curves.histogram(score_N[present_N], member_N[present_N])
 
 
 def _notes(units: Units, settings: Settings, summary: Mapping[str, Any]) -> Iterator[str]:

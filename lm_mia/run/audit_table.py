@@ -8,6 +8,7 @@ import rich.box
 from rich.table import Table
 
 from lm_mia.run.audit import Audit
+from lm_mia.run.audit_causal_table import causal_table, overlap_line
 from lm_mia.run.plan import print_table
 from lm_mia.run.progress import plural
 
@@ -33,8 +34,16 @@ def print_audit(result: Audit, source: str) -> None:
     unit = f"{first.unit}s: " if len(rows) == 1 else f"{first.unit}s of the first model: "
     print(f"{source}: {unit}{counts}")
     confidence = f"{100 * result.epsilon['confidence'].iloc[0]:g}%"
+    notes = [f"note: {note}" for note in result.notes]
     table = _full(result, confidence) if len(rows) == 1 else _several(result)
-    print_table(table, [f"note: {note}" for note in result.notes])
+    if not len(result.causal):
+        print_table(table, notes)
+        return
+    print_table(table, [])
+    first_lines = [f"* recommended; with {confidence} intervals"] if len(rows) == 1 else []
+    if len(rows) == 1:
+        first_lines.append(overlap_line(result.causal))
+    print_table(causal_table(result.causal), [*first_lines, *notes])
 
 
 def _full(result: Audit, confidence: str) -> Table:

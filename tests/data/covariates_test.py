@@ -1,0 +1,78 @@
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from lm_mia.data.covariates import Covariates, read_covariates
+from lm_mia.errors import UserError
+
+
+def read(text: str = "", **columns: object) -> Covariates:
+    table = pa.table(columns)
+    names = [name for name in columns if name != text]
+    covariates = read_covariates(
+        table.column, names, text, table.num_rows, lambda name: f"column {name!r}"
+    )
+    assert covariates is not None
+    return covariates
+
+
+def test_numbers_dates_and_categories() -> None:
+    covariates = read(
+        length=[3, 5, 4],
+        share=[0.5, 0.25, 0.0],
+        seen=[True, False, True],
+        day=np.array(["2024-01-02", "2024-01-01", "2024-01-01T12"], "datetime64[us]"),
+        source=pd.Categorical(["web", "news", "code"]),
+        split=["b", "a", "b"],
+    )
+    names = (
+        "length",
+        "share",
+        "seen",
+        "day",
+        "source=code",
+        "source=news",
+        "source=web",
+        "split=b",
+    )
+    assert covariates.names == names
+    days = covariates.value_NxC[:, 3] - covariates.value_NxC[1, 3]
+    np.testing.assert_array_equal(days, [1, 0, 0.5])
+    expected = [[3, 0.5, 1, 0, 0, 1, 1], [5, 0.25, 0, 0, 1, 0, 0], [4, 0, 1, 1, 0, 0, 1]]
+    np.testing.assert_array_equal(np.delete(covariates.value_NxC, 3, axis=1), expected)
+    np.testing.assert_array_equal(covariates.is_number_C, [1, 1, 0, 1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(covariates.take(np.array([2, 0])).value_NxC[:, 0], [4, 3])
+
+
+def test_texts_are_numbered() -> None:
+    covariates = read("body", body=["one", "two", "one"])
+    assert covariates.texts == ["one", "two"]
+    np.testing.assert_array_equal(covariates.text_N, [0, 1, 0])
+    assert covariates.value_NxC.shape == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        ([1.0, None, float("nan")], "is missing in 2 rows, such as row 2"),
+        ([1.0, float("inf"), 2], "1 invalid value, inf at row 2"),
+        (["a", "", None], "is missing in 2 rows, such as row 2"),
+        (pa.array([1, None, 3], pa.date32()), "is missing in 1 rows, such as row 2"),
+        ([f"s{i}" for i in range(51)], "51 distinct strings; a category may have at most 50"),
+        ([[1], [2]], "holds values of type list"),
+        (pa.array([None, None]), "is missing in 2 rows"),
+    ],
+)
+def test_bad_covariates(column: object, problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        read(x=column)
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [([1, 2], "must hold the text of each sample"), (["a", ""], "is missing in 1 rows")],
+)
+def test_bad_texts(column: object, problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        read("x", x=column)
