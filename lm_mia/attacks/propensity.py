@@ -27,6 +27,8 @@ MAX_FEATURES = 4096
 """The models need a square matrix of this size."""
 TEXT_COMPONENTS = 64
 """Number of components to which `text_features` reduces the words of texts."""
+TEXT_STYLE = ("log characters", "compressed bytes per byte", "share of digits")
+"""What the first columns of `text_features` are; the components of the words follow."""
 _RELATIVE_PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)
 """1 is the curvature of the loss in a coefficient, so that it halves a small coefficient."""
 _MAX_SELECTION = 2**15  # samples from which the penalty is chosen

@@ -138,7 +138,7 @@ def test_separated_sources_are_flagged(shift: float) -> None:
     frame = make_frame()
     frame["date"] = frame["member"] * shift + np.random.default_rng(1).normal(size=N)
     audited = lm_mia.audit(frame, covariates=["date"], replicates=5)
-    row = audited.causal.set_index("estimator").loc["aipw"]
+    row = audited.causal.set_index("estimator").to_dict("index")["aipw"]
     flagged = any("do not rely on the adjusted estimates" in note for note in audited.notes)
     assert bool(row["has_overlap"]) == (shift == 0)
     assert flagged == (shift > 0)
