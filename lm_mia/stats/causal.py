@@ -28,7 +28,13 @@ from numpy.typing import ArrayLike
 
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import FloatArray
-from lm_mia.stats.causal_roc import CausalCurve, EvaluationSet, causal_metrics, evaluation_set
+from lm_mia.stats.causal_roc import (
+    CausalCurve,
+    EvaluationSet,
+    causal_metrics,
+    evaluation_set,
+    predicted_rates,
+)
 from lm_mia.stats.inputs import as_float64, as_members
 from lm_mia.stats.intervals import MIN_COUNT, check_confidence
 
@@ -36,6 +42,8 @@ MIN_EFFECTIVE_NONMEMBERS = 50
 """There is no overlap to speak of if the weights leave fewer effective non-members."""
 MAX_WEIGHT_SHARE = 0.1
 """There is no overlap to speak of if a single non-member carries a larger share of the weight."""
+_BATCH = 2**20
+"""Number of samples of all bootstrap replicates that are drawn at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +258,9 @@ def causal_intervals(
 
     The estimator follows from what is given: the unadjusted one, IPW with log odds, the g-formula with an outcome
     model, AIPW with both. Members and non-members are drawn separately, with replacement. Odds and outcome model are
-    held fixed: the intervals do not cover that they are estimated, nor their bias, nor that the model was trained once.
+    held fixed: the intervals do not cover that they are estimated, nor their bias, nor that the model was trained once. For
+    the g-formula this matters most, because residuals of few non-members determine all of its rates; AIPW corrects
+    them.
 
     There is no interval without overlap (`CausalEstimate.has_overlap`), except for the g-formula, which cannot tell. A
     TPR has none if it rests on fewer than 10 samples: of the effective non-members that may be called members, of the
@@ -285,13 +295,14 @@ def causal_intervals(
     is_missing = samples.weight_B is not None and not estimate.has_overlap
     rng = np.random.default_rng(seed)
     value_RxS = np.full((replicates, 2 + fpr_F.size), np.nan)
-    for r in range(0 if is_missing else replicates):
-        count_A, count_B = (
-            np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float64)
-            for n in (members, nonmembers)
-        )
-        drawn = causal_metrics(samples, count_A, count_B, fpr_F)
-        value_RxS[r] = drawn.ate, drawn.auc, *drawn.tpr_F
+    step = max(1, _BATCH // (members + nonmembers))
+    for start in range(0, 0 if is_missing else replicates, step):
+        size = min(step, replicates - start)
+        count_RxA, count_RxB = (_draw_counts(rng, size, n) for n in (members, nonmembers))
+        predicted_RxK = predicted_rates(samples, count_RxA, count_RxB)
+        for r, predicted_K in enumerate(predicted_RxK):
+            drawn = causal_metrics(samples, count_RxA[r], count_RxB[r], predicted_K, fpr_F)
+            value_RxS[start + r] = drawn.ate, drawn.auc, *drawn.tpr_F
     tail = (1 - confidence) / 2
     low_S, high_S = np.quantile(value_RxS, [tail, 1 - tail], axis=0)
     effective = estimate.effective_nonmembers
@@ -340,6 +351,12 @@ def hoeffding_radius(members: int, nonmembers: int, width: float, confidence: fl
         raise ValueError(f"width={width}: must be larger than 0, and finite")
     t = math.log(4 / (1 - confidence))
     return width * (math.sqrt(t / (2 * members)) + math.sqrt(t / (2 * nonmembers)))
+
+
+def _draw_counts(rng: np.random.Generator, replicates: int, samples: int) -> FloatArray:
+    """Draws how often each sample occurs in each replicate."""
+    index_RxN = rng.integers(samples, size=(replicates, samples))
+    return np.array([np.bincount(i_N, minlength=samples) for i_N in index_RxN], dtype=np.float64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -426,10 +443,10 @@ def _weights(log_odds_B: FloatArray, normalize: str) -> tuple[FloatArray, float]
 def _estimate(prepared: _Prepared, fprs: ArrayLike) -> CausalEstimate:
     samples = prepared.samples
     members, nonmembers = samples.score_A.size, samples.score_B.size
+    count_A, count_B = np.ones(members), np.ones(nonmembers)
+    (predicted_K,) = predicted_rates(samples, count_A[None], count_B[None])
     with np.errstate(invalid="ignore"):  # infinite scores have no mean
-        metrics = causal_metrics(
-            samples, np.ones(members), np.ones(nonmembers), ranking.as_fprs(fprs)
-        )
+        metrics = causal_metrics(samples, count_A, count_B, predicted_K, ranking.as_fprs(fprs))
     effective = share = math.nan
     if samples.weight_B is not None:
         total = float(samples.weight_B.sum())

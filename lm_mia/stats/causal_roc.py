@@ -4,7 +4,8 @@ The false positive rate is a weighted share of the non-members, or the mean of w
 members, or both. A bootstrap replicate is another count per sample; scores are sorted and predictions computed once.
 
 Legend: A members, B non-members, J residuals, D distinct scores and K thresholds, both in descending order, G groups of
-samples with similar predictions, F false positive rates.
+samples with similar predictions, F false positive rates, R bootstrap
+replicates.
 """
 
 from __future__ import annotations
@@ -125,8 +126,33 @@ def evaluation_set(
     )
 
 
+def predicted_rates(
+    samples: EvaluationSet, count_RxA: FloatArray, count_RxB: FloatArray
+) -> list[FloatArray] | list[None]:
+    """Computes what the outcome model contributes to the false positive rates of R bootstrap replicates at once.
+
+    This is the mean prediction for the members, minus the weighted mean prediction for the non-members if there are
+    weights.
+    """
+    if samples.members is None:
+        return [None] * len(count_RxA)
+    members_R = count_RxA.sum(axis=1)
+    rate_RxK = _total_shares(samples.members, count_RxA) / members_R[:, None]
+    if samples.nonmembers is not None and samples.weight_B is not None:
+        weight_RxB = count_RxB * samples.weight_B
+        total_R = members_R * samples.unit_weight
+        if np.isnan(samples.unit_weight):
+            total_R = weight_RxB.sum(axis=1)
+        rate_RxK -= _total_shares(samples.nonmembers, weight_RxB) / total_R[:, None]
+    return list(rate_RxK)
+
+
 def causal_metrics(
-    samples: EvaluationSet, count_A: FloatArray, count_B: FloatArray, fpr_F: FloatArray
+    samples: EvaluationSet,
+    count_A: FloatArray,
+    count_B: FloatArray,
+    predicted_K: FloatArray | None,
+    fpr_F: FloatArray,
 ) -> CausalMetrics:
     """Computes the metrics if each sample occurs as often as its count says.
 
@@ -140,7 +166,6 @@ def causal_metrics(
     positives_K = np.cumsum(np.bincount(samples.position_A, count_A, K))
     mean_in = float(np.sum(count_A * samples.score_A)) / drawn_members
     mean_out = 0.0
-    weight_B = count_B
     mass_K = np.zeros(K)  # weight of the non-members with their score at each threshold
     total = 1.0
     if samples.weight_B is not None:
@@ -155,11 +180,9 @@ def causal_metrics(
             value_B = value_B - samples.nonmembers.mean_A
         mean_out = float(np.sum(weight_B * value_B)) / total
     fpr_K = np.asarray(np.cumsum(mass_K) / total, dtype=np.float64)
-    if samples.members is not None:
+    if samples.members is not None and predicted_K is not None:
         mean_out += float(np.sum(count_A * samples.members.mean_A)) / drawn_members
-        fpr_K += _mean_share(samples.members, count_A) / drawn_members
-        if samples.nonmembers is not None:
-            fpr_K -= _mean_share(samples.nonmembers, weight_B) / total
+        fpr_K += predicted_K
         fpr_K = np.clip(scipy.optimize.isotonic_regression(fpr_K).x, 0.0, 1.0)
         fpr_K[[0, -1]] = 0.0, 1.0  # at +inf and -inf
         mass_K, total = np.diff(fpr_K, prepend=0.0), 1.0
@@ -203,9 +226,8 @@ def _predict(
         center_G = np.bincount(group_A, weight_A * mean_A, MAX_PREDICTIONS) / np.where(
             weight_G > 0, weight_G, 1.0
         )
-    difference_GxD = (
-        distinct_D[::-1] - center_G[:, None]
-    )  # searching for ascending numbers is faster
+    # Searching for ascending numbers is faster.
+    difference_GxD = distinct_D[::-1] - center_G[:, None]
     share_GxK = np.zeros((center_G.size, 2 * distinct_D.size + 2))
     not_above_GxD = np.searchsorted(residual_J, difference_GxD, side="right")
     below_GxD = np.searchsorted(residual_J, difference_GxD)
@@ -215,6 +237,7 @@ def _predict(
     return Predictions(mean_A, group_A, share_GxK)
 
 
-def _mean_share(predictions: Predictions, weight_A: FloatArray) -> FloatArray:
-    weight_G = np.bincount(predictions.group_A, weight_A, len(predictions.share_GxK))
-    return np.einsum("g,gk->k", weight_G, predictions.share_GxK)
+def _total_shares(predictions: Predictions, weight_RxA: FloatArray) -> FloatArray:
+    groups = len(predictions.share_GxK)
+    weight_RxG = np.array([np.bincount(predictions.group_A, w_A, groups) for w_A in weight_RxA])
+    return weight_RxG @ predictions.share_GxK
