@@ -258,9 +258,8 @@ def causal_intervals(
 
     The estimator follows from what is given: the unadjusted one, IPW with log odds, the g-formula with an outcome
     model, AIPW with both. Members and non-members are drawn separately, with replacement. Odds and outcome model are
-    held fixed: the intervals do not cover that they are estimated, nor their bias, nor that the model was trained once. For
-    the g-formula this matters most, because residuals of few non-members determine all of its rates; AIPW corrects
-    them.
+    held fixed: the intervals do not cover that they are estimated, nor their bias, nor that the model was trained
+    once. For the g-formula this matters most, because residuals of few non-members determine all of its rates.
 
     There is no interval without overlap (`CausalEstimate.has_overlap`), except for the g-formula, which cannot tell. A
     TPR has none if it rests on fewer than 10 samples: of the effective non-members that may be called members, of the
@@ -326,9 +325,9 @@ def hoeffding_radius(members: int, nonmembers: int, width: float, confidence: fl
     """Computes how far the difference in means can be from the ATE if all trials are independent (multi-run).
 
     With a probability of at least ``confidence`` the difference in means of `unadjusted_estimate` is at most this far
-    from the ATE. Half of the radius that the paper prints suffices: Hoeffding's inequality for n values of width w is
-    Pr[|mean - expectation| > r] <= 2 exp(-2 n r^2 / w^2), and each class gets half of 1 - confidence. The samples of a
-    single model are not independent.
+    from the ATE. It is a sum of independent terms of width w / members and w / nonmembers, so by Hoeffding's inequality
+    an error above r has a probability of at most 2 exp(-2 r^2 / (w^2 (1 / members + 1 / nonmembers))). The radius that
+    the paper prints is two to three times as large. The samples of a single model are not independent.
 
     Args:
       members: number of members, at least 1.
@@ -342,15 +341,14 @@ def hoeffding_radius(members: int, nonmembers: int, width: float, confidence: fl
     Raises:
       ValueError: if an argument is out of range.
 
-    Source: CausalMIA, Proposition 4.2 with t = log(4 / (1 - confidence)), halved.
+    Source: Hoeffding 1963, Theorem 2; CausalMIA, Proposition 4.2, without its union bound over both classes.
     """
     check_confidence(confidence)
     if members < 1 or nonmembers < 1:
         raise ValueError(f"members={members}, nonmembers={nonmembers}: both must be at least 1")
     if not 0 < width < math.inf:
         raise ValueError(f"width={width}: must be larger than 0, and finite")
-    t = math.log(4 / (1 - confidence))
-    return width * (math.sqrt(t / (2 * members)) + math.sqrt(t / (2 * nonmembers)))
+    return width * math.sqrt(math.log(2 / (1 - confidence)) / 2 * (1 / members + 1 / nonmembers))
 
 
 def _draw_counts(rng: np.random.Generator, replicates: int, samples: int) -> FloatArray:

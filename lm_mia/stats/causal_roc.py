@@ -157,8 +157,8 @@ def causal_metrics(
     """Computes the metrics if each sample occurs as often as its count says.
 
     With an outcome model the false positive rates are replaced by the nearest ones (in least squares) that do not fall
-    as the threshold falls, and clipped to [0, 1]: those of AIPW are differences and need not be a distribution.
-    This never increases the distance to the true rates.
+    as the threshold falls, and clipped to [0, 1]: those of AIPW are differences and need not be a distribution. This
+    never increases the sum of squared errors over the thresholds.
     """
     # Sums of products, because a multi-threaded dot product is slow while other processes use the cores.
     K = samples.threshold_K.size

@@ -320,18 +320,41 @@ def test_intervals_are_as_wide_as_the_standard_error():
     assert interval.ate_high - interval.ate_low == pytest.approx(2 * 1.96 * se, rel=0.12)
 
 
+def test_coverage_of_intervals():
+    rng = np.random.default_rng(10)
+    inside_Rx2 = []
+    for seed in range(80):
+        sample = drawn(120, 500, rng)
+        result = stats.causal_intervals(
+            sample.score_N,
+            sample.member_N,
+            [],
+            log_odds_N=sample.log_odds_N,
+            replicates=50,
+            seed=seed,
+        )
+        auc_inside = result.auc_low <= 0.5987 <= result.auc_high  # Phi(0.5 / 2)
+        inside_Rx2.append([result.ate_low <= 0.5 <= result.ate_high, auc_inside])
+    assert np.all(np.mean(inside_Rx2, axis=0) > 0.87)
+
+
 def test_hoeffding_radius():
-    # Half of the radius that Proposition 4.2 prints.
+    # 2 exp(-2 r^2 / (1/100 + 1/50)) = 0.05
+    radius = stats.hoeffding_radius(100, 50, 1.0, 0.95)
+    assert 2 * np.exp(-2 * radius**2 / 0.03) == pytest.approx(0.05)
+    assert stats.hoeffding_radius(100, 50, 3.0, 0.95) == pytest.approx(3 * radius)
+    # Proposition 4.2 prints more than twice as much.
     t = np.log(4 / 0.05)
-    printed = np.sqrt(2 * t / 100) + np.sqrt(2 * t / 50)
-    assert stats.hoeffding_radius(100, 50, 1.0, 0.95) == pytest.approx(printed / 2)
-    assert stats.hoeffding_radius(100, 50, 3.0, 0.95) == pytest.approx(3 * printed / 2)
+    assert np.sqrt(2 * t / 100) + np.sqrt(2 * t / 50) > 2.9 * radius
+    # Among infinitely many non-members, it is the radius of a TPR at a fixed threshold.
+    assert stats.hoeffding_radius(100, 10**12, 1.0, 0.95) == pytest.approx(
+        np.sqrt(np.log(40) / 200)
+    )
     # Fair coins, the widest distribution of this range: the difference is rarely farther from 0.
     rng = np.random.default_rng(8)
     difference_R = rng.binomial(100, 0.5, 20_000) / 100 - rng.binomial(50, 0.5, 20_000) / 50
-    radius = stats.hoeffding_radius(100, 50, 1.0, 0.95)
-    assert np.mean(np.abs(difference_R) > radius * 0.6) > 0
-    assert np.mean(np.abs(difference_R) > radius) < 0.05
+    assert 0.001 < np.mean(np.abs(difference_R) > radius) < 0.05
+    assert np.mean(np.abs(difference_R) > radius / 2) > 0.05
     with pytest.raises(ValueError, match="members=0"):
         stats.hoeffding_radius(0, 5, 1.0, 0.95)
     with pytest.raises(ValueError, match="width=inf"):
