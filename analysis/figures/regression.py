@@ -90,7 +90,7 @@ def draw_tab02(recipes: SweepResults) -> FigureResult:
         table=table,
         claims=claims,
         ours=ours,
-        notes=(*_table_notes(), not_seen_note(claims)),
+        notes=(*_table_notes(results), not_seen_note(claims)),
     )
 
 
@@ -99,8 +99,15 @@ def _cell(metric: str, mean: float, std: float) -> str:
     return f"{mean:,.{digits}f} ± {std:,.{digits}f}"
 
 
-def _table_notes() -> tuple[str, ...]:
+def _table_notes(results: RegressionResults) -> tuple[str, ...]:
     s = experiment.SIZES
+
+    def mean(evaluation: str, metric: str) -> float:
+        return float(results.metric_S("ridge", evaluation, metric).mean())
+
+    def std(evaluation: str) -> float:
+        return float(results.metric_S("ridge", evaluation, "tpr").std(ddof=1))
+
     return (
         "A simulation without language models, which is the same at every setting. Numbers are means ± standard "
         f"deviations over seeds: {s['ridge_seeds']} for ridge regression and {s['dp_sgd_seeds']} for DP-SGD here, 100 "
@@ -111,13 +118,15 @@ def _table_notes() -> tuple[str, ...]:
         "The ATE (average treatment effect) is that on the loss, as in the paper, so it is negative if the attack "
         "succeeds; everywhere else it is that on the score. The loss is half the squared residual for ridge "
         "regression, and the squared residual for DP-SGD: only so are the effects those of the paper.",
-        f"The penalty of ridge regression is {experiment.RIDGE_PENALTY:g} on the sum of squares. With the printed 1e3 "
-        "the one-run AUC is 0.75 instead of 0.56.",
+        f"The penalty of ridge regression is {experiment.RIDGE_PENALTY:,.0f} on the sum of squares. With 1,000, as "
+        "printed, the one-run AUC is 0.75 instead of 0.56.",
         "Corrected sums are divided by the sum of the weights. The paper divides by the number of non-members, which "
         "is right only if there are as many members. Here there are.",
         "Assumption 6.3 requires a bounded density ratio, which this one is not: a few non-members carry much of the "
-        "weight. The oracle's numbers therefore vary more than those of one-run evaluation with as many effective "
-        "non-members; these are (sum of weights)² / sum of squared weights.",
+        f"weight, like {mean('oracle', 'effective_nonmembers'):,.0f} of {s['samples']:,} for ridge regression; their "
+        "effective number is (sum of weights)² / sum of squared weights. The TPR of the oracle nevertheless varies "
+        f"about as much as that of one-run evaluation here, by {std('oracle'):.3f} and {std('one_run'):.3f}; in the "
+        "paper it varies by 0.068, and is lower.",
         "Learned propensities are those of a logistic regression that was fitted without the sample. 4,000 samples do "
         "not suffice to learn 2,500 coefficients, so most of the bias remains. The rows below them are not in the "
         "paper: the logistic regression is fitted to the samples that it weights, with scikit-learn's default penalty. "
@@ -206,7 +215,7 @@ def draw_fig03b(recipes: SweepResults) -> FigureResult:
         f"{experiment.DELTA:g}. It holds for multi-run evaluation, which compares training with and without a sample.",
         f"The paper states epsilon = {PUBLISHED_EPSILON}. For its batches of {settings.batch_size} of {samples:,} "
         f"samples, {settings.steps(samples):,} steps and a noise multiplier of {settings.noise_multiplier:g}, epsilon "
-        f"is {epsilon:.3f}, by the limit of Gaussian differential privacy; it is "
+        f"is {epsilon:.3f}, by the limit of Gaussian differential privacy (1.590 by numerical accounting); it is "
         f"{float(stats.gaussian_dp_epsilon(if_variance, experiment.DELTA)):.2f} if N(0, 3 I) means a variance of 3. "
         "0.602 results for a multiplier of 6, with 16 batches in each of 75 epochs.",
         "An AUC of 0.5 is no success of the noise: without it the AUC is the same. Steps of 0.01 with gradients that "

@@ -16,7 +16,15 @@ import pytest
 from synthetic_figures import make, with_needs_alone
 from synthetic_workdir import Page, write_workdir
 
-from analysis import attacks, comparison, figure_section, page, plotting, published
+from analysis import (
+    attacks,
+    comparison,
+    figure_section,
+    page,
+    plotting,
+    published,
+    regression_experiment,
+)
 from analysis.figures import MODULES, dp_bound, find, finite_population, one_run
 from analysis.io import SweepResults, WorkdirError, read_recipes
 from lm_mia.config.paper import figure_number
@@ -40,6 +48,9 @@ SIMULATIONS = (
     "reliability_fig02_finite_population",
     "reliability_figA3_sampling_ratio",
     "privacyguard_fig07_one_run",
+    "causal_tab02_regression",
+    "causal_fig03a_ridge",
+    "causal_fig03b_dp_sgd",
 )
 EFFECTS = (
     "On the same data the largest model has a higher AUC than the smallest.",
@@ -55,6 +66,10 @@ def small_simulations(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(finite_population, "SIZES", sizes)
     monkeypatch.setattr(dp_bound, "SIZES", {"simulations": 2, "samples": 2**10})
     monkeypatch.setattr(one_run, "SIZES", {"samples": 100, "guesses": 4, "simulations": 2})
+    regressions = {"samples": 128, "ridge_seeds": 3, "dp_sgd_seeds": 3}
+    regressions |= {"ridge_dimensions": 5, "ridge_trials": 20}
+    regressions |= {"dp_sgd_dimensions": 4, "dp_sgd_trials": 4}
+    monkeypatch.setattr(regression_experiment, "SIZES", regressions)
 
 
 def test_all_figures_and_tables_of_strongmia_exist():

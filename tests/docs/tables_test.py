@@ -17,7 +17,7 @@ from synthetic_figures import folder
 from synthetic_workdir import write_workdir
 from unoptimized import without_optimizations
 
-from analysis import comparison, figure_section, io
+from analysis import comparison, figure_section, io, regression_experiment
 from lm_mia import config
 from lm_mia.data.population import PIECE_COLUMNS, SAMPLE_COLUMNS, open_population
 from lm_mia.run import backend, devices, pipeline
@@ -32,6 +32,16 @@ STORE = "recipes/NAME/scores.zarr"
 SCHEMES = ("greedy", "sampled", "chosen")
 OPTIONAL = {*PIECE_COLUMNS}
 """Columns that exist only if documents are split, which they are not here; `build_split_documents_test` checks them."""
+
+SMALL_REGRESSION = {
+    "samples": 128,
+    "ridge_dimensions": 4,
+    "ridge_trials": 4,
+    "ridge_seeds": 1,
+    "dp_sgd_dimensions": 4,
+    "dp_sgd_trials": 4,
+    "dp_sgd_seeds": 1,
+}
 
 Documented = Mapping[str, Mapping[str, tuple[str, str]]]
 """Path of a file -> column or field -> (unit, definition), with the placeholders of the page."""
@@ -174,6 +184,9 @@ def report_tables(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         shown.append(figure_section.make_section(name, recipes, output_dir))
     assert not any(figure.missing for figure in shown)
     figure_section.write_claims(output_dir, shown)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regression_experiment, "SIZES", SMALL_REGRESSION)
+        regression_experiment.load(io.SweepResults([], output_dir))
     return output_dir
 
 
