@@ -50,7 +50,7 @@ EVALUATIONS = {
     "raw": "Zero-run, raw",
     "oracle": "Zero-run, oracle",
     "learned": "Zero-run, learned",
-    "same_samples": "Zero-run, learned on the same samples",
+    "same_samples": "Zero-run, same samples",
 }
 """How the attack is evaluated. The last one is not in the paper: its propensities are fitted to the samples that they
 weight, with the default penalty of scikit-learn."""

@@ -57,34 +57,35 @@ FIG03B_STATEMENTS = (
 
 
 def draw_tab02(recipes: SweepResults) -> FigureResult:
-    """Draws a table of all metrics of each algorithm and evaluation, beside those of the paper."""
+    """Draws a table of all metrics of each algorithm and evaluation, and below each row that of the paper."""
     results = experiment.load(recipes)
     numbers = published.published_numbers(_TABLE)
-    cells, data, ours, labels = [], [], {}, []
+    cells, data, ours = {}, [], {}
     for algorithm, algorithm_name in ALGORITHMS.items():
         for evaluation, evaluation_name in EVALUATIONS.items():
-            row: dict[tuple[str, str], str] = {}
+            here, paper = {}, {}
             values: dict[str, object] = {"algorithm": algorithm, "evaluation": evaluation}
             for metric, heading in _METRICS.items():
                 value_S = results.metric_S(algorithm, evaluation, metric)
                 if metric == "ate":
                     value_S = -value_S  # the score is the negative loss
-                key = f"{algorithm}_{evaluation}_{metric}"
                 mean, std = float(value_S.mean()), float(value_S.std(ddof=1))
                 values |= {f"{metric}_mean": mean, f"{metric}_std": std}
-                row[heading, "here"] = _cell(metric, mean, std)
-                row[heading, "paper"] = "–"
+                here[heading] = _cell(metric, mean, std)
+                key = f"{algorithm}_{evaluation}_{metric}"
                 if key in numbers:
-                    ours[key] = (mean, std)
-                    row[heading, "paper"] = _cell(metric, numbers[key].value, numbers[key].std)
+                    ours[key] = mean, std
+                    paper[heading] = _cell(metric, numbers[key].value, numbers[key].std)
             effective_S = results.metric_S(algorithm, evaluation, "effective_nonmembers")
-            row["Effective non-members", "here"] = f"{effective_S.mean():,.0f}"
-            cells.append(row)
+            here["Effective non-members"] = f"{effective_S.mean():,.0f}"
             data.append(values | {"effective_nonmembers": float(effective_S.mean())})
-            labels.append(f"{algorithm_name}, {evaluation_name[0].lower()}{evaluation_name[1:]}")
+            label = f"{algorithm_name}, {evaluation_name[0].lower()}{evaluation_name[1:]}"
+            cells[label] = here
+            if paper:
+                cells[f"{label} (paper)"] = paper
     claims = _claims(results)
-    table = pd.DataFrame(cells, pd.Index(labels, name="algorithm, evaluation"))
-    table.columns = pd.MultiIndex.from_tuples([*cells[0]])
+    table = pd.DataFrame.from_dict(cells, orient="index").fillna("–")
+    table.index.name = "algorithm, evaluation"
     return FigureResult(
         pd.DataFrame(data),
         table=table,
@@ -128,7 +129,7 @@ def _table_notes(results: RegressionResults) -> tuple[str, ...]:
         f"about as much as that of one-run evaluation here, by {std('oracle'):.3f} and {std('one_run'):.3f}; in the "
         "paper it varies by 0.068, and is lower.",
         "Learned propensities are those of a logistic regression that was fitted without the sample. 4,000 samples do "
-        "not suffice to learn 2,500 coefficients, so most of the bias remains. The rows below them are not in the "
+        "not suffice to learn 2,500 coefficients, so most of the bias remains. The rows “same samples” are not in the "
         "paper: the logistic regression is fitted to the samples that it weights, with scikit-learn's default penalty. "
         "For ridge regression they are nearer to the paper's rows of learned propensities.",
         "Standard deviations of the paper do not agree with its sizes: without any attack, the AUC of 200 members and "
