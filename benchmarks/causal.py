@@ -3,7 +3,7 @@
     python benchmarks/causal.py [SECTION ...] [--experiments 400]
 
 Prints Markdown tables. Sections: bias (with a quarter of the experiments), coverage, overlap, radius, jackknife, cost.
-All of them take about 5 minutes on one core and 1 GB of memory.
+All of them take about 10 minutes on one core and 1 GB of memory.
 
 Unless stated otherwise, samples have covariates x from N(0, I) in R^2 and are members with a known probability that
 depends on x, 2/3 on average. Without membership, a score is mu0(x) + N(0, 1), and membership adds an effect, which
@@ -316,11 +316,11 @@ def jackknife(experiments: int) -> None:
 
 
 def cost(experiments: int) -> None:
-    """Prints seconds and additional memory on one core."""
+    """Prints CPU seconds and additional memory on one core."""
     del experiments
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     rng = np.random.default_rng(6)
-    print("| call | seconds | additional memory, GB |")
+    print("| call | CPU seconds | additional memory, GB |")
     print("|---|---|---|")
     size, parts, models = 2**16, 16, 128
     member_MxC = rng.random((models, size), dtype=np.float32) < 0.5
@@ -368,11 +368,11 @@ def cost(experiments: int) -> None:
 
 
 def measure(name: str, function: Callable[[], object]) -> None:
-    """Prints the time of a call and how much the peak of the memory rises."""
+    """Prints the CPU time of a call, which other processes hardly change, and how much the peak of memory rises."""
     Path("/proc/self/clear_refs").write_text("5")  # The peak begins at the present value.
-    before, start = memory_gb("VmRSS"), time.perf_counter()
+    before, start = memory_gb("VmRSS"), time.process_time()
     function()
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     print(f"| {name} | {seconds:.3f} | {memory_gb('VmHWM') - before:.2f} |", flush=True)
 
 

@@ -187,7 +187,8 @@ def g_formula_estimate(
     """Compares the scores of the members with those that an outcome model predicts for them without membership.
 
     With more than 2,048 distinct scores the curve has that many thresholds, the largest 1,024 scores and evenly spaced
-    ranks of the others; with more than 1,024 members, predictions are averaged in 1,024 groups of neighbors.
+    ranks of the others, and TPRs are interpolated between them. With more than 1,024 members, predictions are averaged
+    in 1,024 groups of neighbors.
 
     Args:
       score_N: membership scores, larger for members; NaN scores are left out.

@@ -56,6 +56,8 @@ class EvaluationSet:
     unit_weight: float
     """The weight of one member on the scale of weight_B, by which normalize="members" divides; NaN for "weights"."""
     threshold_K: FloatArray
+    is_thinned: bool
+    """Whether not every distinct score is a threshold."""
     position_A: IntArray
     """Position of the largest threshold that is not above the score of each member."""
     position_B: IntArray
@@ -95,6 +97,7 @@ def evaluation_set(
         weight_B = weight_B[order_B]
     distinct_D = np.unique(np.concatenate([score_A, score_B]))[::-1]
     threshold_K = np.append(np.inf, distinct_D)
+    num_distinct = distinct_D.size
     if residual_J is not None:
         distinct_D = _thinned(distinct_D)
         # Between two scores, predicted rates change but true positive rates do not: with the next larger number of each
@@ -119,6 +122,7 @@ def evaluation_set(
         weight_B=weight_B,
         unit_weight=unit_weight,
         threshold_K=threshold_K,
+        is_thinned=distinct_D.size < num_distinct,
         position_A=position_A,
         position_B=position_B,
         members=members,
@@ -190,12 +194,15 @@ def causal_metrics(
     twice_area = float(np.sum(mass_K * (positives_K + np.append(0.0, positives_K[:-1]))))
     tpr_K = positives_K / drawn_members
     k_F = np.searchsorted(fpr_K, fpr_F, side="right") - 1
+    tpr_F, realized_fpr_F = tpr_K[k_F], fpr_K[k_F]
+    if samples.is_thinned:  # the score that reaches the rate is between two thresholds
+        tpr_F, realized_fpr_F = np.interp(fpr_F, fpr_K, tpr_K), fpr_F
     return CausalMetrics(
         ate=mean_in - mean_out,
         auc=twice_area / (2 * drawn_members * total),
         youden=float(np.max(tpr_K - fpr_K)),
-        tpr_F=tpr_K[k_F],
-        realized_fpr_F=fpr_K[k_F],
+        tpr_F=tpr_F,
+        realized_fpr_F=realized_fpr_F,
         fpr_K=fpr_K,
         tpr_K=tpr_K,
     )
