@@ -39,9 +39,9 @@ from lm_mia.stats.inputs import as_float64, as_members
 from lm_mia.stats.intervals import MIN_COUNT, check_confidence
 
 MIN_EFFECTIVE_NONMEMBERS = 50
-"""There is no overlap to speak of if the weights leave fewer effective non-members."""
+"""With fewer effective non-members, an estimate is reported as one without overlap."""
 MAX_WEIGHT_SHARE = 0.1
-"""There is no overlap to speak of if a single non-member carries a larger share of the weight."""
+"""If one non-member has a larger share of the weight, an estimate is reported as one without overlap."""
 _BATCH = 2**20
 """Number of samples of all bootstrap replicates that are drawn at once."""
 
@@ -90,8 +90,9 @@ class CausalEstimate:
     def has_overlap(self) -> bool:
         """Whether enough non-members share the weight.
 
-        False for the g-formula, which has no weights to tell: it extrapolates without notice. Look at
-        `ipw_estimate` of the same samples.
+        True is no guarantee: non-members that should have most of the weight may be so rare that none was drawn. With
+        about 100 effective non-members or fewer, intervals are too short (docs/results/statistics.md). False for the
+        g-formula, which has no weights to tell: look at `ipw_estimate` of the same samples.
         """
         return (
             self.effective_nonmembers >= MIN_EFFECTIVE_NONMEMBERS
