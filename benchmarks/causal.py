@@ -171,7 +171,14 @@ def coverage(experiments: int) -> None:
     print("| estimator | samples | mean effective non-members | " + " | ".join(names) + " |")
     print("|---" * (3 + len(names)) + "|")
     for samples in (600, 3000):
-        for name in ("unadjusted", "IPW", "g-formula", "g-formula, own residuals", "AIPW"):
+        for name in (
+            "unadjusted",
+            "IPW",
+            "g-formula",
+            "g-formula, own residuals",
+            "AIPW",
+            "AIPW, own residuals",
+        ):
             # Without confounding, members and non-members have the same distribution.
             strength = 0.0 if name == "unadjusted" else 0.8
             true = truth(strength)
@@ -188,7 +195,7 @@ def coverage(experiments: int) -> None:
                     drawn.member_N,
                     _FPRS,
                     log_odds_N=drawn.log_odds_N if "IPW" in name else None,
-                    outcome=outcome if "g-formula" in name or name == "AIPW" else None,
+                    outcome=outcome if "g-formula" in name or "AIPW" in name else None,
                     replicates=200,
                     seed=seed,
                 )
