@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import threadpoolctl
 
-from analysis.io import SweepResults
+from analysis.io import SweepResults, read_table
 from lm_mia import seeds, stats
 from lm_mia.atomic import is_current, replacing, write_completion_marker, write_csv
 
@@ -116,7 +116,8 @@ def load(recipes: SweepResults) -> RegressionResults:
         with replacing(curves_path) as temporary:
             results.curves.to_parquet(temporary, index=False)
         write_completion_marker(marker, settings, _TABLES)
-    return RegressionResults(pd.read_csv(metrics_path), pd.read_parquet(curves_path))
+    metrics = pd.DataFrame(read_table(recipes.workdir, _TABLES[0], command="report"))
+    return RegressionResults(metrics, pd.read_parquet(curves_path))
 
 
 def _settings() -> dict[str, Any]:

@@ -220,6 +220,19 @@ def test_page_has_all_figures_and_claims(linked: Path):
     assert all("open" not in fold for fold in folds)
 
 
+def test_simulations_show_their_progress(linked: Path):
+    figure_file = linked / "mine.py"
+    figure_file.write_text(
+        "from analysis.figures import regression\nFIGURE = regression.FIGURES['causal_tab02_regression']"
+    )
+    updates: list[tuple[str, float, float]] = []
+    page.write_page(
+        linked, ["fixed-10M"], [str(figure_file)], lambda *u: updates.append(u), lambda _: None
+    )
+    assert [u for u in updates if u[0] == "regression"] == [("regression", n, 6) for n in range(7)]
+    assert (linked / "tables" / "regression.csv").is_file()  # a second page takes no time
+
+
 def test_pages_without_claims_have_no_claims_table(linked: Path):
     shown, _ = write(linked, ["fixed-10M", "flip-140M"], ("strongmia_tab01_error_rates_140m",))
     assert "claims" not in {attributes.get("id") for _, attributes in shown.tags}

@@ -138,9 +138,12 @@ def test_results_are_kept_in_the_workdir(tmp_path: Path, monkeypatch: pytest.Mon
     pd.testing.assert_frame_equal(first.metrics, third.metrics)
 
 
-def test_without_a_workdir_nothing_is_kept():
+def test_without_a_workdir_results_are_the_same(tmp_path: Path):
     results = experiment.load(SweepResults([]))
     assert len(results.metrics) == 5 * len(experiment.EVALUATIONS)
+    kept = experiment.load(SweepResults([], tmp_path))
+    pd.testing.assert_frame_equal(results.metrics, kept.metrics, check_exact=True)
+    pd.testing.assert_frame_equal(results.curves, kept.curves, check_exact=True)
 
 
 def test_an_error_in_a_seed_ends_the_experiment(monkeypatch: pytest.MonkeyPatch):
