@@ -66,7 +66,7 @@ def small_simulations(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(finite_population, "SIZES", sizes)
     monkeypatch.setattr(dp_bound, "SIZES", {"simulations": 2, "samples": 2**10})
     monkeypatch.setattr(one_run, "SIZES", {"samples": 100, "guesses": 4, "simulations": 2})
-    regressions = {"samples": 128, "ridge_seeds": 3, "dp_sgd_seeds": 3}
+    regressions = {"samples": 128, "ridge_seeds": 2, "dp_sgd_seeds": 2}
     regressions |= {"ridge_dimensions": 5, "ridge_trials": 20}
     regressions |= {"dp_sgd_dimensions": 4, "dp_sgd_trials": 4}
     monkeypatch.setattr(regression_experiment, "SIZES", regressions)
@@ -229,7 +229,7 @@ def test_simulations_show_their_progress(linked: Path):
     page.write_page(
         linked, ["fixed-10M"], [str(figure_file)], lambda *u: updates.append(u), lambda _: None
     )
-    assert [u for u in updates if u[0] == "regression"] == [("regression", n, 6) for n in range(7)]
+    assert [u for u in updates if u[0] == "regression"] == [("regression", n, 4) for n in range(5)]
     assert (linked / "tables" / "regression.csv").is_file()  # a second page takes no time
 
 
