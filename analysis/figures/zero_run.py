@@ -1,0 +1,394 @@
+"""CausalMIA Figures 3c and 4, and our Figure 7: members and non-members from different sources, with known truth.
+
+Every reference is the one run that an evaluator sees. The evaluation set of a run has members and non-members that
+differ in more than membership, and the errors of estimators are differences to the truth, which comes from all other
+models (see `lm_mia.attacks.zero_run`).
+
+M: runs, K: non-members.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis import io, plotting
+from analysis.claims.compare import (
+    Claim,
+    Estimate,
+    VarianceTerm,
+    claim_all,
+    claim_equivalent,
+    claim_greater,
+    claim_untested,
+)
+from analysis.formatting import attack_name, percent
+from analysis.io import MissingModelsError, RecipeResults, SweepResults
+from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
+
+RECIPE = "epochs-140M"
+STRENGTH = 2.0
+"""The strength of the graded shift in figures that show one."""
+SHIFTS = {
+    "groups": "groups",
+    "graded": f"graded, strength {STRENGTH:g}",
+    "disjoint": "disjoint groups",
+}
+"""Shift -> its label."""
+ESTIMATORS: dict[str, tuple[str, str, plotting.LineStyle]] = {
+    "iid": ("Same source", plotting.BLUE, "-"),
+    "naive": ("Naive", plotting.VERMILLION, "-"),
+    "oracle": ("IPW, true odds", plotting.GREEN, "--"),
+    "ipw": ("IPW", plotting.GREEN, "-"),
+    "g_formula": ("G-formula", plotting.ORANGE, "-"),
+    "aipw": ("AIPW", plotting.PURPLE, "-"),
+}
+"""Estimator -> its label, color and line style."""
+CORRECTED = ("ipw", "g_formula", "aipw")
+"""Estimators that learn the shift from the samples."""
+MARGIN = 0.02
+"""AUCs that are nearer than this to each other agree."""
+METRICS = {"auc": "AUC", "tpr_0.05": "TPR at an FPR of 5%", "ate": "ATE in nats"}
+NOT_COVERED = ("the samples",)
+"""All runs share the samples of the population, so intervals over runs hold them fixed."""
+FIG03C_STATEMENTS = (
+    "The AUC of a naive evaluation is above the truth.",
+    "Propensity weights bring the AUC nearer to the truth.",
+    "With propensity weights, the AUC agrees with that of non-members from the same source.",
+)
+FIG04_STATEMENTS = ("The largest 10% of the weights carry more than half of the total weight.",)
+FIG07_STATEMENTS = (
+    "The error of the naive AUC grows with the strength of the shift.",
+    "At a strength of 2, weights, regression and their combination all have a smaller error than the naive AUC.",
+)
+
+
+def read(recipe: RecipeResults) -> pd.DataFrame:
+    """Reads zero_run.csv of a recipe; raises MissingModelsError if it was not requested."""
+    if not io.has_table(recipe.recipe_dir, "zero_run.csv"):
+        raise MissingModelsError(
+            f"{recipe.name}: there is no zero-run evaluation; run lm-mia attack with "
+            "--config.attack.zero_run=groups,graded,disjoint"
+        )
+    return pd.DataFrame(io.read_table(recipe.recipe_dir, "zero_run.csv"))
+
+
+def values(
+    table: pd.DataFrame, shift: str, attack: str, strength: float | None = None
+) -> pd.DataFrame:
+    """Returns the rows of one shift and attack, indexed by (estimator, model); raises MissingModelsError if none."""
+    rows = table[(table["shift"] == shift) & (table["attack"] == attack)]
+    if shift == "graded":
+        rows = rows[rows["strength"] == (STRENGTH if strength is None else strength)]
+    if rows.empty:
+        raise MissingModelsError(f"zero_run.csv has no rows of {attack} under the shift {shift}")
+    return rows.set_index(["estimator", "model"])
+
+
+def errors(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Returns the error of each estimator in each run (rows: models), from the result of `values`."""
+    value = rows[metric].unstack("estimator")
+    return value.drop(columns="truth").sub(value["truth"], axis=0)
+
+
+def over_runs(value_M: pd.Series | np.ndarray) -> Estimate:
+    """Returns the mean over runs with its t interval, which holds the samples of the population fixed."""
+    value_M = np.asarray(value_M, float)
+    value_M = value_M[~np.isnan(value_M)]
+    count = len(value_M)
+    if count < 2:
+        mean = float(value_M.mean()) if count else np.nan
+        return Estimate(mean, np.nan, np.nan, f"{count} runs", NOT_COVERED)
+    term = VarianceTerm(float(value_M.var(ddof=1)) / count, count - 1)
+    return Estimate.from_variance(float(value_M.mean()), [term], f"{count} runs", NOT_COVERED)
+
+
+def draw_fig03c(recipes: SweepResults) -> FigureResult:
+    """Draws the ROC curves of the first run under each shift, and the AUCs of all runs."""
+    recipe = recipes[RECIPE]
+    table = read(recipe)
+    curves = pd.DataFrame(io.read_table(recipe.recipe_dir, "zero_run_curves.csv"))
+    shifts = [shift for shift in SHIFTS if shift in set(table["shift"])]
+    figure = plotting.new_figure(5.2 * len(shifts), 8.6)
+    grid = figure.subplots(2, len(shifts), squeeze=False)
+    frames = []
+    for column, shift in enumerate(shifts):
+        rows = values(table, shift, "loss")
+        frames.append(_draw_curves(grid[0, column], curves, shift))
+        frames.append(_draw_errors(grid[1, column], rows, shift))
+    grid[0, 0].legend(fontsize=9, loc="lower right")
+    rows = values(table, "groups", "loss")
+    error = errors(rows, "auc")
+    claims = (
+        claim_greater(FIG03C_STATEMENTS[0], "Error of the naive AUC", over_runs(error["naive"])),
+        claim_greater(
+            FIG03C_STATEMENTS[1],
+            "Absolute error of the naive AUC minus that with weights",
+            over_runs(error["naive"].abs() - error["ipw"].abs()),
+        ),
+        claim_equivalent(
+            FIG03C_STATEMENTS[2],
+            "AUC with weights minus that of the same source",
+            over_runs(error["ipw"] - error["iid"]),
+            MARGIN,
+        ),
+    )
+    flagged = (
+        1 - values(table, "disjoint", "loss").loc["ipw", "has_overlap"].mean()
+        if "disjoint" in shifts
+        else np.nan
+    )
+    ours = {f"auc_{key}": _mean_and_std(rows.loc[key, "auc"]) for key in ("naive", "ipw", "iid")}
+    return FigureResult(
+        pd.concat(frames, ignore_index=True),
+        figure,
+        claims=claims,
+        ours=ours,
+        not_comparable=frozenset(ours),
+        notes=(
+            "Every reference is the run in turn. The truth is the AUC over its members, from their losses under the "
+            "other models, with and without each of them. ROC curves are those of the first run.",
+            "Groups: 90% of the members and 10% of the non-members are from packages that models find easy. Graded: "
+            "samples with a high TF-IDF are more often members. Disjoint: members and non-members are from different "
+            "packages, so that nothing can correct the difference.",
+            f"Disjoint groups are flagged as lacking overlap in {percent(flagged)} of the runs."
+            if flagged == flagged
+            else "",
+            not_seen_note(claims),
+        ),
+    )
+
+
+def _draw_curves(axes: Axes, curves: pd.DataFrame, shift: str) -> pd.DataFrame:
+    """Draws the ROC curve of each estimator in the first run; returns rows of the data."""
+    rows = curves[(curves["shift"] == shift) & (curves["attack"] == "loss")]
+    if shift == "graded":
+        rows = rows[rows["strength"] == STRENGTH]
+    styles = {"truth": ("Truth", plotting.BLACK, "-"), **ESTIMATORS}
+    frames = []
+    for estimator, (label, color, dash) in styles.items():
+        curve = rows[rows["estimator"] == estimator]
+        if not curve.empty:
+            axes.plot(curve["fpr"], curve["tpr"], color=color, linestyle=dash, label=label)
+            series = {"series": estimator, "x": curve["fpr"], "y": curve["tpr"]}
+            frames.append(pd.DataFrame(series))
+    axes.plot([0, 1], [0, 1], color=plotting.GREY, linewidth=0.8, linestyle=":")
+    axes.set(
+        xlabel="FPR", ylabel="TPR", title=f"First run, {SHIFTS[shift]}", xlim=(0, 1), ylim=(0, 1)
+    )
+    return pd.concat(frames).assign(panel=f"roc, {shift}")
+
+
+def _draw_errors(axes: Axes, rows: pd.DataFrame, shift: str) -> pd.DataFrame:
+    """Draws the AUC of each estimator in each run, and the true AUCs; returns rows of the data."""
+    auc = rows["auc"].unstack("estimator")
+    present = [name for name in ("truth", *ESTIMATORS) if name in auc and auc[name].notna().any()]
+    frames = []
+    for at, name in enumerate(present):
+        _, color, _ = ESTIMATORS.get(name, ("Truth", plotting.BLACK, "-"))
+        value_M = auc[name].to_numpy()
+        spread_M = np.linspace(-0.25, 0.25, len(value_M))
+        axes.plot(at + spread_M, value_M, ".", color=color, markersize=4, alpha=0.6)
+        axes.plot([at - 0.32, at + 0.32], [np.nanmean(value_M)] * 2, color=color, linewidth=2.4)
+        frames.append(pd.DataFrame({"series": name, "x": auc.index, "y": value_M}))
+    axes.axhline(auc["truth"].mean(), color=plotting.BLACK, linewidth=0.9, linestyle="--")
+    labels = [ESTIMATORS[name][0] if name in ESTIMATORS else "Truth" for name in present]
+    axes.set_xticks(range(len(present)), labels, rotation=30, ha="right", fontsize=9.5)
+    axes.set(ylabel="AUC", title=f"All runs, {SHIFTS[shift]}")
+    return pd.concat(frames).assign(panel=f"auc, {shift}")
+
+
+def draw_fig04(recipes: SweepResults) -> FigureResult:
+    """Draws the losses of members and of both kinds of non-members, and how unequal the weights are."""
+    recipe = recipes[RECIPE]
+    table = read(recipe)
+    columns = ["shift", "strength", "group", "score", "log_odds_oracle", "log_odds_learned"]
+    samples = pd.DataFrame(io.read_samples(recipe.recipe_dir, columns, "zero_run_samples.parquet"))
+    samples = samples[samples["shift"] == "groups"]
+    if samples.empty:
+        raise MissingModelsError(f"{recipe.name}: attack.zero_run lacks groups")
+    figure = plotting.new_figure(10.6, 4.4)
+    loss_axes, weight_axes = figure.subplots(1, 2)
+    frames = [_draw_losses(loss_axes, samples), _draw_weights(weight_axes, samples)]
+    share_M = values(table, "groups", "loss").loc["ipw", "top_tenth_share"]
+    claims = (
+        claim_greater(
+            FIG04_STATEMENTS[0], "Share of the largest 10% of the weights", over_runs(share_M), 0.5
+        ),
+    )
+    return FigureResult(
+        pd.concat(frames, ignore_index=True),
+        figure,
+        claims=claims,
+        notes=(
+            "First run, groups. Weights are those of non-members: the odds of being a member, true or estimated from "
+            "the text. (b) Non-members are sorted by their weight, largest first.",
+            not_seen_note(claims),
+        ),
+    )
+
+
+_KINDS = {
+    "member": ("Members", plotting.MEMBER),
+    "iid": ("Non-members, same source", plotting.GREEN),
+    "shifted": ("Non-members, other source", plotting.VERMILLION),
+}
+
+
+def _draw_losses(axes: Axes, samples: pd.DataFrame) -> pd.DataFrame:
+    """Draws histograms of the losses of the three groups; returns rows of the data."""
+    loss = -samples["score"]
+    edges = np.linspace(*np.nanquantile(loss, [0.002, 0.998]), 41)
+    frames = []
+    for kind, (label, color) in _KINDS.items():
+        value_S = loss[samples["group"] == kind]
+        share_K = np.histogram(value_S, edges)[0] / max(len(value_S), 1)
+        axes.stairs(share_K, edges, color=color, linewidth=1.6, label=label)
+        frames.append(pd.DataFrame({"series": kind, "x": edges[:-1], "y": share_K}))
+    axes.set(xlabel="Mean loss in nats per token", ylabel="Share of the samples", ylim=(0, None))
+    axes.set(title="(a) Losses under the first run")
+    plotting.use_percent_axis(axes)
+    axes.legend(fontsize=9)
+    return pd.concat(frames).assign(panel="a")
+
+
+def _draw_weights(axes: Axes, samples: pd.DataFrame) -> pd.DataFrame:
+    """Draws the share of the total weight that the largest weights carry; returns rows of the data."""
+    shifted = samples[samples["group"] == "shifted"]
+    frames = []
+    for column, label, dash in (
+        ("log_odds_oracle", "True odds", "--"),
+        ("log_odds_learned", "Estimated odds", "-"),
+    ):
+        log_odds_K = np.sort(shifted[column].dropna().to_numpy())[::-1]
+        weight_K = np.exp(log_odds_K - log_odds_K[0])
+        share_K = np.cumsum(weight_K) / weight_K.sum()
+        at_K = np.arange(1, len(share_K) + 1) / len(share_K)
+        axes.plot(at_K, share_K, color=plotting.GREEN, linestyle=dash, label=label)
+        frames.append(pd.DataFrame({"series": column, "x": at_K, "y": share_K}))
+    axes.plot(
+        [0, 1], [0, 1], color=plotting.GREY, linewidth=0.8, linestyle=":", label="Equal weights"
+    )
+    axes.axvline(0.1, color=plotting.GREY, linewidth=0.8)
+    axes.set(xlabel="Share of the non-members", ylabel="Share of the total weight", ylim=(0, 1.02))
+    axes.set(title="(b) Weights, largest first", xlim=(0, 1))
+    plotting.use_percent_axis(axes)
+    axes.legend(fontsize=9, loc="lower right")
+    return pd.concat(frames).assign(panel="b")
+
+
+def draw_fig07(recipes: SweepResults) -> FigureResult:
+    """Draws the mean error of each estimator by the strength of the shift, by attack and metric."""
+    table = read(recipes[RECIPE])
+    graded = table[table["shift"] == "graded"]
+    strengths = sorted(set(graded["strength"]))
+    if len(strengths) < 2:
+        raise MissingModelsError(
+            f"{RECIPE}: needs the graded shift at several strengths; set attack.zero_run_strengths"
+        )
+    attacks = [name for name in ("loss", "reference_calibrated") if name in set(graded["attack"])]
+    figure = plotting.new_figure(4.6 * len(METRICS), 3.9 * len(attacks))
+    grid = figure.subplots(len(attacks), len(METRICS), squeeze=False, sharex=True)
+    frames = []
+    for line, attack in enumerate(attacks):
+        error_by_strength = {b: values(table, "graded", attack, b) for b in strengths}
+        for column, (metric, label) in enumerate(METRICS.items()):
+            axes = grid[line, column]
+            frames.append(_draw_strengths(axes, error_by_strength, metric, attack))
+            axes.set_title(f"{attack_name(attack)}: {label}", fontsize=11)
+            if line == len(attacks) - 1:
+                axes.set_xlabel("Strength of the shift")
+        grid[line, 0].set_ylabel("Error, mean over runs")
+    grid[0, 0].legend(fontsize=9)
+    claims = _fig07_claims(table, strengths)
+    return FigureResult(
+        pd.concat(frames, ignore_index=True),
+        figure,
+        claims=claims,
+        notes=(
+            "The probability that a sample is kept as a member, or dropped as a non-member, is the sigmoid of the "
+            "strength times its standardized TF-IDF. Bars are 95% intervals over runs, which hold the samples fixed.",
+            "The calibrated loss is the loss relative to the mean loss under the other models, whose members differ: "
+            "it removes most of what makes one text easier than another.",
+            not_seen_note(claims),
+        ),
+    )
+
+
+def _draw_strengths(
+    axes: Axes, rows_by_strength: Mapping[float, pd.DataFrame], metric: str, attack: str
+) -> pd.DataFrame:
+    """Draws the mean errors of a metric with intervals by the strength of the shift; returns rows of the data."""
+    frames = []
+    strengths = [*rows_by_strength]
+    step = (strengths[-1] - strengths[0]) * 0.012
+    error = {b: errors(rows, metric) for b, rows in rows_by_strength.items()}
+    for k, (name, (label, color, dash)) in enumerate(ESTIMATORS.items()):
+        estimates = [over_runs(error[b][name]) for b in strengths]
+        mean = [e.value for e in estimates]
+        margin = [(e.high - e.low) / 2 for e in estimates]
+        x = np.array(strengths) + step * (k - len(ESTIMATORS) / 2)
+        axes.errorbar(
+            x, mean, margin, color=color, linestyle=dash, marker="o", markersize=4, label=label
+        )
+        frames.append(pd.DataFrame({"series": name, "x": strengths, "y": mean, "margin": margin}))
+    axes.axhline(0, color=plotting.BLACK, linewidth=0.9)
+    return pd.concat(frames).assign(panel=f"{attack}, {metric}")
+
+
+def _fig07_claims(table: pd.DataFrame, strengths: Sequence[float]) -> tuple[Claim, ...]:
+    naive = [errors(values(table, "graded", "loss", b), "auc")["naive"] for b in strengths]
+    rises = [
+        claim_greater("", f"From {low:g} to {high:g}", over_runs(after - before))
+        for low, high, before, after in zip(
+            strengths, strengths[1:], naive, naive[1:], strict=False
+        )
+    ]
+    first = claim_all(FIG07_STATEMENTS[0], rises)
+    if STRENGTH not in strengths:
+        return first, claim_untested(FIG07_STATEMENTS[1], f"there is no strength {STRENGTH:g}")
+    error = errors(values(table, "graded", "loss"), "auc").abs()
+    smaller = [
+        claim_greater(
+            "", f"Naive minus {ESTIMATORS[name][0]}", over_runs(error["naive"] - error[name])
+        )
+        for name in CORRECTED
+    ]
+    return first, claim_all(FIG07_STATEMENTS[1], smaller)
+
+
+def _mean_and_std(value_M: pd.Series) -> tuple[float, float]:
+    return float(value_M.mean()), float(value_M.std(ddof=0))
+
+
+FIGURES = {
+    "causal_fig03c_text": PaperFigure(
+        title="CausalMIA Figure 3c: Members and non-members from different sources",
+        paper=(
+            "The loss attack on a ResNet has an AUC of 0.75 if 90% of the members and 10% of the non-members are clean "
+            "images of CIFAR-10 and the others have noise. With propensity weights it is 0.66, and 0.65 if "
+            "non-members are drawn as the members were (Section 7)."
+        ),
+        expect="EXPECT",
+        statements=FIG03C_STATEMENTS,
+        draw=draw_fig03c,
+    ),
+    "causal_fig04_weights": PaperFigure(
+        title="CausalMIA Figure 4: Losses and weights",
+        paper=(
+            "Losses of shifted non-members are higher than those of non-members from the same source, and the weights "
+            "are heavy-tailed: the few clean non-members have high weights (Appendix G.2)."
+        ),
+        expect="EXPECT",
+        statements=FIG04_STATEMENTS,
+        draw=draw_fig04,
+    ),
+    "causal_fig07_estimators": PaperFigure(
+        title="CausalMIA Figure 7 (ours): Errors of the estimators by the strength of the shift",
+        paper="The paper has one shift per experiment, and no known truth for real data.",
+        expect="EXPECT",
+        statements=FIG07_STATEMENTS,
+        draw=draw_fig07,
+    ),
+}
