@@ -46,7 +46,7 @@ ESTIMATORS = {
     "aipw": "Both (AIPW)",
 }
 """Estimator -> its name in figures and tables, in the order in which they are shown."""
-_STYLES = {
+STYLES: dict[str, tuple[str, str]] = {
     "iid": (plotting.GREY, "o"),
     "naive": (plotting.VERMILLION, "X"),
     "oracle": (plotting.BLACK, "D"),
@@ -283,7 +283,7 @@ def draw(zero_run: ZeroRun) -> Figure:
     for axes, attack in zip(panels, attacks, strict=True):
         settings = [s for s in zero_run.settings if s.attack == attack]
         for (name, label), offset in zip(ESTIMATORS.items(), offsets, strict=True):
-            color, marker = _STYLES[name]
+            color, marker = STYLES[name]
             shown = [
                 (offset - titles.index(s.title), e.errors["auc"])
                 for s in settings

@@ -74,6 +74,11 @@ MODULES: dict[str, str] = {
     "privacyguard_tab02_lira": "analysis.figures.audit_tables",
     "privacyguard_tab03_rmia": "analysis.figures.audit_tables",
     "privacyguard_tab04_extraction": "analysis.figures.extraction",
+    "causal_fig03c_text": "analysis.figures.zero_run",
+    "causal_fig04_weights": "analysis.figures.zero_run",
+    "causal_fig05_interference": "analysis.figures.interference",
+    "causal_fig06_effects": "analysis.figures.interference",
+    "causal_fig07_estimators": "analysis.figures.zero_run",
     "canaries_fig01_random_tokens": "analysis.figures.canaries",
     "scaling": "analysis.scaling",
 }

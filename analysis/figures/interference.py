@@ -7,7 +7,8 @@ influence on the losses of others, the spread of one-run evaluations would be th
 M: models, N: samples, K: groups of samples.
 """
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -15,9 +16,10 @@ from matplotlib.axes import Axes
 
 from analysis import io, plotting
 from analysis.claims.compare import Estimate, VarianceTerm, claim_equivalent
-from analysis.formatting import percent
+from analysis.formatting import attack_name, percent
 from analysis.io import MissingModelsError, RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
+from analysis.zero_run import INTERFERENCE, INTERFERENCE_COLUMNS
 
 RECIPE = "epochs-140M"
 MARGIN = 0.01
@@ -25,54 +27,136 @@ MARGIN = 0.01
 NOT_COVERED = ("the samples",)
 FIG05_STATEMENTS = (
     "The AUC of one run agrees with that of many runs, on average.",
-    "One-run AUCs vary as those of independent samples do.",
+    "With calibrated losses, the AUC of one run agrees with that of many runs, on average.",
+    "The AUCs of single runs vary as those of independent samples do.",
 )
-_SD_MARGIN = 0.5
+_METRICS = {"auc": "AUC", "ate": "ATE in nats per token"}
+_SD_MARGIN = 0.25
 _BINS = 10
 
 
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """The evaluations of one attack; keys are "auc" and "ate"."""
+
+    name: str
+    """Name of the attack for readers."""
+    models: Sequence[str]
+    value_M: Mapping[str, np.ndarray]
+    """One-run evaluations of all models."""
+    independent_sd_M: Mapping[str, np.ndarray]
+    """Their standard deviations if the scores of samples were independent."""
+    multi_run: Mapping[str, float]
+    trials: Mapping[str, float]
+    """AUC and its standard deviation ("sd_auc") from a different sample for every model; empty if there is none."""
+
+    @classmethod
+    def read(cls, recipe: RecipeResults, attack: str) -> "Runs":
+        """Reads the rows of an attack in interference.csv.
+
+        Raises:
+          MissingModelsError: the recipe has no such evaluation.
+          WorkdirError: the table is damaged.
+        """
+        if not io.has_table(recipe.recipe_dir, INTERFERENCE):
+            raise MissingModelsError(
+                f"{recipe.name}: there is no comparison of runs; run lm-mia attack with "
+                "--config.attack.zero_run=groups,graded,disjoint"
+            )
+        table = io.read_table(recipe.recipe_dir, INTERFERENCE, INTERFERENCE_COLUMNS)
+        rows = {row["model"]: row for row in table if row["attack"] == attack}
+        multi_run, trials = rows.pop("multi_run"), rows.pop("trials", {})
+        return cls(
+            attack_name(attack),
+            [*rows],
+            {name: np.array([row[name] for row in rows.values()]) for name in _METRICS},
+            {name: np.array([row[f"sd_{name}"] for row in rows.values()]) for name in _METRICS},
+            multi_run,
+            trials,
+        )
+
+    def mean_difference(self) -> Estimate:
+        """Returns the mean over models of the one-run AUC minus the multi-run AUC."""
+        difference_M = self.value_M["auc"] - self.multi_run["auc"]
+        count = len(difference_M)
+        term = VarianceTerm(float(difference_M.var(ddof=1)) / count, count - 1)
+        over = f"{count} models"
+        return Estimate.from_variance(float(difference_M.mean()), [term], over, NOT_COVERED)
+
+    def independent_sd(self, name: str) -> float:
+        """Returns the standard deviation of one-run evaluations if the scores of samples were independent."""
+        return float(np.sqrt(np.mean(self.independent_sd_M[name] ** 2)))
+
+    def sd_ratio(self, name: str) -> Estimate:
+        """Returns the SD over models divided by that of independent samples, minus 1.
+
+        The estimated SD of normal values has a relative standard error of 1/sqrt(2 (M - 1)).
+        """
+        count = len(self.models)
+        ratio = float(self.value_M[name].std(ddof=1)) / self.independent_sd(name)
+        se = ratio / np.sqrt(2 * (count - 1))
+        return Estimate(ratio - 1, se, count - 1, f"{count} models", NOT_COVERED)
+
+    @property
+    def sentence(self) -> str:
+        """The multi-run values, and the spread over runs relative to that of independent samples."""
+        auc, ate = (self.sd_ratio(name) for name in _METRICS)
+        return (
+            f"{self.name}: the multi-run AUC is {self.multi_run['auc']:.4f} and the ATE {self.multi_run['ate']:.4f} "
+            f"nats; over runs, the SD of the AUC is {1 + auc.value:.2f} times that of independent samples (95% "
+            f"interval {1 + auc.low:.2f} to {1 + auc.high:.2f}), and that of the ATE {1 + ate.value:.2f} times "
+            f"({1 + ate.low:.2f} to {1 + ate.high:.2f})."
+        )
+
+
 def draw_fig05(recipes: SweepResults) -> FigureResult:
-    """Draws the AUC and the ATE of every one-run evaluation beside the multi-run truth."""
+    """Draws the AUC and the ATE of every one-run evaluation beside the multi-run truth, for both attacks."""
     recipe = recipes[RECIPE]
-    table = _read(recipe)
-    figure = plotting.new_figure(10.6, 4.4)
-    auc_axes, ate_axes = figure.subplots(1, 2)
+    loss, calibrated = (Runs.read(recipe, name) for name in ("loss", "reference_calibrated"))
+    figure = plotting.new_figure(10.6, 8.0)
+    grid = figure.subplots(2, 2)
     frames = [
-        _draw_runs(auc_axes, table, "auc", "(a) AUC of the loss attack"),
-        _draw_runs(ate_axes, table, "ate", "(b) ATE in nats per token"),
+        _draw_runs(axes, runs, name)
+        for line, runs in zip(grid, (loss, calibrated), strict=True)
+        for axes, name in zip(line, _METRICS, strict=True)
     ]
-    auc_axes.legend(fontsize=9)
-    runs = _runs(table)
-    truth = table.loc["multi_run"]
-    ratio = {name: _sd_ratio(runs[name], runs[f"sd_{name}"]) for name in ("auc", "ate")}
+    grid[0, 0].legend(fontsize=9)
     claims = (
-        claim_equivalent(
-            FIG05_STATEMENTS[0],
-            "Mean of one-run AUCs minus the multi-run AUC",
-            _mean(runs["auc"] - truth["auc"]),
-            MARGIN,
+        *(
+            claim_equivalent(
+                statement,
+                f"{runs.name}: mean of one-run AUCs minus the multi-run AUC",
+                runs.mean_difference(),
+                MARGIN,
+            )
+            for statement, runs in zip(FIG05_STATEMENTS, (loss, calibrated), strict=False)
         ),
         claim_equivalent(
-            FIG05_STATEMENTS[1],
-            "SD of one-run AUCs divided by that of independent samples, minus 1",
-            ratio["auc"],
+            FIG05_STATEMENTS[2],
+            "Loss: SD of one-run AUCs divided by that of independent samples, minus 1",
+            loss.sd_ratio("auc"),
             _SD_MARGIN,
         ),
     )
-    trials = table.loc["trials"]
+    trials = ""
+    if loss.trials:
+        trials = (
+            "Algorithm 1 of the paper uses a different sample for every model: with these models, its AUC is "
+            f"{loss.trials['auc']:.3f} with an SD of {loss.trials['sd_auc']:.3f}, far less precise than a single run "
+            "with all samples."
+        )
     return FigureResult(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
         notes=(
-            f"Multi-run: AUC {truth['auc']:.4f}, ATE {truth['ate']:.4f} nats, from {len(runs)} models. Shaded: two SDs "
-            "of independent samples around it.",
-            f"The SD of the ATE over runs is {1 + ratio['ate'].value:.2f} times (95% interval "
-            f"{1 + ratio['ate'].low:.2f} to {1 + ratio['ate'].high:.2f}) that of independent samples, that of the AUC "
-            f"{1 + ratio['auc'].value:.2f} times ({1 + ratio['auc'].low:.2f} to {1 + ratio['auc'].high:.2f}).",
-            f"Algorithm 1 of the paper uses a different sample for every model: with these {len(runs)} models, its AUC "
-            f"is {trials['auc']:.3f} with an SD of {trials['sd_auc']:.3f}, far less precise than a single run with all "
-            "samples.",
+            f"Each of {len(loss.models)} models is evaluated on all its samples. Multi-run: every sample under all "
+            "models. Shaded: two SDs around it that one run would have if the scores of samples were independent.",
+            f"{loss.sentence} {calibrated.sentence}",
+            trials,
+            "A model is a little better or worse on all samples at once. Scores of one run are compared with each "
+            "other, those of many runs also across models, so the multi-run AUC is lower where models differ much "
+            "relative to the samples.",
             not_seen_note(claims),
         ),
     )
@@ -81,7 +165,7 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
 def draw_fig06(recipes: SweepResults) -> FigureResult:
     """Draws the mean effect of training on a sample by its length, its TF-IDF and its source."""
     recipe = recipes[RECIPE]
-    _read(recipe)
+    Runs.read(recipe, "loss")
     columns = ["sample", "effect", "effect_se"]
     effects = pd.DataFrame(io.read_samples(recipe.recipe_dir, columns, "effects.parquet"))
     effects = effects.set_index("sample").sort_index()
@@ -98,7 +182,8 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     ]
     length_axes.set(title="(a) By length")
     tfidf_axes.set(title="(b) By TF-IDF")
-    source_N = pd.Series(column("source_record")[ids_N]).str.split("/").str[0].to_numpy()
+    record_N = column("source_record")[ids_N]
+    source_N = np.array([str(record).partition("/")[0] for record in record_N])
     frames.append(_draw_sources(source_axes, effect_N, source_N))
     z_N = effects["effect"] / effects["effect_se"]
     noise, total = float((effects["effect_se"] ** 2).mean()), float(effects["effect"].var())
@@ -116,49 +201,18 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     )
 
 
-def _read(recipe: RecipeResults) -> pd.DataFrame:
-    """Reads the rows of the loss attack in interference.csv, by model; raises MissingModelsError if there are none."""
-    if not io.has_table(recipe.recipe_dir, "interference.csv"):
-        raise MissingModelsError(
-            f"{recipe.name}: there is no comparison of runs; run lm-mia attack with "
-            "--config.attack.zero_run=groups,graded,disjoint"
-        )
-    table = pd.DataFrame(io.read_table(recipe.recipe_dir, "interference.csv"))
-    return table[table["attack"] == "loss"].set_index("model")
-
-
-def _runs(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows of single models."""
-    return table.drop(index=["multi_run", "trials"])
-
-
-def _mean(value_M: pd.Series) -> Estimate:
-    count = len(value_M)
-    term = VarianceTerm(float(value_M.var(ddof=1)) / count, count - 1)
-    return Estimate.from_variance(float(value_M.mean()), [term], f"{count} models", NOT_COVERED)
-
-
-def _sd_ratio(value_M: pd.Series, sd_M: pd.Series) -> Estimate:
-    """Returns SD over models / SD of independent samples - 1; normal values have a relative SE of 1/sqrt(2(M - 1))."""
-    count = len(value_M)
-    ratio = float(value_M.std(ddof=1) / np.sqrt((sd_M**2).mean()))
-    se = ratio / np.sqrt(2 * (count - 1))
-    return Estimate(ratio - 1, se, count - 1, f"{count} models", NOT_COVERED)
-
-
-def _draw_runs(axes: Axes, table: pd.DataFrame, name: str, title: str) -> pd.DataFrame:
+def _draw_runs(axes: Axes, runs: Runs, name: str) -> pd.DataFrame:
     """Draws the evaluation of each model, in ascending order; returns rows of the data."""
-    runs = _runs(table).sort_values(name)
-    truth, spread = table.loc["multi_run", name], np.sqrt((runs[f"sd_{name}"] ** 2).mean())
-    at_M = np.arange(1, len(runs) + 1)
+    truth, spread = runs.multi_run[name], runs.independent_sd(name)
+    order_M = np.argsort(runs.value_M[name])
+    at_M = np.arange(1, len(order_M) + 1)
     axes.axhspan(truth - 2 * spread, truth + 2 * spread, color=plotting.SKY, alpha=0.25)
     axes.axhline(truth, color=plotting.BLACK, label="Multi-run")
-    axes.errorbar(
-        at_M, runs[name], 2 * runs[f"sd_{name}"], fmt="o", color=plotting.BLUE, markersize=4,
-        linewidth=0.8, label="One run, ±2 SD",
-    )  # fmt: skip
-    axes.set(xlabel="Model, in ascending order", title=title)
-    return pd.DataFrame({"series": runs.index, "x": at_M, "y": runs[name], "panel": name})
+    value_M = runs.value_M[name][order_M]
+    axes.plot(at_M, value_M, "o", color=plotting.BLUE, markersize=4, label="One run")
+    axes.set(xlabel="Model, in ascending order", title=f"{runs.name}: {_METRICS[name]}")
+    rows = {"series": [runs.models[m] for m in order_M], "x": at_M, "y": value_M}
+    return pd.DataFrame(rows).assign(panel=f"{runs.name}, {name}")
 
 
 def _draw_deciles(

@@ -26,30 +26,20 @@ from analysis.claims.compare import (
 from analysis.formatting import attack_name, percent
 from analysis.io import MissingModelsError, RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
+from analysis.zero_run import COLUMNS, ESTIMATORS, METRICS, STYLES, TABLE, shift_title
+from analysis.zero_run import read as read_zero_run
 
 RECIPE = "epochs-140M"
 STRENGTH = 2.0
 """The strength of the graded shift in figures that show one."""
-SHIFTS = {
-    "groups": "groups",
-    "graded": f"graded, strength {STRENGTH:g}",
-    "disjoint": "disjoint groups",
-}
-"""Shift -> its label."""
-ESTIMATORS: dict[str, tuple[str, str, plotting.LineStyle]] = {
-    "iid": ("Same source", plotting.BLUE, "-"),
-    "naive": ("Naive", plotting.VERMILLION, "-"),
-    "oracle": ("IPW, true odds", plotting.GREEN, "--"),
-    "ipw": ("IPW", plotting.GREEN, "-"),
-    "g_formula": ("G-formula", plotting.ORANGE, "-"),
-    "aipw": ("AIPW", plotting.PURPLE, "-"),
-}
-"""Estimator -> its label, color and line style."""
+SHIFTS = {name: shift_title(name, STRENGTH) for name in ("groups", "graded", "disjoint")}
+"""Shift -> its title."""
 CORRECTED = ("ipw", "g_formula", "aipw")
 """Estimators that learn the shift from the samples."""
+COMPARED = ("naive", "ipw", "iid")
+"""Estimators whose AUCs the paper has."""
 MARGIN = 0.02
 """AUCs that are nearer than this to each other agree."""
-METRICS = {"auc": "AUC", "tpr_0.05": "TPR at an FPR of 5%", "ate": "ATE in nats"}
 NOT_COVERED = ("the samples",)
 """All runs share the samples of the population, so intervals over runs hold them fixed."""
 FIG03C_STATEMENTS = (
@@ -60,36 +50,59 @@ FIG03C_STATEMENTS = (
 FIG04_STATEMENTS = ("The largest 10% of the weights carry more than half of the total weight.",)
 FIG07_STATEMENTS = (
     "The error of the naive AUC grows with the strength of the shift.",
-    "At a strength of 2, weights, regression and their combination all have a smaller error than the naive AUC.",
+    "At a strength of 2, weights, regression and both together each have a smaller error than the naive AUC.",
 )
 
 
 def read(recipe: RecipeResults) -> pd.DataFrame:
-    """Reads zero_run.csv of a recipe; raises MissingModelsError if it was not requested."""
-    if not io.has_table(recipe.recipe_dir, "zero_run.csv"):
+    """Reads zero_run.csv of a recipe, with the column pair: the number of a run and of its complement, or of a run.
+
+    Raises:
+      MissingModelsError: the recipe has no zero-run evaluation.
+      WorkdirError: a table is damaged.
+    """
+    zero_run = read_zero_run(recipe.recipe_dir)
+    if zero_run is None or not zero_run.settings:
         raise MissingModelsError(
             f"{recipe.name}: there is no zero-run evaluation; run lm-mia attack with "
             "--config.attack.zero_run=groups,graded,disjoint"
         )
-    return pd.DataFrame(io.read_table(recipe.recipe_dir, "zero_run.csv"))
+    table = pd.DataFrame(io.read_table(recipe.recipe_dir, TABLE, COLUMNS))
+    position = {name: i for i, name in enumerate(table["model"].unique())}
+    return table.assign(pair=table["model"].map(position) // (2 if zero_run.pairs else 1))
 
 
 def values(
     table: pd.DataFrame, shift: str, attack: str, strength: float | None = None
 ) -> pd.DataFrame:
-    """Returns the rows of one shift and attack, indexed by (estimator, model); raises MissingModelsError if none."""
+    """Returns the rows of one shift and attack.
+
+    Args:
+      table: the result of `read`.
+      shift, attack: which rows.
+      strength: the strength of the graded shift; None: `STRENGTH`.
+
+    Raises:
+      MissingModelsError: there are none.
+    """
     rows = table[(table["shift"] == shift) & (table["attack"] == attack)]
     if shift == "graded":
         rows = rows[rows["strength"] == (STRENGTH if strength is None else strength)]
     if rows.empty:
-        raise MissingModelsError(f"zero_run.csv has no rows of {attack} under the shift {shift}")
-    return rows.set_index(["estimator", "model"])
+        raise MissingModelsError(
+            f"{TABLE} has no rows of {attack} with the shift {shift}; set attack.zero_run"
+        )
+    return rows
 
 
 def errors(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Returns the error of each estimator in each run (rows: models), from the result of `values`."""
-    value = rows[metric].unstack("estimator")
-    return value.drop(columns="truth").sub(value["truth"], axis=0)
+    """Returns the error of each estimator (column) in each run, or pair of complementary runs.
+
+    A model and its complement share every draw, so that they count once.
+    """
+    value = rows.pivot(index=["pair", "model"], columns="estimator", values=metric)
+    error = value.drop(columns="truth").sub(value["truth"], axis=0)
+    return error.groupby("pair").mean()
 
 
 def over_runs(value_M: pd.Series | np.ndarray) -> Estimate:
@@ -134,12 +147,8 @@ def draw_fig03c(recipes: SweepResults) -> FigureResult:
             MARGIN,
         ),
     )
-    flagged = (
-        1 - values(table, "disjoint", "loss").loc["ipw", "has_overlap"].mean()
-        if "disjoint" in shifts
-        else np.nan
-    )
-    ours = {f"auc_{key}": _mean_and_std(rows.loc[key, "auc"]) for key in ("naive", "ipw", "iid")}
+    auc = rows.groupby("estimator")["auc"]
+    ours = {f"auc_{name}": (float(auc.mean()[name]), float(auc.std()[name])) for name in COMPARED}
     return FigureResult(
         pd.concat(frames, ignore_index=True),
         figure,
@@ -152,9 +161,12 @@ def draw_fig03c(recipes: SweepResults) -> FigureResult:
             "Groups: 90% of the members and 10% of the non-members are from packages that models find easy. Graded: "
             "samples with a high TF-IDF are more often members. Disjoint: members and non-members are from different "
             "packages, so that nothing can correct the difference.",
-            f"Disjoint groups are flagged as lacking overlap in {percent(flagged)} of the runs."
-            if flagged == flagged
-            else "",
+            "; ".join(
+                f"{label}: flagged as lacking overlap in {percent(_share_flagged(table, shift))} of the runs"
+                for shift, label in SHIFTS.items()
+                if shift in shifts
+            )
+            + ".",
             not_seen_note(claims),
         ),
     )
@@ -165,9 +177,9 @@ def _draw_curves(axes: Axes, curves: pd.DataFrame, shift: str) -> pd.DataFrame:
     rows = curves[(curves["shift"] == shift) & (curves["attack"] == "loss")]
     if shift == "graded":
         rows = rows[rows["strength"] == STRENGTH]
-    styles = {"truth": ("Truth", plotting.BLACK, "-"), **ESTIMATORS}
     frames = []
-    for estimator, (label, color, dash) in styles.items():
+    for estimator, label in {"truth": "Truth", **ESTIMATORS}.items():
+        color, dash = _style(estimator)
         curve = rows[rows["estimator"] == estimator]
         if not curve.empty:
             axes.plot(curve["fpr"], curve["tpr"], color=color, linestyle=dash, label=label)
@@ -180,21 +192,31 @@ def _draw_curves(axes: Axes, curves: pd.DataFrame, shift: str) -> pd.DataFrame:
     return pd.concat(frames).assign(panel=f"roc, {shift}")
 
 
+def _style(estimator: str) -> tuple[str, plotting.LineStyle]:
+    """Returns color and line style; true weights and the truth are black."""
+    color, _ = STYLES.get(estimator, (plotting.BLACK, ""))
+    return color, "--" if estimator == "oracle" else "-"
+
+
 def _draw_errors(axes: Axes, rows: pd.DataFrame, shift: str) -> pd.DataFrame:
     """Draws the AUC of each estimator in each run, and the true AUCs; returns rows of the data."""
-    auc = rows["auc"].unstack("estimator")
-    present = [name for name in ("truth", *ESTIMATORS) if name in auc and auc[name].notna().any()]
+    names = {"truth": "Truth", **ESTIMATORS}
+    by_estimator = {name: rows[rows["estimator"] == name] for name in names}
+    present = [name for name, of_name in by_estimator.items() if of_name["auc"].notna().any()]
     frames = []
     for at, name in enumerate(present):
-        _, color, _ = ESTIMATORS.get(name, ("Truth", plotting.BLACK, "-"))
-        value_M = auc[name].to_numpy()
+        color, _ = _style(name)
+        value_M = by_estimator[name]["auc"].to_numpy()
         spread_M = np.linspace(-0.25, 0.25, len(value_M))
         axes.plot(at + spread_M, value_M, ".", color=color, markersize=4, alpha=0.6)
         axes.plot([at - 0.32, at + 0.32], [np.nanmean(value_M)] * 2, color=color, linewidth=2.4)
-        frames.append(pd.DataFrame({"series": name, "x": auc.index, "y": value_M}))
-    axes.axhline(auc["truth"].mean(), color=plotting.BLACK, linewidth=0.9, linestyle="--")
-    labels = [ESTIMATORS[name][0] if name in ESTIMATORS else "Truth" for name in present]
-    axes.set_xticks(range(len(present)), labels, rotation=30, ha="right", fontsize=9.5)
+        frames.append(
+            pd.DataFrame({"series": name, "x": by_estimator[name]["model"], "y": value_M})
+        )
+    truth = by_estimator["truth"]["auc"].mean()
+    axes.axhline(truth, color=plotting.BLACK, linewidth=0.9, linestyle="--")
+    labels = [names[name] for name in present]
+    axes.set_xticks(range(len(present)), labels, rotation=30, ha="right", fontsize=9)
     axes.set(ylabel="AUC", title=f"All runs, {SHIFTS[shift]}")
     return pd.concat(frames).assign(panel=f"auc, {shift}")
 
@@ -211,7 +233,8 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
     figure = plotting.new_figure(10.6, 4.4)
     loss_axes, weight_axes = figure.subplots(1, 2)
     frames = [_draw_losses(loss_axes, samples), _draw_weights(weight_axes, samples)]
-    share_M = values(table, "groups", "loss").loc["ipw", "top_tenth_share"]
+    rows = values(table, "groups", "loss")
+    share_M = rows[rows["estimator"] == "ipw"].groupby("pair")["top_tenth_share"].mean()
     claims = (
         claim_greater(
             FIG04_STATEMENTS[0], "Share of the largest 10% of the weights", over_runs(share_M), 0.5
@@ -239,7 +262,8 @@ _KINDS = {
 def _draw_losses(axes: Axes, samples: pd.DataFrame) -> pd.DataFrame:
     """Draws histograms of the losses of the three groups; returns rows of the data."""
     loss = -samples["score"]
-    edges = np.linspace(*np.nanquantile(loss, [0.002, 0.998]), 41)
+    low, high = np.nanquantile(loss, [0.002, 0.998])
+    edges = np.linspace(low, high, 41)
     frames = []
     for kind, (label, color) in _KINDS.items():
         value_S = loss[samples["group"] == kind]
@@ -324,7 +348,8 @@ def _draw_strengths(
     strengths = [*rows_by_strength]
     step = (strengths[-1] - strengths[0]) * 0.012
     error = {b: errors(rows, metric) for b, rows in rows_by_strength.items()}
-    for k, (name, (label, color, dash)) in enumerate(ESTIMATORS.items()):
+    for k, (name, label) in enumerate(ESTIMATORS.items()):
+        color, dash = _style(name)
         estimates = [over_runs(error[b][name]) for b in strengths]
         mean = [e.value for e in estimates]
         margin = [(e.high - e.low) / 2 for e in estimates]
@@ -338,7 +363,7 @@ def _draw_strengths(
 
 
 def _fig07_claims(table: pd.DataFrame, strengths: Sequence[float]) -> tuple[Claim, ...]:
-    naive = [errors(values(table, "graded", "loss", b), "auc")["naive"] for b in strengths]
+    naive = [errors(values(table, "graded", "loss", b), "auc")["naive"].abs() for b in strengths]
     rises = [
         claim_greater("", f"From {low:g} to {high:g}", over_runs(after - before))
         for low, high, before, after in zip(
@@ -351,15 +376,17 @@ def _fig07_claims(table: pd.DataFrame, strengths: Sequence[float]) -> tuple[Clai
     error = errors(values(table, "graded", "loss"), "auc").abs()
     smaller = [
         claim_greater(
-            "", f"Naive minus {ESTIMATORS[name][0]}", over_runs(error["naive"] - error[name])
+            "", f"Not corrected minus {ESTIMATORS[name]}", over_runs(error["naive"] - error[name])
         )
         for name in CORRECTED
     ]
     return first, claim_all(FIG07_STATEMENTS[1], smaller)
 
 
-def _mean_and_std(value_M: pd.Series) -> tuple[float, float]:
-    return float(value_M.mean()), float(value_M.std(ddof=0))
+def _share_flagged(table: pd.DataFrame, shift: str) -> float:
+    """Returns the share of the runs in which learned weights lack overlap."""
+    rows = values(table, shift, "loss")
+    return float((rows[rows["estimator"] == "ipw"]["has_overlap"].astype(str) != "True").mean())
 
 
 FIGURES = {

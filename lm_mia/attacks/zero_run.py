@@ -86,6 +86,7 @@ _COLUMNS = (
     *(f"tpr_{fpr:g}" for fpr in FPRS),
     "effective_nonmembers",
     "largest_weight_share",
+    "top_tenth_share",
     "has_overlap",
 )
 
@@ -373,12 +374,17 @@ def _evaluate(experiment: _Experiment, setting: _Setting, r: int) -> _Result:
             estimates["ipw"] = stats.ipw_estimate(score_S, member_S, learned_S, FPRS)
             estimates["g_formula"] = stats.g_formula_estimate(score_S, member_S, outcome, FPRS)
             estimates["aipw"] = stats.aipw_estimate(score_S, member_S, learned_S, outcome, FPRS)
+        log_odds = {"oracle": oracle_S}
+        if learned_S is not None:
+            log_odds |= {"ipw": learned_S, "aipw": learned_S}
         truth = _truth(experiment, attack, r, shift.member_ids, FPRS)
         named = index | {"attack": attack, "model": experiment.names[r]}
         rows.append(named | _truth_row(truth, len(shift.member_ids)))
         for name in ESTIMATORS[1:]:
             if name in estimates:
                 rows.append(named | {"estimator": name} | _row(estimates[name]))
+                if name in log_odds:
+                    rows[-1]["top_tenth_share"] = _top_tenth_share(log_odds[name][~member_S])
             elif name == "oracle":  # no non-member has a weight
                 rows.append(
                     named
@@ -438,6 +444,12 @@ def _row(estimate: stats.CausalEstimate) -> dict[str, Any]:
     ):  # the g-formula has no weights that could tell
         row["has_overlap"] = estimate.has_overlap
     return row
+
+
+def _top_tenth_share(log_odds_B: np.ndarray) -> float:
+    """Returns the share of the total weight that the largest tenth of the weights carries."""
+    weight_B = np.sort(np.exp(log_odds_B - log_odds_B.max()))[::-1]
+    return float(weight_B[: math.ceil(len(weight_B) / 10)].sum() / weight_B.sum())
 
 
 def _curves(
