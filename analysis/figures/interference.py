@@ -206,8 +206,11 @@ def _draw_runs(axes: Axes, runs: Runs, name: str) -> pd.DataFrame:
     truth, spread = runs.multi_run[name], runs.independent_sd(name)
     order_M = np.argsort(runs.value_M[name])
     at_M = np.arange(1, len(order_M) + 1)
-    axes.axhspan(truth - 2 * spread, truth + 2 * spread, color=plotting.SKY, alpha=0.25)
     axes.axhline(truth, color=plotting.BLACK, label="Multi-run")
+    label = "2 SDs of independent samples"
+    axes.axhspan(
+        truth - 2 * spread, truth + 2 * spread, color=plotting.SKY, alpha=0.25, label=label
+    )
     value_M = runs.value_M[name][order_M]
     axes.plot(at_M, value_M, "o", color=plotting.BLUE, markersize=4, label="One run")
     axes.set(xlabel="Model, in ascending order", title=f"{runs.name}: {_METRICS[name]}")

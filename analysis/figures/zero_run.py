@@ -270,10 +270,11 @@ def _draw_losses(axes: Axes, samples: pd.DataFrame) -> pd.DataFrame:
         share_K = np.histogram(value_S, edges)[0] / max(len(value_S), 1)
         axes.stairs(share_K, edges, color=color, linewidth=1.6, label=label)
         frames.append(pd.DataFrame({"series": kind, "x": edges[:-1], "y": share_K}))
-    axes.set(xlabel="Mean loss in nats per token", ylabel="Share of the samples", ylim=(0, None))
-    axes.set(title="(a) Losses under the first run")
+    axes.set(xlabel="Mean loss in nats per token", ylabel="Share of the samples")
+    highest = max(frame["y"].max() for frame in frames)
+    axes.set(title="(a) Losses under the first run", ylim=(0, 1.35 * highest))
     plotting.use_percent_axis(axes)
-    axes.legend(fontsize=9)
+    axes.legend(fontsize=9, loc="upper left")
     return pd.concat(frames).assign(panel="a")
 
 
@@ -324,7 +325,8 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
             if line == len(attacks) - 1:
                 axes.set_xlabel("Strength of the shift")
         grid[line, 0].set_ylabel("Error, mean over runs")
-    grid[0, 0].legend(fontsize=9)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(ESTIMATORS), fontsize=10)
     claims = _fig07_claims(table, strengths)
     return FigureResult(
         pd.concat(frames, ignore_index=True),
