@@ -16,9 +16,13 @@ of its potential outcomes are known, and so is the error of every estimator. Fig
 
 Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
 
-    paper   144 models
-    gpu     36 models
-    cpu     40 models
+    paper   144 models   4,983 hours
+    gpu     36 models    0.036 hours
+    cpu     40 models    about 7 minutes on 2 cores
+
+Expect at cpu that naive evaluations are off by up to 0.1 in AUC, that weights, regression and both together are nearer
+to the truth, and that both together are nearest. Single runs vary more than independent samples would, so interference
+is not negligible. docs/figures.md says what to expect of each figure.
 """
 
 import dataclasses

@@ -262,14 +262,21 @@ FIGURES = {
             "Multi-run and one-run evaluations nearly coincide on linear regression (Section 7); for other models, "
             "the paper has bounds with unknown constants (Theorem 5.4)."
         ),
-        expect="EXPECT",
+        expect=(
+            "At cpu the mean of one-run AUCs agrees with the multi-run AUC for the loss (0.631 and 0.633), but is 0.01"
+            " higher for the calibrated loss (0.888 and 0.878). Single runs vary 1.5 times as much as if samples were "
+            "independent, with calibrated losses 2 to 3 times: interference is not negligible here."
+        ),
         statements=FIG05_STATEMENTS,
         draw=draw_fig05,
     ),
     "causal_fig06_effects": PaperFigure(
         title="CausalMIA Figure 6 (ours): Effects of training on a sample",
         paper="Effects that differ between groups of samples are future work of the paper (Section 9).",
-        expect="EXPECT",
+        expect=(
+            "At cpu training on a sample lowers its loss by 0.196 nats per token on average, significantly for 98% of "
+            "the samples. The effect hardly depends on the length, and rises with the TF-IDF from 0.15 to 0.27."
+        ),
         statements=(),
         draw=draw_fig06,
     ),

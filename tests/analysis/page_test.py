@@ -36,6 +36,11 @@ NOT_DRAWN = {
     "canaries_fig01_random_tokens": "no recipe canaries",
     "privacyguard_fig08_queries": "no recipe memorized",
     "privacyguard_tab04_extraction": "no recipe memorized",
+    "causal_fig03c_text": "attack.zero_run",  # not set for its recipe
+    "causal_fig04_weights": "attack.zero_run",
+    "causal_fig05_interference": "attack.zero_run",
+    "causal_fig06_effects": "attack.zero_run",
+    "causal_fig07_estimators": "attack.zero_run",
 }
 """Figures that the sweep lacks tables for -> a word of the reason."""
 WRITTEN_AS_PDF = {"strongmia_fig01_references", "strongmia_fig06_vulnerability", "scaling"}

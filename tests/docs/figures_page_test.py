@@ -40,7 +40,7 @@ def test_every_figure_states_the_expected_result():
         assert expect.endswith("."), name
 
 
-@pytest.mark.parametrize("paper", ["strongmia", "reliability", "mace", "privacyguard"])
+@pytest.mark.parametrize("paper", ["strongmia", "reliability", "mace", "privacyguard", "causal"])
 def test_the_config_states_the_cost_of_all_figures(figures_page: ModuleType, paper: str):
     text = (load.included_configs() / f"{paper}.py").read_text()
     lines = [line.split() for line in text.partition("\nExpect at cpu")[0].splitlines()]
