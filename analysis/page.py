@@ -73,11 +73,13 @@ def write_page(
     sweep = io.read_recipes(workdir, recipes, progress)
     all_recipes = [*sweep.recipes, *sweep.without_population]
     with_tables = [r for r in sweep.recipes if (r.recipe_dir / FLIPS_JSON).is_file()]
-    # Sections for all recipes of a large sweep would make the page too long; their comparison suffices.
+    # Sections for all recipes of a large sweep would make the page too long; their comparison suffices. Recipes with an
+    # evaluation that is shown nowhere else have one.
     on_targets = [
         r
         for r in sweep.recipes
-        if r not in with_tables and (r.is_imported or len(all_recipes) == 1)
+        if r not in with_tables
+        if r.is_imported or len(all_recipes) == 1 or r.config.attack.zero_run
         if r.config.attack.targets and (r.recipe_dir / TARGETS_CSV).is_file()
     ]
     total = len(figures) + len(with_tables) + len(on_targets) + len(all_recipes)

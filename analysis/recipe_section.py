@@ -289,6 +289,7 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
         "zero_run": zero_run.read(recipe_dir),
         "zero_run_estimators": zero_run.ESTIMATORS,
         "zero_run_metrics": zero_run.METRICS,
+        "signed": zero_run.signed,
         "lira_by_references": sorted(
             (r for r in attacks if r["attack"] == "lira_online"), key=lambda r: r["references"]
         ),

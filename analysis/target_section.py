@@ -68,6 +68,7 @@ def facts(recipe: RecipeResults) -> dict[str, Any]:
         "zero_run": zero_run.read(folder),
         "zero_run_estimators": zero_run.ESTIMATORS,
         "zero_run_metrics": zero_run.METRICS,
+        "signed": zero_run.signed,
         "nan": math.nan,
         "attack_name": attack_name,
         "percent": percent,

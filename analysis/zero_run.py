@@ -93,7 +93,7 @@ class Setting:
     truth: Mapping[str, float]
     """A key of `METRICS` -> the mean over runs."""
     truth_se: Mapping[str, float]
-    """Mean standard errors of the truth: keys "auc" and "ate"."""
+    """A key of `METRICS` -> the mean over runs of the standard error; NaN where the table has none."""
     estimators: Sequence[Estimator]
 
     @property
@@ -148,22 +148,35 @@ class ZeroRun:
 
     @property
     def verdict(self) -> str:
-        """What the naive comparison and the corrections conclude from the loss, a sentence per shift."""
+        """The errors of the AUC of the loss, in a sentence per shift; of graded, with the largest strength."""
+        last = {s.shift: s for s in sorted(self.settings, key=lambda s: s.strength)}
         sentences = []
-        for setting in self.settings:
-            if setting.attack != "loss" or (setting.shift, setting.strength) == ("graded", 0.0):
-                continue
-            found = {e.name: e.errors["auc"].mean for e in setting.estimators}
-            parts = [f"without a correction, the AUC of the loss is off by {found['naive']:+.3f}"]
-            for name, words in (("oracle", "with true weights"), ("aipw", "with AIPW")):
-                if not math.isnan(error := found.get(name, math.nan)):
-                    parts.append(f"{words} by {error:+.3f}")
-            if (oracle := setting.find("oracle")) and math.isnan(oracle.errors["auc"].mean):
-                parts.append(
-                    "true weights do not exist, because members and non-members have nothing in common"
-                )
-            sentences.append(f"{setting.title}: {', '.join(parts)}.")
+        for shift in dict.fromkeys(s.shift for s in self.settings):
+            strength = last[shift].strength
+            [setting] = [
+                s
+                for s in self.settings
+                if (s.shift, s.strength, s.attack) == (shift, strength, "loss")
+            ]
+            errors = {e.name: e.errors["auc"].mean for e in setting.estimators}
+            sentence = (
+                f"With the shift {setting.title}, the AUC of the loss is wrong by "
+                f"{signed(errors['naive'])} without a correction"
+            )
+            if not math.isnan(errors["oracle"]):
+                sentence += f", by {signed(errors['oracle'])} with true weights"
+            if "aipw" in errors:
+                sentence += f" and by {signed(errors['aipw'])} with AIPW"
+            if math.isnan(errors["oracle"]):
+                sentence += "; there are no true weights, since no non-member resembles a member"
+            sentences.append(sentence + ".")
         return " ".join(sentences)
+
+
+def signed(value: float) -> str:
+    """Formats an error with its sign and three digits: "+0.012", "-0.004", "0.000"."""
+    text = f"{value:+.3f}"
+    return text[1:] if float(text) == 0 else text
 
 
 def shift_title(shift: str, strength: float) -> str:
@@ -233,7 +246,7 @@ def _setting(
         attack,
         float(np.mean([row["members"] for row in truths])),
         {metric: float(np.mean([row[metric] for row in truths])) for metric in METRICS},
-        {name: float(np.mean([row[f"{name}_se"] for row in truths])) for name in ("auc", "ate")},
+        {m: float(np.mean([row.get(f"{m}_se", math.nan) for row in truths])) for m in METRICS},
         [
             Estimator(
                 name,

@@ -148,7 +148,7 @@ def run(
         )
     elif inputs is None or len(inputs.references) < MIN_MODELS:
         facts["reason"] = (
-            f"there are {facts['models']} references, and at least {MIN_MODELS} are needed; run `lm-mia run`"
+            f"there are {facts['models']} references, and at least {MIN_MODELS} are needed"
         )
     if facts["reason"]:
         say(f"attack.zero_run={','.join(c.zero_run)}: {facts['reason']}")

@@ -24,8 +24,6 @@ C = dataclasses.replace(
     attacks=("lira_online", "rmia", "shrunk", "loss", "zlib", "min_k"),
     fprs=(0.1, 0.5),
     leave_one_out=True,
-    zero_run=("graded",),
-    zero_run_strengths=(0.5,),
     bootstraps=2,
 )
 
@@ -86,7 +84,6 @@ def test_tables_are_those_of_the_canaries_alone(tmp_path: Path):
     expected = attack(alone.store, canaries, tmp_path / "expected")
     tables = attack(store, population, tmp_path / "tables")
     assert tables.keys() == expected.keys()
-    assert {"effects.parquet", "zero_run_samples.parquet", "zero_run.csv"} <= tables.keys()
     with_ids = {name for name, table in tables.items() if "id" in table}
     assert with_ids.issuperset(
         {"samples.parquet", "membership_scores.parquet", "vulnerability.parquet", "archetypes.csv"}
