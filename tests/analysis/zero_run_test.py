@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis import markup, zero_run
+from analysis import io, markup, zero_run
 from analysis.formatting import attack_name, percent, plural
 
 FACTS = {"reason": "", "shift_reasons": {"disjoint": "all are <C4>"}, "models": 4, "pairs": False}
@@ -125,6 +125,14 @@ def test_section_shows_the_numbers_and_escapes_reasons(tmp_path: Path):
     assert "it would be 4.0000 if the scores of different samples were independent" in html
     html = template.render(**(names | {"zero_run": zero_run.ZeroRun("too few")}), at="x-")
     assert "There is no such evaluation: too few." in html
+
+
+@pytest.mark.parametrize("name", ["zero_run.csv", "interference.csv", "zero_run.json"])
+def test_damaged_tables_are_reported(tmp_path: Path, name: str):
+    write(tmp_path)
+    (tmp_path / "tables" / name).write_text("something else\n1\n")
+    with pytest.raises(io.WorkdirError, match=f"{name}.*run lm-mia attack again$"):
+        zero_run.read(tmp_path)
 
 
 def test_without_tables_or_with_a_reason_nothing_is_drawn(tmp_path: Path):
