@@ -54,21 +54,26 @@ def context(tables: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
 
 
 def cards(tables: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
-    """Returns the main numbers, of the first attack and model."""
-    rows = _first(tables["causal"]).set_index("estimator")
-    before, after = rows.loc["unadjusted"], rows.loc[RECOMMENDED]
+    """Returns the main numbers: those of the only model, or the ranges over attacks and models."""
+    causal = tables["causal"]
+    before = causal[causal["estimator"] == "unadjusted"]
+    after = causal[causal["estimator"] == RECOMMENDED]
     rates = [name for name in context(tables)["metrics"] if name.startswith("tpr_")]
     rate = rates[len(rates) // 2]
+    warning = "" if after["has_overlap"].all() else "; unreliable, see below"
     return [
-        (f"{after['auc']:.3f}", "AUC, adjusted for the covariates; 0.5 is chance"),
-        (f"{before['auc']:.3f}", "AUC without adjustment"),
         (
-            percent(float(after[rate])),
-            f"of members found at an FPR of {percent(float(rate[4:]))}, adjusted",
+            _range(after["auc"], "{:.3f}"),
+            f"AUC, adjusted for the covariates; 0.5 is chance{warning}",
+        ),
+        (_range(before["auc"], "{:.3f}"), "AUC without adjustment"),
+        (
+            _range(100 * after[rate], "{:.1f}") + "%",
+            f"of members found at an FPR of {percent(float(rate[4:]))}, adjusted{warning}",
         ),
         (
-            f"{after['effective_nonmembers']:,.0f} of {after['nonmembers']:,}",
-            "non-members remain effective when they are weighted to resemble members",
+            _range(after["effective_nonmembers"], "{:,.0f}"),
+            f"effective non-members of {_range(after['nonmembers'], '{:,.0f}')}, with their weights",
         ),
     ]
 
@@ -138,6 +143,11 @@ def draw_balance(tables: Mapping[str, pd.DataFrame]) -> Figure:
     axes.set_ylim(-0.7, len(shown) - 0.3)
     axes.legend(fontsize=9, loc="lower right")
     return figure
+
+
+def _range(values: pd.Series, form: str) -> str:
+    low, high = form.format(values.min()), form.format(values.max())
+    return low if low == high else f"{low} to {high}"
 
 
 def _first(table: pd.DataFrame) -> pd.DataFrame:

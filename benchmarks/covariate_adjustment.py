@@ -1,11 +1,11 @@
 """Errors of adjusted audits when members and non-members have different sources, in simulations with known truth.
 
-    python benchmarks/covariate_adjustment.py [--repetitions=200]
+    python benchmarks/covariate_adjustment.py [--repetitions=100]
 
 Three covariates decide who is a member and what a sample scores; membership adds 0.5 to the score. The audit's models,
 which are those of `lm-mia audit --covariates`, see the covariates only. The truth is what the members would have scored
 without membership, which the simulation knows. Each table entry is the root mean squared error over repetitions, and
-the mean error in brackets. Prints a Markdown table; takes three CPU minutes.
+the mean error in brackets. Prints a Markdown table; takes four CPU minutes.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def errors(setting: Setting, repetition: int) -> np.ndarray:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description="Errors of adjusted audits")
-    parser.add_argument("--repetitions", type=int, default=200)
+    parser.add_argument("--repetitions", type=int, default=100)
     repetitions = parser.parse_args().repetitions
     print(f"| shift | samples | overlap seen | estimator | {' | '.join(METRICS)} |")
     print("|---" * (4 + len(METRICS)) + "|")

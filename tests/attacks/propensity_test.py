@@ -25,19 +25,19 @@ def auc(score_N: np.ndarray, member_N: np.ndarray) -> float:
 
 def test_log_odds_are_calibrated() -> None:
     coefficient_K = np.array([1.0, -0.5, 0, 0, 0.7])
-    feature_NxK, true_N, member_N = simulate(20_000, coefficient_K, -1.5)
+    feature_NxK, true_N, member_N = simulate(8000, coefficient_K, -1.5)
     # The scale and the offset of a feature do not matter.
     feature_NxK = feature_NxK * [1, 100, 1e-6, 1, 1e3] + [0, 1e4, 0, -5, 1e6]
     log_odds_N = propensity.cross_fitted_log_odds(feature_NxK, member_N, np.arange(member_N.size))
     slope, intercept = np.polyfit(true_N, log_odds_N, 1)
-    assert slope == pytest.approx(1, abs=0.05)
-    assert intercept == pytest.approx(0, abs=0.05)
+    assert slope == pytest.approx(1, abs=0.1)
+    assert intercept == pytest.approx(0, abs=0.1)
     # Odds of the class sizes at hand: the weights of non-members add up to the number of members.
-    assert np.exp(log_odds_N[~member_N]).sum() == pytest.approx(member_N.sum(), rel=0.05)
+    assert np.exp(log_odds_N[~member_N]).sum() == pytest.approx(member_N.sum(), rel=0.1)
 
 
 def test_log_odds_of_noise_are_the_class_sizes() -> None:
-    feature_NxK, _, member_N = simulate(3000, np.zeros(20), -2)
+    feature_NxK, _, member_N = simulate(1000, np.zeros(10), -2)
     log_odds_N = propensity.cross_fitted_log_odds(feature_NxK, member_N, np.arange(member_N.size))
     assert log_odds_N.std() < 0.2
     assert log_odds_N.mean() == pytest.approx(special.logit(member_N.mean()), abs=0.02)
@@ -45,25 +45,25 @@ def test_log_odds_of_noise_are_the_class_sizes() -> None:
 
 def test_cross_fitting_by_group_shows_no_signal_in_noise() -> None:
     """A model that has seen a sample, or its duplicate, seems to know its membership."""
-    feature_NxK, _, member_N = simulate(300, np.zeros(150), 0)
+    feature_NxK, _, member_N = simulate(150, np.zeros(100), 0)
     in_sample_N = LogisticRegression().fit(feature_NxK, member_N).decision_function(feature_NxK)
     assert auc(in_sample_N, member_N) > 0.9
     twice_NxK, twice_N, group_N = (
         np.vstack([feature_NxK] * 2),
         np.tile(member_N, 2),
-        np.tile(np.arange(300), 2),
+        np.tile(np.arange(150), 2),
     )
     log_odds_N = propensity.cross_fitted_log_odds(twice_NxK, twice_N, group_N)
-    assert abs(auc(log_odds_N, twice_N) - 0.5) < 0.13
-    without_groups_N = propensity.cross_fitted_log_odds(twice_NxK, twice_N, np.arange(600))
+    assert abs(auc(log_odds_N, twice_N) - 0.5) < 0.15
+    without_groups_N = propensity.cross_fitted_log_odds(twice_NxK, twice_N, np.arange(300))
     assert auc(without_groups_N, twice_N) > 0.65
 
 
-@pytest.mark.parametrize("members", [20, 500, 980])
+@pytest.mark.parametrize("members", [10, 200])
 def test_perfect_separation_gives_large_finite_log_odds(members: int) -> None:
-    member_N = np.arange(1000) < members
-    feature_NxK = np.column_stack([member_N * 1.0, np.random.default_rng(0).normal(size=1000)])
-    log_odds_N = propensity.cross_fitted_log_odds(feature_NxK, member_N, np.arange(1000))
+    member_N = np.arange(400) < members
+    feature_NxK = np.column_stack([member_N * 1.0, np.random.default_rng(0).normal(size=400)])
+    log_odds_N = propensity.cross_fitted_log_odds(feature_NxK, member_N, np.arange(400))
     assert np.isfinite(log_odds_N).all()
     assert log_odds_N[member_N].min() > 3
     assert log_odds_N[~member_N].max() < -3

@@ -9,11 +9,12 @@ import pytest
 import analysis.audit_causal
 import lm_mia
 from lm_mia import cli, stats
+from lm_mia.attacks import loss_arrays
 from lm_mia.data.covariates import Covariates
 from lm_mia.errors import UserError
 from lm_mia.run import audit_causal, audit_causal_table
 
-N = 800
+N = 600
 
 
 def make_frame(shift: float = 1.0, effect: float = 0.5, samples: int = N) -> pd.DataFrame:
@@ -75,7 +76,7 @@ def test_balance_and_histogram(frame, result) -> None:
     difference = members["length"].mean() - others["length"].mean()
     assert balance.loc["length", "difference"] == pytest.approx(difference / pooled)
     assert balance.loc["length", "nonmembers_mean"] == pytest.approx(others["length"].mean())
-    assert (balance["difference"].abs() > 0.3).all()
+    assert balance.loc["length", "difference"] > 0.5
     assert (balance["weighted_difference"].abs() < 0.15).all()
     weights = result.causal_weights
     assert weights[["members", "nonmembers"]].sum().tolist() == [len(members), len(others)]
@@ -156,7 +157,8 @@ def test_a_column_that_separates_is_infinitely_unbalanced() -> None:
     assert "covariate 'same' is constant, so it corrects nothing" in audited.notes
 
 
-def test_attacks_on_losses_take_covariates() -> None:
+def test_attacks_on_losses_take_covariates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_arrays, "ATTACKS", ("rmia_simple", "loss"))
     rng = np.random.default_rng(0)
     member_MxN = rng.random((6, 200)) < 0.5
     loss_MxN = 3 - member_MxN + rng.normal(0, 0.3, (6, 200))
@@ -164,7 +166,7 @@ def test_attacks_on_losses_take_covariates() -> None:
     arrays |= {"reference_loss_MxN": loss_MxN[1:], "reference_member_MxN": member_MxN[1:]}
     arrays["length"] = rng.normal(size=200)
     audited = lm_mia.audit(arrays, covariates=["length"], replicates=2)
-    assert audited.causal["attack"].nunique() == audited.summary["attack"].nunique() > 5
+    assert audited.causal["attack"].nunique() == audited.summary["attack"].nunique() == 2
 
 
 @pytest.mark.parametrize(
