@@ -4,8 +4,9 @@
 
 Three covariates decide who is a member and what a sample scores; membership adds 0.5 to the score. The audit's models,
 which are those of `lm-mia audit --covariates`, see the covariates only. The truth is what the members would have scored
-without membership, which the simulation knows. Each table entry is the root mean squared error over repetitions, and
-the mean error in brackets. Prints a Markdown table; takes four CPU minutes.
+without membership, which the simulation knows. Each entry of the first table is the root mean squared error over
+repetitions, and the mean error in brackets. The second table is how often the 95% intervals contain the truth of the
+whole distribution, taken from 2^20 samples. Prints Markdown tables; takes eight CPU minutes.
 """
 
 import argparse
@@ -36,9 +37,18 @@ SETTINGS: tuple[Setting, ...] = (
 """Name, samples, log odds of membership, and score without membership, given covariates and noise."""
 
 
-def errors(setting: Setting, repetition: int) -> np.ndarray:
-    """Returns error_ExS, of each estimator and metric, and whether the audit sees overlap as another column."""
-    _, samples, log_odds, outcome = setting
+def draw(setting: Setting, repetition: int) -> tuple[audit_causal.Adjustment, stats.CausalEstimate]:
+    """Returns simulated scores with fitted models, and the true metrics of their members."""
+    score_N, member_N, value_NxC, truth = simulate(setting, setting[1], repetition)
+    covariates = Covariates(("a", "b", "c"), value_NxC, np.ones(3, bool))
+    return audit_causal.fit(score_N, member_N, covariates), truth
+
+
+def simulate(
+    setting: Setting, samples: int, repetition: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, stats.CausalEstimate]:
+    """Returns score_N, member_N, value_NxC and the true metrics of the members."""
+    _, _, log_odds, outcome = setting
     rng = np.random.default_rng([repetition, samples])
     value_NxC, noise_N = rng.normal(size=(samples, 3)), rng.normal(size=samples)
     member_N = rng.random(samples) < 1 / (1 + np.exp(-log_odds(value_NxC)))
@@ -48,8 +58,12 @@ def errors(setting: Setting, repetition: int) -> np.ndarray:
     truth = stats.unadjusted_estimate(
         np.concatenate([score_N[member_N], without_N[member_N]]), both_N, FPRS
     )
-    covariates = Covariates(("a", "b", "c"), value_NxC, np.ones(3, bool))
-    adjustment = audit_causal.fit(score_N, member_N, covariates)
+    return score_N, member_N, value_NxC, truth
+
+
+def errors(setting: Setting, repetition: int) -> np.ndarray:
+    """Returns error_ExS, of each estimator and metric, and whether the audit sees overlap as another column."""
+    adjustment, truth = draw(setting, repetition)
     results = [adjustment.intervals(name, FPRS, 0.95, 1) for name in audit_causal.ESTIMATORS]
     frames, _ = audit_causal.tables(adjustment, results, FPRS)
     has_overlap = frames["causal"]["has_overlap"].iloc[0]
@@ -60,8 +74,26 @@ def errors(setting: Setting, repetition: int) -> np.ndarray:
     return np.array([[*(row(r.estimate) - row(truth)), has_overlap] for r in results])
 
 
+def coverage(setting: Setting, repetitions: int) -> np.ndarray:
+    """Returns covered_ExS: how often the intervals of IPW and AIPW of the mean effect and of the AUC hold the truth."""
+    *_, truth = simulate(setting, 2**20, 0)
+    covered_RxExS = []
+    for repetition in range(repetitions):
+        adjustment, _ = draw(setting, repetition)
+        results = [adjustment.intervals(name, FPRS, 0.95, 200) for name in ("ipw", "aipw")]
+        covered_RxExS.append(
+            [
+                [r.ate_low <= truth.ate <= r.ate_high, r.auc_low <= truth.auc <= r.auc_high]
+                for r in results
+                if r.estimate.has_overlap
+            ]
+            or np.full((2, 2), np.nan)
+        )
+    return np.nanmean(covered_RxExS, axis=0)
+
+
 def main() -> None:
-    """Prints the table."""
+    """Prints the tables."""
     parser = argparse.ArgumentParser(description="Errors of adjusted audits")
     parser.add_argument("--repetitions", type=int, default=100)
     repetitions = parser.parse_args().repetitions
@@ -81,6 +113,11 @@ def main() -> None:
                     f"| {setting[0]} | {setting[1]:,} | {seen:.0%} | {name} | {' | '.join(cells)} |",
                     flush=True,
                 )
+        print("\n| shift | samples | IPW: ATE | IPW: AUC | AIPW: ATE | AIPW: AUC |")
+        print("|---|---|---|---|---|---|")
+        for setting in SETTINGS:
+            cells = [f"{share:.0%}" for share in coverage(setting, repetitions).ravel()]
+            print(f"| {setting[0]} | {setting[1]:,} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
