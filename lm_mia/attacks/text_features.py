@@ -7,16 +7,12 @@ N: samples, V: pieces of the vocabulary, K: covariates.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from lm_mia import seeds
-
 COLUMNS = ("tokens", "unk", "zlib_bytes", "chars", "tfidf")
 """Columns of the sample table from which `column_features` computes covariates."""
-_OVERSAMPLING, _POWER_ITERATIONS = 16, 6
 
 
 def token_features(
@@ -54,13 +50,27 @@ def token_features(
       >>> token_features(tokens, offsets_N1, columns, 4, components=2)[:, 2].tolist()  # compressed bytes per character
       [1.5, 1.5, 1.3333333333333333, 1.3333333333333333]
     """
+    from sklearn.decomposition import TruncatedSVD  # here: it takes seconds to load
+    from sklearn.feature_extraction.text import TfidfTransformer
+
     num_samples = len(offsets_N1) - 1
     directions = min(components, vocab_size - 1, num_samples - 1)
     named = column_features(samples, num_samples)
     if directions < 1:
         return named
-    tfidf_NxV = _tfidf(tokens, offsets_N1, vocab_size)
-    return np.hstack([_project(tfidf_NxV, directions, seed), named])
+    begin, end = int(offsets_N1[0]), int(offsets_N1[-1])
+    count_NxV = scipy.sparse.csr_matrix(
+        (
+            np.ones(end - begin),
+            np.asarray(tokens[begin:end], np.int32),
+            np.asarray(offsets_N1) - begin,
+        ),
+        shape=(num_samples, vocab_size),
+    )
+    count_NxV.sum_duplicates()
+    tfidf_NxV = TfidfTransformer().fit_transform(count_NxV)
+    svd = TruncatedSVD(directions, n_iter=6, n_oversamples=16, random_state=seed)
+    return np.hstack([svd.fit_transform(tfidf_NxV), named])
 
 
 def column_features(samples: Mapping[str, np.ndarray], num_samples: int) -> np.ndarray:
@@ -94,43 +104,3 @@ def column_features(samples: Mapping[str, np.ndarray], num_samples: int) -> np.n
     for feature_N, known_N in zip(feature_NxK.T, known_NxK.T, strict=True):
         feature_N[~known_N] = np.median(feature_N[known_N])
     return feature_NxK[:, np.ptp(feature_NxK, axis=0) > 0] if num_samples else feature_NxK
-
-
-def _project(tfidf_NxV: Any, directions: int, seed: int) -> np.ndarray:
-    """Returns the vectors in the directions that explain most of them, by a randomized SVD.
-
-    Scikit-learn has the same algorithm, but loading it takes longer than the computation. SciPy's ARPACK depends on
-    where arrays are in memory, so the tables would change when they are computed again.
-
-    Source: Halko et al. 2011, "Finding structure with randomness", Algorithms 4.4 and 5.1.
-    """
-    columns = min(directions + _OVERSAMPLING, *tfidf_NxV.shape)
-    random = seeds.rng(seed, "text features").standard_normal((tfidf_NxV.shape[1], columns))
-    basis_NxP = np.linalg.qr(tfidf_NxV @ random)[0]
-    for _ in range(_POWER_ITERATIONS):
-        basis_VxP = np.linalg.qr(tfidf_NxV.T @ basis_NxP)[0]
-        basis_NxP = np.linalg.qr(tfidf_NxV @ basis_VxP)[0]
-    left_PxP, size_P, _ = np.linalg.svd((tfidf_NxV.T @ basis_NxP).T, full_matrices=False)
-    return basis_NxP @ (left_PxP * size_P)[:, :directions]
-
-
-def _tfidf(tokens: np.ndarray, offsets_N1: np.ndarray, vocab_size: int) -> scipy.sparse.csr_matrix:
-    """Returns the TF-IDF vectors of the samples, sparse, of length 1, smoothed as scikit-learn's TfidfVectorizer."""
-    num_samples = len(offsets_N1) - 1
-    begin, end = int(offsets_N1[0]), int(offsets_N1[-1])
-    count_NxV = scipy.sparse.csr_matrix(
-        (
-            np.ones(end - begin),
-            np.asarray(tokens[begin:end], np.int32),
-            np.asarray(offsets_N1) - begin,
-        ),
-        shape=(num_samples, vocab_size),
-    )
-    count_NxV.sum_duplicates()
-    frequency_V = np.bincount(count_NxV.indices, minlength=vocab_size)
-    idf_V = np.log((1 + num_samples) / (1 + frequency_V)) + 1
-    count_NxV.data *= idf_V[count_NxV.indices]
-    square_N = np.asarray(count_NxV.multiply(count_NxV).sum(axis=1)).ravel()
-    length_N = np.sqrt(np.where(square_N > 0, square_N, 1))
-    count_NxV.data /= np.repeat(length_N, np.diff(count_NxV.indptr))
-    return count_NxV

@@ -123,7 +123,7 @@ def test_truth_is_the_planted_effect_and_true_weights_correct_the_shift(folder: 
     assert graded["ate"]["naive"] < -0.25
     for table in (groups, graded):
         for estimator in ("iid", "oracle", "ipw", "aipw"):
-            assert abs(table["ate"][estimator]) < 0.1, estimator
+            assert abs(table["ate"][estimator]) < 0.12, estimator
             assert abs(table["auc"][estimator]) < 0.05, estimator
     calibrated = errors(folder, "groups", attack="reference_calibrated")
     assert abs(calibrated["ate"]["naive"]) < 0.03  # references know how hard each package is
