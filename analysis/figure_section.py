@@ -39,7 +39,8 @@ PAPERS = {
     "causal": (
         "Even et al. (2026)",
         "Membership Inference Attacks from Causal Principles",
-        ", which are language models and, as in the paper, linear regressions; it also has a classifier of images",
+        ", which are language models and, as in the paper, linear regressions; the paper also has a classifier of "
+        "images",
     ),
 }
 """The first part of the names of figures -> authors and title of the paper, and the end of a sentence on the models."""

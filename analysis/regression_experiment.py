@@ -25,7 +25,7 @@ from lm_mia import seeds, stats
 from lm_mia.atomic import is_current, replacing, write_completion_marker, write_csv
 
 FORMAT = 1
-"""Rises whenever the same sizes would give other numbers, so that tables in workdirs are computed again."""
+"""Incremented whenever the same sizes would give different numbers, so that tables in workdirs are recomputed."""
 SIZES = {
     "samples": 2_000,
     "ridge_dimensions": 2_500,
@@ -35,25 +35,25 @@ SIZES = {
     "dp_sgd_trials": 400,
     "dp_sgd_seeds": 10,
 }
-"""Those of the paper, except that it has 100 seeds, and 400 trials of ridge regression, too. Trials of ridge regression
-cost little, and with 1,000 of them the multi-run AUC is known well enough after 20 seeds."""
+"""The sizes are those of the paper, except that the paper has 100 seeds, and 400 trials of ridge regression.
+Trials of ridge regression cost little, and with 1,000 of them the multi-run AUC is precise enough after 20 seeds."""
 RIDGE_PENALTY = 1e4
 DP_SGD = stats.DpSgd()
 DELTA = 0.01
-"""Of the privacy of DP-SGD, as in the paper."""
+"""The delta at which epsilon of DP-SGD is reported, as in the paper."""
 ALGORITHMS = {"ridge": "Ridge", "dp_sgd": "DP-SGD"}
 _LOSS_FACTORS = {"ridge": 0.5, "dp_sgd": 1.0}
 """The loss is this number times the squared residual; only with these are the paper's average effects reproduced."""
 EVALUATIONS = {
     "multi_run": "Multi-run",
     "one_run": "One-run",
-    "raw": "Zero-run, raw",
-    "oracle": "Zero-run, oracle",
-    "learned": "Zero-run, learned",
-    "same_samples": "Zero-run, same samples",
+    "raw": "Zero-run, unadjusted",
+    "oracle": "Zero-run, true weights",
+    "learned": "Zero-run, learned weights",
+    "same_samples": "Zero-run, same-sample weights",
 }
-"""How the attack is evaluated. The last one is not in the paper: its propensities are fitted to the samples that they
-weight, with the default penalty of scikit-learn."""
+"""How the attack is evaluated. The last one is not in the paper: its logistic regression is fitted to the same samples
+that it weights, with scikit-learn's default penalty."""
 TPR_FPR = 0.2
 FPRS = np.linspace(0, 1, 101)
 METRICS = ("auc", "youden", "ate", "tpr")
@@ -101,7 +101,7 @@ def load(recipes: SweepResults) -> RegressionResults:
     Otherwise they are computed with all cores, which takes about a minute, and written to the workdir.
 
     Args:
-      recipes: results of a sweep, of which only the workdir and the progress bar are used.
+      recipes: results of a sweep; only its workdir and its progress bar are used.
     """
     if recipes.workdir is None:
         return compute(recipes.progress)
@@ -241,8 +241,8 @@ def _evaluate(
 def cross_fitted_log_odds(feature_NxD: np.ndarray, member_N: np.ndarray, seed: int) -> np.ndarray:
     """Returns the log odds of membership of each sample, by a logistic regression on the samples of other folds.
 
-    The density ratio is exactly of this form. The penalty is chosen by the loss on one fold of those that are fitted,
-    after fitting the others.
+    The density ratio is exactly of this form. The penalty is chosen by the loss on one of
+    the training folds, after fitting the others.
 
     Args:
       feature_NxD: the features.

@@ -1,7 +1,7 @@
-"""Members and non-members from different sources: how far each estimator is from the truth, over the runs of a recipe.
+"""Members and non-members from different sources: the error of each estimator over the runs of a recipe.
 
-Each reference in turn is the run, so errors have a mean and an interval. The tables are described in
-`lm_mia.attacks.zero_run`.
+Each reference in turn is the model under evaluation, the run, so errors have a mean and an interval.
+`lm_mia.attacks.zero_run` describes the tables.
 
 R: runs, or pairs of complementary runs.
 """
@@ -39,10 +39,10 @@ COLUMNS = (
 INTERFERENCE_COLUMNS = ("attack", "model", "ate", "auc", "sd_ate", "sd_auc")
 ESTIMATORS = {
     "iid": "Same source",
-    "naive": "Not corrected",
+    "naive": "Unadjusted",
     "oracle": "True weights",
     "ipw": "Learned weights (IPW)",
-    "g_formula": "Regression (g-formula)",
+    "g_formula": "Regression (G-formula)",
     "aipw": "Both (AIPW)",
 }
 """Estimator -> its name in figures and tables, in the order in which they are shown."""
@@ -78,7 +78,7 @@ class Estimator:
     effective: float
     """Mean effective number of non-members; NaN without weights."""
     flagged: float
-    """Share of the runs in which too few non-members carry the weight; NaN without weights."""
+    """Share of the runs without overlap; NaN without weights."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,15 +126,16 @@ class OneRun:
     def sentence(self) -> str:
         """The comparison in one sentence."""
         return (
-            f"{attack_name(self.attack)}: the AUC of one model on all its samples has a mean of {self.mean:.3f} and a "
-            f"standard deviation of {self.sd:.4f} over models; it would be {self.independent_sd:.4f} if the scores of "
-            f"different samples were independent. All models together have an AUC of {self.multi_run:.3f}."
+            f"{attack_name(self.attack)}: over models, the AUC of one model on all samples has a mean of "
+            f"{self.mean:.3f} and a standard deviation of {self.sd:.4f}, which would be {self.independent_sd:.4f} if "
+            "the scores of different samples were independent. All models together have an AUC of "
+            f"{self.multi_run:.3f}."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class ZeroRun:
-    """What the report shows about a recipe."""
+    """The zero-run evaluation of a recipe, as the report shows it."""
 
     reason: str
     """Why there are no numbers; empty if there are."""
@@ -160,8 +161,8 @@ class ZeroRun:
             ]
             errors = {e.name: e.errors["auc"].mean for e in setting.estimators}
             sentence = (
-                f"With the shift {setting.title}, the AUC of the loss is wrong by "
-                f"{signed(errors['naive'])} without a correction"
+                f"With the shift {setting.title}, the AUC of the loss is off by "
+                f"{signed(errors['naive'])} without adjustment"
             )
             if not math.isnan(errors["oracle"]):
                 sentence += f", by {signed(errors['oracle'])} with true weights"

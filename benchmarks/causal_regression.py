@@ -1,4 +1,4 @@
-"""The synthetic experiment of CausalMIA with more seeds, beside its Table 2, and what explains the differences.
+"""The synthetic experiment of CausalMIA with more seeds, compared with its Table 2, and reasons for the differences.
 
     python benchmarks/causal_regression.py [SECTION ...] [--seeds 20] [--dp-sgd-seeds SEEDS]
 
@@ -27,7 +27,7 @@ from lm_mia import stats
 
 
 def table(seeds: int) -> None:
-    """Prints all rows beside those of the paper, the verdicts of the claims, and the time."""
+    """Prints all rows with those of the paper, the verdicts of the claims, and the time."""
     start = time.perf_counter()
     results = experiment.compute(lambda *_: None)
     seconds = time.perf_counter() - start
@@ -44,8 +44,11 @@ def table(seeds: int) -> None:
 
 
 def errata(seeds: int) -> None:
-    """Prints what the experiment gives with other readings of the paper."""
-    print("| reading | one-run AUC | raw AUC | one-run ATE of r² / 2 | raw ATE of r² / 2 | of r² |")
+    """Prints the results of the experiment under different readings of the paper."""
+    print(
+        "| reading | one-run AUC | unadjusted AUC | one-run ATE on r² / 2 | unadjusted ATE on r² / 2 | unadjusted ATE "
+        "on r² |"
+    )
     print("|---|---:|---:|---:|---:|---:|")
     few = max(seeds // 4, 2)
     readings: list[tuple[str, str, int, dict[str, object]]] = [
@@ -83,7 +86,7 @@ def errata(seeds: int) -> None:
 
 
 def spread(seeds: int) -> None:
-    """Prints means and standard deviations of metrics without any attack, by the number of samples of each class."""
+    """Prints means and standard deviations of metrics if scores are noise, by the number of samples of each class."""
     print(
         "| members, as many non-members | SD of the AUC | mean largest TPR - FPR | its SD | SD of the TPR at 20% |"
     )

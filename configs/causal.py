@@ -10,8 +10,8 @@ trained only once.
 
 The paper (Even et al., Membership Inference Attacks from Causal Principles) evaluates linear regression on synthetic
 data (Figures 3a and 3b, Table 2), which is the same at every setting here, and classifiers of images (Figures 3c and 4)
-in place of which we have language models. Since every sample is a member of some of the models and not of others, both
-of its potential outcomes are known, and so is the error of every estimator. Figures 1 and 2 are diagrams; Figures 5 to
+which are replaced by language models here. Since every sample is a member of some models and not of others, both of its
+potential outcomes are known, and so is the error of every estimator. Figures 1 and 2 are diagrams; Figures 5 to
 7 are ours.
 
 Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
@@ -20,9 +20,9 @@ Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, w
     gpu     36 models    0.036 hours
     cpu     40 models    about 7 minutes on 2 cores
 
-Expect at cpu that naive evaluations are off by up to 0.1 in AUC, that weights, regression and both together are nearer
-to the truth, and that both together are nearest. Single runs vary more than independent samples would, so interference
-is not negligible. docs/figures.md says what to expect of each figure.
+Expect at cpu that unadjusted AUCs are off by up to 0.1, that IPW, the G-formula and AIPW are closer to the truth, and
+that AIPW is closest. One-run estimates vary more between models than if samples were independent, so interference is
+not negligible. docs/figures.md says what to expect of each figure.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
-"""Our CausalMIA Figures 5 and 6: one-run evaluations against the multi-run truth, and effects of single samples.
+"""Our CausalMIA Figures 5 and 6: one-run evaluations with the multi-run truth, and effects of training on samples.
 
-Every reference is evaluated on all samples, as if it were the only run (one-run). The truth takes each sample's losses
-under all models that were trained on it, and under all that were not (multi-run). If one sample's membership had no
-influence on the losses of others, the spread of one-run evaluations would be that of independent samples.
+Every reference is evaluated on all samples, as if it were the only model (one-run). The truth compares the losses of
+each sample under the models that were trained on it with those under the others (multi-run). If the membership of one
+sample did not affect the losses of others, the spread of one-run evaluations would be that of independent samples.
 
 M: models, N: samples, K: groups of samples.
 """
@@ -23,14 +23,14 @@ from analysis.zero_run import INTERFERENCE, INTERFERENCE_COLUMNS
 
 RECIPE = "epochs-140M"
 MARGIN = 0.01
-"""AUCs that are nearer than this to each other agree."""
+"""AUCs that differ by less than this agree."""
 NOT_COVERED = ("the samples",)
 FIG05_STATEMENTS = (
-    "The AUC of one run agrees with that of many runs, on average.",
-    "With calibrated losses, the AUC of one run agrees with that of many runs, on average.",
-    "The AUCs of single runs vary as those of independent samples do.",
+    "On average, the one-run AUC agrees with the multi-run AUC.",
+    "With calibrated losses, the one-run AUC agrees with the multi-run AUC on average.",
+    "One-run AUCs vary between models as much as if the samples were independent.",
 )
-_METRICS = {"auc": "AUC", "ate": "ATE in nats per token"}
+_METRICS = {"auc": "AUC", "ate": "Mean effect in nats per token"}
 _SD_MARGIN = 0.25
 _BINS = 10
 
@@ -99,18 +99,19 @@ class Runs:
 
     @property
     def sentence(self) -> str:
-        """The multi-run values, and the spread over runs relative to that of independent samples."""
+        """The multi-run values, and the spread over models relative to that of independent samples."""
         auc, ate = (self.sd_ratio(name) for name in _METRICS)
         return (
-            f"{self.name}: the multi-run AUC is {self.multi_run['auc']:.4f} and the ATE {self.multi_run['ate']:.4f} "
-            f"nats; over runs, the SD of the AUC is {1 + auc.value:.2f} times that of independent samples (95% "
-            f"interval {1 + auc.low:.2f} to {1 + auc.high:.2f}), and that of the ATE {1 + ate.value:.2f} times "
+            f"{self.name}: the multi-run AUC is {self.multi_run['auc']:.4f} and the mean effect (ATE) is "
+            f"{self.multi_run['ate']:.4f} nats per token. The standard deviation of one-run AUCs over models is "
+            f"{1 + auc.value:.2f} times that of independent samples (95% interval {1 + auc.low:.2f} to "
+            f"{1 + auc.high:.2f}), and that of one-run mean effects {1 + ate.value:.2f} times "
             f"({1 + ate.low:.2f} to {1 + ate.high:.2f})."
         )
 
 
 def draw_fig05(recipes: SweepResults) -> FigureResult:
-    """Draws the AUC and the ATE of every one-run evaluation beside the multi-run truth, for both attacks."""
+    """Draws the AUC and the mean effect of every one-run evaluation with the multi-run truth, for both attacks."""
     recipe = recipes[RECIPE]
     loss, calibrated = (Runs.read(recipe, name) for name in ("loss", "reference_calibrated"))
     figure = plotting.new_figure(10.6, 8.0)
@@ -133,7 +134,7 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
         ),
         claim_equivalent(
             FIG05_STATEMENTS[2],
-            "Loss: SD of one-run AUCs divided by that of independent samples, minus 1",
+            "Loss: standard deviation of one-run AUCs divided by that of independent samples, minus 1",
             loss.sd_ratio("auc"),
             _SD_MARGIN,
         ),
@@ -141,22 +142,23 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
     trials = ""
     if loss.trials:
         trials = (
-            "Algorithm 1 of the paper uses a different sample for every model: with these models, its AUC is "
-            f"{loss.trials['auc']:.3f} with an SD of {loss.trials['sd_auc']:.3f}, far less precise than a single run "
-            "with all samples."
+            "Algorithm 1 of the paper uses one sample for each model. With these models, its AUC for the loss is "
+            f"{loss.trials['auc']:.3f} with a standard deviation of {loss.trials['sd_auc']:.3f}, which is far less "
+            "precise than a one-run evaluation on all samples."
         )
     return FigureResult(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
         notes=(
-            f"Each of {len(loss.models)} models is evaluated on all its samples. Multi-run: every sample under all "
-            "models. Shaded: two SDs around it that one run would have if the scores of samples were independent.",
+            f"Points: one-run evaluations of each of {len(loss.models)} models on all samples. Line: the multi-run "
+            "truth, from every sample under all models. Shaded: the truth plus or minus two standard deviations that "
+            "one-run evaluations would have if the scores of samples were independent.",
             f"{loss.sentence} {calibrated.sentence}",
             trials,
-            "A model is a little better or worse on all samples at once. Scores of one run are compared with each "
-            "other, those of many runs also across models, so the multi-run AUC is lower where models differ much "
-            "relative to the samples.",
+            "Some models are slightly better than others on all samples at once. A one-run AUC compares only scores of "
+            "the same model, but the multi-run AUC also compares scores of different models, so it is lower where the "
+            "differences between models are large relative to those between samples.",
             not_seen_note(claims),
         ),
     )
@@ -207,12 +209,12 @@ def _draw_runs(axes: Axes, runs: Runs, name: str) -> pd.DataFrame:
     order_M = np.argsort(runs.value_M[name])
     at_M = np.arange(1, len(order_M) + 1)
     axes.axhline(truth, color=plotting.BLACK, label="Multi-run")
-    label = "2 SDs of independent samples"
+    label = "± 2 SD if samples were independent"
     axes.axhspan(
         truth - 2 * spread, truth + 2 * spread, color=plotting.SKY, alpha=0.25, label=label
     )
     value_M = runs.value_M[name][order_M]
-    axes.plot(at_M, value_M, "o", color=plotting.BLUE, markersize=4, label="One run")
+    axes.plot(at_M, value_M, "o", color=plotting.BLUE, markersize=4, label="One-run")
     axes.set(xlabel="Model, in ascending order", title=f"{runs.name}: {_METRICS[name]}")
     rows = {"series": [runs.models[m] for m in order_M], "x": at_M, "y": value_M}
     return pd.DataFrame(rows).assign(panel=f"{runs.name}, {name}")
@@ -237,7 +239,7 @@ def _draw_sources(axes: Axes, effect_N: np.ndarray, source_N: np.ndarray) -> pd.
     rows = _group_means(effect_N, source_N)
     rows = rows[rows["count"] >= 20].nlargest(12, "count").sort_values("mean")
     if rows.empty:
-        axes.text(0.5, 0.5, "no source has 20 samples", ha="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, "No source has 20 samples", ha="center", transform=axes.transAxes)
     at_K = np.arange(len(rows))
     axes.barh(at_K, rows["mean"], xerr=rows["margin"], color=plotting.SKY, ecolor=plotting.BLACK)
     axes.set_yticks(
@@ -257,25 +259,27 @@ def _group_means(effect_N: np.ndarray, group_N: np.ndarray) -> pd.DataFrame:
 
 FIGURES = {
     "causal_fig05_interference": PaperFigure(
-        title="CausalMIA Figure 5 (ours): One run against many",
+        title="CausalMIA Figure 5 (ours): One-run and multi-run evaluations",
         paper=(
             "Multi-run and one-run evaluations nearly coincide on linear regression (Section 7); for other models, "
             "the paper has bounds with unknown constants (Theorem 5.4)."
         ),
         expect=(
-            "At cpu the mean of one-run AUCs agrees with the multi-run AUC for the loss (0.631 and 0.633), but is 0.01"
-            " higher for the calibrated loss (0.888 and 0.878). Single runs vary 1.5 times as much as if samples were "
-            "independent, with calibrated losses 2 to 3 times: interference is not negligible here."
+            "At cpu the mean of one-run AUCs agrees with the multi-run AUC for the loss (0.631 and 0.633), but is 0.01 "
+            "higher for the calibrated loss (0.888 and 0.878). One-run estimates vary 1.5 times as much between models "
+            "as if samples were independent, and 2 to 3 times as much with calibrated losses: interference is not "
+            "negligible here."
         ),
         statements=FIG05_STATEMENTS,
         draw=draw_fig05,
     ),
     "causal_fig06_effects": PaperFigure(
         title="CausalMIA Figure 6 (ours): Effects of training on a sample",
-        paper="Effects that differ between groups of samples are future work of the paper (Section 9).",
+        paper="The paper leaves effects that differ between groups of samples to future work (Section 9).",
         expect=(
-            "At cpu training on a sample lowers its loss by 0.196 nats per token on average, significantly for 98% of "
-            "the samples. The effect hardly depends on the length, and rises with the TF-IDF from 0.15 to 0.27."
+            "At cpu training on a sample lowers its loss by 0.196 nats per token on average, and the effect is "
+            "significant for 98% of the samples. It hardly depends on the length, and rises with the TF-IDF from 0.15 "
+            "to 0.27."
         ),
         statements=(),
         draw=draw_fig06,

@@ -33,7 +33,7 @@ PUBLISHED_EPSILON = 0.602
 _METRICS = {
     "auc": "AUC",
     "youden": "Largest TPR - FPR",
-    "ate": "ATE of the loss",
+    "ate": "ATE on the loss",
     "tpr": "TPR at 20% FPR",
 }
 _CURVES: dict[str, tuple[str, plotting.LineStyle]] = {
@@ -46,18 +46,18 @@ _CURVES: dict[str, tuple[str, plotting.LineStyle]] = {
 """Color and line style of each evaluation of the paper."""
 TAB02_STATEMENTS = (
     "Multi-run and one-run evaluations of ridge regression have the same AUC.",
-    "Zero-run evaluation without correction has a higher AUC than one-run evaluation.",
-    "With the true density ratio, zero-run evaluation of ridge regression has the AUC of one-run evaluation.",
-    "Learned propensities correct a part of the bias.",
+    "Unadjusted zero-run evaluation has a higher AUC than one-run evaluation.",
+    "With true weights, zero-run evaluation of ridge regression has the same AUC as one-run evaluation.",
+    "Learned weights remove part of the bias.",
 )
 FIG03B_STATEMENTS = (
-    "Without correction, the ROC curve of DP-SGD is above what epsilon = 0.602 allows.",
-    "Without correction, the ROC curve of DP-SGD is above what its epsilon allows.",
+    "The unadjusted ROC curve of DP-SGD is above the bound for epsilon = 0.602, which the paper states.",
+    "The unadjusted ROC curve of DP-SGD is above the bound for its actual epsilon.",
 )
 
 
 def draw_tab02(recipes: SweepResults) -> FigureResult:
-    """Draws a table of all metrics of each algorithm and evaluation, and below each row that of the paper."""
+    """Draws a table of all metrics of each algorithm and evaluation, each row followed by the paper's."""
     results = experiment.load(recipes)
     numbers = published.published_numbers(_TABLE)
     cells, data, ours = {}, [], {}
@@ -110,31 +110,34 @@ def _table_notes(results: RegressionResults) -> tuple[str, ...]:
         return float(results.metric_S("ridge", evaluation, "tpr").std(ddof=1))
 
     return (
-        "A simulation without language models, which is the same at every setting. Numbers are means ± standard "
-        f"deviations over seeds: {s['ridge_seeds']} for ridge regression and {s['dp_sgd_seeds']} for DP-SGD here, 100 "
-        "in the paper.",
-        f"Ridge regression has {s['ridge_dimensions']:,} features and DP-SGD {s['dp_sgd_dimensions']:,}, both have "
+        "This is a simulation without language models, so it is the same at every setting. Numbers are means ± "
+        f"standard deviations over seeds: {s['ridge_seeds']} for ridge regression and {s['dp_sgd_seeds']} for DP-SGD "
+        "here, 100 in the paper.",
+        f"Ridge regression has {s['ridge_dimensions']:,} features and DP-SGD {s['dp_sgd_dimensions']:,}; both have "
         f"{s['samples']:,} training samples. Multi-run evaluation has {s['ridge_trials']:,} trials of ridge regression "
-        f"and {s['dp_sgd_trials']:,} of DP-SGD; the paper has 400 of both. Half of them have a member.",
-        "The ATE (average treatment effect) is that on the loss, as in the paper, so it is negative if the attack "
-        "succeeds; everywhere else it is that on the score. The loss is half the squared residual for ridge "
-        "regression, and the squared residual for DP-SGD: only so are the effects those of the paper.",
+        f"and {s['dp_sgd_trials']:,} of DP-SGD; the paper has 400 of each. In half of the trials, the sample is a "
+        "member.",
+        "The ATE (average treatment effect, the mean effect of membership) is measured on the loss, as in the paper, "
+        "so it is negative if the attack succeeds; everywhere else in lm_mia it is measured on the score. The loss is "
+        "half the squared residual for ridge regression, and the squared residual for DP-SGD: only these choices "
+        "reproduce the paper's effects.",
         f"The penalty of ridge regression is {experiment.RIDGE_PENALTY:,.0f} on the sum of squares. With 1,000, as "
         "printed, the one-run AUC is 0.75 instead of 0.56.",
-        "Corrected sums are divided by the sum of the weights. The paper divides by the number of non-members, which "
-        "is right only if there are as many members. Here there are.",
-        "Assumption 6.3 requires a bounded density ratio, which this one is not: a few non-members carry much of the "
-        f"weight, like {mean('oracle', 'effective_nonmembers'):,.0f} of {s['samples']:,} for ridge regression; their "
-        "effective number is (sum of weights)² / sum of squared weights. The TPR of the oracle nevertheless varies "
-        f"about as much as that of one-run evaluation here, by {std('oracle'):.3f} and {std('one_run'):.3f}; in the "
-        "paper it varies by 0.068, and is lower.",
-        "Learned propensities are those of a logistic regression that was fitted without the sample. 4,000 samples do "
-        "not suffice to learn 2,500 coefficients, so most of the bias remains. The rows “same samples” are not in the "
-        "paper: the logistic regression is fitted to the samples that it weights, with scikit-learn's default penalty. "
-        "For ridge regression they are nearer to the paper's rows of learned propensities.",
-        "Standard deviations of the paper do not agree with its sizes: without any attack, the AUC of 200 members and "
-        "200 non-members varies by 0.029, and that of 2,000 and 2,000 by 0.009. The paper reports 0.016 to 0.019 for "
-        "both.",
+        "Weighted sums are divided by the sum of the weights. The paper divides by the number of non-members, which is "
+        "right only if there are as many members as non-members, as in this experiment.",
+        "Assumption 6.3 of the paper requires a bounded density ratio; the one here is unbounded, so a few non-members "
+        "carry much of the weight. For ridge regression with true weights, the effective number of non-members, (sum "
+        f"of weights)² / sum of squared weights, is {mean('oracle', 'effective_nonmembers'):,.0f} of {s['samples']:,}. "
+        "Nevertheless, the standard deviation of the TPR with true weights is about that of one-run evaluation here "
+        f"({std('oracle'):.3f} and {std('one_run'):.3f}); in the paper it is 0.068, and the TPR is lower.",
+        "Learned weights are the odds predicted by a logistic regression that was fitted without the sample "
+        "(cross-fitting). 4,000 samples are not enough to learn 2,500 coefficients, so most of the bias remains. The "
+        "rows “same-sample weights” are not in the paper: there, the logistic regression is fitted to the same samples "
+        "that it weights, with scikit-learn's default penalty. For ridge regression, these rows are closer to the "
+        "paper's results with learned weights.",
+        "The standard deviations in the paper do not agree with its sample sizes: even if scores are pure noise, the "
+        "AUC of 200 members and 200 non-members has a standard deviation of 0.029, and that of 2,000 and 2,000 one of "
+        "0.009. The paper reports 0.016 to 0.019 for both.",
     )
 
 
@@ -179,7 +182,7 @@ def draw_fig03a(recipes: SweepResults) -> FigureResult:
 
 
 def draw_fig03b(recipes: SweepResults) -> FigureResult:
-    """Draws the mean ROC curves of DP-SGD over seeds, and the largest ones that its privacy allows."""
+    """Draws the mean ROC curves of DP-SGD over seeds, and the bounds that differential privacy sets."""
     results = experiment.load(recipes)
     epsilon = experiment.dp_sgd_epsilon()
     figure = plotting.new_figure(6.2, 5.2)
@@ -201,7 +204,7 @@ def draw_fig03b(recipes: SweepResults) -> FigureResult:
     claims = tuple(
         claim_greater(
             statement,
-            f"TPR minus its bound at epsilon = {value:.3f}, at the FPR where it is largest",
+            f"TPR minus its bound at epsilon = {value:.3f}, at the FPR where the excess is largest",
             _excess(results.tpr_SxF("dp_sgd", "raw"), value),
         )
         for statement, value in zip(FIG03B_STATEMENTS, (PUBLISHED_EPSILON, epsilon), strict=True)
@@ -212,17 +215,20 @@ def draw_fig03b(recipes: SweepResults) -> FigureResult:
     )
     notes = (
         _curves_note("dp_sgd"),
-        f"At an FPR of x the bound is min(1, e^epsilon x + delta, 1 - e^-epsilon (1 - delta - x)), with delta = "
-        f"{experiment.DELTA:g}. It holds for multi-run evaluation, which compares training with and without a sample.",
+        "At an FPR of x the bound is min(1, e^epsilon x + delta, 1 - e^-epsilon (1 - delta - x)), with delta = "
+        f"{experiment.DELTA:g}. The bound holds for multi-run evaluation, which compares training with and without a "
+        "sample.",
         f"The paper states epsilon = {PUBLISHED_EPSILON}. For its batches of {settings.batch_size} of {samples:,} "
         f"samples, {settings.steps(samples):,} steps and a noise multiplier of {settings.noise_multiplier:g}, epsilon "
         f"is {epsilon:.3f}, by the limit of Gaussian differential privacy (1.590 by numerical accounting); it is "
         f"{float(stats.gaussian_dp_epsilon(if_variance, experiment.DELTA)):.2f} if N(0, 3 I) means a variance of 3. "
         "0.602 results for a multiplier of 6, with 16 batches in each of 75 epochs.",
-        "An AUC of 0.5 is no success of the noise: without it the AUC is the same. Steps of 0.01 with gradients that "
-        "are clipped to a norm of 1, and a penalty of 10, keep the weights near zero, so that no sample is memorized.",
-        "The FPR at which the TPR is compared with its bound, between 5% and 95%, is where the mean of the other seeds "
-        "is furthest above it, so that the claims are not about the largest of many random differences.",
+        "The noise is not the reason for the AUC of 0.5: without noise, the AUC is the same. Steps of 0.01 with "
+        "gradients that are clipped to a norm of 1, and a penalty of 10, keep the weights near zero, so that no sample "
+        "is memorized.",
+        "For each seed, the TPR is compared with its bound at the FPR, between 5% and 95%, at which the mean of the "
+        "other seeds exceeds the bound the most. Choosing the FPR from the other seeds avoids selecting a chance "
+        "maximum.",
         not_seen_note(claims),
     )
     return FigureResult(
@@ -237,8 +243,8 @@ def draw_fig03b(recipes: SweepResults) -> FigureResult:
 def _curves_note(algorithm: str) -> str:
     count = experiment.SIZES[f"{algorithm}_seeds"]
     return (
-        f"A simulation without language models. Curves are means over {count} seeds with bands of one standard "
-        "deviation, and AUCs are means; the paper does not say over what its curves are."
+        f"This is a simulation without language models. Curves are means over {count} seeds with bands of one standard "
+        "deviation, and AUCs are means; the paper does not say how its curves are averaged."
     )
 
 
@@ -284,16 +290,16 @@ def _mean(value_S: np.ndarray) -> Estimate:
 
 FIGURES = {
     _TABLE: PaperFigure(
-        title="CausalMIA Table 2: Three regimes of evaluation on linear regression",
+        title="CausalMIA Table 2: Multi-run, one-run and zero-run evaluation on linear regression",
         paper=(
-            "The attack by the loss has an AUC of 0.561 on ridge regression in the multi-run and the one-run regime. "
-            "With shifted non-members (zero-run) it is 0.669, corrected with the true density ratio 0.562, and with "
-            "learned propensities 0.595. On DP-SGD it is 0.50, 0.50, 0.62, 0.50 and 0.51 (Section 7, Appendix G.1)."
+            "On ridge regression, the loss attack has an AUC of 0.561 in the multi-run and the one-run regime. With "
+            "shifted non-members (zero-run), the AUC is 0.669 unadjusted, 0.562 with true weights, and 0.595 with "
+            "learned weights. On DP-SGD, these five AUCs are 0.50, 0.50, 0.62, 0.50 and 0.51 (Section 7, Appendix G.1)."
         ),
         expect=(
-            "All four claims are seen at every setting, since the experiment is that of the paper. The AUCs are those "
-            "of the paper within 0.006, except with learned propensities. On ridge regression these correct a third of "
-            "the bias only (0.632), if no sample is weighted by a model that was fitted to it."
+            "All four claims are seen at every setting, since the experiment is that of the paper. The AUCs agree with "
+            "the paper within 0.006, except with learned weights. On ridge regression, learned weights remove only a "
+            "third of the bias (0.632) if no sample is weighted by a model that was fitted to it."
         ),
         statements=TAB02_STATEMENTS,
         draw=draw_tab02,
@@ -302,22 +308,25 @@ FIGURES = {
         title="CausalMIA Figure 3a: ROC curves on ridge regression",
         paper=(
             "The ROC curves of multi-run and one-run evaluation nearly coincide. Zero-run evaluation shows a stronger "
-            "attack, and with the correction the curve is that of the other regimes."
+            "attack if it is unadjusted; weighted, its curve is that of the other regimes."
         ),
-        expect="The curves of multi-run, one-run and corrected zero-run evaluation coincide, with an AUC of 0.56.",
+        expect=(
+            "The curves of multi-run evaluation, one-run evaluation, and zero-run evaluation with true weights "
+            "coincide, with an AUC of 0.56."
+        ),
         statements=(),
         draw=draw_fig03a,
     ),
     "causal_fig03b_dp_sgd": PaperFigure(
         title="CausalMIA Figure 3b: ROC curves on DP-SGD",
         paper=(
-            "Without correction, the ROC curve of zero-run evaluation is above that which (0.602, 0.01)-differential "
-            "privacy allows. With the correction it respects the bound."
+            "The unadjusted ROC curve of zero-run evaluation is above the bound of (0.602, 0.01)-differential privacy. "
+            "The weighted curve respects the bound."
         ),
         expect=(
-            "The raw curve is above the bound of the paper's epsilon, 0.602, but below that of the epsilon that this "
-            "DP-SGD has, 1.58: the first claim is seen and the second is opposite. The shift alone does not violate "
-            "the bound."
+            "The unadjusted curve is above the bound for the paper's epsilon, 0.602, but below the bound for the "
+            "actual epsilon of this DP-SGD, 1.58: the first claim is seen, and the second is opposite. The shift alone "
+            "does not violate the actual bound."
         ),
         statements=FIG03B_STATEMENTS,
         draw=draw_fig03b,

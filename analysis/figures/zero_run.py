@@ -1,8 +1,8 @@
 """CausalMIA Figures 3c and 4, and our Figure 7: members and non-members from different sources, with known truth.
 
 Every reference is the one run that an evaluator sees. The evaluation set of a run has members and non-members that
-differ in more than membership, and the errors of estimators are differences to the truth, which comes from all other
-models (see `lm_mia.attacks.zero_run`).
+differ in more than membership. The error of an estimator is its difference from the truth, which is computed from the
+other models (see `lm_mia.attacks.zero_run`).
 
 M: runs, K: non-members.
 """
@@ -35,27 +35,27 @@ STRENGTH = 2.0
 SHIFTS = {name: shift_title(name, STRENGTH) for name in ("groups", "graded", "disjoint")}
 """Shift -> its title."""
 CORRECTED = ("ipw", "g_formula", "aipw")
-"""Estimators that learn the shift from the samples."""
+"""Estimators that learn the difference between members and non-members from covariates."""
 COMPARED = ("naive", "ipw", "iid")
-"""Estimators whose AUCs the paper has."""
+"""Estimators whose AUCs are in the paper."""
 MARGIN = 0.02
-"""AUCs that are nearer than this to each other agree."""
+"""AUCs that differ by less than this agree."""
 NOT_COVERED = ("the samples",)
 """All runs share the samples of the population, so intervals over runs hold them fixed."""
 FIG03C_STATEMENTS = (
-    "The AUC of a naive evaluation is above the truth.",
-    "Propensity weights bring the AUC nearer to the truth.",
-    "With propensity weights, the AUC agrees with that of non-members from the same source.",
+    "The unadjusted AUC is above the truth.",
+    "Learned weights bring the AUC closer to the truth.",
+    "With learned weights, the AUC agrees with the AUC on non-members from the same source.",
 )
 FIG04_STATEMENTS = ("The largest 10% of the weights carry more than half of the total weight.",)
 FIG07_STATEMENTS = (
-    "The error of the naive AUC grows with the strength of the shift.",
-    "At a strength of 2, weights, regression and both together each have a smaller error than the naive AUC.",
+    "The error of the unadjusted AUC grows with the strength of the shift.",
+    "At a strength of 2, IPW, the G-formula and AIPW each have a smaller error than the unadjusted AUC.",
 )
 
 
 def read(recipe: RecipeResults) -> pd.DataFrame:
-    """Reads zero_run.csv of a recipe, with the column pair: the number of a run and of its complement, or of a run.
+    """Reads zero_run.csv of a recipe, with the column pair: the number of each run, shared with its complement if any.
 
     Raises:
       MissingModelsError: the recipe has no zero-run evaluation.
@@ -134,15 +134,17 @@ def draw_fig03c(recipes: SweepResults) -> FigureResult:
     rows = values(table, "groups", "loss")
     error = errors(rows, "auc")
     claims = (
-        claim_greater(FIG03C_STATEMENTS[0], "Error of the naive AUC", over_runs(error["naive"])),
+        claim_greater(
+            FIG03C_STATEMENTS[0], "Error of the unadjusted AUC", over_runs(error["naive"])
+        ),
         claim_greater(
             FIG03C_STATEMENTS[1],
-            "Absolute error of the naive AUC minus that with weights",
+            "Absolute error of the unadjusted AUC minus that with learned weights",
             over_runs(error["naive"].abs() - error["ipw"].abs()),
         ),
         claim_equivalent(
             FIG03C_STATEMENTS[2],
-            "AUC with weights minus that of the same source",
+            "AUC with learned weights minus that with non-members from the same source",
             over_runs(error["ipw"] - error["iid"]),
             MARGIN,
         ),
@@ -156,13 +158,14 @@ def draw_fig03c(recipes: SweepResults) -> FigureResult:
         ours=ours,
         not_comparable=frozenset(ours),
         notes=(
-            "Every reference is the run in turn. The truth is the AUC over its members, from their losses under the "
-            "other models, with and without each of them. ROC curves are those of the first run.",
-            "Groups: 90% of the members and 10% of the non-members are from packages that models find easy. Graded: "
-            "samples with a high TF-IDF are more often members. Disjoint: members and non-members are from different "
-            "packages, so that nothing can correct the difference.",
+            "Each reference in turn is the model under evaluation, the run. The truth is the AUC on its members, "
+            "computed from their losses under the other models, some of which were trained on each member and some of "
+            "which were not. ROC curves are those of the first run.",
+            "Groups: 90% of the members and 10% of the non-members are from packages with a low loss. Graded: samples "
+            "with a high TF-IDF are more often members. Disjoint: members and non-members have no package in common, "
+            "so no estimator can adjust for the difference.",
             "; ".join(
-                f"{label}: flagged as lacking overlap in {percent(_share_flagged(table, shift))} of the runs"
+                f"{label}: learned weights lack overlap in {percent(_share_flagged(table, shift))} of the runs"
                 for shift, label in SHIFTS.items()
                 if shift in shifts
             )
@@ -222,14 +225,17 @@ def _draw_errors(axes: Axes, rows: pd.DataFrame, shift: str) -> pd.DataFrame:
 
 
 def draw_fig04(recipes: SweepResults) -> FigureResult:
-    """Draws the losses of members and of both kinds of non-members, and how unequal the weights are."""
+    """Draws the losses of members and of both kinds of non-members, and the inequality of the weights."""
     recipe = recipes[RECIPE]
     table = read(recipe)
     columns = ["shift", "strength", "group", "score", "log_odds_oracle", "log_odds_learned"]
     samples = pd.DataFrame(io.read_samples(recipe.recipe_dir, columns, "zero_run_samples.parquet"))
     samples = samples[samples["shift"] == "groups"]
     if samples.empty:
-        raise MissingModelsError(f"{recipe.name}: attack.zero_run lacks groups")
+        raise MissingModelsError(
+            f"{recipe.name}: there is no evaluation with the shift groups; run lm-mia attack with "
+            "--config.attack.zero_run=groups,graded,disjoint"
+        )
     figure = plotting.new_figure(10.6, 4.4)
     loss_axes, weight_axes = figure.subplots(1, 2)
     frames = [_draw_losses(loss_axes, samples), _draw_weights(weight_axes, samples)]
@@ -245,8 +251,8 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
         figure,
         claims=claims,
         notes=(
-            "First run, groups. Weights are those of non-members: the odds of being a member, true or estimated from "
-            "the text. (b) Non-members are sorted by their weight, largest first.",
+            "Both panels show the first run under the shift groups. The weights of non-members are their odds of being "
+            "a member, true or learned from the text. (b) Non-members are sorted by weight, largest first.",
             not_seen_note(claims),
         ),
     )
@@ -283,8 +289,8 @@ def _draw_weights(axes: Axes, samples: pd.DataFrame) -> pd.DataFrame:
     shifted = samples[samples["group"] == "shifted"]
     frames = []
     for column, label, dash in (
-        ("log_odds_oracle", "True odds", "--"),
-        ("log_odds_learned", "Estimated odds", "-"),
+        ("log_odds_oracle", "True weights", "--"),
+        ("log_odds_learned", "Learned weights", "-"),
     ):
         log_odds_K = np.sort(shifted[column].dropna().to_numpy())[::-1]
         weight_K = np.exp(log_odds_K - log_odds_K[0])
@@ -333,10 +339,11 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
         figure,
         claims=claims,
         notes=(
-            "The probability that a sample is kept as a member, or dropped as a non-member, is the sigmoid of the "
-            "strength times its standardized TF-IDF. Bars are 95% intervals over runs, which hold the samples fixed.",
-            "The calibrated loss is the loss relative to the mean loss under the other models, whose members differ: "
-            "it removes most of what makes one text easier than another.",
+            "A member is selected, and a non-member is left out, with a probability of sigmoid(strength * z), where z "
+            "is the standardized TF-IDF of the sample. Bars are 95% intervals over runs, which hold the "
+            "samples fixed.",
+            "The calibrated loss is the mean loss under reference models minus the loss under the run, which removes "
+            "most of the differences in difficulty between texts.",
             not_seen_note(claims),
         ),
     )
@@ -378,7 +385,7 @@ def _fig07_claims(table: pd.DataFrame, strengths: Sequence[float]) -> tuple[Clai
     error = errors(values(table, "graded", "loss"), "auc").abs()
     smaller = [
         claim_greater(
-            "", f"Not corrected minus {ESTIMATORS[name]}", over_runs(error["naive"] - error[name])
+            "", f"Unadjusted minus {ESTIMATORS[name]}", over_runs(error["naive"] - error[name])
         )
         for name in CORRECTED
     ]
@@ -396,13 +403,14 @@ FIGURES = {
         title="CausalMIA Figure 3c: Members and non-members from different sources",
         paper=(
             "The loss attack on a ResNet has an AUC of 0.75 if 90% of the members and 10% of the non-members are clean "
-            "images of CIFAR-10 and the others have noise. With propensity weights it is 0.66, and 0.65 if "
-            "non-members are drawn as the members were (Section 7)."
+            "images of CIFAR-10 and the others are noisy. The AUC is 0.66 with learned weights, and 0.65 with "
+            "non-members from the same source as the members (Section 7)."
         ),
         expect=(
-            "At cpu the naive AUC is 0.06 too high with groups (0.690 instead of 0.628). Learned weights leave an "
-            "error of 0.02, regression one of 0.035, and both together one of 0.006. If members and non-members have "
-            "no group in common, no estimator is right, and learned weights do not show it."
+            "At cpu the unadjusted AUC is 0.06 too high with the shift groups (0.690 instead of 0.628). IPW with "
+            "learned weights leaves an error of 0.02, the G-formula one of 0.035, and AIPW one of 0.006. If members "
+            "and non-members have no package in common (disjoint), no estimator is right, and learned weights do not "
+            "show this."
         ),
         statements=FIG03C_STATEMENTS,
         draw=draw_fig03c,
@@ -410,24 +418,24 @@ FIGURES = {
     "causal_fig04_weights": PaperFigure(
         title="CausalMIA Figure 4: Losses and weights",
         paper=(
-            "Losses of shifted non-members are higher than those of non-members from the same source, and the weights "
-            "are heavy-tailed: the few clean non-members have high weights (Appendix G.2)."
+            "Losses of non-members from the other source are higher than those of non-members from the same source, "
+            "and the weights are heavy-tailed: the few clean non-members have large weights (Appendix G.2)."
         ),
         expect=(
-            "At cpu the losses of the three groups overlap much more than those of noisy images, and the estimated "
-            "weights are less unequal than the true odds: the largest 10% carry 45% of the total weight, so the claim "
-            "is undecided. The true odds of the 10% are 81 times those of the others."
+            "At cpu the losses of the three groups overlap much more than those of clean and noisy images, and the "
+            "learned weights are less unequal than the true ones: the largest 10% carry 45% of the total weight, so "
+            "the claim is undecided. The largest 10% of the true weights are 81 times as large as the others."
         ),
         statements=FIG04_STATEMENTS,
         draw=draw_fig04,
     ),
     "causal_fig07_estimators": PaperFigure(
-        title="CausalMIA Figure 7 (ours): Errors of the estimators by the strength of the shift",
-        paper="The paper has one shift per experiment, and no known truth for real data.",
+        title="CausalMIA Figure 7 (ours): Error of each estimator by the strength of the shift",
+        paper="The paper evaluates one shift per experiment, and does not know the truth for real data.",
         expect=(
-            "At cpu the naive AUC of the loss is too low, by 0.08 at a strength of 2, because members with a high "
-            "TF-IDF are harder to predict. Learned weights and regression each leave an error of 0.02, with different "
-            "signs; both together are right within 0.01 up to a strength of 4. Both claims are seen in these models."
+            "At cpu the unadjusted AUC of the loss is 0.08 too low at a strength of 2, because texts with a high "
+            "TF-IDF are harder to predict. IPW and the G-formula each leave an error of 0.02, with opposite signs; "
+            "AIPW is right within 0.01 up to a strength of 4. Both claims are seen in these models."
         ),
         statements=FIG07_STATEMENTS,
         draw=draw_fig07,

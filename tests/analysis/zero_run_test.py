@@ -95,9 +95,9 @@ def test_verdict_and_figure(tmp_path: Path):
     shown = zero_run.read(write(tmp_path))
     assert shown is not None
     assert shown.verdict == (
-        "With the shift groups, the AUC of the loss is wrong by +0.100 without a correction, by -0.010 with true "
-        "weights and by 0.000 with AIPW. With the shift graded, strength 2, the AUC of the loss is wrong by +0.100 "
-        "without a correction, by -0.010 with true weights and by 0.000 with AIPW."
+        "With the shift groups, the AUC of the loss is off by +0.100 without adjustment, by -0.010 with true "
+        "weights and by 0.000 with AIPW. With the shift graded, strength 2, the AUC of the loss is off by +0.100 "
+        "without adjustment, by -0.010 with true weights and by 0.000 with AIPW."
     )
     figure = zero_run.recipe_figures(tmp_path)["zero_run"]
     assert figure is not None
@@ -119,10 +119,10 @@ def test_section_shows_the_numbers_and_escapes_reasons(tmp_path: Path):
     names |= {"percent": percent, "plural": plural, "attack_name": attack_name}
     html = template.render(**names, images={"zero_run": "data:"}, at="x-", file="x-")
     assert "The shift disjoint is not possible here: all are &lt;C4&gt;." in html
-    assert html.count("Not corrected") == 6
+    assert html.count("Unadjusted") == 6
     assert "<td>0.600<br><small>± 0.020</small></td><td>0.100</td><td>0.200<br>" in html
     assert ">25%</td>" in html
-    assert "it would be 4.0000 if the scores of different samples were independent" in html
+    assert "which would be 4.0000 if the scores of different samples were independent" in html
     html = template.render(**(names | {"zero_run": zero_run.ZeroRun("too few")}), at="x-")
     assert "There is no such evaluation: too few." in html
 

@@ -55,13 +55,13 @@ def test_the_table_has_our_numbers_beside_those_of_the_paper(
     result = draw("causal_tab02_regression", monkeypatch)
     assert result.table is not None
     rows = {label: dict(row) for label, row in result.table.iterrows()}
-    here, paper = rows["Ridge, zero-run, raw"], rows["Ridge, zero-run, raw (paper)"]
+    here, paper = rows["Ridge, zero-run, unadjusted"], rows["Ridge, zero-run, unadjusted (paper)"]
     assert (here["AUC"], paper["AUC"]) == ("0.670 ± 0.001", "0.669 ± 0.020")
-    # The ATE of the loss; the results have that of the score.
-    assert (here["ATE of the loss"], paper["ATE of the loss"]) == ("-302 ± 1", "-1,050 ± 139")
+    # The ATE on the loss; the results have that of the score.
+    assert (here["ATE on the loss"], paper["ATE on the loss"]) == ("-302 ± 1", "-1,050 ± 139")
     assert paper["TPR at 20% FPR"] == "0.350 ± 0.041"
     assert (here["Effective non-members"], paper["Effective non-members"]) == ("700", "–")
-    assert "DP-SGD, zero-run, same samples" in rows
+    assert "DP-SGD, zero-run, same-sample weights" in rows
     assert len(rows) == 12 + 10
     assert len(result.ours) == 40  # the ten rows of the paper
     assert result.ours["dp_sgd_learned_ate"][0] == pytest.approx(-301.5)
@@ -100,7 +100,7 @@ def test_curves_are_drawn(monkeypatch: pytest.MonkeyPatch):
         legend = axes.get_legend()
         assert legend is not None
         labels = [text.get_text() for text in legend.get_texts()]
-        assert labels[2] == "Zero-run, raw (AUC 0.670)"
+        assert labels[2] == "Zero-run, unadjusted (AUC 0.670)"
         assert len(labels) == count
         curve = result.data[result.data["series"] == "raw"]
         assert curve["tpr_mean"].to_numpy()[20] == pytest.approx(0.41, abs=0.01)

@@ -19,7 +19,7 @@ ERRORS = {"truth": 0.0, "iid": 0.0, "oracle": 0.002, "ipw": 0.01, "g_formula": -
 
 
 def zero_run_table(noise: float = 0.003) -> pd.DataFrame:
-    """Returns zero_run.csv in which the naive error grows with the strength, and corrected errors are small."""
+    """Returns zero_run.csv in which the unadjusted error grows with the strength, and adjusted errors are small."""
     rng = np.random.default_rng(0)
     rows = []
     for shift, strength in SETTINGS:
@@ -94,8 +94,8 @@ def test_planted_errors_decide_the_claims(recipe: RecipeResults):
     verdicts = [c.verdict for c in zero_run.draw_fig03c(recipes_of(recipe)).claims]
     assert verdicts == ["seen in these models"] * 3
     notes = " ".join(zero_run.draw_fig03c(recipes_of(recipe)).notes)
-    assert "disjoint: flagged as lacking overlap in 100% of the runs" in notes
-    assert "groups: flagged as lacking overlap in 0% of the runs" in notes
+    assert "disjoint: learned weights lack overlap in 100% of the runs" in notes
+    assert "groups: learned weights lack overlap in 0% of the runs" in notes
     [weights] = zero_run.draw_fig04(recipes_of(recipe)).claims
     assert weights.estimate is not None
     assert weights.estimate.value == pytest.approx(0.7)
@@ -142,6 +142,6 @@ def test_spread_over_runs_is_compared_with_independent_samples(recipe: RecipeRes
     estimate = interference.Runs.read(recipe, "loss").sd_ratio("auc")
     assert estimate.value == pytest.approx(2.0)
     assert estimate.low > 0
-    assert "the SD of the AUC is 3.00 times that of independent samples" in " ".join(result.notes)
+    assert "AUCs over models is 3.00 times that of independent samples" in " ".join(result.notes)
     assert result.claims[2].verdict == "undecided"
     assert {len(rows) for _, rows in result.data.groupby("panel")} == {RUNS}
