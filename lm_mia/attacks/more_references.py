@@ -27,7 +27,7 @@ from lm_mia.attacks import models, signals
 from lm_mia.attacks.resampling import reference_pairs
 from lm_mia.attacks.score_matrix import map_in_order
 from lm_mia.config import AttackName
-from lm_mia.config.needs import FORMAT, REFERENCE_FREE, assign_roles
+from lm_mia.config.needs import FORMAT, REFERENCE_FREE, assign_roles, decision_settings
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
@@ -86,7 +86,7 @@ def run(
     attacks: tuple[AttackName, ...] = tuple(n for n in c.attacks if n not in REFERENCE_FREE)
     identity: dict[str, Any] = {
         "format": FORMAT,
-        "config": dataclasses.asdict(c),
+        "config": decision_settings(c),
         "reference_models": [*map(str, references)],
         "target_models": [*map(str, targets)],
     }

@@ -83,7 +83,7 @@ def run(
     replicas = [m for m in present if m.role == "replica" and m.order_seed < c.replicas]
     identity: dict[str, Any] = {
         "format": needs.FORMAT,
-        "config": dataclasses.asdict(c),
+        "config": needs.decision_settings(c),
         "reference_models": [*map(str, references)],
         "replica_models": [*map(str, replicas)],
     }

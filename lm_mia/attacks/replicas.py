@@ -31,7 +31,7 @@ from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
 from lm_mia.attacks.score_table import MembershipScoreTable
 from lm_mia.attacks.targets import TargetTables
 from lm_mia.config import ATTACK_STATISTICS, AttackName
-from lm_mia.config.needs import FORMAT, REFERENCE_FREE, TargetAttack
+from lm_mia.config.needs import FORMAT, REFERENCE_FREE, TargetAttack, decision_settings
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
@@ -419,7 +419,7 @@ def _identity(inputs: signals.AttackInputs, c: config.Attack) -> dict[str, Any]:
     """Returns what determines the tables of decisions, for flips.json."""
     return {
         "format": FORMAT,
-        "config": dataclasses.asdict(c),
+        "config": decision_settings(c),
         "design": inputs.store.design,
         "reference_models": [str(model) for model in inputs.references],
         "replica_models": [str(model) for model in inputs.targets],

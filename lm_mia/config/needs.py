@@ -254,6 +254,15 @@ def attack_settings(attack: Attack) -> dict[str, Any]:
     }
 
 
+def decision_settings(attack: Attack) -> dict[str, Any]:
+    """Returns the settings that the tables of flips, pooled thresholds and more references may depend on.
+
+    Those of zero-run evaluation are not among them, so that these tables are kept when it is added to a recipe.
+    """
+    settings = dataclasses.asdict(attack)
+    return {name: value for name, value in settings.items() if not name.startswith("zero_run")}
+
+
 def assign_roles(models: PresentModels, attack: Attack) -> ModelRoles:
     """Divides the models that are present into references, targets and replicas.
 

@@ -473,3 +473,13 @@ def test_balanced_recipes_are_compared_without_splitting_a_pair():
     assert (
         needs.with_equal_counts([config_of_odd_count, config_of_odd_count])[0].attack.targets == 3
     )
+
+
+def test_tables_of_decisions_do_not_depend_on_zero_run_evaluation():
+    attack = Attack()
+    changed = dataclasses.replace(attack, zero_run=("graded",), zero_run_strengths=(1.0,))
+    assert needs.decision_settings(changed) == needs.decision_settings(attack)
+    other = dataclasses.replace(attack, alpha=0.1)
+    assert needs.decision_settings(other) != needs.decision_settings(attack)
+    # Workdirs from before that evaluation existed keep their tables.
+    assert "zero_run" not in needs.decision_settings(attack)
