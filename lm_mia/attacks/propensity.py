@@ -31,6 +31,8 @@ TEXT_STYLE = ("log characters", "compressed bytes per byte", "share of digits")
 """What the first columns of `text_features` are; the components of the words follow."""
 _RELATIVE_PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)
 """1 is the curvature of the loss in a coefficient, so that it halves a small coefficient."""
+_TOLERANCE = 1e-4
+"""Largest slope of the mean loss in a coefficient at which a logistic regression counts as fitted."""
 _MAX_SELECTION = 2**15  # samples from which the penalty is chosen
 _WORD = r"\w+|[^\w\s]"
 _MAX_WORDS = 2**16
@@ -109,8 +111,15 @@ def cross_fitted_log_odds(
     feature_NxK = folds.feature_NxK
 
     def fit(training_S: np.ndarray, penalty: float) -> Predict:
-        model = LogisticRegression(C=1 / penalty, solver="newton-cholesky", max_iter=1000)
-        model.fit(feature_NxK[training_S], member_N[training_S])
+        feature_SxK, member_S = feature_NxK[training_S], member_N[training_S]
+        share = member_S.mean()
+        # If no feature is related to membership, scikit-learn warns that it finds nothing to improve.
+        if not (np.abs((member_S - share) @ feature_SxK) > _TOLERANCE * member_S.size).any():
+            return lambda at_S: np.full(at_S.size, special.logit(share))
+        model = LogisticRegression(
+            C=1 / penalty, solver="newton-cholesky", max_iter=1000, tol=_TOLERANCE
+        )
+        model.fit(feature_SxK, member_S)
         return lambda at_S: model.decision_function(feature_NxK[at_S])
 
     def loss(predicted_S: np.ndarray, at_S: np.ndarray) -> float:

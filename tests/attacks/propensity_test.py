@@ -157,3 +157,12 @@ def test_text_features_without_common_words(texts: list[str]) -> None:
     assert len(feature_NxK) == len(texts)
     assert np.isfinite(feature_NxK).all()
     assert feature_NxK[0, 0] == np.float32(np.log1p(len(texts[0])))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_feature_without_information_gives_equal_odds_and_no_warning():
+    feature_Nx1 = np.zeros((200, 1))
+    feature_Nx1[0] = 1
+    member_N = np.arange(200) % 2 == 0
+    log_odds_N = propensity.cross_fitted_log_odds(feature_Nx1, member_N, np.arange(200))
+    assert np.abs(log_odds_N).max() < 0.2
