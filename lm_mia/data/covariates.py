@@ -131,6 +131,10 @@ def _texts(column: Column, label: str) -> tuple[np.ndarray, list[str]]:
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_null(column.type):
+        raise UserError(f"{label}: is empty; save the text of each sample")
+    if pa.types.is_binary(column.type):
+        raise UserError(f"{label}: holds bytes; save the texts as UTF-8")
     if not _is_string(column.type):
         raise UserError(
             f"{label}: holds values of type {column.type}; must hold the text of each sample"

@@ -165,7 +165,7 @@ def _check_present(
 ) -> None:
     hint = "add it"
     if not has_losses:
-        hint = f"name it by score=, member= or user=, or save {', '.join(LOSS_ARRAYS)}"
+        hint = f"name it by score=, member=, user=, covariates= or text=, or save {', '.join(LOSS_ARRAYS)}"
         if "loss_MxN" in arrays:
             hint = "losses of models without targets are for `lm-mia import`"
     missing = [name for name in names if name not in arrays]

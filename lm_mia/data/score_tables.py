@@ -243,8 +243,11 @@ def _find_columns(names: Sequence[str], source: str, columns: Columns) -> list[s
         listed = ", ".join(repr(name) for name in names[:20]) or "no columns"
         lacking = " and ".join(map(repr, missing))
         problems.append(f"{source}: no column {lacking} among {listed}; {hint}")
-    if len({*wanted}) < len(wanted):
-        problems.append(f"{source}: a column has two roles; name a different one for each")
+    if repeated := [name for name in dict.fromkeys(wanted) if wanted.count(name) > 1]:
+        listed = ", ".join(map(repr, repeated))
+        problems.append(
+            f"{source}: {listed}: a column has two roles; name a different one for each"
+        )
     wanted += [
         name
         for name in ("id", *(() if columns.model else ("model",)))

@@ -207,13 +207,17 @@ def _groups(covariates: Covariates, samples: int) -> np.ndarray:
 
 def _features(covariates: Covariates) -> np.ndarray:
     """Returns feature_NxK: a natural cubic spline of each number, and the other columns as they are."""
+    value_NxC = np.ldexp(covariates.value_NxC, -_exponents(covariates))
     columns = [
         _spline(value_N) if is_number else value_N[:, None]
-        for value_N, is_number in zip(
-            covariates.value_NxC.T, covariates.is_number_C.tolist(), strict=True
-        )
+        for value_N, is_number in zip(value_NxC.T, covariates.is_number_C.tolist(), strict=True)
     ]
     return np.hstack(columns)
+
+
+def _exponents(covariates: Covariates) -> np.ndarray:
+    """Returns exponent_C, integers: values divided by 2^exponent are at most 1, so that their squares do not vanish."""
+    return np.frexp(np.abs(covariates.value_NxC).max(axis=0))[1]
 
 
 def _spline(value_N: np.ndarray) -> np.ndarray:
@@ -267,7 +271,8 @@ def _balance(covariates: Covariates, member_N: np.ndarray, weight_N: np.ndarray)
     The standard deviation is the root of the mean of both variances, without weights. A difference is infinite if the
     column is constant in each class but differs.
     """
-    value_NxC = covariates.value_NxC
+    exponent_C = _exponents(covariates)
+    value_NxC = np.ldexp(covariates.value_NxC, -exponent_C)
     mean1_C, mean0_C = value_NxC[member_N].mean(axis=0), value_NxC[~member_N].mean(axis=0)
     weighted_C = weight_N @ value_NxC / weight_N.sum()
     deviation_C = np.sqrt((value_NxC[member_N].var(axis=0) + value_NxC[~member_N].var(axis=0)) / 2)
@@ -285,9 +290,9 @@ def _balance(covariates: Covariates, member_N: np.ndarray, weight_N: np.ndarray)
         {
             "is_constant": np.ptp(value_NxC, axis=0) == 0,
             "covariate": covariates.names,
-            "members_mean": mean1_C,
-            "nonmembers_mean": mean0_C,
-            "weighted_nonmembers_mean": weighted_C,
+            "members_mean": np.ldexp(mean1_C, exponent_C),
+            "nonmembers_mean": np.ldexp(mean0_C, exponent_C),
+            "weighted_nonmembers_mean": np.ldexp(weighted_C, exponent_C),
             "difference": standardized(mean1_C - mean0_C),
             "weighted_difference": standardized(mean1_C - weighted_C),
         }
@@ -313,6 +318,11 @@ def _notes(
             f"the non-members that resemble members are few: with their weights, {weighted.nonmembers:,} non-members "
             f"count as {weighted.effective_nonmembers:.3g}, and a single one has "
             f"{weighted.largest_weight_share:.1%} of the weight: {remedy}"
+        )
+    if weighted.members < stats.MIN_EFFECTIVE_NONMEMBERS:
+        yield (
+            f"only {weighted.members} members have a score: models of few members are uncertain, and intervals of the "
+            f"adjusted estimates are too short; add members, at least {stats.MIN_EFFECTIVE_NONMEMBERS}"
         )
     # Beyond what the number of samples explains, too.
     error = math.sqrt(1 / weighted.members + 1 / weighted.effective_nonmembers)

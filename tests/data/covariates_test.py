@@ -71,7 +71,12 @@ def test_bad_covariates(column: object, problem: str) -> None:
 
 @pytest.mark.parametrize(
     ("column", "problem"),
-    [([1, 2], "must hold the text of each sample"), (["a", ""], "is missing in 1 rows")],
+    [
+        ([1, 2], "must hold the text of each sample"),
+        (["a", ""], "is missing in 1 rows"),
+        ([b"caf\xe9", b"tea"], "holds bytes; save the texts as UTF-8"),
+        (pa.array([None, None]), "is empty"),
+    ],
 )
 def test_bad_texts(column: object, problem: str) -> None:
     with pytest.raises(UserError, match=problem):

@@ -177,7 +177,8 @@ def test_attacks_on_losses_take_covariates(monkeypatch: pytest.MonkeyPatch) -> N
             "no column 'len' among 'score', 'member', 'length', 'source', 'copy'",
         ),
         (["--covariates=length,"], "covariates=length,: has an empty name"),
-        (["--covariates=score"], "a column has two roles"),
+        (["--covariates=score"], "'score': a column has two roles"),
+        (["--covariates=length,length"], "'length': a column has two roles"),
         (["--covariates=copy"], "'copy' has a rank correlation of -1.0000 with the scores"),
         (["--covariates=one"], "all covariates are constant"),
         (["--covariates=gap"], "column 'gap': is missing in 1 rows, such as row 3; fill it in"),
@@ -206,6 +207,27 @@ def test_a_class_of_one_group() -> None:
         UserError, match="at least 2 different members with a score, but there are 1"
     ):
         lm_mia.audit(frame, covariates=["length"])
+
+
+def test_small_numbers_are_used_as_large_ones() -> None:
+    frame = make_frame(samples=200)
+    causal, balance = [], []
+    for scale in (1, 2.0**-1000):
+        scaled = frame.assign(length=frame["length"] * scale)
+        result = lm_mia.audit(scaled, covariates=["length"], replicates=2)
+        causal.append(result.causal)
+        balance.append(result.covariate_balance)
+    pd.testing.assert_frame_equal(*causal)
+    differences = [b["weighted_difference"].iloc[0] for b in balance]
+    assert differences[0] == differences[1]
+    assert abs(differences[0]) < 1
+
+
+def test_few_members_are_noted() -> None:
+    frame = make_frame(samples=400)
+    few = pd.concat([frame[frame["member"] == 1].head(12), frame[frame["member"] == 0]])
+    result = lm_mia.audit(few, covariates=["length"], replicates=2)
+    assert any("only 12 members have a score" in note for note in result.notes)
 
 
 def test_splines_are_linear_beyond_the_outer_knots() -> None:
