@@ -38,7 +38,7 @@ class Truth:
     auc: float
     tpr_F: list[float]
     mean_out: float
-    """Mean score of the members if they were no members."""
+    """Mean score that the members would have as non-members."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,7 @@ def estimates(drawn: Drawn, residual_J: np.ndarray) -> dict[str, list[float]]:
         "IPW, divided by members": stats.ipw_estimate(
             *arguments, right_odds_N, _FPRS, normalize="members"
         ),
-        "g-formula": stats.g_formula_estimate(*arguments, right, _FPRS),
+        "G-formula": stats.g_formula_estimate(*arguments, right, _FPRS),
         "AIPW": stats.aipw_estimate(*arguments, right_odds_N, right, _FPRS),
         "AIPW, wrong odds": stats.aipw_estimate(*arguments, wrong_odds_N, right, _FPRS),
         "AIPW, wrong outcome model": stats.aipw_estimate(*arguments, right_odds_N, wrong, _FPRS),
@@ -174,8 +174,8 @@ def coverage(experiments: int) -> None:
         for name in (
             "unadjusted",
             "IPW",
-            "g-formula",
-            "g-formula, own residuals",
+            "G-formula",
+            "G-formula, own residuals",
             "AIPW",
             "AIPW, own residuals",
         ):
@@ -195,7 +195,7 @@ def coverage(experiments: int) -> None:
                     drawn.member_N,
                     _FPRS,
                     log_odds_N=drawn.log_odds_N if "IPW" in name else None,
-                    outcome=outcome if "g-formula" in name or "AIPW" in name else None,
+                    outcome=outcome if "G-formula" in name or "AIPW" in name else None,
                     replicates=200,
                     seed=seed,
                 )
@@ -211,7 +211,7 @@ def coverage(experiments: int) -> None:
                 percent(float(np.nanmean(inside_E))) if np.isfinite(inside_E).any() else "none"
                 for inside_E in inside_ExQ.T
             ]
-            share = "" if "g-formula" in name else f"{np.mean(effective):.0f}"
+            share = "" if "G-formula" in name else f"{np.mean(effective):.0f}"
             print(f"| {name} | {samples:,} | {share} | " + " | ".join(cells) + " |")
 
 

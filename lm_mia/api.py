@@ -387,7 +387,7 @@ def audit(
       covariates: names of columns or arrays in which members and non-members from different sources differ: numbers,
         dates, or strings that name categories. The attributes ``causal`` to ``covariate_balance`` of the result then
         have estimates that are adjusted for them. Only with membership="given".
-      text: name of the column or array of texts, for the same; their words, lengths and compressibility are covariates.
+      text: name of the column or array of texts; their words, lengths and compressibility are additional covariates.
       delta: of (epsilon, delta)-differential privacy.
       confidence: confidence level of intervals and bounds.
       fprs: false positive rates.

@@ -357,13 +357,14 @@ def _audit_parser() -> load.Parser:
         default=(),
         metavar="COLS",
         help="members and non-members from different sources: columns (or arrays) in which they differ, such as "
-        "date,length,source; adds AUC, TPR and mean differences that are adjusted for them",
+        "date,length,source; adds AUC, TPR and the mean effect, adjusted for them",
     )
     parser.add_argument(
         "--text",
         default="",
         metavar="COL",
-        help="the same with the texts of the samples, whose words, length and compressibility are the covariates",
+        help="members and non-members from different sources: column (or array) of texts; their words, lengths and "
+        "compressibility are covariates, as in --covariates",
     )
     parser.add_argument(
         "--delta",

@@ -1,12 +1,12 @@
 """Cross-fitted models of membership and of non-members' scores given covariates, for zero-run evaluation.
 
 Members and non-members from different sources differ in more than membership. Two models of their covariates correct
-for it: a logistic regression of membership, whose odds weight the non-members such that they resemble members, and a
+for it: a logistic regression of membership, whose odds weight the non-members so that they resemble the members, and a
 ridge regression of the scores of non-members, which predicts what members would have scored without training on them.
 
-Every sample is predicted by a model that was fitted without its group (cross-fitting), since a model that has seen a
-sample's own membership is too certain of it. The penalty of each model is chosen by its loss on training folds that
-were set aside.
+Every sample is predicted by a model that was fitted without its group (cross-fitting), since a model that was fitted to
+the membership of a sample is overconfident about it. The penalty of each model is chosen by its loss on training folds
+that were set aside.
 
 N: samples, K: features, F: folds, G: groups, J: non-members with a score, P: penalties, S: samples of some folds.
 """
@@ -24,13 +24,13 @@ from lm_mia import seeds, stats
 
 FOLDS = 5
 MAX_FEATURES = 4096
-"""The models need a square matrix of this size."""
+"""The models need a square matrix with this many rows."""
 TEXT_COMPONENTS = 64
 """Number of components to which `text_features` reduces the words of texts."""
 TEXT_STYLE = ("log characters", "compressed bytes per byte", "share of digits")
 """What the first columns of `text_features` are; the components of the words follow."""
 _RELATIVE_PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)
-"""1 is the curvature of the loss in a coefficient, so that it halves a small coefficient."""
+"""Penalties relative to the curvature of the loss in a coefficient; 1 halves a small coefficient."""
 _TOLERANCE = 1e-4
 """Largest slope of the mean loss in a coefficient at which a logistic regression counts as fitted."""
 _MAX_SELECTION = 2**15  # samples from which the penalty is chosen
@@ -102,7 +102,7 @@ def cross_fitted_log_odds(
       >>> bool(abs(np.polyfit(x_N, log_odds_N, 1)[0] - 1) < 0.15)
       True
     """
-    from sklearn.linear_model import LogisticRegression  # here: it takes seconds to load
+    from sklearn.linear_model import LogisticRegression  # takes seconds to load
 
     member_N = np.asarray(member_N, bool)
     folds = _make_folds(feature_NxK, group_N, member_N, ~member_N, seed)
@@ -169,7 +169,7 @@ def cross_fitted_outcome(
     Source:
       Even et al., "Membership Inference Attacks from Causal Principles", Eqs. 7 and 8 and Appendix D.
     """
-    from sklearn.linear_model import Ridge  # here: it takes seconds to load
+    from sklearn.linear_model import Ridge  # takes seconds to load
 
     member_N, score_N = np.asarray(member_N, bool), np.asarray(score_N, np.float64)
     if score_N.shape != member_N.shape:
@@ -321,7 +321,7 @@ def text_features(texts: Sequence[str], *, seed: int = 0) -> np.ndarray:
         seeds.draw(seed, "propensity/texts", len(texts), min(len(texts), _MAX_FITTED_TEXTS))
     )
     fitted = [texts[i] for i in drawn.tolist()]
-    # A word that occurs in a single text tells nothing about other texts.
+    # A word that occurs in only one text carries no information about other texts.
     settings: dict[str, Any] = {"min_df": 2, "max_features": _MAX_WORDS, "dtype": np.float32}
     vectorizer = TfidfVectorizer(token_pattern=_WORD, sublinear_tf=True, **settings)
     svd = None

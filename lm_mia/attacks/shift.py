@@ -1,9 +1,9 @@
-"""Members and non-members from different sources, drawn from one model's samples such that the difference is known.
+"""Members and non-members from different sources, drawn from one model's samples so that the difference is known.
 
 In a zero-run evaluation, members and non-members differ in more than membership (CausalMIA, Section 6). Here, some
 members and some non-members of a model are selected by a rule that depends on the text. Since the membership of a
 sample was drawn independently of its text, the density ratio of the selected members and non-members, dP_T / dP_0, is
-known exactly. Other non-members, selected by the rule for members, are what an evaluation without a shift has.
+known exactly. Other non-members, selected by the rule for members, are those of an evaluation without a shift.
 
 Positions count from the first sample that is used. N: samples, G: groups.
 """
@@ -22,7 +22,7 @@ _SHARE_A = 9  # of 10 members are in A, and 1 of 10 non-members
 
 @dataclasses.dataclass(frozen=True)
 class Shift:
-    """Samples of one model that an evaluator would have, and the true difference between members and non-members."""
+    """An evaluator's samples of one model, and the true difference between members and non-members."""
 
     name: str
     """groups, graded or disjoint."""
@@ -149,7 +149,7 @@ def graded(covariate_N: np.ndarray, member_N: np.ndarray, strength: float, seed:
 
 
 def disjoint(is_in_a_N: np.ndarray, member_N: np.ndarray, seed: int) -> Shift:
-    """Selects members in A only and equally many non-members outside A only, so that no correction is possible.
+    """Selects members in A only and equally many non-members outside A only, so that no adjustment is possible.
 
     No non-member resembles a member: dP_T / dP_0 is infinite in A and 0 outside. Arguments and errors are those of
     `groups`.

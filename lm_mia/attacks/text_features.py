@@ -1,4 +1,4 @@
-"""Covariates of a population's samples: what a model of membership can know about a text without any model's loss.
+"""Covariates of a population's samples: properties of the texts that do not depend on any model.
 
 They are computed once for a population, from its tokens and sample table, and never from membership or scores. Training
 on a sample must not change its covariates, so its loss is never one of them.

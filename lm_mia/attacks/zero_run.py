@@ -1,27 +1,27 @@
-"""Evaluation on members and non-members from different sources, with the truth beside (CausalMIA, Sections 5 and 6).
+"""Evaluation on members and non-members from different sources, with known truth (CausalMIA, Sections 5 and 6).
 
-Each reference in turn is the model that is evaluated, "the run". An evaluator has some of its members, and non-members
+Each reference in turn is the model under evaluation, "the run". An evaluator has some of its members, and non-members
 that differ from them in more than membership (`lm_mia.attacks.shift`). The estimates are compared with the truth: the
 effect of training on these very members, under all other models, some of which were trained on a sample and some of
 which were not.
 
     zero_run.csv              AUC, TPRs and mean effect: the truth and every estimator, for each run, shift and attack
     zero_run_curves.csv       ROC curves of the first run
-    zero_run_samples.parquet  scores and log odds of the samples that are selected from the first run
+    zero_run_samples.parquet  scores and log odds of the selected samples of the first run
     interference.csv          one-run estimates of each model, compared with all models together
     effects.parquet           the effect of training on each sample
     zero_run.json             settings and models of the tables; if there is no shift, the reason
 
 Attacks are those that need no fitted model, `ATTACKS`. For the calibrated loss, the models are divided into two halves,
-and the references of a model are those of the other half. So the same references are used for the run and for the
+and the references of a model are those of the other half. Thus the same references are used for the run and for the
 truth, and the memberships of the references are independent of those of all models that are evaluated. If the
 references of each model were all the others, those of the models trained on a sample would include one model fewer that
 was trained on it than those of the other models, and the difference in means would be too large by M / (M - 1).
 
 In the design "exact", exactly half of the samples are members, so the membership of one sample depends on that of the
 others, by 1 / (2N - 1). The selected members and non-members are nevertheless exchangeable given their texts, which is
-all that the estimators need. The effect of training on a sample then is that of training on it in place of a random
-other one, since all training subsets are equally large.
+all that the estimators need. The effect of training on a sample is then the effect of replacing a random other
+sample by it, since all training subsets are equally large.
 
 M: models, R: models other than the run, N: samples, S: selected samples, C: samples of a block, F: false positive
 rates, K: covariates of a sample.
@@ -65,8 +65,8 @@ ESTIMATORS = ("truth", "iid", "naive", "oracle", *LEARNED)
 """docs/tables.md defines them."""
 FPRS = (0.05, 0.2)
 MAX_SAMPLES = 2**15
-"""Zero-run evaluation uses at most this many samples, the first ones, which are a random choice. This bounds its time
-and memory. The tables of interference and effects use all samples."""
+"""Zero-run evaluation uses at most this many samples, the first ones, whose order is random. This limits its time and
+memory. The tables of interference and effects use all samples."""
 MIN_MODELS = 8
 _CURVE_POINTS = 200
 _COLUMNS = (
@@ -208,9 +208,9 @@ class _Experiment:
     """Samples with the same number are pieces of a document or start with the same tokens."""
     tfidf_N: np.ndarray
     source_N: np.ndarray | None
-    """Number of the package or folder of each sample; None if there are no two of them."""
+    """Number of the package or folder of each sample; None if there are fewer than two."""
     source_reason: str
-    """Why there are none."""
+    """Why source_N is None."""
     first_id: int
 
     def others(self, r: int) -> np.ndarray:
@@ -299,7 +299,7 @@ def _features(population: Population, used: slice) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Setting:
-    """How members and non-members differ."""
+    """A shift with its strength."""
 
     name: str
     strength: float = 0.0
@@ -441,7 +441,7 @@ def _row(estimate: stats.CausalEstimate) -> dict[str, Any]:
     }
     if not math.isnan(
         estimate.effective_nonmembers
-    ):  # the g-formula has no weights that could tell
+    ):  # the G-formula has no weights that could tell
         row["has_overlap"] = estimate.has_overlap
     return row
 
@@ -657,7 +657,7 @@ class _EffectMoments:
 
 
 def _trial_rows(attack: str, score_MxN: np.ndarray, member_MxN: np.ndarray) -> list[dict[str, Any]]:
-    """Returns the row of multi-run trials, one for each model; none if all of them are of one class."""
+    """Returns the row of multi-run trials, one for each model; none if all trials are of one class."""
     _, score_M, member_M = stats.multi_run_trials(score_MxN, member_MxN, 0)
     if member_M.all() or not member_M.any():
         return []

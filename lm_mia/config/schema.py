@@ -320,10 +320,10 @@ class Attack:
     """Also attack each reference with all the others (train.subset=balanced: without its complement), for rates that
     are averages over models and samples (Reliability), and for the vulnerability of each sample."""
     zero_run: tuple[Literal["groups", "graded", "disjoint"], ...] = ()
-    """Evaluate attacks on members and non-members from different sources, where estimators must correct for the
+    """Evaluate attacks on members and non-members from different sources, where estimators must adjust for the
     difference (CausalMIA); each reference in turn is the attacked model. groups: 90% of the members, but 10% of the
     non-members are from packages or folders with a low loss; graded: members tend to have a higher TF-IDF; disjoint:
-    members and non-members have no package in common, so that no correction is possible. Empty: no such evaluation."""
+    members and non-members have no package in common, so that no adjustment is possible. Empty: no such evaluation."""
     zero_run_strengths: tuple[float, ...] = (2.0,)
     """Strengths of the shift graded: how much the log odds of a member rise per standard deviation of the mean TF-IDF.
     0: no shift."""

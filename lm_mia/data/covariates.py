@@ -14,9 +14,9 @@ from lm_mia.data.array_files import check_real
 from lm_mia.errors import UserError, collect_errors
 
 MAX_CATEGORIES = 50
-"""Most distinct values of a column of strings."""
+"""Maximum number of distinct values of a column of strings."""
 MAX_COVARIATE = 1e30
-"""Magnitudes must be below it, so that no sum of squares overflows."""
+"""Values must be smaller in magnitude, so that no sum of squares overflows."""
 _SECONDS_PER_DAY = 86_400
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"

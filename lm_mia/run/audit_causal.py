@@ -2,7 +2,7 @@
 
 Scores of members and non-members from different sources differ even without training on the members. Two cross-fitted
 models of the covariates correct for it (`lm_mia.attacks.propensity`): the odds of membership weight the non-members
-such that they resemble the members, and a regression on the non-members predicts what the members would have scored.
+so that they resemble the members, and a regression on the non-members predicts what the members would have scored.
 Intervals hold both models fixed.
 
 Legend: N units (samples or users), C columns of covariates, K features of the models, X distinct texts, F rates.
@@ -30,7 +30,7 @@ RECOMMENDED = "aipw"
 MAX_BEYOND = 0.1
 """There is no overlap if the log odds of a larger share of members are above those of all non-members."""
 MAX_DIFFERENCE = 0.1
-"""Standardized differences of means above it after weighting are usually not accepted as balanced."""
+"""After weighting, a covariate with a larger standardized difference of means is usually not considered balanced."""
 _MAX_CORRELATION = 0.999
 _MIN_DISTINCT = 10  # values of a column whose rank correlation with the score is checked
 _KNOTS = (0.05, 0.275, 0.5, 0.725, 0.95)
@@ -93,7 +93,7 @@ def check(score_N: np.ndarray, member_N: np.ndarray, covariates: Covariates, whe
     value_NxC = covariates.value_NxC[scored_N]
     if len(value_NxC) and not np.ptp(value_NxC, axis=0).any():
         problems.append(
-            f"{where}: all covariates are constant, so they cannot tell how members and non-members differ; name "
+            f"{where}: all covariates are constant, so they cannot show how members and non-members differ; name "
             "columns that vary"
         )
     rank_N = scipy_stats.rankdata(score_N[scored_N])
@@ -196,7 +196,7 @@ def tables(
         "covariate_balance": balance,
     }
     constant = balance.loc[balance.pop("is_constant"), "covariate"]
-    notes = [f"covariate {name!r} is constant, so it corrects nothing" for name in constant]
+    notes = [f"covariate {name!r} is constant, so it has no effect" for name in constant]
     return frames, [*_notes(weighted, shared, balance), *notes]
 
 
@@ -302,7 +302,7 @@ def _balance(covariates: Covariates, member_N: np.ndarray, weight_N: np.ndarray)
 def _notes(
     weighted: stats.CausalEstimate, shared: Mapping[str, Any], balance: pd.DataFrame
 ) -> Iterator[str]:
-    """Yields sentences on missing overlap, remaining differences, and columns without use."""
+    """Yields sentences on missing overlap and remaining differences."""
     remedy = (
         "do not rely on the adjusted estimates; add non-members that resemble the members (same source, dates and "
         "lengths), or evaluate only members that have such non-members"
@@ -315,8 +315,8 @@ def _notes(
         )
     if not weighted.has_overlap:
         yield (
-            f"the non-members that resemble members are few: with their weights, {weighted.nonmembers:,} non-members "
-            f"count as {weighted.effective_nonmembers:.3g}, and a single one has "
+            f"too few non-members resemble the members: the effective number of the {weighted.nonmembers:,} weighted "
+            f"non-members is {weighted.effective_nonmembers:.3g}, and a single one has "
             f"{weighted.largest_weight_share:.1%} of the weight: {remedy}"
         )
     if weighted.members < stats.MIN_EFFECTIVE_NONMEMBERS:
@@ -324,7 +324,7 @@ def _notes(
             f"only {weighted.members} members have a score: models of few members are uncertain, and intervals of the "
             f"adjusted estimates are too short; add members, at least {stats.MIN_EFFECTIVE_NONMEMBERS}"
         )
-    # Beyond what the number of samples explains, too.
+    # The difference must also be larger than chance explains.
     error = math.sqrt(1 / weighted.members + 1 / weighted.effective_nonmembers)
     limit = max(MAX_DIFFERENCE, 3 * error)
     different = balance[balance["weighted_difference"].abs() > limit]

@@ -27,9 +27,9 @@ def overlap_line(causal: pd.DataFrame) -> str:
     """Returns how far the covariates tell the classes apart, and what the weights leave of the non-members."""
     row = causal.iloc[0]
     return (
-        f"covariates alone tell members from non-members with an AUC of {row['covariate_auc']:.3f}; weighted, "
-        f"{row['nonmembers']:,} non-members count as {row['effective_nonmembers']:,.0f}, and one has at most "
-        f"{row['largest_weight_share']:.1%} of the weight"
+        f"covariates alone distinguish members from non-members with an AUC of {row['covariate_auc']:.3f}; "
+        f"{row['effective_nonmembers']:,.0f} of {row['nonmembers']:,} weighted non-members are effective, and none has "
+        f"more than {row['largest_weight_share']:.1%} of the weight"
     )
 
 

@@ -2,19 +2,19 @@
 
 A sample has two potential outcomes: Y(1), its score if it is in the training set, and Y(0), its score if it is not. The
 target distribution P_T is that of the members. If the members of the evaluation set were drawn at random (multi-run or
-one-run evaluation), non-members show Y(0), and `unadjusted_estimate` is right. If both classes have different
-sources (zero-run evaluation), the naive comparison also measures how the sources differ. Then non-members are weighted
-by the odds of membership given their covariates (`ipw_estimate`), or Y(0) is predicted for the members by a regression
-on the non-members (`g_formula_estimate`), or both (`aipw_estimate`). All three need overlap: wherever there are
-members, there must be non-members; `CausalEstimate.has_overlap` says whether too few of them carry the weight.
+one-run evaluation), non-members show Y(0), and `unadjusted_estimate` is right. If the classes have different sources
+(zero-run evaluation), the unadjusted comparison also measures how the sources differ. Then non-members are weighted by
+the odds of membership given their covariates (`ipw_estimate`), or Y(0) is predicted for the members by a regression on
+the non-members (`g_formula_estimate`), or both (`aipw_estimate`). All three need overlap: wherever there are members,
+there must be non-members; `CausalEstimate.has_overlap` says whether too few of them carry the weight.
 
-All metrics are estimates. They are no bounds, and there is no guarantee for estimated odds or regressions.
+All metrics are estimates, not bounds, and their quality depends on the estimated odds or regressions.
 
 Legend: N samples, A members, B non-members, J residuals, F false positive rates.
 
 Source: Even et al., Membership Inference Attacks from Causal Principles (CausalMIA), Sections 3-6, Appendices C and D.
 Its Eqs. 5, 6, 9 and 11 divide the weighted sum of the non-members by their number (or P(A = 0)). That is right only if
-there are as many members as non-members; the weights sum to the number of members.
+there are as many members as non-members, since the odds sum to the number of members.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from lm_mia.stats.inputs import as_float64, as_members
 from lm_mia.stats.intervals import MIN_COUNT, check_confidence
 
 MIN_EFFECTIVE_NONMEMBERS = 50
-"""With fewer effective non-members, an estimate is reported as one without overlap."""
+"""With fewer effective non-members, `CausalEstimate.has_overlap` is false."""
 MAX_WEIGHT_SHARE = 0.1
-"""If one non-member has a larger share of the weight, an estimate is reported as one without overlap."""
+"""If one non-member has a larger share of the weight, `CausalEstimate.has_overlap` is false."""
 _BATCH = 2**20
 """Number of samples of all bootstrap replicates that are drawn at once."""
 
@@ -81,9 +81,9 @@ class CausalEstimate:
     left_out: int
     """Number of samples that are left out because of NaN."""
     effective_nonmembers: float
-    """(sum of weights)^2 / sum of squared weights; NaN for the g-formula."""
+    """(sum of weights)^2 / sum of squared weights; NaN for the G-formula."""
     largest_weight_share: float
-    """Largest weight of a non-member / sum of weights; NaN for the g-formula."""
+    """Largest weight of a non-member / sum of weights; NaN for the G-formula."""
     curve: CausalCurve
 
     @property
@@ -92,7 +92,7 @@ class CausalEstimate:
 
         True is no guarantee: non-members that should have most of the weight may be so rare that none was drawn. With
         about 100 effective non-members or fewer, intervals are too short (docs/results/statistics.md). False for the
-        g-formula, which has no weights to tell: look at `ipw_estimate` of the same samples.
+        G-formula, which has no weights: check `ipw_estimate` of the same samples.
         """
         return (
             self.effective_nonmembers >= MIN_EFFECTIVE_NONMEMBERS
@@ -116,7 +116,7 @@ class CausalIntervals:
 def unadjusted_estimate(score_N: ArrayLike, member_N: ArrayLike, fprs: ArrayLike) -> CausalEstimate:
     """Compares members with non-members as they are.
 
-    Right if membership was drawn at random. In zero-run evaluation this is the naive estimate.
+    Right if membership was drawn at random. In a zero-run evaluation, this estimate is biased.
 
     Args:
       score_N: membership scores, larger for members; NaN scores are left out.
@@ -258,13 +258,13 @@ def causal_intervals(
 ) -> CausalIntervals:
     """Computes percentile bootstrap intervals of ATE, AUC and TPRs.
 
-    The estimator follows from what is given: the unadjusted one, IPW with log odds, the g-formula with an outcome
+    The estimator follows from what is given: the unadjusted one, IPW with log odds, the G-formula with an outcome
     model, AIPW with both. Members and non-members are drawn separately, with replacement. Odds and outcome model are
     held fixed: the intervals do not cover that they are estimated, nor their bias, nor that the model was trained
-    once. For the g-formula this matters most, because residuals of few non-members determine all of its rates.
+    once. For the G-formula this matters most, because residuals of few non-members determine all of its rates.
 
-    There is no interval without overlap (`CausalEstimate.has_overlap`), except for the g-formula, which cannot tell. A
-    TPR has none if it rests on fewer than 10 samples: of the effective non-members that may be called members, of the
+    There is no interval without overlap (`CausalEstimate.has_overlap`), except for the G-formula, which has no weights.
+    A TPR has none if it rests on fewer than 10 samples: of the effective non-members that may be called members, of the
     members that are detected, or of those that are not.
 
     Args:

@@ -1,7 +1,8 @@
 """ROC curves of causal evaluation: rates of weighted members and non-members at a grid of thresholds.
 
 The false positive rate is a weighted share of the non-members, or the mean of what an outcome model predicts for the
-members, or both. A bootstrap replicate is another count per sample; scores are sorted and predictions computed once.
+members, or both. A bootstrap replicate only changes the count of each sample; scores are sorted and predictions
+computed once.
 
 Legend: A members, B non-members, J residuals, D distinct scores and K thresholds, both in descending order, G groups of
 samples with similar predictions, F false positive rates, R bootstrap

@@ -2,8 +2,8 @@
 
 A one-run evaluation compares the members and the non-members of a single model. Its samples share that model: whether
 one sample is in the training subset, and everything else that is random in training, changes the scores of the others
-(interference, CausalMIA Section 5). The standard deviations here are those without this dependence, so estimates that
-vary more between models show interference.
+(interference, CausalMIA Section 5). This module computes standard deviations without this dependence, so estimates
+that vary more between models show interference.
 
 All models share the same n samples, from which each model draws n1 members; n0 are not drawn. Let Y_i(1) be the score
 of sample i under a model trained on it and Y_i(0) under a model not trained on it, with means m_i(1) and m_i(0) over

@@ -4,8 +4,8 @@ The labels are y = x . w + N(0, 1). Members have features x from N(0, I). Non-me
 shifted one, N(mu, I), which is known: the density ratio of both is exp(|mu|^2 / 2 - x . mu). It is not bounded, so
 weights are unstable.
 
-Both algorithms return residuals, from which the caller computes losses. In a trial a single sample is added to the
-training data, or not, and a model is trained for it alone (the multi-run regime).
+Both algorithms return residuals, from which the caller computes losses. In each trial (the multi-run regime), one
+sample is added to the training data, or not, and a separate model is trained.
 
 N: samples of a set, D: features, M: trials, B: samples of a batch.
 
@@ -106,8 +106,8 @@ def simulate_regression(
     """Draws the samples of an experiment.
 
     The true weights w have the norm of a standard Gaussian vector, about sqrt(dimensions), and this correlation with
-    the shift. The paper writes w . mu / |mu| = 0.90. As an equation this would be a hundredth of the norm of w, and the
-    shift would not be visible in the losses; its table is reproduced with w . mu = 0.9 |w| |mu|.
+    the shift. The paper writes w . mu / |mu| = 0.90. Read literally, this would be a hundredth of the norm of w, and
+    the shift would not be visible in the losses; the table of the paper is reproduced with w . mu = 0.9 |w| |mu|.
 
     Args:
       dimensions: number of features.
@@ -169,13 +169,13 @@ def simulate_regression(
 def ridge_residuals(data: RegressionData, penalty: float) -> RegressionResiduals:
     """Computes residuals of ridge regression, which minimizes sum of r^2 + penalty |theta|^2.
 
-    The models of the trials are not trained one by one. A model whose training data also has the sample x differs from
-    that without it by a matrix of rank one, so that the residual of x is its residual under the latter divided by
-    1 + x^T (X^T X + penalty I)^-1 x. This is exact.
+    The models of the trials are not trained one by one. Adding a sample x to the training data is a rank-one update of
+    X^T X, so the residual of x under the new model is its residual under the old one divided by 1 + x^T (X^T X +
+    penalty I)^-1 x. This is exact.
 
     Args:
       data: the samples.
-      penalty: above 0. The paper prints 1e3; its table is reproduced with 1e4.
+      penalty: above 0. The paper states 1e3, but its table is reproduced with 1e4.
 
     Returns:
       The residuals of all sets.
@@ -216,9 +216,9 @@ def dp_sgd_residuals(
     """Computes residuals of linear regression that is trained by SGD with differential privacy (DP-SGD).
 
     The models of all trials are trained together, and with them the model without a trial's sample. The gradient of a
-    sample is r x, so its norm is |r| |x|, and clipping needs no gradient of single samples. All models have the same
-    batches of the training samples; the noise of each is its own, and so are the steps whose batches have the added
-    sample. The distribution of each model is therefore that of a training on its own.
+    sample is r x, so its norm is |r| |x|, and clipping needs no gradient of single samples. All models share the
+    batches of the training samples, but each has its own noise, and its own choice of the batches that include the
+    added sample. Each model therefore has the same distribution as if it were trained separately.
 
     Args:
       data: the samples.

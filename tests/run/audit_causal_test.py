@@ -154,7 +154,7 @@ def test_a_column_that_separates_is_infinitely_unbalanced() -> None:
     audited = lm_mia.audit(frame, covariates=["leak", "same"], replicates=2)
     assert audited.covariate_balance["difference"].tolist() == [math.inf, 0]
     assert audited.causal["members_beyond_nonmembers"].eq(1).all()
-    assert "covariate 'same' is constant, so it corrects nothing" in audited.notes
+    assert "covariate 'same' is constant, so it has no effect" in audited.notes
 
 
 def test_attacks_on_losses_take_covariates(monkeypatch: pytest.MonkeyPatch) -> None:
