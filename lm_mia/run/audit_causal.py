@@ -196,7 +196,12 @@ def tables(
         "covariate_balance": balance,
     }
     constant = balance.loc[balance.pop("is_constant"), "covariate"]
-    notes = [f"covariate {name!r} is constant, so it has no effect" for name in constant]
+    # A property of the texts, such as the share of digits, may well be the same for all of them.
+    notes = [
+        f"covariate {name!r} is constant, so it has no effect"
+        for name in constant
+        if not str(name).startswith("text: ")
+    ]
     return frames, [*_notes(weighted, shared, balance), *notes]
 
 
