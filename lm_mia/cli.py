@@ -353,7 +353,7 @@ def _audit_parser() -> load.Parser:
     )
     parser.add_argument(
         "--covariates",
-        type=lambda names: tuple(names.split(",")),
+        type=lambda names: tuple(name.strip() for name in names.split(",")),
         default=(),
         metavar="COLS",
         help="members and non-members from different sources: columns (or arrays) in which they differ, such as "

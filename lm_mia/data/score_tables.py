@@ -29,6 +29,8 @@ MAX_SCORE = 1e100
 SUFFIXES = (".csv", ".parquet")
 _MISSING = ("", "nan", "NaN", "NA", "null")
 _MAX_MEMORY_SHARE = 0.5
+# Otherwise, a text with line breaks that crosses a block of the file, of 1 MB, would be an error.
+_PARSING = csv.ParseOptions(newlines_in_values=True)
 _SIGNATURES = {
     b"PK\x03\x04": "a zip file",
     b"PAR1": "a parquet file",
@@ -197,11 +199,11 @@ def _read_csv(path: Path, columns: Columns) -> pa.Table:
     if path.stat().st_size > _MAX_MEMORY_SHARE * memory_bytes():
         raise UserError(f"{path}: is larger than half of this machine's memory; save it as parquet")
     try:
-        with csv.open_csv(path) as reader:
+        with csv.open_csv(path, parse_options=_PARSING) as reader:
             names = reader.schema.names
         wanted = _find_columns(names, str(path), columns)
         options = csv.ConvertOptions(include_columns=wanted, null_values=[*_MISSING])
-        return csv.read_csv(path, convert_options=options)
+        return csv.read_csv(path, parse_options=_PARSING, convert_options=options)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise _invalid(path, "csv", _error_with_row(path, error)) from error
 
@@ -209,7 +211,8 @@ def _read_csv(path: Path, columns: Columns) -> pa.Table:
 def _error_with_row(path: Path, error: Exception) -> Exception:
     """Returns the error of reading a csv file; if it is read by one thread, the error names the row."""
     try:
-        csv.read_csv(path, read_options=csv.ReadOptions(use_threads=False))
+        one_thread = csv.ReadOptions(use_threads=False)
+        csv.read_csv(path, read_options=one_thread, parse_options=_PARSING)
     except pa.ArrowException as with_row:
         return with_row
     return error

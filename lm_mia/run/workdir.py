@@ -25,7 +25,9 @@ from lm_mia.atomic import (
     MORE_REFERENCES_JSON,
     POOLING_JSON,
     TARGETS_CSV,
+    ZERO_RUN_JSON,
 )
+from lm_mia.config import needs
 from lm_mia.config import recipe as recipes
 from lm_mia.config.paper import current_figure_name
 from lm_mia.errors import UserError
@@ -181,10 +183,25 @@ def table_metadata(recipe_dir: Path) -> dict[str, Any] | None:
 
 def changed_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any, Any]]:
     """Returns the attack settings in which finished tables differ from the config: name -> (config, tables)."""
+    metadata = table_metadata(recipe_dir)
+    if not metadata:
+        return {}
     measurable = dataclasses.replace(c, attack=config.measurable_attack(c))
-    metadata, requested = table_metadata(recipe_dir), config.to_dict(measurable)["attack"]
-    used = metadata["config"] if metadata else requested
-    return {n: (requested[n], used.get(n)) for n in requested if used.get(n) != requested[n]}
+    requested, used = config.to_dict(measurable)["attack"], metadata["config"]
+    compared = [*needs.decision_settings(measurable.attack), "zero_run"]
+    if requested["zero_run"]:
+        compared.append("zero_run_strengths")
+    used = {"zero_run": []} | used | _zero_run_settings(recipe_dir / ZERO_RUN_JSON)
+    return {n: (requested[n], used.get(n)) for n in compared if used.get(n) != requested[n]}
+
+
+def _zero_run_settings(path: Path) -> dict[str, Any]:
+    """Returns the settings of zero-run evaluation, which has tables of its own; none if they are missing or damaged."""
+    try:
+        settings = json.loads(path.read_text())
+        return {name: settings[name] for name in ("zero_run", "zero_run_strengths")}
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
 
 
 def _read(path: Path) -> dict[str, Any] | None:

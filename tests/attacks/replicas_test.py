@@ -203,7 +203,7 @@ def test_flips_json(attacked: AttackRun):
         "reference_models": [f"reference-{i:02d}" for i in range(12)],
         "replica_models": [f"replica-{i:02d}" for i in range(8)],
         "recipe": "recipe_x",
-        "config": json.loads(json.dumps(dataclasses.asdict(SMALL))),
+        "config": json.loads(json.dumps(needs.decision_settings(SMALL))),
         "design": "exact",
         "attack": "lira_online",
         "first_target": "replica-00",

@@ -1,8 +1,11 @@
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
+from lm_mia.data import score_tables
 from lm_mia.data.covariates import Covariates, read_covariates
 from lm_mia.errors import UserError
 
@@ -15,6 +18,16 @@ def read(text: str = "", **columns: object) -> Covariates:
     )
     assert covariates is not None
     return covariates
+
+
+def test_line_breaks_in_texts_may_cross_blocks_of_a_file(tmp_path: Path) -> None:
+    """PyArrow reads blocks of 1 MB, and by default a row must be within a block."""
+    texts = [f"a text,\nof {i} lines\n\n" * 60 for i in range(1500)]
+    frame = pd.DataFrame({"text": texts, "member": np.arange(1500) % 2, "score": 0.5})
+    frame.to_csv(tmp_path / "scores.csv", index=False)
+    assert (tmp_path / "scores.csv").stat().st_size > 2**20
+    [scores] = score_tables.read_table(tmp_path / "scores.csv", score_tables.Columns())
+    np.testing.assert_array_equal(scores.member_N, np.arange(1500) % 2 == 1)
 
 
 def test_numbers_dates_and_categories() -> None:

@@ -11,7 +11,8 @@ from tiny_config import TINY, change
 
 from analysis import io
 from lm_mia import config
-from lm_mia.atomic import FLIPS_JSON
+from lm_mia.atomic import FLIPS_JSON, ZERO_RUN_JSON
+from lm_mia.config import needs
 from lm_mia.errors import UserError
 from lm_mia.run import workdir
 from lm_mia.run.workdir import (
@@ -127,6 +128,14 @@ def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
     write_facts(tmp_path, attack)
     assert changed_settings(tmp_path, TINY) == {}
     assert changed_settings(tmp_path, change(TINY, "attack.alpha", 0.5)) == {"alpha": (0.5, 0.05)}
+    write_facts(tmp_path, needs.decision_settings(measurable))
+    assert changed_settings(tmp_path, TINY) == {}
+    groups = change(TINY, "attack.zero_run", ("groups",))
+    assert changed_settings(tmp_path, groups)["zero_run"] == (["groups"], [])
+    zero_run = {"zero_run": ["groups"], "zero_run_strengths": [2.0], "step": 7}
+    (tmp_path / ZERO_RUN_JSON).write_text(json.dumps(zero_run))
+    assert changed_settings(tmp_path, groups) == {}
+    assert changed_settings(tmp_path, TINY) == {"zero_run": ([], ["groups"])}
     of_an_earlier_version = json.dumps({"config": attack, "first_target": "replica-00"})
     for text in ("{", "{}", "[]", of_an_earlier_version):
         (tmp_path / FLIPS_JSON).write_text(text)
