@@ -20,9 +20,11 @@ Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, w
     gpu     36 models    0.036 hours
     cpu     40 models    about 7 minutes on 2 cores
 
-Expect at cpu that unadjusted AUCs are off by up to 0.1, that IPW, the G-formula and AIPW are closer to the truth, and
-that AIPW is closest. One-run estimates vary more between models than if samples were independent, so interference is
-not negligible. docs/figures.md says what to expect of each figure.
+Expect at cpu that of the 15 claims 5 are seen, 5 are seen in these models, 1 is opposite and 4 are undecided.
+Unadjusted evaluations are off by up to 0.1 in AUC, and weights together with a regression (AIPW) are nearest to the
+truth. Single runs vary more than independent samples would, so interference is not negligible.
+docs/figures.md says what to
+expect of each figure.
 """
 
 import dataclasses

@@ -428,9 +428,6 @@ def test_summary_lines_of_targets_match_the_comparison(linked: Path):
     )
     (folder / "tables" / "targets.csv").unlink()
     assert page.summary_lines(linked, ["fixed-10M"])[0] == "fixed-10M: not attacked yet"
-    write(linked, ["fixed-10M", "flip-140M"])
-    expected = "fixed-10M: no numbers: no attacks on targets yet; run lm-mia attack"
-    assert page.summary_lines(linked, ["fixed-10M"])[0] == expected
 
 
 @pytest.mark.process
