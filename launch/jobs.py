@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import rich.box
 from rich.table import Table
@@ -192,12 +192,14 @@ def model_hours(cost: RecipeCost, sizes: JobSizes) -> float:
     return plan.chip_hours(cost, sizes.chip.flops * sizes.chip.mfu)[0] / cost.models
 
 
-def models_per_job(cost: RecipeCost, sizes: JobSizes, chips: int, sharding: str) -> int:
-    """Returns the number of models in a job of about `job_hours`; at least one, or one per chip without sharding."""
+def models_per_job(
+    cost: RecipeCost, sizes: JobSizes, chips: int, devices_per_model: int | Literal["auto"]
+) -> int:
+    """Returns the number of models in a job of about `job_hours`; at least one."""
     if sizes.models_per_job:
         return min(sizes.models_per_job, cost.models)
-    # Without sharding, each chip makes a model of its own.
-    num_parallel = chips if sharding == "none" else 1
+    # Unless all chips share a model, each of them makes a model of its own.
+    num_parallel = 1 if devices_per_model == 0 else chips
     num_rounds = sizes.job_hours * chips / model_hours(cost, sizes) / num_parallel
     return min(max(int(min(num_rounds, cost.models)), 1) * num_parallel, cost.models)
 
@@ -240,7 +242,7 @@ def plan_jobs(
     for recipe in sweep.recipes:
         missing = missing_indices(recipe) if read_workdir else list(range(len(recipe.models)))
         cost = recipe_cost(recipe, sizes, read_workdir)
-        size = models_per_job(cost, sizes, chips, recipe.config.compute.sharding)
+        size = models_per_job(cost, sizes, chips, recipe.config.compute.devices_per_model)
         job_blocks = tuple(blocks(missing, size))
         jobs.append(RecipeJobs(recipe, cost, size, job_blocks, len(missing)))
     return jobs
@@ -328,10 +330,10 @@ def build_corpus(sweep: Sweep) -> int:
 
 def multi_machine_problems(jobs: Sequence[RecipeJobs], machines: int, setting: str) -> list[str]:
     """Returns one line if jobs have several machines but models of some recipes cannot span machines, else none."""
-    names = [j.recipe.name for j in jobs if j.recipe.config.compute.sharding == "none"]
+    names = [j.recipe.name for j in jobs if j.recipe.config.compute.devices_per_model != 0]
     if machines == 1 or not names:
         return []
     return [
         f"{setting}, but each model of {', '.join(names)} is made on one device; add "
-        "--config.compute.sharding=fsdp, or use one machine per job and run more jobs at once"
+        "--config.compute.devices_per_model=0, or use one machine per job and run more jobs at once"
     ]

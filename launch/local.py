@@ -100,16 +100,18 @@ def worker(sweep: Sweep) -> int:
 
 def _prepare(sweep: Sweep) -> tuple[Sweep, list[_Slot]]:
     """Builds the missing populations; returns the sweep with its final folders, and a slot for each device."""
-    sharding = sweep.recipes[0].config.compute.sharding
-    if any(recipe.config.compute.sharding != sharding for recipe in sweep.recipes):
+    devices_per_model = sweep.recipes[0].config.compute.devices_per_model
+    if any(
+        recipe.config.compute.devices_per_model != devices_per_model for recipe in sweep.recipes
+    ):
         raise UserError(
-            "compute.sharding: must be the same in all entries of a sweep, since devices are assigned to jobs once; "
-            "launch the entries one after another"
+            "compute.devices_per_model: must be the same in all entries of a sweep, since devices are assigned to jobs "
+            "once; launch the entries one after another"
         )
     with progress.display(overall=False) as display:
         sweep, _ = pipeline.build_populations(sweep, display)
     workers = max(recipe.config.train.workers for recipe in sweep.recipes)
-    _, environments = devices.environments(workers, sharding)
+    _, environments = devices.environments(workers, devices_per_model)
     job = model_block.this_worker("", "").job
     logs = sweep.workdir.path / "logs"
     return sweep, [_Slot(i, e, logs / f"{job}-{i}.log") for i, e in enumerate(environments)]

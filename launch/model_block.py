@@ -103,7 +103,7 @@ def run(
                     break
                 display.say("\n".join(watcher.failures))
                 # The other processes of the job cannot continue without this one.
-                if recipe.config.compute.sharding == "fsdp":
+                if recipe.config.compute.devices_per_model == 0:
                     raise SystemExit(SIGTERM_EXIT_CODE)
         return _summary(recipe, models, display)
 

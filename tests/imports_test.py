@@ -46,6 +46,7 @@ WITHOUT_JAX = (
 # Modules of other packages that load no JAX, since commands that train nothing need them.
 ALSO_WITHOUT_JAX = (
     "lm_mia.model.flops",
+    "lm_mia.model.memory",
     "lm_mia.run.audit",
     "lm_mia.run.audit_table",
     "lm_mia.run.devices",

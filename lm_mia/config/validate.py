@@ -239,11 +239,11 @@ def _train(config: Config) -> Iterator[str]:
             f"try --config.train.batch_size={max(size // 8, 1)}",
         )
     yield from _canaries(config)
-    if config.compute.sharding == "fsdp" and train.workers > 1:
+    if config.compute.devices_per_model == 0 and train.workers > 1:
         yield _message(
             config,
             "train.workers",
-            "must be 0 or 1 for compute.sharding='fsdp', where one process uses all devices of a machine",
+            "must be 0 or 1 for compute.devices_per_model=0, where one process uses all devices of a machine",
             "set --config.train.workers=0",
         )
     if train.validations > 0 and config.population.validation_samples <= 0:
@@ -296,6 +296,16 @@ def _canaries(config: Config) -> Iterator[str]:
 
 def _compute(config: Config) -> Iterator[str]:
     yield from _not_negative(config, "compute.micro_batch_size")
+    devices, batch_size = config.compute.devices_per_model, config.train.batch_size
+    if devices != "auto":
+        yield from _not_negative(config, "compute.devices_per_model")
+        if devices > batch_size > 0:
+            yield _message(
+                config,
+                "compute.devices_per_model",
+                f"must be at most train.batch_size={batch_size}, since a device has nothing to do without a sample",
+                f"set --config.compute.devices_per_model={batch_size}",
+            )
     model = config.model
     # If the heads do not divide the width, which has a message of its own, assume a width that is always supported.
     head_width = 8

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from lm_mia.model import memory
 from lm_mia.model.attention import AttentionKind, attention
 
 Params = dict[str, Any]
@@ -77,6 +78,18 @@ class ModelConfig:
     ) -> "ModelConfig":
         """Returns the config of a model for the vocabulary and the sequence length of a population."""
         return cls(model.layers, model.width, model.heads, vocab_size, length_tokens, model.dtype)
+
+    @property
+    def size(self) -> memory.ModelSize:
+        """The numbers that determine the memory of the model."""
+        return memory.ModelSize(
+            self.layers,
+            self.width,
+            self.heads,
+            self.vocab_size,
+            self.length_tokens,
+            self.dtype,
+        )
 
 
 class SelfAttention(nn.Module):

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,8 +26,8 @@ _HEARTBEAT_SECONDS = (
 class Backend:
     """The devices of a worker, and how it communicates with the other processes of its job.
 
-    A job is a group of processes that train and score each model together (``compute.sharding=fsdp``). Without
-    sharding, each worker is a job of its own.
+    A job is a group of processes that train and score each model together (``compute.devices_per_model=0``).
+    Otherwise, each worker is a job of its own.
     """
 
     mesh: Mesh
@@ -75,13 +75,13 @@ class Backend:
         return np.asarray(multihost_utils.process_allgather(padded)).reshape(-1)[:num_samples]
 
 
-def start(sharding: Literal["none", "fsdp"]) -> Backend:
+def start(devices_per_model: int) -> Backend:
     """Initializes JAX in this process and returns its backend.
 
-    With sharding "none" the first device of this process is used. With sharding "fsdp" the process joins its job, and
-    all devices of the job are used. The processes of a job connect through JAX_COORDINATOR_ADDRESS (host:port),
-    JAX_NUM_PROCESSES and JAX_PROCESS_ID, or as `jax.distributed.initialize` does under SLURM, Open MPI, Kubernetes and
-    on TPU pods. Without any of these, the job has one process.
+    The first `devices_per_model` devices of this process are used; the process knows of no other process. With 0 it
+    joins its job, and all devices of the job are used. The processes of a job connect through JAX_COORDINATOR_ADDRESS
+    (host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID, or as `jax.distributed.initialize` does under SLURM, Open MPI,
+    Kubernetes and on TPU pods. Without any of these, the job has one process.
 
     The compilation cache is the folder JAX_COMPILATION_CACHE_DIR, or lm_mia's folder in the user's cache folder.
 
@@ -90,10 +90,10 @@ def start(sharding: Literal["none", "fsdp"]) -> Backend:
     """
     cache = _enable_compilation_cache()
     new_compilations = _count_compilations()
-    if sharding == "fsdp":
+    if devices_per_model == 0:
         _join_job()
     try:
-        devices = jax.devices() if sharding == "fsdp" else jax.local_devices()[:1]
+        devices = jax.local_devices()[:devices_per_model] if devices_per_model else jax.devices()
     except (RuntimeError, AssertionError) as error:
         platforms = os.environ.get("JAX_PLATFORMS", "")
         raise UserError(
@@ -141,8 +141,8 @@ def _join_job() -> None:
         if not address and "coordinator_address should be defined" in str(error):
             return  # JAX detects no cluster, so the job has one process
         raise RendezvousError(
-            f"compute.sharding='fsdp': the processes of the job could not connect to each other ({error}); check that "
-            "all of them are running and can reach the first one"
+            f"compute.devices_per_model=0: the processes of the job could not connect to each other ({error}); check "
+            "that all of them are running and can reach the first one"
         ) from error
 
 

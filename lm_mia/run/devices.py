@@ -9,27 +9,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from lm_mia.errors import UserError
+
 Kind = Literal["cpu", "accelerator"]
 
 
 def environments(
-    num_workers: int, sharding: Literal["none", "fsdp"]
+    num_workers: int, devices_per_model: int | Literal["auto"]
 ) -> tuple[Kind, list[dict[str, str]]]:
     """Returns the kind of device, and the environment variables that each worker process needs before it loads JAX.
 
-    Without sharding there is one single-threaded process per CPU core, or one process per accelerator, which sees only
-    that accelerator. On CPUs, training several models at a time is faster than using several threads per model, and
-    makes the results bitwise independent of the numbers of cores and workers. With sharding "fsdp" there is one
-    process, which sees all devices.
+    There is one single-threaded process per CPU core, or one process per accelerator, which sees only that accelerator.
+    On CPUs, training several models at a time is faster than using several threads per model, and makes the results
+    bitwise independent of the numbers of cores and workers. With 0 devices per model there is one process, which sees
+    all devices.
 
     Args:
       num_workers: number of processes; 0: one per core or accelerator. If there are more processes than accelerators,
         they share the accelerators and their memory.
-      sharding: ``compute.sharding`` of the config.
+      devices_per_model: ``compute.devices_per_model`` of the config.
     """
     kind, accelerators = _accelerators()
-    if sharding == "fsdp":
+    if devices_per_model == 0:
         return kind, [{}]
+    if devices_per_model not in (1, "auto"):
+        raise UserError(
+            f"compute.devices_per_model={devices_per_model}: groups of devices are not supported yet; set "
+            "--config.compute.devices_per_model=0 or 1"
+        )
     if kind == "cpu":
         return kind, [{"NPROC": "1"}] * (num_workers or _num_cores())  # read by XLA's CPU client
     count = num_workers or max(len(accelerators), 1)

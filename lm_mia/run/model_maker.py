@@ -1,8 +1,9 @@
 """Trains and scores the missing models of a recipe, in one process or in all processes of a job.
 
 Each model is locked by a file while it is trained and scored, so that any number of workers, of any commands and hosts,
-may work on one recipe. In a job of several processes (``compute.sharding=fsdp``), all processes run this code on the
-same models: the primary process acquires the locks, tells the others which model comes next, and writes the results.
+may work on one recipe. In a job of several processes (``compute.devices_per_model=0``), all processes run this code on
+the same models: the primary process acquires the locks, tells the others which model comes next, and writes the
+results.
 
 C: samples of one shard, N: samples of the population.
 """
@@ -54,7 +55,7 @@ class ModelMaker:
     def __init__(self, task: WorkerTask, report: Report):
         c = task.config
         self._task, self._config, self._recipe_dir = task, c, task.recipe_dir
-        self._backend = backend.start(c.compute.sharding)
+        self._backend = backend.start(task.devices_per_model)
         self._report = report
         self._report_once: Report = report if self._backend.is_primary else lambda event: None
         """Reports in the primary process only; for events of the whole job."""

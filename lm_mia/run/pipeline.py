@@ -457,7 +457,7 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
     if is_current(recipe.folder / EXTRACTION_JSON, inputs):
         display.say(f"extract: {recipe.name}: the results are already in its tables")
         return
-    [environment, *_] = devices.environments(1, "none")[1]
+    [environment, *_] = devices.environments(1, 1)[1]
     os.environ |= environment
     # Imported here because they load JAX, which no other stage needs in this process.
     from lm_mia.model import transformer
@@ -479,7 +479,7 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
             f"{plural(len(samples) - members, 'non-member')} are used, since no more are long enough"
             + ("" if is_random else " and have a score")
         )
-    this_backend = backend.start("none")
+    this_backend = backend.start(1)
 
     def measure(model_seeds: ModelSeeds) -> "pd.DataFrame":
         params = restore_params(

@@ -56,11 +56,11 @@ def run(task: WorkerTask, on_event: Callable[[Event], None]) -> bool:
       SystemExit: with code 143, if a worker was terminated from outside.
     """
     c, recipe_dir = task.config, task.recipe_dir
-    _, environments = devices.environments(c.train.workers, c.compute.sharding)
+    _, environments = devices.environments(c.train.workers, c.compute.devices_per_model)
     selected_models = task.selected_models
     models = list(subsets.models_of_config(c) if selected_models is None else selected_models)
     is_primary = True
-    if c.compute.sharding == "none":
+    if c.compute.devices_per_model != 0:
         num_missing = len(inventory.missing_models(task.verb, c, recipe_dir, models))
         environments = environments[:num_missing]
     context = multiprocessing.get_context("spawn")
@@ -68,7 +68,12 @@ def run(task: WorkerTask, on_event: Callable[[Event], None]) -> bool:
     try:
         for index, environment in enumerate(environments):
             receiver, sender = context.Pipe(duplex=False)
-            own_task = dataclasses.replace(task, worker_index=index, num_workers=len(environments))
+            own_task = dataclasses.replace(
+                task,
+                worker_index=index,
+                num_workers=len(environments),
+                devices_per_model=0 if c.compute.devices_per_model == 0 else 1,
+            )
             process = context.Process(
                 target=worker.main, args=(sender, own_task, environment), daemon=True
             )

@@ -40,6 +40,8 @@ class WorkerTask:
     """Index of this worker among those of the command."""
     num_workers: int = 1
     """Number of workers of the command."""
+    devices_per_model: int = 1
+    """Number of devices that make one model together; 0: all devices of the job."""
 
 
 def main(

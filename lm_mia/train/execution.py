@@ -6,11 +6,12 @@ from typing import Literal
 from lm_mia import config
 from lm_mia.config import validate
 from lm_mia.errors import UserError
+from lm_mia.model import memory
 from lm_mia.model.attention import AttentionKind
 from lm_mia.model.transformer import ModelConfig
 
-_CPU_TOKENS, _DEVICE_TOKENS = 2048, 8192  # tokens per micro-batch
-_CPU_CHUNK_TOKENS, _DEVICE_CHUNK_TOKENS = 512, 4096
+_CPU_TOKENS = 2048  # tokens per micro-batch
+_CPU_CHUNK_TOKENS = 512
 _UNKNOWN_MEMORY_BYTES = 16 * 2**30  # assumed for a device that does not report its memory
 
 
@@ -73,11 +74,14 @@ def plan_execution(
         model_config.length_tokens,
     )
     is_cpu = platform == "cpu"
-    tokens = _CPU_TOKENS if is_cpu else _DEVICE_TOKENS
-    samples_per_device = -(-batch_size // num_devices)
-    default_size = max(min(tokens // model_config.length_tokens, samples_per_device // 8), 1)
-    micro_batch_size = min(compute.micro_batch_size or default_size, samples_per_device)
-    kept_bytes = activation_bytes(model_config, attention, micro_batch_size)
+    default_size = memory.default_micro_batch_size(
+        model_config.length_tokens,
+        batch_size,
+        num_devices,
+        _CPU_TOKENS if is_cpu else memory.DEVICE_TOKENS,
+    )
+    micro_batch_size = min(compute.micro_batch_size or default_size, -(-batch_size // num_devices))
+    kept_bytes = memory.activation_bytes(model_config.size, attention, micro_batch_size)
     fits = kept_bytes < (memory_bytes or _UNKNOWN_MEMORY_BYTES) / 2
     remat = compute.remat
     # XLA for TPUs merges the recomputation of unrolled layers with the forward pass, which saves no memory.
@@ -96,25 +100,9 @@ def plan_execution(
             model_config, attention=attention, scan_layers=scan_layers, remat=remat
         ),
         micro_batch_size=micro_batch_size,
-        chunk_tokens=_CPU_CHUNK_TOKENS if is_cpu else _DEVICE_CHUNK_TOKENS,
+        chunk_tokens=_CPU_CHUNK_TOKENS if is_cpu else memory.DEVICE_CHUNK_TOKENS,
         attention_reason=reason,
     )
-
-
-def activation_bytes(
-    model_config: ModelConfig, attention: AttentionKind, micro_batch_size: int
-) -> float:
-    """Estimates the memory of the activations that layers keep for the backward pass, without rematerialization.
-
-    Per layer and token, these are about 18 vectors of the model's width in the dtype of activations and 4 in float32,
-    and, if attention is "xla", all attention weights.
-    """
-    itemsize = 2 if model_config.dtype == "bfloat16" else 4
-    num_tokens = micro_batch_size * model_config.length_tokens
-    vectors = model_config.width * (18 * itemsize + 16)
-    weights = model_config.heads * model_config.length_tokens * (4 + itemsize) * 0.6
-    per_token = vectors + (weights if attention == "xla" else 0)
-    return model_config.layers * num_tokens * per_token
 
 
 def choose_attention(

@@ -180,10 +180,21 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "attack.step=2: must be 0 (the end of training) or a step at which models are scored, 1",
     ),
     (
-        {"train.workers": 2, "compute.sharding": "fsdp"},
+        {"train.workers": 2, "compute.devices_per_model": 0},
         (
-            "train.workers=2: must be 0 or 1 for compute.sharding='fsdp', where one process uses all devices of a "
+            "train.workers=2: must be 0 or 1 for compute.devices_per_model=0, where one process uses all devices of a "
             "machine; set --config.train.workers=0"
+        ),
+    ),
+    (
+        {"compute.devices_per_model": -1},
+        "compute.devices_per_model=-1: must be a finite number, 0 or larger",
+    ),
+    (
+        {"compute.devices_per_model": 4, "train.batch_size": 2},
+        (
+            "compute.devices_per_model=4: must be at most train.batch_size=2, since a device has nothing to do without "
+            "a sample; set --config.compute.devices_per_model=2"
         ),
     ),
     *(
@@ -240,7 +251,8 @@ def test_values_at_the_limits_are_valid():
         CUDNN | {"model.width": 128},
         {"compute.attention": "pallas", "population.length_tokens": 256},
         {"compute.attention": "xla", "population.length_tokens": 9},
-        {"train.workers": 1, "compute.sharding": "fsdp"},
+        {"train.workers": 1, "compute.devices_per_model": 0},
+        {"train.batch_size": 2, "compute.devices_per_model": 2, "train.workers": 2},
         {"train.workers": 99},
     ):
         valid = TINY

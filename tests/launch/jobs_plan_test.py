@@ -54,31 +54,33 @@ def cost_of(model_hours: float, num_models: int, job_sizes: jobs.JobSizes) -> pl
 
 
 @pytest.mark.parametrize(
-    ("model_hours", "chips", "sharding", "models"),
+    ("model_hours", "chips", "devices_per_model", "models"),
     [
-        (0.5, 1, "none", 8),  # 4 hours
-        (0.5, 8, "none", 64),  # 8 models per chip
-        (3.0, 8, "none", 8),  # one per chip
-        (100.0, 8, "none", 8),  # no chip is idle, however long a model takes
-        (100.0, 8, "fsdp", 1),  # 12.5 hours
-        (4.0, 8, "fsdp", 8),  # each takes half an hour on all chips
-        (1e-9, 1, "none", 130),  # all of them
-        (1e-9, 8, "none", 130),
+        (0.5, 1, 1, 8),  # 4 hours
+        (0.5, 8, 1, 64),  # 8 models per chip
+        (3.0, 8, 1, 8),  # one per chip
+        (100.0, 8, 1, 8),  # no chip is idle, however long a model takes
+        (100.0, 8, 0, 1),  # 12.5 hours
+        (4.0, 8, 0, 8),  # each takes half an hour on all chips
+        (1e-9, 1, 1, 130),  # all of them
+        (1e-9, 8, 1, 130),
     ],
 )
 def test_models_per_job_follow_hours_and_chips(
-    model_hours: float, chips: int, sharding: str, models: int
+    model_hours: float, chips: int, devices_per_model: int, models: int
 ):
     job_sizes = sizes()
     assert (
-        jobs.models_per_job(cost_of(model_hours, 130, job_sizes), job_sizes, chips, sharding)
+        jobs.models_per_job(
+            cost_of(model_hours, 130, job_sizes), job_sizes, chips, devices_per_model
+        )
         == models
     )
 
 
 def test_models_per_job_is_limited_to_the_recipe(tmp_path: Path):
     job_sizes = sizes(models_per_job=200)
-    assert jobs.models_per_job(cost_of(1.0, 130, job_sizes), job_sizes, 8, "none") == 130
+    assert jobs.models_per_job(cost_of(1.0, 130, job_sizes), job_sizes, 8, 1) == 130
 
 
 def test_hours_equal_those_of_lm_mia_plan(capsys: pytest.CaptureFixture[str]):

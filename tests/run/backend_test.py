@@ -160,7 +160,7 @@ def test_failed_rendezvous_raises_rendezvous_error(monkeypatch: pytest.MonkeyPat
     with pytest.raises(UserError) as caught:
         backend._join_job()
     assert str(caught.value) == (
-        "compute.sharding='fsdp': the processes of the job could not connect to each other "
+        "compute.devices_per_model=0: the processes of the job could not connect to each other "
         "(DEADLINE_EXCEEDED: barrier); check that all of them are running and can reach the first one"
     )
     [(args, options)] = calls
@@ -173,7 +173,7 @@ import json, sys
 from lm_mia.run import backend
 from lm_mia.errors import UserError
 try:
-    here = backend.start(sys.argv[1])
+    here = backend.start(int(sys.argv[1]))
 except UserError as error:
     sys.exit(str(error))
 import jax
@@ -183,10 +183,10 @@ print(json.dumps([here.description, here.is_primary, here.mesh.size, here.new_co
 """
 
 
-def start(sharding: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def start(devices_per_model: str, **environment: str) -> subprocess.CompletedProcess[str]:
     names = (*ADDRESS, "JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME", "XLA_FLAGS")
     bare = {name: value for name, value in os.environ.items() if name not in names}
-    command = [sys.executable, "-c", STARTS, sharding]
+    command = [sys.executable, "-c", STARTS, devices_per_model]
     environment = bare | {"JAX_PLATFORMS": "cpu"} | environment
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
@@ -195,7 +195,7 @@ def start(sharding: str, **environment: str) -> subprocess.CompletedProcess[str]
 def test_processes_share_the_compilation_cache(tmp_path: Path):
     two_devices = "--xla_force_host_platform_device_count=2"
     results = []
-    for kind in ("none", "fsdp"):
+    for kind in ("1", "0"):
         done = start(kind, XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=two_devices)
         assert done.returncode == 0, done.stderr
         results.append(json.loads(done.stdout))
@@ -236,7 +236,7 @@ def test_environment_sets_the_cache_folder(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.process
 def test_missing_device_is_reported():
-    done = start("device", JAX_PLATFORMS="cuda")
+    done = start("1", JAX_PLATFORMS="cuda")
     assert done.returncode == 1
     assert (
         done.stderr.splitlines()[-1]

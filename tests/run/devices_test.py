@@ -41,45 +41,47 @@ def test_cpu_workers_have_one_thread(
 ):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
-    assert devices.environments(workers, "none") == ("cpu", [ALONE] * count)
+    assert devices.environments(workers, 1) == ("cpu", [ALONE] * count)
 
 
 def test_all_cores_count_without_affinity(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    assert devices.environments(0, "none") == ("cpu", [ALONE] * 3)
+    assert devices.environments(0, 1) == ("cpu", [ALONE] * 3)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 5])
-def test_fsdp_has_one_process_that_sees_all_devices(monkeypatch: pytest.MonkeyPatch, workers: int):
-    assert devices.environments(workers, "fsdp") == ("cpu", [{}])
+def test_all_devices_have_one_process_that_sees_all_devices(
+    monkeypatch: pytest.MonkeyPatch, workers: int
+):
+    assert devices.environments(workers, 0) == ("cpu", [{}])
     gpus(monkeypatch, 4)
-    assert devices.environments(workers, "fsdp") == ("accelerator", [{}])
+    assert devices.environments(workers, 0) == ("accelerator", [{}])
 
 
 def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch):
     gpus(monkeypatch, 3)
     cards = [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(3)]
-    assert devices.environments(0, "none") == ("accelerator", cards)
-    assert devices.environments(2, "none") == ("accelerator", cards[:2])
+    assert devices.environments(0, 1) == ("accelerator", cards)
+    assert devices.environments(2, 1) == ("accelerator", cards[:2])
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # requested, although there are GPUs
-    assert devices.environments(2, "none") == ("cpu", [ALONE] * 2)
+    assert devices.environments(2, 1) == ("cpu", [ALONE] * 2)
 
 
 @pytest.mark.parametrize("platforms", ["cuda", "cuda,cpu", ""])
 def test_single_gpu_needs_no_environment(monkeypatch: pytest.MonkeyPatch, platforms: str):
     gpus(monkeypatch, 1)
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
-    assert devices.environments(0, "none") == ("accelerator", [{}])
+    assert devices.environments(0, 1) == ("accelerator", [{}])
 
 
 def test_cuda_visible_devices_names_the_gpus(monkeypatch: pytest.MonkeyPatch):
     gpus(monkeypatch, 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-7f")
-    _, environments = devices.environments(0, "none")
+    _, environments = devices.environments(0, 1)
     assert environments == [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "GPU-7f"}]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert devices.environments(0, "none") == ("accelerator", [{}])
+    assert devices.environments(0, 1) == ("accelerator", [{}])
 
 
 @pytest.mark.parametrize(
@@ -89,14 +91,14 @@ def test_workers_share_gpus_and_their_memory(
     monkeypatch: pytest.MonkeyPatch, workers: int, cards: int, fraction: str
 ):
     gpus(monkeypatch, cards)
-    _, environments = devices.environments(workers, "none")
+    _, environments = devices.environments(workers, 1)
     name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
     assert [e["CUDA_VISIBLE_DEVICES"] for e in environments] == [
         str(i % cards) for i in range(workers)
     ]
     assert [e[name] for e in environments] == [fraction] * workers
     monkeypatch.setenv(name, "0.2")  # the user's setting takes precedence
-    assert {e[name] for e in devices.environments(workers, "none")[1]} == {"0.2"}
+    assert {e[name] for e in devices.environments(workers, 1)[1]} == {"0.2"}
 
 
 @pytest.mark.parametrize(
@@ -110,16 +112,16 @@ def test_gpus_are_not_assigned_without_nvidia_smi(
 
     gpus(monkeypatch, 2)
     monkeypatch.setattr(subprocess, "run", failing)
-    assert devices.environments(0, "none") == ("accelerator", [{}])
-    _, environments = devices.environments(2, "none")
+    assert devices.environments(0, 1) == ("accelerator", [{}])
+    _, environments = devices.environments(2, 1)
     assert environments == [{"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"}] * 2
 
 
 def test_tpu_chips_are_assigned_to_workers(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "libtpu" or None)
     monkeypatch.setenv("TPU_VISIBLE_CHIPS", "0,2")
-    kind, environments = devices.environments(0, "none")
+    kind, environments = devices.environments(0, 1)
     assert kind == "accelerator"
     bounds = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
     assert environments == [{"TPU_VISIBLE_CHIPS": chip, **bounds} for chip in ("0", "2")]
-    assert devices.environments(0, "fsdp") == ("accelerator", [{}])
+    assert devices.environments(0, 0) == ("accelerator", [{}])

@@ -130,7 +130,7 @@ class Tiny:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
-        argv = self.argv("run", workdir, "--config.compute.sharding=fsdp", *more)
+        argv = self.argv("run", workdir, "--config.compute.devices_per_model=0", *more)
         started = []
         for index in range(processes):
             more_environment = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}

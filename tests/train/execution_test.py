@@ -4,7 +4,7 @@ import pytest
 
 from lm_mia import config
 from lm_mia.errors import UserError
-from lm_mia.model import transformer
+from lm_mia.model import memory, transformer
 from lm_mia.train import execution
 
 AUTO = config.Compute()
@@ -52,7 +52,7 @@ def test_devices_share_a_batch(devices: int, requested: int, size: int):
 
 def test_layers_are_unrolled_if_activations_fit_half_the_memory():
     for shape in (SMALL, LARGE):
-        need = execution.activation_bytes(shape, "cudnn", 8)
+        need = memory.activation_bytes(shape.size, "cudnn", 8)
         plenty = execution.plan_execution(AUTO, shape, 128, "gpu", int(2.01 * need))
         scarce = execution.plan_execution(AUTO, shape, 128, "gpu", int(1.99 * need))
         assert (plenty.model_config.scan_layers, plenty.model_config.remat) == (False, "none")
@@ -114,17 +114,6 @@ def test_attention_depends_on_the_model_and_the_platform():
     assert "at most 128, not 256" in plan.attention_reason
     with pytest.raises(UserError, match=r"compute.attention='cudnn': it needs an NVIDIA GPU"):
         execution.plan_execution(config.Compute(attention="cudnn"), SMALL, 128, "cpu")
-
-
-def test_activation_bytes_computed_by_hand():
-    """Per token and layer: 18 activations and 4 float32 vectors; for xla, weights of 0.6 L tokens per head."""
-    bytes_per_token = 512 * (18 * 2 + 4 * 4)
-    assert execution.activation_bytes(SMALL, "cudnn", 2) == 3 * 2 * 1024 * bytes_per_token
-    weights = 8 * 1024 * (4 + 2) * 0.6
-    plan = execution.activation_bytes(SMALL, "xla", 2)
-    assert plan == pytest.approx(3 * 2 * 1024 * (bytes_per_token + weights))
-    exact = dataclasses.replace(SMALL, dtype="float32")
-    assert execution.activation_bytes(exact, "pallas", 2) == 3 * 2 * 1024 * 512 * (18 * 4 + 16)
 
 
 def test_the_log_line_states_plan_and_reason():
