@@ -11,6 +11,7 @@ B: samples of a batch, L: tokens per sequence, R: sequences, T: training steps, 
 
 import argparse
 import importlib
+import importlib.util
 import json
 import sys
 import time
@@ -31,11 +32,27 @@ Settings = dict[str, Any]
 SCORED = 128  # samples per call
 
 
+_PACKAGES = {  # modules that NanoDO imports, and the packages that provide them
+    "clu": "clu",
+    "flax": "flax",
+    "grain": "grain",
+    "ml_collections": "ml-collections",
+    "tensorboard": "tensorboard",
+    "tensorflow": "tensorflow",
+    "tensorflow_datasets": "tensorflow-datasets",
+}
+
+
 def check(path: Path) -> None:
-    """Raises SystemExit if the path is not a checkout of NanoDO."""
+    """Raises SystemExit if the path is not a checkout of NanoDO, or if packages that it needs are missing."""
     if not (path / "nanodo" / "train.py").is_file():
         sys.exit(
             f"--nanodo={path}: nanodo/train.py does not exist; give the path of a checkout of NanoDO"
+        )
+    missing = [name for module, name in _PACKAGES.items() if not importlib.util.find_spec(module)]
+    if missing:
+        sys.exit(
+            f"--nanodo={path}: NanoDO needs packages that are not installed; run `pip install {' '.join(missing)}`"
         )
 
 
@@ -60,6 +77,7 @@ def settings(
     optimizer_config: "config.Optimizer",
     batch_size: int,
     steps: int,
+    grad_accumulation_steps: int = 1,
 ) -> Settings:
     """Returns NanoDO's settings for our model and optimizer, as plain values that JSON can hold."""
     return {
@@ -82,6 +100,7 @@ def settings(
             "decay_type": optimizer_config.schedule,  # the names are the same
             "weight_decay": optimizer_config.weight_decay,
             "clip_by_global_norm": optimizer_config.clip_norm or None,
+            "grad_accumulation_steps": grad_accumulation_steps,
         },
     }
 

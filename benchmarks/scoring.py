@@ -55,8 +55,6 @@ LOOPS = {
 _MAX_BATCH = 1024  # samples per batch
 _TUNING_SAMPLES = 64  # samples on which each batch size is tried
 _TORCH_BATCH = 8  # samples per padded batch in the FLOPs of torch
-# Largest relative difference of the loss of a sample.
-_ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}
 
 
 def make_scorer(
@@ -189,7 +187,7 @@ def speed(c: argparse.Namespace) -> Table:
     def rows() -> Iterator[Sequence[str]]:
         for size in c.sizes:
             model_config = steps.sized_model_config(size, c.scale, c.dtype)
-            N = c.samples or _samples(size)
+            N = c.samples or default_samples(size)
             population = c4_like.population(N, model_config.vocab_size, c.scale)
             length_N = population.lengths_N
             sizes = model_config.layers, model_config.width, model_config.vocab_size
@@ -209,7 +207,7 @@ def speed(c: argparse.Namespace) -> Table:
             seconds, loss = in_turn(run, c.rounds)
             for name in methods:
                 difference = float(np.abs(loss[name] / loss[PACKED] - 1).max())
-                if not difference < _ROUNDING[c.dtype]:
+                if not difference < steps.ROUNDING[c.dtype]:
                     raise AssertionError(
                         f"{name}: losses differ from ours by up to {difference:.1g}"
                     )
@@ -223,7 +221,8 @@ def speed(c: argparse.Namespace) -> Table:
     return (*header, "MFU", "losses differ by"), rows()
 
 
-def _samples(size: str) -> int:
+def default_samples(size: str) -> int:
+    """Returns the number of samples to score: a window of the population, or few of them on a CPU."""
     if jax.local_devices()[0].platform != "cpu":
         return batching.WINDOW_SAMPLES
     return 512 if size == "small" else 128
@@ -328,7 +327,12 @@ def _arguments() -> argparse.Namespace:
     )
     add("--scale", type=int, default=4, help="in speed, 1,024 and 400 tokens are divided by this")
     add("--samples", type=int, help='samples in speed; default on a CPU: 512 for "small", else 128')
-    add("--dtype", choices=list(_ROUNDING), default="float32", help="type of activations in speed")
+    add(
+        "--dtype",
+        choices=list(steps.ROUNDING),
+        default="float32",
+        help="type of activations in speed",
+    )
     add(
         "--micro-batch-size",
         type=int,

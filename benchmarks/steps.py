@@ -9,7 +9,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import c4_like
 import fresh
@@ -20,14 +20,18 @@ import numpy as np
 from lm_mia import config
 from lm_mia.data.population import Population
 from lm_mia.model import transformer
+from lm_mia.run import backend
 from lm_mia.train import batching, checkpoint, execution, loop, sharding
 from lm_mia.train.optimizer import learning_rates, optimizer
 from lm_mia.train.step import to_global_array
 
 Step = Callable[[np.ndarray], dict[str, Any]]
 """Trains on samples, given by their ids, and returns metrics, which may still be being computed."""
+Attention = Literal["auto", "xla", "cudnn", "pallas"]
 
 OPTIMIZER = config.Optimizer(warmup_steps=10)
+ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}
+"""Largest relative difference between implementations of a loss, by type of activations."""
 STEPS = 1000  # length of the learning rate schedule
 PACKED, PADDED = "packed", "padded"
 THEIRS, CONCATENATED = "NanoDO padded", "NanoDO concatenated"
@@ -45,11 +49,17 @@ def sized_model_config(
 
 
 def make_trainer(
-    population: Population, model_config: transformer.ModelConfig, batch_size: int
+    population: Population,
+    model_config: transformer.ModelConfig,
+    batch_size: int,
+    attention: Attention = "auto",
 ) -> Any:
     """Returns our trainer on the first device, created as a worker does."""
     device = jax.local_devices()[0]
-    plan = execution.plan_execution(config.Compute(), model_config, batch_size, device.platform)
+    compute = config.Compute(attention=attention)
+    plan = execution.plan_execution(
+        compute, model_config, batch_size, device.platform, backend.memory_bytes()
+    )
     settings, mesh = config.Train(batch_size=batch_size), sharding.make_mesh([device])
     model = transformer.TransformerLM(plan.model_config)
     return loop.Trainer(population, model, OPTIMIZER, settings, plan, mesh)
@@ -72,10 +82,24 @@ def make_step(
     model_config: transformer.ModelConfig,
     batch_size: int,
     nanodo: Path | None,
+    attention: Attention = "auto",
+    grad_accumulation_steps: int = 1,
 ) -> Step:
-    """Returns a step by name, always from the same parameters. NanoDO's two steps share a state and an executable."""
+    """Returns a step by name, always from the same parameters.
+
+    NanoDO's two steps share a state and an executable.
+
+    Args:
+      name: PACKED, PADDED, THEIRS or CONCATENATED.
+      population: the samples.
+      model_config: the model.
+      batch_size: samples per batch.
+      nanodo: a checkout of NanoDO, for its steps.
+      attention: implementation of attention of our steps.
+      grad_accumulation_steps: micro-batches into which THEIRS divides a batch. The metrics are those of the last one.
+    """
     if name in (PACKED, PADDED):
-        trainer = make_trainer(population, model_config, batch_size)
+        trainer = make_trainer(population, model_config, batch_size, attention)
         pack = trainer.pack if name == PACKED else functools.partial(pack_padded, trainer)
         learning_rate_T, count = learning_rates(OPTIMIZER, STEPS), itertools.count()
         state = checkpoint.init_state(0, trainer.model, optimizer(OPTIMIZER))
@@ -94,9 +118,14 @@ def make_step(
 
         return step
     assert nanodo
-    theirs, count = _their_trainer(nanodo, model_config, batch_size)
+    theirs, count = _their_trainer(nanodo, model_config, batch_size, grad_accumulation_steps)
     if name == THEIRS:
-        return lambda ids_B: theirs.do_step(next(count), population.pad(ids_B))
+
+        def their_step(ids_B: np.ndarray) -> dict[str, Any]:
+            parts = np.split(ids_B, grad_accumulation_steps)
+            return [theirs.do_step(next(count), population.pad(ids)) for ids in parts][-1]
+
+        return their_step
     samples = [population.sample(i) for i in range(len(population))]
     x_RxL = nanodo_peer.concatenated(nanodo_peer.load(nanodo), samples, model_config.length_tokens)
     return lambda ids_B: theirs.do_step(next(count), x_RxL[ids_B])
@@ -104,9 +133,14 @@ def make_step(
 
 @functools.cache
 def _their_trainer(
-    nanodo: Path, model_config: transformer.ModelConfig, batch_size: int
+    nanodo: Path,
+    model_config: transformer.ModelConfig,
+    batch_size: int,
+    grad_accumulation_steps: int,
 ) -> tuple[Any, Iterator[int]]:
-    settings = nanodo_peer.settings(model_config, OPTIMIZER, batch_size, STEPS)
+    settings = nanodo_peer.settings(
+        model_config, OPTIMIZER, batch_size, STEPS, grad_accumulation_steps
+    )
     theirs = nanodo_peer.trainer(nanodo_peer.load(nanodo), settings)
     model = transformer.TransformerLM(model_config)
     nanodo_peer.set_params(theirs, checkpoint.init_state(0, model, optimizer(OPTIMIZER)).params)

@@ -37,8 +37,6 @@ from lm_mia.train import batching
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 PAPER_BATCH = 128
 _PLANNED = 200  # batches over which the number of micro-batches is averaged
-# Largest relative difference of the loss of a batch.
-_ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}
 
 
 def speed(scratch: Path, c: argparse.Namespace) -> Table:
@@ -62,7 +60,7 @@ def speed(scratch: Path, c: argparse.Namespace) -> Table:
             run = {n: steps.make_step(n, population, model_config, B, c.nanodo) for n in names}
             seconds, loss = _in_turn(run, count, B)
             comparable = [value for name, value in loss.items() if name != CONCATENATED]
-            if not np.allclose(comparable, comparable[0], rtol=_ROUNDING[c.dtype], atol=0):
+            if not np.allclose(comparable, comparable[0], rtol=steps.ROUNDING[c.dtype], atol=0):
                 raise AssertionError(f"the models differ: losses of the first batch are {loss}")
             rates = {n: (B * L if n == CONCATENATED else tokens_C) / seconds[n] for n in names}
             for name in names:
@@ -213,7 +211,12 @@ def _arguments() -> argparse.Namespace:
         type=int,
         help='samples per batch in speed; default: 128 for "small", else 32',
     )
-    add("--dtype", choices=list(_ROUNDING), default="float32", help="type of activations in speed")
+    add(
+        "--dtype",
+        choices=list(steps.ROUNDING),
+        default="float32",
+        help="type of activations in speed",
+    )
     add("--rounds", type=int, default=7, help="rounds of speed, after two to warm up")
     add(
         "--memory-batch-size",

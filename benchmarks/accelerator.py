@@ -1,0 +1,499 @@
+"""Measures training and scoring on one GPU or TPU, as a section of Markdown for docs/results/accelerators.md.
+
+    python benchmarks/accelerator.py [--nanodo PATH] > section.md
+
+Models of 140M, 302M and 1018M parameters with a vocabulary of 32,000, in bfloat16, batches of 128 samples of at most
+1,024 tokens with C4-like lengths (400 on average, see `c4_like`) and random tokens. Everything runs on the first device
+of this machine. Nothing is downloaded, and nothing is written except to a temporary folder. Tables go to stdout and
+progress to stderr. Every part runs in a process of its own: its peak memory is its own, a part that runs out of memory
+is reported in its row, and the other parts go on.
+
+- training: median over rounds of several steps each, packing included; the device computes while the next batch is
+  packed. Tokens are those of samples, without padding, and MFU counts useful FLOPs only.
+- compilation: the duration of the first steps (of the first pass over the samples, for scoring), minus that of as many
+  later ones, with an empty compilation cache (cold) and, in another process, with the one that was just filled (warm).
+- peak memory: as the device reports it, or that of the process on a CPU.
+- attention: loss and norm of the gradient of the first batch, with the implementation that is chosen by default and
+  with XLA's. The benchmark fails if they differ by more than rounding.
+- --nanodo: NanoDO's train step, one sample per sequence, from a checkout (see `nanodo_peer`). If a batch does not fit
+  into memory, NanoDO accumulates gradients over 2, 4, 8, ... parts of the batch, whichever number fits first.
+
+A device takes 10 to 30 minutes. To try the command on a CPU:
+
+    python benchmarks/accelerator.py --sizes=small --scale=8 --batch-size=16 --steps=2 --rounds=2 --samples=64
+"""
+
+import argparse
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import c4_like
+import fresh
+import jax
+import nanodo_peer
+import numpy as np
+import scoring
+import steps
+
+from lm_mia import config
+from lm_mia.model import flops, transformer
+
+_WARM_UP = 3  # steps before the first round, since NanoDO compiles twice
+_MOST_PARTS = 64  # into which a batch of NanoDO is divided
+
+
+def describe(clock: fresh.Clock, folder: Path) -> fresh.Results:
+    """Returns the description of the first device."""
+    device = jax.local_devices()[0]
+    return {
+        "platform": np.array(device.platform),
+        "kind": np.array(device.device_kind),
+        "devices": np.array(jax.local_device_count()),
+        "memory_bytes": np.array((device.memory_stats() or {}).get("bytes_limit", 0)),
+    }
+
+
+def train(
+    clock: fresh.Clock,
+    folder: Path,
+    *,
+    name: str,
+    model_config: transformer.ModelConfig,
+    scale: int,
+    batch_size: int,
+    nanodo: Path | None,
+    attention: steps.Attention,
+    parts: int,
+    warm_up: int,
+    rounds: int,
+    round_steps: int,
+) -> fresh.Results:
+    """Makes training steps, as a workload for `fresh.measure`.
+
+    Returns:
+      "warm_up_seconds", "loss_nats" and "gradient_norm" of the first batch, "seconds_R", "tokens_R" and
+      "sum_squared_lengths_R" of each round, and "device_bytes" (0 if the device does not report it); of our step also
+      "execution" and "attention".
+    """
+    batches = warm_up + rounds * round_steps
+    population = c4_like.population(batches * batch_size, model_config.vocab_size, scale)
+    ids_TxB = np.arange(batches * batch_size).reshape(batches, batch_size)
+    step = steps.make_step(name, population, model_config, batch_size, nanodo, attention, parts)
+    seconds: list[float] = []
+    with clock:
+        began = time.perf_counter()
+        first = step(ids_TxB[0])
+        jax.block_until_ready([first, *(step(ids_B) for ids_B in ids_TxB[1:warm_up])])
+        warm_up_seconds = time.perf_counter() - began
+        for low in range(warm_up, batches, round_steps):
+            began = time.perf_counter()
+            jax.block_until_ready([step(ids_B) for ids_B in ids_TxB[low : low + round_steps]])
+            seconds.append(time.perf_counter() - began)
+    length_RxS = population.lengths_N[warm_up * batch_size :].reshape(
+        rounds, round_steps * batch_size
+    )
+    results = {}
+    if name == steps.PACKED:
+        plan = steps.make_trainer(population, model_config, batch_size, attention).plan
+        results["execution"] = np.array(str(plan))
+        results["attention"] = np.array(plan.model_config.attention)
+    return results | {
+        "warm_up_seconds": np.array(warm_up_seconds),
+        "loss_nats": np.array(first.get("loss_nats", first.get("train_loss"))),
+        "gradient_norm": np.array(first.get("gradient_norm", np.nan)),
+        "seconds_R": np.array(seconds),
+        "tokens_R": length_RxS.sum(1),
+        "sum_squared_lengths_R": (length_RxS**2).sum(1),
+        "device_bytes": _device_bytes(),
+    }
+
+
+def score(
+    clock: fresh.Clock,
+    folder: Path,
+    *,
+    size: str,
+    model_config: transformer.ModelConfig,
+    scale: int,
+    samples: int | None,
+    rounds: int,
+) -> fresh.Results:
+    """Scores samples, as a workload for `fresh.measure`.
+
+    Returns:
+      "samples", "tokens", "sum_squared_lengths", "warm_up_seconds" of the first pass, "seconds_R" of each later one,
+      "sequences" per call, and "device_bytes" (0 if the device does not report it).
+    """
+    N = samples or scoring.default_samples(size)
+    population = c4_like.population(N, model_config.vocab_size, scale)
+    scorer = scoring.make_scorer(population, model_config)
+    params = jax.jit(lambda key: transformer.init_params(scorer.model, key))(jax.random.key(0))
+    seconds: list[float] = []
+    with clock:
+        for _ in range(1 + rounds):
+            began = time.perf_counter()
+            scorer.score(params, [], 0, N)
+            seconds.append(time.perf_counter() - began)
+    return {
+        "samples": np.array(N),
+        "tokens": population.lengths_N.sum(),
+        "sum_squared_lengths": (population.lengths_N**2).sum(),
+        "warm_up_seconds": np.array(seconds[0]),
+        "seconds_R": np.array(seconds[1:]),
+        "sequences": np.array(scorer.micro_batch_size),
+        "device_bytes": _device_bytes(),
+    }
+
+
+def _device_bytes() -> np.ndarray:
+    """Returns the peak memory of the first device in this process, or 0 if it does not report it."""
+    return np.array((jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0))
+
+
+class Session:
+    """Runs the parts of the benchmark, each in a new process, and reports progress and failures."""
+
+    def __init__(self, c: argparse.Namespace, folder: Path):
+        self.c = c
+        self.failures: list[str] = []
+        self._folder = folder
+        self._began = time.monotonic()
+        # Of each size: training, and scoring and attention, and NanoDO.
+        self._num_parts = 1 + len(c.sizes) * (5 + 2 * bool(c.nanodo))
+        self._part = 0
+
+    def run(self, description: str, work: fresh.Work, **settings: Any) -> fresh.Measured | str:
+        """Returns the measurements of a part, or a few words that say why it failed."""
+        self._part += 1
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        self._say(f"[{self._part}/{self._num_parts}, {minutes}:{seconds:02}] {description}")
+        try:
+            return fresh.measure(work, self._folder, **settings)
+        except Exception as error:  # the other parts go on
+            lines = str(error).splitlines() or [type(error).__name__]
+            if any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "Out of memory")):
+                self._say(f"    out of memory: {lines[0]}")
+                return "out of memory"
+            if "terminated abruptly" in str(error):
+                self._say(
+                    "    the process was killed, perhaps since the machine has too little memory"
+                )
+                return "killed (memory?)"
+            self.fail(f"{description}: {lines[0]}")
+            return "failed"
+
+    def more_parts(self, count: int) -> None:
+        """Adds parts that were not planned, or removes some that are not needed."""
+        self._num_parts += count
+
+    def fail(self, message: str) -> None:
+        """Reports a failure, which makes the exit status 1."""
+        self.failures.append(message)
+        self._say(f"    failed: {message}")
+
+    def _say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+
+def training_rows(
+    session: Session, peak: float | None, first_batches: dict[str, fresh.Results]
+) -> Iterator[Sequence[str]]:
+    """Yields a row for each size and method, and keeps the results of the first batches by size."""
+    c = session.c
+    for size in c.sizes:
+        model_config = steps.sized_model_config(size, c.scale, c.dtype)
+        our_rate: float | None = None
+        for name in (steps.PACKED, *((steps.THEIRS,) if c.nanodo else ())):
+            settings = {
+                "name": name,
+                "model_config": model_config,
+                "scale": c.scale,
+                "batch_size": c.batch_size,
+                "nanodo": c.nanodo,
+                "attention": "auto",
+                "warm_up": _WARM_UP,
+                "round_steps": c.steps,
+            }
+            cold, parts = _train_with_parts(session, f"{size}, {name}", settings)
+            label = name if parts == 1 else f"{name}, {parts} parts"
+            if isinstance(cold, str):
+                session.more_parts(-1)  # nothing to compile again
+                yield (size, label, cold, *["--"] * 7)
+                continue
+            warm = session.run(
+                f"{size}, {name}: training, compilation from the cache",
+                train,
+                **settings,
+                parts=parts,
+                rounds=0,
+            )
+            r = cold.results
+            assert r is not None
+            rate_R = r["tokens_R"] / r["seconds_R"]
+            rate = float(np.median(rate_R))
+            our_rate = rate if name == steps.PACKED else our_rate
+            if name == steps.PACKED:
+                first_batches[size] = r
+            elif our_rate is not None and parts == 1:
+                _check_nanodo(session, size, float(r["loss_nats"]), first_batches[size])
+            useful_R = _training_flops(model_config, r["tokens_R"], r["sum_squared_lengths_R"])
+            step_seconds = float(np.median(r["seconds_R"])) / c.steps
+            yield (
+                size,
+                label,
+                f"{rate:,.0f}",
+                f"{rate_R.min():,.0f} to {rate_R.max():,.0f}",
+                _share(float(np.median(useful_R / r["seconds_R"])), peak),
+                f"{our_rate / rate:.2f}" if our_rate else "--",
+                f"{step_seconds:.3g}",
+                *_compilation(cold, warm, _WARM_UP * step_seconds),
+                _gibibytes(cold),
+            )
+
+
+def _train_with_parts(
+    session: Session, description: str, settings: dict[str, Any]
+) -> tuple[fresh.Measured | str, int]:
+    """Returns the measurements, or why it failed, and the number of parts into which NanoDO divides a batch."""
+    parts = 1
+    while True:
+        divided = f" in {parts} parts" if parts > 1 else ""
+        measured = session.run(
+            f"{description}: training{divided}, {session.c.rounds} rounds of {session.c.steps} steps",
+            train,
+            **settings,
+            parts=parts,
+            rounds=session.c.rounds,
+        )
+        can_divide = settings["name"] == steps.THEIRS and 2 * parts <= _MOST_PARTS
+        if measured != "out of memory" or not can_divide or settings["batch_size"] % (2 * parts):
+            return measured, parts
+        parts *= 2
+        session.more_parts(1)
+
+
+def _check_nanodo(session: Session, size: str, loss: float, ours: fresh.Results) -> None:
+    difference = abs(loss / float(ours["loss_nats"]) - 1)
+    if not difference < steps.ROUNDING[session.c.dtype]:
+        session.fail(f"{size}: NanoDO's loss of the first batch differs by {difference:.1g}")
+
+
+def scoring_rows(session: Session, peak: float | None) -> Iterator[Sequence[str]]:
+    """Yields a row for each size."""
+    c = session.c
+    for size in c.sizes:
+        model_config = steps.sized_model_config(size, c.scale, c.dtype)
+        settings = {
+            "size": size,
+            "model_config": model_config,
+            "scale": c.scale,
+            "samples": c.samples,
+        }
+        cold = session.run(
+            f"{size}: scoring, {c.rounds} rounds", score, **settings, rounds=c.rounds
+        )
+        if isinstance(cold, str):
+            session.more_parts(-1)
+            yield (size, cold, *["--"] * 8)
+            continue
+        warm = session.run(
+            f"{size}: scoring, compilation from the cache", score, **settings, rounds=0
+        )
+        r = cold.results
+        assert r is not None
+        seconds = float(np.median(r["seconds_R"]))
+        rate_R = float(r["samples"]) / r["seconds_R"]
+        useful = _training_flops(model_config, r["tokens"], r["sum_squared_lengths"]) / 3
+        yield (
+            size,
+            f"{np.median(rate_R):,.1f}",
+            f"{rate_R.min():,.1f} to {rate_R.max():,.1f}",
+            f"{float(r['tokens']) / seconds:,.0f}",
+            _share(useful / seconds, peak),
+            f"{int(r['samples']):,}",
+            f"{int(r['sequences'])}",
+            *_compilation(cold, warm, seconds),
+            _gibibytes(cold),
+        )
+
+
+def attention_rows(
+    session: Session, first_batches: dict[str, fresh.Results]
+) -> Iterator[Sequence[str]]:
+    """Yields a row for each size whose training was measured: the default implementation compared with XLA's."""
+    c = session.c
+    for size in c.sizes:
+        measured = session.run(
+            f"{size}: one step with XLA's attention",
+            train,
+            name=steps.PACKED,
+            model_config=steps.sized_model_config(size, c.scale, c.dtype),
+            scale=c.scale,
+            batch_size=c.batch_size,
+            nanodo=None,
+            attention="xla",
+            parts=1,
+            warm_up=1,
+            rounds=0,
+            round_steps=1,
+        )
+        default = first_batches.get(size)
+        if default is None or isinstance(measured, str):
+            reason = measured if isinstance(measured, str) else "not trained"
+            yield (size, str(default["attention"]) if default else "--", reason, *["--"] * 3)
+            continue
+        xla = measured.results
+        assert xla is not None
+        names = ("loss_nats", "gradient_norm")
+        loss, norm = (abs(float(default[name]) / float(xla[name]) - 1) for name in names)
+        if not loss < steps.ROUNDING[c.dtype]:
+            session.fail(f"{size}: the losses of the implementations of attention differ")
+        losses = (f"{float(r['loss_nats']):.6f}" for r in (default, xla))
+        yield (size, str(default["attention"]), *losses, f"{loss:.1g}", f"{norm:.1g}")
+
+
+def _training_flops(
+    model_config: transformer.ModelConfig, tokens: Any, sum_squared_lengths: Any
+) -> Any:
+    """Returns the useful FLOPs of training on samples, three times those of scoring them; numbers or arrays."""
+    m = model_config
+    return flops.training(m.layers, m.width, m.vocab_size, tokens, sum_squared_lengths)
+
+
+def _share(flops_per_second: float, peak: float | None) -> str:
+    return f"{flops_per_second / peak:.1%}" if peak else "--"
+
+
+def _compilation(
+    cold: fresh.Measured, warm: fresh.Measured | str, other_seconds: float
+) -> tuple[str, str]:
+    """Returns the seconds of compilation, cold and warm, without those of the computation itself."""
+
+    def cell(run: fresh.Measured | str) -> str:
+        if isinstance(run, str) or run.results is None:
+            return "--"
+        return f"{max(float(run.results['warm_up_seconds']) - other_seconds, 0):.1f}"
+
+    return cell(cold), cell(warm)
+
+
+def _gibibytes(measured: fresh.Measured) -> str:
+    assert measured.results is not None
+    return f"{(int(measured.results['device_bytes']) or measured.peak_bytes) / 2**30:.1f}"
+
+
+_TRAINING_HEADER = ("model", "step", "tokens/s", "in rounds", "MFU", "packed / this", "s per step")
+_SCORING_HEADER = ("model", "samples/s", "in rounds", "tokens/s", "MFU", "samples", "per call")
+_COSTS_HEADER = ("compilation s: cold", "warm", "peak GiB")
+_ATTENTION_HEADER = (
+    "model",
+    "default",
+    "its loss",
+    "XLA's loss",
+    "losses differ by",
+    "gradient norms differ by",
+)
+
+
+def report(session: Session) -> None:
+    """Prints the section: a heading with the device and the command, and three tables."""
+    c = session.c
+    described = session.run("description of the device", describe)
+    if isinstance(described, str) or described.results is None:
+        raise SystemExit("JAX found no device; see the message above")
+    device = {name: value.item() for name, value in described.results.items()}
+    peak = flops.device_peak(device["kind"])
+    print(f"## {device['kind']}, JAX {jax.__version__}\n")
+    arguments = shlex.join(sys.argv[1:])
+    if c.nanodo:
+        arguments = arguments.replace(shlex.quote(str(c.nanodo)), "PATH")  # to be published
+    print(f"    python benchmarks/accelerator.py {arguments}".rstrip() + "\n")
+    memory = f", {device['memory_bytes'] / 2**30:.1f} GiB for JAX" if device["memory_bytes"] else ""
+    rate = f", peak {peak / 1e12:g} TFLOP/s" if peak else ", no known peak rate, hence no MFU"
+    print(
+        f"One of {device['devices']} devices{memory}{rate}. {c.dtype}, batches of {c.batch_size} samples"
+    )
+    print(
+        f"of at most {c4_like.LENGTH_TOKENS // c.scale:,} tokens, vocabulary of 32,000 (small: 4,096).\n"
+    )
+    first_batches: dict[str, fresh.Results] = {}
+    rows = training_rows(session, peak, first_batches)
+    _print_table("Training", (*_TRAINING_HEADER, *_COSTS_HEADER), rows)
+    for size, results in first_batches.items():
+        print(f"- {size}: {results['execution']}")
+    print()
+    rows = scoring_rows(session, peak)
+    _print_table("Scoring", (*_SCORING_HEADER, *_COSTS_HEADER), rows)
+    rows = attention_rows(session, first_batches)
+    _print_table("Attention", _ATTENTION_HEADER, rows)
+    for failure in session.failures:
+        print(f"Failed: {failure}\n")
+
+
+def _print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    print(f"### {title}\n\n| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
+    for cells in rows:
+        print(f"| {' | '.join(cells)} |", flush=True)
+    print(flush=True)
+
+
+def main() -> None:
+    """Prints the section; the exit status is 1 if a part failed for another reason than memory."""
+    c = _arguments()
+    with tempfile.TemporaryDirectory(prefix="lm_mia_accelerator_") as scratch:
+        # Processes of the parts read these when they import JAX.
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = scratch
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+        session = Session(c, Path(scratch))
+        report(session)
+    sys.exit(1 if session.failures else 0)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--nanodo", type=Path, help="a checkout of google-deepmind/nanodo")
+    names = ", ".join(("small", *config.MODEL_SIZES))
+    add(
+        "--sizes",
+        type=lambda text: text.split(","),
+        default=["140M", "302M", "1018M"],
+        help=f"model sizes, of {names} (default: 140M,302M,1018M)",
+    )
+    add(
+        "--scale", type=int, default=1, help="1,024 and 400 tokens are divided by this (default: 1)"
+    )
+    add("--batch-size", type=int, default=128, help="samples per batch (default: 128)")
+    add("--dtype", choices=list(steps.ROUNDING), default="bfloat16", help="type of activations")
+    add("--steps", type=int, default=10, help="training steps per round (default: 10)")
+    add("--rounds", type=int, default=5, help="rounds of training and of scoring (default: 5)")
+    add(
+        "--samples",
+        type=int,
+        help="samples to score (default: 8,192; on a CPU 128, or 512 with small)",
+    )
+    c = parser.parse_args()
+    if unknown := set(c.sizes) - {"small", *config.MODEL_SIZES}:
+        parser.error(f"--sizes={','.join(sorted(unknown))}: unknown sizes; choose from {names}")
+    for flag in ("batch_size", "steps", "rounds", "samples"):
+        value = getattr(c, flag)
+        if value is not None and value < 1:
+            parser.error(f"--{flag.replace('_', '-')}={value}: must be 1 or more")
+    if c.scale < 1 or c4_like.LENGTH_TOKENS % c.scale:
+        parser.error(f"--scale={c.scale}: must divide {c4_like.LENGTH_TOKENS}")
+    if c.nanodo:
+        nanodo_peer.check(c.nanodo)
+    return c
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The benchmark for one accelerator, with a tiny model and its parts in this process."""
+
+import argparse
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from unoptimized import without_optimizations
+
+from lm_mia.model import flops, transformer
+
+pytestmark = pytest.mark.usefixtures("without_optimizations")
+__all__ = ["without_optimizations"]  # a fixture
+TINY = transformer.ModelConfig(layers=1, width=8, heads=1, vocab_size=512, length_tokens=64)
+
+
+@pytest.fixture(scope="module")
+def accelerator() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).resolve().parents[2] / "benchmarks")
+        yield importlib.import_module("accelerator")
+
+
+def session(accelerator: ModuleType, **flags: Any) -> Any:
+    c = argparse.Namespace(sizes=["10M"], scale=16, batch_size=8, dtype="float32", nanodo=None)
+    c.steps, c.rounds, c.samples = 2, 2, 16
+    vars(c).update(flags)
+    return accelerator.Session(c, Path())
+
+
+def table(output: str, title: str) -> list[dict[str, str]]:
+    lines = output.split(f"### {title}\n\n")[1].split("\n\n")[0].splitlines()
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_section_of_a_tiny_model(accelerator: ModuleType, monkeypatch: Any, capsys: Any):
+    measured: dict[Any, Any] = {}
+
+    def measure(work: Any, folder: Path, **settings: Any) -> Any:
+        if work not in measured:  # compiles once, since that takes seconds
+            clock = accelerator.fresh.Clock()
+            results = work(clock, folder, **settings)
+            measured[work] = accelerator.fresh.Measured(clock.seconds, clock.peak_bytes, results)
+        return measured[work]
+
+    monkeypatch.setattr(accelerator.fresh, "measure", measure)
+    monkeypatch.setattr(accelerator.steps, "sized_model_config", lambda *_: TINY)
+    monkeypatch.setattr(accelerator.flops, "device_peak", lambda kind: 1e9)
+    monkeypatch.setattr("sys.argv", ["accelerator.py", "--sizes=10M"])
+    run = session(accelerator)
+    accelerator.report(run)
+    captured = capsys.readouterr()
+    assert run.failures == []
+    assert captured.out.startswith(f"## cpu, JAX {jax.__version__}\n\n    python benchmarks/")
+    (training,) = table(captured.out, "Training")
+    # By hand: tokens of the batches after the three that warm up, of which the first round has two.
+    length_N = accelerator.c4_like.lengths(7 * 8, 16)[24:]
+    tokens, squares = length_N.sum(), (length_N**2).sum()
+    rate = float(training["tokens/s"].replace(",", ""))
+    useful = flops.training(1, 8, 512, tokens, squares) / tokens * rate / 1e9
+    assert float(training["MFU"].strip("%")) / 100 == pytest.approx(useful, rel=0.3, abs=1e-3)
+    assert float(training["s per step"]) * rate == pytest.approx(tokens / 4, rel=0.4)
+    (scoring,) = table(captured.out, "Scoring")
+    assert scoring["samples"] == "16"
+    (attention,) = table(captured.out, "Attention")
+    assert attention["default"] == "xla"
+    assert float(attention["its loss"]) == pytest.approx(np.log(512), abs=0.7)
+    assert "[6/6, 0:" in captured.err
+
+
+def test_parts_that_do_not_fit_are_rows_and_nanodo_divides_its_batch(
+    accelerator: ModuleType, monkeypatch: Any, capsys: Any
+):
+    calls: list[tuple[str, int]] = []
+
+    def measure(work: Any, folder: Path, **settings: Any) -> Any:
+        calls.append((settings["name"], settings["parts"]))
+        if settings["name"] == accelerator.steps.PACKED or settings["parts"] < 4:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: too large\ntrace")
+        ones = np.ones(2)
+        results = {"warm_up_seconds": np.array(7.0), "loss_nats": np.array(6.0)}
+        results |= {"seconds_R": 2 * ones, "tokens_R": 100 * ones, "sum_squared_lengths_R": ones}
+        results |= {"device_bytes": np.array(3 * 2**30)}
+        return accelerator.fresh.Measured(9.0, 5, results)
+
+    monkeypatch.setattr(accelerator.fresh, "measure", measure)
+    run = session(accelerator, nanodo=Path("nanodo"))
+    ours, theirs = accelerator.training_rows(run, None, {})
+    assert ours[:3] == ("10M", "packed", "out of memory")
+    assert theirs == (
+        *("10M", "NanoDO padded, 4 parts", "50", "50 to 50", "--", "--", "1"),
+        *("4.0", "4.0", "3.0"),  # 7 seconds, less three steps
+    )
+    padded = accelerator.steps.THEIRS
+    assert calls == [(accelerator.steps.PACKED, 1), *((padded, n) for n in (1, 2, 4, 4))]
+    assert run.failures == []  # too little memory is a result
+    assert "out of memory: RESOURCE_EXHAUSTED: too large\n" in capsys.readouterr().err
+
+
+def test_other_errors_fail_and_the_next_parts_go_on(accelerator, monkeypatch):
+    def measure(*_: Any, **__: Any) -> Any:
+        raise ValueError("a shape\nis wrong")
+
+    monkeypatch.setattr(accelerator.fresh, "measure", measure)
+    run = session(accelerator, sizes=["10M", "44M"])
+    assert [row[:2] for row in accelerator.scoring_rows(run, None)] == [
+        ("10M", "failed"),
+        ("44M", "failed"),
+    ]
+    assert run.failures == ["10M: scoring, 2 rounds: a shape", "44M: scoring, 2 rounds: a shape"]
+
+
+def test_different_losses_of_attention_fail(accelerator, monkeypatch):
+    results = {"loss_nats": np.array(6.0), "gradient_norm": np.array(2.0)}
+    measured = accelerator.fresh.Measured(9.0, 5, results)
+    monkeypatch.setattr(accelerator.fresh, "measure", lambda *_, **__: measured)
+    run = session(accelerator, dtype="bfloat16")
+    first = {"loss_nats": np.array(6.03), "gradient_norm": np.array(2.1), "attention": "cudnn"}
+    cells = next(accelerator.attention_rows(run, {"10M": first}))
+    assert cells == ("10M", "cudnn", "6.030000", "6.000000", "0.005", "0.05")
+    assert run.failures == []
+    next(accelerator.attention_rows(run, {"10M": first | {"loss_nats": np.array(6.3)}}))
+    assert run.failures == ["10M: the losses of the implementations of attention differ"]
+
+
+def test_invalid_flags_are_reported_on_one_line(accelerator, monkeypatch, capsys):
+    for flag, message in {
+        "--scale=3": "--scale=3: must divide 1024",
+        "--sizes=11M": "--sizes=11M: unknown sizes; choose from small, 10M",
+        "--batch-size=0": "--batch-size=0: must be 1 or more",
+    }.items():
+        monkeypatch.setattr("sys.argv", ["accelerator.py", flag])
+        with pytest.raises(SystemExit):
+            accelerator.main()
+        assert message in capsys.readouterr().err
