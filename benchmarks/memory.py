@@ -100,26 +100,36 @@ class MemoryPlan(NamedTuple):
 
 
 def device_mesh(platform: Platform) -> Mesh:
-    """Returns a mesh of one device to compile for.
+    """Returns a mesh of one device to compile for; otherwise as `target_devices`."""
+    if platform == "cpu":
+        return sharding.make_mesh(jax.local_devices(backend="cpu")[:1])
+    return sharding.make_mesh(target_devices(platform, _TPU)[:1])
+
+
+def target_devices(platform: Platform, tpu_topology: str = "", num_gpus: int = 1) -> Sequence[Any]:
+    """Returns devices to compile for, which need not be present.
+
+    Args:
+      platform: cuda or tpu.
+      tpu_topology: for tpu, the name of a slice, such as "v5p:2x2x1".
+      num_gpus: for cuda, the number of GPUs of the machine.
 
     Raises:
       SystemExit: if JAX has no compiler for the platform here.
     """
-    if platform == "cpu":
-        return sharding.make_mesh(jax.local_devices(backend="cpu")[:1])
     try:
         if platform == "tpu":
-            topology = topologies.get_topology_desc(_TPU, platform="tpu")
+            topology = topologies.get_topology_desc(tpu_topology, platform="tpu")
         else:
             topology = topologies.get_topology_desc(
-                platform="cuda", target_config=_H100, topology="1x1x1"
+                platform="cuda", target_config=_H100, topology=f"1x1x{num_gpus}"
             )
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise SystemExit(
             f"--platform={platform}: JAX has no compiler for it here ({str(error).splitlines()[0]}); "
             f"install the extra {platform}, or use --platform=cpu"
         ) from error
-    return sharding.make_mesh(topology.devices[:1])
+    return topology.devices
 
 
 def plan_memory(
@@ -133,22 +143,8 @@ def plan_memory(
     Raises:
       jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED, if the compiler itself reports that it does not fit.
     """
-    micro_batches = batching.max_micro_batches(
-        batch_size, execution_plan.micro_batch_size, mesh.size
-    )
-    size = (micro_batches, execution_plan.micro_batch_size * mesh.size, model_config.length_tokens)
-
-    def leaf(size: Sequence[int], dtype: Any, *axes: str | None) -> jax.ShapeDtypeStruct:
-        named_sharding = NamedSharding(mesh, PartitionSpec(*axes))
-        return jax.ShapeDtypeStruct(tuple(size), dtype, sharding=named_sharding)
-
-    model = transformer.TransformerLM(execution_plan.model_config)
-    state = checkpoint.abstract_state(model, optimizer(_OPTIMIZER), mesh)
-    batch = batching.PackedBatch(*(leaf(size, jnp.int32, None, sharding.AXIS) for _ in range(3)))
-    numbers = (leaf((), jnp.int32), leaf((), jnp.int32), leaf((), jnp.float32))
     start = time.perf_counter()
-    step: Any = make_step(model, _OPTIMIZER, execution_plan.chunk_tokens, mesh)
-    planned = step.lower(state, batch, *numbers).compile().memory_analysis()
+    planned = lower_step(execution_plan, batch_size, mesh).compile().memory_analysis()
     return MemoryPlan(
         arguments=planned.argument_size_in_bytes,
         outputs=planned.output_size_in_bytes - planned.alias_size_in_bytes,
@@ -156,6 +152,31 @@ def plan_memory(
         workspace=workspace(model_config, execution_plan),
         seconds=time.perf_counter() - start,
     )
+
+
+def lower_step(execution_plan: execution.ExecutionPlan, batch_size: int, mesh: Mesh) -> Any:
+    """Returns the lowered train step of the plan's model for the mesh, ready to be compiled."""
+    length_tokens = execution_plan.model_config.length_tokens
+    micro_batches = batching.max_micro_batches(
+        batch_size, execution_plan.micro_batch_size, mesh.size
+    )
+    size = (micro_batches, execution_plan.micro_batch_size * mesh.size, length_tokens)
+    model = transformer.TransformerLM(execution_plan.model_config)
+    state = checkpoint.abstract_state(model, optimizer(_OPTIMIZER), mesh)
+    batch = batching.PackedBatch(
+        *(abstract_array(mesh, size, jnp.int32, None, sharding.AXIS) for _ in range(3))
+    )
+    numbers = (abstract_array(mesh, (), dtype) for dtype in (jnp.int32, jnp.int32, jnp.float32))
+    step: Any = make_step(model, _OPTIMIZER, execution_plan.chunk_tokens, mesh)
+    return step.lower(state, batch, *numbers)
+
+
+def abstract_array(
+    mesh: Mesh, size: Sequence[int], dtype: Any, *axes: str | None
+) -> jax.ShapeDtypeStruct:
+    """Returns the shape and dtype of an array on the mesh, sharded along the given axes."""
+    named_sharding = NamedSharding(mesh, PartitionSpec(*axes))
+    return jax.ShapeDtypeStruct(tuple(size), dtype, sharding=named_sharding)
 
 
 def workspace(

@@ -1,0 +1,427 @@
+"""Bounds the speed of training and scoring on H100 GPUs and TPU v5p slices, from programs compiled for them.
+
+    python benchmarks/roofline.py [--chips=h100,"tpu v5p"] [--sizes=140M,302M,1018M] [--devices-per-model=1,2,4,8]
+        [--programs=FOLDER] [--csv=lm_mia/run/mfu_bounds.csv]
+
+Compiles the step that training uses, as `memory.py` does, for models that are each trained by one or more devices of a
+machine with eight H100s, or of the smallest v5p slice with as many chips, and prints Markdown tables. No device is
+needed; `memory.py` says what has to be installed. Settings are those of `compute.*=auto`.
+
+- micro-batches: the mean number per batch of 128 samples with C4-like lengths, which packs into about 50 sequences.
+  useful places: the share of the packed sequences of all micro-batches that hold samples.
+- memory: what the compiler plans per device, as in `memory.py`. estimate: that of `lm_mia.model.memory`.
+- collectives: number and bytes per kind; see `hlo.py`. All are outside of the loop over micro-batches unless the table
+  says otherwise. hidden: the share of their time during which the device computes something else.
+- FLOPs and HBM bytes: per device and step, counted by `hlo.py`, with the loop bodies multiplied by their iterations.
+  They include padding, idle places and rematerialization.
+- compute, HBM: the time that the FLOPs or the bytes alone would take at peak rates. instructions: the sum over
+  instructions of the longer of the two. collectives: the time that the bytes take at the rate of all links between the
+  devices of a group, without what is hidden. step: the sum of the last two.
+- MFU bound: the useful FLOPs (`lm_mia.model.flops`) per second of the step, divided by the peak rate of all devices. A
+  real device is slower: no kernel reaches the peak rates, and the start of kernels and collectives is not counted.
+
+A TPU program of unrolled layers takes many minutes to compile. It is compiled with a few layers (--depths) instead, and
+all numbers are extrapolated linearly to the layers of the model. docs/results/accelerators.md compares this with a
+program of all layers.
+"""
+
+import argparse
+import csv
+import dataclasses
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import c4_like
+import hlo
+import jax
+import jax.numpy as jnp
+import memory
+import numpy as np
+from jax.sharding import Mesh
+
+from lm_mia import config
+from lm_mia.model import flops, transformer
+from lm_mia.score import scorer
+from lm_mia.train import batching, execution, sharding
+
+BATCH_SIZE = 128
+LENGTH_TOKENS = c4_like.LENGTH_TOKENS
+_BATCHES = 400  # over which numbers of micro-batches are averaged
+
+
+class Chip(NamedTuple):
+    """Public numbers of a device, and how XLA computes attention on it."""
+
+    platform: memory.Platform
+    memory_bytes: int
+    """Memory that JAX takes by default."""
+    hbm_bytes_per_second: float
+    link_bytes_per_second: float
+    """Of one direction of one link. An H100 has one link, to the switch of its machine."""
+    attention_share: float
+    """Share of all pairs of queries and keys that attention computes: half of them, or 3 of 4 blocks of 512 x 512."""
+    devices_per_model: tuple[int, ...]
+
+
+# H100 SXM: 3.35 TB/s; NVLink 900 GB/s in both directions together (nvidia.com/en-us/data-center/h100).
+# TPU v5p: 95 GiB, 2,765 GB/s; interconnect 4,800 Gbit/s per chip, that is, 100 GB/s in each direction of its six links
+# (docs.cloud.google.com/tpu/docs/v5p).
+CHIPS = {
+    "h100": Chip("cuda", int(0.75 * memory.DEVICE_BYTES), 3.35e12, 450e9, 0.5, (1, 2, 4, 8)),
+    "tpu v5p": Chip("tpu", 95 * 2**30, 2.765e12, 100e9, 0.75, (1, 2, 4, 8, 16, 32, 64)),
+}
+# The smallest slice that has as many chips. Axes of 4 of the last one are closed to rings.
+_SLICES = {4: ("v5p:2x2x1", False), 16: ("v5p:2x2x4", False), 64: ("v5p:4x4x4", True)}
+
+
+class Case(NamedTuple):
+    """A model, and the devices that train it together."""
+
+    chip: str
+    size: str
+    devices: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """What the compiled programs say about a case, per device and step."""
+
+    memory_bytes: float
+    flops: float
+    hbm_bytes: float
+    compute_seconds: float
+    hbm_seconds: float
+    instruction_seconds: float
+    collective_seconds: float
+    hidden_seconds: float
+    collectives: dict[str, tuple[float, float]]
+    """By kind: number and bytes. The kind of those inside the loop over micro-batches ends in " in loop"."""
+
+    @property
+    def seconds(self) -> float:
+        """Lower bound of the time of a step."""
+        return self.instruction_seconds + self.collective_seconds - self.hidden_seconds
+
+
+class Batch(NamedTuple):
+    """Means over batches of 128 C4-like samples."""
+
+    micro_batches: float
+    useful_places: float
+    tokens: float
+    sum_squared_lengths: float
+
+
+def mean_batch(places: int) -> Batch:
+    """Returns the means over batches, if each micro-batch has places for so many packed sequences."""
+    length_NxB = c4_like.lengths(_BATCHES * BATCH_SIZE).reshape(_BATCHES, BATCH_SIZE)
+    sequences_N = np.array(
+        [batching.plan_packing(length_B, LENGTH_TOKENS).num_sequences for length_B in length_NxB]
+    )
+    micro_batches_N = np.ceil(sequences_N / places)
+    return Batch(
+        micro_batches_N.mean(),
+        sequences_N.sum() / (micro_batches_N.sum() * places),
+        length_NxB.sum(1).mean(),
+        (length_NxB**2).sum(1).mean(),
+    )
+
+
+def make_mesh(case: Case) -> Mesh:
+    """Returns the mesh of the case's devices."""
+    if CHIPS[case.chip].platform == "cuda":
+        devices = memory.target_devices("cuda", num_gpus=8)
+    else:
+        name, _ = _slice(case.devices)
+        devices = memory.target_devices("tpu", name)
+    return sharding.make_mesh(devices[: case.devices])
+
+
+def execution_plan(case: Case) -> execution.ExecutionPlan:
+    """Returns the settings that training chooses automatically."""
+    chip = CHIPS[case.chip]
+    kind = "gpu" if chip.platform == "cuda" else chip.platform
+    model_config = memory.sized_model_config(case.size)
+    return execution.plan_execution(
+        config.Compute(), model_config, BATCH_SIZE, kind, chip.memory_bytes, case.devices
+    )
+
+
+def lower_score(plan: execution.ExecutionPlan, mesh: Mesh) -> Any:
+    """Returns the lowered function that computes losses of packed sequences, ready to be compiled."""
+    model = transformer.TransformerLM(plan.model_config)
+    shapes = jax.eval_shape(lambda: transformer.init_params(model, jax.random.key(0)))
+    params = jax.tree.map(lambda leaf: memory.abstract_array(mesh, leaf.shape, leaf.dtype), shapes)
+    sequences = scorer.choose_micro_batch_size(0, LENGTH_TOKENS, "gpu") * mesh.size
+    batch = (
+        memory.abstract_array(mesh, (sequences, LENGTH_TOKENS), jnp.int32, sharding.AXIS)
+        for _ in range(3)
+    )
+    score: Any = scorer.make_score(model, plan.chunk_tokens, frozenset(), mesh)
+    return score.lower(params, *batch)
+
+
+def compiled_program(
+    path: Path | None, lower: Callable[[], Any], workspace: int
+) -> tuple[str, float]:
+    """Returns the text of a program and the bytes of memory that it takes.
+
+    Args:
+      path: a file to keep them in, without its suffix, and to read them from if it exists.
+      lower: returns the program to compile.
+      workspace: memory that the compiler does not count.
+    """
+    if path and path.with_suffix(".json").exists():
+        return path.with_suffix(".txt").read_text(), json.loads(
+            path.with_suffix(".json").read_text()
+        )
+    start = time.perf_counter()
+    compiled = lower().compile()
+    planned = compiled.memory_analysis()
+    total = planned.argument_size_in_bytes + planned.temp_size_in_bytes + workspace
+    total += planned.output_size_in_bytes - planned.alias_size_in_bytes
+    text = compiled.as_text()
+    print(f"<!-- {path.name if path else ''}: {time.perf_counter() - start:.0f} s -->", flush=True)
+    jax.clear_caches()
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".txt").write_text(text)
+        path.with_suffix(".json").write_text(json.dumps(total))
+    return text, total
+
+
+def read_program(text: str, memory_bytes: float, case: Case, trips: float, mesh: Mesh) -> Numbers:
+    """Returns the numbers of a program.
+
+    Args:
+      text: the program, as XLA writes it.
+      memory_bytes: memory that it takes.
+      case: for which devices it was compiled.
+      trips: mean number of micro-batches.
+      mesh: the devices.
+    """
+    chip = CHIPS[case.chip]
+    rates = hlo.Rates(flops.device_peak(case.chip) or 0.0, chip.hbm_bytes_per_second)
+    cost = hlo.count(hlo.parse(text), trips, rates, chip.attention_share)
+    kinds: dict[str, tuple[float, float]] = {}
+    seconds = hidden = 0.0
+    for collective in cost.collectives:
+        kind = collective.kind + (" in loop" if collective.loops else "")
+        number, size = kinds.get(kind, (0, 0))
+        kinds[kind] = number + 1, size + collective.bytes * collective.executions
+        taken = link_seconds(collective, case, mesh)
+        seconds += taken * collective.executions
+        hidden += min(taken, collective.overlapped_seconds) * collective.executions
+    return Numbers(
+        memory_bytes=memory_bytes,
+        flops=cost.flops,
+        hbm_bytes=cost.bytes,
+        compute_seconds=cost.compute_seconds,
+        hbm_seconds=cost.memory_seconds,
+        instruction_seconds=cost.seconds,
+        collective_seconds=seconds,
+        hidden_seconds=hidden,
+        collectives=kinds,
+    )
+
+
+def link_seconds(collective: hlo.Collective, case: Case, mesh: Mesh) -> float:
+    """Returns the least time of one execution of a collective: that of the device with the fewest links."""
+    devices = list(mesh.devices.flat)
+    group = re.search(r"\{\{([\d,]+)\}", collective.groups)
+    members = [devices[int(i)] for i in group[1].split(",")] if group else devices
+    if len(members) == 1:
+        return 0.0
+    share = (len(members) - 1) / len(members)
+    sent = {"all-reduce": 2 * share, "collective-permute": 1.0}.get(collective.kind, share)
+    links = 1
+    if CHIPS[case.chip].platform == "tpu":
+        _, has_rings = _slice(case.devices)
+        links = min(_num_links(device, members, has_rings) for device in members)
+    rate = max(links, 1) * CHIPS[case.chip].link_bytes_per_second
+    return collective.bytes * sent / rate
+
+
+def _num_links(device: Any, members: Sequence[Any], has_rings: bool) -> int:
+    """Returns the number of links between a TPU chip and other members of a group."""
+    coordinates = {tuple(member.coords) for member in members}
+    total = 0
+    for axis in range(3):
+        for step in (-1, 1):
+            neighbor = list(device.coords)
+            neighbor[axis] += step
+            if has_rings:
+                neighbor[axis] %= 4
+            total += tuple(neighbor) in coordinates
+    return total
+
+
+def extrapolate(shallow: Numbers, deep: Numbers, depths: tuple[int, int], layers: int) -> Numbers:
+    """Returns the numbers of a program with more layers, from those of two others."""
+    factor = (layers - depths[0]) / (depths[1] - depths[0])
+
+    def line(a: float, b: float) -> float:
+        return a + factor * (b - a)
+
+    fields = {
+        field.name: line(getattr(shallow, field.name), getattr(deep, field.name))
+        for field in dataclasses.fields(Numbers)
+        if field.name != "collectives"
+    }
+    kinds = {}
+    for kind in shallow.collectives | deep.collectives:
+        few, many = (n.collectives.get(kind, (0, 0)) for n in (shallow, deep))
+        kinds[kind] = (many[0], line(few[1], many[1]))
+    return Numbers(**fields, collectives=kinds)
+
+
+def numbers(case: Case, c: argparse.Namespace) -> Numbers:
+    """Compiles the step of a case, or several of few layers, and returns its numbers."""
+    plan, mesh = execution_plan(case), make_mesh(case)
+    batch = mean_batch(plan.micro_batch_size * case.devices)
+
+    def at_depth(layers: int) -> Numbers:
+        model_config = dataclasses.replace(plan.model_config, layers=layers)
+        shallow = dataclasses.replace(plan, model_config=model_config)
+        name = f"{case.chip.replace(' ', '-')}-{case.size}-{case.devices}-{layers}"
+        text, memory_bytes = compiled_program(
+            c.programs and c.programs / name,
+            lambda: memory.lower_step(shallow, BATCH_SIZE, mesh),
+            memory.workspace(model_config, plan),
+        )
+        return read_program(text, memory_bytes, case, batch.micro_batches, mesh)
+
+    layers = plan.model_config.layers
+    if CHIPS[case.chip].platform == "cuda" or plan.model_config.scan_layers or not c.depths:
+        return at_depth(layers)
+    shallow, deep = c.depths
+    return extrapolate(at_depth(shallow), at_depth(deep), c.depths, layers)
+
+
+def useful_flops(case: Case) -> float:
+    """Returns the useful FLOPs of a mean step."""
+    model, batch = memory.sized_model_config(case.size), mean_batch(1)
+    return flops.training(
+        model.layers, model.width, model.vocab_size, batch.tokens, batch.sum_squared_lengths
+    )
+
+
+def mfu(case: Case, n: Numbers) -> float:
+    """Returns the bound of the model FLOPs utilization."""
+    peak = flops.device_peak(case.chip) or 0.0
+    return useful_flops(case) / n.seconds / peak / case.devices
+
+
+def print_tables(results: dict[Case, Numbers]) -> None:
+    """Prints memory and collectives, and the times."""
+    header = ("chip", "model", "devices per model", "micro-batch", "memory GiB", "estimate GiB")
+    header += ("collectives (number, MB)",)
+    rows = []
+    for case, n in results.items():
+        plan = execution_plan(case)
+        kinds = ", ".join(
+            f"{kind} {number:.0f} ({size / 1e6:,.0f})"
+            for kind, (number, size) in sorted(n.collectives.items())
+        )
+        row = [case.chip, case.size, case.devices, plan.micro_batch_size]
+        rows.append([*row, f"{n.memory_bytes / 2**30:.2f}", "", kinds or "none"])
+    _print_table(header, rows)
+    header = ("chip", "model", "devices per model", "micro-batches", "useful places", "TFLOP")
+    header += ("HBM GB", "compute ms", "HBM ms", "instructions ms", "collectives ms", "hidden")
+    header += ("step ms", "MFU bound")
+    rows = []
+    for case, n in results.items():
+        batch = mean_batch(execution_plan(case).micro_batch_size * case.devices)
+        row: list[Any] = [case.chip, case.size, case.devices, f"{batch.micro_batches:.2f}"]
+        row += [f"{batch.useful_places:.1%}", f"{n.flops / 1e12:.2f}", f"{n.hbm_bytes / 1e9:.1f}"]
+        times = (n.compute_seconds, n.hbm_seconds, n.instruction_seconds, n.collective_seconds)
+        row += [f"{1e3 * value:.1f}" for value in times]
+        hidden = n.hidden_seconds / n.collective_seconds if n.collective_seconds else 0.0
+        row += [f"{hidden:.0%}", f"{1e3 * n.seconds:.1f}", f"{mfu(case, n):.1%}"]
+        rows.append(row)
+    _print_table(header, rows)
+
+
+def write_csv(path: Path, results: dict[Case, Numbers]) -> None:
+    """Writes the MFU bounds to a file, in which they replace those of the same cases."""
+    bounds: dict[Case, str] = {}
+    if path.exists():
+        with path.open() as file:
+            for row in csv.DictReader(file):
+                case = Case(row["chip"], row["size"], int(row["devices_per_model"]))
+                bounds[case] = row["mfu"]
+    bounds |= {case: f"{mfu(case, n):.4f}" for case, n in results.items()}
+    sizes = list(config.MODEL_SIZES)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("chip", "size", "devices_per_model", "mfu"))
+        for case in sorted(bounds, key=lambda b: (b.chip, sizes.index(b.size), b.devices)):
+            writer.writerow((*case, bounds[case]))
+
+
+def _print_table(header: Sequence[str], rows: list[list[Any]]) -> None:
+    print(f"\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
+    for row in rows:
+        print(f"| {' | '.join(str(cell) for cell in row)} |", flush=True)
+
+
+def _slice(num_devices: int) -> tuple[str, bool]:
+    return _SLICES[min(size for size in _SLICES if size >= num_devices)]
+
+
+def main() -> None:
+    """Prints the tables, and writes the bounds."""
+    c = _arguments()
+    # Keeps libtpu from querying the metadata server of a cloud machine.
+    os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+    jax.config.update("jax_platforms", "cpu")  # a present device must not be initialized
+    results = {}
+    for chip in c.chips:
+        counts = c.devices_per_model or CHIPS[chip].devices_per_model
+        for size in c.sizes:
+            for devices in counts:
+                if devices in CHIPS[chip].devices_per_model:
+                    case = Case(chip, size, devices)
+                    results[case] = numbers(case, c)
+                    if c.csv:
+                        write_csv(c.csv, results)
+    print(f"\nBatch {BATCH_SIZE} x 1,024, V = 32,000, bfloat16, JAX {jax.__version__}")
+    print_tables(results)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--chips", type=_words, default=tuple(CHIPS))
+    add("--sizes", type=_words, default=("140M", "302M", "1018M"))
+    add("--devices-per-model", type=_numbers, help="default: all powers of two")
+    add("--depths", type=_numbers, default=(2, 4), help="TPU: layers that are compiled; 0: all")
+    add("--programs", type=Path, help="folder that keeps the compiled programs, to use them again")
+    add("--csv", type=Path, help="file of the MFU bounds, whose other rows are kept")
+    c = parser.parse_args()
+    c.depths = None if c.depths == (0,) else c.depths
+    for name, words in {"chips": CHIPS, "sizes": config.MODEL_SIZES}.items():
+        if unknown := set(getattr(c, name)) - set(words):
+            parser.error(
+                f"--{name}: unknown: {', '.join(sorted(unknown))}; one of {', '.join(words)}"
+            )
+    return c
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+if __name__ == "__main__":
+    main()
