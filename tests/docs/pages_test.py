@@ -43,6 +43,9 @@ SMALL = {
 }
 """Fields of the quickstart, made small; with three kinds of attacks, which have all tables and figures."""
 
+WITH_REPORT = {"tutorial.md", "audit-your-models.md", "how-to/figure.md"}
+"""Pages whose commands draw report pages, which takes seconds each; the other pages are about other things."""
+
 pytestmark = pytest.mark.process
 
 
@@ -102,11 +105,12 @@ def quickstart(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def _workers_in_this_process() -> Iterator[None]:
-    """Makes models in this process instead of in workers, and draws report pages nevertheless."""
+def _workers_in_this_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Makes models in this process instead of in workers; draws report pages only for pages in `WITH_REPORT`."""
     write_page = page.write_page
     with tiny_run.on_cpu() as patch:
-        patch.setattr(page, "write_page", write_page)
+        if request.getfixturevalue("name") in WITH_REPORT:
+            patch.setattr(page, "write_page", write_page)
         patch.setattr(supervisor, "run", tiny_run.run_in_process)
         yield
 

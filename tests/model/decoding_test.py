@@ -50,7 +50,7 @@ def test_greedy_text_equals_that_of_a_model_without_a_cache(P: int):
     assert len({tuple(text) for text in text_BxG.tolist()}) > 1
 
 
-@pytest.mark.parametrize("calls", [(9,), (4, 5), (1, 1, 3, 4)])
+@pytest.mark.parametrize("calls", [(4, 5), (1, 1, 7)])
 def test_cached_activations_equal_those_of_one_call(calls: tuple[int, ...]):
     """This holds for any division of a sequence into calls. The cache counts all tokens."""
     x_BxT = prefixes(P=9)
