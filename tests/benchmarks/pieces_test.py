@@ -40,10 +40,10 @@ def test_pieces_share_the_stated_part_of_the_variance(pieces: ModuleType) -> Non
 
 @pytest.mark.montecarlo
 def test_only_intervals_over_documents_cover(pieces: ModuleType) -> None:
-    """Of 50 intervals, 95% should cover, with a standard error of 3.1 points."""
+    """Of 100 intervals, 95% should cover, with a standard error of 2.2 points."""
     rng = np.random.default_rng(2)
     size = 100, 10, 0.8
-    experiments = [pieces.trends(rng, *size, 0.3, binary=False) for _ in range(50)]
+    experiments = [pieces.trends(rng, *size, 0.3, binary=False) for _ in range(100)]
     experiments = [
         dict(experiment) | dict(pieces.coin_flips(rng, *size, replicas=8))
         for experiment in experiments
