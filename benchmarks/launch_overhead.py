@@ -37,7 +37,7 @@ def main() -> None:
     cache = args.dir / "compiled"
     shutil.rmtree(cache, ignore_errors=True)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    _, slots = devices.environments(0, 1)
+    slots = devices.assign(0, 1).environments
     populations = None
     for name in ("cold", "warm"):
         folder = args.dir / name

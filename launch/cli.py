@@ -61,6 +61,8 @@ def _run_command(argv: list[str], prog: str) -> int:
         problems.append(
             f"--workers={args.workers}: must be at least 0; 0 uses train.workers of the config"
         )
+    if verb == "make-models" and (args.devices_per_model or 0) < 0:
+        problems.append(f"--devices-per-model={args.devices_per_model}: must be at least 0")
     options = collect_errors(problems, lambda: _options(verb, args))
     sizes = collect_errors(problems, lambda: jobs.parse_sizes(args)) if verb in _SIZED else None
     if problems or sweep is None:
@@ -99,7 +101,15 @@ def _run_verb(verb: str, args: argparse.Namespace, sweep: Sweep, sizes: Any, opt
         from launch import model_block
 
         recipe = jobs.find_recipe(sweep, args.recipe, args.recipe_hash)
-        return model_block.run(sweep, recipe, args.models, args.job, args.log, args.workers)
+        return model_block.run(
+            sweep,
+            recipe,
+            args.models,
+            args.job,
+            args.log,
+            args.workers,
+            args.devices_per_model,
+        )
     from launch import kubernetes, slurm
 
     if verb == "corpus":
@@ -169,6 +179,8 @@ def _parser_of_verb(verb: str, prog: str) -> load.Parser:
         )
         workers = "number of worker processes (default: train.workers of the config)"
         parser.add_argument("--workers", type=int, default=0, metavar="N", help=workers)
+        group = "number of devices that make one model together (default: compute.devices_per_model of the config)"
+        parser.add_argument("--devices-per-model", type=int, metavar="K", help=group)
     if verb in _SIZED:
         jobs.add_flags(parser)
     if verb == "slurm":

@@ -193,15 +193,25 @@ def model_hours(cost: RecipeCost, sizes: JobSizes) -> float:
 
 
 def models_per_job(
-    cost: RecipeCost, sizes: JobSizes, chips: int, devices_per_model: int | Literal["auto"]
+    cost: RecipeCost,
+    sizes: JobSizes,
+    chips_per_machine: int,
+    machines: int,
+    devices_per_model: int | Literal["auto"],
 ) -> int:
-    """Returns the number of models in a job of about `job_hours`; at least one."""
+    """Returns the number of models in a job of about `job_hours`; at least one for each group of chips.
+
+    "auto" is counted as one chip per model, since the memory of the chips is not known when jobs are written.
+    """
     if sizes.models_per_job:
         return min(sizes.models_per_job, cost.models)
-    # Unless all chips share a model, each of them makes a model of its own.
-    num_parallel = 1 if devices_per_model == 0 else chips
-    num_rounds = sizes.job_hours * chips / model_hours(cost, sizes) / num_parallel
-    return min(max(int(min(num_rounds, cost.models)), 1) * num_parallel, cost.models)
+    if devices_per_model == 0:
+        chips_per_group, num_groups = chips_per_machine * machines, 1
+    else:
+        chips_per_group = 1 if devices_per_model == "auto" else devices_per_model
+        num_groups = max(chips_per_machine // chips_per_group, 1) * machines
+    num_rounds = sizes.job_hours * chips_per_group / model_hours(cost, sizes)
+    return min(max(int(min(num_rounds, cost.models)), 1) * num_groups, cost.models)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,14 +233,19 @@ class RecipeJobs:
 
 
 def plan_jobs(
-    sweep: Sweep, sizes: JobSizes, chips: int = 1, read_workdir: bool = True
+    sweep: Sweep,
+    sizes: JobSizes,
+    chips_per_machine: int = 1,
+    machines: int = 1,
+    read_workdir: bool = True,
 ) -> list[RecipeJobs]:
     """Returns the jobs of every recipe of a sweep.
 
     Args:
       sweep: the sweep.
       sizes: settings for the size of jobs.
-      chips: number of chips of a job.
+      chips_per_machine: number of chips of each machine of a job.
+      machines: number of machines of a job.
       read_workdir: whether to read the workdir and leave out models that are present; otherwise all models are
         assumed to be missing.
 
@@ -242,7 +257,8 @@ def plan_jobs(
     for recipe in sweep.recipes:
         missing = missing_indices(recipe) if read_workdir else list(range(len(recipe.models)))
         cost = recipe_cost(recipe, sizes, read_workdir)
-        size = models_per_job(cost, sizes, chips, recipe.config.compute.devices_per_model)
+        devices_per_model = recipe.config.compute.devices_per_model
+        size = models_per_job(cost, sizes, chips_per_machine, machines, devices_per_model)
         job_blocks = tuple(blocks(missing, size))
         jobs.append(RecipeJobs(recipe, cost, size, job_blocks, len(missing)))
     return jobs
@@ -328,12 +344,20 @@ def build_corpus(sweep: Sweep) -> int:
     return 0
 
 
-def multi_machine_problems(jobs: Sequence[RecipeJobs], machines: int, setting: str) -> list[str]:
-    """Returns one line if jobs have several machines but models of some recipes cannot span machines, else none."""
-    names = [j.recipe.name for j in jobs if j.recipe.config.compute.devices_per_model != 0]
-    if machines == 1 or not names:
-        return []
-    return [
-        f"{setting}, but each model of {', '.join(names)} is made on one device; add "
-        "--config.compute.devices_per_model=0, or use one machine per job and run more jobs at once"
-    ]
+def machine_problems(jobs: Sequence[RecipeJobs], chips_per_machine: int) -> list[str]:
+    """Returns a line for each recipe whose groups of devices need more chips than a machine has, if that is known.
+
+    Args:
+      jobs: the jobs.
+      chips_per_machine: number of chips of each machine of a job; 0: unknown.
+    """
+    problems = []
+    for j in jobs:
+        count = j.recipe.config.compute.devices_per_model
+        if count != "auto" and count > chips_per_machine > 0:
+            problems.append(
+                f"compute.devices_per_model={count}: must be at most {chips_per_machine}, the chips of a machine, in "
+                f"recipe {j.recipe.name}; set --config.compute.devices_per_model=0 to make each model with all chips "
+                f"of a job, and request {count} chips per job"
+            )
+    return problems

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import yaml
 
 from launch import jobs, status
-from launch.jobs import JobSizes, multi_machine_problems
+from launch.jobs import JobSizes
 from lm_mia.atomic import write_atomically
 from lm_mia.config import load
 from lm_mia.config.recipe import recipe_hash
@@ -328,11 +328,12 @@ def write_jobsets(sweep: Sweep, sizes: JobSizes, options: PodOptions, output: Pa
       output: the folder for the manifests.
 
     Raises:
-      UserError: if a job has several hosts but models are not sharded, or if the workdir is not on the volume. Nothing
-        is written in these cases.
+      UserError: if models need more chips than a host has, or if the workdir is not on the volume. Nothing is written
+        in these cases.
     """
-    planned = [j for j in jobs.plan_jobs(sweep, sizes, options.chips) if j.blocks]
-    problems = multi_machine_problems(planned, options.hosts, f"a job has {options.hosts} hosts")
+    all_jobs = jobs.plan_jobs(sweep, sizes, options.chips // options.hosts, options.hosts)
+    planned = [j for j in all_jobs if j.blocks]
+    problems = jobs.machine_problems(planned, options.chips // options.hosts)
     folder = sweep.workdir.path
     if not Path(os.path.normpath(folder)).is_relative_to(options.mount):
         problems.append(

@@ -1,10 +1,11 @@
-"""``launch local`` and ``launch worker``: make models on this machine, one process per device, until none is missing.
+"""``launch local`` and ``launch worker``: make models on this machine until none is missing.
 
 Both verbs run the same loop and differ only in what they print: `local` shows the whole sweep, while `worker` prints a
 line when something happens, which suits the log of one machine among many. File locks alone determine which process
 makes which model, so any number of these commands may work on one workdir, on any machines that share it. When one of
-them dies, the operating system releases its locks, and the others make its models. Each device has a job of its own, so
-that a job that runs out of memory does not disturb those on the other devices.
+them dies, the operating system releases its locks, and the others make its models. Each device, or each group of
+devices that make one model together, has a job of its own, so that a job that runs out of memory does not disturb the
+others.
 """
 
 import contextlib
@@ -60,10 +61,11 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 @dataclasses.dataclass
 class _Slot:
-    """A device of this machine, and the job that runs on it."""
+    """A device or group of devices of this machine, and the job that runs on it."""
 
     number: int
     environment: dict[str, str]
+    devices_per_model: int
     log: Path
     recipe: SweepRecipe | None = None
     process: subprocess.Popen[bytes] | None = None
@@ -99,11 +101,9 @@ def worker(sweep: Sweep) -> int:
 
 
 def _prepare(sweep: Sweep) -> tuple[Sweep, list[_Slot]]:
-    """Builds the missing populations; returns the sweep with its final folders, and a slot for each device."""
-    devices_per_model = sweep.recipes[0].config.compute.devices_per_model
-    if any(
-        recipe.config.compute.devices_per_model != devices_per_model for recipe in sweep.recipes
-    ):
+    """Builds the missing populations; returns the sweep with its final folders, and a slot for each worker."""
+    configs = [recipe.config for recipe in sweep.recipes]
+    if len({c.compute.devices_per_model for c in configs}) > 1:
         raise UserError(
             "compute.devices_per_model: must be the same in all entries of a sweep, since devices are assigned to jobs "
             "once; launch the entries one after another"
@@ -111,10 +111,16 @@ def _prepare(sweep: Sweep) -> tuple[Sweep, list[_Slot]]:
     with progress.display(overall=False) as display:
         sweep, _ = pipeline.build_populations(sweep, display)
     workers = max(recipe.config.train.workers for recipe in sweep.recipes)
-    _, environments = devices.environments(workers, devices_per_model)
+    devices_per_model = devices.choose_devices_per_model(configs)
+    assigned = devices.assign(workers, devices_per_model)
+    if assigned.num_idle:
+        _say(devices.idle_message(assigned))
     job = model_block.this_worker("", "").job
     logs = sweep.workdir.path / "logs"
-    return sweep, [_Slot(i, e, logs / f"{job}-{i}.log") for i, e in enumerate(environments)]
+    return sweep, [
+        _Slot(i, environment, devices_per_model, logs / f"{job}-{i}.log")
+        for i, environment in enumerate(assigned.environments)
+    ]
 
 
 def _work(
@@ -174,7 +180,8 @@ def _start_job(
         if all(inventory.is_locked(recipe.folder, models[i]) for i in indices):
             continue  # a job would load JAX, find nothing to do, and exit
         selection = f"--models=0:{len(models)}", f"--job={slot.log.stem}", f"--log={slot.log}"
-        command = jobs.job_command(sweep, [sys.executable], recipe, *selection, "--workers=1")
+        group = "--workers=1", f"--devices-per-model={slot.devices_per_model}"
+        command = jobs.job_command(sweep, [sys.executable], recipe, *selection, *group)
         slot.recipe, slot.missing = recipe, len(indices)
         slot.process = start(command, slot.log, slot.environment)
         say(f"{recipe.name}: {len(indices)} models missing; started a job, whose log is {slot.log}")

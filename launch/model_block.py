@@ -22,7 +22,7 @@ from lm_mia.errors import (
     UserError,
     WorkersKilledError,
 )
-from lm_mia.run import inventory, pipeline, progress, trackers, workdir
+from lm_mia.run import devices, inventory, pipeline, progress, trackers, workdir
 from lm_mia.run.sweep import Sweep, SweepRecipe
 
 Event = dict[str, Any]
@@ -38,6 +38,7 @@ def run(
     job_name: str = "",
     log: str = "",
     num_workers: int = 0,
+    devices_per_model: int | None = None,
 ) -> int:
     """Makes a block of models of a recipe.
 
@@ -48,6 +49,7 @@ def run(
       job_name: name of the job, which must be the same when the job is run again; empty: a new name is chosen.
       log: where the output of this process can be read.
       num_workers: number of worker processes; 0: as in the config.
+      devices_per_model: number of devices that make one model together; None: as in the config.
 
     Returns:
       The exit code.
@@ -67,19 +69,22 @@ def run(
     with progress.display(overall=False) as display:
         one_recipe = dataclasses.replace(sweep, recipes=(recipe,))
         _, [(recipe, population)] = pipeline.build_populations(one_recipe, display)
-        if num_workers:
-            # After config.json of the recipe was written, which keeps the number that the config requests.
-            train = dataclasses.replace(recipe.config.train, workers=num_workers)
-            recipe = dataclasses.replace(
-                recipe, config=dataclasses.replace(recipe.config, train=train)
-            )
+        # After config.json of the recipe was written, which keeps the numbers that the config requests.
+        c = recipe.config
+        if devices_per_model is None:
+            devices_per_model = devices.choose_devices_per_model([c])
+        compute = dataclasses.replace(c.compute, devices_per_model=devices_per_model)
+        train = dataclasses.replace(c.train, workers=num_workers or c.train.workers)
+        c = dataclasses.replace(c, compute=compute, train=train)
+        recipe = dataclasses.replace(recipe, config=c)
         missing = inventory.missing_models("run", recipe.config, recipe.folder, models)
         for line in heartbeats.reap(recipe.folder, worker_info.job, set(map(str, missing))):
             display.say(line)
         record = heartbeats.RunningRecord(recipe.folder, worker_info)
         with record.alive():
             while remaining := _remaining_models(recipe, models):
-                watcher = _EventWatcher(record, recipe.folder, worker_info)
+                is_joint = devices_per_model == 0
+                watcher = _EventWatcher(record, recipe.folder, worker_info, is_joint)
                 try:
                     pipeline.make_models(
                         "run",
@@ -103,7 +108,7 @@ def run(
                     break
                 display.say("\n".join(watcher.failures))
                 # The other processes of the job cannot continue without this one.
-                if recipe.config.compute.devices_per_model == 0:
+                if is_joint:
                     raise SystemExit(SIGTERM_EXIT_CODE)
         return _summary(recipe, models, display)
 
@@ -127,6 +132,8 @@ class _EventWatcher:
     record: heartbeats.RunningRecord
     recipe_dir: Path
     worker_info: heartbeats.WorkerInfo
+    is_joint: bool
+    """Whether all processes of the job make each model together."""
     failures: list[str] = dataclasses.field(default_factory=list)
     """A message for each failure."""
     running_models: dict[int, str] = dataclasses.field(default_factory=dict)
@@ -157,7 +164,9 @@ class _EventWatcher:
 
     def _fail(self, worker: int, reason: str) -> None:
         model = self._end(worker)
-        models = [model] if model else _models_of_primary(self.recipe_dir, self.worker_info)
+        models = [model] if model else []
+        if not models and self.is_joint:
+            models = _models_of_primary(self.recipe_dir, self.worker_info)
         for name in models:
             heartbeats.record_failure(self.recipe_dir, name, reason, self.worker_info)
             self.failures.append(f"{name}: failed: {reason}")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch import jobs, status
-from launch.jobs import JobSizes, multi_machine_problems
+from launch.jobs import JobSizes
 from lm_mia.atomic import write_atomically
 from lm_mia.errors import SIGTERM_EXIT_CODE, UserError
 from lm_mia.run.sweep import Sweep
@@ -145,6 +145,7 @@ def script(
     folder: Path,
     options: SlurmOptions,
     limit: int | None = None,
+    is_joint: bool = False,
 ) -> str:
     """Returns the text of an array script, with one element for each block of models.
 
@@ -158,6 +159,7 @@ def script(
       folder: absolute path of the folder in which commands run.
       options: the resources of a job.
       limit: array indices must be less than this; None: no limit, or an unknown one.
+      is_joint: whether all nodes of a job make each model together; otherwise each node makes models of its own.
 
     Raises:
       UserError: if the cluster does not allow the number of a block as an index, or a path or argument cannot be
@@ -184,9 +186,8 @@ def script(
     ]
     log = shlex.quote(f"--log={logs}/") + '"$job.out"'
     block_flags = ['"--models=$begin:$end"', '"--job=$job"', log]
-    return _text(
-        name, head, body, command, block_flags, f"{_escaped(logs)}/%A_%a.out", folder, options
-    )
+    output = f"{_escaped(logs)}/%A_%a.out"
+    return _text(name, head, body, command, block_flags, output, folder, options, is_joint)
 
 
 def corpus_script(
@@ -195,9 +196,8 @@ def corpus_script(
     """Returns the text of a script that builds the corpus on one node without GPUs; arguments as in `script`."""
     options = dataclasses.replace(options, nodes=1, gpus_per_node=0)
     body = ["job=$SLURM_JOB_ID"]
-    return _text(
-        name, _resources(options), body, command, [], f"{_escaped(logs)}/%j.out", folder, options
-    )
+    output = f"{_escaped(logs)}/%j.out"
+    return _text(name, _resources(options), body, command, [], output, folder, options, True)
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -248,6 +248,7 @@ def _text(
     output: str,
     folder: Path,
     options: SlurmOptions,
+    is_joint: bool,
 ) -> str:
     """Returns the text of a script.
 
@@ -260,6 +261,7 @@ def _text(
       output: path of the log, with replacement symbols of sbatch.
       folder: folder in which the command runs.
       options: the resources of the job.
+      is_joint: as in `script`.
     """
     assert re.fullmatch("[A-Za-z0-9_.+-]+", name), name
     problems = [
@@ -275,10 +277,10 @@ def _text(
         raise UserError("\n".join(problems))
     message = "--setup: the script failed with code $?"
     setup = f'source {shlex.quote(options.setup)} || {{ echo "{message}" >&2; exit 1; }}'
-    # When one task ends, the others are given time to exit by themselves. If they were killed at once, an error that
-    # all tasks report would look like a job to requeue. (SLURM sends SIGTERM to srun's tasks, since --signal lacks
-    # "B:".)
-    srun = f"srun --kill-on-bad-exit=0 --wait={options.grace_seconds}"
+    # When one task ends, the others continue if they make models of their own (--wait=0), and otherwise are given time
+    # to exit by themselves. If they were killed at once, an error that all tasks report would look like a job to
+    # requeue. (SLURM sends SIGTERM to srun's tasks, since --signal lacks "B:".)
+    srun = f"srun --kill-on-bad-exit=0 --wait={options.grace_seconds if is_joint else 0}"
     srun += f" --cpus-per-task={options.cpus_per_task}" * (options.cpus_per_task > 0)
     lines = [
         "#!/bin/bash",
@@ -370,16 +372,16 @@ def write_scripts(
       submit_scripts: whether to submit the scripts.
 
     Raises:
-      UserError: if jobs have several nodes but models are not sharded, or as in `script` and `submit`.
+      UserError: if models need more GPUs than a node has, or as in `script` and `submit`.
     """
     sweep = jobs.with_absolute_paths(sweep)
     planned = [
         j
-        for j in jobs.plan_jobs(sweep, sizes, options.nodes * max(options.gpus_per_node, 1))
+        for j in jobs.plan_jobs(sweep, sizes, max(options.gpus_per_node, 1), options.nodes)
         if j.blocks
     ]
-    if problems := multi_machine_problems(planned, options.nodes, f"--nodes={options.nodes}"):
-        raise UserError(problems[0])
+    if problems := jobs.machine_problems(planned, options.gpus_per_node):
+        raise UserError("\n".join(problems))
     if not planned:
         return status.print_summary(sweep)
     scripts, logs = sweep.workdir.path / "slurm", sweep.workdir.path / "logs"
@@ -402,6 +404,7 @@ def write_scripts(
             current_dir,
             options,
             limit,
+            j.recipe.config.compute.devices_per_model == 0,
         )
     for folder in (scripts, logs):
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,8 +13,11 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from lm_mia import config
 from lm_mia.errors import RendezvousError, UserError
+from lm_mia.model import transformer
 from lm_mia.run.devices import gpus
+from lm_mia.train import execution
 from lm_mia.train import sharding as shardings
 
 _HEARTBEAT_SECONDS = (
@@ -92,13 +95,9 @@ def start(devices_per_model: int) -> Backend:
     new_compilations = _count_compilations()
     if devices_per_model == 0:
         _join_job()
-    try:
-        devices = jax.local_devices()[:devices_per_model] if devices_per_model else jax.devices()
-    except (RuntimeError, AssertionError) as error:
-        platforms = os.environ.get("JAX_PLATFORMS", "")
-        raise UserError(
-            f"JAX_PLATFORMS={platforms!r}: this machine has no such device; unset it"
-        ) from error
+    local_devices = _local_devices()
+    devices = local_devices[:devices_per_model] if devices_per_model else jax.devices()
+    assert len(devices) >= devices_per_model, (devices, devices_per_model)
     description = {
         "platform": devices[0].platform,
         "device": devices[0].device_kind,
@@ -108,6 +107,32 @@ def start(devices_per_model: int) -> Backend:
         "cache": cache,
     }
     return Backend(shardings.make_mesh(devices), description, new_compilations)
+
+
+def choose_devices_per_model(c: config.Config, num_devices: int) -> int:
+    """Returns the number of devices per model that "auto" stands for on a machine with devices like the first one.
+
+    Raises:
+      UserError: if the requested platform has no device.
+    """
+    device = _local_devices()[0]
+    model_config = transformer.ModelConfig.from_settings(
+        c.model, c.tokenizer.vocab_size, c.population.length_tokens
+    )
+    return execution.choose_devices_per_model(
+        c.compute, model_config, c.train.batch_size, device.platform, memory_bytes(), num_devices
+    )
+
+
+def _local_devices() -> list[Any]:
+    """Returns the devices of this process; raises UserError if the requested platform has none."""
+    try:
+        return jax.local_devices()
+    except (RuntimeError, AssertionError) as error:
+        platforms = os.environ.get("JAX_PLATFORMS", "")
+        raise UserError(
+            f"JAX_PLATFORMS={platforms!r}: this machine has no such device; unset it"
+        ) from error
 
 
 def memory_bytes() -> int | None:

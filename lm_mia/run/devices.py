@@ -1,7 +1,13 @@
-"""Finds the devices of this machine without loading JAX, and assigns them to worker processes."""
+"""Finds the devices of this machine without loading JAX, and assigns them to worker processes.
 
+Each worker makes models with the devices that it sees: one, or a group of neighbouring ones. Groups share nothing.
+"""
+
+import concurrent.futures
+import dataclasses
 import importlib.metadata
 import importlib.util
+import multiprocessing
 import os
 import re
 import subprocess
@@ -9,60 +15,202 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from lm_mia.config import Config
 from lm_mia.errors import UserError
 
-Kind = Literal["cpu", "accelerator"]
+_NUM_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
+_MEMORY_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+# Chips of a group -> their arrangement, as JAX's own tests of several processes per host set it.
+_TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
+_TPU_PORT = 8476  # of the first chip; each group needs a port of its own
 
 
-def environments(
-    num_workers: int, devices_per_model: int | Literal["auto"]
-) -> tuple[Kind, list[dict[str, str]]]:
-    """Returns the kind of device, and the environment variables that each worker process needs before it loads JAX.
+@dataclasses.dataclass(frozen=True)
+class _Devices:
+    """The devices of this machine."""
 
-    There is one single-threaded process per CPU core, or one process per accelerator, which sees only that accelerator.
-    On CPUs, training several models at a time is faster than using several threads per model, and makes the results
-    bitwise independent of the numbers of cores and workers. With 0 devices per model there is one process, which sees
-    all devices.
+    kind: Literal["cpu", "gpu", "tpu"]
+    names: list[str]
+    """Empty if accelerators cannot be listed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerDevices:
+    """The devices of the worker processes of a command."""
+
+    environments: list[dict[str, str]]
+    """The environment variables that each worker needs before it loads JAX."""
+    devices_per_model: int
+    """Number of devices of each worker; 0: all devices of the job."""
+    num_devices: int
+    """Number of devices of this machine; 0 if accelerators cannot be listed."""
+    num_idle: int
+    """Number of devices that no worker uses, since they are too few for another group."""
+
+
+def assign(num_workers: int, devices_per_model: int) -> WorkerDevices:
+    """Assigns the devices of this machine to worker processes.
+
+    Each process has a group of `devices_per_model` neighbouring devices, and sees no other. With 0 there is one
+    process, which sees all devices. On CPUs there is one device per core, or as many as JAX_NUM_CPU_DEVICES says, and
+    one thread per device: training several models at a time is faster than using several threads per model, and makes
+    the results bitwise independent of the numbers of cores and workers.
 
     Args:
-      num_workers: number of processes; 0: one per core or accelerator. If there are more processes than accelerators,
-        they share the accelerators and their memory.
-      devices_per_model: ``compute.devices_per_model`` of the config.
+      num_workers: number of processes; 0: one per group. With one device per model there may be more processes than
+        devices: they share accelerators and their memory.
+      devices_per_model: number of devices of a group; 0: all devices of the job.
+
+    Raises:
+      UserError: if the machine has too few devices.
     """
-    kind, accelerators = _accelerators()
+    devices = _devices()
+    count = len(devices.names)
     if devices_per_model == 0:
-        return kind, [{}]
-    if devices_per_model not in (1, "auto"):
-        raise UserError(
-            f"compute.devices_per_model={devices_per_model}: groups of devices are not supported yet; set "
-            "--config.compute.devices_per_model=0 or 1"
-        )
-    if kind == "cpu":
-        return kind, [{"NPROC": "1"}] * (num_workers or _num_cores())  # read by XLA's CPU client
-    count = num_workers or max(len(accelerators), 1)
-    if count == 1 and len(accelerators) < 2:
-        return kind, [{}]
-    workers_per_device = -(-count // max(len(accelerators), 1))
-    fraction = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / workers_per_device:.2f}")
-    memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": fraction} if workers_per_device > 1 else {}
-    return kind, [
-        (accelerators[i % len(accelerators)] if accelerators else {}) | memory for i in range(count)
+        environment = _environment(devices.kind, devices.names) if devices.kind == "cpu" else {}
+        return WorkerDevices([environment], 0, count, 0)
+    if devices_per_model > 1:
+        _check_groups(devices, num_workers, devices_per_model)
+    groups = [
+        devices.names[i : i + devices_per_model]
+        for i in range(0, count - devices_per_model + 1, devices_per_model)
     ]
+    num_processes = num_workers or max(len(groups), 1)
+    environments = [_environment(devices.kind, group) for group in groups] or [{}]
+    if devices.kind == "gpu" and num_processes == count == 1:
+        environments = [{}]
+    if devices.kind != "cpu" and num_processes > len(environments):
+        fraction = f"{0.9 / -(-num_processes // len(environments)):.2f}"
+        memory = {_MEMORY_FRACTION: os.environ.get(_MEMORY_FRACTION, fraction)}
+        environments = [environment | memory for environment in environments]
+    assigned = [environments[i % len(environments)] for i in range(num_processes)]
+    return WorkerDevices(assigned, devices_per_model, count, count % devices_per_model)
 
 
-def _accelerators() -> tuple[Kind, list[dict[str, str]]]:
-    """Returns the kind of device, and the environment variables that make only that accelerator visible, for each one.
+def idle_message(assigned: WorkerDevices) -> str:
+    """Returns a line for the log about devices that no worker uses."""
+    return (
+        f"{assigned.num_idle} of {assigned.num_devices} devices are idle: they are too few for a group of "
+        f"{assigned.devices_per_model}; a divisor of {assigned.num_devices} as compute.devices_per_model uses all"
+    )
 
-    The list is empty if the accelerators cannot be listed.
+
+def choose_devices_per_model(configs: Sequence[Config]) -> int:
+    """Returns ``compute.devices_per_model``, or the number that "auto" stands for on this machine.
+
+    Args:
+      configs: configs with the same value of this field; the number suffices for all of them.
+
+    "auto" is 1 on CPUs. The memory of an accelerator is asked from JAX in a process that ends at once, since an
+    accelerator belongs to the process that loads JAX.
+
+    Raises:
+      UserError: if JAX finds no device.
     """
+    requested = configs[0].compute.devices_per_model
+    if requested != "auto":
+        return requested
+    devices = _devices()
+    count = len(devices.names)
+    if devices.kind == "cpu" or (count < 2 and not _is_in_job_of_several_processes()):
+        return 1
+    environment = _environment(devices.kind, devices.names[:1]) if devices.names else {}
+    environment |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    with concurrent.futures.ProcessPoolExecutor(
+        max_workers=1,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=os.environ.update,
+        initargs=(environment,),
+    ) as process:
+        numbers = process.submit(_choose_with_jax, configs, max(count, 1)).result()
+    return 0 if 0 in numbers else max(numbers)
+
+
+def _choose_with_jax(configs: Sequence[Config], num_devices: int) -> list[int]:
+    """Returns the number of devices that each config needs. It loads JAX, so it needs a process of its own."""
+    from lm_mia.run import backend
+
+    return [backend.choose_devices_per_model(c, num_devices) for c in configs]
+
+
+def _check_groups(devices: _Devices, num_workers: int, devices_per_model: int) -> None:
+    """Raises UserError if the machine does not have the devices for groups of several."""
+    field = f"compute.devices_per_model={devices_per_model}"
+    count = len(devices.names)
+    if not count:
+        raise UserError(
+            f"{field}: the accelerators of this machine could not be listed; set CUDA_VISIBLE_DEVICES or "
+            "TPU_VISIBLE_CHIPS to those that are to be used"
+        )
+    if devices_per_model > count:
+        more = f", or {_NUM_CPU_DEVICES}={devices_per_model}" if devices.kind == "cpu" else ""
+        raise UserError(
+            f"{field}: must be at most {count}, the number of devices of this machine; set "
+            f"--config.compute.devices_per_model={count}{more}, or start a job of {devices_per_model} devices on "
+            "several machines with --config.compute.devices_per_model=0"
+        )
+    if devices.kind == "tpu" and devices_per_model not in _TPU_BOUNDS:
+        raise UserError(
+            f"{field}: must be 1, 2, 4 or 8 on TPUs, whose groups are rectangles of chips, or 0; set "
+            f"--config.compute.devices_per_model={max(k for k in _TPU_BOUNDS if k < devices_per_model)}"
+        )
+    if num_workers > count // devices_per_model:
+        raise UserError(
+            f"train.workers={num_workers}: must be at most {count // devices_per_model}, the number of groups of "
+            f"{devices_per_model} devices of this machine; set --config.train.workers=0"
+        )
+
+
+def _devices() -> _Devices:
     platforms = os.environ.get("JAX_PLATFORMS", "")
     plugins = importlib.metadata.entry_points(group="jax_plugins")  # CUDA has one, TPUs do not
     has_tpu = importlib.util.find_spec("libtpu") is not None
     if platforms == "cpu" or not (platforms or plugins or has_tpu):
-        return "cpu", []
+        return _Devices("cpu", [f"{i}" for i in range(_num_cpu_devices())])
     if has_tpu and (platforms == "tpu" or not plugins):
-        return "accelerator", [_single_chip_environment(chip) for chip in _tpu_chips()]
-    return "accelerator", [{"CUDA_VISIBLE_DEVICES": name} for name in gpus()]
+        return _Devices("tpu", list(_tpu_chips()))
+    return _Devices("gpu", list(gpus()))
+
+
+def _environment(kind: Literal["cpu", "gpu", "tpu"], names: Sequence[str]) -> dict[str, str]:
+    """Returns the environment variables that make exactly these devices visible to a process.
+
+    A process on a host of a TPU slice would wait for all hosts of the slice, unless it is told that there is no other.
+    """
+    if kind == "gpu":
+        return {"CUDA_VISIBLE_DEVICES": ",".join(names)}
+    if kind == "cpu":
+        environment = {"NPROC": f"{len(names)}"}  # the number of threads of XLA
+        if len(names) > 1 or _NUM_CPU_DEVICES in os.environ:
+            environment[_NUM_CPU_DEVICES] = f"{len(names)}"
+        return environment
+    port = f"{_TPU_PORT + int(names[0])}"
+    return {
+        "TPU_VISIBLE_CHIPS": ",".join(names),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": _TPU_BOUNDS[len(names)],
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "TPU_PROCESS_ADDRESSES": f"localhost:{port}",
+        "TPU_PROCESS_PORT": port,
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+        "CLOUD_TPU_TASK_ID": "0",
+    }
+
+
+def _is_in_job_of_several_processes() -> bool:
+    """Returns whether the scheduler, or the user, has started this process as one of several."""
+    names = ("JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+    has_several = any(os.environ.get(name, "") not in ("", "1") for name in names)
+    return has_several or "," in os.environ.get("TPU_WORKER_HOSTNAMES", "")
+
+
+def _num_cpu_devices() -> int:
+    requested = os.environ.get(_NUM_CPU_DEVICES, "")
+    if requested in ("", "-1"):  # JAX's default is -1
+        return _num_cores()
+    if not (requested.isdecimal() and int(requested)):
+        raise UserError(f"{_NUM_CPU_DEVICES}={requested!r}: must be a whole number, 1 or larger")
+    return int(requested)
 
 
 def _num_cores() -> int:
@@ -88,12 +236,3 @@ def _tpu_chips() -> Sequence[str]:
         return visible.split(",")
     chips = [*Path("/dev").glob("accel[0-9]*"), *Path("/dev/vfio").glob("[0-9]*")]
     return sorted((re.sub(r"\D", "", chip.name) for chip in chips), key=int)
-
-
-def _single_chip_environment(chip: str) -> dict[str, str]:
-    """Returns the environment variables that restrict libtpu to this chip."""
-    return {
-        "TPU_VISIBLE_CHIPS": chip,
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
-        "TPU_PROCESS_BOUNDS": "1,1,1",
-    }

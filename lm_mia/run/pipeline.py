@@ -457,8 +457,7 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
     if is_current(recipe.folder / EXTRACTION_JSON, inputs):
         display.say(f"extract: {recipe.name}: the results are already in its tables")
         return
-    [environment, *_] = devices.environments(1, 1)[1]
-    os.environ |= environment
+    os.environ |= devices.assign(1, 1).environments[0]
     # Imported here because they load JAX, which no other stage needs in this process.
     from lm_mia.model import transformer
     from lm_mia.run import backend

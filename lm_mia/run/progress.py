@@ -136,6 +136,8 @@ class Tally:
                 f"worker {event['index']}: {event['seconds']:.1f} s of compilation: "
                 f"{plural(event['compiled'], 'function')} compiled, {event['from_cache']} read from the cache"
             )
+        elif kind == "idle_devices":
+            say(event["message"])
         elif kind == "model_diverged":
             self._trained_shares.pop(model, None)
             say(f"{event['message']}; the other models continue")

@@ -56,23 +56,27 @@ def run(task: WorkerTask, on_event: Callable[[Event], None]) -> bool:
       SystemExit: with code 143, if a worker was terminated from outside.
     """
     c, recipe_dir = task.config, task.recipe_dir
-    _, environments = devices.environments(c.train.workers, c.compute.devices_per_model)
+    devices_per_model = devices.choose_devices_per_model([c])
+    assigned = devices.assign(c.train.workers, devices_per_model)
+    environments = assigned.environments
     selected_models = task.selected_models
     models = list(subsets.models_of_config(c) if selected_models is None else selected_models)
     is_primary = True
-    if c.compute.devices_per_model != 0:
+    if devices_per_model:
         num_missing = len(inventory.missing_models(task.verb, c, recipe_dir, models))
         environments = environments[:num_missing]
     context = multiprocessing.get_context("spawn")
     processes: dict[multiprocessing.connection.Connection, multiprocessing.process.BaseProcess] = {}
     try:
+        if assigned.num_idle:
+            on_event({"event": "idle_devices", "message": devices.idle_message(assigned)})
         for index, environment in enumerate(environments):
             receiver, sender = context.Pipe(duplex=False)
             own_task = dataclasses.replace(
                 task,
                 worker_index=index,
                 num_workers=len(environments),
-                devices_per_model=0 if c.compute.devices_per_model == 0 else 1,
+                devices_per_model=devices_per_model,
             )
             process = context.Process(
                 target=worker.main, args=(sender, own_task, environment), daemon=True

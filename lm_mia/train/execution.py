@@ -105,6 +105,35 @@ def plan_execution(
     )
 
 
+def choose_devices_per_model(
+    compute: config.Compute,
+    model_config: ModelConfig,
+    batch_size: int,
+    platform: str,
+    memory_bytes: int | None,
+    num_devices: int,
+) -> int:
+    """Returns the smallest number of devices of a machine whose memory suffices, or 0 if all of them do not.
+
+    The arguments are those of `plan_execution`, except for the number of devices, which is that of the machine.
+    """
+    attention, _ = choose_attention(
+        compute.attention,
+        platform,
+        model_config.dtype,
+        model_config.width // model_config.heads,
+        model_config.length_tokens,
+    )
+    return memory.choose_devices_per_model(
+        model_config.size,
+        attention,
+        batch_size,
+        compute.micro_batch_size,
+        memory_bytes or _UNKNOWN_MEMORY_BYTES,
+        num_devices,
+    )
+
+
 def choose_attention(
     requested: Literal["auto", "xla", "cudnn", "pallas"],
     platform: str,

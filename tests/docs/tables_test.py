@@ -205,7 +205,7 @@ def extracted(
     shutil.copytree(recipe.recipe_dir / "tables", task.folder / "tables")
     display: Any = SimpleNamespace(update=lambda *_: None, say=lambda _: None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(devices, "environments", lambda *_: ("cpu", [{}]))
+        patch.setattr(devices, "assign", lambda *_: devices.WorkerDevices([{}], 1, 1, 0))
         patch.setattr(backend, "start", lambda _: SimpleNamespace(mesh=None, local_mesh=None))
         patch.setattr(
             scorer, "restore_params", lambda model_seeds, step, model, *_: parameters(model.config)

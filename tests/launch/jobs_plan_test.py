@@ -1,7 +1,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import tiny_run
@@ -54,33 +54,36 @@ def cost_of(model_hours: float, num_models: int, job_sizes: jobs.JobSizes) -> pl
 
 
 @pytest.mark.parametrize(
-    ("model_hours", "chips", "devices_per_model", "models"),
+    ("model_hours", "chips_per_machine", "machines", "devices_per_model", "models"),
     [
-        (0.5, 1, 1, 8),  # 4 hours
-        (0.5, 8, 1, 64),  # 8 models per chip
-        (3.0, 8, 1, 8),  # one per chip
-        (100.0, 8, 1, 8),  # no chip is idle, however long a model takes
-        (100.0, 8, 0, 1),  # 12.5 hours
-        (4.0, 8, 0, 8),  # each takes half an hour on all chips
-        (1e-9, 1, 1, 130),  # all of them
-        (1e-9, 8, 1, 130),
+        (0.5, 1, 1, 1, 8),  # 4 hours
+        (0.5, 8, 1, 1, 64),  # 8 models per chip
+        (3.0, 8, 1, "auto", 8),  # one per chip
+        (100.0, 4, 2, 1, 8),  # no chip is idle, however long a model takes
+        (100.0, 8, 1, 0, 1),  # 12.5 hours
+        (4.0, 4, 2, 0, 8),  # each takes half an hour on all chips
+        (2.0, 8, 1, 4, 16),  # two groups, each with eight models of half an hour
+        (2.0, 3, 2, 2, 8),  # one group on each machine, whose third chip is idle
+        (1e-9, 1, 1, 1, 130),  # all of them
+        (1e-9, 8, 1, 1, 130),
     ],
 )
 def test_models_per_job_follow_hours_and_chips(
-    model_hours: float, chips: int, devices_per_model: int, models: int
+    model_hours: float,
+    chips_per_machine: int,
+    machines: int,
+    devices_per_model: int | Literal["auto"],
+    models: int,
 ):
     job_sizes = sizes()
-    assert (
-        jobs.models_per_job(
-            cost_of(model_hours, 130, job_sizes), job_sizes, chips, devices_per_model
-        )
-        == models
-    )
+    cost = cost_of(model_hours, 130, job_sizes)
+    actual = jobs.models_per_job(cost, job_sizes, chips_per_machine, machines, devices_per_model)
+    assert actual == models
 
 
 def test_models_per_job_is_limited_to_the_recipe(tmp_path: Path):
     job_sizes = sizes(models_per_job=200)
-    assert jobs.models_per_job(cost_of(1.0, 130, job_sizes), job_sizes, 8, 1) == 130
+    assert jobs.models_per_job(cost_of(1.0, 130, job_sizes), job_sizes, 8, 1, 1) == 130
 
 
 def test_hours_equal_those_of_lm_mia_plan(capsys: pytest.CaptureFixture[str]):

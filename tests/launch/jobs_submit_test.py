@@ -14,6 +14,7 @@ from lm_mia.run.sweep import Sweep, read_sweep
 
 __all__ = ["tiny"]  # a fixture
 
+GROUPS_OF_4 = "--config.compute.devices_per_model=4"
 # Differs from the setting of the workdir.
 OVERRIDE = "--config.train.workers=2"
 PODS = "--image=i", "--gpus=8", "--claim=c", "--mount=/data"
@@ -69,13 +70,29 @@ def test_missing_corpus_is_submitted_first(
     assert "job 3" in capsys.readouterr().out
 
 
-def test_several_nodes_without_sharding_are_refused(
+def test_groups_that_are_larger_than_a_node_are_refused(
     sweep: Sweep, capsys: pytest.CaptureFixture[str]
 ):
-    assert cli.main(["slurm", *flags(sweep, "--time=10", "--nodes=2")]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("--nodes=2, but each model of tiny, epochs=2 is made on one device")
+    flags_of_nodes = "--time=10", "--nodes=2", "--gpus-per-node=2"
+    assert cli.main(["slurm", *flags(sweep, *flags_of_nodes, GROUPS_OF_4)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(";")[0] for line in lines] == [
+        f"compute.devices_per_model=4: must be at most 2, the chips of a machine, in recipe {name}"
+        for name in ("tiny", "epochs=2")
+    ]
     assert not (sweep.workdir.path / "slurm").exists()
+
+
+@pytest.mark.parametrize(("devices", "wait"), [("auto", 0), ("4", 0), ("0", 99)])
+def test_nodes_that_make_models_of_their_own_do_not_wait_for_each_other(
+    sweep: Sweep, devices: str, wait: int
+):
+    """srun would stop the tasks of the other nodes soon after the first task ends."""
+    more = "--time=10", "--nodes=2", "--grace-seconds=99"
+    override = f"--config.compute.devices_per_model={devices}"
+    assert cli.main(["slurm", *flags(sweep, *more, override)]) == 0
+    script = (sweep.workdir.path / "slurm" / "models_tiny.sbatch").read_text()
+    assert f"\nsrun --kill-on-bad-exit=0 --wait={wait} " in script
 
 
 def test_next_command_is_printed_if_no_model_is_missing(
@@ -170,10 +187,11 @@ def test_jobs_of_a_workdir_with_configs_need_no_config(
 
 
 def test_invalid_pods_are_refused(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["jobset", *flags(sweep, *PODS, "--nodes=2")]) == 2
+    pods = "--image=i", "--gpus=2", "--claim=c", "--mount=/data", "--nodes=2"
+    assert cli.main(["jobset", *flags(sweep, *pods, GROUPS_OF_4)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("=")[0].split(",")[0] for line in lines] == [
-        "a job has 2 hosts",
+        *["compute.devices_per_model"] * 2,  # a line for each recipe
         "--workdir",
         "--config",
     ]

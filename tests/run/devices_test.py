@@ -1,26 +1,40 @@
+import concurrent.futures
 import importlib.metadata
 import importlib.util
 import os
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from lm_mia.config import Compute, Config
+from lm_mia.errors import UserError
 from lm_mia.run import devices
 
 ALONE = {"NPROC": "1"}
+OTHERS = (
+    "JAX_NUM_CPU_DEVICES",
+    "JAX_NUM_PROCESSES",
+    "SLURM_STEP_NUM_TASKS",
+    "TPU_WORKER_HOSTNAMES",
+)
 
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulates a machine with eight cores, no accelerator and no settings."""
-    for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS"):
+    for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", *OTHERS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+
+
+def environments(num_workers: int, devices_per_model: int) -> list[dict[str, str]]:
+    return devices.assign(num_workers, devices_per_model).environments
 
 
 def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -32,6 +46,13 @@ def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=listed))
 
 
+def tpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Simulates a machine with libtpu and `count` TPU chips."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "libtpu" or None)
+    chips = [Path(f"/dev/accel{i}") for i in range(count)]
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: chips if path == Path("/dev") else [])
+
+
 @pytest.mark.parametrize("platforms", ["", "cpu"])
 @pytest.mark.parametrize(
     ("workers", "cores", "count"), [(0, 8, 8), (2, 8, 2), (9, 8, 9), (0, 1, 1)]
@@ -41,47 +62,162 @@ def test_cpu_workers_have_one_thread(
 ):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
-    assert devices.environments(workers, 1) == ("cpu", [ALONE] * count)
+    assert environments(workers, 1) == [ALONE] * count
 
 
 def test_all_cores_count_without_affinity(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    assert devices.environments(0, 1) == ("cpu", [ALONE] * 3)
+    assert environments(0, 1) == [ALONE] * 3
 
 
 @pytest.mark.parametrize("workers", [0, 1, 5])
-def test_all_devices_have_one_process_that_sees_all_devices(
-    monkeypatch: pytest.MonkeyPatch, workers: int
-):
-    assert devices.environments(workers, 0) == ("cpu", [{}])
+def test_one_process_sees_all_devices(monkeypatch: pytest.MonkeyPatch, workers: int):
+    all_cores = {"NPROC": "8", "JAX_NUM_CPU_DEVICES": "8"}
+    assert devices.assign(workers, 0) == devices.WorkerDevices([all_cores], 0, 8, 0)
     gpus(monkeypatch, 4)
-    assert devices.environments(workers, 0) == ("accelerator", [{}])
+    assert devices.assign(workers, 0) == devices.WorkerDevices([{}], 0, 4, 0)
+
+
+def test_groups_of_cpu_devices(monkeypatch: pytest.MonkeyPatch):
+    pair = {"NPROC": "2", "JAX_NUM_CPU_DEVICES": "2"}
+    assert devices.assign(0, 2) == devices.WorkerDevices([pair] * 4, 2, 8, 0)
+    assert environments(3, 2) == [pair] * 3
+    assert devices.assign(0, 3).num_idle == 2
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "4")
+    assert environments(0, 2) == [pair] * 2
+    assert environments(0, 1) == [ALONE | {"JAX_NUM_CPU_DEVICES": "1"}] * 4
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "four")
+    with pytest.raises(UserError, match=r"^JAX_NUM_CPU_DEVICES='four': must be a whole number"):
+        environments(0, 2)
+
+
+def test_each_group_sees_neighbouring_gpus(monkeypatch: pytest.MonkeyPatch):
+    gpus(monkeypatch, 5)
+    assigned = devices.assign(0, 2)
+    pairs = [{"CUDA_VISIBLE_DEVICES": names} for names in ("0,1", "2,3")]
+    assert assigned == devices.WorkerDevices(pairs, 2, 5, 1)
+    assert devices.idle_message(assigned).startswith("1 of 5 devices are idle")
+
+
+@pytest.mark.parametrize(
+    ("chips", "devices_per_model", "bounds", "groups"),
+    [
+        (4, 1, "1,1,1", ["0", "1", "2", "3"]),
+        (4, 2, "1,2,1", ["0,1", "2,3"]),
+        (4, 4, "2,2,1", ["0,1,2,3"]),
+        (8, 4, "2,2,1", ["0,1,2,3", "4,5,6,7"]),
+        (8, 8, "2,4,1", ["0,1,2,3,4,5,6,7"]),
+        (1, 1, "1,1,1", ["0"]),
+    ],
+)
+def test_each_group_of_tpu_chips_is_a_slice_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+    chips: int,
+    devices_per_model: int,
+    bounds: str,
+    groups: list[str],
+):
+    """Otherwise, a process on a host of a slice would wait for the other hosts."""
+    tpus(monkeypatch, chips)
+    assigned = environments(0, devices_per_model)
+    assert [e["TPU_VISIBLE_CHIPS"] for e in assigned] == groups
+    assert {e["TPU_CHIPS_PER_PROCESS_BOUNDS"] for e in assigned} == {bounds}
+    assert {e["TPU_PROCESS_BOUNDS"] for e in assigned} == {"1,1,1"}
+    assert {e["TPU_WORKER_HOSTNAMES"] for e in assigned} == {"localhost"}
+    assert len({e["TPU_PROCESS_PORT"] for e in assigned}) == len(groups)
+    assert all(e["TPU_PROCESS_ADDRESSES"].endswith(e["TPU_PROCESS_PORT"]) for e in assigned)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "workers", "devices_per_model", "message"),
+    [
+        ("cpu", 8, 0, 9, "compute.devices_per_model=9: must be at most 8, the number of devices"),
+        ("gpu", 2, 0, 4, "compute.devices_per_model=4: must be at most 2, the number of devices"),
+        ("tpu", 4, 0, 3, "compute.devices_per_model=3: must be 1, 2, 4 or 8 on TPUs"),
+        ("gpu", 4, 3, 2, "train.workers=3: must be at most 2, the number of groups of 2 devices"),
+        ("gpu", 0, 0, 2, "compute.devices_per_model=2: the accelerators of this machine could not"),
+    ],
+)
+def test_groups_that_the_machine_cannot_form_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    count: int,
+    workers: int,
+    devices_per_model: int,
+    message: str,
+):
+    if kind != "cpu":
+        {"gpu": gpus, "tpu": tpus}[kind](monkeypatch, count)
+    with pytest.raises(UserError, match=f"^{message}.*; set ") as caught:
+        environments(workers, devices_per_model)
+    assert "\n" not in str(caught.value)
+
+
+def test_auto_asks_jax_for_the_memory_only_where_it_matters(monkeypatch: pytest.MonkeyPatch):
+    asked: list[int] = []
+
+    def choose(configs: list[Config], num_devices: int) -> list[int]:
+        asked.append(num_devices)
+        return [1, int(os.environ["CHOSEN"])]
+
+    class Here:
+        """Runs functions in this process, without the initializer."""
+
+        def __init__(self, **_: Any):
+            pass
+
+        def __enter__(self) -> "Here":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def submit(self, function: Any, *args: Any) -> SimpleNamespace:
+            return SimpleNamespace(result=lambda: function(*args))
+
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(devices, "_choose_with_jax", choose)
+    auto, three = Config(), Config(compute=Compute(devices_per_model=3))
+    assert devices.choose_devices_per_model([auto]) == 1  # CPUs
+    gpus(monkeypatch, 8)
+    assert devices.choose_devices_per_model([three, three]) == 3
+    gpus(monkeypatch, 1)
+    assert devices.choose_devices_per_model([auto]) == 1
+    assert not asked
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    for chosen, expected in ((2, 2), (0, 0)):  # the number that suffices for all configs
+        monkeypatch.setenv("CHOSEN", f"{chosen}")
+        assert devices.choose_devices_per_model([auto, auto]) == expected
+    gpus(monkeypatch, 8)
+    monkeypatch.delenv("JAX_NUM_PROCESSES")
+    assert devices.choose_devices_per_model([auto, auto]) == 0
+    assert asked == [1, 1, 8]
 
 
 def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch):
     gpus(monkeypatch, 3)
     cards = [{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(3)]
-    assert devices.environments(0, 1) == ("accelerator", cards)
-    assert devices.environments(2, 1) == ("accelerator", cards[:2])
+    assert environments(0, 1) == cards
+    assert environments(2, 1) == cards[:2]
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # requested, although there are GPUs
-    assert devices.environments(2, 1) == ("cpu", [ALONE] * 2)
+    assert environments(2, 1) == [ALONE] * 2
 
 
 @pytest.mark.parametrize("platforms", ["cuda", "cuda,cpu", ""])
 def test_single_gpu_needs_no_environment(monkeypatch: pytest.MonkeyPatch, platforms: str):
     gpus(monkeypatch, 1)
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
-    assert devices.environments(0, 1) == ("accelerator", [{}])
+    assert environments(0, 1) == [{}]
 
 
 def test_cuda_visible_devices_names_the_gpus(monkeypatch: pytest.MonkeyPatch):
     gpus(monkeypatch, 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-7f")
-    _, environments = devices.environments(0, 1)
-    assert environments == [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "GPU-7f"}]
+    assigned = environments(0, 1)
+    assert assigned == [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "GPU-7f"}]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert devices.environments(0, 1) == ("accelerator", [{}])
+    assert environments(0, 1) == [{}]
 
 
 @pytest.mark.parametrize(
@@ -91,14 +227,12 @@ def test_workers_share_gpus_and_their_memory(
     monkeypatch: pytest.MonkeyPatch, workers: int, cards: int, fraction: str
 ):
     gpus(monkeypatch, cards)
-    _, environments = devices.environments(workers, 1)
+    assigned = environments(workers, 1)
     name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-    assert [e["CUDA_VISIBLE_DEVICES"] for e in environments] == [
-        str(i % cards) for i in range(workers)
-    ]
-    assert [e[name] for e in environments] == [fraction] * workers
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in assigned] == [str(i % cards) for i in range(workers)]
+    assert [e[name] for e in assigned] == [fraction] * workers
     monkeypatch.setenv(name, "0.2")  # the user's setting takes precedence
-    assert {e[name] for e in devices.environments(workers, 1)[1]} == {"0.2"}
+    assert {e[name] for e in environments(workers, 1)} == {"0.2"}
 
 
 @pytest.mark.parametrize(
@@ -112,16 +246,13 @@ def test_gpus_are_not_assigned_without_nvidia_smi(
 
     gpus(monkeypatch, 2)
     monkeypatch.setattr(subprocess, "run", failing)
-    assert devices.environments(0, 1) == ("accelerator", [{}])
-    _, environments = devices.environments(2, 1)
-    assert environments == [{"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"}] * 2
+    assert environments(0, 1) == [{}]
+    assigned = environments(2, 1)
+    assert assigned == [{"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"}] * 2
 
 
-def test_tpu_chips_are_assigned_to_workers(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "libtpu" or None)
+def test_tpu_visible_chips_names_the_chips(monkeypatch: pytest.MonkeyPatch):
+    tpus(monkeypatch, 4)
     monkeypatch.setenv("TPU_VISIBLE_CHIPS", "0,2")
-    kind, environments = devices.environments(0, 1)
-    assert kind == "accelerator"
-    bounds = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
-    assert environments == [{"TPU_VISIBLE_CHIPS": chip, **bounds} for chip in ("0", "2")]
-    assert devices.environments(0, 0) == ("accelerator", [{}])
+    assert [e["TPU_VISIBLE_CHIPS"] for e in environments(0, 1)] == ["0", "2"]
+    assert environments(0, 0) == [{}]
