@@ -12,7 +12,7 @@ Each model sees 20 tokens per parameter once, in samples of 400 tokens on averag
 for 140M, which is half of the population. There are 128 references and 2 replicas, the minimum for a flip rate. A large
 model may need several devices: --config.compute.devices_per_model=0.
 
-Cost of each size, as estimated by `lm-mia plan --config=configs/c4.py`: chip-hours of an H100 at an MFU of 0.4, and
+Cost of each size, as estimated by `lm-mia plan --config=configs/c4.py --mfu=0.4`: chip-hours of an H100, and
 disk space for final states, scores and population.
 
     10M     5 h   0.04 TB    302M  1,940 h  0.6 TB    509M   5,360 h  1.0 TB

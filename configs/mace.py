@@ -11,7 +11,7 @@ The paper (Liu et al. 2020, MACE: A flexible framework for membership privacy es
 generative models of images, so no setting repeats its experiments: `paper` has the models of StrongMIA. Figures 3, 7(b)
 and 9 are about released synthetic data and other generative models, which have no counterpart here.
 
-Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 
     paper   816 models   2,976 hours
     gpu     104 models   0.066 hours

@@ -11,7 +11,7 @@ The paper (Jälkö, Pradhan, Räisä and Honkela 2026, On Reliability of Efficie
 Evaluation) attacks models of tabular data, so no setting repeats its experiments: `paper` has the models of
 StrongMIA. Figure 2, apart from its panel (c), and Figure A3 are simulations, which are the same at every setting.
 
-Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 
     paper   1,039 models   1,910 hours
     gpu     262 models   0.033 hours

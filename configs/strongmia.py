@@ -15,7 +15,7 @@ trained only once.
 A model size has the same name at every setting; at cpu, "140M" is 2 layers of width 64 (see SIZES). Parameters are
 counted without embeddings.
 
-Cost of all figures, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small models do not reach):
+Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 
     paper   5,504 models   63,600 hours
     gpu     1,130 models   0.54 hours

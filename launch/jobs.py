@@ -19,7 +19,7 @@ from lm_mia.config import load
 from lm_mia.config.recipe import recipe_hash
 from lm_mia.data import subsets
 from lm_mia.errors import UserError
-from lm_mia.run import plan
+from lm_mia.run import plan, speed
 from lm_mia.run.plan import RecipeCost
 from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import Workdir
@@ -189,7 +189,7 @@ def recipe_cost(recipe: SweepRecipe, sizes: JobSizes, read_workdir: bool = True)
 
 def model_hours(cost: RecipeCost, sizes: JobSizes) -> float:
     """Returns the chip-hours of one model."""
-    return plan.chip_hours(cost, sizes.chip.flops * sizes.chip.mfu)[0] / cost.models
+    return plan.chip_hours(cost, speed.speed(cost.batches, sizes.chip))[0] / cost.models
 
 
 def models_per_job(

@@ -6,24 +6,29 @@ rematerialization are not useful work, so they lower the model FLOPs utilization
 
 import re
 
-# Dense bfloat16 rates with float32 accumulation, in TFLOP/s per chip, and the number of JAX devices per chip. The keys
-# are words of JAX's device_kind. From the manufacturers' data sheets (half of a rate "with sparsity"); TPUs from
-# cloud.google.com/tpu/docs. Volta and Turing have no bfloat16 and are left out.
-_TERAFLOPS = {
-    **{"a100": (312, 1), "a800": (312, 1), "a30": (165, 1), "a10": (125, 1), "a10g": (70, 1)},
-    **{"a40": (149.7, 1), "a6000": (154.8, 1), "l4": (121, 1), "l40": (181, 1), "l40s": (362, 1)},
-    **{"6000 ada": (364.2, 1), "rtx 3090": (71, 1), "rtx 4090": (165.2, 1), "rtx 5090": (209.5, 1)},
-    **{"h100": (989, 1), "h100 pcie": (756, 1), "h100 nvl": (835, 1), "h800": (989, 1)},
-    **{"h200": (989, 1), "h200 nvl": (835, 1), "gh200": (989, 1), "h20": (148, 1)},
-    **{"b200": (2250, 1), "gb200": (2500, 1), "b300": (2250, 1), "gb300": (2500, 1)},
-    **{"tpu v2": (46, 2), "tpu v3": (123, 2), "tpu v4": (275, 1), "tpu v4 lite": (138, 1)},
-    **{"tpu v5 lite": (197, 1), "tpu v5e": (197, 1), "tpu v5": (459, 1), "tpu v5p": (459, 1)},
-    **{"tpu v6 lite": (918, 1), "tpu v6e": (918, 1), "tpu7x": (2307, 2), "tpu v7x": (2307, 2)},
+# Dense bfloat16 rates with float32 accumulation, in TFLOP/s per chip, the number of JAX devices per chip, and the
+# memory per chip in GB. The keys are words of JAX's device_kind. From the manufacturers' data sheets (half of a rate
+# "with sparsity"; the smallest memory that a chip is sold with); TPUs from cloud.google.com/tpu/docs. Volta and Turing
+# have no bfloat16 and are left out.
+_CHIPS = {
+    **{"a100": (312, 1, 40), "a800": (312, 1, 40), "a30": (165, 1, 24), "a10": (125, 1, 24)},
+    **{"a10g": (70, 1, 24), "a40": (149.7, 1, 48), "a6000": (154.8, 1, 48), "l4": (121, 1, 24)},
+    **{"l40": (181, 1, 48), "l40s": (362, 1, 48), "6000 ada": (364.2, 1, 48)},
+    **{"rtx 3090": (71, 1, 24), "rtx 4090": (165.2, 1, 24), "rtx 5090": (209.5, 1, 32)},
+    **{"h100": (989, 1, 80), "h100 pcie": (756, 1, 80), "h100 nvl": (835, 1, 94)},
+    **{"h800": (989, 1, 80), "h200": (989, 1, 141), "h200 nvl": (835, 1, 141)},
+    **{"gh200": (989, 1, 96), "h20": (148, 1, 96), "b200": (2250, 1, 180)},
+    **{"gb200": (2500, 1, 186), "b300": (2250, 1, 262), "gb300": (2500, 1, 278)},
+    **{"tpu v2": (46, 2, 16), "tpu v3": (123, 2, 32), "tpu v4": (275, 1, 32)},
+    **{"tpu v4 lite": (138, 1, 8), "tpu v5 lite": (197, 1, 16), "tpu v5e": (197, 1, 16)},
+    **{"tpu v5": (459, 1, 95), "tpu v5p": (459, 1, 95), "tpu v6 lite": (918, 1, 32)},
+    **{"tpu v6e": (918, 1, 32), "tpu7x": (2307, 2, 192), "tpu v7x": (2307, 2, 192)},
 }
+_SAME_CHIPS = {"tpu v5": "tpu v5p", "tpu v5 lite": "tpu v5e", "tpu v6 lite": "tpu v6e"}
 # Words of a device name that mean another, slower or smaller device than the name without them.
 _VARIANTS = {"laptop", "mobile", "max", "mig", "ti", "super", "d", "cpu"}
 
-DEVICE_NAMES = tuple(_TERAFLOPS)
+DEVICE_NAMES = tuple(_CHIPS)
 """Device names that `device_peak` and `chip_peak` accept, besides the ``device_kind`` of JAX devices."""
 
 
@@ -85,21 +90,32 @@ def device_peak(device_kind: str) -> float | None:
       The rate; None if it is unknown, as for CPUs, devices without bfloat16 (V100, T4), slices of a device, and devices
       that are not in the table.
     """
-    match = _find(device_kind)
-    return None if match is None else match[0] / match[1]
+    name = _find(device_kind)
+    return None if name is None else _CHIPS[name][0] * 1e12 / _CHIPS[name][1]
 
 
 def chip_peak(device_kind: str) -> float | None:
     """Returns the peak rate of one whole chip in dense bfloat16 FLOP/s; otherwise as `device_peak`."""
-    match = _find(device_kind)
-    return None if match is None else match[0]
+    name = _find(device_kind)
+    return None if name is None else _CHIPS[name][0] * 1e12
 
 
-def _find(device_kind: str) -> tuple[float, int] | None:
-    """Returns (FLOP/s per chip, devices per chip) of the longest entry whose words all occur in the name."""
+def device_memory_bytes(device_kind: str) -> float | None:
+    """Returns the memory of one JAX device in bytes, or None if it is unknown."""
+    name = _find(device_kind)
+    return None if name is None else _CHIPS[name][2] * 1e9 / _CHIPS[name][1]
+
+
+def chip_name(device_kind: str) -> str | None:
+    """Returns the name of a chip, one of `DEVICE_NAMES`, the same for all its names; None if it is unknown."""
+    name = _find(device_kind)
+    return None if name is None else _SAME_CHIPS.get(name, name)
+
+
+def _find(device_kind: str) -> str | None:
+    """Returns the longest entry whose words all occur in the name."""
     words = set(re.findall(r"[a-z0-9]+", device_kind.casefold()))
-    matches = [name for name in _TERAFLOPS if words.issuperset(name.split())]
+    matches = [name for name in _CHIPS if words.issuperset(name.split())]
     if not matches or words & _VARIANTS:
         return None
-    teraflops, devices = _TERAFLOPS[max(matches, key=lambda name: len(name.split()))]
-    return teraflops * 1e12, devices
+    return max(matches, key=lambda name: len(name.split()))

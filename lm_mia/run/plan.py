@@ -25,6 +25,8 @@ from lm_mia.config.recipe import population_hash
 from lm_mia.errors import UserError
 from lm_mia.model import flops
 from lm_mia.run import more_references
+from lm_mia.run import speed as speeds
+from lm_mia.run.speed import Batches, Chip, Speed
 from lm_mia.run.sweep import Sweep, SweepRecipe
 
 # Assumed lengths of C4 samples: lognormal, with this mean and standard deviation of the logarithms. Truncated to 1,024
@@ -88,6 +90,8 @@ class RecipeCost:
     population: str
     """Name of the population; recipes with the same name share it."""
     population_bytes: int
+    batches: Batches
+    """How batches fill devices."""
 
 
 def assumed_lengths(c: config.Config, mean_tokens: float | None = None) -> SampleLengths:
@@ -179,12 +183,14 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
         * (1 + num_score_points * 4 * (1 + len(c.score.statistics))),
         population=population_hash(c),
         population_bytes=round((samples + held_out) * sample_bytes),
+        batches=speeds.batches(c, lengths.mean_tokens, lengths.mean_square_tokens),
     )
 
 
-def chip_hours(cost: RecipeCost, flops_per_second: float) -> tuple[float, float]:
-    """Returns (hours of all models, hours of the missing models) on a chip with this rate of useful FLOP/s."""
-    hours = (cost.train_flops + cost.score_flops) / flops_per_second / 3600
+def chip_hours(cost: RecipeCost, speed: Speed) -> tuple[float, float]:
+    """Returns the chip-hours of all models, and those of the missing models."""
+    train_seconds = cost.train_flops / speed.train_flops_per_second
+    hours = (train_seconds + cost.score_flops / speed.score_flops_per_second) / 3600
     return hours, hours * (cost.models - cost.present_models) / cost.models
 
 
@@ -203,17 +209,6 @@ def totals(costs: Sequence[RecipeCost]) -> dict[str, float]:
     populations = {r.population: r.population_bytes for r in costs}
     sums: Mapping[str, float] = {name: sum(getattr(r, name) for r in costs) for name in names}
     return {**sums, "population_bytes": sum(populations.values())}
-
-
-@dataclasses.dataclass(frozen=True)
-class Chip:
-    """An accelerator chip. Hours are those of one chip."""
-
-    name: str
-    flops: float
-    """Peak rate of dense bfloat16 arithmetic, in FLOP/s."""
-    mfu: float
-    """Model FLOPs utilization: the fraction of the peak that is useful work."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -237,7 +232,8 @@ def add_cost_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--mfu",
         type=float,
-        help="model FLOPs utilization: fraction of the chip's peak rate that is achieved (default: 0.4)",
+        help="model FLOPs utilization with one device per model: fraction of the chip's peak rate that is achieved "
+        "(default: the upper bound by roofline of H100 and TPU v5p, 0.4 for other chips)",
     )
     group.add_argument(
         "--tokens-per-sample",
@@ -261,7 +257,9 @@ def print_plan(
         for r in sweep.recipes
     ]
     forecasts = [
-        more_references.read_forecast(r, chip_hours(cost, chip.flops * chip.mfu)[0] / cost.models)
+        more_references.read_forecast(
+            r, chip_hours(cost, speeds.speed(cost.batches, chip))[0] / cost.models
+        )
         for r, cost in zip(sweep.recipes, costs, strict=True)
     ]
     if as_json_text:
@@ -282,13 +280,18 @@ def print_plan(
 def as_json(costs: Sequence[RecipeCost], chip: Chip) -> dict[str, Any]:
     """Returns the plan as plain values: {"chip", "recipes", "total"}, with units in the names."""
     total = totals(costs)
-    rate = chip.flops * chip.mfu
-    hours = [chip_hours(r, rate) for r in costs]
+    recipe_speeds = [speeds.speed(r.batches, chip) for r in costs]
+    hours = [chip_hours(r, s) for r, s in zip(costs, recipe_speeds, strict=True)]
     return {
         "chip": {"name": chip.name, "flops_per_second": chip.flops, "mfu": chip.mfu},
         "recipes": [
-            dataclasses.asdict(r) | {"chip_hours": all_models, "missing_chip_hours": missing}
-            for r, (all_models, missing) in zip(costs, hours, strict=True)
+            dataclasses.asdict(r)
+            | {
+                "chip_hours": all_models,
+                "missing_chip_hours": missing,
+                "speed": dataclasses.asdict(s),
+            }
+            for r, s, (all_models, missing) in zip(costs, recipe_speeds, hours, strict=True)
         ],
         "total": total
         | {"chip_hours": sum(h[0] for h in hours), "missing_chip_hours": sum(h[1] for h in hours)},
@@ -297,10 +300,10 @@ def as_json(costs: Sequence[RecipeCost], chip: Chip) -> dict[str, Any]:
 
 def parse_chip(device: str | None, mfu: float | None) -> Chip:
     """Returns the chip of --device and --mfu; raises UserError with one line for each invalid flag."""
-    name, share = "h100" if device is None else device, 0.4 if mfu is None else mfu
+    name = "h100" if device is None else device
     problems = []
-    if not 0 < share <= 1:
-        problems.append(f"--mfu={share}: must be above 0 and at most 1; try --mfu=0.4")
+    if mfu is not None and not 0 < mfu <= 1:
+        problems.append(f"--mfu={mfu}: must be above 0 and at most 1; try --mfu=0.4")
     rate = flops.chip_peak(name)
     if rate is None:
         try:
@@ -318,7 +321,7 @@ def parse_chip(device: str | None, mfu: float | None) -> Chip:
     if problems:
         raise UserError("\n".join(problems))
     assert rate is not None
-    return Chip(name, rate, share)
+    return Chip(name, rate, mfu)
 
 
 def check_tokens(mean: float | None, sweep: Sweep) -> None:
@@ -375,6 +378,7 @@ def print_costs(costs: Sequence[RecipeCost], chip: Chip) -> None:
         "bytes:\ncheckpoints",
         "\nscores",
         "\npopulation",
+        "MFU",
         "chip-hours",
     ):
         table.add_column(name, justify="right", no_wrap=True)
@@ -445,6 +449,7 @@ def _numbers(values: dict[str, Any], has_present: bool, steps: str) -> list[str]
             format_bytes(values[name])
             for name in ("checkpoint_bytes", "store_bytes", "population_bytes")
         ),
+        f"{values['speed']['mfu']:.2f}" if "speed" in values else "",
         format_number(hours),
     ]
 
@@ -489,7 +494,7 @@ def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float])
     shared = entries - len([cost for cost in costs if cost.entries])
     missing_hours = total["missing_chip_hours"]
     lines = [
-        f"chip-hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {chip.mfu:g}",
+        *speeds.footnotes({r.name: speeds.speed(r.batches, chip) for r in costs}, chip),
         f"tokens       without padding; {samples} (--tokens-per-sample sets another mean)",
         f"text used    {_text_shares(costs)}",
         "FLOPs        without padding; scoring covers all samples, at every score point",

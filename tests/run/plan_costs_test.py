@@ -14,6 +14,7 @@ from lm_mia.config.recipe import SweepEntry, recipe_requests
 from lm_mia.model import flops
 from lm_mia.run import plan
 from lm_mia.run.plan import SampleLengths
+from lm_mia.run.speed import Speed
 from lm_mia.run.sweep import SweepRecipe
 from lm_mia.run.workdir import Workdir
 
@@ -69,7 +70,7 @@ def test_cost_of_a_tiny_recipe():
     assert costs.store_bytes == 6 * 16 * (4 + 1)
     assert costs.population_bytes == 16 * (5 * 2 + 8 + 52)
     total = costs.train_flops + costs.score_flops
-    assert plan.chip_hours(costs, 1e3) == pytest.approx((total / 3.6e6, total / 3.6e6))
+    assert plan.chip_hours(costs, at_rate(1e3)) == pytest.approx((total / 3.6e6, total / 3.6e6))
 
 
 def test_score_points_and_statistics_add_cost():
@@ -147,9 +148,13 @@ def test_totals_count_a_population_once():
     assert total["train_flops"] == sum(r.train_flops for r in costs)
 
 
+def at_rate(flops_per_second: float) -> Speed:
+    return Speed(1, 1.0, 0.4, "given", flops_per_second, flops_per_second)
+
+
 def test_missing_chip_hours():
     costs = dataclasses.replace(cost_of(BASE), present_models=4)
-    all_rows, missing = plan.chip_hours(costs, 1.0)
+    all_rows, missing = plan.chip_hours(costs, at_rate(1.0))
     assert missing == pytest.approx(all_rows / 3)
 
 
@@ -202,7 +207,7 @@ def test_chip_hours_of_the_paper():
     sample = 6 * weights * 400 + 6 * 20 * 768 * (draw_N**2).mean()
     flops_per_model = sample * (7_000_000 + (14_000_000 + 20 * 8_192) / 3)
     hours = 130 * flops_per_model / (0.4 * 989e12) / 3600
-    assert plan.chip_hours(costs, 0.4 * 989e12)[0] == pytest.approx(hours, rel=0.005)
+    assert plan.chip_hours(costs, at_rate(0.4 * 989e12))[0] == pytest.approx(hours, rel=0.005)
     assert hours == pytest.approx(452, abs=3)
     # StrongMIA, Section 3.1: 2.8B tokens per model.
     assert costs.train_tokens == pytest.approx(130 * 2.8e9, rel=1e-3)

@@ -54,7 +54,7 @@ def wrong(capsys: pytest.CaptureFixture[str], *flags: str) -> list[str]:
 
 
 def test_json_has_all_fields(file: str, capsys: pytest.CaptureFixture[str]):
-    plan = planned(capsys, f"--config={file}")
+    plan = planned(capsys, f"--config={file}", "--mfu=0.4")
     assert plan["chip"] == {"name": "h100", "flops_per_second": 989e12, "mfu": 0.4}
     small, large = plan["recipes"]
     assert (small["entries"], small["models"], small["overrides"]) == ([0, 1], 16, {})
@@ -82,6 +82,14 @@ def test_overrides_and_assumptions(file: str, capsys: pytest.CaptureFixture[str]
         work = b["train_flops"] + b["score_flops"]
         assert b["chip_hours"] == pytest.approx(work / (0.2 * 1978e12 * 3600))
     assert after["chip"]["name"] == "a chip of 1978 TFLOP/s"
+    assert {r["speed"]["mfu_source"] for r in before["recipes"]} == {"roofline"}
+    assert {r["speed"]["mfu_source"] for r in after["recipes"]} == {"given"}
+    unknown = planned(capsys, f"--config={file}", "--device=a100")["recipes"][0]["speed"]
+    assert (unknown["mfu_source"], unknown["mfu"], unknown["devices_per_model"]) == (
+        "assumed",
+        0.4,
+        1,
+    )
     few = planned(capsys, f"--config={file}", "--tokens-per-sample=20", "--device=tpu v5 lite")
     assert few["chip"]["flops_per_second"] == 197e12
     assert few["recipes"][0]["train_tokens"] == 16 * 500 * 20
@@ -99,6 +107,7 @@ def test_plan_is_printed_as_a_table(file: str, capsys: pytest.CaptureFixture[str
     assert any(line.startswith("total") and " 22 " in line for line in lines)
     output = "\n".join(lines)
     assert "of h100, 989 TFLOP/s of dense bfloat16, at an MFU of 0.4" in output
+    assert "an upper bound by roofline of the compiled program; a measured one" in output
     assert "20 per sample on average, set by --tokens-per-sample" in output
     assert "and at score points, for statistics that are requested later: 2.27 GB more" in output
     assert "1 of 3 entries request models of a recipe that is already listed" in output

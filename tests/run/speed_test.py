@@ -1,0 +1,83 @@
+import dataclasses
+from typing import Any
+
+import pytest
+
+from lm_mia.model import flops, memory
+from lm_mia.run import speed
+from lm_mia.run.speed import Batches, Chip
+
+SIZE = memory.ModelSize(24, 1024, 16, 32_000, 1024, "bfloat16")
+# 51 packed sequences of 1,024 tokens, in every batch.
+BATCHES = Batches(1, 128, 0, sequences=51.0, sequences_std=0.0, size=SIZE, attention="auto")
+GIVEN = Chip("h100", 1e15, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "micro_batch_size", "places"),
+    [
+        (1, 0, 56),  # seven micro-batches of 8
+        (4, 0, 64),  # 32 samples per device, so 4 sequences each: four micro-batches of 16
+        (16, 0, 64),  # one sequence each: four micro-batches of 16
+        (64, 0, 64),
+        (1, 1, 51),
+        (8, 2, 64),
+        (64, 2, 128),
+    ],
+)
+def test_idle_places_by_hand(num_devices: int, micro_batch_size: int, places: int):
+    b = dataclasses.replace(BATCHES, micro_batch_size=micro_batch_size)
+    assert speed.filled_share(b, num_devices) == pytest.approx(51 / places)
+
+
+def test_places_are_averaged_over_batches():
+    # 64 on average, half of the batches above: these take twice the places.
+    b = dataclasses.replace(BATCHES, sequences=64.0, sequences_std=4.0)
+    assert speed.filled_share(b, 64) == pytest.approx(64 / 96, rel=0.01)
+
+
+def test_given_mfu_is_that_of_one_device_per_model():
+    assert speed.speed(BATCHES, GIVEN).mfu == 0.4
+    s = speed.speed(dataclasses.replace(BATCHES, devices_per_model=64), GIVEN)
+    assert (s.devices_per_model, s.mfu_source) == (64, "given")
+    assert s.mfu == pytest.approx(0.4 * 56 / 64)
+    assert s.train_flops_per_second == pytest.approx(1e15 * 0.4 * 56 / 64)
+    assert s.score_flops_per_second == pytest.approx(1e15 * 0.4)  # scoring has no idle places
+
+
+def test_mfu_of_the_table(monkeypatch: pytest.MonkeyPatch):
+    size = flops.num_non_embedding_parameters(24, 1024)
+    table: dict[Any, Any] = {("tpu v5p", 1): {size // 2: 0.3, size * 2: 0.5}}
+    table["tpu v5p", 4] = {size // 2: 0.2, size * 2: 0.4}
+    table["tpu v5p", 16] = {size // 2: 0.1}
+    monkeypatch.setattr(speed, "mfu_bounds", lambda: table)
+    chip = Chip("tpu v5", 459e12, None)  # another name of the chip
+    s = speed.speed(BATCHES, chip)
+    assert (s.mfu_source, s.mfu) == ("roofline", pytest.approx(0.4))  # halfway, in logarithms
+    s = speed.speed(dataclasses.replace(BATCHES, devices_per_model=4), chip)
+    assert s.mfu == pytest.approx(0.3)  # contains the idle places
+    s = speed.speed(dataclasses.replace(BATCHES, devices_per_model=16), chip)
+    assert s.mfu == pytest.approx(0.4 * 56 / 64)  # a size is missing
+    assert speed.bound("tpu v5p", size // 9, 1) == 0.3
+    assert speed.bound("h100", size, 1) is None
+    s = speed.speed(BATCHES, Chip("a chip of 9 TFLOP/s", 9e12, None))
+    assert (s.mfu_source, s.mfu) == ("assumed", 0.4)
+
+
+def test_table_has_bounds_of_one_device_per_model():
+    bounds = [mfu for points in speed.mfu_bounds().values() for mfu in points.values()]
+    assert {("h100", 1), ("tpu v5p", 1)} <= speed.mfu_bounds().keys()
+    assert all(0 < mfu < 1 for mfu in bounds)
+
+
+def test_automatic_devices_follow_the_memory():
+    auto = dataclasses.replace(BATCHES, devices_per_model="auto")
+    large = dataclasses.replace(auto, size=dataclasses.replace(SIZE, layers=60, width=4096))
+    assert speed.resolve_devices(auto, Chip("h100", 1.0, None)) == 1
+    assert speed.resolve_devices(large, Chip("an unknown chip", 1.0, None)) == 1
+    # 12 billion parameters: the sums of gradients alone take 48 GB, and parameters and moments 145 GB.
+    assert speed.resolve_devices(large, Chip("gb300", 1.0, None)) > 1
+    # 0, and what no machine can hold, are planned as one machine.
+    assert speed.resolve_devices(large, Chip("a30", 1.0, None)) == 8
+    zero = dataclasses.replace(BATCHES, devices_per_model=0)
+    assert speed.resolve_devices(zero, Chip("tpu v5p", 1.0, None)) == 4
