@@ -23,8 +23,10 @@ from lm_mia.config import Config
 
 def get_config(arg: str = "cpu") -> Config:
     config = strongmia.get_config(arg)
-    corpus = dataclasses.replace(config.corpus, source="text", path="texts")
-    return dataclasses.replace(config, corpus=corpus)
+    # At gpu and paper, strongmia.py has the settings of C4: without near duplicates, and a tokenizer of a million texts.
+    corpus = dataclasses.replace(config.corpus, source="text", path="texts", deduplicate="near")
+    tokenizer = dataclasses.replace(config.tokenizer, documents=0)
+    return dataclasses.replace(config, corpus=corpus, tokenizer=tokenizer)
 
 
 def sweep(arg: str = "cpu"):
