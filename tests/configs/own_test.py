@@ -22,3 +22,5 @@ def test_own_accepts_the_argument_of_strongmia():
     assert list(own) == ["main", "flip-302M"]
     assert own["main"].figures == ("strongmia_fig01_references", "strongmia_fig05_instability")
     assert own["main"].corpus.path == "texts"
+    # Own texts may be fewer than the million on which the tokenizer of C4 is trained, and may have duplicates.
+    assert {(c.tokenizer.documents, c.corpus.deduplicate) for c in own.values()} == {(0, "exact")}
