@@ -130,8 +130,7 @@ class Program:
     entry: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Collective:
+class Collective(NamedTuple):
     """A collective."""
 
     kind: str
@@ -250,8 +249,8 @@ class _Counter:
                 if instruction.operands[0] in started:
                     start, index = started[instruction.operands[0]]
                     collective = cost.collectives[index]
-                    cost.collectives[index] = dataclasses.replace(
-                        collective, overlapped_seconds=seconds - start
+                    cost.collectives[index] = collective._replace(
+                        overlapped_seconds=seconds - start
                     )
                 continue
             flops, num_bytes = (

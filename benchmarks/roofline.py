@@ -1,7 +1,7 @@
 """Bounds the speed of training and scoring on H100 GPUs and TPU v5p slices, from programs compiled for them.
 
     python benchmarks/roofline.py [--chips=h100,"tpu v5p"] [--sizes=140M,302M,1018M] [--devices-per-model=1,2,4,8]
-        [--programs=FOLDER] [--csv=lm_mia/run/mfu_bounds.csv]
+        [--programs=FOLDER] [--csv=lm_mia/run/mfu_bounds.csv] [--scoring]
 
 Compiles the step that training uses, as `memory.py` does, for models that are each trained by one or more devices of a
 machine with eight H100s, or of the smallest v5p slice with as many chips, and prints Markdown tables. No device is
@@ -34,7 +34,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import c4_like
 import hlo
@@ -46,6 +46,7 @@ from jax.sharding import Mesh
 
 from lm_mia import config
 from lm_mia.model import flops, transformer
+from lm_mia.model import memory as memory_estimate
 from lm_mia.score import scorer
 from lm_mia.train import batching, execution, sharding
 
@@ -157,7 +158,7 @@ def lower_score(plan: execution.ExecutionPlan, mesh: Mesh) -> Any:
     model = transformer.TransformerLM(plan.model_config)
     shapes = jax.eval_shape(lambda: transformer.init_params(model, jax.random.key(0)))
     params = jax.tree.map(lambda leaf: memory.abstract_array(mesh, leaf.shape, leaf.dtype), shapes)
-    sequences = scorer.choose_micro_batch_size(0, LENGTH_TOKENS, "gpu") * mesh.size
+    sequences = _score_sequences() * mesh.size
     batch = (
         memory.abstract_array(mesh, (sequences, LENGTH_TOKENS), jnp.int32, sharding.AXIS)
         for _ in range(3)
@@ -280,19 +281,24 @@ def extrapolate(shallow: Numbers, deep: Numbers, depths: tuple[int, int], layers
     return Numbers(**fields, collectives=kinds)
 
 
-def numbers(case: Case, c: argparse.Namespace) -> Numbers:
-    """Compiles the step of a case, or several of few layers, and returns its numbers."""
+def numbers(case: Case, c: argparse.Namespace, task: Literal["train", "score"]) -> Numbers:
+    """Compiles a step of training, or a call of scoring, of a case, and returns its numbers."""
     plan, mesh = execution_plan(case), make_mesh(case)
     batch = mean_batch(plan.micro_batch_size * case.devices)
 
     def at_depth(layers: int) -> Numbers:
         model_config = dataclasses.replace(plan.model_config, layers=layers)
-        shallow = dataclasses.replace(plan, model_config=model_config)
+        depth_plan = dataclasses.replace(plan, model_config=model_config)
         name = f"{case.chip.replace(' ', '-')}-{case.size}-{case.devices}-{layers}"
+        workspace = memory.workspace(model_config, plan) if task == "train" else 0
         text, memory_bytes = compiled_program(
-            c.programs and c.programs / name,
-            lambda: memory.lower_step(shallow, BATCH_SIZE, mesh),
-            memory.workspace(model_config, plan),
+            c.programs and c.programs / (name if task == "train" else f"{name}-score"),
+            lambda: (
+                memory.lower_step(depth_plan, BATCH_SIZE, mesh)
+                if task == "train"
+                else lower_score(depth_plan, mesh)
+            ),
+            workspace,
         )
         return read_program(text, memory_bytes, case, batch.micro_batches, mesh)
 
@@ -309,6 +315,15 @@ def useful_flops(case: Case) -> float:
     return flops.training(
         model.layers, model.width, model.vocab_size, batch.tokens, batch.sum_squared_lengths
     )
+
+
+def scoring_flops(case: Case) -> float:
+    """Returns the useful FLOPs of a mean call of scoring on one device, over a window of C4-like samples."""
+    model, length_C = memory.sized_model_config(case.size), c4_like.lengths(batching.WINDOW_SAMPLES)
+    sequences = batching.plan_packing(length_C, LENGTH_TOKENS).num_sequences
+    calls = np.ceil(sequences / _score_sequences())
+    tokens, squares = length_C.sum() / calls, (length_C**2).sum() / calls
+    return flops.scoring(model.layers, model.width, model.vocab_size, tokens, squares)
 
 
 def mfu(case: Case, n: Numbers) -> float:
@@ -328,8 +343,9 @@ def print_tables(results: dict[Case, Numbers]) -> None:
             f"{kind} {number:.0f} ({size / 1e6:,.0f})"
             for kind, (number, size) in sorted(n.collectives.items())
         )
-        row = [case.chip, case.size, case.devices, plan.micro_batch_size]
-        rows.append([*row, f"{n.memory_bytes / 2**30:.2f}", "", kinds or "none"])
+        row: list[Any] = [case.chip, case.size, case.devices, plan.micro_batch_size]
+        row += [f"{size / 2**30:.2f}" for size in (n.memory_bytes, estimated_bytes(case))]
+        rows.append([*row, kinds or "none"])
     _print_table(header, rows)
     header = ("chip", "model", "devices per model", "micro-batches", "useful places", "TFLOP")
     header += ("HBM GB", "compute ms", "HBM ms", "instructions ms", "collectives ms", "hidden")
@@ -337,7 +353,7 @@ def print_tables(results: dict[Case, Numbers]) -> None:
     rows = []
     for case, n in results.items():
         batch = mean_batch(execution_plan(case).micro_batch_size * case.devices)
-        row: list[Any] = [case.chip, case.size, case.devices, f"{batch.micro_batches:.2f}"]
+        row = [case.chip, case.size, case.devices, f"{batch.micro_batches:.2f}"]
         row += [f"{batch.useful_places:.1%}", f"{n.flops / 1e12:.2f}", f"{n.hbm_bytes / 1e9:.1f}"]
         times = (n.compute_seconds, n.hbm_seconds, n.instruction_seconds, n.collective_seconds)
         row += [f"{1e3 * value:.1f}" for value in times]
@@ -345,6 +361,32 @@ def print_tables(results: dict[Case, Numbers]) -> None:
         row += [f"{hidden:.0%}", f"{1e3 * n.seconds:.1f}", f"{mfu(case, n):.1%}"]
         rows.append(row)
     _print_table(header, rows)
+
+
+def print_scoring(results: dict[Case, Numbers]) -> None:
+    """Prints memory and times of scoring, which does not communicate."""
+    header = ("chip", "model", "memory GiB", "TFLOP", "HBM GB", "compute ms", "HBM ms")
+    rows = []
+    for case, n in results.items():
+        peak = flops.device_peak(case.chip) or 0.0
+        row: list[Any] = [case.chip, case.size, f"{n.memory_bytes / 2**30:.2f}"]
+        row += [f"{n.flops / 1e12:.2f}", f"{n.hbm_bytes / 1e9:.1f}"]
+        times = (n.compute_seconds, n.hbm_seconds, n.seconds)
+        row += [f"{1e3 * value:.1f}" for value in times]
+        rows.append([*row, f"{scoring_flops(case) / n.seconds / peak:.1%}"])
+    _print_table((*header, "call ms", "MFU bound"), rows)
+
+
+def estimated_bytes(case: Case) -> float:
+    """Returns the estimate of the memory that a device needs."""
+    plan = execution_plan(case)
+    return memory_estimate.training_bytes(
+        plan.model_config.size,
+        plan.model_config.attention,
+        plan.micro_batch_size,
+        case.devices,
+        CHIPS[case.chip].memory_bytes,
+    )
 
 
 def write_csv(path: Path, results: dict[Case, Numbers]) -> None:
@@ -370,6 +412,10 @@ def _print_table(header: Sequence[str], rows: list[list[Any]]) -> None:
         print(f"| {' | '.join(str(cell) for cell in row)} |", flush=True)
 
 
+def _score_sequences() -> int:
+    return scorer.choose_micro_batch_size(0, LENGTH_TOKENS, "gpu")  # the same on TPUs
+
+
 def _slice(num_devices: int) -> tuple[str, bool]:
     return _SLICES[min(size for size in _SLICES if size >= num_devices)]
 
@@ -380,6 +426,11 @@ def main() -> None:
     # Keeps libtpu from querying the metadata server of a cloud machine.
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
     jax.config.update("jax_platforms", "cpu")  # a present device must not be initialized
+    print(f"Batch {BATCH_SIZE} x 1,024, V = 32,000, bfloat16, JAX {jax.__version__}")
+    if c.scoring:
+        cases = [Case(chip, size, 1) for chip in c.chips for size in c.sizes]
+        print_scoring({case: numbers(case, c, "score") for case in cases})
+        return
     results = {}
     for chip in c.chips:
         counts = c.devices_per_model or CHIPS[chip].devices_per_model
@@ -387,10 +438,9 @@ def main() -> None:
             for devices in counts:
                 if devices in CHIPS[chip].devices_per_model:
                     case = Case(chip, size, devices)
-                    results[case] = numbers(case, c)
+                    results[case] = numbers(case, c, "train")
                     if c.csv:
                         write_csv(c.csv, results)
-    print(f"\nBatch {BATCH_SIZE} x 1,024, V = 32,000, bfloat16, JAX {jax.__version__}")
     print_tables(results)
 
 
@@ -405,6 +455,9 @@ def _arguments() -> argparse.Namespace:
     add("--depths", type=_numbers, default=(2, 4), help="TPU: layers that are compiled; 0: all")
     add("--programs", type=Path, help="folder that keeps the compiled programs, to use them again")
     add("--csv", type=Path, help="file of the MFU bounds, whose other rows are kept")
+    add(
+        "--scoring", action="store_true", help="bounds of scoring on one device instead of training"
+    )
     c = parser.parse_args()
     c.depths = None if c.depths == (0,) else c.depths
     for name, words in {"chips": CHIPS, "sizes": config.MODEL_SIZES}.items():

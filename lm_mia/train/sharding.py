@@ -4,6 +4,9 @@ Parameters, moments and gradients are split over one mesh axis (fully sharded da
 parameters once, sums the gradients of each device's micro-batches without communication, and gives each device its part
 of the total: one all-gather and one reduce-scatter per parameter and step. These transfer as many bytes as one
 all-reduce, the minimum for plain data parallelism. With one device, there is no communication.
+
+On TPU slices of three axes, the compiler computes all-reduces instead of reduce-scatters: they transfer twice as many
+bytes, but over all links at once. docs/results/accelerators.md compares them.
 """
 
 from collections.abc import Sequence

@@ -5,11 +5,11 @@ Its argument is an empty folder for states that are saved on some devices and re
 
 import dataclasses
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import hlo
 import jax
 import numpy as np
 import optax
@@ -42,31 +42,10 @@ CASES = {
     "scanned": (MODEL_CONFIG, make_plan(scan_layers=True, remat="full"), (1, 2)),
     "odd": (ODD, make_plan(), (1, 4)),
 }
-COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "collective-permute", "all-to-all")
 
 
 def numbers(tree: Any) -> list[Any]:
     return [np.asarray(leaf, np.float64).tolist() for leaf in jax.tree.leaves(tree)]
-
-
-def collectives(text: str) -> list[dict[str, Any]]:
-    """Returns every collective of a compiled program: its kind, its device groups, and whether it is inside a loop."""
-    operations, calls, loops, name = [], {}, set(), ""
-    for line in text.splitlines():
-        if opened := re.match(r"(?:ENTRY )?%([\w.-]+) \(.*\{$", line):
-            name = opened[1]
-            calls[name] = set()
-        called = re.findall(r"(?:calls|to_apply|body|condition)=%([\w.-]+)", line)
-        calls.setdefault(name, set()).update(called)
-        if " while(" in line:
-            loops |= set(called)
-        if kind := re.search(rf"= .*?\b({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
-            groups = re.search(r"replica_groups=(\S+),", line)
-            operations.append({"kind": kind[1], "in": name, "groups": groups and groups[1]})
-    while new := {c for n in loops for c in calls.get(n, ())} - loops:
-        loops |= new
-    assert loops, "the loop over micro-batches"
-    return [c | {"looped": c["in"] in loops} for c in operations]
 
 
 def case(name: str, devices: int) -> dict[str, Any]:
@@ -87,7 +66,7 @@ def case(name: str, devices: int) -> dict[str, Any]:
     compiled = step.lower(train_state, *batches[0], np.float32(0.01)).compile()  # type: ignore[attr-defined]
     leaves = jax.tree.leaves(train_state)
     out: dict[str, Any] = {
-        "collectives": collectives(compiled.as_text()),
+        "collectives": [c._asdict() for c in hlo.collectives(compiled.as_text())],
         "parameters": len(jax.tree.leaves(train_state.params)),
         "split": sum(
             sharding.AXIS in leaf.sharding.spec for leaf in jax.tree.leaves(train_state.params)
