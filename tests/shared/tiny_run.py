@@ -133,8 +133,7 @@ class Tiny:
         argv = self.argv("run", workdir, "--config.compute.devices_per_model=0", *more)
         started = []
         for index in range(processes):
-            more_environment = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-            more_environment |= environment
+            more_environment = {"JAX_NUM_CPU_DEVICES": f"{devices}", **environment}
             if processes > 1:
                 more_environment |= {
                     "JAX_COORDINATOR_ADDRESS": address,
