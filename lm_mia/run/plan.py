@@ -91,7 +91,7 @@ class RecipeCost:
     """Name of the population; recipes with the same name share it."""
     population_bytes: int
     batches: Batches
-    """How batches fill devices."""
+    """What determines how much of a training batch is padding."""
 
 
 def assumed_lengths(c: config.Config, mean_tokens: float | None = None) -> SampleLengths:
@@ -233,7 +233,7 @@ def add_cost_flags(group: argparse._ArgumentGroup) -> None:
         "--mfu",
         type=float,
         help="model FLOPs utilization with one device per model: fraction of the chip's peak rate that is achieved "
-        "(default: the upper bound by roofline of H100 and TPU v5p, 0.4 for other chips)",
+        "(default: a roofline bound, which real runs do not reach, for H100 and TPU v5p; 0.4 for other chips)",
     )
     group.add_argument(
         "--tokens-per-sample",

@@ -1,8 +1,8 @@
-"""The speed at which a plan expects models to be made: devices per model, idle places of batches, and the MFU.
+"""The speed at which a plan expects models to be trained and scored: devices per model, padding of batches, and MFU.
 
-A batch of n packed sequences on k devices, in micro-batches of m packed sequences per device, takes ceil(n / (m k)) m k
-places, of which n hold samples. Table mfu_bounds.csv has the MFU that the roofline of the compiled training step allows
-(`benchmarks/roofline.py`); it is an upper bound, and contains the idle places of its number of devices.
+If k devices train a model in micro-batches of m packed sequences per device, a batch of n packed sequences is padded
+with empty sequences to a multiple of m k. The table mfu_bounds.csv contains roofline bounds of the MFU of training,
+computed from compiled programs by `benchmarks/roofline.py`. They include the cost of the empty sequences.
 """
 
 import csv
@@ -18,13 +18,12 @@ import numpy as np
 from lm_mia import config
 from lm_mia.model import flops, memory
 
-_PACKING_FILL = (
-    0.985  # of packed sequences by tokens, in batches of C4-like samples (`lm_mia.train.batching`)
-)
+# Tokens of samples, as a share of the tokens of packed sequences, in batches of C4-like samples.
+_PACKING_EFFICIENCY = 0.985
 _ASSUMED_MFU = 0.4
-_MACHINE_GPUS, _MACHINE_TPU_CHIPS = 8, 4
-_GPU_SHARE = 0.75  # of a GPU's memory that JAX takes by default
-# Quantiles of a normal distribution, as sizes of batches.
+_GPUS_PER_MACHINE, _TPU_CHIPS_PER_MACHINE = 8, 4
+_GPU_MEMORY_SHARE = 0.75  # the share of a GPU's memory that JAX allocates by default
+# Quantiles of the standard normal distribution, over which the number of packed sequences of a batch is averaged.
 _QUANTILES = [statistics.NormalDist().inv_cdf((i + 0.5) / 100) for i in range(100)]
 
 
@@ -36,13 +35,13 @@ class Chip:
     flops: float
     """Peak rate of dense bfloat16 arithmetic, in FLOP/s."""
     mfu: float | None
-    """Model FLOPs utilization with one device per model: the fraction of the peak that is useful work; None: that of
-    the table of bounds, or 0.4 if the chip is not in the table."""
+    """Model FLOPs utilization with one device per model: the fraction of the peak rate that is useful work; None: the
+    roofline bound, or 0.4 if there is none for the chip."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """The settings and lengths that determine how batches fill devices."""
+    """The settings and sample lengths that determine how much of a batch is padding."""
 
     devices_per_model: int | Literal["auto"]
     """``compute.devices_per_model`` of the config."""
@@ -60,32 +59,32 @@ class Batches:
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """How fast a chip makes models of a recipe."""
+    """How fast a chip trains and scores models of a recipe."""
 
     devices_per_model: int
-    """Number of devices that make one model together."""
+    """Number of devices that train one model together."""
     filled_share: float
-    """The fraction of the places of training batches that hold packed sequences."""
+    """The fraction of the packed sequences of padded training batches that contain samples."""
     mfu: float
-    """MFU of training, idle places included."""
+    """MFU of training, including the cost of empty sequences."""
     mfu_source: Literal["given", "roofline", "assumed"]
-    """given: by --mfu; roofline: an upper bound; assumed: 0.4, since there is no bound for the chip."""
+    """given: by --mfu; roofline: an upper bound; assumed: 0.4, since there is no roofline bound for the chip."""
     train_flops_per_second: float
     """Useful FLOP/s of training per chip."""
     score_flops_per_second: float
-    """Useful FLOP/s of scoring per chip, which has no idle places of this kind."""
+    """Useful FLOP/s of scoring per chip. Scoring does not pad batches with empty sequences."""
 
 
 def batches(c: config.Config, mean_tokens: float, mean_square_tokens: float) -> Batches:
-    """Returns how the batches of a recipe fill devices.
+    """Returns the settings and the number of packed sequences of the batches of a recipe.
 
     Args:
       c: the config.
-      mean_tokens: mean length of a sample.
-      mean_square_tokens: mean of the squared lengths.
+      mean_tokens: mean length of a sample in tokens.
+      mean_square_tokens: mean of the squared lengths of samples.
     """
     m, length_tokens = c.model, c.population.length_tokens
-    capacity_tokens = _PACKING_FILL * length_tokens
+    capacity_tokens = _PACKING_EFFICIENCY * length_tokens
     variance = max(mean_square_tokens - mean_tokens**2, 0)
     return Batches(
         devices_per_model=c.compute.devices_per_model,
@@ -101,7 +100,7 @@ def batches(c: config.Config, mean_tokens: float, mean_square_tokens: float) -> 
 
 
 def filled_share(b: Batches, num_devices: int) -> float:
-    """Returns the fraction of the places of batches that hold packed sequences, on average over batches.
+    """Returns the fraction of the packed sequences of padded batches that contain samples, averaged over batches.
 
     Args:
       b: the batches.
@@ -109,59 +108,62 @@ def filled_share(b: Batches, num_devices: int) -> float:
     """
     default_size = memory.default_micro_batch_size(b.size.length_tokens, b.batch_size, num_devices)
     per_device = min(b.micro_batch_size or default_size, -(-b.batch_size // num_devices))
-    places = per_device * num_devices
+    multiple = per_device * num_devices
     sizes = [min(max(b.sequences + b.sequences_std * z, 1), b.batch_size) for z in _QUANTILES]
-    return sum(sizes) / sum(math.ceil(size / places) * places for size in sizes)
+    return sum(sizes) / sum(math.ceil(size / multiple) * multiple for size in sizes)
 
 
-def resolve_devices(b: Batches, chip: Chip) -> int:
-    """Returns the number of devices per model; "auto" by the memory of the chip, and 0 as one machine.
+def resolve_devices_per_model(b: Batches, chip: Chip) -> int:
+    """Returns the number of devices that train one model.
 
-    A machine has 8 GPUs, or 4 chips of a TPU. "auto" is 1 for a chip whose memory is unknown.
+    0 is the number of devices of one machine: 8 GPUs or 4 TPU chips. "auto" is determined from the memory of the chip;
+    it is 1 if the memory is unknown, and one machine if the memory of a machine does not suffice.
     """
     is_tpu = chip.name.casefold().startswith("tpu")
-    machine = _MACHINE_TPU_CHIPS if is_tpu else _MACHINE_GPUS
+    machine_devices = _TPU_CHIPS_PER_MACHINE if is_tpu else _GPUS_PER_MACHINE
     if b.devices_per_model != "auto":
-        return b.devices_per_model or machine
+        return b.devices_per_model or machine_devices
     memory_bytes = flops.device_memory_bytes(chip.name)
     if memory_bytes is None:
         return 1
-    fast = "pallas" if is_tpu else "cudnn"
-    attention = b.attention if b.attention != "auto" else fast
-    usable_bytes = memory_bytes if is_tpu else _GPU_SHARE * memory_bytes
+    default_attention = "pallas" if is_tpu else "cudnn"
+    attention = b.attention if b.attention != "auto" else default_attention
+    usable_bytes = memory_bytes if is_tpu else _GPU_MEMORY_SHARE * memory_bytes
     count = memory.choose_devices_per_model(
-        b.size, attention, b.batch_size, b.micro_batch_size, usable_bytes, machine
+        b.size, attention, b.batch_size, b.micro_batch_size, usable_bytes, machine_devices
     )
-    return count or machine
+    return count or machine_devices
 
 
 def speed(b: Batches, chip: Chip) -> Speed:
-    """Returns how fast a chip makes models of a recipe.
+    """Returns how fast a chip trains and scores models of a recipe.
 
-    A given MFU is that of one device per model. With k devices it is multiplied by the ratio of the filled places with
-    k devices and with one. The same holds for a bound of the table if it has none for k devices.
+    The MFU of `chip` applies to one device per model. For k devices, it is multiplied by the filled share with k
+    devices, divided by that with one device. So is the roofline bound of one device if there is none for k devices.
     """
-    count = resolve_devices(b, chip)
+    count = resolve_devices_per_model(b, chip)
     filled = filled_share(b, count)
     ratio = filled / filled_share(b, 1)
     non_embedding = flops.num_non_embedding_parameters(b.size.layers, b.size.width)
-    single = bound(chip.name, non_embedding, 1)
-    together = bound(chip.name, non_embedding, count)
+    single_bound = mfu_bound(chip.name, non_embedding, 1)
+    group_bound = mfu_bound(chip.name, non_embedding, count)
     source: Literal["given", "roofline", "assumed"] = "assumed"
     mfu, score_mfu = _ASSUMED_MFU * ratio, _ASSUMED_MFU
     if chip.mfu is not None:
         source, mfu, score_mfu = "given", chip.mfu * ratio, chip.mfu
-    elif single is not None:
-        source, mfu, score_mfu = "roofline", together or single * ratio, single
+    elif single_bound is not None:
+        source, mfu, score_mfu = "roofline", group_bound or single_bound * ratio, single_bound
     return Speed(count, filled, mfu, source, chip.flops * mfu, chip.flops * score_mfu)
 
 
-def bound(chip_name: str, non_embedding_parameters: int, devices_per_model: int) -> float | None:
-    """Returns the upper bound of the MFU of training by roofline, or None if the table has no such chip or number.
+def mfu_bound(
+    chip_name: str, non_embedding_parameters: int, devices_per_model: int
+) -> float | None:
+    """Returns the roofline bound of the MFU of training, or None if the table lacks the chip or the number of devices.
 
-    Between the sizes of the table, the bound is interpolated linearly in the logarithm of the number of parameters;
-    outside them, it is that of the nearest size. A number of devices counts as missing if it lacks a size that one
-    device per model has.
+    Between the model sizes of the table, the bound is interpolated linearly in the logarithm of the number of
+    parameters; outside them, it is that of the nearest size. To avoid interpolation across missing sizes, a number of
+    devices is used only if the table has it for every size that it has for one device per model.
     """
     name = flops.chip_name(chip_name)
     bounds = mfu_bounds()
@@ -176,7 +178,7 @@ def bound(chip_name: str, non_embedding_parameters: int, devices_per_model: int)
 
 @functools.cache
 def mfu_bounds() -> dict[tuple[str | None, int], dict[int, float]]:
-    """Returns the table: (chip, devices per model) -> {parameters without embeddings: MFU}."""
+    """Returns the table of roofline bounds: (chip, devices per model) -> {parameters without embeddings: MFU}."""
     bounds: dict[tuple[str | None, int], dict[int, float]] = {}
     with Path(__file__).with_name("mfu_bounds.csv").open(newline="") as file:
         for row in csv.DictReader(file):
@@ -187,14 +189,19 @@ def mfu_bounds() -> dict[tuple[str | None, int], dict[int, float]]:
 
 
 def footnotes(speeds: dict[str, Speed], chip: Chip) -> list[str]:
-    """Returns lines on the MFU and the devices of recipes, given by name."""
+    """Returns the footnotes of a plan about the MFU and the devices per model.
+
+    Args:
+      speeds: the speed of each recipe, by name.
+      chip: the chip.
+    """
     rates = sorted({float(f"{s.mfu:.3g}") for s in speeds.values()})
     mfu = f"{rates[0]:g}" if len(rates) == 1 else f"{rates[0]:g} to {rates[-1]:g}"
     source = next(iter(speeds.values())).mfu_source
     reason = {
         "given": "",
-        "roofline": ", an upper bound by roofline of the compiled program; a measured one (--mfu) is better",
-        "assumed": ", assumed since the chip has no entry in the table of bounds (--mfu sets another)",
+        "roofline": ", the roofline bound of the compiled program: real runs take longer (--mfu sets a measured MFU)",
+        "assumed": ", an assumption, since there is no roofline bound for this chip (--mfu sets a measured MFU)",
     }[source]
     lines = [
         f"chip-hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {mfu}{reason}"
@@ -207,7 +214,7 @@ def footnotes(speeds: dict[str, Speed], chip: Chip) -> list[str]:
     for (count, filled), names in groups.items():
         listed = "" if len(names) == len(speeds) else f" of {', '.join(names)}"
         lines.append(
-            f"devices      {count} per model{listed}; {filled} of the places of training batches are "
-            "filled, and chip-hours count the idle ones"
+            f"devices      {count} per model{listed}; {filled} of the packed sequences of padded training batches "
+            "contain samples; chip-hours include the empty ones"
         )
     return lines

@@ -107,7 +107,7 @@ def test_plan_is_printed_as_a_table(file: str, capsys: pytest.CaptureFixture[str
     assert any(line.startswith("total") and " 22 " in line for line in lines)
     output = "\n".join(lines)
     assert "of h100, 989 TFLOP/s of dense bfloat16, at an MFU of 0.4" in output
-    assert "an upper bound by roofline of the compiled program; a measured one" in output
+    assert "the roofline bound of the compiled program: real runs take longer" in output
     assert "20 per sample on average, set by --tokens-per-sample" in output
     assert "and at score points, for statistics that are requested later: 2.27 GB more" in output
     assert "1 of 3 entries request models of a recipe that is already listed" in output

@@ -14,7 +14,7 @@ GIVEN = Chip("h100", 1e15, 0.4)
 
 
 @pytest.mark.parametrize(
-    ("num_devices", "micro_batch_size", "places"),
+    ("num_devices", "micro_batch_size", "padded_sequences"),
     [
         (1, 0, 56),  # seven micro-batches of 8
         (4, 0, 64),  # 32 samples per device, so 4 sequences each: four micro-batches of 16
@@ -25,13 +25,13 @@ GIVEN = Chip("h100", 1e15, 0.4)
         (64, 2, 128),
     ],
 )
-def test_idle_places_by_hand(num_devices: int, micro_batch_size: int, places: int):
+def test_filled_share_by_hand(num_devices: int, micro_batch_size: int, padded_sequences: int):
     b = dataclasses.replace(BATCHES, micro_batch_size=micro_batch_size)
-    assert speed.filled_share(b, num_devices) == pytest.approx(51 / places)
+    assert speed.filled_share(b, num_devices) == pytest.approx(51 / padded_sequences)
 
 
-def test_places_are_averaged_over_batches():
-    # 64 on average, half of the batches above: these take twice the places.
+def test_filled_share_is_averaged_over_batches():
+    # 64 sequences on average; the half of the batches that have more are padded to 128.
     b = dataclasses.replace(BATCHES, sequences=64.0, sequences_std=4.0)
     assert speed.filled_share(b, 64) == pytest.approx(64 / 96, rel=0.01)
 
@@ -42,7 +42,7 @@ def test_given_mfu_is_that_of_one_device_per_model():
     assert (s.devices_per_model, s.mfu_source) == (64, "given")
     assert s.mfu == pytest.approx(0.4 * 56 / 64)
     assert s.train_flops_per_second == pytest.approx(1e15 * 0.4 * 56 / 64)
-    assert s.score_flops_per_second == pytest.approx(1e15 * 0.4)  # scoring has no idle places
+    assert s.score_flops_per_second == pytest.approx(1e15 * 0.4)  # scoring does not pad batches
 
 
 def test_mfu_of_the_table(monkeypatch: pytest.MonkeyPatch):
@@ -55,11 +55,11 @@ def test_mfu_of_the_table(monkeypatch: pytest.MonkeyPatch):
     s = speed.speed(BATCHES, chip)
     assert (s.mfu_source, s.mfu) == ("roofline", pytest.approx(0.4))  # halfway, in logarithms
     s = speed.speed(dataclasses.replace(BATCHES, devices_per_model=4), chip)
-    assert s.mfu == pytest.approx(0.3)  # contains the idle places
+    assert s.mfu == pytest.approx(0.3)  # includes the empty sequences
     s = speed.speed(dataclasses.replace(BATCHES, devices_per_model=16), chip)
     assert s.mfu == pytest.approx(0.4 * 56 / 64)  # a size is missing
-    assert speed.bound("tpu v5p", size // 9, 1) == 0.3
-    assert speed.bound("h100", size, 1) is None
+    assert speed.mfu_bound("tpu v5p", size // 9, 1) == 0.3
+    assert speed.mfu_bound("h100", size, 1) is None
     s = speed.speed(BATCHES, Chip("a chip of 9 TFLOP/s", 9e12, None))
     assert (s.mfu_source, s.mfu) == ("assumed", 0.4)
 
@@ -73,11 +73,11 @@ def test_table_has_bounds_of_one_device_per_model():
 def test_automatic_devices_follow_the_memory():
     auto = dataclasses.replace(BATCHES, devices_per_model="auto")
     large = dataclasses.replace(auto, size=dataclasses.replace(SIZE, layers=60, width=4096))
-    assert speed.resolve_devices(auto, Chip("h100", 1.0, None)) == 1
-    assert speed.resolve_devices(large, Chip("an unknown chip", 1.0, None)) == 1
+    assert speed.resolve_devices_per_model(auto, Chip("h100", 1.0, None)) == 1
+    assert speed.resolve_devices_per_model(large, Chip("an unknown chip", 1.0, None)) == 1
     # 12 billion parameters: the sums of gradients alone take 48 GB, and parameters and moments 145 GB.
-    assert speed.resolve_devices(large, Chip("gb300", 1.0, None)) > 1
-    # 0, and what no machine can hold, are planned as one machine.
-    assert speed.resolve_devices(large, Chip("a30", 1.0, None)) == 8
+    assert speed.resolve_devices_per_model(large, Chip("gb300", 1.0, None)) > 1
+    # 0, and a model that does not fit in the memory of a machine, are planned with one machine.
+    assert speed.resolve_devices_per_model(large, Chip("a30", 1.0, None)) == 8
     zero = dataclasses.replace(BATCHES, devices_per_model=0)
-    assert speed.resolve_devices(zero, Chip("tpu v5p", 1.0, None)) == 4
+    assert speed.resolve_devices_per_model(zero, Chip("tpu v5p", 1.0, None)) == 4
