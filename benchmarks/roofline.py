@@ -1,28 +1,29 @@
-"""Bounds the speed of training and scoring on H100 GPUs and TPU v5p slices, from programs compiled for them.
+"""Roofline bounds of the speed of training and scoring on H100 GPUs and TPU v5p slices, from compiled programs.
 
     python benchmarks/roofline.py [--chips=h100,"tpu v5p"] [--sizes=140M,302M,1018M] [--devices-per-model=1,2,4,8]
         [--programs=FOLDER] [--csv=lm_mia/run/mfu_bounds.csv] [--scoring]
 
-Compiles the step that training uses, as `memory.py` does, for models that are each trained by one or more devices of a
-machine with eight H100s, or of the smallest v5p slice with as many chips, and prints Markdown tables. No device is
-needed; `memory.py` says what has to be installed. Settings are those of `compute.*=auto`.
+Compiles the training step ahead of time, as `memory.py` does, for models that are each trained by one or more devices
+of a machine with eight H100s, or of the smallest v5p slice that has enough chips, and prints Markdown tables. No device
+is needed, and nothing is measured on one; `memory.py` says what has to be installed. The settings of `compute` are
+automatic.
 
-- micro-batches: the mean number per batch of 128 samples with C4-like lengths, which packs into about 50 sequences.
-  useful places: the share of the packed sequences of all micro-batches that hold samples.
+- micro-batches: the mean number per batch of 128 samples with C4-like lengths, packed into about 50 sequences.
+  filled sequences: the share of the packed sequences of all micro-batches that contain samples; the others are empty.
 - memory: what the compiler plans per device, as in `memory.py`. estimate: that of `lm_mia.model.memory`.
-- collectives: number and bytes per kind; see `hlo.py`. All are outside of the loop over micro-batches unless the table
-  says otherwise. hidden: the share of their time during which the device computes something else.
-- FLOPs and HBM bytes: per device and step, counted by `hlo.py`, with the loop bodies multiplied by their iterations.
-  They include padding, idle places and rematerialization.
+- collectives: number and bytes of each kind; see `hlo.py`. Those inside the loop over micro-batches are marked "in
+  loop". hidden: the share of their time during which the device computes something else.
+- FLOPs and HBM bytes: per device and step, counted by `hlo.py`, with loop bodies multiplied by their iterations. They
+  include padding, empty sequences and rematerialization.
 - compute, HBM: the time that the FLOPs or the bytes alone would take at peak rates. instructions: the sum over
-  instructions of the longer of the two. collectives: the time that the bytes take at the rate of all links between the
-  devices of a group, without what is hidden. step: the sum of the last two.
+  instructions of the longer of the two. collectives: the time that their bytes take at the rate of all links between
+  the devices of a group. step: instructions, plus the part of collectives that is not hidden.
 - MFU bound: the useful FLOPs (`lm_mia.model.flops`) per second of the step, divided by the peak rate of all devices. A
   real device is slower: no kernel reaches the peak rates, and the start of kernels and collectives is not counted.
 
-A TPU program of unrolled layers takes many minutes to compile. It is compiled with a few layers (--depths) instead, and
-all numbers are extrapolated linearly to the layers of the model. docs/results/accelerators.md compares this with a
-program of all layers.
+TPU programs of unrolled layers take many minutes to compile. They are compiled with fewer layers (--depths) instead,
+and all numbers are extrapolated linearly to the layers of the model. docs/results/accelerators.md shows how accurate
+this is.
 """
 
 import argparse
@@ -56,17 +57,18 @@ _BATCHES = 400  # over which numbers of micro-batches are averaged
 
 
 class Chip(NamedTuple):
-    """Public numbers of a device, and how XLA computes attention on it."""
+    """Public specifications of a device, and how XLA computes attention on it."""
 
     platform: memory.Platform
     memory_bytes: int
-    """Memory that JAX takes by default."""
+    """Memory that JAX allocates by default."""
     hbm_bytes_per_second: float
     link_bytes_per_second: float
     """Of one direction of one link. An H100 has one link, to the switch of its machine."""
     attention_share: float
     """Share of all pairs of queries and keys that attention computes: half of them, or 3 of 4 blocks of 512 x 512."""
     devices_per_model: tuple[int, ...]
+    """Numbers of devices for which programs can be compiled."""
 
 
 # H100 SXM: 3.35 TB/s; NVLink 900 GB/s in both directions together (nvidia.com/en-us/data-center/h100).
@@ -76,7 +78,7 @@ CHIPS = {
     "h100": Chip("cuda", int(0.75 * memory.DEVICE_BYTES), 3.35e12, 450e9, 0.5, (1, 2, 4, 8)),
     "tpu v5p": Chip("tpu", 95 * 2**30, 2.765e12, 100e9, 0.75, (1, 2, 4, 8, 16, 32, 64)),
 }
-# The smallest slice that has as many chips. Axes of 4 of the last one are closed to rings.
+# By number of chips: the smallest slice that has as many, and whether its axes, of 4 chips each, are rings.
 _SLICES = {4: ("v5p:2x2x1", False), 16: ("v5p:2x2x4", False), 64: ("v5p:4x4x4", True)}
 
 
@@ -89,8 +91,8 @@ class Case(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Numbers:
-    """What the compiled programs say about a case, per device and step."""
+class StepCost:
+    """Costs of the compiled program of a case, per device and training step (or scoring call)."""
 
     memory_bytes: float
     flops: float
@@ -101,11 +103,11 @@ class Numbers:
     collective_seconds: float
     hidden_seconds: float
     collectives: dict[str, tuple[float, float]]
-    """By kind: number and bytes. The kind of those inside the loop over micro-batches ends in " in loop"."""
+    """By kind, their number and bytes. Kinds of those inside the loop over micro-batches end in " in loop"."""
 
     @property
     def seconds(self) -> float:
-        """Lower bound of the time of a step."""
+        """Lower bound of the duration of a step."""
         return self.instruction_seconds + self.collective_seconds - self.hidden_seconds
 
 
@@ -113,21 +115,22 @@ class Batch(NamedTuple):
     """Means over batches of 128 C4-like samples."""
 
     micro_batches: float
-    useful_places: float
+    filled_share: float
+    """Fraction of the packed sequences of micro-batches that contain samples."""
     tokens: float
     sum_squared_lengths: float
 
 
-def mean_batch(places: int) -> Batch:
-    """Returns the means over batches, if each micro-batch has places for so many packed sequences."""
+def mean_batch(micro_batch_sequences: int) -> Batch:
+    """Returns the means over batches; a micro-batch has this number of packed sequences on all devices together."""
     length_NxB = c4_like.lengths(_BATCHES * BATCH_SIZE).reshape(_BATCHES, BATCH_SIZE)
     sequences_N = np.array(
         [batching.plan_packing(length_B, LENGTH_TOKENS).num_sequences for length_B in length_NxB]
     )
-    micro_batches_N = np.ceil(sequences_N / places)
+    micro_batches_N = np.ceil(sequences_N / micro_batch_sequences)
     return Batch(
         micro_batches_N.mean(),
-        sequences_N.sum() / (micro_batches_N.sum() * places),
+        sequences_N.sum() / (micro_batches_N.sum() * micro_batch_sequences),
         length_NxB.sum(1).mean(),
         (length_NxB**2).sum(1).mean(),
     )
@@ -170,12 +173,13 @@ def lower_score(plan: execution.ExecutionPlan, mesh: Mesh) -> Any:
 def compiled_program(
     path: Path | None, lower: Callable[[], Any], workspace: int
 ) -> tuple[str, float]:
-    """Returns the text of a program and the bytes of memory that it takes.
+    """Returns the text of a program and the bytes of memory that it needs per device.
 
     Args:
-      path: a file to keep them in, without its suffix, and to read them from if it exists.
+      path: file in which they are stored, without its suffix, and from which they are read if it exists; None: they are
+        not stored.
       lower: returns the program to compile.
-      workspace: memory that the compiler does not count.
+      workspace: bytes of memory that the compiler does not count.
     """
     if path and path.with_suffix(".json").exists():
         return path.with_suffix(".txt").read_text(), json.loads(
@@ -196,29 +200,31 @@ def compiled_program(
     return text, total
 
 
-def read_program(text: str, memory_bytes: float, case: Case, trips: float, mesh: Mesh) -> Numbers:
-    """Returns the numbers of a program.
+def program_cost(
+    text: str, memory_bytes: float, case: Case, micro_batches: float, mesh: Mesh
+) -> StepCost:
+    """Returns the costs of a program.
 
     Args:
       text: the program, as XLA writes it.
-      memory_bytes: memory that it takes.
-      case: for which devices it was compiled.
-      trips: mean number of micro-batches.
+      memory_bytes: memory that it needs per device.
+      case: the devices for which it was compiled.
+      micro_batches: mean number of micro-batches.
       mesh: the devices.
     """
     chip = CHIPS[case.chip]
     rates = hlo.Rates(flops.device_peak(case.chip) or 0.0, chip.hbm_bytes_per_second)
-    cost = hlo.count(hlo.parse(text), trips, rates, chip.attention_share)
+    cost = hlo.count(hlo.parse(text), micro_batches, rates, chip.attention_share)
     kinds: dict[str, tuple[float, float]] = {}
     seconds = hidden = 0.0
     for collective in cost.collectives:
         kind = collective.kind + (" in loop" if collective.loops else "")
         number, size = kinds.get(kind, (0, 0))
         kinds[kind] = number + 1, size + collective.bytes * collective.executions
-        taken = link_seconds(collective, case, mesh)
-        seconds += taken * collective.executions
-        hidden += min(taken, collective.overlapped_seconds) * collective.executions
-    return Numbers(
+        link = link_seconds(collective, case, mesh)
+        seconds += link * collective.executions
+        hidden += min(link, collective.overlapped_seconds) * collective.executions
+    return StepCost(
         memory_bytes=memory_bytes,
         flops=cost.flops,
         hbm_bytes=cost.bytes,
@@ -232,7 +238,7 @@ def read_program(text: str, memory_bytes: float, case: Case, trips: float, mesh:
 
 
 def link_seconds(collective: hlo.Collective, case: Case, mesh: Mesh) -> float:
-    """Returns the least time of one execution of a collective: that of the device with the fewest links."""
+    """Returns the least duration of one execution of a collective: that of the device with the fewest links."""
     devices = list(mesh.devices.flat)
     group = re.search(r"\{\{([\d,]+)\}", collective.groups)
     members = [devices[int(i)] for i in group[1].split(",")] if group else devices
@@ -262,8 +268,10 @@ def _num_links(device: Any, members: Sequence[Any], has_rings: bool) -> int:
     return total
 
 
-def extrapolate(shallow: Numbers, deep: Numbers, depths: tuple[int, int], layers: int) -> Numbers:
-    """Returns the numbers of a program with more layers, from those of two others."""
+def extrapolate(
+    shallow: StepCost, deep: StepCost, depths: tuple[int, int], layers: int
+) -> StepCost:
+    """Returns the costs of a program with more layers, by linear extrapolation from those of two other programs."""
     factor = (layers - depths[0]) / (depths[1] - depths[0])
 
     def line(a: float, b: float) -> float:
@@ -271,22 +279,22 @@ def extrapolate(shallow: Numbers, deep: Numbers, depths: tuple[int, int], layers
 
     fields = {
         field.name: line(getattr(shallow, field.name), getattr(deep, field.name))
-        for field in dataclasses.fields(Numbers)
+        for field in dataclasses.fields(StepCost)
         if field.name != "collectives"
     }
     kinds = {}
     for kind in shallow.collectives | deep.collectives:
         few, many = (n.collectives.get(kind, (0, 0)) for n in (shallow, deep))
         kinds[kind] = (many[0], line(few[1], many[1]))
-    return Numbers(**fields, collectives=kinds)
+    return StepCost(**fields, collectives=kinds)
 
 
-def numbers(case: Case, c: argparse.Namespace, task: Literal["train", "score"]) -> Numbers:
-    """Compiles a step of training, or a call of scoring, of a case, and returns its numbers."""
+def step_cost(case: Case, c: argparse.Namespace, task: Literal["train", "score"]) -> StepCost:
+    """Compiles the training step, or the scoring function, of a case, and returns its costs."""
     plan, mesh = execution_plan(case), make_mesh(case)
     batch = mean_batch(plan.micro_batch_size * case.devices)
 
-    def at_depth(layers: int) -> Numbers:
+    def at_depth(layers: int) -> StepCost:
         model_config = dataclasses.replace(plan.model_config, layers=layers)
         depth_plan = dataclasses.replace(plan, model_config=model_config)
         name = f"{case.chip.replace(' ', '-')}-{case.size}-{case.devices}-{layers}"
@@ -300,7 +308,7 @@ def numbers(case: Case, c: argparse.Namespace, task: Literal["train", "score"]) 
             ),
             workspace,
         )
-        return read_program(text, memory_bytes, case, batch.micro_batches, mesh)
+        return program_cost(text, memory_bytes, case, batch.micro_batches, mesh)
 
     layers = plan.model_config.layers
     if CHIPS[case.chip].platform == "cuda" or plan.model_config.scan_layers or not c.depths:
@@ -310,7 +318,7 @@ def numbers(case: Case, c: argparse.Namespace, task: Literal["train", "score"]) 
 
 
 def useful_flops(case: Case) -> float:
-    """Returns the useful FLOPs of a mean step."""
+    """Returns the mean useful FLOPs of a training step, of all devices together."""
     model, batch = memory.sized_model_config(case.size), mean_batch(1)
     return flops.training(
         model.layers, model.width, model.vocab_size, batch.tokens, batch.sum_squared_lengths
@@ -318,7 +326,7 @@ def useful_flops(case: Case) -> float:
 
 
 def scoring_flops(case: Case) -> float:
-    """Returns the useful FLOPs of a mean call of scoring on one device, over a window of C4-like samples."""
+    """Returns the mean useful FLOPs of a scoring call on one device, over a window of C4-like samples."""
     model, length_C = memory.sized_model_config(case.size), c4_like.lengths(batching.WINDOW_SAMPLES)
     sequences = batching.plan_packing(length_C, LENGTH_TOKENS).num_sequences
     calls = np.ceil(sequences / _score_sequences())
@@ -326,14 +334,14 @@ def scoring_flops(case: Case) -> float:
     return flops.scoring(model.layers, model.width, model.vocab_size, tokens, squares)
 
 
-def mfu(case: Case, n: Numbers) -> float:
-    """Returns the bound of the model FLOPs utilization."""
+def mfu(case: Case, n: StepCost) -> float:
+    """Returns the roofline bound of the model FLOPs utilization of training."""
     peak = flops.device_peak(case.chip) or 0.0
     return useful_flops(case) / n.seconds / peak / case.devices
 
 
-def print_tables(results: dict[Case, Numbers]) -> None:
-    """Prints memory and collectives, and the times."""
+def print_tables(results: dict[Case, StepCost]) -> None:
+    """Prints a table of memory and collectives, and one of times."""
     header = ("chip", "model", "devices per model", "micro-batch", "memory GiB", "estimate GiB")
     header += ("collectives (number, MB)",)
     rows = []
@@ -347,14 +355,14 @@ def print_tables(results: dict[Case, Numbers]) -> None:
         row += [f"{size / 2**30:.2f}" for size in (n.memory_bytes, estimated_bytes(case))]
         rows.append([*row, kinds or "none"])
     _print_table(header, rows)
-    header = ("chip", "model", "devices per model", "micro-batches", "useful places", "TFLOP")
+    header = ("chip", "model", "devices per model", "micro-batches", "filled sequences", "TFLOP")
     header += ("HBM GB", "compute ms", "HBM ms", "instructions ms", "collectives ms", "hidden")
     header += ("step ms", "MFU bound")
     rows = []
     for case, n in results.items():
         batch = mean_batch(execution_plan(case).micro_batch_size * case.devices)
         row = [case.chip, case.size, case.devices, f"{batch.micro_batches:.2f}"]
-        row += [f"{batch.useful_places:.1%}", f"{n.flops / 1e12:.2f}", f"{n.hbm_bytes / 1e9:.1f}"]
+        row += [f"{batch.filled_share:.1%}", f"{n.flops / 1e12:.2f}", f"{n.hbm_bytes / 1e9:.1f}"]
         times = (n.compute_seconds, n.hbm_seconds, n.instruction_seconds, n.collective_seconds)
         row += [f"{1e3 * value:.1f}" for value in times]
         hidden = n.hidden_seconds / n.collective_seconds if n.collective_seconds else 0.0
@@ -363,8 +371,8 @@ def print_tables(results: dict[Case, Numbers]) -> None:
     _print_table(header, rows)
 
 
-def print_scoring(results: dict[Case, Numbers]) -> None:
-    """Prints memory and times of scoring, which does not communicate."""
+def print_scoring(results: dict[Case, StepCost]) -> None:
+    """Prints a table of the memory and the times of scoring, which does not communicate."""
     header = ("chip", "model", "memory GiB", "TFLOP", "HBM GB", "compute ms", "HBM ms")
     rows = []
     for case, n in results.items():
@@ -389,8 +397,8 @@ def estimated_bytes(case: Case) -> float:
     )
 
 
-def write_csv(path: Path, results: dict[Case, Numbers]) -> None:
-    """Writes the MFU bounds to a file, in which they replace those of the same cases."""
+def write_csv(path: Path, results: dict[Case, StepCost]) -> None:
+    """Adds the MFU bounds to a file, or replaces those of the same cases."""
     bounds: dict[Case, str] = {}
     if path.exists():
         with path.open() as file:
@@ -429,7 +437,7 @@ def main() -> None:
     print(f"Batch {BATCH_SIZE} x 1,024, V = 32,000, bfloat16, JAX {jax.__version__}")
     if c.scoring:
         cases = [Case(chip, size, 1) for chip in c.chips for size in c.sizes]
-        print_scoring({case: numbers(case, c, "score") for case in cases})
+        print_scoring({case: step_cost(case, c, "score") for case in cases})
         return
     results = {}
     for chip in c.chips:
@@ -438,7 +446,7 @@ def main() -> None:
             for devices in counts:
                 if devices in CHIPS[chip].devices_per_model:
                     case = Case(chip, size, devices)
-                    results[case] = numbers(case, c, "train")
+                    results[case] = step_cost(case, c, "train")
                     if c.csv:
                         write_csv(c.csv, results)
     print_tables(results)
@@ -449,21 +457,28 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--chips", type=_words, default=tuple(CHIPS))
-    add("--sizes", type=_words, default=("140M", "302M", "1018M"))
-    add("--devices-per-model", type=_numbers, help="default: all powers of two")
-    add("--depths", type=_numbers, default=(2, 4), help="TPU: layers that are compiled; 0: all")
-    add("--programs", type=Path, help="folder that keeps the compiled programs, to use them again")
-    add("--csv", type=Path, help="file of the MFU bounds, whose other rows are kept")
+    add("--chips", type=_words, default=tuple(CHIPS), help="default: all")
+    add("--sizes", type=_words, default=("140M", "302M", "1018M"), help="sizes of models")
     add(
-        "--scoring", action="store_true", help="bounds of scoring on one device instead of training"
+        "--devices-per-model",
+        type=_integers,
+        help="default: all powers of two up to 8 (H100) or 64 (TPU); others are left out",
     )
+    add(
+        "--depths",
+        type=_integers,
+        default=(2, 4),
+        help="for TPUs, the two numbers of layers with which programs are compiled (default: 2,4); 0: all layers",
+    )
+    add("--programs", type=Path, help="folder in which compiled programs are stored for later runs")
+    add("--csv", type=Path, help="CSV file to which the MFU bounds are added")
+    add("--scoring", action="store_true", help="scoring on one device instead of training")
     c = parser.parse_args()
     c.depths = None if c.depths == (0,) else c.depths
     for name, words in {"chips": CHIPS, "sizes": config.MODEL_SIZES}.items():
         if unknown := set(getattr(c, name)) - set(words):
             parser.error(
-                f"--{name}: unknown: {', '.join(sorted(unknown))}; one of {', '.join(words)}"
+                f"--{name}={','.join(sorted(unknown))}: unknown {name}; choose from {', '.join(words)}"
             )
     return c
 
@@ -472,7 +487,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _integers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 

@@ -9,8 +9,8 @@ of allenai/c4 on Hugging Face can be converted to such a folder:
         --from-hf-shards='c4/en/c4-train.*.json.gz'
 
 Each model sees 20 tokens per parameter once, in samples of 400 tokens on average, truncated at 1,024: 7,000,000 samples
-for 140M, which is half of the population. There are 128 references and 2 replicas, the minimum for a flip rate. A large
-model may need several devices, which compute.devices_per_model=auto determines from their memory.
+for 140M, which is half of the population. There are 128 references and 2 replicas, the minimum for a flip rate. By
+default (compute.devices_per_model=auto), a model that does not fit in the memory of one device is trained on several.
 
 Cost of each size, as estimated by `lm-mia plan --config=configs/c4.py --mfu=0.4`: chip-hours of an H100, and
 disk space for final states, scores and population.
