@@ -139,41 +139,44 @@ def speed(b: Batches, chip: Chip) -> Speed:
     """Returns how fast a chip trains and scores models of a recipe.
 
     The MFU of `chip` applies to one device per model. For k devices, it is multiplied by the filled share with k
-    devices, divided by that with one device. So is the roofline bound of one device if there is none for k devices.
+    devices, divided by that with one device.
     """
     count = resolve_devices_per_model(b, chip)
     filled = filled_share(b, count)
     ratio = filled / filled_share(b, 1)
-    non_embedding = flops.num_non_embedding_parameters(b.size.layers, b.size.width)
-    single_bound = mfu_bound(chip.name, non_embedding, 1)
-    group_bound = mfu_bound(chip.name, non_embedding, count)
+    single_bound = mfu_bound(chip.name, b, 1)
     source: Literal["given", "roofline", "assumed"] = "assumed"
     mfu, score_mfu = _ASSUMED_MFU * ratio, _ASSUMED_MFU
     if chip.mfu is not None:
         source, mfu, score_mfu = "given", chip.mfu * ratio, chip.mfu
     elif single_bound is not None:
-        source, mfu, score_mfu = "roofline", group_bound or single_bound * ratio, single_bound
+        group_bound = mfu_bound(chip.name, b, count) or single_bound
+        source, mfu, score_mfu = "roofline", group_bound, single_bound
     return Speed(count, filled, mfu, source, chip.flops * mfu, chip.flops * score_mfu)
 
 
-def mfu_bound(
-    chip_name: str, non_embedding_parameters: int, devices_per_model: int
-) -> float | None:
-    """Returns the roofline bound of the MFU of training, or None if the table lacks the chip or the number of devices.
+def mfu_bound(chip_name: str, b: Batches, devices_per_model: int) -> float | None:
+    """Returns the roofline bound of the MFU of training, or None if the table does not contain the chip.
 
     Between the model sizes of the table, the bound is interpolated linearly in the logarithm of the number of
-    parameters; outside them, it is that of the nearest size. To avoid interpolation across missing sizes, a number of
-    devices is used only if the table has it for every size that it has for one device per model.
+    parameters; outside them, it is that of the nearest size. Smaller models do not exceed the bound of a larger one,
+    and more devices per model do not exceed the bound of fewer, once it is multiplied by the ratio of the filled
+    shares. The result is therefore the lowest of the bounds for at most as many devices, without those whose sizes are
+    all smaller than the model while others of the chip are not.
     """
     name = flops.chip_name(chip_name)
-    bounds = mfu_bounds()
-    points, single = bounds.get((name, devices_per_model), {}), bounds.get((name, 1), {})
-    if not points or not single.keys() <= points.keys():
-        return None
-    sizes = sorted(points)
-    logs = np.log(sizes)
-    mfus = [points[size] for size in sizes]
-    return float(np.interp(math.log(non_embedding_parameters), logs, mfus))
+    parameters = flops.num_non_embedding_parameters(b.size.layers, b.size.width)
+    filled = filled_share(b, devices_per_model)
+    table = mfu_bounds()
+    largest = max(table.get((name, 1), {}), default=0)
+    bounds = []
+    for (chip, count), points in table.items():
+        covers = largest in points or parameters <= max(points)
+        if chip == name and count <= devices_per_model and covers:
+            sizes = sorted(points)
+            mfu = np.interp(math.log(parameters), np.log(sizes), [points[size] for size in sizes])
+            bounds.append(float(mfu) * min(filled / filled_share(b, count), 1))
+    return min(bounds, default=None)
 
 
 @functools.cache

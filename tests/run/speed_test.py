@@ -49,17 +49,22 @@ def test_mfu_of_the_table(monkeypatch: pytest.MonkeyPatch):
     size = flops.num_non_embedding_parameters(24, 1024)
     table: dict[Any, Any] = {("tpu v5p", 1): {size // 2: 0.3, size * 2: 0.5}}
     table["tpu v5p", 4] = {size // 2: 0.2, size * 2: 0.4}
-    table["tpu v5p", 16] = {size // 2: 0.1}
+    table["tpu v5p", 8] = {size // 2: 0.1}  # does not bound larger models
+    table["tpu v5p", 16] = {size * 2: 0.25}  # bounds smaller models, too
     monkeypatch.setattr(speed, "mfu_bounds", lambda: table)
     chip = Chip("tpu v5", 459e12, None)  # another name of the chip
     s = speed.speed(BATCHES, chip)
     assert (s.mfu_source, s.mfu) == ("roofline", pytest.approx(0.4))  # halfway, in logarithms
     s = speed.speed(dataclasses.replace(BATCHES, devices_per_model=4), chip)
     assert s.mfu == pytest.approx(0.3)  # includes the empty sequences
-    s = speed.speed(dataclasses.replace(BATCHES, devices_per_model=16), chip)
-    assert s.mfu == pytest.approx(0.4 * 56 / 64)  # a size is missing
-    assert speed.mfu_bound("tpu v5p", size // 9, 1) == 0.3
-    assert speed.mfu_bound("h100", size, 1) is None
+    for count, mfu in {2: 0.4 * 56 / 64, 3: 0.4 * 56 / 60, 8: 0.3, 16: 0.25, 64: 0.25}.items():
+        assert speed.mfu_bound("tpu v5p", BATCHES, count) == pytest.approx(mfu), count
+    small = dataclasses.replace(BATCHES, size=dataclasses.replace(SIZE, layers=2))
+    assert speed.mfu_bound("tpu v5p", small, 1) == 0.3
+    assert speed.mfu_bound("tpu v5p", small, 8) == 0.1
+    large = dataclasses.replace(BATCHES, size=dataclasses.replace(SIZE, layers=240))
+    assert speed.mfu_bound("tpu v5p", large, 1) == 0.5
+    assert speed.mfu_bound("h100", BATCHES, 1) is None
     s = speed.speed(BATCHES, Chip("a chip of 9 TFLOP/s", 9e12, None))
     assert (s.mfu_source, s.mfu) == ("assumed", 0.4)
 
