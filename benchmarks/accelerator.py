@@ -2,23 +2,23 @@
 
     python benchmarks/accelerator.py [--nanodo PATH] > section.md
 
-Models of 140M, 302M and 1018M parameters with a vocabulary of 32,000, in bfloat16, batches of 128 samples of at most
-1,024 tokens with C4-like lengths (400 on average, see `c4_like`) and random tokens. Everything runs on the first device
-of this machine. Nothing is downloaded, and nothing is written except to a temporary folder. Tables go to stdout and
-progress to stderr. Every part runs in a process of its own: its peak memory is its own, a part that runs out of memory
-is reported in its row, and the other parts go on.
+Models of 140M, 302M and 1018M parameters with a vocabulary of 32,000 are trained in bfloat16, on batches of 128 samples
+of at most 1,024 random tokens with C4-like lengths (400 on average, see `c4_like`). Everything runs on the first device
+of this machine. Nothing is downloaded, and files are written to a temporary folder only. Tables are printed to stdout,
+progress to stderr. Each part runs in a process of its own, so that its peak memory is not that of other parts; if it
+runs out of memory, its row in the table says so, and the other parts continue.
 
 - training: median over rounds of several steps each, packing included; the device computes while the next batch is
-  packed. Tokens are those of samples, without padding, and MFU counts useful FLOPs only.
-- compilation: the duration of the first steps (of the first pass over the samples, for scoring), minus that of as many
-  later ones, with an empty compilation cache (cold) and, in another process, with the one that was just filled (warm).
+  packed. Tokens are counted without padding, and MFU counts useful FLOPs only.
+- compilation: the duration of the first steps (for scoring, of the first pass over the samples), minus that of as many
+  later ones; with an empty compilation cache (cold) and, in another process, with the cache that was filled (warm).
 - peak memory: as the device reports it, or that of the process on a CPU.
-- attention: loss and norm of the gradient of the first batch, with the implementation that is chosen by default and
-  with XLA's. The benchmark fails if they differ by more than rounding.
-- --nanodo: NanoDO's train step, one sample per sequence, from a checkout (see `nanodo_peer`). If a batch does not fit
-  into memory, NanoDO accumulates gradients over 2, 4, 8, ... parts of the batch, whichever number fits first.
+- attention: loss and gradient norm of the first batch, with the default implementation of attention and with XLA's. The
+  benchmark fails if the losses differ by more than rounding.
+- --nanodo: NanoDO's training step, with one sample per sequence, from a checkout (see `nanodo_peer`). If a batch does
+  not fit in memory, NanoDO accumulates gradients over the smallest number of parts (2, 4, 8, ...) that fits.
 
-A device takes 10 to 30 minutes. To try the command on a CPU:
+The benchmark has been run on CPUs only so far, so its duration on a GPU or TPU is unknown. To try it on a CPU:
 
     python benchmarks/accelerator.py --sizes=small --scale=8 --batch-size=16 --steps=2 --rounds=2 --samples=64
 """
@@ -45,7 +45,7 @@ from lm_mia import config
 from lm_mia.model import flops, transformer
 
 _WARM_UP = 3  # steps before the first round, since NanoDO compiles twice
-_MOST_PARTS = 64  # into which a batch of NanoDO is divided
+_MAX_PARTS = 64  # into which NanoDO divides a batch
 
 
 def describe(clock: fresh.Clock, folder: Path) -> fresh.Results:
@@ -74,7 +74,7 @@ def train(
     rounds: int,
     round_steps: int,
 ) -> fresh.Results:
-    """Makes training steps, as a workload for `fresh.measure`.
+    """Runs training steps, as a workload for `fresh.measure`.
 
     Returns:
       "warm_up_seconds", "loss_nats" and "gradient_norm" of the first batch, "seconds_R", "tokens_R" and
@@ -164,32 +164,30 @@ class Session:
         self.failures: list[str] = []
         self._folder = folder
         self._began = time.monotonic()
-        # Of each size: training, and scoring and attention, and NanoDO.
+        # The device; for each size, two parts of training, two of scoring, one of attention, and two of NanoDO.
         self._num_parts = 1 + len(c.sizes) * (5 + 2 * bool(c.nanodo))
         self._part = 0
 
     def run(self, description: str, work: fresh.Work, **settings: Any) -> fresh.Measured | str:
-        """Returns the measurements of a part, or a few words that say why it failed."""
+        """Returns the measurements of a part, or the reason for its failure in a few words."""
         self._part += 1
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         self._say(f"[{self._part}/{self._num_parts}, {minutes}:{seconds:02}] {description}")
         try:
             return fresh.measure(work, self._folder, **settings)
-        except Exception as error:  # the other parts go on
+        except Exception as error:  # the other parts continue
             lines = str(error).splitlines() or [type(error).__name__]
             if any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "Out of memory")):
                 self._say(f"    out of memory: {lines[0]}")
                 return "out of memory"
             if "terminated abruptly" in str(error):
-                self._say(
-                    "    the process was killed, perhaps since the machine has too little memory"
-                )
+                self._say("    the process was killed; the machine may have too little memory")
                 return "killed (memory?)"
             self.fail(f"{description}: {lines[0]}")
             return "failed"
 
     def more_parts(self, count: int) -> None:
-        """Adds parts that were not planned, or removes some that are not needed."""
+        """Changes the number of parts that progress shows, if a part is added (or removed, for negative counts)."""
         self._num_parts += count
 
     def fail(self, message: str) -> None:
@@ -223,7 +221,7 @@ def training_rows(
             cold, parts = _train_with_parts(session, f"{size}, {name}", settings)
             label = name if parts == 1 else f"{name}, {parts} parts"
             if isinstance(cold, str):
-                session.more_parts(-1)  # nothing to compile again
+                session.more_parts(-1)  # without the part that reads the cache
                 yield (size, label, cold, *["--"] * 7)
                 continue
             warm = session.run(
@@ -260,7 +258,7 @@ def training_rows(
 def _train_with_parts(
     session: Session, description: str, settings: dict[str, Any]
 ) -> tuple[fresh.Measured | str, int]:
-    """Returns the measurements, or why it failed, and the number of parts into which NanoDO divides a batch."""
+    """Returns the measurements, or the reason for a failure, and the number of parts into which a batch is divided."""
     parts = 1
     while True:
         divided = f" in {parts} parts" if parts > 1 else ""
@@ -271,7 +269,7 @@ def _train_with_parts(
             parts=parts,
             rounds=session.c.rounds,
         )
-        can_divide = settings["name"] == steps.THEIRS and 2 * parts <= _MOST_PARTS
+        can_divide = settings["name"] == steps.THEIRS and 2 * parts <= _MAX_PARTS
         if measured != "out of memory" or not can_divide or settings["batch_size"] % (2 * parts):
             return measured, parts
         parts *= 2
@@ -406,7 +404,7 @@ def report(session: Session) -> None:
     c = session.c
     described = session.run("description of the device", describe)
     if isinstance(described, str) or described.results is None:
-        raise SystemExit("JAX found no device; see the message above")
+        raise SystemExit("JAX found no device; the message above says why")
     device = {name: value.item() for name, value in described.results.items()}
     peak = flops.device_peak(device["kind"])
     print(f"## {device['kind']}, JAX {jax.__version__}\n")
@@ -461,7 +459,11 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--nanodo", type=Path, help="a checkout of google-deepmind/nanodo")
+    add(
+        "--nanodo",
+        type=Path,
+        help="path of a checkout of google-deepmind/nanodo, to compare with it",
+    )
     names = ", ".join(("small", *config.MODEL_SIZES))
     add(
         "--sizes",
@@ -469,9 +471,7 @@ def _arguments() -> argparse.Namespace:
         default=["140M", "302M", "1018M"],
         help=f"model sizes, of {names} (default: 140M,302M,1018M)",
     )
-    add(
-        "--scale", type=int, default=1, help="1,024 and 400 tokens are divided by this (default: 1)"
-    )
+    add("--scale", type=int, default=1, help="divisor of the lengths of samples (default: 1)")
     add("--batch-size", type=int, default=128, help="samples per batch (default: 128)")
     add("--dtype", choices=list(steps.ROUNDING), default="bfloat16", help="type of activations")
     add("--steps", type=int, default=10, help="training steps per round (default: 10)")
@@ -487,7 +487,7 @@ def _arguments() -> argparse.Namespace:
     for flag in ("batch_size", "steps", "rounds", "samples"):
         value = getattr(c, flag)
         if value is not None and value < 1:
-            parser.error(f"--{flag.replace('_', '-')}={value}: must be 1 or more")
+            parser.error(f"--{flag.replace('_', '-')}={value}: must be at least 1")
     if c.scale < 1 or c4_like.LENGTH_TOKENS % c.scale:
         parser.error(f"--scale={c.scale}: must divide {c4_like.LENGTH_TOKENS}")
     if c.nanodo:

@@ -28,7 +28,7 @@ _ITEM_BITS = {
     "token": 0,
     "opaque": 0,
 }  # of dtypes whose names do not end in their number of bits
-# They compute nothing, and move nothing.
+# Opcodes of instructions that take no time.
 _FREE = {
     "parameter",
     "constant",
@@ -82,13 +82,13 @@ class Array(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One instruction."""
+    """An instruction of a computation."""
 
     name: str
     opcode: str
     results: tuple[Array, ...]
     operands: tuple[str, ...]
-    """Names of instructions of the same computation; of a parameter its number, and of a constant its value."""
+    """Names of instructions of the same computation; for a parameter, its number; for a constant, its value."""
     attributes: str
     is_root: bool
 
@@ -131,7 +131,7 @@ class Program:
 
 
 class Collective(NamedTuple):
-    """A collective."""
+    """A collective operation of a program."""
 
     kind: str
     """One of `COLLECTIVES`."""
@@ -140,7 +140,7 @@ class Collective(NamedTuple):
     groups: str
     """The groups of devices that communicate, as the text writes them."""
     loops: int
-    """Number of loops around it."""
+    """Number of loops that contain it."""
     executions: float
     overlapped_seconds: float
     """Time that other instructions take between its start and its end; 0 if it is not asynchronous."""
@@ -219,7 +219,7 @@ class _Counter:
     def add(self, name: str, cost: Cost, executions: float, loops: int) -> float:
         """Adds a computation to the cost, and returns the seconds of one execution."""
         computation = self.program.computations[name]
-        seconds, beside_bytes, own_bytes = 0.0, 0.0, 0.0
+        seconds, asynchronous_bytes, synchronous_bytes = 0.0, 0.0, 0.0
         started: dict[
             str, tuple[float, int]
         ] = {}  # by asynchronous collective: time and index in cost.collectives
@@ -237,8 +237,8 @@ class _Counter:
                 for branch in branches:  # of a conditional, all
                     seconds += self.add(branch, cost, executions, loops)
                 continue
-            if found := self._collective(instruction, computation):
-                kind, num_bytes, groups = found
+            if collective := self._collective(instruction, computation):
+                kind, num_bytes, groups = collective
                 if instruction.opcode.endswith("-start"):
                     started[instruction.name] = seconds, len(cost.collectives)
                 cost.collectives.append(
@@ -248,8 +248,7 @@ class _Counter:
             if instruction.opcode.endswith("-done"):
                 if instruction.operands[0] in started:
                     start, index = started[instruction.operands[0]]
-                    collective = cost.collectives[index]
-                    cost.collectives[index] = collective._replace(
+                    cost.collectives[index] = cost.collectives[index]._replace(
                         overlapped_seconds=seconds - start
                     )
                 continue
@@ -264,11 +263,12 @@ class _Counter:
             cost.compute_seconds += executions * compute_seconds
             cost.memory_seconds += executions * memory_seconds
             if instruction.opcode.endswith("-start"):
-                beside_bytes += num_bytes
+                asynchronous_bytes += num_bytes
             else:
                 seconds += max(compute_seconds, memory_seconds)
-                own_bytes += num_bytes
-        seconds = max(seconds, (own_bytes + beside_bytes) / self.rates.bytes_per_second)
+                synchronous_bytes += num_bytes
+        all_bytes = synchronous_bytes + asynchronous_bytes
+        seconds = max(seconds, all_bytes / self.rates.bytes_per_second)
         if name == self.program.entry:
             cost.seconds = seconds
         return seconds
@@ -283,8 +283,8 @@ class _Counter:
             for name in instruction.called("calls"):
                 inner = self.program.computations[name]
                 for candidate in inner.instructions.values():
-                    if found := self._collective(candidate, inner):
-                        kind, num_bytes, groups = found
+                    if collective := self._collective(candidate, inner):
+                        kind, num_bytes, groups = collective
                         is_scattered = kind == "all-reduce" and any(
                             i.opcode in ("dynamic-slice", "slice")
                             for i in inner.instructions.values()
@@ -358,7 +358,7 @@ class _Counter:
 
 
 def _fusion_bytes(fused: Computation, operands: list[Instruction], fusion: Instruction) -> float:
-    """Returns the bytes that a fusion reads and writes; what it only slices counts with the bytes of the slices."""
+    """Returns the bytes that a fusion reads and writes; of arrays that it only slices, the slices are counted."""
     users: dict[str, list[Instruction]] = {}
     for instruction in fused.instructions.values():
         for name in instruction.operands:
@@ -391,7 +391,7 @@ def _fusion_bytes(fused: Computation, operands: list[Instruction], fusion: Instr
 
 
 def _bytes_read(value: Instruction, users: dict[str, list[Instruction]]) -> float:
-    """Returns the bytes of a value that its users read, of slices only those of the slices."""
+    """Returns the bytes of a value that the instructions that use it read; if they slice it, those of the slices."""
     total = 0.0
     for user in users.get(value.name, []):
         if user.opcode in ("dynamic-slice", "slice", "gather") and user.operands[0] == value.name:

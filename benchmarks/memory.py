@@ -100,18 +100,18 @@ class MemoryPlan(NamedTuple):
 
 
 def device_mesh(platform: Platform) -> Mesh:
-    """Returns a mesh of one device to compile for; otherwise as `target_devices`."""
+    """Returns a mesh of one device to compile for. Raises SystemExit as `target_devices` does."""
     if platform == "cpu":
         return sharding.make_mesh(jax.local_devices(backend="cpu")[:1])
     return sharding.make_mesh(target_devices(platform, _TPU)[:1])
 
 
 def target_devices(platform: Platform, tpu_topology: str = "", num_gpus: int = 1) -> Sequence[Any]:
-    """Returns devices to compile for, which need not be present.
+    """Returns devices to compile for, which need not exist on this machine.
 
     Args:
       platform: cuda or tpu.
-      tpu_topology: for tpu, the name of a slice, such as "v5p:2x2x1".
+      tpu_topology: for tpu, the topology of the slice, such as "v5p:2x2x1".
       num_gpus: for cuda, the number of GPUs of the machine.
 
     Raises:

@@ -222,7 +222,7 @@ def speed(c: argparse.Namespace) -> Table:
 
 
 def default_samples(size: str) -> int:
-    """Returns the number of samples to score: a window of the population, or few of them on a CPU."""
+    """Returns the number of samples to score: a window of the population on accelerators, and fewer on CPUs."""
     if jax.local_devices()[0].platform != "cpu":
         return batching.WINDOW_SAMPLES
     return 512 if size == "small" else 128

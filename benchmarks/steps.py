@@ -31,7 +31,7 @@ Attention = Literal["auto", "xla", "cudnn", "pallas"]
 
 OPTIMIZER = config.Optimizer(warmup_steps=10)
 ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}
-"""Largest relative difference between implementations of a loss, by type of activations."""
+"""Largest relative difference of a loss between implementations, by type of activations."""
 STEPS = 1000  # length of the learning rate schedule
 PACKED, PADDED = "packed", "padded"
 THEIRS, CONCATENATED = "NanoDO padded", "NanoDO concatenated"

@@ -62,7 +62,9 @@ def _run_command(argv: list[str], prog: str) -> int:
             f"--workers={args.workers}: must be at least 0; 0 uses train.workers of the config"
         )
     if verb == "make-models" and (args.devices_per_model or 0) < 0:
-        problems.append(f"--devices-per-model={args.devices_per_model}: must be at least 0")
+        problems.append(
+            f"--devices-per-model={args.devices_per_model}: must be at least 0; 0 uses all devices of the job"
+        )
     options = collect_errors(problems, lambda: _options(verb, args))
     sizes = collect_errors(problems, lambda: jobs.parse_sizes(args)) if verb in _SIZED else None
     if problems or sweep is None:

@@ -201,7 +201,7 @@ def models_per_job(
 ) -> int:
     """Returns the number of models in a job of about `job_hours`; at least one for each group of chips.
 
-    "auto" is counted as one chip per model, since the memory of the chips is not known when jobs are written.
+    "auto" is assumed to mean one chip per model, since the memory of the chips is not known when jobs are written.
     """
     if sizes.models_per_job:
         return min(sizes.models_per_job, cost.models)
@@ -345,19 +345,19 @@ def build_corpus(sweep: Sweep) -> int:
 
 
 def machine_problems(jobs: Sequence[RecipeJobs], chips_per_machine: int) -> list[str]:
-    """Returns a line for each recipe whose groups of devices need more chips than a machine has, if that is known.
+    """Returns an error message for each recipe whose groups of devices need more chips than a machine has.
 
     Args:
       jobs: the jobs.
-      chips_per_machine: number of chips of each machine of a job; 0: unknown.
+      chips_per_machine: number of chips of each machine of a job; 0: unknown, so there are no messages.
     """
     problems = []
     for j in jobs:
         count = j.recipe.config.compute.devices_per_model
         if count != "auto" and count > chips_per_machine > 0:
             problems.append(
-                f"compute.devices_per_model={count}: must be at most {chips_per_machine}, the chips of a machine, in "
-                f"recipe {j.recipe.name}; set --config.compute.devices_per_model=0 to make each model with all chips "
-                f"of a job, and request {count} chips per job"
+                f"compute.devices_per_model={count}: must be at most {chips_per_machine}, the number of chips of a "
+                f"machine, in recipe {j.recipe.name}; set --config.compute.devices_per_model={chips_per_machine}, or "
+                f"0 and request {count} chips per job, all of which then make each model"
             )
     return problems

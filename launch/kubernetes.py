@@ -328,8 +328,8 @@ def write_jobsets(sweep: Sweep, sizes: JobSizes, options: PodOptions, output: Pa
       output: the folder for the manifests.
 
     Raises:
-      UserError: if models need more chips than a host has, or if the workdir is not on the volume. Nothing is written
-        in these cases.
+      UserError: if a group of devices needs more chips than a host has, or if the workdir is not on the volume. Nothing
+        is written in these cases.
     """
     all_jobs = jobs.plan_jobs(sweep, sizes, options.chips // options.hosts, options.hosts)
     planned = [j for j in all_jobs if j.blocks]

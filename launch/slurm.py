@@ -372,7 +372,7 @@ def write_scripts(
       submit_scripts: whether to submit the scripts.
 
     Raises:
-      UserError: if models need more GPUs than a node has, or as in `script` and `submit`.
+      UserError: if a group of devices needs more GPUs than a node has, or as in `script` and `submit`.
     """
     sweep = jobs.with_absolute_paths(sweep)
     planned = [

@@ -163,9 +163,10 @@ class Compute:
     """How training is executed. These fields affect speed, memory and rounding, but not which model is trained."""
 
     devices_per_model: int | Literal["auto"] = "auto"
-    """Number of devices that make one model together. 1: every device makes models of its own; larger: every group of
-    as many neighbouring devices of a machine does; 0: all devices of all machines of a job make one model after
-    another; auto: 1 on CPUs, else the smallest number whose estimated memory suffices, or 0 if one machine does not."""
+    """Number of devices that train and score one model together. 1: each device makes models of its own; 2 or more:
+    each group of this many neighbouring devices of a machine does; 0: all devices of all machines of a job make one
+    model after another; auto: 1 on CPUs, else the smallest number of devices whose estimated memory suffices, or 0 if
+    one machine does not suffice."""
     micro_batch_size: int = 0
     """Number of packed sequences of population.length_tokens that a device processes at once in training; gradients
     are summed over micro-batches. 0: chosen automatically."""

@@ -303,7 +303,7 @@ def _compute(config: Config) -> Iterator[str]:
             yield _message(
                 config,
                 "compute.devices_per_model",
-                f"must be at most train.batch_size={batch_size}, since a device has nothing to do without a sample",
+                f"must be at most train.batch_size={batch_size}, since each device needs a sample of a batch",
                 f"set --config.compute.devices_per_model={batch_size}",
             )
     model = config.model

@@ -8,7 +8,7 @@ import re
 
 # Dense bfloat16 rates with float32 accumulation, in TFLOP/s per chip, the number of JAX devices per chip, and the
 # memory per chip in GB. The keys are words of JAX's device_kind. From the manufacturers' data sheets (half of a rate
-# "with sparsity"; the smallest memory that a chip is sold with); TPUs from cloud.google.com/tpu/docs. Volta and Turing
+# "with sparsity"; the smallest memory size if there are several); TPUs from cloud.google.com/tpu/docs. Volta and Turing
 # have no bfloat16 and are left out.
 _CHIPS = {
     **{"a100": (312, 1, 40), "a800": (312, 1, 40), "a30": (165, 1, 24), "a10": (125, 1, 24)},
@@ -24,7 +24,7 @@ _CHIPS = {
     **{"tpu v5": (459, 1, 95), "tpu v5p": (459, 1, 95), "tpu v6 lite": (918, 1, 32)},
     **{"tpu v6e": (918, 1, 32), "tpu7x": (2307, 2, 192), "tpu v7x": (2307, 2, 192)},
 }
-_SAME_CHIPS = {"tpu v5": "tpu v5p", "tpu v5 lite": "tpu v5e", "tpu v6 lite": "tpu v6e"}
+_CANONICAL_NAMES = {"tpu v5": "tpu v5p", "tpu v5 lite": "tpu v5e", "tpu v6 lite": "tpu v6e"}
 # Words of a device name that mean another, slower or smaller device than the name without them.
 _VARIANTS = {"laptop", "mobile", "max", "mig", "ti", "super", "d", "cpu"}
 
@@ -107,13 +107,13 @@ def device_memory_bytes(device_kind: str) -> float | None:
 
 
 def chip_name(device_kind: str) -> str | None:
-    """Returns the name of a chip, one of `DEVICE_NAMES`, the same for all its names; None if it is unknown."""
+    """Returns the canonical name of a chip, which is one of `DEVICE_NAMES`, or None if the chip is unknown."""
     name = _find(device_kind)
-    return None if name is None else _SAME_CHIPS.get(name, name)
+    return None if name is None else _CANONICAL_NAMES.get(name, name)
 
 
 def _find(device_kind: str) -> str | None:
-    """Returns the longest entry whose words all occur in the name."""
+    """Returns the longest key of `_CHIPS` whose words all occur in the name of a device, or None."""
     words = set(re.findall(r"[a-z0-9]+", device_kind.casefold()))
     matches = [name for name in _CHIPS if words.issuperset(name.split())]
     if not matches or words & _VARIANTS:

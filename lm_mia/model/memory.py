@@ -1,7 +1,7 @@
-"""Memory that training takes on each device, estimated from the size of the model, and the devices that a model needs.
+"""Estimates of the memory that training needs on each device, and of the number of devices that a model needs.
 
-`benchmarks/memory.py` prints what the compiler plans. For models of 302M and 1018M on one H100 or TPU v5p, estimates
-are between 3 % too low and 23 % too high.
+For models of 302M and 1018M on one H100 or TPU v5p, the estimates are between 3 % too low and 23 % too high, compared
+with the memory that the compiler plans (`benchmarks/memory.py`).
 """
 
 import dataclasses
@@ -12,12 +12,12 @@ DEVICE_TOKENS = 8192
 """Number of tokens of a micro-batch on accelerators, unless the config sets the size."""
 DEVICE_CHUNK_TOKENS = 4096
 """Number of tokens whose logits are in memory at once on accelerators."""
-_SHARE = 0.95  # of the memory that estimates may take, since they may be too low by 3 %
+_USABLE_SHARE = 0.95  # of the memory, since estimates may be too low by 3 %
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelSize:
-    """The numbers that determine the memory of a model."""
+    """The properties of a model that determine its memory."""
 
     layers: int
     width: int
@@ -42,20 +42,20 @@ def default_micro_batch_size(
 ) -> int:
     """Returns the number of packed sequences that a device processes at once if the config does not set it.
 
-    It is at most an eighth of a device's samples, so that few places of the last micro-batch are empty.
+    It is at most an eighth of a device's samples, so that few packed sequences of the last micro-batch are empty.
 
     Args:
       length_tokens: number of tokens of a packed sequence.
       batch_size: number of samples per step.
       num_devices: number of devices that share a batch.
-      micro_batch_tokens: number of tokens that keep a device busy.
+      micro_batch_tokens: maximum number of tokens of a micro-batch, unless one packed sequence is longer.
     """
     samples_per_device = -(-batch_size // num_devices)
     return max(min(micro_batch_tokens // length_tokens, samples_per_device // 8), 1)
 
 
 def activation_bytes(size: ModelSize, attention: str, micro_batch_size: int) -> float:
-    """Estimates the memory of the activations that layers keep for the backward pass, without rematerialization.
+    """Estimates the bytes of the activations that layers keep for the backward pass, without rematerialization.
 
     Per layer and token, these are about 18 vectors of the model's width in the dtype of activations and 4 in float32,
     and, if attention is "xla", all attention weights.
@@ -74,17 +74,17 @@ def training_bytes(
     num_devices: int,
     memory_bytes: float,
 ) -> float:
-    """Estimates the memory that training one model takes on each of its devices.
+    """Estimates the bytes of memory that training one model needs on each of its devices.
 
-    It is the sum of
+    The estimate is the sum of
 
     - parameters and two moments in float32, which are sharded over the devices,
-    - whole parameters as micro-batches use them: kernels in the dtype of activations, and float32 embeddings, which
-      a single device does not copy,
-    - float32 sums of whole gradients,
-    - activations: of all layers, if they take less than half of the memory; otherwise, since layers are then scanned
-      and recomputed, the inputs of all layers, the activations of one layer, and two arrays of the gradients of one
-      micro-batch,
+    - the parameters that each device gathers: kernels in the dtype of activations, and, with several devices, float32
+      embeddings,
+    - sums of gradients in float32, which are not sharded,
+    - activations: those of all layers if they need less than half of the memory; otherwise, since layers are then
+      scanned and recomputed, the inputs of all layers, the activations of one layer, and two copies of the kernels'
+      gradients of one micro-batch,
     - logits and their gradients for one chunk of tokens.
 
     Args:
@@ -92,7 +92,7 @@ def training_bytes(
       attention: the implementation of attention: "xla", "cudnn" or "pallas".
       micro_batch_size: number of packed sequences that a device processes at once.
       num_devices: number of devices that train the model together.
-      memory_bytes: memory of a device.
+      memory_bytes: bytes of memory of a device.
     """
     kernels = 12 * size.layers * size.width**2
     parameters = flops.num_parameters(size.layers, size.width, size.vocab_size, size.length_tokens)
@@ -115,18 +115,18 @@ def choose_devices_per_model(
     memory_bytes: float,
     num_devices: int,
 ) -> int:
-    """Returns the smallest number of devices of a machine with whose memory a model can be trained.
+    """Returns the smallest number of devices of a machine whose memory suffices to train a model.
 
     Args:
       size: the model.
       attention: the implementation of attention: "xla", "cudnn" or "pallas".
       batch_size: number of samples per step.
       micro_batch_size: number of packed sequences that a device processes at once; 0: `default_micro_batch_size`.
-      memory_bytes: memory of a device.
+      memory_bytes: bytes of memory of a device.
       num_devices: number of devices of the machine.
 
     Returns:
-      A divisor of the number of devices, so that no device is idle; 0 if all devices of the machine are too few.
+      A divisor of the number of devices, so that no device is idle, or 0 if one machine does not suffice.
     """
     for count in range(1, num_devices + 1):
         if num_devices % count:
@@ -135,7 +135,7 @@ def choose_devices_per_model(
         per_device = min(micro_batch_size or default_size, -(-batch_size // count))
         if (
             training_bytes(size, attention, per_device, count, memory_bytes)
-            <= _SHARE * memory_bytes
+            <= _USABLE_SHARE * memory_bytes
         ):
             return count
     return 0

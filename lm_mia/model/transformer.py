@@ -81,7 +81,7 @@ class ModelConfig:
 
     @property
     def size(self) -> memory.ModelSize:
-        """The numbers that determine the memory of the model."""
+        """The properties that determine the memory of the model."""
         return memory.ModelSize(
             self.layers,
             self.width,

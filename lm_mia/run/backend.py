@@ -81,10 +81,11 @@ class Backend:
 def start(devices_per_model: int) -> Backend:
     """Initializes JAX in this process and returns its backend.
 
-    The first `devices_per_model` devices of this process are used; the process knows of no other process. With 0 it
-    joins its job, and all devices of the job are used. The processes of a job connect through JAX_COORDINATOR_ADDRESS
-    (host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID, or as `jax.distributed.initialize` does under SLURM, Open MPI,
-    Kubernetes and on TPU pods. Without any of these, the job has one process.
+    If `devices_per_model` is 1 or more, the backend has this many devices of this process, and does not communicate
+    with other processes. If it is 0, the process joins its job, and the backend has all devices of the job. The
+    processes of a job connect through JAX_COORDINATOR_ADDRESS (host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID, or as
+    `jax.distributed.initialize` does under SLURM, Open MPI, Kubernetes and on TPU pods. Without any of these, the job
+    has one process.
 
     The compilation cache is the folder JAX_COMPILATION_CACHE_DIR, or lm_mia's folder in the user's cache folder.
 
@@ -110,7 +111,12 @@ def start(devices_per_model: int) -> Backend:
 
 
 def choose_devices_per_model(c: config.Config, num_devices: int) -> int:
-    """Returns the number of devices per model that "auto" stands for on a machine with devices like the first one.
+    """Returns the number of devices per model that "auto" means for a config on this machine.
+
+    Args:
+      c: the config.
+      num_devices: number of devices of the machine, each of which has as much memory as the first device of this
+        process.
 
     Raises:
       UserError: if the requested platform has no device.

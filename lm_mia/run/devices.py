@@ -1,6 +1,7 @@
 """Finds the devices of this machine without loading JAX, and assigns them to worker processes.
 
-Each worker makes models with the devices that it sees: one, or a group of neighbouring ones. Groups share nothing.
+Each worker process sees only its own devices, one or a group of neighbouring ones, and makes models with them. Workers
+do not communicate.
 """
 
 import concurrent.futures
@@ -20,9 +21,11 @@ from lm_mia.errors import UserError
 
 _NUM_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 _MEMORY_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-# Chips of a group -> their arrangement, as JAX's own tests of several processes per host set it.
+# By number of chips of a group: their arrangement, as JAX's own tests with several processes per host set it.
 _TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
-_TPU_PORT = 8476  # of the first chip; each group needs a port of its own
+_FIRST_TPU_PORT = (
+    8476  # each group needs a port of its own: this one, plus the number of its first chip
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +42,7 @@ class WorkerDevices:
     """The devices of the worker processes of a command."""
 
     environments: list[dict[str, str]]
-    """The environment variables that each worker needs before it loads JAX."""
+    """The environment variables of each worker, which must be set before it loads JAX."""
     devices_per_model: int
     """Number of devices of each worker; 0: all devices of the job."""
     num_devices: int
@@ -51,14 +54,14 @@ class WorkerDevices:
 def assign(num_workers: int, devices_per_model: int) -> WorkerDevices:
     """Assigns the devices of this machine to worker processes.
 
-    Each process has a group of `devices_per_model` neighbouring devices, and sees no other. With 0 there is one
-    process, which sees all devices. On CPUs there is one device per core, or as many as JAX_NUM_CPU_DEVICES says, and
-    one thread per device: training several models at a time is faster than using several threads per model, and makes
-    the results bitwise independent of the numbers of cores and workers.
+    Each process sees only a group of `devices_per_model` neighbouring devices. With 0, there is one process, which sees
+    all devices. On CPUs, there is one device per core, or as many as JAX_NUM_CPU_DEVICES says, and one thread per
+    device: training several models at a time is faster than using several threads per model, and makes the results
+    bitwise independent of the numbers of cores and workers.
 
     Args:
-      num_workers: number of processes; 0: one per group. With one device per model there may be more processes than
-        devices: they share accelerators and their memory.
+      num_workers: number of processes; 0: one per group. With one device per model, there may be more processes than
+        devices; they then share the devices and their memory.
       devices_per_model: number of devices of a group; 0: all devices of the job.
 
     Raises:
@@ -90,19 +93,20 @@ def assign(num_workers: int, devices_per_model: int) -> WorkerDevices:
 def idle_message(assigned: WorkerDevices) -> str:
     """Returns a line for the log about devices that no worker uses."""
     return (
-        f"{assigned.num_idle} of {assigned.num_devices} devices are idle: they are too few for a group of "
-        f"{assigned.devices_per_model}; a divisor of {assigned.num_devices} as compute.devices_per_model uses all"
+        f"compute.devices_per_model={assigned.devices_per_model}: {assigned.num_idle} of the {assigned.num_devices} "
+        f"devices of this machine are idle, since they are too few for another group; to use all devices, set it to a "
+        f"divisor of {assigned.num_devices}"
     )
 
 
 def choose_devices_per_model(configs: Sequence[Config]) -> int:
-    """Returns ``compute.devices_per_model``, or the number that "auto" stands for on this machine.
+    """Returns ``compute.devices_per_model``, or the number of devices that "auto" means on this machine.
+
+    "auto" is 1 on CPUs. The memory of an accelerator is read through JAX in a process of its own, which ends before
+    workers start, since a process that has loaded JAX occupies the accelerator.
 
     Args:
-      configs: configs with the same value of this field; the number suffices for all of them.
-
-    "auto" is 1 on CPUs. The memory of an accelerator is asked from JAX in a process that ends at once, since an
-    accelerator belongs to the process that loads JAX.
+      configs: configs with the same value of this field. "auto" is the number that suffices for all of them.
 
     Raises:
       UserError: if JAX finds no device.
@@ -134,24 +138,24 @@ def _choose_with_jax(configs: Sequence[Config], num_devices: int) -> list[int]:
 
 
 def _check_groups(devices: _Devices, num_workers: int, devices_per_model: int) -> None:
-    """Raises UserError if the machine does not have the devices for groups of several."""
+    """Raises UserError if the devices of the machine cannot form `num_workers` groups of several devices."""
     field = f"compute.devices_per_model={devices_per_model}"
     count = len(devices.names)
     if not count:
         raise UserError(
             f"{field}: the accelerators of this machine could not be listed; set CUDA_VISIBLE_DEVICES or "
-            "TPU_VISIBLE_CHIPS to those that are to be used"
+            "TPU_VISIBLE_CHIPS to the numbers of the devices to use"
         )
     if devices_per_model > count:
         more = f", or {_NUM_CPU_DEVICES}={devices_per_model}" if devices.kind == "cpu" else ""
         raise UserError(
             f"{field}: must be at most {count}, the number of devices of this machine; set "
-            f"--config.compute.devices_per_model={count}{more}, or start a job of {devices_per_model} devices on "
-            "several machines with --config.compute.devices_per_model=0"
+            f"--config.compute.devices_per_model={count}{more}, or start a job on several machines with "
+            f"{devices_per_model} devices in total and --config.compute.devices_per_model=0"
         )
     if devices.kind == "tpu" and devices_per_model not in _TPU_BOUNDS:
         raise UserError(
-            f"{field}: must be 1, 2, 4 or 8 on TPUs, whose groups are rectangles of chips, or 0; set "
+            f"{field}: must be 0, 1, 2, 4 or 8 on TPUs, where the chips of a group form a rectangle; set "
             f"--config.compute.devices_per_model={max(k for k in _TPU_BOUNDS if k < devices_per_model)}"
         )
     if num_workers > count // devices_per_model:
@@ -184,7 +188,7 @@ def _environment(kind: Literal["cpu", "gpu", "tpu"], names: Sequence[str]) -> di
         if len(names) > 1 or _NUM_CPU_DEVICES in os.environ:
             environment[_NUM_CPU_DEVICES] = f"{len(names)}"
         return environment
-    port = f"{_TPU_PORT + int(names[0])}"
+    port = f"{_FIRST_TPU_PORT + int(names[0])}"
     return {
         "TPU_VISIBLE_CHIPS": ",".join(names),
         "TPU_CHIPS_PER_PROCESS_BOUNDS": _TPU_BOUNDS[len(names)],

@@ -113,7 +113,7 @@ def choose_devices_per_model(
     memory_bytes: int | None,
     num_devices: int,
 ) -> int:
-    """Returns the smallest number of devices of a machine whose memory suffices, or 0 if all of them do not.
+    """Returns the smallest number of devices of a machine whose memory suffices, or 0 if one machine does not suffice.
 
     The arguments are those of `plan_execution`, except for the number of devices, which is that of the machine.
     """

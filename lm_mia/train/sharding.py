@@ -5,8 +5,8 @@ parameters once, sums the gradients of each device's micro-batches without commu
 of the total: one all-gather and one reduce-scatter per parameter and step. These transfer as many bytes as one
 all-reduce, the minimum for plain data parallelism. With one device, there is no communication.
 
-On TPU slices of three axes, the compiler computes all-reduces instead of reduce-scatters: they transfer twice as many
-bytes, but over all links at once. docs/results/accelerators.md compares them.
+For TPU slices with three axes, the compiler uses all-reduces instead of reduce-scatters. They transfer twice as many
+bytes, but over all links at once; docs/results/accelerators.md compares the two.
 """
 
 from collections.abc import Sequence

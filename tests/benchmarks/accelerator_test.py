@@ -74,7 +74,7 @@ def test_section_of_a_tiny_model(accelerator: ModuleType, monkeypatch: Any, caps
     assert "[6/6, 0:" in captured.err
 
 
-def test_parts_that_do_not_fit_are_rows_and_nanodo_divides_its_batch(
+def test_lack_of_memory_is_reported_and_nanodo_divides_its_batch(
     accelerator: ModuleType, monkeypatch: Any, capsys: Any
 ):
     calls: list[tuple[str, int]] = []
@@ -103,7 +103,7 @@ def test_parts_that_do_not_fit_are_rows_and_nanodo_divides_its_batch(
     assert "out of memory: RESOURCE_EXHAUSTED: too large\n" in capsys.readouterr().err
 
 
-def test_other_errors_fail_and_the_next_parts_go_on(accelerator, monkeypatch):
+def test_other_errors_fail_and_the_next_parts_continue(accelerator, monkeypatch):
     def measure(*_: Any, **__: Any) -> Any:
         raise ValueError("a shape\nis wrong")
 
@@ -133,7 +133,7 @@ def test_invalid_flags_are_reported_on_one_line(accelerator, monkeypatch, capsys
     for flag, message in {
         "--scale=3": "--scale=3: must divide 1024",
         "--sizes=11M": "--sizes=11M: unknown sizes; choose from small, 10M",
-        "--batch-size=0": "--batch-size=0: must be 1 or more",
+        "--batch-size=0": "--batch-size=0: must be at least 1",
     }.items():
         monkeypatch.setattr("sys.argv", ["accelerator.py", flag])
         with pytest.raises(SystemExit):

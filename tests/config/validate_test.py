@@ -193,8 +193,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"compute.devices_per_model": 4, "train.batch_size": 2},
         (
-            "compute.devices_per_model=4: must be at most train.batch_size=2, since a device has nothing to do without "
-            "a sample; set --config.compute.devices_per_model=2"
+            "compute.devices_per_model=4: must be at most train.batch_size=2, since each device needs a sample "
+            "of a batch; set --config.compute.devices_per_model=2"
         ),
     ),
     *(

@@ -77,7 +77,7 @@ def test_groups_that_are_larger_than_a_node_are_refused(
     assert cli.main(["slurm", *flags(sweep, *flags_of_nodes, GROUPS_OF_4)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(";")[0] for line in lines] == [
-        f"compute.devices_per_model=4: must be at most 2, the chips of a machine, in recipe {name}"
+        f"compute.devices_per_model=4: must be at most 2, the number of chips of a machine, in recipe {name}"
         for name in ("tiny", "epochs=2")
     ]
     assert not (sweep.workdir.path / "slurm").exists()

@@ -97,7 +97,9 @@ def test_each_group_sees_neighbouring_gpus(monkeypatch: pytest.MonkeyPatch):
     assigned = devices.assign(0, 2)
     pairs = [{"CUDA_VISIBLE_DEVICES": names} for names in ("0,1", "2,3")]
     assert assigned == devices.WorkerDevices(pairs, 2, 5, 1)
-    assert devices.idle_message(assigned).startswith("1 of 5 devices are idle")
+    assert devices.idle_message(assigned).startswith(
+        "compute.devices_per_model=2: 1 of the 5 devices of this machine are idle"
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_each_group_of_tpu_chips_is_a_slice_of_its_own(
     [
         ("cpu", 8, 0, 9, "compute.devices_per_model=9: must be at most 8, the number of devices"),
         ("gpu", 2, 0, 4, "compute.devices_per_model=4: must be at most 2, the number of devices"),
-        ("tpu", 4, 0, 3, "compute.devices_per_model=3: must be 1, 2, 4 or 8 on TPUs"),
+        ("tpu", 4, 0, 3, "compute.devices_per_model=3: must be 0, 1, 2, 4 or 8 on TPUs"),
         ("gpu", 4, 3, 2, "train.workers=3: must be at most 2, the number of groups of 2 devices"),
         ("gpu", 0, 0, 2, "compute.devices_per_model=2: the accelerators of this machine could not"),
     ],
@@ -154,7 +156,9 @@ def test_groups_that_the_machine_cannot_form_are_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_auto_asks_jax_for_the_memory_only_where_it_matters(monkeypatch: pytest.MonkeyPatch):
+def test_auto_reads_the_memory_only_if_several_devices_are_possible(
+    monkeypatch: pytest.MonkeyPatch,
+):
     asked: list[int] = []
 
     def choose(configs: list[Config], num_devices: int) -> list[int]:
