@@ -135,6 +135,7 @@ def arrangements(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
         losses[name] = run.losses()
         difference = np.abs(losses[name] / losses["1"] - 1).max()
         equality = "bitwise equal" if difference == 0 else f"relative difference {difference:.1e}"
+        equality = "-" if name == "1" else equality
         groups = machines * devices // devices_per_model
         row = (f"{machines} x {devices}", devices_per_model, groups, f"{seconds:.1f}", equality)
         print(f"| {' | '.join(map(str, row))} |", flush=True)
