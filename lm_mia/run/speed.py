@@ -159,10 +159,9 @@ def mfu_bound(chip_name: str, b: Batches, devices_per_model: int) -> float | Non
     """Returns the roofline bound of the MFU of training, or None if the table does not contain the chip.
 
     Between the model sizes of the table, the bound is interpolated linearly in the logarithm of the number of
-    parameters; outside them, it is that of the nearest size. Smaller models do not exceed the bound of a larger one,
-    and more devices per model do not exceed the bound of fewer, once it is multiplied by the ratio of the filled
-    shares. The result is therefore the lowest of the bounds for at most as many devices, without those whose sizes are
-    all smaller than the model while others of the chip are not.
+    parameters; outside them, it is that of the nearest size. The bound never rises with the number of devices: it is
+    the lowest of the bounds of the table for at most this many devices, each scaled by the ratio of the filled shares.
+    Bounds that were computed only for smaller models are left out if the chip has bounds for larger ones.
     """
     name = flops.chip_name(chip_name)
     parameters = flops.num_non_embedding_parameters(b.size.layers, b.size.width)
