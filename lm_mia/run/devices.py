@@ -123,15 +123,16 @@ def choose_devices_per_model(configs: Sequence[Config]) -> int:
     with concurrent.futures.ProcessPoolExecutor(
         max_workers=1,
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=os.environ.update,
-        initargs=(environment,),
     ) as process:
-        numbers = process.submit(_choose_with_jax, configs, max(count, 1)).result()
+        numbers = process.submit(_choose_with_jax, configs, max(count, 1), environment).result()
     return 0 if 0 in numbers else max(numbers)
 
 
-def _choose_with_jax(configs: Sequence[Config], num_devices: int) -> list[int]:
+def _choose_with_jax(
+    configs: Sequence[Config], num_devices: int, environment: dict[str, str]
+) -> list[int]:
     """Returns the number of devices that each config needs. It loads JAX, so it needs a process of its own."""
+    os.environ |= environment
     from lm_mia.run import backend
 
     return [backend.choose_devices_per_model(c, num_devices) for c in configs]

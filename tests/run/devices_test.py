@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lm_mia.config import Compute, Config
+from lm_mia.config import Compute, Config, Model
 from lm_mia.errors import UserError
 from lm_mia.run import devices
 
@@ -161,12 +161,12 @@ def test_auto_reads_the_memory_only_if_several_devices_are_possible(
 ):
     asked: list[int] = []
 
-    def choose(configs: list[Config], num_devices: int) -> list[int]:
+    def choose(configs: list[Config], num_devices: int, environment: dict[str, str]) -> list[int]:
         asked.append(num_devices)
         return [1, int(os.environ["CHOSEN"])]
 
     class Here:
-        """Runs functions in this process, without the initializer."""
+        """Runs functions in this process."""
 
         def __init__(self, **_: Any):
             pass
@@ -197,6 +197,16 @@ def test_auto_reads_the_memory_only_if_several_devices_are_possible(
     monkeypatch.delenv("JAX_NUM_PROCESSES")
     assert devices.choose_devices_per_model([auto, auto]) == 0
     assert asked == [1, 1, 8]
+
+
+def test_automatic_choice_asks_jax_in_another_process(monkeypatch: pytest.MonkeyPatch):
+    # Two devices are listed, but the process that asks for their memory finds only a CPU.
+    monkeypatch.setattr(devices, "_devices", lambda: devices._Devices("gpu", ["0", "1"]))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    model = Model(layers=1, width=8, heads=2)
+    assert devices.choose_devices_per_model([Config(model=model)]) == 1
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
 def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch):
