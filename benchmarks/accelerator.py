@@ -488,8 +488,7 @@ def _arguments() -> argparse.Namespace:
         value = getattr(c, flag)
         if value is not None and value < 1:
             parser.error(f"--{flag.replace('_', '-')}={value}: must be at least 1")
-    if c.scale < 1 or c4_like.LENGTH_TOKENS % c.scale:
-        parser.error(f"--scale={c.scale}: must divide {c4_like.LENGTH_TOKENS}")
+    c4_like.check_scale(parser, c.scale)
     if c.nanodo:
         nanodo_peer.check(c.nanodo)
     return c

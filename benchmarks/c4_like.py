@@ -5,6 +5,7 @@ Lengths are lognormal and cut at L tokens; with L = 1,024, samples have 400 toke
 N: samples, L: tokens per packed sequence.
 """
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -45,3 +46,9 @@ def population(samples: int, vocab_size: int, scale: int = 1, seed: int = 0) -> 
     settings = {"population.length_tokens": LENGTH_TOKENS // scale}
     manifest = {"settings": settings, "vocab_size": vocab_size}
     return Population(Path(), tokens, np.append(0, np.cumsum(length_N)), manifest)
+
+
+def check_scale(parser: argparse.ArgumentParser, scale: int) -> None:
+    """Ends the command with an error message if --scale, which divides the lengths of samples, is invalid."""
+    if scale < 1 or LENGTH_TOKENS % scale:
+        parser.error(f"--scale={scale}: must divide {LENGTH_TOKENS}")

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -44,16 +44,21 @@ _PACKAGES = {  # modules that NanoDO imports, and the packages that provide them
 
 
 def check(path: Path) -> None:
-    """Raises SystemExit if the path is not a checkout of NanoDO, or if packages that it needs are missing."""
+    """Exits with code 2 if the path is not a checkout of NanoDO, or if packages that it needs are missing."""
     if not (path / "nanodo" / "train.py").is_file():
-        sys.exit(
+        _exit(
             f"--nanodo={path}: nanodo/train.py does not exist; give the path of a checkout of NanoDO"
         )
     missing = [name for module, name in _PACKAGES.items() if not importlib.util.find_spec(module)]
     if missing:
-        sys.exit(
+        _exit(
             f"--nanodo={path}: NanoDO needs packages that are not installed; run `pip install {' '.join(missing)}`"
         )
+
+
+def _exit(message: str) -> NoReturn:
+    print(message, file=sys.stderr)
+    sys.exit(2)
 
 
 def load(path: Path) -> SimpleNamespace:
@@ -66,7 +71,7 @@ def load(path: Path) -> SimpleNamespace:
     names = ("data", "evaluate", "model_factory", "train", "configs.default")
     modules = {name.split(".")[0]: importlib.import_module(f"nanodo.{name}") for name in names}
     if Path(modules["train"].__file__ or "").resolve().parent.parent != path.resolve():
-        sys.exit(
+        _exit(
             f"--nanodo={path}: another nanodo package is installed and imported first; uninstall it"
         )
     return SimpleNamespace(**modules)

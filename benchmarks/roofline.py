@@ -441,10 +441,9 @@ def main() -> None:
         return
     results = {}
     for chip in c.chips:
-        counts = c.devices_per_model or CHIPS[chip].devices_per_model
         for size in c.sizes:
-            for devices in counts:
-                if devices in CHIPS[chip].devices_per_model:
+            for devices in CHIPS[chip].devices_per_model:
+                if not c.devices_per_model or devices in c.devices_per_model:
                     case = Case(chip, size, devices)
                     results[case] = step_cost(case, c, "train")
                     if c.csv:
@@ -462,7 +461,7 @@ def _arguments() -> argparse.Namespace:
     add(
         "--devices-per-model",
         type=_integers,
-        help="default: all powers of two up to 8 (H100) or 64 (TPU); others are left out",
+        help="default: all powers of two up to 8 (H100) or 64 (TPU)",
     )
     add(
         "--depths",
@@ -475,6 +474,17 @@ def _arguments() -> argparse.Namespace:
     add("--scoring", action="store_true", help="scoring on one device instead of training")
     c = parser.parse_args()
     c.depths = None if c.depths == (0,) else c.depths
+    if c.depths and not (len(c.depths) == 2 and 0 < c.depths[0] < c.depths[1]):
+        parser.error(
+            f"--depths={','.join(map(str, c.depths))}: must be two numbers of layers in ascending order, such as 2,4, "
+            "or 0"
+        )
+    known = {count for name in CHIPS for count in CHIPS[name].devices_per_model}
+    if unknown := set(c.devices_per_model or ()) - known:
+        parser.error(
+            f"--devices-per-model={','.join(map(str, sorted(unknown)))}: choose from "
+            f"{', '.join(map(str, sorted(known)))}"
+        )
     for name, words in {"chips": CHIPS, "sizes": config.MODEL_SIZES}.items():
         if unknown := set(getattr(c, name)) - set(words):
             parser.error(

@@ -347,8 +347,7 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"--sizes: unknown sizes: {', '.join(sorted(unknown))}")
     if min(c.rounds, 1 if c.samples is None else c.samples, c.micro_batch_size + 1) < 1:
         parser.error("--rounds, --samples: must be 1 or more; --micro-batch-size: 0 or more")
-    if c.scale < 1 or c4_like.LENGTH_TOKENS % c.scale:
-        parser.error(f"--scale={c.scale}: must divide {c4_like.LENGTH_TOKENS}")
+    c4_like.check_scale(parser, c.scale)
     if c.nanodo:
         nanodo_peer.check(c.nanodo)
     if c.transformers:

@@ -231,8 +231,7 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"--sizes: unknown sizes: {', '.join(sorted(unknown))}")
     if min(c.rounds, c.memory_batch_size, 1 if c.batch_size is None else c.batch_size) < 1:
         parser.error("--rounds, --batch-size, --memory-batch-size: must be 1 or more")
-    if c.scale < 1 or c4_like.LENGTH_TOKENS % c.scale:
-        parser.error(f"--scale={c.scale}: must divide {c4_like.LENGTH_TOKENS}")
+    c4_like.check_scale(parser, c.scale)
     if c.nanodo:
         nanodo_peer.check(c.nanodo)
     return c

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import rich.box
 from rich.table import Table
@@ -192,23 +192,22 @@ def model_hours(cost: RecipeCost, sizes: JobSizes) -> float:
     return plan.chip_hours(cost, speed.speed(cost.batches, sizes.chip))[0] / cost.models
 
 
-def models_per_job(
-    cost: RecipeCost,
-    sizes: JobSizes,
-    chips_per_machine: int,
-    machines: int,
-    devices_per_model: int | Literal["auto"],
-) -> int:
+def chips_per_model(cost: RecipeCost, sizes: JobSizes) -> int:
+    """Returns the number of chips that a plan assumes to make one model together."""
+    return speed.resolve_devices_per_model(cost.batches, sizes.chip)
+
+
+def models_per_job(cost: RecipeCost, sizes: JobSizes, chips_per_machine: int, machines: int) -> int:
     """Returns the number of models in a job of about `job_hours`; at least one for each group of chips.
 
-    "auto" is assumed to mean one chip per model, since the memory of the chips is not known when jobs are written.
+    The number of chips that make one model together is that of `lm-mia plan` for the chip of `sizes`.
     """
     if sizes.models_per_job:
         return min(sizes.models_per_job, cost.models)
-    if devices_per_model == 0:
+    if cost.batches.devices_per_model == 0:
         chips_per_group, num_groups = chips_per_machine * machines, 1
     else:
-        chips_per_group = 1 if devices_per_model == "auto" else devices_per_model
+        chips_per_group = chips_per_model(cost, sizes)
         num_groups = max(chips_per_machine // chips_per_group, 1) * machines
     num_rounds = sizes.job_hours * chips_per_group / model_hours(cost, sizes)
     return min(max(int(min(num_rounds, cost.models)), 1) * num_groups, cost.models)
@@ -235,7 +234,7 @@ class RecipeJobs:
 def plan_jobs(
     sweep: Sweep,
     sizes: JobSizes,
-    chips_per_machine: int = 1,
+    chips_per_machine: int = 0,
     machines: int = 1,
     read_workdir: bool = True,
 ) -> list[RecipeJobs]:
@@ -244,7 +243,7 @@ def plan_jobs(
     Args:
       sweep: the sweep.
       sizes: settings for the size of jobs.
-      chips_per_machine: number of chips of each machine of a job.
+      chips_per_machine: number of chips of each machine of a job; 0: as many as make one model.
       machines: number of machines of a job.
       read_workdir: whether to read the workdir and leave out models that are present; otherwise all models are
         assumed to be missing.
@@ -257,8 +256,8 @@ def plan_jobs(
     for recipe in sweep.recipes:
         missing = missing_indices(recipe) if read_workdir else list(range(len(recipe.models)))
         cost = recipe_cost(recipe, sizes, read_workdir)
-        devices_per_model = recipe.config.compute.devices_per_model
-        size = models_per_job(cost, sizes, chips_per_machine, machines, devices_per_model)
+        chips = chips_per_machine or chips_per_model(cost, sizes)
+        size = models_per_job(cost, sizes, chips, machines)
         job_blocks = tuple(blocks(missing, size))
         jobs.append(RecipeJobs(recipe, cost, size, job_blocks, len(missing)))
     return jobs
@@ -283,6 +282,7 @@ def print_plan(sweep: Sweep, sizes: JobSizes, *, as_json: bool, read_workdir: bo
     for name in (
         "missing\nmodels",
         "jobs",
+        "chips\nper job",
         "models\nper job",
         "hours\nper job",
         "chip-hours\nleft",
@@ -293,6 +293,7 @@ def print_plan(sweep: Sweep, sizes: JobSizes, *, as_json: bool, read_workdir: bo
             Text(j.recipe.name),  # a plain string would be parsed as markup
             f"{n['missing_models']:,}",
             f"{n['jobs']:,}",
+            f"{n['chips_per_job']:,}",
             f"{n['models_per_job']:,}",
             plan.format_number(n["job_hours"]),
             plan.format_number(n["missing_chip_hours"]),
@@ -301,10 +302,10 @@ def print_plan(sweep: Sweep, sizes: JobSizes, *, as_json: bool, read_workdir: bo
         table.add_section()
         missing_hours = plan.format_number(total["missing_chip_hours"])
         table.add_row(
-            "total", f"{total['missing_models']:,}", f"{total['jobs']:,}", "", "", missing_hours
+            "total", f"{total['missing_models']:,}", f"{total['jobs']:,}", "", "", "", missing_hours
         )
     notes = [
-        "jobs    with one chip each; slurm and jobset write fewer jobs if each has several chips"
+        "jobs    each with the chips of one model; slurm and jobset write fewer jobs if each has more chips"
     ]
     for j in jobs:
         if len(entries := j.recipe.entries) > 1:
@@ -320,12 +321,13 @@ _SUMMED = ("missing_models", "jobs", "missing_chip_hours")
 
 def _numbers(j: RecipeJobs, sizes: JobSizes) -> dict[str, Any]:
     """Returns the fields that describe jobs in JSON output, with units in their names."""
-    hours = model_hours(j.cost, sizes)
+    hours, chips = model_hours(j.cost, sizes), chips_per_model(j.cost, sizes)
     return {
         "missing_models": j.num_missing,
         "jobs": len(j.blocks),
+        "chips_per_job": chips,
         "models_per_job": j.models_per_job,
-        "job_hours": hours * j.models_per_job,
+        "job_hours": hours * j.models_per_job / chips,
         "missing_chip_hours": hours * j.num_missing,
     }
 

@@ -278,7 +278,8 @@ def _text(
     message = "--setup: the script failed with code $?"
     setup = f'source {shlex.quote(options.setup)} || {{ echo "{message}" >&2; exit 1; }}'
     # When one task ends, the others continue if they make models of their own (--wait=0), and otherwise are given time
-    # to exit by themselves. If they were killed at once, an error that all tasks report would look like a job to
+    # to exit by themselves. ("auto" has no limit, either: if all devices make each model, the others exit when
+    # heartbeats are missing.) If they were killed at once, an error that all tasks report would look like a job to
     # requeue. (SLURM sends SIGTERM to srun's tasks, since --signal lacks "B:".)
     srun = f"srun --kill-on-bad-exit=0 --wait={options.grace_seconds if is_joint else 0}"
     srun += f" --cpus-per-task={options.cpus_per_task}" * (options.cpus_per_task > 0)

@@ -298,7 +298,13 @@ def _compute(config: Config) -> Iterator[str]:
     yield from _not_negative(config, "compute.micro_batch_size")
     devices, batch_size = config.compute.devices_per_model, config.train.batch_size
     if devices != "auto":
-        yield from _not_negative(config, "compute.devices_per_model")
+        if devices < 0:
+            yield _message(
+                config,
+                "compute.devices_per_model",
+                "must be auto, or a number of devices from 0 (all devices of the job)",
+                "set --config.compute.devices_per_model=auto",
+            )
         if devices > batch_size > 0:
             yield _message(
                 config,

@@ -34,24 +34,28 @@ class ModelSize:
         return 2 if self.dtype == "bfloat16" else 4
 
 
-def default_micro_batch_size(
+def micro_batch_size(
+    requested: int,
     length_tokens: int,
     batch_size: int,
     num_devices: int = 1,
     micro_batch_tokens: int = DEVICE_TOKENS,
 ) -> int:
-    """Returns the number of packed sequences that a device processes at once if the config does not set it.
+    """Returns the number of packed sequences that a device processes at once, at most the number of its samples.
 
-    It is at most an eighth of a device's samples, so that few packed sequences of the last micro-batch are empty.
+    If the config does not set the number, it is at most an eighth of a device's samples, so that few packed sequences
+    of the last micro-batch are empty.
 
     Args:
+      requested: ``compute.micro_batch_size`` of the config; 0: chosen automatically.
       length_tokens: number of tokens of a packed sequence.
       batch_size: number of samples per step.
       num_devices: number of devices that share a batch.
       micro_batch_tokens: maximum number of tokens of a micro-batch, unless one packed sequence is longer.
     """
     samples_per_device = -(-batch_size // num_devices)
-    return max(min(micro_batch_tokens // length_tokens, samples_per_device // 8), 1)
+    default = max(min(micro_batch_tokens // length_tokens, samples_per_device // 8), 1)
+    return min(requested or default, samples_per_device)
 
 
 def activation_bytes(size: ModelSize, attention: str, micro_batch_size: int) -> float:
@@ -111,7 +115,7 @@ def choose_devices_per_model(
     size: ModelSize,
     attention: str,
     batch_size: int,
-    micro_batch_size: int,
+    requested_micro_batch_size: int,
     memory_bytes: float,
     num_devices: int,
 ) -> int:
@@ -121,7 +125,7 @@ def choose_devices_per_model(
       size: the model.
       attention: the implementation of attention: "xla", "cudnn" or "pallas".
       batch_size: number of samples per step.
-      micro_batch_size: number of packed sequences that a device processes at once; 0: `default_micro_batch_size`.
+      requested_micro_batch_size: ``compute.micro_batch_size`` of the config; 0: chosen automatically.
       memory_bytes: bytes of memory of a device.
       num_devices: number of devices of the machine.
 
@@ -131,8 +135,9 @@ def choose_devices_per_model(
     for count in range(1, num_devices + 1):
         if num_devices % count:
             continue
-        default_size = default_micro_batch_size(size.length_tokens, batch_size, count)
-        per_device = min(micro_batch_size or default_size, -(-batch_size // count))
+        per_device = micro_batch_size(
+            requested_micro_batch_size, size.length_tokens, batch_size, count
+        )
         if (
             training_bytes(size, attention, per_device, count, memory_bytes)
             <= _USABLE_SHARE * memory_bytes

@@ -180,7 +180,8 @@ def _devices() -> _Devices:
 def _environment(kind: Literal["cpu", "gpu", "tpu"], names: Sequence[str]) -> dict[str, str]:
     """Returns the environment variables that make exactly these devices visible to a process.
 
-    A process on a host of a TPU slice would wait for all hosts of the slice, unless it is told that there is no other.
+    A process on a host of a TPU slice would wait for all hosts of the slice, unless these variables say that it is the
+    only one.
     """
     if kind == "gpu":
         return {"CUDA_VISIBLE_DEVICES": ",".join(names)}
@@ -214,7 +215,9 @@ def _num_cpu_devices() -> int:
     if requested in ("", "-1"):  # JAX's default is -1
         return _num_cores()
     if not (requested.isdecimal() and int(requested)):
-        raise UserError(f"{_NUM_CPU_DEVICES}={requested!r}: must be a whole number, 1 or larger")
+        raise UserError(
+            f"{_NUM_CPU_DEVICES}={requested!r}: must be a whole number, 1 or larger; unset it to use all cores"
+        )
     return int(requested)
 
 

@@ -107,6 +107,9 @@ def _check(verb: Verb, sweep: Sweep) -> None:
         sweeps.check_not_imported(sweep, f"`lm-mia {verb}`")
     if verb in ("run", "train", "score"):
         trackers.check_trackers(sorted({name for c in configs for name in c.train.trackers}))
+        for c in configs:
+            if c.compute.devices_per_model != "auto":  # which always suits the machine
+                devices.assign(c.train.workers, c.compute.devices_per_model)
     if verb == "attack" and not any(map(_attacks, sweep.recipes)):
         raise UserError(
             "attack.replicas=0, attack.targets=0: there is no model to attack; try --config.attack.replicas=2"

@@ -285,7 +285,7 @@ def as_json(costs: Sequence[RecipeCost], chip: Chip) -> dict[str, Any]:
     return {
         "chip": {"name": chip.name, "flops_per_second": chip.flops, "mfu": chip.mfu},
         "recipes": [
-            dataclasses.asdict(r)
+            {name: value for name, value in dataclasses.asdict(r).items() if name != "batches"}
             | {
                 "chip_hours": all_models,
                 "missing_chip_hours": missing,

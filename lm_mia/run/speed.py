@@ -106,8 +106,9 @@ def filled_share(b: Batches, num_devices: int) -> float:
       b: the batches.
       num_devices: number of devices that share each batch.
     """
-    default_size = memory.default_micro_batch_size(b.size.length_tokens, b.batch_size, num_devices)
-    per_device = min(b.micro_batch_size or default_size, -(-b.batch_size // num_devices))
+    per_device = memory.micro_batch_size(
+        b.micro_batch_size, b.size.length_tokens, b.batch_size, num_devices
+    )
     multiple = per_device * num_devices
     sizes = [min(max(b.sequences + b.sequences_std * z, 1), b.batch_size) for z in _QUANTILES]
     return sum(sizes) / sum(math.ceil(size / multiple) * multiple for size in sizes)

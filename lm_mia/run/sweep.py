@@ -290,8 +290,7 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
         except (TypeError, ValueError) as error:
             raise UserError(
                 f"{workdir.recipe_dir(name) / 'config.json'}: was written by another version of lm_mia, with other "
-                f"fields (format {stored['format']}; this version has format {FORMAT}); add --config to replace "
-                "fields that do not affect models, or choose another --workdir"
+                "fields; add --config to replace fields that do not affect models, or choose another --workdir"
             ) from error
         if problems := load.type_errors(c):
             raise UserError(

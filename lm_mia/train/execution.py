@@ -66,21 +66,15 @@ def plan_execution(
       UserError: if the requested implementation of attention does not support the platform or the model, or if
         rematerialization of unrolled layers is requested on a TPU.
     """
-    attention, reason = choose_attention(
-        compute.attention,
-        platform,
-        model_config.dtype,
-        model_config.width // model_config.heads,
-        model_config.length_tokens,
-    )
+    attention, reason = _attention(compute, model_config, platform)
     is_cpu = platform == "cpu"
-    default_size = memory.default_micro_batch_size(
+    micro_batch_size = memory.micro_batch_size(
+        compute.micro_batch_size,
         model_config.length_tokens,
         batch_size,
         num_devices,
         _CPU_TOKENS if is_cpu else memory.DEVICE_TOKENS,
     )
-    micro_batch_size = min(compute.micro_batch_size or default_size, -(-batch_size // num_devices))
     kept_bytes = memory.activation_bytes(model_config.size, attention, micro_batch_size)
     fits = kept_bytes < (memory_bytes or _UNKNOWN_MEMORY_BYTES) / 2
     remat = compute.remat
@@ -117,13 +111,7 @@ def choose_devices_per_model(
 
     The arguments are those of `plan_execution`, except for the number of devices, which is that of the machine.
     """
-    attention, _ = choose_attention(
-        compute.attention,
-        platform,
-        model_config.dtype,
-        model_config.width // model_config.heads,
-        model_config.length_tokens,
-    )
+    attention, _ = _attention(compute, model_config, platform)
     return memory.choose_devices_per_model(
         model_config.size,
         attention,
@@ -131,6 +119,19 @@ def choose_devices_per_model(
         compute.micro_batch_size,
         memory_bytes or _UNKNOWN_MEMORY_BYTES,
         num_devices,
+    )
+
+
+def _attention(
+    compute: config.Compute, model_config: ModelConfig, platform: str
+) -> tuple[AttentionKind, str]:
+    """Returns the implementation of attention for a model, and why it was chosen."""
+    return choose_attention(
+        compute.attention,
+        platform,
+        model_config.dtype,
+        model_config.width // model_config.heads,
+        model_config.length_tokens,
     )
 
 

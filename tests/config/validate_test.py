@@ -188,7 +188,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"compute.devices_per_model": -1},
-        "compute.devices_per_model=-1: must be a finite number, 0 or larger",
+        "compute.devices_per_model=-1: must be auto, or a number of devices from 0 (all devices of the job); "
+        "set --config.compute.devices_per_model=auto",
     ),
     (
         {"compute.devices_per_model": 4, "train.batch_size": 2},

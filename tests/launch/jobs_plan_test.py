@@ -45,12 +45,27 @@ def sizes(device: str = "h100", models_per_job: int = 0, job_hours: float = 4.0)
     return jobs.JobSizes(chip, models_per_job, job_hours, None)
 
 
-def cost_of(model_hours: float, num_models: int, job_sizes: jobs.JobSizes) -> plan.RecipeCost:
-    """Returns a recipe whose models take `model_hours` on one chip."""
+def cost_of(
+    model_hours: float,
+    num_models: int,
+    job_sizes: jobs.JobSizes,
+    devices_per_model: int | Literal["auto"] = "auto",
+) -> plan.RecipeCost:
+    """Returns a recipe whose models take `model_hours` on one chip, and whose batches need no padding."""
     [task] = read_sweep("quickstart", None, ()).recipes
     cost = plan.recipe_cost(task, plan.assumed_lengths(task.config))
     flops = model_hours * 3600 * job_sizes.chip.flops * (job_sizes.chip.mfu or 0) * num_models
-    return dataclasses.replace(cost, models=num_models, train_flops=flops, score_flops=0.0)
+    batches = dataclasses.replace(
+        cost.batches,
+        devices_per_model=devices_per_model,
+        batch_size=2**10,
+        micro_batch_size=1,
+        sequences=2**10,
+        sequences_std=0,
+    )
+    return dataclasses.replace(
+        cost, models=num_models, train_flops=flops, score_flops=0.0, batches=batches
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,14 +91,24 @@ def test_models_per_job_follow_hours_and_chips(
     models: int,
 ):
     job_sizes = sizes()
-    cost = cost_of(model_hours, 130, job_sizes)
-    actual = jobs.models_per_job(cost, job_sizes, chips_per_machine, machines, devices_per_model)
-    assert actual == models
+    cost = cost_of(model_hours, 130, job_sizes, devices_per_model)
+    assert jobs.models_per_job(cost, job_sizes, chips_per_machine, machines) == models
+
+
+def test_auto_is_the_number_of_chips_whose_memory_suffices():
+    job_sizes = sizes("a30")
+    cost = cost_of(2.0, 130, job_sizes)
+    size = dataclasses.replace(cost.batches.size, layers=48, width=1280, vocab_size=32_000)
+    cost = dataclasses.replace(cost, batches=dataclasses.replace(cost.batches, size=size))
+    chips = jobs.chips_per_model(cost, job_sizes)
+    assert chips in (2, 4, 8)
+    hours = jobs.model_hours(cost, job_sizes)
+    assert jobs.models_per_job(cost, job_sizes, 8, 1) == int(4 * chips / hours) * (8 // chips)
 
 
 def test_models_per_job_is_limited_to_the_recipe(tmp_path: Path):
     job_sizes = sizes(models_per_job=200)
-    assert jobs.models_per_job(cost_of(1.0, 130, job_sizes), job_sizes, 8, 1, 1) == 130
+    assert jobs.models_per_job(cost_of(1.0, 130, job_sizes), job_sizes, 8, 1) == 130
 
 
 def test_hours_equal_those_of_lm_mia_plan(capsys: pytest.CaptureFixture[str]):
@@ -106,8 +131,8 @@ def test_plan_is_printed_as_a_table(
     assert out.startswith(costs)
     lines = [line.split() for line in out.removeprefix(costs).splitlines()]
     assert [line[:-2] for line in lines if line[0:1] in (["tiny"], ["epochs=2"])] == [
-        ["tiny", "6", "1", "6"],
-        ["epochs=2", "6", "1", "6"],
+        ["tiny", "6", "1", "1", "6"],
+        ["epochs=2", "6", "1", "1", "6"],
     ]
     [total] = [line for line in lines if line[:1] == ["total"]]
     assert total[:3] == ["total", "12", "2"]
