@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import markup, published
+from analysis import departures, markup, published
 from analysis.claims.compare import VERDICTS, Claim, claim_untested, holm
 from analysis.figures import MODULES, file_name, find
 from analysis.io import MissingModelsError, SweepResults
@@ -67,6 +67,11 @@ class FigureSection:
     def short_title(self) -> str:
         """The short title, such as Figure 1, Table 7 or Scaling."""
         return self.title.partition(":")[0]
+
+    @property
+    def departures(self) -> Sequence[str]:
+        """Where the figure departs from the protocol of its paper, beyond what concerns all figures."""
+        return departures.departures(self.name)
 
     @property
     def table_html(self) -> str:
@@ -138,7 +143,8 @@ def render(sections: Sequence[FigureSection]) -> str:
     ]
     names = [s.name.partition("_")[0] for s in sections if s.name in MODULES]
     papers = [PAPERS[name] for name in dict.fromkeys(names) if name in PAPERS]
-    return template.render(figures=sections, claims=rows, papers=papers)
+    general = departures.general() if "strongmia" in names else []
+    return template.render(figures=sections, claims=rows, papers=papers, departures=general)
 
 
 def count_verdicts(sections: Sequence[FigureSection]) -> dict[str, int]:

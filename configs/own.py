@@ -11,8 +11,8 @@ Cost: as for strongmia.py, about an hour on 2 cores for all figures at cpu.
 Requirements at cpu: 7,168 documents of 20 characters or more for all figures, 3,328 for fig01, and 2,304 for fig05 and
 for tab01 to tab06.
 
-At gpu, fig05 requires 33,792 documents of 200 characters or more. Exact duplicates are dropped at every setting, and
-the tokenizer is trained on all documents.
+At gpu, fig05 requires 33,792 documents of any length. Exact duplicates are dropped at every setting, and the
+tokenizer is trained on all documents.
 
 Expect the figures and tables that strongmia.py describes; the numbers depend on the texts.
 """

@@ -13,7 +13,11 @@ trained only once.
     cpu     two cores: models of 12 thousand to 0.6 million parameters on the docstrings of installed packages
 
 A model size has the same name at every setting; at cpu, "140M" is 2 layers of width 64 (see SIZES). Parameters are
-counted without embeddings.
+counted without embeddings. The paper prints neither the layers nor the widths of its sizes; those at paper are inferred
+from the numbers of parameters. analysis/departures.py lists what else the paper leaves open or is done in another way.
+
+NanoDO's vocabulary has 32,101 pieces; a copy of its file takes the place of the vocabulary that is trained on C4 with
+--config.tokenizer.path=FILE --config.tokenizer.vocab_size=32101.
 
 Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 
@@ -103,8 +107,8 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "strongmia_tab07_settings": ("main",),
 }
 
-# Setting -> model size -> (layers, width). At paper, these are the sizes of lm_mia.config; at gpu and cpu, the numbers
-# of parameters grow in about the same proportions.
+# Setting -> model size -> (layers, width). At paper, these are the sizes of lm_mia.config, which are inferred from the
+# numbers of parameters; at gpu and cpu, these numbers grow in about the same proportions.
 SIZES: dict[str, dict[str, tuple[int, int]]] = {
     "paper": {size: shape for size, shape in config.MODEL_SIZES.items() if size != "custom"},
     "gpu": {
@@ -225,8 +229,9 @@ def recipe(setting: Setting, name: str) -> Config:
     if name == "main":
         # Two replicas, since extraction needs the tables of decisions.
         c = _models(c, MOST_REFERENCES[setting] + targets, targets, replicas=2)
-        prefix = {"paper": 50, "gpu": 50, "cpu": 32}[setting]
-        extract = Extract(samples=1_000, prefix_tokens=prefix, suffix_tokens=prefix)
+        tokens = {"paper": 50, "gpu": 50, "cpu": 32}[setting]
+        # The prefix is <bos> and the first tokens of the text.
+        extract = Extract(samples=1_000, prefix_tokens=1 + tokens, suffix_tokens=tokens)
         score = Score(statistics=("target_logit",))
         c = _validated(setting, _with(c, extract=extract, score=score))
     elif kind == "chinchilla":
@@ -291,8 +296,8 @@ def base(setting: Setting) -> Config:
 
 def _paper() -> Config:
     return Config(
-        # Near duplicates are kept, as in the paper.
-        corpus=Corpus(source="c4", deduplicate="none"),
+        # Near duplicates and short texts are kept, as in the paper.
+        corpus=Corpus(source="c4", min_chars=1, deduplicate="none"),
         tokenizer=Tokenizer(vocab_size=32_000, documents=1_000_000),
         population=Population(length_tokens=1_024, validation_samples=8_192),
         train=Train(batch_size=128),
@@ -301,7 +306,7 @@ def _paper() -> Config:
 
 def _gpu() -> Config:
     return Config(
-        corpus=Corpus(source="c4", deduplicate="none"),
+        corpus=Corpus(source="c4", min_chars=1, deduplicate="none"),
         tokenizer=Tokenizer(vocab_size=8_192, documents=1_000_000),
         population=Population(length_tokens=256, validation_samples=1_024),
         optimizer=Optimizer(peak_learning_rate=2e-3, final_learning_rate=2e-4, warmup_steps=40),

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from analysis import departures
 from analysis.figures import MODULES
 from analysis.formatting import attack_name
 from analysis.paper_figure import PaperFigure
@@ -121,7 +122,9 @@ def page_text() -> str:
     )
     lines = [introduction]
     for paper in PAPERS:
-        lines += [*_contents(paper), "", *map(_section, _figures_of(paper))]
+        lines += [*_contents(paper), ""]
+        lines += _general_departures() if paper == "strongmia" else []
+        lines += map(_section, _figures_of(paper))
     return "\n".join(lines)
 
 
@@ -185,6 +188,7 @@ def _section(name: str) -> str:
             "",
             f"**What to expect.** {figure.expect}",
             "",
+            *_departures(name),
             *_needs(figure),
             "| setting | recipes | models | cost |",
             "|---|---|---:|---:|",
@@ -192,6 +196,18 @@ def _section(name: str) -> str:
             "",
         ]
     )
+
+
+def _general_departures() -> list[str]:
+    """Returns a paragraph and a list with the departures that concern all figures of StrongMIA."""
+    text = "These departures from the protocol of the paper concern all figures. Others are listed below each figure."
+    return [text, "", *(f"- {departure}" for departure in departures.general()), ""]
+
+
+def _departures(name: str) -> list[str]:
+    """Returns a list with the departures that concern a figure in particular; empty if there are none."""
+    items = [f"- {departure}" for departure in departures.departures(name)]
+    return ["**Departures from the paper.**", "", *items, ""] if items else []
 
 
 def _needs(figure: PaperFigure) -> list[str]:

@@ -5,19 +5,12 @@ from collections.abc import Iterator
 import pandas as pd
 
 from analysis import figures, formatting, io
+from analysis.departures import DEPARTURES
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config import Config, load
 from lm_mia.config.paper import figure_number
 
-DEPARTURES = (
-    "Differences from the paper's Table 7 (its values in parentheses): Figures 5 and 22-30 have 2^19 training samples, "
-    "as the text of the paper says (7M); Figures 11-13 share the 2^19 samples of Figure 14 (500K), and Figures 12 and "
-    "13 its 128 references (64); Figures 9 and 10 go up to 512 references, the models of Figure 1 (256, for RMIA 64); "
-    "Figure 7 has the scores of all 528 (128); Figure 15(b) uses 7M samples, as the text says (50K, 50 warm-up steps); "
-    "Figure 20 has the 16 targets of Figure 18 (8 in its text); Figure 21 attacks each of 144 models with the others "
-    "(64 targets, 64 references)."
-)
 _HEADS = (
     *(
         ("published setting", head)
@@ -36,9 +29,9 @@ def draw_tab07(recipes: SweepResults) -> FigureResult:
         recipe = recipes[name] if name in present else None
         here = {f"here_{k}": v for k, v in _facts(recipe.config).items()} if recipe else {}
         rows.append({"recipe": name, "figures": " ".join(figure_numbers), **_facts(c), **here})
-        departures = "; ".join(_departures(c))
+        differences = "; ".join(_differences(c))
         samples = f"{c.population.samples // 2:,}"
-        cells.append((samples, c.model.size, departures, *_cells_of_run(recipe)))
+        cells.append((samples, c.model.size, differences, *_cells_of_run(recipe)))
     index = pd.Index(
         [", ".join(figure_numbers) for figure_numbers, _ in published.values()], name="Figures"
     )
@@ -51,9 +44,21 @@ def draw_tab07(recipes: SweepResults) -> FigureResult:
             "Defaults: 128 references and 16 targets with different training subsets (the paper often has one "
             "target), batches of 128 samples of at most 1,024 tokens, one epoch, AdamW with 750 warm-up steps to a "
             "peak learning rate of 3e-4 and cosine decay to 3e-5, weight decay 0.1, gradients clipped to norm 1.",
-            DEPARTURES,
+            *_departure_notes(),
         ),
     )
+
+
+def _departure_notes() -> Iterator[str]:
+    """Yields the departures from the paper's protocol, with the figures that they concern."""
+    for departure in DEPARTURES:
+        numbers = [_short_name(number) for number in departure.figures]
+        yield f"{', '.join(numbers) or 'All figures'}: {departure.text}"
+
+
+def _short_name(number: str) -> str:
+    kind = "Table" if number.startswith("tab") else "Figure"
+    return f"{kind} {number[3:].lstrip('0')}"
 
 
 def published_setting() -> dict[str, tuple[list[str], Config]]:
@@ -66,7 +71,7 @@ def published_setting() -> dict[str, tuple[list[str], Config]]:
     return recipes
 
 
-def _departures(c: Config) -> Iterator[str]:
+def _differences(c: Config) -> Iterator[str]:
     """Yields the settings that differ from the defaults listed in the note of the table, in words."""
     a, o, t = c.attack, c.optimizer, c.train
     if a.references - a.targets != 128:

@@ -88,7 +88,8 @@ MODEL_SIZES = {  # (layers, width), by the number of parameters without embeddin
     "604M": (48, 1024),
     "1018M": (36, 1536),
 }
-"""The model sizes of StrongMIA: name -> (layers, width)."""
+"""The model sizes of StrongMIA: name -> (layers, width). The paper prints the names only, which are numbers of
+parameters; the layers and widths are inferred from them."""
 HEAD_WIDTH = 64
 """Width of an attention head if ``model.heads`` is 0."""
 Size = Literal[

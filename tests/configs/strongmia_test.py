@@ -56,7 +56,7 @@ def test_paper_recipes_have_the_published_numbers():
             3e-5,
         )
         assert (o.weight_decay, o.clip_norm) == (0.1, 1.0)
-        assert c.corpus.source == "c4"
+        assert (c.corpus.source, c.corpus.min_chars) == ("c4", 1)
         assert c.train.subset == "exact"
     sizes = [name.removeprefix("fixed-") for name in result if name.startswith("fixed-")]
     assert sizes == list(MODEL_SIZES)
@@ -65,6 +65,9 @@ def test_paper_recipes_have_the_published_numbers():
     assert result["schedule-noclip"].optimizer.clip_norm == 0
     assert result["distinct"].population.distinct_prefix_tokens == 50
     assert config.score_steps(result["epochs-44M"]) == (8594,)
+    extract = result["main"].extract
+    assert (extract.prefix_tokens, extract.suffix_tokens) == (51, 50)  # <bos> and 50 tokens
+    assert {c.corpus.min_chars for c in recipes_of("gpu").values()} == {1}
 
 
 @pytest.mark.parametrize("setting", ["paper", "gpu", "cpu"])

@@ -1,0 +1,175 @@
+"""Where the figures of StrongMIA depart from the paper's protocol, or fill in what the paper does not say.
+
+`DEPARTURES` is the only list. The report page and docs/figures.md print the departures of a figure beside it,
+and those that concern all figures once; Table 7 shows all of them.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from lm_mia.config.paper import figure_number
+
+
+@dataclasses.dataclass(frozen=True)
+class Departure:
+    """One departure from the protocol of StrongMIA at the setting ``paper``; the other settings inherit it."""
+
+    text: str
+    """What the paper has, or does not say, and what is done here; full sentences."""
+    figures: tuple[str, ...] = ()
+    """Numbers of the figures and tables that it concerns, such as ``fig04``; empty: all of them."""
+
+
+def _figures(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"fig{number:02d}" for number in numbers)
+
+
+_FLIPS = (*_figures(5, *range(22, 31)), *(f"tab0{number}" for number in range(1, 7)))
+_RMIA = _figures(9, 10, 11, 12, 13, 14)
+
+DEPARTURES: tuple[Departure, ...] = (
+    Departure(
+        "The paper names model sizes by their number of parameters and says that they are configurations of NanoDO, "
+        "but prints neither layers nor widths, and NanoDO publishes one configuration. The layers and widths are "
+        "inferred from the names: 12 x layers x width² parameters without embeddings, in heads of width 64."
+    ),
+    Departure(
+        "The paper does not say how it draws the 2N samples from C4. They are drawn at random from the training split"
+        " of the TFDS build c4/en:3.1.0, with near duplicates and whatever their length."
+    ),
+    Departure(
+        "The paper does not name its tokenizer. A SentencePiece vocabulary of 32,000 pieces is trained on a million "
+        "documents of C4. NanoDO's own vocabulary has 32,101 pieces; with a copy of its file, "
+        "--config.tokenizer.path=FILE --config.tokenizer.vocab_size=32101 uses it."
+    ),
+    Departure(
+        "The paper pads every sample to 1,024 tokens. Samples are packed into sequences here and attend only to their"
+        " own tokens. A step has the same samples and the same mean loss over tokens."
+    ),
+    Departure(
+        "The paper prints neither the betas and epsilon of AdamW nor the dtype. NanoDO's are used: 0.9, 0.98 and "
+        "1e-9, and bfloat16 activations."
+    ),
+    Departure(
+        "The threshold at a false positive rate is the smallest number above the highest score of a non-member that "
+        "may not be called a member. The paper takes the next score of a non-member, which has the same false "
+        "positive rate, but loses the members between the two."
+    ),
+    Departure(
+        "The paper attacks one target. 16 targets with training subsets of their own are attacked here, and curves "
+        "are means over them.",
+        _figures(1, 2, 3, *range(6, 18), 31),
+    ),
+    Departure(
+        "Numbers of references count IN and OUT references together, and each sample has about half as many of each. "
+        "The paper counts IN references.",
+        _figures(1, 9, 10, 20),
+    ),
+    Departure(
+        "Table 7 prints 80 warm-up steps in the first line of Figure 4(a), the one of 50K samples. They are used for "
+        "all numbers of samples of Figure 4(a), 50K to 10M.",
+        _figures(4),
+    ),
+    Departure(
+        "The paper trains 16 sets of 128 references for each model size of Figures 4(b) and 19, one for each target. "
+        "One set of 128 references attacks all 16 targets here, so the standard deviation over targets does not "
+        "include the choice of the references. Sixteen sets would cost 13 times as many models.",
+        _figures(4, 19),
+    ),
+    Departure(
+        "Table 7 has 7M training samples for these figures. The 2^19 samples of the captions and the text are used.",
+        _FLIPS,
+    ),
+    Departure(
+        "The scores are those of one replica, attacked with the 528 models of Figure 1 (128 references in Table 7). "
+        "Samples that are too short for a prefix and a suffix are left out.",
+        _figures(7),
+    ),
+    Departure(
+        "The paper averages logits over the sequence, but does not say which logit of a token. It is the mean over "
+        "the tokens of the logit of the true token.",
+        _figures(8),
+    ),
+    Departure(
+        "Both attacks go up to 512 references, the models of Figure 1 (in Table 7 LiRA up to 256, RMIA up to 64).",
+        _figures(9, 10),
+    ),
+    Departure(
+        "Equation 3 of the paper divides statistics of which larger values mean a member. With losses it would be "
+        "reversed, so the likelihoods exp(-loss) are divided, where the loss is the mean over the tokens of the "
+        "sample. The likelihoods of whole samples are powers of these, and would give other scores: gamma then is a "
+        "ratio of mean likelihoods per token.",
+        _RMIA,
+    ),
+    Departure(
+        "The 2^19 training samples of the text are used for all four figures (500K for three of them in Table 7).",
+        _figures(11, 12, 13),
+    ),
+    Departure(
+        "RMIA has the 128 references of Figures 11 and 14 (64 in Table 7).",
+        _figures(12, 13),
+    ),
+    Departure(
+        "The paper's score of offline LiRA is one minus a density, which is not a probability. The one-sided tail "
+        "probability that the paper describes is used.",
+        _figures(14),
+    ),
+    Departure(
+        "Validation losses are on 8,192 samples of C4 that are in no training subset. The paper does not say on "
+        "which.",
+        _figures(15),
+    ),
+    Departure(
+        "(b) uses the 7M samples and 750 warm-up steps of the text (50K samples and 50 warm-up steps in Table 7).",
+        _figures(15),
+    ),
+    Departure(
+        "The paper removes from C4 the sequences that share a prefix of a length that it does not print. Samples that"
+        " share their first 50 tokens with an earlier one are dropped here while the population is drawn.",
+        _figures(16),
+    ),
+    Departure(
+        "(b) is attacked after epochs 1, 2, 3, 5, 8, 13 and 20, which include all that the text mentions, with 750 "
+        "warm-up steps.",
+        _figures(17),
+    ),
+    Departure(
+        "There are the 16 targets of Figure 18 (8 in the text).",
+        _figures(20),
+    ),
+    Departure(
+        "Each of 144 models is attacked with the 143 others (128 models in the text; up to 64 targets and 64 "
+        "references in Table 7).",
+        _figures(21),
+    ),
+    Departure(
+        "The paper does not print the rules by which it calls samples clear or ambiguous. The rules here are in the "
+        "notes.",
+        _figures(22, 23),
+    ),
+    Departure(
+        "Document frequencies are counted over 65,536 samples and smoothed as in scikit-learn, and terms are pieces "
+        "of the vocabulary; the paper says only that a random subsample is used and scores are not normalized.",
+        _figures(31),
+    ),
+    Departure(
+        "The samples have the paper's ids, but are those of our draw from C4.",
+        _figures(32),
+    ),
+)
+
+
+def general() -> Sequence[str]:
+    """Returns the departures that concern all figures of StrongMIA."""
+    return [departure.text for departure in DEPARTURES if not departure.figures]
+
+
+def departures(name: str) -> Sequence[str]:
+    """Returns the departures that concern a figure in particular; none for figures of other papers.
+
+    Args:
+      name: the full name of the figure, such as ``strongmia_fig04_data_and_size``.
+    """
+    if not name.startswith("strongmia_"):
+        return []
+    return [d.text for d in DEPARTURES if figure_number(name) in d.figures]
