@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import pandas as pd
 import pyarrow as pa
 
 from analysis import io
-from analysis.claims.compare import Estimate
-from analysis.claims.jackknife import Jackknife, independent_difference
+from analysis.claims import jackknife
+from analysis.claims.compare import Claim, Estimate, claim_below
+from analysis.claims.jackknife import Jackknife
 from analysis.io import MissingModelsError, RecipeResults, WorkdirError, fewest_references
 from lm_mia.atomic import TARGETS_CSV
 from lm_mia.config import AttackName, needs, num_canaries
@@ -124,8 +125,8 @@ class JackknifedAttack:
         """The mean AUC over targets."""
         return self._jackknife(lambda result: result.auc_TxH1)
 
-    def tpr(self, fpr: float) -> Jackknife:
-        """Returns the mean TPR over targets at one of the FPRs of the config; NaN if it is not one of them."""
+    def tpr(self, fpr: float, summary: jackknife.Summary = jackknife.mean) -> Jackknife:
+        """Returns the mean TPR over targets, or another summary, at an FPR of the config; NaN if it is not one."""
 
         def value(result: AttackResult) -> np.ndarray:
             at = np.flatnonzero(np.isclose(result.fpr_F, fpr, rtol=1e-9))
@@ -133,11 +134,17 @@ class JackknifedAttack:
                 return np.full(result.auc_TxH1.shape, np.nan)
             return result.tpr_TxH1xF[:, :, at[0]]
 
-        return self._jackknife(value)
+        return self._jackknife(value, summary)
 
-    def _jackknife(self, value: Callable[[AttackResult], np.ndarray]) -> Jackknife:
+    def _jackknife(
+        self,
+        value: Callable[[AttackResult], np.ndarray],
+        summary: jackknife.Summary = jackknife.mean,
+    ) -> Jackknife:
         parts_PxTxH1 = [value(part) for part in self.parts_P]
-        return Jackknife.from_attacks(value(self.result), parts_PxTxH1, self.over, self.not_covered)
+        return Jackknife.from_attacks(
+            value(self.result), parts_PxTxH1, self.over, self.not_covered, summary
+        )
 
 
 def read_jackknife(
@@ -204,7 +211,7 @@ def paired_or_independent(
     """Returns the difference of two numbers of the targets of two recipes, paired as in `recipe_difference`."""
     if same_targets(new, old):
         return (new_value - old_value).estimate()
-    return independent_difference(new_value, old_value)
+    return jackknife.independent_difference(new_value, old_value)
 
 
 def same_targets(new: RecipeResults, old: RecipeResults) -> bool:
@@ -429,6 +436,12 @@ def lowest_resolved_fpr(recipe: RecipeResults) -> float:
     return min((f for f in fprs if f * recipe.nonmembers >= 10), default=max(fprs))
 
 
+def resolved_fprs(recipes: Sequence[RecipeResults]) -> list[float]:
+    """Returns the FPRs up to 20% at which at least ten non-members of each target are called members."""
+    fewest = min(recipe.nonmembers for recipe in recipes)
+    return [f for f in recipes[0].config.attack.fprs if 10 / fewest <= f <= 0.2]
+
+
 def lira_by_epoch(
     recipe: RecipeResults, references: int, required: Sequence[float] = (1,)
 ) -> dict[float, JackknifedAttack]:
@@ -443,6 +456,25 @@ def lira_by_epoch(
     return {
         e: read_jackknife(recipe, references=references, step=recipe.step_after(e)) for e in epochs
     }
+
+
+NEVER_REACHED_AUC = 0.7
+"""The paper's bound on the AUC under typical training: with any number of references and at any size."""
+
+
+def claim_auc_bound(statement: str, auc: Mapping[str, Mapping[int, Jackknife]]) -> Claim:
+    """Returns the claim that the AUC stays below 0.7 with every number of references.
+
+    Args:
+      statement: the statement of the paper.
+      auc: an attack as it is named after "AUC", such as "of RMIA " -> number of references -> AUC.
+    """
+    gaps = {
+        f"{name}with {count} references": x.scaled(-1, NEVER_REACHED_AUC).estimate()
+        for name, by_count in auc.items()
+        for count, x in by_count.items()
+    }
+    return claim_below(statement, "AUC", NEVER_REACHED_AUC, gaps)
 
 
 LIRA_AND_RMIA_BY_REFERENCES = Need(

@@ -16,7 +16,7 @@ T: models, P: p-values.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Self, get_args
 
 import numpy as np
@@ -210,6 +210,30 @@ def claim_equivalent(statement: str, what: str, estimate: Estimate, margin: floa
         not estimate.not_covered,
         estimate,
     )
+
+
+def claim_different(statement: str, what: str, estimate: Estimate, margin: float) -> Claim:
+    """Returns the claim that an estimate is outside ±margin, the opposite of `claim_equivalent`."""
+    equivalent = claim_equivalent(statement, what, estimate, margin)
+    return dataclasses.replace(equivalent, holds=abs(estimate.value) > margin)
+
+
+def claim_below(
+    statement: str, what: str, bound: float, estimates: Mapping[str, Estimate]
+) -> Claim:
+    """Returns the claim that several numbers are all below a bound.
+
+    Args:
+      statement: the statement of the paper.
+      what: what the numbers measure, such as "AUC".
+      bound: the bound.
+      estimates: where each number was measured, such as "with 8 references" -> bound minus the number.
+    """
+    parts = [
+        claim_greater("", f"{bound:g} minus {what} {where}", gap)
+        for where, gap in estimates.items()
+    ]
+    return claim_all(statement, parts)
 
 
 def claim_untested(statement: str, reason: str) -> Claim:

@@ -10,7 +10,7 @@ P: parts of the references; S: parts that are disjoint sets.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
@@ -18,6 +18,30 @@ import numpy as np
 from analysis.claims.compare import Estimate, VarianceTerm
 from lm_mia import stats
 from lm_mia.config import needs
+
+Summary = Callable[[np.ndarray], np.ndarray]
+"""Summarizes numbers over the targets, which are their first axis."""
+
+
+def mean(value_TxR1xH1: np.ndarray) -> np.ndarray:
+    """Returns the mean over targets."""
+    return value_TxR1xH1.mean(axis=0)
+
+
+def log_std(value_TxR1xH1: np.ndarray) -> np.ndarray:
+    """Returns the logarithm of the standard deviation (ddof=1) over targets; NaN if it is 0 or there is one target."""
+    if len(value_TxR1xH1) < 2:
+        return np.full(value_TxR1xH1.shape[1:], np.nan)
+    return _log(value_TxR1xH1.std(axis=0, ddof=1))
+
+
+def log_relative_std(value_TxR1xH1: np.ndarray) -> np.ndarray:
+    """Returns the logarithm of the standard deviation divided by the mean; NaN as for `log_std`."""
+    return log_std(value_TxR1xH1) - _log(mean(value_TxR1xH1))
+
+
+def _log(value: np.ndarray) -> np.ndarray:
+    return np.log(np.where(value > 0, value, np.nan))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +57,20 @@ class Jackknife:
 
     @classmethod
     def from_targets(
-        cls, value_TxR1xH1: np.ndarray, over: str, not_covered: tuple[str, ...] = ()
+        cls,
+        value_TxR1xH1: np.ndarray,
+        over: str,
+        not_covered: tuple[str, ...] = (),
+        summary: Summary = mean,
     ) -> Self:
-        """Returns the mean over targets of a number that each target has."""
-        mean_1xR1xH1, targets = value_TxR1xH1.mean(axis=0, keepdims=True), len(value_TxR1xH1)
-        without_TxR1xH1 = (targets * mean_1xR1xH1 - value_TxR1xH1) / max(targets - 1, 1)
-        if targets == 1:  # A single target has no spread.
-            without_TxR1xH1 = np.full_like(mean_1xR1xH1, np.nan)
-        return cls(np.concatenate([mean_1xR1xH1, without_TxR1xH1]), over, not_covered)
+        """Returns the mean over targets of a number that each target has, or another summary."""
+        values = [summary(value_TxR1xH1)]
+        if len(value_TxR1xH1) == 1:  # A single target has no spread.
+            values.append(np.full_like(values[0], np.nan))
+        else:
+            targets = range(len(value_TxR1xH1))
+            values += [summary(np.delete(value_TxR1xH1, t, axis=0)) for t in targets]
+        return cls(np.stack(values), over, not_covered)
 
     @classmethod
     def from_attacks(
@@ -49,14 +79,16 @@ class Jackknife:
         parts_PxTxH1: Sequence[np.ndarray],
         over: str,
         not_covered: tuple[str, ...] = (),
+        summary: Summary = mean,
     ) -> Self:
-        """Returns the mean over targets of a number of an attack, which is repeated with parts of its references.
+        """Returns the mean over targets, or another summary, of a number of an attack with parts of its references.
 
         Args:
           value_TxH1: the number with the first references.
           parts_PxTxH1: the number with each of the `needs.num_reference_parts` parts of the references. If they are
             disjoint sets, the mean over these sets takes the place of the number with the first references.
           over, not_covered: as the fields.
+          summary: summarizes the numbers of the targets.
         """
         values = [value_TxH1, *parts_PxTxH1]
         if len(parts_PxTxH1) == needs.JACKKNIFE_GROUPS:
@@ -65,7 +97,7 @@ class Jackknife:
             halves = map(needs.half_groups, range(needs.NUM_HALVES))
             sets = [range(needs.JACKKNIFE_GROUPS), *halves]
             values = [set_SxTxH1[[*index]].mean(axis=0) for index in sets]
-        return cls.from_targets(np.stack(values, axis=1), over, not_covered)
+        return cls.from_targets(np.stack(values, axis=1), over, not_covered, summary)
 
     @property
     def value(self) -> float:
@@ -77,11 +109,25 @@ class Jackknife:
 
         An axis that one of the two does not vary is not varied.
         """
+        return self._combine(other, np.subtract)
+
+    def __add__(self, other: Self) -> Self:
+        """Returns the sum, as for the difference."""
+        return self._combine(other, np.add)
+
+    def __truediv__(self, other: Self) -> Self:
+        """Returns the ratio, as for the difference; NaN where the other number is 0."""
+        value_A1xR1xH1 = np.where(other.value_A1xR1xH1 == 0, np.nan, other.value_A1xR1xH1)
+        return self._combine(
+            dataclasses.replace(other, value_A1xR1xH1=value_A1xR1xH1), np.true_divide
+        )
+
+    def _combine(self, other: Self, operation: np.ufunc) -> Self:
         shape = map(min, self.value_A1xR1xH1.shape, other.value_A1xR1xH1.shape)
         common = tuple(slice(length) for length in shape)
         return dataclasses.replace(
             max(self, other, key=lambda number: len(number.not_covered)),
-            value_A1xR1xH1=self.value_A1xR1xH1[common] - other.value_A1xR1xH1[common],
+            value_A1xR1xH1=operation(self.value_A1xR1xH1[common], other.value_A1xR1xH1[common]),
             not_covered=_union(self.not_covered, other.not_covered),
         )
 

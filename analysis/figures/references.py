@@ -216,6 +216,7 @@ def draw_auc_references(attacks: Sequence[Record]) -> Figure:
 FIG01_STATEMENTS = (
     "The AUC of LiRA grows with the number of references.",
     "Its growth has diminishing returns.",
+    "The AUC stays below 0.7 with every number of references.",
 )
 
 
@@ -245,7 +246,10 @@ def _fig01_claims(auc: Mapping[int, Jackknife]) -> tuple[Claim, ...]:
     counts = list(auc)
     if len(counts) < 3:
         reason = f"{counts[-1]} references are too few to compare three numbers of references"
-        return tuple(claim_untested(statement, reason) for statement in FIG01_STATEMENTS)
+        return (
+            *(claim_untested(statement, reason) for statement in FIG01_STATEMENTS[:2]),
+            attacks.claim_auc_bound(FIG01_STATEMENTS[2], {"": auc}),
+        )
     few, middle, many = counts[0], counts[len(counts) // 2], counts[-1]
     grows = [
         claim_greater("", f"AUC, {b} minus {a} references", (auc[b] - auc[a]).estimate())
@@ -260,6 +264,7 @@ def _fig01_claims(auc: Mapping[int, Jackknife]) -> tuple[Claim, ...]:
     return (
         claim_all(FIG01_STATEMENTS[0], grows),
         claim_greater(FIG01_STATEMENTS[1], doubling, (early - late).estimate()),
+        attacks.claim_auc_bound(FIG01_STATEMENTS[2], {"": auc}),
     )
 
 
@@ -268,7 +273,10 @@ FIG10_STATEMENTS = (
     "With few references RMIA is ahead of LiRA.",
     "With many references LiRA is ahead of RMIA.",
     "As references are added, LiRA gains more than RMIA.",
+    "With 1 or 2 IN references LiRA is ahead of RMIA.",
 )
+FEWEST_REFERENCES = (2, 4)
+"""1 and 2 IN references, and as many OUT references."""
 FEW_REFERENCES, MORE_REFERENCES = 8, 16
 
 
@@ -331,6 +339,12 @@ def _fig10_claims(
     def lead(count: int) -> Jackknife:
         return lira[count].auc - rmia[count].auc
 
+    fewest = [
+        claim_greater("", f"AUC of LiRA minus RMIA with {count} references", lead(count).estimate())
+        if count in lira
+        else claim_untested("", f"there is no attack with {count} references")
+        for count in FEWEST_REFERENCES
+    ]
     return (
         claim_greater(
             FIG10_STATEMENTS[0],
@@ -347,6 +361,7 @@ def _fig10_claims(
             f"AUC gained from {MORE_REFERENCES} to {most} references, LiRA minus RMIA",
             (lead(most) - lead(MORE_REFERENCES)).estimate(),
         ),
+        claim_all(FIG10_STATEMENTS[3], fewest),
     )
 
 

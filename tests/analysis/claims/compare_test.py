@@ -100,6 +100,24 @@ def test_claim_equivalent(low: float, high: float, verdict: str):
     assert result.p_value == pytest.approx(2 * scipy.stats.t.sf(distance / se, 9))
 
 
+def test_claim_different_is_the_opposite_of_equivalent():
+    for low, high in ((2.5, 3.5), (-0.5, 0.5), (0.5, 1.5)):
+        same = compare.claim_equivalent("", "", estimate(low, high), 1)
+        other = compare.claim_different("", "", estimate(low, high), 1)
+        opposites = {"seen": "opposite", "opposite": "seen", "undecided": "undecided"}
+        assert other.verdict == opposites[same.verdict]
+        assert other.p_value == same.p_value
+
+
+def test_claim_below_names_every_number():
+    gaps = {"with 2 references": estimate(0.1, 0.2), "with 4 references": estimate(-0.2, -0.1)}
+    claim = compare.claim_below("", "AUC", 0.7, gaps)
+    assert claim.verdict == "opposite"
+    assert claim.finding.startswith("0.7 minus AUC with 2 references: 0.150, 95% interval 0.100 to")
+    del gaps["with 4 references"]
+    assert compare.claim_below("", "AUC", 0.7, gaps).verdict == "seen"
+
+
 def part(holds: bool, p_value: float, is_complete: bool = True) -> Claim:
     return Claim("", "x", holds, p_value, is_complete)
 

@@ -83,6 +83,46 @@ def test_a_single_target_has_no_interval():
     assert not math.isnan(single.value)
 
 
+def test_spread_of_targets_by_hand():
+    value_Tx1x1 = np.array([1.0, 2.0, 6.0]).reshape(3, 1, 1)
+    spread = Jackknife.from_targets(value_Tx1x1, "targets", summary=jackknife.log_std)
+    # Without one target, the standard deviation of the other two is their distance divided by sqrt(2).
+    std_A1 = [math.sqrt(7), 4 / math.sqrt(2), 5 / math.sqrt(2), 1 / math.sqrt(2)]
+    np.testing.assert_allclose(spread.value_A1xR1xH1.ravel(), np.log(std_A1))
+    relative = Jackknife.from_targets(value_Tx1x1, "targets", summary=jackknife.log_relative_std)
+    mean_A1 = [3, 4, 3.5, 1.5]
+    np.testing.assert_allclose(relative.value_A1xR1xH1.ravel(), np.log(np.divide(std_A1, mean_A1)))
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 1.0, 1.0], [1.0, 1.0, 2.0], [1.0]])
+def test_spread_without_an_interval(values: list[float]):
+    value_Tx1x1 = np.array(values).reshape(-1, 1, 1)
+    spread = Jackknife.from_targets(value_Tx1x1, "targets", summary=jackknife.log_std)
+    assert not spread.estimate().has_interval
+
+
+def test_intervals_of_spreads_miss_as_often_as_they_should():
+    rng, missed = np.random.default_rng(0), []
+    for _ in range(1000):
+        first, second = (
+            Jackknife.from_targets(x_Tx1x1, "targets", summary=jackknife.log_std)
+            for x_Tx1x1 in rng.normal(size=(2, 8, 1, 1))
+        )
+        gap = (first - second).estimate()
+        missed.append(not gap.low < 0 < gap.high)
+    assert 0.03 < np.mean(missed) < 0.08
+
+
+def test_sums_and_ratios_are_computed_part_by_part():
+    rng = np.random.default_rng(0)
+    first, second = (mean_of_cells(2 + rng.random((4, 8, 8))) for _ in range(2))
+    ratio = (first + second) / second
+    expected = 1 + first.value_A1xR1xH1 / second.value_A1xR1xH1
+    np.testing.assert_allclose(ratio.value_A1xR1xH1, expected)
+    zero = Jackknife(np.zeros((5, 15, 15)), "cells")
+    assert not (first / zero).estimate().has_interval
+
+
 def test_independent_numbers_add_their_variances():
     rng = np.random.default_rng(0)
     new, old = (mean_of_cells(rng.normal(size=(targets, 8, 8))) for targets in (4, 6))
