@@ -25,6 +25,10 @@ POOLING_JSON = Path("tables", "pooling.json")
 """Completion marker of pooling.csv and the tables of vulnerability, which `lm-mia attack` writes."""
 ZERO_RUN_JSON = Path("tables", "zero_run.json")
 """Completion marker of the tables of zero-run evaluation and interference, which `lm-mia attack` writes."""
+VARIANCE_JSON = Path("tables", "variance_components.json")
+"""Completion marker of variance_components.csv, which `lm-mia attack` writes."""
+TOKENS_JSON = Path("tables", "tokens.json")
+"""Completion marker of the tables of single tokens, which `lm-mia attack` writes."""
 TARGETS_CSV = Path("tables", "targets.csv")
 """Every attack that was computed, one line per attack and target. Lines are only added, until the settings change."""
 

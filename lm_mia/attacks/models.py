@@ -21,7 +21,7 @@ _LAST_COLUMN = f"mean_loss_nats_half_{len(stats.HALVES_HxG) - 1}"
 
 
 def present_models(store: Store, step: int = 0) -> list[ModelSeeds]:
-    """Returns the models that were scored at a step: references by number, then replicas by number.
+    """Returns the models that were scored at a step: crossed models, references and replicas, each by number.
 
     Args:
       store: the score store.
@@ -31,7 +31,7 @@ def present_models(store: Store, step: int = 0) -> list[ModelSeeds]:
     models = at_step.models()
     missing = set(at_step.missing_models(models, step))
     present = [model for model in models if model not in missing]
-    return sorted(present, key=lambda model: (model.role, model.subset_seed, model.order_seed))
+    return sorted(present, key=lambda model: dataclasses.astuple(model))
 
 
 def model_numbers(models: Sequence[ModelSeeds]) -> PresentModels:

@@ -9,14 +9,23 @@ import threadpoolctl
 
 from lm_mia import config
 from lm_mia.atomic import FLIPS_JSON
-from lm_mia.attacks import models, more_references, pooling, replicas, targets, zero_run
+from lm_mia.attacks import (
+    models,
+    more_references,
+    pooling,
+    replicas,
+    targets,
+    token_tables,
+    variance,
+    zero_run,
+)
 from lm_mia.config.needs import RecipeNeeds
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
 from lm_mia.store.store import Store
 
-_NOTHING = RecipeNeeds()
+_NOTHING, _NO_TOKENS = RecipeNeeds(), token_tables.TokenSettings()
 
 
 def run(
@@ -27,6 +36,7 @@ def run(
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
     requested: RecipeNeeds = _NOTHING,
+    token_settings: token_tables.TokenSettings = _NO_TOKENS,
 ) -> dict[str, int]:
     """Computes the tables of a recipe; results that the tables hold already are not computed again.
 
@@ -39,6 +49,7 @@ def run(
         of decisions and "attack targets" for the others.
       say: called with lines for the user about missing models and about samples without a score.
       requested: what figures need in addition to the tables of decisions.
+      token_settings: the samples whose tokens have tables, and other settings of these.
 
     Returns:
       The numbers of attacks: "requested", "computed", and "left_out" because models are not scored as required. They
@@ -83,6 +94,8 @@ def run(
             more_references.run(store, canaries, c, folder, pool)
             pooling.run(store, canaries, c, folder, pool, progress)
             zero_run.run(store, canaries, c, folder, pool, progress, say)
+            variance.run(store, canaries, c, folder, pool, say)
+            token_tables.run(store, population, c, token_settings, folder, say)
     if requested.loss_samples:
         path, ids_S = folder / models.SAMPLE_LOSSES, requested.loss_samples
         references = [model for model in present if model.role == "reference"]

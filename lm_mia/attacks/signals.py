@@ -166,13 +166,14 @@ def open_inputs(
     Args:
       store: the score store, with `step` set to the attacked step.
       population: provides the lengths, compressed sizes and TF-IDF of texts; only the attacked samples.
-      targets: either replicas, which share one training subset, or models with training subsets of their own.
+      targets: either replicas and crossed models, which share one training subset, or models with training subsets of
+        their own.
       references: the reference models.
       statistics: names of the statistics that the attacks need in addition to the loss.
       observed: what the attacker observes of each sample.
     """
-    is_replicas = targets[0].role == "replica"
-    requests = {"member": ("member", targets[:1] if is_replicas else targets)}
+    shares_subset = targets[0].role != "reference"
+    requests = {"member": ("member", targets[:1] if shares_subset else targets)}
     [(_, value)] = store.canary_blocks(requests, sys.maxsize)
     shape = len(targets), value["member"].shape[1]
     return AttackInputs(

@@ -257,10 +257,11 @@ def attack_settings(attack: Attack) -> dict[str, Any]:
 def decision_settings(attack: Attack) -> dict[str, Any]:
     """Returns the settings that the tables of flips, pooled thresholds and more references may depend on.
 
-    Those of zero-run evaluation are not among them, so that these tables are kept when it is added to a recipe.
+    Those of zero-run evaluation and of crossed models are not among them, so that these tables are kept when either is
+    added to a recipe.
     """
-    settings = dataclasses.asdict(attack)
-    return {name: value for name, value in settings.items() if not name.startswith("zero_run")}
+    settings, others = dataclasses.asdict(attack), ("zero_run", "replica_inits", "orders_per_init")
+    return {name: value for name, value in settings.items() if not name.startswith(others)}
 
 
 def assign_roles(models: PresentModels, attack: Attack) -> ModelRoles:

@@ -44,7 +44,15 @@ LATER_FIELDS: dict[str, Any] = {
 """Fields that were added later, each with the value that gives the models of earlier versions. At this value they are
 no part of a hash, and a stored config without them counts as having it, so that existing workdirs remain valid."""
 
-_COUNTS = ("references", "replicas", "targets", "leave_one_out")
+_COUNTS = (
+    "references",
+    "replicas",
+    "targets",
+    "replica_inits",
+    "orders_per_init",
+    "resample_references",
+    "leave_one_out",
+)
 """Fields of `Attack` for which a merged config takes the larger value."""
 
 _MAX_NAME_LENGTH = 48
@@ -240,7 +248,10 @@ def merge_configs(a: Config, b: Config) -> Config:
         a,
         name=a.name or b.name,
         attack=dataclasses.replace(a.attack, **counts),
-        extract=max(a.extract, b.extract, key=lambda extract: extract.samples),
+        # Tables of tokens use the lengths of prefix and suffix even if no samples are to be extracted.
+        extract=max(
+            a.extract, b.extract, key=lambda extract: (extract.samples, extract != schema.Extract())
+        ),
         score=dataclasses.replace(
             a.score, statistics=tuple(statistics), token_samples=tuple(token_samples)
         ),

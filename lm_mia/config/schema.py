@@ -272,6 +272,14 @@ class Attack:
     replicas: int = 128
     """Number of targets that share one training subset and one initialization and differ only in batch order. 0: no
     tables of decisions."""
+    replica_inits: int = 1
+    """Number of initializations of the target. All replicas have the first one. If this is more than 1, further models
+    are trained on the training subset of the replicas: each further initialization in the batch orders of the first
+    attack.orders_per_init replicas. They show how much of the variance of losses, scores and decisions is due to the
+    initialization and to the order (variance_components.csv); no other table uses them."""
+    orders_per_init: int = 8
+    """Number of batch orders in which the target is trained from each further initialization. Not used if
+    attack.replica_inits is 1."""
     attacks: tuple[AttackName, ...] = (
         "lira_online",
         "lira_offline",

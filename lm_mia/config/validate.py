@@ -442,6 +442,27 @@ def _attacked_models(config: Config) -> Iterator[str]:
             "attack.replicas",
             "must be 0 (no replicas) or at least 2, since a flip rate needs two decisions",
         )
+    yield from _crossed_models(config)
+
+
+def _crossed_models(config: Config) -> Iterator[str]:
+    attack = config.attack
+    if attack.replica_inits < 1:
+        yield _message(config, "attack.replica_inits", "must be 1 or larger")
+    if attack.replica_inits > 1 and not attack.resample_references:
+        yield _message(
+            config,
+            "attack.replica_inits",
+            "needs sets of references, since the effect of the references is compared with that of the initialization",
+            "set --config.attack.resample_references to an even number from 4 to attack.references / 2 = "
+            f"{attack.references // 2}",
+        )
+    if attack.replica_inits > 1 and not 2 <= attack.orders_per_init <= attack.replicas:
+        yield _message(
+            config,
+            "attack.orders_per_init",
+            f"must be from 2 to attack.replicas={attack.replicas}, whose orders are used",
+        )
 
 
 def _attack_names(config: Config) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """Seeds of the models of a recipe, and membership as a pure function of (subset_seed, 2N, design, canaries).
 
 Each reference has a training subset of its own. The replicas of a target share their subset and initial weights, and
-differ in the order of their batches. With canaries, subsets differ in the last samples only, and contain all others.
+differ in the order of their batches. Crossed models share the subset of the replicas and have other initial weights;
+each of their initializations is combined with the orders of the first replicas. With canaries, subsets differ in the
+last samples only, and contain all others.
 
 M: models, N2: samples of the population (2N).
 """
@@ -16,7 +18,7 @@ from lm_mia import config
 from lm_mia.seeds import coins, permutation
 
 Design = Literal["exact", "bernoulli", "balanced", "given"]
-Role = Literal["reference", "replica"]
+Role = Literal["reference", "replica", "crossed"]
 
 # Subset seed and init seed of the target, larger than those of any reference. It is even, so that in the
 # balanced design the target is the first model of its own pair, never the complement of a reference.
@@ -34,11 +36,14 @@ class ModelSeeds:
 
     @property
     def name(self) -> str:
-        """The role and a number, such as reference-07 or replica-03.
+        """The role and a number, such as reference-07 or replica-03, or two numbers, such as crossed-01-03.
 
-        The number has at least two digits. It is the subset seed of a reference and the order seed of a replica, so
-        that names are unique among the `requested_seeds` and do not change when models are added.
+        A number has at least two digits. It is the subset seed of a reference, the order seed of a replica, and the
+        number of the initialization and the order seed of a crossed model, so that names are unique among the
+        `requested_seeds` and do not change when models are added.
         """
+        if self.role == "crossed":
+            return f"crossed-{self.init_seed - TARGET_SEED:02d}-{self.order_seed:02d}"
         number = self.subset_seed if self.role == "reference" else self.order_seed
         return f"{self.role}-{number:02d}"
 
@@ -46,12 +51,21 @@ class ModelSeeds:
         return self.name
 
 
-def requested_seeds(references: int, replicas: int) -> list[ModelSeeds]:
-    """Returns the models of an attack: references 0, 1, ..., then the replicas of one target.
+def requested_seeds(
+    references: int, replicas: int, inits: int = 1, orders_per_init: int = 0
+) -> list[ModelSeeds]:
+    """Returns the models of an attack: references 0, 1, ..., then the replicas of one target, then crossed models.
 
-    If either number is increased, all previous models remain.
+    If a number is increased, all previous models remain.
+
+    Args:
+      references: number of references.
+      replicas: number of replicas, all of which have initialization 0.
+      inits: number of initializations of the target.
+      orders_per_init: number of crossed models of each initialization other than 0.
     """
-    return [*map(reference, range(references)), *map(replica, range(replicas))]
+    crossed_models = [crossed(i, b) for i in range(1, inits) for b in range(orders_per_init)]
+    return [*map(reference, range(references)), *map(replica, range(replicas)), *crossed_models]
 
 
 def reference(i: int) -> ModelSeeds:
@@ -62,6 +76,11 @@ def reference(i: int) -> ModelSeeds:
 def replica(b: int) -> ModelSeeds:
     """Returns the seeds of replica b of the target."""
     return ModelSeeds("replica", TARGET_SEED, TARGET_SEED, b)
+
+
+def crossed(init: int, b: int) -> ModelSeeds:
+    """Returns the seeds of the target in the order of replica b from another initialization, 1, 2, and so on."""
+    return ModelSeeds("crossed", TARGET_SEED, TARGET_SEED + init, b)
 
 
 def member(subset_seed: int, samples: int, design: Design, canaries: int = 0) -> np.ndarray:
@@ -115,5 +134,6 @@ def _half(seed: int, purpose: str, samples: int) -> np.ndarray:
 
 
 def models_of_config(c: config.Config) -> list[ModelSeeds]:
-    """Returns the references and replicas that a config requests."""
-    return requested_seeds(c.attack.references, c.attack.replicas)
+    """Returns the references, replicas and crossed models that a config requests."""
+    a = c.attack
+    return requested_seeds(a.references, a.replicas, a.replica_inits, a.orders_per_init)

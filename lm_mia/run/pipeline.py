@@ -400,6 +400,7 @@ def attack(
     Also raises UserError if there are too few models for any attack.
     """
     from lm_mia.attacks import runner
+    from lm_mia.attacks.token_tables import TokenSettings
 
     c = recipe.config
     # Only the statistics that the attacks need must be present, not all that the config requests.
@@ -419,7 +420,14 @@ def attack(
             f"{config.lowest_fpr(config.num_canaries(c)):.3g}"
             + (f"; attack.focus_fpr becomes {focus:g}" if focus != c.attack.focus_fpr else "")
         )
-    counts = runner.run(store, population, settings, tables, progress, say, requested)
+    tokens = TokenSettings(
+        c.score.token_samples,
+        c.extract.prefix_tokens,
+        c.extract.suffix_tokens,
+        c.train.batch_size,
+        c.train.epochs,
+    )
+    counts = runner.run(store, population, settings, tables, progress, say, requested, tokens)
     other_tables = requested.loss_samples or settings.leave_one_out or settings.zero_run
     if not (counts["requested"] or other_tables):
         raise UserError(

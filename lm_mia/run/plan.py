@@ -148,7 +148,7 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
     c = recipe.config
     m, samples, vocab_size = c.model, c.population.samples, c.tokenizer.vocab_size
     held_out = c.population.validation_samples
-    num_models = c.attack.references + c.attack.replicas
+    num_models = len(recipe.models)
     num_score_points = len(config.score_steps(c)) + 1
     per_sample = (m.layers, m.width, vocab_size, lengths.mean_tokens, lengths.mean_square_tokens)
     trained = c.train.epochs * config.training_samples(c)

@@ -238,7 +238,9 @@ from lm_mia.stats.standardization import (
     standardized_leave_one_out,
     standardized_scores,
 )
+from lm_mia.stats.token_membership import shares_of_out_below
 from lm_mia.stats.user_groups import GroupScores, aggregate_by_group, member_by_group
+from lm_mia.stats.variance_components import crossed_components
 from lm_mia.stats.vote_histograms import (
     VoteHistograms,
     count_vote_histograms,
@@ -333,6 +335,7 @@ __all__ = [
     "count_true_positives",
     "count_vote_histograms",
     "count_votes",
+    "crossed_components",
     "decision_metrics",
     "dp_advantage_bound",
     "dp_sgd_mu",
@@ -428,6 +431,7 @@ __all__ = [
     "rmia_simple",
     "roc_curve",
     "sample_groups",
+    "shares_of_out_below",
     "shrunk_from_model",
     "shrunk_lira",
     "silverman_bandwidth",

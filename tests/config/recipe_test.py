@@ -152,6 +152,13 @@ def test_entries_with_the_same_models_are_merged():
     assert (first.names, first.entries) == (("main", "fixed-1"), (0, 1))
     assert (first.config.attack.references, first.config.attack.targets) == (8, 4)
     assert first.config.extract.samples == 3
+    crossed = {"replica_inits": 4, "orders_per_init": 6, "resample_references": 4}
+    c = named("c", extract__prefix_tokens=9, **{f"attack__{k}": v for k, v in crossed.items()})
+    [merged] = recipe_requests([({}, named("d")), ({"x": 1}, c)], "file")
+    assert {name: getattr(merged.config.attack, name) for name in crossed} == crossed | {
+        "orders_per_init": 8  # the default, which is larger
+    }
+    assert merged.config.extract.prefix_tokens == 9
     assert (second.names, second.entries, second.overrides) == (("small",), (2,), {"y": 2})
 
 

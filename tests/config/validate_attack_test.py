@@ -144,6 +144,26 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
         for bad in (-4, 1, 3, 5)
     ),
     (
+        {"replica_inits": 0},
+        "attack.replica_inits=0: must be 1 or larger",
+        [{"replica_inits": 1, "resample_references": 0}],
+    ),
+    (
+        {"replica_inits": 2, "replicas": 3, "orders_per_init": 3, "references": 9},
+        "attack.replica_inits=2: needs sets of references, since the effect of the references is compared with that of "
+        "the initialization; set --config.attack.resample_references to an even number from 4 to attack.references / 2 "
+        "= 4",
+        [{"replica_inits": 2, "replicas": 3, "orders_per_init": 3, "references": 9, "resample_references": 4}],
+    ),
+    *(
+        (
+            {"replica_inits": 2, "orders_per_init": bad, "replicas": 4, "references": 8, "resample_references": 4},
+            f"attack.orders_per_init={bad}: must be from 2 to attack.replicas=4, whose orders are used",
+            [{"orders_per_init": bad}],
+        )
+        for bad in (1, 5)
+    ),
+    (
         {"zero_run": ("graded", "graded")},
         "attack.zero_run=('graded', 'graded'): must have no duplicates",
         [{"zero_run": ("graded", "groups")}],

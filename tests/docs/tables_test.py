@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from slow_model import parameters
 from synthetic_figures import folder
+from synthetic_tokens import write_token_tables
 from synthetic_workdir import write_workdir
 from unoptimized import without_optimizations
 
@@ -165,8 +166,10 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("synthetic")
     settings: dict[str, Any] = {"resample_references": 4, "leave_one_out": True, "bootstraps": 5}
     settings |= {"zero_run": ("graded",), "zero_run_strengths": (0.5,)}
+    settings |= {"replica_inits": 2, "orders_per_init": 2, "variance": "pooled"}
     attacks = ("lira_online", "rmia", "loss")
     write_workdir(workdir, samples=100, attacks=attacks, replicas=8, **settings)
+    write_token_tables(workdir / "recipes" / "tokens" / "tables")
     return workdir
 
 

@@ -170,7 +170,7 @@ def write_workdir(
     defaults |= {"attacks": ATTACKS, "bootstraps": 40, "rmia_samples": 100, "band": (0.01, 0.2)}
     c = config.Attack(**(defaults | settings))
     rng = np.random.default_rng(0)
-    models = subsets.requested_seeds(c.references, c.replicas)
+    models = subsets.requested_seeds(c.references, c.replicas, c.replica_inits, c.orders_per_init)
     member_MxN = subsets.members(models, samples, design)
     level_N, gain_N = rng.normal(4, 0.6, samples), effect * rng.gamma(2, 0.5, samples)
     loss_MxN = level_N - gain_N * member_MxN + rng.normal(0, 0.25, member_MxN.shape)

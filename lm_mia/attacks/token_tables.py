@@ -1,0 +1,362 @@
+"""Tables of single tokens: which tokens carry membership, and how likely samples are extracted from each model.
+
+    token_membership.csv          signal of tokens by position, frequency, and the step at which models last saw them
+    suffix_extraction.parquet     log-probability of the suffix of each sample under each reference, and its LiRA score
+    suffix_extraction.csv         rank correlations between them
+
+Both need the log-probabilities of single tokens under the references (`score.token_samples`). A token's signal is how
+much more likely it is under models that were trained on its sample (IN) than under the others (OUT). Each reference is
+also attacked with all others, which are the OUT models that its suffixes are compared with.
+
+M: references, S: samples, T: tokens of these samples, K: bins, A1: all references, and then without each group of them,
+H1: all samples, and then each half of them.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+
+from lm_mia import config, stats
+from lm_mia.atomic import TOKENS_JSON, is_current, replacing, write_completion_marker, write_csv
+from lm_mia.attacks.resampling import reference_pairs
+from lm_mia.config.needs import FORMAT, JACKKNIFE_GROUPS, reference_groups
+from lm_mia.data import batch_order, subsets
+from lm_mia.data.population import Population, token_columns
+from lm_mia.data.subsets import ModelSeeds
+from lm_mia.store.schema import TOKENS
+from lm_mia.store.store import Store
+
+MEMBERSHIP, SUFFIXES, CORRELATIONS = (
+    "token_membership.csv",
+    "suffix_extraction.parquet",
+    "suffix_extraction.csv",
+)
+TABLES = (MEMBERSHIP, SUFFIXES, CORRELATIONS)
+_BINS = 8
+_COUNTED_SAMPLES = 2**16
+"""The maximum number of samples over which the occurrences of each piece are counted."""
+_MIN_REFERENCES = 8
+_CLASSES = ("all", "members", "nonmembers")
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenSettings:
+    """The settings of a recipe, other than those of the attack, that the tables of tokens depend on."""
+
+    samples: tuple[int, ...] = ()
+    """score.token_samples; empty: no tables."""
+    prefix_tokens: int = 50
+    suffix_tokens: int = 50
+    batch_size: int = 1
+    epochs: int = 1
+
+    def last_seen_share(self, model: ModelSeeds, member_N: np.ndarray, step: int) -> np.ndarray:
+        """Returns share_N: the step at which a model last saw each sample, over its number of steps; NaN if never.
+
+        Args:
+          model: the model.
+          member_N: its training subset, of all samples of the population.
+          step: the step at which it was scored; 0: the end of training.
+        """
+        per_epoch = batch_order.steps_per_epoch(int(member_N.sum()), self.batch_size)
+        steps = step or self.epochs * per_epoch
+        seen_N = batch_order.last_seen(model.order_seed, member_N, self.batch_size, steps)
+        return np.where(seen_N >= 0, (seen_N + 1) / steps, np.nan)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tokens:
+    """The log-probabilities of the tokens of some samples under the references."""
+
+    models: Sequence[ModelSeeds]
+    log_prob_MxT: np.ndarray
+    sample_T: np.ndarray
+    """The position of each token's sample among the S samples."""
+    position_T: np.ndarray
+    """The position of each token in its sample; <bos> has position 0 and NaN log-probabilities."""
+    piece_T: np.ndarray
+    ids_S: np.ndarray
+    document_S: np.ndarray
+    loss_MxS: np.ndarray
+    member_MxS: np.ndarray
+    last_seen_MxS: np.ndarray
+    """The result of `TokenSettings.last_seen_share`."""
+
+    @functools.cached_property
+    def model_parts_A1xM(self) -> np.ndarray:
+        """Which references each part uses: all, and then all without each group."""
+        group_M = np.array(reference_groups(len(self.models)))
+        without_GxM = np.arange(JACKKNIFE_GROUPS)[:, None] != group_M
+        return np.concatenate([np.ones((1, len(group_M)), bool), without_GxM])
+
+    @functools.cached_property
+    def sample_parts_H1xS(self) -> np.ndarray:
+        """Which samples each part uses: all, and then each half."""
+        half_HxS = stats.HALVES_HxG[:, stats.sample_groups(self.document_S)]
+        return np.concatenate([np.ones((1, len(self.ids_S)), bool), half_HxS])
+
+
+def run(
+    store: Store,
+    population: Population,
+    c: config.Attack,
+    settings: TokenSettings,
+    folder: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Writes the tables, unless they are current; removes them if no tokens are requested.
+
+    Args:
+      store: the score store of the recipe.
+      population: all samples.
+      c: settings of the attack.
+      settings: the other settings.
+      folder: folder of the tables.
+      say: called with a line for the user if too few references have the log-probabilities.
+
+    Raises:
+      UserError: if scores are corrupt.
+    """
+    marker = folder / TOKENS_JSON.name
+    ids = tuple(i for i in settings.samples if i >= store.first_canary)
+    store = dataclasses.replace(store, statistics=(), token_samples=settings.samples, step=c.step)
+    references = [*map(subsets.reference, range(c.references))]
+    missing = {*store.missing_models(references, store.step)} if ids else {*references}
+    references = [model for model in references if model not in missing]
+    pairs_only = store.design == "balanced"  # a complement would reveal the members of a model
+    if pairs_only:
+        references = [references[i] for i in reference_pairs(references).ravel()]
+    identity: dict[str, Any] = {
+        "format": FORMAT,
+        "settings": dataclasses.asdict(settings),
+        "variance": c.variance,
+        "step": c.step,
+        "reference_models": [*map(str, references)],
+    }
+    if is_current(marker, identity):
+        return
+    # Deleted first, so that no reader combines an old table with new settings.
+    for path in (marker, *(folder / name for name in TABLES)):
+        path.unlink(missing_ok=True)
+    if not ids:
+        return
+    if len(references) < _MIN_REFERENCES:
+        say(
+            f"score.token_samples: {len(references)} references have log-probabilities of tokens, but the tables of "
+            f"tokens need at least {_MIN_REFERENCES}; they are not written; run `lm-mia run` to make the missing ones"
+        )
+        return
+    tokens = _read(store, population, references, ids, settings)
+    write_csv(folder / MEMBERSHIP, _token_membership(tokens, _piece_counts(population)))
+    suffixes = _suffixes(tokens, c, settings, pairs=pairs_only)
+    written = [MEMBERSHIP]
+    if suffixes is None:
+        needed = settings.prefix_tokens + settings.suffix_tokens
+        say(
+            f"extract.prefix_tokens={settings.prefix_tokens}, extract.suffix_tokens={settings.suffix_tokens}: fewer "
+            f"than 16 of score.token_samples have {needed} tokens; {SUFFIXES} is not written; lower one of the two"
+        )
+    else:
+        rows, correlations = suffixes
+        with replacing(folder / SUFFIXES) as temporary:
+            rows.to_parquet(temporary, index=False)
+        write_csv(folder / CORRELATIONS, correlations)
+        written += [SUFFIXES, CORRELATIONS]
+    facts = {"references": len(references), "samples": len(ids)}
+    write_completion_marker(marker, identity | facts, written)
+
+
+def _read(
+    store: Store,
+    population: Population,
+    references: Sequence[ModelSeeds],
+    ids: Sequence[int],
+    settings: TokenSettings,
+) -> _Tokens:
+    """Reads the log-probabilities, losses and membership of the samples."""
+    columns = token_columns(population, settings.samples)
+    is_used_T = np.isin(columns["token_sample"], ids)
+    [(_, value)] = store.blocks({"log_prob": (TOKENS, references)}, sys.maxsize)
+    ids_S = np.unique(columns["token_sample"][is_used_T])
+    names = ("loss", "member")
+    of_samples = store.samples({name: (name, references) for name in names}, ids_S.tolist())
+    last_seen_MxS = np.empty(of_samples["loss"].shape)
+    for m, model in enumerate(references):  # one by one, since each has 2N samples
+        [(_, member)] = store.blocks({"member": ("member", [model])}, sys.maxsize)
+        share_N = settings.last_seen_share(model, member["member"][0], store.step)
+        last_seen_MxS[m] = share_N[ids_S]
+    return _Tokens(
+        references,
+        value["log_prob"][:, is_used_T].astype(np.float64),
+        np.searchsorted(ids_S, columns["token_sample"][is_used_T]),
+        columns["token_position"][is_used_T],
+        columns["token_piece"][is_used_T],
+        ids_S,
+        population.document_N[ids_S],
+        of_samples["loss"].astype(np.float64),
+        of_samples["member"],
+        last_seen_MxS,
+    )
+
+
+def _piece_counts(population: Population) -> np.ndarray:
+    """Returns count_V, how often each piece occurs in the first samples of the population."""
+    begin, end = population.offsets_N1[[0, min(_COUNTED_SAMPLES, len(population))]]
+    return np.bincount(population.tokens[begin:end], minlength=population.vocab_size)
+
+
+def _token_membership(tokens: _Tokens, count_V: np.ndarray) -> pd.DataFrame:
+    """Returns token_membership.csv."""
+    is_predicted_T = tokens.position_T > 0
+    log_prob_MxT = tokens.log_prob_MxT[:, is_predicted_T]
+    sample_T, position_T = tokens.sample_T[is_predicted_T], tokens.position_T[is_predicted_T]
+    count_T = count_V[tokens.piece_T[is_predicted_T]]
+    member_MxT, last_seen_MxT = tokens.member_MxS[:, sample_T], tokens.last_seen_MxS[:, sample_T]
+    shape = log_prob_MxT.shape
+    bin_by_kind = {
+        "position": np.broadcast_to(_equal_bins(position_T), shape),
+        "frequency": np.broadcast_to(_equal_bins(count_T), shape),
+        "recency": _recency_bins(last_seen_MxT),
+    }
+    x_by_kind = {
+        "position": np.broadcast_to(position_T, shape),
+        "frequency": np.broadcast_to(count_T / count_V.sum(), shape),
+        "recency": last_seen_MxT,
+    }
+    frames = []
+    for a, used_M in enumerate(tokens.model_parts_A1xM):
+        member = member_MxT[used_M]
+        log_prob = log_prob_MxT[used_M]
+        out_T = (~member).sum(axis=0)
+        mean_out_T = np.where(~member, log_prob, 0).sum(axis=0) / np.where(out_T > 0, out_T, np.nan)
+        share = stats.shares_of_out_below(log_prob, member)
+        gap = np.where(member, log_prob - mean_out_T, np.nan)
+        for h, used_S in enumerate(tokens.sample_parts_H1xS):
+            for kind, bin_MxT in bin_by_kind.items():
+                used = member & used_S[sample_T] & ~np.isnan(share) & (bin_MxT[used_M] >= 0)
+                bin_P = bin_MxT[used_M][used]
+                pairs_K = np.bincount(bin_P, minlength=_BINS)
+                sums = {
+                    name: np.bincount(bin_P, value[used], minlength=_BINS)
+                    for name, value in (
+                        ("x", x_by_kind[kind][used_M]),
+                        ("gap_nats", gap),
+                        ("auc", share),
+                    )
+                }
+                filled_K = np.flatnonzero(pairs_K)
+                means = {name: sum_K[filled_K] / pairs_K[filled_K] for name, sum_K in sums.items()}
+                frames.append(
+                    pd.DataFrame(
+                        {"kind": kind, "bin": filled_K, **means, "pairs": pairs_K[filled_K]}
+                        | {"models": a, "samples": h}
+                    )
+                )
+    return pd.concat(frames, ignore_index=True)
+
+
+def _equal_bins(value_T: np.ndarray) -> np.ndarray:
+    """Returns bin_T, up to `_BINS` bins of about equally many tokens; equal values are in one bin."""
+    edges = np.quantile(value_T, np.arange(1, _BINS) / _BINS)
+    return np.searchsorted(edges, value_T, side="right")
+
+
+def _recency_bins(last_seen_MxT: np.ndarray) -> np.ndarray:
+    """Returns bin_MxT, `_BINS` bins of equally many steps; -1 where the model never saw the sample."""
+    bin_MxT = np.ceil(np.nan_to_num(last_seen_MxT) * _BINS).astype(np.int64) - 1
+    return np.minimum(bin_MxT, _BINS - 1)
+
+
+def _suffixes(
+    tokens: _Tokens, c: config.Attack, settings: TokenSettings, *, pairs: bool
+) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    """Returns suffix_extraction.parquet and suffix_extraction.csv; None if too few samples are long enough."""
+    end = settings.prefix_tokens + settings.suffix_tokens
+    is_suffix_T = (settings.prefix_tokens <= tokens.position_T) & (tokens.position_T < end)
+    length_S = np.bincount(tokens.sample_T)
+    long_S = length_S >= end
+    if long_S.sum() < 16:
+        return None
+    # The tokens of a sample are consecutive, so that sums over suffixes have equally many terms.
+    in_suffix_T = is_suffix_T & long_S[tokens.sample_T]
+    log_p_MxS = (
+        tokens.log_prob_MxT[:, in_suffix_T]
+        .reshape(len(tokens.models), -1, settings.suffix_tokens)
+        .sum(axis=2)
+    )
+    member_MxS = tokens.member_MxS[:, long_S]
+    sample_parts_H1xS = tokens.sample_parts_H1xS[:, long_S]
+    rows, correlations = pd.DataFrame(), []
+    for a, used_M in enumerate(tokens.model_parts_A1xM):
+        score_MxS = stats.lira_leave_one_out(
+            tokens.loss_MxS[used_M],
+            tokens.member_MxS[used_M],
+            variance=c.variance,
+            sampled_share=0.5 if c.finite_population else 0.0,
+            pairs=pairs,
+        )[:, long_S]
+        part = log_p_MxS[used_M], member_MxS[used_M]
+        log_p_out_MxS = _mean_of_other_out(*part)
+        if a == 0:
+            index_M, index_S = (index.ravel() for index in np.indices(score_MxS.shape))
+            rows = pd.DataFrame(
+                {"model": np.array([*map(str, tokens.models)])[index_M]}
+                | {"id": tokens.ids_S[long_S][index_S], "member": member_MxS.ravel()}
+                | {"score": score_MxS.ravel(), "log_p": log_p_MxS.ravel()}
+                | {"log_p_out": log_p_out_MxS.ravel()}
+            )
+        for h, used_S in enumerate(sample_parts_H1xS):
+            selected = (v[:, used_S] for v in (score_MxS, part[0], log_p_out_MxS, part[1]))
+            correlations += [{**row, "models": a, "samples": h} for row in _correlations(*selected)]
+    return rows, pd.DataFrame(correlations)
+
+
+def _mean_of_other_out(value_MxS: np.ndarray, member_MxS: np.ndarray) -> np.ndarray:
+    """Returns the mean of the OUT models of each sample, without the model itself; NaN if there is none."""
+    sum_S = np.where(member_MxS, 0, value_MxS).sum(axis=0)
+    out_MxS = (~member_MxS).sum(axis=0) - ~member_MxS
+    sum_MxS = sum_S - np.where(member_MxS, 0, value_MxS)
+    return sum_MxS / np.where(out_MxS > 0, out_MxS, np.nan)
+
+
+def _correlations(
+    score_MxS: np.ndarray, log_p_MxS: np.ndarray, log_p_out_MxS: np.ndarray, member_MxS: np.ndarray
+) -> Iterator[dict[str, Any]]:
+    """Yields a row (statistic, class, value) for each mean over models of a statistic of the samples of a class."""
+    gain_MxS = log_p_MxS - log_p_out_MxS
+    usable_MxS = ~np.isnan(score_MxS + gain_MxS)
+    for name in _CLASSES:
+        class_MxS = (
+            usable_MxS & {"all": True, "members": member_MxS, "nonmembers": ~member_MxS}[name]
+        )
+        for statistic, x_MxS, y_MxS in (
+            ("score and log_p", score_MxS, log_p_MxS),
+            ("score and gain", score_MxS, gain_MxS),
+            ("log_p and log_p_out", log_p_MxS, log_p_out_MxS),
+        ):
+            r_M = [
+                _rank_correlation(x_S[class_S], y_S[class_S])
+                for x_S, y_S, class_S in zip(x_MxS, y_MxS, class_MxS, strict=True)
+            ]
+            yield {"statistic": statistic, "class": name, "value": float(np.mean(r_M))}
+        gain_M = [
+            gain_S[class_S].mean() for gain_S, class_S in zip(gain_MxS, class_MxS, strict=True)
+        ]
+        yield {"statistic": "gain_nats", "class": name, "value": float(np.mean(gain_M))}
+
+
+def _rank_correlation(x_S: np.ndarray, y_S: np.ndarray) -> float:
+    """Returns Spearman's rank correlation; NaN if one of the two is constant."""
+    if len(x_S) < 3:
+        return np.nan
+    rank_2xS = scipy.stats.rankdata(np.stack([x_S, y_S]), axis=1)
+    rank_2xS -= rank_2xS.mean(axis=1, keepdims=True)
+    scale = np.sqrt((rank_2xS**2).sum(axis=1).prod())
+    return float(rank_2xS[0] @ rank_2xS[1] / scale) if scale > 0 else np.nan

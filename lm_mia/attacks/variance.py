@@ -1,0 +1,314 @@
+"""How much of the variance of losses, scores and decisions is due to order, initialization, subset and references.
+
+Replicas and crossed models are trained on one subset, from each of several initializations in each of several orders,
+and all of them are attacked with each of several disjoint sets of references. These three factors are crossed, so that
+`stats.crossed_components` estimates the variance that is due to each of them and to their interactions. References
+differ in their subsets, too: what their variance exceeds that of the crossed models is due to the subset.
+
+T: crossed models and references as targets, M: references, S: sets of references, I: initializations, J: orders,
+C: samples that are used, H: halves of the samples.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm_mia import config, stats
+from lm_mia.atomic import VARIANCE_JSON, is_current, write_completion_marker, write_csv
+from lm_mia.attacks import resampling, signals
+from lm_mia.attacks.score_matrix import map_in_order
+from lm_mia.config.needs import FORMAT, decision_settings
+from lm_mia.data import subsets
+from lm_mia.data.population import Population
+from lm_mia.store.store import Store
+
+TABLE = "variance_components.csv"
+_SAMPLES = 2**15
+"""The number of samples that are used, which bounds time and memory. The first samples are a random choice, since the
+population is in random order."""
+_FACTORS = ("references", "init", "order")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scores:
+    """The losses and membership scores of some samples under all targets, with each set of references."""
+
+    loss_TxC: np.ndarray
+    """The crossed models come first, initialization after initialization, then the references."""
+    score_SxTxC: np.ndarray
+    member_TxC: np.ndarray
+    set_M: np.ndarray
+    """The set of each reference; -1: it is in none."""
+    shape: tuple[int, int]
+    """(I, J)."""
+
+    @property
+    def num_crossed(self) -> int:
+        """The number of crossed models, replicas included."""
+        return self.shape[0] * self.shape[1]
+
+    def select(self, used_C: np.ndarray) -> "_Scores":
+        """Returns the scores of some of the samples."""
+        return dataclasses.replace(
+            self,
+            loss_TxC=self.loss_TxC[:, used_C],
+            score_SxTxC=self.score_SxTxC[:, :, used_C],
+            member_TxC=self.member_TxC[:, used_C],
+        )
+
+    def thresholds(self, fpr: float) -> np.ndarray:
+        """Returns threshold_SxT, calibrated on the non-members of each target among these samples."""
+        return np.array(
+            [
+                [
+                    stats.threshold_at_fpr(score_C[~member_C], fpr)
+                    for score_C, member_C in zip(score_TxC, self.member_TxC, strict=True)
+                ]
+                for score_TxC in self.score_SxTxC
+            ]
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Levels:
+    """The initializations, orders and sets of references that are used."""
+
+    inits: Sequence[int]
+    orders: Sequence[int]
+    sets: Sequence[int]
+
+
+def run(
+    store: Store,
+    population: Population,
+    c: config.Attack,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+    say: Callable[[str], None],
+) -> None:
+    """Writes variance_components.csv and .json, unless they are current; removes them if they are not requested.
+
+    Args:
+      store: the score store of the recipe.
+      population: provides the documents of the samples.
+      c: settings of the recipe.
+      folder: folder of the tables.
+      pool: threads that compute scores with sets of references, or components of parts of the samples.
+      say: called with a line for the user if models are missing.
+
+    Raises:
+      UserError: if scores are corrupt.
+    """
+    marker = folder / VARIANCE_JSON.name
+    store = dataclasses.replace(store, statistics=(), step=c.step)
+    inits = range(c.replica_inits)
+    crossed = [
+        subsets.crossed(i, b) if i else subsets.replica(b)
+        for i in inits
+        for b in range(c.orders_per_init)
+    ]
+    references = [*map(subsets.reference, range(c.references))]
+    missing = {*store.missing_models([*crossed, *references], store.step)}
+    references = [model for model in references if model not in missing]
+    identity: dict[str, Any] = {
+        "format": FORMAT,
+        "config": decision_settings(c),
+        "replica_inits": c.replica_inits,
+        "orders_per_init": c.orders_per_init,
+        "reference_models": [*map(str, references)],
+    }
+    if is_current(marker, identity):
+        return
+    # Deleted first, so that no reader combines an old table with new settings.
+    for path in (marker, folder / TABLE):
+        path.unlink(missing_ok=True)
+    if c.replica_inits < 2:
+        return
+    pair_Px2, half = resampling.reference_pairs(references), c.resample_references // 2
+    sets = len(pair_Px2) // half
+    if missing.intersection(crossed) or sets < 2:
+        say(
+            f"attack.replica_inits={c.replica_inits}: {len(missing.intersection(crossed))} of {len(crossed)} models "
+            f"with the target's subset are missing, and there are {sets} sets of references, of which at least 2 are "
+            f"needed; {TABLE} is not written; run `lm-mia run` to make the missing models"
+        )
+        return
+    index_SxR = pair_Px2[resampling.disjoint_sets(len(pair_Px2), half)].reshape(sets, -1)
+    inputs = signals.open_inputs(store, population, crossed, references, ())
+    scores = _score(inputs, (len(inits), c.orders_per_init), index_SxR, c, pool)
+    group_C = stats.sample_groups(population.document_N[: scores.loss_TxC.shape[1]])
+    has_score_C = np.logical_not(np.isnan(scores.score_SxTxC).any(axis=(0, 1)))
+    if not all(
+        (scores.member_TxC[:, has_score_C] == is_member).sum(axis=1).min() >= 8
+        for is_member in (False, True)
+    ):
+        say(
+            f"attack.resample_references={c.resample_references}: too few samples have a score with every set of "
+            f"references; {TABLE} is not written; use larger sets or attack.variance=pooled"
+        )
+        return
+    write_csv(folder / TABLE, _table(scores, has_score_C, group_C, c.focus_fpr, pool))
+    facts = {"sets": sets, "references_per_set": index_SxR.shape[1], "fpr": c.focus_fpr}
+    facts |= {"references": len(references), "samples": int(has_score_C.sum())}
+    write_completion_marker(marker, identity | facts, [TABLE])
+
+
+@dataclasses.dataclass(frozen=True)
+class _OneBlock:
+    """The samples of one block, as a source of blocks."""
+
+    block: signals.SampleBlock
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples."""
+        return self.block.sample_slice.stop
+
+    def blocks(self) -> Iterator[signals.SampleBlock]:
+        """Yields the block."""
+        yield self.block
+
+
+def _score(
+    inputs: signals.AttackInputs,
+    shape: tuple[int, int],
+    index_SxR: np.ndarray,
+    c: config.Attack,
+    pool: ThreadPoolExecutor,
+) -> _Scores:
+    """Attacks the targets of the inputs, and their references as targets, with each set of references."""
+    read = next(inputs.blocks())
+    used = slice(0, min(read.sample_slice.stop, _SAMPLES))
+    loss_TxC = np.concatenate([read.target_loss_TxC, read.reference_loss_MxC])[:, used]
+    block = dataclasses.replace(
+        read,
+        sample_slice=used,
+        target_loss_TxC=loss_TxC,
+        reference_loss_MxC=read.reference_loss_MxC[:, used],
+        reference_member_MxC=read.reference_member_MxC[:, used],
+        zlib_bytes_C=read.zlib_bytes_C[used],
+        covariate_CxK=read.covariate_CxK[used],
+    )
+
+    def score(index_R: np.ndarray) -> np.ndarray:
+        group = signals.AttackGroup(("lira_online",), c, index_R)
+        [fit] = signals.fit_attacks(_OneBlock(block), [group])
+        return signals.membership_scores(group, block, fit)["lira_online"]
+
+    set_M = np.full(len(inputs.references), -1)
+    set_M[index_SxR] = np.arange(len(index_SxR))[:, None]
+    return _Scores(
+        loss_TxC.astype(np.float64),
+        np.array([*map_in_order(pool, score, index_SxR)]),
+        np.concatenate([inputs.target_member_TxN2[:, used], block.reference_member_MxC]),
+        set_M,
+        shape,
+    )
+
+
+def _table(
+    scores: _Scores,
+    has_score_C: np.ndarray,
+    group_C: np.ndarray,
+    fpr: float,
+    pool: ThreadPoolExecutor,
+) -> pd.DataFrame:
+    """Returns variance_components.csv: the components of all, without each level of a factor, and on each half."""
+    levels = [range(scores.shape[0]), range(scores.shape[1]), range(len(scores.score_SxTxC))]
+    everything = _Levels(*levels)
+    whole = scores.select(has_score_C)
+    threshold_SxT = whole.thresholds(fpr)
+    parts = [("all", 0, everything)]
+    for field, all_levels in zip(("inits", "orders", "sets"), levels, strict=True):
+        # With two levels, a single one would remain, which shows no variance.
+        for left_out in all_levels if len(all_levels) > 2 else ():
+            kept = [level for level in all_levels if level != left_out]
+            parts.append((field, left_out, dataclasses.replace(everything, **{field: kept})))
+
+    def of_levels(part: tuple[str, int, _Levels]) -> list[dict[str, Any]]:
+        varied, index, kept = part
+        rows = _components(whole, threshold_SxT, kept)
+        return [{**row, "varied": varied, "part": index} for row in rows]
+
+    def of_half(half: int) -> list[dict[str, Any]]:
+        on_half = scores.select(has_score_C & stats.HALVES_HxG[half][group_C])
+        rows = _components(on_half, on_half.thresholds(fpr), everything)
+        return [{**row, "varied": "samples", "part": half} for row in rows]
+
+    halves = range(len(stats.HALVES_HxG))
+    rows = [*map_in_order(pool, of_levels, parts), *map_in_order(pool, of_half, halves)]
+    return pd.DataFrame([*itertools.chain.from_iterable(rows)])
+
+
+def _components(
+    scores: _Scores, threshold_SxT: np.ndarray, levels: _Levels
+) -> list[dict[str, Any]]:
+    """Returns a row (quantity, class, component, variance) for each component of each quantity, for both classes."""
+    score_SxTxC, threshold_SxTx1 = scores.score_SxTxC, threshold_SxT[..., None]
+    margin_SxTxC = score_SxTxC - threshold_SxTx1
+    quantities = {
+        "loss": scores.loss_TxC[None],
+        "score": score_SxTxC,
+        "threshold": np.broadcast_to(threshold_SxTx1, score_SxTxC.shape),
+        "margin": margin_SxTxC,
+        "decision": (margin_SxTxC >= 0).astype(np.float64),
+    }
+    rows = []
+    member_C = scores.member_TxC[0]
+    for quantity, value_SxTxC in quantities.items():
+        components = _crossed(value_SxTxC, scores, levels)
+        for is_member, name in ((True, "members"), (False, "nonmembers")):
+            class_C = member_C == is_member
+            mean = {key: float(value_C[class_C].mean()) for key, value_C in components.items()}
+            of_targets = sum(v for key, v in mean.items() if key != "references")
+            other_subsets_C = _between_references(value_SxTxC, scores, levels, is_member)[class_C]
+            mean["subset"] = float(np.nanmean(other_subsets_C)) - of_targets
+            rows += [
+                {"quantity": quantity, "class": name, "component": key, "variance": variance}
+                for key, variance in mean.items()
+            ]
+    return rows
+
+
+def _crossed(value_SxTxC: np.ndarray, scores: _Scores, levels: _Levels) -> Mapping[str, np.ndarray]:
+    """Returns {component: variance_C} of the crossed models; losses, which need no references, have fewer of them."""
+    num_sets = len(value_SxTxC)
+    value_SxIxJxC = value_SxTxC[:, : scores.num_crossed].reshape(num_sets, *scores.shape, -1)
+    is_crossed_with_sets = num_sets > 1
+    sets = levels.sets if is_crossed_with_sets else [0]
+    chosen_SxIxJxC = value_SxIxJxC[np.ix_(sets, levels.inits, levels.orders)]
+    if is_crossed_with_sets:
+        components, names = stats.crossed_components(chosen_SxIxJxC, 3), _FACTORS
+    else:
+        components, names = stats.crossed_components(chosen_SxIxJxC[0], 2), _FACTORS[1:]
+    return {"_".join(names[axis] for axis in key): v_C for key, v_C in components.items()}
+
+
+def _between_references(
+    value_SxTxC: np.ndarray, scores: _Scores, levels: _Levels, is_member: bool
+) -> np.ndarray:
+    """Returns variance_C over the references of one class of each sample, the mean over the sets that attack them.
+
+    A reference is attacked with the sets to which it does not belong. References of sets that are not used are not used
+    as targets either. NaN for samples with fewer than two references of the class.
+    """
+    member_MxC = scores.member_TxC[scores.num_crossed :]
+    is_used_M = (scores.set_M < 0) | np.isin(scores.set_M, levels.sets)
+    total_C, count_C = np.zeros(member_MxC.shape[1]), np.zeros(member_MxC.shape[1])
+    for s in levels.sets if len(value_SxTxC) > 1 else [-2]:
+        value_MxC = value_SxTxC[max(s, 0), scores.num_crossed :]
+        is_target_M = is_used_M & (scores.set_M != s)
+        in_class_MxC = (member_MxC == is_member) & is_target_M[:, None]
+        n_C = in_class_MxC.sum(axis=0)
+        mean_C = np.where(in_class_MxC, value_MxC, 0).sum(axis=0) / np.maximum(n_C, 1)
+        squares_C = (np.where(in_class_MxC, value_MxC - mean_C, 0) ** 2).sum(axis=0)
+        enough_C = n_C >= 2
+        total_C += np.where(enough_C, squares_C / np.maximum(n_C - 1, 1), 0)
+        count_C += enough_C
+    return np.where(count_C > 0, total_C / np.maximum(count_C, 1), np.nan)
