@@ -243,15 +243,16 @@ def draw_curves(rows: Sequence[Record], facts: Record) -> Figure:
     return figure
 
 
-COIN_FREE_COLUMNS = ("fpr", "tpr_mean", "tpr_coin_free")
+COIN_FREE_COLUMNS = ("fpr", "tpr_mean", "tpr_coin_free", "tpr_unstable_free")
 _COIN_FREE_CURVES: tuple[tuple[str, str, str, plotting.LineStyle], ...] = (
     ("tpr_mean", "All true positives", plotting.BLUE, "-"),
     ("tpr_coin_free", "Without coin flips", plotting.VERMILLION, "--"),
+    ("tpr_unstable_free", "Without very unstable ones either", plotting.GREEN, "-."),
 )
 
 
 def draw_coin_free(rows: Sequence[Record], band: tuple[float, float]) -> Figure:
-    """Draws the mean ROC curve with and without coin flips, on logarithmic and on linear axes.
+    """Draws the mean ROC curve with and without unstable decisions, on logarithmic and on linear axes.
 
     Args:
       rows: rows of tables/coin_free_roc.csv.

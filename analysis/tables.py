@@ -183,9 +183,17 @@ def read_true_positives(recipe_dir: Path) -> list[Record]:
     """Reads the rows of StrongMIA Tables 5 and 6."""
     groups = [f"{name}_{value}" for name in UNSTABLE_GROUPS for value in ("tp", "fraction")]
     columns = [f"{n}_{statistic}" for n in ("tpr", "tp", *groups) for statistic in ("mean", "std")]
+    columns += [f"{name}_ratio_of_means" for name in UNSTABLE_GROUPS]
     return io.read_table(
         recipe_dir, "true_positives.csv", ("fpr", "replicas", "left_out", *columns)
     )
+
+
+def read_replica_true_positives(recipe_dir: Path, fpr: float) -> list[Record]:
+    """Reads the rows of tables/replica_true_positives.csv at an FPR, one per replica."""
+    columns = ("order_seed", "fpr", "tp", "very_unstable_tp", "coin_flip_tp")
+    rows = io.read_table(recipe_dir, "replica_true_positives.csv", columns)
+    return [row for row in rows if math.isclose(row["fpr"], fpr)]
 
 
 def format_count(row: Record, name: str) -> str:
@@ -290,7 +298,10 @@ def intervals_by_attack(rows: Sequence[Record], metric: str) -> Mapping[str, Rec
 
 
 def read_partial_aucs(recipe_dir: Path) -> dict[tuple[float, float], dict[str, Record]]:
-    """Reads the rows of tables/partial_auc.csv by (lowest, highest) FPR and by curve, "raw" or "coin-free"."""
+    """Reads the rows of tables/partial_auc.csv by (lowest, highest) FPR and by curve.
+
+    The curves are "raw", "coin-free" and "unstable-free".
+    """
     bands: dict[tuple[float, float], dict[str, Record]] = {}
     for row in io.read_table(recipe_dir, "partial_auc.csv", PARTIAL_AUC_COLUMNS):
         bands.setdefault((row["low"], row["high"]), {})[row["curve"]] = row

@@ -2,11 +2,14 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 
 from analysis import io, notes, tables
-from analysis.formatting import plus_minus
-from analysis.io import RecipeResults
+from analysis.claims.compare import Claim, claim_different, claim_untested
+from analysis.claims.jackknife import Jackknife
+from analysis.formatting import percent, plus_minus
+from analysis.io import RecipeResults, Record
 from analysis.paper_figure import FigureResult, PaperFigure
 
 # Tables 1 and 2: accuracy and error rates of LiRA on replicas at fixed false positive rates.
@@ -76,7 +79,12 @@ def _flip_shares(recipe: RecipeResults) -> FigureResult:
 
 
 # Tables 5 and 6: true positives on members whose decisions are very unstable or like coin flips.
+TAB05_STATEMENTS = (
+    "The mean over replicas of the share of coin flips differs from the ratio of the means.",
+)
 _PAPER_MEMBERS = 2**19
+_PRINTED_PERCENT = 0.1
+"""The two summaries differ if they do by more than the last digit of the shares in percent."""
 
 
 def _true_positives(recipe: RecipeResults) -> FigureResult:
@@ -120,11 +128,57 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
     return FigureResult(
         pd.DataFrame(rows),
         table=table,
+        claims=(_claim_ratios_differ(recipe, facts),),
         ours=ours,
         not_comparable=notes.depends_on_replicas(facts, of_flips)
         | (counts if members != _PAPER_MEMBERS else frozenset()),
-        notes=(*notes.replica_notes(facts), notes.not_comparable_note(facts), note),
+        notes=(
+            *notes.replica_notes(facts),
+            notes.not_comparable_note(facts),
+            "Shares are means of each replica's ratio, as in the paper; the columns ratio_of_means of the CSV file are "
+            "the other summary that it defines.",
+            note,
+        ),
     )
+
+
+def _claim_ratios_differ(recipe: RecipeResults, facts: Record) -> Claim:
+    """Compares the mean of each replica's share of coin flips with the ratio of the mean counts."""
+    fpr = facts["config"]["focus_fpr"]
+    rows = tables.read_replica_true_positives(recipe.recipe_dir, fpr)
+    tp_B, coin_flip_tp_B = (
+        np.array([row[name] for row in rows]) for name in ("tp", "coin_flip_tp")
+    )
+    if not tp_B.any():
+        return claim_untested(
+            TAB05_STATEMENTS[0], f"there are no true positives at an FPR of {percent(fpr)}"
+        )
+    gap = Jackknife.from_targets(
+        np.stack([tp_B, coin_flip_tp_B], axis=1)[:, None],
+        f"{len(rows)} replicas",
+        ("the training subset", "the references", "the samples and their flip rates"),
+        summary=ratio_gap,
+    )
+    return claim_different(
+        TAB05_STATEMENTS[0],
+        f"Mean of ratios minus ratio of means at an FPR of {percent(fpr)}, percentage points",
+        gap.estimate(),
+        _PRINTED_PERCENT,
+    )
+
+
+def ratio_gap(tp_Bx1x2: np.ndarray) -> np.ndarray:
+    """Returns the mean of ratios minus the ratio of means, in percent, of shape 1 x 1.
+
+    Args:
+      tp_Bx1x2: the number of true positives of each replica, and that of coin flips among them. The share of a replica
+        without true positives is 0.
+    """
+    tp_Bx1, coin_flip_tp_Bx1 = tp_Bx1x2[..., 0].astype(float), tp_Bx1x2[..., 1]
+    share_Bx1 = np.divide(coin_flip_tp_Bx1, tp_Bx1, out=np.zeros(tp_Bx1.shape), where=tp_Bx1 > 0)
+    total_1 = tp_Bx1.sum(axis=0)
+    ratio_1 = coin_flip_tp_Bx1.sum(axis=0) / np.where(total_1 > 0, total_1, np.nan)
+    return 100 * (share_Bx1.mean(axis=0) - ratio_1)[:, None]
 
 
 FIGURES = {
@@ -197,7 +251,7 @@ FIGURES = {
             "± 6% of the true positives are on coin flips at an FPR of 1%, and 49% ± 4% at 10%. At 0.1% there are 5 "
             "true positives, too few for a share."
         ),
-        statements=(),
+        statements=TAB05_STATEMENTS,
         draw=lambda recipes: _true_positives(recipes["flip-140M"]),
     ),
     "strongmia_tab06_true_positives_302m": PaperFigure(
@@ -211,7 +265,7 @@ FIGURES = {
             "The shares are larger with fewer replicas: at cpu about 43% ± 11% of the true positives are on coin "
             "flips at an FPR of 1%, and 59% ± 5% at 10%."
         ),
-        statements=(),
+        statements=TAB05_STATEMENTS,
         draw=lambda recipes: _true_positives(recipes["flip-302M"]),
     ),
 }

@@ -16,7 +16,7 @@ from analysis.attacks import (
     recipe_difference,
     with_equal_models,
 )
-from analysis.claims import decisions
+from analysis.claims import decisions, jackknife
 from analysis.claims.compare import Claim, Estimate, claim_all, claim_greater, claim_untested
 from analysis.formatting import percent, size_label, size_title
 from analysis.io import REPLICA_SIZES, RecipeResults, SweepResults, fewest_references
@@ -91,7 +91,10 @@ def draw_fig20(recipes: SweepResults) -> FigureResult:
 
 
 # Figure 24: mean ROC curves over the replicas of a target, for two sizes on the same data.
-FIG24_STATEMENTS = ("On the same data the larger model has the higher AUC.",)
+FIG24_STATEMENTS = (
+    "On the same data the larger model has the higher AUC.",
+    "The AUC is higher than that of models of the same size on compute-optimal data, which have more samples.",
+)
 
 
 def draw_fig24(recipes: SweepResults) -> FigureResult:
@@ -115,6 +118,7 @@ def draw_fig24(recipes: SweepResults) -> FigureResult:
                 f"AUC of {REPLICA_SIZES[1]} minus {REPLICA_SIZES[0]}",
                 _size_difference(by_size),
             ),
+            _claim_above_optimal(by_size, recipes),
         ),
         ours={
             f"auc {size}": (float(f.auc_T.mean()), float(f.auc_T.std()))
@@ -135,6 +139,31 @@ def _size_difference(by_size: Mapping[str, RecipeResults]) -> Estimate:
         return recipe_difference(large, small, common_references([small, large]))
     large_auc, small_auc = (decisions.read_jackknife(r, "auc") for r in (large, small))
     return (large_auc - small_auc).estimate()
+
+
+def _claim_above_optimal(by_size: Mapping[str, RecipeResults], recipes: SweepResults) -> Claim:
+    """Compares the replicas of each size with the targets of the same size on its compute-optimal data."""
+    optimal = {size: recipes.get(f"chinchilla-{size}") for size in by_size}
+    if lacking := [size for size, recipe in optimal.items() if recipe is None]:
+        return claim_untested(
+            FIG24_STATEMENTS[1],
+            f"this run has no models of {' and '.join(lacking)} on compute-optimal data; Figure 2 needs them, so draw "
+            "it in the same workdir",
+        )
+    found = with_equal_models([recipe for recipe in optimal.values() if recipe is not None])
+    count = common_references(found)
+    parts = [
+        claim_greater(
+            "",
+            f"AUC of {size}, {replicas.samples:,} minus {compared.samples:,} samples",
+            jackknife.independent_difference(
+                decisions.read_jackknife(replicas, "auc"),
+                read_jackknife(compared, references=count).auc,
+            ),
+        )
+        for (size, replicas), compared in zip(by_size.items(), found, strict=True)
+    ]
+    return claim_all(FIG24_STATEMENTS[1], parts)
 
 
 # Figure 25: TPR and decision thresholds of replicas at fixed false positive rates, for two sizes.
@@ -285,6 +314,7 @@ FIGURES = {
         needs=(
             Need(("flip-140M", "flip-302M"), targets="replicas", most_references=None),
             Need(("flip-140M", "flip-302M"), jackknife=True),
+            Need(("chinchilla-140M", "chinchilla-302M"), jackknife=True),
         ),
     ),
     "strongmia_fig25_thresholds": PaperFigure(

@@ -300,7 +300,12 @@ def _claim_same(recipes: Sequence[RecipeResults], count: int) -> Claim:
 
 
 # Figure 32: losses of three samples under IN and OUT references and one target, by model size.
-FIG32_STATEMENTS = ("The mean loss of the same samples falls with every step up in size.",)
+FIG32_STATEMENTS = (
+    "The mean loss of the same samples falls with every step up in size.",
+    "For these samples the distance between the IN and OUT losses does not shift with the size.",
+)
+SHIFT_MARGIN = 0.5
+"""What "does not shift" means: by less than half a standard deviation of the losses, on average over the samples."""
 _SIZES = ("10M", "44M", "85M", "140M", "302M")
 MEAN_COLUMNS = (
     "mean_loss_nats",
@@ -330,6 +335,18 @@ class Losses:
         mean_Mx1xH1 = self.mean_RxH1[:-1, None]
         return Jackknife.from_targets(mean_Mx1xH1, f"{len(mean_Mx1xH1)} references and the samples")
 
+    @property
+    def distance(self) -> Jackknife:
+        """The mean over the three samples of `in_out_distance`.
+
+        The interval is over the references. It need not cover the samples, since the paper's statement is about these.
+        """
+        loss_Mx3, member_Mx3 = self.loss_Rx3[:-1], self.member_Rx3[:-1]
+        without = [np.arange(len(loss_Mx3)) != r for r in range(len(loss_Mx3))]
+        values = [in_out_distance(loss_Mx3, member_Mx3)]
+        values += [in_out_distance(loss_Mx3[kept_M], member_Mx3[kept_M]) for kept_M in without]
+        return Jackknife(np.array(values)[:, None, None], f"{len(loss_Mx3)} references")
+
 
 def draw_fig32(recipes: SweepResults) -> FigureResult:
     """Draws a row per size and a column per sample: reference losses with fitted normals, and the target's loss."""
@@ -357,13 +374,49 @@ def draw_fig32(recipes: SweepResults) -> FigureResult:
     return FigureResult(
         data=pd.concat(data),
         figure=_fig32_figure(losses_by_size, ids_3),
-        claims=(claim_all(FIG32_STATEMENTS[0], falls),),
+        claims=(claim_all(FIG32_STATEMENTS[0], falls), _claim_distance(losses_by_size)),
         notes=(
             f"Histograms and normals show the losses under {len(references)} references, trained on the sample (IN) or "
             f"not (OUT); the dashed line is the loss under the target {target}.",
             "References of two sizes with the same training subset are paired.",
+            "A distance is the OUT mean minus the IN mean, divided by their pooled standard deviation. "
+            f"“Does not shift” means by less than {SHIFT_MARGIN:g} from the smallest to the largest size, on average "
+            "over the three samples; this margin is our choice.",
         ),
     )
+
+
+def _claim_distance(losses_by_size: Sequence[Losses]) -> Claim:
+    """Compares the distance between the IN and OUT losses at the largest and at the smallest size."""
+    small, large = losses_by_size[0], losses_by_size[-1]
+    if small is large:
+        return claim_untested(FIG32_STATEMENTS[1], "there is only one size")
+    shift = large.distance - small.distance
+    return claim_equivalent(
+        FIG32_STATEMENTS[1],
+        f"Distance between the IN and OUT losses in standard deviations, {large.size} minus {small.size}",
+        shift.estimate(),
+        SHIFT_MARGIN,
+    )
+
+
+def in_out_distance(loss_Mx3: np.ndarray, member_Mx3: np.ndarray) -> float:
+    """Returns the OUT mean minus the IN mean, divided by their pooled standard deviation, averaged over samples.
+
+    NaN if a sample has fewer than two IN or OUT references, or all its losses are equal.
+    """
+    distances = []
+    for loss_M, member_M in zip(loss_Mx3.T, member_Mx3.T, strict=True):
+        classes = loss_M[member_M], loss_M[~member_M]
+        if min(map(len, classes)) < 2:
+            return float("nan")
+        squares = sum(float(((x - x.mean()) ** 2).sum()) for x in classes)
+        if not squares:
+            return float("nan")
+        distances.append(
+            (classes[1].mean() - classes[0].mean()) / np.sqrt(squares / (len(loss_M) - 2))
+        )
+    return float(np.mean(distances))
 
 
 def _shared_models(family: Sequence[RecipeResults]) -> tuple[list[ModelSeeds], ModelSeeds]:

@@ -92,6 +92,8 @@ def write_decision_tables(
     write_csv(folder / "flip_shares_by_replicas.csv", pd.concat(by_replicas))
     positives = tables.true_positives(total.true_positives_TxFx5, total.bin_counts, c.fprs)
     write_csv(folder / "true_positives.csv", positives)
+    by_replica = tables.replica_true_positives(total.true_positives_TxFx5, order_seeds, c.fprs)
+    write_csv(folder / "replica_true_positives.csv", by_replica)
     curves = tables.coin_free_roc(points.fpr_F[num_fprs:], total.vote_counts, replicas)
     write_csv(folder / "coin_free_roc.csv", curves)
     write_csv(folder / "partial_auc.csv", tables.partial_auc(curves, c.band))

@@ -49,6 +49,7 @@ DECISION_TABLES = (
     advantage.TABLE,
     *audit.TABLES,
     "true_positives.csv",
+    "replica_true_positives.csv",
     "coin_free_roc.csv",
     "partial_auc.csv",
     "decision_jackknife.parquet",

@@ -175,22 +175,41 @@ def true_positives(
         part: stats.BinContribution = getattr(contributions, name)
         add(f"{name}_tp", part.tp)
         add(f"{name}_fraction", part.share)
+        table[f"{name}_ratio_of_means"] = part.ratio_of_means_F
     return table.assign(replicas=contributions.replicas, left_out=counts.left_out_F)
 
 
+def replica_true_positives(
+    tp_TxFx5: np.ndarray, order_seeds: Sequence[int], fprs: Sequence[float]
+) -> pd.DataFrame:
+    """Returns replica_true_positives.csv: the true positives of each replica by bin, as in StrongMIA Tables 5 and 6."""
+    return pd.DataFrame(
+        {
+            "order_seed": np.repeat(order_seeds, len(fprs)),
+            "fpr": np.tile(fprs, len(order_seeds)),
+            "tp": tp_TxFx5.sum(axis=2).ravel(),
+            "very_unstable_tp": tp_TxFx5[:, :, stats.VERY_UNSTABLE_BIN].ravel(),
+            "coin_flip_tp": tp_TxFx5[:, :, stats.COIN_FLIP_BIN].ravel(),
+        }
+    )
+
+
 def coin_free_roc(fpr_G: np.ndarray, counts: stats.MemberVoteCounts, replicas: int) -> pd.DataFrame:
-    """Returns coin_free_roc.csv: the mean ROC curve with and without coin-flip decisions (StrongMIA Figure 30)."""
-    raw_G, free_G = stats.coin_flip_free_roc(counts, replicas)
-    return pd.DataFrame({"fpr": fpr_G, "tpr_mean": raw_G, "tpr_coin_free": free_G})
+    """Returns coin_free_roc.csv: the mean ROC curve with and without unstable decisions (StrongMIA Figure 30)."""
+    raw_G, coin_free_G, unstable_free_G = stats.coin_flip_free_roc(counts, replicas)
+    return pd.DataFrame(
+        {"fpr": fpr_G, "tpr_mean": raw_G}
+        | {"tpr_coin_free": coin_free_G, "tpr_unstable_free": unstable_free_G}
+    )
 
 
 def partial_auc(curves: pd.DataFrame, band: tuple[float, float]) -> pd.DataFrame:
-    """Returns partial_auc.csv: areas and lifts of both curves of `coin_free_roc`, over a band and from 0 to 1."""
+    """Returns partial_auc.csv: areas and lifts of the curves of `coin_free_roc`, over a band and from 0 to 1."""
     fpr_G = curves["fpr"].to_numpy()
     rows = []
     for low, high in dict.fromkeys((band, (0.0, 1.0))):
         areas = {}
-        for name in ("tpr_mean", "tpr_coin_free"):
+        for name in ("tpr_mean", "tpr_coin_free", "tpr_unstable_free"):
             tpr_G = curves[name].to_numpy()
             areas[name] = {
                 "pauc": stats.partial_auc(tpr_G, fpr_G, low, high),
@@ -198,13 +217,15 @@ def partial_auc(curves: pd.DataFrame, band: tuple[float, float]) -> pd.DataFrame
                 "lift": stats.lift(tpr_G, fpr_G, low, high),
                 "lift_normalized": stats.lift(tpr_G, fpr_G, low, high, normalized=True),
             }
-        raw, free = areas["tpr_mean"], areas["tpr_coin_free"]
-        retained = free["lift"] / raw["lift"] if raw["lift"] > 0 else np.nan
-        dropped = 1 - free["pauc"] / raw["pauc"] if raw["pauc"] > 0 else np.nan
+        raw = areas["tpr_mean"]
         rows.append({"low": low, "high": high, "curve": "raw"} | raw)
-        rows.append(
-            {"low": low, "high": high, "curve": "coin-free"}
-            | free
-            | {"lift_retained_fraction": retained, "mean_tpr_dropped_fraction": dropped}
-        )
+        for curve in ("coin-free", "unstable-free"):
+            free = areas[f"tpr_{curve.replace('-', '_')}"]
+            retained = free["lift"] / raw["lift"] if raw["lift"] > 0 else np.nan
+            dropped = 1 - free["pauc"] / raw["pauc"] if raw["pauc"] > 0 else np.nan
+            rows.append(
+                {"low": low, "high": high, "curve": curve}
+                | free
+                | {"lift_retained_fraction": retained, "mean_tpr_dropped_fraction": dropped}
+            )
     return pd.DataFrame(rows)

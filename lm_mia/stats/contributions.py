@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
-from lm_mia.stats.coin_flip import as_num_replicas, as_vote_counts, coin_flip_cutoff
+from lm_mia.stats.coin_flip import as_num_replicas, as_vote_counts
 from lm_mia.stats.flips import (
     COIN_FLIP_BIN,
     FLIP_BIN_NAMES,
     VERY_UNSTABLE_BIN,
+    flip_bins,
     targets_with_thresholds,
 )
 from lm_mia.stats.inputs import as_counts, as_float64, as_members, as_real
@@ -35,8 +36,9 @@ class BinContribution:
     tp: MeanStd
     """Number of true positives."""
     share: MeanStd
-    """Share of each target's true positives, in [0, 1]: a mean of ratios, not a ratio of means. NaN if no target has a
-    true positive."""
+    """Share of each target's true positives, in [0, 1]: a mean of ratios. NaN if no target has a true positive."""
+    ratio_of_means_F: FloatArray
+    """Mean number of these true positives divided by the mean number of all; NaN if no target has a true positive."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +67,8 @@ class MemberVoteCounts:
     """Number of true positives, summed over replicas."""
     coin_flip_true_positives_K: IntArray
     """The same, for members in the coin-flip bin only."""
+    unstable_true_positives_K: IntArray
+    """The same, for members in the very unstable and in the coin-flip bin."""
     members_K: IntArray
     """Number of members that have votes."""
 
@@ -79,6 +83,7 @@ class MemberVoteCounts:
         return MemberVoteCounts(
             self.true_positives_K + other.true_positives_K,
             self.coin_flip_true_positives_K + other.coin_flip_true_positives_K,
+            self.unstable_true_positives_K + other.unstable_true_positives_K,
             self.members_K + other.members_K,
         )
 
@@ -151,7 +156,7 @@ def tpr_contributions(tp_RxFx5: ArrayLike, members_F: ArrayLike) -> TprContribut
     Raises:
       ValueError: if the shapes do not match or there are more true positives than members.
 
-    Source: StrongMIA, Tables 5 and 6; Appendix E.2.6, mean of ratios.
+    Source: StrongMIA, Tables 5 and 6; Appendix E.2.6, mean of ratios and ratio of means.
     """
     tp_RxFx5 = as_counts(tp_RxFx5, "true positives")
     members_F = as_counts(members_F, "numbers of members")
@@ -168,9 +173,16 @@ def tpr_contributions(tp_RxFx5: ArrayLike, members_F: ArrayLike) -> TprContribut
         tp_of_bins_RxF = tp_RxFx5[:, :, bins].sum(axis=2)
         share_RxF = np.divide(tp_of_bins_RxF, tp_RxF, out=np.zeros(tp_RxF.shape), where=tp_RxF > 0)
         share_RxF[:, ~tp_RxF.any(axis=0)] = np.nan
+        total_F = tp_RxF.sum(axis=0)
         return BinContribution(
             mean_std_over_targets(tp_of_bins_RxF.astype(np.float64)),
             mean_std_over_targets(share_RxF),
+            np.divide(
+                tp_of_bins_RxF.sum(axis=0),
+                total_F,
+                out=np.full(total_F.shape, np.nan),
+                where=total_F > 0,
+            ),
         )
 
     nan_RxF = np.full(tp_RxF.shape, np.nan)
@@ -189,7 +201,7 @@ def tpr_contributions(tp_RxFx5: ArrayLike, members_F: ArrayLike) -> TprContribut
 def count_member_votes(
     votes_KxN: ArrayLike, member_N: ArrayLike, replicas: int, alpha: float = 0.05
 ) -> MemberVoteCounts:
-    """Counts the votes for members at each rate, in total and in the coin-flip bin.
+    """Counts the votes for members at each rate: in total, in the coin-flip bin, and in the two least stable bins.
 
     Args:
       votes_KxN: votes from `count_votes`; NaN marks a sample without votes.
@@ -210,38 +222,43 @@ def count_member_votes(
         )
     member_C = np.flatnonzero(_check_shape(member_N, votes_KxN.shape[1:]))
     replicas = as_num_replicas(replicas)
-    k_low, _ = coin_flip_cutoff(replicas, alpha)
-    count_3xK = np.empty((3, len(votes_KxN)), dtype=np.int64)
+    bin_V = flip_bins(np.arange(replicas + 1), replicas, alpha)
+    count_4xK = np.empty((4, len(votes_KxN)), dtype=np.int64)
     for k, votes_N in enumerate(votes_KxN):
         votes_C, missing_C = as_vote_counts(votes_N.take(member_C), replicas)
         members_by_votes = np.bincount(votes_C, minlength=replicas + 1)
         members_by_votes[0] -= np.count_nonzero(missing_C)  # as_vote_counts sets missing votes to 0
         tp_by_votes = members_by_votes * np.arange(replicas + 1)
-        coin_flip_tp = tp_by_votes[k_low : replicas - k_low + 1]
-        count_3xK[:, k] = tp_by_votes.sum(), coin_flip_tp.sum(), members_by_votes.sum()
-    true_positives_K, coin_flip_true_positives_K, members_K = count_3xK
-    return MemberVoteCounts(true_positives_K, coin_flip_true_positives_K, members_K)
+        count_4xK[:, k] = (
+            tp_by_votes.sum(),
+            tp_by_votes[bin_V == COIN_FLIP_BIN].sum(),
+            tp_by_votes[bin_V >= VERY_UNSTABLE_BIN].sum(),
+            members_by_votes.sum(),
+        )
+    return MemberVoteCounts(*count_4xK)
 
 
-def coin_flip_free_roc(counts: MemberVoteCounts, replicas: int) -> tuple[FloatArray, FloatArray]:
-    """Computes the mean TPR over replicas, with and without the true positives of coin-flip decisions.
+def coin_flip_free_roc(
+    counts: MemberVoteCounts, replicas: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Computes the mean TPR over replicas, with and without the true positives of unstable decisions.
 
-    The second curve is a diagnostic, not the ROC curve of a threshold rule: the removed members differ between rates,
-    so it may fall where the first curve rises. It still contains members that are very unstable without being coin
-    flips.
+    The second and third curves are diagnostics, not ROC curves of a threshold rule: the removed members differ between
+    rates, so they may fall where the first curve rises.
 
     Args:
       counts: result of `count_member_votes`, summed over all samples.
       replicas: number of votes per sample, B, as passed to `count_member_votes`.
 
     Returns:
-      ``(tpr_K, coin_flip_free_tpr_K)``; NaN at a rate without members. The second is clipped at 0 as in the paper,
-      although the counts are exact.
+      ``(tpr_K, coin_flip_free_tpr_K, unstable_free_tpr_K)``: all true positives, without those of coin flips, and
+      without those of very unstable decisions and coin flips. NaN at a rate without members. The last two are clipped
+      at 0 as in the paper, although the counts are exact.
 
     Raises:
       ValueError: if replicas is below 1.
 
-    Source: StrongMIA, Eq. 24 and Figure 30.
+    Source: StrongMIA, Eq. 24 and Figure 30; the third curve is described at the end of Appendix E.2.6.
     """
     if replicas < 1:
         raise ValueError(f"replicas={replicas}: must be at least 1")
@@ -251,8 +268,14 @@ def coin_flip_free_roc(counts: MemberVoteCounts, replicas: int) -> tuple[FloatAr
         nan_K = np.full(decisions_K.shape, np.nan)
         return np.divide(true_positives_K, decisions_K, out=nan_K, where=decisions_K > 0)
 
-    remaining_K = np.maximum(counts.true_positives_K - counts.coin_flip_true_positives_K, 0)
-    return rate(counts.true_positives_K), rate(remaining_K)
+    def rate_without(removed_K: IntArray) -> FloatArray:
+        return rate(np.maximum(counts.true_positives_K - removed_K, 0))
+
+    return (
+        rate(counts.true_positives_K),
+        rate_without(counts.coin_flip_true_positives_K),
+        rate_without(counts.unstable_true_positives_K),
+    )
 
 
 def _check_shape(member_N: BoolArray, shape_N: tuple[int, ...]) -> BoolArray:

@@ -23,8 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import FloatArray, IntArray
-from lm_mia.stats.coin_flip import coin_flip_cutoff
-from lm_mia.stats.flips import flip_rate
+from lm_mia.stats.flips import COIN_FLIP_BIN, VERY_UNSTABLE_BIN, flip_bins, flip_rate
 from lm_mia.stats.inputs import as_counts, as_float64, as_members
 from lm_mia.stats.intervals import check_confidence
 from lm_mia.stats.likelihood_ratio import posterior
@@ -150,6 +149,8 @@ class DecisionMetrics:
     """Mean TPR over the replicas."""
     coin_flip_tpr_A1xH1xF: FloatArray
     """Mean TPR over the replicas that is due to members whose decisions are like coin flips."""
+    unstable_tpr_A1xH1xF: FloatArray
+    """The same, of members whose decisions are very unstable or like coin flips."""
     threshold_spread_A1xH1xF: FloatArray
     """Mean absolute deviation of the thresholds of the replicas, as posteriors, from their median."""
 
@@ -367,10 +368,10 @@ def _vote_metrics(
     nonmember_votes_FxK: IntArray, member_votes_FxK: IntArray, replicas: int, alpha: float
 ) -> dict[str, ArrayLike]:
     # Each number of votes has one flip rate, so that a table of counts is enough.
-    k_low, _ = coin_flip_cutoff(replicas, alpha)
     votes_V = np.arange(replicas + 1)
     flip_V = flip_rate(votes_V, replicas)
-    is_coin_V = (k_low <= votes_V) & (votes_V <= replicas - k_low)
+    bin_V = flip_bins(votes_V, replicas, alpha)
+    is_coin_V, is_unstable_V = bin_V == COIN_FLIP_BIN, bin_V >= VERY_UNSTABLE_BIN
     values: dict[str, ArrayLike] = {}
     for name, votes_FxK in (("member", member_votes_FxK), ("nonmember", nonmember_votes_FxK)):
         count_FxV = np.array([np.bincount(v_K, minlength=replicas + 1) for v_K in votes_FxK])
@@ -380,6 +381,7 @@ def _vote_metrics(
         if name == "member":
             values["tpr_A1xH1xF"] = share_FxV @ (votes_V / replicas)
             values["coin_flip_tpr_A1xH1xF"] = share_FxV @ (is_coin_V * votes_V / replicas)
+            values["unstable_tpr_A1xH1xF"] = share_FxV @ (is_unstable_V * votes_V / replicas)
     return values
 
 

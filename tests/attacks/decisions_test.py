@@ -237,6 +237,7 @@ def test_coin_flip_shares_of_fewer_replicas(slow: Slow):
 
 def test_true_positives(slow: Slow):
     table = slow.run.csv("true_positives.csv")
+    by_replica = slow.run.csv("replica_true_positives.csv")
     assert table.fpr.tolist() == list(slow.run.c.fprs)
     assert table.replicas.unique().tolist() == [slow.replicas]
     assert table.left_out.unique().tolist() == [(~slow.scored_N).sum()]
@@ -250,6 +251,9 @@ def test_true_positives(slow: Slow):
         assert_close(row, "tp_std", tp_T.std())
         assert_close(row, "tpr_mean", (tp_T / in_N.sum()).mean())
         assert_close(row, "tpr_std", (tp_T / in_N.sum()).std())
+        at_fpr = by_replica[np.isclose(by_replica.fpr, fpr)]
+        assert at_fpr.order_seed.is_unique
+        assert at_fpr.tp.tolist() == tp_T.tolist()
         for name, bins in (("very_unstable", [3]), ("coin_flip", [4]), ("union", [3, 4])):
             part_T = decision_TxN[:, np.isin(bin_N, bins)].sum(axis=1)
             fractions = [p / tp if tp else 0 for p, tp in zip(part_T, tp_T, strict=True)]
@@ -257,6 +261,10 @@ def test_true_positives(slow: Slow):
             assert_close(row, f"{name}_tp_std", part_T.std())
             assert_close(row, f"{name}_fraction_mean", np.mean(fractions))
             assert_close(row, f"{name}_fraction_std", np.std(fractions))
+            ratio = part_T.sum() / tp_T.sum() if tp_T.any() else math.nan
+            assert_close(row, f"{name}_ratio_of_means", ratio)
+            if name != "union":
+                assert at_fpr[f"{name}_tp"].tolist() == part_T.tolist()
 
 
 def test_coin_free_roc_and_partial_auc(slow: Slow):
@@ -270,11 +278,18 @@ def test_coin_free_roc_and_partial_auc(slow: Slow):
         assert row["tpr_mean"] == pytest.approx(votes.mean() / slow.replicas)
         free = [0 if slow.bin(v) == 4 else v for v in votes]
         assert row["tpr_coin_free"] == pytest.approx(np.mean(free) / slow.replicas)
+        stable = [0 if slow.bin(v) >= 3 else v for v in votes]
+        assert row["tpr_unstable_free"] == pytest.approx(np.mean(stable) / slow.replicas)
     areas = slow.run.csv("partial_auc.csv")
-    assert areas[["low", "high"]].to_numpy().tolist() == [[*c.band]] * 2 + [[0, 1]] * 2
-    assert areas.curve.tolist() == ["raw", "coin-free"] * 2
-    for (_, raw), (_, free) in zip(areas[::2].iterrows(), areas[1::2].iterrows(), strict=True):
-        for row, name in ((raw, "tpr_mean"), (free, "tpr_coin_free")):
+    assert areas[["low", "high"]].to_numpy().tolist() == [[*c.band]] * 3 + [[0, 1]] * 3
+    assert areas.curve.tolist() == ["raw", "coin-free", "unstable-free"] * 2
+    pairs = [
+        (areas.iloc[first], areas.iloc[first + k], name)
+        for first in (0, 3)
+        for k, name in ((1, "tpr_coin_free"), (2, "tpr_unstable_free"))
+    ]
+    for raw, free, free_name in pairs:
+        for row, name in ((raw, "tpr_mean"), (free, free_name)):
             low, high = row["low"], row["high"]
             x = np.linspace(low, high, 400_001)
             area = np.trapezoid(np.interp(x, table.fpr, table[name]), x)

@@ -234,10 +234,9 @@ def test_true_positives():
         "fpr",
         *(f"{name}_{kind}" for name in ("tpr", "tp") for kind in ("mean", "std")),
         *(
-            f"{part}_{name}_{kind}"
+            f"{part}_{name}"
             for part in ("very_unstable", "coin_flip", "union")
-            for name in ("tp", "fraction")
-            for kind in ("mean", "std")
+            for name in ("tp_mean", "tp_std", "fraction_mean", "fraction_std", "ratio_of_means")
         ),
         "replicas",
         "left_out",
@@ -274,37 +273,53 @@ def test_coin_free_roc():
     assert table.fpr.tolist() == [0.1, 0.2]
     np.testing.assert_allclose(table.tpr_mean, [13 / 27, 23 / 27])
     np.testing.assert_allclose(table.tpr_coin_free, [9 / 27, 18 / 27])
+    np.testing.assert_allclose(table.tpr_unstable_free, [9 / 27, 18 / 27])
+
+
+def test_true_positives_of_each_replica():
+    tp_TxFx5 = np.arange(2 * 3 * 5).reshape(2, 3, 5)
+    table = tables.replica_true_positives(tp_TxFx5, [7, 9], (0.01, 0.1, 1.0))
+    assert table.order_seed.tolist() == [7] * 3 + [9] * 3
+    assert table.fpr.tolist() == [0.01, 0.1, 1.0] * 2
+    assert table.tp.tolist() == [10, 35, 60, 85, 110, 135]
+    assert table.very_unstable_tp.tolist() == [3, 8, 13, 18, 23, 28]
+    assert table.coin_flip_tp.tolist() == [4, 9, 14, 19, 24, 29]
 
 
 def test_partial_auc_by_hand():
-    # Raw: straight from (0, 0) by (0.5, 0.8) to (1, 1); coin-free: half of it.
+    # Raw: straight from (0, 0) by (0.5, 0.8) to (1, 1); coin-free: half of it; unstable-free: a quarter.
     fpr, raw = np.array([0.0, 0.1, 0.5, 1.0]), np.array([0.0, 0.16, 0.8, 1.0])
     curves = pd.DataFrame({"fpr": fpr, "tpr_mean": raw, "tpr_coin_free": raw / 2})
+    curves["tpr_unstable_free"] = raw / 4
     table = tables.partial_auc(curves, (0.1, 0.5))
     assert table[["low", "high", "curve"]].to_numpy().tolist() == [
         [0.1, 0.5, "raw"],
         [0.1, 0.5, "coin-free"],
+        [0.1, 0.5, "unstable-free"],
         [0.0, 1.0, "raw"],
         [0.0, 1.0, "coin-free"],
+        [0.0, 1.0, "unstable-free"],
     ]
-    np.testing.assert_allclose(table.pauc, [0.192, 0.096, 0.65, 0.325])
-    np.testing.assert_allclose(table.pauc_normalized, [0.48, 0.24, 0.65, 0.325])
-    np.testing.assert_allclose(table.lift, [0.072, -0.024, 0.15, -0.175])
-    np.testing.assert_allclose(table.lift_normalized, [0.18, -0.06, 0.15, -0.175])
-    retained = [np.nan, -1 / 3, np.nan, -3.5 / 3]
+    np.testing.assert_allclose(table.pauc, [0.192, 0.096, 0.048, 0.65, 0.325, 0.1625])
+    np.testing.assert_allclose(table.pauc_normalized, [0.48, 0.24, 0.12, 0.65, 0.325, 0.1625])
+    np.testing.assert_allclose(table.lift, [0.072, -0.024, -0.072, 0.15, -0.175, -0.3375])
+    lift_normalized = [0.18, -0.06, -0.18, 0.15, -0.175, -0.3375]
+    np.testing.assert_allclose(table.lift_normalized, lift_normalized)
+    retained = [np.nan, -1 / 3, -1, np.nan, -3.5 / 3, -2.25]
     np.testing.assert_allclose(table.lift_retained_fraction, retained)
-    np.testing.assert_allclose(table.mean_tpr_dropped_fraction, [np.nan, 0.5, np.nan, 0.5])
+    dropped = [np.nan, 0.5, 0.75] * 2
+    np.testing.assert_allclose(table.mean_tpr_dropped_fraction, dropped)
 
 
 def test_partial_auc_of_the_paper_example():
     """StrongMIA Appendix E.2.6: normalized areas 0.314748 and 0.190810 over [1e-4, 0.1]: 53 % and 39.4 %."""
     fpr = np.array([0.0, 1e-4, 0.1, 1.0])
-    heights = {"tpr_mean": 0.314748, "tpr_coin_free": 0.190810}
+    heights = {"tpr_mean": 0.314748, "tpr_coin_free": 0.190810, "tpr_unstable_free": 0.1}
     table = tables.partial_auc(
         pd.DataFrame({"fpr": fpr} | {name: [0, h, h, 1] for name, h in heights.items()}),
         (1e-4, 0.1),
     )
-    np.testing.assert_allclose(table.pauc_normalized[:2], [*heights.values()])
+    np.testing.assert_allclose(table.pauc_normalized[:3], [*heights.values()])
     np.testing.assert_allclose(table.lift_normalized[:2], [0.264698, 0.140760], atol=5e-7)
     assert table.lift_retained_fraction[1] == pytest.approx(0.53, abs=0.005)
     assert table.mean_tpr_dropped_fraction[1] == pytest.approx(0.394, abs=0.0005)
@@ -312,7 +327,9 @@ def test_partial_auc_of_the_paper_example():
 
 def test_fractions_are_nan_without_lift():
     fpr = np.array([0.0, 0.5, 1.0])
-    flat = pd.DataFrame({"fpr": fpr, "tpr_mean": 0.0 * fpr, "tpr_coin_free": 0.0 * fpr})
+    flat = pd.DataFrame(
+        {"fpr": fpr, "tpr_mean": 0.0, "tpr_coin_free": 0.0, "tpr_unstable_free": 0.0}
+    )
     table = tables.partial_auc(flat, (0.1, 0.5))
     assert table.lift_retained_fraction.isna().all()
     assert table.mean_tpr_dropped_fraction.isna().all()

@@ -49,6 +49,7 @@ def test_contributions_by_hand():
     np.testing.assert_allclose(actual.very_unstable.tp.mean_F, [1, 0])
     # The mean of ratios is (1/2 + 1) / 2, whereas the ratio of means is 2/3.
     np.testing.assert_allclose(actual.very_unstable.share.mean_F, [0.75, 0])
+    np.testing.assert_allclose(actual.very_unstable.ratio_of_means_F, [2 / 3, 0])
     np.testing.assert_allclose(actual.very_unstable.share.std_F, [0.25, 0])
     np.testing.assert_allclose(actual.coin_flip.tp.mean_F, [0, 2])
     np.testing.assert_allclose(actual.coin_flip.share.mean_F, [0, 1])
@@ -121,6 +122,7 @@ def test_shares_without_true_positives_are_zero_or_nan():
     np.testing.assert_allclose(actual.coin_flip.share.mean_F, [(0 + 0.75) / 2, np.nan, 1])
     np.testing.assert_allclose(actual.coin_flip.share.std_F, [0.375, np.nan, 0])
     np.testing.assert_allclose(actual.union.share.mean_F, [0.5, np.nan, 1])
+    np.testing.assert_allclose(actual.union.ratio_of_means_F, [1, np.nan, 1])
     np.testing.assert_allclose(actual.very_unstable.tp.mean_F, [0.5, 0, 0])
 
 
@@ -154,8 +156,10 @@ def test_member_votes_by_hand():
     counts = stats.count_member_votes(votes_KxN, member_N, 6)
     np.testing.assert_array_equal(counts.true_positives_K, [12, 30])
     np.testing.assert_array_equal(counts.coin_flip_true_positives_K, [6, 0])
+    np.testing.assert_array_equal(counts.unstable_true_positives_K, [6, 0])
     np.testing.assert_array_equal(counts.members_K, [4, 5])
-    raw_K, free_K = stats.coin_flip_free_roc(counts, 6)
+    raw_K, free_K, stable_K = stats.coin_flip_free_roc(counts, 6)
+    np.testing.assert_array_equal(stable_K, free_K)  # there is no other bin above 0.4
     np.testing.assert_allclose(raw_K, [12 / 24, 1])
     np.testing.assert_allclose(free_K, [6 / 24, 1])
 
@@ -176,16 +180,20 @@ def test_coin_flip_free_roc_agrees_with_true_positives(seed, alpha):
     np.testing.assert_array_equal(counts.members_K, members_F)
     np.testing.assert_array_equal(counts.true_positives_K, tp_RxFx5.sum(axis=(0, 2)))
     np.testing.assert_array_equal(counts.coin_flip_true_positives_K, tp_RxFx5[:, :, 4].sum(axis=0))
+    unstable_K = tp_RxFx5[:, :, 3:].sum(axis=(0, 2))
+    np.testing.assert_array_equal(counts.unstable_true_positives_K, unstable_K)
     actual = stats.tpr_contributions(tp_RxFx5, members_F)
-    raw_K, free_K = stats.coin_flip_free_roc(counts, votes.replicas)
+    raw_K, free_K, stable_K = stats.coin_flip_free_roc(counts, votes.replicas)
+    np.testing.assert_allclose(stable_K, raw_K - actual.union.tp.mean_F / members_F, atol=1e-12)
     np.testing.assert_allclose(raw_K, actual.tpr.mean_F)
     np.testing.assert_allclose(free_K, raw_K - actual.coin_flip.tp.mean_F / members_F, atol=1e-12)
 
 
 def test_coin_flip_free_roc_is_clipped_and_nan_without_members():
-    counts = stats.MemberVoteCounts(np.array([3, 0]), np.array([4, 0]), np.array([5, 0]))
-    raw_K, free_K = stats.coin_flip_free_roc(counts, 2)
+    counts = stats.MemberVoteCounts(*np.array([[3, 0], [4, 0], [1, 0], [5, 0]]))
+    raw_K, free_K, stable_K = stats.coin_flip_free_roc(counts, 2)
     np.testing.assert_allclose(raw_K, [0.3, np.nan])
+    np.testing.assert_allclose(stable_K, [0.2, np.nan])
     np.testing.assert_allclose(free_K, [0, np.nan])
 
 
@@ -212,8 +220,8 @@ def test_invalid_arguments_raise():
     for tp, members in ((1, 0), (-1, 9)):
         with pytest.raises(ValueError, match=r"between 0|0 or larger"):
             stats.tpr_contributions(np.full((1, 1, 5), tp), [members])
-    counts = stats.MemberVoteCounts(*np.zeros((3, 2), int))
+    counts = stats.MemberVoteCounts(*np.zeros((4, 2), int))
     with pytest.raises(ValueError, match="at least 1"):
         stats.coin_flip_free_roc(counts, 0)
     with pytest.raises(ValueError, match="same"):
-        _ = counts + stats.MemberVoteCounts(*np.zeros((3, 1), int))
+        _ = counts + stats.MemberVoteCounts(*np.zeros((4, 1), int))

@@ -67,6 +67,7 @@ def slow(score_BxN: np.ndarray, member_N: np.ndarray, fpr: float) -> dict[str, f
     )
     k_low, _ = stats.coin_flip_cutoff(replicas)
     coin_N = (votes_N >= k_low) & (votes_N <= replicas - k_low)
+    unstable_N = coin_N | (flip_N >= 0.4)
     threshold_B = stats.posterior(points.threshold_TxF[:, 0])
     distance_N = np.abs(stats.posterior(score_BxN) - threshold_B[:, None]).mean(axis=0)
     ranks = [scipy.stats.rankdata(x_N[member_N]) for x_N in (distance_N, flip_N)]
@@ -79,6 +80,7 @@ def slow(score_BxN: np.ndarray, member_N: np.ndarray, fpr: float) -> dict[str, f
         "nonmember_coin_flips": coin_N[~member_N].mean(),
         "tpr": points.tpr_TxF.mean(),
         "coin_flip_tpr": (decision_BxN & coin_N)[:, member_N].mean(),
+        "unstable_tpr": (decision_BxN & unstable_N)[:, member_N].mean(),
         "threshold_spread": np.abs(threshold_B - np.median(threshold_B)).mean(),
     }
 

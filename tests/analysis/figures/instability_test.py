@@ -4,10 +4,12 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from analysis import figure_section, published, scaling
-from analysis.figures import find
+from analysis.claims.jackknife import Jackknife
+from analysis.figures import find, instability, instability_tables
 from analysis.io import RecipeResults, SweepResults
 
 NAMES = ("flip-140M", "flip-302M")
@@ -89,7 +91,14 @@ def test_page_marks_numbers_that_are_not_compared(recipes: SweepResults, tmp_pat
 
 @pytest.mark.parametrize("name", ["strongmia_fig29_flip_by_fpr_302m", "strongmia_fig30_coin_free"])
 def test_sizes_with_other_numbers_of_replicas_are_not_compared(name: str, sweep):
-    equal, other = (find(name).draw(sweep(*counts)).claims[-1] for counts in ((12, 12), (12, 13)))
+    equal, other = (
+        next(
+            claim
+            for claim in find(name).draw(sweep(*counts)).claims
+            if "arger model" in claim.statement
+        )
+        for counts in ((12, 12), (12, 13))
+    )
     assert equal.verdict != "not tested"
     assert other.verdict == "not tested"
     assert other.finding == (
@@ -105,3 +114,60 @@ def test_scaling_draws_coin_flips_of_equally_many_replicas(sweep):
         assert any(title.startswith("Coin flips") for title in titles) == has_panels
     assert "they are not drawn" in " ".join(other.notes)
     assert "not drawn" not in " ".join(equal.notes)
+
+
+def test_gap_of_the_two_ratios_by_hand():
+    tp_Bx1x2 = np.array([[2, 1], [4, 3], [0, 0]])[:, None]
+    # (50 % + 75 % + 0 %) / 3 minus 4 of 6.
+    found = instability_tables.ratio_gap(tp_Bx1x2)
+    assert found == pytest.approx(125 / 3 - 100 * 4 / 6)
+    assert np.isnan(instability_tables.ratio_gap(np.zeros((2, 1, 2)))).all()
+
+
+@pytest.mark.parametrize(
+    ("unstable", "verdict"),
+    [(0.4, "seen in these models"), (0.31, "undecided"), (0.2, "undecided")],
+)
+def test_unstable_decisions_in_the_partial_auc(
+    recipes: SweepResults, monkeypatch: pytest.MonkeyPatch, unstable: float, verdict: str
+):
+    by_size = {size: recipes[f"flip-{size}"] for size in ("140M", "302M")}
+    facts = {
+        size: {
+            "cutoff": 0.45,
+            "config": {"band": [0.01, 0.1], "fprs": [0.001, 0.01, 0.02, 0.1, 1.0]},
+        }
+        for size in by_size
+    }
+    share = {"tpr": 1.0, "unstable_tpr": unstable, "coin_flip_tpr": 0.2}
+    noise_A1 = np.array([0, *np.linspace(-0.01, 0.01, 8)])[:, None, None]
+
+    def read(_: RecipeResults, name: str, fpr: float) -> Jackknife:
+        # Proportional to the FPR, so that straight lines between the rates are exact.
+        noise = noise_A1 if name == "unstable_tpr" else 0 * noise_A1
+        return Jackknife(fpr * (share[name] + noise), "replicas", ("the training subset",))
+
+    monkeypatch.setattr(instability.decisions, "read_jackknife", read)
+    claim = instability._claim_further_fall(by_size, facts)
+    assert claim.verdict == verdict
+    assert claim.holds == (unstable - 0.2 > 0.1)
+    assert f"partial AUC of 302M, FPR 1% to 10%: {unstable - 0.2:.3f}" in claim.finding
+    area = instability._partial_auc(by_size["140M"], "tpr", [0.01, 0.02, 0.1])
+    assert area.value == pytest.approx((0.1**2 - 0.01**2) / 2)
+    facts["140M"]["cutoff"] = 0.4
+    assert instability._claim_further_fall(by_size, facts).verdict == "not tested"
+
+
+@pytest.mark.parametrize("lacking", ["chinchilla-302M", ""])
+def test_replicas_are_compared_with_compute_optimal_models(recipes: SweepResults, lacking: str):
+    chosen = [recipe for recipe in recipes.recipes if lacking not in recipe.names]
+    claim = find("strongmia_fig24_mean_roc").draw(SweepResults(chosen)).claims[-1]
+    if lacking:
+        assert claim.verdict == "not tested"
+        assert claim.finding.startswith("this run has no models of 302M on compute-optimal data")
+    else:
+        assert claim.verdict != "not tested"
+        small, optimal = recipes["flip-140M"], recipes["chinchilla-140M"]
+        samples = f"AUC of 140M, {small.samples:,} minus {optimal.samples:,} samples"
+        assert claim.finding.startswith(samples)
+        assert "it holds the training subset fixed" in claim.finding

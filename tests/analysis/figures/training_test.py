@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from synthetic_workdir import OTHER_RECIPE, RECIPE, copy_workdir, write_workdir
@@ -116,3 +117,29 @@ def test_only_final_scores_are_read(copied: Path) -> None:
         event | {"step": 8, "last": False, "member_loss_nats": 77.0},  # a score point
     )
     assert [e["member_loss_nats"] for e in training.read_log(copied).scored[len(before) :]] == [1.0]
+
+
+def test_distance_of_in_and_out_losses_by_hand() -> None:
+    member_Mx3 = np.array([[1, 1, 1], [1, 1, 1], [0, 0, 0], [0, 0, 0]], bool)
+    loss_M = np.array([1.0, 3.0, 5.0, 7.0])
+    # The class means are 2 and 6; the pooled variance is (2 + 2) / 2.
+    loss_Mx3 = np.stack([loss_M, 2 * loss_M + 1, -loss_M], axis=1)
+    by_hand = 4 / np.sqrt(2)
+    found = training.in_out_distance(loss_Mx3, member_Mx3)
+    assert found == pytest.approx((by_hand + by_hand - by_hand) / 3)
+    assert np.isnan(training.in_out_distance(loss_Mx3[1:], member_Mx3[1:]))
+    assert np.isnan(training.in_out_distance(np.ones((4, 3)), member_Mx3))
+
+
+@pytest.mark.parametrize(
+    ("shift", "verdict"), [(0.0, "seen"), (2.0, "opposite"), (0.5, "undecided")]
+)
+def test_shift_of_the_distance_with_the_size(shift: float, verdict: str) -> None:
+    rng = np.random.default_rng(0)
+    member_Rx3 = np.arange(401)[:, None] % 2 == np.zeros((1, 3))
+    sizes = []
+    for name, distance in (("10M", 1.0), ("302M", 1.0 + shift)):
+        loss_Rx3 = rng.normal(size=(401, 3)) - distance * member_Rx3
+        sizes.append(training.Losses(name, loss_Rx3, member_Rx3, np.zeros((401, 15))))
+    assert training._claim_distance(sizes).verdict == verdict
+    assert training._claim_distance(sizes[:1]).verdict == "not tested"
