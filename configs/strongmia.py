@@ -27,9 +27,9 @@ Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MF
 
 At cpu, Figures 1 and 5 take about 4 and 3 minutes. docs/figures.md lists what each figure needs, costs and shows.
 
-Expect at cpu that of the 56 claims of the paper, 18 are seen, 16 are seen in these models, 3 are opposite and 19 are
-undecided: more references and more epochs raise the AUC, and many decisions on members are like coin flips. RMIA stays
-ahead of LiRA, with up to 64 references. The results of a complete run are in docs/results/figures.md.
+Expect at cpu that of 56 of the 68 claims of the paper, 18 are seen, 16 are seen in these models, 3 are opposite and 19
+are undecided: more references and more epochs raise the AUC, and many decisions on members are like coin flips. RMIA
+stays ahead of LiRA, with up to 64 references. The results of a complete run are in docs/results/figures.md.
 """
 
 import dataclasses

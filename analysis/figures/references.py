@@ -449,7 +449,7 @@ FIGURES = {
         ),
         expect=(
             "The AUC grows with the number of references with diminishing returns, as in the paper. At cpu it gains "
-            "about 0.09 from 2 to 16 references and 0.03 from 16 to 64."
+            "about 0.09 from 2 to 16 references and 0.03 from 16 to 64, and stays below 0.7."
         ),
         statements=FIG01_STATEMENTS,
         draw=draw_fig01,
@@ -463,7 +463,8 @@ FIGURES = {
             "keeps gaining where RMIA levels off (Appendix B.2)."
         ),
         expect=(
-            "At cpu RMIA is ahead of LiRA with every number of references, by a shrinking margin. The largest "
+            "At cpu RMIA is ahead of LiRA with every number of references, also with 1 or 2 IN references, by a "
+            "margin that shrinks from 8 references on. The largest "
             "number there, 64, is 32 IN references, about where the curves of the paper cross."
         ),
         statements=FIG10_STATEMENTS,
