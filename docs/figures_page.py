@@ -37,8 +37,11 @@ PAPERS = {
     "privacyguard": "PrivacyGuard",
     "causal": "CausalMIA",
     "canaries": "Canaries",
+    "open": "Open questions of StrongMIA",
 }
-"""Name of a config, with which the names of its figures begin -> title of the paper."""
+"""What the names of figures begin with -> title of the paper."""
+CONFIGS = {"open": "strongmia_open"}
+"""What the names of figures begin with -> name of their config, if it has another name."""
 
 INTRODUCTION = """\
 # The figures of papers: what each needs, costs and shows
@@ -51,7 +54,8 @@ draws one figure, here Figure 5 of StrongMIA at the setting `cpu`. Several figur
 without any (`strongmia.py:cpu`) all figures of the paper are drawn. There are five papers, each with a config:
 [StrongMIA](#strongmia) (`strongmia.py`), [Reliability](#reliability) (`reliability.py`), [MACE](#mace) (`mace.py`),
 [PrivacyGuard](#privacyguard) (`privacyguard.py`) and [CausalMIA](#causalmia) (`causal.py`).
-A figure of our own is about [canaries](#canaries) (`canaries.py`).
+A figure of our own is about [canaries](#canaries) (`canaries.py`), and others about
+[questions that StrongMIA leaves open](#open-questions-of-strongmia) (`strongmia_open.py`).
 Elsewhere, as in the names of files, a figure has its full name, such as `strongmia_fig05_instability`. There are three
 settings:
 
@@ -101,7 +105,7 @@ def figure_cost(name: str, setting: str) -> Cost:
     """Returns the cost of a figure; for "scaling", which compares all recipes, that of all figures of StrongMIA."""
     if name == "scaling":
         return cost(f"strongmia:{setting}")
-    return cost(f"{_paper(name)}:{figure_number(name)},{setting}")
+    return cost(f"{config_name(_paper(name))}:{figure_number(name)},{setting}")
 
 
 def format_cost(setting: str, needed: Cost) -> str:
@@ -138,13 +142,13 @@ def _contents(paper: str) -> Iterator[str]:
         number, _, subject = _figure(name).title.partition(":")
         costs = " | ".join(format_cost(s, figure_cost(name, s)) for s in SETTINGS)
         yield f"| [{number}](#{_anchor(name)}):{subject} | {costs} |"
-    together = " | ".join(format_cost(s, cost(f"{paper}:{s}")) for s in SETTINGS)
+    together = " | ".join(format_cost(s, cost(f"{config_name(paper)}:{s}")) for s in SETTINGS)
     text = "All figures and tables together"
     yield f"| {f'[{text}](#scaling)' if paper == 'strongmia' else text} | {together} |"
     yield ""
     sums = [sum(figure_cost(name, s).models for name in names) for s in SETTINGS]
     counts = [
-        f"{cost(f'{paper}:{setting}').models:,} models instead of {each:,} at `{setting}`"
+        f"{cost(f'{config_name(paper)}:{setting}').models:,} models instead of {each:,} at `{setting}`"
         for setting, each in zip(SETTINGS, sums, strict=True)
     ]
     yield f"Since figures share models, all of them need {', '.join(counts[:-1])} and {counts[-1]}."
@@ -156,6 +160,11 @@ def _figures_of(paper: str) -> list[str]:
     return [*names, "scaling"] if paper == "strongmia" else names
 
 
+def config_name(paper: str) -> str:
+    """Returns the name of the config of the figures whose names begin with ``paper``."""
+    return CONFIGS.get(paper, paper)
+
+
 def _paper(name: str) -> str:
     return name.partition("_")[0]
 
@@ -164,7 +173,7 @@ def _section(name: str) -> str:
     figure = _figure(name)
     is_comparison = name == "scaling"
     argument = "cpu" if is_comparison else f"{figure_number(name)},cpu"
-    config = "strongmia" if is_comparison else _paper(name)
+    config = "strongmia" if is_comparison else config_name(_paper(name))
     rows = []
     for setting in SETTINGS:
         needed = figure_cost(name, setting)

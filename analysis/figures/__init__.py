@@ -83,6 +83,9 @@ MODULES: dict[str, str] = {
     "causal_fig07_estimators": "analysis.figures.zero_run",
     "causal_tab02_regression": "analysis.figures.regression",
     "canaries_fig01_random_tokens": "analysis.figures.canaries",
+    "open_fig04_variance": "analysis.figures.variance",
+    "open_fig06_extraction": "analysis.figures.tokens",
+    "open_fig07_tokens": "analysis.figures.tokens",
     "scaling": "analysis.scaling",
 }
 """Name of a figure -> module whose dict `FIGURES` defines it, in the order of the papers.

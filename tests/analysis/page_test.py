@@ -34,6 +34,9 @@ NOT_DRAWN = {
     "strongmia_fig07_extraction": "extraction",  # there are no models
     "reliability_figA2_sample_fpr": "leave_one_out",  # not set for its recipe
     "canaries_fig01_random_tokens": "no recipe canaries",
+    "open_fig04_variance": "no recipe crossed-140M",
+    "open_fig06_extraction": "no recipe tokens-140M",
+    "open_fig07_tokens": "no recipe tokens-140M",
     "privacyguard_fig08_queries": "no recipe memorized",
     "privacyguard_tab04_extraction": "no recipe memorized",
     "causal_fig03c_text": "attack.zero_run",  # not set for its recipe
