@@ -262,7 +262,7 @@ FIGURES = {
         expect=(
             "At cpu the suffixes of 32 tokens have probabilities below e^-130, members or not, and models that were "
             "not trained on a sample rank them in the same way (a rank correlation of 0.96). The rank correlation with "
-            "the score is 0.15 over all samples. It is 0.56 among members for what training on the sample adds, which "
+            "the score is 0.15 over all samples. It is 0.57 among members for what training on the sample adds, which "
             "is 1.9 nats on average."
         ),
     ),

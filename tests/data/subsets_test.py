@@ -193,6 +193,7 @@ def test_models_are_named_by_role_and_number():
         == ModelSeeds("reference", 1, 2, 3).name
         == "reference-01"
     )
+    assert str(subsets.crossed(2, 3)) == "crossed-02-03"
     assert str(ModelSeeds("replica", 1, 2, 3)) == "replica-03"
     names = list(map(str, subsets.requested_seeds(129, 101)))
     assert names[:11:10] == ["reference-00", "reference-10"]
@@ -240,3 +241,14 @@ def test_members_with_canaries():
     assert member_MxN[:, :3].all()
     assert member_MxN[:, 3:].sum(axis=1).tolist() == [2, 2]
     assert not np.array_equal(member_MxN[0], member_MxN[1])
+
+
+def test_crossed_models_have_the_orders_of_replicas_and_further_initializations():
+    without = subsets.requested_seeds(3, 4)
+    models = subsets.requested_seeds(3, 4, 3, 2)
+    assert models[: len(without)] == without == subsets.requested_seeds(3, 4, 1, 2)
+    crossed = models[len(without) :]
+    assert crossed == [subsets.crossed(i, b) for i in (1, 2) for b in (0, 1)]
+    assert {model.subset_seed for model in crossed} == {TARGET_SEED}
+    assert len({model.init_seed for model in [*without, *crossed]}) == 3 + 1 + 2
+    assert {model.order_seed for model in crossed} == {0, 1}
