@@ -1,16 +1,18 @@
 """Builds a population of synthetic records shaped like C4, undisturbed and with a kill -9; reports speed and memory.
 
-    python benchmarks/population.py [--samples 1048576] [--scale 4] [--processes 0] [--scratch DIR]
+    python benchmarks/population.py [--samples 1048576] [--scale 4] [--processes 0] [--deduplicate near] [--scratch DIR]
 
 The lengths of the records are lognormal, as in C4: 400 / scale tokens on average, cut at 1,024 / scale. A scale of 1
 gives the lengths of C4, and takes 2 GB of text for 2^20 samples; time and disk space are inversely proportional to it.
-Some records are shorter than corpus.min_chars = 200 / scale, some have a common prefix, and there is one eighth more of
-them than samples. They are written as json.gz files like those of Hugging Face and converted as by `lm-mia corpus
---from-hf-shards`, and a vocabulary is trained on 20,000 of them. Then the population is built in new processes, twice:
-undisturbed, and killed with all its processes when half of its parts exist, then run again. All bytes must be equal.
+Some records are shorter than corpus.min_chars = 200 / scale, some have a common prefix, one in 25 is an edited copy of
+the record before it, and there is one quarter more of them than samples. They are written as json.gz files like those
+of Hugging Face and converted as by `lm-mia corpus --from-hf-shards`, and a vocabulary is trained on 20,000 of them.
+Then the population is built in new processes, twice: undisturbed, and killed with all its processes when half of its
+parts exist, then run again by one process. All bytes must be equal. With --deduplicate near, the digests of 2^22
+documents are also compared with each other, as if that many documents were drawn.
 
 Peaks are the resident memory of a process and its children together, sampled every 0.1 s. Pages that they share, and
-pages of memory-mapped files, are counted for each of them.
+pages of memory-mapped files, are counted for each of them. CPU seconds are those of all processes together.
 """
 
 import argparse
@@ -18,11 +20,13 @@ import contextlib
 import gzip
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from lm_mia import config
-from lm_mia.data import build, hf_c4
+from lm_mia.data import build, hf_c4, minhash
 from lm_mia.data.documents import no_progress
 
 WORDS, SHARDS, PREFIXES = 30_000, 16, 200
@@ -51,6 +55,9 @@ def main() -> None:
     parser.add_argument(
         "--processes", type=int, default=0, help="corpus.processes; 0: one per CPU core"
     )
+    parser.add_argument(
+        "--deduplicate", choices=("near", "none"), default="none", help="corpus.deduplicate"
+    )
     parser.add_argument("--scratch", type=Path, help="folder for files; default: a temporary one")
     c = parser.parse_args()
     with contextlib.ExitStack() as stack:
@@ -60,7 +67,7 @@ def main() -> None:
 
 
 def _measure(c: argparse.Namespace) -> None:
-    records = c.samples * 9 // 8
+    records = c.samples * 5 // 4
     length = round(1024 / c.scale)
     print(
         f"{records} records, lengths of C4 / {c.scale:g}, samples cut at {length} tokens; {os.cpu_count()} cores\n"
@@ -72,7 +79,7 @@ def _measure(c: argparse.Namespace) -> None:
     seconds = _seconds(lambda: hf_c4.convert(pattern, str(tfds), c.processes, no_progress, _say))
     _say(f"converted: {records / seconds:.0f} records/s")
     min_chars = round(200 / c.scale)
-    source = config.Corpus("c4", str(tfds), "text", min_chars, "none", c.processes)
+    source = config.Corpus("c4", str(tfds), "text", min_chars, "none", processes=c.processes)
     pieces = config.Tokenizer(vocab_size=_PIECES, documents=20_000)
     sizes = config.Population(1000, 0, length)
     small = build.build_population(source, pieces, sizes, c.scratch / "vocabulary" / "population")
@@ -83,9 +90,11 @@ def _measure(c: argparse.Namespace) -> None:
         "length": length,
         "min_chars": min_chars,
         "processes": c.processes,
+        "deduplicate": c.deduplicate,
     }
     print(
-        "\n| run | seconds | samples/s | peak GB, all processes | largest process |\n|---|---|---|---|---|"
+        "\n| run | seconds | samples/s | CPU seconds | peak GB, all processes | largest process |"
+        "\n|---|---|---|---|---|---|"
     )
     undisturbed = c.scratch / "undisturbed" / "population"
     resumed = c.scratch / "resumed" / "population"
@@ -101,7 +110,7 @@ def _measure(c: argparse.Namespace) -> None:
     _print_row(
         f"run again (reusing {reused} documents)",
         c.samples,
-        *_build(settings, resumed, lambda: False),
+        *_build(settings | {"processes": 1}, resumed, lambda: False),
     )
     files = sorted(p.name for p in undisturbed.iterdir())
     assert files == sorted(p.name for p in resumed.iterdir())
@@ -113,26 +122,31 @@ def _measure(c: argparse.Namespace) -> None:
     print(
         f"\nall bytes equal: {is_equal}; {tokens / c.samples:.0f} tokens per sample; {manifest['provenance']['draw']}"
     )
+    if c.deduplicate == "near":
+        _compare_digests(2**22)
     sys.exit(not is_equal)
 
 
-def _print_row(name: str, samples: int, seconds: float, peak: int, largest: int) -> None:
+def _print_row(
+    name: str, samples: int, seconds: float, cpu_seconds: float, peak: int, largest: int
+) -> None:
     rate = f"{samples / seconds:.0f}" if samples else ""
     print(
-        f"| {name} | {seconds:.1f} | {rate} | {peak / 2**30:.2f} | {largest / 2**30:.2f} |",
+        f"| {name} | {seconds:.1f} | {rate} | {cpu_seconds:.1f} | {peak / 2**30:.2f} | {largest / 2**30:.2f} |",
         flush=True,
     )
 
 
 def _build(
     settings: dict[str, Any], folder: Path, should_kill: Callable[[], bool]
-) -> tuple[float, int, int]:
+) -> tuple[float, float, int, int]:
     """Builds the population in a new process, which is killed with its children once ``should_kill`` returns True.
 
     Returns:
-      Seconds from the start of the process to its end; peak memory in bytes of all processes, and of the largest one.
+      Seconds from the start of the process to its end; CPU seconds of all processes, without those that were killed;
+      peak memory in bytes of all processes, and of the largest one.
     """
-    start = time.perf_counter()
+    start, start_cpu = time.perf_counter(), _cpu_seconds_of_children()
     argv = [sys.executable, __file__, _BUILD_FLAG, json.dumps(settings), str(folder)]
     run = subprocess.Popen(argv, start_new_session=True)
     peak = largest = 0
@@ -142,11 +156,31 @@ def _build(
         if should_kill():
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
-            return time.perf_counter() - start, peak, largest
+            break
         time.sleep(0.1)
-    if run.returncode:
+    if run.returncode not in (0, -signal.SIGKILL):
         raise SystemExit(run.returncode)
-    return time.perf_counter() - start, peak, largest
+    cpu_seconds = _cpu_seconds_of_children() - start_cpu
+    return time.perf_counter() - start, cpu_seconds, peak, largest
+
+
+def _cpu_seconds_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _compare_digests(documents: int) -> None:
+    """Compares random digests of this many documents, and prints the time and the memory."""
+    draw = np.random.default_rng(7)
+    tracemalloc.start()
+    start = time.process_time()
+    bands = (draw.integers(2**63, size=documents, dtype=np.uint64) for _ in range(minhash.BANDS))
+    minhash.follows_near_duplicate(bands)
+    seconds, peak = time.process_time() - start, tracemalloc.get_traced_memory()[1]
+    print(
+        f"\ncomparing the digests of {documents} documents: {seconds:.1f} CPU seconds, "
+        f"{peak / documents:.0f} bytes of memory per document"
+    )
 
 
 def _children(pid: int) -> list[int]:
@@ -164,7 +198,11 @@ def _resident(pid: int) -> int:
 def _build_here(settings: dict[str, Any], folder: Path) -> None:
     """Builds the population in this process."""
     source = config.Corpus(
-        "c4", settings["tfds"], "text", settings["min_chars"], "none", settings["processes"]
+        "c4",
+        settings["tfds"],
+        min_chars=settings["min_chars"],
+        deduplicate=settings["deduplicate"],
+        processes=settings["processes"],
     )
     sizes = config.Population(
         samples=settings["samples"],
@@ -187,7 +225,11 @@ def _write_records(folder: Path, records: int, scale: float) -> None:
 
 
 def _write_shard(folder: Path, shard: int, records: int, scale: float) -> None:
-    """Writes a json.gz file of random words with Zipf's frequencies; one record in 50 shares its prefix with others."""
+    """Writes a json.gz file of random words with Zipf's frequencies.
+
+    One record in 50 shares its prefix with others, and one in 25 is a copy of the record before it, with other words at
+    its beginning.
+    """
     draw = np.random.default_rng([7, shard])
     letters = np.random.default_rng(7)
     words = [
@@ -202,9 +244,13 @@ def _write_shard(folder: Path, shard: int, records: int, scale: float) -> None:
     with gzip.open(
         folder / f"c4-train.{shard:05d}-of-01024.json.gz", "wt", compresslevel=1
     ) as lines:
+        before = ""
         for i, count in enumerate(count_N.tolist()):
             word_ids = np.searchsorted(cumulative, draw.random(count))
             text = " ".join([words[w] for w in word_ids])
+            if i % 25 == 24:
+                text = " ".join([words[w] for w in word_ids[:10]]) + " " + before
+            before = text
             if i % 50 == 0:
                 text = " ".join(words[i % PREFIXES * 10 : i % PREFIXES * 10 + 12]) + " " + text
             url = f"https://example.org/{shard}/{i}"

@@ -25,8 +25,9 @@ class Corpus:
     """Minimum length of a document in characters. Shorter documents are dropped and, if documents are split, shorter
     last pieces."""
     deduplicate: Literal["near", "exact", "none"] = "near"
-    """near: keep one document of each cluster of documents that share half of their 8-word shingles; exact: drop
-    identical texts only; none: keep all documents, which c4 requires since it is too large to compare."""
+    """near: keep one document of each cluster of documents that share half of their 8-word shingles; for c4, which is
+    too large to compare exactly, leave out documents that MinHash finds to be similar to an earlier one of the draw;
+    exact: drop identical texts only; none: keep all documents. For c4, near or none."""
     split_documents: bool = False
     """Whether documents longer than population.length_tokens are split into several samples. False: only the beginning
     of a document is a sample. True: each document is divided into consecutive pieces, each of which is a sample, so

@@ -80,12 +80,12 @@ def _corpus(config: Config) -> Iterator[str]:
     yield from _positive(config, "corpus.min_chars")
     yield from _not_negative(config, "corpus.processes")
     if corpus.source == "c4":
-        if corpus.deduplicate != "none":
+        if corpus.deduplicate == "exact":
             yield _message(
                 config,
                 "corpus.deduplicate",
-                "corpus.source='c4' has too many documents to compare",
-                "set --config.corpus.deduplicate=none; population.distinct_prefix_tokens can drop duplicates",
+                "corpus.source='c4' has too many documents to compare before they are drawn",
+                "set --config.corpus.deduplicate=near, which also drops identical texts, or none",
             )
     elif corpus.source == "docstrings":
         if corpus.path:

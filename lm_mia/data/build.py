@@ -145,6 +145,8 @@ def build_population(
             settings,
             source.provenance,
             config_corpus.split_documents,
+            # The documents of all other sources are compared when they are read.
+            config_corpus.source == "c4" and config_corpus.deduplicate == "near",
         )
         return write_population(folder, source, spec, config_corpus.processes, progress, log)
 
@@ -177,10 +179,14 @@ def describe(population: Population) -> list[str]:
         "too_short": "too short",
         "identical_token_sequences": f"with the same tokens as an earlier {kind}{cut}",
         "prefix_duplicates": f"with the same first {prefix_tokens} tokens as an earlier {kind}",
+        "near_duplicates": "that are near duplicates of an earlier document"
+        if kind == "document"
+        else "of near duplicates of an earlier document",
     }
-    counts = [f"{drawn[name]} {reason}" for name, reason in reasons.items() if drawn[name]]
+    # Manifests have only the reasons that their settings make possible.
+    counts = [f"{drawn[name]} {reason}" for name, reason in reasons.items() if drawn.get(name)]
     if counts:
-        left_out = sum(drawn[name] for name in reasons)
+        left_out = sum(drawn.get(name, 0) for name in reasons)
         pieces = f" in {drawn['pieces']} pieces" if split else ""
         lines.append(
             f"draw: {drawn['documents']} documents{pieces}, {left_out} left out: {'; '.join(counts)}"
@@ -268,6 +274,8 @@ class PopulationSpec:
     it contains "corpus_sha256", which identifies the corpus."""
     split_documents: bool = False
     """Whether all of a document becomes samples, and not only its beginning."""
+    leave_out_near_duplicates: bool = False
+    """Whether near duplicates are left out of the draw, since the documents of the corpus were not compared before."""
 
 
 def write_population(
@@ -308,7 +316,8 @@ def write_population(
         raise UserError(f"{folder}: exists already; delete it and run `lm-mia corpus` again")
     spm = sentencepiece.SentencePieceProcessor(model_proto=spec.tokenizer_model)
     manifest = _new_manifest(spec, spm)
-    columns = tokenize.part_schema(spm.get_piece_size()).names
+    near = spec.leave_out_near_duplicates
+    columns = tokenize.part_schema(spm.get_piece_size(), near).names
     identity = [manifest, spec.min_chars, len(documents), spec.tokenizer_model.hex(), columns]
     parts_folder = _make_parts_folder(folder, identity)
     model_file = parts_folder / "tokenizer.model"
@@ -320,6 +329,7 @@ def write_population(
         spec.min_chars,
         settings.distinct_prefix_tokens,
         spec.split_documents,
+        near,
     )
     drawn = tokenize.draw_samples(
         documents,
@@ -346,7 +356,11 @@ def write_population(
         "too_short": drawn.too_short,
         "identical_token_sequences": drawn.identical_token_sequences,
         "prefix_duplicates": drawn.prefix_duplicates,
-    } | ({"pieces": drawn.pieces} if spec.split_documents else {})
+    }
+    if spec.split_documents:
+        manifest["provenance"]["draw"]["pieces"] = drawn.pieces
+    if near:
+        manifest["provenance"]["draw"]["near_duplicates"] = drawn.near_duplicates
     manifest["provenance"]["text"] = dataclasses.asdict(text_use)
     (new_folder / "manifest.json").write_bytes(manifest_bytes(manifest))
     os.replace(new_folder, folder)
@@ -455,6 +469,8 @@ def _too_few_samples(drawn: tokenize.DrawnSamples, spec: PopulationSpec) -> User
         f"too short: {drawn.too_short}, identical token sequences: {drawn.identical_token_sequences}, other prefix "
         f"duplicates: {drawn.prefix_duplicates}"
     )
+    if spec.leave_out_near_duplicates:
+        counts += f", other near duplicates: {drawn.near_duplicates}"
     try:
         check_num_samples(
             settings.samples,

@@ -1,4 +1,6 @@
-"""Finds exact and near duplicates among texts; shared shingles are counted exactly, without sketching.
+"""Finds exact and near duplicates among texts in memory; shared shingles are counted exactly, without sketching.
+
+Near duplicates in C4, which does not fit into memory, are found by `lm_mia.data.minhash`.
 
 D: texts, S: distinct shingles, K: texts that are kept, C: clusters.
 """
@@ -9,7 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-SHINGLE_WORDS = 8
+from lm_mia.data.minhash import SHINGLE_WORDS
+
 _BLOCK_PRODUCTS = 20_000_000  # multiplications per block of the matrix product
 
 

@@ -2,9 +2,10 @@
 
 The seed determines the order of the documents. The beginning of a document is its only piece or, if documents are
 split, all of it is divided into consecutive pieces. A piece is a sample if it is long enough and no earlier such piece
-has the same tokens or, if this is requested, the same first tokens. The first samples are the population, and the next
-ones, from the next document on, are held out. The selection depends only on the seed and the corpus, not on the number
-of documents that are tokenized at a time, or on the processes that do so.
+has the same tokens. If this is requested, it must also have other first tokens than all earlier ones, and its document
+must not be a near duplicate of an earlier one. The first samples are the population, and the next ones, from the next
+document on, are held out. The selection depends only on the seed and the corpus, not on the number of documents that
+are tokenized at a time, or on the processes that do so.
 
 Each part covers a few thousand documents and is one Arrow file, with one row per piece, sorted by position. Parts are
 written atomically, so that a run that was killed continues from the parts that exist.
@@ -30,7 +31,7 @@ import sentencepiece
 
 from lm_mia import seeds
 from lm_mia.atomic import replacing
-from lm_mia.data import features, process_pool
+from lm_mia.data import features, minhash, process_pool
 from lm_mia.data.documents import Document, Documents, Log, ProgressCallback, select
 from lm_mia.data.process_pool import Report
 
@@ -65,6 +66,9 @@ class SampleRules:
     split_documents: bool = False
     """Whether the rest of a document is divided into more pieces. Each starts with <bos>, and the last one ends with
     <eos>."""
+    leave_out_near_duplicates: bool = False
+    """Whether documents are left out that are near duplicates of an earlier document that is long enough; see
+    `lm_mia.data.minhash`. Whole documents are compared."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +83,20 @@ class Part:
     rules: SampleRules
 
 
-def part_schema(vocab_size: int) -> pa.Schema:
+def part_schema(vocab_size: int, with_bands: bool = False) -> pa.Schema:
     """Returns the columns of a part; tokens are uint16, or uint32 if the vocabulary has more than 65,536 pieces.
 
     document_tokens is the length of the whole document before it is cut, without <bos> and <eos>. A piece that is too
-    short has no tokens, and its text is not measured.
+    short has no tokens, and its text is not measured. If near duplicates are left out, band_digests are those of the
+    document, in the row of its first piece.
     """
+    bands = [("band_digests", pa.binary(minhash.BANDS * minhash.DIGEST_BYTES))]
     token = pa.uint16() if vocab_size <= 2**16 else pa.uint32()
     return pa.schema(
         [("position", pa.int64()), ("source_record", pa.string()), ("text_sha256", pa.string())]
         + [(name, pa.int64()) for name in ("chars", "unk", "zlib_bytes", "document_tokens")]
         + [("sequence_digest", pa.binary(16)), ("prefix_digest", pa.binary(16))]
+        + (bands if with_bands else [])
         + [("tokens", pa.list_(token))]
     )
 
@@ -97,7 +104,7 @@ def part_schema(vocab_size: int) -> pa.Schema:
 def write_part(part: Part, report: Report) -> None:
     """Tokenizes the documents of a part and replaces its file atomically."""
     tokenizer = _load_tokenizer(part.rules.tokenizer)
-    schema = part_schema(tokenizer.get_piece_size())
+    schema = part_schema(tokenizer.get_piece_size(), part.rules.leave_out_near_duplicates)
     documents = zip(part.position_P.tolist(), part.documents, strict=True)
     done = 0
     # A process of a command that was just killed may still be writing the same part, with the same content.
@@ -170,6 +177,10 @@ def _tokenize(
         "prefix_digest": _digests(tokens, rules.distinct_prefix_tokens),
         "tokens": tokens,
     }
+    if rules.leave_out_near_duplicates:
+        texts = {at * MAX_PIECES: text for at, (text, _) in batch if len(text) >= rules.min_chars}
+        digests = dict(zip(texts, minhash.band_digests(list(texts.values())), strict=True))
+        values["band_digests"] = [digests.get(piece.position) for piece in pieces]
     columns = [
         values[field.name]
         if isinstance(values[field.name], pa.Array)
@@ -270,12 +281,14 @@ class DrawnSamples:
     """Pieces whose tokens equal those of an earlier piece."""
     prefix_duplicates: int
     """Other pieces whose first tokens equal those of an earlier piece."""
+    near_duplicates: int
+    """Other pieces whose document is a near duplicate of an earlier one."""
 
     @property
     def candidates(self) -> int:
         """Number of these pieces that can be samples."""
-        left_out = self.too_short + self.identical_token_sequences + self.prefix_duplicates
-        return self.pieces - left_out
+        duplicates = self.identical_token_sequences + self.prefix_duplicates + self.near_duplicates
+        return self.pieces - self.too_short - duplicates
 
 
 def draw_samples(
@@ -292,7 +305,8 @@ def draw_samples(
 ) -> DrawnSamples:
     """Selects the first samples of a draw, and tokenizes its documents into parts; existing parts are reused.
 
-    Time and memory (about 130 bytes per piece) grow with the number of documents drawn, not with the corpus.
+    Time and memory (about 130 bytes per piece) grow with the number of documents drawn, not with the corpus. If near
+    duplicates are left out, parts are larger by 200 bytes per document; one band of 8 bytes is compared at a time.
 
     Args:
       documents: the corpus.
@@ -311,7 +325,9 @@ def draw_samples(
       more.
     """
     requested = num_samples + num_held_out
-    is_selective = rules.min_chars > 0 or rules.distinct_prefix_tokens > 0
+    is_selective = (
+        rules.min_chars > 0 or rules.distinct_prefix_tokens > 0 or rules.leave_out_near_duplicates
+    )
     spare = requested // 32 + 64 if is_selective else 0
     # The number of pieces of a document is not known before it is tokenized.
     first_round = requested // 16 + 64 if rules.split_documents else requested + spare
@@ -338,9 +354,8 @@ def draw_samples(
                 pieces=long_enough + too_short,
                 too_short=too_short,
                 identical_token_sequences=int(np.sum(pieces.is_repeated_S & before_S)),
-                prefix_duplicates=int(
-                    np.sum(~pieces.is_repeated_S & ~pieces.is_sample_S & before_S)
-                ),
+                prefix_duplicates=int(np.sum(pieces.has_same_prefix_S & before_S)),
+                near_duplicates=int(np.sum(pieces.is_near_duplicate_S & before_S)),
             )
         # Enough documents if the fraction that are samples stays the same, and some spare ones.
         num_more = math.ceil(1.1 * missing * total / max(len(position_W), 1)) + 64
@@ -439,10 +454,17 @@ class _Pieces:
     """Ascending, int64."""
     is_repeated_S: np.ndarray
     """Whether an earlier piece has the same tokens, bool."""
-    is_sample_S: np.ndarray
-    """Whether no earlier piece has the same tokens or, if prefixes must be distinct, the same prefix, bool."""
+    has_same_prefix_S: np.ndarray
+    """Whether another piece is left out since an earlier one has the same prefix, bool."""
+    is_near_duplicate_S: np.ndarray
+    """Whether another piece is left out since its document is a near duplicate of an earlier one, bool."""
     too_short_position: np.ndarray
     """Positions of the pieces that are too short, in any order, int64."""
+
+    @property
+    def is_sample_S(self) -> np.ndarray:
+        """Whether a piece is not left out, bool."""
+        return ~(self.is_repeated_S | self.has_same_prefix_S | self.is_near_duplicate_S)
 
 
 def _compare(parts: list[Path], rules: SampleRules) -> _Pieces:
@@ -454,10 +476,36 @@ def _compare(parts: list[Path], rules: SampleRules) -> _Pieces:
     )
     order = np.argsort(position_R)
     order = order[is_long_R[order]]
-    is_first_S = is_sample_S = _is_first(parts, "sequence_digest", order)
-    if rules.distinct_prefix_tokens:  # distinct prefixes imply distinct sequences
-        is_sample_S = _is_first(parts, "prefix_digest", order)
-    return _Pieces(position_R[order], ~is_first_S, is_sample_S, position_R[~is_long_R])
+    position_S = position_R[order]
+    is_repeated_S = ~_is_first(parts, "sequence_digest", order)
+    has_same_prefix_S = is_near_duplicate_S = np.zeros(len(order), bool)
+    if rules.distinct_prefix_tokens:
+        has_same_prefix_S = ~_is_first(parts, "prefix_digest", order) & ~is_repeated_S
+    if rules.leave_out_near_duplicates:
+        is_near_duplicate_S = _is_near_duplicate(parts, order, position_S)
+        is_near_duplicate_S &= ~is_repeated_S & ~has_same_prefix_S
+    return _Pieces(
+        position_S, is_repeated_S, has_same_prefix_S, is_near_duplicate_S, position_R[~is_long_R]
+    )
+
+
+def _is_near_duplicate(parts: list[Path], order: np.ndarray, position_S: np.ndarray) -> np.ndarray:
+    """Returns is_near_duplicate_S, bool: whether the document of a piece is a near duplicate of an earlier one."""
+    columns = [read_part(part, ["band_digests"])["band_digests"] for part in parts]
+    chunks = [
+        np.frombuffer(chunk.buffers()[1], np.uint64).reshape(-1, minhash.BANDS)
+        for column in columns
+        for chunk in column.chunks
+        if len(chunk)
+    ]
+    # Only the first piece of a document, which is long enough if any of its pieces is, has the digests.
+    is_document_S = position_S % MAX_PIECES == 0
+    document_D = order[is_document_S]
+    is_duplicate_D = minhash.follows_near_duplicate(
+        np.concatenate([digest_RxB[:, band] for digest_RxB in chunks])[document_D]
+        for band in range(minhash.BANDS)
+    )
+    return is_duplicate_D[np.cumsum(is_document_S) - 1]
 
 
 def _is_first(parts: list[Path], column: str, order: np.ndarray) -> np.ndarray:

@@ -126,10 +126,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "train.trackers=('wandb', 'tensorboard', 'wandb'): must have no duplicates",
     ),
     (
-        {"corpus.source": "c4", "tokenizer.documents": 5},
+        {"corpus.source": "c4", "corpus.deduplicate": "exact", "tokenizer.documents": 5},
         (
-            "corpus.deduplicate='near': corpus.source='c4' has too many documents to compare; "
-            "set --config.corpus.deduplicate=none; population.distinct_prefix_tokens can drop duplicates"
+            "corpus.deduplicate='exact': corpus.source='c4' has too many documents to compare before they are drawn; "
+            "set --config.corpus.deduplicate=near, which also drops identical texts, or none"
         ),
     ),
     (
@@ -239,7 +239,7 @@ def test_values_at_the_limits_are_valid():
         {"train.subset": "balanced"},
         {"train.subset": "bernoulli", "attack.references": 5},
         {"corpus.source": "jsonl", "corpus.path": "x"},
-        {"corpus.source": "c4", "corpus.deduplicate": "none", "tokenizer.documents": 1},
+        {"corpus.source": "c4", "tokenizer.documents": 1},
         {"corpus.source": "c4", "corpus.deduplicate": "none", "tokenizer.path": "x"},
         {"corpus.deduplicate": "none", "corpus.processes": 3, "compute.micro_batch_size": 2},
         {"optimizer.clip_norm": 0.0, "optimizer.schedule": "constant"},
