@@ -106,7 +106,7 @@ def test_plan_is_printed_as_a_table(file: str, capsys: pytest.CaptureFixture[str
     assert any(line.startswith("size=10M") and " 10M " in line for line in lines)
     assert any(line.startswith("total") and " 22 " in line for line in lines)
     output = "\n".join(lines)
-    assert "of h100, 989 TFLOP/s of dense bfloat16, at an MFU of 0.4" in output
+    assert "of h100, 989 TFLOP/s of dense bfloat16, at an MFU of 0.36, the roofline bound" in output
     assert "the roofline bound of the compiled program: real runs take longer" in output
     assert "20 per sample on average, set by --tokens-per-sample" in output
     assert "and at score points, for statistics that are requested later: 2.27 GB more" in output
