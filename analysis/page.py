@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from analysis.figure_section import FigureSection
     from analysis.io import RecipeResults, SweepResults
     from analysis.recipe_section import RecipeSection
-    from lm_mia.config.needs import LossNeed, Need
+    from lm_mia.config.needs import FigureNeed
 
 _QUESTION = "Who was in the training data, and would the answer survive retraining?"
 
@@ -155,7 +155,7 @@ def check_figures(names: Sequence[str]) -> None:
         raise UserError("\n".join(wrong))
 
 
-def figure_needs(names: Sequence[str]) -> list["Need | LossNeed"]:
+def figure_needs(names: Sequence[str]) -> list["FigureNeed"]:
     """Returns what figures need from the attacks stage; arguments and errors are those of `check_figures`."""
     return [need for name in names for need in find(name).needs]
 

@@ -11,7 +11,7 @@ from analysis import plotting
 from analysis.claims.compare import Claim
 from analysis.io import SweepResults
 from lm_mia.atomic import write_atomically, write_csv
-from lm_mia.config.needs import LossNeed, Need
+from lm_mia.config.needs import FigureNeed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PaperFigure:
     statements: tuple[str, ...]
     """Statements of the paper that can be tested."""
     draw: Callable[[SweepResults], FigureResult]
-    needs: tuple[Need | LossNeed, ...] = ()
+    needs: tuple[FigureNeed, ...] = ()
     """What the figure needs from the attacks stage beyond the tables of decisions."""
     expect: str = ""
     """What to expect at reduced scale; shown in docs/figures.md."""

@@ -19,7 +19,7 @@ from analysis.figures import MODULES
 from analysis.formatting import attack_name
 from analysis.paper_figure import PaperFigure
 from lm_mia.config import load
-from lm_mia.config.needs import LossNeed, Need
+from lm_mia.config.needs import LossNeed, Need, StudyNeed
 from lm_mia.config.paper import figure_number
 from lm_mia.model import flops
 from lm_mia.run import plan, sweep
@@ -224,6 +224,7 @@ def _needs(figure: PaperFigure) -> list[str]:
     attacks = [need for need in figure.needs if isinstance(need, Need)]
     losses = [need for need in figure.needs if isinstance(need, LossNeed)]
     said = [f"the losses of {len(need.from_end)} samples under every model" for need in losses]
+    said += [f"the study `{n.study}`" for n in figure.needs if isinstance(n, StudyNeed)]
     if attacks:
         names = dict.fromkeys(attack_name(name) for need in attacks for name in need.attacks)
         kinds = dict.fromkeys(need.targets for need in attacks)

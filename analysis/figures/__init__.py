@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_mia.config.needs import LossNeed, Need
+from lm_mia.config.needs import FigureNeed
 from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError
 
@@ -83,6 +83,7 @@ MODULES: dict[str, str] = {
     "causal_fig07_estimators": "analysis.figures.zero_run",
     "causal_tab02_regression": "analysis.figures.regression",
     "canaries_fig01_random_tokens": "analysis.figures.canaries",
+    "open_fig02_fragile_hits": "analysis.figures.fragile_hits",
     "open_fig04_variance": "analysis.figures.variance",
     "open_fig06_extraction": "analysis.figures.tokens",
     "open_fig07_tokens": "analysis.figures.tokens",
@@ -132,10 +133,10 @@ def find(name: str) -> "PaperFigure":
             f"figures={name!r}: the file does not define FIGURE = PaperFigure(...) of analysis.paper_figure; add it"
         )
     if not isinstance(figure.needs, tuple) or not all(
-        isinstance(need, Need | LossNeed) for need in figure.needs
+        isinstance(need, FigureNeed) for need in figure.needs
     ):
         raise UserError(
-            f"figures={name!r}: needs={figure.needs!r} must be a tuple of Need and LossNeed, such as "
+            f"figures={name!r}: needs={figure.needs!r} must be a tuple of Need, LossNeed and StudyNeed, such as "
             '(Need(("main",)),); correct it'
         )
     return figure

@@ -10,13 +10,10 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
-from lm_mia.attacks import score_matrix, signals
+from lm_mia.attacks import signals, study_inputs
 from lm_mia.attacks.score_matrix import MembershipScoreFile
-from lm_mia.config import needs
 
-_SAMPLES = 2**15
-"""The number of samples that are used, which bounds time and memory. The first samples are a random choice, since the
-population is in random order."""
+_SAMPLES = study_inputs.FIRST_SAMPLES
 
 
 def decision_jackknife(
@@ -36,27 +33,14 @@ def decision_jackknife(
       c: settings of the recipe.
       pool: threads, each of which computes the metrics with some of the references.
     """
-    group_R = needs.reference_groups(len(inputs.references))
-    halves = range(needs.num_reference_parts(len(group_R), 0))
-    attacks = [
-        signals.AttackGroup(("lira_online",), c, np.flatnonzero(np.isin(group_R, [*groups])))
-        for groups in (range(needs.JACKKNIFE_GROUPS), *map(needs.half_groups, halves))
-    ]
-    fits = signals.fit_attacks(inputs, attacks)
-    blocks = (part for block in inputs.blocks() for part in block.split())
-    parts: list[signals.SampleBlock] = []
-    samples = 0
-    while samples < min(_SAMPLES, inputs.num_samples):
-        parts.append(next(blocks))
-        samples = parts[-1].sample_slice.stop
     member_N2 = inputs.target_member_TxN2[0]
 
-    def evaluate(index: int) -> pd.DataFrame:
-        scores = [signals.membership_scores(attacks[index], part, fits[index]) for part in parts]
-        score_BxN = np.concatenate([score["lira_online"] for score in scores], axis=1)
+    def evaluate(index: int, score_BxN: np.ndarray) -> pd.DataFrame:
         return _to_frame(_metrics(score_BxN, member_N2, document_N2, c), index, c.fprs)
 
-    return pd.concat(list(score_matrix.map_in_order(pool, evaluate, range(len(attacks)))))
+    halves = study_inputs.reference_halves(len(inputs.references))
+    tables = study_inputs.map_reference_sets(inputs, halves, c, pool, evaluate, _SAMPLES)
+    return pd.concat(tables)
 
 
 def metrics_of_scores(

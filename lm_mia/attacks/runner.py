@@ -14,6 +14,7 @@ from lm_mia.attacks import (
     more_references,
     pooling,
     replicas,
+    studies,
     targets,
     token_tables,
     variance,
@@ -96,6 +97,7 @@ def run(
             zero_run.run(store, canaries, c, folder, pool, progress, say)
             variance.run(store, canaries, c, folder, pool, say)
             token_tables.run(store, population, c, token_settings, folder, say)
+            studies.run(store, canaries, c, requested, folder, pool, progress)
     if requested.loss_samples:
         path, ids_S = folder / models.SAMPLE_LOSSES, requested.loss_samples
         references = [model for model in present if model.role == "reference"]

@@ -17,6 +17,7 @@ from lm_mia.config.schema import (
     Attack,
     AttackName,
     Config,
+    Train,
     epoch_steps,
     num_canaries,
     score_steps,
@@ -163,6 +164,29 @@ class LossNeed:
         check.report()
 
 
+Study = Literal["reference_counts", "fragile_hits", "recency", "text_groups"]
+"""An analysis of a recipe that only the figures that need it request; lm_mia.attacks.studies lists what each writes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyNeed:
+    """A study of recipes that a figure needs; recipes with too few models for it are left out."""
+
+    recipes: tuple[str, ...]
+    """As in `Need`."""
+    study: Study
+
+    def __post_init__(self) -> None:
+        check = _FieldChecks("StudyNeed")
+        check.names("recipes", self.recipes)
+        check.one_of("study", self.study, get_args(Study))
+        check.report()
+
+
+FigureNeed = Need | LossNeed | StudyNeed
+"""What a figure may need from the attacks stage."""
+
+
 @dataclasses.dataclass(frozen=True)
 class PresentModels:
     """The models of a recipe that are present at the end of their training, by number, in ascending order."""
@@ -239,6 +263,9 @@ class RecipeNeeds:
     empty if there are replicas, whose scores are in that table then."""
     loss_samples: Sequence[int] = ()
     """Ids of samples whose losses under each reference and target are listed."""
+    studies: Sequence[Study] = ()
+    train: Train = dataclasses.field(default_factory=Train)
+    """How the models are trained. The study of recency computes from it when a model last saw each sample."""
 
 
 def attack_settings(attack: Attack) -> dict[str, Any]:
@@ -448,7 +475,7 @@ def matching_recipes(
 
 
 def recipe_needs(
-    needs: Iterable[Need | LossNeed], recipes: Mapping[str, RecipeModels]
+    needs: Iterable[FigureNeed], recipes: Mapping[str, RecipeModels]
 ) -> dict[str, RecipeNeeds]:
     """Returns what the attacks stage computes for each recipe in addition to its tables of decisions.
 
@@ -469,6 +496,10 @@ def recipe_needs(
         for key in matching_recipes(need.recipes, names):
             size = recipes[key].config.population.samples
             samples[key] |= {size - position for position in need.from_end if position <= size}
+    studies: dict[str, list[Study]] = {key: [] for key in recipes}
+    for need in (n for n in needs if isinstance(n, StudyNeed)):
+        for key in matching_recipes(need.recipes, names):
+            studies[key].append(need.study)
     result = {}
     for key, recipe in recipes.items():
         count = len(assign_roles(recipe.models, recipe.config.attack).references)
@@ -482,6 +513,8 @@ def recipe_needs(
             frozenset(epsilons[key]),
             score_table,
             tuple(sorted(samples[key])),
+            tuple(dict.fromkeys(studies[key])),
+            recipe.config.train,
         )
     return result
 

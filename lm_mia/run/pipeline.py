@@ -16,7 +16,7 @@ import filelock
 from lm_mia import config
 from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, is_current
 from lm_mia.config import needs
-from lm_mia.config.needs import LossNeed, Need, PresentModels, RecipeModels, RecipeNeeds
+from lm_mia.config.needs import FigureNeed, PresentModels, RecipeModels, RecipeNeeds
 from lm_mia.data import build, corpus, subsets
 from lm_mia.data.population import Population, open_population, token_columns
 from lm_mia.data.subsets import ModelSeeds
@@ -41,7 +41,7 @@ def run(
     verb: Verb,
     sweep: Sweep,
     draw: Callable[[Sweep, Display], None] | None = None,
-    figure_needs: Sequence[Need | LossNeed] = (),
+    figure_needs: Sequence[FigureNeed] = (),
     *,
     from_hf_shards: str = "",
     repair: bool = False,
@@ -345,7 +345,7 @@ def _exclusive_lock(path: Path, display: Display) -> Iterator[None]:
 def _make_tables(
     stages: Sequence[Stage],
     recipe_populations: RecipePopulations,
-    figure_needs: Sequence[Need | LossNeed],
+    figure_needs: Sequence[FigureNeed],
     display: Display,
 ) -> dict[str, str]:
     """Runs the attack and extract stages for each recipe; returns the failures: name of the recipe -> message."""
@@ -370,7 +370,7 @@ def _make_tables(
 
 
 def requested_attacks(
-    recipe_populations: RecipePopulations, figure_needs: Sequence[Need | LossNeed]
+    recipe_populations: RecipePopulations, figure_needs: Sequence[FigureNeed]
 ) -> dict[str, RecipeNeeds]:
     """Returns what the stage "attack" computes for each recipe in addition to its tables of decisions."""
     # Imported here because scipy and pandas take a second to load, and most jobs only make models.

@@ -97,6 +97,7 @@ from lm_mia.stats.flips import (
     max_flip_rate,
     mean_distance_to_threshold,
 )
+from lm_mia.stats.fragile_hits import HitStability, hit_stability
 from lm_mia.stats.gaussian_dp import (
     dp_sgd_mu,
     dp_tpr_bound,
@@ -282,6 +283,7 @@ __all__ = [
     "Guesses",
     "HALVES_HxG",
     "HeldOutAdvantage",
+    "HitStability",
     "LiraGaussians",
     "LogRatio",
     "LossModel",
@@ -367,6 +369,7 @@ __all__ = [
     "gaussian_rejected",
     "gaussian_tpr",
     "held_out_advantage",
+    "hit_stability",
     "hoeffding_radius",
     "independent_sd",
     "independent_trials_bound",

@@ -1,0 +1,71 @@
+"""Reads the tables of studies, which the attacks stage computes only for figures that need them.
+
+A1, R1, H1: as in `analysis.claims.jackknife`.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from analysis import io
+from analysis.claims.jackknife import Jackknife
+from analysis.io import MissingModelsError, RecipeResults, Record
+from lm_mia.config.needs import Study
+
+_AXES = ("replicas", "references", "samples")
+TRAINING_SUBSET = "the training subset"
+
+
+def read_facts(recipe: RecipeResults, study: Study) -> Record:
+    """Reads NAME.json of a study: the settings and models of its tables.
+
+    Raises:
+      MissingModelsError: the study has no tables; the message has the reason.
+      WorkdirError: the file is damaged.
+    """
+    name = f"{study}.json"
+    if not io.has_table(recipe.recipe_dir, name):
+        raise MissingModelsError(
+            f"{recipe.name}: there is no study {study}; run lm-mia attack with this figure in figures"
+        )
+    facts = io.read_json(recipe.recipe_dir, f"tables/{name}", ("config", "models", "reason"))
+    if facts["reason"]:
+        raise MissingModelsError(f"{recipe.name}: {facts['reason']}")
+    return facts
+
+
+def read_parts(
+    recipe: RecipeResults, table: str, name: str, where: Mapping[str, object] | None = None
+) -> Jackknife:
+    """Reads a number of a study of replicas; its interval covers the replicas, the references and the samples.
+
+    Replicas share one training subset, which the interval holds fixed. It also holds the references fixed if the table
+    has no parts of them.
+
+    Args:
+      recipe: the recipe.
+      table: file name of the table, which has a row for each choice of replicas, references and samples.
+      name: the column of the number.
+      where: further columns and their values, which together select the rows of one number.
+
+    Raises:
+      WorkdirError: the table is missing or cannot be read, or has no such rows.
+    """
+    where = where or {}
+    columns = io.read_samples(recipe.recipe_dir, [*_AXES, *where, name], table)
+    at = np.ones(len(columns[name]), np.bool_)
+    for key, value in where.items():
+        at &= columns[key] == value
+    if not at.any():
+        raise io.WorkdirError(
+            f"{recipe.recipe_dir}: tables/{table} has no rows with {dict(where)}; run lm-mia attack again"
+        )
+    index = tuple(columns[axis][at] for axis in _AXES)
+    value_A1xR1xH1 = np.full([axis.max() + 1 for axis in index], math.nan)
+    value_A1xR1xH1[index] = columns[name][at]
+    covers_references = value_A1xR1xH1.shape[1] > 1
+    references = f", {len(recipe.references)} references" if covers_references else ""
+    fixed = (TRAINING_SUBSET,) if covers_references else (TRAINING_SUBSET, "the references")
+    over = f"{len(recipe.replicas)} replicas{references} and the samples"
+    return Jackknife(value_A1xR1xH1, over, fixed)

@@ -1,0 +1,159 @@
+"""What studies read: the models of a recipe, and their membership scores with parts of the references.
+
+B: replicas, T: attacked models, R: references, N: the samples that are used.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+
+from lm_mia import config, stats
+from lm_mia.attacks import models, score_matrix, signals
+from lm_mia.config import needs
+from lm_mia.data import subsets
+from lm_mia.data.population import Population
+from lm_mia.store.store import Store
+
+FIRST_SAMPLES = 2**15
+"""The number of samples that are used, which bounds time and memory. The first samples are a random choice, since the
+population is in random order."""
+PARTS = ("replicas", "references", "samples")
+"""Columns of the tables for intervals: which models, references and samples a row uses. 0 stands for all; k > 0 for
+all replicas but those of group k - 1, for half k - 1 of the references, and for half k - 1 of the samples."""
+
+Out = TypeVar("Out")
+
+
+class StudyError(Exception):
+    """A recipe does not allow a study; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyInputs:
+    """A recipe, as its studies see it."""
+
+    store: Store
+    population: Population
+    c: config.Attack
+    train: config.Train
+    folder: Path
+    """Where temporary files may be written."""
+    pool: ThreadPoolExecutor
+
+    @property
+    def focus(self) -> float:
+        """The false positive rate at which decisions are studied."""
+        return self.c.focus_fpr
+
+    def replicas(self, fewest: int, fewest_references: int = 4) -> signals.AttackInputs:
+        """Returns the replicas and references that are present; raises StudyError if there are fewer than required."""
+        roles = self._roles()
+        replicas = [*map(subsets.replica, roles.replicas)]
+        references = roles.references + roles.targets
+        return self._open("replicas", replicas, references, fewest, fewest_references)
+
+    def targets(self, fewest: int, fewest_references: int = 4) -> signals.AttackInputs:
+        """Returns the targets with training subsets of their own, and the other references, as `replicas` does."""
+        roles = self._roles()
+        targets = [*map(subsets.reference, roles.targets)]
+        return self._open("targets", targets, roles.references, fewest, fewest_references)
+
+    def _roles(self) -> needs.ModelRoles:
+        present = models.present_models(self.store, self.c.step)
+        return needs.assign_roles(models.model_numbers(present), self.c)
+
+    def _open(
+        self,
+        kind: str,
+        targets: Sequence[subsets.ModelSeeds],
+        references: Sequence[int],
+        fewest: int,
+        fewest_references: int,
+    ) -> signals.AttackInputs:
+        if len(targets) < fewest or len(references) < fewest_references:
+            raise StudyError(
+                f"{len(targets)} {kind} and {len(references)} references are present, but at least {fewest} and "
+                f"{fewest_references} are needed"
+            )
+        store = dataclasses.replace(self.store, statistics=(), step=self.c.step)
+        seeds = [*map(subsets.reference, references)]
+        return signals.open_inputs(store, self.population, targets, seeds, ())
+
+
+def reference_halves(references: int) -> list[np.ndarray]:
+    """Returns index_R of all references and, if there are at least 16, of each half (`needs.half_groups`)."""
+    group_R = needs.reference_groups(references)
+    halves = range(needs.num_reference_parts(references, 0))
+    return [
+        np.flatnonzero(np.isin(group_R, [*groups]))
+        for groups in (range(needs.JACKKNIFE_GROUPS), *map(needs.half_groups, halves))
+    ]
+
+
+def map_reference_sets(
+    inputs: signals.AttackInputs,
+    index_SxR: Sequence[np.ndarray],
+    c: config.Attack,
+    pool: ThreadPoolExecutor,
+    evaluate: Callable[[int, np.ndarray], Out],
+    max_samples: int = FIRST_SAMPLES,
+) -> list[Out]:
+    """Attacks the first samples with several sets of references by online LiRA, and evaluates the scores of each set.
+
+    Args:
+      inputs: the models.
+      index_SxR: the positions of the references of each set.
+      c: settings of the recipe.
+      pool: threads, each of which evaluates one set.
+      evaluate: called with the number of a set and score_TxN, in threads.
+      max_samples: the number of samples that are used, if there are as many.
+
+    Returns:
+      The results in the order of the sets.
+    """
+    groups = [signals.AttackGroup(("lira_online",), c, index_R) for index_R in index_SxR]
+    fits = signals.fit_attacks(inputs, groups)
+    blocks = (part for block in inputs.blocks() for part in block.split())
+    parts: list[signals.SampleBlock] = []
+    samples = 0
+    while samples < min(max_samples, inputs.num_samples):
+        parts.append(next(blocks))
+        samples = parts[-1].sample_slice.stop
+
+    def work(s: int) -> Out:
+        scores = [signals.membership_scores(groups[s], part, fits[s]) for part in parts]
+        return evaluate(s, np.concatenate([score["lira_online"] for score in scores], axis=1))
+
+    return list(score_matrix.map_in_order(pool, work, range(len(groups))))
+
+
+def without_replicas(replicas: int) -> list[np.ndarray]:
+    """Returns booleans kept_B: all replicas, and then all but each of up to 8 groups of them."""
+    groups = min(needs.JACKKNIFE_GROUPS, replicas)
+    group_B = np.arange(replicas) % groups
+    return [group_B >= 0, *(group_B != group for group in range(groups))]
+
+
+def parts_table(columns: dict[str, np.ndarray]) -> pd.DataFrame:
+    """Returns a table for intervals: a row for each choice of replicas, references and samples (`PARTS`).
+
+    Args:
+      columns: name -> value_A1xR1xH1.
+    """
+    shape = next(iter(columns.values())).shape
+    index = dict(zip(PARTS, (axis.ravel() for axis in np.indices(shape)), strict=True))
+    return pd.DataFrame(index | {name: value.ravel() for name, value in columns.items()})
+
+
+def sample_parts(group_N: np.ndarray) -> np.ndarray:
+    """Returns used_H1xN: all samples, and then each half (`stats.HALVES_HxG`).
+
+    Args:
+      group_N: the result of `stats.sample_groups`.
+    """
+    return np.concatenate([np.ones((1, len(group_N)), np.bool_), stats.HALVES_HxG[:, group_N]])
