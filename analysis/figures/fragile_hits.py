@@ -84,7 +84,7 @@ def _figure(bins: pd.DataFrame, stable: float) -> Figure:
     left.set(ylabel="Share", ylim=(0, 1.02), title="(a) Stability")
     right.plot(x, bins["flip_rate"], "o-", color=plotting.VERMILLION, label="Flip rate")
     right.set(ylabel="Flip rate under the other replicas", title="(b) Flip rate")
-    right.set_ylim(bottom=0)
+    right.set_ylim(0, 1.1 * bins["flip_rate"].max())
     left.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     for axes in (left, right):
         axes.set_xlabel("Margin: score minus threshold (nats)")
@@ -102,6 +102,10 @@ FIGURES = {
         statements=STATEMENTS,
         draw=draw,
         needs=(StudyNeed((RECIPE,), "fragile_hits"),),
-        expect="The answer at cpu is in docs/results/strongmia-open.md.",
+        expect=(
+            "At cpu 23% of the true positives at an FPR of 5% are stable: 7% in the quarter with the smallest margins "
+            "and 48% in the quarter with the largest, so both claims are undecided. The flip rate is highest at medium "
+            "margins, since most other replicas decide non-member just above the threshold."
+        ),
     )
 }

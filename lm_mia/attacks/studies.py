@@ -45,7 +45,7 @@ def run(
     If the recipe does not allow a study, for example because it has too few models, NAME.json gives the reason.
 
     Args:
-      requested: the studies, and how the models were trained.
+      requested: the studies.
       pool: threads that compute parts of a study.
       store, population, c, folder, progress: as in `runner.run`.
 
@@ -58,11 +58,13 @@ def run(
         "config": decision_settings(c),
         "models": present,
     }
-    missing = [n for n in requested.studies if not is_current(folder / f"{n}.json", identity)]
+    missing: list[Study] = [
+        name for name in requested.studies if not is_current(folder / f"{name}.json", identity)
+    ]
     for done, name in enumerate(missing):
         progress("studies", done, len(missing))
         _delete(name, folder)
-        inputs = StudyInputs(store, population, c, requested.train, folder, pool)
+        inputs = StudyInputs(store, population, c, pool)
         try:
             tables, reason = STUDIES[name](inputs), ""
         except StudyError as error:

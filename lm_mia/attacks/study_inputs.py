@@ -1,12 +1,12 @@
 """What studies read: the models of a recipe, and their membership scores with parts of the references.
 
-B: replicas, T: attacked models, R: references, N: the samples that are used.
+B: replicas, T: attacked models, R: references, S: sets of references, N: the samples that are used, A1, R1, H1: as in
+`lm_mia.stats.jackknife`.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -40,9 +40,6 @@ class StudyInputs:
     store: Store
     population: Population
     c: config.Attack
-    train: config.Train
-    folder: Path
-    """Where temporary files may be written."""
     pool: ThreadPoolExecutor
 
     @property
@@ -52,37 +49,17 @@ class StudyInputs:
 
     def replicas(self, fewest: int, fewest_references: int = 4) -> signals.AttackInputs:
         """Returns the replicas and references that are present; raises StudyError if there are fewer than required."""
-        roles = self._roles()
-        replicas = [*map(subsets.replica, roles.replicas)]
-        references = roles.references + roles.targets
-        return self._open("replicas", replicas, references, fewest, fewest_references)
-
-    def targets(self, fewest: int, fewest_references: int = 4) -> signals.AttackInputs:
-        """Returns the targets with training subsets of their own, and the other references, as `replicas` does."""
-        roles = self._roles()
-        targets = [*map(subsets.reference, roles.targets)]
-        return self._open("targets", targets, roles.references, fewest, fewest_references)
-
-    def _roles(self) -> needs.ModelRoles:
         present = models.present_models(self.store, self.c.step)
-        return needs.assign_roles(models.model_numbers(present), self.c)
-
-    def _open(
-        self,
-        kind: str,
-        targets: Sequence[subsets.ModelSeeds],
-        references: Sequence[int],
-        fewest: int,
-        fewest_references: int,
-    ) -> signals.AttackInputs:
-        if len(targets) < fewest or len(references) < fewest_references:
+        roles = needs.assign_roles(models.model_numbers(present), self.c)
+        replicas = [*map(subsets.replica, roles.replicas)]
+        references = [*map(subsets.reference, roles.references + roles.targets)]
+        if len(replicas) < fewest or len(references) < fewest_references:
             raise StudyError(
-                f"{len(targets)} {kind} and {len(references)} references are present, but at least {fewest} and "
+                f"{len(replicas)} replicas and {len(references)} references are present, but at least {fewest} and "
                 f"{fewest_references} are needed"
             )
         store = dataclasses.replace(self.store, statistics=(), step=self.c.step)
-        seeds = [*map(subsets.reference, references)]
-        return signals.open_inputs(store, self.population, targets, seeds, ())
+        return signals.open_inputs(store, self.population, replicas, references, ())
 
 
 def reference_halves(references: int) -> list[np.ndarray]:

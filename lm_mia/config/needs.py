@@ -17,7 +17,6 @@ from lm_mia.config.schema import (
     Attack,
     AttackName,
     Config,
-    Train,
     epoch_steps,
     num_canaries,
     score_steps,
@@ -164,7 +163,7 @@ class LossNeed:
         check.report()
 
 
-Study = Literal["reference_counts", "fragile_hits", "recency", "text_groups"]
+Study = Literal["fragile_hits"]
 """An analysis of a recipe that only the figures that need it request; lm_mia.attacks.studies lists what each writes."""
 
 
@@ -264,8 +263,7 @@ class RecipeNeeds:
     loss_samples: Sequence[int] = ()
     """Ids of samples whose losses under each reference and target are listed."""
     studies: Sequence[Study] = ()
-    train: Train = dataclasses.field(default_factory=Train)
-    """How the models are trained. The study of recency computes from it when a model last saw each sample."""
+    """Studies of the recipe."""
 
 
 def attack_settings(attack: Attack) -> dict[str, Any]:
@@ -514,7 +512,6 @@ def recipe_needs(
             score_table,
             tuple(sorted(samples[key])),
             tuple(dict.fromkeys(studies[key])),
-            recipe.config.train,
         )
     return result
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray, IntArray
@@ -86,6 +85,8 @@ def hit_stability(
     decision_BxN = score_BxN >= threshold_B[:, None]
     votes_N = decision_BxN.sum(axis=0)
     replicas = len(score_BxN)
+    # Each number of votes has one flip rate, so that a table of counts is enough.
+    flip_V = flip_rate(np.arange(others + 1), others)
     scalar = {name: np.full(replicas, np.nan) for name in ("correlation", "stable", "auc")}
     binned = {
         name: np.full((replicas, bins), np.nan) for name in ("margin", "stable", "agree", "flip")
@@ -95,9 +96,12 @@ def hit_stability(
         if not hit_S.size:
             continue
         margin_S, votes_S = score_N[hit_S] - threshold_B[b], votes_N[hit_S] - 1
-        flip_S, is_stable_S = flip_rate(votes_S, others), votes_S > others - low
-        rank_S = scipy.stats.rankdata(margin_S)
-        scalar["correlation"][b] = _correlation(rank_S, scipy.stats.rankdata(flip_S))
+        flip_S, is_stable_S = flip_V[votes_S], votes_S > others - low
+        rank_S = _ranks(margin_S)
+        # The flip rate rises with the number of votes of the minority.
+        scalar["correlation"][b] = _correlation(
+            rank_S, _ranks(np.minimum(votes_S, others - votes_S))
+        )
         scalar["stable"][b] = is_stable_S.mean()
         scalar["auc"][b] = _auc(rank_S, is_stable_S)
         if hit_S.size >= bins:
@@ -116,6 +120,12 @@ def hit_stability(
         binned["agree"],
         binned["flip"],
     )
+
+
+def _ranks(x_S: np.ndarray) -> FloatArray:
+    """Returns ranks from 1; equal values share the mean of their ranks."""
+    _, index_S, ties_U = np.unique(x_S, return_inverse=True, return_counts=True)
+    return (np.cumsum(ties_U) - (ties_U - 1) / 2)[index_S]
 
 
 def _correlation(x_S: FloatArray, y_S: FloatArray) -> float:

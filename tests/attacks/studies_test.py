@@ -1,0 +1,107 @@
+"""Studies are computed on request, kept while they are current, and say why they are not possible."""
+
+import dataclasses
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_scores import SMALL, SyntheticScores, write_scores
+
+from lm_mia import config, stats
+from lm_mia.attacks import studies, study_inputs
+from lm_mia.config import needs
+
+C = dataclasses.replace(SMALL, references=18, replicas=10, focus_fpr=0.1)
+FEW = dataclasses.replace(
+    C, references=12
+)  # not divided into halves, so that studies take little time
+
+
+@pytest.fixture(scope="module")
+def scores(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
+    return write_scores(tmp_path_factory.mktemp("studies"), C, 160)
+
+
+def run(
+    scores: SyntheticScores, c: config.Attack, folder: Path, *names: needs.Study
+) -> list[tuple[str, float, float]]:
+    """Runs studies and returns their progress."""
+    progress: list[tuple[str, float, float]] = []
+    folder.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(2) as pool:
+        studies.run(
+            scores.store,
+            scores.population,
+            c,
+            needs.RecipeNeeds(studies=names),
+            folder,
+            pool,
+            lambda *done: progress.append(done),
+        )
+    return progress
+
+
+def test_true_positives_are_compared_with_the_other_replicas(
+    scores: SyntheticScores, tmp_path: Path
+):
+    run(scores, C, tmp_path, "fragile_hits")
+    table = pd.read_parquet(tmp_path / "fragile_hits.parquet")
+    assert len(table) == 9 * 15 * 15
+    group_N = stats.sample_groups(np.arange(160))
+    group_R = np.array(needs.reference_groups(18))
+    for kept, half_R, half_N in ((0, 0, 0), (3, 5, 0), (0, 0, 7)):
+        index_R = np.isin(group_R, [*(needs.half_groups(half_R - 1) if half_R else range(8))])
+        used_N = stats.HALVES_HxG[half_N - 1, group_N] if half_N else np.ones(160, bool)
+        score_BxN = stats.lira(
+            scores.target_TxN, scores.reference_MxN[index_R], scores.reference_member_MxN[index_R]
+        )
+        used_N = used_N & ~np.isnan(score_BxN).any(axis=0)
+        outside_N, member_N = used_N & ~scores.member_N, used_N & scores.member_N
+        threshold_B = np.array([stats.threshold_at_fpr(s[outside_N], 0.1) for s in score_BxN])
+        kept_B = np.arange(10) % 8 != kept - 1
+        found = stats.hit_stability(score_BxN[kept_B][:, member_N], threshold_B[kept_B])
+        row = table[table[[*study_inputs.PARTS]].eq([kept, half_R, half_N]).all(axis=1)].iloc[0]
+        assert row["flip_correlation"] == pytest.approx(np.nanmean(found.flip_correlation_B))
+        assert row["stable_auc"] == pytest.approx(np.nanmean(found.stable_auc_B), nan_ok=True)
+        assert row["stable"] == pytest.approx(np.nanmean(found.stable_B))
+        assert row["lowest_stable"] == pytest.approx(np.nanmean(found.stable_BxK[:, 0]))
+        assert row["highest_stable"] == pytest.approx(np.nanmean(found.stable_BxK[:, -1]))
+        assert row["hits"] == pytest.approx(found.hits_B.mean())
+    bins = pd.read_csv(tmp_path / "fragile_hit_bins.csv")
+    assert bins["bin"].tolist() == [*range(10)]
+    assert bins["margin_mean"].is_monotonic_increasing
+
+
+def test_current_studies_are_kept(scores: SyntheticScores, tmp_path: Path):
+    assert run(scores, FEW, tmp_path) == []  # nothing is requested
+    assert run(scores, FEW, tmp_path, "fragile_hits") == [("studies", 0, 1), ("studies", 1, 1)]
+    assert run(scores, FEW, tmp_path, "fragile_hits") == []
+    (tmp_path / "fragile_hit_bins.csv").write_text("changed")
+    assert run(scores, FEW, tmp_path, "fragile_hits") != []
+    assert run(scores, dataclasses.replace(FEW, alpha=0.1), tmp_path, "fragile_hits") != []
+
+
+def test_too_few_replicas_are_a_reason(scores: SyntheticScores, tmp_path: Path):
+    run(scores, FEW, tmp_path, "fragile_hits")
+    run(scores, dataclasses.replace(FEW, replicas=8), tmp_path, "fragile_hits")
+    facts = json.loads((tmp_path / "fragile_hits.json").read_text())
+    assert facts["reason"] == (
+        "8 replicas and 12 references are present, but at least 9 and 4 are needed"
+    )
+    assert facts["tables"] == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["fragile_hits.json"]
+
+
+def test_a_recipe_has_the_studies_of_its_figures():
+    names = {"a": "flip-140M", "b": "main"}
+    none = needs.PresentModels((), ())
+    recipes = {k: needs.RecipeModels((n,), config.Config(), none) for k, n in names.items()}
+    wanted = needs.StudyNeed(("flip-*",), "fragile_hits")
+    found = needs.recipe_needs([wanted, wanted], recipes)
+    assert found["a"].studies == ("fragile_hits",)
+    assert found["b"].studies == ()
+    with pytest.raises(ValueError, match=r"^StudyNeed: study='x': choose from"):
+        needs.StudyNeed(("main",), "x")  # pyright: ignore
