@@ -1,4 +1,4 @@
-"""Open question (b): can an attacker with one target tell which of its true positives are stable?"""
+"""Open question 2: can an attacker with one target tell which of its true positives are stable?"""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -94,7 +94,7 @@ def _figure(bins: pd.DataFrame, stable: float) -> Figure:
 
 FIGURES = {
     "open_fig02_fragile_hits": PaperFigure(
-        title="Open question (b): Fragile true positives",
+        title="Open question 2: Fragile true positives",
         paper=(
             "“An attacker facing a single target cannot know which of its true positives are indistinguishable from a "
             "coin flip” (Appendix E.2.6). The paper does not compare scores with flip rates of true positives."

@@ -251,7 +251,7 @@ def _share_note(rows: pd.DataFrame) -> str:
 
 FIGURES = {
     "open_fig06_extraction": PaperFigure(
-        title="Open question (f): Extraction of random samples and their membership scores",
+        title="Open question 6: Extraction of random samples and their membership scores",
         paper=(
             "For the 1,000 samples with the highest LiRA scores, the score says nothing about the probability of the "
             "next 50 tokens (Figure 7, Section 6.2). Only one model is prompted, and other samples are left out, which "
@@ -267,7 +267,7 @@ FIGURES = {
         ),
     ),
     "open_fig07_tokens": PaperFigure(
-        title="Open question (g): The tokens that carry membership",
+        title="Open question 7: The tokens that carry membership",
         paper=(
             "Members that were seen late in training, that are long, or that have unusual words are more vulnerable "
             "(Figures 6 and 31). The paper does not look at single tokens."

@@ -1,4 +1,4 @@
-"""Open question (d): order, initialization, subset or references: what losses, scores and decisions depend on.
+"""Open question 4: order, initialization, subset or references: what losses, scores and decisions depend on.
 
 P: parts of the models or samples.
 """
@@ -293,7 +293,7 @@ def _claims(components: Components) -> tuple[Claim, ...]:
 
 FIGURES = {
     "open_fig04_variance": PaperFigure(
-        title="Open question (d): Order, initialization, subset or references",
+        title="Open question 4: Order, initialization, subset or references",
         paper=(
             "Replicas differ only in the seed of the batch order (Section 5). To vary the references instead is said "
             "to be too expensive, and expected to show similar instability, since both the score and the threshold "
