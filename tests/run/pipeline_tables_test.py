@@ -290,7 +290,7 @@ def test_rates_that_the_population_cannot_show_are_left_out(tasks: list[SweepRec
     assert pd.read_csv(tables / "error_rates.csv").fpr.tolist() == [0.1, 0.5]
     curve = pd.read_csv(tables / "roc.csv").fpr
     assert curve[curve > 0].min() == 1 / nonmembers
-    assert pd.read_csv(tables / "partial_auc.csv").low.tolist() == [1 / nonmembers] * 2 + [0] * 2
+    assert pd.read_csv(tables / "partial_auc.csv").low.tolist() == [1 / nonmembers] * 3 + [0] * 3
     assert "votes_0.1" in pd.read_parquet(tables / "samples.parquet").columns
     assert json.loads((tables / "flips.json").read_text())["config"]["focus_fpr"] == 0.1
     pipeline.check_tables([task])  # the tables are those of the config
