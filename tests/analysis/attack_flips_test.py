@@ -112,6 +112,7 @@ def page_of(folder: Path, **settings: Any) -> tuple[Path, Page]:
     return recipe, Page(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_page_has_the_numbers_of_the_table(tmp_path: Path) -> None:
     recipe, shown = page_of(tmp_path, attacks=("lira_online", "reference_calibrated", "loss"))
     rows = attack_flips.read(recipe)
@@ -131,6 +132,7 @@ def test_page_has_the_numbers_of_the_table(tmp_path: Path) -> None:
     assert "demo-attack_flips.png" in {p.name for p in (tmp_path / "figures").iterdir()}
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     "settings", [{"attacks": ("lira_online",)}, {"attacks": ("lira_online", "loss"), "replicas": 4}]
 )

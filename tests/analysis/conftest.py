@@ -1,8 +1,10 @@
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from synthetic_figures import folder
 
+from analysis import plotting
 from analysis.io import SweepResults, read_recipes
 
 __all__ = ["folder"]  # a fixture
@@ -12,3 +14,21 @@ __all__ = ["folder"]  # a fixture
 def recipes(folder: Path) -> SweepResults:
     """The recipes of the synthetic sweep."""
     return read_recipes(folder)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes the name of a figure to its files instead of drawing it, for tests that read only text and tables.
+
+    Drawing takes most of the time of a page. The figures of the papers are drawn in `page_test`, those of a recipe in
+    `recipe_section_test`, and a whole page with recipes that have replicas or targets in
+    `page_test.test_page_has_all_figures_and_claims`.
+    """
+
+    def save(_: Figure, figures_dir: Path, name: str) -> Path:
+        figures_dir.mkdir(parents=True, exist_ok=True)
+        for suffix in plotting.FORMATS:
+            (figures_dir / f"{name}.{suffix}").write_text(name)
+        return figures_dir / f"{name}.png"
+
+    monkeypatch.setattr(plotting, "save", save)

@@ -62,6 +62,7 @@ def test_figure_shows_observed_and_predicted_aucs(recipe: Path):
     assert "Simple RMIA" not in [line.get_label() for line in axes.lines]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_page_shows_values_with_intervals(recipe: Path):
     section = recipe_section.draw(recipe, alone=True)
     words = Page(section.html).words
@@ -78,6 +79,7 @@ def test_page_shows_values_with_intervals(recipe: Path):
     assert f"LiRA{''.join(cells)}" in words
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_attacks_without_a_prediction_have_a_dash_and_the_reason(recipe: Path, tmp_path: Path):
     copy = copy_workdir(recipe, tmp_path / "w")
     rows = table(recipe)
@@ -100,6 +102,7 @@ def test_attacks_without_a_prediction_have_a_dash_and_the_reason(recipe: Path, t
     assert more_references.draw(only_lira) is None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_too_few_references_are_explained(tmp_path: Path):
     settings = {"samples": 120, "attacks": ("lira_online", "loss"), "bootstraps": 0}
     few = write_workdir(tmp_path, references=6, replicas=2, **settings)
@@ -111,6 +114,7 @@ def test_too_few_references_are_explained(tmp_path: Path):
     assert "is not predicted: there are 3 complete pairs of references" in words
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_tables_of_an_earlier_version_have_no_section(recipe: Path, tmp_path: Path):
     copy = copy_workdir(recipe, tmp_path / "w")
     (copy / "tables" / "more_references.json").unlink()

@@ -228,6 +228,7 @@ def test_page_has_all_figures_and_claims(linked: Path):
     assert all("open" not in fold for fold in folds)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_simulations_show_their_progress(linked: Path):
     figure_file = linked / "mine.py"
     figure_file.write_text(
@@ -241,11 +242,13 @@ def test_simulations_show_their_progress(linked: Path):
     assert (linked / "tables" / "regression.csv").is_file()  # a second page takes no time
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_pages_without_claims_have_no_claims_table(linked: Path):
     shown, _ = write(linked, ["fixed-10M", "flip-140M"], ("strongmia_tab01_error_rates_140m",))
     assert "claims" not in {attributes.get("id") for _, attributes in shown.tags}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_page_compares_recipes(linked: Path):
     shutil.rmtree(linked / "recipes" / "small")
     (linked / "recipes" / "small").mkdir()
@@ -294,8 +297,10 @@ def test_page_compares_recipes(linked: Path):
     assert figure is not None
     ticks = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert ticks == names[:3]
+    assert plotting.to_png(figure).startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_recipes_without_tables_or_targets_show_the_reason(linked: Path, tmp_path: Path):
     shown, _ = write(linked, ["fixed-10M"])  # has only targets
     assert "Comparison of recipes" not in shown.words
@@ -310,6 +315,7 @@ def test_recipes_without_tables_or_targets_show_the_reason(linked: Path, tmp_pat
         write(linked, ["fixed-10M"])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_failing_recipe_is_reported_and_the_others_shown(linked: Path):
     tables_dir = linked / "recipes" / "flip-302M" / "tables"
     original = tables_dir.resolve()
@@ -342,6 +348,7 @@ def test_two_replicas_and_one_attack_suffice(tmp_path: Path):
     assert report == f"report: {tmp_path / 'w' / 'report.html'}"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_below_12_replicas_coin_flips_are_no_main_number(tmp_path: Path):
     """The page warns, and shows the share of disagreements and the ranges instead."""
     recipe = write_workdir(
@@ -408,6 +415,7 @@ def test_summary_lines_match_the_tables(tmp_path: Path):
     ]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_summary_lines_of_targets_match_the_comparison(linked: Path):
     write(linked, ["fixed-10M", "flip-140M"])
     with (linked / "tables" / "comparison.csv").open() as file:
@@ -546,6 +554,7 @@ def test_package_runs_as_a_command(
     assert capsys.readouterr().err.endswith("there are no recipes in it; run lm-mia run first\n")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_workdir_figures_are_drawn_by_default(linked: Path, capsys: pytest.CaptureFixture[str]):
     listed = json.loads((linked / "config.json").read_text()) | {
         "figures": ["strongmia_tab07_settings"]

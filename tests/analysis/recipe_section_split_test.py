@@ -64,6 +64,7 @@ def test_documents_without_a_table(tmp_path: Path):
         io.read_documents(tmp_path)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_page_says_what_splitting_does(recipe: Path):
     written = page.write_page(recipe.parents[1], None, (), lambda *_: None, lambda _: None)
     shown = Page(written.read_text())

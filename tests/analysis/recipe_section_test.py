@@ -115,6 +115,7 @@ def test_missing_tables_are_reported_before_writing(
     assert {*tmp_path.rglob("*")} == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_page_without_shuffled_labels_has_no_control(complete: Path, tmp_path: Path) -> None:
     recipe = linked(complete, tmp_path, without="shuffled.csv")
     shown = Page(write(recipe).read_text(encoding="utf-8"))
