@@ -103,8 +103,12 @@ def test_parameters_are_converted_to_nanodo(steps: ModuleType):
     )
 
 
-def test_path_without_nanodo_is_refused(steps: ModuleType, tmp_path: Path):
-    with pytest.raises(
-        SystemExit, match=r"nanodo/train\.py does not exist; give the path of a checkout"
-    ):
+def test_path_without_nanodo_is_refused(
+    steps: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as stopped:
         steps.nanodo_peer.check(tmp_path)
+    assert stopped.value.code == 2
+    assert (
+        "nanodo/train.py does not exist; give the path of a checkout" in capsys.readouterr().err
+    )
