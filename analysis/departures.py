@@ -186,7 +186,8 @@ DEPARTURES: tuple[Departure, ...] = (
         _figures(22, 23),
     ),
     Departure(
-        "(a) is the mean over the distinct tokens of a sample; the paper takes the mean over all its tokens.",
+        "(a) is drawn twice: with the mean over all tokens of a sample, as in the paper, and with the mean over its "
+        "distinct tokens.",
         _figures(31),
     ),
     Departure(

@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import attacks, io, plotting, vulnerability
+from analysis import attacks, io, plotting, studies, vulnerability
 from analysis.attacks import read_sample_scores
 from analysis.claims.compare import Claim, claim_greater, claim_untested
 from analysis.claims.jackknife import Jackknife
@@ -25,7 +25,7 @@ from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import stats
 from lm_mia.config import first_canary
-from lm_mia.config.needs import JACKKNIFE_SAMPLES, Need, num_reference_parts
+from lm_mia.config.needs import JACKKNIFE_SAMPLES, Need, StudyNeed, num_reference_parts
 from lm_mia.data.subsets import ModelSeeds
 
 GROUPS: dict[str, tuple[str, plotting.LineStyle]] = {
@@ -445,43 +445,60 @@ _TFIDF_BINS, _MAX_UNKNOWN, _MIN_MEMBERS = 30, 3, 20
 def draw_fig31(recipes: SweepResults) -> FigureResult:
     """Draws the mean TF-IDF and the numbers of unknown tokens of three groups of members."""
     main = recipes["main"]
+    studies.read_facts(main, "token_tfidf")
     targets_R1xT, population = targets_by_reference_part(main), main.attacked
     targets = targets_R1xT[0]
-    tfidf_N2, unk_N2 = population.column("tfidf"), population.column("unk").astype(float)
-    tfidf, unk = (property_by_group(targets, x_N2) for x_N2 in (tfidf_N2, unk_N2))
-    # without the highest percentile, which would compress the rest
-    edges_K1 = np.linspace(np.nanmin(tfidf_N2), np.nanquantile(tfidf_N2, 0.99), _TFIDF_BINS + 1)
-    figure = plotting.new_figure(10.2, 4.2)
-    left, right = figure.subplots(1, 2)
-    draw_shares(left, tfidf, edges_K1)
-    left.set(xlabel="Mean TF-IDF of a sample's tokens", title="(a) TF-IDF by vulnerability")
-    left.legend(loc="upper right")
-    counted = _draw_unknown(right, unk)
-    parts = [
-        pd.DataFrame({"x": edges_K1[:-1], "y": histogram_shares(x_G, edges_K1)}).assign(
-            panel="a", series=name
-        )
-        for name, x_G in tfidf.items()
+    [over_all_N2] = io.read_samples(main.recipe_dir, ["tfidf"], "token_tfidf.parquet").values()
+    over_distinct_N2 = population.column("tfidf")
+    unk_N2 = population.column("unk").astype(float)
+    figure = plotting.new_figure(14, 4.2)
+    left, middle, right = figure.subplots(1, 3)
+    shares = [
+        _draw_tfidf(axes, property_by_group(targets, x_N2), x_N2, kind).assign(panel=f"a, {kind}")
+        for axes, x_N2, kind in ((left, over_all_N2, "all"), (middle, over_distinct_N2, "distinct"))
     ]
+    left.legend(loc="upper right")
+    counted = _draw_unknown(right, property_by_group(targets, unk_N2))
+    distinct = member_jackknife(
+        targets_R1xT, rank_correlation, [over_distinct_N2] * len(targets), population.document_N
+    )
     num_with_unknown = int((unk_N2 > 0).sum())
     return FigureResult(
-        data=pd.concat([*parts, counted.assign(panel="b")]),
+        data=pd.concat([*shares, counted.assign(panel="b")]),
         figure=figure,
         claims=(
             claim_rises(
                 FIG31_STATEMENTS[0],
                 "mean TF-IDF",
                 targets_R1xT,
-                [tfidf_N2] * len(targets),
+                [over_all_N2] * len(targets),
                 population.document_N,
             ),
             _claim_unknown(targets_R1xT, unk_N2 > 0, population.document_N),
         ),
         notes=(
             groups_note(targets, main),
+            "The claim is about the mean over all tokens of a sample, as in the paper, in which a token that occurs k "
+            "times counts k times. With the mean over distinct tokens, the rank correlation is "
+            f"{distinct.estimate()}.",
             f"{num_with_unknown:,} of {len(unk_N2):,} samples have an unknown token. The 1% of samples with the "
             "highest TF-IDF lie beyond the axis.",
         ),
+    )
+
+
+def _draw_tfidf(
+    axes: Axes, by_group: Mapping[str, np.ndarray], tfidf_N2: np.ndarray, kind: str
+) -> pd.DataFrame:
+    """Draws histograms of the mean TF-IDF of each group; returns rows (series, x, y)."""
+    # Without the highest percentile, which would compress the rest.
+    edges_K1 = np.linspace(np.nanmin(tfidf_N2), np.nanquantile(tfidf_N2, 0.99), _TFIDF_BINS + 1)
+    draw_shares(axes, by_group, edges_K1)
+    axes.set(xlabel=f"Mean TF-IDF over {kind} tokens", title=f"(a) TF-IDF, {kind} tokens")
+    shares = {name: histogram_shares(x_G, edges_K1) for name, x_G in by_group.items()}
+    return pd.concat(
+        pd.DataFrame({"series": name, "x": edges_K1[:-1], "y": share_K})
+        for name, share_K in shares.items()
     )
 
 
@@ -572,11 +589,14 @@ FIGURES = {
             "than the least vulnerable, and are more likely to have an unknown token (Appendix F)."
         ),
         expect=(
-            "At cpu vulnerability rises weakly with the mean TF-IDF. Unknown tokens occur in one of 25 samples there, "
-            "too few to see an effect."
+            "At cpu vulnerability rises weakly, if at all, with the mean TF-IDF, over all tokens and over distinct "
+            "ones. Unknown tokens occur in one of 25 samples there, too few to see an effect."
         ),
         statements=FIG31_STATEMENTS,
         draw=draw_fig31,
-        needs=(Need(("main",), sample_scores=True, jackknife=True),),
+        needs=(
+            Need(("main",), sample_scores=True, jackknife=True),
+            StudyNeed(("main",), "token_tfidf"),
+        ),
     ),
 }

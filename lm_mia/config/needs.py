@@ -163,7 +163,7 @@ class LossNeed:
         check.report()
 
 
-Study = Literal["fragile_hits"]
+Study = Literal["fragile_hits", "token_tfidf"]
 """An analysis of a recipe that only the figures that need it request; lm_mia.attacks.studies lists what each writes."""
 
 

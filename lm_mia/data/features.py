@@ -5,6 +5,7 @@ N: samples, V: pieces of the vocabulary, B: samples of a block, T: tokens of a b
 
 import hashlib
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -59,8 +60,9 @@ def mean_tfidf(
     num_samples: int,
     excluded: tuple[int, ...],
     progress: ProgressCallback,
+    over: Literal["distinct", "all"] = "distinct",
 ) -> np.ndarray:
-    """Returns the mean TF-IDF of the distinct pieces of each sample (StrongMIA Figure 31).
+    """Returns the mean TF-IDF of the pieces of each sample (StrongMIA Figure 31).
 
     The TF-IDF of a piece is the number of its occurrences in the sample, times log((1 + n) / (1 + f)) + 1, where f of
     n samples contain the piece. It is not normalized, and is smoothed as scikit-learn's
@@ -73,6 +75,8 @@ def mean_tfidf(
       num_samples: n, the number of samples over which ``frequency_V`` was counted.
       excluded: pieces that are not part of the text, such as <bos> and <eos>.
       progress: called after each block of a few million tokens.
+      over: what the mean is over: the distinct pieces of a sample, or all its pieces, where one that occurs k times
+        counts k times.
 
     Returns:
       tfidf_N, float64; NaN for a sample without any piece of text.
@@ -97,9 +101,10 @@ def mean_tfidf(
         value = occurrences * idf_V[cell % V]
         is_text = ~np.isnan(value)
         sample, value = cell[is_text] // V, value[is_text]
-        total = np.bincount(sample, value, high - low)
-        distinct = np.bincount(sample, minlength=high - low)
-        np.divide(total, distinct, out=tfidf_N[low:high], where=distinct > 0)
+        weight = occurrences[is_text] if over == "all" else np.ones(len(value), np.int64)
+        total = np.bincount(sample, value * weight, high - low)
+        pieces = np.bincount(sample, weight, high - low)
+        np.divide(total, pieces, out=tfidf_N[low:high], where=pieces > 0)
         progress("compute TF-IDF", high, N)
         low = high
     return tfidf_N

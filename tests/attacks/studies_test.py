@@ -4,14 +4,17 @@ import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import docstring_population
 import numpy as np
 import pandas as pd
 import pytest
 from synthetic_scores import SMALL, SyntheticScores, write_scores
 
 from lm_mia import config, stats
-from lm_mia.attacks import studies, study_inputs
+from lm_mia.attacks import studies, study_inputs, token_tfidf
 from lm_mia.config import needs
 
 C = dataclasses.replace(SMALL, references=18, replicas=10, focus_fpr=0.1)
@@ -105,3 +108,18 @@ def test_a_recipe_has_the_studies_of_its_figures():
     assert found["b"].studies == ()
     with pytest.raises(ValueError, match=r"^StudyNeed: study='x': choose from"):
         needs.StudyNeed(("main",), "x")  # pyright: ignore
+
+
+def test_tfidf_over_all_tokens_of_a_population(tmp_path: Path):
+    population = docstring_population.write(tmp_path / "p", frequency_samples=40).from_sample(2)
+    study: Any = SimpleNamespace(population=population)
+    table = token_tfidf.tables(study)["token_tfidf.parquet"]
+    assert table["id"].tolist() == [*range(2, 2 + len(population))]
+    frequency_V = np.load(population.folder / "document_frequency.npy")
+    for n in (0, 5, len(population) - 1):
+        text = [t for t in population.sample(n).tolist() if t not in (1, 2)]  # <eos>, <bos>
+        value = [text.count(t) * (np.log(41 / (1 + frequency_V[t])) + 1) for t in text]
+        assert table["tfidf"][n] == pytest.approx(np.mean(value))
+    imported = SimpleNamespace(population=SimpleNamespace(is_imported=True))
+    with pytest.raises(study_inputs.StudyError, match="imported"):
+        token_tfidf.tables(cast(Any, imported))

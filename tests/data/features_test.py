@@ -61,6 +61,15 @@ def test_mean_tfidf_of_a_hand_computed_example():
     )
 
 
+def test_mean_tfidf_over_all_tokens_of_a_hand_computed_example():
+    # One sample: piece 3 three times, with an idf of log(5 / 2) + 1, and piece 4 once, with one of 1.
+    tokens, offsets_N1 = np.array([2, 3, 3, 4, 3, 1], np.uint16), np.array([0, 6])
+    frequency_V, idf = np.array([0, 4, 4, 1, 4]), np.log(5 / 2) + 1
+    inputs = tokens, offsets_N1, frequency_V, 4, (1, 2), lambda *_: None
+    np.testing.assert_allclose(features.mean_tfidf(*inputs), (3 * idf + 1) / 2)
+    np.testing.assert_allclose(features.mean_tfidf(*inputs, over="all"), (3 * 3 * idf + 1) / 4)
+
+
 @pytest.mark.parametrize("tokens", [1, 7, 100, 2**22])
 def test_mean_tfidf_equals_a_slow_reference(monkeypatch: pytest.MonkeyPatch, tokens: int):
     monkeypatch.setattr(features, "_BLOCK_TOKENS", tokens)
@@ -70,14 +79,18 @@ def test_mean_tfidf_equals_a_slow_reference(monkeypatch: pytest.MonkeyPatch, tok
     flat = rng.integers(0, 30, offsets_N1[-1]).astype(np.uint16)
     frequency_V = features.document_frequencies(flat, offsets_N1, 30, 20, 0, lambda *_: None)
     seen: list[tuple[str, int, int]] = []
-    tfidf_N = features.mean_tfidf(
-        flat, offsets_N1, frequency_V, 20, (1, 2), lambda *n: seen.append(n)
-    )
+    inputs = flat, offsets_N1, frequency_V, 20, (1, 2)
+    tfidf_N = features.mean_tfidf(*inputs, lambda *n: seen.append(n))
+    over_all_N = features.mean_tfidf(*inputs, lambda *_: None, over="all")
     assert seen[-1] == ("compute TF-IDF", 50, 50)
     for n, begin in enumerate(offsets_N1[:-1]):
         text = [int(t) for t in flat[begin : offsets_N1[n + 1]] if t not in (1, 2)]
-        values = [text.count(t) * (np.log(21 / (1 + frequency_V[t])) + 1) for t in set(text)]
-        np.testing.assert_allclose(tfidf_N[n], np.mean(values) if values else np.nan, rtol=1e-13)
+        value = {t: text.count(t) * (np.log(21 / (1 + frequency_V[t])) + 1) for t in text}
+        for ours, values in (
+            (tfidf_N[n], [*value.values()]),
+            (over_all_N[n], [value[t] for t in text]),
+        ):
+            np.testing.assert_allclose(ours, np.mean(values) if values else np.nan, rtol=1e-13)
 
 
 def test_document_frequencies_and_tfidf(tmp_path: Path):
