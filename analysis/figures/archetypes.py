@@ -54,8 +54,8 @@ FIGURES = {
             "or not. A stable member was found only once flip rates up to 0.2 counted as stable (Appendix E.2.5)."
         ),
         expect=(
-            "At cpu there are no clear, stable members, few clear non-members, and hundreds of ambiguous, stable "
-            "samples. The rules are applied at attack.focus_fpr and are not relaxed."
+            "At cpu there are no clear, stable members, also with flip rates up to 0.2, few clear non-members, and "
+            "hundreds of ambiguous, stable samples. The rules are applied at attack.focus_fpr and are not relaxed."
         ),
         statements=(),
         draw=lambda recipes: _archetypes(recipes["flip-140M"]),

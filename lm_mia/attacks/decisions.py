@@ -305,7 +305,7 @@ def find_archetypes(
 
     The documents of the population are in random order, so the first candidate is a random one. Rules are never
     relaxed: a kind without a candidate has an empty id. The numbers in the rules are attack.clear_separation,
-    ambiguous_separation and stable_flip.
+    ambiguous_separation, stable_flip and, for clear members, stable_member_flip.
 
     Args:
       samples: path of samples.parquet.
@@ -345,15 +345,17 @@ def _archetype_rules(replicas: int, c: config.Attack) -> list[_ArchetypeRule]:
     k_low, _ = stats.coin_flip_cutoff(replicas, c.alpha)
     # With few replicas k_low is 0, but a unanimous decision is never a coin flip.
     low = max(k_low, 1)
-    clear, ambiguous, stable = c.clear_separation, c.ambiguous_separation, c.stable_flip
+    clear, ambiguous = c.clear_separation, c.ambiguous_separation
+    stable, stable_member = c.stable_flip, c.stable_member_flip
     majority, minority = f"votes > {replicas / 2}", f"votes < {replicas / 2}"
     coin_flip = f"votes >= {low} and votes <= {replicas - low}"
     number = functools.partial(np.format_float_positional, trim="-")
     return [
         _ArchetypeRule(
             "clear stable member",
-            f"member, separation >= {number(clear)}, flip rate <= {number(stable)}, most replicas decide member",
-            f"member and separation >= {clear} and flip_rate <= {stable} and {majority}",
+            f"member, separation >= {number(clear)}, flip rate <= {number(stable_member)}, "
+            "most replicas decide member",
+            f"member and separation >= {clear} and flip_rate <= {stable_member} and {majority}",
         ),
         _ArchetypeRule(
             "clear stable non-member",

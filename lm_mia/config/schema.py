@@ -344,7 +344,9 @@ class Attack:
     ambiguous_separation: float = 0.5
     """Ambiguous archetypes: maximum distance between IN and OUT mean, in standard deviations."""
     stable_flip: float = 0.1
-    """Stable archetypes: maximum flip rate, from 0 to 0.5."""
+    """Stable archetypes other than clear members: maximum flip rate, from 0 to 0.5."""
+    stable_member_flip: float = 0.2
+    """Clear, stable members: maximum flip rate, from 0 to 0.5; 0.2 as in StrongMIA Figure 22."""
 
 
 @dataclasses.dataclass(frozen=True)

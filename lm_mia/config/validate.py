@@ -573,8 +573,9 @@ def _archetypes(config: Config) -> Iterator[str]:
             "attack.ambiguous_separation",
             f"must be between 0 and attack.clear_separation={attack.clear_separation}",
         )
-    if not 0 <= attack.stable_flip <= 0.5:
-        yield _message(config, "attack.stable_flip", "must be in [0, 0.5]")
+    for name in ("stable_flip", "stable_member_flip"):
+        if not 0 <= getattr(attack, name) <= 0.5:
+            yield _message(config, f"attack.{name}", "must be in [0, 0.5]")
 
 
 def _extract(config: Config) -> Iterator[str]:

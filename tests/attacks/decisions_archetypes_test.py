@@ -24,6 +24,7 @@ C = config.Attack(
     clear_separation=2.0,
     ambiguous_separation=0.5,
     stable_flip=0.25,
+    stable_member_flip=0.25,
 )
 KINDS = ["clear stable member", "clear stable non-member", "ambiguous stable", "ambiguous unstable"]
 Sample = tuple[bool, float, float]  # member, votes, separation
@@ -138,15 +139,20 @@ def test_unanimous_samples_are_not_coin_flips(tmp_path: Path, replicas: int, low
 def test_half_of_the_replicas_are_no_majority(tmp_path: Path):
     c = dataclasses.replace(C, replicas=4, stable_flip=0.5)
     samples = [(member, votes, 9.0) for member in (True, False) for votes in range(5)]
-    table = find_archetypes(tmp_path, samples, dataclasses.replace(c, stable_flip=0.7))
+    limits = {"stable_flip": 0.7, "stable_member_flip": 0.7}
+    table = find_archetypes(tmp_path, samples, dataclasses.replace(c, **limits))
     assert ids(table)[:2] == [3, 5]
     assert table.candidates.tolist()[:2] == [2, 2]
 
 
 def test_flip_rate_at_the_limit_is_stable(tmp_path: Path):
-    c = dataclasses.replace(C, replicas=20, stable_flip=0.1)  # 1 of 20 votes: 38 / 380
-    table = find_archetypes(tmp_path, [(False, 2, 9.0), (False, 1, 9.0), (True, 19, 9.0)], c)
-    assert ids(table)[:2] == [2, 1]
+    # 1 of 20 votes: 38 / 380; 2 votes: 72 / 380 = 0.19; 3 votes: 102 / 380 = 0.27
+    c = dataclasses.replace(C, replicas=20, stable_flip=0.1, stable_member_flip=0.19)
+    samples: list[Sample] = [(False, 2, 9.0), (False, 1, 9.0), (True, 17, 9.0), (True, 18, 9.0)]
+    table = find_archetypes(tmp_path, [*samples, (True, 2, 0.0), (True, 19, 0.0)], c)
+    assert ids(table)[:3] == [3, 1, 5]
+    assert table.candidates.tolist()[:3] == [1, 1, 1]
+    assert "flip rate <= 0.19, most replicas decide member" in table.rule[0]
 
 
 @pytest.mark.parametrize("number", [1e-9, 1e-5, 123456789.125, 0.1 + 0.2])
@@ -167,7 +173,7 @@ def test_archetypes_of_an_attack(attacked: AttackRun):
     clear, near = samples.separation >= 1.5, samples.separation.abs() <= 0.5
     stable = flip <= 0.1
     expected = [
-        samples[samples.member & clear & stable & (votes > 4)],
+        samples[samples.member & clear & (flip <= 0.2) & (votes > 4)],
         samples[~samples.member & clear & stable & (votes < 4)],
         samples[near & stable],
         samples[near & (votes >= k_low) & (votes <= 8 - k_low)],

@@ -185,7 +185,8 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
         for low, high in ((-0.1, 2.0), (2.1, 2.0), (NAN, 2.0), (0.5, INF), (0.5, NAN))
     ),
     *(
-        ({"stable_flip": bad}, f"attack.stable_flip={bad!r}: must be in [0, 0.5]", [{"stable_flip": 0.0}])
+        ({name: bad}, f"attack.{name}={bad!r}: must be in [0, 0.5]", [{name: 0.0}])
+        for name in ("stable_flip", "stable_member_flip")
         for bad in (-0.1, 0.51, NAN)
     ),
 ]  # fmt: skip
