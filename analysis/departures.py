@@ -109,8 +109,8 @@ DEPARTURES: tuple[Departure, ...] = (
         _figures(30),
     ),
     Departure(
-        "(a) is of the models on 7M samples that Table 7 prints, which are trained for 54,688 steps. The paper's axis"
-        " reaches step 60,000, as with 2^23 samples (65,536 steps).",
+        "(a) is of the models on 2^23 samples, which are trained for 65,536 steps, since the paper's axis reaches "
+        "step 60,000. Table 7 has 7M samples for both panels, which make 54,688 steps; (b) is of those models.",
         _figures(6),
     ),
     Departure(

@@ -59,7 +59,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "strongmia_fig03_epochs": ("chinchilla-44M", "epochs-44M", "epochs-140M"),
     "strongmia_fig04_data_and_size": ("data-*", "fixed-*"),
     "strongmia_fig05_instability": ("flip-302M",),
-    "strongmia_fig06_vulnerability": ("main",),
+    "strongmia_fig06_vulnerability": ("main", "fixed-140M"),
     "strongmia_fig07_extraction": ("main",),
     "strongmia_fig08_statistic": ("main",),
     "strongmia_fig09_lira_and_rmia": ("main",),

@@ -273,24 +273,10 @@ _MAX_POINTS, _STEP_BINS, _LENGTH_BINS = 5_000, 20, 32
 
 def draw_fig06(recipes: SweepResults) -> FigureResult:
     """Draws posteriors against steps with binned means, and the lengths of three groups of members."""
+    points, means, num_pairs, claim_steps = _vulnerability_by_step(recipes["fixed-140M"])
     main = recipes["main"]
     targets_R1xT, longest = targets_by_reference_part(main), main.population.length_tokens
     targets, document_N2 = targets_R1xT[0], main.attacked.document_N
-    train = dataclasses.asdict(main.config.train)
-    seen_TxN2 = [
-        vulnerability.last_seen(
-            t.model.order_seed, t.member_N2, train, 0, first_canary(main.config)
-        ).astype(float)
-        for t in targets
-    ]
-    step_P = np.concatenate([s[t.ids_S] for s, t in zip(seen_TxN2, targets, strict=True)])
-    posterior_P = np.concatenate([t.posterior_S for t in targets])
-    shown_P = np.unique(np.linspace(0, len(step_P) - 1, _MAX_POINTS).astype(int))
-    points = pd.DataFrame({"x": step_P[shown_P], "y": posterior_P[shown_P]})
-    # A sample is a member of several targets.
-    document_P = np.concatenate([document_N2[t.ids_S] for t in targets])
-    curve = BinnedMeans.from_samples(step_P, posterior_P, document_P, _STEP_BINS)
-    means = pd.DataFrame({"x": curve.x_K, "y": curve.y_K, "low": curve.low_K, "high": curve.high_K})
     tokens_N2 = main.attacked.lengths_N.astype(float)
     lengths = property_by_group(targets, tokens_N2)
     edges_K1 = _edges(float(tokens_N2.min()), longest)
@@ -317,7 +303,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
         ),
         figure=figure,
         claims=(
-            claim_rises(FIG06_STATEMENTS[0], "step", targets_R1xT, seen_TxN2, document_N2),
+            claim_steps,
             claim_rises(
                 FIG06_STATEMENTS[1],
                 "length",
@@ -327,11 +313,35 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
             ),
         ),
         notes=(
-            f"(a) shows {len(points):,} of the {len(step_P):,} pairs of a target and a member, and binned means of all "
-            "pairs.",
-            f"{groups_note(targets, main)} {truncated_share:.1%} of the samples are truncated at {longest:,} tokens.",
+            f"(a) shows {len(points):,} of the {num_pairs:,} pairs of a target and a member of the models on "
+            f"{recipes['fixed-140M'].samples:,} samples, and binned means of all pairs.",
+            f"(b) is of the models on {main.samples:,} samples. {groups_note(targets, main)} {truncated_share:.1%} of "
+            f"the samples are truncated at {longest:,} tokens.",
         ),
     )
+
+
+def _vulnerability_by_step(
+    recipe: RecipeResults,
+) -> tuple[pd.DataFrame, pd.DataFrame, int, Claim]:
+    """Returns the points of Figure 6(a), their binned means, the number of pairs that these are of, and the claim."""
+    targets_R1xT, document_N2 = targets_by_reference_part(recipe), recipe.attacked.document_N
+    targets, train = targets_R1xT[0], dataclasses.asdict(recipe.config.train)
+    first = first_canary(recipe.config)
+    seen_TxN2 = [
+        vulnerability.last_seen(t.model.order_seed, t.member_N2, train, 0, first).astype(float)
+        for t in targets
+    ]
+    step_P = np.concatenate([s[t.ids_S] for s, t in zip(seen_TxN2, targets, strict=True)])
+    posterior_P = np.concatenate([t.posterior_S for t in targets])
+    shown_P = np.unique(np.linspace(0, len(step_P) - 1, _MAX_POINTS).astype(int))
+    points = pd.DataFrame({"x": step_P[shown_P], "y": posterior_P[shown_P]})
+    # A sample is a member of several targets.
+    document_P = np.concatenate([document_N2[t.ids_S] for t in targets])
+    curve = BinnedMeans.from_samples(step_P, posterior_P, document_P, _STEP_BINS)
+    means = pd.DataFrame({"x": curve.x_K, "y": curve.y_K, "low": curve.low_K, "high": curve.high_K})
+    claim = claim_rises(FIG06_STATEMENTS[0], "step", targets_R1xT, seen_TxN2, document_N2)
+    return points, means, len(step_P), claim
 
 
 def _edges(shortest: float, longest: int) -> np.ndarray:
@@ -554,8 +564,8 @@ FIGURES = {
     "strongmia_fig06_vulnerability": PaperFigure(
         title="Figure 6: Vulnerability of members by the step at which they were last seen, and by length",
         paper=(
-            "Most members of a 140M model of 7M samples have a probability of membership near 0.5; members last seen "
-            "near the end of training (from about step 60,000 on) are more vulnerable, and so are longer ones. The "
+            "Most members of a 140M model have a probability of membership near 0.5; members last seen near the end of "
+            "training (from about step 60,000 on) are more vulnerable, and so are longer ones. The "
             "1,000 least vulnerable, most vulnerable and most ambiguous members are shown separately (Section 6.1)."
         ),
         expect=(
@@ -565,7 +575,10 @@ FIGURES = {
         ),
         statements=FIG06_STATEMENTS,
         draw=draw_fig06,
-        needs=(Need(("main",), sample_scores=True, jackknife=True),),
+        needs=(
+            Need(("fixed-140M",), sample_scores=True, jackknife=True),
+            Need(("main",), sample_scores=True, jackknife=True),
+        ),
     ),
     "strongmia_fig21_true_positive_probability": PaperFigure(
         title="Figure 21: True-positive probability of every sample",

@@ -3,6 +3,7 @@
 from analysis import departures
 from analysis.departures import DEPARTURES
 from analysis.figures import MODULES, settings
+from lm_mia import config
 from lm_mia.config.paper import figure_number
 
 
@@ -43,3 +44,6 @@ def test_the_numbers_of_departures_are_those_of_the_configs():
     distinct = configs["distinct"].population.distinct_prefix_tokens
     assert f"first {distinct} tokens" in text_of("fig16")
     assert f"{main.targets} targets" in text_of("fig01")
+    by_step = text_of("fig06")
+    assert f"trained for {config.total_steps(configs['fixed-140M']):,} steps" in by_step
+    assert f"{config.total_steps(configs['main']):,} steps; (b)" in by_step
