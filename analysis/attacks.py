@@ -23,6 +23,7 @@ from analysis.claims import jackknife
 from analysis.claims.compare import Claim, Estimate, claim_below
 from analysis.claims.jackknife import Jackknife
 from analysis.io import MissingModelsError, RecipeResults, WorkdirError, fewest_references
+from lm_mia import stats
 from lm_mia.atomic import TARGETS_CSV
 from lm_mia.config import AttackName, needs, num_canaries
 from lm_mia.config.needs import PAPER_REFERENCES, Need, ObservedStatistic, RmiaA, TargetAttack
@@ -135,6 +136,17 @@ class JackknifedAttack:
             return result.tpr_TxH1xF[:, :, at[0]]
 
         return self._jackknife(value, summary)
+
+    def shared_tpr_variance(self, fpr: float) -> float:
+        """Returns the variance of the TPR that the targets share, since one set of references attacks all of them.
+
+        It is estimated from halves of the references, and is 0 where the estimate is negative; NaN if there are no
+        halves, or a single target. ``fpr`` is one of the FPRs of the config.
+        """
+        if len(self.parts_P) != needs.NUM_HALVES:
+            return math.nan
+        half_TxH = np.stack([part.tpr_T(fpr) for part in self.parts_P], axis=1)
+        return float(np.maximum(stats.shared_reference_variance(half_TxH), 0.0))
 
     def _jackknife(
         self,

@@ -82,8 +82,9 @@ DEPARTURES: tuple[Departure, ...] = (
     ),
     Departure(
         "The paper trains 16 sets of 128 references for each model size of Figures 4(b) and 19, one for each target. "
-        "One set of 128 references attacks all 16 targets here, so the standard deviation over targets does not "
-        "include the choice of the references. Sixteen sets would need 14 times as many models.",
+        "One set of 128 references attacks all 16 targets here, since sixteen sets would need 14 times as many models. "
+        "The standard deviation over targets does not include the choice of the references. Error bars in Figure 4(b) "
+        "do: they add its variance, estimated from halves of the set. Claims are about the one over targets.",
         _figures(4, 19),
     ),
     Departure(

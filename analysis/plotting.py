@@ -8,7 +8,7 @@ T: targets, G: points of a ROC curve, K: points of a plotted curve.
 import dataclasses
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -280,16 +280,29 @@ def set_x_ticks(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
 
 
 def draw_tpr_by_size(
-    axes: Axes, results: Sequence[tuple[RecipeResults, AttackResult]], title: str = ""
+    axes: Axes,
+    results: Sequence[tuple[RecipeResults, AttackResult]],
+    title: str = "",
+    std_K_by_rate: Mapping[float, Sequence[float]] | None = None,
 ) -> None:
-    """Draws the TPR against model size, a line per FPR of the config of at least one sample of the smallest recipe."""
-    fewest = min(recipe.nonmembers for recipe, _ in results)
-    rates = [f for f in results[0][0].config.attack.fprs if 1 / fewest <= f <= 0.2]
+    """Draws the TPR against model size, a line for each of `rates_by_size`, with a band over targets.
+
+    Args:
+      axes: where to draw.
+      results: the recipes and the attacks on their targets.
+      title: title of the panel.
+      std_K_by_rate: FPR -> the length of an error bar at each size; None: no error bars.
+    """
+    rates = rates_by_size([recipe for recipe, _ in results])
     x_K = [recipe.parameters for recipe, _ in results]
     lowest = 1.0
     for rate, color in zip(reversed(rates), reversed(shades(len(rates))), strict=True):
         tpr_KxT = [result.tpr_T(rate) for _, result in results]
         plot_mean_and_std(axes, x_K, tpr_KxT, f"FPR {percent(rate)}", color)
+        if std_K_by_rate:
+            mean_K = [t.mean() for t in tpr_KxT]
+            bars = {"fmt": "none", "ecolor": color, "elinewidth": 1.1, "capsize": 3}
+            axes.errorbar(x_K, mean_K, yerr=std_K_by_rate[rate], **bars)
         lowest = min([lowest, *(float(t.mean()) for t in tpr_KxT if t.mean() > 0)])
     axes.set(yscale="log", ylim=(0.6 * lowest, 1), title=title)
     axes.set(xlabel="Parameters without embeddings", ylabel="True positive rate")
@@ -299,6 +312,12 @@ def draw_tpr_by_size(
     ticks = separated_ticks(x_K)
     set_x_ticks(axes, [(r.parameters, size_label(r)) for r, _ in results if r.parameters in ticks])
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8.5, frameon=False)
+
+
+def rates_by_size(recipes: Sequence[RecipeResults]) -> list[float]:
+    """Returns the FPRs of the config up to 20 % at which the smallest recipe has at least one non-member."""
+    fewest = min(recipe.nonmembers for recipe in recipes)
+    return [f for f in recipes[0].config.attack.fprs if 1 / fewest <= f <= 0.2]
 
 
 def per_target_frame(result: AttackResult, **columns: object) -> pd.DataFrame:

@@ -1,12 +1,13 @@
 """Figures 2, 4 and 16: LiRA by model size and data size, and without samples that share a prefix."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from analysis import attacks, plotting
-from analysis.attacks import read_attack, read_jackknife, recipe_difference
+from analysis.attacks import JackknifedAttack, read_attack, read_jackknife, recipe_difference
 from analysis.claims.compare import (
     Claim,
     claim_all,
@@ -139,7 +140,9 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
     by_data, by_size = all_recipes[: len(families[0])], all_recipes[len(families[0]) :]
     count = attacks.common_references(all_recipes)
     data = [(recipe, read_attack(recipe, references=count)) for recipe in by_data]
-    size = [(recipe, read_attack(recipe, references=count)) for recipe in by_size]
+    on_size = [(recipe, read_jackknife(recipe, references=count)) for recipe in by_size]
+    size = [(recipe, attack.result) for recipe, attack in on_size]
+    spread = _spread_by_size(on_size)
     data_curves = [
         plotting.RocCurve(f"{recipe.samples:,} samples", result) for recipe, result in data
     ]
@@ -147,7 +150,15 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
     figure = plotting.new_figure(10.4, 4.4)
     left, right = figure.subplots(1, 2)
     plotting.draw_roc(left, data_curves, f"(a) {size_label(by_data[0])} on different data")
-    plotting.draw_tpr_by_size(right, size, f"(b) Models on the same {by_size[0].samples:,} samples")
+    plotting.draw_tpr_by_size(
+        right,
+        size,
+        f"(b) Models on the same {by_size[0].samples:,} samples",
+        {
+            fpr: spread.loc[spread["fpr"] == fpr, "tpr_std_own_references"].to_list()
+            for fpr in plotting.rates_by_size(by_size)
+        },
+    )
     steps = [
         (
             f"AUC, {new.samples:,} minus {old.samples:,} samples",
@@ -162,6 +173,7 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
                 for panel, group in (("a", data_curves), ("b", size_curves))
                 for curve in group
             ]
+            + [spread]
         ),
         figure=figure,
         claims=(
@@ -171,11 +183,31 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
         ours={"highest": max(plotting.auc_mean_std(result) for _, result in data)},
         notes=(
             f"Attacks use {count} references.",
+            "Bands of (b) are standard deviations over targets, all attacked with the same references. Error bars add "
+            "the variance that is due to the choice of these references, estimated from halves of them, so they show "
+            "how much attacks vary that have a target and references of their own, as in the paper.",
             "Sizes are compared by the standard deviation of the TPR over targets, and FPRs by its ratio to the mean "
             "TPR, since by Tables 1 and 2 the standard deviation itself is smaller at lower FPRs.",
             plotting.curves_note([*data_curves, *size_curves]),
         ),
     )
+
+
+def _spread_by_size(on_size: Sequence[tuple[RecipeResults, JackknifedAttack]]) -> pd.DataFrame:
+    """Returns the TPR of Figure 4(b) at each size and FPR, with its standard deviation over targets.
+
+    In the column tpr_std_own_references, each target has references of its own, too.
+    """
+    rates = plotting.rates_by_size([recipe for recipe, _ in on_size])
+    rows = []
+    for recipe, attack in on_size:
+        for fpr in rates:
+            tpr_T = attack.result.tpr_T(fpr)
+            own = math.sqrt(tpr_T.var() + attack.shared_tpr_variance(fpr))
+            std = {"tpr_mean": tpr_T.mean(), "tpr_std": tpr_T.std(), "tpr_std_own_references": own}
+            rows.append({"panel": "b, TPR", "series": size_label(recipe), "fpr": fpr, **std})
+    columns = ["panel", "series", "fpr", "tpr_mean", "tpr_std", "tpr_std_own_references"]
+    return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
 def _size_claims(by_size: Sequence[RecipeResults], count: int) -> tuple[Claim, ...]:

@@ -125,6 +125,7 @@ from lm_mia.stats.jackknife import (
     model_groups,
     rates_of_halves,
     sample_groups,
+    shared_reference_variance,
 )
 from lm_mia.stats.leave_one_out import leave_one_out_scatter, lira_leave_one_out
 from lm_mia.stats.likelihood_ratio import (
@@ -434,6 +435,7 @@ __all__ = [
     "rmia_simple",
     "roc_curve",
     "sample_groups",
+    "shared_reference_variance",
     "shares_of_out_below",
     "shrunk_from_model",
     "shrunk_lira",

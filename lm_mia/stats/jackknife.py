@@ -322,6 +322,41 @@ def _variance_of(value_A1xR1xH1: FloatArray, axes: tuple[int, ...]) -> tuple[flo
     return float((contrast**2).sum()), max(df, 1)
 
 
+def shared_reference_variance(half_TxH: ArrayLike) -> float:
+    """Estimates the variance that targets attacked with one set of references have in common.
+
+    With one set of references, numbers such as the TPR differ between targets, but the choice of the set also moves all
+    of them together, which their variance over targets does not show. The sum of the two is the variance of attacks
+    each of which has a target and a set of references of its own. What a set does to a single target is part of the
+    variance over targets already, so only products of different targets count here.
+
+    Args:
+      half_TxH: the number of each target, attacked with each half of the references. Halves 2i and 2i + 1 are
+        complements, as in `HALVES_HxG`.
+
+    Returns:
+      The mean over splits and pairs of different targets of the product of their half differences of the two halves,
+      which varies as with two sets of all references. It is unbiased if the number is a mean over the references, and
+      so may be negative; NaN with a single target.
+
+    Raises:
+      ValueError: if there is no target, or there are no pairs of halves.
+
+    Source: half samples: McCarthy (1969).
+    """
+    half_TxH = as_float64(half_TxH, "values")
+    if half_TxH.ndim != 2 or not half_TxH.size or half_TxH.shape[1] % 2:
+        raise ValueError(
+            f"values of shape {half_TxH.shape}: there must be a row per target, with pairs of halves"
+        )
+    targets = len(half_TxH)
+    if targets == 1:
+        return math.nan
+    contrast_TxS = (half_TxH[:, ::2] - half_TxH[:, 1::2]) / 2
+    products_S = contrast_TxS.sum(axis=0) ** 2 - (contrast_TxS**2).sum(axis=0)
+    return float(products_S.mean() / (targets * (targets - 1)))
+
+
 def jackknife_margin(value_A1xR1xH1: ArrayLike, confidence: float = 0.95) -> float:
     """Returns half the width of Student's t interval with the variance of `jackknife_variance`.
 

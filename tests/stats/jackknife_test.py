@@ -150,6 +150,44 @@ def test_noise_of_models_and_samples_counts_once():
     assert stats.jackknife_variance(value_A1xH1[:, None]) == pytest.approx((1, 1))
 
 
+def test_shared_variance_of_two_targets_by_hand():
+    # Half differences of 0.2 and 0.1 in the first split, and of 0.1 and -0.3 in the second.
+    half_TxH = [[0.7, 0.3, 0.6, 0.4], [0.5, 0.3, 0.1, 0.7]]
+    assert stats.shared_reference_variance(half_TxH) == pytest.approx((0.02 - 0.03) / 2)
+    assert np.isnan(stats.shared_reference_variance(half_TxH[:1]))
+    for bad in (half_TxH[0], np.zeros((2, 3)), np.zeros((0, 2))):
+        with pytest.raises(ValueError, match="there must be a row per target"):
+            stats.shared_reference_variance(bad)
+
+
+def test_shared_variance_equals_a_slow_reference():
+    half_TxH = np.random.default_rng(0).normal(size=(5, 14))
+    products = [
+        (half_TxH[t, h] - half_TxH[t, h + 1]) * (half_TxH[u, h] - half_TxH[u, h + 1]) / 4
+        for h in range(0, 14, 2)
+        for t in range(5)
+        for u in range(5)
+        if t != u
+    ]
+    assert stats.shared_reference_variance(half_TxH) == pytest.approx(np.mean(products))
+
+
+def test_variance_over_targets_and_shared_variance_are_that_of_new_references_for_each_target():
+    rng = np.random.default_rng(1)
+    sets, targets, references = 3000, 4, 16
+    half_HxR = stats.HALVES_HxG[:, np.arange(references) // 2 % 8]
+    target_DxT = rng.normal(size=(sets, targets))
+    # Each reference moves all targets together, and each of them by itself.
+    own_DxTxR = 3 * rng.normal(size=(sets, targets, references))
+    shared_DxTxR = own_DxTxR + 4 * rng.normal(size=(sets, 1, references))
+    value_DxT = target_DxT + shared_DxTxR.mean(axis=2)
+    half_DxTxH = target_DxT[..., None] + shared_DxTxR @ half_HxR.T / (references // 2)
+    shared = np.mean([stats.shared_reference_variance(half_TxH) for half_TxH in half_DxTxH])
+    with_own_sets = 1 + (3**2 + 4**2) / references
+    assert value_DxT.var(axis=1, ddof=1).mean() == pytest.approx(1 + 3**2 / references, rel=0.05)
+    assert value_DxT.var(axis=1, ddof=1).mean() + shared == pytest.approx(with_own_sets, rel=0.05)
+
+
 def test_margin_exists_only_with_a_variance_or_for_identical_numbers():
     same = np.full((9, 1, 15), 0.25)
     assert np.isnan(stats.jackknife_margin(same))

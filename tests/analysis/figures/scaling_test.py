@@ -9,6 +9,7 @@ import pytest
 from analysis.claims.compare import Estimate
 from analysis.figures import scaling
 from analysis.io import SweepResults
+from lm_mia import stats
 
 FPRS = (0.001, 0.01, 0.1, 0.5)
 
@@ -62,7 +63,8 @@ def test_tpr_is_compared_at_resolved_rates():
 
 def test_spread_of_figure_4(recipes: SweepResults, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
-    *_, by_size, by_fpr = scaling.draw_fig04(recipes).claims
+    drawn = scaling.draw_fig04(recipes)
+    *_, by_size, by_fpr = drawn.claims
     family = scaling.attacks.with_equal_models([r for _, r in recipes.family("fixed")])
     count = scaling.attacks.common_references(family)
     rates = scaling.attacks.resolved_fprs(family)
@@ -70,6 +72,20 @@ def test_spread_of_figure_4(recipes: SweepResults, monkeypatch: pytest.MonkeyPat
     for recipe in family:
         attack = scaling.read_attack(recipe, references=count)
         std[scaling.size_label(recipe)] = [attack.tpr_T(rate).std(ddof=1) for rate in rates]
+        halves = [
+            scaling.read_attack(recipe, references=count, reference_part=part).tpr_T(rates[-1])
+            for part in range(14)
+        ]
+        shared = max(stats.shared_reference_variance(np.transpose(halves)), 0)
+        rows = drawn.data[drawn.data["panel"] == "b, TPR"].to_dict("records")
+        [row] = [
+            row
+            for row in rows
+            if (row["series"], row["fpr"]) == (scaling.size_label(recipe), rates[-1])
+        ]
+        tpr_T = attack.tpr_T(rates[-1])
+        assert row["tpr_std"] == pytest.approx(tpr_T.std())
+        assert row["tpr_std_own_references"] == pytest.approx(np.sqrt(tpr_T.var() + shared))
     first, *_, last = std.values()
     by_hand = ", ".join(f"{np.log(b / a):.3f}" for a, b in zip(first, last, strict=True))
     found = [part.split(": ")[1].split(",")[0] for part in by_size.finding.split("; ")]
