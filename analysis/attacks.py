@@ -74,6 +74,7 @@ def read_attack(
     rmia_samples: int = 0,
     rmia_gamma: float = 0.0,
     rmia_a: RmiaA | None = None,
+    is_count_study: bool = False,
 ) -> AttackResult:
     """Reads an attack on every target of a recipe from its tables.
 
@@ -87,6 +88,7 @@ def read_attack(
       reference_part: as in `needs.TargetAttack`.
       rmia_samples, rmia_gamma: settings of RMIA; 0 uses those of the config.
       rmia_a: setting of offline RMIA; None uses that of the config.
+      is_count_study: as for `needs.target_attack`.
 
     Raises:
       MissingModelsError: there are too few models, or the tables do not have this attack.
@@ -102,6 +104,7 @@ def read_attack(
         rmia_samples=rmia_samples,
         rmia_gamma=rmia_gamma,
         rmia_a=rmia_a,
+        is_count_study=is_count_study,
     )
     results = _read_results(recipe)
     if attack.id not in results:
@@ -169,7 +172,7 @@ def read_jackknife(
 
     Args:
       recipe, name, references: as for `read_attack`.
-      options: step, observed, rmia_samples, rmia_gamma and rmia_a, as for `read_attack`.
+      options: step, observed, rmia_samples, rmia_gamma, rmia_a and is_count_study, as for `read_attack`.
 
     Raises:
       MissingModelsError: as `read_attack`, or the tables do not have what the interval needs.
@@ -429,7 +432,7 @@ def reference_counts(recipe: RecipeResults, most: int = 0) -> list[int]:
     Raises:
       MissingModelsError: there are fewer than two such numbers.
     """
-    counts = needs.reference_counts(recipe.config.attack, most or len(recipe.references))
+    counts = needs.reference_counts(most or len(recipe.references))
     if len(counts) < 2:
         raise MissingModelsError(
             f"{recipe.name}: {counts[-1]} references are too few to compare numbers of references"
@@ -489,6 +492,12 @@ def claim_auc_bound(statement: str, auc: Mapping[str, Mapping[int, Jackknife]]) 
     return claim_below(statement, "AUC", NEVER_REACHED_AUC, gaps)
 
 
+COUNT_STUDY_NOTE = (
+    "Curves for all numbers of references are on the same samples: those that one of the first two references was "
+    f"trained on, and the other was not. With fewer than {needs.FEWEST_FOR_VARIANCES} references, variances are pooled "
+    "over the samples."
+)
+"""The note on figures that compare numbers of references."""
 LIRA_AND_RMIA_BY_REFERENCES = Need(
     ("main",), ("lira_online", "rmia"), references="powers", most_references=None, jackknife=True
 )

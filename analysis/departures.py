@@ -70,9 +70,9 @@ DEPARTURES: tuple[Departure, ...] = (
         _figures(1, 9, 10, 20),
     ),
     Departure(
-        "The paper begins with one IN reference. The smallest number here is 4 references, 2 IN on average, since a "
-        "variance per sample needs two losses of each class; with the pooled variances of gpu and cpu it is 2. Each "
-        "curve is of the samples that its references suffice for, so curves of few references have fewer samples.",
+        "The paper does not say how LiRA has a variance with one IN reference. Below 8 references, IN and OUT, "
+        "variances are pooled over the samples here. All curves are on the same samples: those for which two "
+        "references suffice, since one of the first two is IN and the other OUT, about half of all.",
         _figures(1, 9, 10, 20),
     ),
     Departure(

@@ -27,7 +27,7 @@ def draw_fig09(recipes: SweepResults) -> FigureResult:
     main = recipes["main"]
     counts = attacks.reference_counts(main)
     results = {
-        name: [read_jackknife(main, name, references=count) for count in counts]
+        name: [read_jackknife(main, name, references=n, is_count_study=True) for n in counts]
         for name in ("lira_online", "rmia")
     }
     titles = ("(a) LiRA", "(b) RMIA")
@@ -57,6 +57,7 @@ def draw_fig09(recipes: SweepResults) -> FigureResult:
         claims=tuple(claims),
         notes=(
             "References include IN and OUT references; the paper counts only IN references, which are half of them.",
+            attacks.COUNT_STUDY_NOTE,
             f"RMIA compares with {attacks.default_rmia_samples(main):,} samples.",
             plotting.curves_note([curve for _, curves in panels for curve in curves]),
         ),

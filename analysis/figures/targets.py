@@ -66,7 +66,8 @@ def draw_fig20(recipes: SweepResults) -> FigureResult:
     )
     frames, grows = [], []
     for recipe, row in zip(recipes_by_size, grid, strict=True):
-        name, on_size = size_label(recipe), [read_jackknife(recipe, references=c) for c in counts]
+        name = size_label(recipe)
+        on_size = [read_jackknife(recipe, references=n, is_count_study=True) for n in counts]
         results = [attack.result for attack in on_size]
         for axes, result in zip(row, results, strict=True):
             plotting.draw_roc_per_target(axes, [plotting.RocCurve("", result)], low=low)
@@ -86,7 +87,10 @@ def draw_fig20(recipes: SweepResults) -> FigureResult:
         data=pd.concat(frames, ignore_index=True),
         figure=figure,
         claims=(claim_all(FIG20_STATEMENTS[0], grows),),
-        notes=("Rows are model sizes. References include IN and OUT references.",),
+        notes=(
+            "Rows are model sizes. References include IN and OUT references.",
+            attacks.COUNT_STUDY_NOTE,
+        ),
     )
 
 

@@ -197,9 +197,11 @@ def score_attacks(
                     c,
                     rmia_samples=same[0].rmia_samples or c.rmia_samples,
                     rmia_gamma=same[0].rmia_gamma or c.rmia_gamma,
+                    variance="pooled" if same[0].pools_variances else c.variance,
                 ),
                 _reference_index([index[number] for number in same[0].references]),
                 same[0].rmia_a,
+                tuple(index[number] for number in same[0].in_and_out_among),
             )
             for same in grouped
         ]
@@ -208,7 +210,8 @@ def score_attacks(
             progress(low + fraction * size)
 
         # References after the last used one are not read; the indices of the others do not change.
-        last = max((index[n] for attack in batch for n in attack.references), default=-1)
+        numbers = (n for attack in batch for n in (*attack.references, *attack.in_and_out_among))
+        last = max((index[n] for n in numbers), default=-1)
         used = inputs.with_references(range(last + 1))
         with score_all(groups, used, folder, pool, show, drawn_blocks) as results:
             for same, (attack_fit, files) in zip(grouped, results, strict=True):
@@ -217,11 +220,11 @@ def score_attacks(
 
 
 def _group_by_settings(attacks: Sequence[TargetAttack]) -> list[list[TargetAttack]]:
-    """Returns lists of attacks with equal references and equal settings of RMIA."""
+    """Returns lists of attacks with equal references, equal samples and equal settings of RMIA."""
     groups: dict[tuple[object, ...], list[TargetAttack]] = {}
     for attack in attacks:
-        key = attack.references, attack.rmia_samples, attack.rmia_gamma, attack.rmia_a
-        groups.setdefault(key, []).append(attack)
+        rmia = attack.rmia_samples, attack.rmia_gamma, attack.rmia_a
+        groups.setdefault((attack.references, attack.in_and_out_among, *rmia), []).append(attack)
     return [*groups.values()]
 
 

@@ -226,6 +226,8 @@ class AttackGroup:
     index_R: ReferenceIndex = dataclasses.field(default_factory=lambda: slice(None))
     rmia_a: RmiaA | None = None
     """As in `needs.TargetAttack`; None: attack.rmia_a."""
+    in_and_out_among: tuple[int, ...] = ()
+    """Positions of references: a sample has a score only if some of them are IN and others OUT; empty: any sample."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -392,13 +394,17 @@ def membership_scores(
 ) -> dict[AttackName, np.ndarray]:
     """Returns the membership scores of a block, score_TxC for each attack; larger means more member-like.
 
-    Scores are NaN where the references do not suffice.
+    Scores are NaN where the references do not suffice, and where `AttackGroup.in_and_out_among` is not satisfied.
 
     Args:
       group: the attacks.
       block: the samples, under all references of the inputs.
       attack_fit: the result of `fit_attacks` for the group.
     """
+    has_score_C = np.ones(block.target_loss_TxC.shape[1], np.bool_)
+    if group.in_and_out_among:
+        member_RxC = block.reference_member_MxC[[*group.in_and_out_among]]
+        has_score_C = member_RxC.any(axis=0) & ~member_RxC.all(axis=0)
     block, c = block.with_references(group.index_R), group.config
     attacks, target_TxC = group.attacks, block.target_loss_TxC
     gaussians, log_alpha_TxC = None, None
@@ -449,7 +455,9 @@ def membership_scores(
             case "min_k" | "min_k_plus_plus":
                 return block.statistics[attack].astype(np.float64)
 
-    return {attack: score_attack(attack) for attack in attacks}
+    if has_score_C.all():
+        return {attack: score_attack(attack) for attack in attacks}
+    return {attack: np.where(has_score_C, score_attack(attack), np.nan) for attack in attacks}
 
 
 def separation(block: SampleBlock, attack_fit: AttackFit, config: config.Attack) -> np.ndarray:

@@ -238,7 +238,8 @@ def _group_by_inputs(
             stored_models = required.models()
             absent = required.missing_models(stored_models, required.step)
             present[required.requirement] = {*stored_models} - {*absent}
-        models = {*_target_models(attack), *map(subsets.reference, attack.references)}
+        used = *attack.references, *attack.in_and_out_among
+        models = {*_target_models(attack), *map(subsets.reference, used)}
         if absent := models - present[required.requirement]:
             missing.setdefault(required.requirement, set()).update(absent)
         else:
@@ -257,7 +258,8 @@ def _open_inputs(
     attacks: Sequence[TargetAttack], store: Store, population: Population
 ) -> signals.AttackInputs:
     """Returns the inputs of attacks that read the same scores, with the references of all of them."""
-    first, references = attacks[0], sorted({n for attack in attacks for n in attack.references})
+    first = attacks[0]
+    references = sorted({n for a in attacks for n in (*a.references, *a.in_and_out_among)})
     return signals.open_inputs(
         _required_store(first, store),
         population,
@@ -337,6 +339,7 @@ class TargetTables:
             "references": len(attack.references),
             "reference_models": _format_ranges(attack.references),
             "reference_part": attack.reference_part,
+            "in_and_out_among": _format_ranges(attack.in_and_out_among) or None,
             "observed": attack.observed,
             "step": attack.step,
             "rmia_samples": attack.rmia_samples or None,
@@ -480,6 +483,7 @@ _COLUMNS = (
     "references",
     "reference_models",
     "reference_part",
+    "in_and_out_among",
     "observed",
     "step",
     "rmia_samples",

@@ -22,7 +22,7 @@ from lm_mia.config.schema import (
     score_steps,
 )
 
-FORMAT = 7
+FORMAT = 8
 """Part of every table of the attacks stage. It is increased whenever the same scores would give other numbers or
 another layout, so that tables of an earlier version are computed again."""
 
@@ -30,6 +30,8 @@ PAPER_REFERENCES = 128
 """The number of references in the paper, except where it varies that number."""
 MIN_REFERENCES = 2
 """An attack with fewer references is not possible."""
+FEWEST_FOR_VARIANCES = 8
+"""Studies of the number of references pool variances over the samples below this number."""
 JACKKNIFE_GROUPS = 8
 """References are divided into this many groups. Attacks with half of the groups show how much the choice of the
 references matters; with few references, attacks with disjoint sets, one from each group, do."""
@@ -97,7 +99,7 @@ class Need:
     """Names of attacks."""
     references: Literal["common", "powers"] = "common"
     """Numbers of references. common: the largest number that all recipes have, at most ``most_references``; powers:
-    also the smaller numbers of `reference_counts`."""
+    also the smaller numbers of `reference_counts`, all on the same samples (`TargetAttack.in_and_out_among`)."""
     most_references: int | None = PAPER_REFERENCES
     """Maximum number of references; None: no maximum."""
     targets: TargetKind = "targets"
@@ -237,6 +239,15 @@ class TargetAttack:
     reference_part: int | None = None
     """Which references are used: with two references or more of each of the `JACKKNIFE_GROUPS` groups, those of the
     groups `half_groups(reference_part)`; with fewer, those of the group of this number. None: the first references."""
+    in_and_out_among: tuple[int, ...] = ()
+    """Numbers of two references in a study of the number of references: only samples that one of them was trained on,
+    and the other was not, have a score. Two references suffice for LiRA on these samples, so that attacks with any
+    number of references are on the same ones. Empty: each attack is on the samples that its references suffice for."""
+
+    @property
+    def pools_variances(self) -> bool:
+        """Whether LiRA pools variances over the samples even if attack.variance is per_sample."""
+        return bool(self.in_and_out_among) and len(self.references) < FEWEST_FOR_VARIANCES
 
     @property
     def id(self) -> str:
@@ -331,15 +342,9 @@ def with_equal_counts(configs: Sequence[Config]) -> list[Config]:
     ]
 
 
-def reference_counts(attack: Attack, most: int) -> list[int]:
-    """Returns the numbers of references, up to ``most``, in a study of their number.
-
-    They are powers of two and ``most`` itself. The smallest is 2 if variances are pooled, since a sample then needs one
-    IN and one OUT reference, and 4 otherwise.
-    """
-    smallest = 2 if attack.variance == "pooled" else 4
-    counts = [smallest * 2**i for i in range(32) if smallest * 2**i < most]
-    return [*counts, most]
+def reference_counts(most: int) -> list[int]:
+    """Returns the numbers of references, up to ``most``, in a study of their number: 2, 4, 8, ... and ``most``."""
+    return [*(2**i for i in range(1, 32) if 2**i < most), most]
 
 
 def score_step(config: Config, epochs: float) -> int | None:
@@ -369,6 +374,7 @@ def target_attack(
     rmia_gamma: float = 0.0,
     rmia_a: RmiaA | None = None,
     reference_part: int | None = None,
+    is_count_study: bool = False,
 ) -> TargetAttack | None:
     """Returns an attack on all targets of a recipe.
 
@@ -383,6 +389,8 @@ def target_attack(
       rmia_a: for offline RMIA; None: that of the config.
       reference_part: as in `TargetAttack`. Groups are made of pairs of consecutive references, which are the pairs
         (2i, 2i + 1) if none is missing.
+      is_count_study: whether the attack is part of a study of the number of references, whose samples depend on
+        `TargetAttack.in_and_out_among`: the first two references, or those of a part that is a disjoint set.
 
     Returns:
       The attack, or None if there are too few models for it, or if the groups of references are too small for it.
@@ -391,7 +399,7 @@ def target_attack(
     targets = roles.replicas if targets_are_replicas else roles.targets
     if not targets or len(roles.references) < max(references, MIN_REFERENCES):
         return None
-    used = roles.references[:references]
+    used, pair = roles.references[:references], roles.references[:2]
     if reference_part is not None:
         groups = reference_groups(len(roles.references))
         if references >= 2 * JACKKNIFE_GROUPS:
@@ -404,6 +412,7 @@ def target_attack(
             used = tuple([r for r, group in numbered if group == reference_part][:references])
             if len(used) < references:
                 return None
+            pair = used[:2]
         if attack in REFERENCE_FREE:
             return None
     is_rmia = attack in _RMIA
@@ -419,6 +428,7 @@ def target_attack(
         (rmia_gamma or config.attack.rmia_gamma) if is_rmia else 0.0,
         (config.attack.rmia_a if rmia_a is None else rmia_a) if attack == "rmia_offline" else None,
         reference_part,
+        pair if is_count_study and attack not in REFERENCE_FREE else (),
     )
 
 
@@ -579,7 +589,7 @@ def _attacks_of_need(
     attacks: dict[str, list[TargetAttack]] = {}
     for key, config in configs.items():
         vary = need.references == "powers"
-        counts = reference_counts(config.attack, common) if vary else [common]
+        counts = reference_counts(common) if vary else [common]
         epochs = scored_epochs(config) if need.epochs == "all" else need.epochs
         steps = {0} if epochs == "end" else {score_step(config, epoch) for epoch in epochs}
         sizes = [round(share * num_canaries(config)) for share in need.rmia_shares] or [0]
@@ -596,6 +606,7 @@ def _attacks_of_need(
                 rmia_gamma=gamma,
                 rmia_a=a,
                 reference_part=part,
+                is_count_study=vary,
             )
             for attack in need.attacks
             for observed in need.observed

@@ -36,9 +36,10 @@ def test_table_is_tidy_with_equal_numbers_of_references(recipes: SweepResults):
 
 
 def test_lines_join_recipes_that_differ_in_one_quantity(recipes: SweepResults):
+    selected = ("main", "fixed-10M", "fixed-302M", "data-384", "epochs-140M", "schedule-linear")
     points = [
-        scaling._read_point(recipes[n], 16)
-        for n in ("main", "fixed-10M", "fixed-302M", "data-384", "epochs-140M", "schedule-linear")
+        scaling._read_point(recipe, 16)
+        for recipe in attacks.with_equal_models([recipes[name] for name in selected])
     ]
     names = {
         quantity: [

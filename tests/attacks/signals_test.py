@@ -319,6 +319,43 @@ def test_batched_attacks_equal_single_attacks(
     assert done[-1] == len(attacks)
 
 
+def test_studies_of_the_number_of_references_are_on_the_same_samples(
+    world: SyntheticScores, tmp_path: Path
+):
+    source, c = source_of(world), dataclasses.replace(C, variance="per_sample")
+    targets = tuple(model.order_seed for model in source.targets)
+    attacks = [
+        attack
+        for references in ((1, 2), (0, 3, 4, 5), tuple(range(8)))
+        for attack in (
+            TargetAttack("lira_online", True, targets, references, in_and_out_among=(1, 2)),
+            TargetAttack(
+                "rmia", True, targets, references, rmia_samples=20, in_and_out_among=(1, 2)
+            ),
+        )
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        scores = {
+            attack.id: file.read_samples(slice(0, SAMPLES))
+            for attack, _, file in score_matrix.score_attacks(attacks, source, c, tmp_path, pool)
+        }
+    member_MxN = world.reference_member_MxN
+    same_N = member_MxN[1] ^ member_MxN[2]
+    for attack in attacks:
+        index_R = [*attack.references]
+        reference_MxN = world.reference_MxN[index_R]
+        if attack.attack == "rmia":
+            np.testing.assert_array_equal(np.isnan(scores[attack.id]), [~same_N] * len(targets))
+            continue
+        variance = "pooled" if len(index_R) < 8 else "per_sample"
+        expected_TxN = stats.lira(
+            world.target_TxN, reference_MxN, member_MxN[index_R], variance=variance
+        )
+        expected_TxN = np.where(same_N, expected_TxN, np.nan)
+        np.testing.assert_allclose(scores[attack.id], expected_TxN, 1e-9)
+        assert (~np.isnan(expected_TxN)).sum() > 0
+
+
 def test_samples_without_a_tfidf_have_the_median():
     columns = {
         "tokens": np.array([2, 4, 8, 16]),

@@ -236,18 +236,18 @@ def test_columns_describe_the_attack(world: World, computed: Path):
     described = table.drop(columns=["target", "auc", "members", "nonmembers", "left_out"])
     described_columns = described.drop_duplicates().set_index("attack_id").agg(",".join, axis=1)
     expected = [
-        "lira_online,16,0-15,,loss,0,,,,",
-        "lira_online,6,0-5,,loss,0,,,,",
-        "lira_offline,5,0-4,,loss,0,,,,",
-        "rmia,16,0-15,,loss,0,100,1.0,,",
-        "rmia_offline,6,0-5,,loss,0,40,1.2,0.3,False",
-        "rmia_simple,4,0-3,,loss,0,,,,",
-        "loss,0,,,loss,0,,,,",
-        "zlib,0,,,loss,0,,,,",
-        "loss,0,,,target_logit,0,,,,",
-        "lira_online,16,0-15,,target_logit,0,,,,",
-        "lira_online,8,0-1 4-5 8-9 12-13,0,loss,0,,,,",
-        "lira_online,8,2-5 8-9 14-15,13,loss,0,,,,",
+        "lira_online,16,0-15,,,loss,0,,,,",
+        "lira_online,6,0-5,,,loss,0,,,,",
+        "lira_offline,5,0-4,,,loss,0,,,,",
+        "rmia,16,0-15,,,loss,0,100,1.0,,",
+        "rmia_offline,6,0-5,,,loss,0,40,1.2,0.3,False",
+        "rmia_simple,4,0-3,,,loss,0,,,,",
+        "loss,0,,,,loss,0,,,,",
+        "zlib,0,,,,loss,0,,,,",
+        "loss,0,,,,target_logit,0,,,,",
+        "lira_online,16,0-15,,,target_logit,0,,,,",
+        "lira_online,8,0-1 4-5 8-9 12-13,0,,loss,0,,,,",
+        "lira_online,8,2-5 8-9 14-15,13,,loss,0,,,,",
     ]
     assert described_columns.to_dict() == {
         attack.id: line for attack, line in zip(attacks_of_every_kind(world), expected, strict=True)

@@ -57,18 +57,31 @@ def test_replicas_are_limited_by_the_config():
 
 
 @pytest.mark.parametrize(
-    ("variance", "most", "expected"),
-    [
-        ("pooled", 2, [2]),
-        ("pooled", 16, [2, 4, 8, 16]),
-        ("pooled", 20, [2, 4, 8, 16, 20]),
-        ("per_sample", 3, [3]),
-        ("per_sample", 4, [4]),
-        ("per_sample", 17, [4, 8, 16, 17]),
-    ],
+    ("most", "expected"),
+    [(2, [2]), (3, [2, 3]), (16, [2, 4, 8, 16]), (20, [2, 4, 8, 16, 20])],
 )
-def test_reference_counts_are_powers_of_two(variance: str, most: int, expected: list[int]):
-    assert needs.reference_counts(change(C, "attack.variance", variance).attack, most) == expected
+def test_reference_counts_are_powers_of_two(most: int, expected: list[int]):
+    assert needs.reference_counts(most) == expected
+
+
+def test_attacks_with_all_numbers_of_references_are_on_the_same_samples():
+    many, c = models(range(24)), change(change(C, "attack.references", 24), "attack.targets", 4)
+
+    def study(count: int, part: int | None = None, name: AttackName = "rmia") -> TargetAttack:
+        result = needs.target_attack(c, many, name, count, reference_part=part, is_count_study=True)
+        assert result is not None
+        return result
+
+    whole = [study(count) for count in (2, 4, 8, 16, 20)]
+    assert {attack.in_and_out_among for attack in whole} == {(0, 1)}
+    assert [attack.pools_variances for attack in whole] == [True, True, False, False, False]
+    # Halves of the references are on these samples, too, and disjoint sets on those of their own first references.
+    assert {study(16, half).in_and_out_among for half in range(14)} == {(0, 1)}
+    assert [study(2, g).in_and_out_among for g in (0, 3)] == [(0, 1), (6, 7)]
+    assert study(4, name="loss").in_and_out_among == ()
+    other = needs.target_attack(c, many, "lira_online", 4)
+    assert other is not None
+    assert (other.in_and_out_among, other.pools_variances) == ((), False)
 
 
 def test_with_equal_counts_changes_only_the_counts():
@@ -173,10 +186,11 @@ def test_any_field_changes_the_id():
         "rmia_gamma": 1.1,
         "rmia_a": 0.3,
         "reference_part": 0,
+        "in_and_out_among": (0, 1),
     }
     assert set(changes) == {field.name for field in dataclasses.fields(TargetAttack)}
     ids = [dataclasses.replace(BASE, **{name: value}).id for name, value in changes.items()]
-    assert len({BASE.id, *ids}) == 11
+    assert len({BASE.id, *ids}) == 12
     assert dataclasses.replace(BASE).id == BASE.id
     assert BASE.id.startswith("rmia-3-")
 
@@ -229,7 +243,10 @@ def test_needs_are_merged_without_duplicates():
     # the same attack with any number of references
     powers = Need(("main",), ("loss", "lira_online"), references="powers")
     assert attacks(powers, {"main": main}) == {
-        "main": [loss, expected(main, "lira_online", 4), lira]
+        "main": [
+            loss,
+            *(expected(main, "lira_online", n, is_count_study=True) for n in (2, 4, 8)),
+        ]
     }
     assert attacks([], {"main": main}) == {"main": []}
 
@@ -317,15 +334,17 @@ def test_parts_of_references_need_enough_references():
     need = Need(("a",), jackknife=True, references="powers")
     result = attacks(need, {"a": sixteen})["a"]
     assert [(len(x.references), x.reference_part) for x in result] == [
+        (2, None),
+        *((2, part) for part in range(8)),
         (4, None),
         (8, None),
         (16, None),
         *((8, half) for half in range(14)),
     ]
     fifteen = recipe("a", present=models(range(1, 20)), attack__references=20)
-    assert [x.reference_part for x in attacks(need, {"a": fifteen})["a"]] == [None] * 3
-    pooled = recipe("a", present=present, attack__references=20, attack__variance="pooled")
-    sets = [x.references for x in attacks(need, {"a": pooled})["a"] if len(x.references) == 2]
+    parts = [x.reference_part for x in attacks(need, {"a": fifteen})["a"]]
+    assert parts == [None, *range(7), None, None, None]
+    sets = [x.references for x in result if len(x.references) == 2]
     assert sets == [(0, 1), *((2 * g, 2 * g + 1) for g in range(8))]
 
 

@@ -159,14 +159,17 @@ def test_recipe_difference_covers_targets_references_and_samples(recipes: SweepR
 
 def test_few_references_are_used_in_disjoint_sets(recipes: SweepResults):
     main = recipes["main"]  # 24 references, so that each of 8 sets has 2
-    attack = attacks.read_jackknife(main, references=2)
-    sets = [attacks.read_attack(main, references=2, reference_part=g) for g in range(8)]
+    attack = attacks.read_jackknife(main, references=2, is_count_study=True)
+    sets = [
+        attacks.read_attack(main, references=2, reference_part=g, is_count_study=True)
+        for g in range(8)
+    ]
     models = [sorted(s.references for s in sets)]
     assert models == [[2] * 8]
     assert attack.auc.value == pytest.approx(np.mean([s.auc_T.mean() for s in sets]))
     assert attack.auc.over == "4 targets, 8 sets of 2 references and the samples"
     assert attack.not_covered == ()
-    few = attacks.read_jackknife(main, references=8)
+    few = attacks.read_jackknife(main, references=8, is_count_study=True)
     assert (few.not_covered, len(few.parts_P)) == (("the references",), 0)
     assert (few.auc - attack.auc).not_covered == ("the references",)
     with pytest.raises(MissingModelsError, match="too few for this attack"):
