@@ -17,13 +17,14 @@ def read_replica_aucs(recipe_dir: Path) -> list[float]:
     facts = io.read_flip_facts(recipe_dir)
     if not io.has_table(recipe_dir, TARGETS_CSV.name):
         return []
-    columns = ("attack", "references", "observed", "step", "target", "auc")
+    columns = ("attack", "references", "in_and_out_among", "observed", "step", "target", "auc")
     return [
         row["auc"]
         for row in io.read_table(recipe_dir, TARGETS_CSV.name, columns)
         if row["target"] in facts["replica_models"]
         and (row["attack"], row["observed"]) == ("lira_online", "loss")
         and (row["references"], row["step"]) == (facts["references"], facts["config"]["step"])
+        and not isinstance(row["in_and_out_among"], str)  # Studies leave out half of the samples.
     ]
 
 

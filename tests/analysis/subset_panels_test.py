@@ -50,3 +50,11 @@ def test_without_aucs_there_is_no_figure(recipe: Path, tmp_path: Path):
         io.WorkdirError, match=r"reference_targets.csv is missing; run lm-mia attack"
     ):
         subset_panels.recipe_figures(copy)
+
+
+def test_studies_of_the_number_of_references_are_left_out(recipe: Path, tmp_path: Path):
+    copy = copy_workdir(recipe, tmp_path / "w")
+    table = copy / "tables" / "targets.csv"
+    targets = pd.read_csv(table)
+    pd.concat([targets, targets.assign(in_and_out_among="0-1")]).to_csv(table, index=False)
+    assert subset_panels.read_replica_aucs(copy) == subset_panels.read_replica_aucs(recipe)
