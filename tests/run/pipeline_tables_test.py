@@ -102,9 +102,10 @@ def content(tasks: Sequence[SweepRecipe]) -> dict[str, bytes]:
 def test_figures_add_attacks_and_nothing_is_computed_twice(
     tasks: list[SweepRecipe], monkeypatch: pytest.MonkeyPatch
 ):
-    """Requests LiRA with 2, 4 and 8 references, then RMIA, then both. The other recipe, which has no replicas, has both
+    """Requests LiRA with 2, 4 and 8 references on the same samples, then RMIA, then both. LiRA with all references on
+    all samples is always among the attacks. The other recipe, which has no replicas, has both
     attacks of its config throughout."""
-    num_lira, num_both = ON_REPLICAS + 7, ON_REPLICAS + 14
+    num_lira, num_both = ON_REPLICAS + 8, ON_REPLICAS + 15
     assert attack(tasks, LIRA) == [
         f"attack: main: {attack_counts(num_lira, 0, num_lira)}",
         f"attack: other: {attack_counts(2, 0, 2)}",
