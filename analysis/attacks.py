@@ -432,7 +432,7 @@ def reference_counts(recipe: RecipeResults, most: int = 0) -> list[int]:
     Raises:
       MissingModelsError: there are fewer than two such numbers.
     """
-    counts = needs.reference_counts(most or len(recipe.references))
+    counts = needs.reference_counts(recipe.config, most or len(recipe.references))
     if len(counts) < 2:
         raise MissingModelsError(
             f"{recipe.name}: {counts[-1]} references are too few to compare numbers of references"

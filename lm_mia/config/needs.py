@@ -342,9 +342,15 @@ def with_equal_counts(configs: Sequence[Config]) -> list[Config]:
     ]
 
 
-def reference_counts(most: int) -> list[int]:
-    """Returns the numbers of references, up to ``most``, in a study of their number: 2, 4, 8, ... and ``most``."""
-    return [*(2**i for i in range(1, 32) if 2**i < most), most]
+def reference_counts(config: Config, most: int) -> list[int]:
+    """Returns the numbers of references, up to ``most``, in a study of their number.
+
+    They are powers of two and ``most`` itself, from 2 on. In the balanced design they begin with 4: of each pair of
+    references one is IN and one OUT for every sample, so that two show no variance within a class.
+    """
+    smallest = 4 if config.train.subset == "balanced" else 2
+    counts = [smallest * 2**i for i in range(32) if smallest * 2**i < most]
+    return [*counts, most]
 
 
 def score_step(config: Config, epochs: float) -> int | None:
@@ -589,7 +595,7 @@ def _attacks_of_need(
     attacks: dict[str, list[TargetAttack]] = {}
     for key, config in configs.items():
         vary = need.references == "powers"
-        counts = reference_counts(common) if vary else [common]
+        counts = reference_counts(config, common) if vary else [common]
         epochs = scored_epochs(config) if need.epochs == "all" else need.epochs
         steps = {0} if epochs == "end" else {score_step(config, epoch) for epoch in epochs}
         sizes = [round(share * num_canaries(config)) for share in need.rmia_shares] or [0]

@@ -57,11 +57,17 @@ def test_replicas_are_limited_by_the_config():
 
 
 @pytest.mark.parametrize(
-    ("most", "expected"),
-    [(2, [2]), (3, [2, 3]), (16, [2, 4, 8, 16]), (20, [2, 4, 8, 16, 20])],
+    ("subset", "most", "expected"),
+    [
+        ("exact", 2, [2]),
+        ("exact", 3, [2, 3]),
+        ("exact", 20, [2, 4, 8, 16, 20]),
+        ("balanced", 4, [4]),
+        ("balanced", 16, [4, 8, 16]),
+    ],
 )
-def test_reference_counts_are_powers_of_two(most: int, expected: list[int]):
-    assert needs.reference_counts(most) == expected
+def test_reference_counts_are_powers_of_two(subset: str, most: int, expected: list[int]):
+    assert needs.reference_counts(change(C, "train.subset", subset), most) == expected
 
 
 def test_attacks_with_all_numbers_of_references_are_on_the_same_samples():
