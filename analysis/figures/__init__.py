@@ -84,6 +84,7 @@ MODULES: dict[str, str] = {
     "causal_tab02_regression": "analysis.figures.regression",
     "canaries_fig01_random_tokens": "analysis.figures.canaries",
     "open_fig02_fragile_hits": "analysis.figures.fragile_hits",
+    "open_fig03_recency": "analysis.figures.recency",
     "open_fig04_variance": "analysis.figures.variance",
     "open_fig06_extraction": "analysis.figures.tokens",
     "open_fig07_tokens": "analysis.figures.tokens",

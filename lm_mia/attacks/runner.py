@@ -97,7 +97,8 @@ def run(
             zero_run.run(store, canaries, c, folder, pool, progress, say)
             variance.run(store, canaries, c, folder, pool, say)
             token_tables.run(store, population, c, token_settings, folder, say)
-            studies.run(store, canaries, c, requested, folder, pool, progress)
+            batches = token_settings.batches
+            studies.run(store, canaries, c, batches, requested, folder, pool, progress)
     if requested.loss_samples:
         path, ids_S = folder / models.SAMPLE_LOSSES, requested.loss_samples
         references = [model for model in present if model.role == "reference"]

@@ -19,14 +19,16 @@ import pandas as pd
 
 from lm_mia import config
 from lm_mia.atomic import is_current, replacing, write_completion_marker, write_csv
-from lm_mia.attacks import fragile_hits, models, token_tfidf
+from lm_mia.attacks import fragile_hits, models, recency, token_tfidf
 from lm_mia.attacks.study_inputs import StudyError, StudyInputs
 from lm_mia.config.needs import FORMAT, RecipeNeeds, Study, decision_settings
+from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
 
 STUDIES: Mapping[Study, Callable[[StudyInputs], Mapping[str, pd.DataFrame]]] = {
     "fragile_hits": fragile_hits.tables,
+    "recency": recency.tables,
     "token_tfidf": token_tfidf.tables,
 }
 """Name of a study -> the function that returns its tables: file name -> table; it may raise `StudyError`."""
@@ -36,6 +38,7 @@ def run(
     store: Store,
     population: Population,
     c: config.Attack,
+    batches: Batches,
     requested: RecipeNeeds,
     folder: Path,
     pool: ThreadPoolExecutor,
@@ -46,6 +49,7 @@ def run(
     If the recipe does not allow a study, for example because it has too few models, NAME.json gives the reason.
 
     Args:
+      batches: batch size and epochs of the recipe.
       requested: the studies.
       pool: threads that compute parts of a study.
       store, population, c, folder, progress: as in `runner.run`.
@@ -65,7 +69,7 @@ def run(
     for done, name in enumerate(missing):
         progress("studies", done, len(missing))
         _delete(name, folder)
-        inputs = StudyInputs(store, population, c, pool)
+        inputs = StudyInputs(store, population, c, batches, pool)
         try:
             tables, reason = STUDIES[name](inputs), ""
         except StudyError as error:

@@ -16,6 +16,7 @@ from lm_mia import config, stats
 from lm_mia.attacks import models, score_matrix, signals
 from lm_mia.config import needs
 from lm_mia.data import subsets
+from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
 
@@ -40,6 +41,7 @@ class StudyInputs:
     store: Store
     population: Population
     c: config.Attack
+    batches: Batches
     pool: ThreadPoolExecutor
 
     @property
@@ -95,18 +97,26 @@ def map_reference_sets(
     """
     groups = [signals.AttackGroup(("lira_online",), c, index_R) for index_R in index_SxR]
     fits = signals.fit_attacks(inputs, groups)
-    blocks = (part for block in inputs.blocks() for part in block.split())
-    parts: list[signals.SampleBlock] = []
-    samples = 0
-    while samples < min(max_samples, inputs.num_samples):
-        parts.append(next(blocks))
-        samples = parts[-1].sample_slice.stop
+    parts = first_parts(inputs, max_samples)
 
     def work(s: int) -> Out:
         scores = [signals.membership_scores(groups[s], part, fits[s]) for part in parts]
         return evaluate(s, np.concatenate([score["lira_online"] for score in scores], axis=1))
 
     return list(score_matrix.map_in_order(pool, work, range(len(groups))))
+
+
+def first_parts(
+    inputs: signals.AttackInputs, max_samples: int = FIRST_SAMPLES
+) -> list[signals.SampleBlock]:
+    """Returns the first samples as blocks, one for each task of a thread; raises UserError for corrupt shards."""
+    blocks = (part for block in inputs.blocks() for part in block.split())
+    parts: list[signals.SampleBlock] = []
+    samples = 0
+    while samples < min(max_samples, inputs.num_samples):
+        parts.append(next(blocks))
+        samples = parts[-1].sample_slice.stop
+    return parts
 
 
 def without_replicas(replicas: int) -> list[np.ndarray]:

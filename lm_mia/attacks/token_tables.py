@@ -27,7 +27,8 @@ from lm_mia import config, stats
 from lm_mia.atomic import TOKENS_JSON, is_current, replacing, write_completion_marker, write_csv
 from lm_mia.attacks.resampling import reference_pairs
 from lm_mia.config.needs import FORMAT, JACKKNIFE_GROUPS, reference_groups
-from lm_mia.data import batch_order, subsets
+from lm_mia.data import subsets
+from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population, token_columns
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.schema import TOKENS
@@ -54,21 +55,7 @@ class TokenSettings:
     """score.token_samples; empty: no tables."""
     prefix_tokens: int = 50
     suffix_tokens: int = 50
-    batch_size: int = 1
-    epochs: int = 1
-
-    def last_seen_share(self, model: ModelSeeds, member_N: np.ndarray, step: int) -> np.ndarray:
-        """Returns share_N: the step at which a model last saw each sample, over its number of steps; NaN if never.
-
-        Args:
-          model: the model.
-          member_N: its training subset, of all samples of the population.
-          step: the step at which it was scored; 0: the end of training.
-        """
-        per_epoch = batch_order.steps_per_epoch(int(member_N.sum()), self.batch_size)
-        steps = step or self.epochs * per_epoch
-        seen_N = batch_order.last_seen(model.order_seed, member_N, self.batch_size, steps)
-        return np.where(seen_N >= 0, (seen_N + 1) / steps, np.nan)
+    batches: Batches = dataclasses.field(default_factory=Batches)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +74,7 @@ class _Tokens:
     loss_MxS: np.ndarray
     member_MxS: np.ndarray
     last_seen_MxS: np.ndarray
-    """The result of `TokenSettings.last_seen_share`."""
+    """The result of `Batches.last_seen_share`."""
 
     @functools.cached_property
     def model_parts_A1xM(self) -> np.ndarray:
@@ -190,7 +177,9 @@ def _read(
     last_seen_MxS = np.empty(of_samples["loss"].shape)
     for m, model in enumerate(references):  # one by one, since each has 2N samples
         [(_, member)] = store.blocks({"member": ("member", [model])}, sys.maxsize)
-        share_N = settings.last_seen_share(model, member["member"][0], store.step)
+        share_N = settings.batches.last_seen_share(
+            model.order_seed, member["member"][0], store.step
+        )
         last_seen_MxS[m] = share_N[ids_S]
     return _Tokens(
         references,

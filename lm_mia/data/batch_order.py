@@ -6,6 +6,8 @@ B samples, an epoch has ceil(N / B) steps, and its last batch may be smaller.
 N: members, 2N: samples of the population, B: samples of a batch.
 """
 
+import dataclasses
+
 import numpy as np
 
 from lm_mia.seeds import permutation
@@ -64,3 +66,27 @@ def last_seen(order_seed: int, member_2N: np.ndarray, batch_size: int, steps: in
     step_2N = np.full(len(member_2N), -1, np.int64)
     step_2N[np.flatnonzero(member_2N)] = step_N
     return step_2N
+
+
+@dataclasses.dataclass(frozen=True)
+class Batches:
+    """What the order of the training samples of a recipe depends on besides the seeds of its models."""
+
+    batch_size: int = 1
+    epochs: int = 1
+
+    def last_seen_share(self, order_seed: int, member_2N: np.ndarray, step: int = 0) -> np.ndarray:
+        """Returns the step at which a model last saw each sample, counted from 1, over its number of steps.
+
+        Args:
+          order_seed: order seed of the model.
+          member_2N: bool, whether each sample is a member of the model.
+          step: the number of updates after which the model was scored; 0: the end of training.
+
+        Returns:
+          share_2N, in (0, 1]; NaN for samples that the model has not seen.
+        """
+        per_epoch = steps_per_epoch(int(np.count_nonzero(member_2N)), self.batch_size)
+        steps = step or self.epochs * per_epoch
+        seen_2N = last_seen(order_seed, member_2N, self.batch_size, steps)
+        return np.where(seen_2N >= 0, (seen_2N + 1) / max(steps, 1), np.nan)

@@ -401,6 +401,7 @@ def attack(
     """
     from lm_mia.attacks import runner
     from lm_mia.attacks.token_tables import TokenSettings
+    from lm_mia.data.batch_order import Batches
 
     c = recipe.config
     # Only the statistics that the attacks need must be present, not all that the config requests.
@@ -424,8 +425,7 @@ def attack(
         c.score.token_samples,
         c.extract.prefix_tokens,
         c.extract.suffix_tokens,
-        c.train.batch_size,
-        c.train.epochs,
+        Batches(c.train.batch_size, c.train.epochs),
     )
     counts = runner.run(store, population, settings, tables, progress, say, requested, tokens)
     other_tables = requested.loss_samples or settings.leave_one_out or settings.zero_run

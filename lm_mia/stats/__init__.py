@@ -66,6 +66,7 @@ from lm_mia.stats.empirical_epsilon import (
     epsilon_intervals,
 )
 from lm_mia.stats.epsilon_bound import EpsilonBound, epsilon_ceiling, independent_trials_bound
+from lm_mia.stats.explained_variance import ExplainedVariance, explained_within_samples
 from lm_mia.stats.extraction import (
     ExtractionRate,
     SamplingScheme,
@@ -274,6 +275,7 @@ __all__ = [
     "EpsilonBound",
     "EpsilonIntervals",
     "ErrorRates",
+    "ExplainedVariance",
     "ExtractionRate",
     "FinitePopulationSimulation",
     "FittedThreshold",
@@ -353,6 +355,7 @@ __all__ = [
     "equal_count_bins",
     "equal_count_edges",
     "error_rates",
+    "explained_within_samples",
     "extraction_probability",
     "extraction_rate",
     "fit_gaussians",

@@ -16,7 +16,10 @@ from synthetic_scores import SMALL, SyntheticScores, write_scores
 from lm_mia import config, stats
 from lm_mia.attacks import studies, study_inputs, token_tfidf
 from lm_mia.config import needs
+from lm_mia.data import batch_order
+from lm_mia.data.batch_order import Batches
 
+BATCH_SIZE, EPOCHS = 5, 2  # 16 steps in an epoch of 80 members
 C = dataclasses.replace(SMALL, references=18, replicas=10, focus_fpr=0.1)
 FEW = dataclasses.replace(
     C, references=12
@@ -33,12 +36,14 @@ def run(
 ) -> list[tuple[str, float, float]]:
     """Runs studies and returns their progress."""
     progress: list[tuple[str, float, float]] = []
+    batches = Batches(BATCH_SIZE, EPOCHS)
     folder.mkdir(exist_ok=True)
     with ThreadPoolExecutor(2) as pool:
         studies.run(
             scores.store,
             scores.population,
             c,
+            batches,
             needs.RecipeNeeds(studies=names),
             folder,
             pool,
@@ -76,6 +81,56 @@ def test_true_positives_are_compared_with_the_other_replicas(
     bins = pd.read_csv(tmp_path / "fragile_hit_bins.csv")
     assert bins["bin"].tolist() == [*range(10)]
     assert bins["margin_mean"].is_monotonic_increasing
+
+
+def test_recency_is_that_of_each_replica(scores: SyntheticScores, tmp_path: Path):
+    run(scores, FEW, tmp_path, "recency")
+    shares, rates = (
+        pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("recency", "recency_rates")
+    )
+    shuffled = pd.read_csv(tmp_path / "recency_shuffled.csv")
+    steps = EPOCHS * 80 // BATCH_SIZE
+    step_BxN = np.array(
+        [batch_order.last_seen(b, scores.member_N, BATCH_SIZE, steps) for b in range(10)]
+    )
+    first = (EPOCHS - 1) * 80 // BATCH_SIZE  # members are last seen in the last epoch
+    bin_BxN = np.maximum((step_BxN - first) * 8 // (steps - first), 0)
+    group_N = stats.sample_groups(np.arange(160))
+    score_BxN = stats.lira(
+        scores.target_TxN, scores.reference_MxN[:12], scores.reference_member_MxN[:12]
+    )
+    for kept, half_N in ((0, 0), (3, 0), (0, 7)):
+        used_N = stats.HALVES_HxG[half_N - 1, group_N] if half_N else np.ones(160, bool)
+        used_N = used_N & ~np.isnan(score_BxN).any(axis=0)
+        outside_N, member_N = used_N & ~scores.member_N, used_N & scores.member_N
+        threshold_B = np.array([stats.threshold_at_fpr(s[outside_N], 0.1) for s in score_BxN])
+        kept_B = np.arange(10) % 8 != kept - 1
+        decision_BxN = (score_BxN >= threshold_B[:, None]).astype(float)
+        values = {"loss": scores.target_TxN, "score": score_BxN, "decision": decision_BxN}
+        at = [kept, 0, half_N]
+        part: Any = shares[shares[[*study_inputs.PARTS]].eq(at).all(axis=1)].set_index("quantity")
+        for name, value_BxN in values.items():
+            chosen = value_BxN[kept_B][:, member_N], bin_BxN[kept_B][:, member_N]
+            found = stats.explained_within_samples(*chosen, 8)
+            assert part["share"][name] == pytest.approx(found.share)
+            assert part["own_share"][name] == pytest.approx(found.own_share)
+            if not (kept or half_N):
+                chance = stats.explained_within_samples(chosen[0], np.roll(chosen[1], -4, 0), 8)
+                row = shuffled[(shuffled["quantity"] == name) & (shuffled["shift"] == 4)]
+                assert row["share"].item() == pytest.approx(chance.share)
+        of_bin = rates[rates[[*study_inputs.PARTS]].eq(at).all(axis=1)]
+        for k, rate in zip(of_bin["bin"], of_bin["decision_rate"], strict=True):
+            in_bin = (bin_BxN == k) & kept_B[:, None] & member_N
+            assert rate == pytest.approx(decision_BxN[in_bin].mean())
+    seen_K = rates.groupby("bin")["last_seen"].first()
+    np.testing.assert_allclose(seen_K, (17.5 + 2 * np.arange(8)) / 32)  # each bin has two steps
+
+
+def test_the_order_of_imported_losses_is_not_known(scores: SyntheticScores, tmp_path: Path):
+    imported = dataclasses.replace(scores, store=dataclasses.replace(scores.store, design="given"))
+    run(imported, FEW, tmp_path, "recency")
+    facts = json.loads((tmp_path / "recency.json").read_text())
+    assert facts["reason"] == "the batch order of imported losses is not known"
 
 
 def test_current_studies_are_kept(scores: SyntheticScores, tmp_path: Path):

@@ -11,13 +11,14 @@ from synthetic_scores import SMALL
 from lm_mia.attacks import token_tables
 from lm_mia.attacks.token_tables import TokenSettings
 from lm_mia.data import subsets
+from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population, token_columns
 from lm_mia.seeds import rng
 from lm_mia.store.store import Store
 
 SAMPLES, LENGTH, VOCAB, REFERENCES = 60, 12, 50, 16
 IDS = tuple(range(3, 55))
-SETTINGS = TokenSettings(IDS, prefix_tokens=5, suffix_tokens=4, batch_size=4, epochs=2)
+SETTINGS = TokenSettings(IDS, prefix_tokens=5, suffix_tokens=4, batches=Batches(4, 2))
 C = dataclasses.replace(SMALL, references=REFERENCES, variance="pooled")
 MODELS = [*map(subsets.reference, range(REFERENCES))]
 
