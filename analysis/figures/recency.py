@@ -109,7 +109,7 @@ def _explained(recipe: RecipeResults) -> pd.DataFrame:
 def _figure(rates: pd.DataFrame, shares: pd.DataFrame, at: str) -> Figure:
     figure = plotting.new_figure(11, 4.4)
     left, right = figure.subplots(1, 2)
-    _errorbar(left, rates["last_seen"], rates, "o-", plotting.BLUE, None)
+    _errorbar(left, [*rates["last_seen"]], rates, "o-", plotting.BLUE, None)
     left.set(
         xlabel="Last seen (fraction of the steps)",
         ylabel="Members called members",

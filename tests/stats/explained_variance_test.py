@@ -60,6 +60,7 @@ def test_unrelated_bins_explain_nothing_on_average():
     assert (np.abs(mean_2[0]) < 4 * error_2[0]).all()
     # The curve is fitted to the same decisions, so that factors of their own explain a little of them.
     assert -4 * error_2[1] < mean_2[1] < 0.1
+    bin_BxN = rng.integers(0, 4, (8, 12))
     found = stats.explained_within_samples(bin_BxN**2 + np.arange(12), bin_BxN, 4)
     assert (found.share, found.own_share) == pytest.approx((1, 1))
 
