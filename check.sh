@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# Lint, types, documentation and tests, also on a real SLURM where possible; stops at the first failure.
+# Lint, types, documentation and tests, also on a real SLURM where possible.
 set -euo pipefail
 cd "$(dirname "$0")"
+# Tests start many processes, each of which would otherwise compile all modules again.
+unset PYTHONDONTWRITEBYTECODE
 ruff check .
 ruff format --check .
-# Beside the other checks, since the tests on SLURM mostly wait for SLURM.
-slurm_log=$(mktemp)
-bash tests/slurm/slurm_integration.sh >"$slurm_log" 2>&1 &
-slurm=$!
-trap 'kill $(jobs -p) 2>/dev/null || true; wait; cat "$slurm_log"; rm "$slurm_log"' EXIT
-NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet &
+# Beside the tests, which often wait; what these print is shown at the end.
+logs=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; wait; cat "$logs"/*; rm -r "$logs"' EXIT
+pyright >"$logs/pyright" 2>&1 &
+pyright=$!
+NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet >"$logs/mkdocs" 2>&1 &
 mkdocs=$!
-pyright
-wait $mkdocs
+bash tests/slurm/slurm_integration.sh >"$logs/slurm" 2>&1 &
+slurm=$!
 pytest --durations=15
+wait $pyright
+wait $mkdocs
 wait $slurm

@@ -273,9 +273,8 @@ def restore_params(
       UserError: if there is no checkpoint of that step, or if it is damaged.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
-    shapes: Any = jax.eval_shape(lambda: transformer.init_params(model, jax.random.key(0)))
     like = jax.tree.map(
-        lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=replicated), shapes
+        lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=replicated), _param_shapes(model)
     )
     with checkpoint.manager(folder) as checkpoints:
         if step not in (saved_steps := checkpoints.all_steps()):
@@ -290,3 +289,12 @@ def restore_params(
         params = checkpoint.restore_params(checkpoints, step, like)
     local = NamedSharding(local_mesh, PartitionSpec())
     return jax.tree.map(lambda leaf: jax.device_put(leaf.addressable_data(0), local), params)
+
+
+@functools.lru_cache(maxsize=1)
+def _param_shapes(model: TransformerLM) -> Any:
+    """Returns the shape and dtype of each parameter.
+
+    Tracing the initialization takes longer than restoring a small model, so it is done once for all models of a recipe.
+    """
+    return jax.eval_shape(lambda: transformer.init_params(model, jax.random.key(0)))

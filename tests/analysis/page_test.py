@@ -152,7 +152,7 @@ def test_claims_on_real_effects_are_seen(recipes: SweepResults):
 
 @pytest.mark.montecarlo
 def test_claims_on_noise_are_not_seen(tmp_path: Path):
-    make(tmp_path, gain=0, prefixes=NOISE_RECIPES)
+    make(tmp_path, gain=0, prefixes=NOISE_RECIPES, figures=EFFECT_FIGURES)
     recipes = read_recipes(tmp_path / "sweep")
     verdict_by_statement = verdicts(recipes)
     assert "seen" not in {verdict_by_statement[statement] for statement in EFFECTS}
@@ -331,6 +331,7 @@ def test_failing_recipe_is_reported_and_the_others_shown(linked: Path):
     assert "flip-302M/trained" not in ids
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_two_replicas_and_one_attack_suffice(tmp_path: Path):
     settings = {"references": 8, "replicas": 2, "attacks": ("lira_online",), "bootstraps": 0}
     for name in ("a", "layers=4,epochs=2"):

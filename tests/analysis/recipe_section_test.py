@@ -458,6 +458,7 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
     assert NASTY not in shown.text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_missing_models_are_reported_on_the_page(tmp_path: Path) -> None:
     """Cutoffs depend on the models that are present; an FPR of 1 and rows with a TPR of 0 are shown."""
     absent = ["reference-03", "replica-00", "replica-07"]

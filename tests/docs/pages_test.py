@@ -100,7 +100,9 @@ def quickstart(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the workdir that the first command of most pages creates."""
     folder = tmp_path_factory.mktemp("quickstart") / "workdir"
     argv = ["run", "--config=quickstart", f"--workdir={folder}"]
-    assert cli.main([*argv, *flags(texts, argv)]) == 0
+    with tiny_run.on_cpu() as patch:
+        patch.setattr(supervisor, "run", tiny_run.run_in_process)
+        assert cli.main([*argv, *flags(texts, argv)]) == 0
     return folder
 
 

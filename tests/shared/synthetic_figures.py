@@ -68,8 +68,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared_folder / "sweep"
 
 
-def make(folder: Path, gain: float = 1.0, prefixes: tuple[str, ...] = ("",)) -> None:
-    """Makes a sweep of the recipes whose names begin with one of the prefixes."""
+def make(
+    folder: Path,
+    gain: float = 1.0,
+    prefixes: tuple[str, ...] = ("",),
+    figures: Sequence[str] = tuple(MODULES),
+) -> None:
+    """Makes a sweep of the recipes whose names begin with one of the prefixes, and the tables that figures need."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks")
         synthetic_sweep = importlib.import_module("synthetic_sweep")
@@ -77,7 +82,7 @@ def make(folder: Path, gain: float = 1.0, prefixes: tuple[str, ...] = ("",)) -> 
         synthetic_sweep.corpus(folder / "corpus.parquet", 1000)
         selected = [e for e in entries(folder / "corpus.parquet") if e[1].name.startswith(prefixes)]
         tasks = synthetic_sweep.write(folder / "sweep", selected, gain)
-        synthetic_sweep.attacked(tasks, [*MODULES])
+        synthetic_sweep.attacked(tasks, figures)
 
 
 OF_TARGETS = (
