@@ -1,5 +1,6 @@
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -31,8 +32,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("house", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("house")
 
-# Embedding a subset of a TrueType font takes a third of the time of a figure, and no test looks at the fonts.
-plotting.mpl.rcParams["pdf.fonttype"] = 3
+# Embedding a subset of a TrueType font takes a third of the time of a figure, and compressing a PNG of full size
+# another part of it; only the tests that compare files with those of a command need both.
+FAST_FIGURES = {"pdf.fonttype": 3, "savefig.dpi": 60}
+FULL_FIGURES = {key: plotting.mpl.rcParams[key] for key in FAST_FIGURES}
+plotting.mpl.rcParams.update(FAST_FIGURES)
+
+
+@pytest.fixture
+def full_figures() -> Iterator[None]:
+    """Figures are written as the command writes them."""
+    with plotting.mpl.rc_context(FULL_FIGURES):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,6 @@ from analysis import (
     io,
     more_references,
     page,
-    plotting,
     pooling,
     recipe_section,
     tables,
@@ -376,6 +375,7 @@ def test_only_models_of_the_tables_are_shown(finished: Path) -> None:
     assert len({e["model"] for e in log.trained}) == len({e["model"] for e in log.scored}) == 32
 
 
+@pytest.mark.usefixtures("full_figures")
 @pytest.mark.process
 def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
     """The coin-flip test has no power, there are no intervals, and no sample satisfies the rules for clear samples."""
@@ -436,9 +436,7 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
         return {p: re.sub(rb"<time [^<]*</time>", b"", data) for p, data in contents.items()}
 
     before = files()
-    # The command embeds TrueType fonts, which tests/conftest.py switches off.
-    with plotting.mpl.rc_context({"pdf.fonttype": 42}):
-        write(folder)
+    write(folder)
     assert files() == before
     table = pd.read_csv(folder / "tables" / "archetypes.csv")
     labels = [a.member for a in archetype_panels.read_archetypes(folder)]
