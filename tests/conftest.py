@@ -2,6 +2,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -34,7 +35,7 @@ hypothesis.settings.load_profile("house")
 
 # Embedding a subset of a TrueType font takes a third of the time of a figure, and compressing a PNG of full size
 # another part of it; only the tests that compare files with those of a command need both.
-FAST_FIGURES = {"pdf.fonttype": 3, "savefig.dpi": 60}
+FAST_FIGURES: dict[Any, int] = {"pdf.fonttype": 3, "savefig.dpi": 60}
 FULL_FIGURES = {key: plotting.mpl.rcParams[key] for key in FAST_FIGURES}
 plotting.mpl.rcParams.update(FAST_FIGURES)
 
