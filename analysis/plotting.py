@@ -272,6 +272,20 @@ def plot_mean_and_std(
     axes.set_xscale("log")
 
 
+def errorbars(
+    axes: Axes,
+    x: Sequence[float],
+    value: Sequence[float],
+    high: Sequence[float],
+    color: str,
+    label: str | None = None,
+    style: str = "o-",
+) -> None:
+    """Draws numbers with their symmetric intervals, each given by its upper end."""
+    margin = [upper - v for v, upper in zip(value, high, strict=True)]
+    axes.errorbar(x, value, yerr=margin, fmt=style, color=color, capsize=3, label=label)
+
+
 def set_x_ticks(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
     """Sets the ticks of the x axis to these positions and labels, without minor ticks."""
     axes.xaxis.set_major_locator(FixedLocator([at for at, _ in ticks]))

@@ -13,7 +13,8 @@ from analysis.claims.jackknife import Jackknife
 from analysis.io import MissingModelsError, RecipeResults, Record
 from lm_mia.config.needs import Study
 
-_AXES = ("replicas", "references", "samples")
+AXES = ("replicas", "references", "samples")
+"""Columns of the tables of studies for intervals, as in decision_jackknife.parquet."""
 TRAINING_SUBSET = "the training subset"
 
 
@@ -53,7 +54,7 @@ def read_parts(
       WorkdirError: the table is missing or cannot be read, or has no such rows.
     """
     where = where or {}
-    columns = io.read_samples(recipe.recipe_dir, [*_AXES, *where, name], table)
+    columns = io.read_samples(recipe.recipe_dir, [*AXES, *where, name], table)
     at = np.ones(len(columns[name]), np.bool_)
     for key, value in where.items():
         at &= columns[key] == value
@@ -61,7 +62,7 @@ def read_parts(
         raise io.WorkdirError(
             f"{recipe.recipe_dir}: tables/{table} has no rows with {dict(where)}; run lm-mia attack again"
         )
-    index = tuple(columns[axis][at] for axis in _AXES)
+    index = tuple(columns[axis][at] for axis in AXES)
     value_A1xR1xH1 = np.full([axis.max() + 1 for axis in index], math.nan)
     value_A1xR1xH1[index] = columns[name][at]
     covers_references = value_A1xR1xH1.shape[1] > 1

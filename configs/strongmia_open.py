@@ -28,9 +28,11 @@ from lm_mia.config.paper import PaperConfig, Setting
 
 # Figure -> the recipes that it needs, of strongmia.py or of `recipe` below.
 FIGURES: dict[str, tuple[str, ...]] = {
+    "open_fig01_references": ("flip-140M",),
     "open_fig02_fragile_hits": ("flip-140M",),
     "open_fig03_recency": ("flip-140M",),
     "open_fig04_variance": ("crossed-140M",),
+    "open_fig05_groups": ("flip-140M",),
     "open_fig06_extraction": ("tokens-140M",),
     "open_fig07_tokens": ("tokens-140M",),
 }

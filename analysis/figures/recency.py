@@ -3,10 +3,7 @@
 K: bins of the last step.
 """
 
-from collections.abc import Sequence
-
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -109,7 +106,9 @@ def _explained(recipe: RecipeResults) -> pd.DataFrame:
 def _figure(rates: pd.DataFrame, shares: pd.DataFrame, at: str) -> Figure:
     figure = plotting.new_figure(11, 4.4)
     left, right = figure.subplots(1, 2)
-    _errorbar(left, [*rates["last_seen"]], rates, "o-", plotting.BLUE, None)
+    plotting.errorbars(
+        left, [*rates["last_seen"]], [*rates["value"]], [*rates["high"]], plotting.BLUE
+    )
     left.set(
         xlabel="Last seen (fraction of the steps)",
         ylabel="Members called members",
@@ -120,7 +119,7 @@ def _figure(rates: pd.DataFrame, shares: pd.DataFrame, at: str) -> Figure:
     for offset, (statistic, (label, color)) in zip((-0.12, 0.12), _SHARES.items(), strict=True):
         rows = shares[shares["statistic"] == statistic]
         x = [k + offset for k in range(len(rows))]
-        _errorbar(right, x, rows, "o", color, label)
+        plotting.errorbars(right, x, [*rows["value"]], [*rows["high"]], color, label, "o")
         right.vlines(
             [position + 0.07 for position in x],
             rows["shuffled_low"],
@@ -137,14 +136,6 @@ def _figure(rates: pd.DataFrame, shares: pd.DataFrame, at: str) -> Figure:
     for axes in (left, right):
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     return figure
-
-
-def _errorbar(
-    axes: Axes, x: Sequence[float], rows: pd.DataFrame, style: str, color: str, label: str | None
-) -> None:
-    """Draws numbers with their intervals."""
-    margin = rows["high"] - rows["value"]
-    axes.errorbar(x, rows["value"], yerr=margin, fmt=style, color=color, capsize=3, label=label)
 
 
 FIGURES = {

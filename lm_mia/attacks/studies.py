@@ -19,7 +19,14 @@ import pandas as pd
 
 from lm_mia import config
 from lm_mia.atomic import is_current, replacing, write_completion_marker, write_csv
-from lm_mia.attacks import fragile_hits, models, recency, token_tfidf
+from lm_mia.attacks import (
+    fragile_hits,
+    models,
+    recency,
+    reference_numbers,
+    text_groups,
+    token_tfidf,
+)
 from lm_mia.attacks.study_inputs import StudyError, StudyInputs
 from lm_mia.config.needs import FORMAT, RecipeNeeds, Study, decision_settings
 from lm_mia.data.batch_order import Batches
@@ -29,6 +36,8 @@ from lm_mia.store.store import Store
 STUDIES: Mapping[Study, Callable[[StudyInputs], Mapping[str, pd.DataFrame]]] = {
     "fragile_hits": fragile_hits.tables,
     "recency": recency.tables,
+    "reference_numbers": reference_numbers.tables,
+    "text_groups": text_groups.tables,
     "token_tfidf": token_tfidf.tables,
 }
 """Name of a study -> the function that returns its tables: file name -> table; it may raise `StudyError`."""

@@ -165,7 +165,7 @@ class LossNeed:
         check.report()
 
 
-Study = Literal["fragile_hits", "recency", "token_tfidf"]
+Study = Literal["fragile_hits", "recency", "reference_numbers", "text_groups", "token_tfidf"]
 """An analysis of a recipe that only the figures that need it request; lm_mia.attacks.studies lists what each writes."""
 
 

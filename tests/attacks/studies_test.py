@@ -14,7 +14,7 @@ import pytest
 from synthetic_scores import SMALL, SyntheticScores, write_scores
 
 from lm_mia import config, stats
-from lm_mia.attacks import studies, study_inputs, token_tfidf
+from lm_mia.attacks import studies, study_inputs, text_groups, token_tfidf
 from lm_mia.config import needs
 from lm_mia.data import batch_order
 from lm_mia.data.batch_order import Batches
@@ -131,6 +131,104 @@ def test_the_order_of_imported_losses_is_not_known(scores: SyntheticScores, tmp_
     run(imported, FEW, tmp_path, "recency")
     facts = json.loads((tmp_path / "recency.json").read_text())
     assert facts["reason"] == "the batch order of imported losses is not known"
+
+
+def test_decisions_with_more_references(scores: SyntheticScores, tmp_path: Path):
+    """All numbers of references are compared on the same samples; 18 references have two disjoint sets of 8."""
+    run(scores, C, tmp_path, "reference_numbers")
+    table = pd.read_parquet(tmp_path / "reference_numbers.parquet")
+    assert len(table) == 3 * 2 * 9 * 15 * 15
+    group_R = np.array(needs.reference_groups(18))
+    sets = {8: [range(8), range(8, 16)], 16: [range(16)], 18: [range(18)]}
+
+    def score_of(index: Any) -> np.ndarray:
+        references = scores.reference_MxN[[*index]], scores.reference_member_MxN[[*index]]
+        return stats.lira(scores.target_TxN, *references, variance="pooled")
+
+    whole = {n: [score_of(index) for index in chosen] for n, chosen in sets.items()}
+    common_N = ~np.isnan(np.concatenate([s for many in whole.values() for s in many])).any(axis=0)
+    assert 0 < common_N.sum() < 160
+
+    def metrics(score_BxN: np.ndarray, kept: int, tpr: float | None) -> list[float]:
+        used_N = common_N & ~np.isnan(score_BxN).any(axis=0)
+        score_BxM = score_BxN[:, used_N & scores.member_N]
+        decisions = []
+        for score_M, score_N in zip(score_BxM, score_BxN, strict=True):
+            if tpr is None:
+                outside_N = score_N[used_N & ~scores.member_N]
+                decisions.append(score_M >= stats.threshold_at_fpr(outside_N, 0.1))
+            else:
+                decisions.append(np.argsort(np.argsort(-score_M)) < round(tpr * len(score_M)))
+        kept_B = np.arange(10) % 8 != kept - 1
+        votes_M, replicas = np.sum(decisions, axis=0, where=kept_B[:, None]), kept_B.sum()
+        cutoff = stats.coin_flip_cutoff(int(replicas))[0]
+        coin_flips = np.mean(np.minimum(votes_M, replicas - votes_M) >= cutoff)
+        rate = stats.flip_rate(votes_M, int(replicas)).mean()
+        return [rate, float(coin_flips), votes_M.mean() / replicas]
+
+    fewest_tpr = float(np.mean([metrics(score, 0, None)[2] for score in whole[8]]))
+    for n, kept, half in ((8, 0, 0), (8, 2, 5), (8, 0, 8), (16, 0, 3), (18, 1, 0)):
+        in_half_R = np.isin(group_R, [*(needs.half_groups(half - 1) if half else range(8))])
+        parts = [[r for r in index if in_half_R[r]] for index in sets[n]]
+        for point, tpr in (("fpr", None), ("tpr", fewest_tpr)):
+            expected = np.mean([metrics(score_of(p), kept, tpr) for p in parts if p], axis=0)
+            at = table[["reference_count", "at_equal", *study_inputs.PARTS]].eq(
+                [n, point, kept, half, 0]
+            )
+            row = table[at.all(axis=1)].iloc[0]
+            found = row[["flip_rate", "coin_flips", "tpr"]].to_numpy(float)
+            np.testing.assert_allclose(found, expected)
+
+
+def test_thresholds_of_groups_of_texts(scores: SyntheticScores, tmp_path: Path):
+    run(scores, FEW, tmp_path, "text_groups")
+    table = pd.read_parquet(tmp_path / "text_groups.parquet")
+    score_BxN = stats.lira(
+        scores.target_TxN, scores.reference_MxN[:12], scores.reference_member_MxN[:12]
+    )
+    number_N = np.arange(160)
+    # By length from 3 to 9 tokens, and by TF-IDF with five values; all samples share their prefix.
+    quarters = {"tokens": number_N % 7, "tfidf": number_N % 5}
+    groups = {
+        k: np.searchsorted(np.quantile(v, (0.25, 0.5, 0.75)), v, "right")
+        for k, v in quarters.items()
+    }
+    groups["prefix"] = np.ones(160, int)
+    assert set(table[table["division"] == "prefix"]["group"]) == {1, -1}
+    for kept, half in ((0, 0), (4, 0), (0, 3)):
+        used_N = stats.HALVES_HxG[half - 1, number_N % 8] if half else np.ones(160, bool)
+        used_N = used_N & ~np.isnan(score_BxN).any(axis=0)
+        kept_B = np.arange(10) % 8 != kept - 1
+        for division, group_N in groups.items():
+            for thresholds in ("one", "by_group"):
+                decision_BxN = np.zeros((10, 160), bool)
+                for b, n in np.ndindex(10, 160):
+                    others_N = used_N & ~scores.member_N & (number_N % 8 != n % 8)
+                    if thresholds == "by_group":
+                        others_N = others_N & (group_N == group_N[n])
+                    if used_N[n] and others_N.any():
+                        threshold = stats.threshold_at_fpr(score_BxN[b, others_N], 0.1)
+                        decision_BxN[b, n] = score_BxN[b, n] >= threshold
+                for group in (*np.unique(group_N), text_groups.ALL):
+                    in_group_N = used_N & ((group_N == group) | (group == text_groups.ALL))
+                    member_N = in_group_N & scores.member_N
+                    called_BxM = decision_BxN[kept_B][:, member_N]
+                    false_BxN = decision_BxN[kept_B][:, in_group_N & ~scores.member_N]
+                    precision = called_BxM.sum() / (called_BxM.sum() + false_BxN.sum())
+                    flips = stats.flip_rate(called_BxM.sum(axis=0), int(kept_B.sum())).mean()
+                    at = table[["division", "group", "thresholds", *study_inputs.PARTS]].eq(
+                        [division, group, thresholds, kept, 0, half]
+                    )
+                    row = table[at.all(axis=1)].iloc[0][["fpr", "tpr", "precision", "flip_rate"]]
+                    expected = [false_BxN.mean(), called_BxM.mean(), precision, flips]
+                    np.testing.assert_allclose(row.to_numpy(float), expected)
+
+
+def test_texts_of_imported_losses_are_not_known(scores: SyntheticScores, tmp_path: Path):
+    population: Any = scores.population
+    population.columns = {"tokens": population.lengths_N}
+    with pytest.raises(study_inputs.StudyError, match="no tfidf, prefix_group"):
+        text_groups.tables(cast(Any, SimpleNamespace(population=population)))
 
 
 def test_current_studies_are_kept(scores: SyntheticScores, tmp_path: Path):
