@@ -1,5 +1,7 @@
 """Open question 1: do more references make the decisions about members more stable?"""
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
@@ -27,8 +29,9 @@ def draw(recipes: SweepResults) -> FigureResult:
     studies.read_facts(recipe, STUDY)
     columns = ["reference_count", "sets", "at_equal", "fpr", *studies.AXES, "coin_flips", "tpr"]
     table = pd.DataFrame(io.read_samples(recipe.recipe_dir, columns, TABLE))
-    whole = table[(table[[*studies.AXES]] == 0).all(axis=1)].set_index(
-        ["at_equal", "reference_count"]
+    is_whole = (table[[*studies.AXES]] == 0).all(axis=1)
+    whole: dict[Any, Any] = (
+        table[is_whole].set_index(["at_equal", "reference_count"]).to_dict("index")
     )
     counts = sorted(set(table["reference_count"]))
     rate: dict[tuple[str, int], Jackknife] = {
@@ -40,7 +43,7 @@ def draw(recipes: SweepResults) -> FigureResult:
     }
     rows = []
     for (point, count), flip_rate in rate.items():
-        facts, estimate = whole.loc[(point, count)], flip_rate.estimate()
+        facts, estimate = whole[point, count], flip_rate.estimate()
         rows.append(
             {
                 "at_equal": point,
@@ -53,7 +56,7 @@ def draw(recipes: SweepResults) -> FigureResult:
         )
     data = pd.DataFrame(rows)
     fpr = percent(float(table["fpr"].iloc[0]))
-    tpr = percent(float(whole.loc[("tpr", counts[0]), "tpr"]))
+    tpr = percent(whole["tpr", counts[0]]["tpr"])
     at = {"fpr": f"at an FPR of {fpr}", "tpr": f"at a TPR of {tpr}"}
     claims = tuple(
         claim_greater(
@@ -63,7 +66,7 @@ def draw(recipes: SweepResults) -> FigureResult:
         )
         for statement, point in zip(STATEMENTS, _COLORS, strict=True)
     )
-    found = ", ".join(percent(float(whole.loc[("fpr", count), "tpr"])) for count in counts)
+    found = ", ".join(percent(whole["fpr", count]["tpr"]) for count in counts)
     return FigureResult(
         data,
         _figure(data, at),
@@ -118,6 +121,9 @@ FIGURES = {
         statements=STATEMENTS,
         draw=draw,
         needs=(StudyNeed((RECIPE,), STUDY),),
-        expect="",
+        expect=(
+            "At cpu, decisions are less stable with more references: the flip rate of members rises from 10% to 15% with 8 "
+            "to 32 references at an FPR of 5%, and from 10% to 11% where all find the same number of members."
+        ),
     )
 }

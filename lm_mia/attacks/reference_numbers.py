@@ -14,12 +14,14 @@ import dataclasses
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from lm_mia import stats
 from lm_mia.attacks import study_inputs
 from lm_mia.attacks.study_inputs import StudyInputs
 from lm_mia.config import needs
 
+BoolArray = NDArray[np.bool_]
 TABLE = "reference_numbers.parquet"
 _FEWEST = 8  # half of them are 4, with which nearly all samples have IN and OUT references
 _MOST_SETS = 4
@@ -43,9 +45,9 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
     counts = _numbers(len(inputs.references))
     sets_R1xS = {count: _parts(count, len(inputs.references)) for count in counts}
 
-    def presence_and_tpr(_: int, score_BxN: np.ndarray) -> tuple[np.ndarray, float]:
+    def presence_and_tpr(_: int, score_BxN: np.ndarray) -> tuple[BoolArray, float]:
         """Returns which samples have scores, and the true positive rate at the focus FPR."""
-        present_N = ~np.isnan(score_BxN).any(axis=0)
+        present_N: BoolArray = np.logical_not(np.isnan(score_BxN).any(axis=0))
         member_N = member_N2[: score_BxN.shape[1]]
         outside_BxN, score_BxM = (
             score_BxN[:, present_N & ~member_N],

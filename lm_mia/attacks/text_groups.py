@@ -11,12 +11,15 @@ B: replicas, N: the samples that are used, J: sample groups (folds), K: groups o
 `lm_mia.stats.jackknife`.
 """
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 
 from lm_mia import stats
 from lm_mia.attacks import study_inputs
 from lm_mia.attacks.study_inputs import StudyError, StudyInputs
+from lm_mia.data.population import Population
 
 TABLE = "text_groups.parquet"
 ALL = -1
@@ -24,6 +27,10 @@ ALL = -1
 QUARTERS = 4
 COLUMNS = ("tokens", "tfidf", "prefix_group")
 """Columns of the sample table by which samples are divided."""
+DIVISIONS = ("tokens", "tfidf", "prefix")
+FEWEST_SAMPLES = 100
+"""There is no division into groups one of which would have fewer samples."""
+_NO_GROUP = -2
 _FEWEST_REPLICAS = 9  # with fewer, too few would remain without a group of them
 _METRICS = ("fpr", "tpr", "precision", "flip_rate")
 
@@ -43,7 +50,9 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
     fold_N2 = stats.sample_groups(study.population.document_N)
     kept_A1xB = study_inputs.without_replicas(len(inputs.targets))
     samples = study_inputs.first_parts(inputs)[-1].sample_slice.stop
-    groups = _groups(study, samples)
+    divisions = _divisions(study.population, samples)
+    if not divisions:
+        raise StudyError(f"a group of texts would have fewer than {FEWEST_SAMPLES} samples")
 
     def evaluate(_: int, score_BxN: np.ndarray) -> list[np.ndarray]:
         """Returns value_A1xH1xTxK1xV for each division: one threshold or several, groups and all samples."""
@@ -51,56 +60,84 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
         used_H1xN = study_inputs.sample_parts(fold_N2[:samples]) & present_N
         member_N, fold_N = member_N2[:samples], fold_N2[:samples]
         values = []
-        for group_N in groups.values():
-            shape = len(kept_A1xB), len(used_H1xN), 2, len(np.unique(group_N)) + 1, len(_METRICS)
+        for division in divisions.values():
+            groups = len(division.group_K) + 1  # with all samples
+            shape = len(kept_A1xB), len(used_H1xN), 2, groups, len(_METRICS)
             values.append(np.full(shape, np.nan))
         for h, used_N in enumerate(used_H1xN):
             score_BxU, member_U, fold_U = score_BxN[:, used_N], member_N[used_N], fold_N[used_N]
             one_group_U = np.zeros(len(member_U), np.int64)
             shared = _decisions(score_BxU, member_U, fold_U, one_group_U, study.focus)
-            for value, group_N in zip(values, groups.values(), strict=True):
-                group_U = group_N[used_N]
+            for value, division in zip(values, divisions.values(), strict=True):
+                group_U = division.group_N[used_N]
                 own = _decisions(score_BxU, member_U, fold_U, group_U, study.focus)
                 for t, decision_BxU in enumerate((shared, own)):
                     for a, kept_B in enumerate(kept_A1xB):
                         value[a, h, t] = _rates(
-                            decision_BxU[kept_B], member_U, group_U, np.unique(group_N)
+                            decision_BxU[kept_B], member_U, group_U, division.group_K
                         )
         return values
 
     halves = study_inputs.reference_halves(len(inputs.references))
     results = study_inputs.map_reference_sets(inputs, halves, study.c, study.pool, evaluate)
     rows = []
-    for (name, group_N), by_part in zip(groups.items(), zip(*results, strict=True), strict=True):
+    for (name, division), by_part in zip(
+        divisions.items(), zip(*results, strict=True), strict=True
+    ):
         value_A1xR1xH1xTxK1xV = np.stack(by_part, axis=1)
         for t, thresholds in enumerate(("one", "by_group")):
-            for k, group in enumerate([*np.unique(group_N), ALL]):
+            for k, group in enumerate([*division.group_K, ALL]):
                 value = value_A1xR1xH1xTxK1xV[:, :, :, t, k]
                 columns = {column: value[..., v] for v, column in enumerate(_METRICS)}
-                rows.append(
-                    study_inputs.parts_table(columns).assign(
-                        division=name,
-                        group=group,
-                        thresholds=thresholds,
-                        samples_in_group=int((group_N == group).sum()) if group != ALL else samples,
-                        focus_fpr=study.focus,
-                    )
-                )
+                in_group_N = np.full(samples, True) if group == ALL else division.group_N == group
+                facts = {
+                    "division": name,
+                    "group": group,
+                    "lowest": np.nanmin(division.value_N[in_group_N]),
+                    "highest": np.nanmax(division.value_N[in_group_N]),
+                    "samples_in_group": in_group_N.sum(),
+                    "thresholds": thresholds,
+                    "focus_fpr": study.focus,
+                }
+                rows.append(study_inputs.parts_table(columns).assign(**facts))
     return {TABLE: pd.concat(rows, ignore_index=True)}
 
 
-def _groups(study: StudyInputs, samples: int) -> dict[str, np.ndarray]:
-    """Returns division -> group_N, numbered from 0."""
-    population = study.population
-    divisions = {}
-    for name in ("tokens", "tfidf"):
-        value_N = population.column(name)[:samples].astype(np.float64)
-        edges = np.nanquantile(value_N, np.arange(1, QUARTERS) / QUARTERS)
-        divisions[name] = np.searchsorted(np.unique(edges), value_N, side="right")
+@dataclasses.dataclass(frozen=True)
+class _Division:
+    """Groups of samples with similar values."""
+
+    value_N: np.ndarray
+    group_N: np.ndarray
+    """Numbered from 0; `_NO_GROUP` where the value is NaN."""
+
+    @property
+    def group_K(self) -> np.ndarray:
+        """The numbers of the groups."""
+        return np.arange(self.group_N.max() + 1)
+
+    @property
+    def count_K(self) -> np.ndarray:
+        """The number of samples of each group."""
+        return (self.group_N == self.group_K[:, None]).sum(axis=1)
+
+
+def _divisions(population: Population, samples: int) -> dict[str, _Division]:
+    """Returns the divisions of the first samples, by name, but those with a group of too few samples."""
     prefix_N2 = population.column("prefix_group")
     _, index_N2, count = np.unique(prefix_N2, return_inverse=True, return_counts=True)
-    divisions["prefix"] = (count[index_N2] > 1).astype(np.int64)[:samples]
-    return divisions
+    shared_N = count[index_N2][:samples]
+    divisions = {"prefix": _Division(shared_N, (shared_N > 1).astype(np.int64))}
+    for name in ("tokens", "tfidf"):
+        value_N = population.column(name)[:samples].astype(np.float64)
+        edge_K = stats.equal_count_edges(np.sort(value_N[~np.isnan(value_N)]), QUARTERS)
+        group_N = np.searchsorted(edge_K, value_N, side="right") - 1
+        divisions[name] = _Division(value_N, np.where(np.isnan(value_N), _NO_GROUP, group_N))
+    return {
+        name: divisions[name]
+        for name in DIVISIONS
+        if min(divisions[name].count_K) >= FEWEST_SAMPLES
+    }
 
 
 def _decisions(

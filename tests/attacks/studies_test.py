@@ -180,21 +180,29 @@ def test_decisions_with_more_references(scores: SyntheticScores, tmp_path: Path)
             np.testing.assert_allclose(found, expected)
 
 
-def test_thresholds_of_groups_of_texts(scores: SyntheticScores, tmp_path: Path):
+def test_thresholds_of_groups_of_texts(
+    scores: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    population: Any = scores.population
+    number_N = np.arange(160)
+    population.columns["prefix_group"] = np.where(number_N < 80, number_N // 2 * 2, number_N)
+    population.columns["tfidf"][3] = np.nan
+    monkeypatch.setattr(SyntheticScores, "population", population)
+    monkeypatch.setattr(text_groups, "FEWEST_SAMPLES", 20)
     run(scores, FEW, tmp_path, "text_groups")
     table = pd.read_parquet(tmp_path / "text_groups.parquet")
     score_BxN = stats.lira(
         scores.target_TxN, scores.reference_MxN[:12], scores.reference_member_MxN[:12]
     )
-    number_N = np.arange(160)
-    # By length from 3 to 9 tokens, and by TF-IDF with five values; all samples share their prefix.
-    quarters = {"tokens": number_N % 7, "tfidf": number_N % 5}
+    # Lengths from 3 to 9 and five values of TF-IDF in equal numbers: equal values stay together.
     groups = {
-        k: np.searchsorted(np.quantile(v, (0.25, 0.5, 0.75)), v, "right")
-        for k, v in quarters.items()
+        "tokens": np.array([0, 0, 1, 1, 2, 2, 3])[number_N % 7],
+        "tfidf": np.array([0, 0, 1, 2, 3])[number_N % 5],
+        "prefix": (number_N < 80).astype(int),
     }
-    groups["prefix"] = np.ones(160, int)
-    assert set(table[table["division"] == "prefix"]["group"]) == {1, -1}
+    groups["tfidf"][3] = -2
+    lengths = table[table["division"] == "tokens"].groupby("group")[["lowest", "highest"]].first()
+    assert lengths.to_numpy().tolist() == [[3, 9], [3, 4], [5, 6], [7, 8], [9, 9]]
     for kept, half in ((0, 0), (4, 0), (0, 3)):
         used_N = stats.HALVES_HxG[half - 1, number_N % 8] if half else np.ones(160, bool)
         used_N = used_N & ~np.isnan(score_BxN).any(axis=0)
@@ -209,7 +217,7 @@ def test_thresholds_of_groups_of_texts(scores: SyntheticScores, tmp_path: Path):
                     if used_N[n] and others_N.any():
                         threshold = stats.threshold_at_fpr(score_BxN[b, others_N], 0.1)
                         decision_BxN[b, n] = score_BxN[b, n] >= threshold
-                for group in (*np.unique(group_N), text_groups.ALL):
+                for group in (*range(group_N.max() + 1), text_groups.ALL):
                     in_group_N = used_N & ((group_N == group) | (group == text_groups.ALL))
                     member_N = in_group_N & scores.member_N
                     called_BxM = decision_BxN[kept_B][:, member_N]
@@ -219,12 +227,18 @@ def test_thresholds_of_groups_of_texts(scores: SyntheticScores, tmp_path: Path):
                     at = table[["division", "group", "thresholds", *study_inputs.PARTS]].eq(
                         [division, group, thresholds, kept, 0, half]
                     )
+                    assert table[at.all(axis=1)]["samples_in_group"].item() == (
+                        160 if group == text_groups.ALL else (group_N == group).sum()
+                    )
                     row = table[at.all(axis=1)].iloc[0][["fpr", "tpr", "precision", "flip_rate"]]
                     expected = [false_BxN.mean(), called_BxM.mean(), precision, flips]
                     np.testing.assert_allclose(row.to_numpy(float), expected)
 
 
-def test_texts_of_imported_losses_are_not_known(scores: SyntheticScores, tmp_path: Path):
+def test_groups_of_texts_are_not_possible(scores: SyntheticScores, tmp_path: Path):
+    run(scores, FEW, tmp_path, "text_groups")
+    facts = json.loads((tmp_path / "text_groups.json").read_text())
+    assert facts["reason"] == "a group of texts would have fewer than 100 samples"
     population: Any = scores.population
     population.columns = {"tokens": population.lengths_N}
     with pytest.raises(study_inputs.StudyError, match="no tfidf, prefix_group"):
