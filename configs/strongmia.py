@@ -23,7 +23,7 @@ Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MF
 
     paper   5,504 models   63,600 hours
     gpu     1,130 models   0.54 hours
-    cpu     994 models     about 57 minutes on 2 cores
+    cpu     994 models     about 54 minutes on 2 cores
 
 At cpu, Figures 1 and 5 take about 4 and 3 minutes. docs/figures.md lists what each figure needs, costs and shows.
 

@@ -28,7 +28,7 @@ QUARTERS = 4
 COLUMNS = ("tokens", "tfidf", "prefix_group")
 """Columns of the sample table by which samples are divided."""
 DIVISIONS = ("tokens", "tfidf", "prefix")
-FEWEST_SAMPLES = 100
+FEWEST_SAMPLES = 50
 """There is no division into groups one of which would have fewer samples."""
 _NO_GROUP = -2
 _FEWEST_REPLICAS = 9  # with fewer, too few would remain without a group of them

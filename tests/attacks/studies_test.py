@@ -238,7 +238,7 @@ def test_thresholds_of_groups_of_texts(
 def test_groups_of_texts_are_not_possible(scores: SyntheticScores, tmp_path: Path):
     run(scores, FEW, tmp_path, "text_groups")
     facts = json.loads((tmp_path / "text_groups.json").read_text())
-    assert facts["reason"] == "a group of texts would have fewer than 100 samples"
+    assert facts["reason"] == "a group of texts would have fewer than 50 samples"
     population: Any = scores.population
     population.columns = {"tokens": population.lengths_N}
     with pytest.raises(study_inputs.StudyError, match="no tfidf, prefix_group"):
