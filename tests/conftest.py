@@ -22,6 +22,8 @@ CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache" / "jax"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+# Most tests take longer to compile than to compute. Processes that they start inherit it, so bits stay comparable.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 # Test processes run side by side. Threads of BLAS for matrices as small as those of the tests would only wait.
 threadpoolctl.threadpool_limits(1, user_api="blas")

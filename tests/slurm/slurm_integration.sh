@@ -24,7 +24,7 @@ fi
 python=$(python -c 'import sys, lm_mia; print(sys.executable)') || exit 1
 scratch=$(mktemp -d)
 export LM_MIA_SLURM_DIR=$scratch/cluster SLURM_CONF=$scratch/cluster/slurm.conf
-export JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$scratch/compiled
+export JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$scratch/compiled JAX_DISABLE_MOST_OPTIMIZATIONS=1
 failed=0 job='' local_pid=''
 end() {
   [ -z "$local_pid" ] || kill "$local_pid" $(pgrep -P "$local_pid") 2>/dev/null
