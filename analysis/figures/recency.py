@@ -134,7 +134,7 @@ def _figure(rates: pd.DataFrame, shares: pd.DataFrame, at: str) -> Figure:
     right.set_ylim(top=1.3 * shares["high"].max())
     right.legend(fontsize=9, loc="upper right")
     for axes in (left, right):
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     return figure
 
 

@@ -107,7 +107,7 @@ def _figure(data: pd.DataFrame, at: dict[str, str]) -> Figure:
         )
         axes.set_xlabel("References")
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     return figure
 
 

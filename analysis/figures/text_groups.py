@@ -169,7 +169,7 @@ def _figure(data: pd.DataFrame, divisions: Mapping[str, str]) -> Figure:
         axes.set_xticks(ticks, labels, fontsize=7)
         axes.set(title=f"({letter}) {title}")
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes_M[0].legend(fontsize=8)
     return figure
 
