@@ -17,9 +17,6 @@ from lm_mia.attacks import study_inputs
 from lm_mia.attacks.study_inputs import StudyInputs
 
 TABLE, BINS = "fragile_hits.parquet", "fragile_hit_bins.csv"
-_FEWEST_REPLICAS = (
-    9  # with fewer, leaving out a group would leave none for which a hit can be stable
-)
 _QUARTERS, _TENTHS = 4, 10
 _COLUMNS = ("flip_correlation", "stable_auc", "stable", "lowest_stable", "highest_stable", "hits")
 
@@ -31,7 +28,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
       StudyError: there are too few replicas or references.
       UserError: scores are corrupt.
     """
-    inputs = study.replicas(_FEWEST_REPLICAS)
+    inputs = study.replicas()
     member_N2 = inputs.target_member_TxN2[0]
     group_N2 = stats.sample_groups(study.population.document_N)
     kept_A1xB = study_inputs.without_replicas(len(inputs.targets))
@@ -49,7 +46,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
             outside_BxN = score_BxN[:, used_N & ~member_N]
             if not (score_BxM.size and outside_BxN.size):
                 continue
-            threshold_B = np.array([stats.threshold_at_fpr(s, study.focus) for s in outside_BxN])
+            threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, study.focus)
             for a, kept_B in enumerate(kept_A1xB):
                 values[a, h] = _summary(score_BxM[kept_B], threshold_B[kept_B], study.c.alpha)
             if h == references == 0:

@@ -24,7 +24,6 @@ from lm_mia.attacks.study_inputs import StudyError, StudyInputs
 TABLE, RATES, SHUFFLED = "recency.parquet", "recency_rates.parquet", "recency_shuffled.csv"
 BINS = 8
 QUANTITIES = ("loss", "score", "decision")
-_FEWEST_REPLICAS = 9  # with fewer, too few would remain without a group of them
 _SHARES = ("share", "own_share")
 
 
@@ -37,7 +36,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
     """
     if study.store.design == "given":
         raise StudyError("the batch order of imported losses is not known")
-    inputs = study.replicas(_FEWEST_REPLICAS)
+    inputs = study.replicas()
     parts = study_inputs.first_parts(inputs)
     loss_BxN = np.concatenate([part.target_loss_TxC for part in parts], axis=1).astype(np.float64)
     samples = loss_BxN.shape[1]
@@ -60,7 +59,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
             if not (members_N.any() and outside_BxN.size):
                 continue
             score_BxM, bin_BxM = score_BxN[:, members_N], bin_BxN[:, members_N]
-            threshold_B = np.array([stats.threshold_at_fpr(s, study.focus) for s in outside_BxN])
+            threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, study.focus)
             decision_BxM = (score_BxM >= threshold_B[:, None]).astype(np.float64)
             value_QxBxM = (loss_BxN[:, members_N], score_BxM, decision_BxM)
             for a, kept_B in enumerate(kept_A1xB):

@@ -25,7 +25,6 @@ BoolArray = NDArray[np.bool_]
 TABLE = "reference_numbers.parquet"
 _FEWEST = 8  # half of them are 4, with which nearly all samples have IN and OUT references
 _MOST_SETS = 4
-_FEWEST_REPLICAS = 9  # with fewer, too few would remain without a group of them
 _OPERATING_POINTS = ("fpr", "tpr")
 _COLUMNS = ("flip_rate", "coin_flips", "tpr")
 
@@ -37,7 +36,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
       StudyError: there are too few replicas or references.
       UserError: scores are corrupt.
     """
-    inputs = study.replicas(_FEWEST_REPLICAS, fewest_references=2 * _FEWEST)
+    inputs = study.replicas(fewest_references=2 * _FEWEST)
     c = dataclasses.replace(study.c, variance="pooled")
     member_N2 = inputs.target_member_TxN2[0]
     group_N2 = stats.sample_groups(study.population.document_N)
@@ -55,8 +54,8 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
         )
         if not (outside_BxN.size and score_BxM.size):
             return present_N, np.nan
-        threshold_B = [stats.threshold_at_fpr(s, study.focus) for s in outside_BxN]
-        return present_N, float((score_BxM >= np.array(threshold_B)[:, None]).mean())
+        threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, study.focus)
+        return present_N, float((score_BxM >= threshold_B[:, None]).mean())
 
     whole = [index_R for count in counts for index_R in sets_R1xS[count][0]]
     first = study_inputs.map_reference_sets(inputs, whole, c, study.pool, presence_and_tpr)
@@ -79,35 +78,26 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
             if not (score_BxM.size and outside_BxN.size):
                 continue
             threshold_PxB = (
-                [stats.threshold_at_fpr(s, study.focus) for s in outside_BxN],
-                [_threshold_at_tpr(s, fewest_tpr) for s in score_BxM],
+                study_inputs.thresholds_at_fpr(outside_BxN, study.focus),
+                np.array([_threshold_at_tpr(s, fewest_tpr) for s in score_BxM]),
             )
             for p, threshold_B in enumerate(threshold_PxB):
-                decision_BxM = score_BxM >= np.array(threshold_B)[:, None]
+                decision_BxM = score_BxM >= threshold_B[:, None]
                 for a, kept_B in enumerate(kept_A1xB):
                     value[a, h, p] = _stability(decision_BxM[kept_B], study.c.alpha)
         return value
 
-    flat = [(count, r, i) for count in counts for r, s in enumerate(sets_R1xS[count]) for i in s]
-    results = study_inputs.map_reference_sets(
-        inputs, [index_R for _, _, index_R in flat], c, study.pool, evaluate
-    )
+    parts = [(count, r) for count in counts for r in range(len(sets_R1xS[count]))]
+    index_SxR = [index_R for count, r in parts for index_R in sets_R1xS[count][r]]
+    results = iter(study_inputs.map_reference_sets(inputs, index_SxR, c, study.pool, evaluate))
+    # The mean over disjoint sets of the same number of references.
+    mean = {
+        (count, r): np.mean([next(results) for _ in sets_R1xS[count][r]], axis=0)
+        for count, r in parts
+    }
     rows = []
     for count in counts:
-        # The mean over disjoint sets of the same number of references.
-        value_R1xA1xH1xPxV = np.stack(
-            [
-                np.mean(
-                    [
-                        v
-                        for v, (n, part, _) in zip(results, flat, strict=True)
-                        if (n, part) == (count, r)
-                    ],
-                    axis=0,
-                )
-                for r in range(len(sets_R1xS[count]))
-            ]
-        )
+        value_R1xA1xH1xPxV = np.stack([mean[part] for part in parts if part[0] == count])
         for p, point in enumerate(_OPERATING_POINTS):
             value_A1xR1xH1xV = value_R1xA1xH1xPxV[..., p, :].swapaxes(0, 1)
             columns = {name: value_A1xR1xH1xV[..., v] for v, name in enumerate(_COLUMNS)}

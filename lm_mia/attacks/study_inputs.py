@@ -23,6 +23,8 @@ from lm_mia.store.store import Store
 FIRST_SAMPLES = 2**15
 """The number of samples that are used, which bounds time and memory. The first samples are a random choice, since the
 population is in random order."""
+FEWEST_REPLICAS = 9
+"""Studies need this many replicas. With fewer, too few would remain without a group of them."""
 PARTS = ("replicas", "references", "samples")
 """Columns of the tables for intervals: which models, references and samples a row uses. 0 stands for all; k > 0 for
 all replicas but those of group k - 1, for half k - 1 of the references, and for half k - 1 of the samples."""
@@ -49,16 +51,16 @@ class StudyInputs:
         """The false positive rate at which decisions are studied."""
         return self.c.focus_fpr
 
-    def replicas(self, fewest: int, fewest_references: int = 4) -> signals.AttackInputs:
+    def replicas(self, fewest_references: int = 4) -> signals.AttackInputs:
         """Returns the replicas and references that are present; raises StudyError if there are fewer than required."""
         present = models.present_models(self.store, self.c.step)
         roles = needs.assign_roles(models.model_numbers(present), self.c)
         replicas = [*map(subsets.replica, roles.replicas)]
         references = [*map(subsets.reference, roles.references + roles.targets)]
-        if len(replicas) < fewest or len(references) < fewest_references:
+        if len(replicas) < FEWEST_REPLICAS or len(references) < fewest_references:
             raise StudyError(
-                f"{len(replicas)} replicas and {len(references)} references are present, but at least {fewest} and "
-                f"{fewest_references} are needed"
+                f"{len(replicas)} replicas and {len(references)} references are present, but at least "
+                f"{FEWEST_REPLICAS} and {fewest_references} are needed"
             )
         store = dataclasses.replace(self.store, statistics=(), step=self.c.step)
         return signals.open_inputs(store, self.population, replicas, references, ())
@@ -117,6 +119,11 @@ def first_parts(
         parts.append(next(blocks))
         samples = parts[-1].sample_slice.stop
     return parts
+
+
+def thresholds_at_fpr(nonmember_score_BxN: np.ndarray, fpr: float) -> np.ndarray:
+    """Returns threshold_B: the threshold of each replica at a false positive rate."""
+    return np.array([stats.threshold_at_fpr(score_N, fpr) for score_N in nonmember_score_BxN])
 
 
 def without_replicas(replicas: int) -> list[np.ndarray]:

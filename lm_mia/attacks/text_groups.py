@@ -31,7 +31,6 @@ DIVISIONS = ("tokens", "tfidf", "prefix")
 FEWEST_SAMPLES = 50
 """There is no division into groups one of which would have fewer samples."""
 _NO_GROUP = -2
-_FEWEST_REPLICAS = 9  # with fewer, too few would remain without a group of them
 _METRICS = ("fpr", "tpr", "precision", "flip_rate")
 
 
@@ -45,7 +44,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
     missing = [name for name in COLUMNS if name not in study.population.column_names]
     if missing:
         raise StudyError(f"the samples have no {', '.join(missing)}")
-    inputs = study.replicas(_FEWEST_REPLICAS)
+    inputs = study.replicas()
     member_N2 = inputs.target_member_TxN2[0]
     fold_N2 = stats.sample_groups(study.population.document_N)
     kept_A1xB = study_inputs.without_replicas(len(inputs.targets))
@@ -154,8 +153,8 @@ def _decisions(
             calibration_N = (group_N == group) & (fold_N != fold) & ~member_N
             if not (decided_N.any() and calibration_N.any()):
                 continue
-            threshold_B = [stats.threshold_at_fpr(s, fpr) for s in score_BxN[:, calibration_N]]
-            decision_BxN[:, decided_N] = score_BxN[:, decided_N] >= np.array(threshold_B)[:, None]
+            threshold_B = study_inputs.thresholds_at_fpr(score_BxN[:, calibration_N], fpr)
+            decision_BxN[:, decided_N] = score_BxN[:, decided_N] >= threshold_B[:, None]
     return decision_BxN
 
 

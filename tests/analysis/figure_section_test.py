@@ -30,6 +30,10 @@ def copied(names: Sequence[str], recipes: SweepResults, workdir: Path) -> SweepR
         ("strongmia_fig14_offline", ["small"]),  # RMIA
         ("strongmia_fig16_duplicates", ["main", "distinct"]),  # without groups of references
         (
+            "strongmia_fig24_mean_roc",  # replicas, and targets on compute-optimal data
+            ["flip-140M", "flip-302M", "chinchilla-140M", "chinchilla-302M"],
+        ),
+        (
             "strongmia_fig32_losses_by_size",
             ["fixed-10M", "fixed-44M", "fixed-140M", "fixed-302M", "fixed-1018M"],
         ),
