@@ -46,7 +46,8 @@ class Tokenizer:
     vocab_size: int = 32_000
     """Number of pieces in the vocabulary. If tokenizer.path is set, it must equal the number of pieces in that file."""
     documents: int = 0
-    """Number of documents, drawn with population.seed, that the vocabulary is trained on. 0: all documents."""
+    """Number of documents, drawn with population.seed, that the vocabulary is trained on. 0, or more than there are:
+    all documents."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -125,7 +125,7 @@ def train_on_corpus(
     Args:
       source: the corpus.
       vocab_size: number of pieces.
-      documents: number of documents to train on, drawn at random; 0: all.
+      documents: number of documents to train on, drawn at random; 0, or more than the corpus has: all.
       seed: seed of the draw, whose purpose is "tokenizer/documents".
       min_chars: drawn documents with fewer characters are replaced by the next ones of the draw.
       progress: called after every few thousand documents.
@@ -134,13 +134,8 @@ def train_on_corpus(
       The serialized model.
 
     Raises:
-      UserError: if there are too few documents, or if they do not support a vocabulary of this size.
+      UserError: if no document is long enough, or if they do not support a vocabulary of this size.
     """
-    if documents > len(source):
-        raise UserError(
-            f"tokenizer.documents={documents}: the corpus has {len(source)} documents; use at most {len(source)}, or 0 "
-            "for all"
-        )
     reading_errors: list[BaseException] = []
 
     def texts() -> Iterator[str]:
@@ -169,15 +164,10 @@ def _drawn_texts(
 ) -> Iterator[str]:
     """Yields the first texts of a draw that are long enough, those of each round in the order of the corpus.
 
-    K: documents of a round.
+    These are fewer than ``num_documents`` if the corpus has fewer. K: documents of a round.
     """
     drawn = num_found = 0
-    while num_found < num_documents:
-        if drawn == len(source):
-            raise UserError(
-                f"tokenizer.documents={num_documents}: the corpus has only {num_found} documents of at least "
-                f"corpus.min_chars={min_chars} characters; use at most {num_found}"
-            )
+    while num_found < num_documents and drawn < len(source):
         total = min(drawn + num_documents - num_found, len(source))
         index_K = np.sort(seeds.draw(seed, "tokenizer/documents", len(source), total)[drawn:])
         drawn = total
@@ -187,3 +177,7 @@ def _drawn_texts(
             yield from long_enough
             num_found += len(long_enough)
             progress("read documents for the vocabulary", num_found, num_documents)
+    if not num_found:
+        raise UserError(
+            f"corpus.min_chars={min_chars}: no document of the corpus is as long; use a smaller number"
+        )

@@ -35,20 +35,17 @@ def test_short_documents_are_replaced_by_the_next():
     assert order.tolist().index(long[-1]) > 80
 
 
-def test_too_few_documents_are_reported():
-    long = sum(len(text) >= 40 for text in TEXTS)
-    for documents, message in (
-        (
-            301,
-            "tokenizer.documents=301: the corpus has 300 documents; use at most 300, or 0 for all",
-        ),
-        (
-            290,
-            f"tokenizer.documents=290: the corpus has only {long} documents of at least corpus.min_chars=40",
-        ),
-    ):
-        with pytest.raises(UserError, match=message):
-            tokenizer.train_on_corpus(CORPUS, 35, documents, 5, 40, no_progress)
+def test_more_documents_than_the_corpus_has_are_all_of_them():
+    for documents, min_chars in ((301, 0), (290, 40)):
+        expected = train_tokenizer([t for t in TEXTS if len(t) >= min_chars], 35)
+        assert (
+            tokenizer.train_on_corpus(CORPUS, 35, documents, 5, min_chars, no_progress) == expected
+        )
+
+
+def test_a_corpus_of_short_documents_is_refused():
+    with pytest.raises(UserError, match=r"corpus.min_chars=9999: .* use a smaller number"):
+        tokenizer.train_on_corpus(CORPUS, 35, 80, 5, 9_999, no_progress)
 
 
 @pytest.mark.parametrize(
