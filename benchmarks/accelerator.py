@@ -15,6 +15,9 @@ runs out of memory, its row in the table says so, and the other parts continue.
 - peak memory: as the device reports it, or that of the process on a CPU.
 - attention: loss and gradient norm of the first batch, with the default implementation of attention and with XLA's. The
   benchmark fails if the losses differ by more than rounding.
+- resume: the first model of --sizes is trained for 12 steps, once without interruption, and once in a process that
+  receives SIGTERM after 6 steps and another process that continues from the checkpoint. The benchmark fails if the two
+  final states (parameters and moments) are not bitwise equal. The temporary folder needs 36 bytes per parameter.
 - --nanodo: NanoDO's training step, with one sample per sequence, from a checkout (see `nanodo_peer`). If a batch does
   not fit in memory, NanoDO accumulates gradients over the smallest number of parts (2, 4, 8, ...) that fits.
 
@@ -38,6 +41,7 @@ import fresh
 import jax
 import nanodo_peer
 import numpy as np
+import resume
 import scoring
 import steps
 
@@ -164,8 +168,9 @@ class Session:
         self.failures: list[str] = []
         self._folder = folder
         self._began = time.monotonic()
-        # The device; for each size, two parts of training, two of scoring, one of attention, and two of NanoDO.
-        self._num_parts = 1 + len(c.sizes) * (5 + 2 * bool(c.nanodo))
+        # The device, and three parts of resume; for each size, two parts of training, two of scoring, one of attention,
+        # and two of NanoDO.
+        self._num_parts = 4 + len(c.sizes) * (5 + 2 * bool(c.nanodo))
         self._part = 0
 
     def run(self, description: str, work: fresh.Work, **settings: Any) -> fresh.Measured | str:
@@ -356,6 +361,36 @@ def attention_rows(
         yield (size, str(default["attention"]), *losses, f"{loss:.1g}", f"{norm:.1g}")
 
 
+def resume_rows(session: Session) -> Iterator[Sequence[str]]:
+    """Yields a row for the first size: whether a model that was interrupted ends in the same state."""
+    c = session.c
+    size, half = c.sizes[0], resume.NUM_STEPS // 2
+    settings = {
+        "model_config": steps.sized_model_config(size, c.scale, c.dtype),
+        "scale": c.scale,
+        "batch_size": c.batch_size,
+    }
+    runs = [
+        session.run(f"{size}: {resume.NUM_STEPS} steps, {words}", resume.train, **settings, **names)
+        for words, names in (
+            ("without interruption", {"name": "whole", "stop_step": 0}),
+            ("stopped by SIGTERM", {"name": "stopped", "stop_step": half}),
+            ("continued", {"name": "stopped", "stop_step": 0}),
+        )
+    ]
+    results = [run.results for run in runs if not isinstance(run, str)]
+    if len(results) < len(runs):
+        yield size, "--", next(run for run in runs if isinstance(run, str))
+        return
+    whole, stopped, continued = (r for r in results if r is not None)
+    is_equal = str(whole["sha256"]) == str(continued["sha256"])
+    if not (int(stopped["steps"]) == int(continued["resumed_at"]) == half):
+        session.fail(f"{size}: the model was not stopped and continued at step {half}")
+    if not is_equal:
+        session.fail(f"{size}: the final state of the model that was interrupted differs")
+    yield size, f"{int(continued['resumed_at'])}", "bitwise equal" if is_equal else "differs"
+
+
 def _training_flops(
     model_config: transformer.ModelConfig, tokens: Any, sum_squared_lengths: Any
 ) -> Any:
@@ -397,10 +432,11 @@ _ATTENTION_HEADER = (
     "losses differ by",
     "gradient norms differ by",
 )
+_RESUME_HEADER = ("model", "stopped after steps", "final state")
 
 
 def report(session: Session) -> None:
-    """Prints the section: a heading with the device and the command, and three tables."""
+    """Prints the section: a heading with the device and the command, and four tables."""
     c = session.c
     described = session.run("description of the device", describe)
     if isinstance(described, str) or described.results is None:
@@ -430,6 +466,7 @@ def report(session: Session) -> None:
     _print_table("Scoring", (*_SCORING_HEADER, *_COSTS_HEADER), rows)
     rows = attention_rows(session, first_batches)
     _print_table("Attention", _ATTENTION_HEADER, rows)
+    _print_table("Resume", _RESUME_HEADER, resume_rows(session))
     for failure in session.failures:
         print(f"Failed: {failure}\n")
 

@@ -2,11 +2,12 @@
 
     python benchmarks/groups.py DIR
 
-Each run makes the same six small models, with four CPU devices in one process tree or in two that stand for two
+Each run makes the same six small models, with four CPU devices in one process tree or in several that stand for
 machines. On few cores the devices share cores, so seconds say nothing about accelerators. The tables show
 
 - losses against those of one device per model: the largest relative difference. One device per model is run twice, and
-  the second run must be bitwise equal to the first.
+  the second run must be bitwise equal to the first. A group of several machines is a job of its own, in which all
+  devices make each model (`compute.devices_per_model=0`).
 - that no group waits for another: one of two groups is stopped (SIGSTOP) while the other one makes models.
 - that a group may be killed (SIGKILL) or asked to stop (SIGTERM) in the middle of a model while the other one
   continues: the losses must be bitwise equal to those of an uninterrupted run with groups of the same size.
@@ -17,12 +18,14 @@ import json
 import os
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -57,7 +60,11 @@ class Run:
             shutil.copytree(populations, self.workdir / "populations")
 
     def start(
-        self, verb: Sequence[str], num_devices: int, devices_per_model: int
+        self,
+        verb: Sequence[str],
+        num_devices: int,
+        devices_per_model: int,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> subprocess.Popen[bytes]:
         """Starts a command on a machine with this number of CPU devices."""
         settings = {**_SETTINGS, "compute.devices_per_model": devices_per_model}
@@ -71,10 +78,25 @@ class Run:
                     "JAX_PLATFORMS": "cpu",
                     "JAX_COMPILATION_CACHE_DIR": str(self._cache),
                     "JAX_NUM_CPU_DEVICES": str(num_devices),
+                    **environment,
                 },
                 stdout=output,
                 stderr=output,
             )
+
+    def start_job(self, num_machines: int, num_devices: int) -> list[subprocess.Popen[bytes]]:
+        """Starts a job of several machines, all devices of which make each model together, as SLURM would."""
+        with socket.socket() as unused:
+            unused.bind(("localhost", 0))
+            port = unused.getsockname()[1]
+        job = {
+            "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
+            "JAX_NUM_PROCESSES": str(num_machines),
+        }
+        return [
+            self.start(_MAKE_MODELS, num_devices, 0, job | {"JAX_PROCESS_ID": str(i)})
+            for i in range(num_machines)
+        ]
 
     def wait(self, *commands: subprocess.Popen[bytes]) -> None:
         """Waits for the commands, which must succeed."""
@@ -109,6 +131,7 @@ class Run:
 
 _LOCAL = ("-m", "launch", "local")
 _WORKER = ("-m", "launch", "worker")
+_MAKE_MODELS = ("-m", "launch", "make-models", "--recipe=quickstart", f"--models=0:{_NUM_MODELS}")
 
 
 def arrangements(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
@@ -125,18 +148,23 @@ def arrangements(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
         ("2", 1, 4, 2),
         ("4", 1, 4, 4),
         ("2 on two machines", 2, 2, 2),
+        ("2 on four machines", 4, 1, 2),
+        ("4 on two machines", 2, 2, 4),
     ):
         run = Run(folder, name.replace(" ", "-"), populations)
+        groups = machines * devices // devices_per_model
         began = time.monotonic()
-        verb = _LOCAL if machines == 1 else _WORKER
-        commands = [run.start(verb, devices, devices_per_model) for _ in range(machines)]
-        run.wait(*commands)
+        if devices_per_model > devices:
+            jobs = [run.start_job(machines // groups, devices) for _ in range(groups)]
+            run.wait(*(command for job in jobs for command in job))
+        else:
+            verb = _LOCAL if machines == 1 else _WORKER
+            run.wait(*(run.start(verb, devices, devices_per_model) for _ in range(machines)))
         seconds = time.monotonic() - began
         losses[name] = run.losses()
         difference = np.abs(losses[name] / losses["1"] - 1).max()
         equality = "bitwise equal" if difference == 0 else f"relative difference {difference:.1e}"
         equality = "-" if name == "1" else equality
-        groups = machines * devices // devices_per_model
         row = (f"{machines} x {devices}", devices_per_model, groups, f"{seconds:.1f}", equality)
         print(f"| {' | '.join(map(str, row))} |", flush=True)
     assert np.array_equal(losses["1"], losses["1 again"])

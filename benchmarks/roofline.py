@@ -78,8 +78,14 @@ CHIPS = {
     "h100": Chip("cuda", int(0.75 * memory.DEVICE_BYTES), 3.35e12, 450e9, 0.5, (1, 2, 4, 8)),
     "tpu v5p": Chip("tpu", 95 * 2**30, 2.765e12, 100e9, 0.75, (1, 2, 4, 8, 16, 32, 64)),
 }
-# By number of chips: the smallest slice that has as many, and whether its axes, of 4 chips each, are rings.
-_SLICES = {4: ("v5p:2x2x1", False), 16: ("v5p:2x2x4", False), 64: ("v5p:4x4x4", True)}
+# By number of chips: the slice that has as many, and whether its axes, of 4 chips each, are rings.
+_SLICES = {
+    4: ("v5p:2x2x1", False),
+    8: ("v5p:2x2x2", False),
+    16: ("v5p:2x2x4", False),
+    32: ("v5p:2x4x4", False),
+    64: ("v5p:4x4x4", True),
+}
 
 
 class Case(NamedTuple):
@@ -479,17 +485,22 @@ def _arguments() -> argparse.Namespace:
             f"--depths={','.join(map(str, c.depths))}: must be two numbers of layers in ascending order, such as 2,4, "
             "or 0"
         )
-    known = {count for name in CHIPS for count in CHIPS[name].devices_per_model}
-    if unknown := set(c.devices_per_model or ()) - known:
-        parser.error(
-            f"--devices-per-model={','.join(map(str, sorted(unknown)))}: choose from "
-            f"{', '.join(map(str, sorted(known)))}"
-        )
     for name, words in {"chips": CHIPS, "sizes": config.MODEL_SIZES}.items():
         if unknown := set(getattr(c, name)) - set(words):
             parser.error(
                 f"--{name}={','.join(sorted(unknown))}: unknown {name}; choose from {', '.join(words)}"
             )
+    for chip in c.chips:
+        known = CHIPS[chip].devices_per_model
+        if unknown := set(c.devices_per_model or ()) - set(known):
+            parser.error(
+                f"--devices-per-model={','.join(map(str, sorted(unknown)))}: cannot be compiled for {chip}; choose "
+                f"from {', '.join(map(str, known))}, or name other --chips"
+            )
+    if c.scoring and (c.devices_per_model or c.csv):
+        parser.error(
+            "--scoring: uses one device and has no CSV file; leave out --devices-per-model and --csv"
+        )
     return c
 
 

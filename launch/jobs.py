@@ -200,15 +200,15 @@ def chips_per_model(cost: RecipeCost, sizes: JobSizes) -> int:
 def models_per_job(cost: RecipeCost, sizes: JobSizes, chips_per_machine: int, machines: int) -> int:
     """Returns the number of models in a job of about `job_hours`; at least one for each group of chips.
 
-    The number of chips that make one model together is that of `lm-mia plan` for the chip of `sizes`.
+    With "auto", the number of chips of a group follows from the memory of the chip of `sizes`.
     """
     if sizes.models_per_job:
         return min(sizes.models_per_job, cost.models)
-    if cost.batches.devices_per_model == 0:
+    count = speed.choose_devices_per_model(cost.batches, sizes.chip, chips_per_machine)
+    if count == 0:  # all chips of the job
         chips_per_group, num_groups = chips_per_machine * machines, 1
     else:
-        chips_per_group = chips_per_model(cost, sizes)
-        num_groups = max(chips_per_machine // chips_per_group, 1) * machines
+        chips_per_group, num_groups = count, max(chips_per_machine // count, 1) * machines
     num_rounds = sizes.job_hours * chips_per_group / model_hours(cost, sizes)
     return min(max(int(min(num_rounds, cost.models)), 1) * num_groups, cost.models)
 

@@ -114,26 +114,41 @@ def filled_share(b: Batches, num_devices: int) -> float:
     return sum(sizes) / sum(math.ceil(size / multiple) * multiple for size in sizes)
 
 
-def resolve_devices_per_model(b: Batches, chip: Chip) -> int:
-    """Returns the number of devices that train one model.
+def choose_devices_per_model(b: Batches, chip: Chip, machine_devices: int) -> int:
+    """Returns ``compute.devices_per_model``, or the number that "auto" means; 0: all devices of a job.
 
-    0 is the number of devices of one machine: 8 GPUs or 4 TPU chips. "auto" is determined from the memory of the chip;
-    it is 1 if the memory is unknown, and one machine if the memory of a machine does not suffice.
+    "auto" is determined from the memory of the chip. It is 1 if the memory is unknown.
+
+    Args:
+      b: the batches.
+      chip: the chip.
+      machine_devices: number of devices of a machine.
     """
-    is_tpu = chip.name.casefold().startswith("tpu")
-    machine_devices = _TPU_CHIPS_PER_MACHINE if is_tpu else _GPUS_PER_MACHINE
     if b.devices_per_model != "auto":
-        return b.devices_per_model or machine_devices
+        return b.devices_per_model
     memory_bytes = flops.device_memory_bytes(chip.name)
     if memory_bytes is None:
         return 1
+    is_tpu = _is_tpu(chip)
     default_attention = "pallas" if is_tpu else "cudnn"
     attention = b.attention if b.attention != "auto" else default_attention
     usable_bytes = memory_bytes if is_tpu else _GPU_MEMORY_SHARE * memory_bytes
-    count = memory.choose_devices_per_model(
+    return memory.choose_devices_per_model(
         b.size, attention, b.batch_size, b.micro_batch_size, usable_bytes, machine_devices
     )
-    return count or machine_devices
+
+
+def resolve_devices_per_model(b: Batches, chip: Chip) -> int:
+    """Returns the number of devices that train one model, on machines of 8 GPUs or 4 TPU chips.
+
+    If all devices of a job train a model together, this is the number of devices of one machine.
+    """
+    machine_devices = _TPU_CHIPS_PER_MACHINE if _is_tpu(chip) else _GPUS_PER_MACHINE
+    return choose_devices_per_model(b, chip, machine_devices) or machine_devices
+
+
+def _is_tpu(chip: Chip) -> bool:
+    return chip.name.casefold().startswith("tpu")
 
 
 def speed(b: Batches, chip: Chip) -> Speed:

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -33,21 +34,34 @@ def session(accelerator: ModuleType, **flags: Any) -> Any:
     return accelerator.Session(c, Path())
 
 
+@pytest.fixture
+def _signal_handlers() -> Iterator[None]:
+    """Restores the handlers of the signals that a worker handles."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 def table(output: str, title: str) -> list[dict[str, str]]:
     lines = output.split(f"### {title}\n\n")[1].split("\n\n")[0].splitlines()
     header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def test_section_of_a_tiny_model(accelerator: ModuleType, monkeypatch: Any, capsys: Any):
+@pytest.mark.usefixtures("_signal_handlers")
+def test_section_of_a_tiny_model(
+    accelerator: ModuleType, monkeypatch: Any, capsys: Any, tmp_path: Path
+):
     measured: dict[Any, Any] = {}
 
     def measure(work: Any, folder: Path, **settings: Any) -> Any:
-        if work not in measured:  # compiles once, since that takes seconds
+        key = work, settings["name"] if "stop_step" in settings else "", settings.get("stop_step")
+        if key not in measured:  # compiles once, since that takes seconds
             clock = accelerator.fresh.Clock()
-            results = work(clock, folder, **settings)
-            measured[work] = accelerator.fresh.Measured(clock.seconds, clock.peak_bytes, results)
-        return measured[work]
+            results = work(clock, tmp_path, **settings)
+            measured[key] = accelerator.fresh.Measured(clock.seconds, clock.peak_bytes, results)
+        return measured[key]
 
     monkeypatch.setattr(accelerator.fresh, "measure", measure)
     monkeypatch.setattr(accelerator.steps, "sized_model_config", lambda *_: TINY)
@@ -71,7 +85,9 @@ def test_section_of_a_tiny_model(accelerator: ModuleType, monkeypatch: Any, caps
     (attention,) = table(captured.out, "Attention")
     assert attention["default"] == "xla"
     assert float(attention["its loss"]) == pytest.approx(np.log(512), abs=0.7)
-    assert "[6/6, 0:" in captured.err
+    (resumed,) = table(captured.out, "Resume")
+    assert resumed == {"model": "10M", "stopped after steps": "6", "final state": "bitwise equal"}
+    assert "[9/9, 0:" in captured.err
 
 
 def test_lack_of_memory_is_reported_and_nanodo_divides_its_batch(
@@ -114,6 +130,17 @@ def test_other_errors_fail_and_the_next_parts_continue(accelerator, monkeypatch)
         ("44M", "failed"),
     ]
     assert run.failures == ["10M: scoring, 2 rounds: a shape", "44M: scoring, 2 rounds: a shape"]
+
+
+def test_different_final_states_fail(accelerator, monkeypatch):
+    def measure(work: Any, folder: Path, *, name: str, **_: Any) -> Any:
+        results = {"sha256": np.array(name), "steps": np.array(6), "resumed_at": np.array(6)}
+        return accelerator.fresh.Measured(9.0, 5, results)
+
+    monkeypatch.setattr(accelerator.fresh, "measure", measure)
+    run = session(accelerator)
+    assert list(accelerator.resume_rows(run)) == [("10M", "6", "differs")]
+    assert run.failures == ["10M: the final state of the model that was interrupted differs"]
 
 
 def test_different_losses_of_attention_fail(accelerator, monkeypatch):

@@ -104,6 +104,8 @@ def test_auto_is_the_number_of_chips_whose_memory_suffices():
     assert chips in (2, 4, 8)
     hours = jobs.model_hours(cost, job_sizes)
     assert jobs.models_per_job(cost, job_sizes, 8, 1) == int(4 * chips / hours) * (8 // chips)
+    # The memory of one chip does not suffice, so that machines with one chip make each model together.
+    assert jobs.models_per_job(cost, job_sizes, 1, 3) == int(4 * 3 / hours)
 
 
 def test_models_per_job_is_limited_to_the_recipe(tmp_path: Path):
