@@ -188,7 +188,7 @@ FIGURES = {
         expect=(
             "At cpu, one threshold at an FPR of 5% calls 10% of the non-members of up to 30 tokens members, and 2% of "
             "those of 90 tokens or more; precision rises from 63% to 85%. Thresholds for each length find 16% instead "
-            "of 14% of the members at the same FPR. Too few samples share a prefix."
+            "of 13% of the members at the same FPR. Too few samples share a prefix."
         ),
     )
 }
