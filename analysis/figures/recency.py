@@ -153,8 +153,8 @@ FIGURES = {
         expect=(
             "At cpu 7% of the members that were seen in the first quarter of the steps are called members at an FPR of "
             "5%, 22% of those after two thirds, and 11% in the last eighth, where the learning rate is low. "
-            "Nevertheless, recency explains 12% of the variance of losses between replicas and 4% of that of decisions, "
-            "or 11% with a curve for each sample."
+            "Nevertheless, recency explains 12% of the variance of losses between replicas and 4% of that of "
+            "decisions, or 11% with a curve for each sample."
         ),
     )
 }

@@ -123,7 +123,8 @@ class Components:
         """Returns a number with an interval over initializations, orders, references and samples.
 
         Its variance is the sum of the jackknife variances over each of them, which counts interactions more than once,
-        so that the interval is rather too wide (benchmarks/variance_coverage.py). The training subset of the target is held fixed.
+        so that the interval is rather too wide (benchmarks/variance_coverage.py). The training subset of the target is
+        held fixed.
         """
         by_part: Any = pd.Series(value_P, index=self.index_P)
         whole = float(by_part["all", 0])
