@@ -67,14 +67,16 @@ def draw(recipes: SweepResults) -> FigureResult:
         for statement, point in zip(STATEMENTS, _COLORS, strict=True)
     )
     found = ", ".join(percent(whole["fpr", count]["tpr"]) for count in counts)
+    sets = [int(whole["fpr", count]["sets"]) for count in counts]
     return FigureResult(
         data,
         _figure(data, at),
         claims=claims,
         notes=(
             f"The same {len(recipe.replicas)} replicas are attacked by LiRA with {_listed(counts)} references, with "
-            "pooled variances. Each number is the mean over up to four disjoint sets of references, on the samples "
-            "that have scores with all of them. Bars are 95% intervals over replicas, references and samples.",
+            "pooled variances. A flip is a disagreement of two replicas that are attacked with the same references. "
+            f"Each number is the mean over {_listed(sets)} disjoint sets of references, on the samples that have "
+            "scores with all of these sets. Bars are 95% intervals over replicas, references and samples.",
             f"At an FPR of {fpr}, these references find {found} of the members. Samples that no replica calls a member "
             "are stable, so that a stronger attack may flip more only because it finds more. At an equal TPR the "
             f"thresholds let each replica find {tpr} of the members, as with {counts[0]} references.",
@@ -122,8 +124,8 @@ FIGURES = {
         draw=draw,
         needs=(StudyNeed((RECIPE,), STUDY),),
         expect=(
-            "At cpu, decisions are less stable with more references: the flip rate of members rises from 10% to 15% "
-            "with 8 to 32 references at an FPR of 5%, and from 10% to 11% where all find the same number of members."
+            "At cpu, decisions are less stable with more references: the flip rate of members rises from 8% to 16% "
+            "with 4 to 32 references at an FPR of 5%, and from 8% to 10% where all find the same number of members."
         ),
     )
 }

@@ -103,11 +103,12 @@ def draw(recipes: SweepResults) -> FigureResult:
             "The samples are divided into quarters by length and by mean TF-IDF, where equal values stay together, and "
             f"into those that share their prefix with another sample and the others. The same {len(recipe.replicas)} "
             f"replicas are attacked with thresholds {at} of all non-members, or of those of each group. Samples are "
-            "decided with thresholds that were calibrated on others. Precision is the share of members among the "
+            "decided with thresholds that were calibrated on others, to the same expected FPR whatever the number of "
+            "these. Precision is the share of members among the "
             "samples that are called members; half of all samples are members. Bars are 95% intervals over replicas, "
             "references and samples.",
             _overall(data, divisions),
-            f"There is no division by {absent[0]}, since a group would have too few samples."
+            f"There is no division by {' or '.join(absent)}, since a group would have too few non-members."
             if absent
             else "",
             not_seen_note(claims),
@@ -167,7 +168,7 @@ def _figure(data: pd.DataFrame, divisions: Mapping[str, str]) -> Figure:
             labels += [f"{name}\n{text}" if k == 0 else name for k, name in enumerate(names)]
             ticks += [start + k for k in range(len(names))]
         axes.set_xticks(ticks, labels, fontsize=7)
-        axes.set(title=f"({letter}) {title}")
+        axes.set(title=f"({letter}) {title}", xlabel=f"Texts by {' or '.join(divisions.values())}")
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes_M[0].legend(fontsize=8)
@@ -187,7 +188,7 @@ FIGURES = {
         expect=(
             "At cpu, one threshold at an FPR of 5% calls 10% of the non-members of up to 30 tokens members, and 2% of "
             "those of 90 tokens or more; precision rises from 63% to 85%. Thresholds for each length find 16% instead "
-            "of 14% of the members at the same FPR. Too few samples share a prefix."
+            "of 13% of the members at the same FPR. Too few samples share a prefix."
         ),
     )
 }

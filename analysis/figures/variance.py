@@ -80,6 +80,11 @@ class Components:
             )
         facts = io.read_json(recipe.recipe_dir, f"tables/{FACTS}", _FACT_NAMES)
         rows = pd.DataFrame(io.read_table(recipe.recipe_dir, TABLE, _COLUMNS))
+        return cls.from_rows(rows, facts)
+
+    @classmethod
+    def from_rows(cls, rows: pd.DataFrame, facts: Record) -> "Components":
+        """Returns the components of the rows of variance_components.csv and the facts of variance_components.json."""
         table = rows.pivot_table(
             index=["varied", "part"], columns=["quantity", "class", "component"], values="variance"
         )
@@ -118,7 +123,8 @@ class Components:
         """Returns a number with an interval over initializations, orders, references and samples.
 
         Its variance is the sum of the jackknife variances over each of them, which counts interactions more than once,
-        so that the interval is rather too wide. The training subset of the target is held fixed.
+        so that the interval is rather too wide (benchmarks/variance_coverage.py). The training subset of the target is
+        held fixed.
         """
         by_part: Any = pd.Series(value_P, index=self.index_P)
         whole = float(by_part["all", 0])
@@ -167,7 +173,7 @@ def draw(recipes: SweepResults) -> FigureResult:
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     frames.append(flips.assign(panel="flip_rate"))
-    claims = _claims(components)
+    claims = claims_about(components)
     return FigureResult(
         pd.concat(frames, ignore_index=True),
         figure,
@@ -246,7 +252,9 @@ def _whole(components: Components) -> int:
     return position
 
 
-def _claims(components: Components) -> tuple[Claim, ...]:
+def claims_about(components: Components) -> tuple[Claim, ...]:
+    """Returns the claims of the figure, in the order of `STATEMENTS`."""
+
     def share(quantity: str, *names: str) -> np.ndarray:
         return components.share(quantity, "members", names)
 

@@ -8,7 +8,7 @@ membership score and the decision at attack.focus_fpr (`stats.explained_within_s
     recency_rates.parquet   decision rate of members by bin, with all and with parts
     recency_shuffled.csv    explained shares where the last steps are those of other replicas, which explain nothing
 
-B: replicas, N: the samples that are used, M: members, K: bins, Q: quantities, A1, R1, H1: as in
+B: replicas, N: the samples that are used, M: members, K: bins, Q: quantities, S: shares, A1, R1, H1: as in
 `lm_mia.stats.jackknife`.
 """
 
@@ -24,7 +24,7 @@ from lm_mia.attacks.study_inputs import StudyError, StudyInputs
 TABLE, RATES, SHUFFLED = "recency.parquet", "recency_rates.parquet", "recency_shuffled.csv"
 BINS = 8
 QUANTITIES = ("loss", "score", "decision")
-_SHARES = ("share", "own_share")
+_SHARES = ("share", "own_share", "own_curve_share")
 
 
 def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
@@ -49,10 +49,10 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
     shuffled: list[pd.DataFrame] = []
 
     def evaluate(references: int, score_BxN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns share_A1xH1xQx2 and rate_A1xH1xK."""
+        """Returns share_A1xH1xQxS, of `_SHARES`, and rate_A1xH1xK."""
         present_N = ~np.isnan(score_BxN).any(axis=0)
         used_H1xN = study_inputs.sample_parts(group_N) & present_N
-        share = np.full((len(kept_A1xB), len(used_H1xN), len(QUANTITIES), 2), np.nan)
+        share = np.full((len(kept_A1xB), len(used_H1xN), len(QUANTITIES), len(_SHARES)), np.nan)
         rate = np.full((*share.shape[:2], BINS), np.nan)
         for h, used_N in enumerate(used_H1xN):
             members_N, outside_BxN = used_N & member_N, score_BxN[:, used_N & ~member_N]
@@ -71,10 +71,10 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
 
     halves = study_inputs.reference_halves(len(inputs.references))
     results = study_inputs.map_reference_sets(inputs, halves, study.c, study.pool, evaluate)
-    share_A1xR1xH1xQx2, rate_A1xR1xH1xK = (np.stack(v, axis=1) for v in zip(*results, strict=True))
+    share_A1xR1xH1xQxS, rate_A1xR1xH1xK = (np.stack(v, axis=1) for v in zip(*results, strict=True))
     by_quantity = [
         study_inputs.parts_table(
-            {name: share_A1xR1xH1xQx2[..., q, s] for s, name in enumerate(_SHARES)}
+            {name: share_A1xR1xH1xQxS[..., q, s] for s, name in enumerate(_SHARES)}
         ).assign(quantity=quantity)
         for q, quantity in enumerate(QUANTITIES)
     ]
@@ -105,10 +105,10 @@ def _last_seen(study: StudyInputs, inputs: signals.AttackInputs, samples: int) -
     )
 
 
-def _shares(value_BxM: np.ndarray, bin_BxM: np.ndarray) -> tuple[float, float]:
+def _shares(value_BxM: np.ndarray, bin_BxM: np.ndarray) -> tuple[float, ...]:
     """Returns the numbers named in `_SHARES`."""
     found = stats.explained_within_samples(value_BxM, bin_BxM, BINS)
-    return found.share, found.own_share
+    return found.share, found.own_share, found.own_curve_share
 
 
 def _bin_means(value_BxM: np.ndarray, bin_BxM: np.ndarray) -> np.ndarray:

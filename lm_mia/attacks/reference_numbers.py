@@ -2,7 +2,11 @@
 
 With more references LiRA finds more members at a false positive rate. Since a sample that no replica calls a member
 never flips, flip rates are also computed at an equal true positive rate: that with the fewest references. LiRA pools
-variances over the samples with any number of references, so that half of the fewest references suffices for it.
+variances over the samples with any number of references, so that a few of them suffice for it.
+
+Each number is a mean over disjoint sets of references, on the samples that have scores with all sets of all numbers.
+Intervals need parts of the references. With 8 references or more, a part takes half of the references of each set. Half
+of 4 references would have no IN or no OUT loss of most samples, so that a part is half of the sets instead.
 
     reference_numbers.parquet   stability of the decisions about members, with all models and samples, and with parts
 
@@ -18,13 +22,14 @@ from numpy.typing import NDArray
 
 from lm_mia import stats
 from lm_mia.attacks import study_inputs
-from lm_mia.attacks.study_inputs import StudyInputs
+from lm_mia.attacks.study_inputs import StudyError, StudyInputs
 from lm_mia.config import needs
 
 BoolArray = NDArray[np.bool_]
 TABLE = "reference_numbers.parquet"
-_FEWEST = 8  # half of them are 4, with which nearly all samples have IN and OUT references
-_MOST_SETS = 4
+_FEWEST = 4
+_FEWEST_TO_HALVE = 8  # half of them are 4, with which 7 of 8 samples have IN and OUT references
+_MOST_SETS = 4  # if sets are halved
 _OPERATING_POINTS = ("fpr", "tpr")
 _COLUMNS = ("flip_rate", "coin_flips", "tpr")
 
@@ -36,7 +41,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
       StudyError: there are too few replicas or references.
       UserError: scores are corrupt.
     """
-    inputs = study.replicas(fewest_references=2 * _FEWEST)
+    inputs = study.replicas(fewest_references=2 * _FEWEST_TO_HALVE)
     c = dataclasses.replace(study.c, variance="pooled")
     member_N2 = inputs.target_member_TxN2[0]
     group_N2 = stats.sample_groups(study.population.document_N)
@@ -44,30 +49,35 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
     counts = _numbers(len(inputs.references))
     sets_R1xS = {count: _parts(count, len(inputs.references)) for count in counts}
 
-    def presence_and_tpr(_: int, score_BxN: np.ndarray) -> tuple[BoolArray, float]:
-        """Returns which samples have scores, and the true positive rate at the focus FPR."""
-        present_N: BoolArray = np.logical_not(np.isnan(score_BxN).any(axis=0))
-        member_N = member_N2[: score_BxN.shape[1]]
-        outside_BxN, score_BxM = (
-            score_BxN[:, present_N & ~member_N],
-            score_BxN[:, present_N & member_N],
-        )
-        if not (outside_BxN.size and score_BxM.size):
-            return present_N, np.nan
-        threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, study.focus)
-        return present_N, float((score_BxM >= threshold_B[:, None]).mean())
+    def presence(_: int, score_BxN: np.ndarray) -> BoolArray:
+        """Returns which samples have scores under all replicas."""
+        return np.logical_not(np.isnan(score_BxN).any(axis=0))
 
     whole = [index_R for count in counts for index_R in sets_R1xS[count][0]]
-    first = study_inputs.map_reference_sets(inputs, whole, c, study.pool, presence_and_tpr)
-    common_N = np.all([present_N for present_N, _ in first], axis=0)
-    fewest_tpr = float(np.mean([tpr for _, tpr in first[: len(sets_R1xS[counts[0]][0])]]))
+    present = study_inputs.map_reference_sets(inputs, whole, c, study.pool, presence)
+    common_N = np.all(present, axis=0)
+    member_N = member_N2[: len(common_N)]
+    if not ((common_N & member_N).any() and (common_N & ~member_N).any()):
+        raise StudyError("no members or no non-members have scores with all sets of references")
+
+    def true_positive_rate(_: int, score_BxN: np.ndarray) -> float:
+        """Returns the true positive rate at the focus FPR, the mean over replicas."""
+        outside_BxN, score_BxM = (
+            score_BxN[:, common_N & ~member_N],
+            score_BxN[:, common_N & member_N],
+        )
+        threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, study.focus)
+        return float((score_BxM >= threshold_B[:, None]).mean())
+
+    fewest = sets_R1xS[counts[0]][0]
+    fewest_tpr = float(
+        np.mean(study_inputs.map_reference_sets(inputs, fewest, c, study.pool, true_positive_rate))
+    )
 
     def evaluate(_: int, score_BxN: np.ndarray) -> np.ndarray:
         """Returns value_A1xH1xPxV of `_OPERATING_POINTS` and `_COLUMNS`."""
-        samples = score_BxN.shape[1]
         present_N = common_N & ~np.isnan(score_BxN).any(axis=0)
-        member_N = member_N2[:samples]
-        used_H1xN = study_inputs.sample_parts(group_N2[:samples]) & present_N
+        used_H1xN = study_inputs.sample_parts(group_N2[: len(common_N)]) & present_N
         shape = len(kept_A1xB), len(used_H1xN), len(_OPERATING_POINTS), len(_COLUMNS)
         value = np.full(shape, np.nan)
         for h, used_N in enumerate(used_H1xN):
@@ -113,16 +123,24 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
 
 
 def _numbers(references: int) -> list[int]:
-    """Returns the numbers of references: 8, 16, ... and at last all of them."""
-    powers = [_FEWEST << k for k in range(references.bit_length()) if _FEWEST << k < references]
+    """Returns the numbers of references: 4 if there are as many in each group, 8, 16, ... and at last all of them."""
+    fewest = _FEWEST if references >= _FEWEST * needs.JACKKNIFE_GROUPS else _FEWEST_TO_HALVE
+    powers = [fewest << k for k in range(references.bit_length()) if fewest << k < references]
     return [*powers, references]
 
 
 def _parts(count: int, references: int) -> list[list[np.ndarray]]:
-    """Returns disjoint sets of references, as positions, and then the part of each set that is in each half."""
+    """Returns disjoint sets of references, as positions, and then the part of each set that is in each half.
+
+    Sets that are not halved have the references of one group each, so that a half has all of a set or nothing.
+    """
     group_R = np.array(needs.reference_groups(references))
-    number = min(references // count, _MOST_SETS)
-    sets = [np.arange(k * count, (k + 1) * count) for k in range(number)]
+    if count < _FEWEST_TO_HALVE:
+        groups = range(needs.JACKKNIFE_GROUPS)
+        sets = [np.flatnonzero(group_R == group)[:count] for group in groups]
+    else:
+        number = min(references // count, _MOST_SETS)
+        sets = [np.arange(k * count, (k + 1) * count) for k in range(number)]
     parts = [sets]
     for half in range(needs.NUM_HALVES):
         in_half_R = np.isin(group_R, [*needs.half_groups(half)])

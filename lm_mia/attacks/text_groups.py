@@ -3,7 +3,10 @@
 Samples are divided by their length, by their mean TF-IDF, and by whether others share their prefix. The same replicas
 are attacked with one threshold for all samples, and with a threshold for each group of samples. Thresholds are at
 attack.focus_fpr and are applied to samples on which they were not calibrated: samples are divided into the groups of
-`stats.sample_groups`, and each of them is decided with the thresholds of the others.
+`stats.sample_groups`, and each of them is decided with the thresholds of the others. The false positive rate to expect
+on these samples must not depend on how many samples a threshold was calibrated on. Otherwise, groups would have more
+false and true positives with thresholds of their own, only because they are small. So thresholds lie between the scores
+of two non-members here (`_thresholds`).
 
     text_groups.parquet   rates and flips of each group, with all models and samples, and with parts of them
 
@@ -23,13 +26,15 @@ from lm_mia.data.population import Population
 
 TABLE = "text_groups.parquet"
 ALL = -1
-"""The group of the rows of all samples."""
+"""The group of the rows of all groups together: all samples whose value is known."""
 QUARTERS = 4
 COLUMNS = ("tokens", "tfidf", "prefix_group")
 """Columns of the sample table by which samples are divided."""
 DIVISIONS = ("tokens", "tfidf", "prefix")
-FEWEST_SAMPLES = 50
-"""There is no division into groups one of which would have fewer samples."""
+FEWEST_FALSE_POSITIVES = 4
+"""There is no division into groups one of which would have fewer false positives at the false positive rate. On half of
+the samples, thresholds are calibrated on 3/4 of the half, where 4 false positives become 1.5: thresholds are below the
+highest score of these non-members."""
 _NO_GROUP = -2
 _METRICS = ("fpr", "tpr", "precision", "flip_rate")
 
@@ -49,9 +54,12 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
     fold_N2 = stats.sample_groups(study.population.document_N)
     kept_A1xB = study_inputs.without_replicas(len(inputs.targets))
     samples = study_inputs.first_parts(inputs)[-1].sample_slice.stop
-    divisions = _divisions(study.population, samples)
+    fewest_nonmembers = FEWEST_FALSE_POSITIVES / study.focus
+    divisions = _divisions(study.population, ~member_N2[:samples], fewest_nonmembers)
     if not divisions:
-        raise StudyError(f"a group of texts would have fewer than {FEWEST_SAMPLES} samples")
+        raise StudyError(
+            f"the texts cannot be divided into groups of {fewest_nonmembers:.0f} or more non-members"
+        )
 
     def evaluate(_: int, score_BxN: np.ndarray) -> list[np.ndarray]:
         """Returns value_A1xH1xTxK1xV for each division: one threshold or several, groups and all samples."""
@@ -88,7 +96,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
             for k, group in enumerate([*division.group_K, ALL]):
                 value = value_A1xR1xH1xTxK1xV[:, :, :, t, k]
                 columns = {column: value[..., v] for v, column in enumerate(_METRICS)}
-                in_group_N = np.full(samples, True) if group == ALL else division.group_N == group
+                in_group_N = division.group_N == group if group != ALL else division.group_N >= 0
                 facts = {
                     "division": name,
                     "group": group,
@@ -115,14 +123,16 @@ class _Division:
         """The numbers of the groups."""
         return np.arange(self.group_N.max() + 1)
 
-    @property
-    def count_K(self) -> np.ndarray:
-        """The number of samples of each group."""
-        return (self.group_N == self.group_K[:, None]).sum(axis=1)
+    def count_K(self, used_N: np.ndarray) -> np.ndarray:
+        """Returns the number of samples of each group that are used."""
+        return ((self.group_N == self.group_K[:, None]) & used_N).sum(axis=1)
 
 
-def _divisions(population: Population, samples: int) -> dict[str, _Division]:
-    """Returns the divisions of the first samples, by name, but those with a group of too few samples."""
+def _divisions(
+    population: Population, nonmember_N: np.ndarray, fewest_nonmembers: float
+) -> dict[str, _Division]:
+    """Returns the divisions of the first samples, by name, but those with a group of too few non-members."""
+    samples = len(nonmember_N)
     prefix_N2 = population.column("prefix_group")
     _, index_N2, count = np.unique(prefix_N2, return_inverse=True, return_counts=True)
     shared_N = count[index_N2][:samples]
@@ -135,7 +145,8 @@ def _divisions(population: Population, samples: int) -> dict[str, _Division]:
     return {
         name: divisions[name]
         for name in DIVISIONS
-        if min(divisions[name].count_K) >= FEWEST_SAMPLES
+        if len(divisions[name].group_K) > 1
+        and min(divisions[name].count_K(nonmember_N)) >= fewest_nonmembers
     }
 
 
@@ -144,31 +155,41 @@ def _decisions(
 ) -> np.ndarray:
     """Returns booleans decision_BxN, with thresholds of the same group and of other folds.
 
-    Where these have no non-member, there is no threshold, and no sample is called a member.
+    Where these have no non-member, there is no threshold, and no sample is called a member. The same holds for samples
+    without a group.
     """
     decision_BxN = np.zeros(score_BxN.shape, np.bool_)
-    for group in np.unique(group_N):
+    for group in np.unique(group_N[group_N != _NO_GROUP]):
         for fold in np.unique(fold_N):
             decided_N = (group_N == group) & (fold_N == fold)
             calibration_N = (group_N == group) & (fold_N != fold) & ~member_N
             if not (decided_N.any() and calibration_N.any()):
                 continue
-            threshold_B = study_inputs.thresholds_at_fpr(score_BxN[:, calibration_N], fpr)
+            threshold_B = _thresholds(score_BxN[:, calibration_N], fpr)
             decision_BxN[:, decided_N] = score_BxN[:, decided_N] >= threshold_B[:, None]
     return decision_BxN
+
+
+def _thresholds(nonmember_score_BxN: np.ndarray, fpr: float) -> np.ndarray:
+    """Returns threshold_B, which another non-member reaches with a probability of about the false positive rate.
+
+    Another non-member lies above the k-th highest of n scores with probability k / (n + 1), since each of the n + 1
+    non-members is as likely as any other to be one of the k highest. Thresholds are interpolated between these scores.
+    """
+    return np.quantile(nonmember_score_BxN, 1 - fpr, axis=1, method="weibull")
 
 
 def _rates(
     decision_BxN: np.ndarray, member_N: np.ndarray, group_N: np.ndarray, group_K: np.ndarray
 ) -> np.ndarray:
-    """Returns value_K1xV of `_METRICS`, of each group and of all samples; NaN where a rate has no samples.
+    """Returns value_K1xV of `_METRICS`, of each group and of all groups; NaN where a rate has no samples.
 
     Rates are over all pairs of a replica and a sample, and the flip rate is that of members.
     """
     votes_N, replicas = decision_BxN.sum(axis=0), len(decision_BxN)
     flip_rate_N = stats.flip_rate(votes_N, replicas)
     rows = []
-    for in_group_N in [*(group_N == k for k in group_K), np.ones(len(group_N), np.bool_)]:
+    for in_group_N in [*(group_N == k for k in group_K), group_N != _NO_GROUP]:
         inside_N, outside_N = in_group_N & member_N, in_group_N & ~member_N
         true, false = votes_N[inside_N].sum(), votes_N[outside_N].sum()
         rows.append(

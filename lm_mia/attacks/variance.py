@@ -36,7 +36,7 @@ _FACTORS = ("references", "init", "order")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Scores:
+class Scores:
     """The losses and membership scores of some samples under all targets, with each set of references."""
 
     loss_TxC: np.ndarray
@@ -53,7 +53,7 @@ class _Scores:
         """The number of crossed models, replicas included."""
         return self.shape[0] * self.shape[1]
 
-    def select(self, used_C: np.ndarray) -> "_Scores":
+    def select(self, used_C: np.ndarray) -> "Scores":
         """Returns the scores of some of the samples."""
         return dataclasses.replace(
             self,
@@ -153,7 +153,7 @@ def run(
             f"references; {TABLE} is not written; use larger sets or attack.variance=pooled"
         )
         return
-    write_csv(folder / TABLE, _table(scores, has_score_C, group_C, c.focus_fpr, pool))
+    write_csv(folder / TABLE, components_table(scores, has_score_C, group_C, c.focus_fpr, pool))
     facts = {"sets": sets, "references_per_set": index_SxR.shape[1], "fpr": c.focus_fpr}
     facts |= {"references": len(references), "samples": int(has_score_C.sum())}
     write_completion_marker(marker, identity | facts, [TABLE])
@@ -181,7 +181,7 @@ def _score(
     index_SxR: np.ndarray,
     c: config.Attack,
     pool: ThreadPoolExecutor,
-) -> _Scores:
+) -> Scores:
     """Attacks the targets of the inputs, and their references as targets, with each set of references."""
     read = next(inputs.blocks())
     used = slice(0, min(read.sample_slice.stop, _SAMPLES))
@@ -203,7 +203,7 @@ def _score(
 
     set_M = np.full(len(inputs.references), -1)
     set_M[index_SxR] = np.arange(len(index_SxR))[:, None]
-    return _Scores(
+    return Scores(
         loss_TxC.astype(np.float64),
         np.array([*map_in_order(pool, score, index_SxR)]),
         np.concatenate([inputs.target_member_TxN2[:, used], block.reference_member_MxC]),
@@ -212,14 +212,22 @@ def _score(
     )
 
 
-def _table(
-    scores: _Scores,
+def components_table(
+    scores: Scores,
     has_score_C: np.ndarray,
     group_C: np.ndarray,
     fpr: float,
     pool: ThreadPoolExecutor,
 ) -> pd.DataFrame:
-    """Returns variance_components.csv: the components of all, without each level of a factor, and on each half."""
+    """Returns variance_components.csv: the components of all, without each level of a factor, and on each half.
+
+    Args:
+      scores: losses and membership scores of all targets.
+      has_score_C: booleans, which samples have a score with every set of references.
+      group_C: the result of `stats.sample_groups`.
+      fpr: the false positive rate of decisions.
+      pool: threads that compute components of parts of the models or samples.
+    """
     levels = [range(scores.shape[0]), range(scores.shape[1]), range(len(scores.score_SxTxC))]
     everything = _Levels(*levels)
     whole = scores.select(has_score_C)
@@ -246,9 +254,7 @@ def _table(
     return pd.DataFrame([*itertools.chain.from_iterable(rows)])
 
 
-def _components(
-    scores: _Scores, threshold_SxT: np.ndarray, levels: _Levels
-) -> list[dict[str, Any]]:
+def _components(scores: Scores, threshold_SxT: np.ndarray, levels: _Levels) -> list[dict[str, Any]]:
     """Returns a row (quantity, class, component, variance) for each component of each quantity, for both classes."""
     score_SxTxC, threshold_SxTx1 = scores.score_SxTxC, threshold_SxT[..., None]
     margin_SxTxC = score_SxTxC - threshold_SxTx1
@@ -276,7 +282,7 @@ def _components(
     return rows
 
 
-def _crossed(value_SxTxC: np.ndarray, scores: _Scores, levels: _Levels) -> Mapping[str, np.ndarray]:
+def _crossed(value_SxTxC: np.ndarray, scores: Scores, levels: _Levels) -> Mapping[str, np.ndarray]:
     """Returns {component: variance_C} of the crossed models; losses, which need no references, have fewer of them."""
     num_sets = len(value_SxTxC)
     value_SxIxJxC = value_SxTxC[:, : scores.num_crossed].reshape(num_sets, *scores.shape, -1)
@@ -291,7 +297,7 @@ def _crossed(value_SxTxC: np.ndarray, scores: _Scores, levels: _Levels) -> Mappi
 
 
 def _between_references(
-    value_SxTxC: np.ndarray, scores: _Scores, levels: _Levels, is_member: bool
+    value_SxTxC: np.ndarray, scores: Scores, levels: _Levels, is_member: bool
 ) -> np.ndarray:
     """Returns variance_C over the references of one class of each sample, the mean over the sets that attack them.
 

@@ -25,6 +25,8 @@ class ExplainedVariance:
     """The share that a curve over the bins explains, which all samples have in common."""
     own_share: float
     """The share that this curve explains if each sample multiplies it by a factor of its own."""
+    own_curve_share: float
+    """The share that curves of any shape explain, one for each sample: the means of its own bins."""
     curve_K: FloatArray
     """The curve: mean value of each bin, apart from the differences between samples; its mean over pairs of replica and
     sample is 0. NaN for bins without such pairs."""
@@ -37,7 +39,7 @@ def explained_within_samples(
 
     R^2 = 1 - SS_residual / SS_total is adjusted for the number of parameters: the sums of squares are divided by their
     degrees of freedom, which are N (B - 1) in total. The curve has one parameter less than there are bins, and factors
-    of their own have one for each sample.
+    of their own have one for each sample. A curve of its own has one parameter less than the sample has bins.
 
     Args:
       value_BxN: the value of each sample under each replica, without NaN.
@@ -90,6 +92,10 @@ def explained_within_samples(
     product_N = np.einsum("bn,bn->n", curve_BxN, deviation_BxN)
     varies_N = square_N > 1e-12 * max(float(square_N.max(initial=0)), 1e-300)
     own_residual = total - float((product_N[varies_N] ** 2 / square_N[varies_N]).sum())
+    sum_NxK = np.bincount(cell_BxN.ravel(), deviation_BxN.ravel(), samples * bins).reshape(
+        samples, bins
+    )
+    own_curve_residual = total - float((sum_NxK**2 / np.maximum(count_NxK, 1)).sum())
 
     varies = total > 1e-24 * float((value_BxN**2).sum())  # more than rounding
 
@@ -100,5 +106,6 @@ def explained_within_samples(
     return ExplainedVariance(
         adjusted(residual, int(rank)),
         adjusted(own_residual, int(varies_N.sum())),
+        adjusted(own_curve_residual, int((count_NxK > 0).sum()) - samples),
         np.where(count_K > 0, curve_K, np.nan),
     )

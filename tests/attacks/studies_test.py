@@ -133,13 +133,27 @@ def test_the_order_of_imported_losses_is_not_known(scores: SyntheticScores, tmp_
     assert facts["reason"] == "the batch order of imported losses is not known"
 
 
-def test_decisions_with_more_references(scores: SyntheticScores, tmp_path: Path):
-    """All numbers of references are compared on the same samples; 18 references have two disjoint sets of 8."""
-    run(scores, C, tmp_path, "reference_numbers")
-    table = pd.read_parquet(tmp_path / "reference_numbers.parquet")
-    assert len(table) == 3 * 2 * 9 * 15 * 15
-    group_R = np.array(needs.reference_groups(18))
-    sets = {8: [range(8), range(8, 16)], 16: [range(16)], 18: [range(18)]}
+SETS = {
+    18: {8: [range(8), range(8, 16)], 16: [range(16)], 18: [range(18)]},
+    32: {
+        4: [(2 * g, 2 * g + 1, 2 * g + 16, 2 * g + 17) for g in range(8)],
+        8: [range(8 * s, 8 * s + 8) for s in range(4)],
+        16: [range(16), range(16, 32)],
+        32: [range(32)],
+    },
+}
+"""Number of references -> number in a set -> the sets."""
+
+
+@pytest.mark.parametrize("references", [18, 32])
+def test_decisions_with_more_references(references: int, tmp_path: Path):
+    """All numbers of references are compared on the same samples, and at the TPR that the fewest have on these."""
+    c, sets = dataclasses.replace(C, references=references), SETS[references]
+    scores = write_scores(tmp_path, c, 480)
+    run(scores, c, tmp_path / "tables", "reference_numbers")
+    table = pd.read_parquet(tmp_path / "tables" / "reference_numbers.parquet")
+    assert len(table) == len(sets) * 2 * 9 * 15 * 15
+    group_R = np.array(needs.reference_groups(references))
 
     def score_of(index: Any) -> np.ndarray:
         references = scores.reference_MxN[[*index]], scores.reference_member_MxN[[*index]]
@@ -147,7 +161,7 @@ def test_decisions_with_more_references(scores: SyntheticScores, tmp_path: Path)
 
     whole = {n: [score_of(index) for index in chosen] for n, chosen in sets.items()}
     common_N = ~np.isnan(np.concatenate([s for many in whole.values() for s in many])).any(axis=0)
-    assert 0 < common_N.sum() < 160
+    assert 0 < common_N.sum() < 480
 
     def metrics(score_BxN: np.ndarray, kept: int, tpr: float | None) -> list[float]:
         used_N = common_N & ~np.isnan(score_BxN).any(axis=0)
@@ -166,8 +180,15 @@ def test_decisions_with_more_references(scores: SyntheticScores, tmp_path: Path)
         rate = stats.flip_rate(votes_M, int(replicas)).mean()
         return [rate, float(coin_flips), votes_M.mean() / replicas]
 
-    fewest_tpr = float(np.mean([metrics(score, 0, None)[2] for score in whole[8]]))
-    for n, kept, half in ((8, 0, 0), (8, 2, 5), (8, 0, 8), (16, 0, 3), (18, 1, 0)):
+    fewest = min(sets)
+    fewest_tpr = float(np.mean([metrics(score, 0, None)[2] for score in whole[fewest]]))
+    for n, kept, half in (
+        (fewest, 0, 0),
+        (fewest, 2, 5),
+        (8, 0, 8),
+        (16, 0, 3),
+        (references, 1, 0),
+    ):
         in_half_R = np.isin(group_R, [*(needs.half_groups(half - 1) if half else range(8))])
         parts = [[r for r in index if in_half_R[r]] for index in sets[n]]
         for point, tpr in (("fpr", None), ("tpr", fewest_tpr)):
@@ -188,7 +209,7 @@ def test_thresholds_of_groups_of_texts(
     population.columns["prefix_group"] = np.where(number_N < 80, number_N // 2 * 2, number_N)
     population.columns["tfidf"][3] = np.nan
     monkeypatch.setattr(SyntheticScores, "population", population)
-    monkeypatch.setattr(text_groups, "FEWEST_SAMPLES", 20)
+    monkeypatch.setattr(text_groups, "FEWEST_FALSE_POSITIVES", 0.8)  # 8 non-members
     run(scores, FEW, tmp_path, "text_groups")
     table = pd.read_parquet(tmp_path / "text_groups.parquet")
     score_BxN = stats.lira(
@@ -215,10 +236,12 @@ def test_thresholds_of_groups_of_texts(
                     if thresholds == "by_group":
                         others_N = others_N & (group_N == group_N[n])
                     if used_N[n] and others_N.any():
-                        threshold = stats.threshold_at_fpr(score_BxN[b, others_N], 0.1)
-                        decision_BxN[b, n] = score_BxN[b, n] >= threshold
+                        sorted_K = np.sort(score_BxN[b, others_N])
+                        ranks = np.arange(1, 1 + len(sorted_K)) / (1 + len(sorted_K))
+                        decision_BxN[b, n] = score_BxN[b, n] >= np.interp(0.9, ranks, sorted_K)
                 for group in (*range(group_N.max() + 1), text_groups.ALL):
-                    in_group_N = used_N & ((group_N == group) | (group == text_groups.ALL))
+                    in_group_N = (group_N == group) | ((group == text_groups.ALL) & (group_N >= 0))
+                    size, in_group_N = in_group_N.sum(), in_group_N & used_N
                     member_N = in_group_N & scores.member_N
                     called_BxM = decision_BxN[kept_B][:, member_N]
                     false_BxN = decision_BxN[kept_B][:, in_group_N & ~scores.member_N]
@@ -227,18 +250,28 @@ def test_thresholds_of_groups_of_texts(
                     at = table[["division", "group", "thresholds", *study_inputs.PARTS]].eq(
                         [division, group, thresholds, kept, 0, half]
                     )
-                    assert table[at.all(axis=1)]["samples_in_group"].item() == (
-                        160 if group == text_groups.ALL else (group_N == group).sum()
-                    )
+                    assert table[at.all(axis=1)]["samples_in_group"].item() == size
                     row = table[at.all(axis=1)].iloc[0][["fpr", "tpr", "precision", "flip_rate"]]
                     expected = [false_BxN.mean(), called_BxM.mean(), precision, flips]
                     np.testing.assert_allclose(row.to_numpy(float), expected)
 
 
+def test_one_threshold_and_many_have_the_same_false_positive_rate():
+    """Thresholds that were calibrated on few samples do not call more other non-members members."""
+    rng = np.random.default_rng(0)
+    for nonmembers in (30, 300):
+        rates = [
+            np.mean(rng.normal(size=2000) >= threshold)
+            for threshold in text_groups._thresholds(rng.normal(size=(2000, nonmembers)), 0.05)
+        ]
+        error = np.std(rates) / np.sqrt(2000)
+        assert abs(np.mean(rates) - 0.05) < 4 * error + 0.001
+
+
 def test_groups_of_texts_are_not_possible(scores: SyntheticScores, tmp_path: Path):
     run(scores, FEW, tmp_path, "text_groups")
     facts = json.loads((tmp_path / "text_groups.json").read_text())
-    assert facts["reason"] == "a group of texts would have fewer than 50 samples"
+    assert facts["reason"] == "the texts cannot be divided into groups of 40 or more non-members"
     population: Any = scores.population
     population.columns = {"tokens": population.lengths_N}
     with pytest.raises(study_inputs.StudyError, match="no tfidf, prefix_group"):

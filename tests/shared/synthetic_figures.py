@@ -16,6 +16,7 @@ import pytest
 from analysis import page
 from analysis.figures import MODULES
 from analysis.io import RecipeResults, SweepResults
+from lm_mia.attacks import text_groups
 from lm_mia.attacks.runner import RecipeNeeds
 from lm_mia.config import Config, Corpus, Tokenizer, load
 from lm_mia.config.needs import matching_recipes
@@ -77,6 +78,7 @@ def make(
     """Makes a sweep of the recipes whose names begin with one of the prefixes, and the tables that figures need."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks")
+        patch.setattr(text_groups, "FEWEST_FALSE_POSITIVES", 0.5)  # there are few samples
         synthetic_sweep = importlib.import_module("synthetic_sweep")
         folder.mkdir(parents=True, exist_ok=True)
         synthetic_sweep.corpus(folder / "corpus.parquet", 1000)

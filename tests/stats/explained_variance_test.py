@@ -15,6 +15,7 @@ def test_hand_worked_case():
     found = stats.explained_within_samples([[1, 5], [2, 5], [3, 5]], [[0, 1], [1, 1], [1, 1]], 2)
     assert found.share == pytest.approx(1 - (0.5 / 3) / (2 / 4))
     assert found.own_share == pytest.approx(found.share)  # only the first sample has a factor
+    assert found.own_curve_share == pytest.approx(found.share)  # and only the first has two bins
     # Five of six pairs are in bin 1, and the mean of the curve is 0.
     np.testing.assert_allclose(found.curve_K, [-1.25, 0.25])
 
@@ -45,6 +46,10 @@ def test_regressions_with_a_dummy_variable_for_each_sample():
     own = np.hstack([of_sample, of_sample[:, 1:] * curve_P[:, None]])  # the first has no slope
     expected = 1 - (residual(own) / (df - samples + 1)) / (total / df)
     assert found.own_share == pytest.approx(expected)
+    own = np.einsum("ps,pk->psk", of_sample, of_bin).reshape(len(y), -1)
+    parameters = np.linalg.matrix_rank(own) - samples
+    expected = 1 - (residual(own) / (df - parameters)) / (total / df)
+    assert found.own_curve_share == pytest.approx(expected)
 
 
 def test_unrelated_bins_explain_nothing_on_average():
@@ -55,19 +60,19 @@ def test_unrelated_bins_explain_nothing_on_average():
         bin_BxN = rng.integers(0, 4, (8, 12))
         value_BxN = (rng.normal(size=(8, 12)) > np.linspace(0, 4, 12)).astype(float)
         found = stats.explained_within_samples(value_BxN, bin_BxN, 4)
-        shares.append((found.share, found.own_share))
-    mean_2, error_2 = np.mean(shares, axis=0), np.std(shares, axis=0) / np.sqrt(200)
-    assert (np.abs(mean_2[0]) < 4 * error_2[0]).all()
+        shares.append((found.share, found.own_share, found.own_curve_share))
+    mean_S, error_S = np.mean(shares, axis=0), np.std(shares, axis=0) / np.sqrt(200)
+    assert (np.abs(mean_S[[0, 2]]) < 4 * error_S[[0, 2]]).all()
     # The curve is fitted to the same decisions, so that factors of their own explain a little of them.
-    assert -4 * error_2[1] < mean_2[1] < 0.1
+    assert -4 * error_S[1] < mean_S[1] < 0.1
     bin_BxN = rng.integers(0, 4, (8, 12))
     found = stats.explained_within_samples(bin_BxN**2 + np.arange(12), bin_BxN, 4)
-    assert (found.share, found.own_share) == pytest.approx((1, 1))
+    assert (found.share, found.own_share, found.own_curve_share) == pytest.approx((1, 1, 1))
 
 
 def test_values_without_a_variance_within_samples_have_no_share():
     found = stats.explained_within_samples(np.full((4, 3), 0.1), np.eye(4, 3), 2)
-    assert np.isnan([found.share, found.own_share]).all()
+    assert np.isnan([found.share, found.own_share, found.own_curve_share]).all()
     found = stats.explained_within_samples(np.zeros((4, 0)), np.zeros((4, 0)), 2)
     assert np.isnan(found.share)
 
