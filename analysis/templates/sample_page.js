@@ -173,7 +173,7 @@ function drawLosses(s) {
   const low = Math.min(...losses);
   const margin = 0.05 * (Math.max(...losses) - low) || 0.1;
   const domain = [low - margin, Math.max(...losses) + margin];
-  const x = { field: "loss", type: "quantitative", scale: { domain, nice: false }, title: null };
+  const x = { field: "loss", type: "quantitative", scale: { domain, nice: false }, axis: { tickCount: 6, labelOverlap: true } };
   const y = { field: "kind", type: "nominal", sort: colorScale.domain, scale: { domain: colorScale.domain }, title: null };
   const color = { field: "kind", type: "nominal", scale: colorScale, legend: null };
   const isReference = { or: [{ field: "kind", equal: IN }, { field: "kind", equal: OUT }] };
@@ -184,7 +184,7 @@ function drawLosses(s) {
     transform: [{ filter: isReference }],
     mark: { type: "bar", opacity: 0.45, binSpacing: 0 },
     encoding: {
-      x: { ...x, bin: { extent: domain, step: (domain[1] - domain[0]) / 20 }, axis: { labels: false, ticks: false } },
+      x: { ...x, bin: { extent: domain, step: (domain[1] - domain[0]) / 20 }, title: null, axis: { tickCount: 6, labels: false, ticks: false } },
       y: { aggregate: "count", type: "quantitative", stack: null, title: "References", axis: { tickMinStep: 1, format: "d" } },
       color,
     },
