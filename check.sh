@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lint, types, documentation and tests, also on a real SLURM where possible.
+# Lint, types, documentation and tests, also in a real browser and on a real SLURM where possible.
 set -euo pipefail
 cd "$(dirname "$0")"
 # Tests start many processes, each of which would otherwise compile all modules again.
@@ -13,9 +13,10 @@ pyright >"$logs/pyright" 2>&1 &
 pyright=$!
 NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet >"$logs/mkdocs" 2>&1 &
 mkdocs=$!
-bash tests/slurm/slurm_integration.sh >"$logs/slurm" 2>&1 &
-slurm=$!
+# One after the other, since both may install packages by apt-get.
+{ bash tests/browser/browser.sh && bash tests/slurm/slurm_integration.sh; } >"$logs/systems" 2>&1 &
+systems=$!
 pytest --durations=15
 wait $pyright
 wait $mkdocs
-wait $slurm
+wait $systems

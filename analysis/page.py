@@ -49,7 +49,7 @@ def write_page(
     progress: Callable[[str, float, float], None],
     log: Callable[[str], None],
 ) -> Path:
-    """Draws all figures and writes them, their tables and the page.
+    """Draws all figures and writes them, their tables, the page, and a page of the single samples of each recipe.
 
     If a recipe or a figure fails, the page shows the reason in one line; the others are still drawn.
 
@@ -67,7 +67,15 @@ def write_page(
       UserError: there is no such figure.
       analysis.io.WorkdirError: the workdir or a recipe does not exist, or there is nothing to show.
     """
-    from analysis import comparison, figure_section, io, markup, recipe_section, target_section
+    from analysis import (
+        comparison,
+        figure_section,
+        io,
+        markup,
+        recipe_section,
+        sample_page,
+        target_section,
+    )
 
     check_figures(figures)
     sweep = io.read_recipes(workdir, recipes, progress)
@@ -82,6 +90,9 @@ def write_page(
         if r.is_imported or len(all_recipes) == 1 or r.config.attack.zero_run
         if r.config.attack.targets and (r.recipe_dir / TARGETS_CSV).is_file()
     ]
+    for recipe in all_recipes:
+        if recipe not in with_tables:
+            (recipe.recipe_dir / sample_page.PAGE).unlink(missing_ok=True)
     total = len(figures) + len(with_tables) + len(on_targets) + len(all_recipes)
     done = 0
 
@@ -91,11 +102,14 @@ def write_page(
         progress("report", done, total)
 
     progress("report", 0, total)
+    if with_tables:
+        sample_page.start_bundling()  # while the figures are drawn
     recipe_sections: dict[str, RecipeSection | str] = {}
     for recipe in with_tables:
         try:
             alone = len(all_recipes) == 1
             recipe_sections[recipe.name] = recipe_section.draw(recipe.recipe_dir, alone=alone)
+            sample_page.write(recipe.recipe_dir)
         except (io.MissingModelsError, UserError) as error:
             recipe_sections[recipe.name] = markup.reason(error)
         step()

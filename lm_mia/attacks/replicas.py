@@ -24,6 +24,7 @@ from lm_mia.attacks import (
     reference_targets,
     resampling,
     score_matrix,
+    shown_samples,
     signals,
     tables,
 )
@@ -55,6 +56,7 @@ DECISION_TABLES = (
     "decision_jackknife.parquet",
     "flip_curves.csv",
     "samples.parquet",
+    shown_samples.TABLE,
     SCORE_TABLE,
     "reference_targets.csv",
     "archetypes.csv",
@@ -71,6 +73,7 @@ def run(
     store: Store,
     population: Population,
     c: config.Attack,
+    token_samples: Sequence[int],
     target_tables: TargetTables,
     folder: Path,
     pool: ThreadPoolExecutor,
@@ -80,6 +83,7 @@ def run(
     """Attacks all replicas and writes the tables of their decisions, unless the tables are current.
 
     Args:
+      token_samples: ids of the samples for whose tokens the store has log-probabilities.
       target_tables: the tables to which the attacks are added.
       pool: threads that compute parts of the samples.
       store, population, c, folder, progress, say: as in `runner.run`.
@@ -94,7 +98,8 @@ def run(
     inputs = open_inputs(store, population, c, say)
     attacks = _replica_attacks(inputs, c)
     counts = {"requested": len(attacks), "computed": 0, "left_out": 0}
-    identity = _identity(inputs, c)
+    shown = _shown_token_samples(inputs, token_samples)
+    identity = _identity(inputs, c) | {"shown_token_samples": shown}
     facts_path = folder / FLIPS_JSON.name
     if is_current(facts_path, identity) and all(attack in target_tables for attack in attacks):
         return counts
@@ -104,7 +109,7 @@ def run(
         progress("attack", done, steps)
 
     bin_counts, attack_decisions = _run_attacks(
-        attacks, inputs, population, c, target_tables, folder, pool, show, say
+        attacks, inputs, population, c, shown, target_tables, folder, pool, show, say
     )
     _write_shuffled(inputs, c, folder, pool, lambda done: show(len(attacks) + done))
     _write_reference_targets(inputs, c, folder, pool)
@@ -133,6 +138,7 @@ def _run_attacks(
     inputs: signals.AttackInputs,
     population: Population,
     c: config.Attack,
+    shown_token_samples: Sequence[int],
     target_tables: TargetTables,
     folder: Path,
     pool: ThreadPoolExecutor,
@@ -177,6 +183,10 @@ def _run_attacks(
                 columns = population.sample_columns()
                 counts = decisions.write_decision_tables(
                     inputs, attack_fit, file, points, columns, c, folder, pool
+                )
+                threshold_TxF = points.threshold_TxF[:, : len(c.fprs)]
+                shown_samples.write(
+                    folder, inputs, population, file, threshold_TxF, shown_token_samples, c
                 )
             if has_all_references:
                 score_table.add(name, file, pool)
@@ -425,6 +435,16 @@ def _identity(inputs: signals.AttackInputs, c: config.Attack) -> dict[str, Any]:
         "reference_models": [str(model) for model in inputs.references],
         "replica_models": [str(model) for model in inputs.targets],
     }
+
+
+def _shown_token_samples(
+    inputs: signals.AttackInputs, token_samples: Sequence[int]
+) -> Sequence[int]:
+    """Returns the ids that `shown_samples.write` shows in any case; empty if it shows all samples."""
+    if inputs.num_samples <= shown_samples.MAX_SAMPLES:
+        return []
+    attacked = [i for i in token_samples if i >= inputs.store.first_canary]
+    return attacked[: shown_samples.MAX_TOKEN_SAMPLES]
 
 
 def _facts(

@@ -86,7 +86,7 @@ def run(
         shared = target_tables, folder, pool, progress, say
         try:
             if c.replicas:
-                on_replicas = replicas.run(store, canaries, c, *shared)
+                on_replicas = replicas.run(store, canaries, c, token_settings.samples, *shared)
         except UserError as error:
             failure = error  # such as too few replicas; the targets are attacked nevertheless
         on_targets = targets.run(store, canaries, c, requested, *shared)

@@ -3,8 +3,9 @@
     token_membership.csv          signal of tokens by position, frequency, and the step at which models last saw them
     suffix_extraction.parquet     log-probability of the suffix of each sample under each reference, and its LiRA score
     suffix_extraction.csv         rank correlations between them
+    shown_tokens.parquet          losses of the tokens of the samples in shown_samples.parquet
 
-Both need the log-probabilities of single tokens under the references (`score.token_samples`). A token's signal is how
+All need the log-probabilities of single tokens under the references (`score.token_samples`). A token's signal is how
 much more likely it is under models that were trained on its sample (IN) than under the others (OUT). Each reference is
 also attacked with all others, which are the OUT models that its suffixes are compared with.
 
@@ -14,6 +15,7 @@ H1: all samples, and then each half of them.
 
 import dataclasses
 import functools
+import hashlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,10 +23,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import scipy.stats
 
 from lm_mia import config, stats
 from lm_mia.atomic import TOKENS_JSON, is_current, replacing, write_completion_marker, write_csv
+from lm_mia.attacks import shown_samples
 from lm_mia.attacks.resampling import reference_pairs
 from lm_mia.config.needs import FORMAT, JACKKNIFE_GROUPS, reference_groups
 from lm_mia.data import subsets
@@ -34,12 +38,13 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.schema import TOKENS
 from lm_mia.store.store import Store
 
-MEMBERSHIP, SUFFIXES, CORRELATIONS = (
+MEMBERSHIP, SUFFIXES, CORRELATIONS, SHOWN_TOKENS = (
     "token_membership.csv",
     "suffix_extraction.parquet",
     "suffix_extraction.csv",
+    "shown_tokens.parquet",
 )
-TABLES = (MEMBERSHIP, SUFFIXES, CORRELATIONS)
+TABLES = (MEMBERSHIP, SUFFIXES, CORRELATIONS, SHOWN_TOKENS)
 _BINS = 8
 _COUNTED_SAMPLES = 2**16
 """The maximum number of samples over which the occurrences of each piece are counted."""
@@ -120,9 +125,11 @@ def run(
     pairs_only = store.design == "balanced"  # a complement would reveal the members of a model
     if pairs_only:
         references = [references[i] for i in reference_pairs(references).ravel()]
+    shown_S = _shown_ids(folder) if ids and c.replicas else np.zeros(0, np.int64)
     identity: dict[str, Any] = {
         "format": FORMAT,
         "settings": dataclasses.asdict(settings),
+        "shown_samples": hashlib.sha256(shown_S.tobytes()).hexdigest(),
         "variance": c.variance,
         "step": c.step,
         "reference_models": [*map(str, references)],
@@ -144,6 +151,10 @@ def run(
     write_csv(folder / MEMBERSHIP, _token_membership(tokens, _piece_counts(population)))
     suffixes = _suffixes(tokens, c, settings, pairs=pairs_only)
     written = [MEMBERSHIP]
+    if shown_S.size:
+        with replacing(folder / SHOWN_TOKENS) as temporary:
+            _shown_tokens(tokens, population, shown_S).to_parquet(temporary, index=False)
+        written.append(SHOWN_TOKENS)
     if suffixes is None:
         needed = settings.prefix_tokens + settings.suffix_tokens
         say(
@@ -249,6 +260,31 @@ def _token_membership(tokens: _Tokens, count_V: np.ndarray) -> pd.DataFrame:
                     )
                 )
     return pd.concat(frames, ignore_index=True)
+
+
+def _shown_ids(folder: Path) -> np.ndarray:
+    """Returns the ids in shown_samples.parquet; empty without tables of decisions."""
+    path = folder / shown_samples.TABLE
+    if not path.is_file():
+        return np.zeros(0, np.int64)
+    return pq.read_table(path, columns=["id"])["id"].to_numpy()
+
+
+def _shown_tokens(tokens: _Tokens, population: Population, shown_S: np.ndarray) -> pd.DataFrame:
+    """Returns shown_tokens.parquet."""
+    used_T = np.isin(tokens.ids_S[tokens.sample_T], shown_S) & (tokens.position_T > 0)
+    sample_T, loss_MxT = tokens.sample_T[used_T], -tokens.log_prob_MxT[:, used_T]
+    member_MxT = tokens.member_MxS[:, sample_T]
+    table = pd.DataFrame(
+        {"id": tokens.ids_S[sample_T], "position": tokens.position_T[used_T]}
+        | {"piece": population.tokenizer.id_to_piece(tokens.piece_T[used_T].tolist())}
+    )
+    for name, used_MxT in (("in", member_MxT), ("out", ~member_MxT)):
+        count_T = used_MxT.sum(axis=0)
+        sum_T = np.where(used_MxT, loss_MxT, 0).sum(axis=0)
+        mean_T = sum_T / np.where(count_T > 0, count_T, np.nan)
+        table[f"{name}_loss_nats"] = mean_T.astype(np.float32)
+    return table
 
 
 def _equal_bins(value_T: np.ndarray) -> np.ndarray:

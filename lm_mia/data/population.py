@@ -217,13 +217,21 @@ class Population:
 
         For imported losses, it is the text that was imported, or "" if there was none.
         """
-        if self.is_imported:
-            file = pq.ParquetFile(self.folder / "samples.parquet")
-            if "text" not in file.schema_arrow.names:
-                return ""
-            group, row = divmod(i, file.metadata.row_group(0).num_rows)
-            return file.read_row_group(group, columns=["text"])["text"][row].as_py()
-        return self.tokenizer.decode(self.sample(i).tolist())
+        return self.texts(np.array([i]))[0]
+
+    def texts(self, i_S: np.ndarray) -> list[str]:
+        """Returns the texts of several samples, ascending, as `text`."""
+        if not self.is_imported:
+            return self.tokenizer.decode([self.sample(i).tolist() for i in i_S])
+        file = pq.ParquetFile(self.folder / "samples.parquet")
+        if "text" not in file.schema_arrow.names:
+            return [""] * len(i_S)
+        group_S, row_S = np.divmod(i_S, file.metadata.row_group(0).num_rows)
+        texts: list[str] = []
+        for group in np.unique(group_S):
+            column = file.read_row_group(group, columns=["text"])["text"]
+            texts += column.take(row_S[group_S == group]).to_pylist()
+        return texts
 
     def sample(self, i: int) -> np.ndarray:
         """Returns the tokens of sample i, as a view; raises IndexError unless 0 <= i < 2N."""

@@ -139,3 +139,29 @@ def test_tables_are_kept_while_current_and_removed_if_not_requested(world: World
     assert [*facts["tables"]] == [token_tables.MEMBERSHIP]
     assert run(copied, TokenSettings()) == []
     assert [*tmp_path.iterdir()] == []
+
+
+def test_losses_of_the_tokens_of_shown_samples(tmp_path: Path):
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    shown = [0, 7, 12, 30, 59]  # 0 and 59 are not among the samples with stored tokens
+    path = folder / "shown_samples.parquet"
+    pd.DataFrame({"id": shown}).to_parquet(path)
+    world = write_token_tables(folder)
+    table = pd.read_parquet(folder / "shown_tokens.parquet")
+    assert table["id"].unique().tolist() == [7, 12, 30]
+    columns = world.columns
+    for row in table.to_dict("records"):
+        [t] = np.flatnonzero(
+            (columns["token_sample"] == row["id"]) & (columns["token_position"] == row["position"])
+        )
+        is_in_M = world.member_MxN[:, row["id"]]
+        loss_M = -world.log_prob_MxT[:, t].astype(float)
+        assert row["piece"] == f"▁{columns['token_piece'][t]}"
+        assert row["in_loss_nats"] == pytest.approx(loss_M[is_in_M].mean(), rel=1e-6)
+        assert row["out_loss_nats"] == pytest.approx(loss_M[~is_in_M].mean(), rel=1e-6)
+    assert len(table) == sum(len(population().sample(i)) - 1 for i in (7, 12, 30))
+    # Other shown samples are noticed.
+    pd.DataFrame({"id": shown[:2]}).to_parquet(path)
+    assert run(world) == []
+    assert pd.read_parquet(folder / "shown_tokens.parquet")["id"].unique().tolist() == [7]

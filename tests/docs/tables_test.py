@@ -15,7 +15,7 @@ import pytest
 from slow_model import parameters
 from synthetic_figures import folder
 from synthetic_tokens import write_token_tables
-from synthetic_workdir import write_workdir
+from synthetic_workdir import RECIPE, write_workdir
 from unoptimized import without_optimizations
 
 from analysis import comparison, figure_section, io, regression_experiment
@@ -169,7 +169,11 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings |= {"replica_inits": 2, "orders_per_init": 2, "variance": "pooled"}
     attacks = ("lira_online", "rmia", "loss")
     write_workdir(workdir, samples=100, attacks=attacks, replicas=8, **settings)
-    write_token_tables(workdir / "recipes" / "tokens" / "tables")
+    tokens = workdir / "recipes" / "tokens" / "tables"
+    tokens.mkdir(parents=True)
+    for name in ("shown_samples.parquet", "targets.json"):
+        shutil.copy(workdir / "recipes" / RECIPE / "tables" / name, tokens)
+    write_token_tables(tokens)
     return workdir
 
 

@@ -51,7 +51,7 @@ def run(installed: Path, folder: Path, *command: str) -> str:
 
 
 def test_every_tracked_file_of_the_packages_is_in_the_wheel(installed: Path):
-    kinds = {".py", ".csv", ".css", ".j2", ".typed"}
+    kinds = {".py", ".csv", ".css", ".js", ".j2", ".typed"}
     for package in ("lm_mia", "launch", "analysis", "configs"):
         home = installed / ("lm_mia/configs" if package == "configs" else package)
         wanted = {p.relative_to(ROOT / package) for p in (ROOT / package).rglob("*")}

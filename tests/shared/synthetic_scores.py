@@ -57,6 +57,9 @@ class FakePopulation:
     def text(self, i: int) -> str:
         return f"text {i} " + "x" * 500
 
+    def texts(self, i_S: np.ndarray) -> list[str]:
+        return [self.text(i) for i in i_S]
+
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticScores:

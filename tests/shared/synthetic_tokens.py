@@ -39,8 +39,19 @@ class Texts:
     def __len__(self) -> int:
         return len(self.offsets_N1) - 1
 
+    @property
+    def tokenizer(self) -> "Pieces":
+        return Pieces()
+
     def sample(self, i: int) -> np.ndarray:
         return self.tokens[self.offsets_N1[i] : self.offsets_N1[i + 1]]
+
+
+class Pieces:
+    """The part of a tokenizer that tables of tokens use."""
+
+    def id_to_piece(self, ids: list[int]) -> list[str]:
+        return [f"▁{i}" for i in ids]
 
 
 def population() -> Population:
@@ -85,7 +96,7 @@ def write_token_tables(folder: Path) -> World:
         of_sample = columns["token_sample"] == n
         loss_MxN[:, n] = -np.nanmean(log_prob_MxT[:, of_sample], axis=1)
     path = folder.with_name("scores.zarr")
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     store = Store(path, token_samples=IDS)
     store.create_or_extend(MODELS, {"tokens": np.arange(SAMPLES)}, {}, columns)
     for m, model in enumerate(MODELS):

@@ -116,6 +116,9 @@ class Texts:
     def text(self, i: int) -> str:
         return NASTY
 
+    def texts(self, i_S: np.ndarray) -> list[str]:
+        return [self.text(i) for i in i_S]
+
 
 class Page(HTMLParser):
     """Collects tags with their attributes, and the text."""

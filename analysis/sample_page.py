@@ -1,0 +1,179 @@
+"""The page of single samples, WORKDIR/recipes/NAME/samples.html: a table to search, sort and filter, and each sample.
+
+The page needs no server and no other files: it contains the data and two libraries, DataTables for the table and
+Vega-Lite for the pictures, all compressed. Since they are also encoded, no text of a sample can be taken for markup.
+
+F: false positive rates, M: references, B: replicas, S: shown samples.
+"""
+
+import base64
+import functools
+import gzip
+import json
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis import io, markup, plotting, provenance
+from analysis.formatting import percent, plural
+from analysis.io import Record
+from lm_mia.atomic import write_atomically
+
+PAGE = "samples.html"
+"""Name of the page in the folder of the recipe."""
+TABLE, TOKEN_TABLE = "shown_samples.parquet", "shown_tokens.parquet"
+_PROPERTIES = {
+    "flip_rate": ("Flip rate", 3),
+    "votes": ("Votes", 0),
+    "mean_score": ("Score", 2),
+    "tokens": ("Tokens", 0),
+    "tfidf": ("TF-IDF", 2),
+    "unk": ("Unknown tokens", 0),
+}
+"""Column -> title and number of decimals; the first two are at the selected FPR."""
+_BUNDLE = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed'))"
+
+
+def write(recipe_dir: Path) -> Path:
+    """Writes the page of a recipe from its tables and returns its path.
+
+    Raises:
+      io.WorkdirError: a table is missing or unreadable; nothing is written.
+    """
+    facts = io.read_flip_facts(recipe_dir)
+    data = _read(recipe_dir, facts)
+    is_complete = {*data["chosen_by"]} == {"all"}
+    num_samples = len(io.read_samples(recipe_dir, ["id"])["id"])
+    html = (
+        markup.environment()
+        .get_template("sample_page.html.j2")
+        .render(
+            name=facts["recipe"],
+            report=f"../../report.html#{markup.anchor(facts['recipe'])}",
+            facts=facts,
+            samples=num_samples,
+            shown=len(data["id"]),
+            is_complete=is_complete,
+            focus=percent(facts["config"]["focus_fpr"]),
+            fprs=data["fprs"],
+            properties=data["properties"],
+            has_token_losses=bool(data["token_losses"]),
+            plural=plural,
+            version=provenance.version(),
+            data=_pack(json.dumps(data, allow_nan=False)),
+            datatables=_pack(_itables("dt_bundle.js")),
+            datatables_css=_pack(_itables("dt_bundle.css")),
+            vega=_pack(start_bundling().result()),
+        )
+    )
+    write_atomically(recipe_dir / PAGE, html)
+    return recipe_dir / PAGE
+
+
+@functools.cache
+def start_bundling() -> "Future[str]":
+    """Starts to assemble the JavaScript of Vega-Lite, unless it was started before; returns the future result.
+
+    This takes a second, in another process since the library would block all threads of this one.
+    """
+    executor = ThreadPoolExecutor(1)
+    command = [sys.executable, "-P", "-c", _BUNDLE]
+    future = executor.submit(subprocess.check_output, command, encoding="utf-8")
+    executor.shutdown(wait=False)
+    return future
+
+
+def _itables(name: str) -> str:
+    return resources.files("itables").joinpath("html", name).read_text("utf-8")
+
+
+def _pack(text: str) -> str:
+    """Returns a text as gzip in base64, which the script of the page unpacks."""
+    return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
+
+
+def _read(recipe_dir: Path, facts: Record) -> dict[str, Any]:
+    """Returns everything that the script of the page reads; missing and infinite numbers are None."""
+    fprs = facts["config"]["fprs"]
+    shown = _read_lists(recipe_dir, fprs)
+    names = ["member", "mean_score", "tokens", "tfidf", "unk"]
+    names += [f"{name}_{fpr:g}" for fpr in fprs for name in ("flip_rate", "votes")]
+    every = io.read_samples(recipe_dir, ["id", *names])
+    # The ids of both tables are in ascending order.
+    index_S = np.searchsorted(every["id"], shown["id"])
+    values = {name: every[name][index_S] for name in names}
+    data: dict[str, Any] = {
+        "fprs": [percent(fpr) for fpr in fprs],
+        "focus": fprs.index(facts["config"]["focus_fpr"]),
+        "reference_models": facts["reference_models"],
+        "replica_models": facts["replica_models"],
+        "colors": {"in": plotting.MEMBER, "out": plotting.NONMEMBER},
+        "id": shown["id"].tolist(),
+        "member": values["member"].tolist(),
+        "chosen_by": shown["chosen_by"].tolist(),
+        "text": shown["text"].tolist(),
+        "mean_score": _numbers(values["mean_score"], 4),
+    }
+    for name in ("tokens", "tfidf", "unk"):
+        data[name] = _numbers(values[name], 4)
+    for name in ("flip_rate", "votes"):
+        data[name] = [_numbers(values[f"{name}_{fpr:g}"], 4) for fpr in fprs]
+    for name in ("reference_loss_nats", "replica_loss_nats"):
+        data[name] = _numbers(shown[name], 4)
+    data["reference_member"] = _characters(shown["reference_member"])
+    data["decisions"] = [_characters(shown[f"decisions_{fpr:g}"]) for fpr in fprs]
+    data["token_losses"] = _read_token_losses(recipe_dir, shown["id"])
+    data["properties"] = [
+        {"name": name, "title": title, "decimals": decimals}
+        for name, (title, decimals) in _PROPERTIES.items()
+        if any(v is not None for v in np.ravel(np.array(data[name], object)))
+    ]
+    return data
+
+
+def _read_lists(recipe_dir: Path, fprs: list[float]) -> dict[str, np.ndarray]:
+    """Reads shown_samples.parquet; columns of lists are arrays with one row per sample and one column per model."""
+    names = ["id", "chosen_by", "text", "reference_loss_nats", "reference_member"]
+    names += ["replica_loss_nats", *(f"decisions_{fpr:g}" for fpr in fprs)]
+    return {
+        name: np.stack([*column]) if name not in names[:3] else column
+        for name, column in io.read_samples(recipe_dir, names, TABLE).items()
+    }
+
+
+def _read_token_losses(recipe_dir: Path, id_S: np.ndarray) -> dict[str, dict[str, Any]]:
+    """Returns id -> pieces and mean losses under IN and OUT references, of the samples that have them."""
+    if not io.has_table(recipe_dir, TOKEN_TABLE):
+        return {}
+    names = ["id", "position", "piece", "in_loss_nats", "out_loss_nats"]
+    table = io.read_samples(recipe_dir, names, TOKEN_TABLE)
+    starts = np.flatnonzero(np.diff(table["id"], prepend=-1))
+    shown = {*id_S.tolist()}
+    token_losses = {}
+    for low, high in zip(starts, [*starts[1:], len(table["id"])], strict=True):
+        if (i := int(table["id"][low])) in shown:
+            token_losses[str(i)] = {
+                "piece": table["piece"][low:high].tolist(),
+                "in": _numbers(table["in_loss_nats"][low:high], 4),
+                "out": _numbers(table["out_loss_nats"][low:high], 4),
+            }
+    return token_losses
+
+
+def _numbers(value: np.ndarray, decimals: int) -> list[Any]:
+    """Returns rounded numbers as a list, of lists if the array has two dimensions; None if a number is not finite."""
+    value = np.asarray(value, np.float64)
+    rounded = np.round(value, decimals).astype(object)
+    rounded[~np.isfinite(value)] = None
+    return rounded.tolist()
+
+
+def _characters(value_SxB: np.ndarray) -> list[str]:
+    """Returns a string per sample with a character per model: "1" for true, "0" for false, "-" for missing."""
+    character = {True: "1", False: "0", None: "-"}
+    return ["".join(character[value] for value in row) for row in value_SxB.tolist()]

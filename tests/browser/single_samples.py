@@ -1,0 +1,191 @@
+"""The page of single samples in headless Chromium; browser.sh installs it and runs this file."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+from synthetic_workdir import FOCUS, FPRS, Texts, write_workdir
+
+from analysis import sample_page
+
+SAMPLES = 120
+TEXTS = [f'text number {i} with <b>tags</b> &amp; "quotes"' for i in range(SAMPLES)]
+TEXTS[7] = (
+    "</script><script>document.title = 'injected'</script> <!-- <script> \u2028 \u2029 \x00 é 漢 end of seven"
+)
+PIECES = ["▁first", "</script>", "▁third"]
+FEW = {"samples": SAMPLES, "attacks": ("lira_online",), "bootstraps": 0}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Texts, "text", lambda self, i: TEXTS[i])
+        recipe = write_workdir(tmp_path_factory.mktemp("run") / "demo", **FEW)
+    tokens = pd.DataFrame({"id": 7, "position": [1, 2, 3], "piece": PIECES})
+    tokens = tokens.assign(in_loss_nats=[1.0, 2.0, 3.0], out_loss_nats=[1.5, 2.0, float("nan")])
+    tokens.to_parquet(recipe / "tables" / "shown_tokens.parquet")
+    sample_page.write(recipe)
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(browser: webdriver.Chrome, recipe: Path) -> webdriver.Chrome:
+    """The page as opened from its file, after its table is filled."""
+    browser.get("about:blank")
+    browser.get((recipe / sample_page.PAGE).as_uri())
+    wait(browser, lambda: "Loading" not in text(browser, "#count"))
+    return browser
+
+
+def wait(browser: webdriver.Chrome, condition: Callable[[], object]) -> None:
+    WebDriverWait(browser, 60, 0.05).until(lambda _: condition())
+
+
+def text(browser: webdriver.Chrome, selector: str) -> str:
+    return browser.find_element(By.CSS_SELECTOR, selector).text
+
+
+def field(browser: webdriver.Chrome, name: str, end: str) -> WebElement:
+    selector = f'input[data-property="{name}"][data-end="{end}"]'
+    return browser.find_element(By.CSS_SELECTOR, selector)
+
+
+def select(browser: webdriver.Chrome, name: str, option: str) -> None:
+    browser.find_element(By.XPATH, f'//select[@id="{name}"]/option[text()="{option}"]').click()
+
+
+def column(browser: webdriver.Chrome, number: int) -> list[str]:
+    """Returns the texts of a column, from 1, of the visible rows."""
+    script = "return [...document.querySelectorAll(arguments[0])].map((cell) => cell.textContent)"
+    return browser.execute_script(script, f"#samples tbody tr > :nth-child({number})")
+
+
+def count(browser: webdriver.Chrome) -> int:
+    return int(text(browser, "#count").split()[0])
+
+
+def samples(recipe: Path) -> pd.DataFrame:
+    return pd.read_parquet(recipe / "tables" / "samples.parquet")
+
+
+def open_sample(browser: webdriver.Chrome, sample: int, fpr: str = "5%") -> None:
+    """Waits until the pictures of the sample are drawn."""
+    element = browser.find_element(By.ID, "sample")
+    wait(browser, lambda: element.get_attribute("data-shown") == f"{sample} {fpr}")
+
+
+def test_loads_all_samples_without_errors_or_requests(page: webdriver.Chrome, recipe: Path):
+    assert page.title == "Single samples: demo"
+    assert text(page, "#count") == f"{SAMPLES} of {SAMPLES} samples"
+    assert column(page, 1) == [*map(str, range(25))]
+    table = samples(recipe)
+    assert column(page, 2) == ["yes" if m else "no" for m in table["member"][:25]]
+    assert column(page, 3) == [f"{rate:.3f}" for rate in table[f"flip_rate_{FOCUS:g}"][:25]]
+    assert column(page, 9)[7] == TEXTS[7][:120]
+    events = [json.loads(line["message"])["message"] for line in page.get_log("performance")]
+    sent = [
+        e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"
+    ]
+    assert {url.partition(":")[0] for url in sent} <= {"file", "blob", "data", "about"}
+
+
+def test_sorts_by_keyboard(page: webdriver.Chrome, recipe: Path):
+    header = page.find_element(By.CSS_SELECTOR, "#samples thead th:nth-child(5)")
+    header.find_element(By.CSS_SELECTOR, "[tabindex]").send_keys(Keys.ENTER, Keys.ENTER)
+    wait(page, lambda: header.get_attribute("aria-sort") == "descending")
+    best = samples(recipe).sort_values("mean_score", ascending=False)["id"][:25]
+    assert column(page, 1) == [*map(str, best)]
+
+
+def test_filters_and_searches(page: webdriver.Chrome, recipe: Path):
+    table = samples(recipe)
+    select(page, "membership", "non-members")
+    assert count(page) == (~table["member"]).sum()
+    field(page, "tokens", "low").send_keys("60")
+    field(page, "tokens", "high").send_keys("90")
+    kept = table[~table["member"] & table["tokens"].between(60, 90)]
+    assert count(page) == len(kept) > 0
+    select(page, "fpr", "20%")
+    field(page, "flip_rate", "low").send_keys("0.1")
+    kept = kept[kept["flip_rate_0.2"].round(4) >= 0.1]
+    assert count(page) == len(kept) > 0
+    assert column(page, 1) == [*map(str, kept["id"])]
+    assert column(page, 3) == [f"{rate:.3f}" for rate in kept["flip_rate_0.2"]]
+    page.find_element(By.CSS_SELECTOR, "button[type=reset]").click()
+    wait(page, lambda: count(page) == SAMPLES)
+    page.find_element(By.ID, "search").send_keys("SEVEN end")
+    assert column(page, 1) == ["7"]
+    field(page, "tfidf", "low").send_keys("99")
+    assert count(page) == 0
+    assert "No sample satisfies the conditions" in text(page, "#samples")
+
+
+def test_shows_a_sample(page: webdriver.Chrome, recipe: Path):
+    table, shown = (
+        pd.read_parquet(recipe / "tables" / f"{name}.parquet")
+        for name in ("samples", "shown_samples")
+    )
+    row = shown.loc[7]
+    page.find_element(By.CSS_SELECTOR, '#samples tr[data-sample="7"] td:nth-child(2)').click()
+    open_sample(page, 7)
+    assert page.current_url.endswith("#sample-7")
+    assert (
+        text(page, "#sample-title")
+        == f"Sample 7: a {'member' if table['member'][7] else 'non-member'}"
+    )
+    assert page.switch_to.active_element.get_attribute("id") == "sample-title"
+    assert page.find_element(By.ID, "text").get_property("textContent") == TEXTS[7]
+    assert page.title == "Single samples: demo", "the text of the sample was run as a script"
+    # A tick for each reference and each replica.
+    ticks = page.find_elements(
+        By.CSS_SELECTOR, "#losses .mark-rect.role-mark path[aria-label*='Model']"
+    )
+    assert len(ticks) == len(row["reference_loss_nats"]) + len(row["replica_loss_nats"])
+    assert page.find_elements(By.CSS_SELECTOR, "#token-losses svg .mark-line path")
+    cells: list[list[str]] = page.execute_script(
+        "return [...document.querySelectorAll('#decisions tbody tr')]"
+        ".map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+    for b, (name, loss, *decisions) in enumerate(cells):
+        assert name == f"replica-{b:02d}"
+        assert float(loss) == pytest.approx(row["replica_loss_nats"][b], abs=6e-5)
+        assert decisions == ["yes" if row[f"decisions_{fpr:g}"][b] else "no" for fpr in FPRS]
+    assert len(cells) == 16
+    page.execute_script("location.hash = 'sample-8'")  # has no losses of tokens
+    open_sample(page, 8)
+    assert not page.find_element(By.ID, "tokens").is_displayed()
+    select(page, "fpr", "50%")
+    open_sample(page, 8, "50%")
+    assert f"Votes: {table['votes_0.5'][8]} of 16" in text(page, "#facts")
+
+
+def test_fits_a_narrow_screen(page: webdriver.Chrome):
+    size: dict[str, Any] = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    page.execute_script("location.hash = 'sample-7'")
+    open_sample(page, 7)
+    width = page.execute_script("return document.documentElement.scrollWidth")
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert width == 400
+    assert [line["message"] for line in page.get_log("browser")] == []
