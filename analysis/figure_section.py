@@ -1,6 +1,7 @@
 """One figure or table of a paper on the report page: draws it, writes its files, and shows it with its claims."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pandas as pd
 from analysis import departures, markup, published
 from analysis.claims.compare import VERDICTS, Claim, claim_untested, holm
 from analysis.figures import MODULES, file_name, find
-from analysis.io import MissingModelsError, SweepResults
-from analysis.paper_figure import FigureResult, write
+from analysis.formatting import size_title
+from analysis.io import REPLICA_SIZES, MissingModelsError, SweepResults
+from analysis.paper_figure import FigureResult, not_seen_note, write
 from lm_mia.atomic import write_csv
 from lm_mia.errors import UserError
 
@@ -46,6 +48,9 @@ PAPERS = {
 """The first part of the names of figures -> authors and title of the paper, and the end of a sentence on the models."""
 
 
+_WITHOUT_COMPARISON = re.compile(r" \(\w+ in the paper\)$")
+
+
 @dataclasses.dataclass(frozen=True)
 class FigureSection:
     """The section of a figure on the page."""
@@ -62,16 +67,32 @@ class FigureSection:
     claims: Sequence[Claim]
     image: str
     """The image as a data URI; empty for tables."""
+    compared: bool = True
+    """Whether the figure is compared with that of its paper."""
 
     @property
     def short_title(self) -> str:
         """The short title, such as Figure 1, Table 7 or Scaling."""
         return self.title.partition(":")[0]
 
+    def without_comparison(self) -> "FigureSection":
+        """Returns the section without the number of the figure in its paper, and without what the paper found."""
+        title = _WITHOUT_COMPARISON.sub("", self.title.partition(": ")[2] or self.title)
+        return dataclasses.replace(self, title=title, paper="", claims=(), compared=False)
+
+    @property
+    def notes(self) -> list[str]:
+        """The sentences below the figure."""
+        if self.result is None:
+            return []
+        hidden = set() if self.compared else {not_seen_note(self.result.claims)}
+        more = [self.result.not_comparable_note] if self.compared else []
+        return [note for note in (*self.result.notes, *more) if note and note not in hidden]
+
     @property
     def departures(self) -> Sequence[str]:
         """Where the figure departs from the protocol of its paper, beyond what concerns all figures."""
-        return departures.departures(self.name)
+        return departures.departures(self.name) if self.compared else ()
 
     @property
     def table_html(self) -> str:
@@ -82,7 +103,9 @@ class FigureSection:
 
     @property
     def published_rows(self) -> list[dict[str, Any]]:
-        """The numbers of the paper, each with that of this run."""
+        """The numbers of the paper, each with that of this run; empty if they are not compared."""
+        if not self.compared:
+            return []
         ours = self.result.ours if self.result else {}
         ranges = self.result.our_ranges if self.result else {}
         texts = {key: _format_number(*number) for key, number in ours.items()}
@@ -111,7 +134,11 @@ def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSecti
     file, title, paper, statements = file_name(name), name, "", ()
     try:
         figure = find(name)
-        title, paper, statements = figure.title, figure.paper, figure.statements
+        title, paper, statements = (
+            _with_own_size(figure.title, recipes),
+            figure.paper,
+            figure.statements,
+        )
         result = figure.draw(recipes)
         png = write(workdir, file, result)
     except Exception as error:
@@ -123,6 +150,20 @@ def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSecti
         return FigureSection(file, title, paper, None, missing, claims, "")
     image = markup.data_uri(png) if png else ""
     return FigureSection(file, title, paper, result, "", result.claims, image)
+
+
+def _with_own_size(title: str, recipes: SweepResults) -> str:
+    """Returns the title of a figure with the size of these models instead of that of the paper's models.
+
+    Example: "Table 1: Error rates, 98k parameters (140M in the paper)" for "Table 1: Error rates, 140M".
+    """
+    for size in REPLICA_SIZES:
+        recipe = recipes.get(f"flip-{size}")
+        if recipe and title.endswith(f", {size}"):
+            own_title = title.removesuffix(size) + size_title(recipe)
+            is_same = recipe.config.model.size == size
+            return own_title if is_same else f"{own_title} ({size} in the paper)"
+    return title
 
 
 def render(sections: Sequence[FigureSection]) -> str:
@@ -141,7 +182,7 @@ def render(sections: Sequence[FigureSection]) -> str:
         }
         for (section, claim), p_holm in zip(claims, adjusted, strict=True)
     ]
-    names = [s.name.partition("_")[0] for s in sections if s.name in MODULES]
+    names = [s.name.partition("_")[0] for s in sections if s.name in MODULES and s.compared]
     papers = [PAPERS[name] for name in dict.fromkeys(names) if name in PAPERS]
     general = departures.general() if "strongmia" in names else []
     return template.render(figures=sections, claims=rows, papers=papers, departures=general)

@@ -66,7 +66,6 @@ def size_label(recipe: "RecipeResults") -> str:
     return f"{n / 1e6:.3g}M" if n >= 1e6 else f"{n / 1e3:.3g}k"
 
 
-def size_title(paper_size: str, recipe: "RecipeResults") -> str:
-    """Returns a model size of the paper, with the size in this run if it is another one: "140M (here 98k)"."""
-    size = size_label(recipe)
-    return paper_size if paper_size == size else f"{paper_size} (here {size})"
+def size_title(recipe: "RecipeResults") -> str:
+    """Returns the model size of a recipe for a title: "98k parameters"."""
+    return size_label(recipe) + ("" if recipe.is_imported else " parameters")

@@ -62,7 +62,7 @@ def coin_flip_power_note(facts: Record) -> str:
         f"labeled a coin flip in {labeled[0.8]} of the cases, and one with probability 0.9 in {labeled[0.9]}. The "
         "share of coin flips therefore falls with the number of replicas, and shares for different numbers of replicas "
         f"are not comparable. Ranges are those of the share that {stats.STRONGMIA_REPLICAS} replicas, as many as in "
-        "the paper, would show."
+        "StrongMIA (Hayes et al., 2025), would show."
     )
     if replicas >= MIN_HEADLINE_REPLICAS:
         return note

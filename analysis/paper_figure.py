@@ -29,7 +29,9 @@ class FigureResult:
     our_ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     """The same where our models allow only a range: key -> (low, high)."""
     not_comparable: frozenset[str] = frozenset()
-    """Keys of ``ours`` whose numbers are shown, but are not to be compared with the paper's; a note says why."""
+    """Keys of ``ours`` whose numbers are shown, but are not to be compared with the paper's."""
+    not_comparable_note: str = ""
+    """A sentence that says why; empty if all numbers are comparable."""
     notes: tuple[str, ...] = ()
     """Sentences shown below the figure, such as the number of references; empty ones are not shown."""
 

@@ -178,7 +178,8 @@ def get_config(arg: str = "") -> Config:
     """
     figures, setting = _parse(arg)
     drawn = (*figures, "scaling") if set(figures) == set(FIGURES) else tuple(figures)
-    return _with(recipe(setting, _recipes(figures, setting)[0]), figures=drawn)
+    first = recipe(setting, _recipes(figures, setting)[0])
+    return _with(first, figures=drawn, compare_with_papers=True)
 
 
 def sweep(arg: str = "") -> Iterator[dict[str, Any]]:

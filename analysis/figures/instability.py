@@ -12,7 +12,7 @@ from analysis import archetype_panels, attacks, flip_panels, io, notes, plotting
 from analysis.claims import decisions
 from analysis.claims.compare import Claim, claim_all, claim_greater, claim_untested
 from analysis.claims.jackknife import Jackknife
-from analysis.formatting import percent, size_title
+from analysis.formatting import percent, size_label, size_title
 from analysis.io import (
     REPLICA_SIZES,
     MissingModelsError,
@@ -52,13 +52,13 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
         claims=(_claim_more_in_members(recipe, facts), _claim_rises(recipe, facts)),
         ours=ours,
         not_comparable=notes.depends_on_replicas(facts, ours.keys() - {"auc"}),
+        not_comparable_note=notes.not_comparable_note(facts),
         our_ranges={
             f"fpr={fpr:g} coin {kind}": limits
             for (fpr, kind), limits in tables.coin_flip_percent_ranges(shares).items()
         },
         notes=(
             *notes.replica_notes(facts),
-            notes.not_comparable_note(facts),
             "" if archetypes else no_sample_note,
         ),
     )
@@ -166,10 +166,10 @@ def _flip_detail(recipe: RecipeResults) -> FigureResult:
         claims=(_claim_falls(recipe, facts),),
         ours=ours,
         not_comparable=notes.depends_on_replicas(facts, ours),
+        not_comparable_note=notes.not_comparable_note(facts),
         notes=(
             f"Points of the middle and right panels are means of {fewest:,} to {most:,} samples.",
             *notes.replica_notes(facts),
-            notes.not_comparable_note(facts),
         ),
     )
 
@@ -260,7 +260,7 @@ def _claim_gaps(large: RecipeResults, small: RecipeResults) -> tuple[Claim, Clai
         ),
         claim_greater(
             FIG27_STATEMENTS[2],
-            f"This gap, 302M minus 140M, {at}",
+            f"This gap, {size_label(large)} minus {size_label(small)}, {at}",
             (gap - small_gap).estimate(),
         ),
     )
@@ -351,7 +351,7 @@ def _claim_more_coin_flips(large: RecipeResults, small: RecipeResults) -> Claim:
     new, old = (decisions.read_jackknife(r, "member_coin_flips", fpr) for r in (large, small))
     return claim_greater(
         FIG29_STATEMENTS[-1],
-        f"Percentage points of coin flips, 302M minus 140M, at an FPR of {percent(fpr)}",
+        f"Percentage points of coin flips, {size_label(large)} minus {size_label(small)}, at an FPR of {percent(fpr)}",
         (new - old).scaled(100).estimate(),
     )
 
@@ -394,7 +394,7 @@ def draw_fig30(recipes: SweepResults) -> FigureResult:
         raw, free, stable = (
             areas[0, 1][curve]["pauc"] for curve in ("raw", "coin-free", "unstable-free")
         )
-        left.set_title(f"{size_title(size, recipe)}: area {raw:.3f}")
+        left.set_title(f"{size_title(recipe)}: area {raw:.3f}")
         right.set_title(f"{free:.3f} without coin flips, {stable:.3f} without either")
         data.append(pd.DataFrame(curves).assign(size=size))
         numbers = {f"{size} {name}": (value, np.nan) for name, value in _areas(areas, band).items()}
@@ -405,17 +405,15 @@ def draw_fig30(recipes: SweepResults) -> FigureResult:
         ours |= numbers
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
-    shown = [
-        note
-        for size in REPLICA_SIZES
-        for note in (*notes.replica_notes(facts[size]), notes.not_comparable_note(facts[size]))
-    ]
+    shown = [note for size in REPLICA_SIZES for note in notes.replica_notes(facts[size])]
+    not_comparable_notes = dict.fromkeys(map(notes.not_comparable_note, facts.values()))
     return FigureResult(
         data=pd.concat(data),
         figure=figure,
         claims=(_claim_tpr_share(by_size, facts), _claim_further_fall(by_size, facts)),
         ours=ours,
         not_comparable=frozenset(not_comparable),
+        not_comparable_note=" ".join(filter(None, not_comparable_notes)),
         notes=(_NO_INTERVAL, *dict.fromkeys(shown)),
     )
 
@@ -454,7 +452,8 @@ def _claim_tpr_share(by_size: dict[str, RecipeResults], facts: dict[str, Record]
     )
     return claim_greater(
         FIG30_STATEMENTS[0],
-        f"Contribution of coin flips to the TPR at an FPR of {percent(fpr)}, {large} minus {small}",
+        f"Contribution of coin flips to the TPR at an FPR of {percent(fpr)}, {size_label(by_size[large])} minus "
+        f"{size_label(by_size[small])}",
         (new - old).estimate(),
     )
 
@@ -498,7 +497,7 @@ def _partial_auc(recipe: RecipeResults, name: str, fprs: list[float]) -> Jackkni
 
 FIGURES = {
     "strongmia_fig05_instability": PaperFigure(
-        title="Figure 5: Decision instability of 302M replicas",
+        title="Figure 5: Decision instability of replicas, 302M",
         paper=(
             "Over 127 replicas of a 302M model trained on 2^19 samples, the AUC is stable (0.752 ± 0.007). Yet at an "
             "FPR of 2% the decisions on 18.4% of members and on 0.03% of non-members are like coin flips (a flip "

@@ -74,7 +74,8 @@ def _flip_shares(recipe: RecipeResults) -> FigureResult:
         ours=ours,
         our_ranges=ranges,
         not_comparable=notes.depends_on_replicas(facts, ours),
-        notes=(*notes.replica_notes(facts), notes.not_comparable_note(facts)),
+        not_comparable_note=notes.not_comparable_note(facts),
+        notes=notes.replica_notes(facts),
     )
 
 
@@ -132,12 +133,11 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
         ours=ours,
         not_comparable=notes.depends_on_replicas(facts, of_flips)
         | (counts if members != _PAPER_MEMBERS else frozenset()),
+        not_comparable_note=" ".join(filter(None, (notes.not_comparable_note(facts), note))),
         notes=(
             *notes.replica_notes(facts),
-            notes.not_comparable_note(facts),
             "Shares are means of each replica's ratio, as in the paper; the columns ratio_of_means of the CSV file are "
             "the other summary that it defines.",
-            note,
         ),
     )
 

@@ -106,20 +106,20 @@ def draw_fig24(recipes: SweepResults) -> FigureResult:
     by_size = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
     count = fewest_references(list(by_size.values()))
     results = {size: read_attack(r, references=count, replicas=True) for size, r in by_size.items()}
-    curves = {
-        size_title(size, by_size[size]): plotting.RocCurve("LiRA", results[size], plotting.BLUE)
+    curves = [
+        (size_title(by_size[size]), plotting.RocCurve("LiRA", results[size], plotting.BLUE))
         for size in REPLICA_SIZES
-    }
-    rows = [curve.to_frame().assign(series=title) for title, curve in curves.items()]
+    ]
+    rows = [curve.to_frame().assign(series=title) for title, curve in curves]
     replicas = {size: len(results[size].auc_T) for size in REPLICA_SIZES}
     replica_texts = {replicas_note(n): None for n in replicas.values()}
     return FigureResult(
         data=pd.concat(rows),
-        figure=plotting.roc_panels([(title, [curve]) for title, curve in curves.items()]),
+        figure=plotting.roc_panels([(title, [curve]) for title, curve in curves]),
         claims=(
             claim_greater(
                 FIG24_STATEMENTS[0],
-                f"AUC of {REPLICA_SIZES[1]} minus {REPLICA_SIZES[0]}",
+                f"AUC of {size_label(by_size['302M'])} minus {size_label(by_size['140M'])}",
                 _size_difference(by_size),
             ),
             _claim_above_optimal(by_size, recipes),
@@ -148,7 +148,7 @@ def _size_difference(by_size: Mapping[str, RecipeResults]) -> Estimate:
 def _claim_above_optimal(by_size: Mapping[str, RecipeResults], recipes: SweepResults) -> Claim:
     """Compares the replicas of each size with the targets of the same size on its compute-optimal data."""
     optimal = {size: recipes.get(f"chinchilla-{size}") for size in by_size}
-    if lacking := [size for size, recipe in optimal.items() if recipe is None]:
+    if lacking := [size_label(by_size[size]) for size, r in optimal.items() if r is None]:
         return claim_untested(
             FIG24_STATEMENTS[1],
             f"this run has no models of {' and '.join(lacking)} on compute-optimal data; Figure 2 needs them, so draw "
@@ -159,13 +159,13 @@ def _claim_above_optimal(by_size: Mapping[str, RecipeResults], recipes: SweepRes
     parts = [
         claim_greater(
             "",
-            f"AUC of {size}, {replicas.samples:,} minus {compared.samples:,} samples",
+            f"AUC of {size_label(replicas)}, {replicas.samples:,} minus {compared.samples:,} samples",
             jackknife.independent_difference(
                 decisions.read_jackknife(replicas, "auc"),
                 read_jackknife(compared, references=count).auc,
             ),
         )
-        for (size, replicas), compared in zip(by_size.items(), found, strict=True)
+        for replicas, compared in zip(by_size.values(), found, strict=True)
     ]
     return claim_all(FIG24_STATEMENTS[1], parts)
 
@@ -186,7 +186,7 @@ def draw_fig25(recipes: SweepResults) -> FigureResult:
         rates = pd.DataFrame(tables.read_error_rates(recipe.recipe_dir)).set_index("fpr")
         rows = rates[["tpr_mean", "tpr_std"]].join(_summary(threshold_TxF), how="inner")
         _panels(left, right, rows)
-        left.set_title(size_title(size, recipe))
+        left.set_title(size_title(recipe))
         data.append(rows.reset_index().assign(size=size))
         parts.append(_claim_varies(size, recipe))
         replicas.append(len(threshold_TxF))

@@ -30,7 +30,8 @@ class PaperConfig:
     """Returns the config of a recipe, by setting and name."""
 
     def get_config(self, arg: str = "") -> Config:
-        """Returns the config of the first recipe of the figures, which lists the figures to draw.
+        """Returns the config of the first recipe of the figures, which lists the figures to draw and compares them
+        with the paper.
 
         Args:
           arg: ``[FIGURE,]SETTING``, as for `parse_argument`.
@@ -39,7 +40,7 @@ class PaperConfig:
           UserError: as `parse_argument`.
         """
         figures, recipes = self._selected(arg)
-        return dataclasses.replace(recipes[0], figures=tuple(figures))
+        return dataclasses.replace(recipes[0], figures=tuple(figures), compare_with_papers=True)
 
     def sweep(self, arg: str = "") -> Iterator[dict[str, Any]]:
         """Yields the fields in which each further recipe of the figures differs from the first; ``arg`` as above."""

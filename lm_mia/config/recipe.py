@@ -34,6 +34,7 @@ _CHANGEABLE = (
     "extract.",
     "name",
     "figures",
+    "compare_with_papers",
 )
 
 LATER_FIELDS: dict[str, Any] = {

@@ -41,8 +41,8 @@ class Tokenizer:
     """The SentencePiece vocabulary, trained on the corpus or read from a file."""
 
     path: str = ""
-    """A SentencePiece .model file with the ids pad=0, eos=1, bos=2 and unk=3. If empty, a vocabulary is trained on the
-    corpus."""
+    """A SentencePiece .model file with the pieces <bos> and <eos>, whatever their ids, such as that of Llama 2 or
+    Gemma. If empty, a vocabulary is trained on the corpus."""
     vocab_size: int = 32_000
     """Number of pieces in the vocabulary. If tokenizer.path is set, it must equal the number of pieces in that file."""
     documents: int = 0
@@ -370,6 +370,9 @@ class Config:
     figures: tuple[str, ...] = ()
     """Figures on the report page, in this order: names such as strongmia_fig01_references, or paths of Python files
     that define FIGURE."""
+    compare_with_papers: bool = False
+    """Whether the report page says what the papers found, with their numbers, and whether their claims are seen in
+    these models. The configs of the papers set it."""
 
 
 def resolve(config: Config) -> Config:

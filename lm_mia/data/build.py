@@ -166,6 +166,12 @@ def describe(population: Population) -> list[str]:
         f"vocabulary: {population.vocab_size} pieces, sha256 {vocabulary['sha256']}",
         f"population: {samples}, sha256 {population.sha256}",
     ]
+    if not_utf8 := provenance.get("files_not_utf8"):
+        rest = f" and {len(not_utf8) - 3} more" if len(not_utf8) > 3 else ""
+        lines.insert(
+            1,
+            f"left out: {len(not_utf8)} files that are not UTF-8: {', '.join(not_utf8[:3])}{rest}",
+        )
     if text_use:
         lines.append(f"text: {describe_text_use(population.manifest)}")
     if held_out := population.validation:
@@ -263,7 +269,7 @@ class PopulationSpec:
 
     population: config.Population
     tokenizer_model: bytes = dataclasses.field(repr=False)
-    """A serialized sentencepiece model whose pad ID is 0."""
+    """A serialized sentencepiece model."""
     min_chars: int = 0
     """Documents with fewer characters are left out of the draw and, if documents are split, last pieces with fewer
     characters."""

@@ -65,7 +65,8 @@ def caching_opener() -> CorpusOpener:
 def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InMemoryCorpus:
     """Reads the documents of docstrings or files in a stable order.
 
-    Whitespace at both ends of the documents is removed, and short documents and duplicates are left out.
+    Whitespace at both ends of the documents is removed. Short documents, duplicates and .txt files that are not UTF-8
+    are left out; the provenance says how many.
 
     Raises:
       UserError: if there is no matching file, a file cannot be read (the message names the file and the line), the
@@ -77,13 +78,16 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
         )
         origin: dict[str, Any] = {"packages": docstrings.versions()}
     else:
-        texts, records, names = text_files.read(
+        files = text_files.read(
             corpus.source,
             corpus.path,
             corpus.column,
             lambda done, total: progress("read files", done, total),
         )
-        origin = {"files": names}
+        texts, records = files.texts, files.records
+        origin = {"files": files.files}
+        if files.not_utf8:
+            origin["files_not_utf8"] = files.not_utf8
     texts = [text.strip() for text in texts]
     long_enough = [i for i, text in enumerate(texts) if len(text) >= corpus.min_chars]
     if not long_enough:

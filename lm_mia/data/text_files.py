@@ -1,5 +1,6 @@
 """Reads texts from a user's files (.txt, .jsonl, .jsonl.gz and .parquet) in a stable order."""
 
+import dataclasses
 import glob
 import gzip
 import json
@@ -15,10 +16,22 @@ from lm_mia.errors import UserError
 SUFFIXES = {"text": (".txt",), "jsonl": (".jsonl", ".jsonl.gz"), "parquet": (".parquet",)}
 
 
-def read(
-    source: str, path: str, column: str, progress: Callable[[int, int], None]
-) -> tuple[list[str], list[str], list[str]]:
-    """Reads all texts of the files, including empty ones; null counts as an empty text.
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """The texts of some files."""
+
+    texts: list[str] = dataclasses.field(repr=False)
+    """All texts, including empty ones; null counts as an empty text."""
+    records: list[str] = dataclasses.field(repr=False)
+    """Where each text comes from: ``NAME``, ``NAME:LINE`` counted from 1, or ``NAME:ROW`` counted from 0."""
+    files: list[str]
+    """The names of all files."""
+    not_utf8: list[str]
+    """The names of .txt files that were left out because they are not UTF-8."""
+
+
+def read(source: str, path: str, column: str, progress: Callable[[int, int], None]) -> Texts:
+    """Reads all texts of the files; .txt files that are not UTF-8 are left out.
 
     Args:
       source: text (one document per file), jsonl (one per line) or parquet (one per row).
@@ -26,34 +39,38 @@ def read(
       column: text column of jsonl and parquet files.
       progress: ``progress(files done, files)``, called after each file.
 
-    Returns:
-      The texts; where each comes from (``NAME``, ``NAME:LINE`` counted from 1, or ``NAME:ROW`` counted from 0); and the
-      names of the files.
-
     Raises:
-      UserError: if there is no matching file, a file cannot be read (the message names the file and the line), the
-        column is missing or does not contain text, or every text is empty.
+      UserError: if there is no matching file, a file cannot be read or a line of a jsonl file is invalid (the message
+        names the file and the line), the column is missing or does not contain text, or every text is empty.
     """
     files = find_files(path, SUFFIXES[source])
     texts: list[str] = []
     records: list[str] = []
+    not_utf8: list[str] = []
     for done, (name, file) in enumerate(files, 1):
         try:
             for position, text in _READERS[source](file, column):
                 texts.append(text)
                 records.append(name + position)
+        except UnicodeDecodeError:  # of a text file; those of other files are UserErrors
+            not_utf8.append(name)
         except OSError as error:
             raise UserError(
                 f"corpus.path={path!r}: {file} cannot be read ({error}); check the file and its permissions"
             ) from None
         progress(done, len(files))
+    if not texts and not_utf8:
+        raise UserError(
+            f"corpus.path={path!r}: none of the {len(files)} file(s) is UTF-8, such as {not_utf8[0]}; convert them, "
+            "for example with iconv --from-code=latin1 --to-code=utf-8"
+        )
     if not any(text.strip() for text in texts):
         field, value = ("path", path) if source == "text" else ("column", column)
         raise UserError(
             f"corpus.{field}={value!r}: all {len(texts)} texts of {len(files)} file(s) in {path} are empty; choose "
             f"another {field}"
         )
-    return texts, records, [name for name, _ in files]
+    return Texts(texts, records, [name for name, _ in files], not_utf8)
 
 
 def find_files(path: str, suffixes: tuple[str, ...]) -> list[tuple[str, Path]]:
@@ -90,12 +107,7 @@ def find_files(path: str, suffixes: tuple[str, ...]) -> list[tuple[str, Path]]:
 
 
 def _read_text(path: Path, column: str) -> Iterator[tuple[str, str]]:
-    raw = path.read_bytes()
-    try:
-        yield "", raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise _invalid_line(path, line, f"not UTF-8 ({error.reason})") from None
+    yield "", path.read_bytes().decode("utf-8-sig")
 
 
 def _read_jsonl(path: Path, column: str) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Trains or loads the sentencepiece vocabulary, whose special IDs are pad 0, eos 1, bos 2 and unk 3."""
+"""Trains the sentencepiece vocabulary, or loads one, whose special IDs may be any."""
 
 import io
 import re
@@ -13,6 +13,8 @@ from lm_mia.data.documents import Documents, ProgressCallback, select
 from lm_mia.errors import UserError
 
 SPECIAL_IDS = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}
+"""Those of trained vocabularies. The IDs of a given model are read from it, so they may differ; <pad> is never used,
+since padding has no effect."""
 TRAINER_THREADS = 2
 """A constant, because the vocabulary depends on the number of threads."""
 _CHUNK_CHARS = 16_000  # longer texts are split
@@ -77,8 +79,8 @@ def load_tokenizer(
       vocab_size: the required number of pieces; None accepts any number.
 
     Raises:
-      UserError: if the file is missing or is not a sentencepiece model, if the IDs of pad, eos, bos and unk are not 0,
-        1, 2 and 3, or if the number of pieces differs.
+      UserError: if the file is missing or is not a sentencepiece model, if it has no <bos> or no <eos>, or if the
+        number of pieces differs.
     """
     name = "tokenizer.path" if isinstance(model, bytes) else f"tokenizer.path={str(model)!r}"
     try:
@@ -96,12 +98,11 @@ def load_tokenizer(
         raise UserError(
             f"{name}: not a sentencepiece model; give a .model file, or leave it empty to train one"
         ) from None
-    special_ids = {s: getattr(spm, f"{s}_id")() for s in SPECIAL_IDS}
-    if special_ids != SPECIAL_IDS:
-        actual = ", ".join(f"{s} {i}" for s, i in special_ids.items())
+    missing = [f"<{s}>" for s, i in (("bos", spm.bos_id()), ("eos", spm.eos_id())) if i < 0]
+    if missing:
         raise UserError(
-            f"{name}: must have pad 0, eos 1, bos 2, unk 3, but has {actual}; train it with "
-            "--pad_id=0 --eos_id=1 --bos_id=2 --unk_id=3"
+            f"{name}: the model has no {' and no '.join(missing)}, but each sample begins with <bos> and ends with "
+            "<eos>; give a model that has both, or leave it empty to train one"
         )
     size = spm.get_piece_size()
     if vocab_size is not None and size != vocab_size:

@@ -214,7 +214,8 @@ def test_a_name_selects_an_included_config(tmp_path: Path, monkeypatch: pytest.M
 def test_a_copy_of_an_included_config_imports_the_others(tmp_path: Path):
     copy = tmp_path / "mine.py"
     copy.write_text((load.included_configs() / "own.py").read_text())
-    assert load.load_config(str(copy)) == load.load_config("own")
+    arg = "texts,fig05,cpu"
+    assert load.load_config(f"{copy}:{arg}") == load.load_config(f"own:{arg}")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ CHANGEABLE = {
     "score.token_samples",
     "name",
     "figures",
+    "compare_with_papers",
     *(f"attack.{f.name}" for f in dataclasses.fields(config.Attack)),
     *(f"compute.{f.name}" for f in dataclasses.fields(config.Compute)),
     *(f"extract.{f.name}" for f in dataclasses.fields(config.Extract)),

@@ -1,26 +1,109 @@
-"""The figures of StrongMIA on a user's own texts."""
+"""The audit of a user's own texts: sizes that follow from the texts, and the figures of StrongMIA on them."""
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import pytest
 
 from lm_mia.config import Config, load
+from lm_mia.config.validate import problems
+from lm_mia.data.corpus import read
+from lm_mia.data.tokenizer import train_on_corpus
+from lm_mia.errors import UserError
 
-CONFIGS = load.included_configs()
+WORDS = ["".join(letters) for letters in itertools.product("bdfgkl", "aeiou", "mnprst")]
+
+
+def write_texts(folder: Path, count: int, words: int) -> Path:
+    folder.mkdir(exist_ok=True)
+    for i in range(count):
+        text = " ".join(random.Random(i).choices(WORDS, k=words))
+        (folder / f"{i}.txt").write_text(text)
+    return folder
 
 
 def recipes_of(config_arg: str) -> dict[str, Config]:
     return {c.name: c for _, c in load.load_sweep(config_arg)}
 
 
-def test_own_texts_use_the_recipes_of_strongmia():
-    own = recipes_of(f"{CONFIGS}/own.py")
-    assert list(own) == list(recipes_of(f"{CONFIGS}/strongmia.py:cpu"))
-    assert {c.corpus.source for c in own.values()} == {"text"}
-    code = (CONFIGS / "own.py").read_text().split(chr(34) * 3)[2]
-    assert len(code.split("\n")) - code.split("\n").count("") <= 10
+def train_vocabulary(c: Config) -> None:
+    """Raises UserError if the texts do not support the vocabulary of a config."""
+    settings = c.tokenizer.vocab_size, c.tokenizer.documents, c.population.seed, 0
+    train_on_corpus(read(c.corpus), *settings, lambda *_: None)
 
 
-def test_own_accepts_the_argument_of_strongmia():
-    own = recipes_of("own:fig01,fig05,gpu")
+def test_sizes_follow_from_the_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = write_texts(tmp_path / "texts", 300, 40)
+    (folder / "empty.txt").write_text("")
+    (folder / "copy.txt").write_text((folder / "7.txt").read_text())
+    (folder / "latin.txt").write_bytes(b"caf\xe9 " * 50)
+    c = load.load_config(f"own:{folder}")
+    assert problems(c) == []
+    assert (c.population.samples, c.corpus.split_documents, c.extract.samples) == (300, False, 0)
+    assert (c.attack.fprs[0], c.attack.focus_fpr) == (0.01, 0.1)
+    assert not c.compare_with_papers
+    train_vocabulary(c)
+    assert capsys.readouterr().err.splitlines() == [
+        "own: 300 documents (left out: 1 not UTF-8, 1 shorter than 20 characters, 1 exact duplicates) in "
+        f"{folder}",
+        "own: 300 samples, a vocabulary of 150 pieces, and false positive rates from 0.01 on; no extraction, since too "
+        "few documents have 64 tokens",
+    ]
+
+
+def test_a_few_new_texts_do_not_change_the_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = write_texts(tmp_path / "texts", 304, 80)
+    before = load.load_config(f"own:{folder}")
+    write_texts(folder, 309, 80)
+    monkeypatch.chdir(tmp_path)
+    assert load.load_config("own:texts") == before
+
+
+def test_few_long_documents_are_split(tmp_path: Path):
+    c = load.load_config(f"own:{write_texts(tmp_path / 'texts', 5, 4000)}")
+    assert problems(c) == []
+    assert (c.corpus.split_documents, c.population.samples) == (True, 200)
+    assert c.extract.samples == 100
+
+
+def test_too_few_texts_are_refused(tmp_path: Path):
+    folder = write_texts(tmp_path / "texts", 20, 60)
+    with pytest.raises(
+        UserError, match=r"20 distinct documents with about \d+ pieces .* add texts"
+    ):
+        load.load_config(f"own:{folder}")
+    with pytest.raises(
+        UserError, match=r"--config=own: the path of the texts is missing; .*own:texts"
+    ):
+        load.load_config("own")
+
+
+def test_many_characters_fit_into_the_vocabulary(tmp_path: Path):
+    path = tmp_path / "data.jsonl"
+    draw = random.Random(0)
+    texts = ["".join(chr(draw.randrange(0x4E00, 0x5400)) for _ in range(100)) for _ in range(200)]
+    path.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+    c = load.load_config(f"own:{path},column=body")
+    assert (c.corpus.source, c.corpus.column, c.population.samples) == ("jsonl", "body", 200)
+    train_vocabulary(c)
+    with pytest.raises(
+        UserError, match=r"corpus.column='text': no such column in .*choose one of body"
+    ):
+        load.load_config(f"own:{path}")
+
+
+def test_figures_of_strongmia_use_its_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    own = recipes_of("own:texts,cpu")
+    assert list(own) == list(recipes_of("strongmia:cpu"))
+    own = recipes_of("own:texts,fig01,fig05,gpu")
     assert list(own) == ["main", "flip-302M"]
     assert own["main"].figures == ("strongmia_fig01_references", "strongmia_fig05_instability")
-    assert own["main"].corpus.path == "texts"
+    assert {(c.corpus.source, c.corpus.path) for c in own.values()} == {
+        ("text", f"{tmp_path}/texts")
+    }
     # Own texts may be fewer than the million on which the tokenizer of C4 is trained, and may have duplicates.
     assert {(c.tokenizer.documents, c.corpus.deduplicate) for c in own.values()} == {(0, "exact")}
+    assert not any(c.compare_with_papers for c in own.values())

@@ -11,7 +11,8 @@ from lm_mia.errors import UserError
 
 
 def read(source: str, path: Path | str, column: str = "text") -> tuple[list[str], list[str]]:
-    return text_files.read(source, str(path), column, lambda done, total: None)[:2]
+    files = text_files.read(source, str(path), column, lambda done, total: None)
+    return files.texts, files.records
 
 
 def lines(*records: object) -> bytes:
@@ -29,6 +30,13 @@ def test_text_files_are_sorted(tmp_path: Path):
     assert read("text", tmp_path / "**/*.txt") == everything
     assert read("text", tmp_path / "?/*.txt") == (["bä", "bz"], ["b/a.txt", "b/z.txt"])
     assert read("text", tmp_path / "c.md") == (["c"], ["c.md"])
+
+
+def test_text_files_that_are_not_utf8_are_left_out(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "b.txt").write_bytes("caf\xe9".encode("latin-1"))
+    files = text_files.read("text", str(tmp_path), "text", lambda done, total: None)
+    assert (files.texts, files.files, files.not_utf8) == (["a"], ["a.txt", "b.txt"], ["b.txt"])
 
 
 def test_globs_are_relative_to_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -60,7 +68,7 @@ def test_parquet_files_are_read(tmp_path: Path, kind: pa.DataType):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.txt", b"fine\nfine\n\xff", r"x.txt, line 3: not UTF-8"),
+        ("x.txt", b"fine\n\xff", r"none of the 1 file\(s\) is UTF-8, such as x.txt; convert them"),
         ("x.txt", b" \n", r"corpus.path=.*all 1 texts of 1 file\(s\) in .* are empty"),
         ("x.jsonl", b'{"text": "a"}\n{"text": ', r"x.jsonl, line 2: not JSON \(.* column 10\)"),
         ("x.jsonl", b'{"text": "a"}\n\xff\n', r"x.jsonl, line 2: not UTF-8"),

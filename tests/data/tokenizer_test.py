@@ -2,11 +2,14 @@ import functools
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece
 
-from lm_mia.data import docstrings
+from lm_mia.config import Population
+from lm_mia.data import build, docstrings
+from lm_mia.data.population import lowercase
 from lm_mia.data.tokenizer import load_tokenizer, train_tokenizer
 from lm_mia.errors import UserError
 
@@ -71,10 +74,32 @@ def test_given_files_are_checked(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert capfd.readouterr() == ("", "")
 
 
-def test_other_special_ids_are_refused():
+def sentencepiece_model(**settings: Any) -> bytes:
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS), model_writer=out, vocab_size=500, minloglevel=2
+        sentence_iterator=iter(TEXTS), model_writer=out, minloglevel=2, **settings
     )
-    with pytest.raises(UserError, match="has pad -1, eos 2, bos 1, unk 0"):
-        load_tokenizer(out.getvalue())
+    return out.getvalue()
+
+
+def test_samples_have_the_special_ids_of_a_given_model(tmp_path: Path):
+    # As Llama 2: unk 0, bos 1, eos 2, no pad, and characters that have no piece are bytes.
+    llama = sentencepiece_model(vocab_size=700, model_type="bpe", pad_id=-1, byte_fallback=True)
+    path = tmp_path / "llama.model"
+    path.write_bytes(llama)
+    documents = [(f"{text} 中文", str(i)) for i, text in enumerate(TEXTS[:20])]
+    for random_samples, split in ((0, True), (4, False)):
+        settings = Population(samples=16, length_tokens=12, random_samples=random_samples)
+        spec = build.PopulationSpec(settings, llama, split_documents=split)
+        population = build.write_population(tmp_path / f"split={split}", documents, spec)
+        samples = [population.sample(i).tolist() for i in range(len(population))]
+        assert {sample[0] for sample in samples} == {1}
+        assert {sample[-1] for sample in samples if len(sample) < 12} <= {2}
+        assert not any({0, 1, 2} & {*sample[1:-1]} for sample in samples)
+        assert lowercase(population).tokens[0] == 1
+
+
+def test_a_model_without_bos_is_refused():
+    t5 = sentencepiece_model(vocab_size=500, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    with pytest.raises(UserError, match=r"the model has no <bos>, but .*; give a model that has"):
+        load_tokenizer(t5)
