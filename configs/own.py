@@ -191,7 +191,8 @@ def _round_down(samples: int) -> int:
 def _vocabulary(texts: Sequence[str]) -> tuple[int, int]:
     """Returns the number of pieces, and the number of documents to train on; 0 documents: all.
 
-    A sentencepiece model has a piece for each frequent character, and the texts support one for most repeated words. Texts with many characters, such as Chinese, have at least as many pieces as characters.
+    A sentencepiece model has a piece for each frequent character, and the texts support one for most repeated words.
+    Texts with many characters, such as Chinese, have at least as many pieces as characters.
     """
     mean_chars = sum(map(len, texts)) / len(texts)
     documents = max(int(VOCABULARY_CHARS / mean_chars), 20)

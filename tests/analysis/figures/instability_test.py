@@ -61,8 +61,8 @@ def test_numbers_of_other_replicas_are_not_compared(name: str, sweep):
     assert as_in_paper.not_comparable == frozenset()
     assert as_in_paper.ours.keys() == few.ours.keys()
     note = "are based on 12 replicas, and would differ with 125 to 128"
-    assert any(note in text for text in few.notes)
-    assert not any("marked as not comparable" in text for text in as_in_paper.notes)
+    assert note in few.not_comparable_note
+    assert as_in_paper.not_comparable_note == ""
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,28 @@ def test_counts_among_other_numbers_of_members_are_not_compared(name: str, sweep
     assert few.ours.keys() - few.not_comparable == tprs
     # The samples are fewer than in the paper, too.
     assert as_in_paper.not_comparable == {key for key in few.ours if key.endswith(" tp")}
-    assert "among 524,288 in the paper" in as_in_paper.notes[-1]
+    assert "among 524,288 in the paper" in as_in_paper.not_comparable_note
+
+
+def test_page_shows_the_paper_on_request_only(recipes: SweepResults, tmp_path: Path):
+    compared = figure_section.make_section("strongmia_fig05_instability", recipes, tmp_path)
+    assert compared.title == (
+        "Figure 5: Decision instability of replicas, 221k parameters (302M in the paper)"
+    )
+    alone = compared.without_comparison()
+    assert alone.title == "Decision instability of replicas, 221k parameters"
+    html, text = (" ".join(figure_section.render([s]).split()) for s in (alone, compared))
+    for words in (
+        "In the paper",
+        "of the paper",
+        "Exploring the limits",
+        "marked as not comparable",
+        "302M",
+    ):
+        assert words not in html
+    assert "In the paper" in text
+    assert compared.published_rows
+    assert alone.image == compared.image
 
 
 def test_page_marks_numbers_that_are_not_compared(recipes: SweepResults, tmp_path: Path):
@@ -164,10 +185,10 @@ def test_replicas_are_compared_with_compute_optimal_models(recipes: SweepResults
     claim = find("strongmia_fig24_mean_roc").draw(SweepResults(chosen)).claims[-1]
     if lacking:
         assert claim.verdict == "not tested"
-        assert claim.finding.startswith("this run has no models of 302M on compute-optimal data")
+        assert claim.finding.startswith("this run has no models of 221k on compute-optimal data")
     else:
         assert claim.verdict != "not tested"
         small, optimal = recipes["flip-140M"], recipes["chinchilla-140M"]
-        samples = f"AUC of 140M, {small.samples:,} minus {optimal.samples:,} samples"
+        samples = f"AUC of 98.3k, {small.samples:,} minus {optimal.samples:,} samples"
         assert claim.finding.startswith(samples)
         assert "it holds the training subset fixed" in claim.finding
