@@ -205,6 +205,7 @@ def test_flips_json(attacked: AttackRun):
         "recipe": "recipe_x",
         "config": json.loads(json.dumps(needs.decision_settings(SMALL))),
         "design": "exact",
+        "shown_token_samples": [],
         "attack": "lira_online",
         "first_target": "replica-00",
         "references": 12,
