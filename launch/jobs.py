@@ -18,6 +18,7 @@ from launch import heartbeats
 from lm_mia.config import load
 from lm_mia.config.recipe import recipe_hash
 from lm_mia.data import subsets
+from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
 from lm_mia.run import plan, speed
 from lm_mia.run.plan import RecipeCost
@@ -284,8 +285,8 @@ def print_plan(sweep: Sweep, sizes: JobSizes, *, as_json: bool, read_workdir: bo
         "jobs",
         "chips\nper job",
         "models\nper job",
-        "hours\nper job",
-        "chip-hours\nleft",
+        "time\nper job",
+        "chip time\nleft",
     ):
         table.add_column(name, justify="right", no_wrap=True)
     for j, n in zip(jobs, numbers, strict=True):
@@ -295,14 +296,14 @@ def print_plan(sweep: Sweep, sizes: JobSizes, *, as_json: bool, read_workdir: bo
             f"{n['jobs']:,}",
             f"{n['chips_per_job']:,}",
             f"{n['models_per_job']:,}",
-            plan.format_number(n["job_hours"]),
-            plan.format_number(n["missing_chip_hours"]),
+            format_duration(3600 * n["job_hours"]),
+            format_duration(3600 * n["missing_chip_hours"]),
         )
     if len(jobs) > 1:
         table.add_section()
-        missing_hours = plan.format_number(total["missing_chip_hours"])
+        missing_time = format_duration(3600 * total["missing_chip_hours"])
         table.add_row(
-            "total", f"{total['missing_models']:,}", f"{total['jobs']:,}", "", "", "", missing_hours
+            "total", f"{total['missing_models']:,}", f"{total['jobs']:,}", "", "", "", missing_time
         )
     notes = [
         "jobs    each with the chips of one model; slurm and jobset write fewer jobs if each has more chips"

@@ -24,6 +24,7 @@ from launch import heartbeats, jobs
 from lm_mia.atomic import FLIPS_JSON
 from lm_mia.config import to_dict
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
 from lm_mia.run import inventory, plan, progress
 from lm_mia.run.progress import plural
@@ -346,7 +347,7 @@ def _console() -> Console:
 def _line(r: dict[str, Any]) -> str:
     """Describes a recipe in one line."""
     time_left = (
-        f", {_format_duration(r['seconds_left'])} left" if r["seconds_left"] is not None else ""
+        f", {format_duration(r['seconds_left'])} left" if r["seconds_left"] is not None else ""
     )
     num_given_up = len(r["set_aside"]) + len(r["diverged"])
     given_up = f", {num_given_up} set aside or diverged" if num_given_up else ""
@@ -390,7 +391,7 @@ def _render(status: dict[str, Any], width: int) -> Group:
             f"{done} of {requested}",
             *(str(sum(_count(r, kind) for r in group)) for kind in kinds),
             plan.format_number(rate) if rate else "",
-            _format_duration(left_seconds) if left_seconds is not None else "",
+            format_duration(left_seconds) if left_seconds is not None else "",
             tables,
             *[ProgressBar(total=requested, completed=done, width=20)]
             * (width >= _MIN_WIDTH_OF_BARS),
@@ -451,9 +452,3 @@ def _notes(status: dict[str, Any]) -> list[str]:
         for path in status["others"]
     ]
     return lines
-
-
-def _format_duration(seconds: float) -> str:
-    """Formats a duration as hours, minutes and seconds, and days if there are any."""
-    days, rest = divmod(round(seconds), 86_400)
-    return f"{days} d " * bool(days) + f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"

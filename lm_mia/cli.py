@@ -86,8 +86,11 @@ def _run(argv: list[str]) -> int:
     options, sweep = _read(verb, argv)
     if verb == "plan":
         sweeps.check_not_imported(sweep, "`lm-mia plan`")
-        chip = plan.parse_chip(options.device, options.mfu)
-        plan.print_plan(sweep, chip, options.tokens_per_sample, options.json)
+        if options.device == "cpu":
+            _print_cpu_plan(sweep, options)
+        else:
+            chip = plan.parse_chip(options.device, options.mfu)
+            plan.print_plan(sweep, chip, options.tokens_per_sample, options.json)
         if options.verbose and not options.json:
             plan.print_architectures(sweep)
         return 0
@@ -95,6 +98,15 @@ def _run(argv: list[str]) -> int:
         return _make_models(verb, sweep, options)
     assert verb in ("run", "attack", "extract", "report")
     return _make_tables(verb, sweep)
+
+
+def _print_cpu_plan(sweep: Sweep, options: argparse.Namespace) -> None:
+    """Prints how long `lm-mia run` takes on this machine."""
+    from lm_mia.run import cpu_plan, progress
+
+    with progress.display(overall=False) as display:
+        times = cpu_plan.recipe_times(sweep, options.tokens_per_sample, display)
+    cpu_plan.print_plan(sweep, times, options.json)
 
 
 def _import_losses(argv: Sequence[str]) -> int:
@@ -239,8 +251,12 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
     """Returns the flags of a verb and its recipes; raises UserError with one line per problem."""
     problems: list[str] = []
     options, overrides = _parser(verb).parse_flags(argv, problems)
-    if verb == "plan":
+    if verb == "plan" and options.device != "cpu":
         collect_errors(problems, lambda: plan.parse_chip(options.device, options.mfu))
+    elif verb == "plan" and options.mfu is not None:
+        problems.append(
+            f"--mfu={options.mfu:g}: must be left out with --device=cpu, whose speed is measured"
+        )
     sweep = sweeps.sweep_from_flags(options, overrides, problems, needs_workdir=verb != "plan")
     if sweep and verb == "plan":
         collect_errors(problems, lambda: plan.check_tokens(options.tokens_per_sample, sweep))

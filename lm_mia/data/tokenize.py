@@ -34,6 +34,7 @@ from lm_mia.atomic import replacing
 from lm_mia.data import features, minhash, process_pool
 from lm_mia.data.documents import Document, Documents, Log, ProgressCallback, select
 from lm_mia.data.process_pool import Report
+from lm_mia.durations import format_duration
 
 ZLIB_LEVEL = 6
 MAX_PIECES = 2**31
@@ -441,7 +442,7 @@ def _write_missing_parts(
     num_tokenized, seconds = finished - reused, clock() - start
     if num_tokenized:
         log(
-            f"population: {num_tokenized:,} documents tokenized in {seconds:.1f} s by {count} process(es), "
+            f"population: {num_tokenized:,} documents tokenized in {format_duration(seconds)} by {count} process(es), "
             f"{num_tokenized / seconds:,.0f} per second"
         )
 

@@ -8,8 +8,8 @@ import dataclasses
 
 from lm_mia.model import flops
 
-DEVICE_TOKENS = 8192
-"""Number of tokens of a micro-batch on accelerators, unless the config sets the size."""
+CPU_TOKENS, DEVICE_TOKENS = 2048, 8192
+"""Number of tokens of a micro-batch on CPUs and on accelerators, unless the config sets the size."""
 DEVICE_CHUNK_TOKENS = 4096
 """Number of tokens whose logits are in memory at once on accelerators."""
 _USABLE_SHARE = 0.88  # of the memory, since estimates may be too low by 12 %

@@ -213,7 +213,7 @@ def _is_in_job_of_several_processes() -> bool:
 def _num_cpu_devices() -> int:
     requested = os.environ.get(_NUM_CPU_DEVICES, "")
     if requested in ("", "-1"):  # JAX's default is -1
-        return _num_cores()
+        return num_cores()
     if not (requested.isdecimal() and int(requested)):
         raise UserError(
             f"{_NUM_CPU_DEVICES}={requested!r}: must be a whole number, 1 or larger; unset it to use all cores"
@@ -221,7 +221,8 @@ def _num_cpu_devices() -> int:
     return int(requested)
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """Returns the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from lm_mia import config
 from lm_mia.atomic import CSV_MISSING_VALUES, MORE_REFERENCES_JSON, changed_tables
+from lm_mia.durations import format_duration
 from lm_mia.run.sweep import SweepRecipe
 
 Cell = dict[str, float]
@@ -123,7 +124,7 @@ def to_table(forecasts: Sequence[Forecast]) -> tuple[Table | None, list[str]]:
     for name in ("recipe", "attack"):
         table.add_column(name, no_wrap=True)
     headers = ["references", "AUC now", "with 2x", "with 4x", "TPR now", "with 2x", "with 4x"]
-    for name in (*headers, "chip-hours\nfor 2x", "\nfor 4x"):
+    for name in (*headers, "chip time\nfor 2x", "\nfor 4x"):
         table.add_column(name, justify="right", no_wrap=True)
     for forecast in shown:
         for i, name in enumerate(forecast.strongest()[: None if alone else 1]):
@@ -133,16 +134,19 @@ def to_table(forecasts: Sequence[Forecast]) -> tuple[Table | None, list[str]]:
                 for metric in ("auc", f"tpr_at_{forecast.focus_fpr:g}")
                 for cell in metrics.get(metric, {0: {}, 1: {}, 2: {}}).values()
             ]
-            hours = [_hours(h) if i == 0 else "" for h in forecast.chip_hours.values()]
+            times = [
+                format_duration(3600 * hours) if i == 0 else ""
+                for hours in forecast.chip_hours.values()
+            ]
             recipe = forecast.recipe if i == 0 else ""
-            table.add_row(recipe, name, str(forecast.references), *numbers, *hours)
+            table.add_row(recipe, name, str(forecast.references), *numbers, *times)
     rates = sorted({forecast.focus_fpr for forecast in shown})
     at = f"an FPR of {rates[0]:g}" if len(rates) == 1 else "attack.focus_fpr of each recipe"
     notes = [
         f"TPR          at {at}",
         "2x, 4x       2 and 4 times the references that are present now, on the same targets and samples, with 95%",
         "             intervals; a dash: there is no prediction, more_references.csv has the reason",
-        "chip-hours   of the references that would be added",
+        "chip time    of the references that would be added",
         *(
             []
             if alone
@@ -164,7 +168,3 @@ def _format(cell: Cell) -> str:
     if math.isnan(value):
         return "-"
     return f"{value:.3f}" + ("" if math.isnan(low) else f"\n{low:.3f}-{high:.3f}")
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"

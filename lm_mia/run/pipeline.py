@@ -6,6 +6,7 @@ The models of all recipes are made before any tables.
 import contextlib
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -21,9 +22,10 @@ from lm_mia.data import build, corpus, subsets
 from lm_mia.data.population import Population, open_population, token_columns
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
-from lm_mia.run import devices, inventory, plan, progress, supervisor, trackers
+from lm_mia.run import devices, inventory, plan, progress, stage_times, supervisor, trackers
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display, plural
+from lm_mia.run.remaining import RecipeWork, RemainingTime
 from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb
 from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import changed_settings, check_tables_unchanged, table_metadata
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RecipePopulations = list[tuple[SweepRecipe, Population]]
+
+_CHECK_SECONDS = 10.0  # between checks for models that other processes have finished
+_MAX_CHECK_SHARE = 0.02  # of the time, if the file system is slow
 
 
 def run(
@@ -98,9 +103,22 @@ def run(
                 display.stage(0.04)
                 if "report" in stages:
                     assert draw is not None
-                    draw(sweep, display)
+                    display.track({"event": "report"})
+                    with _logged_seconds("report", sweep.recipes[:1]):
+                        draw(sweep, display)
     recipes = tuple(recipe for recipe in sweep.recipes if recipe.name not in failed)
     return dataclasses.replace(sweep, recipes=recipes), [*failed.values(), *diverged]
+
+
+@contextlib.contextmanager
+def _logged_seconds(stage: Stage, recipes: Sequence[SweepRecipe]) -> Iterator[None]:
+    """Logs the seconds of the block as those of a stage, for each of some recipes, unless it fails."""
+    began = time.monotonic()
+    yield
+    seconds = round(time.monotonic() - began, 3)
+    for recipe in recipes:
+        event = {"event": "stage", "stage": stage, "recipe": recipe.name, "seconds": seconds}
+        recipe.workdir.log_event(event)
 
 
 def _check(verb: Verb, sweep: Sweep) -> None:
@@ -185,15 +203,17 @@ def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, RecipePopu
         c = recipe.config
         try:
             if recipe.population_dir not in built:
-                population = build.build_population(
-                    c.corpus,
-                    c.tokenizer,
-                    c.population,
-                    recipe.population_dir,
-                    display.update,
-                    display.say,
-                    open_corpus,
-                )
+                is_new = not recipe.population_dir.exists()
+                with _logged_seconds("corpus", [recipe] if is_new else []):
+                    population = build.build_population(
+                        c.corpus,
+                        c.tokenizer,
+                        c.population,
+                        recipe.population_dir,
+                        display.update,
+                        display.say,
+                        open_corpus,
+                    )
                 built[recipe.population_dir] = population
                 display.say("\n".join(build.describe(population)))
         except UserError as error:
@@ -221,6 +241,16 @@ def _make_all_models(
     ]
     flops = [cost.train_flops + cost.score_flops for cost in costs]
     is_primary, diverged = True, []
+    work = [
+        _recipe_work(verb, recipe, cost)
+        for (recipe, _), cost in zip(recipe_populations, costs, strict=True)
+    ]
+    report_seconds = 0.0
+    if verb == "run":
+        report_seconds = stage_times.report_seconds([recipe for recipe, _ in recipe_populations])
+    display.estimate_from_models(
+        RemainingTime(work, report_seconds, trains=verb != "score", scores=verb != "train")
+    )
     for number, ((recipe, population), share) in enumerate(
         zip(recipe_populations, flops, strict=True), 1
     ):
@@ -228,6 +258,7 @@ def _make_all_models(
         if len(recipe_populations) > 1:
             display.say(f"recipe {number} of {len(recipe_populations)}: {recipe.name}")
         is_primary &= make_models(verb, recipe, population, display, repair=repair)
+        display.track({"event": "models_present", "recipe": recipe.name})
         try:
             supervisor.check_diverged(recipe.folder, recipe.models)
         except UserError as error:
@@ -235,6 +266,18 @@ def _make_all_models(
         else:
             display.say("models: all present")
     return is_primary, diverged
+
+
+def _recipe_work(verb: ModelVerb, recipe: SweepRecipe, cost: plan.RecipeCost) -> RecipeWork:
+    """Returns the work that a command has to do on a recipe, for the estimate of its remaining time."""
+    c, num_missing = recipe.config, len(recipe.models)
+    if (recipe.folder / "scores.zarr").exists():
+        num_missing = len(inventory.missing_models(verb, c, recipe.folder, recipe.models))
+    model_flops = (
+        cost.train_flops * (verb != "score") + cost.score_flops * (verb != "train")
+    ) / cost.models
+    tables_seconds = stage_times.attack_seconds(c) + stage_times.extract_seconds(c)
+    return RecipeWork(recipe.name, num_missing, model_flops, tables_seconds * (verb == "run"))
 
 
 def _with_recipe_name(recipe: SweepRecipe, error: UserError, num_recipes: int) -> str:
@@ -297,6 +340,12 @@ def make_models(
     recipe.workdir.log_event(event | log_fields)
     if not missing:
         return is_primary
+    if not display.estimates_models:  # of this recipe alone
+        trains, scores = verb != "score", verb != "train"
+        work = RecipeWork(recipe.name, len(missing), 1.0, 0.0)
+        display.estimate_from_models(RemainingTime([work], 0.0, trains=trains, scores=scores))
+    display.track(event | {"recipe": recipe.name, "trained": trained})
+    finished_elsewhere = _FinishedElsewhere(verb, recipe, missing)
     tally = progress.Tally(display, verb, len(requested), len(missing))
     tracker = trackers.open_trackers(
         c.train.trackers, recipe.workdir.path, recipe.name, config.to_dict(c), display.say
@@ -305,6 +354,7 @@ def make_models(
 
         def on_event(event: dict[str, Any]) -> None:
             tally.on_event(event)
+            finished_elsewhere.on_event(event, display)
             track_event(event)
             if event["event"] not in ("step", "scoring", "waiting", "stopping"):
                 recipe.workdir.log_event(event | log_fields)
@@ -315,6 +365,36 @@ def make_models(
     if selected_models is None:
         tally.finish()  # other processes may have made some of the models
     return is_primary
+
+
+class _FinishedElsewhere:
+    """Counts the models of a recipe that other processes finish, for the estimate of the remaining time.
+
+    Args:
+      verb: whether models are trained, scored, or both.
+      recipe: the recipe.
+      missing: the models that were missing when the command began to make them.
+    """
+
+    def __init__(self, verb: ModelVerb, recipe: SweepRecipe, missing: list[ModelSeeds]):
+        self._verb: ModelVerb = verb
+        self._recipe, self._missing = recipe, missing
+        self._started_here: set[str] = set()
+        self._next_check = time.monotonic() + _CHECK_SECONDS
+
+    def on_event(self, event: dict[str, Any], display: Display) -> None:
+        """Handles an event of a worker; from time to time, it looks for finished models in the workdir."""
+        if event["event"] == "model_started":
+            self._started_here.add(event["model"])
+        began = time.monotonic()
+        if began < self._next_check:
+            return
+        recipe = self._recipe
+        missing = inventory.missing_models(self._verb, recipe.config, recipe.folder, self._missing)
+        present = {str(model) for model in self._missing} - {str(model) for model in missing}
+        display.track({"event": "finished_elsewhere", "count": len(present - self._started_here)})
+        now = time.monotonic()
+        self._next_check = now + max(_CHECK_SECONDS, (now - began) / _MAX_CHECK_SHARE)
 
 
 def _remove_corrupt(c: config.Config, recipe_dir: Path, display: Display) -> None:
@@ -358,17 +438,25 @@ def _make_tables(
     )
     for recipe, population in recipe_populations:
         display.stage(0.06 / len(recipe_populations), num_parts=4)
+        display.track({"event": "tables", "recipe": recipe.name})
         try:
             if "attack" in stages and (
                 _attacks(recipe) or needed_by_recipe[recipe.name].loss_samples
             ):
-                attack(
-                    recipe, population, needed_by_recipe[recipe.name], display.update, display.say
-                )
+                with _logged_seconds("attack", [recipe]):
+                    attack(
+                        recipe,
+                        population,
+                        needed_by_recipe[recipe.name],
+                        display.update,
+                        display.say,
+                    )
             if "extract" in stages and _extracts(recipe):
-                extract(recipe, population, display)
+                with _logged_seconds("extract", [recipe]):
+                    extract(recipe, population, display)
         except UserError as error:  # for example too few models, because some diverged
             failed[recipe.name] = _with_recipe_name(recipe, error, len(recipe_populations))
+        display.track({"event": "tables_finished", "recipe": recipe.name})
     return failed
 
 

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from lm_mia import config
 from lm_mia.config.recipe import population_hash
+from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
 from lm_mia.model import flops
 from lm_mia.run import more_references
@@ -213,7 +214,10 @@ def totals(costs: Sequence[RecipeCost]) -> dict[str, float]:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `lm-mia plan`."""
-    add_cost_flags(parser.add_argument_group("cost"))
+    add_cost_flags(
+        parser.add_argument_group("cost"),
+        "; cpu: print how long `lm-mia run` takes on the CPU of this machine, measured in seconds",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
     parser.add_argument(
         "--verbose",
@@ -222,12 +226,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_cost_flags(group: argparse._ArgumentGroup) -> None:
-    """Adds the flags for `parse_chip` and `check_tokens`."""
+def add_cost_flags(group: argparse._ArgumentGroup, other_devices: str = "") -> None:
+    """Adds the flags for `parse_chip` and `check_tokens`; `other_devices` completes the help of ``--device``."""
     group.add_argument(
         "--device",
         metavar="NAME",
-        help="chip, such as h100 or 'tpu v5p', or its dense bfloat16 rate in TFLOP/s (default: h100)",
+        help="chip, such as h100 or 'tpu v5p', or its dense bfloat16 rate in TFLOP/s (default: h100)"
+        + other_devices,
     )
     group.add_argument(
         "--mfu",
@@ -379,7 +384,7 @@ def print_costs(costs: Sequence[RecipeCost], chip: Chip) -> None:
         "\nscores",
         "\npopulation",
         "MFU",
-        "chip-hours",
+        "chip time",
     ):
         table.add_column(name, justify="right", no_wrap=True)
     for r in plan["recipes"]:
@@ -437,8 +442,7 @@ def print_table(table: Table, notes: Sequence[str]) -> None:
 
 
 def _numbers(values: dict[str, Any], has_present: bool, steps: str) -> list[str]:
-    """Returns the cells from the number of models to chip-hours."""
-    hours = values["chip_hours"]
+    """Returns the cells from the number of models to the chip time."""
     return [
         f"{values['models']:,}",
         *([f"{values['present_models']:,}"] if has_present else []),
@@ -450,7 +454,7 @@ def _numbers(values: dict[str, Any], has_present: bool, steps: str) -> list[str]
             for name in ("checkpoint_bytes", "store_bytes", "population_bytes")
         ),
         f"{values['speed']['mfu']:.2f}" if "speed" in values else "",
-        format_number(hours),
+        format_duration(3600 * values["chip_hours"]),
     ]
 
 
@@ -492,7 +496,7 @@ def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float])
     )
     entries = sum(len(r.entries) for r in costs)
     shared = entries - len([cost for cost in costs if cost.entries])
-    missing_hours = total["missing_chip_hours"]
+    missing_time = format_duration(3600 * total["missing_chip_hours"])
     lines = [
         *speeds.footnotes({r.name: speeds.speed(r.batches, chip) for r in costs}, chip),
         f"tokens       without padding; {samples} (--tokens-per-sample sets another mean)",
@@ -507,7 +511,7 @@ def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float])
         )
     if total["present_models"]:
         lines.append(
-            f"left         {missing_hours:,.3g} chip-hours, for the "
+            f"left         {missing_time} of one chip, for the "
             f"{total['models'] - total['present_models']} missing models"
         )
     if shared:

@@ -1,7 +1,7 @@
 """Progress of a running command: bars with the remaining time on a terminal, and otherwise lines of text."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,13 +9,16 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
 )
+from rich.text import Text
 
+from lm_mia.durations import format_duration
+from lm_mia.run.remaining import RemainingTime
 from lm_mia.run.stages import ModelVerb
 
 _LINE_SECONDS = 10  # between lines if the output is not a terminal
@@ -28,6 +31,9 @@ def plural(count: int, noun: str) -> str:
 
 class Display:
     """A bar for each part of a stage, and one for the whole command if it runs several stages.
+
+    A command that makes models shows one remaining time, that of the whole command, which it estimates from finished
+    models once there is one. Other commands show the remaining time of each bar.
 
     Args:
       console: where the bars are drawn.
@@ -45,6 +51,37 @@ class Display:
         self._stage_share = 0.0
         self._num_parts = 1
         self._part_shares: dict[str, float] = {}
+        self._remaining: RemainingTime | None = None
+        self._end_time: float | None = None  # of the command, as estimated
+
+    @property
+    def estimates_models(self) -> bool:
+        """Whether the remaining time is estimated from models."""
+        return self._remaining is not None
+
+    def estimate_from_models(self, remaining: RemainingTime) -> None:
+        """Estimates the remaining time of the command from the events that `track` receives from now on."""
+        self._remaining = remaining
+
+    def track(self, event: dict[str, Any]) -> None:
+        """Updates the estimate of the remaining time with an event, as `RemainingTime.add` describes it."""
+        if self._remaining is None:
+            return
+        now = time.monotonic()
+        self._remaining.add(now, event)
+        seconds = self._remaining.seconds(now)
+        self._end_time = None if seconds is None else now + seconds
+
+    def remaining_text(self, bar: Task) -> str:
+        """Returns the remaining time that a bar shows, such as "43 min left", or "" if it shows none."""
+        if self._remaining is None:
+            seconds = None if bar.finished else bar.time_remaining
+        elif self._overall is None or bar.id == self._overall:
+            seconds = None if self._end_time is None else self._end_time - time.monotonic()
+        else:
+            seconds = None
+        # An estimate that has passed is no estimate.
+        return f"{format_duration(round(seconds))} left" if seconds and seconds >= 1 else ""
 
     def stage(self, share: float, num_parts: int = 1) -> None:
         """Starts a stage.
@@ -78,8 +115,8 @@ class Display:
 
     def _describe(self, bar: TaskID) -> str:
         task = self._progress.tasks[bar]
-        left = f" ({task.time_remaining:.0f} s left)" if task.time_remaining is not None else ""
-        return f"{task.description} {task.percentage:.0f}%{left}"
+        left = self.remaining_text(task)
+        return f"{task.description} {task.percentage:.0f}%" + (f" ({left})" if left else "")
 
     def _update_overall(self) -> None:
         if self._overall is not None:
@@ -88,16 +125,39 @@ class Display:
             self._progress.update(self._overall, completed=completed)
 
 
+class _DurationColumn(ProgressColumn):
+    """A column of durations.
+
+    Args:
+      text: returns the text for a bar.
+    """
+
+    def __init__(self, text: Callable[[Task], str]):
+        super().__init__()
+        self._text = text
+
+    def render(self, task: Task) -> Text:
+        """Returns the text of a bar."""
+        return Text(self._text(task), style="progress.remaining")
+
+
+def _elapsed_text(bar: Task) -> str:
+    seconds = bar.finished_time if bar.finished else bar.elapsed
+    return "" if seconds is None else format_duration(round(seconds))
+
+
 @contextmanager
 def display(overall: bool) -> Iterator[Display]:
     """Shows bars on stderr during the block, optionally with one for the whole command."""
     console = Console(stderr=True)
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
-    columns += [TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), TimeRemainingColumn()]
+    columns += [TextColumn("{task.percentage:>3.0f}%"), _DurationColumn(_elapsed_text)]
     # Workers finish their models at about the same time, so average the rate over more than the default of 30 s.
     with Progress(*columns, console=console, speed_estimate_period=300) as progress:
+        shown = Display(console, progress, overall)
+        progress.columns = (*progress.columns, _DurationColumn(shown.remaining_text))
         try:
-            yield Display(console, progress, overall)
+            yield shown
         except BaseException:
             # Unfinished bars, and the empty line after them, would only distract from the error message.
             progress.live.transient, console.quiet = True, not console.is_terminal
@@ -127,13 +187,14 @@ class Tally:
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Handles an event of `lm_mia.run.supervisor`."""
+        self._display.track(event)
         kind, say = event["event"], self._display.say
         model = event.get("model", "")
         if kind == "worker":
             self._report_worker(event)
         elif kind == "compiled":
             say(
-                f"worker {event['index']}: {event['seconds']:.1f} s of compilation: "
+                f"worker {event['index']}: {format_duration(event['seconds'])} of compilation: "
                 f"{plural(event['compiled'], 'function')} compiled, {event['from_cache']} read from the cache"
             )
         elif kind == "idle_devices":
@@ -161,15 +222,18 @@ class Tally:
         elif kind == "model_trained":
             self._trained_shares[model] = 1.0
             resumed = f", resumed at step {event['resumed_at']}," if event["resumed_at"] else ""
-            say(f"{model}: trained {event['steps']} steps{resumed} in {event['seconds']:.1f} s")
+            say(
+                f"{model}: trained {event['steps']} steps{resumed} in {format_duration(event['seconds'])}"
+            )
         elif kind == "scoring":
             self._scored_shares[model] = event["share"]
         elif kind == "model_scored" and event["last"]:
             self._scored_shares[model] = 1.0
             self._trained_shares[model] = 1.0  # if it was trained by an earlier command
             say(
-                f"{model}: scored in {event['seconds']:.1f} s; mean loss {event['member_loss_nats']:.3f} nats per "
-                f"token on members, {event['nonmember_loss_nats']:.3f} on non-members"
+                f"{model}: scored in {format_duration(event['seconds'])}; mean loss "
+                f"{event['member_loss_nats']:.3f} nats per token on members, "
+                f"{event['nonmember_loss_nats']:.3f} on non-members"
             )
         self._update_bars()
 

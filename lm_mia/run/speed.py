@@ -222,7 +222,7 @@ def footnotes(speeds: dict[str, Speed], chip: Chip) -> list[str]:
         "assumed": ", an assumption, since there is no roofline bound for this chip (--mfu sets a measured MFU)",
     }[source]
     lines = [
-        f"chip-hours   of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {mfu}{reason}"
+        f"chip time    of {chip.name}, {chip.flops / 1e12:g} TFLOP/s of dense bfloat16, at an MFU of {mfu}{reason}"
     ]
     groups: dict[tuple[int, str], list[str]] = {}
     for name, s in speeds.items():
@@ -233,6 +233,6 @@ def footnotes(speeds: dict[str, Speed], chip: Chip) -> list[str]:
         listed = "" if len(names) == len(speeds) else f" of {', '.join(names)}"
         lines.append(
             f"devices      {count} per model{listed}; {filled} of the packed sequences of padded training batches "
-            "contain samples; chip-hours include the empty ones"
+            "contain samples; the chip time includes the empty ones"
         )
     return lines

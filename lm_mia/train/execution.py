@@ -10,7 +10,6 @@ from lm_mia.model import memory
 from lm_mia.model.attention import AttentionKind
 from lm_mia.model.transformer import ModelConfig
 
-_CPU_TOKENS = 2048  # tokens per micro-batch
 _CPU_CHUNK_TOKENS = 512
 _UNKNOWN_MEMORY_BYTES = 16 * 2**30  # assumed for a device that does not report its memory
 
@@ -73,7 +72,7 @@ def plan_execution(
         model_config.length_tokens,
         batch_size,
         num_devices,
-        _CPU_TOKENS if is_cpu else memory.DEVICE_TOKENS,
+        memory.CPU_TOKENS if is_cpu else memory.DEVICE_TOKENS,
     )
     kept_bytes = memory.activation_bytes(model_config.size, attention, micro_batch_size)
     fits = kept_bytes < (memory_bytes or _UNKNOWN_MEMORY_BYTES) / 2

@@ -190,14 +190,6 @@ def test_watch_ends_if_no_model_is_missing(tiny: tiny_run.Tiny, capsys: pytest.C
     assert "6 of 6 done" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0.4, "0:00:00"), (59.6, "0:01:00"), (3 * 86400 + 3661, "3 d 1:01:01")],
-)
-def test_time_format(seconds: float, expected: str):
-    assert status._format_duration(seconds) == expected
-
-
 def test_next_command_attacks_and_reports(
     tiny: tiny_run.Tiny,
     tmp_path: Path,

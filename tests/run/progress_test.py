@@ -114,7 +114,7 @@ def test_tally_counts_models_and_fractions_of_models():
         "scanned; compilation cache: /c",
         "a: trained 40 steps in 1.2 s",
         "b: trained 40 steps, resumed at step 30, in 1.2 s",
-        "a: scored in 2.0 s; mean loss 3.500 nats per token on members, 4.250 on non-members",
+        "a: scored in 2 s; mean loss 3.500 nats per token on members, 4.250 on non-members",
     ]
     tally.finish()  # other processes made the others
     assert bars(display) == {"overall": (0, 1), "train": (6, 6), "score": (6, 6)}

@@ -1,0 +1,70 @@
+"""Guesses of how long the stages take that neither train nor score models.
+
+They were fitted to runs of three included configs on two CPU cores, partly shared with other programs. They are only
+used where no earlier run of the recipe is known.
+"""
+
+from collections.abc import Sequence
+
+from lm_mia import config
+from lm_mia.config import Config
+from lm_mia.run.sweep import SweepRecipe
+
+_READ_SECONDS = {"docstrings": 5.0, "text": 1.0, "c4": 1.0}
+"""Seconds in which the documents of a corpus are opened: installed packages are parsed."""
+_VOCABULARY_SECONDS = 12.0
+_TOKENIZED_PER_SECOND = 2000.0  # documents
+
+_ATTACK_SECONDS = (
+    1.5  # loading, and attacks that do not depend on the numbers of samples and models
+)
+_ATTACK_SECONDS_PER_VALUE = 0.9e-5  # for each loss of a sample under a model, and each attack
+_EXTRACT_SECONDS = 3.0  # loading and compilation
+_EXTRACT_FLOPS_PER_SECOND = 4e9
+_REPORT_SECONDS = 1.0  # loading and writing the page
+_SECTION_SECONDS = 5.0  # the figures of a recipe with tables of decisions
+_FIGURE_SECONDS = 0.5  # a figure of a paper
+
+
+def corpus_seconds(c: Config, *, is_first: bool) -> float:
+    """Returns the seconds in which a population is built.
+
+    Args:
+      c: the config.
+      is_first: whether the command reads the documents and trains the vocabulary for it; populations after the first
+        reuse both.
+    """
+    seconds = (c.population.samples + c.population.validation_samples) / _TOKENIZED_PER_SECOND
+    if is_first:
+        seconds += _READ_SECONDS.get(c.corpus.source, 0.0)
+        seconds += 0.0 if c.tokenizer.path else _VOCABULARY_SECONDS
+    return seconds
+
+
+def attack_seconds(c: Config) -> float:
+    """Returns the seconds of the attacks of a recipe, without those that only figures of papers need."""
+    a = c.attack
+    if not (a.replicas or a.targets or a.leave_one_out):
+        return 0.0
+    models = a.references + a.replicas
+    values = config.num_canaries(c) * models * len(a.attacks)
+    return _ATTACK_SECONDS + _ATTACK_SECONDS_PER_VALUE * values
+
+
+def extract_seconds(c: Config) -> float:
+    """Returns the seconds of extraction, which is computed by one process."""
+    e = c.extract
+    if not (e.samples and c.attack.replicas):
+        return 0.0
+    parameters = 12 * c.model.layers * c.model.width**2 + c.tokenizer.vocab_size * c.model.width
+    # Each scheme generates its own continuations, one token after another.
+    tokens = e.prefix_tokens + 3 * max(e.generations, 1) * max(e.suffix_tokens, e.written_tokens)
+    flops = 2.0 * parameters * tokens * e.samples * (1 + e.reference)
+    return _EXTRACT_SECONDS + flops / _EXTRACT_FLOPS_PER_SECOND
+
+
+def report_seconds(recipes: Sequence[SweepRecipe]) -> float:
+    """Returns the seconds in which the report of some recipes is drawn; each asks for the same figures."""
+    sections = sum(bool(recipe.config.attack.replicas) for recipe in recipes)
+    figures = max((len(recipe.config.figures) for recipe in recipes), default=0)
+    return _REPORT_SECONDS + _SECTION_SECONDS * sections + _FIGURE_SECONDS * figures
