@@ -28,7 +28,7 @@ from lm_mia.run.progress import Display, plural
 from lm_mia.run.remaining import RecipeWork, RemainingTime
 from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb
 from lm_mia.run.sweep import Sweep, SweepRecipe
-from lm_mia.run.workdir import changed_settings, check_tables_unchanged, table_metadata
+from lm_mia.run.workdir import changed_settings, table_metadata
 from lm_mia.run.worker import WorkerTask
 from lm_mia.store import check
 from lm_mia.store.store import open_store, with_stored_statistics
@@ -94,9 +94,6 @@ def run(
         if {"attack", "extract", "report"} & {*stages}:
             # Only one command at a time may write tables and figures.
             with _exclusive_lock(sweep.workdir.path / ".report.lock", display):
-                if "attack" not in stages:
-                    folders = [recipe.folder for recipe in sweep.recipes]
-                    check_tables_unchanged(folders, with_extraction="extract" not in stages)
                 failed = _make_tables(stages, recipe_populations, figure_needs, display)
                 if len(failed) == len(recipe_populations):
                     raise UserError("\n".join([*failed.values(), *diverged]))

@@ -56,8 +56,7 @@ def truncate(tables: Path, name: str) -> None:
 
 def change_settings(tables: Path) -> None:
     settings = json.loads((tables / "targets.json").read_text())
-    settings["settings"]["fprs"] = [0.25]
-    (tables / "targets.json").write_text(json.dumps(settings))
+    (tables / "targets.json").write_text(json.dumps(settings | {"fprs": [0.25]}))
 
 
 @pytest.fixture(scope="module")

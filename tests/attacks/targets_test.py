@@ -1,8 +1,6 @@
 """Attacks on targets with different training subsets, and the tables of these attacks."""
 
 import dataclasses
-import json
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -159,8 +157,7 @@ def check_same_results(folder: Path, other: Path) -> None:
         for f in (folder, other)
     )
     pd.testing.assert_frame_equal(ours, theirs)
-    markers = [json.loads((f / "targets.json").read_text()) for f in (folder, other)]
-    assert markers[0]["settings"] == markers[1]["settings"]
+    assert (folder / "targets.json").read_bytes() == (other / "targets.json").read_bytes()
 
 
 def slow_scores(world: World, attack: TargetAttack, t: int) -> np.ndarray:
@@ -434,7 +431,7 @@ def test_kept_scores_equal_those_of_the_attack(
     world: World, computed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     attack = world.attack("lira_online")
-    [path] = (computed / "target_scores").glob("*.parquet")
+    [path] = (computed / "target_scores").iterdir()
     assert path.name == f"{attack.id}.parquet"
     kept = pd.read_parquet(path)
     names = [f"reference-{t}" for t in range(16, 20)]
@@ -553,22 +550,13 @@ def test_damaged_tables_are_recomputed(
     assert (folder / "target_scores" / f"{attacks[1].id}.parquet").exists()
 
 
-def test_run_killed_between_tables_is_completed(
-    world: World, computed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_run_killed_between_tables_is_completed(world: World, computed: Path, tmp_path: Path):
     folder, attacks = tmp_path / "t", attacks_of_every_kind(world)
     world.run(folder, attacks[:11])
-    replace = os.replace
-
-    def killed(source: Path, path: Path) -> None:
-        if Path(path).name == "targets.csv":
-            raise KeyboardInterrupt
-        replace(source, path)
-
-    monkeypatch.setattr(os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        world.run(folder, attacks)
-    monkeypatch.undo()
+    old = (folder / "targets.csv").read_bytes()
+    world.run(folder, attacks)
+    # This is the state after a kill before the table was replaced.
+    (folder / "targets.csv").write_bytes(old)
     (folder / ".targets.csv.4711").write_text("attack_id,")
     assert world.run(folder, attacks) == (12, 1, 0)
     check_same_results(folder, computed)
