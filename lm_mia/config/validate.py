@@ -186,8 +186,10 @@ def _model(config: Config) -> Iterator[str]:
     yield from _positive(config, "model.layers", "model.width", "model.heads")
     width, heads = config.model.width, config.model.heads
     if heads > 0 and width > 0 and width % heads:
-        divisors = [count for count in range(1, width + 1) if width % count == 0]
-        nearest = min(divisors, key=lambda count: abs(count - heads))
+        # 1 divides every width, so the search ends even if the width is a typing error with many digits.
+        lower = next(count for count in range(min(heads, width), 0, -1) if width % count == 0)
+        higher = range(heads + 1, min(2 * heads - lower, width + 1))
+        nearest = next((count for count in higher if width % count == 0), lower)
         yield _message(
             config,
             "model.heads",

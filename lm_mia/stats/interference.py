@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray
-from lm_mia.stats.inputs import as_float64, as_members
+from lm_mia.stats.inputs import as_float64, as_members, check_magnitude
 
 
 def placements(score_N: ArrayLike, member_N: ArrayLike) -> FloatArray:
@@ -54,6 +54,7 @@ def placements(score_N: ArrayLike, member_N: ArrayLike) -> FloatArray:
       array([-1.  , -0.75,  0.75,  1.  ])
     """
     score_N, member_N = as_float64(score_N, "scores"), as_members(member_N)
+    _check_same_samples(score_N, member_N, "scores and members")
     known_N = ~np.isnan(score_N)
     placement_N = np.full(score_N.shape, np.nan)
     for class_N in (member_N, ~member_N):
@@ -77,8 +78,14 @@ def effect_variance(effect_N: ArrayLike, effect_se_N: ArrayLike) -> float:
 
     Returns:
       The variance, at least 0; 0 with fewer than two samples.
+
+    Raises:
+      ValueError: if the arrays do not have the same single dimension, or a value is infinite or too large.
     """
     effect_N, se_N = as_float64(effect_N, "effects"), as_float64(effect_se_N, "standard errors")
+    _check_same_samples(effect_N, se_N, "effects and standard errors")
+    check_magnitude(effect_N, "effects")
+    check_magnitude(se_N, "standard errors")
     known_N = ~(np.isnan(effect_N) | np.isnan(se_N))
     if known_N.sum() < 2:
         return 0.0
@@ -99,6 +106,9 @@ def independent_sd(
     Returns:
       The standard deviation; NaN if a class has fewer than two scores.
 
+    Raises:
+      ValueError: if scores and membership do not have the same single dimension, or a score is infinite or too large.
+
     Source: Neyman 1923; the docstring of this module has the formula.
 
     Example:
@@ -107,9 +117,18 @@ def independent_sd(
       1.118
     """
     score_N, member_N = as_float64(score_N, "scores"), as_members(member_N)
+    _check_same_samples(score_N, member_N, "scores and members")
+    check_magnitude(score_N, "scores")
     known_N = ~np.isnan(score_N)
     classes = [score_N[known_N & class_N] for class_N in (member_N, ~member_N)]
     if min(map(len, classes)) < 2:
         return math.nan
     variance = sum(score_S.var(ddof=1) / len(score_S) for score_S in classes)
     return math.sqrt(max(variance - variance_of_effects / int(known_N.sum()), 0.0))
+
+
+def _check_same_samples(first_N: np.ndarray, second_N: np.ndarray, names: str) -> None:
+    if first_N.ndim != 1 or first_N.shape != second_N.shape:
+        raise ValueError(
+            f"{names} of shapes {first_N.shape} and {second_N.shape}: must have one value per sample"
+        )

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import FloatArray, IntArray
 from lm_mia.stats.flips import COIN_FLIP_BIN, VERY_UNSTABLE_BIN, flip_bins, flip_rate
-from lm_mia.stats.inputs import as_counts, as_float64, as_members
+from lm_mia.stats.inputs import as_counts, as_float64, as_members, check_magnitude
 from lm_mia.stats.intervals import check_confidence
 from lm_mia.stats.likelihood_ratio import posterior
 
@@ -340,11 +340,12 @@ def shared_reference_variance(half_TxH: ArrayLike) -> float:
       so may be negative; NaN with a single target.
 
     Raises:
-      ValueError: if there is no target, or there are no pairs of halves.
+      ValueError: if there is no target, there are no pairs of halves, or a value is infinite or too large.
 
     Source: half samples: McCarthy (1969).
     """
     half_TxH = as_float64(half_TxH, "values")
+    check_magnitude(half_TxH, "values")
     if half_TxH.ndim != 2 or not half_TxH.size or half_TxH.shape[1] % 2:
         raise ValueError(
             f"values of shape {half_TxH.shape}: there must be a row per target, with pairs of halves"

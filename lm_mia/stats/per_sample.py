@@ -110,8 +110,13 @@ def equal_count_edges(sorted_S: ArrayLike, bins: int) -> FloatArray:
     Returns:
       edge_K, ascending, of the type of the values; fewer than bins if values are tied or there are fewer values. The
       bin of a value is the number of edges up to it, minus 1.
+
+    Raises:
+      ValueError: if there is more than one dimension, or none.
     """
     sorted_S = np.asarray(sorted_S)
+    if sorted_S.ndim != 1:
+        raise ValueError(f"values of shape {sorted_S.shape}: must have one dimension")
     if sorted_S.size == 0:
         return sorted_S
     first_K = -(-np.arange(bins) * sorted_S.size // bins)  # integers, so quantiles are not rounded

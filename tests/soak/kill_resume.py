@@ -1,124 +1,234 @@
-"""Run by hand (10 minutes): kills a run at ten random moments and compares it with an uninterrupted run.
+"""Run by hand (a minute of processor time per round): kills or stops a run at random moments of all its stages.
 
-    python tests/soak/kill_resume.py configs/quickstart.py DIR [--config.field=value ...]
+    PYTHONPATH=tests/shared python tests/soak/kill_resume.py DIR [--kills 50] [--terminations 20] [--seed 0]
+        [--engine run|local] [--config FILE.py] [--config.field=value ...]
 
-Creates DIR/uninterrupted and DIR/interrupted. Each kill sends SIGKILL to the command, to it and its workers, or to a
-worker and shortly afterwards to the command, at a random moment of a stage. Models save a checkpoint every 2 seconds,
-so that they are resumed in the middle. Exits with 1 if a byte of the score stores, the populations or the tables
-differs, or if a model that was present was trained again. The config may be a sweep.
+Creates DIR/uninterrupted, the workdir of an uninterrupted command, and one workdir for each round. A round starts the
+command again and again; each time it waits for the next stage (corpus, train, score, attack, extract, report) and a
+random time, and then sends a signal. A kill is SIGKILL to the command, to it and its workers, or to a worker and
+shortly afterwards to the command; a termination is SIGTERM to the command, which must end with exit code 143, unless it
+had just begun or just finished. After the last stage the command runs to its end, and the workdir is compared with the
+uninterrupted one.
+
+The command is `lm-mia run`, or `lm-mia launch local`, which has only the first three stages and is followed by
+`lm-mia run`. Models save a checkpoint after every step, so that they are resumed in the middle. Without --config, the
+models and the corpus are tiny.
+
+Prints a table of the signals by the stage that they hit. Exits with 1 if a byte of the populations, the score stores or
+the tables differs, if the report differs in more than times, if a model was trained again although it was scored, if a
+terminated command has another exit code, or if a command that is started again fails.
 """
 
+import argparse
+import collections
 import contextlib
 import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-# (stage, the text in the command's output that shows its start), in order.
-KILLS = (
-    [("corpus", "")] * 2
-    + [("models", "worker 0")] * 6
-    + [("attack", "present, 0 to train and score")] * 2
-)
+import rich.progress
+import tiny_run
+
+STAGES = ("corpus", "train", "score", "attack", "extract", "report")
+MODEL_STAGES = STAGES[:3]
+EXTRACT = ("samples=8", "prefix-tokens=3", "suffix-tokens=3")
+MAX_DELAY_SECONDS = {"corpus": 3, "train": 4, "score": 2, "attack": 2, "extract": 4, "report": 6}
+DEADLINE_SECONDS = 300
 
 
-def command(config: str, workdir: Path, flags: list[str]) -> list[str]:
-    verb = [sys.executable, "-m", "lm_mia.cli", "run", f"--config={config}", f"--workdir={workdir}"]
-    return [*verb, "--config.train.checkpoint_minutes=0.033", *flags]
+class Wrong(Exception):
+    """A check has failed."""
+
+
+class Runner:
+    """Starts the command on workdirs of one config."""
+
+    def __init__(self, folder: Path, engine: str, config: str | None, flags: list[str]) -> None:
+        tiny = tiny_run.Tiny(folder / "tiny")
+        if config is None and not Path(tiny.config).exists():
+            tiny_run.make(tiny)
+        self._config = config or tiny.config
+        self._flags = ["--config.train.checkpoint_minutes=0.0001", *flags]
+        if config is None:
+            self._flags += [f"--config.extract.{setting}" for setting in EXTRACT]
+            self._flags += ["--config.train.epochs=8"]
+        self.verb = ["launch", "local"] if engine == "local" else ["run"]
+        self.stages = MODEL_STAGES if engine == "local" else STAGES
+
+    def start(self, workdir: Path, verb: list[str]) -> subprocess.Popen[bytes]:
+        """Starts a command; its output is added to WORKDIR.log."""
+        argv = [*verb, f"--config={self._config}", f"--workdir={workdir}", *self._flags]
+        with workdir.with_suffix(".log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "lm_mia.cli", *argv],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            )
+
+    def finish(self, workdir: Path) -> None:
+        """Runs the command to its end, and `lm-mia run` after `lm-mia launch local`; raises Wrong if one fails."""
+        for verb in dict.fromkeys([" ".join(self.verb), "run"]):
+            if code := self.start(workdir, verb.split()).wait(timeout=2 * DEADLINE_SECONDS):
+                raise Wrong(f"{workdir}: lm-mia {verb} ended with {code}")
+
+
+def stage_of(workdir: Path) -> str:
+    """Returns the stage that a command on a workdir is in, or that it reaches next, as its files and its log show."""
+    recipes = workdir / "recipes"
+    if (workdir / "report.html").exists():
+        return "finished"
+    if any(recipes.glob("*/tables/extraction.json")):
+        return "report"
+    if any(recipes.glob("*/tables/flips.json")):
+        return "extract"
+    requested = sum(e["requested"] for e in tiny_run.logged(workdir, "models")[:1])
+    if requested and len({*tiny_run.events(workdir, "model_scored")}) >= requested:
+        return "attack"
+    started, trained = (tiny_run.events(workdir, f"model_{e}") for e in ("started", "trained"))
+    if len({*trained}) > len({*tiny_run.events(workdir, "model_scored")}):
+        return "score"
+    return "train" if started or requested else "corpus"
+
+
+def hit(
+    runner: Runner, workdir: Path, stage: str, is_kill: bool, draw: random.Random
+) -> tuple[str, str] | None:
+    """Starts the command and interrupts it in a stage, or later; returns (stage, signal), or None if it had ended."""
+    command = runner.start(workdir, runner.verb)
+    began = time.monotonic()
+    while STAGES.index(stage) > [*STAGES, "finished"].index(stage_of(workdir)):
+        if command.poll() is not None:
+            return None
+        if time.monotonic() - began > DEADLINE_SECONDS:
+            raise Wrong(f"{workdir}: the stage {stage} was not reached in {DEADLINE_SECONDS} s")
+        time.sleep(0.05)
+    time.sleep(draw.uniform(0, MAX_DELAY_SECONDS[stage]))
+    workers = tiny_run.workers_of(command.pid)
+    if command.poll() is not None:
+        return None
+    at = stage_of(workdir)
+    if is_kill:
+        victims = draw.choice(["the command", "the command and its workers", "a worker"])
+        if victims == "a worker" and workers:  # the others continue until the command is killed too
+            _kill(workers[0])
+            time.sleep(draw.uniform(0, 2))
+        command.kill()
+        for pid in workers if victims == "the command and its workers" else ():
+            _kill(pid)
+        command.wait()
+    else:
+        command.terminate()
+        code = command.wait(timeout=DEADLINE_SECONDS)
+        # 0: it had just finished. -SIGTERM: Python was still loading modules, so nothing had been started.
+        if code not in (0, 143, -signal.SIGTERM):
+            raise Wrong(f"{workdir}: SIGTERM in {at}: exit code {code} instead of 143")
+    while not all(map(tiny_run.has_ended, workers)):
+        if time.monotonic() - began > 2 * DEADLINE_SECONDS:
+            raise Wrong(f"{workdir}: a worker continues although its command has ended")
+        time.sleep(0.1)
+    return at, "SIGKILL" if is_kill else "SIGTERM"
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def digests(workdir: Path) -> dict[str, str]:
-    """Returns the SHA-256 of every file of the populations, of the score stores and of the tables."""
-    patterns = ("populations/*/*", "recipes/*/scores.zarr/**/*", "recipes/*/tables/*")
-    files = [path for pattern in patterns for path in workdir.glob(pattern)]
-    return {
-        str(p.relative_to(workdir)): hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in sorted(files)
-        if p.is_file()
-    }
+    """Returns the SHA-256 of every file of the populations, the score stores and the tables, and of the report's text.
+
+    Its numbers with a unit of time, dates, training losses of the log and figures are left out.
+    """
+    patterns = ("populations/*/*", "recipes/*/scores.zarr/**/*", "recipes/*/tables/**/*")
+    files = sorted(path for pattern in patterns for path in workdir.glob(pattern))
+    content = {str(p.relative_to(workdir)): p.read_bytes() for p in files if p.is_file()}
+    content = {name: data for name, data in content.items() if not name.endswith(".__lock")}
+    page = (workdir / "report.html").read_text(encoding="utf-8").replace(workdir.name, "WORKDIR")
+    page = re.sub(r'src="data:[^"]*"', "", page)
+    page = re.sub(
+        r"\d{4}-\d\d-\d\d|\d\d:\d\d(:\d\d)?|[\d.,]+ ?(s|ms|seconds?|minutes?|hours?)\b", "", page
+    )
+    # The mean over the steps since the last line of the log, which begins again when a model is resumed.
+    page = re.sub(r"<dt>Training loss</dt>.*", "", page)
+    content["report.html"] = page.encode()
+    return {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
 
 
-def children(pid: int) -> list[int]:
-    """Returns the process ids of the children of a process (Linux)."""
-    listed = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in listed.read_text().split()] if listed.exists() else []
-
-
-def kill_once(
-    config: str, workdir: Path, flags: list[str], stage: str, start_text: str, chance: random.Random
-) -> None:
-    """Starts the command, waits for the start of the stage and a random time, kills, and waits for all processes."""
-    log = workdir.with_suffix(".log")
-    seen = log.stat().st_size if log.exists() else 0
-    with log.open("ab") as out:
-        run = subprocess.Popen(command(config, workdir, flags), stdout=out, stderr=out)
-        while (
-            start_text and start_text.encode() not in log.read_bytes()[seen:] and run.poll() is None
-        ):
-            time.sleep(0.05)
-        time.sleep(chance.uniform(0, {"corpus": 12, "models": 25, "attack": 5}[stage]))
-        workers = [pid for pid in children(run.pid) if b"spawn_main" in _cmdline(pid)]
-        victims = chance.choice(["the command", "the command and its workers", "a worker"])
-        print(f"kill -9 in {stage}, {len(workers)} workers running: {victims}", flush=True)
-        if victims == "a worker" and workers:  # the others continue until the command is killed too
-            os.kill(workers[0], signal.SIGKILL)
-            time.sleep(chance.uniform(0, 10))
-        run.kill()
-        for pid in workers if victims == "the command and its workers" else ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        run.wait()
-        while any(b"spawn_main" in _cmdline(pid) for pid in workers):
-            time.sleep(0.1)
-
-
-def _cmdline(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def _model(event: dict[str, str]) -> str:
-    return f"{event['recipe']}/{event['model']}"
+def trained_again(workdir: Path) -> list[str]:
+    """Returns the models that were trained after they had been scored."""
+    log = (workdir / "metrics.jsonl").read_text().splitlines()
+    scored: set[str] = set()
+    again = []
+    for event in map(json.loads, log):
+        if event["event"] == "model_trained" and event["model"] in scored:
+            again.append(event["model"])
+        if event["event"] == "model_scored" and event.get("last", True):
+            scored.add(event["model"])
+    return again
 
 
 def main() -> int:
-    config, folder, *flags = sys.argv[1:]
-    uninterrupted, interrupted = Path(folder) / "uninterrupted", Path(folder) / "interrupted"
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    subprocess.run(command(config, uninterrupted, flags), check=True)
-    chance = random.Random()
-    for stage, start_text in KILLS:
-        kill_once(config, interrupted, flags, stage, start_text, chance)
-    subprocess.run(command(config, interrupted, flags), check=True)
-
-    events = [json.loads(line) for line in (interrupted / "metrics.jsonl").read_text().splitlines()]
-    for kind in ("model_trained", "model_scored"):
-        models = [_model(event) for event in events if event["event"] == kind]
-        print(f"{kind}: {len(models)} events of {len(set(models))} models")
-    scored: set[str] = set()
-    again = []
-    for event in events:
-        again += (
-            [_model(event)] if event["event"] == "model_trained" and _model(event) in scored else []
-        )
-        scored |= {_model(event)} if event["event"] == "model_scored" else set()
-    resumed = sum(event["event"] == "model_trained" and event["resumed_at"] > 0 for event in events)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--terminations", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engine", choices=("run", "local"), default="run")
+    parser.add_argument("--config")
+    args, flags = parser.parse_known_args()
+    folder, draw = args.folder.resolve(), random.Random(args.seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    runner = Runner(folder, args.engine, args.config, flags)
+    uninterrupted = folder / f"uninterrupted_{args.engine}"
+    runner.finish(uninterrupted)
+    expected = digests(uninterrupted)
+    signals = [True] * args.kills + [False] * args.terminations
+    draw.shuffle(signals)
+    hits: collections.Counter[tuple[str, str]] = collections.Counter()
+    wrong: list[str] = []
+    rounds = resumed = 0
+    with rich.progress.Progress() as bar:
+        task = bar.add_task("signals", total=len(signals))
+        while signals:
+            workdir = folder / f"{args.engine}_{args.seed}_{rounds:02}"
+            rounds += 1
+            try:
+                for stage in runner.stages:
+                    if signals and (sent := hit(runner, workdir, stage, signals[-1], draw)):
+                        signals.pop()
+                        hits[sent] += 1
+                        bar.advance(task)
+                runner.finish(workdir)
+                actual = digests(workdir)
+                names = sorted(expected.keys() | actual.keys())
+                if differ := [n for n in names if expected.get(n) != actual.get(n)]:
+                    raise Wrong(f"{workdir}: {len(differ)} of {len(names)} files differ: {differ}")
+                if again := trained_again(workdir):
+                    raise Wrong(f"{workdir}: trained again although scored: {again}")
+                resumed += sum(
+                    e["resumed_at"] > 0 for e in tiny_run.logged(workdir, "model_trained")
+                )
+            except (Wrong, subprocess.TimeoutExpired) as error:
+                wrong.append(str(error))
+                bar.console.print(f"WRONG: {error}")
+    print(f"\n| stage | {' | '.join(STAGES)} | all |\n|---|{'---|' * (len(STAGES) + 1)}")
+    for name in ("SIGKILL", "SIGTERM"):
+        counts = [hits[stage, name] for stage in STAGES]
+        finished = hits["finished", name]
+        print(f"| {name} | {' | '.join(map(str, counts))} | {sum(counts) + finished} |")
     print(
-        f"models resumed from the middle: {resumed}; models trained again although scored: {len(again)}"
+        f"\n{sum(hits.values())} signals in {rounds} workdirs by lm-mia {' '.join(runner.verb)}, seed {args.seed}: "
+        f"{resumed} models resumed in the middle, {len(expected)} files compared in each workdir, {len(wrong)} wrong"
     )
-    one, other = digests(uninterrupted), digests(interrupted)
-    differ = [
-        name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name)
-    ]
-    print(f"{len(one)} files compared, {len(differ)} differ {differ[:5]}")
-    return bool(differ or again)
+    return bool(wrong)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,378 @@
+"""Run by hand (5 minutes of processor time): fuzzes the config loader and the functions of `lm_mia.stats`.
+
+    PYTHONPATH=tests/shared python tests/soak/fuzz.py [--configs 10000] [--arrays 2000] [--seed 0]
+
+A trial of the configs reads random flags with the parser and loader of `lm-mia plan`: wrong types, huge, negative, NaN,
+text in other scripts, repeated flags, and misspelled names. The result must be a valid config or a UserError with
+lines of at most 500 characters that name the field, and no other exception. A trial of the arrays calls a function of
+`lm_mia.stats` with arrays of random types, shapes and memory layouts, with NaN and infinities. The result must be a
+ValueError with a message, or a value; a warning and any other exception are wrong, and so is a probability outside
+[0, 1]. Prints the outcomes as a table; exits with 1 if one is wrong.
+"""
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import inspect
+import io
+import random
+import signal
+import sys
+import traceback
+import typing
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import rich.progress
+import stats_calls
+
+from lm_mia import cli, stats
+from lm_mia.config import Config
+from lm_mia.errors import UserError
+
+_SECONDS = 30  # a trial that takes longer hangs
+_VALUES = [
+    *(
+        "",
+        " ",
+        "0",
+        "1",
+        "-1",
+        "2",
+        "3",
+        "0.5",
+        "1e-9",
+        "1e9",
+        "1e400",
+        "-1e400",
+        "nan",
+        "inf",
+        "-inf",
+        "None",
+        "True",
+    ),
+    *(
+        "false",
+        "yes",
+        "[]",
+        "{}",
+        "()",
+        "1,2",
+        "2,1",
+        "1,1",
+        "0.1,0.1",
+        ",",
+        "1,",
+        "a,b",
+        "lira_online",
+        "loss,loss",
+    ),
+    *(
+        "99999999999999999999",
+        "-99999999999999999999",
+        "0x10",
+        "1_000",
+        "١٢",
+        "½",
+        "é",
+        "名前",
+        "\u202e",
+        "\x00",
+        "\n",
+    ),
+    *(
+        "../..",
+        "/",
+        "/dev/null",
+        "~",
+        "a" * 5000,
+        "balanced",
+        "exact",
+        "--config",
+        "-",
+        "'",
+        '"',
+        "\\",
+        "%s",
+        "{0}",
+        "$HOME",
+    ),
+]
+_PROBABILITIES = {
+    *(
+        "auc",
+        "clopper_pearson",
+        "coin_flip_probability",
+        "extraction_probability",
+        "flip_rate",
+        "p_value",
+        "posterior",
+    ),
+    "tpr_at_fpr",
+}
+
+
+@contextlib.contextmanager
+def time_limit() -> Iterator[None]:
+    """Raises TimeoutError in the block after `_SECONDS`."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"took more than {_SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def field_names() -> list[str]:
+    """Returns the names of all fields, such as train.epochs."""
+    names = []
+    for field in dataclasses.fields(Config):
+        value = getattr(Config(), field.name)
+        inner = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+        names += [f"{field.name}.{f.name}" for f in inner] or [field.name]
+    return names
+
+
+def random_flags(draw: random.Random, names: list[str]) -> list[str]:
+    """Returns one to four flags, some of which are repeated or have a misspelled name."""
+    flags = []
+    for _ in range(draw.randint(1, 4)):
+        name = draw.choice(names)
+        if draw.random() < 0.15:  # a character is left out, repeated or replaced
+            at = draw.randrange(len(name))
+            name = name[:at] + draw.choice(["", name[at] * 2, "-", "_", ".", "é"]) + name[at + 1 :]
+        value = draw.choice(_VALUES)
+        flags += [f"--config.{name}={value}"] * (2 if draw.random() < 0.1 else 1)
+        if draw.random() < 0.05:
+            flags[-1] = f"--config.{name}"  # without a value
+    if draw.random() < 0.1:
+        flags.append(
+            draw.choice(
+                ["--config=quickstart:x", "--workdir=", "--unknown", "value", "--device=tpu"]
+            )
+        )
+    return flags
+
+
+def config_trial(draw: random.Random, names: list[str]) -> tuple[str, str]:
+    """Returns (outcome, description) of one trial; an outcome that starts with WRONG is a mistake."""
+    argv = ["--config=quickstart", *random_flags(draw, names)]
+    shown = " ".join(repr(word)[:80] for word in argv)
+    try:
+        with time_limit(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("error")
+            cli._read("plan", argv)  # pyright: ignore[reportPrivateUsage]
+    except UserError as error:
+        lines = str(error).splitlines()
+        # A message repeats the value.
+        lines = [line.replace("a" * 5000, "a") for line in lines]
+        if not lines or any(len(line) > 500 or ": " not in line for line in lines):
+            return "WRONG: message not of the usual form", f"{shown}: {str(error)[:600]!r}"
+        return "refused with one line per problem", ""
+    except BaseException as error:  # every other exception is a mistake
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return f"WRONG: {type(error).__name__}", f"{shown}\n{traceback.format_exc(limit=-3)}"
+    return "valid config", ""
+
+
+def random_array(draw: random.Random, rng: np.random.Generator, of_models: bool) -> Any:
+    """Returns an array or a list of about four samples, or of about eight models of these."""
+    samples = draw.choice([4, 4, 4, 4, 4, 4, 0, 1, 3, 5])
+    shape: tuple[int, ...] = (
+        (draw.choice([8, 8, 8, 8, 0, 1, 2, 7]), samples) if of_models else (samples,)
+    )
+    if draw.random() < 0.05:
+        shape = draw.choice([(), (1, *shape), shape[::-1], (0,), (2, 2, 2)])
+    kind = draw.choice(["normal", "uniform", "count", "bool", "huge", "tiny", "equal", "sorted"])
+    values = {
+        "normal": lambda: rng.normal(0, 3, shape),
+        "uniform": lambda: rng.uniform(0, 1, shape),
+        "count": lambda: rng.integers(0, 7, shape).astype(float),
+        "bool": lambda: rng.integers(0, 2, shape).astype(float),
+        "huge": lambda: rng.normal(0, 1, shape) * 10.0 ** draw.randint(10, 308),
+        "tiny": lambda: rng.normal(0, 1, shape) * 10.0 ** -draw.randint(10, 320),
+        "equal": lambda: np.full(shape, float(draw.choice([0, 1, -1, 0.5, 3]))),
+        "sorted": lambda: np.sort(rng.uniform(0, 1, shape), axis=-1) if shape else np.array(0.5),
+    }[kind]()
+    values = np.array(values)
+    if draw.random() < 0.3 and values.size:
+        flat = values.reshape(-1)
+        for _ in range(draw.randint(1, 3)):
+            flat[rng.integers(len(flat))] = draw.choice(
+                [np.nan, np.inf, -np.inf, -0.0, 5e-324, 1e308]
+            )
+    dtype = draw.choice(
+        [
+            *["float64"] * 8,
+            "float32",
+            "float16",
+            "int64",
+            "int8",
+            "uint8",
+            "bool",
+            ">f8",
+            "longdouble",
+            "object",
+            "complex128",
+            "str",
+        ]
+    )
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        values = values.astype(dtype)
+    layout = draw.choice(
+        ["plain", "plain", "plain", "list", "Fortran", "strided", "read-only", "masked"]
+    )
+    if layout == "list":
+        return values.tolist()
+    if layout == "Fortran":
+        return np.asfortranarray(values)
+    if layout == "strided" and values.ndim:
+        return np.repeat(values, 2, axis=-1)[..., ::2]
+    if layout == "read-only":
+        values.flags.writeable = False
+    if layout == "masked" and dtype not in ("object", "str"):
+        return np.ma.masked_array(values, rng.integers(0, 2, values.shape).astype(bool))
+    return values
+
+
+def array_functions() -> dict[str, tuple[Callable[[Any], Any], bool]]:
+    """Returns the calls of `stats_calls`, and calls of all other public functions whose arguments are arrays.
+
+    Returns:
+      Name of a call -> (function of the array under test, whether it has one row per model).
+    """
+    calls = {name: (function, of_models) for name, function, of_models in stats_calls.ALL}
+    calls |= {
+        f"{name} members": (f, False)
+        for name, f in stats_calls.OF_MEMBERS.items()
+        if name != "lira"
+    }
+    covered = {name.split()[0] for name in calls}
+    for name in stats.__all__:
+        function = getattr(stats, name)
+        if name in covered or not inspect.isfunction(function):
+            continue
+        hints = {k: v for k, v in typing.get_type_hints(function).items() if k != "return"}
+        arrays = [k for k in hints if "_" in k and k.rsplit("_", 1)[1][:1].isupper()]
+        others = {k: _scalar(v) for k, v in hints.items() if k not in arrays}
+        defaults = function.__kwdefaults__ or {}
+        positional = function.__defaults__ or ()
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        optional = {*defaults, *names[len(names) - len(positional) :]}
+        needed = {k: v for k, v in others.items() if k not in optional}
+        if not arrays or None in needed.values():
+            continue
+        for tested in arrays:
+            fixed = {k: _plain(k) for k in arrays if k != tested and k not in optional} | needed
+            calls[f"{name} {tested}"] = (
+                lambda x, f=function, t=tested, others=fixed: f(**others, **{t: x}),
+                "x" in tested.rsplit("_", 1)[1],
+            )
+    return calls
+
+
+def _scalar(hint: Any) -> Any:
+    return {float: 0.5, int: 2, bool: False, str: None}.get(hint)
+
+
+def _plain(name: str) -> Any:
+    """Returns a valid array for a parameter, by its name."""
+    shape = (8, 4) if "x" in name.rsplit("_", 1)[1] else (4,)
+    values = np.random.default_rng(0).uniform(0.1, 0.9, shape)
+    return values < 0.5 if "member" in name or name.startswith("is_") else values
+
+
+def array_trial(
+    name: str,
+    function: Callable[[Any], Any],
+    of_models: bool,
+    draw: random.Random,
+    rng: np.random.Generator,
+) -> tuple[str, str]:
+    """Returns (outcome, description) of one trial, as `config_trial`."""
+    array = random_array(draw, rng, of_models)
+    shown = f"{name}: {type(array).__name__} {getattr(array, 'dtype', '')} {str(array)[:200]}"
+    try:
+        with time_limit(), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            result = function(array)
+            values = [np.asarray(part) for part in stats_calls.as_list(result)]
+    except (ValueError, UserError) as error:
+        return ("refused with a message", "") if str(error) else ("WRONG: no message", shown)
+    except BaseException as error:  # every other exception is a mistake, and so is a warning
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        if traceback.extract_tb(error.__traceback__)[-1].filename == stats_calls.__file__:
+            return "the call of the test does not fit the array", ""
+        return f"WRONG: {type(error).__name__}", f"{shown}\n{traceback.format_exc(limit=-3)}"
+    if name.split()[0] in _PROBABILITIES:
+        numbers = [v.astype(float) for v in values if v.dtype.kind in "fiu"]
+        fractions = numbers[:1] if name.startswith(("auc", "tpr")) else numbers
+        if any(((v < 0) | (v > 1)).any() for v in fractions):
+            return "WRONG: a probability outside [0, 1]", f"{shown} -> {values}"
+    has_nan = any(v.dtype.kind == "f" and np.isnan(v).any() for v in values)
+    return ("a result with NaN" if has_nan else "a result without NaN"), ""
+
+
+def report(title: str, outcomes: collections.Counter[str]) -> bool:
+    """Prints the table of outcomes; returns whether one is wrong."""
+    print(f"\n| {title} | trials |\n|---|---|")
+    for outcome, count in sorted(outcomes.items()):
+        print(f"| {outcome} | {count:,} |")
+    print(f"| all | {outcomes.total():,} |")
+    return any(outcome.startswith("WRONG") for outcome in outcomes)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--configs", type=int, default=10_000)
+    parser.add_argument("--arrays", type=int, default=2_000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    draw, rng = random.Random(args.seed), np.random.default_rng(args.seed)
+    names, calls = field_names(), array_functions()
+    configs: collections.Counter[str] = collections.Counter()
+    arrays: collections.Counter[str] = collections.Counter()
+    shown: collections.Counter[str] = collections.Counter()
+
+    def count(counter: collections.Counter[str], outcome: str, description: str) -> None:
+        counter[outcome] += 1
+        key = f"{outcome} {description.split(':')[0] if counter is arrays else description[-120:]}"
+        shown[key] += 1
+        if outcome.startswith("WRONG") and shown[key] == 1:
+            bar.console.print(f"{outcome}: {description}", markup=False)
+
+    with rich.progress.Progress() as bar:
+        task = bar.add_task("configs", total=args.configs)
+        for _ in range(args.configs):
+            count(configs, *config_trial(draw, names))
+            bar.advance(task)
+        task = bar.add_task("arrays", total=args.arrays)
+        order = [*calls]
+        for i in range(args.arrays):
+            name = order[i % len(order)]
+            count(arrays, *array_trial(name, *calls[name], draw, rng))
+            bar.advance(task)
+    wrong = report("configs and flags", configs)
+    wrong |= report("arrays", arrays)
+    functions = {n for n in stats.__all__ if inspect.isfunction(getattr(stats, n))}
+    covered = {name.split()[0] for name in calls} & functions
+    print(
+        f"\n{len(covered)} of {len(functions)} public functions in {len(calls)} calls; seed {args.seed}"
+    )
+    print(f"not fuzzed, since they need other results: {', '.join(sorted(functions - covered))}")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())
