@@ -217,7 +217,7 @@ def test_speed_is_logged_every_half_minute(model: Path, monkeypatch: pytest.Monk
     assert lines[1:] == [
         "tokenize samples: 240 of 300 documents, 2 per second",
         "tokenize samples: 300 of 300 documents, 2 per second",
-        "population: 120 documents tokenized in 80.0 s by 1 process(es), 2 per second",
+        "population: 120 documents tokenized in 80 s by 1 process(es), 2 per second",
     ]
 
 
