@@ -18,8 +18,8 @@ documents of 20 characters or more for all figures, 3,328 for fig01, and 2,304 f
 fig05 requires 33,792 documents of any length. Exact duplicates are dropped, and the tokenizer is trained on all
 documents.
 
-Cost: 48 models with 0.1M parameters, in about a minute for 300 documents, and less than 4 minutes on 2 cores for any
-number of documents. With SETTING, as for strongmia.py.
+Cost: 48 models with 0.1M parameters on at most 2,000 samples: about a minute for 300 documents on 2 cores. Comparing
+30,000 documents with each other takes another 40 seconds. With SETTING, as for strongmia.py.
 
 Expect a report page like that of quickstart.py. The numbers depend on the texts.
 """
