@@ -32,19 +32,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import quickstart
 import strongmia
 
-from lm_mia.config import (
-    Attack,
-    Config,
-    Corpus,
-    Extract,
-    Model,
-    Optimizer,
-    Population,
-    Tokenizer,
-    Train,
-)
+from lm_mia.config import Config, Corpus, Extract, Population, Tokenizer
 from lm_mia.errors import UserError
 
 MIN_SAMPLES, MAX_SAMPLES = 100, 2_000
@@ -132,26 +123,16 @@ def _sized(corpus: Corpus) -> Config:
             else f"no extraction, since too few documents have {LENGTH_TOKENS} tokens"
         )
     )
-    return Config(
+    usual = quickstart.get_config()
+    return dataclasses.replace(
+        usual,
         name="own",
         corpus=dataclasses.replace(corpus, split_documents=is_split),
         tokenizer=Tokenizer(vocab_size=vocabulary, documents=trained_documents),
         population=Population(samples=samples, length_tokens=LENGTH_TOKENS),
-        model=Model(size="custom", layers=2, width=64, heads=2),
-        optimizer=Optimizer(peak_learning_rate=8e-3, final_learning_rate=8e-4, warmup_steps=20),
         # About as many steps for few samples as for many.
-        train=Train(subset="balanced", batch_size=max(min(samples // 60, 16), 1), epochs=3),
-        attack=Attack(
-            references=32,
-            replicas=16,
-            # 16 IN and 16 OUT losses per sample are too few to estimate a variance for each sample.
-            variance="pooled",
-            fprs=fprs,
-            focus_fpr=focus,
-            band=(0.001, 0.1),
-            resample_references=4,
-            leave_one_out=True,
-        ),
+        train=dataclasses.replace(usual.train, batch_size=max(min(samples // 60, 16), 1)),
+        attack=dataclasses.replace(usual.attack, fprs=fprs, focus_fpr=focus),
         extract=Extract(
             samples=extracted, prefix_tokens=LENGTH_TOKENS // 2, suffix_tokens=LENGTH_TOKENS // 2
         ),
