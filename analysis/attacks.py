@@ -342,13 +342,13 @@ def _read_results(recipe: RecipeResults) -> dict[str, AttackResult]:
     """
     path = recipe.recipe_dir / TARGETS_CSV
     try:
-        made_with = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        made_with = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["settings"]
         modified_ns = path.stat().st_mtime_ns
     except FileNotFoundError:
         raise MissingModelsError(
             f"{recipe.name}: no attacks on targets yet; run lm-mia attack"
         ) from None
-    except ValueError:
+    except (ValueError, LookupError, TypeError):
         made_with, modified_ns = None, 0
     if made_with != needs.attack_settings(recipe.config.attack):
         raise MissingModelsError(

@@ -280,7 +280,8 @@ def _summarize_targets(recipe_dir: Path) -> str:
 
     c = from_dict(_json(recipe_dir / "config.json")["config"])
     c = dataclasses.replace(c, attack=measurable_attack(c))
-    if _json((recipe_dir / TARGETS_CSV).with_suffix(".json")) != attack_settings(c.attack):
+    made_with = _json((recipe_dir / TARGETS_CSV).with_suffix(".json")).get("settings")
+    if made_with != attack_settings(c.attack):
         return "attacked with other settings; run lm-mia attack again"
     models = [
         row for row in _rows(recipe_dir / "tables" / "models.csv") if row["role"] == "reference"

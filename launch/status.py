@@ -243,9 +243,8 @@ def _verify(sweep: Sweep, status: dict[str, Any]) -> list[str]:
     """Adds the missing and corrupt shards to `status`; returns a line for each recipe that has corrupt ones."""
     from lm_mia.data.population import open_population  # pandas takes a second
 
-    population_dirs = {recipe.population_dir for recipe in sweep.recipes}
-    for folder in (path for path in population_dirs if path.exists()):
-        open_population(folder)
+    folders = {recipe.population_dir for recipe in sweep.recipes}
+    populations = {folder: open_population(folder) for folder in folders if folder.exists()}
     damage = list[str]()
     with progress.display(overall=False) as display:
         for recipe, r in zip(sweep.recipes, status["recipes"], strict=True):
@@ -253,9 +252,10 @@ def _verify(sweep: Sweep, status: dict[str, Any]) -> list[str]:
             store = recipe.folder / "scores.zarr"
             if not store.exists():
                 continue
-            shards = inventory.check_shards(
+            shards = inventory.check_store(
                 recipe.config,
                 recipe.folder,
+                populations.get(recipe.population_dir),
                 lambda done, total: display.update("verify", done, total),
             )
             missing, corrupt = ([str(path) for path in p] for p in (shards.missing, shards.corrupt))

@@ -22,12 +22,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
-from lm_mia.atomic import CSV_MISSING_VALUES
+from lm_mia.atomic import CSV_MISSING_VALUES, is_changed
 from lm_mia.config import Config
 from lm_mia.config.recipe import from_dict
 from lm_mia.data.population import Population, open_population
 from lm_mia.errors import UserError
-from lm_mia.run.workdir import Workdir
+from lm_mia.run.workdir import Workdir, changed_table_message
 
 if TYPE_CHECKING:  # imported where they are used, since they take about a second to load
     import numpy as np
@@ -287,7 +287,8 @@ class RecipeView:
           The table. Missing values are NaN.
 
         Raises:
-          UserError: if there is no such table; the message lists those that exist.
+          UserError: if there is no such table, when the message lists those that exist; or if the file is not as it was
+            when it was written.
 
         Example:
           >>> attacks = lm_mia.open("runs/quickstart").recipes["quickstart"].table("attacks")
@@ -301,6 +302,8 @@ class RecipeView:
             hint = f"choose from {', '.join(self.tables)}" if files else "run `lm-mia attack` first"
             raise UserError(f"table={name!r}: recipe {self.name} has no such table; {hint}")
         path = files[name]
+        if is_changed(path):
+            raise UserError(changed_table_message(path))
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
         return pd.read_csv(path, keep_default_na=False, na_values=[*CSV_MISSING_VALUES])
@@ -349,7 +352,7 @@ class RecipeView:
     @functools.cached_property
     def _population(self) -> Population:
         folder = self.workdir.population_dir(str(self._stored["population"]))
-        return open_population(folder, verify=False)
+        return open_population(folder)
 
 
 def audit(

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ VARIANCE_JSON = Path("tables", "variance_components.json")
 """Completion marker of variance_components.csv, which `lm-mia attack` writes."""
 TOKENS_JSON = Path("tables", "tokens.json")
 """Completion marker of the tables of single tokens, which `lm-mia attack` writes."""
+MEMBERSHIP_SCORES_JSON = Path("tables", "membership_scores.json")
+"""Completion marker of membership_scores.parquet and the tables of advantages and audits, if there are no replicas."""
+MODELS_JSON = Path("tables", "models.json")
+"""Completion marker of models.csv and sample_losses.csv, which `lm-mia attack` writes."""
+TARGETS_JSON = Path("tables", "targets.json")
+"""Completion marker of the tables of attacks on targets, which `lm-mia attack` writes."""
 TARGETS_CSV = Path("tables", "targets.csv")
 """Every attack that was computed, one line per attack and target. Lines are only added, until the settings change."""
 
@@ -65,18 +72,29 @@ def write_csv(path: Path, table: "pd.DataFrame") -> None:
 
 
 def write_completion_marker(
-    path: Path, description: Mapping[str, Any], tables: Iterable[str]
+    path: Path,
+    description: Mapping[str, Any],
+    tables: Iterable[str],
+    replaced: Mapping[str, Path] = MappingProxyType({}),
 ) -> None:
-    """Writes the JSON file that marks tables as complete.
+    """Writes the JSON file that marks tables as complete, and from which changes of the tables are noticed.
 
     Args:
       path: path of the JSON file, in the folder of the tables.
       description: the settings and models from which the tables were computed, and results; its values must be valid
         JSON.
-      tables: names of the tables' files; their SHA-256 digests are added to the JSON file as "tables".
+      tables: names of the tables' files; their SHA-256 digests are added to the JSON file as "tables". A digest of the
+        JSON file itself is added as "sha256".
+      replaced: name of a table -> the file that is about to replace it. The digest of this file is added to that of the
+        present table, so that the tables are unchanged before and after the replacement.
     """
-    digests = {name: _sha256(path.with_name(name)) for name in tables}
-    write_atomically(path, json.dumps({**description, "tables": digests}, indent=1) + "\n")
+    digests: dict[str, Any] = {name: sha256(path.parent / name) for name in tables}
+    for name, new_file in replaced.items():
+        digests[name] = [sha256(new_file), *([digests[name]] if name in digests else [])]
+    content = json.loads(json.dumps({**description, "tables": digests}))
+    write_atomically(
+        path, json.dumps({**content, "sha256": _own_sha256(path, content)}, indent=1) + "\n"
+    )
 
 
 def is_current(path: Path, expected: Mapping[str, Any]) -> bool:
@@ -87,14 +105,91 @@ def is_current(path: Path, expected: Mapping[str, Any]) -> bool:
       expected: fields of the description that must have these values; the file may have more fields.
     """
     try:
-        marker = json.loads(path.read_text(encoding="utf-8"))
+        marker = _read_marker(path)
         if any(marker[name] != json.loads(json.dumps(expected[name])) for name in expected):
             return False
-        return all(_sha256(path.with_name(n)) == digest for n, digest in marker["tables"].items())
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError):
         return False  # missing or damaged; the tables will be computed again
+    return not changed_tables(path)
 
 
-def _sha256(path: Path) -> str:
+def changed_tables(path: Path) -> list[Path]:
+    """Returns the tables that are not as they were when their JSON file was written; missing ones are included.
+
+    Args:
+      path: path of the JSON file that `write_completion_marker` wrote. If it is damaged, only this path is returned.
+    """
+    try:
+        tables = _read_marker(path)["tables"]
+    except (OSError, ValueError, LookupError):
+        return [path]
+    return [path.parent / name for name in tables if not _is_unchanged(path, tables, name)]
+
+
+def all_changed_tables(folder: Path) -> list[Path]:
+    """Returns the changed tables of a folder, as `changed_tables` of each of its JSON files; reads about 1 GB/s."""
+    return [table for marker in _markers(folder) for table in changed_tables(marker)]
+
+
+def is_changed(table: Path) -> bool:
+    """Returns whether a JSON file in the folder of a table has another digest of it."""
+    for marker in sorted(table.parent.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, LookupError):
+            tables = _read_marker(marker)["tables"]
+            if table.name in tables:
+                return not _is_unchanged(marker, tables, table.name)
+    return False
+
+
+def remove_changed_tables(folder: Path) -> list[Path]:
+    """Deletes every table of a folder that was changed, with all tables of the same JSON file, and this file.
+
+    Returns:
+      The tables that were changed, as `all_changed_tables`.
+    """
+    all_changed: list[Path] = []
+    for marker in _markers(folder):
+        if changed := changed_tables(marker):
+            all_changed += changed
+            for name in [] if changed == [marker] else _read_marker(marker)["tables"]:
+                (marker.parent / name).unlink(missing_ok=True)
+            marker.unlink()
+    return all_changed
+
+
+def _markers(folder: Path) -> list[Path]:
+    """Returns the JSON files of the tables of a folder and its subfolders."""
+    return sorted([*folder.glob("*.json"), *folder.glob("*/*.json")])
+
+
+def _read_marker(path: Path) -> dict[str, Any]:
+    """Returns the content of a JSON file of tables; raises ValueError or LookupError if it is damaged."""
+    content = json.loads(path.read_bytes())
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    digest = content.pop("sha256")
+    if digest != _own_sha256(path, content):
+        raise ValueError(f"{path}: changed or damaged")
+    names = [Path(name) for name in content["tables"]]
+    if any(name.is_absolute() or ".." in name.parts for name in names):
+        raise ValueError(f"{path}: names a file of another folder")
+    return content
+
+
+def _is_unchanged(marker: Path, tables: Mapping[str, Any], name: str) -> bool:
+    try:
+        digest = sha256(marker.parent / name)
+    except OSError:  # missing
+        return False
+    return digest in ([tables[name]] if isinstance(tables[name], str) else tables[name])
+
+
+def _own_sha256(path: Path, content: Mapping[str, Any]) -> str:
+    """Returns the digest of a JSON file of tables; with its name, so that another JSON file cannot replace it."""
+    return hashlib.sha256(json.dumps([path.name, content], sort_keys=True).encode()).hexdigest()
+
+
+def sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,6 +14,7 @@ from tiny_run import tiny
 import lm_mia
 from lm_mia import api
 from lm_mia.errors import UserError
+from lm_mia.run.workdir import write_config
 
 __all__ = ["tiny"]  # a fixture
 
@@ -30,7 +31,7 @@ def test_examples_in_docstrings_run(
     workdir = tiny.copy(tmp_path / "runs" / "quickstart")
     shutil.move(workdir / "recipes" / "tiny", workdir / "recipes" / "quickstart")
     listed = json.loads((workdir / "config.json").read_text())
-    (workdir / "config.json").write_text(json.dumps(listed | {"recipes": ["quickstart"]}))
+    write_config(workdir / "config.json", listed | {"recipes": ["quickstart"]})
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(api, extraglobs={"lm_mia": lm_mia})
     assert result.attempted > 15
@@ -106,7 +107,7 @@ def test_recipes_can_be_looked_up_by_other_names(tiny: tiny_run.Tiny, tmp_path: 
     workdir = tiny.copy(tmp_path / "w")
     path = workdir / "recipes" / "tiny" / "config.json"
     stored = json.loads(path.read_text())
-    path.write_text(json.dumps(stored | {"names": ["tiny", "fixed-140M"]}))
+    write_config(path, stored | {"names": ["tiny", "fixed-140M"]})
     recipes = lm_mia.open(workdir).recipes
     assert recipes["fixed-140M"].name == "tiny"
     assert list(recipes) == ["tiny"]
@@ -134,7 +135,7 @@ def test_config_of_another_version_is_reported_on_one_line(tiny: tiny_run.Tiny, 
     path = workdir / "recipes" / "tiny" / "config.json"
     stored = json.loads(path.read_text())
     stored["config"]["model"]["depth"] = 3
-    path.write_text(json.dumps(stored | {"format": 0}))
+    write_config(path, stored | {"format": 0})
     recipe = lm_mia.open(workdir).recipes["tiny"]
     assert len(recipe.table("attacks")) > 1
     with pytest.raises(UserError, match="was written by another version of lm_mia") as caught:

@@ -58,11 +58,9 @@ def test_marker_has_the_digests_of_the_tables(tmp_path: Path):
     path = facts(tmp_path)
     digests = {f"{name}.csv": hashlib.sha256(name.encode()).hexdigest() for name in "ab"}
     description = {"fprs": [0.1, 0.5], "name": "a"}
-    assert json.loads(path.read_text()) == {
-        "config": description,
-        "models": ["m"],
-        "tables": digests,
-    }
+    marker = json.loads(path.read_text())
+    assert len(marker.pop("sha256")) == 64
+    assert marker == {"config": description, "models": ["m"], "tables": digests}
     assert atomic.is_current(path, ABOUT)
     assert atomic.is_current(path, {"models": ["m"]})  # facts beyond these are not compared
     with pytest.raises(FileNotFoundError):
@@ -114,3 +112,38 @@ def test_marker_without_digests_is_not_current(tmp_path: Path, tables: Any):
     del marker["tables"]
     path.write_text(json.dumps(marker))
     assert not atomic.is_current(path, ABOUT)
+
+
+def test_a_changed_table_is_noticed_and_removed_with_its_set(tmp_path: Path):
+    path = facts(tmp_path)
+    (tmp_path / "c.csv").write_text("c")
+    atomic.write_completion_marker(tmp_path / "other.json", {}, ["c.csv"])
+    assert atomic.all_changed_tables(tmp_path) == []
+    (tmp_path / "b.csv").write_text("B")
+    assert atomic.is_changed(tmp_path / "b.csv")
+    assert not atomic.is_changed(tmp_path / "a.csv")
+    assert atomic.remove_changed_tables(tmp_path) == [tmp_path / "b.csv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.csv", "other.json"]
+    assert not path.exists()
+
+
+def test_a_marker_that_names_files_of_other_folders_or_replaces_another_is_damaged(tmp_path: Path):
+    folder, outside = tmp_path / "tables", tmp_path / "outside.csv"
+    folder.mkdir()
+    outside.write_text("kept")
+    path = facts(folder)
+    atomic.write_completion_marker(folder / "bad.json", {}, ["../outside.csv"])
+    outside.write_text("changed")
+    assert atomic.remove_changed_tables(folder) == [folder / "bad.json"]
+    assert outside.read_text() == "changed"
+    (folder / "swapped.json").write_bytes(path.read_bytes())
+    assert atomic.changed_tables(folder / "swapped.json") == [folder / "swapped.json"]
+
+
+def test_tables_are_unchanged_before_and_after_their_replacement(tmp_path: Path):
+    path, new_file = facts(tmp_path), tmp_path / ".a.csv.1"
+    new_file.write_text("new")
+    atomic.write_completion_marker(path, ABOUT, ["a.csv", "b.csv"], {"a.csv": new_file})
+    assert atomic.is_current(path, ABOUT)
+    os.replace(new_file, tmp_path / "a.csv")
+    assert atomic.is_current(path, ABOUT)

@@ -257,7 +257,9 @@ def test_damaged_or_different_workdirs_are_refused(
     ] == lines
     after = tiny_run.content(w)
     # Each command writes these.
-    for name in ("recipes/tiny/config.json", "metrics.jsonl", "recipes/tiny/tables/models.csv"):
+    tables = "recipes/tiny/tables"
+    written = (f"{tables}/models.csv", f"{tables}/models.json")
+    for name in ("recipes/tiny/config.json", "metrics.jsonl", *written):
         del before[name], after[name]
     assert after == before
 

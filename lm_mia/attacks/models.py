@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import stats
-from lm_mia.atomic import write_csv
+from lm_mia.atomic import MODELS_JSON, write_completion_marker, write_csv
 from lm_mia.config.needs import PresentModels
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import Store
@@ -43,10 +43,16 @@ def model_numbers(models: Sequence[ModelSeeds]) -> PresentModels:
 
 
 def write_models(path: Path, models: Sequence[ModelSeeds]) -> None:
-    """Writes models.csv: name, role and seeds of each model."""
+    """Writes models.csv, with the name, role and seeds of each model, and models.json."""
     columns = [field.name for field in dataclasses.fields(ModelSeeds)]
     lines = [{"model": str(model), **dataclasses.asdict(model)} for model in models]
     write_csv(path, pd.DataFrame(lines, columns=["model", *columns]))
+    _write_marker(path.parent)
+
+
+def _write_marker(folder: Path) -> None:
+    tables = [name for name in (MODELS, SAMPLE_LOSSES) if (folder / name).is_file()]
+    write_completion_marker(folder / MODELS_JSON.name, {}, tables)
 
 
 def write_sample_losses(
@@ -56,7 +62,7 @@ def write_sample_losses(
     document_N2: np.ndarray,
     path: Path,
 ) -> bool:
-    """Writes sample_losses.csv: the losses of some samples under every model, and each model's mean loss.
+    """Writes sample_losses.csv, the losses of some samples and the mean loss under every model, and models.json.
 
     The columns are sample, model, role, member, loss_nats, mean_loss_nats and, on each half of the samples,
     mean_loss_nats_half_0 and so on; losses are in nats per token, at the end of training. Samples that are already
@@ -106,6 +112,7 @@ def write_sample_losses(
         for s, sample in enumerate(ids_S)
     ]
     write_csv(path, pd.concat(parts))
+    _write_marker(path.parent)
     return True
 
 

@@ -13,7 +13,14 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
-from lm_mia.atomic import FLIPS_JSON, is_current, replacing, write_completion_marker, write_csv
+from lm_mia.atomic import (
+    FLIPS_JSON,
+    MEMBERSHIP_SCORES_JSON,
+    is_current,
+    replacing,
+    write_completion_marker,
+    write_csv,
+)
 from lm_mia.attacks import (
     advantage,
     attack_flips,
@@ -178,7 +185,8 @@ def _run_attacks(
             if attack not in target_tables:
                 target_tables.add(attack, inputs.targets, points, len(c.fprs), attack_fit.rmia_a)
             if is_main:
-                (folder / FLIPS_JSON.name).unlink(missing_ok=True)
+                for marker in (FLIPS_JSON, MEMBERSHIP_SCORES_JSON):
+                    (folder / marker.name).unlink(missing_ok=True)
                 unscored_N2 = np.isnan(score_N2)
                 columns = population.sample_columns()
                 counts = decisions.write_decision_tables(

@@ -8,7 +8,7 @@ from pathlib import Path
 import threadpoolctl
 
 from lm_mia import config
-from lm_mia.atomic import FLIPS_JSON
+from lm_mia.atomic import FLIPS_JSON, remove_changed_tables
 from lm_mia.attacks import (
     models,
     more_references,
@@ -64,6 +64,11 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in (*folder.glob(".*.[0-9]*"), *folder.glob("*/.*.[0-9]*")):  # of a killed process
         leftover.unlink()
+    if changed := remove_changed_tables(folder):
+        say(
+            f"{', '.join(map(str, changed))}: missing, changed or damaged; deleted with the tables that belong to it, "
+            "which are computed again if they are needed"
+        )
     present = models.present_models(store)
     models.write_models(folder / models.MODELS, present)
     if not c.replicas:

@@ -68,23 +68,17 @@ class MembershipScoreTable(MembershipScoreFile):
         for _ in map_in_order(pool, copy, signals.sample_slices(file.num_samples)):
             pass
 
-    def write_table(
-        self,
-        path: Path,
-        members: Mapping[str, np.ndarray],
-        metadata: Mapping[str, str] | None = None,
-    ) -> None:
+    def write_table(self, path: Path, members: Mapping[str, np.ndarray]) -> None:
         """Writes the table: id, columns of membership, and a column ATTACK/TARGET for each attack and target.
 
         Args:
           path: path of the table.
           members: name of a column -> member_N2, membership of the samples in a training subset.
-          metadata: metadata of the Parquet file.
         """
         names = [name for columns in self._columns.values() for name in columns]
         columns = [("id", pa.int64()), *((name, pa.bool_()) for name in members)]
         columns += [(name, pa.float32()) for name in names]
-        schema = pa.schema(columns, metadata)
+        schema = pa.schema(columns)
         rows = max(1024, _GROUP_SCORES // len(names))
         with (
             replacing(path) as temporary,

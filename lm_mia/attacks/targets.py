@@ -6,11 +6,13 @@ Rows are only added to the tables, so no attack is computed twice.
     target_roc.parquet       their true positive rates
     target_jackknife.parquet AUC and true positive rates on halves of the samples, for the attacks that need them
     target_epsilons.parquet  empirical epsilon, its one-run bound and balanced accuracy, for the attacks that need them
-    target_scores/ID.parquet membership scores of every sample under every target, for the attacks that keep them
-    targets.json             the settings on which all of these depend
+    target_scores/ID.parquet membership scores of every sample under every target, for the attacks that keep them, with
+                             their digest in target_scores/ID.json
+    targets.json             the settings on which all of these depend, and the digests of the tables
 
 membership_scores.parquet, the scores of every sample from all attacks of the config, is written as a whole, and so is
 advantage.csv, their membership advantage, and audit.csv and audit_curve.csv, what they show about epsilon.
+membership_scores.json marks these as complete.
 
 T: targets, F: false positive rates, H: halves of the samples, N2: samples of the population (2N).
 """
@@ -20,9 +22,10 @@ import dataclasses
 import io
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,7 +34,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_mia import config, stats
-from lm_mia.atomic import replacing, write_atomically, write_csv
+from lm_mia.atomic import (
+    MEMBERSHIP_SCORES_JSON,
+    TARGETS_JSON,
+    is_current,
+    replacing,
+    write_completion_marker,
+    write_csv,
+)
 from lm_mia.attacks import advantage, audit, score_matrix, signals, target_epsilons
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
@@ -43,15 +53,13 @@ from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import Store
 
-_TABLE, _ROC, _JACKKNIFE, _EPSILONS, _SETTINGS, _SCORES = (
+_TABLE, _ROC, _JACKKNIFE, _EPSILONS, _SCORES = (
     "targets.csv",
     "target_roc.parquet",
     "target_jackknife.parquet",
     "target_epsilons.parquet",
-    "targets.json",
     "target_scores",
 )
-_IDENTITY = "attacks"  # metadata of the table of membership scores: what determines it
 _GROUP_SAMPLES = 2**17  # number of samples per row group of target_scores
 _WRITE_SECONDS = 10  # minimum time between two writes, since each write replaces whole files
 
@@ -167,12 +175,15 @@ def run(
                     target_tables.write()
                     written_seconds = time.monotonic()
         if score_table:
+            (folder / MEMBERSHIP_SCORES_JSON.name).unlink(missing_ok=True)
             rows = [row for attack in in_score_table for row in advantage_rows.get(attack, [])]
             write_csv(folder / advantage.TABLE, pd.DataFrame(rows))
             in_order = [audits[attack] for attack in in_score_table if attack in audits]
             audit.write(folder, in_order)
             audit.say_if_delta_is_large(c, len(population), store.design, say)
-            score_table.write_table(folder / SCORE_TABLE, members, {_IDENTITY: identity})
+            score_table.write_table(folder / SCORE_TABLE, members)
+            written = [SCORE_TABLE, advantage.TABLE, *audit.TABLES]
+            write_completion_marker(folder / MEMBERSHIP_SCORES_JSON.name, identity, written)
     target_tables.write()
     if missing:
         progress("attack targets", len(missing), len(missing))
@@ -187,7 +198,7 @@ def run(
 
 def _missing_in_score_table(
     attacks: Sequence[TargetAttack], store: Store, c: config.Attack, folder: Path
-) -> tuple[list[TargetAttack], str]:
+) -> tuple[list[TargetAttack], dict[str, Any]]:
     """Returns the attacks for new tables of membership scores and of advantages, and what determines these tables.
 
     These are the attacks whose models are scored as they require; none if the tables already have exactly these.
@@ -201,14 +212,14 @@ def _missing_in_score_table(
         "bootstraps": c.bootstraps,
         "design": store.design,
     }
-    identity = json.dumps([needs.attack_settings(c), ids, {"priors": c.priors}, audited])
-    try:
-        metadata = pq.read_schema(folder / SCORE_TABLE).metadata or {}
-    except (OSError, ValueError):  # missing or damaged
-        metadata = {}
-    is_current = metadata.get(_IDENTITY.encode()) == identity.encode()
-    is_current &= all((folder / name).is_file() for name in (advantage.TABLE, *audit.TABLES))
-    return ([] if is_current else available), identity
+    identity = {
+        "settings": needs.attack_settings(c),
+        "attack_ids": ids,
+        "priors": list(c.priors),
+        "audit": audited,
+    }
+    is_complete = is_current(folder / MEMBERSHIP_SCORES_JSON.name, identity)
+    return ([] if is_complete else available), identity
 
 
 def _open_score_table(
@@ -308,12 +319,7 @@ class TargetTables:
 
     def has_scores(self, attack: TargetAttack) -> bool:
         """Returns whether the tables have the attack and its scores of all samples."""
-        try:
-            names = pq.read_schema(self._scores_file(attack)).names
-        except (OSError, ValueError):  # missing or damaged
-            return False
-        # An earlier version did not write the members.
-        return attack in self and any(name.startswith("member/") for name in names)
+        return attack in self and is_current(self._scores_file(attack).with_suffix(".json"), {})
 
     def add(
         self,
@@ -402,14 +408,26 @@ class TargetTables:
         self._jackknife = _concatenate(self._jackknife, self._new_jackknife)
         self._epsilons = _concatenate(self._epsilons, self._new_epsilons)
         self._new_jackknife, self._new_epsilons = [], []
-        # targets.csv is written last, since an attack counts as present if it is listed there.
-        write_atomically(self._folder / _SETTINGS, json.dumps(self._settings, indent=1) + "\n")
         tables = {_ROC: self._roc, _JACKKNIFE: self._jackknife}
         tables |= {_EPSILONS: self._epsilons} if len(self._epsilons) else {}
-        for name, table in tables.items():
-            with replacing(self._folder / name) as temporary:
-                table.to_parquet(temporary, index=False)
-        write_atomically(self._folder / _TABLE, self._lines)
+        with contextlib.ExitStack() as stack:
+            # targets.csv is replaced last, since an attack counts as present if it is listed there. After a kill at any
+            # moment, targets.json describes the old and the new tables.
+            new_files = {
+                name: stack.enter_context(replacing(self._folder / name))
+                for name in (_TABLE, *tables)
+            }
+            new_files[_TABLE].write_text(self._lines, encoding="utf-8")
+            for name, table in tables.items():
+                table.to_parquet(new_files[name], index=False)
+            self._write_marker(new_files)
+        self._write_marker()
+
+    def _write_marker(self, new_files: Mapping[str, Path] = MappingProxyType({})) -> None:
+        """Writes targets.json; `new_files` are about to replace the tables of these names."""
+        names = [n for n in (_TABLE, _ROC, _JACKKNIFE, _EPSILONS) if (self._folder / n).is_file()]
+        settings = {"settings": self._settings}
+        write_completion_marker(self._folder / TARGETS_JSON.name, settings, names, new_files)
 
     def write_scores(
         self,
@@ -427,6 +445,7 @@ class TargetTables:
         if attack.reference_part is not None:
             samples = min(samples, needs.JACKKNIFE_SAMPLES)
         path.parent.mkdir(exist_ok=True)
+        path.with_suffix(".json").unlink(missing_ok=True)
         fields = [("id", pa.int64()), *((str(model), pa.float64()) for model in targets)]
         schema = pa.schema([*fields, *((f"member/{model}", pa.bool_()) for model in targets)])
         with replacing(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
@@ -438,6 +457,7 @@ class TargetTables:
                     *member_TxN2[:, at],
                 ]
                 writer.write_table(pa.table([pa.array(c) for c in columns], schema=schema))
+        write_completion_marker(path.with_suffix(".json"), {}, [path.name])
 
     def _scores_file(self, attack: TargetAttack) -> Path:
         return self._folder / _SCORES / f"{attack.id}.parquet"
@@ -445,8 +465,12 @@ class TargetTables:
     def _read(self) -> tuple[str, set[str], pd.DataFrame, pd.DataFrame]:
         """Returns targets.csv, the attack ids in it, and the other two tables; empty if they cannot be continued."""
         header, key = ",".join(_COLUMNS) + "\n", ["attack_id", "target"]
+        marker = self._folder / TARGETS_JSON.name
         try:
-            if json.loads((self._folder / _SETTINGS).read_text()) == self._settings:
+            if is_current(marker, {"settings": self._settings}):
+                tables = json.loads(marker.read_text(encoding="utf-8"))["tables"]
+                if any(isinstance(digest, list) for digest in tables.values()):
+                    self._write_marker()  # a command was killed while it replaced the tables
                 roc = pd.read_parquet(self._folder / _ROC, columns=[*_ROC_COLUMNS])
                 lines = (self._folder / _TABLE).read_text(encoding="utf-8")
                 listed = pd.read_csv(io.StringIO(lines), usecols=key)
@@ -461,7 +485,7 @@ class TargetTables:
         except (OSError, ValueError, KeyError):
             pass
         # Deleted immediately, so that no reader combines old results with new settings.
-        for path in (*(self._folder / _SCORES).glob("*"), self._folder / _TABLE):
+        for path in (marker, *(self._folder / _SCORES).glob("*"), self._folder / _TABLE):
             path.unlink(missing_ok=True)
         rates = [f"tpr_at_{fpr:g}" for fpr in self._settings["fprs"]]
         jackknife = pd.DataFrame(columns=["attack_id", "target", "sample_half", "auc", *rates])

@@ -1,11 +1,13 @@
-"""Determines from file names alone which models of a workdir exist and which are missing."""
+"""Determines from file names which models of a workdir exist and which are missing, and checks their scores."""
 
 import contextlib
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import filelock
+import numpy as np
 
 from lm_mia import config
 from lm_mia.config import Config
@@ -14,6 +16,9 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.run.stages import ModelVerb
 from lm_mia.store import check
 from lm_mia.store.store import open_store, with_stored_statistics
+
+if TYPE_CHECKING:
+    from lm_mia.data.population import Population
 
 
 def missing_models(
@@ -86,20 +91,31 @@ def is_locked(recipe_dir: Path, model: ModelSeeds) -> bool:
     return True
 
 
-def check_shards(
-    c: Config, recipe_dir: Path, progress: Callable[[int, int], None] = lambda done, total: None
+def check_store(
+    c: Config,
+    recipe_dir: Path,
+    population: "Population | None",
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> check.ShardReport:
-    """Reads all scores in a recipe's store, and returns which shards are missing or corrupt.
+    """Reads a recipe's score store completely, and returns which shards are missing or corrupt.
 
     All statistics of the store are read, including those that the config does not request.
 
     Args:
       c: the config.
       recipe_dir: folder of the recipe.
+      population: its samples, with which the coordinates are compared; None if they are missing.
       progress: called with the number of shards that have been read, and their total.
 
     Raises:
-      UserError: if the store's metadata is damaged.
+      UserError: if the store's metadata or a coordinate is damaged.
     """
+    from lm_mia.data.population import token_columns  # pandas takes a second
+
     store = open_store(with_stored_statistics(c, recipe_dir), recipe_dir)
+    columns: dict[str, np.ndarray] = {}
+    if population is not None:
+        columns = {"sample": np.arange(len(population)), **population.sample_columns()}
+        columns |= token_columns(population, store.token_samples)
+    check.check_metadata(store, columns)
     return check.check_shards(store, store.models(), progress)

@@ -28,9 +28,8 @@ from lm_mia.run.progress import Display, plural
 from lm_mia.run.remaining import RecipeWork, RemainingTime
 from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb
 from lm_mia.run.sweep import Sweep, SweepRecipe
-from lm_mia.run.workdir import changed_settings, table_metadata
+from lm_mia.run.workdir import changed_settings, check_tables_unchanged, table_metadata
 from lm_mia.run.worker import WorkerTask
-from lm_mia.store import check
 from lm_mia.store.store import open_store, with_stored_statistics
 
 if TYPE_CHECKING:
@@ -94,6 +93,9 @@ def run(
         if {"attack", "extract", "report"} & {*stages}:
             # Only one command at a time may write tables and figures.
             with _exclusive_lock(sweep.workdir.path / ".report.lock", display):
+                if "attack" not in stages:
+                    folders = [recipe.folder for recipe in sweep.recipes]
+                    check_tables_unchanged(folders, with_extraction="extract" not in stages)
                 failed = _make_tables(stages, recipe_populations, figure_needs, display)
                 if len(failed) == len(recipe_populations):
                     raise UserError("\n".join([*failed.values(), *diverged]))
@@ -322,7 +324,7 @@ def make_models(
     token_data = token_columns(population, c.score.token_samples)
     open_store(c, recipe_dir).create_or_extend(recipe.models, columns, facts, token_data)
     if repair:
-        _remove_corrupt(c, recipe_dir, display)
+        _remove_corrupt(recipe, population, display)
     requested = recipe.models if selected_models is None else list(selected_models)
     missing, is_primary = inventory.missing_models(verb, c, recipe_dir, requested), True
     trained = sum(inventory.is_trained(c, recipe_dir, model) for model in missing)
@@ -394,10 +396,12 @@ class _FinishedElsewhere:
         self._next_check = now + max(_CHECK_SECONDS, (now - began) / _MAX_CHECK_SHARE)
 
 
-def _remove_corrupt(c: config.Config, recipe_dir: Path, display: Display) -> None:
-    store = open_store(c, recipe_dir)
-    report = check.check_shards(
-        store, store.models(), lambda done, total: display.update("verify", done, total)
+def _remove_corrupt(recipe: SweepRecipe, population: Population, display: Display) -> None:
+    report = inventory.check_store(
+        recipe.config,
+        recipe.folder,
+        population,
+        lambda done, total: display.update("verify", done, total),
     )
     for path in report.corrupt:
         display.say(f"{path}: corrupt; it was removed and will be computed again")

@@ -12,7 +12,8 @@ from lm_mia.run.sweep import SweepRecipe
 
 _READ_SECONDS = {"docstrings": 5.0, "text": 1.0, "c4": 1.0}
 """Seconds in which the documents of a corpus are opened: installed packages are parsed."""
-_VOCABULARY_SECONDS = 12.0
+_VOCABULARY_SECONDS = 12.0  # on all documents of the docstrings
+_VOCABULARY_SECONDS_PER_DOCUMENT = 1.2e-3
 _TOKENIZED_PER_SECOND = 2000.0  # documents
 
 _ATTACK_SECONDS = (
@@ -37,8 +38,16 @@ def corpus_seconds(c: Config, *, is_first: bool) -> float:
     seconds = (c.population.samples + c.population.validation_samples) / _TOKENIZED_PER_SECOND
     if is_first:
         seconds += _READ_SECONDS.get(c.corpus.source, 0.0)
-        seconds += 0.0 if c.tokenizer.path else _VOCABULARY_SECONDS
+        seconds += 0.0 if c.tokenizer.path else _vocabulary_seconds(c.tokenizer.documents)
     return seconds
+
+
+def _vocabulary_seconds(documents: int) -> float:
+    """Returns the seconds in which a vocabulary is trained on a number of documents; 0 stands for all of them."""
+    return (
+        min(documents * _VOCABULARY_SECONDS_PER_DOCUMENT, _VOCABULARY_SECONDS)
+        or _VOCABULARY_SECONDS
+    )
 
 
 def attack_seconds(c: Config) -> float:

@@ -7,7 +7,6 @@ recipes of the workdir.
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 import filelock
 
 from lm_mia import config
-from lm_mia.atomic import write_atomically
 from lm_mia.config import Config, load
 from lm_mia.config.recipe import (
     FORMAT,
@@ -31,7 +29,7 @@ from lm_mia.config.recipe import (
 )
 from lm_mia.data import subsets
 from lm_mia.errors import UserError, collect_errors
-from lm_mia.run.workdir import Workdir, contains_models, provenance
+from lm_mia.run.workdir import Workdir, contains_models, provenance, write_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,7 +339,7 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
         if content != old:
             created.extend(p for p in (path.parent, path) if not p.exists())
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(content, indent=1) + "\n")
+            write_config(path, content)
 
     try:
         lock = workdir.path / ".config.lock"
@@ -377,8 +375,7 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
             own_names = {path.parent.name for path in created if path.parent.parent == recipes_dir}
             if others := [name for name in contents["recipes"] if name not in own_names]:
                 # Another command, which needs the file, has started in this workdir in the meantime.
-                text = json.dumps(contents | {"recipes": others}, indent=1) + "\n"
-                write_atomically(workdir.config_file, text)
+                write_config(workdir.config_file, contents | {"recipes": others})
             kept_paths = {workdir.config_file, lock} if others else set[Path]()
             for path in reversed(created):
                 with contextlib.suppress(OSError):
@@ -418,8 +415,7 @@ def _move_aliases(workdir: Workdir, recipes: Sequence[SweepRecipe]) -> None:
         assert stored is not None
         kept_names = [n for n in stored["names"] if n == name or n not in taken_names]
         if name not in own_names and kept_names != stored["names"]:
-            text = json.dumps(stored | {"names": kept_names}, indent=1) + "\n"
-            write_atomically(workdir.recipe_dir(name) / "config.json", text)
+            write_config(workdir.recipe_dir(name) / "config.json", stored | {"names": kept_names})
 
 
 def _recipe_config(
@@ -468,4 +464,4 @@ def record_population(recipe: SweepRecipe, sha256: str) -> None:
                 f"{recipe.population_dir}: its samples (sha256 {sha256[:12]}) differ from those of the models in "
                 f"{recipe.folder} (sha256 {recorded[:12]}); restore the folder, or choose another --workdir"
             )
-        write_atomically(path, json.dumps(stored | {"population_sha256": sha256}, indent=1) + "\n")
+        write_config(path, stored | {"population_sha256": sha256})

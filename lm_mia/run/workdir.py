@@ -8,13 +8,15 @@ The layout is the same for one recipe and for many:
     recipes/NAME       config.json, scores.zarr, checkpoints, tables
 """
 
+import contextlib
 import dataclasses
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from lm_mia.atomic import (
     POOLING_JSON,
     TARGETS_CSV,
     ZERO_RUN_JSON,
+    all_changed_tables,
+    write_atomically,
 )
 from lm_mia.config import needs
 from lm_mia.config import recipe as recipes
@@ -34,6 +38,7 @@ from lm_mia.errors import UserError
 
 _RECIPE_FIELDS = ("names", "recipe_hash", "population", "population_sha256", "format")
 _PROVENANCE_FIELDS = ("lm_mia", "packages", "commit", "cpu_cores")
+_ZERO_RUN_SETTINGS = ("zero_run", "zero_run_strengths")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +66,11 @@ class Workdir:
         return self.path / "recipes" / name
 
     def check(self) -> None:
-        """Raises UserError if the path is a file, or a workdir of an earlier version, which had another layout."""
+        """Raises UserError if no command may write to the path.
+
+        It must not be a file, nor a workdir of an earlier version, which had another layout. Nothing in it may be a
+        symbolic link that leads out of it, so that no command writes elsewhere.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--workdir={self.path}: is a file; choose a writable folder")
         old_paths = [
@@ -74,6 +83,10 @@ class Workdir:
             raise UserError(
                 f"--workdir={self.path}: was made by an earlier version of lm_mia, whose layout this version does not "
                 "read; choose another --workdir"
+            )
+        if link := next(_links_to_outside(self.path), None):
+            raise UserError(
+                f"{link}: is a symbolic link that leads out of --workdir={self.path}; replace it by what it points to"
             )
 
     def read_config(self) -> dict[str, Any]:
@@ -93,7 +106,8 @@ class Workdir:
         for name in ("recipes", "figures"):
             if not _is_list_of_strings(stored.get(name)):
                 raise _invalid_config_error(self.config_file)
-        if any(Path(name).name != name for name in stored["recipes"]):
+        # ".." and "" are the names of paths, too.
+        if any(Path(name).name != name or name in ("", "..") for name in stored["recipes"]):
             raise _invalid_config_error(self.config_file)
         return stored | {"figures": [*map(current_figure_name, stored["figures"])]}
 
@@ -116,6 +130,7 @@ class Workdir:
             not {"config", "later", *_RECIPE_FIELDS, *_PROVENANCE_FIELDS} <= stored.keys()
             or not isinstance(stored["config"], dict)
             or not _is_list_of_strings(stored["names"])
+            or not str(stored["population"]).isalnum()
         ):
             raise _invalid_config_error(folder / "config.json")
         stored_hash = stored["recipe_hash"]
@@ -156,6 +171,22 @@ class Workdir:
         )
 
 
+def _links_to_outside(folder: Path) -> Iterator[Path]:
+    """Yields the symbolic links in a folder that lead out of it; the folder itself may be a symbolic link."""
+    root, pending = folder.resolve(), [folder]
+    while pending:
+        # A running command may delete folders of its temporary files in the meantime.
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(pending.pop()) as entries,
+        ):
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(Path(entry.path))
+                elif entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
+                    yield Path(entry.path)
+
+
 def _is_list_of_strings(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
@@ -163,6 +194,29 @@ def _is_list_of_strings(value: object) -> bool:
 def contains_models(recipe_dir: Path) -> bool:
     """Returns whether a recipe's folder holds models or scores."""
     return (recipe_dir / "scores.zarr").exists() or (recipe_dir / "checkpoints").exists()
+
+
+def changed_table_message(table: Path) -> str:
+    """Returns the error message for a table, or its JSON file, that is not as it was when it was written."""
+    command = "extract" if table.name.startswith(EXTRACTION_JSON.stem) else "attack"
+    return f"{table}: missing, changed or damaged; run `lm-mia {command}` again"
+
+
+def check_tables_unchanged(recipe_dirs: Iterable[Path], *, with_extraction: bool) -> None:
+    """Raises UserError with a line for each table that is not as it was when it was written.
+
+    Args:
+      recipe_dirs: folders of recipes, which need not have tables.
+      with_extraction: whether the tables of `lm-mia extract` are checked, too.
+    """
+    tables = [table for folder in recipe_dirs for table in all_changed_tables(folder / "tables")]
+    is_extraction = [table.name.startswith(EXTRACTION_JSON.stem) for table in tables]
+    if lines := [
+        changed_table_message(table)
+        for table, extracted in zip(tables, is_extraction, strict=True)
+        if with_extraction or not extracted
+    ]:
+        raise UserError("\n".join(lines))
 
 
 def table_metadata(recipe_dir: Path) -> dict[str, Any] | None:
@@ -188,18 +242,26 @@ def changed_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any,
         return {}
     measurable = dataclasses.replace(c, attack=config.measurable_attack(c))
     requested, used = config.to_dict(measurable)["attack"], metadata["config"]
-    compared = [*needs.decision_settings(measurable.attack), "zero_run"]
+    decisions = [*needs.decision_settings(measurable.attack)]
+    compared = [*decisions, "zero_run"]
     if requested["zero_run"]:
         compared.append("zero_run_strengths")
-    used = {"zero_run": []} | used | _zero_run_settings(recipe_dir / ZERO_RUN_JSON)
-    return {n: (requested[n], used.get(n)) for n in compared if used.get(n) != requested[n]}
+    used = {"zero_run": []} | used | _settings(recipe_dir / ZERO_RUN_JSON, _ZERO_RUN_SETTINGS)
+    different = {n: (requested[n], used.get(n)) for n in compared if used.get(n) != requested[n]}
+    # A command that was killed may have left these as an earlier command wrote them.
+    for marker in (MORE_REFERENCES_JSON, POOLING_JSON):
+        used = _settings(recipe_dir / marker, ["config"]).get("config", requested)
+        different |= {
+            n: (requested[n], used.get(n)) for n in decisions if used.get(n) != requested[n]
+        }
+    return different
 
 
-def _zero_run_settings(path: Path) -> dict[str, Any]:
-    """Returns the settings of zero-run evaluation, which has tables of its own; none if they are missing or damaged."""
+def _settings(marker: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Returns fields of a JSON file of tables; none if the file is missing or damaged."""
     try:
-        settings = json.loads(path.read_text())
-        return {name: settings[name] for name in ("zero_run", "zero_run_strengths")}
+        stored = json.loads(marker.read_text())
+        return {name: stored[name] for name in names}
     except (OSError, ValueError, LookupError, TypeError):
         return {}
 
@@ -213,7 +275,23 @@ def _read(path: Path) -> dict[str, Any] | None:
         raise _invalid_config_error(path) from error
     if not isinstance(content, dict):
         raise _invalid_config_error(path)
+    # Earlier versions wrote no digest.
+    if content.pop("sha256", None) not in (None, _sha256(content)):
+        raise UserError(
+            f"{path}: edited or damaged after it was written; restore it, or choose another --workdir (settings are "
+            "changed by flags such as --config.attack.targets=8)"
+        )
     return content
+
+
+def write_config(path: Path, content: Mapping[str, Any]) -> None:
+    """Replaces a config.json of a workdir or a recipe; a digest is added, by which edited files are noticed."""
+    content = {name: value for name, value in content.items() if name != "sha256"}
+    write_atomically(path, json.dumps({**content, "sha256": _sha256(content)}, indent=1) + "\n")
+
+
+def _sha256(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _invalid_config_error(path: Path) -> UserError:

@@ -1,14 +1,18 @@
-"""Checks that all shards of a score store exist and are intact, for `lm-mia status --verify` and `score --repair`."""
+"""Checks that a score store is complete and intact, for `lm-mia status --verify` and `score --repair`."""
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tensorstore as ts
+import zarr
 
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.store import reader
+from lm_mia.store import reader, schema
 from lm_mia.store.store import Store
 
 _MAX_PENDING = 4  # number of shards that are read at the same time
@@ -51,6 +55,50 @@ def check_shards(
             corrupt.append(path)
         progress(done, len(existing))
     return ShardReport(len(shards), missing, corrupt)
+
+
+@schema.no_zarr_warnings()
+def check_metadata(store: Store, columns: Mapping[str, np.ndarray]) -> None:
+    """Checks what readers such as xarray read beside the shards: the metadata of all arrays, and the coordinates.
+
+    The metadata of each array is stored twice, in its own folder and together with that of all others; both must be
+    equal.
+
+    Args:
+      store: the score store.
+      columns: values of coordinates, such as the columns of the population, by name; the others must only be readable.
+
+    Raises:
+      UserError: if anything is damaged; the message names the arrays, and the remedy.
+    """
+    if (
+        not store.models()
+    ):  # raises UserError if the coordinates of models or checkpoints are damaged
+        return
+    group = zarr.open_group(store.path, mode="r")
+    consolidated = group.metadata.consolidated_metadata
+    assert consolidated is not None
+    damaged = []
+    for name, metadata in consolidated.metadata.items():
+        try:
+            own = zarr.open_array(store.path / name, mode="r")
+            described: dict[str, Any] = metadata.to_dict()
+            is_intact = _text(own.metadata.to_dict()) == _text(described)
+            if name not in schema.VARIABLES:
+                value = np.asarray(own[: described["shape"][0]])
+                is_intact &= value.dtype.kind == "U" or not (value < 0).any()
+                is_intact &= np.array_equal(value, columns.get(name, value))
+        except (ValueError, LookupError, TypeError, OSError, RuntimeError):
+            is_intact = False
+        if not is_intact:
+            damaged.append(name)
+    if damaged:
+        raise schema.damaged_store_error(store.path, ", ".join(damaged))
+
+
+def _text(metadata: Mapping[str, Any]) -> str:
+    """Returns the metadata of an array as text, without the number of models, which killed commands may have raised."""
+    return json.dumps({**metadata, "shape": metadata["shape"][1:]}, sort_keys=True, default=str)
 
 
 def _read_ahead(shards: list[tuple[Path, ts.TensorStore]]) -> Iterator[tuple[Path, ts.Future]]:

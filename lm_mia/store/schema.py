@@ -132,7 +132,7 @@ class StoreContents:
 def read_contents(path: Path) -> StoreContents | None:
     """Returns the contents of a store, or None if it does not exist yet; raises UserError if it is damaged."""
     if not (path / "zarr.json").exists():
-        return None
+        return _new_store(path)
     try:
         group = zarr.open_group(path, mode="r")
         consolidated = group.metadata.consolidated_metadata
@@ -140,7 +140,7 @@ def read_contents(path: Path) -> StoreContents | None:
         if not (path / TOKENS / "zarr.json").exists():
             names.discard(TOKENS)  # the user deleted it, to store other samples
         if "loss" not in names:
-            return None
+            return _new_store(path)
         name_M, role_M = _read_coordinate(group, "model"), _read_coordinate(group, "role")
         seeds_3xM = [_read_coordinate(group, name) for name in SEEDS]
         step_K = _read_coordinate(group, "step") if "step" in names else np.zeros(0, np.int64)
@@ -156,6 +156,13 @@ def read_contents(path: Path) -> StoreContents | None:
     if (step_K < 0).any():
         raise damaged_store_error(path, "step")
     return StoreContents(models, names, tuple(map(int, step_K)))
+
+
+def _new_store(path: Path) -> None:
+    """Returns None, the contents of a store that does not exist yet; raises UserError if there are scores."""
+    if (path / "member" / "c").exists():
+        # If this store were created again, its models might be in another order than their scores.
+        raise damaged_store_error(path, "zarr.json")
 
 
 def check_contents(
@@ -198,7 +205,7 @@ def token_samples(path: Path) -> tuple[int, ...]:
 
 
 @contextmanager
-def _no_zarr_warnings() -> Iterator[None]:
+def no_zarr_warnings() -> Iterator[None]:
     """Hides warnings that consolidated metadata and fixed-width strings (Zarr-Python 3.1) are not in Zarr's standard.
 
     xarray and Zarr-Python support both; the warnings concern other readers.
@@ -209,7 +216,7 @@ def _no_zarr_warnings() -> Iterator[None]:
         yield
 
 
-@_no_zarr_warnings()
+@no_zarr_warnings()
 def remove_deleted_tokens(path: Path) -> None:
     """Removes the metadata and coordinates of a token variable that was deleted, so that readers do not expect it."""
     if not (path / "zarr.json").exists() or (path / TOKENS / "zarr.json").exists():
@@ -244,7 +251,7 @@ def model_columns(models: Sequence[ModelSeeds]) -> dict[str, np.ndarray]:
     return {name: np.array(values, STRING) for name, values in names.items()} | seeds
 
 
-@_no_zarr_warnings()
+@no_zarr_warnings()
 def write_coordinates(
     path: Path, coordinates: Mapping[str, Mapping[str, np.ndarray]], attributes: Mapping[str, Any]
 ) -> None:
@@ -267,7 +274,7 @@ def write_coordinates(
     group.update_attributes({**attributes, "coordinates": " ".join(names)})
 
 
-@_no_zarr_warnings()
+@no_zarr_warnings()
 def consolidate(path: Path) -> None:
     """Makes new variables, models and coordinates visible to readers, by one atomic rename."""
     zarr.consolidate_metadata(path)

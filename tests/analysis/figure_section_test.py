@@ -56,7 +56,8 @@ def truncate(tables: Path, name: str) -> None:
 
 def change_settings(tables: Path) -> None:
     settings = json.loads((tables / "targets.json").read_text())
-    (tables / "targets.json").write_text(json.dumps(settings | {"fprs": [0.25]}))
+    settings["settings"]["fprs"] = [0.25]
+    (tables / "targets.json").write_text(json.dumps(settings))
 
 
 @pytest.fixture(scope="module")

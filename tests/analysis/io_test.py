@@ -12,6 +12,7 @@ from synthetic_workdir import copy_workdir, write_workdir
 from analysis import attacks, io, recipe_section
 from analysis.io import SweepResults
 from lm_mia import config
+from lm_mia.run.workdir import write_config
 
 
 def test_families_are_ordered_and_recipes_share_names(recipes: SweepResults):
@@ -126,7 +127,7 @@ def test_missing_tables_without_replicas_name_the_setting(finished: Path, tmp_pa
     copy = copy_workdir(finished, tmp_path / "w")
     stored = json.loads((copy / "config.json").read_text())
     stored["config"]["attack"]["replicas"] = 0
-    (copy / "config.json").write_text(json.dumps(stored))
+    write_config(copy / "config.json", stored)
     (copy / "tables" / "flips.json").unlink()
     with pytest.raises(io.WorkdirError, match=r"attack.replicas=0: tables of decisions"):
         io.read_flip_facts(copy)

@@ -29,6 +29,7 @@ from analysis.figures import MODULES, dp_bound, find, finite_population, one_run
 from analysis.io import SweepResults, WorkdirError, read_recipes
 from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError
+from lm_mia.run.workdir import write_config
 
 NOT_DRAWN = {
     "strongmia_fig07_extraction": "extraction",  # there are no models
@@ -257,7 +258,7 @@ def test_page_compares_recipes(linked: Path):
     )
     stored = json.loads((linked / "recipes/small/config.json").read_text())
     stored |= {"names": ["small"], "population": "none"}
-    (linked / "recipes/small/config.json").write_text(json.dumps(stored))
+    write_config(linked / "recipes/small/config.json", stored)
     names = ["fixed-10M", "fixed-302M", "flip-140M", "small"]
     shown, logged = write(linked, names)
     assert logged == []
@@ -561,7 +562,7 @@ def test_workdir_figures_are_drawn_by_default(linked: Path, capsys: pytest.Captu
         "figures": ["strongmia_tab07_settings"]
     }
     (linked / "config.json").unlink()
-    (linked / "config.json").write_text(json.dumps(listed))
+    write_config(linked / "config.json", listed)
     seen = []
     assert page.main([str(linked), "--recipe=fixed-10M"]) == 0
     assert capsys.readouterr().out == f"{linked / 'report.html'}\n"

@@ -11,6 +11,7 @@ from synthetic_figures import attack, without_targets
 
 from analysis import attacks, io, scaling
 from analysis.io import SweepResults
+from lm_mia.run.workdir import write_config
 
 
 def test_table_is_tidy_with_equal_numbers_of_references(recipes: SweepResults):
@@ -115,7 +116,7 @@ def make_two_workdirs(names: tuple[str, str], recipes: SweepResults, folder: Pat
         recipe = without_targets(recipes[name], workdir)
         attack(["scaling"], io.SweepResults([recipe]))
         listed = {"recipes": [recipe.name], "figures": []}
-        (workdir / "config.json").write_text(json.dumps(listed))
+        write_config(workdir / "config.json", listed)
         (workdir / "populations").symlink_to(recipe.population_dir.parent)
     return workdirs
 
@@ -151,7 +152,7 @@ def test_two_workdirs_with_unequal_numbers_of_references(
     stored = json.loads((folder / "config.json").read_text())
     stored["config"]["attack"]["references"] = recipes["fixed-10M"].config.attack.references
     (folder / "config.json").unlink()
-    (folder / "config.json").write_text(json.dumps(stored))
+    write_config(folder / "config.json", stored)
     attack(["scaling"], io.read_recipes(workdirs[1]))
     assert scaling.main(argv) == 0
     assert "2 recipes attacked with 16 references each" in capsys.readouterr().out

@@ -27,7 +27,7 @@ POOLING_TABLES = [
 ]
 OPTIONAL_TABLES = ["intervals.csv", "resampled_references.csv", "true_positive_probability.parquet"]
 OPTIONAL_TABLES += POOLING_TABLES
-TARGET_TABLES = ["models.csv", "flips.json", "targets.csv", "targets.json"]
+TARGET_TABLES = ["models.csv", "models.json", "flips.json", "targets.csv", "targets.json"]
 TARGET_TABLES += ["target_roc.parquet", "target_jackknife.parquet"]
 TARGET_TABLES += ["more_references.csv", "more_references.json"]
 TABLES = sorted({*replicas.DECISION_TABLES, *TARGET_TABLES} - {*OPTIONAL_TABLES})
@@ -61,7 +61,7 @@ def test_too_few_models_raise(tmp_path: Path, absent: tuple[int, ...]):
         f"{tmp_path}/recipe_x/scores.zarr: {references} of 4 references and {replicas} of 3 replicas are present, "
         "but an attack needs at least 4 and 2; run `lm-mia run` first"
     )
-    assert list(files(tmp_path / "tables")) == ["models.csv"]
+    assert list(files(tmp_path / "tables")) == ["models.csv", "models.json"]
 
 
 @pytest.mark.parametrize("variable", ["loss", "member"])
@@ -77,7 +77,8 @@ def test_corrupt_shard_leaves_tables_unchanged(
     assert str(caught.value) == (
         f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"
     )
-    assert {**files(folder), "models.csv": b""} == {**files(complete_run.folder), "models.csv": b""}
+    models = {"models.csv": b"", "models.json": b""}
+    assert {**files(folder), **models} == {**files(complete_run.folder), **models}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_class_without_scores_raises(tmp_path: Path, usable: str):
         f"attack.references=4: no {missing} has enough IN and OUT references with different losses for LiRA; "
         "request more references"
     )
-    assert list(files(tmp_path / "tables")) == ["models.csv"]
+    assert list(files(tmp_path / "tables")) == ["models.csv", "models.json"]
 
 
 @pytest.mark.parametrize("member", [True, False])

@@ -22,7 +22,14 @@ from lm_mia.store.store import Store
 ALL_ATTACKS: tuple[AttackName, ...] = get_args(AttackName)
 WITHOUT_REFERENCES = {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
 OPTIONAL_TABLES = {"resampled_references.csv", "true_positive_probability.parquet"}
-TARGET_TABLES = {"models.csv", "flips.json", "target_roc.parquet", "targets.csv", "targets.json"}
+TARGET_TABLES = {
+    "models.csv",
+    "models.json",
+    "flips.json",
+    "target_roc.parquet",
+    "targets.csv",
+    "targets.json",
+}
 TARGET_TABLES |= {"target_jackknife.parquet", "more_references.csv", "more_references.json"}
 TABLES = sorted({*replicas.DECISION_TABLES} - OPTIONAL_TABLES | TARGET_TABLES)
 ONE_ATTACK: tuple[AttackName, ...] = ("lira_online",)
@@ -194,6 +201,7 @@ def test_flips_json(attacked: AttackRun):
     assert sorted(path.name for path in attacked.folder.iterdir()) == TABLES  # and nothing else
     k_low, cutoff = stats.coin_flip_cutoff(8, 0.05)
     facts = json.loads((attacked.folder / "flips.json").read_text())
+    assert len(facts.pop("sha256")) == 64
     assert facts.pop("tables") == {
         name: hashlib.sha256((attacked.folder / name).read_bytes()).hexdigest()
         for name in {*TABLES} - TARGET_TABLES
@@ -330,8 +338,16 @@ def test_attack_at_a_step_uses_only_its_losses(tmp_path: Path, monkeypatch: pyte
     plain = run_attacks(world, c, tmp_path / "plain" / "tables")
     plain_content = json.loads((plain.folder / "flips.json").read_text())
     assert plain_content["config"].pop("step") == 0
+    del plain_content["sha256"]
     tables = sorted(path.name for path in plain.folder.iterdir())
-    about_models = {"models.csv", "flips.json", "targets.csv", "target_roc.parquet"}
+    about_models = {
+        "models.csv",
+        "models.json",
+        "targets.json",
+        "flips.json",
+        "targets.csv",
+        "target_roc.parquet",
+    }
     about_models |= {"more_references.json"}
     for step in (3, 6, 0):
         folder = tmp_path / f"step {step}"

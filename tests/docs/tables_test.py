@@ -144,7 +144,9 @@ def find_tables(workdir: Path) -> dict[str, list[Written]]:
         placeholders: dict[str, Iterable[str]] = {"SCHEME": SCHEMES, "HALF": map(str, range(14))}
         settings = path.parent / "targets.json"
         if settings.is_file():
-            placeholders["FPR"] = [f"{fpr:g}" for fpr in json.loads(settings.read_text())["fprs"]]
+            placeholders["FPR"] = [
+                f"{fpr:g}" for fpr in json.loads(settings.read_text())["settings"]["fprs"]
+            ]
         columns = read_columns(path)
         if name.endswith("ID.parquet"):
             with (path.parents[1] / "targets.csv").open(newline="") as file:

@@ -119,7 +119,10 @@ def test_figures_add_attacks_and_nothing_is_computed_twice(
     ]
     second = content(tasks)
     grown = {
-        f"main/{name}" for name in ("targets.csv", "target_roc.parquet", "target_jackknife.parquet")
+        "main/targets.csv",
+        "main/target_roc.parquet",
+        "main/target_jackknife.parquet",
+        "main/targets.json",
     }
     assert {name for name in second if second[name] != first.get(name)} == grown
     assert second["main/targets.csv"].startswith(first["main/targets.csv"])
@@ -166,7 +169,9 @@ def test_damaged_tables_of_decisions_are_recomputed(
     requested = ON_REPLICAS + 1  # with all references on the targets
     for name, damage in damages:
         damage(tables / name)
-        assert attack(main, []) == [f"attack: main: {attack_counts(requested, 1, ON_REPLICAS)}"]
+        *noticed, counts = attack(main, [])
+        assert counts == f"attack: main: {attack_counts(requested, 1, ON_REPLICAS)}"
+        assert len(noticed) == (0 if damage is Path.unlink and name == "flips.json" else 1)
         assert content(main) == before
         assert attack(main, []) == [f"attack: main: {attack_counts(requested, requested, 0)}"]
 
@@ -265,7 +270,8 @@ def test_attacks_missing_from_targets_csv_are_computed_again(tasks: list[SweepRe
     attack([main], [])
     original = (main.folder / "tables" / "targets.csv").read_text()
     (main.folder / "tables" / "targets.csv").write_text(original[: len(original) // 2])
-    [message] = attack([main], [])
+    noticed, message = attack([main], [])
+    assert "targets.csv: missing, changed or damaged; deleted with the tables" in noticed
     assert message.endswith(attack_counts(ON_REPLICAS + 1, 0, ON_REPLICAS + 1))
     assert (main.folder / "tables" / "targets.csv").read_text() == original
 

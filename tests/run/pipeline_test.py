@@ -99,11 +99,18 @@ def test_sweep_runs_all_stages_and_resumes(
     assert trained(folder, "main") == 6  # 4 references and 2 replicas
     assert trained(folder, "twice") == 6  # references, 2 of them targets
     assert {"flips.json", "attacks.csv", "shuffled.csv"} < {p.name for p in main.glob("tables/*")}
-    target_tables = {"models.csv", "targets.csv", "target_roc.parquet", "targets.json"}
+    target_tables = {
+        "models.csv",
+        "models.json",
+        "targets.csv",
+        "target_roc.parquet",
+        "targets.json",
+    }
     target_tables |= {
         "advantage.csv",
         "audit.csv",
         "audit_curve.csv",
+        "membership_scores.json",
         "more_references.json",
     }  # too few references for its table
     target_tables |= {"target_jackknife.parquet", "membership_scores.parquet"}

@@ -12,6 +12,7 @@ from lm_mia.errors import UserError
 from lm_mia.run import sweep as sweeps
 from lm_mia.run import workdir
 from lm_mia.run.sweep import Sweep, SweepRecipe, claim_folders, read_sweep, record_population
+from lm_mia.run.workdir import write_config
 
 DEEPER = ["--config.model.layers=3", "--config.score.micro_batch_size=1"]
 
@@ -61,7 +62,9 @@ def used(sweep: Sweep) -> Sweep:
 
 
 def stored(folder: Path, name: str) -> dict[str, Any]:
-    return json.loads((folder / "recipes" / name / "config.json").read_text())
+    content = json.loads((folder / "recipes" / name / "config.json").read_text())
+    del content["sha256"]
+    return content
 
 
 def failure(act: Callable[[], object]) -> list[str]:
@@ -99,7 +102,9 @@ def test_claim_writes_config_and_provenance(file: str, tmp_path: Path):
     assert facts["population"] == task.population_dir.name
     assert facts["population_sha256"] is None
     assert {"lm_mia", "packages", "commit", "cpu_cores"} < facts.keys()
-    assert json.loads((folder / "config.json").read_text()) == {
+    content = json.loads((folder / "config.json").read_text())
+    assert len(content.pop("sha256")) == 64
+    assert content == {
         "format": recipe.FORMAT,
         "recipes": ["tiny"],
         "figures": [],
@@ -134,7 +139,7 @@ def test_workdir_without_recipes_needs_a_config(file: str, tmp_path: Path):
     changed = stored(tmp_path / "w", "tiny")
     changed["config"]["model"]["depth"] = 3
     changed["recipe_hash"] = recipe.stored_recipe_hash(changed["config"])
-    (tmp_path / "w" / "recipes" / "tiny" / "config.json").write_text(json.dumps(changed))
+    write_config(tmp_path / "w" / "recipes" / "tiny" / "config.json", changed)
     [line] = failure(lambda: read_sweep(None, w, ()))
     assert "was written by another version of lm_mia" in line
 
@@ -264,7 +269,7 @@ def test_edited_config_is_refused(file: str, tmp_path: Path):
     path = tmp_path / "w" / "recipes" / "tiny" / "config.json"
     edited = stored(tmp_path / "w", "tiny")
     edited["config"]["train"]["epochs"] += 1
-    path.write_text(json.dumps(edited))
+    write_config(path, edited)
     for config_arg in (None, file):
         [line] = failure(lambda config_arg=config_arg: begin(config_arg, tmp_path / "w"))
         assert line.startswith(f"{path}: its config does not match its recipe_hash=")
@@ -276,7 +281,7 @@ def test_edited_config_with_a_wrong_type_is_refused(file: str, tmp_path: Path):
     path = tmp_path / "w" / "recipes" / "tiny" / "config.json"
     edited = stored(tmp_path / "w", "tiny")
     edited["config"]["attack"]["references"] = "x"
-    path.write_text(json.dumps(edited))
+    write_config(path, edited)
     assert failure(lambda: begin(None, tmp_path / "w")) == [
         f"{path}: attack.references='x': must be an integer"
     ]
@@ -342,7 +347,7 @@ def test_full_disk_is_reported_on_one_line(
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sweeps, "write_atomically", full)
+    monkeypatch.setattr(sweeps, "write_config", full)
     [line] = failure(lambda: begin(file, tmp_path))
     assert "No space left on device; choose a writable folder" in line
 

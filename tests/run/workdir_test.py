@@ -11,16 +11,24 @@ from tiny_config import TINY, change
 
 from analysis import io
 from lm_mia import config
-from lm_mia.atomic import FLIPS_JSON, ZERO_RUN_JSON
+from lm_mia.atomic import (
+    FLIPS_JSON,
+    MORE_REFERENCES_JSON,
+    POOLING_JSON,
+    ZERO_RUN_JSON,
+    write_completion_marker,
+)
 from lm_mia.config import needs
 from lm_mia.errors import UserError
 from lm_mia.run import workdir
 from lm_mia.run.workdir import (
     Workdir,
     changed_settings,
+    check_tables_unchanged,
     contains_models,
     provenance,
     table_metadata,
+    write_config,
 )
 
 
@@ -136,6 +144,11 @@ def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
     (tmp_path / ZERO_RUN_JSON).write_text(json.dumps(zero_run))
     assert changed_settings(tmp_path, groups) == {}
     assert changed_settings(tmp_path, TINY) == {"zero_run": ([], ["groups"])}
+    for name in (MORE_REFERENCES_JSON, POOLING_JSON):
+        old_alpha = {"config": needs.decision_settings(measurable) | {"alpha": 0.5}}
+        (tmp_path / name).write_text(json.dumps(old_alpha))
+        assert changed_settings(tmp_path, TINY)["alpha"] == (0.05, 0.5)
+        (tmp_path / name).unlink()
     of_an_earlier_version = json.dumps({"config": attack, "first_target": "replica-00"})
     for text in ("{", "{}", "[]", of_an_earlier_version):
         (tmp_path / FLIPS_JSON).write_text(text)
@@ -197,3 +210,53 @@ def test_commit_is_none_without_git(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(workdir.subprocess, "run", no_git)
     assert provenance()["commit"] is None
+
+
+def test_links_that_lead_out_of_the_workdir_are_refused(tmp_path: Path):
+    workdir, outside = tmp_path / "w", tmp_path / "outside"
+    (workdir / "recipes" / "a").mkdir(parents=True)
+    outside.mkdir()
+    (workdir / "recipes" / "b").symlink_to(workdir / "recipes" / "a")
+    linked = tmp_path / "linked"
+    linked.symlink_to(workdir)
+    for path in (workdir, linked):
+        Workdir(path).check()
+    (workdir / "recipes" / "a" / "tables").symlink_to(outside)
+    for path in (workdir, linked):
+        with pytest.raises(
+            UserError, match=r"^\S*/recipes/a/tables: is a symbolic link that leads out of"
+        ):
+            Workdir(path).check()
+
+
+def test_edited_config_is_refused(tmp_path: Path):
+    path = tmp_path / "config.json"
+    write_config(path, {"recipes": ["a"], "figures": []})
+    assert Workdir(tmp_path).read_config() == {"recipes": ["a"], "figures": []}
+    path.write_text(path.read_text().replace('"a"', '"b"'))
+    with pytest.raises(UserError, match="edited or damaged after it was written; restore it"):
+        Workdir(tmp_path).read_config()
+    for name in ("..", "", "a/b"):
+        write_config(path, {"recipes": [name], "figures": []})
+        with pytest.raises(UserError, match="not a config written by lm-mia"):
+            Workdir(tmp_path).read_config()
+
+
+def test_changed_tables_are_refused_with_the_command_that_makes_them(tmp_path: Path):
+    tables = tmp_path / "recipes" / "a" / "tables"
+    tables.mkdir(parents=True)
+    for marker, name in (("flips", "samples.parquet"), ("extraction", "extraction.csv")):
+        (tables / name).write_text("written")
+        write_completion_marker(tables / f"{marker}.json", {}, [name])
+    check_tables_unchanged([tables.parent], with_extraction=True)
+    (tables / "samples.parquet").write_text("changed")
+    (tables / "extraction.csv").unlink()
+    with pytest.raises(UserError) as caught:
+        check_tables_unchanged([tables.parent], with_extraction=True)
+    rule = "missing, changed or damaged; run `lm-mia"
+    assert str(caught.value).splitlines() == [
+        f"{tables / 'extraction.csv'}: {rule} extract` again",
+        f"{tables / 'samples.parquet'}: {rule} attack` again",
+    ]
+    (tables / "samples.parquet").write_text("written")
+    check_tables_unchanged([tables.parent], with_extraction=False)

@@ -9,6 +9,7 @@ import tiny_run
 from tiny_run import _on_cpu, tiny
 
 from lm_mia import cli
+from lm_mia.atomic import write_completion_marker
 from lm_mia.data import subsets
 from lm_mia.score import extraction
 from lm_mia.store.store import Store
@@ -60,12 +61,13 @@ def test_extraction_uses_the_replica_of_the_membership_scores(tiny: tiny_run.Tin
     w = tiny.copy(tmp_path / "w")
     tables = tiny_run.recipe_of(w) / "tables"
     facts = tables / "flips.json"
-    original = facts.read_text()
-    assert json.loads(original)["first_target"] == "replica-00"
+    marker = json.loads(facts.read_text())
+    del marker["sha256"]
+    assert marker["first_target"] == "replica-00"
     tables_of_replicas = []
     for order in (0, 1):
         model = f"replica-{order:02d}"
-        facts.write_text(original.replace("replica-00", model))
+        write_completion_marker(facts, marker | {"first_target": model}, marker["tables"])
         assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
         assert json.loads((tables / "extraction.json").read_text())["model"] == model
         tables_of_replicas.append((tables / "extraction.csv").read_text())
@@ -107,7 +109,7 @@ def test_missing_tables_are_reported(
         damage()
         assert cli.main(tiny.argv("extract", w, *FLAGS)) == 2
         assert capsys.readouterr().err.splitlines()[-1] == (
-            f"{samples}: missing or damaged; run `lm-mia attack` again"
+            f"{samples}: missing, changed or damaged; run `lm-mia attack` again"
         )
     facts.unlink()  # the state that a killed attack leaves
     assert cli.main(tiny.argv("extract", w, *FLAGS)) == 2

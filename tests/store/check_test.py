@@ -1,10 +1,25 @@
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_store import FOUR, _small_shards, content, ensure, make_store, open_with_points, values
+from tiny_store import (
+    COLUMNS,
+    FOUR,
+    SAMPLES,
+    SIX,
+    _small_shards,
+    content,
+    ensure,
+    make_store,
+    open_with_points,
+    values,
+    write_store,
+)
 
-from lm_mia.store import check
+from lm_mia.errors import UserError
+from lm_mia.store import check, schema
 from lm_mia.store.store import Store
 
 __all__ = ["_small_shards"]  # fixture
@@ -59,3 +74,59 @@ def test_shards_of_all_checkpoints_are_checked(tmp_path: Path):
     points = len(s.steps) + 1
     # Membership has no score points.
     assert report.num_shards == len(report.missing) == 3 + 3 * points
+
+
+COORDINATES = {"sample": np.arange(SAMPLES), **COLUMNS}
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("tokens", lambda s: shutil.copy(s / "unk" / "c" / "0", s / "tokens" / "c" / "0")),
+        ("unk", lambda s: (s / "unk" / "c" / "0").unlink()),
+        ("unk", lambda s: (s / "unk" / "c" / "0").write_bytes(b"")),
+        ("sample", lambda s: (s / "sample" / "zarr.json").unlink()),
+        ("loss", lambda s: replace(s / "loss" / "zarr.json", "nats per token", "bits per token")),
+        ("loss", lambda s: replace(s / "zarr.json", "nats per token", "bits per token")),
+        ("min_k", lambda s: replace(s / "min_k" / "zarr.json", "checkpoint", "step")),
+    ],
+)
+def test_damaged_metadata_and_coordinates_are_errors(
+    tmp_path: Path, name: str, damage: Callable[[Path], object]
+):
+    s = write_store(tmp_path, statistics=("min_k",))
+    check.check_metadata(s, COORDINATES)
+    damage(s.path)
+    with pytest.raises(UserError, match=rf"scores.zarr: damaged score store \({name}\); delete it"):
+        check.check_metadata(s, COORDINATES)
+
+
+def test_models_that_a_killed_command_was_adding_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    s = make_store(tmp_path)
+    with monkeypatch.context() as m:
+        m.setattr(schema, "consolidate", lambda path: None)
+        ensure(s, SIX)
+    assert s.models() == FOUR
+    check.check_metadata(s, COORDINATES)
+    check.check_metadata(Store(tmp_path / "missing"), COORDINATES)
+
+
+def test_a_store_with_scores_is_not_created_again(tmp_path: Path):
+    s = make_store(tmp_path, SIX)
+    before = content(s)
+    del before["zarr.json"]
+    (s.path / "zarr.json").unlink()
+    for act in (s.models, lambda: check.check_metadata(s, {}), lambda: ensure(s, FOUR)):
+        with pytest.raises(
+            UserError, match=r"damaged score store \(zarr.json\); delete it and run"
+        ):
+            act()
+    assert content(s) == before
