@@ -85,6 +85,8 @@ MORE_TABLES = {
 OTHER_TABLES = {
     "membership_scores.parquet": "membership scores of every sample from every attack under every replica",
     "models.csv": "all models that are present, with their seeds",
+    "models.json": "digests by which changes of this table are noticed",
+    "membership_scores.json": "settings and digests of the tables of attacks, if there are no replicas",
     "targets.csv": "AUC of every attack on every target or replica",
     "target_roc.parquet": "ROC curves of these attacks",
     "shown_tokens.parquet": "losses of the single tokens of some of these samples",
