@@ -66,7 +66,7 @@ class RecipeSummary:
         recipe = self.recipe
         return {
             "recipe": recipe.name,
-            "names": " ".join(recipe.names),
+            "names": " ".join(recipe.shown_names),
             "parameters": None if recipe.is_imported else recipe.parameters,
             "samples": None if recipe.is_imported else recipe.samples,
             "epochs": None if recipe.is_imported else recipe.config.train.epochs,
@@ -254,7 +254,7 @@ def _cells(m: RecipeSummary) -> dict[str, Any]:
     """Returns the formatted cells of a row of the table."""
     return {
         "name": m.recipe.name,
-        "aliases": ", ".join(n for n in m.recipe.names if n != m.recipe.name),
+        "aliases": ", ".join(n for n in m.recipe.shown_names if n != m.recipe.name),
         "parameters": "–" if m.recipe.is_imported else f"{m.recipe.parameters:,}",
         "samples": "–" if m.recipe.is_imported else f"{m.recipe.samples:,}",
         "epochs": "–" if m.recipe.is_imported else str(m.recipe.config.train.epochs),

@@ -86,7 +86,7 @@ class FigureSection:
         if self.result is None:
             return []
         hidden = set() if self.compared else {not_seen_note(self.result.claims)}
-        more = [self.result.not_comparable_note] if self.compared else []
+        more = [*self.result.paper_notes, self.result.not_comparable_note] if self.compared else []
         return [note for note in (*self.result.notes, *more) if note and note not in hidden]
 
     @property

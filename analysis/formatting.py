@@ -3,6 +3,8 @@
 import math
 from typing import TYPE_CHECKING
 
+from lm_mia import config
+
 if TYPE_CHECKING:
     from analysis.io import RecipeResults
 
@@ -57,13 +59,7 @@ def plus_minus(mean: float, std: float, digits: int = 3) -> str:
 
 def size_label(recipe: "RecipeResults") -> str:
     """Returns the model size of a recipe for a legend, by parameters without embeddings: "98k", "140M"."""
-    if recipe.is_imported:
-        return "imported"
-    size = recipe.config.model.size
-    if size != "custom":
-        return size
-    n = recipe.parameters
-    return f"{n / 1e6:.3g}M" if n >= 1e6 else f"{n / 1e3:.3g}k"
+    return "imported" if recipe.is_imported else config.size_label(recipe.config.model)
 
 
 def size_title(recipe: "RecipeResults") -> str:

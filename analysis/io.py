@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from lm_mia.atomic import CSV_MISSING_VALUES
 from lm_mia.config import (
+    MODEL_SIZES,
     Config,
     first_canary,
     measurable_attack,
@@ -321,6 +322,18 @@ class RecipeResults:
         return self.recipe_dir.resolve().name
 
     @property
+    def shown_names(self) -> tuple[str, ...]:
+        """The names that pages show: all, or without those that have the size of another model, if this model is not
+        compared with those of papers.
+
+        Example: only ``flip-98.3k``, and not ``flip-140M``, by which the figures of StrongMIA find the recipe.
+        """
+        other_sizes = {*MODEL_SIZES} - {self.config.model.size}
+        if self.config.compare_with_papers:
+            return self.names
+        return tuple(n for n in self.names if n == self.name or not {*n.split("-")} & other_sizes)
+
+    @property
     def has_population(self) -> bool:
         """Whether the population has been built."""
         return (self.population_dir / "manifest.json").is_file()
@@ -436,6 +449,12 @@ class SweepResults(Mapping[str, RecipeResults]):
                         "select one with --recipe=NAME, or use another workdir for one of them"
                     )
                 by_name[name] = recipe
+
+    @property
+    def compares_with_papers(self) -> bool:
+        """Whether figures show what their papers found."""
+        recipes = [*self.recipes, *self.without_population]
+        return any(recipe.config.compare_with_papers for recipe in recipes)
 
     def __getitem__(self, name: str) -> RecipeResults:
         for recipe in self.recipes:

@@ -134,11 +134,10 @@ def write_page(
     for name, reason in failures.items():
         log(f"not shown: {name}: {reason}")
     figure_sections = []
-    compared = any(recipe.config.compare_with_papers for recipe in all_recipes)
     for name in figures:
         section = figure_section.make_section(name, sweep, workdir)
         # The figures of a user's file always show the claims of that file.
-        if name in MODULES and not compared:
+        if name in MODULES and not sweep.compares_with_papers:
             section = section.without_comparison()
         figure_sections.append(section)
         if reason := figure_sections[-1].missing:

@@ -34,6 +34,8 @@ class FigureResult:
     """A sentence that says why; empty if all numbers are comparable."""
     notes: tuple[str, ...] = ()
     """Sentences shown below the figure, such as the number of references; empty ones are not shown."""
+    paper_notes: tuple[str, ...] = ()
+    """Sentences on the paper and its claims, shown below the others if the figure is compared with the paper."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,7 @@ def recipe_facts(recipe: RecipeResults) -> dict[str, Any]:
     return {
         "name": recipe.name,
         "error": "",
-        "names": ", ".join(recipe.names),
+        "names": ", ".join(recipe.shown_names),
         "tables": recipe_section.table_files(folder),
         "config": json.dumps(config, indent=2),
         "commands": _commands(run),

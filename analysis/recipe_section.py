@@ -97,7 +97,7 @@ OTHER_TABLES = {
     "sample_fpr.csv": "how many targets call a sample a member that were not trained on it",
     "replica_true_positives.csv": "true positives of each replica by flip rate",
     "decision_jackknife.parquet": "numbers about decisions with parts of the models and samples, for intervals",
-    "target_jackknife.parquet": "their AUCs and TPRs on halves of the samples, for intervals of claims",
+    "target_jackknife.parquet": "their AUCs and TPRs on halves of the samples, for intervals of differences",
     "targets.json": "settings of these attacks, and digests of their tables",
     "sample_losses.csv": "losses of the individual samples that a figure needs, under every reference",
 }

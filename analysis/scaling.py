@@ -180,8 +180,8 @@ def _notes(
 
 
 def recipe_label(recipe: RecipeResults) -> str:
-    """Returns all names of a recipe, separated by commas."""
-    return ", ".join(recipe.names)
+    """Returns the names of a recipe, separated by commas."""
+    return ", ".join(recipe.shown_names)
 
 
 def families(points: Sequence[Point], quantity: str) -> list[list[Point]]:

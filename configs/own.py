@@ -10,13 +10,14 @@ another. A relative path is relative to the current folder.
 
 Without SETTING, the number of samples, the vocabulary, the batch size, the false positive rates and whether samples are
 extracted follow from the documents. The choices are printed. With fewer than 100 documents, each document is split
-into many samples. Flags override all of this, such as --config.population.samples=500.
+into many samples. Flags override all of this, such as --config.population.samples=500. Later commands and jobs do not
+read the documents again to choose the same sizes, unless a file was added, removed or changed.
 
 With SETTING, which is cpu, gpu or paper, the figures of strongmia.py are drawn from the texts, with its numbers of
-samples. --config.compare_with_papers=True shows the numbers of the paper beside them. Requirements at cpu: 7,168
-documents of 20 characters or more for all figures, 3,328 for fig01, and 2,304 for fig05 and for tab01 to tab06. At gpu,
-fig05 requires 33,792 documents of any length. Exact duplicates are dropped, and the tokenizer is trained on all
-documents.
+samples; models are named by their numbers of parameters. --config.compare_with_papers=True shows the numbers of the
+paper beside them. Requirements at cpu: 7,168 documents of 20 characters or more for all figures, 3,328 for fig01, and
+2,304 for fig05 and for tab01 to tab06. At gpu, fig05 requires 33,792 documents of any length. Exact duplicates are
+dropped, and the tokenizer is trained on all documents.
 
 Cost: 48 models with 0.1M parameters on at most 2,000 samples: about a minute for 300 documents on 2 cores. Comparing
 30,000 documents with each other takes another 40 seconds. With SETTING, as for strongmia.py.
@@ -30,19 +31,27 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import quickstart
 import strongmia
 
-from lm_mia.config import Config, Corpus, Extract, Population, Tokenizer
+from lm_mia.config import (
+    MODEL_SIZES,
+    Config,
+    Corpus,
+    Extract,
+    Population,
+    Tokenizer,
+    size_label,
+)
 from lm_mia.errors import UserError
 
 MIN_SAMPLES, MAX_SAMPLES = 100, 2_000
 LENGTH_TOKENS = 64
 MIN_CHARS = 20
-LONG_PIECE_CHARS = 6
-"""A token has at most this many characters on average, so that texts of 6 x 64 characters have 64 tokens or more."""
+LONG_CHARS = 6 * LENGTH_TOKENS
+"""Characters of a text that is taken to have 64 tokens: a token rarely has more than 6 characters on average."""
 MAX_VOCABULARY = 1_000
 VOCABULARY_CHARS = 4_000_000
 """Characters of the documents that the vocabulary is trained on, which takes half a minute."""
@@ -52,6 +61,7 @@ def get_config(arg: str = "") -> Config:
     corpus, setting = _parse(arg)
     if setting:
         config = strongmia.get_config(setting)
+        config = dataclasses.replace(config, name=_own_name(config))
         corpus = dataclasses.replace(
             config.corpus,
             source=corpus.source,
@@ -67,8 +77,27 @@ def get_config(arg: str = "") -> Config:
 
 
 def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
+    """Yields the recipes of strongmia.py under names with their own sizes, and again under the names of the paper.
+
+    By the latter, such as flip-140M for flip-98.3k, figures find the recipes; report pages do not show them.
+    """
     _, setting = _parse(arg)
-    return strongmia.sweep(setting) if setting else iter(())
+    if not setting:
+        return
+    first, name_of_setting = strongmia.get_config(setting), cast(Any, setting.rpartition(",")[2])
+    if _own_name(first) != first.name:
+        yield {"name": first.name}
+    for entry in strongmia.sweep(setting):
+        own_name = _own_name(strongmia.recipe(name_of_setting, entry["name"]))
+        if own_name != entry["name"]:
+            yield entry | {"name": own_name}
+        yield entry
+
+
+def _own_name(c: Config) -> str:
+    """Returns the name of a recipe with the size of its models instead of that of the paper's models."""
+    parts = c.name.split("-")
+    return "-".join(size_label(c.model) if part in MODEL_SIZES else part for part in parts)
 
 
 def _parse(arg: str) -> tuple[Corpus, str]:
@@ -90,37 +119,42 @@ def _parse(arg: str) -> tuple[Corpus, str]:
 
 def _sized(corpus: Corpus) -> Config:
     """Returns the config of an audit, and prints what it was chosen from."""
-    # Imported here because it loads scipy, which the figures of strongmia.py do not need.
-    from lm_mia.data.corpus import read
+    # Imported here because it loads pyarrow, which the figures of strongmia.py do not need.
+    from lm_mia.data.reading_cache import remember
 
-    documents = read(corpus)
-    texts = documents.texts
-    _say(f"{_counted(documents.provenance)} in {corpus.path}")
-    # Samples with the same tokens would be one sample, and each token has one character or more.
-    samples = len({" ".join(text.split())[: LENGTH_TOKENS - 1] for text in texts})
-    long_texts = sum(len(text) >= LONG_PIECE_CHARS * LENGTH_TOKENS for text in texts)
-    if is_split := samples < MIN_SAMPLES:
-        pieces = {piece for text in texts for piece in _long_pieces(text)}
-        if len(pieces) < MIN_SAMPLES:
-            raise UserError(
-                f"--config=own: {corpus.path} has {samples} distinct documents with about {len(pieces)} pieces of "
-                f"{LENGTH_TOKENS} tokens; an audit needs {MIN_SAMPLES} documents or pieces, so add texts"
-            )
+    facts = _Facts(**remember(corpus, Path(__file__), lambda: _read_facts(corpus)))
+    _say(f"{facts.documents} in {corpus.path}")
+    is_split = facts.samples < MIN_SAMPLES
+    if is_split and facts.pieces < MIN_SAMPLES:
+        raise UserError(
+            f"--config=own: {corpus.path} has {facts.samples} distinct documents with {facts.pieces} pieces of "
+            f"{LONG_CHARS} characters (about {LENGTH_TOKENS} tokens); an audit needs {MIN_SAMPLES} documents or "
+            "pieces, so add texts"
+        )
+    if is_split:
         _say(
             f"fewer than {MIN_SAMPLES} distinct documents, so each is split into samples of {LENGTH_TOKENS} tokens; "
             "members are then pieces, and a document usually has pieces of both kinds"
         )
-        samples = long_texts = len(pieces)
-    samples = min(_round_down(samples), MAX_SAMPLES)
-    vocabulary, trained_documents = _vocabulary(texts)
+    available, long_texts = (
+        (facts.pieces, facts.pieces) if is_split else (facts.samples, facts.long_texts)
+    )
+    samples = min(_round_down(available), MAX_SAMPLES)
+    if is_split:
+        _say(
+            f"documents are drawn in random order until there are {samples:,} pieces, so not all may be used; "
+            "a larger --config.population.samples uses more of them"
+        )
     fprs, focus = _rates(samples // 2)
     extracted = min(long_texts, samples) // 2 if long_texts >= MIN_SAMPLES else 0
     _say(
-        f"{samples:,} samples, a vocabulary of {vocabulary:,} pieces, and false positive rates from {fprs[0]:.3g} on; "
+        f"{samples:,} samples, a vocabulary of {facts.vocabulary:,} pieces, and false positive rates from "
+        f"{fprs[0]:.3g} on; "
         + (
             f"the {extracted:,} samples with the highest scores are extracted"
             if extracted
-            else f"no extraction, since too few documents have {LENGTH_TOKENS} tokens"
+            else f"no extraction, since {long_texts:,} documents have {LONG_CHARS} characters (about {LENGTH_TOKENS} "
+            f"tokens) or more, and {MIN_SAMPLES} are needed"
         )
     )
     usual = quickstart.get_config()
@@ -128,7 +162,7 @@ def _sized(corpus: Corpus) -> Config:
         usual,
         name="own",
         corpus=dataclasses.replace(corpus, split_documents=is_split),
-        tokenizer=Tokenizer(vocab_size=vocabulary, documents=trained_documents),
+        tokenizer=Tokenizer(vocab_size=facts.vocabulary, documents=facts.vocabulary_documents),
         population=Population(samples=samples, length_tokens=LENGTH_TOKENS),
         # About as many steps for few samples as for many.
         train=dataclasses.replace(usual.train, batch_size=max(min(samples // 60, 16), 1)),
@@ -137,6 +171,47 @@ def _sized(corpus: Corpus) -> Config:
             samples=extracted, prefix_tokens=LENGTH_TOKENS // 2, suffix_tokens=LENGTH_TOKENS // 2
         ),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Facts:
+    """What the sizes of an audit are chosen from."""
+
+    documents: str
+    """The numbers of documents that were kept and left out, in words."""
+    samples: int
+    """Number of documents that certainly are different samples."""
+    long_texts: int
+    """Number of documents with `LONG_CHARS` characters or more."""
+    pieces: int
+    """Number of different pieces of `LONG_CHARS` characters; 0 if there are enough documents."""
+    vocabulary: int
+    vocabulary_documents: int
+    """Number of documents that the vocabulary is trained on; 0: all."""
+
+
+def _read_facts(corpus: Corpus) -> dict[str, Any]:
+    """Reads the documents, which the corpus stage of the same command then need not read again."""
+    # Imported here because it loads scipy, which later commands do not need.
+    from lm_mia.data.corpus import read_ahead
+
+    documents = read_ahead(corpus)
+    texts = documents.texts
+    # Samples with the same tokens would be one sample, and each token has one character or more.
+    samples = len({" ".join(text.split())[: LENGTH_TOKENS - 1] for text in texts})
+    pieces: set[str] = set()
+    if samples < MIN_SAMPLES:
+        pieces = {piece for text in texts for piece in _long_pieces(text)}
+    vocabulary, vocabulary_documents = _vocabulary(texts)
+    facts = _Facts(
+        _counted(documents.provenance),
+        samples,
+        sum(len(text) >= LONG_CHARS for text in texts),
+        len(pieces),
+        vocabulary,
+        vocabulary_documents,
+    )
+    return dataclasses.asdict(facts)
 
 
 def _say(text: str) -> None:
@@ -158,9 +233,9 @@ def _counted(provenance: dict[str, Any]) -> str:
 
 
 def _long_pieces(text: str) -> Iterator[str]:
-    """Yields consecutive pieces of a text that certainly have the tokens of a sample."""
-    size = LONG_PIECE_CHARS * LENGTH_TOKENS
-    return (text[low : low + size] for low in range(0, len(text) - size + 1, size))
+    """Yields consecutive pieces of a text with `LONG_CHARS` characters."""
+    begins = range(0, len(text) - LONG_CHARS + 1, LONG_CHARS)
+    return (text[low : low + LONG_CHARS] for low in begins)
 
 
 def _round_down(samples: int) -> int:

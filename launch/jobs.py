@@ -61,9 +61,13 @@ def with_absolute_paths(sweep: Sweep) -> Sweep:
     recipes = tuple(dataclasses.replace(recipe, workdir=workdir) for recipe in sweep.recipes)
     config_arg = sweep.config_arg
     if config_arg is not None:
-        name, *arg = config_arg.split(":", 1)
+        name, *args = config_arg.split(":", 1)
         file = name if load.is_config_name(name) else os.path.abspath(name)
-        config_arg = ":".join([file, *arg])
+        # The argument of configs/own.py begins with the path of the texts.
+        texts = {recipe.config.corpus.path for recipe in recipes}
+        paths = [[(os.path.abspath(part), part) for part in arg.split(",")] for arg in args]
+        args = [",".join(path if path in texts else part for path, part in p) for p in paths]
+        config_arg = ":".join([file, *args])
     return dataclasses.replace(sweep, config_arg=config_arg, workdir=workdir, recipes=recipes)
 
 

@@ -105,8 +105,8 @@ def _print_cpu_plan(sweep: Sweep, options: argparse.Namespace) -> None:
     from lm_mia.run import cpu_plan, progress
 
     with progress.display(overall=False) as display:
-        times = cpu_plan.recipe_times(sweep, options.tokens_per_sample, display)
-    cpu_plan.print_plan(sweep, times, options.json)
+        times = cpu_plan.make_plan(sweep, options.tokens_per_sample, display)
+    cpu_plan.print_plan(times, options.json)
 
 
 def _import_losses(argv: Sequence[str]) -> int:

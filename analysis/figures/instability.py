@@ -301,8 +301,8 @@ def _flip_by_fpr(recipe: RecipeResults) -> FigureResult:
             if parts
             else claim_untested(FIG28_STATEMENTS[0], "no FPR up to 20% has ten non-members"),
         ),
-        notes=(
-            *notes.replica_notes(facts),
+        notes=notes.replica_notes(facts),
+        paper_notes=(
             f"The claim is tested at FPRs from {percent(low)} on, at which ten non-members or more are called members.",
         ),
     )
@@ -368,10 +368,10 @@ _FURTHER_FALL = 0.1
 _BAND = (1e-4, 0.1)
 _OF_ALL_VOTES = ("auc", "pauc", "lift")
 """Numbers of `_areas` that do not depend on the number of replicas."""
-_NO_INTERVAL = (
+_CLAIM_NOTE = (
     "Removing true positives can only lower a curve, so that it falls is not tested. The claim on very unstable "
     f"decisions is that they are more than {percent(_FURTHER_FALL)} of the partial AUC, a margin of our choice; their "
-    "partial AUC is that of straight lines between the FPRs of the tables. The areas in the titles have no interval."
+    "partial AUC is that of straight lines between the FPRs of the tables."
 )
 
 
@@ -396,7 +396,7 @@ def draw_fig30(recipes: SweepResults) -> FigureResult:
         )
         left.set_title(f"{size_title(recipe)}: area {raw:.3f}")
         right.set_title(f"{free:.3f} without coin flips, {stable:.3f} without either")
-        data.append(pd.DataFrame(curves).assign(size=size))
+        data.append(pd.DataFrame(curves).assign(size=size_label(recipe)))
         numbers = {f"{size} {name}": (value, np.nan) for name, value in _areas(areas, band).items()}
         without_flips = {
             key for key in numbers if key.removeprefix(f"{size} ") not in _OF_ALL_VOTES
@@ -414,7 +414,8 @@ def draw_fig30(recipes: SweepResults) -> FigureResult:
         ours=ours,
         not_comparable=frozenset(not_comparable),
         not_comparable_note=" ".join(filter(None, not_comparable_notes)),
-        notes=(_NO_INTERVAL, *dict.fromkeys(shown)),
+        notes=("The areas in the titles have no interval.", *dict.fromkeys(shown)),
+        paper_notes=(_CLAIM_NOTE,),
     )
 
 

@@ -136,9 +136,10 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
         not_comparable_note=" ".join(filter(None, (notes.not_comparable_note(facts), note))),
         notes=(
             *notes.replica_notes(facts),
-            "Shares are means of each replica's ratio, as in the paper; the columns ratio_of_means of the CSV file are "
-            "the other summary that it defines.",
+            "Shares are means of each replica's ratio; the columns ratio_of_means of the CSV file are the ratios of "
+            "the means over replicas.",
         ),
+        paper_notes=("The paper defines both summaries, and shows the means of the ratios.",),
     )
 
 

@@ -321,13 +321,14 @@ def draw_fig10(recipes: SweepResults) -> FigureResult:
         claims=_fig10_claims(on_lira, on_rmia),
         ours=ours,
         notes=(
-            "References include IN and OUT references; the paper counts only IN references, which are half of them.",
+            "About half of the references were trained on a sample (IN), the others were not (OUT).",
             attacks.COUNT_STUDY_NOTE,
             f"RMIA compares with {attacks.default_rmia_samples(main):,} samples.",
             plotting.curves_note(
                 [plotting.RocCurve(f"LiRA, {n} references", result) for n, result in lira.items()]
             ),
         ),
+        paper_notes=("The paper counts only IN references.",),
     )
 
 

@@ -56,11 +56,12 @@ def draw_fig09(recipes: SweepResults) -> FigureResult:
         figure=plotting.roc_panels(panels),
         claims=tuple(claims),
         notes=(
-            "References include IN and OUT references; the paper counts only IN references, which are half of them.",
+            "About half of the references were trained on a sample (IN), the others were not (OUT).",
             attacks.COUNT_STUDY_NOTE,
             f"RMIA compares with {attacks.default_rmia_samples(main):,} samples.",
             plotting.curves_note([curve for _, curves in panels for curve in curves]),
         ),
+        paper_notes=("The paper counts only IN references.",),
     )
 
 

@@ -185,10 +185,11 @@ def groups_note(targets: Sequence[Target], recipe: RecipeResults) -> str:
     size, members = targets[0].group_size, len(targets[0].ids_S)
     return (
         f"Each group has {size:,} of the {members:,} members of each of {len(targets)} targets, which are "
-        f"attacked with {attacks.common_references([recipe])} references; the paper shows 1,000 members of one target."
+        f"attacked with {attacks.common_references([recipe])} references."
     )
 
 
+_GROUPS_OF_PAPER = "The paper shows 1,000 members of one target."
 PROBABILITY_TABLE = "true_positive_probability.parquet"
 PROBABILITY_COLUMNS = ("mean", "std", "share_above_half", "targets")
 _PROBABILITY_POINTS = 400
@@ -318,6 +319,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
             f"(b) is of the models on {main.samples:,} samples. {groups_note(targets, main)} {truncated_share:.1%} of "
             f"the samples are truncated at {longest:,} tokens.",
         ),
+        paper_notes=(_GROUPS_OF_PAPER,),
     )
 
 
@@ -412,7 +414,7 @@ def draw_fig21(recipes: SweepResults) -> FigureResult:
         notes=(
             f"Each reference is attacked with all others as references; each sample is a member of {models.min()} to "
             f"{models.max()} of them. {int((~has_two_N).sum()):,} samples with fewer than two of them are left out.",
-            "All samples share the same models, so these averages have no interval, and there is no claim to test.",
+            "All samples share the same models, so these averages have no interval.",
             f"Each point of (a) averages the means and standard deviations of {len(mean_S) / len(parts):.3g} samples."
             if len(parts) < len(mean_S)
             else "Each point of (a) is one sample.",
@@ -488,11 +490,14 @@ def draw_fig31(recipes: SweepResults) -> FigureResult:
         ),
         notes=(
             groups_note(targets, main),
-            "The claim is about the mean over all tokens of a sample, as in the paper, in which a token that occurs k "
-            "times counts k times. With the mean over distinct tokens, the rank correlation is "
-            f"{distinct.estimate()}.",
+            "In the mean over all tokens of a sample, a token that occurs k times counts k times. With the mean over "
+            f"distinct tokens, the rank correlation is {distinct.estimate()}.",
             f"{num_with_unknown:,} of {len(unk_N2):,} samples have an unknown token. The 1% of samples with the "
             "highest TF-IDF lie beyond the axis.",
+        ),
+        paper_notes=(
+            _GROUPS_OF_PAPER,
+            "The claim is about the mean over all tokens of a sample, as in the paper.",
         ),
     )
 

@@ -185,10 +185,13 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
             f"Attacks use {count} references.",
             "Bands of (b) are standard deviations over targets, all attacked with the same references. Error bars add "
             "the variance that is due to the choice of these references, estimated from halves of them, so they show "
-            "how much attacks vary that have a target and references of their own, as in the paper.",
-            "Sizes are compared by the standard deviation of the TPR over targets, and FPRs by its ratio to the mean "
-            "TPR, since by Tables 1 and 2 the standard deviation itself is smaller at lower FPRs.",
+            "how much attacks vary that have a target and references of their own.",
             plotting.curves_note([*data_curves, *size_curves]),
+        ),
+        paper_notes=(
+            "In the paper, too, attacks have a target and references of their own. Sizes are compared by the standard "
+            "deviation of the TPR over targets, and FPRs by its ratio to the mean TPR, since by Tables 1 and 2 the "
+            "standard deviation itself is smaller at lower FPRs.",
         ),
     )
 

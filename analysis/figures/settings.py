@@ -1,4 +1,4 @@
-"""Table 7: the recipes of the figures at the published setting, and those of this sweep beside them."""
+"""Table 7: the recipes of the figures at the published setting, and those of this sweep beside them or alone."""
 
 from collections.abc import Iterator
 
@@ -11,17 +11,20 @@ from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config import Config, load
 from lm_mia.config.paper import figure_number
 
+_HEADS_OF_RUN = ["samples", "model", "models"]
 _HEADS = (
     *(
         ("published setting", head)
         for head in ("samples", "model", "differences from the defaults")
     ),
-    *(("this run", head) for head in ("samples", "model", "models")),
+    *(("this run", head) for head in _HEADS_OF_RUN),
 )
 
 
 def draw_tab07(recipes: SweepResults) -> FigureResult:
-    """Draws a table with a row per recipe, with the figures that need it."""
+    """Draws a table with a row per recipe, with the figures that need it; without a comparison, of this run only."""
+    if not recipes.compares_with_papers:
+        return _settings_of_run(recipes)
     published = published_setting()
     present = set(recipes)
     rows, cells = [], []
@@ -47,6 +50,17 @@ def draw_tab07(recipes: SweepResults) -> FigureResult:
             *_departure_notes(),
         ),
     )
+
+
+def _settings_of_run(recipes: SweepResults) -> FigureResult:
+    """Draws a table with a row per recipe of this run."""
+    shown = recipes.recipes
+    if not shown:
+        raise io.MissingModelsError("no recipe has a population yet; run lm-mia run first")
+    rows = [{"recipe": recipe.name, **_facts(recipe.config)} for recipe in shown]
+    index = pd.Index([recipe.name for recipe in shown], name="Recipe")
+    cells = [_cells_of_run(recipe) for recipe in shown]
+    return FigureResult(pd.DataFrame(rows), table=pd.DataFrame(cells, index, _HEADS_OF_RUN))
 
 
 def _departure_notes() -> Iterator[str]:

@@ -187,7 +187,7 @@ def draw_fig25(recipes: SweepResults) -> FigureResult:
         rows = rates[["tpr_mean", "tpr_std"]].join(_summary(threshold_TxF), how="inner")
         _panels(left, right, rows)
         left.set_title(size_title(recipe))
-        data.append(rows.reset_index().assign(size=size))
+        data.append(rows.reset_index().assign(size=size_label(recipe)))
         parts.append(_claim_varies(size, recipe))
         replicas.append(len(threshold_TxF))
     for axes in grid[-1]:
@@ -263,7 +263,7 @@ def _claim_varies(size: str, recipe: RecipeResults) -> Claim:
 
 FIGURES = {
     "strongmia_fig18_compute_optimal_targets": PaperFigure(
-        title="Figure 18: Every target of Figure 2",
+        title="Figure 18: Every target on compute-optimal data",
         paper=(
             "LiRA on 16 targets of each size on its compute-optimal data, each with its own training subset: targets "
             "of some large models differ more from each other (Appendix D)."
@@ -277,7 +277,7 @@ FIGURES = {
         needs=(Need(("chinchilla-*",)),),
     ),
     "strongmia_fig19_fixed_data_targets": PaperFigure(
-        title="Figure 19: Every target of Figure 4(b)",
+        title="Figure 19: Every target on the same data at each size",
         paper=(
             "LiRA on 16 targets of each size on the same 2^23 samples: the AUCs of a size are close, and at low FPRs "
             "the attack on one target of 604M fails altogether (Appendix D)."
@@ -290,7 +290,7 @@ FIGURES = {
         needs=(Need(("fixed-*",)),),
     ),
     "strongmia_fig20_targets_by_references": PaperFigure(
-        title="Figure 20: Targets of Figure 2 by the number of references",
+        title="Figure 20: Targets on compute-optimal data by the number of references",
         paper=(
             "LiRA on 8 targets of each size on its compute-optimal data: at every size more references, up to 128, "
             "help, and targets of one size differ (Appendix D)."

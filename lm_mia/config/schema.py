@@ -387,6 +387,14 @@ def resolve(config: Config) -> Config:
     return dataclasses.replace(config, model=model)
 
 
+def size_label(model: Model) -> str:
+    """Returns the number of parameters without embeddings, 12 layers width^2, in short: "98.3k" or "140M"."""
+    if model.size != "custom":
+        return model.size
+    parameters = 12 * model.layers * model.width**2
+    return f"{parameters / 1e6:.3g}M" if parameters >= 1e6 else f"{parameters / 1e3:.3g}k"
+
+
 def num_canaries(config: Config) -> int:
     """Returns the number of samples in which training subsets differ: train.canaries or, if it is 0, all 2N."""
     return config.train.canaries or config.population.samples

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from lm_mia import config
-from lm_mia.data import c4, docstrings, documents, text_files
+from lm_mia.data import c4, docstrings, documents, reading_cache, text_files
 from lm_mia.data.documents import ProgressCallback, no_progress
 from lm_mia.errors import UserError
 
@@ -72,6 +72,10 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
       UserError: if there is no matching file, a file cannot be read (the message names the file and the line), the
         column is missing or empty, or no document is long enough.
     """
+    if _read_ahead and corpus.source in text_files.SUFFIXES:
+        ahead = _read_ahead.pop(reading_cache.files_state(corpus), None)
+        if ahead is not None:
+            return ahead
     if corpus.source == "docstrings":
         texts, records = docstrings.read(
             progress=lambda done, total: progress("read docstrings", done, total)
@@ -123,6 +127,18 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
         **origin,
     }
     return InMemoryCorpus(final_texts, [records[i] for i in final], digest, provenance)
+
+
+_read_ahead: dict[str, InMemoryCorpus] = {}
+"""State of the files -> the documents that `read_ahead` has read."""
+
+
+def read_ahead(corpus: config.Corpus) -> InMemoryCorpus:
+    """Reads the documents of files as `read` does, and keeps them in memory for its next call on the same files."""
+    documents = read(corpus)
+    _read_ahead.clear()
+    _read_ahead[reading_cache.files_state(corpus)] = documents
+    return documents
 
 
 def hash_texts(texts: Iterable[str]) -> str:

@@ -5,7 +5,6 @@ import functools
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from lm_mia import config
+from lm_mia.data.reading_cache import user_cache_folder
 from lm_mia.errors import RendezvousError, UserError
 from lm_mia.model import transformer
 from lm_mia.run.devices import gpus
@@ -207,9 +207,7 @@ def _check_job(address: str, num_processes: int, process_index: int) -> None:
 
 def _enable_compilation_cache() -> str:
     """Enables JAX's persistent compilation cache, and returns its folder."""
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm_mia" / "jax"
-    )
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(user_cache_folder() / "jax")
     jax.config.update("jax_compilation_cache_dir", folder)
     # Small functions are cached, too, since hundreds of processes would otherwise compile them again.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

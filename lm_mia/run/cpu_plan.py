@@ -1,14 +1,17 @@
 """``lm-mia plan --device=cpu``: how long `lm-mia run` takes on this machine, by stage.
 
 The times of models come from metrics.jsonl if the workdir has models of the recipe, and otherwise from a probe
-(`cpu_probe`). Stages that neither train nor score models are guesses, unless the workdir knows how long they took.
+(`cpu_probe`). All probes together take about 20 seconds; recipes for which no time is left get the times of a recipe
+that was probed, in proportion to their FLOPs. Stages that neither train nor score models are guesses, unless the
+workdir knows how long they took.
 """
 
 import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -19,8 +22,10 @@ from rich.table import Table
 from lm_mia import config, seeds
 from lm_mia.config import Config
 from lm_mia.durations import format_duration
+from lm_mia.model import flops
 from lm_mia.run import cpu_probe, devices, plan, stage_times
 from lm_mia.run.cpu_probe import Speed
+from lm_mia.run.model_times import Timeline
 from lm_mia.run.plan import RecipeCost
 from lm_mia.run.progress import Display
 from lm_mia.run.sweep import Sweep, SweepRecipe
@@ -45,13 +50,25 @@ class RecipeTime:
     workers: int
     """Number of workers that make its missing models."""
     source: str
-    """Where the times of models come from: "probe", "metrics.jsonl" or "" if no model is missing."""
+    """Where the times of models come from: "probe", "scaled" (from the probe of another recipe), "metrics.jsonl", or ""
+    if no model is missing."""
     seconds: dict[str, float]
     """By stage, without "report"."""
     guessed: frozenset[str]
     """The stages whose times are guesses."""
     core_share: float | None
     """The fraction of a core that each worker of the probe had; None without a probe."""
+    probe: str
+    """What the probe measured, such as "main: 4 small models"; "" without a probe."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CpuPlan:
+    """How long a command takes."""
+
+    recipes: list[RecipeTime]
+    report_seconds: float
+    is_report_guessed: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,27 +85,45 @@ class ModelSeconds:
     """As in `RecipeTime`."""
     core_share: float | None = None
     """As in `RecipeTime`."""
+    probe: str = ""
+    """As in `RecipeTime`."""
 
 
-def print_plan(sweep: Sweep, times: Sequence[RecipeTime], as_json_text: bool) -> None:
-    """Prints how long `lm-mia run` takes on this machine, as a table or as JSON.
-
-    Args:
-      sweep: the recipes.
-      times: the result of `recipe_times`.
-      as_json_text: whether to print JSON.
-    """
-    report = _report_seconds(sweep)
+def print_plan(times: CpuPlan, as_json_text: bool) -> None:
+    """Prints how long `lm-mia run` takes on this machine, as a table or as JSON."""
     if as_json_text:
-        print(json.dumps(as_json(times, *report), indent=1))
+        print(json.dumps(as_json(times), indent=1))
     else:
-        _print_table(times, *report)
+        _print_table(times)
 
 
-def recipe_times(
-    sweep: Sweep, tokens_per_sample: float | None, display: Display
-) -> list[RecipeTime]:
-    """Returns the times of all recipes; recipes with the same shapes are measured once. Writes nothing to the workdir.
+@dataclasses.dataclass(frozen=True)
+class _RecipeWork:
+    """What a command has to do for a recipe."""
+
+    recipe: SweepRecipe
+    lengths: plan.SampleLengths
+    cost: RecipeCost
+    workers: int
+    timeline: Timeline
+    """What metrics.jsonl has about the recipe."""
+
+    @property
+    def missing(self) -> int:
+        """The number of missing models."""
+        return self.cost.models - self.cost.present_models
+
+    @property
+    def sample_flops(self) -> tuple[float, float]:
+        """The FLOPs of training on a sample, and of scoring one."""
+        c, lengths = self.recipe.config, self.lengths
+        numbers = c.model.layers, c.model.width, c.tokenizer.vocab_size
+        means = lengths.mean_tokens, lengths.mean_square_tokens
+        return flops.training(*numbers, *means), flops.scoring(*numbers, *means)
+
+
+def make_plan(sweep: Sweep, tokens_per_sample: float | None, display: Display) -> CpuPlan:
+    """Returns how long `lm-mia run` takes. Writes nothing to the workdir.
 
     Args:
       sweep: the recipes.
@@ -99,52 +134,127 @@ def recipe_times(
       UserError: if samples of a recipe cannot have ``tokens_per_sample`` tokens on average, or models are too large to
         be measured.
     """
-    speeds: dict[Any, Speed] = {}
+    timelines = _read_timelines(sweep)
+    works = [
+        _recipe_work(recipe, tokens_per_sample, timelines.get(recipe.name, Timeline()))
+        for recipe in sweep.recipes
+    ]
+    model_seconds = _times_of_models(works, display)
     built, has_vocabulary, times = set[str](), False, []
-    for number, recipe in enumerate(sweep.recipes):
-        display.update("plan", number, len(sweep.recipes))
-        c = recipe.config
-        lengths = _sample_lengths(recipe, tokens_per_sample)
-        cost = plan.recipe_cost(recipe, lengths, plan.count_present(recipe))
-        missing = cost.models - cost.present_models
-        requested = len(devices.assign(c.train.workers, 1).environments)
-        workers = min(requested, missing)
-        logged = _logged_stages(recipe)
+    for work in works:
+        recipe, c, cost = work.recipe, work.recipe.config, work.cost
         seconds, guessed = dict.fromkeys(STAGES[:-1], 0.0), set[str]()
         if not (recipe.population_dir.exists() or cost.population in built):
             seconds["corpus"] = stage_times.corpus_seconds(c, is_first=not has_vocabulary)
             guessed.add("corpus")
             has_vocabulary = True
         built.add(cost.population)
-        source, core_share = "", None
-        if missing:
-            models = logged_model_seconds(recipe)
-            if models is None:
-                key = _shapes(c), round(lengths.mean_tokens), workers
-                if key not in speeds:
-                    display.say(f"{recipe.name}: making small models to measure this machine")
-                    draw = _length_drawer(recipe, lengths)
-                    speeds[key] = cpu_probe.probe(c, draw, workers, recipe.name)
-                models = _model_seconds(speeds[key], c, cost)
-            source, core_share = models.source, models.core_share
+        models = model_seconds.get(recipe.name, ModelSeconds(0.0, 0.0, 0.0, ""))
+        if work.missing:
             # Workers beyond the cores were measured as such: they slow each other down.
-            rounds = math.ceil(missing / workers)
+            rounds = math.ceil(work.missing / work.workers)
             seconds |= {"start": models.start, "train": rounds * models.train}
             seconds["score"] = rounds * models.score
-        if missing or table_metadata(recipe.folder) is None:
+        if models.source == "scaled":
+            guessed |= {"train", "score"}
+        if work.missing or table_metadata(recipe.folder) is None:
             guesses = {
                 "attack": stage_times.attack_seconds(c),
                 "extract": stage_times.extract_seconds(c),
             }
+            logged = work.timeline.stage_seconds
             for stage, guess in guesses.items():
                 seconds[stage] = logged.get(stage, guess)
                 if guess and stage not in logged:
                     guessed.add(stage)
         times.append(
-            RecipeTime(recipe, cost, workers, source, seconds, frozenset(guessed), core_share)
+            RecipeTime(
+                recipe,
+                cost,
+                work.workers,
+                models.source,
+                seconds,
+                frozenset(guessed),
+                models.core_share,
+                models.probe,
+            )
         )
-    display.update("plan", len(sweep.recipes), len(sweep.recipes))
+    # The report is drawn once, and logged as a stage of the first recipe.
+    report = works[0].timeline.stage_seconds.get("report")
+    guess = stage_times.report_seconds(sweep.recipes)
+    return CpuPlan(times, guess if report is None else report, report is None)
+
+
+def _recipe_work(
+    recipe: SweepRecipe, tokens_per_sample: float | None, timeline: Timeline
+) -> _RecipeWork:
+    lengths = _sample_lengths(recipe, tokens_per_sample)
+    cost = plan.recipe_cost(recipe, lengths, plan.count_present(recipe))
+    requested = len(devices.assign(recipe.config.train.workers, 1).environments)
+    workers = min(requested, cost.models - cost.present_models)
+    return _RecipeWork(recipe, lengths, cost, workers, timeline)
+
+
+def _times_of_models(works: Sequence[_RecipeWork], display: Display) -> dict[str, ModelSeconds]:
+    """Returns the times of the models of each recipe with missing models, by its name.
+
+    Recipes with the same shapes are probed once. The most expensive ones are probed first, for as long as another probe
+    as long as the previous one ends in time.
+    """
+    times: dict[str, ModelSeconds] = {}
+    to_probe: dict[Any, list[_RecipeWork]] = {}
+    for work in works:
+        if work.missing:
+            logged = logged_model_seconds(work.timeline)
+            if logged is not None:
+                times[work.recipe.name] = logged
+                continue
+            shapes = _shapes(work.recipe.config)
+            key = shapes, round(work.lengths.mean_tokens), work.workers
+            to_probe.setdefault(key, []).append(work)
+    groups = sorted(to_probe.values(), key=lambda group: -sum(map(_missing_flops, group)))
+    probed: list[tuple[_RecipeWork, Speed]] = []
+    began, longest = time.monotonic(), 0.0
+    for number, group in enumerate(groups):
+        display.update("plan", number, len(groups))
+        first, spent = group[0], time.monotonic() - began
+        if not probed or spent + longest <= cpu_probe.LIMIT_SECONDS:
+            name, c = first.recipe.name, first.recipe.config
+            display.say(f"{name}: making small models to measure this machine")
+            draw = _length_drawer(first.recipe, first.lengths)
+            left = cpu_probe.LIMIT_SECONDS - spent
+            speed = cpu_probe.probe(c, draw, first.workers, name, left)
+            longest = max(longest, time.monotonic() - began - spent)
+            probed.append((first, speed))
+            source, measured = "probe", f"{name}: {speed.description}"
+        else:
+            source, measured, speed = "scaled", "", _scaled_speed(first, probed)
+        for work in group:
+            models = _model_seconds(speed, work.recipe.config, work.cost)
+            times[work.recipe.name] = dataclasses.replace(models, source=source, probe=measured)
+    display.update("plan", len(groups), len(groups))
     return times
+
+
+def _missing_flops(work: _RecipeWork) -> float:
+    return (work.cost.train_flops + work.cost.score_flops) * work.missing / work.cost.models
+
+
+def _scaled_speed(work: _RecipeWork, probed: Sequence[tuple[_RecipeWork, Speed]]) -> Speed:
+    """Returns the speed of the probed recipe with the most similar models, in proportion to FLOPs."""
+    train, score = work.sample_flops
+
+    def distance(candidate: tuple[_RecipeWork, Speed]) -> float:
+        return abs(math.log(candidate[0].sample_flops[0] / train))
+
+    other, speed = min(probed, key=distance)
+    other_train, other_score = other.sample_flops
+    batches = work.recipe.config.train.batch_size / other.recipe.config.train.batch_size
+    return dataclasses.replace(
+        speed,
+        step_seconds=speed.step_seconds * batches * train / other_train,
+        score_seconds_per_sample=speed.score_seconds_per_sample * score / other_score,
+    )
 
 
 def _shapes(c: Config) -> tuple[Any, ...]:
@@ -170,7 +280,11 @@ def _model_seconds(speed: Speed, c: Config, cost: RecipeCost) -> ModelSeconds:
     held_out = c.population.validation_samples * c.train.validations / 3
     train = steps * (1 + held_out / trained) + speed.train_extra_seconds
     return ModelSeconds(
-        speed.start_seconds + speed.compile_seconds, train, score, "probe", speed.core_share
+        speed.start_seconds + speed.compile_seconds,
+        train,
+        score,
+        "probe",
+        speed.core_share,
     )
 
 
@@ -215,90 +329,53 @@ def _length_drawer(recipe: SweepRecipe, lengths: plan.SampleLengths) -> Callable
     return draw
 
 
-def logged_model_seconds(recipe: SweepRecipe) -> ModelSeconds | None:
-    """Returns the times of a recipe's models from metrics.jsonl, or None if it does not have those of any model.
+def logged_model_seconds(timeline: Timeline) -> ModelSeconds | None:
+    """Returns the times of a recipe's models by metrics.jsonl; None if it does not tell both training and scoring.
 
     The first model of each worker is not counted, since it includes compilation, unless no worker has made a second
     one.
     """
-    began, starts, compilation = math.nan, list[float](), list[float]()
-    first, later = list[tuple[float, float]](), list[tuple[float, float]]()
-    started: dict[tuple[str, int], float] = {}
-    trained: dict[str, tuple[float, float]] = {}
-    for now, event in _events(recipe):
-        kind, worker = event["event"], (event.get("job", ""), event.get("index", 0))
-        if kind == "models":
-            began = now
-        elif kind == "worker":
-            starts.append(now - began)
-            started.pop(worker, None)
-        elif kind == "model_trained" and not event["resumed_at"]:
-            trained[event["model"]] = now, event["seconds"]
-        elif kind == "model_scored" and event["last"]:
-            if event["model"] in trained:
-                trained_at, train = trained[event["model"]]
-                score = now - trained_at
-                if worker in started:
-                    # From the end of one model to that of the next, so that nothing between them is forgotten.
-                    later.append((max(now - started[worker] - score, train), score))
-                else:
-                    first.append((train, score))
-            started[worker] = now
-        elif kind == "compiled":
-            compilation.append(event["seconds"])
-    models = later or first
-    if not models:
-        return None
+    workers = [worker for worker in timeline.all_workers if worker.models]
+    models = [model for worker in workers for model in worker.models]
+    later = [model for model in models if not model.is_first]
     # The longest ones may include a pause between two commands.
-    train, score = (statistics.median(values) for values in zip(*models, strict=True))
-    start = statistics.fmean(starts) if starts else 0.0
-    if compilation and later:
-        start += statistics.fmean(compilation)
-    return ModelSeconds(start, train, score, _METRICS)
+    medians = []
+    for part in ("train_seconds", "score_seconds"):
+        known = [s for m in later if (s := getattr(m, part)) is not None]
+        known = known or [s for m in models if (s := getattr(m, part)) is not None]
+        if not known:
+            return None
+        medians.append(statistics.median(known))
+    starts = [w.start_seconds for w in workers if w.start_seconds is not None]
+    compilations = [w.models[0].compile_seconds for w in workers if w.compilation]
+    start = sum(statistics.fmean(values) for values in (starts, compilations) if values)
+    return ModelSeconds(start, medians[0], medians[1], _METRICS)
 
 
-def _logged_stages(recipe: SweepRecipe) -> dict[str, float]:
-    """Returns the seconds that stages of a recipe took, by metrics.jsonl; of several runs, the longest."""
-    seconds: dict[str, float] = {}
-    for _, event in _events(recipe):
-        if event["event"] == "stage":
-            seconds[event["stage"]] = max(seconds.get(event["stage"], 0.0), event["seconds"])
-    return seconds
-
-
-_LOGGED = ("models", "worker", "model_trained", "model_scored", "compiled", "stage")
-
-
-def _events(recipe: SweepRecipe) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Yields the events of a recipe in metrics.jsonl that tell how long something took, with their times."""
-    kinds = [f'"event": "{kind}"'.encode() for kind in _LOGGED]
-    path = recipe.workdir.path / _METRICS
+def _read_timelines(sweep: Sweep) -> dict[str, Timeline]:
+    """Returns the timeline of each recipe in metrics.jsonl, by name."""
+    timelines: dict[str, Timeline] = {}
+    path = sweep.workdir.path / _METRICS
     if not path.exists():
-        return
+        return timelines
     with open(path, "rb") as lines:
         for line in lines:
-            if any(kind in line for kind in kinds):
-                try:
-                    event = json.loads(line)
-                    now = datetime.fromisoformat(event["time"]).timestamp()
-                except (ValueError, KeyError):  # a line that was truncated by a full disk
-                    continue
-                if event.get("recipe") == recipe.name:
-                    yield now, event
+            try:
+                event = json.loads(line)
+                now = datetime.fromisoformat(event["time"]).timestamp()
+                timelines.setdefault(event["recipe"], Timeline()).add(now, event)
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+            ):  # of another kind, or truncated by a full disk
+                continue
+    return timelines
 
 
-def _report_seconds(sweep: Sweep) -> tuple[float, bool]:
-    """Returns the seconds in which the report is drawn, and whether they are a guess."""
-    logged = [_logged_stages(recipe).get("report") for recipe in sweep.recipes[:1]]
-    if logged[0] is not None:
-        return logged[0], False
-    return stage_times.report_seconds(sweep.recipes), True
-
-
-def as_json(times: Sequence[RecipeTime], report: float, is_report_guess: bool) -> dict[str, Any]:
+def as_json(times: CpuPlan) -> dict[str, Any]:
     """Returns the plan as plain values: {"device", "cores", "recipes", "total"}, with units in the names."""
-    total = totals(times, report)
-    guessed = _guessed_seconds(times, report, is_report_guess)
+    total = totals(times)
     return {
         "device": "cpu",
         "cores": devices.num_cores(),
@@ -307,24 +384,22 @@ def as_json(times: Sequence[RecipeTime], report: float, is_report_guess: bool) -
             | {
                 "workers": t.workers,
                 "source": t.source,
+                "probe": t.probe,
                 "core_share": t.core_share,
                 "minutes": _minutes(t.seconds),
                 "guessed_stages": sorted(t.guessed),
             }
-            for t in times
+            for t in times.recipes
         ],
-        "total": plan.totals([t.cost for t in times])
-        | {
-            "minutes": _minutes(total),
-            "guessed_share": round(guessed / max(sum(total.values()), 1e-9), 3),
-        },
+        "total": plan.totals([t.cost for t in times.recipes])
+        | {"minutes": _minutes(total), "guessed_share": round(_guessed_share(times), 3)},
     }
 
 
-def totals(times: Sequence[RecipeTime], report: float) -> dict[str, float]:
+def totals(times: CpuPlan) -> dict[str, float]:
     """Returns the seconds of each stage, over all recipes."""
-    sums = {stage: sum(t.seconds[stage] for t in times) for stage in STAGES[:-1]}
-    return sums | {"report": report}
+    sums = {stage: sum(t.seconds[stage] for t in times.recipes) for stage in STAGES[:-1]}
+    return sums | {"report": times.report_seconds}
 
 
 def _minutes(seconds: dict[str, float]) -> dict[str, float]:
@@ -333,11 +408,14 @@ def _minutes(seconds: dict[str, float]) -> dict[str, float]:
     return minutes | {"total": round(sum(seconds.values()) / 60, 3)}
 
 
-def _guessed_seconds(times: Sequence[RecipeTime], report: float, is_report_guess: bool) -> float:
-    return sum(t.seconds[s] for t in times for s in t.guessed) + report * is_report_guess
+def _guessed_share(times: CpuPlan) -> float:
+    """Returns the fraction of the time that is guessed."""
+    guessed = sum(t.seconds[stage] for t in times.recipes for stage in t.guessed)
+    guessed += times.report_seconds * times.is_report_guessed
+    return guessed / max(sum(totals(times).values()), 1e-9)
 
 
-def _print_table(times: Sequence[RecipeTime], report: float, is_report_guess: bool) -> None:
+def _print_table(times: CpuPlan) -> None:
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
     names = ("model", "models", "missing", "steps\nper model", *STAGES, "total")
@@ -348,7 +426,7 @@ def _print_table(times: Sequence[RecipeTime], report: float, is_report_guess: bo
         durations = [seconds.get(stage, 0.0) for stage in STAGES]
         return [format_duration(round(d)) if d else "" for d in [*durations, sum(durations)]]
 
-    for t in times:
+    for t in times.recipes:
         cost = t.cost
         table.add_row(
             cost.name,
@@ -358,39 +436,40 @@ def _print_table(times: Sequence[RecipeTime], report: float, is_report_guess: bo
             f"{cost.steps_per_model:,}",
             *cells(t.seconds),
         )
-    total = totals(times, report)
     table.add_section()
-    table.add_row("total", "", "", "", "", *cells(total))
-    plan.print_table(table, _notes(times, total, report, is_report_guess))
+    table.add_row("total", "", "", "", "", *cells(totals(times)))
+    plan.print_table(table, _notes(times))
 
 
-def _notes(
-    times: Sequence[RecipeTime], total: dict[str, float], report: float, is_report_guess: bool
-) -> list[str]:
+def _notes(times: CpuPlan) -> list[str]:
     """Returns explanations of the columns."""
-    workers = sorted({t.workers for t in times if t.workers})
+    workers = sorted({t.workers for t in times.recipes if t.workers})
     by = f", by {' or '.join(map(str, workers))} workers" if workers else ""
     lines = [f"time         of `lm-mia run` on this machine, with {devices.num_cores()} cores{by}"]
     for source, how in (
-        ("probe", "measured by making a few small models in worker processes"),
+        ("probe", "measured in worker processes"),
+        (
+            "scaled",
+            "in proportion to FLOPs to the most similar recipe that was measured, for lack of time",
+        ),
         (_METRICS, "as the models of the recipe took that are in metrics.jsonl of the workdir"),
     ):
-        names = [t.recipe.name for t in times if t.source == source]
-        listed = "" if len(names) == len(times) else f" of {', '.join(names)}"
+        names = [t.recipe.name for t in times.recipes if t.source == source]
+        listed = "" if len(names) == len(times.recipes) else f" of {', '.join(names)}"
+        probes = dict.fromkeys(t.probe for t in times.recipes if t.source == source == "probe")
+        measured = f" ({'; '.join(probes)})" if probes else ""
         if names:
-            lines.append(f"models       {how}{listed}: start, train and score")
-    shares = [t.core_share for t in times if t.core_share is not None]
+            lines.append(f"models       {how}{measured}{listed}: start, train and score")
+    shares = [t.core_share for t in times.recipes if t.core_share is not None]
     if shares and min(shares) < _IDLE_CORE_SHARE:
         lines.append(
             f"busy         other programs were running: workers had {min(shares):.0%} of a core each, and the times "
             "are those of a machine that stays as busy"
         )
-    assumed = {t.cost.lengths for t in times}
+    assumed = {t.cost.lengths for t in times.recipes}
     lines.append(f"tokens       {'; '.join(sorted(assumed))} (--tokens-per-sample sets a mean)")
-    guessed = _guessed_seconds(times, report, is_report_guess)
-    stages = [stage for stage in STAGES if any(stage in t.guessed for t in times)]
-    stages += ["report"] * is_report_guess
+    stages = [stage for stage in STAGES if any(stage in t.guessed for t in times.recipes)]
+    stages += ["report"] * times.is_report_guessed
     if stages:
-        share = guessed / max(sum(total.values()), 1e-9)
-        lines.append(f"guesses      {', '.join(stages)}: {share:.0%} of the total")
+        lines.append(f"guesses      {', '.join(stages)}: {_guessed_share(times):.0%} of the total")
     return lines

@@ -1,17 +1,17 @@
 """Measures how fast this machine trains and scores models of a recipe on its CPU, in a few seconds.
 
 A probe makes two small models in each worker process, as `lm-mia run` would: the same program on packed sequences of
-the same shapes, with checkpoints and a score store, but fewer samples. It loads no JAX in the calling process. The
-compiled code stays in the compilation cache, from which a run then reads it.
+the same shapes, with checkpoints and a score store, but fewer samples. It ends after about `LIMIT_SECONDS` with what
+it has measured until then. It loads no JAX in the calling process. The compiled code stays in the compilation cache,
+from which a run then reads it.
 """
 
 import dataclasses
-import math
 import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,23 @@ from lm_mia.data.subsets import models_of_config
 from lm_mia.errors import UserError
 from lm_mia.model import flops, memory
 from lm_mia.run import supervisor
+from lm_mia.run.model_times import ModelTimes, Timeline
+from lm_mia.run.progress import plural
 from lm_mia.run.worker import WorkerTask
 from lm_mia.store.store import open_store
 
+LIMIT_SECONDS = 20.0
+"""The seconds after which a probe ends with what it has measured, or as soon as it has measured some training steps."""
 _MODEL_SECONDS = 3.0  # of each model of a probe
 _MAX_SAMPLE_SECONDS = 4.0  # of training on one packed sequence
-_TIMEOUT_SECONDS = 90.0
+_TIMEOUT_SECONDS = 60.0  # after which a probe fails that has measured nothing
 _ASSUMED_FLOPS_PER_SECOND = 3e10  # of one worker; determines only the size of the probe
 _MODELS_PER_WORKER = 2  # the first one of each includes compilation
 _MIN_STEPS = 4
 
-TimedEvent = tuple[float, dict[str, Any]]
+
+class _TimeIsOver(Exception):
+    """Ends a probe that has measured enough to go without the rest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +60,17 @@ class Speed:
     """Of scoring a model once, including its share of reading the checkpoint."""
     core_share: float
     """The fraction of a core that each worker had."""
+    description: str
+    """What was measured, such as "4 small models"."""
 
 
-def probe(c: Config, lengths: Callable[[int], np.ndarray], num_workers: int, name: str) -> Speed:
+def probe(
+    c: Config,
+    lengths: Callable[[int], np.ndarray],
+    num_workers: int,
+    name: str,
+    limit_seconds: float = LIMIT_SECONDS,
+) -> Speed:
     """Trains and scores a few small models in worker processes.
 
     Args:
@@ -64,17 +78,20 @@ def probe(c: Config, lengths: Callable[[int], np.ndarray], num_workers: int, nam
       lengths: returns length_N, numbers of tokens of N samples, as they are in the recipe.
       num_workers: number of worker processes.
       name: name of the recipe, for messages.
+      limit_seconds: as `LIMIT_SECONDS`.
 
     Raises:
       UserError: if a single packed sequence takes too long for a probe, or workers fail.
     """
     small = _small_config(c, num_workers, name)
+    timeline = Timeline()
     began = time.monotonic()
-    events: list[TimedEvent] = []
 
     def on_event(event: dict[str, Any]) -> None:
         now = time.monotonic() - began
-        events.append((now, event))
+        timeline.add(now, event)
+        if now > limit_seconds and _has_measured_steps(timeline, num_workers):
+            raise _TimeIsOver
         if now > _TIMEOUT_SECONDS:
             raise _too_slow(name)
 
@@ -86,13 +103,32 @@ def probe(c: Config, lengths: Callable[[int], np.ndarray], num_workers: int, nam
         models = models_of_config(small)
         open_store(small, recipe_dir).create_or_extend(models, {"tokens": length_N}, {})
         began, cpu_began = time.monotonic(), _cpu_seconds_of_children()
-        supervisor.run(WorkerTask("run", small, population_dir, recipe_dir), on_event)
+        timeline.add(0.0, {"event": "models", "verb": "run"})
+        is_complete = True
+        try:
+            supervisor.run(WorkerTask("run", small, population_dir, recipe_dir), on_event)
+        except _TimeIsOver:
+            is_complete = False
         seconds = time.monotonic() - began
         cpu_seconds = _cpu_seconds_of_children() - cpu_began
-    is_compiled_for_run = small.train.batch_size == c.train.batch_size
-    measured = _speed(events, seconds, len(length_N), is_compiled_for_run, cpu_seconds)
+    measured = _speed(
+        timeline,
+        seconds if is_complete else None,
+        len(length_N),
+        small.train.batch_size,
+        is_compiled_for_run=small.train.batch_size == c.train.batch_size,
+        core_share=min(cpu_seconds / (seconds * num_workers), 1.0),
+    )
     ratio = c.train.batch_size / small.train.batch_size
     return dataclasses.replace(measured, step_seconds=measured.step_seconds * ratio)
+
+
+def _has_measured_steps(timeline: Timeline, num_workers: int) -> bool:
+    """Returns whether each worker has finished a model, or logged two steps of one."""
+    return len(timeline.workers) == num_workers and all(
+        worker.models or (worker.running and worker.running.step_seconds is not None)
+        for worker in timeline.workers.values()
+    )
 
 
 def _small_config(c: Config, num_workers: int, name: str) -> Config:
@@ -173,75 +209,80 @@ def _write_population(c: Config, length_N: np.ndarray, folder: Path) -> None:
     (folder / "manifest.json").write_bytes(manifest_bytes(manifest))
 
 
-@dataclasses.dataclass
-class _ModelTimes:
-    """The times at which a model of a probe was started, logged, trained and scored."""
-
-    started: float
-    steps: int = 0
-    logged: list[tuple[float, int]] = dataclasses.field(default_factory=list)
-    trained: float = math.nan
-    scored: float = math.nan
-
-    @property
-    def step_seconds(self) -> float:
-        """The mean duration of a training step after the first one."""
-        (begin, first), (end, last) = self.logged[0], self.logged[-1]
-        return (end - begin) / (last - first) if last > first else self.trained - self.started
-
-
 def _speed(
-    events: Sequence[TimedEvent],
-    seconds: float,
+    timeline: Timeline,
+    end: float | None,
     samples: int,
+    batch_size: int,
     is_compiled_for_run: bool,
-    cpu_seconds: float,
+    core_share: float,
 ) -> Speed:
-    """Returns the speed that the events of a probe show.
+    """Returns the speed that a probe shows: by models after the first of each worker, by first ones, or by steps.
 
     Args:
-      events: all events and their times, in seconds since the workers were started.
-      seconds: duration of the probe.
+      timeline: the events of the probe, with times since the workers were started.
+      end: when the workers had ended; None if they were stopped before that.
       samples: number of samples that each model scored.
+      batch_size: number of samples of a training step.
       is_compiled_for_run: whether a run reads the code that was compiled for the probe from the cache.
-      cpu_seconds: CPU time of the workers.
+      core_share: as in `Speed`.
     """
-    ready: dict[int, float] = {}
-    models: dict[int, list[_ModelTimes]] = {}
-    compilation: list[float] = []
-    for now, event in events:
-        kind, index = event["event"], event.get("index", 0)
-        if kind == "worker":
-            ready[index] = now
-        elif kind == "model_started":
-            models.setdefault(index, []).append(_ModelTimes(now))
-        elif kind == "train":
-            models[index][-1].logged.append((now, event["step"]))
-        elif kind == "model_trained":
-            models[index][-1].trained, models[index][-1].steps = now, event["steps"]
-        elif kind == "model_scored":
-            models[index][-1].scored = now
-        elif kind == "compiled":
-            count = event["compiled"] + event["from_cache"]
-            compilation.append(event["seconds"] * event["compiled"] / count)
+    workers, mean = timeline.all_workers, statistics.fmean
+    finished = [model for worker in workers for model in worker.models]
+    running = [worker.running for worker in workers if worker.running]
+    first = [model for model in finished if model.is_first]
     # If one worker was so fast that another one made a single model, there are still later models.
-    later = [m for worker_models in models.values() for m in worker_models[1:]]
-    mean = statistics.fmean
-    later_seconds = mean(m.scored - m.started for m in later)
-    compile_seconds = mean(m[0].scored - m[0].started for m in models.values()) - later_seconds
-    if is_compiled_for_run and compilation:
-        compile_seconds -= mean(compilation)
-    step_seconds = mean(m.step_seconds for m in later)
-    extra_seconds = mean(m.trained - m.started - m.steps * step_seconds for m in later)
-    end_seconds = seconds - max(
-        m.scored for worker_models in models.values() for m in worker_models
-    )
-    core_share = min(cpu_seconds / (seconds * len(ready)), 1.0)
+    later = [model for model in finished if not model.is_first]
+    logged = [model for model in running if len(model.logged) == 2]
+    step_seconds = mean(map(_step_seconds, later or first or logged))
+    if later:
+        compile_seconds = mean(map(_model_seconds, first)) - mean(map(_model_seconds, later))
+    elif first:
+        compile_seconds = mean(m.compile_seconds for m in first)
+    else:
+        compile_seconds = mean(m.logged[0][0] - m.started_at for m in logged) - step_seconds
+    not_cached = [
+        event["seconds"] * event["compiled"] / (event["compiled"] + event["from_cache"])
+        for worker in workers
+        if (event := worker.compilation)
+    ]
+    if is_compiled_for_run and not_cached:
+        compile_seconds -= mean(not_cached)
+    extra_seconds = 0.0
+    if later:
+        extra_seconds = mean(_known(m.train_seconds) - m.num_steps * step_seconds for m in later)
+    if later or first:
+        score_seconds = mean(_known(m.score_seconds) for m in later or first) / samples
+        description = plural(len(finished), "small model")
+    else:
+        score_seconds = step_seconds / batch_size / 3
+        steps = plural(sum(m.logged[-1][1] for m in logged), "training step")
+        description = f"{steps}, a third of whose time is assumed for scoring"
+    end_seconds = 0.0 if end is None else end - max(_known(m.scored_at) for m in finished)
     return Speed(
-        start_seconds=mean(ready.values()) + end_seconds,
+        start_seconds=mean(worker.ready_at for worker in workers) + end_seconds,
         compile_seconds=max(compile_seconds, 0),
         step_seconds=step_seconds,
         train_extra_seconds=max(extra_seconds, 0),
-        score_seconds_per_sample=mean(m.scored - m.trained for m in later) / samples,
+        score_seconds_per_sample=score_seconds,
         core_share=core_share,
+        description=description,
     )
+
+
+def _model_seconds(model: ModelTimes) -> float:
+    """Returns the seconds of a finished model, with compilation."""
+    return _known(model.scored_at) - model.started_at
+
+
+def _step_seconds(model: ModelTimes) -> float:
+    """Returns the mean seconds of a training step; those of all of training if it is a single step."""
+    if model.step_seconds is not None:
+        return model.step_seconds
+    return _known(model.train_seconds) / model.num_steps
+
+
+def _known(seconds: float | None) -> float:
+    """Returns a time that the events of a probe always tell."""
+    assert seconds is not None
+    return seconds

@@ -7,11 +7,8 @@ import dataclasses
 import heapq
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
-Event = dict[str, Any]
-
-_MIN_SHARE = 0.2  # of the training steps, from whose duration that of all steps is extrapolated
+from lm_mia.run.model_times import Event, Timeline, WorkerTimes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,46 +22,6 @@ class RecipeWork:
     """Cost of training and scoring one model, in any unit that is the same for all recipes, such as FLOPs."""
     tables_seconds: float
     """Estimated duration of the attacks and of extraction."""
-
-
-@dataclasses.dataclass
-class _Times:
-    """The seconds that training, or scoring, of whole models took, without compilation."""
-
-    first: float | None = None
-    """Those of the first model of a worker, which are less certain."""
-    later: list[float] = dataclasses.field(default_factory=list)
-
-    def mean(self) -> float | None:
-        """Returns the mean over the later models, or else that of the first one; None if there is neither."""
-        return statistics.fmean(self.later) if self.later else self.first
-
-
-@dataclasses.dataclass
-class _Worker:
-    """What a worker process of this command has done and is doing; times are those of the events."""
-
-    ready_at: float
-    train: _Times = dataclasses.field(default_factory=_Times)
-    score: _Times = dataclasses.field(default_factory=_Times)
-    num_finished: int = 0
-    last_seconds: tuple[float, float] = (0.0, 0.0)
-    """The seconds of training and of scoring of the last model."""
-    model: str | None = None
-    """The model that it is making."""
-    started_at: float = 0.0
-    steps: list[tuple[float, float]] = dataclasses.field(default_factory=list)
-    """The times of the first and of the last event about its training steps, with the fractions of steps taken."""
-    trained_at: float | None = None
-    new_share: float = 0.0
-    """The fraction of the training steps of its model that it has taken itself."""
-
-    def seconds_of_all_steps(self) -> float | None:
-        """Returns the seconds of all steps of its model, judging by those that it has taken; None if they are few."""
-        if len(self.steps) < 2:
-            return None
-        (begin, first), (end, last) = self.steps
-        return (end - begin) / (last - first) if last - first >= _MIN_SHARE else None
 
 
 class RemainingTime:
@@ -88,19 +45,16 @@ class RemainingTime:
         self._most_workers = 0
         self._costs: list[tuple[float, float]] = []
         """The cost and the seconds of each finished model of earlier recipes."""
-        self._startups: list[float] = []
-        """Seconds from the start of a recipe's workers until each was ready."""
-        self._compilations: list[float] = []
-        """Seconds of compilation during the first model of each worker."""
+        self._earlier_workers: list[WorkerTimes] = []
+        """The workers of earlier recipes."""
         self._report_started_at: float | None = None
         self._tables_started_at: float | None = None
         self._start_recipe(0.0)
 
     def _start_recipe(self, now: float) -> None:
         self._recipe_started_at = now
-        self._workers: dict[int, _Worker] = {}
+        self._timeline = Timeline()
         self._missing = self._trained = 0
-        self._finished: set[str] = set()
         self._num_elsewhere, self._elsewhere_at = 0, now
         self._waiting_since: float | None = None
 
@@ -110,15 +64,17 @@ class RemainingTime:
         Args:
           now: its time in seconds, by any clock.
           event: an event of `lm_mia.run.supervisor`, or one of these: "models" (the workers of ``recipe`` are about to
-            start; ``missing`` models, of which ``trained`` only have to be scored), "finished_elsewhere" (other
-            processes have finished ``count`` of the missing models), "models_present" (no model of ``recipe`` is
-            missing), "tables" and "tables_finished" (of ``recipe``), and "report".
+            start to "train", to "score" or to do both, as ``verb`` says; ``missing`` models, of which ``trained`` only
+            have to be scored), "finished_elsewhere" (other processes have finished ``count`` of the missing models),
+            "models_present" (no model of ``recipe`` is missing), "tables" and "tables_finished" (of ``recipe``), and
+            "report".
         """
         kind = event["event"]
         if kind == "models":
             self._start_recipe(now)
             self._recipe = next(r for r in self._recipes if r.name == event["recipe"])
             self._missing, self._trained = event["missing"], event["trained"]
+            self._timeline.add(now, event)
         elif kind == "models_present":
             self._end_recipe(event["recipe"])
         elif kind == "finished_elsewhere":
@@ -133,68 +89,37 @@ class RemainingTime:
         elif kind == "report":
             self._report_started_at = now
         else:
-            self._add_event_of_worker(now, event)
+            self._timeline.add(now, event)
+            self._most_workers = max(self._most_workers, len(self._timeline.workers))
+            if kind == "model_started":
+                self._waiting_since = None
+            elif kind == "waiting" and self._waiting_since is None:
+                self._waiting_since = now
 
-    def _add_event_of_worker(self, now: float, event: Event) -> None:
-        kind, index = event["event"], event.get("index", 0)
-        if kind == "worker":
-            self._workers[index] = _Worker(ready_at=now)
-            self._most_workers = max(self._most_workers, len(self._workers))
-        elif kind == "worker_lost":
-            self._workers.pop(index, None)
-        worker = self._workers.get(index)
-        if worker is None:
-            return
-        if kind == "model_started":
-            self._waiting_since = None
-            worker.model, worker.started_at = event["model"], now
-            worker.steps, worker.trained_at, worker.new_share = [], None, 0.0
-        elif kind == "step":
-            worker.steps = [*worker.steps[:1], (now, event["step"] / event["steps"])]
-        elif kind == "model_trained":
-            worker.steps = [*worker.steps[:1], (now, 1.0)]
-            worker.trained_at = now
-            worker.new_share = 1 - event["resumed_at"] / event["steps"]
-            if not self._scores:
-                self._finish_model(worker, now)
-        elif kind == "model_scored" and event["last"]:
-            self._finish_model(worker, now)
-        elif kind == "model_diverged":
-            self._finished.add(event["model"])
-            worker.model = None
-        elif kind == "compiled" and worker.num_finished == 1:
-            self._compilations.append(event["seconds"])
-            self._set_first_times(worker, *worker.last_seconds, event["seconds"])
-        elif kind == "waiting" and self._waiting_since is None:
-            self._waiting_since = now
+    @property
+    def _workers(self) -> list[WorkerTimes]:
+        """The workers of the current recipe that are running."""
+        return list(self._timeline.workers.values())
 
-    def _finish_model(self, worker: _Worker, now: float) -> None:
-        trained_at = worker.started_at if worker.trained_at is None else worker.trained_at
-        score = now - trained_at
-        if worker.num_finished == 0:
-            self._startups.append(worker.ready_at - self._recipe_started_at)
-            self._set_first_times(worker, trained_at - worker.started_at, score, 0.0)
-        else:
-            if worker.new_share:
-                worker.train.later.append((trained_at - worker.started_at) / worker.new_share)
-            worker.score.later.append(score)
-        if worker.model is not None:
-            self._finished.add(worker.model)
-        worker.model, worker.last_seconds = None, (trained_at - worker.started_at, score)
-        worker.num_finished += 1
+    def _has_finished_model(self) -> bool:
+        """Returns whether a running worker has finished a model of the current recipe."""
+        return any(worker.models for worker in self._workers)
 
-    def _set_first_times(
-        self, worker: _Worker, train: float, score: float, compilation: float
-    ) -> None:
-        """Sets the times of a worker's first model, from the seconds that it took and those of its compilation."""
-        if worker.new_share:
-            # Compilation precedes the first event about steps.
-            all_steps = worker.seconds_of_all_steps()
-            if all_steps is None:
-                all_steps = max(train - compilation, 0.1 * train) / worker.new_share
-            worker.train.first = all_steps
-            compilation -= train - all_steps * worker.new_share
-        worker.score.first = score - min(max(compilation, 0.0), 0.9 * score)
+    @property
+    def _workers_with_models(self) -> list[WorkerTimes]:
+        """The workers of all recipes that have finished a model."""
+        workers = [*self._earlier_workers, *self._timeline.all_workers]
+        return [worker for worker in workers if worker.models]
+
+    def _compile_seconds(self) -> float:
+        """Returns the mean seconds of compilation during the first model of a worker; 0 if they are unknown."""
+        seconds = [w.models[0].compile_seconds for w in self._workers_with_models if w.compilation]
+        return statistics.fmean(seconds) if seconds else 0.0
+
+    def _num_finished(self) -> int:
+        """Returns the number of models of the current recipe that this command has finished, or that diverged."""
+        names = {m.name for worker in self._timeline.all_workers for m in worker.models}
+        return len(names | self._timeline.diverged)
 
     def _end_recipe(self, name: str) -> None:
         self._finished_recipes.add(name)
@@ -202,6 +127,7 @@ class RemainingTime:
         if self._recipe is not None and seconds is not None:
             self._costs.append((self._recipe.model_cost, seconds))
         self._recipe = None
+        self._earlier_workers += self._timeline.all_workers
         self._start_recipe(0.0)
 
     def seconds(self, now: float) -> float | None:
@@ -211,7 +137,7 @@ class RemainingTime:
           The estimate; None as long as this command has finished no model, or if models of other processes take longer
           than those of this command.
         """
-        if not (self._costs or any(worker.num_finished for worker in self._workers.values())):
+        if not (self._costs or self._has_finished_model()):
             return None
         models_seconds = 0.0
         if self._recipe is not None:
@@ -246,15 +172,15 @@ class RemainingTime:
             known.append((self._recipe.model_cost, current))
         seconds_per_cost = sum(s for _, s in known) / sum(cost for cost, _ in known)
         model_seconds = seconds_per_cost * recipe.model_cost
-        start = sum(statistics.fmean(v) for v in (self._startups, self._compilations) if v)
+        starts = [w.start_seconds for w in self._workers_with_models if w.start_seconds is not None]
+        start = (statistics.fmean(starts) if starts else 0.0) + self._compile_seconds()
         queue = [(start, model_seconds)] * workers
         return _finish_time(queue, recipe.missing_models)
 
     def _mean_of(self, part: str) -> float | None:
-        """Returns the mean seconds of "train" or "score" over the workers that have finished a model."""
-        means = [getattr(worker, part).mean() for worker in self._workers.values()]
-        values = [value for value in means if value is not None]
-        return statistics.fmean(values) if values else None
+        """Returns the mean over the running workers of the mean seconds of "train" or "score"; None if unknown."""
+        means = [mean for w in self._workers if (mean := _mean_of_worker(w, part)) is not None]
+        return statistics.fmean(means) if means else None
 
     def _mean_seconds(self) -> float | None:
         """Returns the mean seconds of a whole model of the current recipe; None if it is unknown."""
@@ -265,10 +191,10 @@ class RemainingTime:
         return sum(value for value in means if value is not None)
 
     def _seconds_of_current_recipe(self, now: float) -> float | None:
-        num_left = self._missing - len(self._finished) - self._num_elsewhere
+        num_left = self._missing - self._num_finished() - self._num_elsewhere
         if num_left <= 0:
             return 0.0
-        if self._costs and not any(worker.num_finished for worker in self._workers.values()):
+        if self._costs and not self._has_finished_model():
             # The times of this recipe are not known yet, so those of earlier recipes are used.
             assert self._recipe is not None
             elapsed = now - self._recipe_started_at
@@ -280,10 +206,10 @@ class RemainingTime:
         train_mean = train_mean or 0.0
         queue: list[tuple[float, float]] = []
         num_running = 0
-        for worker in self._workers.values():
+        for worker in self._workers:
             train, score = self._seconds_of_worker(worker, train_mean, score_mean)
             busy_seconds = self._seconds_of_running_model(worker, train, score, now)
-            num_running += worker.model is not None
+            num_running += worker.running is not None
             queue.append((busy_seconds, train + score))
         num_waiting = num_left - num_running
         if self._waiting_since is not None and num_waiting > 0:
@@ -300,30 +226,37 @@ class RemainingTime:
         return _finish_time(queue, max(num_waiting, 0))
 
     def _seconds_of_worker(
-        self, worker: _Worker, train_mean: float, score_mean: float
+        self, worker: WorkerTimes, train_mean: float, score_mean: float
     ) -> tuple[float, float]:
         """Returns the seconds that a worker needs to train and to score a model; the means are of all workers."""
-        train, score = worker.train.mean(), worker.score.mean()
+        train, score = _mean_of_worker(worker, "train"), _mean_of_worker(worker, "score")
         if train is None:
-            train = worker.seconds_of_all_steps() or train_mean
+            running = worker.running
+            train = (running.all_steps_seconds if running else None) or train_mean
         if score is None:
             score = score_mean * (train / train_mean if train_mean else 1.0)
         return train, score
 
     def _seconds_of_running_model(
-        self, worker: _Worker, train: float, score: float, now: float
+        self, worker: WorkerTimes, train: float, score: float, now: float
     ) -> float:
         """Returns the seconds until a worker has finished the model that it is making; 0 if it is making none."""
-        if worker.model is None:
+        model = worker.running
+        if model is None:
             return 0.0
-        if worker.trained_at is not None:
-            return max(score - (now - worker.trained_at), 0)
-        if worker.steps:
-            steps_at, share = worker.steps[-1]
-            return max((1 - share) * train - (now - steps_at), 0) + score
-        compiles = worker.num_finished == 0 and self._compilations
-        compilation = statistics.fmean(self._compilations) if compiles else 0.0
-        return max(compilation + train - (now - worker.started_at), 0) + score
+        if model.trained_at is not None:
+            return max(score - (now - model.trained_at), 0)
+        if model.steps:
+            steps_at, taken = model.steps[-1]
+            return max((1 - taken / model.num_steps) * train - (now - steps_at), 0) + score
+        compilation = self._compile_seconds() if model.is_first else 0.0
+        return max(compilation + train - (now - model.started_at), 0) + score
+
+
+def _mean_of_worker(worker: WorkerTimes, part: str) -> float | None:
+    """Returns the mean seconds that a worker takes to "train" or "score" a model; None if it has finished none."""
+    seconds = worker.durations(f"{part}_seconds")
+    return statistics.fmean(seconds) if seconds else None
 
 
 def _finish_time(workers: Sequence[tuple[float, float]], num_models: int) -> float:

@@ -1,6 +1,7 @@
 """Figures and tables of the paper, drawn from a synthetic sweep, and report pages of one or several recipes."""
 
 import csv
+import dataclasses
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 from synthetic_figures import make, with_needs_alone
 from synthetic_workdir import Page, write_workdir
 
@@ -22,6 +24,7 @@ from analysis import (
     figure_section,
     page,
     plotting,
+    provenance,
     published,
     regression_experiment,
 )
@@ -90,6 +93,20 @@ def test_all_figures_and_tables_of_strongmia_exist():
     assert numbers == expected_names
 
 
+OF_PAPER = re.compile(r"paper|[Cc]laim|(?:Figure|Table)s? \d|\b\d+M\b")
+"""References to a paper, and sizes of its models; those of the synthetic sweep are below a million."""
+
+
+def own_text(shown: figure_section.FigureSection) -> str:
+    """Returns all text of a figure that is not compared with its paper: the section, the figure and its numbers."""
+    alone = dataclasses.replace(shown.without_comparison(), image="")
+    assert alone.result is not None
+    texts = [figure_section.render([alone]), alone.result.data.to_csv()]
+    if alone.result.figure is not None:
+        texts += [text.get_text() for text in alone.result.figure.findobj(Text)]
+    return "\n".join(texts).replace(alone.name, "")
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_figures_are_drawn(
     name: str, recipes: SweepResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -111,6 +128,8 @@ def test_figures_are_drawn(
     pd.testing.assert_frame_equal(alone.data, shown.result.data)
     assert (alone.claims, alone.notes) == (shown.result.claims, shown.result.notes)
     assert {c.statement for c in shown.claims} <= set(find(name).statements)
+    if name.startswith("strongmia") and "tab07" not in name:  # figures that own texts can have
+        assert not OF_PAPER.findall(own_text(shown))
     keys = published.published_numbers(name)
     assert not keys or set(shown.result.ours) & set(keys) or name in NEED_MORE_REFERENCES
     if shown.result.figure is None:
@@ -120,6 +139,26 @@ def test_figures_are_drawn(
     assert shown.image.startswith("data:image/png;base64,")
     if name in WRITTEN_AS_PDF:
         assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_recipes_of_own_texts_are_shown_by_their_own_sizes(recipes: SweepResults, tmp_path: Path):
+    names = "flip-98.3k", "flip-140M"
+    config = dataclasses.replace(recipes["flip-140M"].config, compare_with_papers=False)
+    folder = tmp_path / "recipes" / "flip-98.3k"
+    shutil.copytree(recipes["flip-140M"].recipe_dir, folder)
+    facts = json.loads((folder / "tables" / "flips.json").read_text())
+    (folder / "tables" / "flips.json").write_text(json.dumps(facts | {"recipe": folder.name}))
+    own = dataclasses.replace(recipes["flip-140M"], recipe_dir=folder, names=names, config=config)
+    assert (own.shown_names, recipes["flip-140M"].shown_names) == (names[:1], ("flip-140M",))
+    sweep = SweepResults([own])
+    for name in ("strongmia_tab01_error_rates_140m", "strongmia_tab07_settings", "scaling"):
+        shown = figure_section.make_section(name, sweep, tmp_path)
+        assert shown.missing == ""
+        assert not OF_PAPER.findall(own_text(shown))
+    html = comparison.render([comparison.summarize(own)], "", []) + provenance.render([own])
+    configuration = html.index("<summary>Configuration</summary>")
+    assert "flip-98.3k" in html
+    assert "140M" not in html[:configuration]
 
 
 @pytest.mark.parametrize("name", MODULES)

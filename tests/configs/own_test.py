@@ -4,11 +4,14 @@ import itertools
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lm_mia.config import Config, load
+from lm_mia.config.recipe import recipe_requests
 from lm_mia.config.validate import problems
+from lm_mia.data import text_files
 from lm_mia.data.corpus import read
 from lm_mia.data.tokenizer import train_on_corpus
 from lm_mia.errors import UserError
@@ -22,6 +25,13 @@ def write_texts(folder: Path, count: int, words: int) -> Path:
         text = " ".join(random.Random(i).choices(WORDS, k=words))
         (folder / f"{i}.txt").write_text(text)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Replaces the user's cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 def recipes_of(config_arg: str) -> dict[str, Config]:
@@ -48,8 +58,8 @@ def test_sizes_follow_from_the_texts(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err.splitlines() == [
         "own: 300 documents (left out: 1 not UTF-8, 1 shorter than 20 characters, 1 exact duplicates) in "
         f"{folder}",
-        "own: 300 samples, a vocabulary of 150 pieces, and false positive rates from 0.01 on; no extraction, since too "
-        "few documents have 64 tokens",
+        "own: 300 samples, a vocabulary of 150 pieces, and false positive rates from 0.01 on; no extraction, since 0 "
+        "documents have 384 characters (about 64 tokens) or more, and 100 are needed",
     ]
 
 
@@ -61,17 +71,18 @@ def test_a_few_new_texts_do_not_change_the_sizes(tmp_path: Path, monkeypatch: py
     assert load.load_config("own:texts") == before
 
 
-def test_few_long_documents_are_split(tmp_path: Path):
+def test_few_long_documents_are_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     c = load.load_config(f"own:{write_texts(tmp_path / 'texts', 5, 4000)}")
     assert problems(c) == []
     assert (c.corpus.split_documents, c.population.samples) == (True, 200)
     assert c.extract.samples == 100
+    assert "until there are 200 pieces, so not all may be used; a larger" in capsys.readouterr().err
 
 
 def test_too_few_texts_are_refused(tmp_path: Path):
     folder = write_texts(tmp_path / "texts", 20, 60)
     with pytest.raises(
-        UserError, match=r"20 distinct documents with about \d+ pieces .* add texts"
+        UserError, match=r"20 distinct documents with \d+ pieces of 384 characters .* add texts"
     ):
         load.load_config(f"own:{folder}")
     with pytest.raises(
@@ -97,9 +108,9 @@ def test_many_characters_fit_into_the_vocabulary(tmp_path: Path):
 def test_figures_of_strongmia_use_its_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     own = recipes_of("own:texts,cpu")
-    assert list(own) == list(recipes_of("strongmia:cpu"))
+    assert {*recipes_of("strongmia:cpu")} < {*own}
     own = recipes_of("own:texts,fig01,fig05,gpu")
-    assert list(own) == ["main", "flip-302M"]
+    assert list(own) == ["main", "flip-10.6M", "flip-302M"]
     assert own["main"].figures == ("strongmia_fig01_references", "strongmia_fig05_instability")
     assert {(c.corpus.source, c.corpus.path) for c in own.values()} == {
         ("text", f"{tmp_path}/texts")
@@ -107,3 +118,49 @@ def test_figures_of_strongmia_use_its_recipes(tmp_path: Path, monkeypatch: pytes
     # Own texts may be fewer than the million on which the tokenizer of C4 is trained, and may have duplicates.
     assert {(c.tokenizer.documents, c.corpus.deduplicate) for c in own.values()} == {(0, "exact")}
     assert not any(c.compare_with_papers for c in own.values())
+
+
+def test_recipes_are_named_by_their_own_sizes(tmp_path: Path):
+    """Figures find them by the names of the paper, which are those of models of other sizes."""
+    for arg, names in (
+        ("fig05,tab01,cpu", [("flip-221k", "flip-302M"), ("flip-98.3k", "flip-140M")]),
+        (
+            "fig17,gpu",
+            [("epochs-4.72M", "epochs-140M"), ("epochs-4.72M-small", "epochs-140M-small")],
+        ),
+        ("tab01,paper", [("flip-140M",)]),
+    ):
+        requests = recipe_requests(load.load_sweep(f"own:{tmp_path},{arg}"), "own")
+        assert [request.names for request in requests] == names
+
+
+def test_texts_are_read_once_until_they_change(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    read_files, num_reads = text_files.read, 0
+
+    def counting(*args: Any) -> text_files.Texts:
+        nonlocal num_reads
+        num_reads += 1
+        return read_files(*args)
+
+    monkeypatch.setattr(text_files, "read", counting)
+    folder = write_texts(tmp_path / "texts", 200, 80)
+    first = load.load_config(f"own:{folder}")
+    printed = capsys.readouterr().err
+    assert len(read(first.corpus)) == 200  # in the corpus stage of the same command
+    assert num_reads == 1
+    assert load.load_config(f"own:{folder}") == first  # by a later command, or a job
+    assert capsys.readouterr().err == printed
+    assert num_reads == 1
+    (folder / "7.txt").write_text("Another text of another length.")
+    load.load_config(f"own:{folder}")
+    assert num_reads == 2
+    (folder / "8.txt").write_text("A change after the sizes were chosen.")
+    assert "A change after the sizes were chosen." in read(first.corpus).texts
+    assert num_reads == 3
+    [damaged, *_] = (cache / "lm_mia" / "files").iterdir()
+    for path in (cache / "lm_mia" / "files").iterdir():
+        path.write_text(damaged.read_text()[:10])
+    load.load_config(f"own:{folder}")
+    assert num_reads == 4

@@ -151,3 +151,14 @@ def test_paths_become_absolute(
 @pytest.mark.parametrize("name", ["quickstart", "strongmia:fig05,cpu"])
 def test_name_of_an_included_config_is_kept(sweep: Sweep, name: str):
     assert jobs.with_absolute_paths(Sweep(name, sweep.workdir, (), (), ())).config_arg == name
+
+
+def test_paths_of_own_texts_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    sweep = read_sweep("own:texts,column=cpu,fig05,cpu", "w", ())
+    config_arg = jobs.with_absolute_paths(sweep).config_arg
+    assert config_arg == f"own:{tmp_path}/texts,column=cpu,fig05,cpu"
+    monkeypatch.chdir("/")
+    assert config_arg is not None
+    again = read_sweep(config_arg, str(tmp_path / "w"), ())
+    assert [r.config for r in again.recipes] == [r.config for r in sweep.recipes]

@@ -21,6 +21,7 @@ SPEED = cpu_probe.Speed(
     train_extra_seconds=1.0,
     score_seconds_per_sample=0.25,
     core_share=0.5,
+    description="4 small models",
 )
 
 
@@ -29,7 +30,7 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replaces probes; returns the list of the recipes that are measured."""
     names: list[str] = []
 
-    def probe(c: Config, lengths: Any, num_workers: int, name: str) -> cpu_probe.Speed:
+    def probe(c: Config, lengths: Any, workers: int, name: str, limit: float) -> cpu_probe.Speed:
         assert (lengths(1000) <= c.population.length_tokens).all()
         names.append(name)
         return SPEED
@@ -83,14 +84,17 @@ def test_times_of_the_workdir_replace_the_probe(
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
     lines = [
-        (0, {"event": "models"}),
+        (0, {"event": "models", "verb": "run"}),
         (3, {"event": "worker"}),
-        (20, {"event": "model_trained", "model": "a", "resumed_at": 0, "seconds": 16.0}),
+        (3, {"event": "model_started", "model": "a"}),
+        (20, {"event": "model_trained", "model": "a", "resumed_at": 0, "steps": 4}),
         (24, {"event": "model_scored", "model": "a", "last": True}),
         (24, {"event": "compiled", "seconds": 6.0}),
-        (32, {"event": "model_trained", "model": "b", "resumed_at": 0, "seconds": 7.0}),
+        (25, {"event": "model_started", "model": "b"}),
+        (32, {"event": "model_trained", "model": "b", "resumed_at": 0, "steps": 4}),
         (34, {"event": "model_scored", "model": "b", "last": True}),
         (40, {"event": "stage", "stage": "attack", "seconds": 12.0}),
+        (42, {"event": "stage", "stage": "report", "seconds": 30.0}),
     ]
     with (workdir / "metrics.jsonl").open("w") as file:
         for second, event in lines:
@@ -98,7 +102,8 @@ def test_times_of_the_workdir_replace_the_probe(
             file.write(json.dumps({"time": now, "index": 0, "recipe": "tiny", **event}) + "\n")
         file.write('{"time": "2026-11-25T10:01:00+00:00", "event": "models", "rec')
     flags = f"--config={tiny.config}", f"--workdir={workdir}", "--config.train.workers=1"
-    [recipe] = planned(capsys, *flags)["recipes"]
+    plan = planned(capsys, *flags)
+    [recipe] = plan["recipes"]
     assert probes == []
     assert (recipe["source"], recipe["core_share"]) == ("metrics.jsonl", None)
     seconds = {stage: 60 * minutes for stage, minutes in recipe["minutes"].items()}
@@ -107,16 +112,57 @@ def test_times_of_the_workdir_replace_the_probe(
     assert seconds["score"] == pytest.approx(6 * 2, abs=0.1)
     assert seconds["attack"] == pytest.approx(12, abs=0.1)
     assert recipe["guessed_stages"] == []
+    assert plan["total"]["minutes"]["report"] == 0.5
+    assert plan["total"]["guessed_share"] == 0
 
 
 def test_a_finished_workdir_needs_no_model(
     tiny: tiny_run.Tiny, probes: list[str], capsys: pytest.CaptureFixture[str]
 ):
     flags = f"--config={tiny.config}", f"--workdir={tiny.workdir}"
+    plan = planned(capsys, *flags)
+    [recipe] = plan["recipes"]
+    assert probes == []
+    assert (recipe["source"], recipe["workers"], recipe["guessed_stages"]) == ("", 0, [])
+    assert set(recipe["minutes"].values()) == {0.0}
+    events = map(json.loads, (tiny.workdir / "metrics.jsonl").read_text().splitlines())
+    report = max(event["seconds"] for event in events if event.get("stage") == "report")
+    assert plan["total"]["minutes"]["total"] == round(report / 60, 3)
+    assert plan["total"]["guessed_share"] == 0
     assert cli.main(["plan", "--device=cpu", *flags]) == 0
     out = capsys.readouterr().out
-    assert probes == []
-    assert "guesses" in out or "report" in out
+    assert not any(line.startswith(("models ", "guesses ")) for line in out.splitlines())
+
+
+def test_only_the_most_expensive_recipes_are_probed_if_time_is_short(
+    tiny: tiny_run.Tiny,
+    probes: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A probe takes 12 of the 20 seconds here, so one is made; the other times are in proportion to FLOPs."""
+    now, probe = [0.0], cpu_probe.probe
+
+    def slow_probe(*args: Any) -> cpu_probe.Speed:
+        now[0] += 12
+        return probe(*args)
+
+    monkeypatch.setattr(cpu_probe, "probe", slow_probe)
+    monkeypatch.setattr(cpu_plan.time, "monotonic", lambda: now[0])
+    path = tmp_path / "several.py"
+    sweep = 'def sweep():\n    yield {"model.width": 64, "name": "wide"}\n'
+    path.write_text(Path(tiny.config).read_text() + sweep)
+    plan = planned(capsys, f"--config={path}")
+    narrow, wide = plan["recipes"]
+    assert probes == ["wide"]
+    assert (wide["source"], wide["probe"]) == ("probe", "wide: 4 small models")
+    assert (narrow["source"], narrow["probe"]) == ("scaled", "")
+    assert {"train", "score"} <= {*narrow["guessed_stages"]}
+    ratio = narrow["train_flops"] / wide["train_flops"]
+    rounds = -(-wide["models"] // wide["workers"])
+    assert 60 * wide["minutes"]["train"] == pytest.approx(rounds * (4 * 0.5 + 1), abs=0.1)
+    assert 60 * narrow["minutes"]["train"] == pytest.approx(rounds * (4 * 0.5 * ratio + 1), abs=0.1)
 
 
 def test_docstrings_are_shorter_than_c4(tmp_path: Path):

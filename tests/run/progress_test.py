@@ -2,9 +2,10 @@ import io
 
 import pytest
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, ProgressSample
 
 from lm_mia.run import progress
+from lm_mia.run.remaining import RecipeWork, RemainingTime
 from lm_mia.run.stages import ModelVerb
 
 
@@ -204,3 +205,53 @@ def test_killed_worker_is_reported_in_one_line():
     assert out.getvalue() == (
         "worker 3 exited with code -9 (killed, or out of memory?); 1 worker left to make its models\n"
     )
+
+
+@pytest.mark.parametrize("overall", [True, False])
+def test_time_is_left_once_a_model_is_finished(monkeypatch: pytest.MonkeyPatch, overall: bool):
+    """One of 11 models takes 260 seconds; the time is that of the whole command, in minutes."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    display, out = shown(overall=overall)
+    work = [RecipeWork("r", 11, 1.0, 0.0)]
+    display.estimate_from_models(RemainingTime(work, 0.0, trains=True, scores=True))
+    display.track({"event": "models", "recipe": "r", "missing": 11, "trained": 0, "verb": "run"})
+    tally = progress.Tally(display, "run", requested=11, missing=11)
+
+    def left() -> dict[str, str]:
+        return {t.description: display.remaining_text(t) for t in display._progress.tasks}
+
+    others = {"train": "", "score": ""}
+    for seconds, new in (
+        (0, worker() | {"index": 0}),
+        (0, event("model_started", "a", index=0)),
+        (130, event("step", "a", step=20, steps=40, index=0)),
+        (130, trained("a") | {"index": 0}),
+    ):
+        now[0] += seconds
+        tally.on_event(new)
+        assert set(left().values()) == {""}
+    tally.on_event(scored("a") | {"index": 0})
+    # Without a bar for the whole command, all bars show its time.
+    shows = {"overall": "43 min left"} | others if overall else dict.fromkeys(others, "43 min left")
+    assert left() == shows
+    now[0] += 11
+    display.update("train", 1, 11)
+    line = "overall 0% (43 min left), train 9%" if overall else "train 9% (43 min left)"
+    assert out.getvalue().splitlines()[-1] == line
+    now[0] += 2700  # later than estimated: no time is better than a wrong one
+    assert set(left().values()) == {""}
+
+
+def test_the_column_of_the_remaining_time_shows_that_of_its_bar():
+    """Without models, each bar has its own time, as of the reading of documents."""
+    display, _ = shown()
+    display.update("read files", 0, 10)
+    [bar] = display._progress.tasks
+    assert progress._DurationColumn(display.remaining_text).render(bar).plain == ""
+    bar._progress.extend(ProgressSample(float(second), 0.001) for second in (0, 1))
+    bar.start_time = 0.0
+    shown_text = progress._DurationColumn(display.remaining_text).render(bar).plain
+    assert shown_text == "2 h 47 min left"
+    bar.finished_time = 1.0
+    assert progress._DurationColumn(display.remaining_text).render(bar).plain == ""

@@ -41,7 +41,13 @@ def simulate(
       resumed: number of models, the first ones, that are resumed after half of their steps.
       elsewhere: seconds per model of another process that makes models of the recipe; 0: there is none.
     """
-    start = {"event": "models", "recipe": recipe, "missing": missing or models, "trained": 0}
+    start = {
+        "event": "models",
+        "recipe": recipe,
+        "missing": missing or models,
+        "trained": 0,
+        "verb": "run",
+    }
     events: list[tuple[float, dict[str, Any]]] = [(begin, start)]
     free = {i: begin + worker.ready for i, worker in enumerate(workers)}
     for i, now in free.items():
@@ -129,7 +135,7 @@ def test_models_that_are_only_scored_do_not_tell_how_long_training_takes():
     remaining = RemainingTime([RecipeWork("a", 2, 1.0, 0.0)], 0.0, trains=True, scores=True)
     model = {"index": 0, "model": "m"}
     for now, event in [
-        (0.0, {"event": "models", "recipe": "a", "missing": 2, "trained": 1}),
+        (0.0, {"event": "models", "recipe": "a", "missing": 2, "trained": 1, "verb": "run"}),
         (1.0, {"event": "worker", "index": 0}),
         (1.0, {"event": "model_started", **model}),
         (9.0, {"event": "model_scored", "last": True, **model}),
@@ -209,7 +215,8 @@ def test_a_killed_worker_and_a_diverged_model():
 def test_commands_that_only_train_or_only_score(trains: bool, seconds: float):
     work = RecipeWork("a", 4, 1.0, 0.0)
     remaining = RemainingTime([work], 0.0, trains=trains, scores=not trains)
-    remaining.add(0, {"event": "models", "recipe": "a", "missing": 4, "trained": 4 * (not trains)})
+    models = {"missing": 4, "trained": 4 * (not trains), "verb": "train" if trains else "score"}
+    remaining.add(0, {"event": "models", "recipe": "a", **models})
     remaining.add(1, {"event": "worker", "index": 0})
     kind = {"event": "model_trained", "resumed_at": 0, "steps": 10}
     kind = kind if trains else {"event": "model_scored", "last": True}

@@ -1,0 +1,196 @@
+"""How long workers took to start, and to train and score models, from the events that they report.
+
+Whatever estimates durations uses this module: the remaining time of a command (`remaining`), a probe of this machine
+(`cpu_probe`), and a plan from an earlier run (`cpu_plan`). It reads no clock: times are those of the events, in seconds
+by any clock.
+"""
+
+import dataclasses
+from collections.abc import Hashable
+from typing import Any
+
+Event = dict[str, Any]
+
+_MIN_SHARE = 0.2  # of the training steps, from whose duration that of all steps is extrapolated
+
+
+@dataclasses.dataclass
+class ModelTimes:
+    """When a worker trained and scored a model."""
+
+    name: str
+    started_at: float
+    """The end of the worker's previous model, so that nothing between them is forgotten. If the worker was waiting or
+    this is its first model: the time at which it began this one."""
+    is_first: bool
+    """Whether it is the first model of the worker, which includes compilation."""
+    num_steps: int = 0
+    """Number of training steps of the model; 0 as long as it is unknown."""
+    resumed_at: int = 0
+    """Number of training steps that an earlier command took."""
+    steps: list[tuple[float, int]] = dataclasses.field(default_factory=list)
+    """The times of the first and of the last event about its training steps, with the numbers of steps taken."""
+    logged: list[tuple[float, int]] = dataclasses.field(default_factory=list)
+    """The same for events with a loss, at which the step was complete; it may still be computed at the others."""
+    trained_at: float | None = None
+    """None as long as it is trained, and if it was trained by an earlier command."""
+    scored_at: float | None = None
+    compile_seconds: float = 0.0
+    """Seconds of compilation, including those of reading the cache."""
+
+    @property
+    def trained_share(self) -> float:
+        """The fraction of its training steps that the worker took; 0 as long as it is trained."""
+        if self.trained_at is None or not self.num_steps:
+            return 0.0
+        return 1 - self.resumed_at / self.num_steps
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Mean seconds of a training step, from the first to the last event with a loss; None if there is only one."""
+        if not self.logged:
+            return None
+        (begin, first), (end, last) = self.logged[0], self.logged[-1]
+        return (end - begin) / (last - first) if last > first else None
+
+    @property
+    def all_steps_seconds(self) -> float | None:
+        """Seconds of all training steps, from those after the first event; None if these are fewer than a fifth."""
+        if not self.steps:
+            return None
+        begin, first = self.steps[0]
+        end, last = self.steps[-1]
+        if self.trained_at is not None:
+            end, last = self.trained_at, self.num_steps
+        share = (last - first) / self.num_steps
+        return (end - begin) / share if share >= _MIN_SHARE else None
+
+    @property
+    def train_seconds(self) -> float | None:
+        """Seconds of training it from its first to its last step, without compilation; None if this is unknown."""
+        if self.trained_at is None or not self.trained_share:
+            return None
+        if not self.is_first:
+            return (self.trained_at - self.started_at) / self.trained_share
+        if self.all_steps_seconds is not None:  # compilation precedes the first event
+            return self.all_steps_seconds
+        seconds = self.trained_at - self.started_at
+        return max(seconds - self.compile_seconds, 0.1 * seconds) / self.trained_share
+
+    @property
+    def score_seconds(self) -> float | None:
+        """Seconds of scoring it, without compilation; None if it has not been scored."""
+        if self.scored_at is None:
+            return None
+        trained_at = self.started_at if self.trained_at is None else self.trained_at
+        seconds, compilation = self.scored_at - trained_at, self.compile_seconds
+        if self.train_seconds is not None:
+            # What training does not explain is compilation during training.
+            compilation -= trained_at - self.started_at - self.train_seconds * self.trained_share
+        return seconds - min(max(compilation, 0.0), 0.9 * seconds) if self.is_first else seconds
+
+
+@dataclasses.dataclass
+class WorkerTimes:
+    """What a worker process has done and is doing."""
+
+    ready_at: float
+    start_seconds: float | None
+    """From the start of the workers of the recipe until this one was ready; None if their start is unknown."""
+    scores: bool
+    """Whether its models are finished when they are scored, and not already when they are trained."""
+    models: list[ModelTimes] = dataclasses.field(default_factory=list)
+    """The models that it has finished."""
+    running: ModelTimes | None = None
+    """The model that it is making."""
+    free_at: float | None = None
+    """When it finished its last model, unless it has been waiting since; None before its first model."""
+    compilation: Event | None = None
+    """The event about compilation during its first model."""
+
+    def durations(self, part: str) -> list[float]:
+        """Returns the seconds that a part of its models took, those of the first one only if there are no others.
+
+        Args:
+          part: "train_seconds" or "score_seconds".
+        """
+        later = [getattr(model, part) for model in self.models if not model.is_first]
+        first = [getattr(model, part) for model in self.models if model.is_first]
+        known = [value for value in later if value is not None]
+        return known or [value for value in first if value is not None]
+
+
+class Timeline:
+    """The times of the workers of one recipe, and of its stages that make no models."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, tuple[float, bool]] = {}
+        """Job -> when it started its workers, and whether they score models."""
+        self.workers: dict[Hashable, WorkerTimes] = {}
+        """The last worker of each job and index, unless it was killed."""
+        self.all_workers: list[WorkerTimes] = []
+        """All workers, in the order in which they were ready."""
+        self.diverged: set[str] = set()
+        """The names of models that diverged."""
+        self.stage_seconds: dict[str, float] = {}
+        """Seconds of each stage that makes no models; of several runs, the longest."""
+
+    def add(self, now: float, event: Event) -> None:
+        """Takes an event into account.
+
+        Args:
+          now: its time in seconds.
+          event: an event of `lm_mia.run.supervisor`, or "models" or "stage" as in metrics.jsonl. Others are ignored.
+        """
+        kind, job = event["event"], event.get("job", "")
+        key = job, event.get("index", 0)
+        if kind == "stage":
+            stage = event["stage"]
+            self.stage_seconds[stage] = max(self.stage_seconds.get(stage, 0.0), event["seconds"])
+        elif kind == "models":
+            self._started[job] = now, event["verb"] != "train"
+        elif kind == "worker":
+            start, scores = self._started.get(job, (None, True))
+            seconds = None if start is None else now - start
+            self.workers[key] = WorkerTimes(now, seconds, scores)
+            self.all_workers.append(self.workers[key])
+        elif kind == "worker_lost":
+            self.workers.pop(key, None)
+        elif key in self.workers:
+            self._add_event_of_worker(now, event, self.workers[key])
+
+    def _add_event_of_worker(self, now: float, event: Event, worker: WorkerTimes) -> None:
+        kind = event["event"]
+        if kind == "model_started":
+            started_at = now if worker.free_at is None else worker.free_at
+            worker.running = ModelTimes(event["model"], started_at, is_first=not worker.models)
+        elif kind == "model_diverged":
+            self.diverged.add(event["model"])
+            worker.running, worker.free_at = None, now
+        elif kind == "waiting":
+            worker.free_at = None
+        elif kind == "compiled" and len(worker.models) == 1:
+            worker.compilation = event
+            worker.models[0].compile_seconds = event["seconds"]
+        elif worker.running is not None:
+            model = worker.running
+            _add_event_of_model(now, event, model)
+            if (model.scored_at if worker.scores else model.trained_at) is not None:
+                worker.models.append(model)
+                worker.running, worker.free_at = None, now
+
+
+def _add_event_of_model(now: float, event: Event, model: ModelTimes) -> None:
+    kind = event["event"]
+    if kind in ("step", "train"):
+        # "train" counts steps from 0 and is reported after the step.
+        point = now, event["step"] + (kind == "train")
+        model.num_steps = event["steps"]
+        model.steps = [*model.steps[:1], point]
+        if kind == "train":
+            model.logged = [*model.logged[:1], point]
+    elif kind == "model_trained":
+        model.num_steps, model.resumed_at = event["steps"], event["resumed_at"]
+        model.trained_at = now
+    elif kind == "model_scored" and event["last"]:
+        model.scored_at = now
