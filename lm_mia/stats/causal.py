@@ -35,7 +35,7 @@ from lm_mia.stats.causal_roc import (
     evaluation_set,
     predicted_rates,
 )
-from lm_mia.stats.inputs import as_float64, as_members
+from lm_mia.stats.inputs import MAX_LOSS, as_float64, as_members, check_magnitude
 from lm_mia.stats.intervals import MIN_COUNT, check_confidence
 
 MIN_EFFECTIVE_NONMEMBERS = 50
@@ -380,6 +380,10 @@ def _prepare(
         )
     if normalize not in ("weights", "members"):
         raise ValueError(f'normalize={normalize!r}: must be "weights" or "members"')
+    if np.any(np.abs(score_N[np.isfinite(score_N)]) >= MAX_LOSS):
+        raise ValueError(
+            f"score_N: the magnitude of finite scores must be below {MAX_LOSS:g}; divide all scores by a number"
+        )
     present_N = ~np.isnan(score_N)
     if log_odds_N is not None:
         log_odds_N = as_float64(log_odds_N, "log_odds_N")
@@ -392,6 +396,8 @@ def _prepare(
     if outcome is not None:
         mean_N = as_float64(outcome.mean_N, "outcome.mean_N")
         residual_J = as_float64(outcome.residual_J, "outcome.residual_J")
+        check_magnitude(mean_N, "outcome.mean_N")
+        check_magnitude(residual_J, "outcome.residual_J")
         if mean_N.shape != score_N.shape:
             raise ValueError(
                 f"outcome.mean_N of shape {mean_N.shape}: must have one number per score"
@@ -429,7 +435,8 @@ def _weights(log_odds_B: FloatArray, normalize: str) -> tuple[FloatArray, float]
         )
     if largest == -math.inf:
         raise ValueError("log_odds_N: -inf for all non-members, which leaves no weight")
-    weight_B = np.exp(log_odds_B - largest)
+    with np.errstate(over="ignore"):  # a difference above the largest number is a weight of 0
+        weight_B = np.exp(log_odds_B - largest)
     if normalize == "weights":
         return weight_B, math.nan
     if not abs(largest) < 700:
