@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import random
 import shutil
@@ -182,6 +183,9 @@ def on_cpu() -> Iterator[pytest.MonkeyPatch]:
         patch.setenv("JAX_PLATFORMS", "cpu")
         patch.setenv("NPROC", "1")
         patch.setattr(page, "write_page", held_command.write_no_page)
+        # Workers change them.
+        patch.setattr(sys, "unraisablehook", sys.unraisablehook)
+        patch.setattr(logging.getLogger("absl"), "filters", [])
         yield patch
     for name, value in before.items():
         jax.config.update(name, value)
