@@ -98,18 +98,26 @@ def stage_of(workdir: Path) -> str:
     return "train" if started or requested else "corpus"
 
 
+def is_reached(command: subprocess.Popen[bytes], workdir: Path, stage: str) -> bool:
+    """Waits until a command is in a stage, or later; returns whether it is, or False if it has ended before."""
+    began = time.monotonic()
+    while STAGES.index(stage) > [*STAGES, "finished"].index(stage_of(workdir)):
+        if command.poll() is not None:
+            return False
+        if time.monotonic() - began > DEADLINE_SECONDS:
+            raise Wrong(f"{workdir}: the stage {stage} was not reached in {DEADLINE_SECONDS} s")
+        time.sleep(0.05)
+    return True
+
+
 def hit(
     runner: Runner, workdir: Path, stage: str, is_kill: bool, draw: random.Random
 ) -> tuple[str, str] | None:
     """Starts the command and interrupts it in a stage, or later; returns (stage, signal), or None if it had ended."""
     command = runner.start(workdir, runner.verb)
     began = time.monotonic()
-    while STAGES.index(stage) > [*STAGES, "finished"].index(stage_of(workdir)):
-        if command.poll() is not None:
-            return None
-        if time.monotonic() - began > DEADLINE_SECONDS:
-            raise Wrong(f"{workdir}: the stage {stage} was not reached in {DEADLINE_SECONDS} s")
-        time.sleep(0.05)
+    if not is_reached(command, workdir, stage):
+        return None
     time.sleep(draw.uniform(0, MAX_DELAY_SECONDS[stage]))
     workers = tiny_run.workers_of(command.pid)
     if command.poll() is not None:
