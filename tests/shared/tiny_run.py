@@ -207,10 +207,11 @@ def scores(workdir: Path) -> dict[str, bytes]:
 
 
 def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
-    """Returns the events of a kind in the log, without a line that is still being written."""
-    log = workdir / "metrics.jsonl"
-    lines = log.read_bytes().splitlines(keepends=True) if log.exists() else []
-    complete = [json.loads(line) for line in lines if line.endswith(b"\n")]
+    """Returns the events of a kind in the log, without a line that is still being written or was truncated."""
+    log, complete = workdir / "metrics.jsonl", []
+    for line in log.read_bytes().splitlines() if log.exists() else []:
+        with contextlib.suppress(ValueError):
+            complete.append(json.loads(line))
     return [event for event in complete if event["event"] == kind]
 
 

@@ -175,7 +175,11 @@ def trained_again(workdir: Path) -> list[str]:
     log = (workdir / "metrics.jsonl").read_text().splitlines()
     scored: set[str] = set()
     again = []
-    for event in map(json.loads, log):
+    for line in log:
+        try:
+            event = json.loads(line)
+        except ValueError:  # truncated by a full disk
+            continue
         if event["event"] == "model_trained" and event["model"] in scored:
             again.append(event["model"])
         if event["event"] == "model_scored" and event.get("last", True):

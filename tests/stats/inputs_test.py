@@ -389,5 +389,5 @@ def test_numbers_of_small_types_do_not_overflow():
     hundred: Any = np.int8(100)
     counts: list[Any] = [hundred, np.int8(20), np.int8(18)]
     assert stats.silverman_bandwidth(hundred, hundred) == stats.silverman_bandwidth(100, 100)
-    expected = stats.one_run_p_value(100, 20, 18, 1.0, 1e-5)
-    assert stats.one_run_p_value(*counts, 1.0, 1e-5) == expected
+    expected = stats.one_run_epsilon(100, 20, 18, delta=1e-5)
+    assert stats.one_run_epsilon(*counts, delta=1e-5) == expected
