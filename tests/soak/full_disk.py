@@ -148,7 +148,8 @@ def main() -> int:
         return 2
     finally:
         (folder / "probe").rmdir()
-    runners = {name: Runner(folder, name, None, []) for name in ("run", "local")}
+    one_worker = ["--config.train.workers=1"]
+    runners = {name: Runner(folder, name, None, one_worker) for name in ("run", "local")}
     uninterrupted = folder / "uninterrupted"
     if not (uninterrupted / "report.html").exists():
         runners["run"].finish(uninterrupted)
