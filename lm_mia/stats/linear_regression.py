@@ -201,9 +201,8 @@ def ridge_residuals(data: RegressionData, penalty: float) -> RegressionResiduals
     half_NxM = scipy.linalg.solve_triangular(
         factor[0], x_NxD @ added_MxD.T, lower=True, overwrite_b=True, check_finite=False
     )
-    with np.errstate(
-        over="ignore"
-    ):  # infinite if the penalty is tiny and nothing else restrains the model
+    # It is infinite if the penalty is tiny and the training samples do not determine the prediction.
+    with np.errstate(over="ignore"):
         leverage_M = ((added_MxD**2).sum(axis=1) - (half_NxM**2).sum(axis=0)) / penalty
     trial_M[member_M] /= 1 + leverage_M
     return RegressionResiduals(

@@ -33,6 +33,7 @@ _BINS = 2**16
 """Number of bins for more scores."""
 _PIECE = 2**17
 """Number of scores of a piece, so that its temporary arrays stay in the cache."""
+_MAX_SCORE = 1e100  # so that squares do not overflow
 _BANDWIDTH = 0.25
 """The slope of the ROC curve at an FPR of f is measured from f - b to f + b, where b is this number * min(f, 1 - f)."""
 
@@ -343,7 +344,7 @@ def _piece(
 ) -> _Piece:
     in_MxS = member_MxS.astype(np.float64)
     out_MxS = 1 - in_MxS
-    check_magnitude(score_MxS, "score_MxC: scores")
+    check_magnitude(score_MxS, "score_MxC: scores", _MAX_SCORE)
     if np.isnan(score_MxS.sum()):
         missing_MxS = np.isnan(score_MxS)
         score_MxS = np.where(missing_MxS, bins.center, score_MxS)
