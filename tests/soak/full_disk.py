@@ -122,16 +122,6 @@ def check_read_only(runner: Runner, disk: Disk, verb: str) -> None:
         raise Wrong(f"{disk.path}: read-only: lm-mia {verb}: exit code {code}:\n{text[-2000:]}")
 
 
-def check_result(workdir: Path, expected: dict[str, str]) -> None:
-    """Raises Wrong if a finished workdir differs from the uninterrupted one."""
-    actual = kill_resume.digests(workdir)
-    names = sorted(expected.keys() | actual.keys())
-    if differ := [name for name in names if expected.get(name) != actual.get(name)]:
-        raise Wrong(f"{workdir}: {len(differ)} of {len(names)} files differ: {differ}")
-    if again := kill_resume.trained_again(workdir):
-        raise Wrong(f"{workdir}: trained again although scored: {again}")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
@@ -153,7 +143,7 @@ def main() -> int:
     uninterrupted = folder / "uninterrupted"
     if not (uninterrupted / "report.html").exists():
         runners["run"].finish(uninterrupted)
-    expected = kill_resume.digests(uninterrupted)
+    num_files = len(kill_resume.digests(uninterrupted))
     outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
     read_only: collections.Counter[str] = collections.Counter()
     wrong: list[str] = []
@@ -176,7 +166,7 @@ def main() -> int:
                         read_only[verb] += 1
                         disk.remount(f"size={_LARGE_BYTES}")
                     runner.finish(disk.path)
-                    check_result(disk.path, expected)
+                    kill_resume.check_result(disk.path, uninterrupted)
                     for verb in _VERBS:
                         check_read_only(runner, disk, verb)
                         read_only[verb] += 1
@@ -192,7 +182,7 @@ def main() -> int:
     print(f"\n| read-only | {' | '.join(_VERBS)} |\n|---|{'---:|' * len(_VERBS)}")
     print(f"| as it must be | {' | '.join(str(read_only[verb]) for verb in _VERBS)} |")
     print(
-        f"\n{trials} trials in {rounds} workdirs, seed {args.seed}: {len(expected)} files compared in each workdir, "
+        f"\n{trials} trials in {rounds} workdirs, seed {args.seed}: {num_files} files compared in each workdir, "
         f"{len(wrong)} wrong"
     )
     return bool(wrong)
