@@ -205,7 +205,7 @@ def random_array(draw: random.Random, rng: np.random.Generator, of_models: bool)
         "uniform": lambda: rng.uniform(0, 1, shape),
         "count": lambda: rng.integers(0, 7, shape).astype(float),
         "bool": lambda: rng.integers(0, 2, shape).astype(float),
-        "huge": lambda: rng.normal(0, 1, shape) * 10.0 ** draw.randint(10, 308),
+        "huge": lambda: rng.uniform(-1, 1, shape) * 10.0 ** draw.randint(10, 308),
         "tiny": lambda: rng.normal(0, 1, shape) * 10.0 ** -draw.randint(10, 320),
         "equal": lambda: np.full(shape, float(draw.choice([0, 1, -1, 0.5, 3]))),
         "sorted": lambda: np.sort(rng.uniform(0, 1, shape), axis=-1) if shape else np.array(0.5),
