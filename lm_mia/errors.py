@@ -85,7 +85,8 @@ def run_action(action: Callable[[], int]) -> int:
         if isinstance(error, _INVALID_PATH_ERRORS) or error.errno == errno.ENAMETOOLONG:
             print(f"{error.filename}: {error.strerror}; choose another path", file=sys.stderr)
             return 2
-        return _disk_exit_code(error, error.filename)
+        # The error of a write to an open file names no file.
+        return _disk_exit_code(error, error.filename or "disk")
     except Exception as error:
         return _disk_exit_code(error, "disk")
 

@@ -30,3 +30,16 @@ def test_circular_causes_end():
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
     assert errors.disk_problem(first) == ""
+
+
+def test_full_disk_without_a_file_name_is_reported_on_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Errors of writes to open files name no file."""
+    monkeypatch.setattr(errors.signal, "signal", lambda *_: None)
+
+    def write() -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert errors.run_action(write) == 2
+    assert capsys.readouterr().err == f"disk: No space left on device; {errors.DISK_REMEDY}\n"

@@ -5,9 +5,11 @@ The command itself never loads JAX: `lm_mia.run.model_maker`, which does, is imp
 
 import dataclasses
 import functools
+import logging
 import multiprocessing.connection
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,6 +57,7 @@ def main(
       environment: environment variables to be set before JAX is loaded.
     """
     os.environ |= environment
+    _silence_failed_saves()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command handles Ctrl-C and sends SIGTERM
     try:
         failure = _failure_event(functools.partial(work, task, pipe.send), task.recipe_dir)
@@ -65,6 +68,22 @@ def main(
         pass
     # Exit at once: a normal exit would wait for a save that failed, or for processes of the job that wait for this one.
     os._exit(1)
+
+
+def _silence_failed_saves() -> None:
+    """Hides what libraries print if a checkpoint cannot be saved, hundreds of lines for a full disk.
+
+    Orbax logs the traceback of an error in each of its threads, and raises it in this process, which reports it. The
+    callbacks of TensorStore that are still running then fail, because their event loop is closed.
+    """
+    logging.getLogger("absl").addFilter(lambda record: record.levelno < logging.ERROR)
+    show = sys.unraisablehook
+
+    def show_unless_loop_is_closed(failure: "sys.UnraisableHookArgs") -> None:
+        if str(failure.exc_value) != "Event loop is closed":
+            show(failure)
+
+    sys.unraisablehook = show_unless_loop_is_closed
 
 
 def work(task: WorkerTask, report: Report) -> None:

@@ -116,12 +116,14 @@ def plug_in_advantage(
       The mean; NaN without samples, or without samples of a class that is weighted.
 
     Raises:
-      ValueError: if only one of member_N and prior is given, the prior is outside (0, 1), the shapes do not match, or
-        member_N is not boolean.
+      ValueError: if a value of f is outside [-1, 1], only one of member_N and prior is given, the prior is outside
+        (0, 1), the shapes do not match, or member_N is not boolean.
 
     Source: MACE, Eq. 9 and Algorithm 1, with the absolute value.
     """
     f_N = as_float64(f_N, "f_N")
+    if np.any(np.abs(f_N) > 1):
+        raise ValueError("f_N: must be from -1 to 1; privacy_loss() converts log ratios to f")
     if (member_N is None) != (prior is None):
         raise ValueError("member_N and prior: give both, or neither")
     if member_N is None or prior is None:

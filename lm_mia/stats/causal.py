@@ -35,13 +35,14 @@ from lm_mia.stats.causal_roc import (
     evaluation_set,
     predicted_rates,
 )
-from lm_mia.stats.inputs import as_float64, as_members
+from lm_mia.stats.inputs import as_float64, as_members, check_magnitude
 from lm_mia.stats.intervals import MIN_COUNT, check_confidence
 
 MIN_EFFECTIVE_NONMEMBERS = 50
 """With fewer effective non-members, `CausalEstimate.has_overlap` is false."""
 MAX_WEIGHT_SHARE = 0.1
 """If one non-member has a larger share of the weight, `CausalEstimate.has_overlap` is false."""
+_MAX_SCORE = 1e100  # so that sums do not overflow
 _BATCH = 2**20
 """Number of samples of all bootstrap replicates that are drawn at once."""
 
@@ -380,6 +381,10 @@ def _prepare(
         )
     if normalize not in ("weights", "members"):
         raise ValueError(f'normalize={normalize!r}: must be "weights" or "members"')
+    if np.any(np.abs(score_N[np.isfinite(score_N)]) >= _MAX_SCORE):
+        raise ValueError(
+            f"score_N: the magnitude of finite scores must be below {_MAX_SCORE:g}; divide all scores by a number"
+        )
     present_N = ~np.isnan(score_N)
     if log_odds_N is not None:
         log_odds_N = as_float64(log_odds_N, "log_odds_N")
@@ -392,6 +397,8 @@ def _prepare(
     if outcome is not None:
         mean_N = as_float64(outcome.mean_N, "outcome.mean_N")
         residual_J = as_float64(outcome.residual_J, "outcome.residual_J")
+        check_magnitude(mean_N, "outcome.mean_N", _MAX_SCORE)
+        check_magnitude(residual_J, "outcome.residual_J", _MAX_SCORE)
         if mean_N.shape != score_N.shape:
             raise ValueError(
                 f"outcome.mean_N of shape {mean_N.shape}: must have one number per score"
@@ -429,7 +436,8 @@ def _weights(log_odds_B: FloatArray, normalize: str) -> tuple[FloatArray, float]
         )
     if largest == -math.inf:
         raise ValueError("log_odds_N: -inf for all non-members, which leaves no weight")
-    weight_B = np.exp(log_odds_B - largest)
+    with np.errstate(over="ignore"):  # a difference above the largest number is a weight of 0
+        weight_B = np.exp(log_odds_B - largest)
     if normalize == "weights":
         return weight_B, math.nan
     if not abs(largest) < 700:

@@ -342,7 +342,7 @@ def silverman_bandwidth(samples: int, dimensions: int = 1) -> float:
     """
     if samples < 1 or dimensions < 1:
         raise ValueError(f"samples={samples}, dimensions={dimensions}: must be 1 or larger")
-    return float((4 / (samples * (dimensions + 2))) ** (1 / (dimensions + 4)))
+    return float((4 / (int(samples) * (int(dimensions) + 2))) ** (1 / (int(dimensions) + 4)))
 
 
 def _with_ends(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray
-from lm_mia.stats.inputs import as_counts, as_float64
+from lm_mia.stats.inputs import as_counts, as_float64, check_magnitude
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +50,8 @@ def explained_within_samples(
       The shares and the curve. A share is NaN without a variance within samples, or where no degree of freedom remains.
 
     Raises:
-      ValueError: if the shapes do not match, a value is NaN, a bin is not among the ``bins``, or there are fewer than 3
-        replicas.
+      ValueError: if the shapes do not match, a value is NaN, infinite or too large, a bin is not among the ``bins``, or
+        there are fewer than 3 replicas.
 
     Source: the within estimator of panel data, as in Wooldridge (2010), Econometric Analysis of Cross Section and Panel
     Data, Section 10.5; the factors of each sample are derived here.
@@ -68,6 +68,7 @@ def explained_within_samples(
             f"values of shape {value_BxN.shape} and bins of shape {bin_BxN.shape}: both must have the same samples "
             "under at least 3 replicas"
         )
+    check_magnitude(value_BxN, "values")
     if np.isnan(value_BxN).any():
         raise ValueError("values: must not be NaN; leave out these samples")
     if bin_BxN.size and bin_BxN.max() >= bins:

@@ -121,7 +121,7 @@ def dp_sgd_mu(sampling_rate: float, noise_multiplier: float, steps: int) -> floa
         problems.append(f"steps={steps}: must be 0 or larger")
     if problems:
         raise ValueError("\n".join(problems))
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", divide="ignore"):
         variance = np.expm1(1 / np.float64(noise_multiplier) ** 2) if steps else np.float64(0)
     return float(sampling_rate * np.sqrt(steps * variance))
 

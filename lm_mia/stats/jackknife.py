@@ -273,19 +273,28 @@ def jackknife_variance(value_A1xR1xH1: ArrayLike) -> tuple[float, float]:
         references or samples fixed.
 
     Returns:
-      (variance, degrees of freedom); NaN if one of the values is.
+      (variance, degrees of freedom); NaN if one of the values is NaN or infinite.
 
     Raises:
-      ValueError: if there are not three axes, or none of them has more than one value.
+      ValueError: if there are not three axes, none of them has more than one value, one has none, there is no pair
+        for each half, or a value is too large.
 
     Source: Efron and Stein (1981); the signs are those of Cameron, Gelbach and Miller (2011).
     """
     value_A1xR1xH1 = as_float64(value_A1xR1xH1, "values")
     varied = [axis for axis, length in enumerate(value_A1xR1xH1.shape) if length > 1]
-    if value_A1xR1xH1.ndim != 3 or not varied:
+    if value_A1xR1xH1.ndim != 3 or not varied or not value_A1xR1xH1.size:
         raise ValueError(
             f"values of shape {value_A1xR1xH1.shape}: there must be three axes, one of them with several values"
         )
+    for axis, name in ((1, "references"), (2, "samples")):
+        if value_A1xR1xH1.shape[axis] % 2 == 0:
+            raise ValueError(
+                f"values of shape {value_A1xR1xH1.shape}: must have one value of all {name}, then pairs of halves"
+            )
+    if np.isinf(value_A1xR1xH1).any():
+        return math.nan, math.nan
+    check_magnitude(value_A1xR1xH1, "values")
     terms = {
         axes: _variance_of(value_A1xR1xH1, axes)
         for count in range(1, len(varied) + 1)

@@ -15,6 +15,7 @@ Source: CausalMIA, section 7 and Appendix G.1.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import scipy  # its parts are loaded when they are first used
@@ -181,12 +182,12 @@ def ridge_residuals(data: RegressionData, penalty: float) -> RegressionResiduals
       The residuals of all sets.
 
     Raises:
-      ValueError: if the penalty is not above 0.
+      ValueError: if the penalty is not above 0, or infinite.
 
     Source: CausalMIA, Appendix G.1; the Sherman-Morrison formula.
     """
-    if not penalty > 0:
-        raise ValueError(f"penalty={penalty:g}: must be above 0")
+    if not 0 < penalty < math.inf:
+        raise ValueError(f"penalty={penalty:g}: must be above 0, and finite")
     x_NxD, trials = data.training.feature_NxD, data.trials
     # The dual problem has one variable for each training sample.
     kernel_NxN = x_NxD @ x_NxD.T
@@ -200,7 +201,9 @@ def ridge_residuals(data: RegressionData, penalty: float) -> RegressionResiduals
     half_NxM = scipy.linalg.solve_triangular(
         factor[0], x_NxD @ added_MxD.T, lower=True, overwrite_b=True, check_finite=False
     )
-    leverage_M = ((added_MxD**2).sum(axis=1) - (half_NxM**2).sum(axis=0)) / penalty
+    # It is infinite if the penalty is tiny and the training samples do not determine the prediction.
+    with np.errstate(over="ignore"):
+        leverage_M = ((added_MxD**2).sum(axis=1) - (half_NxM**2).sum(axis=0)) / penalty
     trial_M[member_M] /= 1 + leverage_M
     return RegressionResiduals(
         training_N=penalty * dual_N,
@@ -229,13 +232,14 @@ def dp_sgd_residuals(
       The residuals of all sets.
 
     Raises:
-      ValueError: if a batch is larger than the training data, or the sampling rate, the clipping norm or the number
-        of steps is not above 0.
+      ValueError: if a batch is larger than the training data, the sampling rate, the clipping norm or the number of
+        steps is not above 0, or the models diverge.
 
     Source: CausalMIA, Appendix G.1; Abadi et al. 2016, Deep Learning with Differential Privacy, Algorithm 1.
     """
     samples, dimensions = data.training.feature_NxD.shape
-    steps, rate = settings.steps(samples), settings.sampling_rate(samples)
+    rate = settings.sampling_rate(samples)
+    steps = settings.steps(samples) if settings.batch_size else 0
     problems = [
         message
         for is_wrong, message in (
@@ -244,7 +248,10 @@ def dp_sgd_residuals(
                 not settings.clipping_norm > 0,
                 f"clipping_norm={settings.clipping_norm:g}: must be above 0",
             ),
-            (steps < 1, f"epochs={settings.epochs}: must be enough for at least one step"),
+            (
+                rate > 0 and steps < 1,
+                f"epochs={settings.epochs}: must be enough for at least one step",
+            ),
         )
         if is_wrong
     ]
@@ -263,19 +270,29 @@ def dp_sgd_residuals(
     # One column for each model: those with an added sample, those of the other trials, and the model of all others.
     theta_DxM = np.zeros((dimensions, len(added) + 1))
     noise_sd = settings.noise_multiplier * settings.clipping_norm
-    for _ in range(steps):
-        batch_B = np.flatnonzero(batches.random(samples) < rate)
-        x_BxD = x_NxD[batch_B]
-        residual_BxM = label_N[batch_B, None] - x_BxD @ theta_DxM
-        descent_DxM = x_BxD.T @ _clip(residual_BxM, norm_N[batch_B, None], settings.clipping_norm)
-        joined_J = np.flatnonzero(joins.random(count) < rate)
-        x_JxD = added_MxD[joined_J]
-        residual_J = added_label_M[joined_J] - np.einsum("jd,dj->j", x_JxD, theta_DxM[:, joined_J])
-        clipped_J = _clip(residual_J, added_norm_M[joined_J], settings.clipping_norm)
-        descent_DxM[:, joined_J] += x_JxD.T * clipped_J
-        descent_DxM += noise_sd * noise.standard_normal(theta_DxM.shape)
-        theta_DxM *= 1 - settings.learning_rate * settings.penalty
-        theta_DxM += settings.learning_rate / settings.batch_size * descent_DxM
+    with np.errstate(over="ignore", invalid="ignore"):  # if the models diverge
+        for _ in range(steps):
+            batch_B = np.flatnonzero(batches.random(samples) < rate)
+            x_BxD = x_NxD[batch_B]
+            residual_BxM = label_N[batch_B, None] - x_BxD @ theta_DxM
+            descent_DxM = x_BxD.T @ _clip(
+                residual_BxM, norm_N[batch_B, None], settings.clipping_norm
+            )
+            joined_J = np.flatnonzero(joins.random(count) < rate)
+            x_JxD = added_MxD[joined_J]
+            residual_J = added_label_M[joined_J] - np.einsum(
+                "jd,dj->j", x_JxD, theta_DxM[:, joined_J]
+            )
+            clipped_J = _clip(residual_J, added_norm_M[joined_J], settings.clipping_norm)
+            descent_DxM[:, joined_J] += x_JxD.T * clipped_J
+            descent_DxM += noise_sd * noise.standard_normal(theta_DxM.shape)
+            theta_DxM *= 1 - settings.learning_rate * settings.penalty
+            theta_DxM += settings.learning_rate / settings.batch_size * descent_DxM
+    if not np.isfinite(theta_DxM).all():
+        raise ValueError(
+            f"learning_rate={settings.learning_rate:g}: the models diverged; use a smaller learning_rate, penalty or "
+            "noise_multiplier"
+        )
     theta_D, theta_MxD = theta_DxM[:, -1], theta_DxM[:, :-1].T
     fitted_M = np.einsum("md,md->m", data.trials.feature_NxD, theta_MxD)
     return RegressionResiduals(

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
-from lm_mia.stats.inputs import as_float64, as_members
+from lm_mia.stats.inputs import MAX_LOSS, as_float64, as_members, check_magnitude
 
 Block = tuple[np.ndarray, np.ndarray]
 """Scores and membership of all models for consecutive samples: (score_MxC, member_MxC)."""
@@ -33,6 +33,7 @@ _BINS = 2**16
 """Number of bins for more scores."""
 _PIECE = 2**17
 """Number of scores of a piece, so that its temporary arrays stay in the cache."""
+_MAX_SCORE = 1e100  # so that squares do not overflow
 _BANDWIDTH = 0.25
 """The slope of the ROC curve at an FPR of f is measured from f - b to f + b, where b is this number * min(f, 1 - f)."""
 
@@ -167,8 +168,8 @@ def potential_outcomes(
       of the metrics. Standard errors are NaN with fewer than two models (pairs).
 
     Raises:
-      ValueError: if the shapes do not match, a score is infinite, a weight is negative or NaN, no sample with a weight
-        has both IN and OUT models, or pairs are not complements.
+      ValueError: if the shapes do not match, a score is infinite or too large, a weight is negative or NaN, the weights
+        are too large or too small, no sample with a weight has both IN and OUT models, or pairs are not complements.
 
     Source: CausalMIA, Eqs. 1 and 2 and Section 3.2.
 
@@ -183,8 +184,10 @@ def potential_outcomes(
       True
     """
     weight_N = as_float64(weight_N, "weight_N")
-    if weight_N.ndim != 1 or not np.all((weight_N >= 0) & (weight_N < np.inf)):
-        raise ValueError("weight_N: must be finite numbers, 0 or larger, one per sample")
+    if weight_N.ndim != 1 or not np.all((weight_N >= 0) & (weight_N < MAX_LOSS)):
+        raise ValueError(
+            f"weight_N: must be numbers, 0 or larger and below {MAX_LOSS:g}, one per sample"
+        )
     fpr_F = ranking.as_fprs(fprs)
     first_pass, second_pass, models, bins = _open_blocks(blocks, weight_N, pairs)
 
@@ -205,6 +208,10 @@ def potential_outcomes(
         left_out += piece.left_out
     if not total_weight > 0:
         raise ValueError("member_MxC: no sample with a weight has both IN and OUT models")
+    if total_weight < 1 / MAX_LOSS:
+        raise ValueError(
+            f"weight_N: the sum of the weights is {total_weight:g}; it must be at least {1 / MAX_LOSS:g}"
+        )
     rates = _rates(mass_2K, fpr_F, bins)
 
     se_Q = _jackknife(second_pass(), rates, models, pairs, bins)
@@ -337,9 +344,8 @@ def _piece(
 ) -> _Piece:
     in_MxS = member_MxS.astype(np.float64)
     out_MxS = 1 - in_MxS
-    if not np.isfinite(score_MxS.sum()):
-        if np.any(np.isinf(score_MxS)):
-            raise ValueError("score_MxC: scores must be finite, or NaN if they are missing")
+    check_magnitude(score_MxS, "score_MxC: scores", _MAX_SCORE)
+    if np.isnan(score_MxS.sum()):
         missing_MxS = np.isnan(score_MxS)
         score_MxS = np.where(missing_MxS, bins.center, score_MxS)
         in_MxS[missing_MxS] = out_MxS[missing_MxS] = 0.0

@@ -129,7 +129,7 @@ def one_run_p_value(
     Source: Steinke et al. 2024, Theorem 5.2 and Appendix D. In PrivacyGuard, Section 3.2.2, the binomial distribution
     has as many trials as there are canaries; it must have as many as there are guesses.
     """
-    _check_counts(canaries, guesses, correct)
+    canaries, guesses, correct = _as_counts(canaries, guesses, correct)
     check_delta(delta)
     if not epsilon >= 0:
         raise ValueError(f"epsilon={epsilon}: must be 0 or larger")
@@ -161,7 +161,7 @@ def one_run_epsilon(
       >>> round(one_run_epsilon(1000, 100, 100), 4), round(one_run_epsilon(1000, 100, 100, delta=1e-5), 4)
       (3.493, 3.4654)
     """
-    _check_counts(canaries, guesses, correct)
+    canaries, guesses, correct = _as_counts(canaries, guesses, correct)
     check_delta(delta)
     _check_level(level)
     return _epsilon(canaries, guesses, correct, delta, level)
@@ -185,7 +185,7 @@ def gaussian_rejected(mu: float, canaries: int, guesses: int, correct: int, leve
 
     Source: Mahloujifar et al. 2025, Algorithm 3 for an alphabet of two, with the trade-off function of mu-GDP.
     """
-    _check_counts(canaries, guesses, correct)
+    canaries, guesses, correct = _as_counts(canaries, guesses, correct)
     _check_level(level)
     if not mu >= 0:
         raise ValueError(f"mu={mu}: must be 0 or larger")
@@ -216,7 +216,7 @@ def one_run_mu(canaries: int, guesses: int, correct: int, *, level: float = 0.05
       >>> round(mu, 3), round(float(gaussian_dp_epsilon(mu, 1e-5)), 3)
       (1.202, 5.425)
     """
-    _check_counts(canaries, guesses, correct)
+    canaries, guesses, correct = _as_counts(canaries, guesses, correct)
     _check_level(level)
     return _mu(canaries, guesses, correct, level)
 
@@ -519,12 +519,14 @@ def _scores(score_N: ArrayLike, member_N: ArrayLike) -> tuple[FloatArray, BoolAr
     return score_N, member_N
 
 
-def _check_counts(canaries: int, guesses: int, correct: int) -> None:
+def _as_counts(canaries: int, guesses: int, correct: int) -> tuple[int, int, int]:
+    """Returns the numbers as Python integers, which cannot overflow, as those of NumPy may."""
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(
             f"canaries={canaries}, guesses={guesses}, correct={correct}: must satisfy "
             "0 <= correct <= guesses <= canaries"
         )
+    return int(canaries), int(guesses), int(correct)
 
 
 def _check_level(level: float) -> None:

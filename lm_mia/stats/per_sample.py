@@ -112,9 +112,10 @@ def equal_count_edges(sorted_S: ArrayLike, bins: int) -> FloatArray:
       bin of a value is the number of edges up to it, minus 1.
 
     Raises:
-      ValueError: if there is more than one dimension, or none.
+      ValueError: if there is more than one dimension, or none, or if the values are not real numbers.
     """
-    sorted_S = np.asarray(sorted_S)
+    as_real(sorted_S, "values")
+    sorted_S = np.asarray(sorted_S)  # of its own type, also if the values are integers
     if sorted_S.ndim != 1:
         raise ValueError(f"values of shape {sorted_S.shape}: must have one dimension")
     if sorted_S.size == 0:

@@ -36,6 +36,7 @@ _NEWTON_STEPS = 50
 _SPREAD_STEPS = 8
 _MAX_CORRELATION = 0.95
 _RANK_TOLERANCE = 1e-12  # smaller eigenvalues, relative to the largest, are rounding errors
+_MAX_DISTANCE = 1e150
 _UNDERFLOW = 1e-290  # a smaller tail probability is computed from a series
 
 
@@ -103,7 +104,9 @@ class SamplePosterior:
         """Computes log p(loss | IN) - log p(loss | OUT) under the predictive Student-t distributions."""
         mean_in, sd_in = self._predictive(is_in=True)
         mean_out, sd_out = self._predictive(is_in=False)
-        z_in, z_out = (loss - mean_in) / sd_in, (loss - mean_out) / sd_out
+        # Larger distances would overflow when they are squared.
+        z_in = np.clip((loss - mean_in) / sd_in, -_MAX_DISTANCE, _MAX_DISTANCE)
+        z_out = np.clip((loss - mean_out) / sd_out, -_MAX_DISTANCE, _MAX_DISTANCE)
         # The logarithm of a ratio near 1 is computed from the difference of the squares, as a product. The larger
         # square is in the numerator, so that a ratio near 0 does not lose its digits either.
         difference = (z_out - z_in) * (z_out + z_in)
@@ -651,7 +654,7 @@ def _priors(
     # Given the squares, the deviation of d from its mean is Student-t with variance v (kappa + h) nu / (nu - 2).
     nu_S = freedom + freedom_S
     prior_variance_S = np.exp(np.clip(design_SxP @ log_variance_P, *log_variance_range))
-    variance_S = (freedom * prior_variance_S + squares_S) / nu_S
+    variance_S = np.maximum((freedom * prior_variance_S + squares_S) / nu_S, _UNDERFLOW)
     gap_spread = 0.0
     for _ in range(_SPREAD_STEPS):
         precision_S = has_both_S / (gap_spread + noise_S)

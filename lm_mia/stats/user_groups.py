@@ -47,7 +47,8 @@ def aggregate_by_group(score_N: ArrayLike, group_N: ArrayLike, how: GroupScore) 
       The scores of the groups.
 
     Raises:
-      ValueError: if the shapes do not match, if `how` is unknown, or if a group is missing (NaN, None).
+      ValueError: if the shapes do not match, if `how` is unknown, if a group is missing (NaN, None), or if the sum of
+        finite scores is too large.
 
     Source: PrivacyGuard's aggregation of the scores of a user.
 
@@ -148,4 +149,8 @@ def _aggregate(
         positive_H = sorted_S[first_H] > 0
         log_S = np.log(np.where(sorted_S > 0, sorted_S, 1.0))
         return np.where(positive_H, np.exp(np.add.reduceat(log_S, first_H) / count_H), np.nan)
-    return np.add.reduceat(sorted_S, first_H) / count_H
+    with np.errstate(over="ignore", invalid="ignore"):  # the mean of +inf and -inf is NaN
+        total_H = np.add.reduceat(sorted_S, first_H)
+    if np.any(np.isinf(total_H) & np.isfinite(sorted_S[first_H]) & np.isfinite(sorted_S[last_H])):
+        raise ValueError("scores: the sum of a group is too large; divide all scores by a number")
+    return total_H / count_H

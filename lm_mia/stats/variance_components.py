@@ -16,7 +16,7 @@ import math
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray
-from lm_mia.stats.inputs import as_float64
+from lm_mia.stats.inputs import as_float64, check_magnitude
 
 
 def crossed_components(values: ArrayLike, factors: int) -> dict[tuple[int, ...], FloatArray]:
@@ -46,6 +46,7 @@ def crossed_components(values: ArrayLike, factors: int) -> dict[tuple[int, ...],
       {(0,): 6.0, (1,): 2.5, (0, 1): 4.0}
     """
     value = as_float64(values, "values")
+    check_magnitude(value, "values")
     levels = value.shape[:factors]
     if not 1 <= factors <= value.ndim or min(levels) < 2:
         raise ValueError(

@@ -1,7 +1,9 @@
 import dataclasses
 import json
+import logging
 import os
 import signal
+import sys
 import time
 import types
 from pathlib import Path
@@ -42,6 +44,20 @@ class Pipe:
         if self._broken:
             raise BrokenPipeError
         self.sent.append(event)
+
+
+def test_a_failed_save_is_not_printed_by_libraries(monkeypatch: pytest.MonkeyPatch):
+    """The error is reported as an event; for a full disk, Orbax and TensorStore print hundreds of lines."""
+    shown: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda failure: shown.append(str(failure.exc_value)))
+    logger = logging.getLogger("absl")
+    monkeypatch.setattr(logger, "filters", [])
+    worker._silence_failed_saves()  # pyright: ignore[reportPrivateUsage]
+    for message in ("Event loop is closed", "another error"):
+        sys.unraisablehook(types.SimpleNamespace(exc_value=RuntimeError(message)))  # pyright: ignore
+    assert shown == ["another error"]
+    records = [logger.makeRecord("absl", n, "", 0, "", (), None) for n in (30, 40)]
+    assert [bool(logger.filter(record)) for record in records] == [True, False]
 
 
 @pytest.mark.parametrize(

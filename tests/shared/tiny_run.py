@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import random
 import shutil
@@ -182,6 +183,9 @@ def on_cpu() -> Iterator[pytest.MonkeyPatch]:
         patch.setenv("JAX_PLATFORMS", "cpu")
         patch.setenv("NPROC", "1")
         patch.setattr(page, "write_page", held_command.write_no_page)
+        # Workers change them.
+        patch.setattr(sys, "unraisablehook", sys.unraisablehook)
+        patch.setattr(logging.getLogger("absl"), "filters", [])
         yield patch
     for name, value in before.items():
         jax.config.update(name, value)
@@ -203,10 +207,11 @@ def scores(workdir: Path) -> dict[str, bytes]:
 
 
 def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
-    """Returns the events of a kind in the log, without a line that is still being written."""
-    log = workdir / "metrics.jsonl"
-    lines = log.read_bytes().splitlines(keepends=True) if log.exists() else []
-    complete = [json.loads(line) for line in lines if line.endswith(b"\n")]
+    """Returns the events of a kind in the log, without a line that is still being written or was truncated."""
+    log, complete = workdir / "metrics.jsonl", []
+    for line in log.read_bytes().splitlines() if log.exists() else []:
+        with contextlib.suppress(ValueError):
+            complete.append(json.loads(line))
     return [event for event in complete if event["event"] == kind]
 
 

@@ -5,24 +5,25 @@
 A trial of the configs reads random flags with the parser and loader of `lm-mia plan`: wrong types, huge, negative, NaN,
 text in other scripts, repeated flags, and misspelled names. The result must be a valid config or a UserError with
 lines of at most 500 characters that name the field, and no other exception. A trial of the arrays calls a function of
-`lm_mia.stats` with arrays of random types, shapes and memory layouts, with NaN and infinities. The result must be a
-ValueError with a message, or a value; a warning and any other exception are wrong, and so is a probability outside
-[0, 1]. Prints the outcomes as a table; exits with 1 if one is wrong.
+`lm_mia.stats` with arrays of random types, shapes and memory layouts, with NaN and infinities, or, if its arguments are
+numbers, with one random number. The result must be a ValueError with a message, or a value; a warning and any other
+exception are wrong, and so is a probability outside [0, 1], and a value if numbers are complex, text, objects or
+masked. Prints the outcomes as a table; exits with 1 if one is wrong, or if a public function is not called.
 """
 
 import argparse
 import collections
 import contextlib
 import dataclasses
-import inspect
 import io
+import math
 import random
 import signal
 import sys
 import traceback
-import typing
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,12 @@ _VALUES = [
         "$HOME",
     ),
 ]
+_FLOATS = [
+    *(math.nan, math.inf, -math.inf, -1.0, -0.0, 0.0, 5e-324, 1e-9, 0.05, 0.5, 0.95),
+    *(1 - 2**-53, 1.0, 2.0, 1e9, 1e308, np.float16(0.5), np.float32(0.05), np.float64(0.5)),
+]
+# Neither memory nor time is limited by the functions, so larger numbers of samples are left out.
+_INTEGERS = [-(2**63), -1, 0, 1, 2, 3, 7, 20, 100, 1000, np.int8(100), np.uint8(20), np.int64(7)]
 _PROBABILITIES = {
     *(
         "auc",
@@ -198,7 +205,7 @@ def random_array(draw: random.Random, rng: np.random.Generator, of_models: bool)
         "uniform": lambda: rng.uniform(0, 1, shape),
         "count": lambda: rng.integers(0, 7, shape).astype(float),
         "bool": lambda: rng.integers(0, 2, shape).astype(float),
-        "huge": lambda: rng.normal(0, 1, shape) * 10.0 ** draw.randint(10, 308),
+        "huge": lambda: rng.uniform(-1, 1, shape) * 10.0 ** draw.randint(10, 308),
         "tiny": lambda: rng.normal(0, 1, shape) * 10.0 ** -draw.randint(10, 320),
         "equal": lambda: np.full(shape, float(draw.choice([0, 1, -1, 0.5, 3]))),
         "sorted": lambda: np.sort(rng.uniform(0, 1, shape), axis=-1) if shape else np.array(0.5),
@@ -245,51 +252,38 @@ def random_array(draw: random.Random, rng: np.random.Generator, of_models: bool)
     return values
 
 
-def array_functions() -> dict[str, tuple[Callable[[Any], Any], bool]]:
-    """Returns the calls of `stats_calls`, and calls of all other public functions whose arguments are arrays.
-
-    Returns:
-      Name of a call -> (function of the array under test, whether it has one row per model).
-    """
-    calls = {name: (function, of_models) for name, function, of_models in stats_calls.ALL}
-    calls |= {
-        f"{name} members": (f, False)
-        for name, f in stats_calls.OF_MEMBERS.items()
-        if name != "lira"
-    }
-    covered = {name.split()[0] for name in calls}
-    for name in stats.__all__:
-        function = getattr(stats, name)
-        if name in covered or not inspect.isfunction(function):
-            continue
-        hints = {k: v for k, v in typing.get_type_hints(function).items() if k != "return"}
-        arrays = [k for k in hints if "_" in k and k.rsplit("_", 1)[1][:1].isupper()]
-        others = {k: _scalar(v) for k, v in hints.items() if k not in arrays}
-        defaults = function.__kwdefaults__ or {}
-        positional = function.__defaults__ or ()
-        names = function.__code__.co_varnames[: function.__code__.co_argcount]
-        optional = {*defaults, *names[len(names) - len(positional) :]}
-        needed = {k: v for k, v in others.items() if k not in optional}
-        if not arrays or None in needed.values():
-            continue
-        for tested in arrays:
-            fixed = {k: _plain(k) for k in arrays if k != tested and k not in optional} | needed
-            calls[f"{name} {tested}"] = (
-                lambda x, f=function, t=tested, others=fixed: f(**others, **{t: x}),
-                "x" in tested.rsplit("_", 1)[1],
-            )
-    return calls
+def is_of_package(error: BaseException) -> bool:
+    """Returns whether an error was raised below a function of lm_mia, not by the call itself."""
+    folder = str(Path(stats.__file__).parent)
+    return any(
+        frame.filename.startswith(folder) for frame in traceback.extract_tb(error.__traceback__)
+    )
 
 
-def _scalar(hint: Any) -> Any:
-    return {float: 0.5, int: 2, bool: False, str: None}.get(hint)
-
-
-def _plain(name: str) -> Any:
-    """Returns a valid array for a parameter, by its name."""
-    shape = (8, 4) if "x" in name.rsplit("_", 1)[1] else (4,)
-    values = np.random.default_rng(0).uniform(0.1, 0.9, shape)
-    return values < 0.5 if "member" in name or name.startswith("is_") else values
+def called(call: Callable[[], Any], shown: str) -> tuple[str, str, list[np.ndarray]]:
+    """Returns (outcome, description, parts of the result) of a call; a mistake as in `config_trial`."""
+    values: list[np.ndarray] = []
+    try:
+        with time_limit(), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            values = [np.asarray(part) for part in stats_calls.as_list(call())]
+    except (ValueError, UserError) as error:
+        if not is_of_package(error):
+            return "the call of the test does not fit the array", shown, values
+        outcome = "refused with a message" if str(error) else "WRONG: no message"
+        return outcome, shown, values
+    except BaseException as error:  # every other exception is a mistake, and so is a warning
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        if not (is_of_package(error) or isinstance(error, TimeoutError)):
+            return "the call of the test does not fit the array", shown, values
+        return (
+            f"WRONG: {type(error).__name__}",
+            f"{shown}\n{traceback.format_exc(limit=-3)}",
+            values,
+        )
+    has_nan = any(v.dtype.kind == "f" and np.isnan(v).any() for v in values)
+    return ("a result with NaN" if has_nan else "a result without NaN"), shown, values
 
 
 def array_trial(
@@ -299,29 +293,35 @@ def array_trial(
     draw: random.Random,
     rng: np.random.Generator,
 ) -> tuple[str, str]:
-    """Returns (outcome, description) of one trial, as `config_trial`."""
+    """Returns (outcome, description) of one call with a random array."""
     array = random_array(draw, rng, of_models)
     shown = f"{name}: {type(array).__name__} {getattr(array, 'dtype', '')} {str(array)[:200]}"
-    try:
-        with time_limit(), warnings.catch_warnings():
-            warnings.simplefilter("error")
-            result = function(array)
-            values = [np.asarray(part) for part in stats_calls.as_list(result)]
-    except (ValueError, UserError) as error:
-        return ("refused with a message", "") if str(error) else ("WRONG: no message", shown)
-    except BaseException as error:  # every other exception is a mistake, and so is a warning
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        if traceback.extract_tb(error.__traceback__)[-1].filename == stats_calls.__file__:
-            return "the call of the test does not fit the array", ""
-        return f"WRONG: {type(error).__name__}", f"{shown}\n{traceback.format_exc(limit=-3)}"
+    outcome, shown, values = called(lambda: function(array), shown)
+    if not outcome.startswith("a result"):
+        return outcome, shown
     if name.split()[0] in _PROBABILITIES:
         numbers = [v.astype(float) for v in values if v.dtype.kind in "fiu"]
         fractions = numbers[:1] if name.startswith(("auc", "tpr")) else numbers
         if any(((v < 0) | (v > 1)).any() for v in fractions):
             return "WRONG: a probability outside [0, 1]", f"{shown} -> {values}"
-    has_nan = any(v.dtype.kind == "f" and np.isnan(v).any() for v in values)
-    return ("a result with NaN" if has_nan else "a result without NaN"), ""
+    if name not in stats_calls.OF_LABELS and not is_real(array):
+        return "WRONG: a result of values that are not real numbers", f"{shown} -> {values}"
+    return outcome, shown
+
+
+def is_real(array: Any) -> bool:
+    """Returns whether the values are real numbers, none of which is masked; true if there are no values."""
+    values = np.asarray(array)
+    return not values.size or not (values.dtype.kind in "cOU" or np.ma.is_masked(array))
+
+
+def number_trial(name: str, draw: random.Random) -> tuple[str, str]:
+    """Returns (outcome, description) of one call with a random number."""
+    function, arguments = stats_calls.OF_NUMBERS[name]
+    tested = draw.choice([*arguments])
+    value = draw.choice(_FLOATS if isinstance(arguments[tested], float) else _INTEGERS)
+    shown = f"{name}: {tested}={value!r}"
+    return called(lambda: function(**arguments | {tested: value}), shown)[:2]
 
 
 def report(title: str, outcomes: collections.Counter[str]) -> bool:
@@ -340,7 +340,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     draw, rng = random.Random(args.seed), np.random.default_rng(args.seed)
-    names, calls = field_names(), array_functions()
+    names, calls = field_names(), stats_calls.array_calls()
     configs: collections.Counter[str] = collections.Counter()
     arrays: collections.Counter[str] = collections.Counter()
     shown: collections.Counter[str] = collections.Counter()
@@ -358,20 +358,23 @@ def main() -> int:
             count(configs, *config_trial(draw, names))
             bar.advance(task)
         task = bar.add_task("arrays", total=args.arrays)
-        order = [*calls]
+        order = [*calls, *stats_calls.OF_NUMBERS]
         for i in range(args.arrays):
             name = order[i % len(order)]
-            count(arrays, *array_trial(name, *calls[name], draw, rng))
+            if name in calls:
+                count(arrays, *array_trial(name, *calls[name], draw, rng))
+            else:
+                count(arrays, *number_trial(name, draw))
             bar.advance(task)
     wrong = report("configs and flags", configs)
     wrong |= report("arrays", arrays)
-    functions = {n for n in stats.__all__ if inspect.isfunction(getattr(stats, n))}
-    covered = {name.split()[0] for name in calls} & functions
-    print(
-        f"\n{len(covered)} of {len(functions)} public functions in {len(calls)} calls; seed {args.seed}"
-    )
-    print(f"not fuzzed, since they need other results: {', '.join(sorted(functions - covered))}")
-    return wrong
+    functions = stats_calls.public_functions()
+    called = {name.split()[0] for name in order}
+    print(f"\n{len(functions & called)} of {len(functions)} public functions in {len(order)} calls")
+    if missing := sorted(functions - called):
+        print(f"WRONG: not called: {', '.join(missing)}; add them to tests/shared/stats_calls.py")
+    print(f"seed {args.seed}")
+    return wrong or bool(missing)
 
 
 if __name__ == "__main__":

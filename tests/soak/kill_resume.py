@@ -22,6 +22,7 @@ terminated command has another exit code, or if a command that is started again 
 import argparse
 import collections
 import contextlib
+import difflib
 import hashlib
 import json
 import os
@@ -98,18 +99,26 @@ def stage_of(workdir: Path) -> str:
     return "train" if started or requested else "corpus"
 
 
+def is_reached(command: subprocess.Popen[bytes], workdir: Path, stage: str) -> bool:
+    """Waits until a command is in a stage, or later; returns whether it is, or False if it has ended before."""
+    began = time.monotonic()
+    while STAGES.index(stage) > [*STAGES, "finished"].index(stage_of(workdir)):
+        if command.poll() is not None:
+            return False
+        if time.monotonic() - began > DEADLINE_SECONDS:
+            raise Wrong(f"{workdir}: the stage {stage} was not reached in {DEADLINE_SECONDS} s")
+        time.sleep(0.05)
+    return True
+
+
 def hit(
     runner: Runner, workdir: Path, stage: str, is_kill: bool, draw: random.Random
 ) -> tuple[str, str] | None:
     """Starts the command and interrupts it in a stage, or later; returns (stage, signal), or None if it had ended."""
     command = runner.start(workdir, runner.verb)
     began = time.monotonic()
-    while STAGES.index(stage) > [*STAGES, "finished"].index(stage_of(workdir)):
-        if command.poll() is not None:
-            return None
-        if time.monotonic() - began > DEADLINE_SECONDS:
-            raise Wrong(f"{workdir}: the stage {stage} was not reached in {DEADLINE_SECONDS} s")
-        time.sleep(0.05)
+    if not is_reached(command, workdir, stage):
+        return None
     time.sleep(draw.uniform(0, MAX_DELAY_SECONDS[stage]))
     workers = tiny_run.workers_of(command.pid)
     if command.poll() is not None:
@@ -151,15 +160,31 @@ def digests(workdir: Path) -> dict[str, str]:
     files = sorted(path for pattern in patterns for path in workdir.glob(pattern))
     content = {str(p.relative_to(workdir)): p.read_bytes() for p in files if p.is_file()}
     content = {name: data for name, data in content.items() if not name.endswith(".__lock")}
+    content["report.html"] = report_text(workdir).encode()
+    return {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
+
+
+def report_text(workdir: Path) -> str:
+    """Returns the report's text without what may differ, as `digests` describes it."""
     page = (workdir / "report.html").read_text(encoding="utf-8").replace(workdir.name, "WORKDIR")
     page = re.sub(r'src="data:[^"]*"', "", page)
     page = re.sub(
         r"\d{4}-\d\d-\d\d|\d\d:\d\d(:\d\d)?|[\d.,]+ ?(s|ms|seconds?|minutes?|hours?)\b", "", page
     )
     # The mean over the steps since the last line of the log, which begins again when a model is resumed.
-    page = re.sub(r"<dt>Training loss</dt>.*", "", page)
-    content["report.html"] = page.encode()
-    return {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
+    return re.sub(r"<dt>Training loss</dt>.*", "", page)
+
+
+def check_result(workdir: Path, uninterrupted: Path) -> None:
+    """Raises Wrong if a finished workdir differs from the uninterrupted one."""
+    expected, actual = digests(uninterrupted), digests(workdir)
+    names = sorted(expected.keys() | actual.keys())
+    if differ := [name for name in names if expected.get(name) != actual.get(name)]:
+        before, after = (report_text(path).splitlines() for path in (uninterrupted, workdir))
+        lines = [*difflib.unified_diff(before, after, n=0, lineterm="")][3:7]
+        raise Wrong(f"{workdir}: {len(differ)} of {len(names)} files differ: {differ} {lines}")
+    if again := trained_again(workdir):
+        raise Wrong(f"{workdir}: trained again although scored: {again}")
 
 
 def trained_again(workdir: Path) -> list[str]:
@@ -167,7 +192,11 @@ def trained_again(workdir: Path) -> list[str]:
     log = (workdir / "metrics.jsonl").read_text().splitlines()
     scored: set[str] = set()
     again = []
-    for event in map(json.loads, log):
+    for line in log:
+        try:
+            event = json.loads(line)
+        except ValueError:  # truncated by a full disk
+            continue
         if event["event"] == "model_trained" and event["model"] in scored:
             again.append(event["model"])
         if event["event"] == "model_scored" and event.get("last", True):
@@ -189,7 +218,7 @@ def main() -> int:
     runner = Runner(folder, args.engine, args.config, flags)
     uninterrupted = folder / f"uninterrupted_{args.engine}"
     runner.finish(uninterrupted)
-    expected = digests(uninterrupted)
+    num_files = len(digests(uninterrupted))
     signals = [True] * args.kills + [False] * args.terminations
     draw.shuffle(signals)
     hits: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -207,12 +236,7 @@ def main() -> int:
                         hits[sent] += 1
                         bar.advance(task)
                 runner.finish(workdir)
-                actual = digests(workdir)
-                names = sorted(expected.keys() | actual.keys())
-                if differ := [n for n in names if expected.get(n) != actual.get(n)]:
-                    raise Wrong(f"{workdir}: {len(differ)} of {len(names)} files differ: {differ}")
-                if again := trained_again(workdir):
-                    raise Wrong(f"{workdir}: trained again although scored: {again}")
+                check_result(workdir, uninterrupted)
                 resumed += sum(
                     e["resumed_at"] > 0 for e in tiny_run.logged(workdir, "model_trained")
                 )
@@ -226,7 +250,7 @@ def main() -> int:
         print(f"| {name} | {' | '.join(map(str, counts))} | {sum(counts) + finished} |")
     print(
         f"\n{sum(hits.values())} signals in {rounds} workdirs by lm-mia {' '.join(runner.verb)}, seed {args.seed}: "
-        f"{resumed} models resumed in the middle, {len(expected)} files compared in each workdir, {len(wrong)} wrong"
+        f"{resumed} models resumed in the middle, {num_files} files compared in each workdir, {len(wrong)} wrong"
     )
     return bool(wrong)
 

@@ -1,14 +1,16 @@
 """Run by hand (15 minutes on 2 cores): stops and kills jobs of two processes with two devices each in several ways.
 
-    PYTHONPATH=tests/shared python tests/soak/multi_host.py DIR [--only NAME ...]
+    PYTHONPATH=tests/shared python tests/soak/multi_host.py DIR [--only NAME ...] [--random KILLS] [--seed 0]
 
 Each case stops or kills one process of a job while a model is trained, waits until the whole job has ended by itself,
 and runs the same command again. On the same number of devices, the scores must be bitwise equal to those of an
-uninterrupted job; on another number, losses must agree to 2e-5. Prints one line per case; exits with 1 if one failed.
+uninterrupted job; on another number, losses must agree to 2e-5. With --random, the job is only killed, so many times:
+a random process, at a random step of a random model. Prints one line per case; exits with 1 if one failed.
 """
 
 import argparse
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -48,6 +50,7 @@ def host(index: int) -> Hit:
 
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
+MODELS = [str(model) for model in subsets.requested_seeds(4, 2)]
 # The signal, and the numbers of processes and devices of the rerun.
 CASES: dict[str, tuple[Hit, int, int]] = {
     "SIGTERM command 0": (command(0, TERM), 2, 2),
@@ -88,16 +91,22 @@ def run(tiny: tiny_run.Tiny, workdir: Path, processes: int, devices: int) -> Non
         sys.exit(f"{workdir}: {processes} x {devices} ended with {codes}")
 
 
-def case(tiny: tiny_run.Tiny, folder: Path, name: str, uninterrupted: Path) -> bool:
-    """Runs a case and prints its line; returns whether it passed."""
+def case(
+    tiny: tiny_run.Tiny,
+    workdir: Path,
+    name: str,
+    uninterrupted: Path,
+    model: str = "reference-02",
+    after_step: int = 9,
+) -> bool:
+    """Runs a case, which hits a model after a step; prints its line, and returns whether it passed."""
     hit, processes, devices = CASES[name]
-    workdir = tiny.population(folder / name.replace(" ", "_"))
+    tiny.population(workdir)
     job = tiny.start_job(workdir, 2, 2, *FLAGS)
-    # in the third model, after its first score point
     while [
-        e["step"] > 9
+        e["step"] > after_step
         for e in tiny_run.logged(workdir, "train")[-1:]
-        if e["model"] == "reference-02"
+        if e["model"] == model
     ] != [True]:
         if any(process.poll() is not None for process in job):
             sys.exit(f"{workdir}: ended with {finish(job)[0]} before the signal")
@@ -108,7 +117,7 @@ def case(tiny: tiny_run.Tiny, folder: Path, name: str, uninterrupted: Path) -> b
     while not all(map(tiny_run.has_ended, workers)):
         seconds += 0.1
         time.sleep(0.1)
-    states = tiny_run.recipe_of(workdir) / "checkpoints" / "reference-02"
+    states = tiny_run.recipe_of(workdir) / "checkpoints" / model
     step = max(int(path.name) for path in states.iterdir() if path.name.isdigit())
     run(tiny, workdir, processes, devices)
     rerun = {e["model"]: e["resumed_at"] for e in tiny_run.logged(workdir, "model_trained")}
@@ -117,8 +126,8 @@ def case(tiny: tiny_run.Tiny, folder: Path, name: str, uninterrupted: Path) -> b
     stopped = codes == [143, 143] if "SIGTERM" in name else None not in codes and seconds < 120
     passed = stopped and (is_same if (processes, devices) == (2, 2) else max_difference < TOLERANCE)
     print(
-        f"| {name} | {codes[0]}, {codes[1]} | {seconds:.1f} | {step} of {STEPS} | {processes} x {devices} "
-        f"| {rerun.get('reference-02')} | {'equal' if is_same else 'not equal'} | {max_difference:.1e} "
+        f"| {name} in {model} | {codes[0]}, {codes[1]} | {seconds:.1f} | {step} of {STEPS} | {processes} x {devices} "
+        f"| {rerun.get(model)} | {'equal' if is_same else 'not equal'} | {max_difference:.1e} "
         f"| {'ok' if passed else 'FAILED'} |",
         flush=True,
     )
@@ -134,8 +143,13 @@ def main() -> int:
         nargs="+",
         help="run only these, without the uninterrupted reruns",
     )
+    parser.add_argument(
+        "--random", type=int, default=0, metavar="KILLS", help="run only kills at random moments"
+    )
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    tiny = tiny_run.Tiny(args.folder / "tiny")
+    args.folder.mkdir(parents=True, exist_ok=True)
+    tiny, draw = tiny_run.Tiny(args.folder / "tiny"), random.Random(args.seed)
     if not tiny.workdir.exists():
         tiny_run.make(tiny)
     uninterrupted = args.folder / "uninterrupted"
@@ -146,7 +160,7 @@ def main() -> int:
     )
     print("|---|---|---|---|---|---|---|---|---|")
     passed = True
-    for processes, devices in () if args.only else ((1, 1), (1, 4), (2, 1)):
+    for processes, devices in () if args.only or args.random else ((1, 1), (1, 4), (2, 1)):
         other = tiny.population(args.folder / f"uninterrupted_{processes}x{devices}")
         run(tiny, other, processes, devices)
         max_difference = float(np.abs(losses(other) / losses(uninterrupted) - 1).max())
@@ -157,8 +171,14 @@ def main() -> int:
             f"| {'ok' if is_close else 'FAILED'} |",
             flush=True,
         )
-    for name in args.only or CASES:
-        passed &= case(tiny, args.folder, name, uninterrupted)
+    for number in range(args.random):
+        kills = [n for n, (_, *rerun) in CASES.items() if "kill" in n and rerun == [2, 2]]
+        name, model, after_step = draw.choice(kills), draw.choice(MODELS), draw.randint(9, 60)
+        workdir = args.folder / f"random_{args.seed}_{number:02}"
+        passed &= case(tiny, workdir, name, uninterrupted, model, after_step)
+    for name in args.only or ([] if args.random else CASES):
+        workdir = args.folder / name.replace(" ", "_")
+        passed &= case(tiny, workdir, name, uninterrupted)
     return not passed
 
 

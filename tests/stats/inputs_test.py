@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import stats_calls
 from stats_calls import ALL, GROUP_N, MEMBER_N, OF_MEMBERS, VALUE_N, MEMBER_MxN, as_list
 
 from lm_mia import stats
@@ -28,6 +29,28 @@ def _warnings_are_errors() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
+
+
+def test_random_inputs_reach_every_public_function():
+    """The calls, with which tests/soak/fuzz.py tests random inputs, accept some input, and leave out no function."""
+    samples = np.array([[1, 2, 3, 4], [0, 0.1, 0.5, 1], [0.6, 0.61, 0.62, 0.63], [-4, -3, -2, -1]])
+    samples_8x4 = np.concatenate([samples, samples])
+    of_samples = [*samples, MEMBER_N, MEMBER_N * 1, 100 * samples[0]]
+    of_models = [stats_calls.LOSS_MxN, samples_8x4, MEMBER_MxN, MEMBER_MxN * 1, MEMBER_MxN * 0.5]
+    calls = stats_calls.array_calls()
+    refused = {
+        name
+        for name, (function, is_of_models) in calls.items()
+        if all(
+            isinstance(outcome(function, array), str)
+            for array in (of_models if is_of_models else of_samples)
+        )
+    }
+    assert refused == set()
+    for function, arguments in stats_calls.OF_NUMBERS.values():
+        function(**arguments)
+    called = {name.split()[0] for name in [*calls, *stats_calls.OF_NUMBERS]}
+    assert called == stats_calls.public_functions()
 
 
 @CASES
@@ -302,3 +325,69 @@ def test_shapes_and_infinite_values_of_interference_and_jackknife():
         stats.equal_count_edges(np.ones((2, 2, 2)), 2)
     with pytest.raises(ValueError, match="must be finite"):
         stats.shared_reference_variance([[np.inf, 1.0], [1.0, 2.0]])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: stats.plug_in_advantage([1e308, 1e308]), "from -1 to 1"),
+        (lambda: stats.aggregate_by_group([1e308] * 4, GROUP_N, "mean"), "too large"),
+        (lambda: stats.crossed_components([[np.inf, 1], [2, 3]], 2), "must be finite"),
+        (lambda: stats.equal_count_edges(["1", "2"], 2), "real numbers"),
+        (lambda: stats.explained_within_samples([[np.inf]] * 3, [[0]] * 3, 1), "must be finite"),
+        (lambda: stats.jackknife_margin(np.ones((0, 3, 1))), "must be three axes"),
+        (lambda: stats.jackknife_variance(np.ones((1, 4, 1))), "pairs of halves"),
+        (lambda: stats.jackknife_variance(np.full((1, 3, 1), 1e200)), "must be finite"),
+        (lambda: stats.potential_outcomes(_blocks, [1e308] * 4, 0.5), "below 1e"),
+        (lambda: stats.potential_outcomes(_blocks, [5e-324] * 4, 0.5), "sum of the weights"),
+        (lambda: stats.unadjusted_estimate([1e308] * 4, MEMBER_N, 0.5), "magnitude of finite"),
+        (
+            lambda: stats.g_formula_estimate(
+                VALUE_N, MEMBER_N, stats.OutcomeModel(np.full(4, 1e308), np.ones(1)), 0.5
+            ),
+            "must be finite",
+        ),
+        (
+            lambda: stats.dp_sgd_residuals(
+                stats_calls.REGRESSION_DATA, stats.DpSgd(epochs=1, batch_size=0)
+            ),
+            "batch_size=0: must be from 1 to 50",
+        ),
+        (
+            lambda: stats.dp_sgd_residuals(
+                stats_calls.REGRESSION_DATA,
+                stats.DpSgd(epochs=1, batch_size=5, learning_rate=1e308),
+            ),
+            "models diverged",
+        ),
+        (lambda: stats.ridge_residuals(stats_calls.REGRESSION_DATA, np.inf), "and finite"),
+    ],
+)
+def test_numbers_whose_results_would_overflow_are_refused(call: Callable[[], Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def _blocks() -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(stats_calls.LOSS_MxN, MEMBER_MxN)]
+
+
+def test_extreme_numbers_have_results_without_warnings():
+    assert np.isnan(
+        stats.aggregate_by_group([np.inf, -np.inf, 1, 1], GROUP_N, "mean").score_G
+    ).all()
+    assert np.isnan(stats.jackknife_margin(np.array([1, np.inf, 2])[:, None, None]))
+    assert stats.dp_sgd_mu(0.1, 5e-324, 100) == np.inf
+    estimate = stats.ipw_estimate(VALUE_N, MEMBER_N, [0, -1e308, 0, 1e308], 0.5)
+    assert estimate.effective_nonmembers == 1
+    ridge = stats.ridge_residuals(stats_calls.REGRESSION_DATA, 5e-324)
+    assert np.isfinite(ridge.held_out_N).all()
+    assert not np.isnan(stats.shrunk_lira(VALUE_N, 1e-158 * stats_calls.LOSS_MxN, MEMBER_MxN)).any()
+
+
+def test_numbers_of_small_types_do_not_overflow():
+    hundred: Any = np.int8(100)
+    counts: list[Any] = [hundred, np.int8(20), np.int8(18)]
+    assert stats.silverman_bandwidth(hundred, hundred) == stats.silverman_bandwidth(100, 100)
+    expected = stats.one_run_epsilon(100, 20, 18, delta=1e-5)
+    assert stats.one_run_epsilon(*counts, delta=1e-5) == expected

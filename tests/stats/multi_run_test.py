@@ -206,7 +206,7 @@ def test_errors():
         stats.potential_outcomes(blocks, [1, 1, 1, 1, 1, -1], 0.1)
     with pytest.raises(ValueError, match="no sample with a weight"):
         stats.potential_outcomes(blocks, np.zeros(6), 0.1)
-    with pytest.raises(ValueError, match="finite, or NaN"):
+    with pytest.raises(ValueError, match="must be finite"):
         stats.potential_outcomes(in_blocks(np.full((4, 6), np.inf), member_MxN), np.ones(6), 0.1)
     with pytest.raises(ValueError, match="two dimensions"):
         stats.potential_outcomes(lambda: [], np.ones(6), 0.1)
