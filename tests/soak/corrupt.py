@@ -17,8 +17,8 @@ remedy, the remedy and `lm-mia run` again. A trial is
   exception or not at all.
 
 The page is drawn only in the trials that corrupt the page or a figure, since that takes 5 seconds; the report checks
-the tables before it draws. Files of models that diverged are left out, since commands only ask whether they exist. Exits
-with 1 if a trial is wrong.
+the tables before it draws. Files of models that diverged are left out, since commands only ask whether they exist.
+Exits with 1 if a trial is wrong.
 """
 
 import argparse
