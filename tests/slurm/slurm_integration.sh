@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Runs sweeps on a real SLURM with preemption, lost nodes and time limits; scores must equal those of `lm-mia` bitwise.
-#   tests/slurm/slurm_integration.sh [KILLS]
-# With a number of kills, only one sweep is run, whose workers and jobs are killed so often at random moments.
+#   tests/slurm/slurm_integration.sh
 # Takes 5 minutes on 2 cores. Needs root, to start the daemons of SLURM, and installs SLURM by apt-get if it is missing;
 # otherwise the test is skipped. Prints one line per case, and exits with 1 if one failed. All files are in a temporary
 # folder, which is removed at the end. Jobs are held (SIGSTOP) in the middle of a model where a case needs it, so that no
@@ -22,8 +21,6 @@ if ! { command -v slurmctld && command -v slurmd && command -v munged; } >/dev/n
     skip "apt-get could not install slurm-wlm and munge"
 fi
 
-kills=${1:-0}
-[[ $kills =~ ^[0-9]+$ ]] || { echo "KILLS=$kills: must be a whole number" >&2; exit 2; }
 python=$(python -c 'import sys, lm_mia; print(sys.executable)') || exit 1
 scratch=$(mktemp -d)
 export LM_MIA_SLURM_DIR=$scratch/cluster SLURM_CONF=$scratch/cluster/slurm.conf
@@ -213,29 +210,6 @@ kill_rank() {
     grep -q 'task 1: Killed' "$(log "$workdir" "${job}_0")"
 }
 
-random_kills() { # half of the kills hit a worker, the others (scancel) all processes of an element that srun started
-  local workdir=$scratch/random element model victim killed=0
-  local checkpoints=--config.train.checkpoint_minutes=0.0001
-  population "$workdir"
-  job=$(submit "$workdir" --models-per-job=3 --time=60 "${one[@]}" "$checkpoints")
-  [ -n "$job" ] || return
-  while ((killed < kills)) && ! over "$job"; do
-    sleep "$((RANDOM % 4)).$((RANDOM % 10))"
-    element=${job}_$((RANDOM % 2)) victim=worker
-    model=$(model_of "$workdir" "$element") || continue
-    if ((RANDOM % 2)); then
-      workers "$element" | head -n 1 | xargs -r kill -9
-    else
-      victim=job
-      scancel --signal=KILL "$element" || continue
-    fi
-    killed=$((killed + 1))
-    echo "killed a $victim of $element in $model" | tee -a "$scratch/kills" >&2
-  done
-  await 600 "the sweep was over" over "$job" && [ "$killed" = "$kills" ] &&
-    is "${job}_0" JobState COMPLETED && is "${job}_1" JobState COMPLETED
-}
-
 make_local() { # makes the scores with which the others are compared
   local verb
   population "$scratch/local"
@@ -250,15 +224,6 @@ made_local() {
 }
 
 bash tests/slurm/slurm_cluster.sh up 2 || exit 1
-if ((kills)); then
-  case_of corpus "the population is made" "$python" -m lm_mia.cli corpus --workdir="$scratch/sweep" "${config[@]}"
-  case_of local "lm-mia train and lm-mia score, without SLURM" make_local
-  case_of random_kills "$kills random kills of workers and jobs" random_kills
-  case_of bytes "scores of random_kills equal those of lm-mia" same "$scratch/local" "$scratch/random"
-  sort "$scratch/kills" | cut -d' ' -f1-3 | uniq -c
-  echo "slurm_integration: $SECONDS s, $( ((failed)) && echo FAILED || echo ok)"
-  exit $failed
-fi
 case_of array "two elements ran after the corpus, each on its own node" array
 case_of preemption "an element was preempted by a job of a higher partition and resumed" preemption
 case_of lost_node "the node of an element was drained, then down; the element ran on the other node" lost_node
