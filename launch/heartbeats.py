@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_mia.atomic import write_atomically
+from lm_mia.atomic import append_line, write_atomically
 from lm_mia.data import subsets
 
 MAX_FAILURES = 3
@@ -163,8 +163,7 @@ def record_failure(recipe_dir: Path, model: str, reason: str, worker_info: Worke
     path = _failures_file(recipe_dir, model)
     path.parent.mkdir(exist_ok=True)
     line = {"time": now(), "reason": reason, "saved_step": _saved_step(recipe_dir, model)}
-    with open(path, "ab", buffering=0) as file:
-        file.write((json.dumps(line | dataclasses.asdict(worker_info)) + "\n").encode())
+    append_line(path, json.dumps(line | dataclasses.asdict(worker_info)))
 
 
 def failures(recipe_dir: Path, model: subsets.ModelSeeds | str) -> list[dict[str, Any]]:

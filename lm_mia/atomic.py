@@ -1,9 +1,10 @@
-"""Replaces files atomically, and marks sets of tables as complete.
+"""Replaces files atomically, appends lines to logs, and marks sets of tables as complete.
 
 A reader sees either the old or the new content of a file, never a partial write.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -64,6 +65,22 @@ def write_atomically(path: Path, text: str) -> None:
 
 CSV_MISSING_VALUES = ("", "nan", "NaN")
 """The cells of a CSV table that stand for a missing value; other words, such as NA, are texts."""
+
+
+def append_line(path: Path, text: str) -> None:
+    """Appends a line to a file; lines stay intact if several processes append at the same time.
+
+    Raises:
+      OSError: if the disk is full. A part of the line may then be written, which the next call ends.
+    """
+    with open(path, "a+b", buffering=0) as file:
+        size, data = file.seek(0, os.SEEK_END), f"{text}\n".encode()
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                data = b"\n" + data
+        if file.write(data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def write_csv(path: Path, table: "pd.DataFrame") -> None:

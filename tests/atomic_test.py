@@ -147,3 +147,15 @@ def test_tables_are_unchanged_before_and_after_their_replacement(tmp_path: Path)
     assert atomic.is_current(path, ABOUT)
     os.replace(new_file, tmp_path / "a.csv")
     assert atomic.is_current(path, ABOUT)
+
+
+def test_a_line_that_a_full_disk_truncated_is_ended(tmp_path: Path):
+    path = tmp_path / "log.jsonl"
+    atomic.append_line(path, "first")
+    with path.open("ab") as file:
+        file.write(b'{"eve')
+    atomic.append_line(path, "second")
+    atomic.append_line(path, "third")
+    assert path.read_text() == 'first\n{"eve\nsecond\nthird\n'
+    with pytest.raises(OSError, match="No space left on device"):
+        atomic.append_line(Path("/dev/full"), "fourth")

@@ -29,6 +29,7 @@ from lm_mia.atomic import (
     TARGETS_CSV,
     ZERO_RUN_JSON,
     all_changed_tables,
+    append_line,
     write_atomically,
 )
 from lm_mia.config import needs
@@ -150,9 +151,7 @@ class Workdir:
     def log_event(self, event: Mapping[str, Any]) -> None:
         """Appends a line to metrics.jsonl; lines stay intact if several processes append at the same time."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        line = json.dumps({"time": now, **event}) + "\n"
-        with open(self.path / "metrics.jsonl", "ab", buffering=0) as file:
-            file.write(line.encode())
+        append_line(self.path / "metrics.jsonl", json.dumps({"time": now, **event}))
 
     def is_report_outdated(self) -> bool:
         """Returns whether the report is older than the tables of any recipe."""
