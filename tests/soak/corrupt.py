@@ -12,6 +12,7 @@ remedy, the remedy and `lm-mia run` again. A trial is
   populations, scores and tables are equal to the original ones;
 - reported: the same, but the file can only be restored by the user, or the remedy is another folder;
 - repaired: a command replaced the file without an error, and all results are equal;
+- not noticed: the scores of a model were replaced by intact ones of another model, and results were not computed again;
 - harmless: the file determines no result, and all results are equal;
 - WRONG: a result differs without an error, a command reads a changed table without an error, or it ends with another
   exception or not at all.
@@ -194,6 +195,8 @@ def outcome_of(trial: Trial, kind: str, path: Path) -> tuple[str, str]:
     if code == -1:
         return "WRONG: an exception", "\n".join(messages)
     differing = trial.differences()
+    if kind == "scores: values" and differing == [str(path.relative_to(trial.workdir))]:
+        return "not noticed: intact scores of another model", ""
     if code:
         return "reported, to be restored by the user", "\n".join(messages)
     if differing:
@@ -209,6 +212,7 @@ def outcome_of(trial: Trial, kind: str, path: Path) -> tuple[str, str]:
 def remedies(text: str) -> list[str]:
     """Returns the remedies that messages name: commands without `lm-mia`, and folders to delete."""
     folders = re.findall(r"delete (?:the folder )?(/\S+?)[,;]? and", text)
+    folders += re.findall(r"(/\S+): damaged score store .*; delete it", text)
     commands = re.findall(r"`lm-mia ([a-z]+(?: --repair)?)`", text)
     return [*folders, *dict.fromkeys(c for c in commands if c != "run")]
 
