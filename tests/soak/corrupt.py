@@ -162,7 +162,7 @@ def write_files_of_jobs(workdir: Path) -> None:
     heartbeats.record_failure(recipe_dir, "reference-01", "out of memory", job)
 
 
-def outcome_of(trial: Trial, kind: str, path: Path) -> tuple[str, str]:
+def outcome_of(trial: Trial, kind: str, damage: str, path: Path) -> tuple[str, str]:
     """Runs the commands on a corrupted workdir; returns (outcome, messages)."""
     corrupted = path.read_bytes() if path.exists() else None
     first = ("report",)
@@ -195,7 +195,8 @@ def outcome_of(trial: Trial, kind: str, path: Path) -> tuple[str, str]:
     if code == -1:
         return "WRONG: an exception", "\n".join(messages)
     differing = trial.differences()
-    if kind == "scores: values" and differing == [str(path.relative_to(trial.workdir))]:
+    is_only_file = differing == [str(path.relative_to(trial.workdir))]
+    if kind == "scores: values" and damage == "swap" and is_only_file:
         return "not noticed: intact scores of another model", ""
     if code:
         return "reported, to be restored by the user", "\n".join(messages)
@@ -259,7 +260,7 @@ def main() -> int:
             with contextlib.suppress(FileNotFoundError):  # the older version has no such file
                 if (path := trial.corrupt(kind, damage)) is None:
                     continue
-                outcome, messages = outcome_of(trial, kind, path)
+                outcome, messages = outcome_of(trial, kind, damage, path)
                 counts[kind, outcome] += 1
                 tried[kind] += 1
                 done += 1
