@@ -66,11 +66,7 @@ class Workdir:
         return self.path / "recipes" / name
 
     def check(self) -> None:
-        """Raises UserError if no command may write to the path.
-
-        It must not be a file, nor a workdir of an earlier version, which had another layout. Nothing in it may be a
-        symbolic link that leads out of it, so that no command writes elsewhere.
-        """
+        """Raises UserError if the path is a file, or a workdir of an earlier version, which had another layout."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--workdir={self.path}: is a file; choose a writable folder")
         old_paths = [
@@ -84,6 +80,12 @@ class Workdir:
                 f"--workdir={self.path}: was made by an earlier version of lm_mia, whose layout this version does not "
                 "read; choose another --workdir"
             )
+
+    def check_links(self) -> None:
+        """Raises UserError if a symbolic link leads out of the workdir, so that no command writes elsewhere.
+
+        Links in saved checkpoints, into which no command writes, and those that W&B makes in its folder are allowed.
+        """
         if link := next(_links_to_outside(self.path), None):
             raise UserError(
                 f"{link}: is a symbolic link that leads out of --workdir={self.path}; replace it by what it points to"
@@ -172,8 +174,8 @@ class Workdir:
 
 
 def _links_to_outside(folder: Path) -> Iterator[Path]:
-    """Yields the symbolic links in a folder that lead out of it; the folder itself may be a symbolic link."""
-    root, pending = folder.resolve(), [folder]
+    """Yields the symbolic links in a workdir that `Workdir.check_links` refuses; it may itself be a symbolic link."""
+    root, pending = Path(os.path.realpath(folder)), [folder]
     while pending:
         # A running command may delete folders of its temporary files in the meantime.
         with (
@@ -181,10 +183,15 @@ def _links_to_outside(folder: Path) -> Iterator[Path]:
             os.scandir(pending.pop()) as entries,
         ):
             for entry in entries:
+                path = Path(entry.path)
                 if entry.is_dir(follow_symlinks=False):
-                    pending.append(Path(entry.path))
-                elif entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
-                    yield Path(entry.path)
+                    # A workdir has more folders in its checkpoints than in all else.
+                    is_checkpoint = path.parent.parent.name == "checkpoints"
+                    if not is_checkpoint and path != folder / "wandb":
+                        pending.append(path)
+                # Unlike Path.resolve, this raises no error for links that form a loop.
+                elif entry.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+                    yield path
 
 
 def _is_list_of_strings(value: object) -> bool:

@@ -220,13 +220,24 @@ def test_links_that_lead_out_of_the_workdir_are_refused(tmp_path: Path):
     linked = tmp_path / "linked"
     linked.symlink_to(workdir)
     for path in (workdir, linked):
-        Workdir(path).check()
+        Workdir(path).check_links()
     (workdir / "recipes" / "a" / "tables").symlink_to(outside)
     for path in (workdir, linked):
         with pytest.raises(
             UserError, match=r"^\S*/recipes/a/tables: is a symbolic link that leads out of"
         ):
-            Workdir(path).check()
+            Workdir(path).check_links()
+
+
+def test_loops_of_links_and_links_of_libraries_are_allowed(tmp_path: Path):
+    for name in ("recipes/a/checkpoints/reference-00/4/params", "wandb/run/logs"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "link").symlink_to(tmp_path.parent)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    Workdir(tmp_path).check_links()
+    (tmp_path / "recipes/a/checkpoints/reference-01").symlink_to(tmp_path.parent)
+    with pytest.raises(UserError, match="checkpoints/reference-01: is a symbolic link"):
+        Workdir(tmp_path).check_links()
 
 
 def test_edited_config_is_refused(tmp_path: Path):
