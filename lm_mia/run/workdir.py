@@ -16,12 +16,13 @@ import importlib.metadata
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lm_mia import config
 from lm_mia.atomic import (
+    CHANGED_TABLE,
     EXTRACTION_JSON,
     FLIPS_JSON,
     MORE_REFERENCES_JSON,
@@ -35,6 +36,7 @@ from lm_mia.config import needs
 from lm_mia.config import recipe as recipes
 from lm_mia.config.paper import current_figure_name
 from lm_mia.errors import UserError
+from lm_mia.run.stages import Stage
 
 _RECIPE_FIELDS = ("names", "recipe_hash", "population", "population_sha256", "format")
 _PROVENANCE_FIELDS = ("lm_mia", "packages", "commit", "cpu_cores")
@@ -205,25 +207,37 @@ def contains_models(recipe_dir: Path) -> bool:
 
 def changed_table_message(table: Path) -> str:
     """Returns the error message for a table, or its JSON file, that is not as it was when it was written."""
-    command = "extract" if table.name.startswith(EXTRACTION_JSON.stem) else "attack"
-    return f"{table}: missing, changed or damaged; run `lm-mia {command}` again"
+    return f"{table}: {CHANGED_TABLE}; run `lm-mia {_stage_of_table(table)}` again"
 
 
-def check_tables_unchanged(recipe_dirs: Iterable[Path], *, with_extraction: bool) -> None:
-    """Raises UserError with a line for each table that is not as it was when it was written.
+def changed_table_messages(
+    recipe_dir: Path, stages: Collection[Stage], requested: Collection[Stage]
+) -> list[str]:
+    """Returns an error message for each table that is not as it was when it was written and that a command reads.
 
     Args:
-      recipe_dirs: folders of recipes, which need not have tables.
-      with_extraction: whether the tables of `lm-mia extract` are checked, too.
+      recipe_dir: folder of a recipe, which need not have tables.
+      stages: the stages of the command, which compute changed tables again.
+      requested: those of the stages "attack" and "extract" that the recipe's config requests.
     """
-    tables = [table for folder in recipe_dirs for table in all_changed_tables(folder / "tables")]
-    is_extraction = [table.name.startswith(EXTRACTION_JSON.stem) for table in tables]
-    if lines := [
-        changed_table_message(table)
-        for table, extracted in zip(tables, is_extraction, strict=True)
-        if with_extraction or not extracted
-    ]:
-        raise UserError("\n".join(lines))
+    messages = list[str]()
+    for table, marker in all_changed_tables(recipe_dir / "tables").items():
+        stage = _stage_of_table(table)
+        is_read = "report" in stages or (stage == "attack" and "extract" in stages)
+        if not is_read or (stage in stages and stage in requested):
+            continue
+        if stage in requested:
+            messages.append(changed_table_message(table))
+        else:
+            messages.append(
+                f"{table}: {CHANGED_TABLE}, and the config does not request it any more; delete {marker} to "
+                "leave it out"
+            )
+    return messages
+
+
+def _stage_of_table(table: Path) -> Stage:
+    return "extract" if table.name.startswith(EXTRACTION_JSON.stem) else "attack"
 
 
 def table_metadata(recipe_dir: Path) -> dict[str, Any] | None:
