@@ -37,6 +37,8 @@ MODELS_JSON = Path("tables", "models.json")
 """Completion marker of models.csv and sample_losses.csv, which `lm-mia attack` writes."""
 TARGETS_JSON = Path("tables", "targets.json")
 """Completion marker of the tables of attacks on targets, which `lm-mia attack` writes."""
+CHANGED_TABLE = "missing, changed, damaged or written by an earlier version"
+"""What messages say about a table or its JSON file that is not as it was when it was written."""
 TARGETS_CSV = Path("tables", "targets.csv")
 """Every attack that was computed, one line per attack and target. Lines are only added, until the settings change."""
 
@@ -143,9 +145,9 @@ def changed_tables(path: Path) -> list[Path]:
     return [path.parent / name for name in tables if not _is_unchanged(path, tables, name)]
 
 
-def all_changed_tables(folder: Path) -> list[Path]:
-    """Returns the changed tables of a folder, as `changed_tables` of each of its JSON files; reads about 1 GB/s."""
-    return [table for marker in _markers(folder) for table in changed_tables(marker)]
+def all_changed_tables(folder: Path) -> dict[Path, Path]:
+    """Returns {table: JSON file}, the `changed_tables` of each JSON file in a folder; reads about 1 GB/s."""
+    return {table: marker for marker in _markers(folder) for table in changed_tables(marker)}
 
 
 def is_changed(table: Path) -> bool:
@@ -159,13 +161,17 @@ def is_changed(table: Path) -> bool:
 
 
 def remove_changed_tables(folder: Path) -> list[Path]:
-    """Deletes every table of a folder that was changed, with all tables of the same JSON file, and this file.
+    """Deletes every table of attacks that was changed, with all tables of the same JSON file, and this file.
+
+    The tables of `lm-mia extract` are kept: if these were missing, the report would leave them out without an error.
 
     Returns:
       The tables that were changed, as `all_changed_tables`.
     """
     all_changed: list[Path] = []
     for marker in _markers(folder):
+        if marker.name == EXTRACTION_JSON.name:
+            continue
         if changed := changed_tables(marker):
             all_changed += changed
             for name in [] if changed == [marker] else _read_marker(marker)["tables"]:

@@ -118,7 +118,7 @@ def test_a_changed_table_is_noticed_and_removed_with_its_set(tmp_path: Path):
     path = facts(tmp_path)
     (tmp_path / "c.csv").write_text("c")
     atomic.write_completion_marker(tmp_path / "other.json", {}, ["c.csv"])
-    assert atomic.all_changed_tables(tmp_path) == []
+    assert atomic.all_changed_tables(tmp_path) == {}
     (tmp_path / "b.csv").write_text("B")
     assert atomic.is_changed(tmp_path / "b.csv")
     assert not atomic.is_changed(tmp_path / "a.csv")

@@ -8,7 +8,7 @@ from pathlib import Path
 import threadpoolctl
 
 from lm_mia import config
-from lm_mia.atomic import FLIPS_JSON, remove_changed_tables
+from lm_mia.atomic import CHANGED_TABLE, FLIPS_JSON, remove_changed_tables
 from lm_mia.attacks import (
     models,
     more_references,
@@ -66,8 +66,8 @@ def run(
         leftover.unlink()
     if changed := remove_changed_tables(folder):
         say(
-            f"{', '.join(map(str, changed))}: missing, changed or damaged; deleted with the tables that belong to it, "
-            "which are computed again if they are needed"
+            f"{', '.join(map(str, changed))}: {CHANGED_TABLE}; deleted with all tables of the same JSON file, which "
+            "are computed again if they are requested"
         )
     present = models.present_models(store)
     models.write_models(folder / models.MODELS, present)

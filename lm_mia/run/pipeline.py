@@ -28,7 +28,7 @@ from lm_mia.run.progress import Display, plural
 from lm_mia.run.remaining import RecipeWork, RemainingTime
 from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb
 from lm_mia.run.sweep import Sweep, SweepRecipe
-from lm_mia.run.workdir import changed_settings, check_tables_unchanged, table_metadata
+from lm_mia.run.workdir import changed_settings, changed_table_messages, table_metadata
 from lm_mia.run.worker import WorkerTask
 from lm_mia.store.store import open_store, with_stored_statistics
 
@@ -93,9 +93,7 @@ def run(
         if {"attack", "extract", "report"} & {*stages}:
             # Only one command at a time may write tables and figures.
             with _exclusive_lock(sweep.workdir.path / ".report.lock", display):
-                if "attack" not in stages:
-                    folders = [recipe.folder for recipe in sweep.recipes]
-                    check_tables_unchanged(folders, with_extraction="extract" not in stages)
+                _check_tables_unchanged(stages, sweep.recipes)
                 failed = _make_tables(stages, recipe_populations, figure_needs, display)
                 if len(failed) == len(recipe_populations):
                     raise UserError("\n".join([*failed.values(), *diverged]))
@@ -155,6 +153,18 @@ def _attacks(recipe: SweepRecipe) -> bool:
 
 def _extracts(recipe: SweepRecipe) -> bool:
     return bool(recipe.config.extract.samples and recipe.config.attack.replicas)
+
+
+def _check_tables_unchanged(stages: Sequence[Stage], recipes: Sequence[SweepRecipe]) -> None:
+    """Raises UserError if the command would read tables that are not as they were when they were written."""
+    messages = list[str]()
+    for recipe in recipes:
+        requested: dict[Stage, bool] = {"attack": _attacks(recipe), "extract": _extracts(recipe)}
+        messages += changed_table_messages(
+            recipe.folder, stages, [stage for stage in requested if requested[stage]]
+        )
+    if messages:
+        raise UserError("\n".join(messages))
 
 
 def check_tables(recipes: Sequence[SweepRecipe]) -> None:

@@ -162,6 +162,7 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
     workdir = Workdir(Path("WORKDIR" if folder is None else folder))
     if folder is not None:
         workdir.check()
+        workdir.check_links()
     if config_arg is None:
         return _recipes_of_workdir(workdir, overrides)
     entries = load.load_sweep(config_arg, overrides)
@@ -195,6 +196,7 @@ def imported_sweep(folder: str, c: Config) -> Sweep:
     """
     workdir = Workdir(Path(folder))
     workdir.check()
+    workdir.check_links()
     recipe = _recipe_of_request(workdir, RecipeRequest((c.name,), (0,), {}, c))
     recipe.stored_config()
     return Sweep("", workdir, (), (recipe,), ())

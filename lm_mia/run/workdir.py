@@ -16,12 +16,13 @@ import importlib.metadata
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lm_mia import config
 from lm_mia.atomic import (
+    CHANGED_TABLE,
     EXTRACTION_JSON,
     FLIPS_JSON,
     MORE_REFERENCES_JSON,
@@ -36,6 +37,7 @@ from lm_mia.config import needs
 from lm_mia.config import recipe as recipes
 from lm_mia.config.paper import current_figure_name
 from lm_mia.errors import UserError
+from lm_mia.run.stages import Stage
 
 _RECIPE_FIELDS = ("names", "recipe_hash", "population", "population_sha256", "format")
 _PROVENANCE_FIELDS = ("lm_mia", "packages", "commit", "cpu_cores")
@@ -67,11 +69,7 @@ class Workdir:
         return self.path / "recipes" / name
 
     def check(self) -> None:
-        """Raises UserError if no command may write to the path.
-
-        It must not be a file, nor a workdir of an earlier version, which had another layout. Nothing in it may be a
-        symbolic link that leads out of it, so that no command writes elsewhere.
-        """
+        """Raises UserError if the path is a file, or a workdir of an earlier version, which had another layout."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--workdir={self.path}: is a file; choose a writable folder")
         old_paths = [
@@ -85,6 +83,12 @@ class Workdir:
                 f"--workdir={self.path}: was made by an earlier version of lm_mia, whose layout this version does not "
                 "read; choose another --workdir"
             )
+
+    def check_links(self) -> None:
+        """Raises UserError if a symbolic link leads out of the workdir, so that no command writes elsewhere.
+
+        Links in saved checkpoints, into which no command writes, and those that W&B makes in its folder are allowed.
+        """
         if link := next(_links_to_outside(self.path), None):
             raise UserError(
                 f"{link}: is a symbolic link that leads out of --workdir={self.path}; replace it by what it points to"
@@ -171,8 +175,8 @@ class Workdir:
 
 
 def _links_to_outside(folder: Path) -> Iterator[Path]:
-    """Yields the symbolic links in a folder that lead out of it; the folder itself may be a symbolic link."""
-    root, pending = folder.resolve(), [folder]
+    """Yields the symbolic links in a workdir that `Workdir.check_links` refuses; it may itself be a symbolic link."""
+    root, pending = Path(os.path.realpath(folder)), [folder]
     while pending:
         # A running command may delete folders of its temporary files in the meantime.
         with (
@@ -180,10 +184,15 @@ def _links_to_outside(folder: Path) -> Iterator[Path]:
             os.scandir(pending.pop()) as entries,
         ):
             for entry in entries:
+                path = Path(entry.path)
                 if entry.is_dir(follow_symlinks=False):
-                    pending.append(Path(entry.path))
-                elif entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
-                    yield Path(entry.path)
+                    # A workdir has more folders in its checkpoints than in all else.
+                    is_checkpoint = path.parent.parent.name == "checkpoints"
+                    if not is_checkpoint and path != folder / "wandb":
+                        pending.append(path)
+                # Unlike Path.resolve, this raises no error for links that form a loop.
+                elif entry.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+                    yield path
 
 
 def _is_list_of_strings(value: object) -> bool:
@@ -197,25 +206,37 @@ def contains_models(recipe_dir: Path) -> bool:
 
 def changed_table_message(table: Path) -> str:
     """Returns the error message for a table, or its JSON file, that is not as it was when it was written."""
-    command = "extract" if table.name.startswith(EXTRACTION_JSON.stem) else "attack"
-    return f"{table}: missing, changed or damaged; run `lm-mia {command}` again"
+    return f"{table}: {CHANGED_TABLE}; run `lm-mia {_stage_of_table(table)}` again"
 
 
-def check_tables_unchanged(recipe_dirs: Iterable[Path], *, with_extraction: bool) -> None:
-    """Raises UserError with a line for each table that is not as it was when it was written.
+def changed_table_messages(
+    recipe_dir: Path, stages: Collection[Stage], requested: Collection[Stage]
+) -> list[str]:
+    """Returns an error message for each table that is not as it was when it was written and that a command reads.
 
     Args:
-      recipe_dirs: folders of recipes, which need not have tables.
-      with_extraction: whether the tables of `lm-mia extract` are checked, too.
+      recipe_dir: folder of a recipe, which need not have tables.
+      stages: the stages of the command, which compute changed tables again.
+      requested: those of the stages "attack" and "extract" that the recipe's config requests.
     """
-    tables = [table for folder in recipe_dirs for table in all_changed_tables(folder / "tables")]
-    is_extraction = [table.name.startswith(EXTRACTION_JSON.stem) for table in tables]
-    if lines := [
-        changed_table_message(table)
-        for table, extracted in zip(tables, is_extraction, strict=True)
-        if with_extraction or not extracted
-    ]:
-        raise UserError("\n".join(lines))
+    messages = list[str]()
+    for table, marker in all_changed_tables(recipe_dir / "tables").items():
+        stage = _stage_of_table(table)
+        is_read = "report" in stages or (stage == "attack" and "extract" in stages)
+        if not is_read or (stage in stages and stage in requested):
+            continue
+        if stage in requested:
+            messages.append(changed_table_message(table))
+        else:
+            messages.append(
+                f"{table}: {CHANGED_TABLE}, and the config does not request it any more; delete {marker} to "
+                "leave it out"
+            )
+    return messages
+
+
+def _stage_of_table(table: Path) -> Stage:
+    return "extract" if table.name.startswith(EXTRACTION_JSON.stem) else "attack"
 
 
 def table_metadata(recipe_dir: Path) -> dict[str, Any] | None:

@@ -271,7 +271,7 @@ def test_attacks_missing_from_targets_csv_are_computed_again(tasks: list[SweepRe
     original = (main.folder / "tables" / "targets.csv").read_text()
     (main.folder / "tables" / "targets.csv").write_text(original[: len(original) // 2])
     noticed, message = attack([main], [])
-    assert "targets.csv: missing, changed or damaged; deleted with the tables" in noticed
+    assert "by an earlier version; deleted with all tables of the same JSON file" in noticed
     assert message.endswith(attack_counts(ON_REPLICAS + 1, 0, ON_REPLICAS + 1))
     assert (main.folder / "tables" / "targets.csv").read_text() == original
 

@@ -16,15 +16,17 @@ from lm_mia.atomic import (
     MORE_REFERENCES_JSON,
     POOLING_JSON,
     ZERO_RUN_JSON,
+    remove_changed_tables,
     write_completion_marker,
 )
 from lm_mia.config import needs
 from lm_mia.errors import UserError
 from lm_mia.run import workdir
+from lm_mia.run.stages import Stage
 from lm_mia.run.workdir import (
     Workdir,
     changed_settings,
-    check_tables_unchanged,
+    changed_table_messages,
     contains_models,
     provenance,
     table_metadata,
@@ -220,13 +222,24 @@ def test_links_that_lead_out_of_the_workdir_are_refused(tmp_path: Path):
     linked = tmp_path / "linked"
     linked.symlink_to(workdir)
     for path in (workdir, linked):
-        Workdir(path).check()
+        Workdir(path).check_links()
     (workdir / "recipes" / "a" / "tables").symlink_to(outside)
     for path in (workdir, linked):
         with pytest.raises(
             UserError, match=r"^\S*/recipes/a/tables: is a symbolic link that leads out of"
         ):
-            Workdir(path).check()
+            Workdir(path).check_links()
+
+
+def test_loops_of_links_and_links_of_libraries_are_allowed(tmp_path: Path):
+    for name in ("recipes/a/checkpoints/reference-00/4/params", "wandb/run/logs"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "link").symlink_to(tmp_path.parent)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    Workdir(tmp_path).check_links()
+    (tmp_path / "recipes/a/checkpoints/reference-01").symlink_to(tmp_path.parent)
+    with pytest.raises(UserError, match="checkpoints/reference-01: is a symbolic link"):
+        Workdir(tmp_path).check_links()
 
 
 def test_edited_config_is_refused(tmp_path: Path):
@@ -248,15 +261,29 @@ def test_changed_tables_are_refused_with_the_command_that_makes_them(tmp_path: P
     for marker, name in (("flips", "samples.parquet"), ("extraction", "extraction.csv")):
         (tables / name).write_text("written")
         write_completion_marker(tables / f"{marker}.json", {}, [name])
-    check_tables_unchanged([tables.parent], with_extraction=True)
+    both: list[Stage] = ["attack", "extract"]
+    assert changed_table_messages(tables.parent, ["report"], both) == []
     (tables / "samples.parquet").write_text("changed")
     (tables / "extraction.csv").unlink()
-    with pytest.raises(UserError) as caught:
-        check_tables_unchanged([tables.parent], with_extraction=True)
-    rule = "missing, changed or damaged; run `lm-mia"
-    assert str(caught.value).splitlines() == [
-        f"{tables / 'extraction.csv'}: {rule} extract` again",
-        f"{tables / 'samples.parquet'}: {rule} attack` again",
+    messages = [
+        f"{tables / name}: missing, changed, damaged or written by an earlier version; run `lm-mia {stage}` again"
+        for stage, name in (("extract", "extraction.csv"), ("attack", "samples.parquet"))
     ]
-    (tables / "samples.parquet").write_text("written")
-    check_tables_unchanged([tables.parent], with_extraction=False)
+    assert changed_table_messages(tables.parent, ["report"], both) == messages
+    # Tables that a command computes again or does not read are no reason to refuse it.
+    assert changed_table_messages(tables.parent, ["extract"], both) == messages[1:]
+    assert changed_table_messages(tables.parent, ["attack"], both) == []
+    assert changed_table_messages(tables.parent, ["attack", "extract", "report"], both) == []
+
+
+def test_changed_tables_that_no_command_makes_again_are_to_be_deleted(tmp_path: Path):
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    (tables / "extraction.csv").write_text("written")
+    write_completion_marker(tables / "extraction.json", {}, ["extraction.csv"])
+    (tables / "extraction.csv").write_text("changed")
+    every: list[Stage] = ["attack", "extract", "report"]
+    for stages in (every[2:], every):
+        [message] = changed_table_messages(tmp_path, stages, ["attack"])
+        assert message.endswith(f"; delete {tables / 'extraction.json'} to leave it out")
+    assert remove_changed_tables(tables) == []  # only `lm-mia extract` makes them again

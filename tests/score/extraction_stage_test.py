@@ -109,7 +109,7 @@ def test_missing_tables_are_reported(
         damage()
         assert cli.main(tiny.argv("extract", w, *FLAGS)) == 2
         assert capsys.readouterr().err.splitlines()[-1] == (
-            f"{samples}: missing, changed or damaged; run `lm-mia attack` again"
+            f"{samples}: missing, changed, damaged or written by an earlier version; run `lm-mia attack` again"
         )
     facts.unlink()  # the state that a killed attack leaves
     assert cli.main(tiny.argv("extract", w, *FLAGS)) == 2
