@@ -1,6 +1,7 @@
-"""Replaces files atomically, and marks sets of tables as complete.
+"""Replaces files atomically, marks sets of tables as complete, and detects tables that were changed afterwards.
 
-A reader sees either the old or the new content of a file, never a partial write.
+A reader sees either the old or the new content of a file, never a partial write. The completion marker of a set of
+tables is a JSON file in their folder, with their digests.
 """
 
 import contextlib
@@ -77,16 +78,16 @@ def write_completion_marker(
     tables: Iterable[str],
     replaced: Mapping[str, Path] = MappingProxyType({}),
 ) -> None:
-    """Writes the JSON file that marks tables as complete, and from which changes of the tables are noticed.
+    """Writes the completion marker of tables, which also serves to detect later changes of the tables.
 
     Args:
-      path: path of the JSON file, in the folder of the tables.
+      path: path of the marker, a JSON file in the folder of the tables.
       description: the settings and models from which the tables were computed, and results; its values must be valid
         JSON.
-      tables: names of the tables' files; their SHA-256 digests are added to the JSON file as "tables". A digest of the
-        JSON file itself is added as "sha256".
+      tables: names of the tables' files; their SHA-256 digests are added to the marker as "tables". A digest of the
+        marker itself is added as "sha256".
       replaced: name of a table -> the file that is about to replace it. The digest of this file is added to that of the
-        present table, so that the tables are unchanged before and after the replacement.
+        present table, so that the table counts as unchanged both before and after it is replaced.
     """
     digests: dict[str, Any] = {name: sha256(path.parent / name) for name in tables}
     for name, new_file in replaced.items():
@@ -101,7 +102,7 @@ def is_current(path: Path, expected: Mapping[str, Any]) -> bool:
     """Returns whether tables are complete, have the expected description, and have not been changed.
 
     Args:
-      path: path of the JSON file that `write_completion_marker` wrote; the result is False if it is missing or damaged.
+      path: path of the marker; the result is False if it is missing or damaged.
       expected: fields of the description that must have these values; the file may have more fields.
     """
     try:
@@ -114,10 +115,10 @@ def is_current(path: Path, expected: Mapping[str, Any]) -> bool:
 
 
 def changed_tables(path: Path) -> list[Path]:
-    """Returns the tables that are not as they were when their JSON file was written; missing ones are included.
+    """Returns the tables that were changed or deleted after their marker was written.
 
     Args:
-      path: path of the JSON file that `write_completion_marker` wrote. If it is damaged, only this path is returned.
+      path: path of the marker. If it is missing or damaged, only this path is returned.
     """
     try:
         tables = _read_marker(path)["tables"]
@@ -127,12 +128,12 @@ def changed_tables(path: Path) -> list[Path]:
 
 
 def all_changed_tables(folder: Path) -> list[Path]:
-    """Returns the changed tables of a folder, as `changed_tables` of each of its JSON files; reads about 1 GB/s."""
+    """Returns the changed tables of a folder and its subfolders, as `changed_tables`; hashes about 1 GB per second."""
     return [table for marker in _markers(folder) for table in changed_tables(marker)]
 
 
 def is_changed(table: Path) -> bool:
-    """Returns whether a JSON file in the folder of a table has another digest of it."""
+    """Returns whether a table was changed after it was written: a marker in its folder has another digest of it."""
     for marker in sorted(table.parent.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, LookupError):
             tables = _read_marker(marker)["tables"]
@@ -142,10 +143,10 @@ def is_changed(table: Path) -> bool:
 
 
 def remove_changed_tables(folder: Path) -> list[Path]:
-    """Deletes every table of a folder that was changed, with all tables of the same JSON file, and this file.
+    """Deletes the changed tables of a folder and its subfolders, with all tables of the same marker and the marker.
 
     Returns:
-      The tables that were changed, as `all_changed_tables`.
+      The changed tables, as `all_changed_tables`.
     """
     all_changed: list[Path] = []
     for marker in _markers(folder):
@@ -158,12 +159,12 @@ def remove_changed_tables(folder: Path) -> list[Path]:
 
 
 def _markers(folder: Path) -> list[Path]:
-    """Returns the JSON files of the tables of a folder and its subfolders."""
+    """Returns the completion markers in a folder and its subfolders."""
     return sorted([*folder.glob("*.json"), *folder.glob("*/*.json")])
 
 
 def _read_marker(path: Path) -> dict[str, Any]:
-    """Returns the content of a JSON file of tables; raises ValueError or LookupError if it is damaged."""
+    """Returns the content of a marker without its own digest; raises ValueError or LookupError if it is damaged."""
     content = json.loads(path.read_bytes())
     if not isinstance(content, dict):
         raise ValueError(f"{path}: not a JSON object")
@@ -172,7 +173,7 @@ def _read_marker(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: changed or damaged")
     names = [Path(name) for name in content["tables"]]
     if any(name.is_absolute() or ".." in name.parts for name in names):
-        raise ValueError(f"{path}: names a file of another folder")
+        raise ValueError(f"{path}: names a file in another folder")
     return content
 
 
@@ -185,7 +186,7 @@ def _is_unchanged(marker: Path, tables: Mapping[str, Any], name: str) -> bool:
 
 
 def _own_sha256(path: Path, content: Mapping[str, Any]) -> str:
-    """Returns the digest of a JSON file of tables; with its name, so that another JSON file cannot replace it."""
+    """Returns the digest of a marker's name and content; a copy of the marker under another name counts as damaged."""
     return hashlib.sha256(json.dumps([path.name, content], sort_keys=True).encode()).hexdigest()
 
 

@@ -114,7 +114,7 @@ def test_marker_without_digests_is_not_current(tmp_path: Path, tables: Any):
     assert not atomic.is_current(path, ABOUT)
 
 
-def test_a_changed_table_is_noticed_and_removed_with_its_set(tmp_path: Path):
+def test_a_changed_table_is_detected_and_removed_with_its_set(tmp_path: Path):
     path = facts(tmp_path)
     (tmp_path / "c.csv").write_text("c")
     atomic.write_completion_marker(tmp_path / "other.json", {}, ["c.csv"])

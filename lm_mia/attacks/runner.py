@@ -66,8 +66,8 @@ def run(
         leftover.unlink()
     if changed := remove_changed_tables(folder):
         say(
-            f"{', '.join(map(str, changed))}: missing, changed or damaged; deleted with the tables that belong to it, "
-            "which are computed again if they are needed"
+            f"{', '.join(map(str, changed))}: missing, changed or damaged; deleted with the tables of the same "
+            "JSON file, which are computed again if they are needed"
         )
     present = models.present_models(store)
     models.write_models(folder / models.MODELS, present)
