@@ -323,10 +323,10 @@ class RecipeResults:
 
     @property
     def shown_names(self) -> tuple[str, ...]:
-        """The names that pages show: all, or without those that have the size of another model, if this model is not
-        compared with those of papers.
+        """The names of the recipe that pages show.
 
-        Example: only ``flip-98.3k``, and not ``flip-140M``, by which the figures of StrongMIA find the recipe.
+        If the model is not compared with those of papers, names that contain another model size are left out: for
+        example ``flip-140M``, by which the figures of StrongMIA find the recipe ``flip-98.3k``.
         """
         other_sizes = {*MODEL_SIZES} - {self.config.model.size}
         if self.config.compare_with_papers:
@@ -452,7 +452,7 @@ class SweepResults(Mapping[str, RecipeResults]):
 
     @property
     def compares_with_papers(self) -> bool:
-        """Whether figures show what their papers found."""
+        """Whether figures show what the papers found."""
         recipes = [*self.recipes, *self.without_population]
         return any(recipe.config.compare_with_papers for recipe in recipes)
 

@@ -49,7 +49,7 @@ def write_page(
     progress: Callable[[str, float, float], None],
     log: Callable[[str], None],
 ) -> Path:
-    """Draws all figures and writes them, their tables, the page, and a page of the single samples of each recipe.
+    """Draws all figures, and writes them, their tables, the report page, and each recipe's page of single samples.
 
     If a recipe or a figure fails, the page shows the reason in one line; the others are still drawn.
 
@@ -136,7 +136,7 @@ def write_page(
     figure_sections = []
     for name in figures:
         section = figure_section.make_section(name, sweep, workdir)
-        # The figures of a user's file always show the claims of that file.
+        # Figures from a user's file always show their claims.
         if name in MODULES and not sweep.compares_with_papers:
             section = section.without_comparison()
         figure_sections.append(section)

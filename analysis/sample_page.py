@@ -1,7 +1,7 @@
-"""The page of single samples, WORKDIR/recipes/NAME/samples.html: a table to search, sort and filter, and each sample.
+"""The page of single samples, WORKDIR/recipes/NAME/samples.html: a table to search, sort and filter, and one sample.
 
 The page needs no server and no other files: it contains the data and two libraries, DataTables for the table and
-Vega-Lite for the pictures, all compressed. Since they are also encoded, no text of a sample can be taken for markup.
+Vega-Lite for the plots, all compressed and encoded, so that no text of a sample can be mistaken for markup.
 
 F: false positive rates, M: references, B: replicas, S: shown samples.
 """
@@ -35,7 +35,7 @@ _PROPERTIES = {
     "tfidf": ("TF-IDF", 2),
     "unk": ("Unknown tokens", 0),
 }
-"""Column -> title and number of decimals; the first two are at the selected FPR."""
+"""Column -> title and number of decimals; the first two columns depend on the selected FPR."""
 _BUNDLE = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed'))"
 
 
@@ -77,9 +77,9 @@ def write(recipe_dir: Path) -> Path:
 
 @functools.cache
 def start_bundling() -> "Future[str]":
-    """Starts to assemble the JavaScript of Vega-Lite, unless it was started before; returns the future result.
+    """Starts to assemble the JavaScript of Vega-Lite, once; returns the future result.
 
-    This takes a second, in another process since the library would block all threads of this one.
+    This takes a second, and runs in another process because the library would block all threads of this one.
     """
     executor = ThreadPoolExecutor(1)
     command = [sys.executable, "-P", "-c", _BUNDLE]
@@ -93,20 +93,20 @@ def _itables(name: str) -> str:
 
 
 def _pack(text: str) -> str:
-    """Returns a text as gzip in base64, which the script of the page unpacks."""
+    """Compresses a text by gzip and encodes it in base64; the script of the page reverses this."""
     return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
 
 
 def _read(recipe_dir: Path, facts: Record) -> dict[str, Any]:
-    """Returns everything that the script of the page reads; missing and infinite numbers are None."""
+    """Returns all data for the script of the page; missing and infinite numbers are None."""
     fprs = facts["config"]["fprs"]
     shown = _read_lists(recipe_dir, fprs)
     names = ["member", "mean_score", "tokens", "tfidf", "unk"]
     names += [f"{name}_{fpr:g}" for fpr in fprs for name in ("flip_rate", "votes")]
-    every = io.read_samples(recipe_dir, ["id", *names])
+    all_samples = io.read_samples(recipe_dir, ["id", *names])
     # The ids of both tables are in ascending order.
-    index_S = np.searchsorted(every["id"], shown["id"])
-    values = {name: every[name][index_S] for name in names}
+    index_S = np.searchsorted(all_samples["id"], shown["id"])
+    values = {name: all_samples[name][index_S] for name in names}
     data: dict[str, Any] = {
         "fprs": [percent(fpr) for fpr in fprs],
         "focus": fprs.index(facts["config"]["focus_fpr"]),
@@ -147,7 +147,7 @@ def _read_lists(recipe_dir: Path, fprs: list[float]) -> dict[str, np.ndarray]:
 
 
 def _read_token_losses(recipe_dir: Path, id_S: np.ndarray) -> dict[str, dict[str, Any]]:
-    """Returns id -> pieces and mean losses under IN and OUT references, of the samples that have them."""
+    """Returns id -> pieces and mean losses under IN and OUT references, for samples with stored token losses."""
     if not io.has_table(recipe_dir, TOKEN_TABLE):
         return {}
     names = ["id", "position", "piece", "in_loss_nats", "out_loss_nats"]

@@ -1,26 +1,26 @@
-"""An audit of your own texts, whose sizes are chosen from the texts.
+"""An audit of models on your own texts, with sizes that are chosen to fit the texts.
 
     lm-mia run --config=own:texts --workdir=runs/own
     lm-mia run --config=own:data.jsonl,column=body --workdir=runs/own
     lm-mia run --config=own:texts,fig05,cpu --workdir=runs/own-figures
 
 The argument is PATH[,column=NAME][,[FIGURE,]SETTING]. PATH is a folder of .txt files, one document each; or a .jsonl,
-.jsonl.gz or .parquet file (or a glob of them) with a column of texts, which is called text unless column=NAME names
-another. A relative path is relative to the current folder.
+.jsonl.gz or .parquet file (or a glob of them) with a column of texts, which is called text unless column=NAME gives
+another name. A relative path is relative to the current folder.
 
 Without SETTING, the number of samples, the vocabulary, the batch size, the false positive rates and whether samples are
-extracted follow from the documents. The choices are printed. With fewer than 100 documents, each document is split
-into many samples. Flags override all of this, such as --config.population.samples=500. Later commands and jobs do not
-read the documents again to choose the same sizes, unless a file was added, removed or changed.
+extracted are chosen to fit the documents, and are printed. With fewer than 100 documents, each document is split into
+many samples. Flags override these choices, for example --config.population.samples=500. Later commands and jobs need
+not read the documents again to make the same choices, unless a file was added, removed or changed.
 
 With SETTING, which is cpu, gpu or paper, the figures of strongmia.py are drawn from the texts, with its numbers of
-samples; models are named by their numbers of parameters. --config.compare_with_papers=True shows the numbers of the
+samples; models are named by their own numbers of parameters. --config.compare_with_papers=True shows the numbers of the
 paper beside them. Requirements at cpu: 7,168 documents of 20 characters or more for all figures, 3,328 for fig01, and
 2,304 for fig05 and for tab01 to tab06. At gpu, fig05 requires 33,792 documents of any length. Exact duplicates are
-dropped, and the tokenizer is trained on all documents.
+dropped, and the vocabulary is trained on all documents.
 
 Cost: 48 models with 0.1M parameters on at most 2,000 samples: about a minute for 300 documents on 2 cores. Comparing
-30,000 documents with each other takes another 40 seconds. With SETTING, as for strongmia.py.
+30,000 documents with each other takes another 40 seconds. With SETTING, the cost is that of strongmia.py.
 
 Expect a report page like that of quickstart.py. The numbers depend on the texts.
 """
@@ -77,31 +77,31 @@ def get_config(arg: str = "") -> Config:
 
 
 def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
-    """Yields the recipes of strongmia.py under names with their own sizes, and again under the names of the paper.
+    """Yields the recipes of strongmia.py under names with their own model sizes, and again under their original names.
 
-    By the latter, such as flip-140M for flip-98.3k, figures find the recipes; report pages do not show them.
+    Figures find the recipes by the original names, such as flip-140M for flip-98.3k; report pages do not show these.
     """
     _, setting = _parse(arg)
     if not setting:
         return
-    first, name_of_setting = strongmia.get_config(setting), cast(Any, setting.rpartition(",")[2])
+    first, setting_name = strongmia.get_config(setting), cast(Any, setting.rpartition(",")[2])
     if _own_name(first) != first.name:
         yield {"name": first.name}
     for entry in strongmia.sweep(setting):
-        own_name = _own_name(strongmia.recipe(name_of_setting, entry["name"]))
+        own_name = _own_name(strongmia.recipe(setting_name, entry["name"]))
         if own_name != entry["name"]:
             yield entry | {"name": own_name}
         yield entry
 
 
 def _own_name(c: Config) -> str:
-    """Returns the name of a recipe with the size of its models instead of that of the paper's models."""
+    """Returns the name of a recipe with the actual size of its models instead of that of the paper's models."""
     parts = c.name.split("-")
     return "-".join(size_label(c.model) if part in MODEL_SIZES else part for part in parts)
 
 
 def _parse(arg: str) -> tuple[Corpus, str]:
-    """Returns the corpus, and the argument of strongmia.py; the latter is empty if there is none."""
+    """Returns the corpus, and the argument for strongmia.py, which is empty if there is none."""
     path, *rest = arg.split(",")
     if not path:
         raise UserError(
@@ -112,29 +112,29 @@ def _parse(arg: str) -> tuple[Corpus, str]:
         column = rest.pop(0).removeprefix("column=")
     suffixes = {"parquet": (".parquet",), "jsonl": (".jsonl", ".jsonl.gz")}
     source: Any = next((name for name, ends in suffixes.items() if path.endswith(ends)), "text")
-    # An absolute path, so that later commands and jobs may start in another folder.
+    # Absolute, so that later commands and jobs may start in another folder.
     path = os.path.abspath(Path(path).expanduser())
     return Corpus(source, path, column, min_chars=MIN_CHARS), ",".join(rest)
 
 
 def _sized(corpus: Corpus) -> Config:
-    """Returns the config of an audit, and prints what it was chosen from."""
+    """Returns the config of an audit, and prints which sizes were chosen and why."""
     # Imported here because it loads pyarrow, which the figures of strongmia.py do not need.
-    from lm_mia.data.reading_cache import remember
+    from lm_mia.data.reading_cache import load_or_compute
 
-    facts = _Facts(**remember(corpus, Path(__file__), lambda: _read_facts(corpus)))
+    facts = _Facts(**load_or_compute(corpus, Path(__file__), lambda: _read_facts(corpus)))
     _say(f"{facts.documents} in {corpus.path}")
     is_split = facts.samples < MIN_SAMPLES
     if is_split and facts.pieces < MIN_SAMPLES:
         raise UserError(
             f"--config=own: {corpus.path} has {facts.samples} distinct documents with {facts.pieces} pieces of "
             f"{LONG_CHARS} characters (about {LENGTH_TOKENS} tokens); an audit needs {MIN_SAMPLES} documents or "
-            "pieces, so add texts"
+            "pieces; add texts"
         )
     if is_split:
         _say(
             f"fewer than {MIN_SAMPLES} distinct documents, so each is split into samples of {LENGTH_TOKENS} tokens; "
-            "members are then pieces, and a document usually has pieces of both kinds"
+            "members are then drawn among the pieces, and a document usually has pieces of both kinds"
         )
     available, long_texts = (
         (facts.pieces, facts.pieces) if is_split else (facts.samples, facts.long_texts)
@@ -148,8 +148,8 @@ def _sized(corpus: Corpus) -> Config:
     fprs, focus = _rates(samples // 2)
     extracted = min(long_texts, samples) // 2 if long_texts >= MIN_SAMPLES else 0
     _say(
-        f"{samples:,} samples, a vocabulary of {facts.vocabulary:,} pieces, and false positive rates from "
-        f"{fprs[0]:.3g} on; "
+        f"{samples:,} samples, a vocabulary of {facts.vocabulary:,} pieces, and false positive rates of "
+        f"{fprs[0]:.3g} and more; "
         + (
             f"the {extracted:,} samples with the highest scores are extracted"
             if extracted
@@ -157,16 +157,18 @@ def _sized(corpus: Corpus) -> Config:
             f"tokens) or more, and {MIN_SAMPLES} are needed"
         )
     )
-    usual = quickstart.get_config()
+    quickstart_config = quickstart.get_config()
     return dataclasses.replace(
-        usual,
+        quickstart_config,
         name="own",
         corpus=dataclasses.replace(corpus, split_documents=is_split),
         tokenizer=Tokenizer(vocab_size=facts.vocabulary, documents=facts.vocabulary_documents),
         population=Population(samples=samples, length_tokens=LENGTH_TOKENS),
-        # About as many steps for few samples as for many.
-        train=dataclasses.replace(usual.train, batch_size=max(min(samples // 60, 16), 1)),
-        attack=dataclasses.replace(usual.attack, fprs=fprs, focus_fpr=focus),
+        # So that few samples are trained on for about as many steps as many samples.
+        train=dataclasses.replace(
+            quickstart_config.train, batch_size=max(min(samples // 60, 16), 1)
+        ),
+        attack=dataclasses.replace(quickstart_config.attack, fprs=fprs, focus_fpr=focus),
         extract=Extract(
             samples=extracted, prefix_tokens=LENGTH_TOKENS // 2, suffix_tokens=LENGTH_TOKENS // 2
         ),
@@ -175,12 +177,12 @@ def _sized(corpus: Corpus) -> Config:
 
 @dataclasses.dataclass(frozen=True)
 class _Facts:
-    """What the sizes of an audit are chosen from."""
+    """The numbers from which the sizes of an audit are chosen."""
 
     documents: str
     """The numbers of documents that were kept and left out, in words."""
     samples: int
-    """Number of documents that certainly are different samples."""
+    """Number of documents that are certainly different samples."""
     long_texts: int
     """Number of documents with `LONG_CHARS` characters or more."""
     pieces: int
@@ -191,7 +193,7 @@ class _Facts:
 
 
 def _read_facts(corpus: Corpus) -> dict[str, Any]:
-    """Reads the documents, which the corpus stage of the same command then need not read again."""
+    """Reads the documents, so that the corpus stage of the same command need not read them again."""
     # Imported here because it loads scipy, which later commands do not need.
     from lm_mia.data.corpus import read_ahead
 
@@ -204,7 +206,7 @@ def _read_facts(corpus: Corpus) -> dict[str, Any]:
         pieces = {piece for text in texts for piece in _long_pieces(text)}
     vocabulary, vocabulary_documents = _vocabulary(texts)
     facts = _Facts(
-        _counted(documents.provenance),
+        _describe_counts(documents.provenance),
         samples,
         sum(len(text) >= LONG_CHARS for text in texts),
         len(pieces),
@@ -218,8 +220,8 @@ def _say(text: str) -> None:
     print(f"own: {text}", file=sys.stderr)
 
 
-def _counted(provenance: dict[str, Any]) -> str:
-    """Returns the number of documents, and of those that were left out for each reason."""
+def _describe_counts(provenance: dict[str, Any]) -> str:
+    """Describes how many documents were kept, and how many were left out for each reason."""
     reasons = {
         "not UTF-8": len(provenance.get("files_not_utf8", ())),
         f"shorter than {MIN_CHARS} characters": provenance["too_short"],
@@ -239,16 +241,16 @@ def _long_pieces(text: str) -> Iterator[str]:
 
 
 def _round_down(samples: int) -> int:
-    """Returns a number with two digits that are not 0, so that a few new files do not change it."""
+    """Rounds down to two significant digits, so that a few new files usually do not change the number."""
     unit = 10 ** (len(str(samples)) - 2)
     return samples // unit * unit
 
 
 def _vocabulary(texts: Sequence[str]) -> tuple[int, int]:
-    """Returns the number of pieces, and the number of documents to train on; 0 documents: all.
+    """Returns the number of pieces of the vocabulary, and the number of documents to train it on; 0: all.
 
-    A sentencepiece model has a piece for each frequent character, and the texts support one for most repeated words.
-    Texts with many characters, such as Chinese, have at least as many pieces as characters.
+    A sentencepiece model has a piece for each frequent character, and texts support a further piece for most repeated
+    words. For texts with many different characters, such as Chinese, there are at least as many pieces as characters.
     """
     mean_chars = sum(map(len, texts)) / len(texts)
     documents = max(int(VOCABULARY_CHARS / mean_chars), 20)
@@ -265,7 +267,7 @@ def _vocabulary(texts: Sequence[str]) -> tuple[int, int]:
 
 
 def _rates(nonmembers: int) -> tuple[tuple[float, ...], float]:
-    """Returns the false positive rates that this many non-members show, and the lowest one that ten of them show."""
+    """Returns the rates at which this many non-members allow a false positive, and the lowest that allows ten."""
     rates = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-    shown = tuple(rate for rate in rates if rate * nonmembers >= 1)
-    return shown, next(rate for rate in (0.05, 0.1, 0.2) if rate * nonmembers >= 10)
+    possible = tuple(rate for rate in rates if rate * nonmembers >= 1)
+    return possible, next(rate for rate in (0.05, 0.1, 0.2) if rate * nonmembers >= 10)

@@ -287,8 +287,8 @@ class RecipeView:
           The table. Missing values are NaN.
 
         Raises:
-          UserError: if there is no such table, when the message lists those that exist; or if the file is not as it was
-            when it was written.
+          UserError: if there is no such table (the message lists those that exist), or if it was changed after it was
+            written.
 
         Example:
           >>> attacks = lm_mia.open("runs/quickstart").recipes["quickstart"].table("attacks")

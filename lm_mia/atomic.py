@@ -1,6 +1,7 @@
 """Replaces files atomically, appends lines to logs, and marks sets of tables as complete.
 
-A reader sees either the old or the new content of a file, never a partial write.
+A reader sees either the old or the new content of a file, never a partial write. The completion marker of a set of
+tables is a JSON file in their folder, with their digests.
 """
 
 import contextlib
@@ -73,15 +74,15 @@ def append_line(path: Path, text: str) -> None:
     """Appends a line to a file; lines stay intact if several processes append at the same time.
 
     Raises:
-      OSError: if the disk is full. A part of the line may then be written, which the next call ends.
+      OSError: if the disk is full. No part of the line remains then, so that the next line stays intact.
     """
-    with open(path, "a+b", buffering=0) as file:
-        size, data = file.seek(0, os.SEEK_END), f"{text}\n".encode()
-        if size:
-            file.seek(size - 1)
-            if file.read(1) != b"\n":
-                data = b"\n" + data
-        if file.write(data) < len(data):
+    data = f"{text}\n".encode()
+    with open(path, "ab", buffering=0) as file:
+        written = file.write(data)
+        if written < len(data):
+            end = file.tell()
+            if os.fstat(file.fileno()).st_size == end:  # no other process has appended since
+                file.truncate(end - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
@@ -96,16 +97,16 @@ def write_completion_marker(
     tables: Iterable[str],
     replaced: Mapping[str, Path] = MappingProxyType({}),
 ) -> None:
-    """Writes the JSON file that marks tables as complete, and from which changes of the tables are noticed.
+    """Writes the completion marker of tables, which also serves to detect later changes of the tables.
 
     Args:
-      path: path of the JSON file, in the folder of the tables.
+      path: path of the marker, a JSON file in the folder of the tables.
       description: the settings and models from which the tables were computed, and results; its values must be valid
         JSON.
-      tables: names of the tables' files; their SHA-256 digests are added to the JSON file as "tables". A digest of the
-        JSON file itself is added as "sha256".
+      tables: names of the tables' files; their SHA-256 digests are added to the marker as "tables". A digest of the
+        marker itself is added as "sha256".
       replaced: name of a table -> the file that is about to replace it. The digest of this file is added to that of the
-        present table, so that the tables are unchanged before and after the replacement.
+        present table, so that the table counts as unchanged both before and after it is replaced.
     """
     digests: dict[str, Any] = {name: sha256(path.parent / name) for name in tables}
     for name, new_file in replaced.items():
@@ -120,7 +121,7 @@ def is_current(path: Path, expected: Mapping[str, Any]) -> bool:
     """Returns whether tables are complete, have the expected description, and have not been changed.
 
     Args:
-      path: path of the JSON file that `write_completion_marker` wrote; the result is False if it is missing or damaged.
+      path: path of the marker; the result is False if it is missing or damaged.
       expected: fields of the description that must have these values; the file may have more fields.
     """
     try:
@@ -133,10 +134,10 @@ def is_current(path: Path, expected: Mapping[str, Any]) -> bool:
 
 
 def changed_tables(path: Path) -> list[Path]:
-    """Returns the tables that are not as they were when their JSON file was written; missing ones are included.
+    """Returns the tables that were changed or deleted after their marker was written.
 
     Args:
-      path: path of the JSON file that `write_completion_marker` wrote. If it is damaged, only this path is returned.
+      path: path of the marker. If it is missing or damaged, only this path is returned.
     """
     try:
         tables = _read_marker(path)["tables"]
@@ -151,7 +152,7 @@ def all_changed_tables(folder: Path) -> dict[Path, Path]:
 
 
 def is_changed(table: Path) -> bool:
-    """Returns whether a JSON file in the folder of a table has another digest of it."""
+    """Returns whether a table was changed after it was written: a marker in its folder has another digest of it."""
     for marker in sorted(table.parent.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, LookupError):
             tables = _read_marker(marker)["tables"]
@@ -166,7 +167,7 @@ def remove_changed_tables(folder: Path) -> list[Path]:
     The tables of `lm-mia extract` are kept: if these were missing, the report would leave them out without an error.
 
     Returns:
-      The tables that were changed, as `all_changed_tables`.
+      The changed tables, as `all_changed_tables`.
     """
     all_changed: list[Path] = []
     for marker in _markers(folder):
@@ -181,12 +182,12 @@ def remove_changed_tables(folder: Path) -> list[Path]:
 
 
 def _markers(folder: Path) -> list[Path]:
-    """Returns the JSON files of the tables of a folder and its subfolders."""
+    """Returns the completion markers in a folder and its subfolders."""
     return sorted([*folder.glob("*.json"), *folder.glob("*/*.json")])
 
 
 def _read_marker(path: Path) -> dict[str, Any]:
-    """Returns the content of a JSON file of tables; raises ValueError or LookupError if it is damaged."""
+    """Returns the content of a marker without its own digest; raises ValueError or LookupError if it is damaged."""
     content = json.loads(path.read_bytes())
     if not isinstance(content, dict):
         raise ValueError(f"{path}: not a JSON object")
@@ -195,7 +196,7 @@ def _read_marker(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: changed or damaged")
     names = [Path(name) for name in content["tables"]]
     if any(name.is_absolute() or ".." in name.parts for name in names):
-        raise ValueError(f"{path}: names a file of another folder")
+        raise ValueError(f"{path}: names a file in another folder")
     return content
 
 
@@ -208,7 +209,7 @@ def _is_unchanged(marker: Path, tables: Mapping[str, Any], name: str) -> bool:
 
 
 def _own_sha256(path: Path, content: Mapping[str, Any]) -> str:
-    """Returns the digest of a JSON file of tables; with its name, so that another JSON file cannot replace it."""
+    """Returns the digest of a marker's name and content; a copy of the marker under another name counts as damaged."""
     return hashlib.sha256(json.dumps([path.name, content], sort_keys=True).encode()).hexdigest()
 
 

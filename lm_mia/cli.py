@@ -101,7 +101,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _print_cpu_plan(sweep: Sweep, options: argparse.Namespace) -> None:
-    """Prints how long `lm-mia run` takes on this machine."""
+    """Prints an estimate of how long `lm-mia run` takes on this machine."""
     from lm_mia.run import cpu_plan, progress
 
     with progress.display(overall=False) as display:

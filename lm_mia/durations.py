@@ -1,4 +1,4 @@
-"""Durations as text for people. Files, JSON output and logs of events have seconds or hours instead."""
+"""Formats durations for people. Files, JSON output and event logs contain plain numbers of seconds or hours instead."""
 
 
 def format_duration(seconds: float) -> str:

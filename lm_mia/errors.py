@@ -85,7 +85,7 @@ def run_action(action: Callable[[], int]) -> int:
         if isinstance(error, _INVALID_PATH_ERRORS) or error.errno == errno.ENAMETOOLONG:
             print(f"{error.filename}: {error.strerror}; choose another path", file=sys.stderr)
             return 2
-        # The error of a write to an open file names no file.
+        # If a write to an open file fails, the error does not name the file.
         return _disk_exit_code(error, error.filename or "disk")
     except Exception as error:
         return _disk_exit_code(error, "disk")

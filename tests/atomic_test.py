@@ -1,4 +1,5 @@
 import hashlib
+import io
 import json
 import os
 from pathlib import Path
@@ -114,7 +115,7 @@ def test_marker_without_digests_is_not_current(tmp_path: Path, tables: Any):
     assert not atomic.is_current(path, ABOUT)
 
 
-def test_a_changed_table_is_noticed_and_removed_with_its_set(tmp_path: Path):
+def test_a_changed_table_is_detected_and_removed_with_its_set(tmp_path: Path):
     path = facts(tmp_path)
     (tmp_path / "c.csv").write_text("c")
     atomic.write_completion_marker(tmp_path / "other.json", {}, ["c.csv"])
@@ -149,13 +150,19 @@ def test_tables_are_unchanged_before_and_after_their_replacement(tmp_path: Path)
     assert atomic.is_current(path, ABOUT)
 
 
-def test_a_line_that_a_full_disk_truncated_is_ended(tmp_path: Path):
+def test_a_line_that_a_full_disk_truncates_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = tmp_path / "log.jsonl"
     atomic.append_line(path, "first")
-    with path.open("ab") as file:
-        file.write(b'{"eve')
-    atomic.append_line(path, "second")
+
+    class FullDisk(io.FileIO):
+        def write(self, data: Any) -> int:
+            return super().write(data[:3])
+
+    with monkeypatch.context() as m:
+        m.setattr(atomic, "open", lambda *args, **kwargs: FullDisk(args[0], args[1]), raising=False)
+        with pytest.raises(OSError, match="No space left on device"):
+            atomic.append_line(path, "second")
     atomic.append_line(path, "third")
-    assert path.read_text() == 'first\n{"eve\nsecond\nthird\n'
-    with pytest.raises(OSError, match="No space left on device"):
-        atomic.append_line(Path("/dev/full"), "fourth")
+    assert path.read_text() == "first\nthird\n"

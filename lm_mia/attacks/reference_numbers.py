@@ -2,11 +2,12 @@
 
 With more references LiRA finds more members at a false positive rate. Since a sample that no replica calls a member
 never flips, flip rates are also computed at an equal true positive rate: that with the fewest references. LiRA pools
-variances over the samples with any number of references, so that a few of them suffice for it.
+variances over the samples with any number of references, so that a few references suffice.
 
 Each number is a mean over disjoint sets of references, on the samples that have scores with all sets of all numbers.
-Intervals need parts of the references. With 8 references or more, a part takes half of the references of each set. Half
-of 4 references would have no IN or no OUT loss of most samples, so that a part is half of the sets instead.
+For intervals, the numbers are also computed with each half of the references. If sets have 8 references or more, a half
+consists of half of the references of each set. With half of 4 references, most samples would have no IN or no OUT loss,
+so there a half consists of half of the sets.
 
     reference_numbers.parquet   stability of the decisions about members, with all models and samples, and with parts
 
@@ -123,7 +124,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
 
 
 def _numbers(references: int) -> list[int]:
-    """Returns the numbers of references: 4 if there are as many in each group, 8, 16, ... and at last all of them."""
+    """Returns the numbers of references: 4 (if each group has as many), 8, 16, ..., and all of them."""
     fewest = _FEWEST if references >= _FEWEST * needs.JACKKNIFE_GROUPS else _FEWEST_TO_HALVE
     powers = [fewest << k for k in range(references.bit_length()) if fewest << k < references]
     return [*powers, references]

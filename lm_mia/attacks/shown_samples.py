@@ -1,6 +1,6 @@
-"""The table that the page of single samples shows, shown_samples.parquet: losses, decisions and text of each sample.
+"""Writes shown_samples.parquet, the losses, decisions and texts of the samples on the page of single samples.
 
-The page is one file that a browser loads as a whole, so it shows at most `MAX_SAMPLES` samples.
+A browser loads the page as a whole, so it shows at most `MAX_SAMPLES` samples.
 
 T: targets (replicas), M: references, F: false positive rates of the config, S: shown samples, N2: samples of the
 population (2N).
@@ -24,7 +24,7 @@ from lm_mia.seeds import draw
 TABLE = "shown_samples.parquet"
 """Name of the table."""
 MAX_SAMPLES = 2**12
-"""The table has all samples up to this number; of more samples, it has as many."""
+"""The maximum number of samples in the table."""
 MAX_TOKEN_SAMPLES = 2**8
 """The maximum number of samples that are in the table because the losses of their tokens are stored."""
 _MAX_CHARS = 2000  # of a text
@@ -74,14 +74,15 @@ def _choose(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns position_S, ascending, and chosen_by_S, the rule that chose each sample.
 
-    If there are more than `MAX_SAMPLES`, these are samples whose tokens are stored, half of the others at random, and
-    then equally many with the highest flip rate at attack.focus_fpr and with the highest mean score.
+    If there are more than `MAX_SAMPLES`, the samples whose tokens are stored come first. Of the remaining places, half
+    go to random samples, and a quarter each to those with the highest flip rates at attack.focus_fpr and the highest
+    mean scores.
     """
     num_samples = inputs.num_samples
     if num_samples <= MAX_SAMPLES:
         return np.arange(num_samples), np.full(num_samples, "all")
     rules = {"tokens": np.array(token_samples, np.int64) - inputs.store.first_canary}
-    # Enough of each rule, although earlier rules may have chosen the same samples.
+    # Each rule has enough candidates, although earlier rules may have chosen the same samples.
     rules["random"] = draw(0, "samples that the page shows", num_samples, MAX_SAMPLES)
     table = pq.read_table(samples, columns=[f"flip_rate_{c.focus_fpr:g}", "mean_score"])
     for rule, column_N2 in zip(("flip rate", "score"), table.columns, strict=True):

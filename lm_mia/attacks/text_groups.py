@@ -26,15 +26,15 @@ from lm_mia.data.population import Population
 
 TABLE = "text_groups.parquet"
 ALL = -1
-"""The group of the rows of all groups together: all samples whose value is known."""
+"""Stands for all groups together, which are all samples whose value is known."""
 QUARTERS = 4
 COLUMNS = ("tokens", "tfidf", "prefix_group")
 """Columns of the sample table by which samples are divided."""
 DIVISIONS = ("tokens", "tfidf", "prefix")
 FEWEST_FALSE_POSITIVES = 4
-"""There is no division into groups one of which would have fewer false positives at the false positive rate. On half of
-the samples, thresholds are calibrated on 3/4 of the half, where 4 false positives become 1.5: thresholds are below the
-highest score of these non-members."""
+"""Texts are not divided into groups if one of them would have fewer false positives at the false positive rate. For
+intervals, thresholds are calibrated on 3/4 of half of the samples, where 4 false positives become 1.5, so that they lie
+below the highest score of these non-members."""
 _NO_GROUP = -2
 _METRICS = ("fpr", "tpr", "precision", "flip_rate")
 
@@ -131,7 +131,7 @@ class _Division:
 def _divisions(
     population: Population, nonmember_N: np.ndarray, fewest_nonmembers: float
 ) -> dict[str, _Division]:
-    """Returns the divisions of the first samples, by name, but those with a group of too few non-members."""
+    """Returns the divisions of the first samples, by name, without those in which a group has too few non-members."""
     samples = len(nonmember_N)
     prefix_N2 = population.column("prefix_group")
     _, index_N2, count = np.unique(prefix_N2, return_inverse=True, return_counts=True)

@@ -73,7 +73,7 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
         column is missing or empty, or no document is long enough.
     """
     if _read_ahead and corpus.source in text_files.SUFFIXES:
-        ahead = _read_ahead.pop(reading_cache.files_state(corpus), None)
+        ahead = _read_ahead.pop(reading_cache.files_digest(corpus), None)
         if ahead is not None:
             return ahead
     if corpus.source == "docstrings":
@@ -130,14 +130,14 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
 
 
 _read_ahead: dict[str, InMemoryCorpus] = {}
-"""State of the files -> the documents that `read_ahead` has read."""
+"""Digest of the files -> their documents, which `read_ahead` has read."""
 
 
 def read_ahead(corpus: config.Corpus) -> InMemoryCorpus:
-    """Reads the documents of files as `read` does, and keeps them in memory for its next call on the same files."""
+    """Reads the documents of files like `read`, and keeps them in memory for its next call on the same files."""
     documents = read(corpus)
     _read_ahead.clear()
-    _read_ahead[reading_cache.files_state(corpus)] = documents
+    _read_ahead[reading_cache.files_digest(corpus)] = documents
     return documents
 
 

@@ -271,9 +271,22 @@ def map_files(folder: Path, manifest: dict[str, Any], prefix: str = "") -> Popul
             folder, np.zeros(0, np.uint16), np.zeros(manifest["samples"] + 1, np.int64), manifest
         )
     tokens, offsets_N1 = (
-        np.load(folder / f"{prefix}{name}.npy", mmap_mode="r") for name in ("tokens", "offsets")
+        _map_file(folder / f"{prefix}{name}.npy") for name in ("tokens", "offsets")
     )
     return Population(folder, tokens, offsets_N1, manifest, prefix)
+
+
+def _map_file(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r")
+    except OSError:
+        raise
+    except (
+        Exception
+    ) as error:  # NumPy parses the header as Python code, which raises many kinds of errors
+        raise UserError(
+            f"{path}: damaged; delete the folder {path.parent} and run `lm-mia corpus` again"
+        ) from error
 
 
 def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Remembers what was computed from a user's files, so that later commands do not read them again until they change."""
+"""Caches values that are computed from a user's files, so that later commands need not read unchanged files again."""
 
 import hashlib
 import importlib.metadata
@@ -14,12 +14,12 @@ from lm_mia.data import text_files
 
 
 def user_cache_folder() -> Path:
-    """Returns lm_mia's folder in the user's cache folder, which need not exist."""
+    """Returns lm_mia's folder in the user's cache folder; it need not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lm_mia"
 
 
-def files_state(corpus: config.Corpus) -> str:
-    """Returns a hash of the settings by which files are read and of their names, sizes and times; reads no file.
+def files_digest(corpus: config.Corpus) -> str:
+    """Returns a hash of the files' names, sizes and times, and of the settings for reading them; reads no file.
 
     Raises:
       UserError: if there is no matching file.
@@ -32,17 +32,17 @@ def files_state(corpus: config.Corpus) -> str:
     return digest.hexdigest()
 
 
-def remember(
+def load_or_compute(
     corpus: config.Corpus, program: Path, compute: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Returns what ``compute`` returns for the files of a corpus, which is kept in the user's cache folder.
+    """Returns what ``compute`` returns for the files of a corpus, and caches it in the user's cache folder.
 
     Args:
       corpus: the files.
-      program: the Python file that defines ``compute``; what an earlier version of it has computed is not used.
-      compute: returns plain values; called if nothing is kept for these files as they are now.
+      program: the Python file that defines ``compute``; values from another version of it are not used.
+      compute: returns values that can be written as JSON; called if the cache has none for the present files.
     """
-    parts = files_state(corpus), importlib.metadata.version("lm-mia")
+    parts = files_digest(corpus), importlib.metadata.version("lm-mia")
     digest = hashlib.sha256(repr(parts).encode() + program.read_bytes()).hexdigest()
     path = user_cache_folder() / "files" / f"{digest[:32]}.json"
     try:
@@ -53,5 +53,5 @@ def remember(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(values))
     except OSError:
-        pass  # the cache folder is not writable, so the next command computes the values again
+        pass  # the cache folder cannot be written, so the next command computes the values again
     return values

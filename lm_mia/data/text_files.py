@@ -18,7 +18,7 @@ SUFFIXES = {"text": (".txt",), "jsonl": (".jsonl", ".jsonl.gz"), "parquet": (".p
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """The texts of some files."""
+    """Texts that were read from files, and where they come from."""
 
     texts: list[str] = dataclasses.field(repr=False)
     """All texts, including empty ones; null counts as an empty text."""

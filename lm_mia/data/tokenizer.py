@@ -1,4 +1,4 @@
-"""Trains the sentencepiece vocabulary, or loads one, whose special IDs may be any."""
+"""Trains a sentencepiece vocabulary, or loads one, whose special pieces may have any IDs."""
 
 import io
 import re
@@ -13,8 +13,8 @@ from lm_mia.data.documents import Documents, ProgressCallback, select
 from lm_mia.errors import UserError
 
 SPECIAL_IDS = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}
-"""Those of trained vocabularies. The IDs of a given model are read from it, so they may differ; <pad> is never used,
-since padding has no effect."""
+"""Special IDs of vocabularies that are trained here. Those of a given model are read from it and may differ. <pad> is
+never used, since padding has no effect."""
 TRAINER_THREADS = 2
 """A constant, because the vocabulary depends on the number of threads."""
 _CHUNK_CHARS = 16_000  # longer texts are split
@@ -80,7 +80,7 @@ def load_tokenizer(
 
     Raises:
       UserError: if the file is missing or is not a sentencepiece model, if it has no <bos> or no <eos>, or if the
-        number of pieces differs.
+        number of pieces differs from ``vocab_size``.
     """
     name = "tokenizer.path" if isinstance(model, bytes) else f"tokenizer.path={str(model)!r}"
     try:
@@ -102,7 +102,7 @@ def load_tokenizer(
     if missing:
         raise UserError(
             f"{name}: the model has no {' and no '.join(missing)}, but each sample begins with <bos> and ends with "
-            "<eos>; give a model that has both, or leave it empty to train one"
+            "<eos>; give a model that has both, or leave tokenizer.path empty to train one"
         )
     size = spm.get_piece_size()
     if vocab_size is not None and size != vocab_size:
@@ -135,7 +135,7 @@ def train_on_corpus(
       The serialized model.
 
     Raises:
-      UserError: if no document is long enough, or if they do not support a vocabulary of this size.
+      UserError: if no document is long enough, or if the documents do not support a vocabulary of this size.
     """
     reading_errors: list[BaseException] = []
 
@@ -180,5 +180,5 @@ def _drawn_texts(
             progress("read documents for the vocabulary", num_found, num_documents)
     if not num_found:
         raise UserError(
-            f"corpus.min_chars={min_chars}: no document of the corpus is as long; use a smaller number"
+            f"corpus.min_chars={min_chars}: all documents of the corpus have fewer characters; use a smaller number"
         )

@@ -1,9 +1,9 @@
-"""``lm-mia plan --device=cpu``: how long `lm-mia run` takes on this machine, by stage.
+"""``lm-mia plan --device=cpu``: estimates how long `lm-mia run` takes on this machine, by stage.
 
 The times of models come from metrics.jsonl if the workdir has models of the recipe, and otherwise from a probe
-(`cpu_probe`). All probes together take about 20 seconds; recipes for which no time is left get the times of a recipe
-that was probed, in proportion to their FLOPs. Stages that neither train nor score models are guesses, unless the
-workdir knows how long they took.
+(`cpu_probe`). All probes together take about 20 seconds; for recipes that do not fit into this time, the times of a
+probed recipe are scaled by FLOPs. The times of stages that neither train nor score models are guesses, unless
+metrics.jsonl has them from an earlier run.
 """
 
 import dataclasses
@@ -32,39 +32,39 @@ from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import table_metadata
 
 STAGES: tuple[str, ...] = ("corpus", "start", "train", "score", "attack", "extract", "report")
-"""The stages of a plan; "start" is the start of workers and compilation."""
+"""The stages of a plan; "start" is the start of workers, including compilation."""
 _METRICS = "metrics.jsonl"
 _IDLE_CORE_SHARE = 0.8
-# Docstrings of installed packages: lognormal numbers of characters, with this median and standard deviation of the
-# logarithms, and characters per token with a vocabulary of 1,024 pieces, and more for each doubling of the vocabulary.
+# Docstrings of installed packages: their numbers of characters are lognormal, with this median and standard deviation
+# of the logarithm. Characters per token are those of a vocabulary of 1,024 pieces, and rise with each doubling of it.
 _MEDIAN_CHARS, _LOG_STD_CHARS = 160, 1.6
 _CHARS_PER_TOKEN, _CHARS_PER_DOUBLING = 2.2, 0.36
 
 
 @dataclasses.dataclass(frozen=True)
 class RecipeTime:
-    """The seconds that a command spends on a recipe."""
+    """The estimated seconds that a command spends on a recipe."""
 
     recipe: SweepRecipe
     cost: RecipeCost
     workers: int
     """Number of workers that make its missing models."""
     source: str
-    """Where the times of models come from: "probe", "scaled" (from the probe of another recipe), "metrics.jsonl", or ""
+    """Where the times of models come from: "probe", "scaled" (from the probe of another recipe) or "metrics.jsonl"; ""
     if no model is missing."""
     seconds: dict[str, float]
-    """By stage, without "report"."""
+    """Seconds by stage, without "report"."""
     guessed: frozenset[str]
     """The stages whose times are guesses."""
     core_share: float | None
-    """The fraction of a core that each worker of the probe had; None without a probe."""
+    """The fraction of a core that each worker of the probe got on average; None without a probe."""
     probe: str
-    """What the probe measured, such as "main: 4 small models"; "" without a probe."""
+    """The probed recipe and what was measured, such as "main: 4 small models"; "" without a probe."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CpuPlan:
-    """How long a command takes."""
+    """The estimated duration of a command."""
 
     recipes: list[RecipeTime]
     report_seconds: float
@@ -73,14 +73,14 @@ class CpuPlan:
 
 @dataclasses.dataclass(frozen=True)
 class ModelSeconds:
-    """How long workers take that make models of a recipe side by side."""
+    """The seconds that workers take to make models of a recipe side by side."""
 
     start: float
-    """From the start of the workers until they make their second models, without these first models."""
+    """Starting the workers, and compilation during their first models."""
     train: float
-    """Training of a model."""
+    """Training a model, without compilation."""
     score: float
-    """Scoring of a model."""
+    """Scoring a model, without compilation."""
     source: str
     """As in `RecipeTime`."""
     core_share: float | None = None
@@ -99,14 +99,14 @@ def print_plan(times: CpuPlan, as_json_text: bool) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _RecipeWork:
-    """What a command has to do for a recipe."""
+    """What a command still has to do for a recipe."""
 
     recipe: SweepRecipe
     lengths: plan.SampleLengths
     cost: RecipeCost
     workers: int
     timeline: Timeline
-    """What metrics.jsonl has about the recipe."""
+    """The events of the recipe in metrics.jsonl."""
 
     @property
     def missing(self) -> int:
@@ -123,7 +123,7 @@ class _RecipeWork:
 
 
 def make_plan(sweep: Sweep, tokens_per_sample: float | None, display: Display) -> CpuPlan:
-    """Returns how long `lm-mia run` takes. Writes nothing to the workdir.
+    """Estimates how long `lm-mia run` takes. Writes nothing to the workdir.
 
     Args:
       sweep: the recipes.
@@ -139,7 +139,7 @@ def make_plan(sweep: Sweep, tokens_per_sample: float | None, display: Display) -
         _recipe_work(recipe, tokens_per_sample, timelines.get(recipe.name, Timeline()))
         for recipe in sweep.recipes
     ]
-    model_seconds = _times_of_models(works, display)
+    model_seconds = _model_seconds_by_recipe(works, display)
     built, has_vocabulary, times = set[str](), False, []
     for work in works:
         recipe, c, cost = work.recipe, work.recipe.config, work.cost
@@ -151,7 +151,7 @@ def make_plan(sweep: Sweep, tokens_per_sample: float | None, display: Display) -
         built.add(cost.population)
         models = model_seconds.get(recipe.name, ModelSeconds(0.0, 0.0, 0.0, ""))
         if work.missing:
-            # Workers beyond the cores were measured as such: they slow each other down.
+            # If there are more workers than cores, they slow each other down, also when they are measured.
             rounds = math.ceil(work.missing / work.workers)
             seconds |= {"start": models.start, "train": rounds * models.train}
             seconds["score"] = rounds * models.score
@@ -179,7 +179,7 @@ def make_plan(sweep: Sweep, tokens_per_sample: float | None, display: Display) -
                 models.probe,
             )
         )
-    # The report is drawn once, and logged as a stage of the first recipe.
+    # The report is drawn once for all recipes, and is logged as a stage of the first one.
     report = works[0].timeline.stage_seconds.get("report")
     guess = stage_times.report_seconds(sweep.recipes)
     return CpuPlan(times, guess if report is None else report, report is None)
@@ -195,11 +195,13 @@ def _recipe_work(
     return _RecipeWork(recipe, lengths, cost, workers, timeline)
 
 
-def _times_of_models(works: Sequence[_RecipeWork], display: Display) -> dict[str, ModelSeconds]:
-    """Returns the times of the models of each recipe with missing models, by its name.
+def _model_seconds_by_recipe(
+    works: Sequence[_RecipeWork], display: Display
+) -> dict[str, ModelSeconds]:
+    """Returns the times of models of each recipe with missing models, by the name of the recipe.
 
-    Recipes with the same shapes are probed once. The most expensive ones are probed first, for as long as another probe
-    as long as the previous one ends in time.
+    Recipes with the same shapes share a probe. The most expensive ones are probed first, until a probe that takes as
+    long as the longest so far would exceed the time limit.
     """
     times: dict[str, ModelSeconds] = {}
     to_probe: dict[Any, list[_RecipeWork]] = {}
@@ -221,7 +223,7 @@ def _times_of_models(works: Sequence[_RecipeWork], display: Display) -> dict[str
         if not probed or spent + longest <= cpu_probe.LIMIT_SECONDS:
             name, c = first.recipe.name, first.recipe.config
             display.say(f"{name}: making small models to measure this machine")
-            draw = _length_drawer(first.recipe, first.lengths)
+            draw = _length_sampler(first.recipe, first.lengths)
             left = cpu_probe.LIMIT_SECONDS - spent
             speed = cpu_probe.probe(c, draw, first.workers, name, left)
             longest = max(longest, time.monotonic() - began - spent)
@@ -241,7 +243,7 @@ def _missing_flops(work: _RecipeWork) -> float:
 
 
 def _scaled_speed(work: _RecipeWork, probed: Sequence[tuple[_RecipeWork, Speed]]) -> Speed:
-    """Returns the speed of the probed recipe with the most similar models, in proportion to FLOPs."""
+    """Returns the speed of the probed recipe with the most similar models, scaled by FLOPs."""
     train, score = work.sample_flops
 
     def distance(candidate: tuple[_RecipeWork, Speed]) -> float:
@@ -258,7 +260,7 @@ def _scaled_speed(work: _RecipeWork, probed: Sequence[tuple[_RecipeWork, Speed]]
 
 
 def _shapes(c: Config) -> tuple[Any, ...]:
-    """Returns the settings that determine the speed of training and scoring; recipes that share them share a probe."""
+    """Returns the settings that determine the speed of training and scoring."""
     return (
         c.model,
         c.tokenizer.vocab_size,
@@ -289,7 +291,7 @@ def _model_seconds(speed: Speed, c: Config, cost: RecipeCost) -> ModelSeconds:
 
 
 def _sample_lengths(recipe: SweepRecipe, tokens_per_sample: float | None) -> plan.SampleLengths:
-    """Returns the lengths of `plan.sample_lengths`, but those of docstrings where these are used and not measured."""
+    """Returns `plan.sample_lengths`, or lengths that are assumed as in docstrings if these are not tokenized yet."""
     c = recipe.config
     is_known = tokens_per_sample is not None or recipe.population_dir.exists()
     if is_known or c.corpus.source != "docstrings" or c.corpus.split_documents:
@@ -303,12 +305,16 @@ def _sample_lengths(recipe: SweepRecipe, tokens_per_sample: float | None) -> pla
     chars_per_token = max(_CHARS_PER_TOKEN + _CHARS_PER_DOUBLING * doublings, 1.0)
     tokens = np.clip(chars / chars_per_token + 2, 3, c.population.length_tokens)
     return plan.SampleLengths(
-        float(tokens.mean()), float((tokens**2).mean()), "assumed as in docstrings of packages"
+        float(tokens.mean()),
+        float((tokens**2).mean()),
+        "assumed as in docstrings of installed packages",
     )
 
 
-def _length_drawer(recipe: SweepRecipe, lengths: plan.SampleLengths) -> Callable[[int], np.ndarray]:
-    """Returns a function that returns length_N of N samples: those of the population if it exists, else random ones."""
+def _length_sampler(
+    recipe: SweepRecipe, lengths: plan.SampleLengths
+) -> Callable[[int], np.ndarray]:
+    """Returns a function from N to length_N: lengths of the population if it exists, otherwise random ones."""
     if lengths.description.startswith("measured"):
         from lm_mia.data.population import open_population  # pandas takes a second
 
@@ -320,7 +326,7 @@ def _length_drawer(recipe: SweepRecipe, lengths: plan.SampleLengths) -> Callable
 
     def draw(samples: int) -> np.ndarray:
         values = seeds.rng(0, "lengths of a probe").normal(mean, std, samples)
-        # Truncation at both ends keeps the mean if the excess is moved to the other samples.
+        # Clipping changes the mean, so the difference is spread over the samples, several times.
         for _ in range(20):
             values = np.clip(values, 3, limit)
             values += mean - values.mean()
@@ -330,15 +336,14 @@ def _length_drawer(recipe: SweepRecipe, lengths: plan.SampleLengths) -> Callable
 
 
 def logged_model_seconds(timeline: Timeline) -> ModelSeconds | None:
-    """Returns the times of a recipe's models by metrics.jsonl; None if it does not tell both training and scoring.
+    """Returns the times of a recipe's models from metrics.jsonl; None if times of training or of scoring are missing.
 
-    The first model of each worker is not counted, since it includes compilation, unless no worker has made a second
-    one.
+    The first model of each worker is left out, since it includes compilation, unless no worker has made a second one.
     """
     workers = [worker for worker in timeline.all_workers if worker.models]
     models = [model for worker in workers for model in worker.models]
     later = [model for model in models if not model.is_first]
-    # The longest ones may include a pause between two commands.
+    # Medians, since the longest times may include a pause between two commands.
     medians = []
     for part in ("train_seconds", "score_seconds"):
         known = [s for m in later if (s := getattr(m, part)) is not None]
@@ -364,12 +369,8 @@ def _read_timelines(sweep: Sweep) -> dict[str, Timeline]:
                 event = json.loads(line)
                 now = datetime.fromisoformat(event["time"]).timestamp()
                 timelines.setdefault(event["recipe"], Timeline()).add(now, event)
-            except (
-                ValueError,
-                KeyError,
-                TypeError,
-            ):  # of another kind, or truncated by a full disk
-                continue
+            except (ValueError, KeyError, TypeError):
+                continue  # an event of another kind, or a line that a full disk truncated
     return timelines
 
 
@@ -403,13 +404,13 @@ def totals(times: CpuPlan) -> dict[str, float]:
 
 
 def _minutes(seconds: dict[str, float]) -> dict[str, float]:
-    """Returns the minutes of each stage, and "total"."""
+    """Converts the seconds of stages to minutes, and adds "total"."""
     minutes = {stage: round(value / 60, 3) for stage, value in seconds.items()}
     return minutes | {"total": round(sum(seconds.values()) / 60, 3)}
 
 
 def _guessed_share(times: CpuPlan) -> float:
-    """Returns the fraction of the time that is guessed."""
+    """Returns the fraction of the total time that is guessed."""
     guessed = sum(t.seconds[stage] for t in times.recipes for stage in t.guessed)
     guessed += times.report_seconds * times.is_report_guessed
     return guessed / max(sum(totals(times).values()), 1e-9)
@@ -442,7 +443,7 @@ def _print_table(times: CpuPlan) -> None:
 
 
 def _notes(times: CpuPlan) -> list[str]:
-    """Returns explanations of the columns."""
+    """Returns the lines below the table, which explain its columns."""
     workers = sorted({t.workers for t in times.recipes if t.workers})
     by = f", by {' or '.join(map(str, workers))} workers" if workers else ""
     lines = [f"time         of `lm-mia run` on this machine, with {devices.num_cores()} cores{by}"]
@@ -450,21 +451,21 @@ def _notes(times: CpuPlan) -> list[str]:
         ("probe", "measured in worker processes"),
         (
             "scaled",
-            "in proportion to FLOPs to the most similar recipe that was measured, for lack of time",
+            "scaled by FLOPs from the most similar measured recipe, since the time for measurements was over",
         ),
-        (_METRICS, "as the models of the recipe took that are in metrics.jsonl of the workdir"),
+        (_METRICS, "as in metrics.jsonl of the workdir"),
     ):
         names = [t.recipe.name for t in times.recipes if t.source == source]
         listed = "" if len(names) == len(times.recipes) else f" of {', '.join(names)}"
         probes = dict.fromkeys(t.probe for t in times.recipes if t.source == source == "probe")
         measured = f" ({'; '.join(probes)})" if probes else ""
         if names:
-            lines.append(f"models       {how}{measured}{listed}: start, train and score")
+            lines.append(f"models       start, train and score{listed}: {how}{measured}")
     shares = [t.core_share for t in times.recipes if t.core_share is not None]
     if shares and min(shares) < _IDLE_CORE_SHARE:
         lines.append(
-            f"busy         other programs were running: workers had {min(shares):.0%} of a core each, and the times "
-            "are those of a machine that stays as busy"
+            f"busy         other programs were running, so that each worker had only {min(shares):.0%} of a core; the "
+            "times assume that the machine stays as busy"
         )
     assumed = {t.cost.lengths for t in times.recipes}
     lines.append(f"tokens       {'; '.join(sorted(assumed))} (--tokens-per-sample sets a mean)")

@@ -1,8 +1,8 @@
 """Measures how fast this machine trains and scores models of a recipe on its CPU, in a few seconds.
 
 A probe makes two small models in each worker process, as `lm-mia run` would: the same program on packed sequences of
-the same shapes, with checkpoints and a score store, but fewer samples. It ends after about `LIMIT_SECONDS` with what
-it has measured until then. It loads no JAX in the calling process. The compiled code stays in the compilation cache,
+the same shapes, with checkpoints and a score store, but on fewer samples. It ends after about `LIMIT_SECONDS` with what
+it has measured by then. It does not load JAX in the calling process. The compiled code stays in the compilation cache,
 from which a run then reads it.
 """
 
@@ -31,35 +31,35 @@ from lm_mia.run.worker import WorkerTask
 from lm_mia.store.store import open_store
 
 LIMIT_SECONDS = 20.0
-"""The seconds after which a probe ends with what it has measured, or as soon as it has measured some training steps."""
-_MODEL_SECONDS = 3.0  # of each model of a probe
-_MAX_SAMPLE_SECONDS = 4.0  # of training on one packed sequence
-_TIMEOUT_SECONDS = 60.0  # after which a probe fails that has measured nothing
+"""A probe ends after this many seconds, or, if it takes longer, when each worker has logged two training steps."""
+_MODEL_SECONDS = 3.0  # intended duration of each model of a probe
+_MAX_SEQUENCE_SECONDS = 4.0  # of training on one packed sequence
+_TIMEOUT_SECONDS = 60.0  # after which a probe fails if it has not measured two training steps
 _ASSUMED_FLOPS_PER_SECOND = 3e10  # of one worker; determines only the size of the probe
 _MODELS_PER_WORKER = 2  # the first one of each includes compilation
 _MIN_STEPS = 4
 
 
-class _TimeIsOver(Exception):
-    """Ends a probe that has measured enough to go without the rest."""
+class _TimeLimitReached(Exception):
+    """Ends a probe when its time is over and it has measured enough."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """How long workers take that make models of a recipe side by side."""
+    """How fast worker processes make models of a recipe side by side."""
 
     start_seconds: float
-    """From the start of a worker until it is ready."""
+    """From the start of a worker until it is ready, plus the time in which it ends."""
     compile_seconds: float
-    """How much longer the first model of a worker takes than the next ones."""
+    """How much longer the first model of a worker takes than later ones."""
     step_seconds: float
-    """A training step."""
+    """Of a training step."""
     train_extra_seconds: float
-    """Of training a model, in addition to its steps: the first and the last checkpoint."""
+    """Of training a model, in addition to its steps, mostly for checkpoints."""
     score_seconds_per_sample: float
-    """Of scoring a model once, including its share of reading the checkpoint."""
+    """Of scoring one sample under a model, including a share of the time to read the checkpoint."""
     core_share: float
-    """The fraction of a core that each worker had."""
+    """The fraction of a core that each worker got on average."""
     description: str
     """What was measured, such as "4 small models"."""
 
@@ -75,13 +75,13 @@ def probe(
 
     Args:
       c: the config of the recipe.
-      lengths: returns length_N, numbers of tokens of N samples, as they are in the recipe.
+      lengths: takes N and returns length_N, lengths in tokens of N samples, distributed as in the recipe.
       num_workers: number of worker processes.
       name: name of the recipe, for messages.
-      limit_seconds: as `LIMIT_SECONDS`.
+      limit_seconds: replaces `LIMIT_SECONDS`.
 
     Raises:
-      UserError: if a single packed sequence takes too long for a probe, or workers fail.
+      UserError: if the models are too large for a probe, or workers fail.
     """
     small = _small_config(c, num_workers, name)
     timeline = Timeline()
@@ -91,7 +91,7 @@ def probe(
         now = time.monotonic() - began
         timeline.add(now, event)
         if now > limit_seconds and _has_measured_steps(timeline, num_workers):
-            raise _TimeIsOver
+            raise _TimeLimitReached
         if now > _TIMEOUT_SECONDS:
             raise _too_slow(name)
 
@@ -102,15 +102,15 @@ def probe(
         recipe_dir.mkdir()
         models = models_of_config(small)
         open_store(small, recipe_dir).create_or_extend(models, {"tokens": length_N}, {})
-        began, cpu_began = time.monotonic(), _cpu_seconds_of_children()
+        began, cpu_began = time.monotonic(), _child_cpu_seconds()
         timeline.add(0.0, {"event": "models", "verb": "run"})
         is_complete = True
         try:
             supervisor.run(WorkerTask("run", small, population_dir, recipe_dir), on_event)
-        except _TimeIsOver:
+        except _TimeLimitReached:
             is_complete = False
         seconds = time.monotonic() - began
-        cpu_seconds = _cpu_seconds_of_children() - cpu_began
+        cpu_seconds = _child_cpu_seconds() - cpu_began
     measured = _speed(
         timeline,
         seconds if is_complete else None,
@@ -140,9 +140,9 @@ def _small_config(c: Config, num_workers: int, name: str) -> Config:
     sequence_flops = flops.training(
         c.model.layers, c.model.width, c.tokenizer.vocab_size, length_tokens, length_tokens**2
     )
-    if sequence_flops / _ASSUMED_FLOPS_PER_SECOND > _MAX_SAMPLE_SECONDS:
+    if sequence_flops / _ASSUMED_FLOPS_PER_SECOND > _MAX_SEQUENCE_SECONDS:
         raise _too_slow(name)
-    # Each sample is scored, which costs a third of training on it, and every second one is trained on.
+    # Half of the samples are trained on, and all are scored, which costs a third of training on them.
     sample_flops = sequence_flops * (1 / 2 + 1 / 3)
     affordable = int(_MODEL_SECONDS * _ASSUMED_FLOPS_PER_SECOND / sample_flops)
     samples = min(c.population.samples, affordable)
@@ -170,7 +170,7 @@ def _small_config(c: Config, num_workers: int, name: str) -> Config:
             at_epochs=(),
             at_steps=(),
             token_samples=(),
-            # It needs the tokenizer; the plan counts its second forward pass.
+            # lowercase_loss needs the tokenizer; the plan accounts for its second forward pass.
             statistics=tuple(s for s in c.score.statistics if s != "lowercase_loss"),
         ),
         attack=dataclasses.replace(
@@ -181,19 +181,19 @@ def _small_config(c: Config, num_workers: int, name: str) -> Config:
 
 def _too_slow(name: str) -> UserError:
     return UserError(
-        f"--device=cpu: the models of recipe {name} are too large to be measured in seconds on this machine; choose an "
+        f"--device=cpu: the models of recipe {name} are too large to be measured quickly on this machine; choose an "
         "accelerator, such as --device=h100, or a smaller model"
     )
 
 
-def _cpu_seconds_of_children() -> float:
-    """Returns the CPU time of the processes that this process has started and that have ended."""
+def _child_cpu_seconds() -> float:
+    """Returns the CPU time of all ended child processes of this process."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def _write_population(c: Config, length_N: np.ndarray, folder: Path) -> None:
-    """Writes a population of random tokens, with only the files that workers read."""
+    """Writes a population of random tokens; only the files that workers read."""
     folder.mkdir()
     vocab_size = c.tokenizer.vocab_size
     dtype = np.uint16 if vocab_size <= 2**16 else np.uint32
@@ -217,21 +217,24 @@ def _speed(
     is_compiled_for_run: bool,
     core_share: float,
 ) -> Speed:
-    """Returns the speed that a probe shows: by models after the first of each worker, by first ones, or by steps.
+    """Returns the speed that the events of a probe show.
+
+    It is computed from all models except the first one of each worker; if there are none, from the first models; and if
+    none is finished, from training steps.
 
     Args:
       timeline: the events of the probe, with times since the workers were started.
-      end: when the workers had ended; None if they were stopped before that.
-      samples: number of samples that each model scored.
+      end: when all workers had ended; None if the probe ended before its models were finished.
+      samples: number of samples that were scored under each model.
       batch_size: number of samples of a training step.
-      is_compiled_for_run: whether a run reads the code that was compiled for the probe from the cache.
+      is_compiled_for_run: whether a run can read the code that was compiled for the probe from the cache.
       core_share: as in `Speed`.
     """
     workers, mean = timeline.all_workers, statistics.fmean
     finished = [model for worker in workers for model in worker.models]
     running = [worker.running for worker in workers if worker.running]
     first = [model for model in finished if model.is_first]
-    # If one worker was so fast that another one made a single model, there are still later models.
+    # One worker may make so many models that another makes only its first one.
     later = [model for model in finished if not model.is_first]
     logged = [model for model in running if len(model.logged) == 2]
     step_seconds = mean(map(_step_seconds, later or first or logged))
@@ -257,7 +260,7 @@ def _speed(
     else:
         score_seconds = step_seconds / batch_size / 3
         steps = plural(sum(m.logged[-1][1] for m in logged), "training step")
-        description = f"{steps}, a third of whose time is assumed for scoring"
+        description = f"{steps}; scoring is assumed to take a third of their time"
     end_seconds = 0.0 if end is None else end - max(_known(m.scored_at) for m in finished)
     return Speed(
         start_seconds=mean(worker.ready_at for worker in workers) + end_seconds,
@@ -271,18 +274,18 @@ def _speed(
 
 
 def _model_seconds(model: ModelTimes) -> float:
-    """Returns the seconds of a finished model, with compilation."""
+    """Returns the seconds of a finished model, including compilation."""
     return _known(model.scored_at) - model.started_at
 
 
 def _step_seconds(model: ModelTimes) -> float:
-    """Returns the mean seconds of a training step; those of all of training if it is a single step."""
+    """Returns the mean seconds of a training step, also if the model has only a single one."""
     if model.step_seconds is not None:
         return model.step_seconds
     return _known(model.train_seconds) / model.num_steps
 
 
 def _known(seconds: float | None) -> float:
-    """Returns a time that the events of a probe always tell."""
+    """Returns a time that is always known in a probe."""
     assert seconds is not None
     return seconds

@@ -1,8 +1,8 @@
 """How long workers took to start, and to train and score models, from the events that they report.
 
-Whatever estimates durations uses this module: the remaining time of a command (`remaining`), a probe of this machine
-(`cpu_probe`), and a plan from an earlier run (`cpu_plan`). It reads no clock: times are those of the events, in seconds
-by any clock.
+Used by everything that estimates durations: the remaining time of a command (`remaining`), a probe of this machine
+(`cpu_probe`), and a plan from an earlier run (`cpu_plan`). This module reads no clock: each event comes with its time,
+in seconds on any clock.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any
 
 Event = dict[str, Any]
 
-_MIN_SHARE = 0.2  # of the training steps, from whose duration that of all steps is extrapolated
+_MIN_SHARE = 0.2  # the smallest share of the training steps from which the duration of all steps is extrapolated
 
 
 @dataclasses.dataclass
@@ -20,27 +20,27 @@ class ModelTimes:
 
     name: str
     started_at: float
-    """The end of the worker's previous model, so that nothing between them is forgotten. If the worker was waiting or
-    this is its first model: the time at which it began this one."""
+    """When the worker finished its previous model, so that the time in between is counted. If the worker was waiting,
+    or if this is its first model: when it began this one."""
     is_first: bool
     """Whether it is the first model of the worker, which includes compilation."""
     num_steps: int = 0
-    """Number of training steps of the model; 0 as long as it is unknown."""
+    """Number of training steps of the model; 0 while it is unknown."""
     resumed_at: int = 0
-    """Number of training steps that an earlier command took."""
+    """Number of training steps that an earlier command had completed."""
     steps: list[tuple[float, int]] = dataclasses.field(default_factory=list)
-    """The times of the first and of the last event about its training steps, with the numbers of steps taken."""
+    """The first and the last event about its training steps: the time, and the number of steps taken by then."""
     logged: list[tuple[float, int]] = dataclasses.field(default_factory=list)
-    """The same for events with a loss, at which the step was complete; it may still be computed at the others."""
+    """The same, but only events with a loss. At these the step is complete; at others, it may still be computed."""
     trained_at: float | None = None
-    """None as long as it is trained, and if it was trained by an earlier command."""
+    """None while it is being trained, and if an earlier command trained it."""
     scored_at: float | None = None
     compile_seconds: float = 0.0
     """Seconds of compilation, including those of reading the cache."""
 
     @property
     def trained_share(self) -> float:
-        """The fraction of its training steps that the worker took; 0 as long as it is trained."""
+        """The fraction of its training steps that this worker took; 0 while it is being trained."""
         if self.trained_at is None or not self.num_steps:
             return 0.0
         return 1 - self.resumed_at / self.num_steps
@@ -55,7 +55,7 @@ class ModelTimes:
 
     @property
     def all_steps_seconds(self) -> float | None:
-        """Seconds of all training steps, from those after the first event; None if these are fewer than a fifth."""
+        """Seconds of all training steps, extrapolated from those after the first event; None if these are too few."""
         if not self.steps:
             return None
         begin, first = self.steps[0]
@@ -67,7 +67,7 @@ class ModelTimes:
 
     @property
     def train_seconds(self) -> float | None:
-        """Seconds of training it from its first to its last step, without compilation; None if this is unknown."""
+        """Seconds of training it from its first to its last step, without compilation; None if unknown."""
         if self.trained_at is None or not self.trained_share:
             return None
         if not self.is_first:
@@ -85,7 +85,7 @@ class ModelTimes:
         trained_at = self.started_at if self.trained_at is None else self.trained_at
         seconds, compilation = self.scored_at - trained_at, self.compile_seconds
         if self.train_seconds is not None:
-            # What training does not explain is compilation during training.
+            # The part of the time before scoring that training does not explain was compilation.
             compilation -= trained_at - self.started_at - self.train_seconds * self.trained_share
         return seconds - min(max(compilation, 0.0), 0.9 * seconds) if self.is_first else seconds
 
@@ -96,20 +96,20 @@ class WorkerTimes:
 
     ready_at: float
     start_seconds: float | None
-    """From the start of the workers of the recipe until this one was ready; None if their start is unknown."""
+    """From the start of the recipe's workers until this one was ready; None if their start is unknown."""
     scores: bool
-    """Whether its models are finished when they are scored, and not already when they are trained."""
+    """Whether a model counts as finished once it is scored; otherwise, once it is trained."""
     models: list[ModelTimes] = dataclasses.field(default_factory=list)
     """The models that it has finished."""
     running: ModelTimes | None = None
-    """The model that it is making."""
+    """The model that it is working on."""
     free_at: float | None = None
     """When it finished its last model, unless it has been waiting since; None before its first model."""
     compilation: Event | None = None
     """The event about compilation during its first model."""
 
     def durations(self, part: str) -> list[float]:
-        """Returns the seconds that a part of its models took, those of the first one only if there are no others.
+        """Returns the seconds of a part of the work on its models; of the first model only if no others are known.
 
         Args:
           part: "train_seconds" or "score_seconds".
@@ -127,13 +127,13 @@ class Timeline:
         self._started: dict[str, tuple[float, bool]] = {}
         """Job -> when it started its workers, and whether they score models."""
         self.workers: dict[Hashable, WorkerTimes] = {}
-        """The last worker of each job and index, unless it was killed."""
+        """The latest worker of each job and index, unless it was killed."""
         self.all_workers: list[WorkerTimes] = []
-        """All workers, in the order in which they were ready."""
+        """All workers, in the order in which they became ready."""
         self.diverged: set[str] = set()
         """The names of models that diverged."""
         self.stage_seconds: dict[str, float] = {}
-        """Seconds of each stage that makes no models; of several runs, the longest."""
+        """Seconds of each stage that makes no models; the longest, if it ran several times."""
 
     def add(self, now: float, event: Event) -> None:
         """Takes an event into account.
@@ -157,9 +157,9 @@ class Timeline:
         elif kind == "worker_lost":
             self.workers.pop(key, None)
         elif key in self.workers:
-            self._add_event_of_worker(now, event, self.workers[key])
+            self._add_worker_event(now, event, self.workers[key])
 
-    def _add_event_of_worker(self, now: float, event: Event, worker: WorkerTimes) -> None:
+    def _add_worker_event(self, now: float, event: Event, worker: WorkerTimes) -> None:
         kind = event["event"]
         if kind == "model_started":
             started_at = now if worker.free_at is None else worker.free_at
@@ -174,13 +174,13 @@ class Timeline:
             worker.models[0].compile_seconds = event["seconds"]
         elif worker.running is not None:
             model = worker.running
-            _add_event_of_model(now, event, model)
+            _add_model_event(now, event, model)
             if (model.scored_at if worker.scores else model.trained_at) is not None:
                 worker.models.append(model)
                 worker.running, worker.free_at = None, now
 
 
-def _add_event_of_model(now: float, event: Event, model: ModelTimes) -> None:
+def _add_model_event(now: float, event: Event, model: ModelTimes) -> None:
     kind = event["event"]
     if kind in ("step", "train"):
         # "train" counts steps from 0 and is reported after the step.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 RecipePopulations = list[tuple[SweepRecipe, Population]]
 
 _CHECK_SECONDS = 10.0  # between checks for models that other processes have finished
-_MAX_CHECK_SHARE = 0.02  # of the time, if the file system is slow
+_MAX_CHECK_SHARE = 0.02  # of the time is spent on these checks, even if the file system is slow
 
 
 def run(
@@ -109,7 +109,7 @@ def run(
 
 @contextlib.contextmanager
 def _logged_seconds(stage: Stage, recipes: Sequence[SweepRecipe]) -> Iterator[None]:
-    """Logs the seconds of the block as those of a stage, for each of some recipes, unless it fails."""
+    """Logs the duration of the block as that of a stage, once for each of the recipes, unless the block fails."""
     began = time.monotonic()
     yield
     seconds = round(time.monotonic() - began, 3)
@@ -278,7 +278,7 @@ def _make_all_models(
 
 
 def _recipe_work(verb: ModelVerb, recipe: SweepRecipe, cost: plan.RecipeCost) -> RecipeWork:
-    """Returns the work that a command has to do on a recipe, for the estimate of its remaining time."""
+    """Returns the work that a command has to do on a recipe, to estimate the remaining time."""
     c, num_missing = recipe.config, len(recipe.models)
     if (recipe.folder / "scores.zarr").exists():
         num_missing = len(inventory.missing_models(verb, c, recipe.folder, recipe.models))
@@ -382,7 +382,7 @@ class _FinishedElsewhere:
     Args:
       verb: whether models are trained, scored, or both.
       recipe: the recipe.
-      missing: the models that were missing when the command began to make them.
+      missing: the models that were missing when this command began to make models.
     """
 
     def __init__(self, verb: ModelVerb, recipe: SweepRecipe, missing: list[ModelSeeds]):
@@ -392,7 +392,7 @@ class _FinishedElsewhere:
         self._next_check = time.monotonic() + _CHECK_SECONDS
 
     def on_event(self, event: dict[str, Any], display: Display) -> None:
-        """Handles an event of a worker; from time to time, it looks for finished models in the workdir."""
+        """Handles an event of a worker; looks for finished models in the workdir from time to time."""
         if event["event"] == "model_started":
             self._started_here.add(event["model"])
         began = time.monotonic()

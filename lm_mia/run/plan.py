@@ -216,7 +216,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `lm-mia plan`."""
     add_cost_flags(
         parser.add_argument_group("cost"),
-        "; cpu: print how long `lm-mia run` takes on the CPU of this machine, measured in seconds",
+        "; cpu: estimate how long `lm-mia run` takes on this machine's CPU, from about 20 seconds of measurements",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
     parser.add_argument(

@@ -32,7 +32,7 @@ def plural(count: int, noun: str) -> str:
 class Display:
     """A bar for each part of a stage, and one for the whole command if it runs several stages.
 
-    A command that makes models shows one remaining time, that of the whole command, which it estimates from finished
+    A command that makes models shows the remaining time of the whole command, which is estimated from its finished
     models once there is one. Other commands show the remaining time of each bar.
 
     Args:
@@ -80,7 +80,7 @@ class Display:
             seconds = None if self._end_time is None else self._end_time - time.monotonic()
         else:
             seconds = None
-        # An estimate that has passed is no estimate.
+        # Nothing is shown once the estimated end has passed.
         return f"{format_duration(round(seconds))} left" if seconds and seconds >= 1 else ""
 
     def stage(self, share: float, num_parts: int = 1) -> None:

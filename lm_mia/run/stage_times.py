@@ -1,7 +1,7 @@
-"""Guesses of how long the stages take that neither train nor score models.
+"""Guesses how long the stages take that neither train nor score models.
 
-They were fitted to runs of three included configs on two CPU cores, partly shared with other programs. They are only
-used where no earlier run of the recipe is known.
+The guesses were fitted to runs of three included configs on two CPU cores, partly shared with other programs. They are
+used only if the workdir has no times of an earlier run.
 """
 
 from collections.abc import Sequence
@@ -11,29 +11,28 @@ from lm_mia.config import Config
 from lm_mia.run.sweep import SweepRecipe
 
 _READ_SECONDS = {"docstrings": 5.0, "text": 1.0, "c4": 1.0}
-"""Seconds in which the documents of a corpus are opened: installed packages are parsed."""
-_VOCABULARY_SECONDS = 12.0  # on all documents of the docstrings
+"""Seconds to open the documents of a corpus; for docstrings, all installed packages are parsed."""
+_VOCABULARY_SECONDS = 12.0  # if it is trained on all docstrings
 _VOCABULARY_SECONDS_PER_DOCUMENT = 1.2e-3
 _TOKENIZED_PER_SECOND = 2000.0  # documents
 
-_ATTACK_SECONDS = (
-    1.5  # loading, and attacks that do not depend on the numbers of samples and models
-)
-_ATTACK_SECONDS_PER_VALUE = 0.9e-5  # for each loss of a sample under a model, and each attack
+# Loading, and work that does not depend on the numbers of samples and models.
+_ATTACK_SECONDS = 1.5
+_ATTACK_SECONDS_PER_VALUE = 0.9e-5  # for each sample, model and attack
 _EXTRACT_SECONDS = 3.0  # loading and compilation
 _EXTRACT_FLOPS_PER_SECOND = 4e9
 _REPORT_SECONDS = 1.0  # loading and writing the page
-_SECTION_SECONDS = 5.0  # the figures of a recipe with tables of decisions
-_FIGURE_SECONDS = 0.5  # a figure of a paper
+_SECTION_SECONDS = 5.0  # for the figures of each recipe with tables of decisions
+_FIGURE_SECONDS = 0.5  # for each figure of a paper
 
 
 def corpus_seconds(c: Config, *, is_first: bool) -> float:
-    """Returns the seconds in which a population is built.
+    """Returns the seconds that it takes to build a population.
 
     Args:
       c: the config.
-      is_first: whether the command reads the documents and trains the vocabulary for it; populations after the first
-        reuse both.
+      is_first: whether the command reads the documents and trains the vocabulary for this population; later
+        populations reuse both.
     """
     seconds = (c.population.samples + c.population.validation_samples) / _TOKENIZED_PER_SECOND
     if is_first:
@@ -43,7 +42,7 @@ def corpus_seconds(c: Config, *, is_first: bool) -> float:
 
 
 def _vocabulary_seconds(documents: int) -> float:
-    """Returns the seconds in which a vocabulary is trained on a number of documents; 0 stands for all of them."""
+    """Returns the seconds that it takes to train a vocabulary on a number of documents; 0 stands for all."""
     return (
         min(documents * _VOCABULARY_SECONDS_PER_DOCUMENT, _VOCABULARY_SECONDS)
         or _VOCABULARY_SECONDS
@@ -51,7 +50,7 @@ def _vocabulary_seconds(documents: int) -> float:
 
 
 def attack_seconds(c: Config) -> float:
-    """Returns the seconds of the attacks of a recipe, without those that only figures of papers need."""
+    """Returns the seconds of the attacks on a recipe, except those that only figures of papers need."""
     a = c.attack
     if not (a.replicas or a.targets or a.leave_one_out):
         return 0.0
@@ -61,7 +60,7 @@ def attack_seconds(c: Config) -> float:
 
 
 def extract_seconds(c: Config) -> float:
-    """Returns the seconds of extraction, which is computed by one process."""
+    """Returns the seconds of extraction, which runs in one process."""
     e = c.extract
     if not (e.samples and c.attack.replicas):
         return 0.0
@@ -73,7 +72,7 @@ def extract_seconds(c: Config) -> float:
 
 
 def report_seconds(recipes: Sequence[SweepRecipe]) -> float:
-    """Returns the seconds in which the report of some recipes is drawn; each asks for the same figures."""
+    """Returns the seconds that it takes to draw the report of the recipes, which all request the same figures."""
     sections = sum(bool(recipe.config.attack.replicas) for recipe in recipes)
     figures = max((len(recipe.config.figures) for recipe in recipes), default=0)
     return _REPORT_SECONDS + _SECTION_SECONDS * sections + _FIGURE_SECONDS * figures

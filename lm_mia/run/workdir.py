@@ -91,7 +91,7 @@ class Workdir:
         """
         if link := next(_links_to_outside(self.path), None):
             raise UserError(
-                f"{link}: is a symbolic link that leads out of --workdir={self.path}; replace it by what it points to"
+                f"{link}: is a symbolic link that leads out of --workdir={self.path}; replace it with what it points to"
             )
 
     def read_config(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Workdir:
         for name in ("recipes", "figures"):
             if not _is_list_of_strings(stored.get(name)):
                 raise _invalid_config_error(self.config_file)
-        # ".." and "" are the names of paths, too.
+        # The name of the path ".." is "..", and that of "" is "", so these are checked separately.
         if any(Path(name).name != name or name in ("", "..") for name in stored["recipes"]):
             raise _invalid_config_error(self.config_file)
         return stored | {"figures": [*map(current_figure_name, stored["figures"])]}
@@ -178,7 +178,7 @@ def _links_to_outside(folder: Path) -> Iterator[Path]:
     """Yields the symbolic links in a workdir that `Workdir.check_links` refuses; it may itself be a symbolic link."""
     root, pending = Path(os.path.realpath(folder)), [folder]
     while pending:
-        # A running command may delete folders of its temporary files in the meantime.
+        # A running command may delete its temporary folders in the meantime.
         with (
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
             os.scandir(pending.pop()) as entries,
@@ -266,19 +266,19 @@ def changed_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any,
     compared = [*decisions, "zero_run"]
     if requested["zero_run"]:
         compared.append("zero_run_strengths")
-    used = {"zero_run": []} | used | _settings(recipe_dir / ZERO_RUN_JSON, _ZERO_RUN_SETTINGS)
+    used = {"zero_run": []} | used | _read_fields(recipe_dir / ZERO_RUN_JSON, _ZERO_RUN_SETTINGS)
     different = {n: (requested[n], used.get(n)) for n in compared if used.get(n) != requested[n]}
-    # A command that was killed may have left these as an earlier command wrote them.
+    # If a command was killed, these tables may still be those of an earlier command.
     for marker in (MORE_REFERENCES_JSON, POOLING_JSON):
-        used = _settings(recipe_dir / marker, ["config"]).get("config", requested)
+        used = _read_fields(recipe_dir / marker, ["config"]).get("config", requested)
         different |= {
             n: (requested[n], used.get(n)) for n in decisions if used.get(n) != requested[n]
         }
     return different
 
 
-def _settings(marker: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Returns fields of a JSON file of tables; none if the file is missing or damaged."""
+def _read_fields(marker: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Returns fields of a completion marker; an empty dict if it is missing or damaged, or lacks one of them."""
     try:
         stored = json.loads(marker.read_text())
         return {name: stored[name] for name in names}
@@ -295,7 +295,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         raise _invalid_config_error(path) from error
     if not isinstance(content, dict):
         raise _invalid_config_error(path)
-    # Earlier versions wrote no digest.
+    # Files of earlier versions have no digest.
     if content.pop("sha256", None) not in (None, _sha256(content)):
         raise UserError(
             f"{path}: edited or damaged after it was written; restore it, or choose another --workdir (settings are "
@@ -305,7 +305,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def write_config(path: Path, content: Mapping[str, Any]) -> None:
-    """Replaces a config.json of a workdir or a recipe; a digest is added, by which edited files are noticed."""
+    """Replaces the config.json of a workdir or a recipe, and adds a digest, by which later edits are detected."""
     content = {name: value for name, value in content.items() if name != "sha256"}
     write_atomically(path, json.dumps({**content, "sha256": _sha256(content)}, indent=1) + "\n")
 

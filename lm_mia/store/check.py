@@ -20,7 +20,7 @@ _MAX_PENDING = 4  # number of shards that are read at the same time
 
 @dataclasses.dataclass(frozen=True)
 class ShardReport:
-    """The state of the shards of some models."""
+    """The state of the shards of the checked models."""
 
     num_shards: int
     """Number of shards that should exist."""
@@ -59,21 +59,21 @@ def check_shards(
 
 @schema.no_zarr_warnings()
 def check_metadata(store: Store, columns: Mapping[str, np.ndarray]) -> None:
-    """Checks what readers such as xarray read beside the shards: the metadata of all arrays, and the coordinates.
+    """Checks what readers such as xarray read besides the shards: the metadata of all arrays, and the coordinates.
 
-    The metadata of each array is stored twice, in its own folder and together with that of all others; both must be
-    equal.
+    The metadata of each array is stored twice: in its own folder, and together with that of all other arrays. Both
+    copies must be equal.
 
     Args:
       store: the score store.
-      columns: values of coordinates, such as the columns of the population, by name; the others must only be readable.
+      columns: expected values of coordinates by name, such as the columns of the population; other coordinates only
+        have to be readable.
 
     Raises:
       UserError: if anything is damaged; the message names the arrays, and the remedy.
     """
-    if (
-        not store.models()
-    ):  # raises UserError if the coordinates of models or checkpoints are damaged
+    # store.models() raises UserError if the coordinates of models or checkpoints are damaged.
+    if not store.models():
         return
     group = zarr.open_group(store.path, mode="r")
     consolidated = group.metadata.consolidated_metadata
@@ -97,7 +97,7 @@ def check_metadata(store: Store, columns: Mapping[str, np.ndarray]) -> None:
 
 
 def _text(metadata: Mapping[str, Any]) -> str:
-    """Returns the metadata of an array as text, without the number of models, which killed commands may have raised."""
+    """Returns an array's metadata as text, without the number of models, which killed commands may have increased."""
     return json.dumps({**metadata, "shape": metadata["shape"][1:]}, sort_keys=True, default=str)
 
 

@@ -141,7 +141,7 @@ def test_figures_are_drawn(
         assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_recipes_of_own_texts_are_shown_by_their_own_sizes(recipes: SweepResults, tmp_path: Path):
+def test_recipes_of_own_texts_are_named_by_their_own_sizes(recipes: SweepResults, tmp_path: Path):
     names = "flip-98.3k", "flip-140M"
     config = dataclasses.replace(recipes["flip-140M"].config, compare_with_papers=False)
     folder = tmp_path / "recipes" / "flip-98.3k"

@@ -43,7 +43,7 @@ def test_all_samples_with_their_losses(attacked: AttackRun):
         assert np.array_equal(np.stack([*shown[column]]), expected_MxN.T), column
 
 
-def test_decisions_are_the_votes_of_the_table_of_samples(attacked: AttackRun):
+def test_decisions_agree_with_the_votes_in_samples_parquet(attacked: AttackRun):
     shown, samples = table(attacked), attacked.samples()
     has_score_N = samples["score"].notna()
     assert 0 < has_score_N.sum() < SAMPLES
@@ -54,7 +54,7 @@ def test_decisions_are_the_votes_of_the_table_of_samples(attacked: AttackRun):
         assert votes == samples[f"votes_{fpr:g}"][has_score_N].tolist()
 
 
-def test_of_many_samples_random_and_extreme_ones_are_chosen(
+def test_random_and_extreme_samples_are_chosen_from_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Of 200 samples 44 are shown: 4 with stored tokens, 20 random ones, 10 unstable ones, 10 with high scores."""

@@ -256,7 +256,7 @@ def test_thresholds_of_groups_of_texts(
                     np.testing.assert_allclose(row.to_numpy(float), expected)
 
 
-def test_one_threshold_and_many_have_the_same_false_positive_rate():
+def test_one_threshold_and_thresholds_of_groups_have_the_same_false_positive_rate():
     """Thresholds that were calibrated on few samples do not call more other non-members members."""
     rng = np.random.default_rng(0)
     for nonmembers in (30, 300):

@@ -58,8 +58,8 @@ def test_sizes_follow_from_the_texts(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err.splitlines() == [
         "own: 300 documents (left out: 1 not UTF-8, 1 shorter than 20 characters, 1 exact duplicates) in "
         f"{folder}",
-        "own: 300 samples, a vocabulary of 150 pieces, and false positive rates from 0.01 on; no extraction, since 0 "
-        "documents have 384 characters (about 64 tokens) or more, and 100 are needed",
+        "own: 300 samples, a vocabulary of 150 pieces, and false positive rates of 0.01 and more; no extraction, since "
+        "0 documents have 384 characters (about 64 tokens) or more, and 100 are needed",
     ]
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from lm_mia.config import Corpus
-from lm_mia.data.reading_cache import files_state, remember, user_cache_folder
+from lm_mia.data.reading_cache import files_digest, load_or_compute, user_cache_folder
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def test_values_are_computed_once_for_each_version_of_the_program(
     program.write_text("1")
     for version, expected in (("1", 0), ("1", 0), ("2", 1), ("1", 0)):
         program.write_text(version)
-        assert remember(corpus, program, lambda: {"n": next(numbers)}) == {"n": expected}
+        assert load_or_compute(corpus, program, lambda: {"n": next(numbers)}) == {"n": expected}
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(
@@ -31,17 +31,19 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     numbers = iter(range(9))
     for expected in (0, 1):
-        assert remember(corpus, Path(__file__), lambda: {"n": next(numbers)}) == {"n": expected}
+        assert load_or_compute(corpus, Path(__file__), lambda: {"n": next(numbers)}) == {
+            "n": expected
+        }
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert user_cache_folder() == Path.home() / ".cache" / "lm_mia"
 
 
-def test_the_state_depends_on_files_and_on_how_they_are_read(corpus: Corpus):
+def test_the_digest_depends_on_files_and_on_how_they_are_read(corpus: Corpus):
     folder = Path(corpus.path)
-    states = {files_state(corpus), files_state(Corpus("text", corpus.path, min_chars=1))}
+    digests = {files_digest(corpus), files_digest(Corpus("text", corpus.path, min_chars=1))}
     (folder / "a.txt").write_text("a longer text")
-    states.add(files_state(corpus))
+    digests.add(files_digest(corpus))
     (folder / "b.txt").write_text("another text")
-    states.add(files_state(corpus))
-    assert len(states) == 4
-    assert files_state(corpus) == files_state(Corpus("text", corpus.path, split_documents=True))
+    digests.add(files_digest(corpus))
+    assert len(digests) == 4
+    assert files_digest(corpus) == files_digest(Corpus("text", corpus.path, split_documents=True))

@@ -35,7 +35,7 @@ def test_short_documents_are_replaced_by_the_next():
     assert order.tolist().index(long[-1]) > 80
 
 
-def test_more_documents_than_the_corpus_has_are_all_of_them():
+def test_a_number_of_documents_above_that_of_the_corpus_means_all():
     for documents, min_chars in ((301, 0), (290, 40)):
         expected = train_tokenizer([t for t in TEXTS if len(t) >= min_chars], 35)
         assert (

@@ -64,7 +64,7 @@ def test_minutes_by_stage(
     assert plan["total"]["guessed_share"] == pytest.approx(1 - measured / total["total"], abs=5e-3)
 
 
-def test_recipes_of_the_same_shapes_are_measured_once(
+def test_recipes_with_the_same_shapes_are_measured_once(
     tiny: tiny_run.Tiny, probes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     sweep = 'def sweep():\n    yield {"train.epochs": 3}\n    yield {"model.width": 16}\n'
@@ -116,7 +116,7 @@ def test_times_of_the_workdir_replace_the_probe(
     assert plan["total"]["guessed_share"] == 0
 
 
-def test_a_finished_workdir_needs_no_model(
+def test_a_finished_workdir_needs_no_probe(
     tiny: tiny_run.Tiny, probes: list[str], capsys: pytest.CaptureFixture[str]
 ):
     flags = f"--config={tiny.config}", f"--workdir={tiny.workdir}"
@@ -171,12 +171,12 @@ def test_docstrings_are_shorter_than_c4(tmp_path: Path):
         recipe = read_sweep(name, None, ()).recipes[0]
         lengths = cpu_plan._sample_lengths(recipe, None)
         assert lengths.mean_tokens == pytest.approx(tokens, rel=0.06)
-        drawn = cpu_plan._length_drawer(recipe, lengths)(4096)
+        drawn = cpu_plan._length_sampler(recipe, lengths)(4096)
         assert drawn.mean() == pytest.approx(lengths.mean_tokens, rel=0.05)
         assert drawn.dtype == np.int64
 
 
-def test_a_given_utilization_is_refused(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
+def test_mfu_is_refused(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):
     flags = f"--config={tiny.config}", "--device=cpu", "--mfu=0.4"
     assert cli.main(["plan", *flags]) == 2
     assert capsys.readouterr().err == (

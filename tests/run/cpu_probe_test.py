@@ -54,7 +54,9 @@ def speed(before: float, end: float | None, *, is_compiled_for_run: bool) -> cpu
 
 
 @pytest.mark.parametrize(("is_compiled_for_run", "compile_seconds"), [(True, 6.0), (False, 9.0)])
-def test_speed_is_that_of_models_after_the_first(is_compiled_for_run: bool, compile_seconds: float):
+def test_speed_is_computed_from_models_after_the_first(
+    is_compiled_for_run: bool, compile_seconds: float
+):
     end = max(now for now, _ in events_of_worker(0))
     measured = speed(math.inf, end + 1, is_compiled_for_run=is_compiled_for_run)
     assert dataclasses.asdict(measured) == pytest.approx(
@@ -81,7 +83,7 @@ def test_a_probe_that_ends_early_uses_what_it_has_measured():
             "train_extra_seconds": 0.0,
             "score_seconds_per_sample": 2 / 6 / 3,
             "core_share": 0.5,
-            "description": "6 training steps, a third of whose time is assumed for scoring",
+            "description": "6 training steps; scoring is assumed to take a third of their time",
         }
     )
     by_first_models = speed(30.0, None, is_compiled_for_run=False)

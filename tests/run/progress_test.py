@@ -208,7 +208,9 @@ def test_killed_worker_is_reported_in_one_line():
 
 
 @pytest.mark.parametrize("overall", [True, False])
-def test_time_is_left_once_a_model_is_finished(monkeypatch: pytest.MonkeyPatch, overall: bool):
+def test_remaining_time_is_shown_once_a_model_is_finished(
+    monkeypatch: pytest.MonkeyPatch, overall: bool
+):
     """One of 11 models takes 260 seconds; the time is that of the whole command, in minutes."""
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
@@ -243,7 +245,7 @@ def test_time_is_left_once_a_model_is_finished(monkeypatch: pytest.MonkeyPatch, 
     assert set(left().values()) == {""}
 
 
-def test_the_column_of_the_remaining_time_shows_that_of_its_bar():
+def test_each_bar_shows_its_own_remaining_time():
     """Without models, each bar has its own time, as of the reading of documents."""
     display, _ = shown()
     display.update("read files", 0, 10)

@@ -166,7 +166,7 @@ def test_stages_that_follow_are_counted_and_pass():
         assert remaining.seconds(now) == pytest.approx(expected)
 
 
-def test_recipes_of_different_cost():
+def test_recipes_with_different_costs():
     """Models of the second recipe are three times as expensive; those of the third are present already."""
     works = [RecipeWork("a", 6, 1.0, 0), RecipeWork("b", 4, 3.0, 0), RecipeWork("c", 0, 9.0, 0)]
     remaining = RemainingTime(works, 0.0, trains=True, scores=True)

@@ -35,8 +35,8 @@ def as_array(x: Any) -> np.ndarray:
     return x if isinstance(x, np.ndarray) else np.array(x)
 
 
-# Each function of the array under test, which has one value per sample, or per model and sample.
-OF_SAMPLES: dict[str, Callable[[Any], Any]] = {
+# Functions of the array under test, which has one value per sample; in MODEL_CALLS, one per model and sample.
+SAMPLE_CALLS: dict[str, Callable[[Any], Any]] = {
     "auc": lambda x: stats.auc(x, MEMBER_N),
     "bootstrap_intervals": lambda x: stats.bootstrap_intervals(x, MEMBER_N, 0.5, replicates=2),
     "clopper_pearson": lambda x: stats.clopper_pearson(x, 9),
@@ -76,7 +76,7 @@ OF_SAMPLES: dict[str, Callable[[Any], Any]] = {
     "zlib_ratio": lambda x: stats.zlib_ratio(x, VALUE_N),
     "zlib_ratio bytes": lambda x: stats.zlib_ratio(VALUE_N, x),
 }
-OF_MODELS: dict[str, Callable[[Any], Any]] = {
+MODEL_CALLS: dict[str, Callable[[Any], Any]] = {
     "count_vote_histograms": lambda x: stats.count_vote_histograms(x, np.ones((8, 1))),
     "count_votes": lambda x: stats.count_votes(x, np.ones((8, 1))),
     "decision_metrics": lambda x: stats.decision_metrics(x, MEMBER_N, GROUP_N, 0.5, 0).auc_A1xH1[
@@ -95,10 +95,10 @@ OF_MODELS: dict[str, Callable[[Any], Any]] = {
         x, reference_member_MxN=MEMBER_MxN, offline=True, a=0.5
     ),
 }
-ALL = [(name, f, False) for name, f in OF_SAMPLES.items()]
-ALL += [(name, f, True) for name, f in OF_MODELS.items()]
+SYSTEMATIC_CALLS = [(name, f, False) for name, f in SAMPLE_CALLS.items()]
+SYSTEMATIC_CALLS += [(name, f, True) for name, f in MODEL_CALLS.items()]
 
-OF_MEMBERS: dict[str, Callable[[Any], Any]] = {
+MEMBER_CALLS: dict[str, Callable[[Any], Any]] = {
     "auc": lambda member_N: stats.auc(VALUE_N, member_N),
     "count_flip_bins": lambda member_N: stats.count_flip_bins(np.ones(4), member_N, 6),
     "count_member_votes": lambda member_N: stats.count_member_votes(np.ones((1, 4)), member_N, 6),
@@ -118,8 +118,8 @@ OF_MEMBERS: dict[str, Callable[[Any], Any]] = {
     ),
 }
 
-# As OF_SAMPLES, but a test of each type of array would take too long: they are called with random arrays.
-MORE_OF_SAMPLES: dict[str, Callable[[Any], Any]] = {
+# Further calls, only for random arrays, since systematic tests of all kinds of arrays would take too long.
+MORE_SAMPLE_CALLS: dict[str, Callable[[Any], Any]] = {
     "absolute_ends": lambda x: stats.absolute_ends(x, VALUE_N),
     "absolute_ends high": lambda x: stats.absolute_ends([-5, -4, -3, -4], x),
     "aggregate_by_group": lambda x: stats.aggregate_by_group(x, GROUP_N, "mean"),
@@ -239,7 +239,7 @@ MORE_OF_SAMPLES: dict[str, Callable[[Any], Any]] = {
     "unadjusted_estimate": lambda x: stats.unadjusted_estimate(x, MEMBER_N, 0.5),
     "unadjusted_estimate fprs": lambda x: stats.unadjusted_estimate(VALUE_N, MEMBER_N, x),
 }
-MORE_OF_MODELS: dict[str, Callable[[Any], Any]] = {
+MORE_MODEL_CALLS: dict[str, Callable[[Any], Any]] = {
     "count_guesses": lambda x: stats.count_guesses(as_array(x)[:, 0], MEMBER_K, [2, 8]),
     "crossed_components": lambda x: stats.crossed_components(x, 2),
     "explained_within_samples": lambda x: stats.explained_within_samples(x, MEMBER_MxN * 1, 2),
@@ -305,7 +305,7 @@ MORE_OF_MODELS: dict[str, Callable[[Any], Any]] = {
     ),
 }
 # Functions of labels or texts, which need not be numbers.
-OF_LABELS: dict[str, Callable[[Any], Any]] = {
+LABEL_CALLS: dict[str, Callable[[Any], Any]] = {
     "aggregate_by_group groups": lambda x: stats.aggregate_by_group(VALUE_N, x, "max"),
     "clean_text": lambda x: stats.clean_text(str(x), collapse_spaces=True),
     "common_subsequence": lambda x: stats.common_subsequence(as_array(x).ravel().tolist(), VALUE_N),
@@ -316,7 +316,7 @@ OF_LABELS: dict[str, Callable[[Any], Any]] = {
     "member_by_group": lambda x: stats.member_by_group(MEMBER_N, x),
 }
 # Functions of numbers: the function, and valid arguments.
-OF_NUMBERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+NUMBER_CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "coin_flip_cutoff": (stats.coin_flip_cutoff, {"replicas": 6, "alpha": 0.05}),
     "dp_sgd_mu": (
         stats.dp_sgd_mu,
@@ -392,10 +392,10 @@ def public_functions() -> set[str]:
 
 def array_calls() -> dict[str, tuple[Callable[[Any], Any], bool]]:
     """Returns all calls with an array: name -> (function of the array, whether it has one row per model)."""
-    of_samples = OF_SAMPLES | MORE_OF_SAMPLES | OF_LABELS
-    of_members = {f"{name} members": f for name, f in OF_MEMBERS.items() if name != "lira"}
-    calls = {name: (function, False) for name, function in (of_samples | of_members).items()}
-    return calls | {name: (f, True) for name, f in (OF_MODELS | MORE_OF_MODELS).items()}
+    sample_calls = SAMPLE_CALLS | MORE_SAMPLE_CALLS | LABEL_CALLS
+    member_calls = {f"{name} members": f for name, f in MEMBER_CALLS.items() if name != "lira"}
+    calls = {name: (function, False) for name, function in (sample_calls | member_calls).items()}
+    return calls | {name: (f, True) for name, f in (MODEL_CALLS | MORE_MODEL_CALLS).items()}
 
 
 def as_list(result: Any) -> list[Any]:

@@ -1,12 +1,12 @@
-"""Run by hand (15 minutes of processor time for 300): corrupts files of a finished workdir and runs the next commands.
+"""Run by hand (15 minutes of CPU time for 300 trials): corrupts files of a finished workdir, and then runs commands.
 
     PYTHONPATH=tests/shared python tests/soak/corrupt.py DIR [--corruptions 300] [--seed 0]
 
 Creates in DIR a tiny workdir with scores, tables, an extraction and a report. Each trial takes a copy of it and
-corrupts one file: it flips a byte, truncates or deletes the file, or replaces it by another file of the same kind or
-by an older version. Kinds of files take turns. Then `lm-mia report` (`lm-mia status --verify` for scores, `lm-mia
-launch status` for the files of launched jobs) and `lm-mia run` are called in this process, and if a message names a
-remedy, the remedy and `lm-mia run` again. A trial is
+corrupts one file: it flips a bit, truncates or deletes the file, or replaces it with another file of the same kind or
+with an older version. The kinds of files take turns. Then `lm-mia report` (`lm-mia status --verify` for scores, `lm-mia
+launch status` for the files of launched jobs) and `lm-mia run` are called in this process; if a message names a remedy,
+the remedy is applied and `lm-mia run` is called again. The outcome of a trial is
 
 - reported and repaired: a command ended with an error of one line per problem, and after the remedy that it names the
   populations, scores and tables are equal to the original ones;
@@ -18,7 +18,7 @@ remedy, the remedy and `lm-mia run` again. A trial is
   exception or not at all.
 
 The page is drawn only in the trials that corrupt the page or a figure, since that takes 5 seconds; the report checks
-the tables before it draws. Files of models that diverged are left out, since commands only ask whether they exist.
+the tables before it draws. The files in diverged/ are left out, since commands only check whether they exist.
 Exits with 1 if a trial is wrong.
 """
 
@@ -43,10 +43,10 @@ from launch import heartbeats
 from lm_mia import cli
 from lm_mia.run import supervisor
 
-_SECONDS = 120  # a command that takes longer hangs
+_SECONDS = 120  # a command that takes longer counts as hanging
 _DAMAGES = ("flip", "truncate", "delete", "swap", "older version")
 _EXTRACT = ("samples=8", "prefix-tokens=3", "suffix-tokens=3")
-# Name of a kind -> glob in the workdir.
+# Kind of file -> glob in the workdir.
 _KINDS = {
     "population: tokens and offsets": "populations/*/*.npy",
     "population: sample table": "populations/*/samples.parquet",
@@ -66,8 +66,8 @@ _KINDS = {
     "page": "report.html",
     "figures": "figures/*",
 }
-_DRAWN = ("page", "figures")
-_OF_JOBS = ("failures of models", "running jobs")
+_DRAWN_KINDS = ("page", "figures")
+_JOB_KINDS = ("failures of models", "running jobs")
 
 
 class Trial:
@@ -79,7 +79,7 @@ class Trial:
         self._original, self.workdir, self._config, self._draw = original, workdir, config, draw
 
     def corrupt(self, kind: str, damage: str) -> Path | None:
-        """Damages a file of a kind; returns it, or None if the damage changes nothing."""
+        """Damages a random file of a kind; returns its path, or None if the damage would change nothing."""
         files = sorted(path for path in self.workdir.glob(_KINDS[kind]) if path.is_file())
         if kind == "scores: metadata and coordinates":
             values = {*self.workdir.glob(_KINDS["scores: values"])}
@@ -103,13 +103,13 @@ class Trial:
             return None
         else:
             path.write_bytes(new)
-        if kind == "checkpoints":  # they are read only if something is computed from them
+        if kind == "checkpoints":  # these are read only if something has to be computed from them
             for table in self.workdir.glob("recipes/*/tables/extraction*"):
                 table.unlink()
         return path
 
     def lm_mia(self, *verb: str) -> tuple[int, str]:
-        """Runs a command; returns its exit code and its messages. The code is -1 for an exception that is no error."""
+        """Runs a command; returns its exit code and its messages. The code is -1 after an unexpected exception."""
         argv = [*verb, f"--workdir={self.workdir}"]
         if verb[0] == "run":
             argv += [f"--config={self._config}", *(f"--config.extract.{s}" for s in _EXTRACT)]
@@ -154,8 +154,8 @@ def results(workdir: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in names.items() if ".__lock" not in name}
 
 
-def write_files_of_jobs(workdir: Path) -> None:
-    """Writes what a launched job leaves behind if it vanishes, for models that are present."""
+def write_job_files(workdir: Path) -> None:
+    """Writes the files that a launched job leaves behind if it vanishes, for models that are present."""
     [recipe_dir] = (workdir / "recipes").iterdir()
     job = heartbeats.WorkerInfo("job", "host", 1, "log", "0")
     heartbeats.RunningRecord(recipe_dir, job).begin("reference-00")
@@ -168,7 +168,7 @@ def outcome_of(trial: Trial, kind: str, damage: str, path: Path) -> tuple[str, s
     first = ("report",)
     if kind.startswith("scores"):
         first = ("status", "--verify")
-    if kind in _OF_JOBS:
+    if kind in _JOB_KINDS:
         first = ("launch", "status")
     messages, reported = [], False
     for verb in (first, ("run",)):
@@ -183,7 +183,7 @@ def outcome_of(trial: Trial, kind: str, damage: str, path: Path) -> tuple[str, s
             and kind.startswith("tables")
             and corrupted is not None
         ):
-            return "WRONG: a changed table is not noticed", "\n".join(messages)
+            return "WRONG: a changed table is not detected", "\n".join(messages)
         if code:
             for remedy in remedies(text):
                 if remedy.startswith("/") and Path(remedy).is_relative_to(trial.workdir):
@@ -246,7 +246,7 @@ def main() -> int:
             patch.setattr(page, "write_page", write_page)
             code, text = Trial(tiny.workdir, original, tiny.config, draw).lm_mia("run")
             assert code == 0, text
-            write_files_of_jobs(original)
+            write_job_files(original)
         task = bar.add_task("corruptions", total=args.corruptions)
         kinds = [*_KINDS]
         number = done = 0
@@ -255,7 +255,9 @@ def main() -> int:
             number += 1
             trial = Trial(original, folder / "trial", tiny.config, draw)
             patch.setattr(
-                page, "write_page", write_page if kind in _DRAWN else held_command.write_no_page
+                page,
+                "write_page",
+                write_page if kind in _DRAWN_KINDS else held_command.write_no_page,
             )
             with contextlib.suppress(FileNotFoundError):  # the older version has no such file
                 if (path := trial.corrupt(kind, damage)) is None:

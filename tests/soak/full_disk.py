@@ -1,19 +1,20 @@
-"""Run by hand, as root (a minute of processor time per round): fills the disk of a run at random moments of all stages.
+"""Run by hand, as root (a minute of CPU time per round): fills the disk of a run at random moments of all its stages.
 
     PYTHONPATH=tests/shared python tests/soak/full_disk.py DIR [--trials 40] [--seed 0]
 
 Creates DIR/uninterrupted, the workdir of an uninterrupted command. Each round mounts a tmpfs as an empty workdir and
 starts the command once for each stage (corpus, train, score, attack, extract, report). A random time after the stage
-has begun, the tmpfs is made so small that at most 64 KiB can still be written. The command must then end with exit code
-2 or 3 and one line about the full disk, unless it can finish its work. Before the tmpfs is large again, it is
-mounted read-only, and one of the commands `run`, `attack`, `report`, `launch local`, `status` and `plan` is started:
-the first four must end with exit code 2 and a single line, and the others must work. At the end of a round the command
-runs to its end, all six commands are started on the read-only workdir, and the workdir is compared with the
-uninterrupted one. In every third round the command is `lm-mia launch local`, which has the first three stages and is
-followed by `lm-mia run`.
+has begun, the tmpfs is shrunk so that at most 64 KiB can still be written. The command must then end with exit code 2
+or 3 and one line about the full disk, unless it can finish its work. Before the tmpfs is enlarged again, it is mounted
+read-only, and one of the commands `run`, `attack`, `report`, `launch local`, `status` and `plan` is started: the first
+four must end with exit code 2 and a single line, and the other two must work. At the end of a round the command runs to
+its end, all six commands are started on the read-only workdir, and the workdir is compared with the uninterrupted one.
+In every third round the command is `lm-mia launch local`, which has the first three stages and is followed by `lm-mia
+run`.
 
 Prints a table of the trials by stage. Exits with 1 if a check fails, if a byte of the populations, the score stores or
-the tables differs, if the report differs in more than times, or if a model was trained again although it was scored.
+the tables differs, if the report differs in a part that `digests` compares, or if a model was trained again although it
+was scored.
 """
 
 import argparse
@@ -39,14 +40,14 @@ _FULL = "No space left on device"
 
 
 class Disk:
-    """A tmpfs, whose files are a workdir."""
+    """A tmpfs that holds a workdir."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextlib.contextmanager
     def mounted(self) -> Iterator[None]:
-        """Mounts the tmpfs during the block; raises OSError if it is refused."""
+        """Mounts the tmpfs during the block; raises OSError if that is not permitted."""
         self.path.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", f"size={_LARGE_BYTES}", "tmpfs", str(self.path)]
         done = subprocess.run(mount, capture_output=True, text=True)
@@ -63,7 +64,7 @@ class Disk:
         return subprocess.run(command, capture_output=True).returncode == 0
 
     def fill(self, left_bytes: int) -> None:
-        """Makes the tmpfs so small that only this number of bytes can be written, although files may be growing."""
+        """Shrinks the tmpfs until only this number of bytes can be written, although files may be growing."""
         while True:
             room = os.statvfs(self.path)
             used_bytes = (room.f_blocks - room.f_bfree) * room.f_frsize
@@ -80,8 +81,8 @@ class Disk:
             self.remount("rw")
 
 
-def output_of(runner: Runner, workdir: Path, verb: str, timeout: float) -> tuple[int, list[str]]:
-    """Runs a command to its end; returns its exit code, and the lines that it printed."""
+def run_to_end(runner: Runner, workdir: Path, verb: str, timeout: float) -> tuple[int, list[str]]:
+    """Runs a command to its end; returns its exit code and the lines that it printed."""
     log = workdir.with_suffix(".log")
     before_bytes = log.stat().st_size if log.exists() else 0
     code = runner.start(workdir, verb.split()).wait(timeout=timeout)
@@ -100,7 +101,7 @@ def fill_in_stage(
     time.sleep(draw.uniform(0, kill_resume.MAX_DELAY_SECONDS[stage]))
     if command.poll() is not None:
         return None
-    at = kill_resume.stage_of(workdir)
+    at = kill_resume.current_stage(workdir)
     disk.fill(draw.choice(_LEFT_BYTES))
     code = command.wait(timeout=kill_resume.DEADLINE_SECONDS)
     output = log.read_bytes()[before_bytes:].decode()
@@ -113,9 +114,9 @@ def fill_in_stage(
 
 
 def check_read_only(runner: Runner, disk: Disk, verb: str) -> None:
-    """Runs a command on the read-only workdir; raises Wrong unless it ends as described at the top."""
+    """Runs a command on the read-only workdir; raises Wrong unless it ends as the module docstring says."""
     with disk.read_only():
-        code, lines = output_of(runner, disk.path, verb, kill_resume.DEADLINE_SECONDS)
+        code, lines = run_to_end(runner, disk.path, verb, kill_resume.DEADLINE_SECONDS)
     text = "\n".join(lines)
     is_right = code == 0 if verb in _READERS else code == 2 and len(lines) == 1
     if not is_right or "Traceback" in text:

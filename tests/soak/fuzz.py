@@ -1,14 +1,14 @@
-"""Run by hand (5 minutes of processor time): fuzzes the config loader and the functions of `lm_mia.stats`.
+"""Run by hand (5 minutes of CPU time): fuzzes the config loader and the functions of `lm_mia.stats`.
 
     PYTHONPATH=tests/shared python tests/soak/fuzz.py [--configs 10000] [--arrays 2000] [--seed 0]
 
-A trial of the configs reads random flags with the parser and loader of `lm-mia plan`: wrong types, huge, negative, NaN,
-text in other scripts, repeated flags, and misspelled names. The result must be a valid config or a UserError with
-lines of at most 500 characters that name the field, and no other exception. A trial of the arrays calls a function of
-`lm_mia.stats` with arrays of random types, shapes and memory layouts, with NaN and infinities, or, if its arguments are
-numbers, with one random number. The result must be a ValueError with a message, or a value; a warning and any other
-exception are wrong, and so is a probability outside [0, 1], and a value if numbers are complex, text, objects or
-masked. Prints the outcomes as a table; exits with 1 if one is wrong, or if a public function is not called.
+A config trial reads random flags with the parser and loader of `lm-mia plan`: values of wrong types, huge and negative
+numbers, NaN, text in other scripts, repeated flags, and misspelled names. The result must be a valid config or a
+UserError with lines of at most 500 characters that name the field, and no other exception. An array trial calls a
+function of `lm_mia.stats` with arrays of random types, shapes and memory layouts, with NaN and infinities, or, if its
+arguments are numbers, with one random number. The result must be a ValueError with a message, or a value. Warnings and
+all other exceptions are wrong, and so are probabilities outside [0, 1], and values for complex, text, object or masked
+arrays. Prints the outcomes as tables; exits with 1 if an outcome is wrong, or if a public function is not called.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from lm_mia import cli, stats
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 
-_SECONDS = 30  # a trial that takes longer hangs
+_SECONDS = 30  # a trial that takes longer counts as hanging
 _VALUES = [
     *(
         "",
@@ -106,7 +106,7 @@ _FLOATS = [
     *(math.nan, math.inf, -math.inf, -1.0, -0.0, 0.0, 5e-324, 1e-9, 0.05, 0.5, 0.95),
     *(1 - 2**-53, 1.0, 2.0, 1e9, 1e308, np.float16(0.5), np.float32(0.05), np.float64(0.5)),
 ]
-# Neither memory nor time is limited by the functions, so larger numbers of samples are left out.
+# The functions limit neither memory nor time, so larger numbers of samples are left out.
 _INTEGERS = [-(2**63), -1, 0, 1, 2, 3, 7, 20, 100, 1000, np.int8(100), np.uint8(20), np.int64(7)]
 _PROBABILITIES = {
     *(
@@ -170,7 +170,7 @@ def random_flags(draw: random.Random, names: list[str]) -> list[str]:
 
 
 def config_trial(draw: random.Random, names: list[str]) -> tuple[str, str]:
-    """Returns (outcome, description) of one trial; an outcome that starts with WRONG is a mistake."""
+    """Returns (outcome, description) of one trial; an outcome that starts with WRONG is a failure."""
     argv = ["--config=quickstart", *random_flags(draw, names)]
     shown = " ".join(repr(word)[:80] for word in argv)
     try:
@@ -184,18 +184,18 @@ def config_trial(draw: random.Random, names: list[str]) -> tuple[str, str]:
         if not lines or any(len(line) > 500 or ": " not in line for line in lines):
             return "WRONG: message not of the usual form", f"{shown}: {str(error)[:600]!r}"
         return "refused with one line per problem", ""
-    except BaseException as error:  # every other exception is a mistake
+    except BaseException as error:  # every other exception is a failure
         if isinstance(error, KeyboardInterrupt):
             raise
         return f"WRONG: {type(error).__name__}", f"{shown}\n{traceback.format_exc(limit=-3)}"
     return "valid config", ""
 
 
-def random_array(draw: random.Random, rng: np.random.Generator, of_models: bool) -> Any:
-    """Returns an array or a list of about four samples, or of about eight models of these."""
+def random_array(draw: random.Random, rng: np.random.Generator, per_model: bool) -> Any:
+    """Returns an array or a list with values of about four samples, or of about eight models and four samples."""
     samples = draw.choice([4, 4, 4, 4, 4, 4, 0, 1, 3, 5])
     shape: tuple[int, ...] = (
-        (draw.choice([8, 8, 8, 8, 0, 1, 2, 7]), samples) if of_models else (samples,)
+        (draw.choice([8, 8, 8, 8, 0, 1, 2, 7]), samples) if per_model else (samples,)
     )
     if draw.random() < 0.05:
         shape = draw.choice([(), (1, *shape), shape[::-1], (0,), (2, 2, 2)])
@@ -252,31 +252,31 @@ def random_array(draw: random.Random, rng: np.random.Generator, of_models: bool)
     return values
 
 
-def is_of_package(error: BaseException) -> bool:
-    """Returns whether an error was raised below a function of lm_mia, not by the call itself."""
+def is_raised_in_stats(error: BaseException) -> bool:
+    """Returns whether an error was raised within lm_mia.stats, and not by the call in the test."""
     folder = str(Path(stats.__file__).parent)
     return any(
         frame.filename.startswith(folder) for frame in traceback.extract_tb(error.__traceback__)
     )
 
 
-def called(call: Callable[[], Any], shown: str) -> tuple[str, str, list[np.ndarray]]:
-    """Returns (outcome, description, parts of the result) of a call; a mistake as in `config_trial`."""
+def call_outcome(call: Callable[[], Any], shown: str) -> tuple[str, str, list[np.ndarray]]:
+    """Returns (outcome, description, parts of the result) of a call; failures as in `config_trial`."""
     values: list[np.ndarray] = []
     try:
         with time_limit(), warnings.catch_warnings():
             warnings.simplefilter("error")
             values = [np.asarray(part) for part in stats_calls.as_list(call())]
     except (ValueError, UserError) as error:
-        if not is_of_package(error):
-            return "the call of the test does not fit the array", shown, values
+        if not is_raised_in_stats(error):
+            return "the call in the script does not fit the array", shown, values
         outcome = "refused with a message" if str(error) else "WRONG: no message"
         return outcome, shown, values
-    except BaseException as error:  # every other exception is a mistake, and so is a warning
+    except BaseException as error:  # every other exception is a failure, and so is a warning
         if isinstance(error, KeyboardInterrupt):
             raise
-        if not (is_of_package(error) or isinstance(error, TimeoutError)):
-            return "the call of the test does not fit the array", shown, values
+        if not (is_raised_in_stats(error) or isinstance(error, TimeoutError)):
+            return "the call in the script does not fit the array", shown, values
         return (
             f"WRONG: {type(error).__name__}",
             f"{shown}\n{traceback.format_exc(limit=-3)}",
@@ -289,14 +289,14 @@ def called(call: Callable[[], Any], shown: str) -> tuple[str, str, list[np.ndarr
 def array_trial(
     name: str,
     function: Callable[[Any], Any],
-    of_models: bool,
+    per_model: bool,
     draw: random.Random,
     rng: np.random.Generator,
 ) -> tuple[str, str]:
     """Returns (outcome, description) of one call with a random array."""
-    array = random_array(draw, rng, of_models)
+    array = random_array(draw, rng, per_model)
     shown = f"{name}: {type(array).__name__} {getattr(array, 'dtype', '')} {str(array)[:200]}"
-    outcome, shown, values = called(lambda: function(array), shown)
+    outcome, shown, values = call_outcome(lambda: function(array), shown)
     if not outcome.startswith("a result"):
         return outcome, shown
     if name.split()[0] in _PROBABILITIES:
@@ -304,7 +304,7 @@ def array_trial(
         fractions = numbers[:1] if name.startswith(("auc", "tpr")) else numbers
         if any(((v < 0) | (v > 1)).any() for v in fractions):
             return "WRONG: a probability outside [0, 1]", f"{shown} -> {values}"
-    if name not in stats_calls.OF_LABELS and not is_real(array):
+    if name not in stats_calls.LABEL_CALLS and not is_real(array):
         return "WRONG: a result of values that are not real numbers", f"{shown} -> {values}"
     return outcome, shown
 
@@ -317,15 +317,15 @@ def is_real(array: Any) -> bool:
 
 def number_trial(name: str, draw: random.Random) -> tuple[str, str]:
     """Returns (outcome, description) of one call with a random number."""
-    function, arguments = stats_calls.OF_NUMBERS[name]
+    function, arguments = stats_calls.NUMBER_CALLS[name]
     tested = draw.choice([*arguments])
     value = draw.choice(_FLOATS if isinstance(arguments[tested], float) else _INTEGERS)
     shown = f"{name}: {tested}={value!r}"
-    return called(lambda: function(**arguments | {tested: value}), shown)[:2]
+    return call_outcome(lambda: function(**arguments | {tested: value}), shown)[:2]
 
 
 def report(title: str, outcomes: collections.Counter[str]) -> bool:
-    """Prints the table of outcomes; returns whether one is wrong."""
+    """Prints a table of outcomes; returns whether one of them is wrong."""
     print(f"\n| {title} | trials |\n|---|---|")
     for outcome, count in sorted(outcomes.items()):
         print(f"| {outcome} | {count:,} |")
@@ -358,7 +358,7 @@ def main() -> int:
             count(configs, *config_trial(draw, names))
             bar.advance(task)
         task = bar.add_task("arrays", total=args.arrays)
-        order = [*calls, *stats_calls.OF_NUMBERS]
+        order = [*calls, *stats_calls.NUMBER_CALLS]
         for i in range(args.arrays):
             name = order[i % len(order)]
             if name in calls:

@@ -1,22 +1,22 @@
-"""Run by hand (a minute of processor time per round): kills or stops a run at random moments of all its stages.
+"""Run by hand (a minute of CPU time per round): kills or terminates a run at random moments of all its stages.
 
     PYTHONPATH=tests/shared python tests/soak/kill_resume.py DIR [--kills 50] [--terminations 20] [--seed 0]
         [--engine run|local] [--config FILE.py] [--config.field=value ...]
 
 Creates DIR/uninterrupted, the workdir of an uninterrupted command, and one workdir for each round. A round starts the
 command again and again; each time it waits for the next stage (corpus, train, score, attack, extract, report) and a
-random time, and then sends a signal. A kill is SIGKILL to the command, to it and its workers, or to a worker and
-shortly afterwards to the command; a termination is SIGTERM to the command, which must end with exit code 143, unless it
-had just begun or just finished. After the last stage the command runs to its end, and the workdir is compared with the
-uninterrupted one.
+random time, and then sends a signal. A kill is SIGKILL to the command, to the command and its workers, or to a worker
+and shortly afterwards to the command. A termination is SIGTERM to the command, which must end with exit code 143 unless
+it had only just started or just finished. After the last stage the command runs to its end, and the workdir is compared
+with the uninterrupted one.
 
 The command is `lm-mia run`, or `lm-mia launch local`, which has only the first three stages and is followed by
 `lm-mia run`. Models save a checkpoint after every step, so that they are resumed in the middle. Without --config, the
 models and the corpus are tiny.
 
 Prints a table of the signals by the stage that they hit. Exits with 1 if a byte of the populations, the score stores or
-the tables differs, if the report differs in more than times, if a model was trained again although it was scored, if a
-terminated command has another exit code, or if a command that is started again fails.
+the tables differs, if the report differs in a part that `digests` compares, if a model was trained again although it
+was scored, if a terminated command has another exit code, or if a command that is started again fails.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Wrong(Exception):
 
 
 class Runner:
-    """Starts the command on workdirs of one config."""
+    """Starts the command with one config, on any workdir."""
 
     def __init__(self, folder: Path, engine: str, config: str | None, flags: list[str]) -> None:
         tiny = tiny_run.Tiny(folder / "tiny")
@@ -64,7 +64,7 @@ class Runner:
         self.stages = MODEL_STAGES if engine == "local" else STAGES
 
     def start(self, workdir: Path, verb: list[str]) -> subprocess.Popen[bytes]:
-        """Starts a command; its output is added to WORKDIR.log."""
+        """Starts a command; its output is appended to WORKDIR.log."""
         argv = [*verb, f"--config={self._config}", f"--workdir={workdir}", *self._flags]
         with workdir.with_suffix(".log").open("ab") as log:
             return subprocess.Popen(
@@ -81,7 +81,7 @@ class Runner:
                 raise Wrong(f"{workdir}: lm-mia {verb} ended with {code}")
 
 
-def stage_of(workdir: Path) -> str:
+def current_stage(workdir: Path) -> str:
     """Returns the stage that a command on a workdir is in, or that it reaches next, as its files and its log show."""
     recipes = workdir / "recipes"
     if (workdir / "report.html").exists():
@@ -100,9 +100,9 @@ def stage_of(workdir: Path) -> str:
 
 
 def is_reached(command: subprocess.Popen[bytes], workdir: Path, stage: str) -> bool:
-    """Waits until a command is in a stage, or later; returns whether it is, or False if it has ended before."""
+    """Waits until a command has reached a stage; returns False if the command ended before that."""
     began = time.monotonic()
-    while STAGES.index(stage) > [*STAGES, "finished"].index(stage_of(workdir)):
+    while STAGES.index(stage) > [*STAGES, "finished"].index(current_stage(workdir)):
         if command.poll() is not None:
             return False
         if time.monotonic() - began > DEADLINE_SECONDS:
@@ -111,7 +111,7 @@ def is_reached(command: subprocess.Popen[bytes], workdir: Path, stage: str) -> b
     return True
 
 
-def hit(
+def interrupt(
     runner: Runner, workdir: Path, stage: str, is_kill: bool, draw: random.Random
 ) -> tuple[str, str] | None:
     """Starts the command and interrupts it in a stage, or later; returns (stage, signal), or None if it had ended."""
@@ -123,7 +123,7 @@ def hit(
     workers = tiny_run.workers_of(command.pid)
     if command.poll() is not None:
         return None
-    at = stage_of(workdir)
+    at = current_stage(workdir)
     if is_kill:
         victims = draw.choice(["the command", "the command and its workers", "a worker"])
         if victims == "a worker" and workers:  # the others continue until the command is killed too
@@ -154,7 +154,7 @@ def _kill(pid: int) -> None:
 def digests(workdir: Path) -> dict[str, str]:
     """Returns the SHA-256 of every file of the populations, the score stores and the tables, and of the report's text.
 
-    Its numbers with a unit of time, dates, training losses of the log and figures are left out.
+    Durations, dates and times, the logged training losses, and figures are left out of the text.
     """
     patterns = ("populations/*/*", "recipes/*/scores.zarr/**/*", "recipes/*/tables/**/*")
     files = sorted(path for pattern in patterns for path in workdir.glob(pattern))
@@ -165,7 +165,7 @@ def digests(workdir: Path) -> dict[str, str]:
 
 
 def report_text(workdir: Path) -> str:
-    """Returns the report's text without what may differ, as `digests` describes it."""
+    """Returns the report's text without the parts that may differ, which `digests` lists."""
     page = (workdir / "report.html").read_text(encoding="utf-8").replace(workdir.name, "WORKDIR")
     page = re.sub(r'src="data:[^"]*"', "", page)
     page = re.sub(
@@ -231,7 +231,7 @@ def main() -> int:
             rounds += 1
             try:
                 for stage in runner.stages:
-                    if signals and (sent := hit(runner, workdir, stage, signals[-1], draw)):
+                    if signals and (sent := interrupt(runner, workdir, stage, signals[-1], draw)):
                         signals.pop()
                         hits[sent] += 1
                         bar.advance(task)

@@ -4,7 +4,7 @@
 
 Each case stops or kills one process of a job while a model is trained, waits until the whole job has ended by itself,
 and runs the same command again. On the same number of devices, the scores must be bitwise equal to those of an
-uninterrupted job; on another number, losses must agree to 2e-5. With --random, the job is only killed, so many times:
+uninterrupted job; on another number, losses must agree to 2e-5. With --random, there are only this many kills, each of
 a random process, at a random step of a random model. Prints one line per case; exits with 1 if one failed.
 """
 
@@ -99,7 +99,7 @@ def case(
     model: str = "reference-02",
     after_step: int = 9,
 ) -> bool:
-    """Runs a case, which hits a model after a step; prints its line, and returns whether it passed."""
+    """Runs a case, which interrupts a model after a step; prints its line, and returns whether it passed."""
     hit, processes, devices = CASES[name]
     tiny.population(workdir)
     job = tiny.start_job(workdir, 2, 2, *FLAGS)

@@ -1,4 +1,4 @@
-"""Inputs that are not what a statistic expects: a clear ValueError or the right answer, never a silent result."""
+"""Unexpected inputs of statistics: they give a clear ValueError or the right answer, never a silently wrong result."""
 
 import decimal
 import math
@@ -10,18 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 import stats_calls
-from stats_calls import ALL, GROUP_N, MEMBER_N, OF_MEMBERS, VALUE_N, MEMBER_MxN, as_list
+from stats_calls import (
+    GROUP_N,
+    MEMBER_CALLS,
+    MEMBER_N,
+    SYSTEMATIC_CALLS,
+    VALUE_N,
+    MEMBER_MxN,
+    as_list,
+)
 
 from lm_mia import stats
 
 CASES = pytest.mark.parametrize(
-    ("function", "of_models"), [c[1:] for c in ALL], ids=[c[0] for c in ALL]
+    ("function", "per_model"),
+    [c[1:] for c in SYSTEMATIC_CALLS],
+    ids=[c[0] for c in SYSTEMATIC_CALLS],
 )
 
 
-def arrange(values: Any, of_models: bool) -> Any:
+def arrange(values: Any, per_model: bool) -> Any:
     """Returns one value per sample, or the same for each of eight models."""
-    return [values] * 8 if of_models else values
+    return [values] * 8 if per_model else values
 
 
 @pytest.fixture(autouse=True)
@@ -32,24 +42,24 @@ def _warnings_are_errors() -> Iterator[None]:
 
 
 def test_random_inputs_reach_every_public_function():
-    """The calls, with which tests/soak/fuzz.py tests random inputs, accept some input, and leave out no function."""
+    """tests/soak/fuzz.py uses these calls: each accepts at least one input, and no function is left out."""
     samples = np.array([[1, 2, 3, 4], [0, 0.1, 0.5, 1], [0.6, 0.61, 0.62, 0.63], [-4, -3, -2, -1]])
     samples_8x4 = np.concatenate([samples, samples])
-    of_samples = [*samples, MEMBER_N, MEMBER_N * 1, 100 * samples[0]]
-    of_models = [stats_calls.LOSS_MxN, samples_8x4, MEMBER_MxN, MEMBER_MxN * 1, MEMBER_MxN * 0.5]
+    sample_arrays = [*samples, MEMBER_N, MEMBER_N * 1, 100 * samples[0]]
+    model_arrays = [stats_calls.LOSS_MxN, samples_8x4, MEMBER_MxN, MEMBER_MxN * 1, MEMBER_MxN * 0.5]
     calls = stats_calls.array_calls()
     refused = {
         name
-        for name, (function, is_of_models) in calls.items()
+        for name, (function, is_per_model) in calls.items()
         if all(
             isinstance(outcome(function, array), str)
-            for array in (of_models if is_of_models else of_samples)
+            for array in (model_arrays if is_per_model else sample_arrays)
         )
     }
     assert refused == set()
-    for function, arguments in stats_calls.OF_NUMBERS.values():
+    for function, arguments in stats_calls.NUMBER_CALLS.values():
         function(**arguments)
-    called = {name.split()[0] for name in [*calls, *stats_calls.OF_NUMBERS]}
+    called = {name.split()[0] for name in [*calls, *stats_calls.NUMBER_CALLS]}
     assert called == stats_calls.public_functions()
 
 
@@ -65,27 +75,27 @@ def test_random_inputs_reach_every_public_function():
     ],
     ids=["complex", "None", "Decimal", "text", "dates"],
 )
-def test_what_is_no_real_number_is_refused(
-    function: Callable[..., Any], of_models: bool, values: Any
+def test_values_that_are_not_real_numbers_are_refused(
+    function: Callable[..., Any], per_model: bool, values: Any
 ):
     with pytest.raises(ValueError, match=r"must be real numbers, not (complex|object|<U|datetime)"):
-        function(arrange(values, of_models))
+        function(arrange(values, per_model))
 
 
 @CASES
-def test_masked_values_are_refused(function: Callable[..., Any], of_models: bool):
-    values = np.broadcast_to(np.array(VALUE_N), (8, 4)) if of_models else np.array(VALUE_N)
+def test_masked_values_are_refused(function: Callable[..., Any], per_model: bool):
+    values = np.broadcast_to(np.array(VALUE_N), (8, 4)) if per_model else np.array(VALUE_N)
     with pytest.raises(ValueError, match="masked"):
         function(np.ma.masked_equal(values, 2.0))
 
 
-@pytest.mark.parametrize("function", OF_MEMBERS.values(), ids=[*OF_MEMBERS])
+@pytest.mark.parametrize("function", MEMBER_CALLS.values(), ids=[*MEMBER_CALLS])
 def test_members_must_be_booleans_without_a_mask(function: Callable[..., Any]):
     function(MEMBER_N)
     for wrong in (MEMBER_N.astype(int), MEMBER_N.astype(object)):
         with pytest.raises(ValueError, match=r"members must be booleans, not (int64|object)"):
             function(wrong)
-    if function is not OF_MEMBERS["lira"]:  # which is given a list of arrays here
+    if function is not MEMBER_CALLS["lira"]:  # which is given a list of arrays here
         with pytest.raises(ValueError, match="members: some values are masked"):
             function(np.ma.masked_array(MEMBER_N, MEMBER_N))
 
@@ -131,9 +141,9 @@ def outcome(function: Callable[[Any], Any], values: Any) -> list[Any] | str:
     "dtype", ["int8", "uint8", "uint32", "int64", "float16", "float32", ">f8", "longdouble"]
 )
 def test_small_whole_numbers_of_any_type_give_the_same_result(
-    function: Callable[..., Any], of_models: bool, dtype: str
+    function: Callable[..., Any], per_model: bool, dtype: str
 ):
-    values = np.array([[1, 2, 3, 4], [2, 4, 1, 3]] * 4) if of_models else np.array([1, 2, 3, 4])
+    values = np.array([[1, 2, 3, 4], [2, 4, 1, 3]] * 4) if per_model else np.array([1, 2, 3, 4])
     expected = outcome(function, values.astype(np.float64))
     actual = outcome(function, values.astype(dtype))
     assert isinstance(actual, str) == isinstance(expected, str), actual
@@ -147,9 +157,9 @@ def test_small_whole_numbers_of_any_type_give_the_same_result(
 @CASES
 @pytest.mark.parametrize("huge", [1e300, -1e300, 1e308])
 def test_huge_numbers_do_not_overflow_silently(
-    function: Callable[..., Any], of_models: bool, huge: float
+    function: Callable[..., Any], per_model: bool, huge: float
 ):
-    result = outcome(function, arrange([huge, 1.0, 2.0, huge / 2], of_models))
+    result = outcome(function, arrange([huge, 1.0, 2.0, huge / 2], per_model))
     if isinstance(result, str):
         assert re.search(r"must|too large|match", result)
     else:
@@ -158,8 +168,8 @@ def test_huge_numbers_do_not_overflow_silently(
 
 
 @CASES
-def test_empty_inputs(function: Callable[..., Any], of_models: bool):
-    result = outcome(function, np.empty((8, 0)) if of_models else np.empty(0))
+def test_empty_inputs(function: Callable[..., Any], per_model: bool):
+    result = outcome(function, np.empty((8, 0)) if per_model else np.empty(0))
     assert not isinstance(result, str) or re.search(r"must|match|is empty", result)
 
 

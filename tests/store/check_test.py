@@ -107,7 +107,7 @@ def test_damaged_metadata_and_coordinates_are_errors(
         check.check_metadata(s, COORDINATES)
 
 
-def test_models_that_a_killed_command_was_adding_are_no_damage(
+def test_models_that_a_killed_command_was_adding_are_not_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     s = make_store(tmp_path)
