@@ -127,7 +127,11 @@ def cross_fitted_log_odds(
 
     share = member_N.mean()
     penalty_F = _choose_penalties(
-        folds, fit, loss, share * (1 - share), is_usable=lambda at_S: 0 < member_N[at_S].mean() < 1
+        folds,
+        fit,
+        loss,
+        share * (1 - share),
+        is_usable=lambda at_S: bool(0 < member_N[at_S].mean() < 1),
     )
     log_odds_N = np.empty(member_N.size)
     for fold, penalty in enumerate(penalty_F):

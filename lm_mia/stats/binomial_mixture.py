@@ -10,6 +10,7 @@ Legend: K numbers of successes, P probabilities on the grid.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy  # its parts are loaded when they are first used
@@ -202,6 +203,7 @@ def _longest(x_P: FloatArray, step_P: FloatArray) -> float:
 def _cholesky_factor(v_KxP: FloatArray) -> tuple[FloatArray, bool]:
     """Returns a Cholesky factor of I + V V^T in the form of `scipy.linalg.cho_factor`."""
     identity_KxK = np.eye(len(v_KxP))
+    factor: Any  # the types of SciPy's functions depend on the version of NumPy
     try:
         factor = linalg.cho_factor(identity_KxK + v_KxP @ v_KxP.T, check_finite=False)
     except linalg.LinAlgError:

@@ -294,7 +294,8 @@ def metric_interval(
                     "more calls are needed"
                 )
             corner_U.append(numerator / denominator)
-    return np.min(corner_U, axis=0), np.max(corner_U, axis=0)
+    corners = np.stack(corner_U).astype(np.float64)
+    return corners.min(axis=0), corners.max(axis=0)
 
 
 def pointwise_metric_interval(

@@ -45,10 +45,10 @@ def test_histograms_are_densities(tables):
 def test_guesses_reach_the_bound(tables):
     for audit in tables:
         [axes] = audit_page.draw_guesses(audit).axes
-        highest = max(np.max(line.get_ydata()) for line in axes.lines[:-1])
+        highest = max(np.max(np.asarray(line.get_ydata())) for line in axes.lines[:-1])
         bounds = audit["audit"].query("method == 'one_run'")
         assert highest == bounds["epsilon"].max()
-        assert np.max(axes.lines[-1].get_ydata()) == bounds["ceiling"].max()
+        assert np.max(np.asarray(axes.lines[-1].get_ydata())) == bounds["ceiling"].max()
 
 
 def test_page_shows_bounds_notes_and_escaped_names(tables, tmp_path):

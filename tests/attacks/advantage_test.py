@@ -42,7 +42,7 @@ def slow_estimates(score_N: np.ndarray, member_N: np.ndarray, prior: float) -> d
         ids = [i for i in order_N if class_N[i] and not np.isnan(score_N[i])]
         fitted_N[ids[: -(-len(ids) // 2)]] = True
     held_out_N = ~fitted_N & ~np.isnan(score_N)
-    per_class = min((fitted_N & member_N).sum(), (fitted_N & ~member_N).sum())
+    per_class = int(min((fitted_N & member_N).sum(), (fitted_N & ~member_N).sum()))
     bins = stats.num_bins(per_class)
     bin_N = stats.quantile_bins(score_N, score_N[fitted_N], bins)
     ratio = stats.log_ratio_bins(bin_N[fitted_N], member_N[fitted_N], bin_N[held_out_N], bins)

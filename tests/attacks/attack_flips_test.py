@@ -102,7 +102,7 @@ def slow(score_BxN: np.ndarray, member_N: np.ndarray, fpr: float) -> dict[str, f
         "nonmember_flip_rate": flip_N[~member_N].mean(),
         "member_coin_flips": coin_N[member_N].mean(),
         "nonmember_coin_flips": coin_N[~member_N].mean(),
-        "left_out": (~scored_N).sum(),
+        "left_out": int((~scored_N).sum()),
     }
 
 

@@ -69,7 +69,7 @@ def test_cached_activations_equal_those_of_one_call(calls: tuple[int, ...]):
         cache, low = updated["cache"], low + size
         parts.append(logits)
     expected = MODEL.apply({"params": PARAMS}, x_BxT)
-    np.testing.assert_allclose(np.concatenate(parts, 1), np.asarray(expected), atol=1e-4)
+    np.testing.assert_allclose(np.concatenate(parts, 1), np.asarray(expected), atol=5e-4)
     for attn in (cache["blocks_0"]["attn"], cache["blocks_1"]["attn"]):
         assert attn["cache_index"] == 9
         assert attn["cached_key"].shape == attn["cached_value"].shape == (6, 12, 2, 4)

@@ -59,7 +59,7 @@ def slow_logistic_regression(X: np.ndarray, y: np.ndarray, penalty: float) -> np
     def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
         margin = X @ w
         value = np.logaddexp(0, margin).mean() - (margin * y).mean() + penalty / 2 * w[:-1] @ w[:-1]
-        return value, X.T @ (expit(margin) - y) / len(y) + penalty * np.append(w[:-1], 0)
+        return float(value), X.T @ (expit(margin) - y) / len(y) + penalty * np.append(w[:-1], 0)
 
     options: Any = {"gtol": 1e-9, "maxiter": 1000}
     return minimize(objective, np.zeros(X.shape[1]), jac=True, method="BFGS", options=options).x
