@@ -240,7 +240,7 @@ def damaged_store_error(path: Path, what: str) -> UserError:
     """
     return UserError(
         f"{path}: damaged score store ({what}); delete it and run `lm-mia run` to score the models again from their "
-        "checkpoints"
+        "checkpoints, or `lm-mia import` if the losses were imported"
     )
 
 

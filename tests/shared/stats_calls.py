@@ -108,7 +108,9 @@ MEMBER_CALLS: dict[str, Callable[[Any], Any]] = {
     "decision_metrics": lambda member_N: stats.decision_metrics(
         [VALUE_N] * 2, member_N, GROUP_N, 0.5, 0
     ),
-    "lira": lambda member_N: stats.lira(VALUE_N, [VALUE_N] * 2, [member_N, np.logical_not(member_N)]),
+    "lira": lambda member_N: stats.lira(
+        VALUE_N, [VALUE_N] * 2, [member_N, np.logical_not(member_N)]
+    ),
     "rates_of_halves": lambda member_N: stats.rates_of_halves(VALUE_N, member_N, GROUP_N, 0.5),
     "rmia_log_mean_probability offline": lambda member_N: stats.rmia_log_mean_probability(
         VALUE_N, reference_member_MxN=member_N, offline=True

@@ -107,6 +107,18 @@ def test_damaged_metadata_and_coordinates_are_errors(
         check.check_metadata(s, COORDINATES)
 
 
+def test_missing_properties_of_imported_samples_are_no_damage(tmp_path: Path):
+    columns = {"tokens": np.full(SAMPLES, np.nan), "tfidf": np.linspace(0, 1, SAMPLES)}
+    columns["tfidf"][::2] = np.nan
+    s = Store(tmp_path / "scores.zarr")
+    s.create_or_extend(FOUR, columns, {})
+    check.check_metadata(s, columns)
+    with pytest.raises(
+        UserError, match=r"\(tfidf\).*or `lm-mia import` if the losses were imported"
+    ):
+        check.check_metadata(s, columns | {"tfidf": columns["tokens"]})
+
+
 def test_models_that_a_killed_command_was_adding_are_not_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

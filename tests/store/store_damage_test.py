@@ -48,7 +48,7 @@ def test_damaged_metadata_and_coordinates_raise(tmp_path: Path, damage: str, mes
             ask()
         assert str(caught.value) == (
             f"{s.path}: damaged score store ({message}); delete it and run `lm-mia run` to score the models again from "
-            "their checkpoints"
+            "their checkpoints, or `lm-mia import` if the losses were imported"
         )
 
 
