@@ -419,16 +419,17 @@ def lowercase(population: Population) -> Population:
     """
     spm = population.tokenizer
     bos, eos, unk = spm.bos_id(), spm.eos_id(), spm.unk_id()
-    # An unknown token is usually decoded as " ⁇ ", which would be tokenized as question marks, so it is replaced by a
-    # character that is not in the vocabulary.
-    decoded_unknown = spm.decode([unk])
+    # An unknown token is usually decoded as " ⁇ ", which would be tokenized as question marks, and in some models as an
+    # empty text, so it is replaced by a character that is not in the vocabulary.
     unknown = next(c for c in map(chr, range(0xE000, 0xF900)) if spm.piece_to_id(c) == unk)
+    piece_V = np.array([spm.id_to_piece(i) for i in range(len(spm))], object)
+    piece_V[unk] = unknown
     parts: list[np.ndarray] = []
     lengths: list[int] = []
     for low in range(0, len(population), _BATCH):
         samples = [population.sample(i) for i in range(low, min(low + _BATCH, len(population)))]
-        texts = spm.decode([sample.tolist() for sample in samples])
-        encoded = spm.encode([text.replace(decoded_unknown, unknown).lower() for text in texts])
+        texts = spm.decode([piece_V[sample].tolist() for sample in samples])
+        encoded = spm.encode([text.lower() for text in texts])
         # An empty text gets <eos>, so that there is a token to predict.
         ends_with_eos = [
             sample[-1] == eos or not pieces for sample, pieces in zip(samples, encoded, strict=True)

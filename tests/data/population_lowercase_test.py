@@ -1,11 +1,14 @@
+import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece as spm
 from sample_table import table_of
 
 from lm_mia import config
-from lm_mia.data import build, population
+from lm_mia.data import build, population, tokenizer
 from lm_mia.data.population import Population, lowercase
 from lm_mia.data.tokenizer import train_tokenizer
 
@@ -48,6 +51,29 @@ def test_samples_are_tokens_of_the_lowercase_text(tmp_path: Path, monkeypatch: p
     assert changed > 40
     np.testing.assert_array_equal(low.lengths_N, np.diff(low.offsets_N1))
     assert max(low.lengths_N) == L
+
+
+def test_unknown_tokens_that_are_decoded_as_an_empty_text_stay_unknown(tmp_path: Path):
+    """A given sentencepiece model may have any text for them (--unk_surface)."""
+    documents = ["The ☃ CAT", "A Mat", "Sat On"]
+    usual = lowercase(written(tmp_path / "usual", documents))
+    model = io.BytesIO()
+    special: dict[str, Any] = {f"{name}_id": i for name, i in tokenizer.SPECIAL_IDS.items()}
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts()),
+        model_writer=model,
+        vocab_size=50,
+        unk_surface="",
+        minloglevel=2,
+        **special,
+    )
+    spec = build.PopulationSpec(
+        config.Population(samples=len(documents), seed=0, length_tokens=L), model.getvalue()
+    )
+    p = build.write_population(tmp_path / "p", [(t, str(i)) for i, t in enumerate(documents)], spec)
+    assert p.tokenizer.decode([3]) == ""
+    low = lowercase(p)
+    assert sum(low.tokens == 3) == sum(p.tokens == 3) == sum(usual.tokens == 3) == 1
 
 
 def test_lowercase_texts_keep_their_tokens(tmp_path: Path):
