@@ -78,6 +78,10 @@ def _run(argv: list[str]) -> int:
             return cli.main(argv, "lm-mia launch")
         return cli.main(["status", *argv], "lm-mia")
     if verb == "fields":
+        if argv and not {*argv} <= {"-h", "--help"}:
+            raise UserError(
+                f"{argv[0]}: `lm-mia fields` takes no flags, since it prints the default values; leave it out"
+            )
         _print_fields()
     if verb == "import":
         return _import_losses(argv)

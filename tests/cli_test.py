@@ -327,6 +327,12 @@ def test_report_refuses_tables_with_other_settings(
     assert cli.main(tiny.argv("report", w)) == 0
 
 
+def test_fields_takes_no_flags(capsys: pytest.CaptureFixture[str]):
+    assert refused(["fields", "--config=quickstart"], capsys) == [
+        "--config=quickstart: `lm-mia fields` takes no flags, since it prints the default values; leave it out"
+    ]
+
+
 def test_help_version_and_fields(capsys: pytest.CaptureFixture[str]):
     for argv, words in (
         (["--help"], ["run", "status", "launch", "lm-mia VERB --help"]),
