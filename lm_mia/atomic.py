@@ -108,9 +108,9 @@ def write_completion_marker(
       replaced: name of a table -> the file that is about to replace it. The digest of this file is added to that of the
         present table, so that the table counts as unchanged both before and after it is replaced.
     """
-    digests: dict[str, Any] = {name: sha256(path.parent / name) for name in tables}
+    digests: dict[str, Any] = {name: file_sha256(path.parent / name) for name in tables}
     for name, new_file in replaced.items():
-        digests[name] = [sha256(new_file), *([digests[name]] if name in digests else [])]
+        digests[name] = [file_sha256(new_file), *([digests[name]] if name in digests else [])]
     content = json.loads(json.dumps({**description, "tables": digests}))
     write_atomically(
         path, json.dumps({**content, "sha256": _own_sha256(path, content)}, indent=1) + "\n"
@@ -130,7 +130,7 @@ def is_current(path: Path, expected: Mapping[str, Any]) -> bool:
             return False
     except (OSError, ValueError, LookupError):
         return False  # missing or damaged; the tables will be computed again
-    return not changed_tables(path)
+    return not _changed(path, marker["tables"])
 
 
 def changed_tables(path: Path) -> list[Path]:
@@ -143,7 +143,7 @@ def changed_tables(path: Path) -> list[Path]:
         tables = _read_marker(path)["tables"]
     except (OSError, ValueError, LookupError):
         return [path]
-    return [path.parent / name for name in tables if not _is_unchanged(path, tables, name)]
+    return _changed(path, tables)
 
 
 def all_changed_tables(folder: Path) -> dict[Path, Path]:
@@ -200,9 +200,13 @@ def _read_marker(path: Path) -> dict[str, Any]:
     return content
 
 
+def _changed(marker: Path, tables: Mapping[str, Any]) -> list[Path]:
+    return [marker.parent / name for name in tables if not _is_unchanged(marker, tables, name)]
+
+
 def _is_unchanged(marker: Path, tables: Mapping[str, Any], name: str) -> bool:
     try:
-        digest = sha256(marker.parent / name)
+        digest = file_sha256(marker.parent / name)
     except OSError:  # missing
         return False
     return digest in ([tables[name]] if isinstance(tables[name], str) else tables[name])
@@ -213,7 +217,7 @@ def _own_sha256(path: Path, content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps([path.name, content], sort_keys=True).encode()).hexdigest()
 
 
-def sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """Returns the SHA-256 of a file in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import sentencepiece
 
+from lm_mia.atomic import file_sha256
 from lm_mia.config.recipe import POPULATION_FORMAT
 from lm_mia.errors import UserError
 
@@ -281,9 +282,8 @@ def _map_file(path: Path) -> np.ndarray:
         return np.load(path, mmap_mode="r")
     except OSError:
         raise
-    except (
-        Exception
-    ) as error:  # NumPy parses the header as Python code, which raises many kinds of errors
+    # NumPy parses the header as Python code, which raises many kinds of errors.
+    except Exception as error:
         raise UserError(
             f"{path}: damaged; delete the folder {path.parent} and run `lm-mia corpus` again"
         ) from error
@@ -292,7 +292,7 @@ def _map_file(path: Path) -> np.ndarray:
 def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Returns the size in bytes and the SHA-256 of each file."""
     return {
-        name: {"bytes": (folder / name).stat().st_size, "sha256": _file_sha256(folder / name)}
+        name: {"bytes": (folder / name).stat().st_size, "sha256": file_sha256(folder / name)}
         for name in names
     }
 
@@ -329,7 +329,7 @@ def read_manifest(folder: Path, verify: bool) -> dict[str, Any]:
             raise _corrupt(path, "the file is missing")
         if path.stat().st_size != expected["bytes"]:
             raise _corrupt(path, f"the size of the file is not {expected['bytes']} bytes")
-        if verify and _file_sha256(path) != expected["sha256"]:
+        if verify and file_sha256(path) != expected["sha256"]:
             raise _corrupt(path, "the content does not match the hash in manifest.json")
     return manifest
 
@@ -353,11 +353,6 @@ def _load_manifest(folder: Path) -> dict[str, Any]:
             f"the format is {manifest['format']}, but this version of lm-mia reads {POPULATION_FORMAT}",
         )
     return manifest
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def _to_bytes(content: Mapping[str, Any]) -> bytes:

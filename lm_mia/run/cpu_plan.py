@@ -25,7 +25,7 @@ from lm_mia.durations import format_duration
 from lm_mia.model import flops
 from lm_mia.run import cpu_probe, devices, plan, stage_times
 from lm_mia.run.cpu_probe import Speed
-from lm_mia.run.model_times import Timeline
+from lm_mia.run.model_times import Timeline, durations
 from lm_mia.run.plan import RecipeCost
 from lm_mia.run.progress import Display
 from lm_mia.run.sweep import Sweep, SweepRecipe
@@ -342,12 +342,10 @@ def logged_model_seconds(timeline: Timeline) -> ModelSeconds | None:
     """
     workers = [worker for worker in timeline.all_workers if worker.models]
     models = [model for worker in workers for model in worker.models]
-    later = [model for model in models if not model.is_first]
     # Medians, since the longest times may include a pause between two commands.
     medians = []
     for part in ("train_seconds", "score_seconds"):
-        known = [s for m in later if (s := getattr(m, part)) is not None]
-        known = known or [s for m in models if (s := getattr(m, part)) is not None]
+        known = durations(models, part)
         if not known:
             return None
         medians.append(statistics.median(known))

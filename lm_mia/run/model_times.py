@@ -6,7 +6,7 @@ in seconds on any clock.
 """
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 Event = dict[str, Any]
@@ -108,16 +108,17 @@ class WorkerTimes:
     compilation: Event | None = None
     """The event about compilation during its first model."""
 
-    def durations(self, part: str) -> list[float]:
-        """Returns the seconds of a part of the work on its models; of the first model only if no others are known.
 
-        Args:
-          part: "train_seconds" or "score_seconds".
-        """
-        later = [getattr(model, part) for model in self.models if not model.is_first]
-        first = [getattr(model, part) for model in self.models if model.is_first]
-        known = [value for value in later if value is not None]
-        return known or [value for value in first if value is not None]
+def durations(models: Iterable[ModelTimes], part: str) -> list[float]:
+    """Returns the known seconds of a part of the work on models; those of first models only if no others are known.
+
+    Args:
+      models: models of one or more workers.
+      part: "train_seconds" or "score_seconds".
+    """
+    known = [(m.is_first, seconds) for m in models if (seconds := getattr(m, part)) is not None]
+    later = [seconds for is_first, seconds in known if not is_first]
+    return later or [seconds for _, seconds in known]
 
 
 class Timeline:

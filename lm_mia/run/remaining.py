@@ -8,7 +8,7 @@ import heapq
 import statistics
 from collections.abc import Sequence
 
-from lm_mia.run.model_times import Event, Timeline, WorkerTimes
+from lm_mia.run.model_times import Event, Timeline, WorkerTimes, durations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,7 +255,7 @@ class RemainingTime:
 
 def _worker_mean_seconds(worker: WorkerTimes, part: str) -> float | None:
     """Returns the mean seconds that a worker takes to "train" or "score" a model; None if it has finished none."""
-    seconds = worker.durations(f"{part}_seconds")
+    seconds = durations(worker.models, f"{part}_seconds")
     return statistics.fmean(seconds) if seconds else None
 
 

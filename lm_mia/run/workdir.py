@@ -219,11 +219,16 @@ def changed_table_messages(
       stages: the stages of the command, which compute changed tables again.
       requested: those of the stages "attack" and "extract" that the recipe's config requests.
     """
+    read: set[Stage] = {"attack"} if "extract" in stages else set()
+    if "report" in stages:
+        read = {"attack", "extract"}
+    checked = read - ({*stages} & {*requested})
+    if not checked:  # so that tables are not hashed in vain
+        return []
     messages = list[str]()
     for table, marker in all_changed_tables(recipe_dir / "tables").items():
         stage = _stage_of_table(table)
-        is_read = "report" in stages or (stage == "attack" and "extract" in stages)
-        if not is_read or (stage in stages and stage in requested):
+        if stage not in checked:
             continue
         if stage in requested:
             messages.append(changed_table_message(table))

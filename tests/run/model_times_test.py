@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lm_mia.run.model_times import Timeline, WorkerTimes
+from lm_mia.run.model_times import Timeline, WorkerTimes, durations
 
 
 def worker_of(events: list[tuple[float, dict[str, Any]]], verb: str = "run") -> WorkerTimes:
@@ -32,11 +32,11 @@ def test_first_models_are_known_without_compilation_and_count_only_if_there_are_
     compiled = (60.0, {"event": "compiled", "seconds": 20.0})
     worker = worker_of([*made(14, 36, 10), compiled])
     assert worker.start_seconds == 4
-    assert worker.durations("train_seconds") == [16]
-    assert worker.durations("score_seconds") == [10]
+    assert durations(worker.models, "train_seconds") == [16]
+    assert durations(worker.models, "score_seconds") == [10]
     worker = worker_of([*made(14, 36, 10), compiled, *made(60, 15, 9)])
-    assert worker.durations("train_seconds") == [15]
-    assert worker.durations("score_seconds") == [9]
+    assert durations(worker.models, "train_seconds") == [15]
+    assert durations(worker.models, "score_seconds") == [9]
 
 
 def test_steps_of_a_first_model_tell_which_part_of_compilation_was_in_training():
@@ -53,26 +53,32 @@ def test_steps_of_a_first_model_tell_which_part_of_compilation_was_in_training()
 
 def test_time_between_models_counts_unless_the_worker_waits():
     worker = worker_of([*made(14, 10, 5), *made(31, 10, 5)])
-    assert worker.durations("train_seconds") == [12]
+    assert durations(worker.models, "train_seconds") == [12]
     waiting = (30.0, {"event": "waiting"})
     worker = worker_of([*made(14, 10, 5), waiting, *made(40, 10, 5)])
-    assert worker.durations("train_seconds") == [10]
+    assert durations(worker.models, "train_seconds") == [10]
     diverged = [
         (29.0, {"event": "model_started", "model": "bad"}),
         (49.0, {"event": "model_diverged", "model": "bad"}),
     ]
     worker = worker_of([*made(14, 10, 5), *diverged, *made(50, 10, 5)])
-    assert worker.durations("train_seconds") == [11]
+    assert durations(worker.models, "train_seconds") == [11]
 
 
 def test_resumed_models_and_commands_that_only_train_or_only_score():
     worker = worker_of([*made(14, 1, 1), *made(16, 10, 5, resumed_at=75)])
-    assert worker.durations("train_seconds") == [40]
+    assert durations(worker.models, "train_seconds") == [40]
     started, trained, scored = made(14, 10, 5)
     worker = worker_of([started, trained], "train")
-    assert (worker.durations("train_seconds"), worker.durations("score_seconds")) == ([10], [])
+    assert (
+        durations(worker.models, "train_seconds"),
+        durations(worker.models, "score_seconds"),
+    ) == ([10], [])
     worker = worker_of([started, scored], "score")
-    assert (worker.durations("train_seconds"), worker.durations("score_seconds")) == ([], [15])
+    assert (
+        durations(worker.models, "train_seconds"),
+        durations(worker.models, "score_seconds"),
+    ) == ([], [15])
 
 
 def test_workers_of_several_jobs_and_stages_are_kept_apart():

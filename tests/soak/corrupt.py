@@ -9,13 +9,14 @@ launch status` for the files of launched jobs) and `lm-mia run` are called in th
 the remedy is applied and `lm-mia run` is called again. The outcome of a trial is
 
 - reported and repaired: a command ended with an error of one line per problem, and after the remedy that it names the
-  populations, scores and tables are equal to the original ones;
-- reported: the same, but the file can only be restored by the user, or the remedy is another folder;
-- repaired: a command replaced the file without an error, and all results are equal;
+  populations, scores, tables and figures are equal to the original ones;
+- reported, to be restored by the user: a command ended with such an error, but only the user can restore the file, or
+  the remedy is to choose another folder;
+- repaired without an error: a command replaced the file, and all results are equal;
 - not noticed: the scores of a model were replaced by intact ones of another model, and results were not computed again;
-- harmless: the file determines no result, and all results are equal;
-- WRONG: a result differs without an error, a command reads a changed table without an error, or it ends with another
-  exception or not at all.
+- harmless: no result depends on the file, and all results are equal;
+- WRONG: a result differs without an error, a command reads a changed table without an error, ends with an unexpected
+  exception, or does not end.
 
 The page is drawn only in the trials that corrupt the page or a figure, since that takes 5 seconds; the report checks
 the tables before it draws. The files in diverged/ are left out, since commands only check whether they exist.
@@ -29,12 +30,13 @@ import io
 import random
 import re
 import shutil
-import signal
 import sys
 import traceback
 from pathlib import Path
 
+import fuzz
 import held_command
+import kill_resume
 import rich.progress
 import tiny_run
 
@@ -45,7 +47,6 @@ from lm_mia.run import supervisor
 
 _SECONDS = 120  # a command that takes longer counts as hanging
 _DAMAGES = ("flip", "truncate", "delete", "swap", "older version")
-_EXTRACT = ("samples=8", "prefix-tokens=3", "suffix-tokens=3")
 # Kind of file -> glob in the workdir.
 _KINDS = {
     "population: tokens and offsets": "populations/*/*.npy",
@@ -112,23 +113,19 @@ class Trial:
         """Runs a command; returns its exit code and its messages. The code is -1 after an unexpected exception."""
         argv = [*verb, f"--workdir={self.workdir}"]
         if verb[0] == "run":
-            argv += [f"--config={self._config}", *(f"--config.extract.{s}" for s in _EXTRACT)]
+            argv += [
+                f"--config={self._config}",
+                *(f"--config.extract.{s}" for s in kill_resume.EXTRACT),
+            ]
         out, err = io.StringIO(), io.StringIO()
-
-        def stop(*_: object) -> None:
-            raise TimeoutError(f"lm-mia {verb[0]} took more than {_SECONDS} s")
-
-        signal.signal(signal.SIGALRM, stop)
-        signal.alarm(_SECONDS)
+        streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
         try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            with fuzz.time_limit(_SECONDS), streams[0], streams[1]:
                 code = cli.main(argv)
         except KeyboardInterrupt:
             raise
         except BaseException:  # every exception that reaches this point would be a traceback
             return -1, traceback.format_exc(limit=-4)
-        finally:
-            signal.alarm(0)
         return code, out.getvalue() + err.getvalue()
 
     def differences(self) -> list[str]:
@@ -143,15 +140,8 @@ def _older(original: Path) -> Path:
 
 def results(workdir: Path) -> dict[str, bytes]:
     """Returns the files of the populations, the scores, the tables and the figures."""
-    patterns = (
-        "populations/*/*",
-        "recipes/*/scores.zarr/**/*",
-        "recipes/*/tables/**/*",
-        "figures/*",
-    )
-    files = (path for pattern in patterns for path in workdir.glob(pattern))
-    names = {str(p.relative_to(workdir)): p for p in files if p.is_file() and p.suffix != ".lock"}
-    return {name: path.read_bytes() for name, path in names.items() if ".__lock" not in name}
+    figures = {str(p.relative_to(workdir)): p.read_bytes() for p in workdir.glob("figures/*")}
+    return kill_resume.results(workdir) | figures
 
 
 def write_job_files(workdir: Path) -> None:

@@ -123,14 +123,14 @@ _PROBABILITIES = {
 
 
 @contextlib.contextmanager
-def time_limit() -> Iterator[None]:
-    """Raises TimeoutError in the block after `_SECONDS`."""
+def time_limit(seconds: int) -> Iterator[None]:
+    """Raises TimeoutError in the block after a number of seconds."""
 
     def stop(*_: object) -> None:
-        raise TimeoutError(f"took more than {_SECONDS} s")
+        raise TimeoutError(f"took more than {seconds} s")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(_SECONDS)
+    signal.alarm(seconds)
     try:
         yield
     finally:
@@ -174,7 +174,11 @@ def config_trial(draw: random.Random, names: list[str]) -> tuple[str, str]:
     argv = ["--config=quickstart", *random_flags(draw, names)]
     shown = " ".join(repr(word)[:80] for word in argv)
     try:
-        with time_limit(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            time_limit(_SECONDS),
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
             warnings.simplefilter("error")
             cli._read("plan", argv)  # pyright: ignore[reportPrivateUsage]
     except UserError as error:
@@ -264,7 +268,7 @@ def call_outcome(call: Callable[[], Any], shown: str) -> tuple[str, str, list[np
     """Returns (outcome, description, parts of the result) of a call; failures as in `config_trial`."""
     values: list[np.ndarray] = []
     try:
-        with time_limit(), warnings.catch_warnings():
+        with time_limit(_SECONDS), warnings.catch_warnings():
             warnings.simplefilter("error")
             values = [np.asarray(part) for part in stats_calls.as_list(call())]
     except (ValueError, UserError) as error:

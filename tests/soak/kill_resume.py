@@ -156,12 +156,17 @@ def digests(workdir: Path) -> dict[str, str]:
 
     Durations, dates and times, the logged training losses, and figures are left out of the text.
     """
+    content = results(workdir)
+    content["report.html"] = report_text(workdir).encode()
+    return {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
+
+
+def results(workdir: Path) -> dict[str, bytes]:
+    """Returns the content of every file of the populations, the score stores and the tables."""
     patterns = ("populations/*/*", "recipes/*/scores.zarr/**/*", "recipes/*/tables/**/*")
     files = sorted(path for pattern in patterns for path in workdir.glob(pattern))
     content = {str(p.relative_to(workdir)): p.read_bytes() for p in files if p.is_file()}
-    content = {name: data for name, data in content.items() if not name.endswith(".__lock")}
-    content["report.html"] = report_text(workdir).encode()
-    return {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
+    return {name: data for name, data in content.items() if not name.endswith(".__lock")}
 
 
 def report_text(workdir: Path) -> str:
