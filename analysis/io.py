@@ -201,6 +201,20 @@ def read_flip_facts_with_power(recipe_dir: Path) -> Record:
     return facts
 
 
+def read_mean_losses(recipe_dir: Path) -> pd.DataFrame:
+    """Reads the mean losses at the end of training of all models, by name, from models.csv.
+
+    Returns:
+      A table with the columns member_loss_nats and nonmember_loss_nats.
+
+    Raises:
+      WorkdirError: as in `read_table`.
+    """
+    columns = ["member_loss_nats", "nonmember_loss_nats"]
+    rows = read_table(recipe_dir, "models.csv", ("model", *columns))
+    return pd.DataFrame(rows, columns=["model", *columns]).set_index("model")
+
+
 def read_events(recipe_dir: Path, event: str) -> list[Record]:
     """Reads the events of one kind of a recipe from the workdir's metrics.jsonl, in order; skips invalid lines."""
     path, name = parent_workdir(recipe_dir) / "metrics.jsonl", recipe_dir.resolve().name

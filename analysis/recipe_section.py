@@ -84,7 +84,7 @@ MORE_TABLES = {
 """Tables that are written only if settings such as attack.bootstraps and extract.samples request them."""
 OTHER_TABLES = {
     "membership_scores.parquet": "membership scores of every sample from every attack under every replica",
-    "models.csv": "all models that are present, with their seeds",
+    "models.csv": "all models that are present, with their seeds and mean losses",
     "models.json": "digests by which changes of this table are noticed",
     "membership_scores.json": "settings and digests of the tables of attacks, if there are no replicas",
     "targets.csv": "AUC of every attack on every target or replica",
@@ -176,7 +176,7 @@ def facts(recipe_dir: Path) -> dict[str, Any]:
         "missing_models": notes.missing_models_note(flip_facts),
         "coin_flip_note": notes.coin_flip_note(flip_facts),
         "coin_flip_power_note": notes.coin_flip_power_note(flip_facts),
-        "medians": training.medians(training.read_log(recipe_dir)),
+        "medians": training.medians(recipe_dir),
         "properties": [prop.table_row() for prop in vulnerability.read(recipe_dir)],
         "min_group_members": vulnerability.MIN_GROUP_MEMBERS,
         "extraction": extraction.read(recipe_dir),

@@ -20,7 +20,7 @@ from analysis.few_references import (
     FewReferences,
 )
 from analysis.formatting import percent
-from analysis.io import MissingModelsError, RecipeResults, SweepResults
+from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia.config.needs import EPSILON_TPRS
 
@@ -40,7 +40,7 @@ def draw_tab01(recipes: SweepResults) -> FigureResult:
     count = LIRA["Online"].count(recipe)
     names = [str(recipe.targets[0]), *map(str, recipe.references[:count])]
     labels = ["Target", *(f"Reference {k}" for k in range(1, count + 1))]
-    losses = _read_losses(recipe, names)
+    losses = io.read_mean_losses(recipe.recipe_dir)
     data = pd.DataFrame({"label": labels, "model": names}).join(losses, on="model")
     table = pd.DataFrame(
         {heading: [f"{loss:.3f}" for loss in data[column]] for column, heading in _LOSSES.items()},
@@ -198,23 +198,6 @@ def _with_ends(estimate: Estimate, digits: int) -> str:
     if not estimate.has_interval:
         return f"{estimate.value:.{digits}f}"
     return f"{estimate.value:.{digits}f} ({estimate.low:.{digits}f}, {estimate.high:.{digits}f})"
-
-
-def _read_losses(recipe: RecipeResults, names: list[str]) -> pd.DataFrame:
-    """Returns the mean losses at the end of training of models, by name, which `lm-mia score` logged."""
-    events = [
-        event
-        for event in io.read_events(recipe.recipe_dir, "model_scored")
-        if event.get("last") and {*_LOSSES} <= {*event}
-    ]
-    by_name = {str(event["model"]): [event[column] for column in _LOSSES] for event in events}
-    missing = [name for name in names if name not in by_name]
-    if missing:
-        raise MissingModelsError(
-            f"{recipe.name}: metrics.jsonl does not have the mean losses of {', '.join(missing)}"
-        )
-    rows = np.array([by_name[name] for name in names], float)
-    return pd.DataFrame(rows, columns=[*_LOSSES], index=names)
 
 
 FIGURES = {

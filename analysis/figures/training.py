@@ -46,7 +46,7 @@ Curve = dict[int, float]
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """The events of metrics.jsonl about the attacked models of a recipe."""
+    """The training of the attacked models of a recipe, from metrics.jsonl."""
 
     curves: dict[str, tuple[str, Curve]]
     """Role and training loss of each model, by its name."""
@@ -54,8 +54,6 @@ class Log:
     """The number of training steps of a model; 0 if unknown."""
     trained: list[Record]
     """Events model_trained, in order."""
-    scored: list[Record]
-    """Events model_scored of the ends of rows, in order."""
     validation: dict[str, tuple[str, Curve]]
     """As `curves`, for the held-out samples; empty without validation."""
 
@@ -65,18 +63,17 @@ def read_log(folder: Path) -> Log:
     facts = io.read_flip_facts(folder)
     order = [*facts["reference_models"], *facts["replica_models"]]
     names = set(order)
-    train, trained, scored, validated = (
+    train, trained, validated = (
         [e for e in io.read_events(folder, kind) if e.get("model") in names]
-        for kind in ("train", "model_trained", "model_scored", "validation")
+        for kind in ("train", "model_trained", "validation")
     )
-    scored = [e for e in scored if e.get("last", True)]
     steps = [e["steps"] for e in train if isinstance(e.get("steps"), int)]
     # In the order of the models: that of the log depends on the speed of the workers.
     losses, validation = (
         {name: by_model[name] for name in order if name in by_model}
         for by_model in (curves(train), curves(validated, "validation_loss_nats"))
     )
-    return Log(losses, steps[-1] if steps else 0, trained, scored, validation)
+    return Log(losses, steps[-1] if steps else 0, trained, validation)
 
 
 def curves(events: Iterable[Record], value: str = "loss_nats") -> dict[str, tuple[str, Curve]]:
@@ -99,25 +96,28 @@ def curves(events: Iterable[Record], value: str = "loss_nats") -> dict[str, tupl
     return by_model
 
 
-def medians(log: Log) -> dict[str, float]:
-    """Returns medians over models; values that the log lacks are left out.
+def medians(folder: Path) -> dict[str, float]:
+    """Returns medians over the attacked models of a recipe; values that its log lacks are left out.
 
     Returns:
       "first_loss" and "last_loss", the training loss at the first and the last logged step; "seconds" of training;
       "member_loss" and "nonmember_loss", the mean losses on members and on non-members after training. Losses are in
       nats per token.
     """
+    log, facts = read_log(folder), io.read_flip_facts(folder)
     curves = [curve for _, curve in log.curves.values()]
+    names = [*facts["reference_models"], *facts["replica_models"]]
+    losses = io.read_mean_losses(folder).loc[names]
     # Resumed ones are partly timed.
     uninterrupted = [e for e in log.trained if not e.get("resumed_at")]
     values = {
         "first_loss": [curve[min(curve)] for curve in curves],
         "last_loss": [curve[max(curve)] for curve in curves],
         "seconds": _last_values(uninterrupted, "seconds"),
-        "member_loss": _last_values(log.scored, "member_loss_nats"),
-        "nonmember_loss": _last_values(log.scored, "nonmember_loss_nats"),
+        "member_loss": losses["member_loss_nats"],
+        "nonmember_loss": losses["nonmember_loss_nats"],
     }
-    return {name: float(np.median(numbers)) for name, numbers in values.items() if numbers}
+    return {name: float(np.median(numbers)) for name, numbers in values.items() if len(numbers)}
 
 
 def _last_values(events: Sequence[Record], field: str) -> list[float]:

@@ -14,7 +14,7 @@ from lm_mia import stats
 from lm_mia.atomic import MODELS_JSON, write_completion_marker, write_csv
 from lm_mia.config.needs import PresentModels
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.store.store import Store
+from lm_mia.store.store import MEAN_LOSSES, Store
 
 MODELS, SAMPLE_LOSSES = "models.csv", "sample_losses.csv"
 _LAST_COLUMN = f"mean_loss_nats_half_{len(stats.HALVES_HxG) - 1}"
@@ -42,12 +42,38 @@ def model_numbers(models: Sequence[ModelSeeds]) -> PresentModels:
     )
 
 
-def write_models(path: Path, models: Sequence[ModelSeeds]) -> None:
-    """Writes models.csv, with the name, role and seeds of each model, and models.json."""
-    columns = [field.name for field in dataclasses.fields(ModelSeeds)]
+def write_models(store: Store, models: Sequence[ModelSeeds], path: Path) -> None:
+    """Writes models.csv, with the name, role, seeds and mean losses of each model, and models.json.
+
+    The losses are those of `Store.mean_losses` at the end of training. A table that lists these models is not changed,
+    since reading all losses takes time.
+
+    Args:
+      store: the score store.
+      models: models that are present.
+      path: path of the table.
+
+    Raises:
+      UserError: if scores are corrupt.
+    """
+    if _listed_models(path) == [str(model) for model in models]:
+        return
+    seeds = [field.name for field in dataclasses.fields(ModelSeeds)]
     lines = [{"model": str(model), **dataclasses.asdict(model)} for model in models]
-    write_csv(path, pd.DataFrame(lines, columns=["model", *columns]))
+    table = pd.DataFrame(lines, columns=["model", *seeds])
+    at_end = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
+    write_csv(
+        path, table.assign(**dict(zip(MEAN_LOSSES, at_end.mean_losses(models).T, strict=True)))
+    )
     _write_marker(path.parent)
+
+
+def _listed_models(path: Path) -> list[str] | None:
+    """Returns the names of the models in models.csv; None if the table is missing, damaged or lacks the losses."""
+    try:
+        return [*pd.read_csv(path, usecols=["model", *MEAN_LOSSES], dtype={"model": str})["model"]]
+    except (OSError, ValueError):
+        return None
 
 
 def _write_marker(folder: Path) -> None:

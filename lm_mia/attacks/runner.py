@@ -70,7 +70,7 @@ def run(
             "are computed again if they are requested"
         )
     present = models.present_models(store)
-    models.write_models(folder / models.MODELS, present)
+    models.write_models(store, present, folder / models.MODELS)
     if not c.replicas:
         # The tables of decisions, if any, were made with other settings.
         (folder / FLIPS_JSON.name).unlink(missing_ok=True)

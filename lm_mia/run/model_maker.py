@@ -28,7 +28,7 @@ from lm_mia.model import transformer
 from lm_mia.run import backend, inventory, preemption
 from lm_mia.run.worker import Report, WorkerTask
 from lm_mia.score.scorer import Scorer, choose_micro_batch_size, restore_params
-from lm_mia.store.store import Store, open_store
+from lm_mia.store.store import MEAN_LOSSES, open_store
 from lm_mia.train import execution, loop
 
 DONE, WAIT = -1, -2  # broadcast instead of the index of the next model
@@ -191,9 +191,14 @@ class ModelMaker:
                 "step": step,
                 "last": step == total_steps,
                 "seconds": round(time.monotonic() - began, 3),
-                **_mean_losses(dataclasses.replace(self._store, step=store_step), model),
+                **self._mean_losses(model, store_step),
             }
         )
+
+    def _mean_losses(self, model: ModelSeeds, store_step: int) -> dict[str, float]:
+        """Returns the mean losses of a model; from the store, since other processes may have scored some samples."""
+        mean_1x2 = dataclasses.replace(self._store, step=store_step).mean_losses([model])
+        return dict(zip(MEAN_LOSSES, mean_1x2[0].tolist(), strict=True))
 
     def _missing_shards(self, model: ModelSeeds, store_step: int) -> list[_Shard]:
         """Returns the missing shards, the same in all processes of the job.
@@ -255,20 +260,6 @@ class ModelMaker:
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, json.dumps(error.evidence) + "\n")
         self._report_once({"event": "model_diverged", **error.evidence, "message": f"{error}"})
-
-
-def _mean_losses(store: Store, model: ModelSeeds) -> dict[str, float]:
-    """Returns the mean losses of members and of non-members in nats per token; with canaries, those of canaries.
-
-    They are read from the store, since another process may have scored a part of the samples.
-    """
-    total_2, count_2 = np.zeros(2), np.zeros(2)
-    for _, block in store.canary_blocks({name: (name, [model]) for name in ("loss", "member")}):
-        loss_C, member_C = block["loss"][0], block["member"][0]
-        total_2 += [loss_C[group_C].sum(dtype="float64") for group_C in (member_C, ~member_C)]
-        count_2 += [member_C.sum(), (~member_C).sum()]
-    names = ("member_loss_nats", "nonmember_loss_nats")
-    return dict(zip(names, (total_2 / count_2).tolist(), strict=True))
 
 
 def locked_models(task: WorkerTask, report: Report) -> Iterator[int]:

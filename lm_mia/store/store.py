@@ -43,6 +43,9 @@ from lm_mia.store.schema import (
     variable_spec,
 )
 
+MEAN_LOSSES = ("member_loss_nats", "nonmember_loss_nats")
+"""The mean losses of a model on members and on non-members, in the order of `Store.mean_losses`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Store:
@@ -314,6 +317,26 @@ class Store:
         Attacks read only these samples. All others are in every training subset, so there is nothing to infer.
         """
         return self._blocks(requests, size, self.first_canary)
+
+    def mean_losses(self, models: Sequence[ModelSeeds]) -> np.ndarray:
+        """Returns mean_Mx2, the mean loss of each model on members and on non-members, in nats per token.
+
+        With canaries, these are the means over canaries. The mean over no samples is NaN.
+
+        Raises:
+          UserError: as in `blocks`.
+        """
+        if not models:
+            return np.zeros((0, 2))
+        total_Mx2, count_Mx2 = np.zeros((len(models), 2)), np.zeros((len(models), 2))
+        for _, block in self.canary_blocks({name: (name, models) for name in ("loss", "member")}):
+            for m, (loss_C, member_C) in enumerate(
+                zip(block["loss"], block["member"], strict=True)
+            ):
+                groups = member_C, ~member_C
+                total_Mx2[m] += [loss_C[group_C].sum(dtype="float64") for group_C in groups]
+                count_Mx2[m] += [group_C.sum() for group_C in groups]
+        return total_Mx2 / np.where(count_Mx2 > 0, count_Mx2, np.nan)
 
     def _blocks(
         self, requests: Mapping[str, tuple[str, Sequence[ModelSeeds]]], size: int, first: int

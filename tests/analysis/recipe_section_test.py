@@ -370,10 +370,10 @@ def test_only_models_of_the_tables_are_shown(finished: Path) -> None:
     )
     assert [*log.curves] == references + replicas
     assert max(max(curve.values()) for _, curve in log.curves.values()) < 10
-    medians = training.medians(log)
+    medians = training.medians(finished)
     assert medians["seconds"] == pytest.approx(5.1, abs=0.05)
     assert max(medians.values()) < 10
-    assert len({e["model"] for e in log.trained}) == len({e["model"] for e in log.scored}) == 32
+    assert len({e["model"] for e in log.trained}) == 32
 
 
 @pytest.mark.usefixtures("full_figures")

@@ -31,15 +31,23 @@ def test_present_models(world: SyntheticScores, tmp_path: Path):
     present = models.present_models(world.store)
     assert [str(model) for model in present] == NAMES
     assert models.model_numbers(present) == PresentModels((*range(10), 11), (0, 2))
-    models.write_models(tmp_path / "models.csv", present)
-    table = pd.read_csv(tmp_path / "models.csv")
-    assert table.columns.tolist() == ["model", "role", "subset_seed", "init_seed", "order_seed"]
+    path = tmp_path / "models.csv"
+    models.write_models(world.store, present, path)
+    table = pd.read_csv(path)
+    seeds = ["role", "subset_seed", "init_seed", "order_seed"]
+    assert table.columns.tolist() == ["model", *seeds, "member_loss_nats", "nonmember_loss_nats"]
     assert table["model"].tolist() == NAMES
-    assert table.iloc[10].tolist() == ["reference-11", "reference", 11, 11, 11]
-    assert table.iloc[12].tolist() == ["replica-02", "replica", 2**31, 2**31, 2]
-    models.write_models(
-        tmp_path / "none.csv", models.present_models(Store(tmp_path / "scores.zarr"))
-    )
+    assert table[["model", *seeds]].iloc[10].tolist() == ["reference-11", "reference", 11, 11, 11]
+    assert table[["model", *seeds]].iloc[12].tolist() == ["replica-02", "replica", 2**31, 2**31, 2]
+    for m, (_, row) in enumerate(table.iterrows()):
+        loss_N, member_N = world.loss_MxN[m].astype(float), world.member_MxN[m]
+        assert row["member_loss_nats"] == pytest.approx(loss_N[member_N].mean())
+        assert row["nonmember_loss_nats"] == pytest.approx(loss_N[~member_N].mean())
+    path.write_text(path.read_text().replace("reference", "someone"))
+    models.write_models(world.store, present, path)  # lists other models, so it is replaced
+    pd.testing.assert_frame_equal(pd.read_csv(path), table)
+    none = Store(tmp_path / "scores.zarr")
+    models.write_models(none, models.present_models(none), tmp_path / "none.csv")
     assert (tmp_path / "none.csv").read_text() == ",".join(table.columns) + "\n"
 
 

@@ -291,25 +291,21 @@ def _write_log(
     steps = 4 * -(-world.loss_MxN.shape[1] // 2 // 16)
     with path.open("a") as log:
 
-        def write(names: dict[str, Any], loss: float, member: float, nonmember: float) -> None:
+        def write(names: dict[str, Any], loss: float) -> None:
             common = {"time": "2026-01-01T00:00:00", **names}
             for t in [*range(0, steps - 1, 5), steps - 1]:
                 now = loss + 4 * np.exp(-3 * t / steps) + rng.normal(0, 0.1)
                 event = {"event": "train", "step": t, "steps": steps, "loss_nats": now}
                 log.write(json.dumps(common | event) + "\n")
             log.write(json.dumps(common | {"event": "model_trained", "seconds": 1.7 * loss}) + "\n")
-            means = {"member_loss_nats": member, "nonmember_loss_nats": nonmember}
-            log.write(json.dumps(common | {"event": "model_scored"} | means) + "\n")
 
         def named(model: ModelSeeds) -> dict[str, Any]:
             return {"model": str(model), "role": model.role, "recipe": recipe}
 
         for model in (world.models[0], *world.larger):  # the first is trained again below
-            write(named(model), FAR, FAR, FAR)
+            write(named(model), FAR)
         for m in present:
-            loss_N, member_N = world.loss_MxN[m], world.member_MxN[m]
-            means = float(loss_N[member_N].mean()), float(loss_N[~member_N].mean())
-            write(named(world.models[m]), 3, *means)
-            write(named(world.models[m]) | {"recipe": OTHER_RECIPE}, FAR, FAR, FAR)
+            write(named(world.models[m]), 3)
+            write(named(world.models[m]) | {"recipe": OTHER_RECIPE}, FAR)
         log.write('{"event": "worker_lost"}\n{"event": "waiting", "models": 3}\n')
         log.write('{"event": "train", "model": "refer\n')

@@ -108,17 +108,6 @@ def test_validation_losses_have_a_second_panel(copied: Path) -> None:
     assert axes.get_xlim() == train_axes.get_xlim()
 
 
-def test_only_final_scores_are_read(copied: Path) -> None:
-    before = training.read_log(copied).scored
-    event = {"event": "model_scored", "model": "reference-00", "recipe": RECIPE}
-    log(
-        copied,
-        event | {"step": 16, "last": True, "member_loss_nats": 1.0},
-        event | {"step": 8, "last": False, "member_loss_nats": 77.0},  # a score point
-    )
-    assert [e["member_loss_nats"] for e in training.read_log(copied).scored[len(before) :]] == [1.0]
-
-
 def test_distance_of_in_and_out_losses_by_hand() -> None:
     member_Mx3 = np.array([[1, 1, 1], [1, 1, 1], [0, 0, 0], [0, 0, 0]], bool)
     loss_M = np.array([1.0, 3.0, 5.0, 7.0])
