@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs sweeps on a real SLURM with preemption, lost nodes and time limits; scores must equal those of `lm-mia` bitwise.
-#   tests/slurm/slurm_integration.sh
+#   tests/slurm/slurm_integration.sh [KILLS]
+# With a number of kills, it instead runs one sweep whose workers and jobs are killed so often at random moments.
 # Takes 5 minutes on 2 cores. Needs root, to start the daemons of SLURM, and installs SLURM by apt-get if it is missing;
 # otherwise the test is skipped. Prints one line per case, and exits with 1 if one failed. All files are in a temporary
 # folder, which is removed at the end. Jobs are held (SIGSTOP) in the middle of a model where a case needs it, so that no
@@ -21,6 +22,8 @@ if ! { command -v slurmctld && command -v slurmd && command -v munged; } >/dev/n
     skip "apt-get could not install slurm-wlm and munge"
 fi
 
+kills=${1:-0}
+[[ $kills =~ ^[0-9]+$ ]] || { echo "KILLS=$kills: must be a whole number" >&2; exit 2; }
 python=$(python -c 'import sys, lm_mia; print(sys.executable)') || exit 1
 scratch=$(mktemp -d)
 export LM_MIA_SLURM_DIR=$scratch/cluster SLURM_CONF=$scratch/cluster/slurm.conf
@@ -210,6 +213,35 @@ kill_rank() {
     grep -q 'task 1: Killed' "$(log "$workdir" "${job}_0")"
 }
 
+random_kills() { # a kill hits a worker, or all processes of an element of the array
+  local workdir=$scratch/random element victim pids killed=0
+  # After every step, since a model that fails three times at the same checkpoint is set aside.
+  local checkpoints=--config.train.checkpoint_minutes=0.0001
+  population "$workdir"
+  job=''
+  while ((killed < kills)); do
+    if [ -z "$job" ] || over "$job"; then # SLURM does not requeue a job that failed; the same command submits the rest
+      job=$(submit "$workdir" --models-per-job=3 --time=60 "${one[@]}" "$checkpoints")
+      [ -n "$job" ] || { echo "all models are present after $killed kills" >&2; return 1; }
+    fi
+    sleep "$((RANDOM % 8)).$((RANDOM % 10))"
+    element=${job}_$((RANDOM % 2)) victim=worker
+    pids=$(workers "$element" | head -n 1)
+    if ((RANDOM % 2)); then
+      victim=job pids=$(workers "$element" && processes "$element")
+    fi
+    [ -n "$pids" ] && kill -9 $pids 2>/dev/null || continue # the element waits, or has just ended
+    killed=$((killed + 1))
+    echo "$victim $element after $SECONDS s" >>"$scratch/kills"
+  done
+  for _ in 1 2 3; do
+    await 600 "the sweep was over" over "$job" || return
+    job=$(submit "$workdir" --models-per-job=3 --time=60 "${one[@]}" "$checkpoints")
+    [ -n "$job" ] || return 0
+  done
+  return 1
+}
+
 make_local() { # makes the scores with which the others are compared
   local verb
   population "$scratch/local"
@@ -224,6 +256,16 @@ made_local() {
 }
 
 bash tests/slurm/slurm_cluster.sh up 2 || exit 1
+if ((kills)); then
+  case_of corpus "the population is made" "$python" -m lm_mia.cli corpus --workdir="$scratch/sweep" "${config[@]}"
+  case_of random_kills "$kills kills of workers and jobs at random moments" random_kills
+  case_of local "lm-mia train and lm-mia score, without SLURM" make_local
+  case_of bytes "scores of random_kills equal those of lm-mia" same "$scratch/local" "$scratch/random"
+  cut -d' ' -f1 "$scratch/kills" | sort | uniq -c
+  grep -ho '"resumed_at": [1-9]' "$scratch/random/metrics.jsonl" | wc -l | sed 's/$/ models resumed in the middle/'
+  echo "slurm_integration: $SECONDS s, $( ((failed)) && echo FAILED || echo ok)"
+  exit $failed
+fi
 case_of array "two elements ran after the corpus, each on its own node" array
 case_of preemption "an element was preempted by a job of a higher partition and resumed" preemption
 case_of lost_node "the node of an element was drained, then down; the element ran on the other node" lost_node
