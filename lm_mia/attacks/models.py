@@ -4,14 +4,15 @@ M: models, S: samples whose losses are listed, N2: samples of the population (2N
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from lm_mia import stats
-from lm_mia.atomic import MODELS_JSON, write_completion_marker, write_csv
+from lm_mia.atomic import MODELS_JSON, replacing, write_completion_marker
 from lm_mia.config.needs import PresentModels
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import Store
@@ -46,13 +47,22 @@ def write_models(path: Path, models: Sequence[ModelSeeds]) -> None:
     """Writes models.csv, with the name, role and seeds of each model, and models.json."""
     columns = [field.name for field in dataclasses.fields(ModelSeeds)]
     lines = [{"model": str(model), **dataclasses.asdict(model)} for model in models]
-    write_csv(path, pd.DataFrame(lines, columns=["model", *columns]))
-    _write_marker(path.parent)
+    _replace(path, pd.DataFrame(lines, columns=["model", *columns]))
 
 
-def _write_marker(folder: Path) -> None:
+def _replace(path: Path, table: pd.DataFrame) -> None:
+    """Writes a table and models.json, which describes the old and the new table while it is replaced."""
+    folder = path.parent
+    with replacing(path) as new_file:
+        table.to_csv(new_file, index=False)
+        if path.is_file():
+            _write_marker(folder, {path.name: new_file})
+    _write_marker(folder)
+
+
+def _write_marker(folder: Path, replaced: Mapping[str, Path] = MappingProxyType({})) -> None:
     tables = [name for name in (MODELS, SAMPLE_LOSSES) if (folder / name).is_file()]
-    write_completion_marker(folder / MODELS_JSON.name, {}, tables)
+    write_completion_marker(folder / MODELS_JSON.name, {}, tables, replaced)
 
 
 def write_sample_losses(
@@ -111,8 +121,7 @@ def write_sample_losses(
         )
         for s, sample in enumerate(ids_S)
     ]
-    write_csv(path, pd.concat(parts))
-    _write_marker(path.parent)
+    _replace(path, pd.concat(parts))
     return True
 
 
