@@ -44,10 +44,9 @@ def test_page_holds_missing_values_no_members_and_texts_with_markup(
     table = pd.read_parquet(samples).assign(member=False, mean_score=np.inf)
     table.to_parquet(samples)
     lists = pd.read_parquet(shown)
-    for row, value in enumerate((np.nan, np.inf)):
-        for name in ("reference_loss_nats", "replica_loss_nats"):
-            losses = lists.at[row, name]
-            lists.at[row, name] = np.full_like(losses, value)
+    for name in ("reference_loss_nats", "replica_loss_nats"):
+        first, second, *others = lists[name]
+        lists[name] = [np.full_like(first, np.nan), np.full_like(second, np.inf), *others]
     lists.assign(text=TEXT).to_parquet(shown)
     bundle = concurrent.futures.Future[str]()
     bundle.set_result("")
