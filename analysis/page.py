@@ -290,11 +290,8 @@ def _summarize_targets(recipe_dir: Path) -> str:
     attack = target_attack(c, present, "lira_online", count)
     if attack is None:
         return "too few models"
-    auc_T = [
-        float(row["auc"] or "nan")
-        for row in _rows(recipe_dir / TARGETS_CSV)
-        if row["attack_id"] == attack.id
-    ]
+    rows = [row for row in _rows(recipe_dir / TARGETS_CSV) if row["attack_id"] == attack.id]
+    auc_T = [float(row["auc"] or "nan") for row in rows]
     counts = f"({plural(len(auc_T), 'target')}, {plural(count, 'reference')})"
     if any(map(math.isnan, auc_T)):
         return f"LiRA has no AUC, since samples have too few IN or OUT references {counts}"
@@ -311,13 +308,26 @@ def _summarize_targets(recipe_dir: Path) -> str:
         if math.isclose(point["fpr"], focus)
     ]
     auc_std = statistics.pstdev(auc_T) if len(auc_T) > 1 else math.nan
-    numbers = _format_numbers(statistics.fmean(auc_T), auc_std, statistics.fmean(tpr_T), focus)
+    numbers = _format_numbers(
+        statistics.fmean(auc_T),
+        auc_std,
+        statistics.fmean(tpr_T),
+        focus,
+        nonmembers=f"{min(int(row['nonmembers']) for row in rows):,}",
+    )
     return f"{numbers} {counts}"
 
 
-def _format_numbers(auc: float, auc_std: float, tpr: float, fpr: float, more: str = "") -> str:
-    value = "unknown" if math.isnan(tpr) else f"{tpr:.3f}"
-    return f"LiRA AUC {plus_minus(auc, auc_std)}{more}, TPR {value} at {percent(fpr)} FPR"
+def _format_numbers(
+    auc: float, auc_std: float, tpr: float, fpr: float, more: str = "", nonmembers: str = "fewer"
+) -> str:
+    """Returns the main numbers in words; `nonmembers` says how many non-members have a score."""
+    text = f"LiRA AUC {plus_minus(auc, auc_std)}{more}, TPR "
+    if not math.isnan(tpr):
+        return f"{text}{tpr:.3f} at {percent(fpr)} FPR"
+    needed = math.ceil(1 / fpr - 1e-9)
+    needs = f"which needs {needed:,} non-members with a score; there are {nonmembers}"
+    return f"{text}unknown at {percent(fpr)} FPR, {needs}"
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -333,7 +333,8 @@ class RecipeView:
           i: the id of the sample.
 
         Raises:
-          UserError: if there is no such sample, or the population is missing or damaged.
+          UserError: if there is no such sample, if losses were imported without texts, or if the population is
+            missing or damaged.
 
         Example:
           >>> text = lm_mia.open("runs/quickstart").recipes["quickstart"].text(0)
@@ -341,6 +342,11 @@ class RecipeView:
         population, i = self._population, operator.index(i)
         if not 0 <= i < len(population):
             raise UserError(f"sample={i}: must be an id from 0 to {len(population) - 1}")
+        if not population.has_texts:
+            raise UserError(
+                f"{self.name}: its losses were imported without texts; import them to another --workdir with the array "
+                "text_N, or the column text, which has the text of each sample"
+            )
         return population.text(i)
 
     def _table_files(self) -> dict[str, Path]:

@@ -38,6 +38,29 @@ MODELS_JSON = Path("tables", "models.json")
 """Completion marker of models.csv and sample_losses.csv, which `lm-mia attack` writes."""
 TARGETS_JSON = Path("tables", "targets.json")
 """Completion marker of the tables of attacks on targets, which `lm-mia attack` writes."""
+STUDY_JSONS = tuple(
+    Path("tables", f"{study}.json")
+    for study in ("fragile_hits", "recency", "reference_numbers", "text_groups", "token_tfidf")
+)
+"""Completion markers of the tables of studies, which `lm-mia attack` writes for the figures that need them."""
+TARGET_SCORES = "target_scores"
+"""Folder in which every JSON file is the completion marker of a parquet file with the scores of one attack."""
+_MARKER_NAMES = {
+    path.name
+    for path in (
+        FLIPS_JSON,
+        EXTRACTION_JSON,
+        MORE_REFERENCES_JSON,
+        POOLING_JSON,
+        ZERO_RUN_JSON,
+        VARIANCE_JSON,
+        TOKENS_JSON,
+        MEMBERSHIP_SCORES_JSON,
+        MODELS_JSON,
+        TARGETS_JSON,
+        *STUDY_JSONS,
+    )
+}
 CHANGED_TABLE = "missing, changed, damaged or written by an earlier version"
 """What messages say about a table or its JSON file that is not as it was when it was written."""
 TARGETS_CSV = Path("tables", "targets.csv")
@@ -147,22 +170,22 @@ def changed_tables(path: Path) -> list[Path]:
 
 
 def all_changed_tables(folder: Path) -> dict[Path, Path]:
-    """Returns {table: JSON file}, the `changed_tables` of each JSON file in a folder; reads about 1 GB/s."""
+    """Returns {table: marker}, the `changed_tables` of each completion marker in a folder; reads about 1 GB/s."""
     return {table: marker for marker in _markers(folder) for table in changed_tables(marker)}
 
 
 def is_changed(table: Path) -> bool:
     """Returns whether a table was changed after it was written: a marker in its folder has another digest of it."""
-    for marker in sorted(table.parent.glob("*.json")):
+    for marker in _markers(table.parent):
         with contextlib.suppress(OSError, ValueError, LookupError):
             tables = _read_marker(marker)["tables"]
-            if table.name in tables:
+            if marker.parent == table.parent and table.name in tables:
                 return not _is_unchanged(marker, tables, table.name)
     return False
 
 
 def remove_changed_tables(folder: Path) -> list[Path]:
-    """Deletes every table of attacks that was changed, with all tables of the same JSON file, and this file.
+    """Deletes every table of attacks that was changed, with all tables of the same marker, and this marker.
 
     The tables of `lm-mia extract` are kept: if these were missing, the report would leave them out without an error.
 
@@ -182,8 +205,10 @@ def remove_changed_tables(folder: Path) -> list[Path]:
 
 
 def _markers(folder: Path) -> list[Path]:
-    """Returns the completion markers in a folder and its subfolders."""
-    return sorted([*folder.glob("*.json"), *folder.glob("*/*.json")])
+    """Returns the completion markers in a folder of tables; JSON files with other names belong to the user."""
+    scores = folder if folder.name == TARGET_SCORES else folder / TARGET_SCORES
+    named = (path for path in folder.glob("*.json") if path.name in _MARKER_NAMES)
+    return sorted({*named, *scores.glob("*.json")})
 
 
 def _read_marker(path: Path) -> dict[str, Any]:

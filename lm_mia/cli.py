@@ -224,10 +224,16 @@ def _audit(argv: Sequence[str]) -> int:
         confidence=options.confidence,
         fprs=options.fprs,
         replicates=options.replicates,
+        prefix="--",
     )
     problems += settings.problems()
+    if not options.file:
+        problems.append("FILE: missing; add the path of a file, such as scores.csv")
+    if options.out is not None:
+        collect_errors(problems, lambda: _check_out(options.out))
     if problems:
-        collect_errors(problems, lambda: audit.read(Path(options.file), settings.columns))
+        if options.file:
+            collect_errors(problems, lambda: audit.read(Path(options.file), settings.columns))
         raise UserError("\n".join(problems))
     with display(overall=False) as shown:
         result = audit.audit(Path(options.file), settings, shown.update)
@@ -243,6 +249,15 @@ def _audit(argv: Sequence[str]) -> int:
     )
     print(f"page: {page}")
     return 0
+
+
+def _check_out(out: str) -> None:
+    """Raises UserError if the folder of an audit cannot exist, since it, or a folder that contains it, is a file."""
+    folder = Path(out)
+    for path in (folder, *folder.parents):
+        if path.exists() and not path.is_dir():
+            what = "is a file" if path == folder else f"{path} is a file"
+            raise UserError(f"--out={out}: {what}; choose a folder")
 
 
 def _raise_failures(failures: Sequence[str]) -> None:
@@ -346,7 +361,13 @@ def _audit_parser() -> load.Parser:
             "more member-like. An empty cell is a missing score.",
         ]
     )
-    parser.add_argument("file", metavar="FILE", help="scores or losses: .csv, .parquet or .npz")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        default="",
+        help="scores or losses: .csv, .parquet or .npz",
+    )
     for flag, usual in (("score", "score"), ("member", "member"), ("model", "model, if any")):
         text = f"column of the {flag}s" if flag != "member" else "column of membership"
         parser.add_argument(

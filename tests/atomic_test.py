@@ -3,11 +3,12 @@ import io
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from lm_mia import atomic
+from lm_mia.config.needs import Study
 
 
 def test_write_atomically_replaces_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -50,7 +51,7 @@ def facts(folder: Path) -> Path:
     """The file that marks two tables as complete."""
     (folder / "a.csv").write_text("a")
     (folder / "b.csv").write_text("b")
-    path = folder / "facts.json"
+    path = folder / "flips.json"
     atomic.write_completion_marker(path, ABOUT, ["a.csv", "b.csv"])
     return path
 
@@ -118,14 +119,37 @@ def test_marker_without_digests_is_not_current(tmp_path: Path, tables: Any):
 def test_a_changed_table_is_detected_and_removed_with_its_set(tmp_path: Path):
     path = facts(tmp_path)
     (tmp_path / "c.csv").write_text("c")
-    atomic.write_completion_marker(tmp_path / "other.json", {}, ["c.csv"])
+    atomic.write_completion_marker(tmp_path / "models.json", {}, ["c.csv"])
     assert atomic.all_changed_tables(tmp_path) == {}
     (tmp_path / "b.csv").write_text("B")
     assert atomic.is_changed(tmp_path / "b.csv")
     assert not atomic.is_changed(tmp_path / "a.csv")
     assert atomic.remove_changed_tables(tmp_path) == [tmp_path / "b.csv"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.csv", "other.json"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.csv", "models.json"]
     assert not path.exists()
+
+
+def test_json_files_of_the_user_are_no_markers(tmp_path: Path):
+    facts(tmp_path)
+    (tmp_path / "a.csv").write_text("A")
+    for notes in (tmp_path / "notes.json", tmp_path / "own" / "flips.json"):
+        notes.parent.mkdir(exist_ok=True)
+        notes.write_text('["a.csv"]')
+    scores = tmp_path / "target_scores"
+    scores.mkdir()
+    (scores / "loss-0-1.parquet").write_text("x")
+    atomic.write_completion_marker(scores / "loss-0-1.json", {}, ["loss-0-1.parquet"])
+    (scores / "loss-0-1.parquet").write_text("y")
+    assert atomic.is_changed(scores / "loss-0-1.parquet")
+    changed = [tmp_path / "a.csv", scores / "loss-0-1.parquet"]
+    assert [*atomic.all_changed_tables(tmp_path)] == changed
+    assert atomic.remove_changed_tables(tmp_path) == changed
+    remaining = {"notes.json", "own/flips.json"}
+    assert {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.*")} == remaining
+
+
+def test_every_study_has_a_marker():
+    assert {path.stem for path in atomic.STUDY_JSONS} == {*get_args(Study)}
 
 
 def test_a_marker_that_names_files_of_other_folders_or_replaces_another_is_damaged(tmp_path: Path):
@@ -133,12 +157,12 @@ def test_a_marker_that_names_files_of_other_folders_or_replaces_another_is_damag
     folder.mkdir()
     outside.write_text("kept")
     path = facts(folder)
-    atomic.write_completion_marker(folder / "bad.json", {}, ["../outside.csv"])
+    atomic.write_completion_marker(folder / "models.json", {}, ["../outside.csv"])
     outside.write_text("changed")
-    assert atomic.remove_changed_tables(folder) == [folder / "bad.json"]
+    assert atomic.remove_changed_tables(folder) == [folder / "models.json"]
     assert outside.read_text() == "changed"
-    (folder / "swapped.json").write_bytes(path.read_bytes())
-    assert atomic.changed_tables(folder / "swapped.json") == [folder / "swapped.json"]
+    (folder / "targets.json").write_bytes(path.read_bytes())
+    assert atomic.changed_tables(folder / "targets.json") == [folder / "targets.json"]
 
 
 def test_tables_are_unchanged_before_and_after_their_replacement(tmp_path: Path):

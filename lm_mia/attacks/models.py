@@ -4,14 +4,15 @@ M: models, S: samples whose losses are listed, N2: samples of the population (2N
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from lm_mia import stats
-from lm_mia.atomic import MODELS_JSON, write_completion_marker, write_csv
+from lm_mia.atomic import MODELS_JSON, is_current, replacing, write_completion_marker
 from lm_mia.config.needs import PresentModels
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import MEAN_LOSSES, Store
@@ -56,29 +57,38 @@ def write_models(store: Store, models: Sequence[ModelSeeds], path: Path) -> None
     Raises:
       UserError: if scores are corrupt.
     """
-    if _listed_models(path) == [str(model) for model in models]:
+    if _is_complete(path, [str(model) for model in models]):
         return
     seeds = [field.name for field in dataclasses.fields(ModelSeeds)]
     lines = [{"model": str(model), **dataclasses.asdict(model)} for model in models]
     table = pd.DataFrame(lines, columns=["model", *seeds])
     at_end = dataclasses.replace(store, statistics=(), token_samples=(), step=0)
-    write_csv(
-        path, table.assign(**dict(zip(MEAN_LOSSES, at_end.mean_losses(models).T, strict=True)))
-    )
-    _write_marker(path.parent)
+    losses = dict(zip(MEAN_LOSSES, at_end.mean_losses(models).T, strict=True))
+    _replace(path, table.assign(**losses))
 
 
-def _listed_models(path: Path) -> list[str] | None:
-    """Returns the names of the models in models.csv; None if the table is missing, damaged or lacks the losses."""
+def _is_complete(path: Path, names: list[str]) -> bool:
+    """Returns whether models.csv lists these models and their losses, and models.json describes it."""
     try:
-        return [*pd.read_csv(path, usecols=["model", *MEAN_LOSSES], dtype={"model": str})["model"]]
+        table = pd.read_csv(path, usecols=["model", *MEAN_LOSSES], dtype={"model": str})
     except (OSError, ValueError):
-        return None
+        return False
+    return [*table["model"]] == names and is_current(path.parent / MODELS_JSON.name, {})
 
 
-def _write_marker(folder: Path) -> None:
+def _replace(path: Path, table: pd.DataFrame) -> None:
+    """Writes a table and models.json, which describes the old and the new table while it is replaced."""
+    folder = path.parent
+    with replacing(path) as new_file:
+        table.to_csv(new_file, index=False)
+        if path.is_file():
+            _write_marker(folder, {path.name: new_file})
+    _write_marker(folder)
+
+
+def _write_marker(folder: Path, replaced: Mapping[str, Path] = MappingProxyType({})) -> None:
     tables = [name for name in (MODELS, SAMPLE_LOSSES) if (folder / name).is_file()]
-    write_completion_marker(folder / MODELS_JSON.name, {}, tables)
+    write_completion_marker(folder / MODELS_JSON.name, {}, tables, replaced)
 
 
 def write_sample_losses(
@@ -137,8 +147,7 @@ def write_sample_losses(
         )
         for s, sample in enumerate(ids_S)
     ]
-    write_csv(path, pd.concat(parts))
-    _write_marker(path.parent)
+    _replace(path, pd.concat(parts))
     return True
 
 

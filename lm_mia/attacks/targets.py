@@ -36,6 +36,7 @@ import pyarrow.parquet as pq
 from lm_mia import config, stats
 from lm_mia.atomic import (
     MEMBERSHIP_SCORES_JSON,
+    TARGET_SCORES,
     TARGETS_JSON,
     is_current,
     replacing,
@@ -58,7 +59,7 @@ _TABLE, _ROC, _JACKKNIFE, _EPSILONS, _SCORES = (
     "target_roc.parquet",
     "target_jackknife.parquet",
     "target_epsilons.parquet",
-    "target_scores",
+    TARGET_SCORES,
 )
 _GROUP_SAMPLES = 2**17  # number of samples per row group of target_scores
 _WRITE_SECONDS = 10  # minimum time between two writes, since each write replaces whole files

@@ -69,6 +69,11 @@ def open_losses(path: Path) -> LossFile:
             return _open_parquet(path)
         case ".nc" | ".nc4" | ".netcdf" | ".h5":
             return _open_dataset(path)
+    if path.suffix == ".npy":
+        raise UserError(
+            f"{path}: holds a single array; save both in one file with "
+            "np.savez(FILE, loss_MxN=losses, member_MxN=members), FILE ending with .npz"
+        )
     raise UserError(
         f"{path}: the name must end with .npz, .parquet or .nc, or be the folder of a Zarr store; rename the file, or "
         "convert it"
@@ -277,7 +282,9 @@ def _open_parquet(path: Path) -> LossFile:
         file = pq.ParquetFile(path)
         names, samples = file.schema_arrow.names, file.metadata.num_rows
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{path}: is not a readable parquet file ({_first_line(error)})") from error
+        raise UserError(
+            f"{path}: is not a readable parquet file ({_first_line(error)}); copy or save it again"
+        ) from error
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"{path}: has several columns {_listed(repeated)}; names must be distinct")
     models = [n.removeprefix("loss_") for n in names if n.startswith("loss_")]
@@ -299,7 +306,7 @@ def _open_parquet(path: Path) -> LossFile:
             return column.to_numpy()
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UserError(
-                f"{path}: column {name} is not readable ({_first_line(error)})"
+                f"{path}: column {name} is not readable ({_first_line(error)}); copy or save the file again"
             ) from error
 
     model_columns = {f"{kind}_{model}" for model in models for kind in ("loss", "member")}
@@ -322,9 +329,11 @@ def _open_dataset(path: Path) -> LossFile:
     try:
         dataset = xr.open_zarr(path) if path.is_dir() else xr.open_dataset(path)
     except Exception as error:  # each backend of xarray raises errors of its own
-        hint = "; netCDF4 files need `pip install h5netcdf`" if not path.is_dir() else ""
+        hint = "copy or save it again"
+        if not path.is_dir():
+            hint += ", or run `pip install h5netcdf` if it is a netCDF4 file"
         raise UserError(
-            f"{path}: xarray cannot read it ({type(error).__name__}: {_first_line(error)}){hint}"
+            f"{path}: xarray cannot read it ({type(error).__name__}: {_first_line(error)}); {hint}"
         ) from error
     problems: list[str] = []
     for name in ("loss", "member"):

@@ -213,6 +213,12 @@ class Population:
         """The tokenizer, which is loaded on first use."""
         return sentencepiece.SentencePieceProcessor(model_file=str(self.folder / "tokenizer.model"))
 
+    @functools.cached_property
+    def has_texts(self) -> bool:
+        """Whether the texts of the samples are known; those of imported losses may not be."""
+        names = pq.read_schema(self.folder / "samples.parquet").names
+        return not self.is_imported or "text" in names
+
     def text(self, i: int) -> str:
         """Returns the text of sample i, decoded from its tokens; it is truncated and has normalized whitespace.
 
@@ -224,9 +230,9 @@ class Population:
         """Returns the texts of several samples, ascending, as `text`."""
         if not self.is_imported:
             return self.tokenizer.decode([self.sample(i).tolist() for i in i_S])
-        file = pq.ParquetFile(self.folder / "samples.parquet")
-        if "text" not in file.schema_arrow.names:
+        if not self.has_texts:
             return [""] * len(i_S)
+        file = pq.ParquetFile(self.folder / "samples.parquet")
         group_S, row_S = np.divmod(i_S, file.metadata.row_group(0).num_rows)
         texts: list[str] = []
         for group in np.unique(group_S):

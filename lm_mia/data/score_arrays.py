@@ -73,7 +73,8 @@ def parse_arrays(
     """As `read_npz`, for arrays; `source` is their name for error messages."""
     if columns.model:
         raise UserError(
-            f"model={columns.model}: works only with tables; the rows of an array are models, so leave it out"
+            f"{columns.prefix}model={columns.model}: works only with tables; the rows of an array are models, so "
+            "leave it out"
         )
     has_losses = not columns.score and LOSS_ARRAYS[0] in arrays
     names = (
@@ -82,7 +83,7 @@ def parse_arrays(
         else (columns.score or "score_TxN", columns.member or "member_TxN")
     )
     others = filter(None, [columns.user, *columns.covariates, columns.text])
-    _check_present(arrays, [*names, *others], source, has_losses)
+    _check_present(arrays, [*names, *others], source, has_losses, columns.prefix)
     problems: list[str] = []
     checks: tuple[Callable[[np.ndarray, str], np.ndarray], ...] = (
         _check_losses
@@ -161,11 +162,18 @@ def _by_target(
 
 
 def _check_present(
-    arrays: Mapping[str, np.ndarray], names: Sequence[str], source: str, has_losses: bool
+    arrays: Mapping[str, np.ndarray],
+    names: Sequence[str],
+    source: str,
+    has_losses: bool,
+    prefix: str,
 ) -> None:
     hint = "add it"
     if not has_losses:
-        hint = f"name it by score=, member=, user=, covariates= or text=, or save {', '.join(LOSS_ARRAYS)}"
+        *flags, last = [
+            f"{prefix}{name}=" for name in ("score", "member", "user", "covariates", "text")
+        ]
+        hint = f"name it by {', '.join(flags)} or {last}, or save {', '.join(LOSS_ARRAYS)}"
         if "loss_MxN" in arrays:
             hint = "losses of models without targets are for `lm-mia import`"
     missing = [name for name in names if name not in arrays]

@@ -50,6 +50,8 @@ class Columns:
     user: str = ""
     covariates: tuple[str, ...] = ()
     text: str = ""
+    prefix: str = ""
+    """Precedes these names in messages: "--" on the command line, where they are flags."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,9 +240,10 @@ def _find_columns(names: Sequence[str], source: str, columns: Columns) -> list[s
     wanted += filter(None, [columns.model, columns.user, *columns.covariates, columns.text])
     problems = []
     if missing := [name for name in dict.fromkeys(wanted) if name not in names]:
-        hint = "name the columns by score=, member=, model= and user="
+        p = columns.prefix
+        hint = f"name the columns by {p}score=, {p}member=, {p}model= and {p}user="
         if columns.covariates or columns.text:
-            hint += ", and by covariates= and text="
+            hint += f", and by {p}covariates= and {p}text="
         if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
             hint = "separate the columns by commas"
         listed = ", ".join(repr(name) for name in names[:20]) or "no columns"

@@ -26,7 +26,6 @@ from lm_mia.run.audit_statistics import Frames, Settings, audit_model, make_unit
 
 Source = Path | pd.DataFrame | Mapping[str, Any]
 
-NO_BOUND = "no bound on epsilon is valid until you state how members were drawn: membership=coins, half or independent"
 NOT_ADJUSTED = (
     "numbers that are not adjusted, such as the estimates of epsilon, also measure how the sources of members and "
     "non-members differ; no bound on epsilon is valid then"
@@ -193,7 +192,10 @@ def _combine(parts: Sequence[tuple[Frames, list[str]]], settings: Settings) -> A
     if len(frames["causal"]):
         notes.append(NOT_ADJUSTED)
     elif settings.membership == "given":
-        notes.append(NO_BOUND)
+        notes.append(
+            "no bound on epsilon is valid until you state how members were drawn: "
+            f"{settings.prefix}membership=coins, half or independent"
+        )
     elif len(bounds) > 1:
         notes.append(
             f"each of the {len(bounds)} bounds holds with a confidence of {settings.confidence:g} on its own; the "
@@ -237,9 +239,9 @@ def _join_trials(models: Sequence[ModelScores], source: str, settings: Settings)
     if any(scores.score_N.size > 1 for scores in models):
         largest = max(models, key=lambda scores: scores.score_N.size)
         raise UserError(
-            f"membership=independent: {source} has {largest.score_N.size:,} scores of model {largest.model}, but "
-            "trials are independent only if each is a training run of its own; if the members of a run were drawn by "
-            "coins, use membership=coins"
+            f"{settings.prefix}membership=independent: {source} has {largest.score_N.size:,} scores of model "
+            f"{largest.model}, but trials are independent only if each is a training run of its own; if the members "
+            f"of a run were drawn by coins, use {settings.prefix}membership=coins"
         )
     return ModelScores(
         "",

@@ -4,8 +4,9 @@ Legend: N units (samples or users), U users.
 """
 
 import dataclasses
+import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, get_args
 
@@ -56,6 +57,8 @@ class Settings:
     fprs: tuple[float, ...] = (0.001, 0.01, 0.1)
     replicates: int = 0
     """Bootstrap draws; 0: 1,000, or fewer if there are more than 200,000 scores, but at least 200."""
+    prefix: str = ""
+    """Precedes the names of settings in messages: "--" on the command line, where settings are flags."""
 
     @property
     def steps(self) -> int:
@@ -66,38 +69,44 @@ class Settings:
     def columns(self) -> Columns:
         """The names of columns or arrays."""
         covariates = tuple(filter(None, self.covariates))
-        return Columns(self.score, self.member, self.model, self.user, covariates, self.text)
+        return Columns(
+            self.score, self.member, self.model, self.user, covariates, self.text, self.prefix
+        )
 
     def problems(self) -> Iterator[str]:
         """Yields a line for each value that is out of range."""
+        p = self.prefix
         if self.aggregate not in get_args(GroupScore):
-            choices = ", ".join(get_args(GroupScore))
-            yield f"aggregate={self.aggregate}: must be one of {choices}; choose one"
+            yield self._wrong_choice("aggregate", self.aggregate, get_args(GroupScore))
         elif self.aggregate != "mean" and not self.user:
-            yield f"aggregate={self.aggregate}: is for scores of users; name their column by user="
+            yield f"{p}aggregate={self.aggregate}: is for scores of users; name their column by {p}user="
         if self.membership not in get_args(MembershipDesign):
-            choices = ", ".join(get_args(MembershipDesign))
-            yield f"membership={self.membership}: must be one of {choices}; choose one"
+            yield self._wrong_choice("membership", self.membership, get_args(MembershipDesign))
         if self.membership == "independent" and self.user:
-            yield f"user={self.user}: trials have no users; leave it out with membership=independent"
+            yield f"{p}user={self.user}: trials have no users; leave it out with {p}membership=independent"
         if (self.covariates or self.text) and self.membership != "given":
-            named = [f"covariates={','.join(self.covariates)}"] if self.covariates else []
-            named += [f"text={self.text}"] if self.text else []
+            named = [f"{p}covariates={','.join(self.covariates)}"] if self.covariates else []
+            named += [f"{p}text={self.text}"] if self.text else []
             yield (
-                f"{', '.join(named)}: must be left out with membership={self.membership}: members that were drawn at "
-                "random do not differ from non-members, so there is nothing to adjust"
+                f"{', '.join(named)}: must be left out with {p}membership={self.membership}: members that were drawn "
+                "at random do not differ from non-members, so there is nothing to adjust"
             )
         if not all(self.covariates):
-            yield f"covariates={','.join(self.covariates)}: has an empty name; separate names by single commas"
+            yield f"{p}covariates={','.join(self.covariates)}: has an empty name; separate names by single commas"
         if not 0 <= self.delta < 1:
-            yield f"delta={self.delta:g}: must be at least 0 and below 1; try delta=1e-5"
+            yield f"{p}delta={self.delta:g}: must be at least 0 and below 1; try {p}delta=1e-5"
         if not 0 < self.confidence < 1:
-            yield f"confidence={self.confidence:g}: must be between 0 and 1; try confidence=0.95"
+            yield f"{p}confidence={self.confidence:g}: must be between 0 and 1; try {p}confidence=0.95"
         if not self.fprs or not all(0 < fpr <= 1 for fpr in self.fprs):
             fprs = ",".join(f"{fpr:g}" for fpr in self.fprs)
-            yield f"fprs={fprs}: must be rates above 0 and up to 1; try fprs=0.001,0.01,0.1"
+            yield f"{p}fprs={fprs}: must be rates above 0 and up to 1; try {p}fprs=0.001,0.01,0.1"
         if self.replicates < 0:
-            yield f"replicates={self.replicates}: must be at least 0; try replicates=1000"
+            yield f"{p}replicates={self.replicates}: must be at least 0; try {p}replicates=1000"
+
+    def _wrong_choice(self, name: str, value: str, choices: Sequence[str]) -> str:
+        similar = difflib.get_close_matches(value, choices, 1)
+        remedy = f"did you mean {similar[0]}?" if similar else "choose one"
+        return f"{self.prefix}{name}={value}: must be one of {', '.join(choices)}; {remedy}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,8 +137,8 @@ def make_units(scores: ModelScores, source: str, settings: Settings) -> Units:
             lost := int((by_user.count_G > 0)[np.isnan(score_N)].sum())
         ):
             raise UserError(
-                f"aggregate=gmean: {plural(lost, 'user')} of {where} have a score of 0 or less, which has no "
-                "geometric mean; choose another one, such as aggregate=mean"
+                f"{settings.prefix}aggregate=gmean: {plural(lost, 'user')} of {where} have a score of 0 or less, "
+                f"which has no geometric mean; choose another one, such as {settings.prefix}aggregate=mean"
             )
         names = [scores.users[index] for index in by_user.group_G.tolist()]
         groups = pd.DataFrame({"model": scores.model, "user": names, "member": member_N})
@@ -147,8 +156,9 @@ def make_units(scores: ModelScores, source: str, settings: Settings) -> Units:
         members, total = int(member_N.sum()), member_N.size
         if abs(members - total / 2) > _COIN_DEVIATIONS * math.sqrt(total) / 2:
             raise UserError(
-                f"membership=coins: {members:,} of {plural(total, noun)} of {where} are members, which fair coins "
-                "practically never give; if a fixed number was drawn, use membership=half"
+                f"{settings.prefix}membership=coins: {members:,} of {plural(total, noun)} of {where} are members, "
+                "which fair coins practically never give; if a fixed number was drawn, use "
+                f"{settings.prefix}membership=half"
             )
     if covariates is not None:
         audit_causal.check(score_N, member_N, covariates, where)
@@ -356,11 +366,11 @@ def _notes(units: Units, settings: Settings, summary: Mapping[str, Any]) -> Iter
     canaries = units.score_N.size
     if settings.delta * canaries > 1:
         yield (
-            f"delta={settings.delta:g} is above 1 / {canaries:,}, the number of {units.noun}s: with so large a "
-            "delta, a mechanism may publish some of them, so that an audit can show little"
+            f"{settings.prefix}delta={settings.delta:g} is above 1 / {canaries:,}, the number of {units.noun}s: with "
+            "so large a delta, a mechanism may publish some of them, so that an audit can show little"
         )
     if settings.membership == "coins" and 2 * units.member_N.sum() == canaries >= 100:
         yield (
             f"exactly half of the {units.noun}s are members: if that number was fixed, bounds for coins are not "
-            "valid; use membership=half"
+            f"valid; use {settings.prefix}membership=half"
         )

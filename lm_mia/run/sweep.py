@@ -8,7 +8,7 @@ import argparse
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,11 @@ class SweepRecipe:
         ):
             return stored  # there are no results yet, so any config is allowed
         changes = differences(stored["config"], self.config)
+        if changes and "imported" in (
+            stored["config"]["corpus"]["source"],
+            self.config.corpus.source,
+        ):
+            raise UserError(_import_message(self, stored["config"], changes))
         if stored["format"] != FORMAT:
             changes.append(
                 f"format: {stored['format']!r} -> {FORMAT!r} (this version of lm_mia would train different models)"
@@ -200,6 +205,50 @@ def imported_sweep(folder: str, c: Config) -> Sweep:
     recipe = _recipe_of_request(workdir, RecipeRequest((c.name,), (0,), {}, c))
     recipe.stored_config()
     return Sweep("", workdir, (), (recipe,), ())
+
+
+def _import_message(recipe: SweepRecipe, stored: Mapping[str, Any], changes: Sequence[str]) -> str:
+    """Returns the error message if a request does not fit the losses that a recipe has, or is to have, by an import.
+
+    Args:
+      recipe: the requested recipe.
+      stored: the config of the results in its folder.
+      changes: their `differences`.
+    """
+    where = f"--workdir={recipe.workdir.path}: its recipe {recipe.name}"
+    if stored["corpus"]["source"] != "imported":
+        return f"{where} has models that lm_mia made, not imported losses; choose another --workdir or --name"
+    if recipe.config.corpus.source != "imported":
+        return (
+            f"{where} has imported losses, so no models can be made in it; choose another --workdir, or leave out "
+            "--config to attack these losses"
+        )
+    fields = {change.partition(":")[0]: change for change in changes}
+    problems: list[str] = []
+    if change := fields.get("population.samples"):
+        problems.append(f"number of {change.removeprefix('population.')}")
+    elif {"corpus.path", "corpus.split_documents"} & {*fields}:
+        problems.append("samples: other columns or texts than in the first import")
+    if change := fields.get("train.subset"):
+        problems.append(f"--{change.removeprefix('train.')}")
+    if change := fields.get("score.statistics"):
+        problems.append(f"arrays beside the loss: {change.partition(': ')[2]}")
+    explained = (
+        "population.samples",
+        "corpus.path",
+        "corpus.split_documents",
+        "train.subset",
+        "score.statistics",
+    )
+    if others := [field for field in fields if field not in explained]:
+        problems.append(
+            f"{', '.join(others)}: the models were trained elsewhere, so only fields of attack can be set"
+        )
+    return (
+        f"{where} was imported with other losses or settings:\n"
+        + "\n".join(f"  {problem}" for problem in problems)
+        + "\n  restore these, or choose another --workdir or --name"
+    )
 
 
 def check_not_imported(sweep: Sweep, command: str) -> None:

@@ -472,6 +472,16 @@ def test_summary_lines_of_targets_match_the_comparison(linked: Path):
     original = (folder / "tables").resolve()
     (folder / "tables").unlink()
     shutil.copytree(original, folder / "tables")
+    roc = pd.read_parquet(folder / "tables" / "target_roc.parquet")
+    roc.assign(tpr=roc["tpr"].where(roc["on_curve"])).to_parquet(
+        folder / "tables" / "target_roc.parquet"
+    )
+    few = pd.read_csv(folder / "tables" / "targets.csv").assign(nonmembers=12)
+    few.to_csv(folder / "tables" / "targets.csv", index=False)
+    assert page.summary_lines(linked, ["fixed-10M"])[0].endswith(
+        "TPR unknown at 5% FPR, which needs 20 non-members with a score; there are 12 "
+        "(4 targets, 16 references)"
+    )
     (folder / "tables" / "target_roc.parquet").write_text("x")
     assert page.summary_lines(linked, ["fixed-10M"])[0].endswith(
         "cannot be read; run lm-mia attack again"

@@ -1,4 +1,5 @@
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, write_scores
 
 from lm_mia import stats
+from lm_mia.atomic import changed_tables
 from lm_mia.attacks import models
 from lm_mia.config.needs import PresentModels
 from lm_mia.data import subsets
@@ -49,6 +51,31 @@ def test_present_models(world: SyntheticScores, tmp_path: Path):
     none = Store(tmp_path / "scores.zarr")
     models.write_models(none, models.present_models(none), tmp_path / "none.csv")
     assert (tmp_path / "none.csv").read_text() == ",".join(table.columns) + "\n"
+
+
+@pytest.mark.parametrize("replaced_before", [0, 1, 2])
+def test_a_kill_while_models_are_replaced_leaves_no_changed_table(
+    replaced_before: int,
+    world: SyntheticScores,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    path, present = tmp_path / "models.csv", models.present_models(world.store)
+    models.write_models(world.store, present[:3], path)
+    replace, replaced = os.replace, list[str]()
+
+    def replace_or_stop(source: Path, target: Path) -> None:
+        if len(replaced) == replaced_before:
+            raise KeyboardInterrupt
+        replaced.append(target.name)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_or_stop)
+    with pytest.raises(KeyboardInterrupt):
+        models.write_models(world.store, present, path)
+    assert replaced == ["models.json", "models.csv"][:replaced_before]
+    assert len(pd.read_csv(path)) == (3 if replaced_before < 2 else len(present))
+    assert changed_tables(tmp_path / "models.json") == []
 
 
 def test_later_models_are_sorted_by_number(tmp_path: Path):

@@ -185,7 +185,10 @@ def test_attacks_on_losses_take_covariates(monkeypatch: pytest.MonkeyPatch) -> N
         (["--covariates=name"], "column 'name': has 60 distinct strings; a category may have at"),
         (["--text=length"], "column 'length': holds values of type double; must hold the text"),
         (["--covariates=length", "--membership=coins"], "nothing to adjust"),
-        (["--text=name", "--membership=half"], "text=name: must be left out with membership=half"),
+        (
+            ["--text=name", "--membership=half"],
+            "--text=name: must be left out with --membership=half",
+        ),
     ],
 )
 def test_bad_flags(flags: list[str], problem: str, tmp_path, capsys) -> None:

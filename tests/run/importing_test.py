@@ -162,6 +162,31 @@ def test_import_again_adds_models_and_never_changes_any(tmp_path: Path):
     with pytest.raises(UserError, match="losses of model 2 are not those of reference-02"):
         lm_mia.open_arrays(tmp_path, **arrays)
     assert {p: p.read_bytes() for p in tmp_path.rglob("c/*/*")} == before
+    with pytest.raises(UserError, match="imported: its losses were imported without texts; import"):
+        results.recipes["imported"].text(0)
+
+
+def test_differences_from_an_import_are_named_as_they_were_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    lm_mia.open_arrays(tmp_path, **losses())
+    other = {name: value[:, 1:] for name, value in losses().items()}
+    with pytest.raises(UserError) as error:
+        lm_mia.open_arrays(tmp_path, **other, subset="bernoulli")
+    assert str(error.value).splitlines() == [
+        f"--workdir={tmp_path}: its recipe imported was imported with other losses or settings:",
+        f"  number of samples: {N} -> {N - 1}",
+        "  --subset: 'given' -> 'bernoulli'",
+        "  restore these, or choose another --workdir or --name",
+    ]
+    with pytest.raises(UserError, match="samples: other columns or texts than in the first"):
+        lm_mia.open_arrays(tmp_path, **losses(), columns={"tokens": np.arange(N) + 1})
+    assert cli.main(["attack", f"--workdir={tmp_path}", "--config.model.layers=3"]) == 2
+    error = capsys.readouterr().err
+    assert "model.layers, model.size: the models were trained elsewhere" in error
+    quickstart = ["--config=quickstart", "--config.name=imported", f"--workdir={tmp_path}"]
+    assert cli.main(["train", *quickstart]) == 2
+    assert "has imported losses, so no models can be made in it" in capsys.readouterr().err
 
 
 def changed(**arrays: Any) -> Callable[[Path], Path]:
@@ -289,14 +314,15 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
     "unknown design": (changed(), "--subset='half'", ("--subset=half",)),
     "bad name": (changed(), "--name='a/b'", ("--name=a/b",)),
     "bad field": (changed(), "attack.fprs", ("--config.attack.fprs=2",)),
-    "damaged parquet": (raw(b"PAR1", "bad.parquet"), "not a readable parquet", ()),
+    "damaged parquet": (raw(b"PAR1", "bad.parquet"), "; copy or save it again", ()),
     "parquet without members": (frame("bad.parquet", loss_a=[1.0]), "a has only one", ()),
     "parquet without values": (
         frame("bad.parquet", loss_a=[1.0, None], member_a=[True, None]),
         "missing values",
         (),
     ),
-    "damaged netCDF": (raw(b"CDF", "bad.nc"), "xarray cannot read it", ()),
+    "damaged netCDF": (raw(b"CDF", "bad.nc"), "; copy or save it again, or run", ()),
+    "single array": (raw(b"\x93NUMPY", "bad.npy"), "np.savez(FILE, loss_MxN=", ()),
     "netCDF without members": (dataset(("model", "sample"), "loss"), "no variable member", ()),
     "checkpoints": (
         dataset(("model", "checkpoint", "sample"), "loss", "member"),

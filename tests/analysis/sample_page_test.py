@@ -1,0 +1,68 @@
+import base64
+import concurrent.futures
+import gzip
+import html.parser
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import sample_page
+
+TEXT = "</script><script>alert(1)</script> <!-- <script>"
+
+
+class Scripts(html.parser.HTMLParser):
+    """Collects the content of the script elements of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.contents: list[str] = []
+        self.ids: list[str | None] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "script":
+            self.ids.append(dict(attrs).get("id"))
+            self.contents.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            self.contents[-1] += data
+
+
+def test_page_holds_missing_values_no_members_and_texts_with_markup(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    recipe = tmp_path / "flip-302M"
+    shutil.copytree(folder / "recipes" / "flip-302M", recipe)
+    samples, shown = (
+        recipe / "tables" / name for name in ("samples.parquet", "shown_samples.parquet")
+    )
+    table = pd.read_parquet(samples).assign(member=False, mean_score=np.inf)
+    table.to_parquet(samples)
+    lists = pd.read_parquet(shown)
+    for name in ("reference_loss_nats", "replica_loss_nats"):
+        first, second, *others = lists[name]
+        lists[name] = [np.full_like(first, np.nan), np.full_like(second, np.inf), *others]
+    lists.assign(text=TEXT).to_parquet(shown)
+    bundle = concurrent.futures.Future[str]()
+    bundle.set_result("")
+    monkeypatch.setattr(sample_page, "start_bundling", lambda: bundle)
+    scripts = Scripts()
+    scripts.feed(sample_page.write(recipe).read_text())
+    assert scripts.ids == ["data", "datatables", "datatables-css", "vega", None]
+    text = gzip.decompress(base64.b64decode(scripts.contents[0])).decode()
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not valid JSON")
+
+    data = json.loads(text, parse_constant=refuse)
+    assert set(data["text"]) == {TEXT}
+    assert not any(data["member"])
+    assert set(data["mean_score"]) == {None}
+    for row in range(2):
+        assert set(data["reference_loss_nats"][row] + data["replica_loss_nats"][row]) == {None}
+    assert None not in data["reference_loss_nats"][2]
