@@ -220,7 +220,7 @@ def print_status(
     Raises:
       UserError: if the folder does not exist, no command has started in it, or files in it are damaged.
     """
-    require_workdir(sweep.workdir)
+    require_workdir(sweep.workdir, has_config=sweep.config_arg is not None)
     if watch:
         with live_view(sweep) as refresh:
             while refresh():
@@ -435,7 +435,7 @@ def _notes(status: dict[str, Any]) -> list[str]:
             made_with = ", ".join(
                 f"{name}={used!r}" for name, (_, used) in r["table_settings"].items()
             )
-            remedy = "run `lm-mia attack` to make them again"
+            remedy = "run `lm-mia attack` with the same flags to make them again"
             lines.append(
                 f"tables      {r['recipe']}: made with other settings: {made_with}; {remedy}"
             )
@@ -444,7 +444,9 @@ def _notes(status: dict[str, Any]) -> list[str]:
         built = f"{p['samples']} samples, sha256 {p['sha256']}"
         lines.append(f"population  {built if p['sha256'] else f'missing: {path}'}")
     remedy = (
-        ": run `lm-mia report` to make it again" if status["report"].startswith("older") else ""
+        ": run `lm-mia report` with the same flags to make it again"
+        if status["report"].startswith("older")
+        else ""
     )
     lines.append(f"report      {status['report']}{remedy}")
     lines += [
