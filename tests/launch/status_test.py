@@ -318,13 +318,22 @@ def test_status_reports_missing_models_tables_and_report(
     assert read_json(sweep, capsys)["recipes"][0]["tables"] == "unfinished"
 
 
-def test_outdated_report_is_reported(
+def test_changed_tables_and_an_outdated_report_are_reported(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     sweep = read_tiny_sweep(tiny, tiny.copy(tmp_path / "w"))
     report = sweep.workdir.path / "report.html"
     report.touch()
-    assert read_lines(sweep, capsys)[-1] == "report      present"
+    lines = read_lines(sweep, capsys)
+    assert [line for line in lines if line.startswith("tables")] == []
+    assert lines[-1] == "report      present"
+    table = first_recipe(sweep) / "tables" / "attacks.csv"
+    table.write_text(table.read_text().replace("0", "1"))
+    [r] = read_json(sweep, capsys)["recipes"]
+    assert (r["tables"], r["changed_tables"]) == ("changed", [str(table)])
+    rule = "missing, changed, damaged or written by an earlier version"
+    remedy = "run `lm-mia attack` again with the same flags"
+    assert f"tables      {table}: {rule}; {remedy}" in " ".join(read_lines(sweep, capsys))
     os.utime(report, (0, 0))
     assert (
         "report      older than the tables: run `lm-mia report` with the same flags to make it again"
