@@ -26,6 +26,7 @@ Expect a report page like that of quickstart.py. The numbers depend on the texts
 """
 
 import dataclasses
+import glob
 import os
 import sys
 from collections import Counter
@@ -107,6 +108,12 @@ def _parse(arg: str) -> tuple[Corpus, str]:
         raise UserError(
             "--config=own: the path of the texts is missing; write it after a colon, as in --config=own:texts"
         )
+    names = [",".join([path, *rest[:count]]) for count in range(1, len(rest) + 1)]
+    if not _exists(path) and any(map(_exists, names)):
+        raise UserError(
+            f"--config=own:{arg}: a comma ends the path, so {path} is read, which does not exist; rename the file or "
+            "folder, or make a symbolic link whose name has no comma"
+        )
     column = "text"
     if rest and rest[0].startswith("column="):
         column = rest.pop(0).removeprefix("column=")
@@ -115,6 +122,11 @@ def _parse(arg: str) -> tuple[Corpus, str]:
     # Absolute, so that later commands and jobs may start in another folder.
     path = os.path.abspath(Path(path).expanduser())
     return Corpus(source, path, column, min_chars=MIN_CHARS), ",".join(rest)
+
+
+def _exists(path: str) -> bool:
+    """Returns whether a path exists, or a glob has matches."""
+    return bool(glob.glob(os.path.expanduser(path))) or os.path.exists(os.path.expanduser(path))
 
 
 def _sized(corpus: Corpus) -> Config:

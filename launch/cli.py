@@ -44,7 +44,8 @@ _VERBS_OF_FLAG = {
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m launch") -> int:
     """Entry point; returns the exit code: 3 if models were set aside or diverged, else as `lm-mia` does."""
-    return run_action(lambda: _run_command(list(sys.argv[1:] if argv is None else argv), prog))
+    argv = list(sys.argv[1:] if argv is None else argv)
+    return run_action(lambda: _run_command(argv, prog), argv)
 
 
 def _run_command(argv: list[str], prog: str) -> int:
@@ -129,7 +130,7 @@ def _top_parser(prog: str) -> argparse.ArgumentParser:
             *(f"  {verb:12} {summary}" for verb, summary in VERBS.items()),
             "",
             f"`{prog} VERB --help` lists the flags of a verb. Example:",
-            f"  {prog} plan --config=configs/c4.py --device=h100",
+            f"  {prog} plan --config=c4 --device=h100",
         ]
     )
     parser.add_argument("verb", choices=VERBS, metavar="VERB", help="one of the verbs below")

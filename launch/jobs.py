@@ -344,10 +344,8 @@ def build_corpus(sweep: Sweep) -> int:
 
     with progress.display(overall=False) as display:
         _, recipe_populations = pipeline.build_populations(sweep, display)
-        for path, population in {
-            recipe.population_dir: p for recipe, p in recipe_populations
-        }.items():
-            display.say(f"{path}: {len(population)} samples, sha256 {population.sha256}")
+        for folder in dict.fromkeys(recipe.population_dir for recipe, _ in recipe_populations):
+            display.say(f"population: {folder}")
     return 0
 
 

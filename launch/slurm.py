@@ -342,6 +342,13 @@ def _seconds(time: str) -> int | None:
     return int(days or 0) * 86400 + sum(n * u for n, u in zip(parts, units, strict=False))
 
 
+_NO_CONTROLLER = (
+    "Unable to contact slurm controller",
+    "Could not establish a configuration source",
+)
+"""Parts of the messages of SLURM commands on a machine that belongs to no running cluster."""
+
+
 def _run_slurm_command(argv: Sequence[str]) -> str:
     """Runs a SLURM command and returns its output; raises UserError with its error message if it fails.
 
@@ -356,6 +363,11 @@ def _run_slurm_command(argv: Sequence[str]) -> str:
             f"{argv[0]}: {error.strerror}; run this where the SLURM commands are installed"
         ) from error
     if done.returncode:
+        if any(text in done.stderr for text in _NO_CONTROLLER):
+            raise UserError(
+                f"{argv[0]}: SLURM's controller cannot be reached from this machine; run the command on a login node "
+                "of the cluster"
+            )
         reason = "; ".join(done.stderr.split("\n")).strip("; ") or f"code {done.returncode}"
         raise UserError(f"{shlex.join(argv)}: {reason}")
     return done.stdout

@@ -63,7 +63,8 @@ _CONFIG_HELP = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit code, as defined by `lm_mia.errors.run_action`."""
-    return run_action(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
+    argv = list(sys.argv[1:] if argv is None else argv)
+    return run_action(lambda: _run(argv), argv)
 
 
 def _run(argv: list[str]) -> int:
@@ -89,7 +90,7 @@ def _run(argv: list[str]) -> int:
         return _audit(argv)
     options, sweep = _read(verb, argv)
     if verb == "plan":
-        sweeps.check_not_imported(sweep, "`lm-mia plan`")
+        sweeps.check_not_imported(sweep, "lm-mia plan")
         if options.device == "cpu":
             _print_cpu_plan(sweep, options)
         else:
@@ -295,7 +296,7 @@ def _check_shards(pattern: str, sweep: Sweep) -> None:
         raise UserError(f"{flag}: works only with C4; add --config.corpus.source=c4")
     if len(sweep.recipes) > 1:
         raise UserError(
-            f"{flag}: works only with a single recipe, not a sweep; try --config=configs/c4.py:140M"
+            f"{flag}: works only with a single recipe, not a sweep; try --config=c4:140M"
         )
 
 

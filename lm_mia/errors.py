@@ -2,16 +2,25 @@
 
 import errno
 import os
+import re
+import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _INVALID_PATH_ERRORS = (NotADirectoryError, FileExistsError)
 
 
+_COMMAND = re.compile(r"`(lm-mia (?:run|corpus|train|score|attack|extract|report)\b[^`]*)`")
+"""A command in an error message that takes --config, --workdir and overrides."""
+
+
 class UserError(Exception):
-    """Invalid input. The message has one line ``field=value: the rule; the remedy`` per problem."""
+    """Invalid input. The message has one line ``field=value: the rule; the remedy`` per problem.
+
+    A remedy names a command without the flags of the user, such as "run `lm-mia corpus` first"; `with_flags` adds them.
+    """
 
 
 SIGTERM_EXIT_CODE = 143
@@ -58,8 +67,32 @@ def collect_errors(messages: list[str], read: Callable[[], Any]) -> Any:
         return None
 
 
-def run_action(action: Callable[[], int]) -> int:
-    """Runs the action of a command and returns its exit code.
+def with_flags(message: str, argv: Sequence[str]) -> str:
+    """Returns an error message whose commands have the flags of the failed command, so that they can be pasted.
+
+    Args:
+      message: in which a command such as `lm-mia corpus` stands between backticks.
+      argv: the arguments of the failed command. Its --workdir is added to each command, and its --config and overrides
+        to each command that names no config itself.
+    """
+    workdir, settings, kept = list[str](), list[str](), list[str]()
+    for word in argv:
+        if word.startswith("--"):  # otherwise it is a value of the flag before it
+            name = word.partition("=")[0]
+            kept = workdir if name == "--workdir" else []
+            if name == "--config" or name.startswith("--config."):
+                kept = settings
+        kept.append(word)
+
+    def complete(match: re.Match[str]) -> str:
+        flags = workdir if "--config=" in match[1] else [*settings, *workdir]
+        return f"`{' '.join([match[1], *map(shlex.quote, flags)])}`"
+
+    return _COMMAND.sub(complete, message)
+
+
+def run_action(action: Callable[[], int], argv: Sequence[str] = ()) -> int:
+    """Runs the action of a command, whose arguments are `argv`, and returns its exit code.
 
     The exit code is that of the action; 2 for a `UserError` or a full disk, with a message instead of a traceback; 130
     after Ctrl-C; and 143 after SIGTERM.
@@ -69,7 +102,7 @@ def run_action(action: Callable[[], int]) -> int:
     try:
         return action()
     except UserError as error:
-        print(error, file=sys.stderr)
+        print(with_flags(str(error), argv), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped; run the same command again to continue", file=sys.stderr)

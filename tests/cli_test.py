@@ -11,6 +11,7 @@ from tiny_run import _on_cpu, refused, run_in_process, tiny
 
 import lm_mia
 from lm_mia import cli
+from lm_mia.errors import with_flags
 from lm_mia.run import pipeline, supervisor
 from lm_mia.train import checkpoint, loop
 
@@ -202,10 +203,12 @@ def test_later_stages_need_a_population(
 ):
     w = tmp_path / "w"
     population = w / "populations" / tiny.population_name
-    line = f"{population}: no population found; run `lm-mia corpus` first"
+    flags = " ".join(tiny.argv("", w)[1:])
+    line = f"{population}: no population found; run `lm-mia corpus {flags}` first"
     if verb == "status":
-        line = f"--workdir={w}: no such folder; check the spelling, or start with `lm-mia run "
-        line += "--config=quickstart`"
+        line = (
+            f"--workdir={w}: no such folder; check the spelling, or start with `lm-mia run {flags}`"
+        )
     assert refused(tiny.argv(verb, w), capsys) == [line]
     assert list(tmp_path.iterdir()) == []
 
@@ -250,6 +253,7 @@ def test_damaged_or_different_workdirs_are_refused(
         ]
     before = tiny_run.content(w)
     messages = refused(tiny.argv(verb, w, *flags), capsys)
+    lines = [with_flags(line, tiny.argv(verb, w, *flags)) for line in lines]
     assert [
         line
         for line in messages
@@ -319,9 +323,10 @@ def test_report_refuses_tables_with_other_settings(
 ):
     w = tiny.copy(tmp_path / "w")
     flags = ["--config.attack.alpha=0.2", "--config.attack.references=6"]
-    assert refused(tiny.argv("report", w, *flags), capsys) == [
+    argv = tiny.argv("report", w, *flags)
+    assert refused(argv, capsys) == [
         f"attack.{field}: the tables in {tiny_run.recipe_of(w)} were made with {made}; use this value, or run "
-        "`lm-mia attack` first"
+        + with_flags("`lm-mia attack` first", argv)
         for field, made in (("references=6", 4), ("alpha=0.2", 0.05))
     ]
     assert cli.main(tiny.argv("report", w)) == 0

@@ -43,3 +43,22 @@ def test_full_disk_without_a_file_name_is_reported_on_one_line(
 
     assert errors.run_action(write) == 2
     assert capsys.readouterr().err == f"disk: No space left on device; {errors.DISK_REMEDY}\n"
+
+
+def test_commands_in_messages_have_the_flags_of_the_failed_command():
+    argv = ["attack", "--workdir", "my runs", "--config=own.py:a b", "--config.attack.targets", "8"]
+    argv += ["--json"]
+    settings = "'--config=own.py:a b' --config.attack.targets 8 --workdir 'my runs'"
+    for message, expected in (
+        ("run `lm-mia corpus` first", f"run `lm-mia corpus {settings}` first"),
+        ("`lm-mia score --repair`, `x`", f"`lm-mia score --repair {settings}`, `x`"),
+        (
+            "`lm-mia run --config=quickstart`",
+            "`lm-mia run --config=quickstart --workdir 'my runs'`",
+        ),
+        ("`lm-mia fields` lists all", "`lm-mia fields` lists all"),
+    ):
+        assert errors.with_flags(message, argv) == expected
+    assert (
+        errors.with_flags("run `lm-mia run` first", ["audit", "x.csv"]) == "run `lm-mia run` first"
+    )

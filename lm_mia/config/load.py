@@ -239,6 +239,10 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
             mistakes.append(f"{name}={text!r}: must be {_describe(types[name])}")
             doubtful.add(name)
             continue
+        if rule := _rule_about_zero(name, value):
+            mistakes.append(f"{name}=0: {rule}")
+            doubtful.add(name)
+            continue
         config = _set_field(config, name, value)
     given = {name for name, _ in _split_flags(overrides)} - doubtful
     lowest, attack = lowest_fpr(num_canaries(config)), config.attack
@@ -287,9 +291,21 @@ def _set_fields(config: Config, values: Mapping[str, Any]) -> tuple[Config, list
             config = _set_field(config, name, float(value))
         elif not _has_type(value, types[name]):
             mistakes.append(f"{name}={value!r}: must be {_describe(types[name])}")
+        elif rule := _rule_about_zero(name, value):
+            mistakes.append(f"{name}=0: {rule}")
         else:
             config = _set_field(config, name, value)
     return config, mistakes
+
+
+def _rule_about_zero(name: str, value: Any) -> str:
+    """Returns why a flag or a sweep may not set a field to 0, or "".
+
+    Nobody who writes ``--config.model.layers=0`` expects the 12 layers of the default size.
+    """
+    if value != 0 or name not in ("model.layers", "model.width"):
+        return ""
+    return "must be 1 or larger; to use the number of a model size, set model.size instead"
 
 
 def _set_field(config: Config, name: str, value: Any) -> Config:
@@ -342,6 +358,13 @@ def _one_line_errors(config_arg: str, path: Path) -> Iterator[None]:
     except SystemExit as error:
         message = f"the file called exit({error.code})"
         raise UserError(f"--config={config_arg}: {_location(error, path)}{message}") from error
+    except dataclasses.FrozenInstanceError as error:
+        # The message of Python is "cannot assign to field 'layers'".
+        field = str(error).rpartition(" ")[2].strip("'")
+        raise UserError(
+            f"--config={config_arg}: {_location(error, path)}{field}: a config cannot be changed; return a changed "
+            "copy, such as dataclasses.replace(config, model=dataclasses.replace(config.model, layers=3))"
+        ) from error
     except Exception as error:
         reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
         message = f"{type(error).__name__}: {reason}"

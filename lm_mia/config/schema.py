@@ -107,9 +107,9 @@ class Model:
     """A model size of StrongMIA, named by its number of parameters without embeddings; custom: the size that
     model.layers, model.width and model.heads define."""
     layers: int = 0
-    """Number of layers. 0: that of model.size."""
+    """Number of layers. 0, which flags and sweeps may not set: that of model.size."""
     width: int = 0
-    """Width of the residual stream. 0: that of model.size."""
+    """Width of the residual stream. 0, which flags and sweeps may not set: that of model.size."""
     heads: int = 0
     """Number of attention heads per layer; must divide model.width. 0: one head per 64 units of width."""
     dtype: Literal["float32", "bfloat16"] = "float32"

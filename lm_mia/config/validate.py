@@ -456,8 +456,7 @@ def _crossed_models(config: Config) -> Iterator[str]:
             config,
             "attack.replica_inits",
             "needs sets of references, since the effect of the references is compared with that of the initialization",
-            "set --config.attack.resample_references to an even number from 4 to attack.references / 2 = "
-            f"{attack.references // 2}",
+            f"set --config.attack.resample_references to {_size_of_sets(config)}",
         )
     if attack.replica_inits > 1 and not 2 <= attack.orders_per_init <= attack.replicas:
         yield _message(
@@ -540,14 +539,28 @@ def _rmia(config: Config) -> Iterator[str]:
 
 
 def _resampling(config: Config) -> Iterator[str]:
-    size, largest = config.attack.resample_references, config.attack.references // 2
-    if size and (size % 2 or not _MIN_REFERENCES <= size <= largest):
+    size, references = config.attack.resample_references, config.attack.references
+    if size and references < 2 * _MIN_REFERENCES:
         yield _message(
             config,
             "attack.resample_references",
-            "must be 0, or an even number (sets are made of pairs) from 4 to attack.references / 2 = "
-            f"{largest}",
+            f"needs 8 or more references instead of {references}, for two disjoint sets of 4, the smallest size",
+            "set it to 0, or increase attack.references",
         )
+    elif size and (size % 2 or not _MIN_REFERENCES <= size <= references // 2):
+        yield _message(
+            config,
+            "attack.resample_references",
+            f"must be 0, or {_size_of_sets(config)}; sets are made of pairs",
+        )
+
+
+def _size_of_sets(config: Config) -> str:
+    """Describes the numbers of references that a set may have."""
+    references = config.attack.references
+    if references < 2 * _MIN_REFERENCES:
+        return "4, and --config.attack.references to 8 or more"
+    return f"an even number from 4 to attack.references / 2 = {references // 2}"
 
 
 def _zero_run(config: Config) -> Iterator[str]:

@@ -29,7 +29,7 @@ from lm_mia.run.model_times import Timeline, durations
 from lm_mia.run.plan import RecipeCost
 from lm_mia.run.progress import Display
 from lm_mia.run.sweep import Sweep, SweepRecipe
-from lm_mia.run.workdir import table_metadata
+from lm_mia.run.workdir import has_current_tables
 
 STAGES: tuple[str, ...] = ("corpus", "start", "train", "score", "attack", "extract", "report")
 """The stages of a plan; "start" is the start of workers, including compilation."""
@@ -157,7 +157,7 @@ def make_plan(sweep: Sweep, tokens_per_sample: float | None, display: Display) -
             seconds["score"] = rounds * models.score
         if models.source == "scaled":
             guessed |= {"train", "score"}
-        if work.missing or table_metadata(recipe.folder) is None:
+        if work.missing or not has_current_tables(recipe.folder, c):
             guesses = {
                 "attack": stage_times.attack_seconds(c),
                 "extract": stage_times.extract_seconds(c),
@@ -234,7 +234,8 @@ def _model_seconds_by_recipe(
         for work in group:
             models = _model_seconds(speed, work.recipe.config, work.cost)
             times[work.recipe.name] = dataclasses.replace(models, source=source, probe=measured)
-    display.update("plan", len(groups), len(groups))
+    if groups:  # a bar without work would stay at 0 %
+        display.update("plan", len(groups), len(groups))
     return times
 
 

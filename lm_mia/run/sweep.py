@@ -262,7 +262,7 @@ def check_not_imported(sweep: Sweep, command: str) -> None:
         if recipe.config.corpus.source == "imported":
             raise UserError(
                 f"--workdir={sweep.workdir.path}: the losses of recipe {recipe.name} were imported, so {command} has "
-                "no models to work on; use `lm-mia attack`, `lm-mia report` and `lm-mia status`"
+                "no models to work on; use lm-mia attack, report or status"
             )
 
 
@@ -359,13 +359,19 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
     return Sweep(None, workdir, tuple(overrides), tuple(recipes), _with_absolute_paths(figures))
 
 
-def require_workdir(workdir: Workdir) -> dict[str, Any]:
-    """Returns the workdir's config.json; raises UserError if the folder or this file does not exist."""
+def require_workdir(workdir: Workdir, *, has_config: bool = False) -> dict[str, Any]:
+    """Returns the workdir's config.json; raises UserError if the folder or this file does not exist.
+
+    Args:
+      workdir: the workdir.
+      has_config: whether the command has a --config.
+    """
     if not workdir.config_file.exists():
         exists = workdir.path.is_dir()
         problem = "no command has been started in this folder" if exists else "no such folder"
+        command = "lm-mia run" if has_config else "lm-mia run --config=quickstart"
         raise UserError(
-            f"--workdir={workdir.path}: {problem}; check the spelling, or start with `lm-mia run --config=quickstart`"
+            f"--workdir={workdir.path}: {problem}; check the spelling, or start with `{command}`"
         )
     return workdir.read_config()
 

@@ -282,6 +282,15 @@ def changed_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any,
     return different
 
 
+def has_current_tables(recipe_dir: Path, c: config.Config) -> bool:
+    """Returns whether a recipe's tables are finished, unchanged, and made with the attack settings of a config."""
+    return (
+        table_metadata(recipe_dir) is not None
+        and not changed_settings(recipe_dir, c)
+        and not all_changed_tables(recipe_dir / FLIPS_JSON.parent)
+    )
+
+
 def _read_fields(marker: Path, names: Sequence[str]) -> dict[str, Any]:
     """Returns fields of a completion marker; an empty dict if it is missing or damaged, or lacks one of them."""
     try:

@@ -92,7 +92,8 @@ def test_mistakes_of_all_entries_are_reported_together(tmp_path: Path):
         """
 def sweep():
     return [{"model.layer": 2, "train.epochs": "2"}, {"train.epochs": 2}, ["x"], {"train.epochs": 0},
-            {"attack.fprs": [1]}, {"qq": 1, "train": {"workers": True}}, {"widht": 3}]
+            {"attack.fprs": [1]}, {"qq": 1, "train": {"workers": True}}, {"widht": 3},
+            {"model.layers": 0}]
 """,
     )
     with pytest.raises(UserError) as caught:
@@ -109,6 +110,7 @@ def sweep():
             "6: qq: no such field",
             "6: train.workers=True: must be an integer",
             "7: widht: no such field; did you mean model.width?",
+            "8: model.layers=0: must be 1 or larger; to use the number of a model size, set model.size instead",
         )
     ]
 

@@ -102,6 +102,13 @@ MISTAKES = [
         "corpus.source='': must be one of docstrings, text, jsonl, parquet, c4, imported",
     ),
     ("--config.model.layers=-1", "model.layers=-1: must be a finite number larger than 0"),
+    *(
+        (
+            f"--config.model.{field}=0",
+            f"model.{field}=0: must be 1 or larger; to use the number of a model size, set model.size instead",
+        )
+        for field in ("layers", "width")
+    ),
     (
         "--config.optimizer.peak_learning_rate=nan",
         "optimizer.peak_learning_rate=nan: must be a finite number larger than 0",
@@ -225,6 +232,12 @@ def test_a_copy_of_an_included_config_imports_the_others(tmp_path: Path):
         ("get_config = 3", "", "TypeError: 3 is not a callable object"),
         ("def get_config(): return {}", "", "get_config() returned dict, not a Config"),
         ("def get_config(): return 1 / 0", "", "line 1: ZeroDivisionError: division by zero"),
+        (
+            "from lm_mia.config import Config\ndef get_config(): Config().model.layers = 3",
+            "",
+            "line 2: layers: a config cannot be changed; return a changed copy, such as "
+            "dataclasses.replace(config, model=dataclasses.replace(config.model, layers=3))",
+        ),
         ("def get_config(): raise ValueError('a\\nb')", "", "line 1: ValueError: a b"),
         (
             "import nothing_of_this_name",

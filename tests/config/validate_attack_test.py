@@ -17,8 +17,8 @@ REQUIRED = "attack.attacks={}: {} more than the loss; set --config.score.statist
 FPRS = "attack.fprs={}: must be rates above 0 and at most 1, in ascending order, distinct in their first 6 digits"
 BAND = "attack.band={}: must be two rates in [0, 1], the lower one first"
 RESAMPLED = (
-    "attack.resample_references={}: must be 0, or an even number (sets are made of pairs) from 4 to "
-    "attack.references / 2 = 4"
+    "attack.resample_references={}: must be 0, or an even number from 4 to attack.references / 2 = 4; sets are made of "
+    "pairs"
 )
 AMBIGUOUS = "attack.ambiguous_separation={}: must be between 0 and attack.clear_separation={}"
 NAN, INF = math.nan, math.inf
@@ -142,6 +142,18 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
             ],
         )
         for bad in (-4, 1, 3, 5)
+    ),
+    (
+        {"resample_references": 4, "references": 6},
+        "attack.resample_references=4: needs 8 or more references instead of 6, for two disjoint sets of 4, the "
+        "smallest size; set it to 0, or increase attack.references",
+        [{"resample_references": 0}, {"references": 8}],
+    ),
+    (
+        {"replica_inits": 2, "replicas": 3, "orders_per_init": 3, "references": 6},
+        "attack.replica_inits=2: needs sets of references, since the effect of the references is compared with that of "
+        "the initialization; set --config.attack.resample_references to 4, and --config.attack.references to 8 or more",
+        [{"resample_references": 4, "references": 8}],
     ),
     (
         {"replica_inits": 0},

@@ -1,4 +1,5 @@
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,21 @@ def test_missing_corpus_is_submitted_first(
     names = [f"models_{task.name}.sbatch" for task in sweep.recipes]
     assert sent == [("corpus.sbatch", []), (names[0], ["1"]), (names[1], ["1"])]
     assert "job 3" in capsys.readouterr().out
+
+
+def test_machines_without_a_slurm_cluster_are_reported(monkeypatch: pytest.MonkeyPatch):
+    stderr = (
+        "sbatch: error: s_p_parse_file\nsbatch: fatal: Could not establish a configuration source\n"
+    )
+    done = subprocess.CompletedProcess([], 1, "", stderr)
+    monkeypatch.setattr("launch.slurm.subprocess.run", lambda *args, **kwargs: done)
+    with pytest.raises(
+        UserError, match=r"^sbatch: SLURM's controller cannot .* a login node of the cluster$"
+    ):
+        slurm.submit(Path("/x.sbatch"))
+    done.stderr = "sbatch: error: invalid partition specified: x\n"
+    with pytest.raises(UserError, match=r"x.sbatch: sbatch: error: invalid partition"):
+        slurm.submit(Path("/x.sbatch"))
 
 
 def test_groups_that_are_larger_than_a_node_are_refused(

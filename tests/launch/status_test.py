@@ -20,6 +20,7 @@ from analysis import page
 from launch import cli, heartbeats, model_block, status
 from lm_mia.cli import main as run
 from lm_mia.data import subsets
+from lm_mia.errors import with_flags
 from lm_mia.run import supervisor
 from lm_mia.run.sweep import Sweep, claim_folders, read_sweep
 
@@ -306,8 +307,8 @@ def test_status_reports_missing_models_tables_and_report(
     assert r["table_settings"] == {"attack.replicas": [3, 2]}
     lines = read_lines(sweep, capsys)
     assert (
-        "tables      tiny: made with other settings: attack.replicas=2; run `lm-mia attack` to make them again"
-        in lines
+        "tables      tiny: made with other settings: attack.replicas=2; run `lm-mia attack` with the same flags to "
+        "make them again" in lines
     )
     sha256 = json.loads((tiny_run.population_of(w) / "manifest.json").read_text())["sha256"]
     assert f"population  32 samples, sha256 {sha256}" in lines
@@ -317,16 +318,26 @@ def test_status_reports_missing_models_tables_and_report(
     assert read_json(sweep, capsys)["recipes"][0]["tables"] == "unfinished"
 
 
-def test_outdated_report_is_reported(
+def test_changed_tables_and_an_outdated_report_are_reported(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     sweep = read_tiny_sweep(tiny, tiny.copy(tmp_path / "w"))
     report = sweep.workdir.path / "report.html"
     report.touch()
-    assert read_lines(sweep, capsys)[-1] == "report      present"
+    lines = read_lines(sweep, capsys)
+    assert [line for line in lines if line.startswith("tables")] == []
+    assert lines[-1] == "report      present"
+    table = first_recipe(sweep) / "tables" / "attacks.csv"
+    table.write_text(table.read_text().replace("0", "1"))
+    [r] = read_json(sweep, capsys)["recipes"]
+    assert (r["tables"], r["changed_tables"]) == ("changed", [str(table)])
+    rule = "missing, changed, damaged or written by an earlier version"
+    remedy = "run `lm-mia attack` again with the same flags"
+    assert f"tables      {table}: {rule}; {remedy}" in " ".join(read_lines(sweep, capsys))
     os.utime(report, (0, 0))
-    assert "report      older than the tables: run `lm-mia report` to make it again" in (
-        read_lines(sweep, capsys)
+    assert (
+        "report      older than the tables: run `lm-mia report` with the same flags to make it again"
+        in (read_lines(sweep, capsys))
     )
     assert read_json(sweep, capsys)["report"] == "older than the tables"
 
@@ -343,7 +354,9 @@ def test_missing_or_empty_workdir_is_refused(
             assert out == ""
             [line] = err.splitlines()
             assert line.startswith(f"--workdir={new}: {rule}")
-            assert line.endswith("or start with `lm-mia run --config=quickstart`")
+            start = "`lm-mia run --config=quickstart`" if not config else "`lm-mia run`"
+            flags = [*config, f"--workdir={new}"]
+            assert line.endswith(f"or start with {with_flags(start, flags)}")
             if new.exists():
                 assert list(new.iterdir()) == []
                 new.rmdir()
@@ -373,9 +386,9 @@ def test_verify_lists_missing_and_corrupt_shards(sweep: Sweep, capsys: pytest.Ca
     assert cli.main(argv(sweep, "--verify")) == 2
     out, err = capsys.readouterr()
     assert f"corrupt     {damaged}" in out.splitlines()
+    repair = with_flags("`lm-mia score --repair`", argv(sweep))
     assert err.splitlines()[-1] == (
-        f"{first_recipe(sweep) / 'scores.zarr'}: 1 shard corrupt and 3 missing; run `lm-mia score --repair` to "
-        "compute them again"
+        f"{first_recipe(sweep) / 'scores.zarr'}: 1 shard corrupt and 3 missing; run {repair} to compute them again"
     )
     assert cli.main(argv(sweep, "--verify", "--json")) == 2
     first, second = json.loads(capsys.readouterr().out)["recipes"]

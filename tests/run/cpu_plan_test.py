@@ -117,7 +117,7 @@ def test_times_of_the_workdir_replace_the_probe(
 
 
 def test_a_finished_workdir_needs_no_probe(
-    tiny: tiny_run.Tiny, probes: list[str], capsys: pytest.CaptureFixture[str]
+    tiny: tiny_run.Tiny, probes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     flags = f"--config={tiny.config}", f"--workdir={tiny.workdir}"
     plan = planned(capsys, *flags)
@@ -130,8 +130,13 @@ def test_a_finished_workdir_needs_no_probe(
     assert plan["total"]["minutes"]["total"] == round(report / 60, 3)
     assert plan["total"]["guessed_share"] == 0
     assert cli.main(["plan", "--device=cpu", *flags]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert not any(line.startswith(("models ", "guesses ")) for line in out.splitlines())
+    assert err.strip() == ""  # no bar, since there is nothing to measure
+    w = tiny.copy(tmp_path / "w")
+    (tiny_run.recipe_of(w) / "tables" / "attacks.csv").write_text("changed")
+    [recipe] = planned(capsys, flags[0], f"--workdir={w}")["recipes"]
+    assert recipe["minutes"]["attack"] > 0
 
 
 def test_only_the_most_expensive_recipes_are_probed_if_time_is_short(

@@ -137,7 +137,7 @@ def test_sweep_runs_all_stages_and_resumes(
     assert cli.main(argv("status", config, folder, "--verify")) == 2
     output = capsys.readouterr()
     assert f"corrupt     {shard}" in output.out
-    assert "run `lm-mia score --repair` to compute them again" in output.err
+    assert "run `lm-mia score --repair --config=" in output.err
     assert cli.main(argv("score", config, folder, "--repair")) == 0
     assert scores(folder) == before
 
@@ -186,7 +186,7 @@ def test_mistakes_and_premature_verbs_write_nothing(
     [line] = refused(argv("extract", config, folder, *flags, *tokens), capsys)
     assert line.startswith("attack.replicas=0: extraction needs a replica")
     [line] = refused(argv("extract", config, folder, "--config.extract.samples=3", *tokens), capsys)
-    assert "no population found; run `lm-mia corpus` first" in line
+    assert "no population found; run `lm-mia corpus --config=" in line
     [line] = refused(argv("run", config, folder, "--config.figures=strongmia_fig99_y"), capsys)
     assert line.startswith("figures='strongmia_fig99_y': there is no such figure")
     [line] = refused(argv("attack", tiny.config, folder, "--config.attack.replicas=0"), capsys)

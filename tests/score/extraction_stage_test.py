@@ -11,6 +11,7 @@ from tiny_run import _on_cpu, tiny
 from lm_mia import cli
 from lm_mia.atomic import write_completion_marker
 from lm_mia.data import subsets
+from lm_mia.errors import with_flags
 from lm_mia.score import extraction
 from lm_mia.store.store import Store
 
@@ -107,14 +108,17 @@ def test_missing_tables_are_reported(
     samples, facts = tables / "samples.parquet", tables / "flips.json"
     for damage in (lambda: samples.write_text("junk"), samples.unlink):
         damage()
-        assert cli.main(tiny.argv("extract", w, *FLAGS)) == 2
+        argv = tiny.argv("extract", w, *FLAGS)
+        assert cli.main(argv) == 2
         assert capsys.readouterr().err.splitlines()[-1] == (
-            f"{samples}: missing, changed, damaged or written by an earlier version; run `lm-mia attack` again"
+            f"{samples}: missing, changed, damaged or written by an earlier version; run "
+            + with_flags("`lm-mia attack` again", argv)
         )
     facts.unlink()  # the state that a killed attack leaves
-    assert cli.main(tiny.argv("extract", w, *FLAGS)) == 2
+    argv = tiny.argv("extract", w, *FLAGS)
+    assert cli.main(argv) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"{facts}: no finished tables; run `lm-mia attack` first"
+        with_flags(f"{facts}: no finished tables; run `lm-mia attack` first", argv)
     )
 
 
@@ -135,8 +139,9 @@ def test_damaged_scores_are_reported_and_repaired_bitwise(
     for path, word in ((flipped, "corrupt"), (truncated, "corrupt"), (deleted, "missing")):
         assert f"{word}     {path}" in shown.out
     assert "12 shards expected, 1 missing, 2 corrupt" in shown.out
+    repair = with_flags("`lm-mia score --repair`", tiny.argv("status", w))
     assert shown.err.splitlines()[-1] == (
-        f"{store}: 2 shards corrupt and 1 missing; run `lm-mia score --repair` to compute them again"
+        f"{store}: 2 shards corrupt and 1 missing; run {repair} to compute them again"
     )
     assert cli.main(tiny.argv("score", w, "--repair", "--config.train.workers=1")) == 0
     assert tiny_run.scores(w) == before

@@ -204,7 +204,7 @@ def remedies(text: str) -> list[str]:
     """Returns the remedies that messages name: commands without `lm-mia`, and folders to delete."""
     folders = re.findall(r"delete (?:the folder )?(/\S+?)[,;]? and", text)
     folders += re.findall(r"(/\S+): damaged score store .*; delete it", text)
-    commands = re.findall(r"`lm-mia ([a-z]+(?: --repair)?)`", text)
+    commands = re.findall(r"`lm-mia ([a-z]+(?: --repair)?)\b[^`]*`", text)
     return [*folders, *dict.fromkeys(c for c in commands if c != "run")]
 
 
