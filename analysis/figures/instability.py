@@ -76,7 +76,7 @@ def _fig05_figure(
     for part, archetype in zip(parts[1:], archetypes, strict=True):
         panel = part.subplots()
         archetype_panels.draw_panel(panel, archetype)
-        panel.set_xlabel("Loss of the sample (nats a token)")
+        panel.set_xlabel("Loss of the sample (nats per token)")
     for part in parts:
         handles, labels = part.axes[0].get_legend_handles_labels()
         part.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
@@ -463,25 +463,25 @@ def _claim_further_fall(by_size: dict[str, RecipeResults], facts: dict[str, Reco
     """Returns the claim about the partial AUC that rests on very unstable decisions, at each size."""
     parts = []
     for size, recipe in by_size.items():
-        low, high = facts[size]["config"]["band"]
+        name, (low, high) = size_label(recipe), facts[size]["config"]["band"]
         fprs = [f for f in facts[size]["config"]["fprs"] if 0.999 * low <= f <= 1.001 * high]
         if facts[size]["cutoff"] <= _UNSTABLE_FROM:
             reason = (
-                f"{size}: with so few replicas every very unstable decision counts as a coin flip"
+                f"{name}: with so few replicas every very unstable decision counts as a coin flip"
             )
             parts.append(claim_untested("", reason))
             continue
         if len(fprs) < 2:
             parts.append(
-                claim_untested("", f"{size}: attack.fprs has fewer than two rates in the band")
+                claim_untested("", f"{name}: attack.fprs has fewer than two rates in the band")
             )
             continue
         all_true, unstable, coin_flips = (
-            _partial_auc(recipe, name, fprs) for name in ("tpr", "unstable_tpr", "coin_flip_tpr")
+            _partial_auc(recipe, rate, fprs) for rate in ("tpr", "unstable_tpr", "coin_flip_tpr")
         )
         share = (unstable - coin_flips) / all_true
         band = f"FPR {percent(low)} to {percent(high)}"
-        what = f"Share of very unstable decisions in the partial AUC of {size}, {band}"
+        what = f"Share of very unstable decisions in the partial AUC of {name}, {band}"
         parts.append(claim_greater("", what, share.estimate(), _FURTHER_FALL))
     return claim_all(FIG30_STATEMENTS[1], parts)
 

@@ -188,7 +188,7 @@ def draw_fig25(recipes: SweepResults) -> FigureResult:
         _panels(left, right, rows)
         left.set_title(size_title(recipe))
         data.append(rows.reset_index().assign(size=size_label(recipe)))
-        parts.append(_claim_varies(size, recipe))
+        parts.append(_claim_varies(recipe))
         replicas.append(len(threshold_TxF))
     for axes in grid[-1]:
         axes.set_xlabel("False positive rate")
@@ -246,9 +246,9 @@ def _panels(left: Axes, right: Axes, rows: pd.DataFrame) -> None:
     right.set_ylabel("Posterior at the threshold")
 
 
-def _claim_varies(size: str, recipe: RecipeResults) -> Claim:
+def _claim_varies(recipe: RecipeResults) -> Claim:
     """Returns the claim that thresholds vary more at a high FPR, by distances from the median (Brown and Forsythe)."""
-    lowest = attacks.lowest_resolved_fpr(recipe)
+    size, lowest = size_label(recipe), attacks.lowest_resolved_fpr(recipe)
     fprs = [f for f in recipe.config.attack.fprs if f >= lowest]
     high = next((f for f in fprs if math.isclose(f, _HIGH)), None)
     if high is None or high == min(fprs):

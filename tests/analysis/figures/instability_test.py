@@ -10,6 +10,7 @@ import pytest
 from analysis import figure_section, published, scaling
 from analysis.claims.jackknife import Jackknife
 from analysis.figures import find, instability, instability_tables
+from analysis.formatting import size_label
 from analysis.io import RecipeResults, SweepResults
 
 NAMES = ("flip-140M", "flip-302M")
@@ -172,7 +173,8 @@ def test_unstable_decisions_in_the_partial_auc(
     claim = instability._claim_further_fall(by_size, facts)
     assert claim.verdict == verdict
     assert claim.holds == (unstable - 0.2 > 0.1)
-    assert f"partial AUC of 302M, FPR 1% to 10%: {unstable - 0.2:.3f}" in claim.finding
+    large = size_label(by_size["302M"])
+    assert f"partial AUC of {large}, FPR 1% to 10%: {unstable - 0.2:.3f}" in claim.finding
     area = instability._partial_auc(by_size["140M"], "tpr", [0.01, 0.02, 0.1])
     assert area.value == pytest.approx((0.1**2 - 0.01**2) / 2)
     facts["140M"]["cutoff"] = 0.4
