@@ -111,7 +111,7 @@ def _parse(arg: str) -> tuple[Corpus, str]:
     names = [",".join([path, *rest[:count]]) for count in range(1, len(rest) + 1)]
     if not _exists(path) and any(map(_exists, names)):
         raise UserError(
-            f"--config=own:{arg}: a comma ends the path, so {path} is read, which does not exist; rename the file or "
+            f"--config=own:{arg}: the path ends at the first comma, and {path} does not exist; rename the file or "
             "folder, or make a symbolic link whose name has no comma"
         )
     column = "text"

@@ -447,12 +447,12 @@ def _notes(status: dict[str, Any]) -> list[str]:
             made_with = ", ".join(
                 f"{name}={used!r}" for name, (_, used) in r["table_settings"].items()
             )
-            remedy = "run `lm-mia attack` with the same flags to make them again"
+            remedy = "run `lm-mia attack` with the same --config and --workdir to make them again"
             lines.append(
                 f"tables      {r['recipe']}: made with other settings: {made_with}; {remedy}"
             )
         lines += [
-            f"tables      {message} with the same flags"
+            f"tables      {message} with the same --config and --workdir"
             for message in map(changed_table_message, map(Path, r["changed_tables"]))
         ]
     populations = {r["population"]["path"]: r["population"] for r in status["recipes"]}
@@ -460,7 +460,7 @@ def _notes(status: dict[str, Any]) -> list[str]:
         built = f"{p['samples']} samples, sha256 {p['sha256']}"
         lines.append(f"population  {built if p['sha256'] else f'missing: {path}'}")
     remedy = (
-        ": run `lm-mia report` with the same flags to make it again"
+        ": run `lm-mia report` with the same --config and --workdir to make it again"
         if status["report"].startswith("older")
         else ""
     )

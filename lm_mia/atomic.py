@@ -176,10 +176,11 @@ def all_changed_tables(folder: Path) -> dict[Path, Path]:
 
 def is_changed(table: Path) -> bool:
     """Returns whether a table was changed after it was written: a marker in its folder has another digest of it."""
-    for marker in _markers(table.parent):
+    markers = (path for path in _markers(table.parent) if path.parent == table.parent)
+    for marker in markers:
         with contextlib.suppress(OSError, ValueError, LookupError):
             tables = _read_marker(marker)["tables"]
-            if marker.parent == table.parent and table.name in tables:
+            if table.name in tables:
                 return not _is_unchanged(marker, tables, table.name)
     return False
 

@@ -83,6 +83,8 @@ def with_flags(message: str, argv: Sequence[str]) -> str:
             if name == "--config" or name.startswith("--config."):
                 kept = settings
         kept.append(word)
+        if word.startswith("--workdir="):
+            kept = []  # a file, as of `lm-mia import`, may follow
 
     def complete(match: re.Match[str]) -> str:
         flags = workdir if "--config=" in match[1] else [*settings, *workdir]

@@ -59,6 +59,7 @@ def test_commands_in_messages_have_the_flags_of_the_failed_command():
         ("`lm-mia fields` lists all", "`lm-mia fields` lists all"),
     ):
         assert errors.with_flags(message, argv) == expected
-    assert (
-        errors.with_flags("run `lm-mia run` first", ["audit", "x.csv"]) == "run `lm-mia run` first"
-    )
+    run_first = "run `lm-mia run` first"
+    assert errors.with_flags(run_first, ["audit", "x.csv"]) == run_first
+    argv = ["import", "--workdir=a", "x.npz"]
+    assert errors.with_flags(run_first, argv) == "run `lm-mia run --workdir=a` first"

@@ -107,7 +107,8 @@ def medians(folder: Path) -> dict[str, float]:
     log, facts = read_log(folder), io.read_flip_facts(folder)
     curves = [curve for _, curve in log.curves.values()]
     names = [*facts["reference_models"], *facts["replica_models"]]
-    losses = io.read_mean_losses(folder).loc[names]
+    # Models that were scored at the attacked step may lack their scores at the end of training.
+    losses = io.read_mean_losses(folder).reindex(names).dropna()
     # Resumed ones are partly timed.
     uninterrupted = [e for e in log.trained if not e.get("resumed_at")]
     values = {

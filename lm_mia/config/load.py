@@ -305,7 +305,7 @@ def _rule_about_zero(name: str, value: Any) -> str:
     """
     if value != 0 or name not in ("model.layers", "model.width"):
         return ""
-    return "must be 1 or larger; to use the number of a model size, set model.size instead"
+    return "must be 1 or larger; leave it out to use that of model.size"
 
 
 def _set_field(config: Config, name: str, value: Any) -> Config:

@@ -118,7 +118,7 @@ def _categories(column: Column, name: str, label: str) -> tuple[list[str], np.nd
     if len(categories) > MAX_CATEGORIES:
         raise UserError(
             f"{label}: has {len(categories):,} distinct strings; a category may have at most {MAX_CATEGORIES}; merge "
-            "rare ones, or name the column as that of the texts if it holds texts"
+            "rare ones or, if it holds texts, pass it as the column of texts"
         )
     # The first of two categories tells everything about the second.
     kept = range(1 if len(categories) == 2 else 0, len(categories))

@@ -234,7 +234,7 @@ def _model_seconds_by_recipe(
         for work in group:
             models = _model_seconds(speed, work.recipe.config, work.cost)
             times[work.recipe.name] = dataclasses.replace(models, source=source, probe=measured)
-    if groups:  # a bar without work would stay at 0 %
+    if groups:  # without work, the bar would stay at 0%
         display.update("plan", len(groups), len(groups))
     return times
 

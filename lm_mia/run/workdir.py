@@ -223,7 +223,7 @@ def changed_table_messages(
     if "report" in stages:
         read = {"attack", "extract"}
     checked = read - ({*stages} & {*requested})
-    if not checked:  # so that tables are not hashed in vain
+    if not checked:  # hashing all tables takes time
         return []
     messages = list[str]()
     for table, marker in all_changed_tables(recipe_dir / "tables").items():

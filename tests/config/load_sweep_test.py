@@ -110,7 +110,7 @@ def sweep():
             "6: qq: no such field",
             "6: train.workers=True: must be an integer",
             "7: widht: no such field; did you mean model.width?",
-            "8: model.layers=0: must be 1 or larger; to use the number of a model size, set model.size instead",
+            "8: model.layers=0: must be 1 or larger; leave it out to use that of model.size",
         )
     ]
 

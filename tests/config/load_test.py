@@ -105,7 +105,7 @@ MISTAKES = [
     *(
         (
             f"--config.model.{field}=0",
-            f"model.{field}=0: must be 1 or larger; to use the number of a model size, set model.size instead",
+            f"model.{field}=0: must be 1 or larger; leave it out to use that of model.size",
         )
         for field in ("layers", "width")
     ),

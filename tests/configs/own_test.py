@@ -94,7 +94,7 @@ def test_too_few_texts_are_refused(tmp_path: Path):
 def test_a_comma_in_the_path_is_named_as_the_cause(tmp_path: Path):
     folder = write_texts(tmp_path / "a, b", 1, 1)
     with pytest.raises(
-        UserError, match=r": a comma ends the path, so .*/a is read, which does not exist"
+        UserError, match=r": the path ends at the first comma, and .*/a does not exist"
     ):
         load.load_config(f"own:{folder},cpu")
 

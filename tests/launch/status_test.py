@@ -307,8 +307,8 @@ def test_status_reports_missing_models_tables_and_report(
     assert r["table_settings"] == {"attack.replicas": [3, 2]}
     lines = read_lines(sweep, capsys)
     assert (
-        "tables      tiny: made with other settings: attack.replicas=2; run `lm-mia attack` with the same flags to "
-        "make them again" in lines
+        "tables      tiny: made with other settings: attack.replicas=2; run `lm-mia attack` with the same "
+        "--config and --workdir to make them again" in lines
     )
     sha256 = json.loads((tiny_run.population_of(w) / "manifest.json").read_text())["sha256"]
     assert f"population  32 samples, sha256 {sha256}" in lines
@@ -332,11 +332,11 @@ def test_changed_tables_and_an_outdated_report_are_reported(
     [r] = read_json(sweep, capsys)["recipes"]
     assert (r["tables"], r["changed_tables"]) == ("changed", [str(table)])
     rule = "missing, changed, damaged or written by an earlier version"
-    remedy = "run `lm-mia attack` again with the same flags"
+    remedy = "run `lm-mia attack` again with the same --config and --workdir"
     assert f"tables      {table}: {rule}; {remedy}" in " ".join(read_lines(sweep, capsys))
     os.utime(report, (0, 0))
     assert (
-        "report      older than the tables: run `lm-mia report` with the same flags to make it again"
+        "report      older than the tables: run `lm-mia report` with the same --config and --workdir to make it again"
         in (read_lines(sweep, capsys))
     )
     assert read_json(sweep, capsys)["report"] == "older than the tables"

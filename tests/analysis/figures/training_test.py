@@ -9,6 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 from synthetic_workdir import OTHER_RECIPE, RECIPE, copy_workdir, write_workdir
 
+from analysis import io
 from analysis.figures import training
 
 
@@ -106,6 +107,16 @@ def test_validation_losses_have_a_second_panel(copied: Path) -> None:
     ]
     assert axes.get_ylim() == train_axes.get_ylim()  # same scale
     assert axes.get_xlim() == train_axes.get_xlim()
+
+
+def test_medians_leave_out_models_without_scores_at_the_end(copied: Path) -> None:
+    path = copied / "tables" / "models.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not line.startswith("reference-00,")))
+    means = io.read_mean_losses(copied)
+    names = [f"reference-{i:02}" for i in range(1, 16)] + [f"replica-{i:02}" for i in range(16)]
+    expected = means.loc[names, "member_loss_nats"].median()
+    assert training.medians(copied)["member_loss"] == pytest.approx(expected)
 
 
 def test_distance_of_in_and_out_losses_by_hand() -> None:
