@@ -28,8 +28,9 @@ from lm_mia.run.cpu_probe import Speed
 from lm_mia.run.model_times import Timeline, durations
 from lm_mia.run.plan import RecipeCost
 from lm_mia.run.progress import Display
+from lm_mia.run.stages import requested_table_stages
 from lm_mia.run.sweep import Sweep, SweepRecipe
-from lm_mia.run.workdir import has_current_tables
+from lm_mia.run.workdir import unfinished_table_stages
 
 STAGES: tuple[str, ...] = ("corpus", "start", "train", "score", "attack", "extract", "report")
 """The stages of a plan; "start" is the start of workers, including compilation."""
@@ -157,16 +158,18 @@ def make_plan(sweep: Sweep, tokens_per_sample: float | None, display: Display) -
             seconds["score"] = rounds * models.score
         if models.source == "scaled":
             guessed |= {"train", "score"}
-        if work.missing or not has_current_tables(recipe.folder, c):
-            guesses = {
-                "attack": stage_times.attack_seconds(c),
-                "extract": stage_times.extract_seconds(c),
-            }
-            logged = work.timeline.stage_seconds
-            for stage, guess in guesses.items():
-                seconds[stage] = logged.get(stage, guess)
-                if guess and stage not in logged:
-                    guessed.add(stage)
+        guesses = {
+            "attack": stage_times.attack_seconds(c),
+            "extract": stage_times.extract_seconds(c),
+        }
+        logged = work.timeline.stage_seconds
+        unfinished = requested_table_stages(c)
+        if not work.missing:
+            unfinished = unfinished_table_stages(recipe.folder, c)
+        for stage in unfinished:
+            seconds[stage] = logged.get(stage, guesses[stage])
+            if stage not in logged:
+                guessed.add(stage)
         times.append(
             RecipeTime(
                 recipe,

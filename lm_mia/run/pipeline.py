@@ -26,7 +26,7 @@ from lm_mia.run import devices, inventory, plan, progress, stage_times, supervis
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display, plural
 from lm_mia.run.remaining import RecipeWork, RemainingTime
-from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb
+from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb, requested_table_stages
 from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import changed_settings, changed_table_messages, table_metadata
 from lm_mia.run.worker import WorkerTask
@@ -128,41 +128,32 @@ def _check(verb: Verb, sweep: Sweep) -> None:
         for c in configs:
             if c.compute.devices_per_model != "auto":  # which always suits the machine
                 devices.assign(c.train.workers, c.compute.devices_per_model)
-    if verb == "attack" and not any(map(_attacks, sweep.recipes)):
+    requested_by_recipe = [requested_table_stages(c) for c in configs]
+    if verb == "attack" and not any("attack" in requested for requested in requested_by_recipe):
         raise UserError(
             "attack.replicas=0, attack.targets=0: there is no model to attack; try --config.attack.replicas=2"
         )
     if verb == "extract" and not any(c.extract.samples for c in configs):
         raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
-    if verb == "extract" and not any(map(_extracts, sweep.recipes)):
+    if verb == "extract" and not any("extract" in requested for requested in requested_by_recipe):
         raise UserError(
             "attack.replicas=0: extraction needs a replica to extract from; try --config.attack.replicas=2"
         )
     if verb == "extract":
-        check_tables([recipe for recipe in sweep.recipes if _extracts(recipe)])
+        pairs = zip(sweep.recipes, requested_by_recipe, strict=True)
+        check_tables([recipe for recipe, requested in pairs if "extract" in requested])
     if verb == "report":
         attacked = [recipe for recipe in sweep.recipes if recipe.config.attack.replicas]
         with_tables = [recipe for recipe in attacked if table_metadata(recipe.folder)]
         check_tables(with_tables or (attacked if len(sweep.recipes) == 1 else []))
 
 
-def _attacks(recipe: SweepRecipe) -> bool:
-    attack = recipe.config.attack
-    return bool(attack.replicas or attack.targets or attack.leave_one_out)
-
-
-def _extracts(recipe: SweepRecipe) -> bool:
-    return bool(recipe.config.extract.samples and recipe.config.attack.replicas)
-
-
 def _check_tables_unchanged(stages: Sequence[Stage], recipes: Sequence[SweepRecipe]) -> None:
     """Raises UserError if the command would read tables that are not as they were when they were written."""
     messages = list[str]()
     for recipe in recipes:
-        requested: dict[Stage, bool] = {"attack": _attacks(recipe), "extract": _extracts(recipe)}
-        messages += changed_table_messages(
-            recipe.folder, stages, [stage for stage in requested if requested[stage]]
-        )
+        requested = requested_table_stages(recipe.config)
+        messages += changed_table_messages(recipe.folder, stages, requested)
     if messages:
         raise UserError("\n".join(messages))
 
@@ -451,8 +442,9 @@ def _make_tables(
         display.stage(0.06 / len(recipe_populations), num_parts=4)
         display.track({"event": "tables", "recipe": recipe.name})
         try:
+            requested = requested_table_stages(recipe.config)
             if "attack" in stages and (
-                _attacks(recipe) or needed_by_recipe[recipe.name].loss_samples
+                "attack" in requested or needed_by_recipe[recipe.name].loss_samples
             ):
                 with _logged_seconds("attack", [recipe]):
                     attack(
@@ -462,7 +454,7 @@ def _make_tables(
                         display.update,
                         display.say,
                     )
-            if "extract" in stages and _extracts(recipe):
+            if "extract" in stages and "extract" in requested:
                 with _logged_seconds("extract", [recipe]):
                     extract(recipe, population, display)
         except UserError as error:  # for example too few models, because some diverged

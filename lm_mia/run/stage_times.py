@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from lm_mia import config
 from lm_mia.config import Config
+from lm_mia.run.stages import requested_table_stages
 from lm_mia.run.sweep import SweepRecipe
 
 _READ_SECONDS = {"docstrings": 5.0, "text": 1.0, "c4": 1.0}
@@ -52,7 +53,7 @@ def _vocabulary_seconds(documents: int) -> float:
 def attack_seconds(c: Config) -> float:
     """Returns the seconds of the attacks on a recipe, except those that only figures of papers need."""
     a = c.attack
-    if not (a.replicas or a.targets or a.leave_one_out):
+    if "attack" not in requested_table_stages(c):
         return 0.0
     models = a.references + a.replicas
     values = config.num_canaries(c) * models * len(a.attacks)
@@ -62,7 +63,7 @@ def attack_seconds(c: Config) -> float:
 def extract_seconds(c: Config) -> float:
     """Returns the seconds of extraction, which runs in one process."""
     e = c.extract
-    if not (e.samples and c.attack.replicas):
+    if "extract" not in requested_table_stages(c):
         return 0.0
     parameters = 12 * c.model.layers * c.model.width**2 + c.tokenizer.vocab_size * c.model.width
     # Each scheme generates its own continuations, one token after another.

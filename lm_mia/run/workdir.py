@@ -31,13 +31,14 @@ from lm_mia.atomic import (
     ZERO_RUN_JSON,
     all_changed_tables,
     append_line,
+    is_current,
     write_atomically,
 )
 from lm_mia.config import needs
 from lm_mia.config import recipe as recipes
 from lm_mia.config.paper import current_figure_name
 from lm_mia.errors import UserError
-from lm_mia.run.stages import Stage
+from lm_mia.run.stages import Stage, requested_table_stages
 
 _RECIPE_FIELDS = ("names", "recipe_hash", "population", "population_sha256", "format")
 _PROVENANCE_FIELDS = ("lm_mia", "packages", "commit", "cpu_cores")
@@ -282,13 +283,19 @@ def changed_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any,
     return different
 
 
-def has_current_tables(recipe_dir: Path, c: config.Config) -> bool:
-    """Returns whether a recipe's tables are finished, unchanged, and made with the attack settings of a config."""
-    return (
-        table_metadata(recipe_dir) is not None
-        and not changed_settings(recipe_dir, c)
-        and not all_changed_tables(recipe_dir / FLIPS_JSON.parent)
-    )
+def unfinished_table_stages(recipe_dir: Path, c: config.Config) -> frozenset[Stage]:
+    """Returns those of the stages "attack" and "extract" that a config requests and whose tables are not finished.
+
+    Tables are unfinished if they are missing, were changed, or were made with other settings. Those of "extract" are
+    computed again after those of "attack".
+    """
+    requested = requested_table_stages(c)
+    changed = {_stage_of_table(table) for table in all_changed_tables(recipe_dir / "tables")}
+    if "attack" in changed or table_metadata(recipe_dir) is None or changed_settings(recipe_dir, c):
+        return requested
+    settings = {"config": dataclasses.asdict(c.extract)}
+    has_extraction = is_current(recipe_dir / EXTRACTION_JSON, settings)
+    return requested & ({"extract"} if not has_extraction else set())
 
 
 def _read_fields(marker: Path, names: Sequence[str]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from lm_mia.run.workdir import (
     contains_models,
     provenance,
     table_metadata,
+    unfinished_table_stages,
     write_config,
 )
 
@@ -253,6 +254,31 @@ def test_edited_config_is_refused(tmp_path: Path):
         write_config(path, {"recipes": [name], "figures": []})
         with pytest.raises(UserError, match="not a config written by lm-mia"):
             Workdir(tmp_path).read_config()
+
+
+def test_unfinished_tables(tmp_path: Path):
+    attack = needs.decision_settings(config.measurable_attack(TINY))
+    tables, extracting = tmp_path / "tables", change(TINY, "extract.samples", 8)
+    tables.mkdir()
+    assert unfinished_table_stages(tmp_path, TINY) == {"attack"}
+    (tables / "samples.parquet").write_text("written")
+    write_completion_marker(
+        tables / "flips.json", {"config": attack, "first_target": "a"}, ["samples.parquet"]
+    )
+    assert unfinished_table_stages(tmp_path, TINY) == set()
+    assert unfinished_table_stages(tmp_path, extracting) == {"extract"}
+    (tables / "extraction.csv").write_text("written")
+    settings = {"config": config.to_dict(extracting)["extract"]}
+    write_completion_marker(tables / "extraction.json", settings, ["extraction.csv"])
+    assert unfinished_table_stages(tmp_path, extracting) == set()
+    assert unfinished_table_stages(tmp_path, change(extracting, "extract.samples", 9)) == {
+        "extract"
+    }
+    (tables / "extraction.csv").write_text("changed")
+    assert unfinished_table_stages(tmp_path, extracting) == {"extract"}
+    (tables / "samples.parquet").write_text("changed")
+    assert unfinished_table_stages(tmp_path, extracting) == {"attack", "extract"}
+    assert unfinished_table_stages(tmp_path, TINY) == {"attack"}
 
 
 def test_changed_tables_are_refused_with_the_command_that_makes_them(tmp_path: Path):
