@@ -17,7 +17,6 @@ from lm_mia.run import supervisor
 from lm_mia.train import checkpoint
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
-pytestmark = pytest.mark.usefixtures("_on_cpu")
 
 SWEEP = """
 import dataclasses
@@ -37,7 +36,8 @@ def sweep():
 
 
 @pytest.fixture(autouse=True)
-def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_this_process(_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    # After _on_cpu: two tests replace what it replaces, too, and fixtures are undone in reverse order.
     monkeypatch.setattr(supervisor, "run", run_in_process)
     monkeypatch.setenv("COLUMNS", "100")
 
