@@ -13,8 +13,9 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from analysis.figures import MODULES, file_name, find
@@ -30,6 +31,7 @@ from lm_mia.atomic import (
 from lm_mia.config import measurable_attack
 from lm_mia.config.needs import PresentModels, assign_roles, attack_settings, target_attack
 from lm_mia.config.recipe import from_dict
+from lm_mia.config.schema import AttackName
 from lm_mia.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from analysis.recipe_section import RecipeSection
     from lm_mia.config.needs import FigureNeed
 
+_OTHER_ATTACKS: Mapping[AttackName, str] = MappingProxyType(
+    {"stacked": "stacked LiRA", "loss": "loss"}
+)
+"""Attacks whose AUC stands beside that of LiRA in the lines that a command prints."""
 _QUESTION = "Who was in the training data, and would the answer survive retraining?"
 
 
@@ -234,12 +240,11 @@ def _summarize_replicas(recipe_dir: Path) -> str:
         other_subsets = f" over {facts['replicas']} replicas, {other_subsets}"
     others = ", ".join(
         f"{name} {plus_minus(float(row['auc_mean']), float(row['auc_std'] or 'nan'))}"
-        for attack, name in (("stacked", "stacked LiRA"), ("loss", "loss"))
+        for attack, name in _OTHER_ATTACKS.items()
         if (row := best.get(attack))
     )
     numbers = _format_numbers(
-        float(lira["auc_mean"]),
-        float(lira["auc_std"] or "nan"),
+        plus_minus(float(lira["auc_mean"]), float(lira["auc_std"] or "nan")),
         float(lira[f"tpr_at_{focus:g}_mean"] or "nan"),
         focus,
         other_subsets + (f" ({others})" if others else ""),
@@ -269,8 +274,7 @@ def _summarize_reference_targets(recipe_dir: Path) -> str:
     auc_M = [float(row["auc"]) for row in rows if row["auc"]]
     if len(auc_M) < 2:
         return ""
-    auc = plus_minus(statistics.fmean(auc_M), statistics.pstdev(auc_M))
-    return f"{auc} over {len(auc_M)} targets of different subsets"
+    return f"{_format_auc(auc_M)} over {len(auc_M)} targets of different subsets"
 
 
 def _summarize_targets(recipe_dir: Path) -> str:
@@ -290,8 +294,18 @@ def _summarize_targets(recipe_dir: Path) -> str:
     attack = target_attack(c, present, "lira_online", count)
     if attack is None:
         return "too few models"
-    rows = [row for row in _rows(recipe_dir / TARGETS_CSV) if row["attack_id"] == attack.id]
+    rows_by_id: dict[str, list[dict[str, str]]] = {}
+    for row in _rows(recipe_dir / TARGETS_CSV):
+        rows_by_id.setdefault(row["attack_id"], []).append(row)
+    rows = rows_by_id.get(attack.id, [])
     auc_T = [float(row["auc"] or "nan") for row in rows]
+    others = list[str]()
+    for other, other_name in _OTHER_ATTACKS.items():
+        other_attack = target_attack(c, present, other, count)
+        if other_attack and (other_rows := rows_by_id.get(other_attack.id)):
+            others.append(
+                f"{other_name} {_format_auc(float(r['auc'] or 'nan') for r in other_rows)}"
+            )
     counts = f"({plural(len(auc_T), 'target')}, {plural(count, 'reference')})"
     if any(map(math.isnan, auc_T)):
         return f"LiRA has no AUC, since samples have too few IN or OUT references {counts}"
@@ -307,22 +321,29 @@ def _summarize_targets(recipe_dir: Path) -> str:
         for point in points
         if math.isclose(point["fpr"], focus)
     ]
-    auc_std = statistics.pstdev(auc_T) if len(auc_T) > 1 else math.nan
     numbers = _format_numbers(
-        statistics.fmean(auc_T),
-        auc_std,
+        _format_auc(auc_T),
         statistics.fmean(tpr_T),
         focus,
+        f" ({', '.join(others)})" if others else "",
         nonmembers=f"{min(int(row['nonmembers']) for row in rows):,}",
     )
     return f"{numbers} {counts}"
 
 
+def _format_auc(auc_T: Iterable[float]) -> str:
+    """Returns the mean and the standard deviation of the AUC over targets in words."""
+    values = [*auc_T]
+    return plus_minus(
+        statistics.fmean(values), statistics.pstdev(values) if len(values) > 1 else math.nan
+    )
+
+
 def _format_numbers(
-    auc: float, auc_std: float, tpr: float, fpr: float, more: str = "", nonmembers: str = "fewer"
+    auc: str, tpr: float, fpr: float, more: str = "", nonmembers: str = "fewer"
 ) -> str:
     """Returns the main numbers in words; `nonmembers` says how many non-members have a score."""
-    text = f"LiRA AUC {plus_minus(auc, auc_std)}{more}, TPR "
+    text = f"LiRA AUC {auc}{more}, TPR "
     if not math.isnan(tpr):
         return f"{text}{tpr:.3f} at {percent(fpr)} FPR"
     needed = math.ceil(1 / fpr - 1e-9)

@@ -231,7 +231,10 @@ def _audit(argv: Sequence[str]) -> int:
     if not options.file:
         problems.append("FILE: missing; add the path of a file, such as scores.csv")
     if options.out is not None:
-        collect_errors(problems, lambda: _check_out(options.out))
+        from analysis import audit_page
+
+        names = [*(f"{name}.csv" for name in audit.TABLES), audit_page.PAGE]
+        collect_errors(problems, lambda: _check_out(options.out, options.file, names))
     if problems:
         if options.file:
             collect_errors(problems, lambda: audit.read(Path(options.file), settings.columns))
@@ -252,13 +255,31 @@ def _audit(argv: Sequence[str]) -> int:
     return 0
 
 
-def _check_out(out: str) -> None:
-    """Raises UserError if the folder of an audit cannot exist, since it, or a folder that contains it, is a file."""
+def _check_out(out: str, file: str, names: Sequence[str]) -> None:
+    """Raises UserError if an audit cannot write its files to a folder without replacing a file of the user.
+
+    Args:
+      out: the folder.
+      file: the file that is audited.
+      names: names of the files that an audit writes; the last one is the page.
+    """
+    if not out:
+        raise UserError("--out=: the name of the folder is missing; add it, or leave out --out")
     folder = Path(out)
     for path in (folder, *folder.parents):
         if path.exists() and not path.is_dir():
             what = "is a file" if path == folder else f"{path} is a file"
             raise UserError(f"--out={out}: {what}; choose a folder")
+    is_of_an_audit = (folder / names[-1]).exists()
+    replaced = [
+        path
+        for path in (folder / name for name in names)
+        if path.exists() and not (is_of_an_audit and path.resolve() != Path(file).resolve())
+    ]
+    if replaced:
+        raise UserError(
+            f"--out={out}: the audit would replace {replaced[0]}; choose another folder"
+        )
 
 
 def _raise_failures(failures: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ from filelock import FileLock
 
 from lm_mia import config
 from lm_mia.config.recipe import LATER_FIELDS, POPULATION_FORMAT
-from lm_mia.data import docstrings, features, random_samples, tokenize, tokenizer
+from lm_mia.data import docstrings, features, random_samples, text_files, tokenize, tokenizer
 from lm_mia.data.corpus import CorpusOpener, open_corpus
 from lm_mia.data.documents import Documents, Log, ProgressCallback, no_log, no_progress
 from lm_mia.data.population import (
@@ -102,7 +102,7 @@ def build_population(
         return open_population(folder)
     expected = settings | _population_settings(config_population)
     if _is_occupied(folder):
-        return _reuse(folder, expected)
+        return _reuse(folder, expected, log)
     tokenizer_path = Path(config_tokenizer.path) if config_tokenizer.path else None
     if tokenizer_path:
         load_tokenizer(tokenizer_path, config_tokenizer.vocab_size)
@@ -133,7 +133,7 @@ def build_population(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if _is_occupied(folder):
-            return _reuse(folder, expected)
+            return _reuse(folder, expected, log)
         if not tokenizer_path:
             saved.parent.mkdir(exist_ok=True)
             _write_and_rename(saved, model)
@@ -236,8 +236,12 @@ def _is_occupied(folder: Path) -> bool:
     return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
 
 
-def _reuse(folder: Path, expected: Mapping[str, Any]) -> Population:
-    """Opens the population in a folder; raises UserError, with a line per difference, if its settings differ."""
+def _reuse(folder: Path, expected: Mapping[str, Any], log: Log) -> Population:
+    """Opens the population in a folder, and logs a line if the files of texts have changed since it was built.
+
+    Raises:
+      UserError: with a line per difference, if the settings of the population differ.
+    """
     population = open_population(folder)
     later = {name: value for name, value in LATER_FIELDS.items() if name in expected}
     settings = later | population.manifest["settings"]
@@ -258,6 +262,19 @@ def _reuse(folder: Path, expected: Mapping[str, Any]) -> Population:
         ]
     if differences:
         raise UserError("\n".join(differences))
+    if expected["corpus.source"] in text_files.SUFFIXES:
+        changed = text_files.changed_files(
+            expected["corpus.source"],
+            expected["corpus.path"],
+            population.manifest["provenance"]["files"],
+            (folder / "manifest.json").stat().st_mtime_ns,
+        )
+        if changed:
+            more = f" and {len(changed) - 1:,} more" if len(changed) > 1 else ""
+            log(
+                f"corpus: {changed[0]}{more} in {expected['corpus.path']} changed after the population in {folder} was "
+                "built, which still has the earlier texts; to use the present ones, choose another --workdir"
+            )
     # This folder still exists if a command was killed between its last two steps.
     shutil.rmtree(unfinished_folder(folder), ignore_errors=True)
     return population

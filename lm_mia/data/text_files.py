@@ -5,7 +5,7 @@ import glob
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -104,6 +104,26 @@ def find_files(path: str, suffixes: tuple[str, ...]) -> list[tuple[str, Path]]:
             f"corpus.path={path!r}: no matching file; folders are searched for {kinds}, so check the path"
         )
     return sorted(files)
+
+
+def changed_files(source: str, path: str, names: Sequence[str], time_ns: int) -> list[str]:
+    """Returns the names of files that were added, removed, changed or replaced after they were read; opens no file.
+
+    Args:
+      source, path: as in `read`.
+      names: the names of the files that were read.
+      time_ns: a time after they were read, in nanoseconds.
+
+    Returns:
+      The names in order; an empty list if the path does not exist any more.
+    """
+    try:
+        files = dict(find_files(path, SUFFIXES[source]))
+    except UserError:
+        return []
+    # In contrast to the time of modification, this one cannot be set to that of the file that was replaced.
+    newer = {name for name, file in files.items() if file.stat().st_ctime_ns > time_ns}
+    return sorted(newer | ({*files} ^ {*names}))
 
 
 def _read_text(path: Path, column: str) -> Iterator[tuple[str, str]]:

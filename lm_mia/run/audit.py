@@ -26,6 +26,10 @@ from lm_mia.run.audit_statistics import Frames, Settings, audit_model, make_unit
 
 Source = Path | pd.DataFrame | Mapping[str, Any]
 
+_TABLES = ("summary", "tpr_at_fpr", "audit", "audit_curve", "roc", "histogram")
+_OPTIONAL_TABLES = ("groups", *audit_causal.TABLES)
+TABLES = (*_TABLES, *_OPTIONAL_TABLES)
+"""Names of the csv files of an audit, without suffix."""
 NOT_ADJUSTED = (
     "numbers that are not adjusted, such as the estimates of epsilon, also measure how the sources of members and "
     "non-members differ; no bound on epsilon is valid then"
@@ -63,16 +67,30 @@ class Audit:
     """What a reader of the result must know, in sentences."""
 
     def write(self, folder: Path) -> None:
-        """Writes the data frames as csv files; raises OSError if the folder cannot be written."""
+        """Writes the data frames as csv files, and deletes those of an earlier audit in this folder.
+
+        Raises:
+          OSError: if the folder cannot be written.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        for name, frame in self.tables().items():
+        tables = self.tables()
+        for name in {*TABLES} - {*tables}:
+            (folder / f"{name}.csv").unlink(missing_ok=True)
+        for name, frame in tables.items():
             write_csv(folder / f"{name}.csv", frame)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Returns the data frames by the names of their files; some only if there are users or covariates."""
-        tables = {"summary": self.summary, "tpr_at_fpr": self.tpr_at_fpr, "audit": self.epsilon}
-        tables |= {"audit_curve": self.curve, "roc": self.roc, "histogram": self.histogram}
-        optional = {name: getattr(self, name) for name in ("groups", *audit_causal.TABLES)}
+        frames = (
+            self.summary,
+            self.tpr_at_fpr,
+            self.epsilon,
+            self.curve,
+            self.roc,
+            self.histogram,
+        )
+        tables = dict(zip(_TABLES, frames, strict=True))
+        optional = {name: getattr(self, name) for name in _OPTIONAL_TABLES}
         return tables | {name: frame for name, frame in optional.items() if len(frame)}
 
 

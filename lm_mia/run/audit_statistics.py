@@ -30,6 +30,7 @@ _MAX_DRAWS = 2e8  # scores that the bootstrap draws for each model, by default
 _MIN_REPLICATES, _MAX_REPLICATES = 200, 1000
 _COIN_DEVIATIONS = 5.5
 """The number of heads deviates from its mean by more standard deviations than this with a probability of 4e-8."""
+_ENOUGH_FOR_INTERVALS = 10
 _CURVE_COLUMNS = ("guesses", "sides", "correct", "epsilon", "mu")
 
 
@@ -100,8 +101,8 @@ class Settings:
         if not self.fprs or not all(0 < fpr <= 1 for fpr in self.fprs):
             fprs = ",".join(f"{fpr:g}" for fpr in self.fprs)
             yield f"{p}fprs={fprs}: must be rates above 0 and up to 1; try {p}fprs=0.001,0.01,0.1"
-        if self.replicates < 0:
-            yield f"{p}replicates={self.replicates}: must be at least 0; try {p}replicates=1000"
+        if self.replicates < 0 or self.replicates == 1:
+            yield f"{p}replicates={self.replicates}: must be 0, or at least 2; try {p}replicates=1000"
 
     def _wrong_choice(self, name: str, value: str, choices: Sequence[str]) -> str:
         similar = difflib.get_close_matches(value, choices, 1)
@@ -363,6 +364,14 @@ def _notes(units: Units, settings: Settings, summary: Mapping[str, Any]) -> Iter
     if summary["left_out"]:
         wrong = ", and count as errors in bounds" if settings.membership != "given" else ""
         yield f"scores are missing for {plural(summary['left_out'], units.noun)}; they are left out of rates{wrong}"
+    fewest = min(summary["members"], summary["nonmembers"])
+    if fewest < _ENOUGH_FOR_INTERVALS or summary["auc"] in {0, 1}:
+        reason = (
+            f"there are only {summary['members']} members and {summary['nonmembers']} non-members"
+            if fewest < _ENOUGH_FOR_INTERVALS
+            else "no score of a member lies among those of non-members"
+        )
+        yield f"bootstrap intervals of the AUC and the balanced accuracy are too narrow, since {reason}"
     canaries = units.score_N.size
     if settings.delta * canaries > 1:
         yield (

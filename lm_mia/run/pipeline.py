@@ -511,7 +511,7 @@ def attack(
         focus = settings.focus_fpr
         say(
             f"attack.fprs: the tables of {recipe.name} leave out {', '.join(f'{fpr:g}' for fpr in left_out)}, because "
-            f"the lowest rate that {config.num_canaries(c) // 2:,} non-members can show is "
+            f"the lowest rate that half of the {config.num_canaries(c):,} samples can show, as non-members, is "
             f"{config.lowest_fpr(config.num_canaries(c)):.3g}"
             + (f"; attack.focus_fpr becomes {focus:g}" if focus != c.attack.focus_fpr else "")
         )

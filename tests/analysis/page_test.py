@@ -463,9 +463,16 @@ def test_summary_lines_of_targets_match_the_comparison(linked: Path):
     write(linked, ["fixed-10M", "flip-140M"])
     with (linked / "tables" / "comparison.csv").open() as file:
         line, _ = csv.DictReader(file)
-    numbers = [float(line[name]) for name in ("auc", "auc_std", "tpr")]
+    targets = pd.read_csv(linked / "recipes" / "fixed-10M" / "tables" / "targets.csv")
+    numbers = [float(line["auc"]), float(line["auc_std"])]
+    for attack, references in (("stacked", 16), ("loss", 0)):
+        is_shown = targets[["attack", "references", "observed"]] == [attack, references, "loss"]
+        auc_T = targets[is_shown.all(axis=1)]["auc"]
+        numbers += [auc_T.mean(), auc_T.std(ddof=0)]
+    numbers.append(float(line["tpr"]))
     expected = (
-        "fixed-10M: LiRA AUC {:.3f} ± {:.3f}, TPR {:.3f} at 5% FPR (4 targets, 16 references)"
+        "fixed-10M: LiRA AUC {:.3f} ± {:.3f} (stacked LiRA {:.3f} ± {:.3f}, loss {:.3f} ± {:.3f}), TPR {:.3f} at 5% "
+        "FPR (4 targets, 16 references)"
     )
     assert page.summary_lines(linked, ["fixed-10M"])[0] == expected.format(*numbers)
     folder = linked / "recipes" / "fixed-10M"

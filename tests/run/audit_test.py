@@ -204,13 +204,14 @@ def test_unreadable_files(tmp_path, monkeypatch):
         ),
         (["--aggregate=sum"], "aggregate=sum: must be one of mean, max,"),
         (["--aggregate=max"], "aggregate=max: is for scores of users"),
-        (["--replicates=-1"], "replicates=-1: must be at least 0"),
+        (["--replicates=1"], "replicates=1: must be 0, or at least 2"),
         (["--user=name"], "among 'score', 'member'; name the columns by --score=, --member=,"),
         (["--model=name"], "no column 'name' among"),
         (["--score=member"], "a column has two roles"),
         (["--config.model.layers=2"], "an audit reads no config; leave it out"),
         (["--member-ship=coins"], "unknown flag; did you mean --membership?"),
         (["--membership=independent", "--user=score"], "trials have no users"),
+        (["--out="], "--out=: the name of the folder is missing"),
         (["--out=FOLDER/scores.csv"], "FOLDER/scores.csv: is a file; choose a folder"),
         (["--out=FOLDER/scores.csv/a/b"], "FOLDER/scores.csv is a file; choose a folder"),
     ],
@@ -304,6 +305,15 @@ def test_csv_parquet_npz_frames_and_arrays_give_the_same(tmp_path, coins):
         result = lm_mia.audit(source, membership="coins", fprs=[0.05, 0.2], replicates=50)
         for name, table in result.tables().items():
             pd.testing.assert_frame_equal(table, coins.tables()[name])
+
+
+def test_degenerate_intervals_are_named():
+    scores = frame()
+    assert not lm_mia.audit(scores, replicates=5).notes[:-1]
+    few = scores.groupby("member").head(9)
+    assert "there are only 9 members and 9 non-members" in lm_mia.audit(few, replicates=5).notes[0]
+    scores["score"] += 100 * scores["member"]
+    assert "no score of a member lies among" in lm_mia.audit(scores, replicates=5).notes[0]
 
 
 def test_models_are_audited_one_by_one():
@@ -426,6 +436,17 @@ def test_command_prints_and_writes(tmp_path, capsys):
     assert page.count("data:image/png;base64,") == 3
     assert "http" not in page
     assert cli.main(["audit", str(path), "--model=member", "--replicates=5"]) == 2
+    # A later audit leaves no table of the earlier one, and replaces no other file.
+    assert cli.main(["audit", str(path), "--replicates=5", f"--out={out}"]) == 0
+    assert not (out / "groups.csv").exists()
+    capsys.readouterr()
+    path.rename(tmp_path / "summary.csv")
+    for folder, file in ((tmp_path, "summary.csv"), (out, "out/roc.csv")):
+        argv = ["audit", str(tmp_path / file), "--score=fpr", "--member=tpr", f"--out={folder}"]
+        before = (tmp_path / file).read_bytes()
+        assert cli.main(argv) == 2
+        assert f"the audit would replace {tmp_path / file}" in capsys.readouterr().err
+        assert (tmp_path / file).read_bytes() == before
 
 
 def test_single_scores_are_printed_in_full(tmp_path, capsys):

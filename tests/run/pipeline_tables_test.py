@@ -292,8 +292,8 @@ def test_rates_that_the_population_cannot_show_are_left_out(tasks: list[SweepRec
     nonmembers = task.config.population.samples // 2
     messages = attack([task], ())
     assert messages[0] == (
-        f"attack.fprs: the tables of main leave out 1e-05, 0.0001, because the lowest rate that {nonmembers} "
-        f"non-members can show is {1 / nonmembers:.3g}; attack.focus_fpr becomes 0.1"
+        f"attack.fprs: the tables of main leave out 1e-05, 0.0001, because the lowest rate that half of "
+        f"the {2 * nonmembers} samples can show, as non-members, is {1 / nonmembers:.3g}; attack.focus_fpr becomes 0.1"
     )
     tables = task.folder / "tables"
     assert pd.read_csv(tables / "error_rates.csv").fpr.tolist() == [0.1, 0.5]
