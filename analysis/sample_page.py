@@ -83,7 +83,8 @@ def start_bundling() -> "Future[str]":
     """
     executor = ThreadPoolExecutor(1)
     command = [sys.executable, "-P", "-c", _BUNDLE]
-    future = executor.submit(subprocess.check_output, command, encoding="utf-8")
+    # In a process group of its own, so that Ctrl-C does not interrupt it, which would print a traceback.
+    future = executor.submit(subprocess.check_output, command, encoding="utf-8", process_group=0)
     executor.shutdown(wait=False)
     return future
 

@@ -26,7 +26,7 @@ from lm_mia.atomic import CSV_MISSING_VALUES, is_changed
 from lm_mia.config import Config
 from lm_mia.config.recipe import from_dict
 from lm_mia.data.population import Population, open_population
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, with_flags
 from lm_mia.run.workdir import Workdir, changed_table_message
 
 if TYPE_CHECKING:  # imported where they are used, since they take about a second to load
@@ -298,12 +298,15 @@ class RecipeView:
         import pandas as pd
 
         files = self._table_files()
+        paths = [self.path / "tables" / f"{name}{suffix}" for suffix in (".csv", ".parquet")]
+        for path in [files[name]] if name in files else paths:
+            if is_changed(path):  # or deleted
+                message = changed_table_message(path)
+                raise UserError(with_flags(message, [f"--workdir={self.workdir.path}"]))
         if name not in files:
             hint = f"choose from {', '.join(self.tables)}" if files else "run `lm-mia attack` first"
             raise UserError(f"table={name!r}: recipe {self.name} has no such table; {hint}")
         path = files[name]
-        if is_changed(path):
-            raise UserError(changed_table_message(path))
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
         return pd.read_csv(path, keep_default_na=False, na_values=[*CSV_MISSING_VALUES])

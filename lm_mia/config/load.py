@@ -377,6 +377,8 @@ def _location(error: BaseException, path: Path) -> str:
         frames = [(error.filename, error.lineno)]
     else:
         frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    # Python generates the methods of dataclasses from a text, whose file name is <string>.
+    frames = [(file, line) for file, line in frames if not file.startswith("<")]
     folder = path.absolute().parent
     for file, line in reversed(frames):
         if Path(file).absolute().parent == folder:
@@ -408,7 +410,14 @@ def _load_module(config_arg: str) -> tuple[ModuleType, str]:
 def _no_such_config(name: str, included: Mapping[str, Path]) -> str:
     """Returns the rule and the remedy for a value of ``--config`` that is neither a file nor an included config."""
     if not is_config_name(name):
-        return "no such Python file; try --config=quickstart, which is included in lm_mia"
+        path = Path(name)
+        if path.is_dir():
+            return "is a folder; add the name of a Python file in it"
+        if path.is_file():
+            return "the name of a config file must end in .py; rename it"
+        return "no such Python file (a path ends at the first colon); try --config=quickstart, which lm_mia includes"
+    if Path(f"{name}.py").is_file():
+        return f"lm_mia includes no config of this name; did you mean {name}.py?"
     completions = sorted(other for other in included if other.startswith(name))
     similar = completions or difflib.get_close_matches(name, included, 1, cutoff=0.7)
     hint = "try --config=quickstart, or a path such as my_config.py"

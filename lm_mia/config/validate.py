@@ -4,6 +4,7 @@ One function per section of the config yields a message for each rule that is br
 """
 
 import collections
+import dataclasses
 import math
 import re
 from collections.abc import Iterator
@@ -16,6 +17,21 @@ _MAX_TOKEN_SAMPLES = 2**13  # scored in one call, which takes seconds
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._+=,-]{0,79})?")
 _MIN_REFERENCES = 4
 _MAX_STRENGTH = 20  # odds of e^20 per standard deviation
+_MAX_MODELS = 1_000_000
+_MAX_INTEGER = 2**31 - 1  # the largest 32-bit integer
+_MAX_INTEGERS = {
+    "model.layers": 10_000,
+    "model.width": 1_000_000,
+    "train.workers": 100_000,
+    **dict.fromkeys(
+        [
+            f"attack.{name}"
+            for name in ("references", "targets", "replicas", "replica_inits", "orders_per_init")
+        ],
+        _MAX_MODELS,
+    ),
+}
+"""Fields with a lower maximum, which a typing error may exceed: lists of their models would fill the memory."""
 
 
 def problems(config: Config) -> list[str]:
@@ -25,9 +41,10 @@ def problems(config: Config) -> list[str]:
       config: as returned by `lm_mia.config.resolve`.
     """
     if config.corpus.source == "imported":  # the models were trained elsewhere
-        sections = (_imported, _attack, _name)
+        sections = (_too_large, _imported, _attack, _name)
         return [message for section in sections for message in section(config)]
     sections = (
+        _too_large,
         *(_corpus, _tokenizer, _population, _model, _optimizer, _train, _compute),
         *(_score, _attack, _extract, _name),
     )
@@ -73,6 +90,16 @@ def rule_about_lowest_fpr(config: Config) -> str:
         f"must be at least {schema.lowest_fpr(canaries):.3g}, the lowest rate that {canaries // 2:,} non-members "
         f"({field} / 2) can show"
     )
+
+
+def _too_large(config: Config) -> Iterator[str]:
+    for section in dataclasses.fields(config):
+        values = getattr(config, section.name)
+        for field in dataclasses.fields(values) if dataclasses.is_dataclass(values) else ():
+            name = f"{section.name}.{field.name}"
+            value, largest = getattr(values, field.name), _MAX_INTEGERS.get(name, _MAX_INTEGER)
+            if isinstance(value, int) and value > largest and field.name != "seed":
+                yield _message(config, name, f"must be at most {largest:,}")
 
 
 def _corpus(config: Config) -> Iterator[str]:

@@ -135,6 +135,10 @@ def read(source: Source, columns: Columns) -> list[ModelScores] | Losses:
     if isinstance(source, Mapping):
         arrays = {str(name): np.asarray(array) for name, array in source.items()}
         return score_arrays.parse_arrays(arrays, "arrays", columns)
+    if not isinstance(source, Path):
+        raise UserError(
+            f"source: must be a path, a data frame or a mapping of arrays, not {type(source).__name__}"
+        )
     check_is_file(source)
     if source.suffix == ".npz":
         return score_arrays.read_npz(source, columns)

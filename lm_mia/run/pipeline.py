@@ -190,6 +190,12 @@ def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, RecipePopu
     Raises:
       UserError: if the input is invalid; what this command created is then removed, unless a population exists.
     """
+    others = sorted({*sweep.workdir.recipe_names()} - {recipe.name for recipe in sweep.recipes})
+    added = [recipe.name for recipe in sweep.recipes if recipe.stored_config() is None]
+    if others and added:
+        display.say(
+            f"--workdir={sweep.workdir.path}: already has {', '.join(others)}; this command adds {', '.join(added)}"
+        )
     sweep, disclaim = sweeps.claim_folders(sweep)
     for message in dict.fromkeys(m for recipe in sweep.recipes for m in recipe.kept_settings):
         display.say(message)

@@ -8,6 +8,7 @@ assumed.
 
 import argparse
 import dataclasses
+import difflib
 import json
 import math
 import os
@@ -314,9 +315,12 @@ def parse_chip(device: str | None, mfu: float | None) -> Chip:
         try:
             rate, name = float(name) * 1e12, f"a chip of {float(name):g} TFLOP/s"
         except ValueError:
-            names = ", ".join(flops.DEVICE_NAMES)
+            names = ["cpu", *flops.DEVICE_NAMES]
+            similar = difflib.get_close_matches(name.lower(), names, 1)
+            hint = f"did you mean {similar[0]}? " if similar else ""
             problems.append(
-                f"--device={name}: unknown chip; choose one of {names}, or give its dense bfloat16 rate in TFLOP/s"
+                f"--device={name}: unknown chip; {hint}choose one of {', '.join(names)}, or give its dense bfloat16 "
+                "rate in TFLOP/s"
             )
         else:
             if not 0 < rate < float("inf"):

@@ -367,6 +367,11 @@ def require_workdir(workdir: Workdir, *, has_config: bool = False) -> dict[str, 
       has_config: whether the command has a --config.
     """
     if not workdir.config_file.exists():
+        if recipes := workdir.recipe_names():
+            raise UserError(
+                f"--workdir={workdir.path}: its config.json is missing; repeat `lm-mia run` with the --config of "
+                f"{', '.join(recipes)}, which writes it again and keeps all models"
+            )
         exists = workdir.path.is_dir()
         problem = "no command has been started in this folder" if exists else "no such folder"
         command = "lm-mia run" if has_config else "lm-mia run --config=quickstart"

@@ -319,8 +319,8 @@ def _read(path: Path) -> dict[str, Any] | None:
     # Files of earlier versions have no digest.
     if content.pop("sha256", None) not in (None, _sha256(content)):
         raise UserError(
-            f"{path}: edited or damaged after it was written; restore it, or choose another --workdir (settings are "
-            "changed by flags such as --config.attack.targets=8)"
+            f"{path}: edited or damaged after it was written; {_remedy(path)} (settings are changed by flags such as "
+            "--config.attack.targets=8)"
         )
     return content
 
@@ -336,7 +336,14 @@ def _sha256(content: Mapping[str, Any]) -> str:
 
 
 def _invalid_config_error(path: Path) -> UserError:
-    return UserError(f"{path}: not a config written by lm-mia; choose another --workdir")
+    return UserError(f"{path}: not a config written by lm-mia; {_remedy(path)}")
+
+
+def _remedy(path: Path) -> str:
+    """Returns the remedy for the damaged config.json of a workdir or of a recipe."""
+    if (path.parent / "recipes").is_dir():
+        return "restore it, or delete it and repeat the command with its --config, which keeps all models"
+    return "restore it, or choose another --workdir"
 
 
 def provenance() -> dict[str, Any]:

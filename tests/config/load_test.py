@@ -198,8 +198,38 @@ def test_missing_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "tiny.txt").write_text(FILE)
-    rule = "no such Python file; try --config=quickstart, which is included in lm_mia"
+    rules = {
+        "tiny.txt": "the name of a config file must end in .py; rename it",
+        "missing.py": "no such Python file (a path ends at the first colon); try --config=quickstart, which lm_mia "
+        "includes",
+    }
+    rule = rules.get(name, "is a folder; add the name of a Python file in it")
     assert error_lines(name) == [f"--config={name}: {rule}"]
+
+
+def test_the_suffix_of_a_config_file_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.py").write_text(FILE)
+    assert error_lines("tiny") == [
+        "--config=tiny: lm_mia includes no config of this name; did you mean tiny.py?"
+    ]
+
+
+def test_a_file_that_changes_a_config_is_refused_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.py").write_text("from lm_mia.config import Config\nc = Config()\nc.name = 'a'\n")
+    [line] = error_lines("bad.py")
+    assert line.startswith("--config=bad.py: line 3: name: a config cannot be changed; ")
+
+
+def test_integers_have_a_maximum(file: str):
+    flags = "--config.attack.references=1000002", "--config.population.frequency_samples=2147483648"
+    assert error_lines(file, *flags) == [
+        "population.frequency_samples=2147483648: must be at most 2,147,483,647",
+        "attack.references=1000002: must be at most 1,000,000",
+    ]
 
 
 def test_a_name_selects_an_included_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -339,12 +369,11 @@ def test_quickstart_is_valid():
 @given(st.integers(-(10**400), 10**400))
 def test_any_integer_is_accepted_or_refused_on_one_line(file: str, value: int):
     flag = f"--config.train.workers={value}"
-    if value >= 0:
+    if 0 <= value <= 100_000:
         assert load.load_config(file, [flag]).train.workers == value
     else:
-        assert error_lines(file, flag) == [
-            f"train.workers={value}: must be a finite number, 0 or larger"
-        ]
+        rule = "at most 100,000" if value > 0 else "a finite number, 0 or larger"
+        assert error_lines(file, flag) == [f"train.workers={value}: must be {rule}"]
 
 
 def test_messages_name_the_line_that_sets_the_field(tmp_path: Path):

@@ -223,6 +223,11 @@ def test_bad_flags(flags, problem, tmp_path, capsys):
     assert problem.replace("FOLDER", str(tmp_path)) in capsys.readouterr().err
 
 
+def test_other_sources_are_refused():
+    with pytest.raises(UserError, match=r"source: must be a path, .* not list"):
+        lm_mia.audit([1.0, 2.0])  # pyright: ignore[reportArgumentType]
+
+
 def test_all_problems_at_once(tmp_path, capsys):
     path = rows("score,member,model", "inf,2,a", "x,1,")(tmp_path)
     assert cli.main(["audit", str(path), "--delta=2", "--fprs=7"]) == 2

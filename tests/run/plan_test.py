@@ -137,7 +137,7 @@ def test_mistakes_are_reported_without_output(
     assert wrong(capsys, "plan") == ["--config: missing; add --config=quickstart"]
     first, second = wrong(capsys, *plan, "--mfu=40", "--device=h300")
     assert first == "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
-    assert second.startswith("--device=h300: unknown chip; choose one of ")
+    assert second.startswith("--device=h300: unknown chip; did you mean h800? choose one of cpu, ")
     for bad in ("--mfu=0", "--mfu=nan", "--mfu=-1"):
         assert len(wrong(capsys, *plan, bad)) == 1
     for bad in ("0", "-3", "nan", "inf"):
@@ -256,7 +256,7 @@ def test_plan_refuses_what_run_refuses(
     file = tiny_run.recipe_of(workdir) / "config.json"
     file.write_text("{}")
     assert wrong(capsys, "plan", *flags) == [
-        f"{file}: not a config written by lm-mia; choose another --workdir"
+        f"{file}: not a config written by lm-mia; restore it, or choose another --workdir"
     ]
 
 

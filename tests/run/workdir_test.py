@@ -87,9 +87,13 @@ def test_foreign_config_files_are_refused(tmp_path: Path, text: str):
         path.write_text(text, encoding="latin1")
         with pytest.raises(UserError) as caught:
             read()
-        assert (
-            str(caught.value) == f"{path}: not a config written by lm-mia; choose another --workdir"
+        problem, remedy = str(caught.value).split("; ")
+        assert problem == f"{path}: not a config written by lm-mia"
+        remedies = (
+            "restore it, or choose another",
+            "restore it, or delete it and repeat the command",
         )
+        assert remedy.startswith(remedies[path == w.config_file])
 
 
 @pytest.mark.parametrize(
