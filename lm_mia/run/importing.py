@@ -7,8 +7,10 @@ M: models, N2: samples of the population (2N).
 """
 
 import csv
+import dataclasses
 import io
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -64,7 +66,8 @@ def import_losses(
 ) -> SweepRecipe:
     """Writes the losses of a file to a workdir.
 
-    Repeating an import changes nothing, and a file with additional models adds these.
+    Repeating an import changes nothing, and a file with additional models adds these. Under another name, losses become
+    another recipe, even if their samples are those of a recipe that the workdir has.
 
     Args:
       file: the losses.
@@ -78,8 +81,8 @@ def import_losses(
       The recipe.
 
     Raises:
-      UserError: with one line per problem. Nothing has been written then, unless the disk is full or the workdir has
-        other losses.
+      UserError: with one line per problem. Nothing has been written then, unless the disk is full, or another command
+        imports other losses under the same name at the same time.
     """
     _check_overrides(overrides)
     display.stage(0.5)
@@ -88,7 +91,10 @@ def import_losses(
     _check_subsets(file, models, subset)
     table = imported.sample_table(file.num_samples, file.columns, file.text_N)
     c = load.apply_overrides(_config(file, table, name, subset), overrides)
-    sweep, disclaim = sweeps.claim_folders(sweeps.imported_sweep(workdir, c))
+    sweep = sweeps.imported_sweep(workdir, c)
+    [recipe] = sweep.recipes
+    _check_stored(file, models, open_store(recipe.config, recipe.folder), recipe.name)
+    sweep, disclaim = sweeps.claim_folders(sweep)
     [recipe] = sweep.recipes
     try:
         provenance = {"file": Path(file.source).name, "models": len(models)}
@@ -102,6 +108,8 @@ def import_losses(
     facts = {"recipe": recipe.name, "population_sha256": population.sha256, "subset": subset}
     in_order = sorted(models, key=models.__getitem__)
     with filelock.FileLock(recipe.folder / ".import.lock"):
+        # Another command may have imported losses under this name in the meantime.
+        _check_stored(file, models, store, recipe.name)
         store.create_or_extend(in_order, population.sample_columns(), facts)
         for done, model in enumerate(in_order):
             display.update("import", done, len(models))
@@ -281,23 +289,43 @@ def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Sub
     )
 
 
+def _check_stored(
+    file: LossFile, models: dict[ModelSeeds, int], store: Store, recipe_name: str
+) -> None:
+    """Raises UserError if the store has other values of a model, or values that the file lacks for its new models."""
+    lacking = [name for name in store.statistics if name not in file.statistics]
+    if lacking and store.missing_models([*models]):
+        raise UserError(
+            f"{file.source}: has no {lacking[0]}_MxN, which the models of recipe {recipe_name} have; add it, or choose "
+            "another --workdir or --name"
+        )
+    for name in ("loss", *file.statistics):
+        is_loss = name == "loss"
+        present = dataclasses.replace(store, statistics=() if is_loss else (name,))
+        missing = {*present.missing_models([*models])}
+        for model, index in models.items():
+            if model in missing:
+                continue
+            variables = ("loss", "member") if is_loss else (name,)
+            [(_, stored)] = present.blocks({v: (v, [model]) for v in variables}, sys.maxsize)
+            same = np.array_equal(stored[name][0], file.read(name, index).astype(np.float32))
+            if is_loss:
+                same &= np.array_equal(stored["member"][0], loss_files.read_member(file, index))
+            if not same:
+                what = "losses" if is_loss else f"values {name}"
+                raise UserError(
+                    f"{file.source}: the {what} of model {file.names_M[index]} are not those of {model} in "
+                    f"{store.path}; choose another --workdir or --name"
+                )
+
+
 def _write_model(file: LossFile, index: int, model: ModelSeeds, store: Store) -> None:
-    """Writes a model; raises UserError if the store has other losses of it."""
-    loss_N2 = file.read("loss", index).astype(np.float32)
-    member_N2 = loss_files.read_member(file, index)
+    """Writes the values of a model that the store does not have."""
     if not store.missing_models([model]):
-        stored_1xN2, stored_member_1xN2 = store.read([model])
-        if not (
-            np.array_equal(stored_1xN2[0], loss_N2)
-            and np.array_equal(stored_member_1xN2[0], member_N2)
-        ):
-            raise UserError(
-                f"{file.source}: the losses of model {file.names_M[index]} are not those of {model} in {store.path}; "
-                "choose another --workdir or --name"
-            )
         return
+    loss_N2 = file.read("loss", index).astype(np.float32)
     statistics = {name: file.read(name, index).astype(np.float32) for name in file.statistics}
-    store.write_model(model, loss_N2, member_N2, statistics)
+    store.write_model(model, loss_N2, loss_files.read_member(file, index), statistics)
 
 
 def _models_table(file: LossFile, models: dict[ModelSeeds, int]) -> str:

@@ -274,10 +274,13 @@ def _with_absolute_paths(figures: Sequence[str]) -> tuple[str, ...]:
 def _recipe_of_request(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
     """Returns the requested recipe, with the folder that already holds it under any name, or a new folder."""
     c, name = request.config, request.names[0]
+    # Losses are imported by name: two imports may have the same samples and settings, but other models.
+    is_import = c.corpus.source == "imported"
     # A name that is derived from overrides may belong to another recipe of the workdir. This recipe is then in a folder
     # with a hash in its name, if an earlier command requested both.
-    if workdir.read_recipe_config(name) is None or (
-        not c.name and _stored_key(workdir, name) != recipe_key(c)
+    if not is_import and (
+        workdir.read_recipe_config(name) is None
+        or (not c.name and _stored_key(workdir, name) != recipe_key(c))
     ):
         with contextlib.suppress(StopIteration):
             name = next(

@@ -166,6 +166,31 @@ def test_import_again_adds_models_and_never_changes_any(tmp_path: Path):
         results.recipes["imported"].text(0)
 
 
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_losses_of_the_same_samples_have_a_recipe_for_each_name(tmp_path: Path):
+    small, medium = losses(), losses()
+    medium["loss_MxN"] = medium["loss_MxN"] + 1
+    lm_mia.open_arrays(tmp_path, **small, name="small")
+    lm_mia.open_arrays(tmp_path, **medium, name="medium")
+    # Equal losses, too, are imported under the name that was given.
+    results = lm_mia.open_arrays(tmp_path, **small, name="again")
+    assert list(results.recipes) == ["small", "medium", "again"]
+    for name, arrays in (("small", small), ("medium", medium), ("again", small)):
+        stored_MxN = results.recipes[name].scores()["loss"]
+        np.testing.assert_array_equal(stored_MxN, arrays["loss_MxN"].astype(np.float32))
+    assert len([*(tmp_path / "populations").glob("[!.]*")]) == 1
+    # Under a name that exists, nothing changes: neither with the same losses, nor with more models and other losses.
+    before = files_of(tmp_path / "recipes")
+    lm_mia.open_arrays(tmp_path, **small, name="small")
+    more: dict[str, Any] = {name: np.tile(value, (2, 1)) for name, value in medium.items()}
+    with pytest.raises(UserError, match=r"are not those of reference-00 in .*small.*or --name"):
+        lm_mia.open_arrays(tmp_path, **more, name="small")
+    assert files_of(tmp_path / "recipes") == before
+
+
 def test_differences_from_an_import_are_named_as_they_were_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
