@@ -507,7 +507,8 @@ def record_population(recipe: SweepRecipe, sha256: str) -> None:
     """Stores the population's hash in the recipe's config.json.
 
     Raises:
-      UserError: if the models of the recipe were trained on another population.
+      UserError: if the models of the recipe were trained on another population, or another command with other
+        settings has just claimed the folder.
     """
     path = recipe.folder / "config.json"
     with filelock.FileLock(recipe.workdir.path / ".config.lock"):
@@ -515,6 +516,11 @@ def record_population(recipe: SweepRecipe, sha256: str) -> None:
         if stored is None:
             raise UserError(
                 f"{path}: was removed by another command that failed; run the same command again"
+            )
+        if stored["recipe_hash"] != recipe_hash(recipe.config):
+            raise UserError(
+                f"{path}: another command, with other settings, has just started under this name; choose another "
+                "--workdir or name"
             )
         recorded = stored["population_sha256"]
         if recorded == sha256:

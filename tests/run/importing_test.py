@@ -1,6 +1,8 @@
 import dataclasses
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from synthetic_scores import AttackRun
 
 import lm_mia
 from lm_mia import cli
-from lm_mia.data import loss_files
+from lm_mia.data import imported, loss_files
 from lm_mia.errors import UserError
+from lm_mia.run import sweep
 
 M, N = 8, 40
 
@@ -189,6 +192,35 @@ def test_losses_of_the_same_samples_have_a_recipe_for_each_name(tmp_path: Path):
     with pytest.raises(UserError, match=r"are not those of reference-00 in .*small.*or --name"):
         lm_mia.open_arrays(tmp_path, **more, name="small")
     assert files_of(tmp_path / "recipes") == before
+
+
+def test_imports_at_once_share_the_population(tmp_path: Path):
+    table, start = imported.sample_table(N, {}, None), threading.Barrier(4)
+
+    def write(_: int) -> str:
+        start.wait()
+        return imported.write_population(tmp_path / "populations/a", table, {}).sha256
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len({*pool.map(write, range(4))}) == 1
+
+
+def test_an_import_of_other_samples_at_the_same_time_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The other one claims the name after this one, but before there are results."""
+    claim = sweep.claim_folders
+
+    def claim_twice(claimed: sweep.Sweep) -> Any:
+        result = claim(claimed)
+        other = lm_mia.config.Corpus(source="imported", path="0123456789ab")
+        c = dataclasses.replace(claimed.recipes[0].config, corpus=other)
+        claim(sweep.imported_sweep(str(tmp_path), c))
+        return result
+
+    monkeypatch.setattr(sweep, "claim_folders", claim_twice)
+    with pytest.raises(UserError, match=r"config\.json: another command, with other settings, has"):
+        lm_mia.open_arrays(tmp_path, **losses())
 
 
 def test_differences_from_an_import_are_named_as_they_were_given(
