@@ -104,7 +104,13 @@ def from_arrays(
     """
     problems: list[str] = []
     arrays = {"loss_MxN": loss_MxN, "member_MxN": member_MxN}
-    arrays |= {f"{name}_MxN": value for name, value in (statistics or {}).items()}
+    for name, value in (statistics or {}).items():
+        if name in STATISTICS:
+            arrays[f"{name}_MxN"] = value
+        else:
+            problems.append(
+                f"{source}: statistics has the unknown name {name!r}; use one of {', '.join(STATISTICS)}"
+            )
     shape = np.shape(loss_MxN)
     if len(shape) != 2 or 0 in shape:
         problems.append(

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -401,6 +402,24 @@ def test_a_bad_file_is_refused_and_nothing_is_written(
     assert message in error
     assert "Traceback" not in error
     assert 1 <= len(lines) <= 6
+    assert not (tmp_path / "w").exists()
+
+
+BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown statistic": ({"statistics": {"minK": np.ones((M, N))}}, "unknown name 'minK'"),
+    "name of a file's array": (
+        {"statistics": {"min_k_MxN": np.ones((M, N))}},
+        "unknown name 'min_k_MxN'; use one of",
+    ),
+    "second losses": ({"statistics": {"loss": np.ones((M, N))}}, "unknown name 'loss'; use one"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARGUMENTS)
+def test_bad_arguments_are_refused_and_nothing_is_written(name: str, tmp_path: Path):
+    arguments, message = BAD_ARGUMENTS[name]
+    with pytest.raises(UserError, match=re.escape(message)):
+        lm_mia.open_arrays(tmp_path / "w", **(losses() | arguments))
     assert not (tmp_path / "w").exists()
 
 
