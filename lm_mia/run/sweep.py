@@ -266,6 +266,32 @@ def check_not_imported(sweep: Sweep, command: str) -> None:
             )
 
 
+def leave_out_imported(sweep: Sweep, command: str) -> tuple[Sweep, str]:
+    """Leaves out the recipes with imported losses, on which a command cannot work.
+
+    Args:
+      sweep: the recipes.
+      command: the command, for the messages.
+
+    Returns:
+      The other recipes, and a line that names those that are left out; "" if there are none.
+
+    Raises:
+      UserError: if all recipes have imported losses.
+    """
+    left_out = [r.name for r in sweep.recipes if r.config.corpus.source == "imported"]
+    if not left_out:
+        return sweep, ""
+    kept = tuple(recipe for recipe in sweep.recipes if recipe.name not in left_out)
+    if not kept:
+        check_not_imported(sweep, command)
+    line = (
+        f"{command}: leaves out {', '.join(left_out)}, whose losses were imported; lm-mia attack and lm-mia report "
+        "work on all recipes of the workdir"
+    )
+    return dataclasses.replace(sweep, recipes=kept), line
+
+
 def _with_absolute_paths(figures: Sequence[str]) -> tuple[str, ...]:
     """Returns the figures with absolute paths, so that a later command may start in another folder."""
     return tuple(os.path.abspath(name) if name.endswith(".py") else name for name in figures)

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import re
 import shutil
 import threading
@@ -245,6 +246,17 @@ def test_differences_from_an_import_are_named_as_they_were_given(
     quickstart = ["--config=quickstart", "--config.name=imported", f"--workdir={tmp_path}"]
     assert cli.main(["train", *quickstart]) == 2
     assert "has imported losses, so no models can be made in it" in capsys.readouterr().err
+
+
+def test_commands_on_models_leave_out_imported_losses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    sweep.claim_folders(sweep.read_sweep("quickstart", str(tmp_path), ()))
+    lm_mia.open_arrays(tmp_path, **losses())
+    assert cli.main(["plan", f"--workdir={tmp_path}", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert "lm-mia plan: leaves out imported, whose losses were imported" in shown.err
+    assert len(json.loads(shown.out)["recipes"]) == 1
 
 
 def changed(**arrays: Any) -> Callable[[Path], Path]:
