@@ -10,6 +10,7 @@ import csv
 import dataclasses
 import io
 import math
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,7 +123,7 @@ def import_losses(
 
 
 def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
-    """Returns the lines that the command prints: what was imported, and the next command."""
+    """Returns the lines that the command prints: what was imported, and the next commands."""
     c = recipe.config.attack
     references = c.references - c.targets
     counts = [plural(references, "reference"), plural(c.targets, "target")]
@@ -150,7 +151,9 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
             "membership: taken as given, so no bound on epsilon is valid; if it was drawn at random, import with "
             "--subset=exact, bernoulli or balanced"
         )
-    return [*lines, f"next: lm-mia attack --workdir={recipe.workdir.path}, then lm-mia report"]
+    flag = f"--workdir={recipe.workdir.path}"
+    commands = " && ".join(shlex.join(["lm-mia", verb, flag]) for verb in ("attack", "report"))
+    return [*lines, f"next: {commands}"]
 
 
 def read_flags(file: str, name: str | None, subset: str, problems: list[str]) -> str:

@@ -435,6 +435,14 @@ def test_bad_arguments_are_refused_and_nothing_is_written(name: str, tmp_path: P
     assert not (tmp_path / "w").exists()
 
 
+def test_the_next_commands_can_be_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    workdir = tmp_path / "a b"
+    assert import_file(changed()(tmp_path), workdir) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    expected = f"next: lm-mia attack '--workdir={workdir}' && lm-mia report '--workdir={workdir}'"
+    assert line == expected
+
+
 def test_flags_are_checked_together(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["import", "--subset=half"]) == 2
     error = capsys.readouterr().err
