@@ -24,7 +24,7 @@ from lm_mia.errors import UserError, collect_errors
 ImportedRole = Literal["reference", "target", "replica"]
 ROLES: tuple[ImportedRole, ...] = get_args(ImportedRole)
 STATISTICS: tuple[str, ...] = get_args(Statistic)
-_NOT_COLUMNS = ("id", "sample", "loss", "member", "role", *STATISTICS)
+_NOT_COLUMNS = ("id", "sample", "loss", "member", "role", "text", *STATISTICS)
 _SHOWN = 5  # names listed in a message
 
 
@@ -232,7 +232,16 @@ def _check_columns(
     for name, values in columns.items():
         column_N = np.asarray(values)
         where = f"{source}: {name}_N"
-        if column_N.shape != (samples,):
+        if name in _NOT_COLUMNS:
+            remedy = "give texts as text_N" if name == "text" else "rename it"
+            problems.append(
+                f"{source}: a column may not have the name {name!r}, which lm_mia uses; {remedy}"
+            )
+        elif name.endswith("_N"):
+            problems.append(
+                f"{source}: column {name!r}: must be given without _N; name it {name.removesuffix('_N')!r}"
+            )
+        elif column_N.shape != (samples,):
             problems.append(
                 f"{where} has shape {column_N.shape}; it must have one value for each of the {samples:,} samples"
             )
@@ -316,7 +325,7 @@ def _open_parquet(path: Path) -> LossFile:
             ) from error
 
     model_columns = {f"{kind}_{model}" for model in models for kind in ("loss", "member")}
-    others = [n for n in names if n not in model_columns and n not in ("text", *_NOT_COLUMNS)]
+    others = [n for n in names if n not in model_columns and n not in _NOT_COLUMNS]
     roles = [next((r for r in ROLES if m.startswith(r)), "reference") for m in models]
     text_N = read_column("text") if "text" in names else None
     texts, columns = _check_columns(str(path), samples, {n: read_column(n) for n in others}, text_N)
@@ -365,7 +374,7 @@ def _open_dataset(path: Path) -> LossFile:
     columns = {
         str(name): value.to_numpy()
         for name, value in dataset.variables.items()
-        if value.dims == ("sample",) and name not in ("text", *_NOT_COLUMNS)
+        if value.dims == ("sample",) and name not in _NOT_COLUMNS
     }
     text_N = dataset["text"].to_numpy() if "text" in dataset else None
     texts, checked = _check_columns(str(path), samples, columns, text_N)

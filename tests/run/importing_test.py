@@ -423,6 +423,9 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
         {"statistics": {"min_k_MxN": np.ones((M, N))}},
         "unknown name 'min_k_MxN'; use one of",
     ),
+    "column with a suffix": ({"columns": {"tokens_N": np.ones(N)}}, "name it 'tokens'"),
+    "reserved column": ({"columns": {"loss": np.ones(N)}}, "may not have the name 'loss'"),
+    "texts as a column": ({"columns": {"text": np.ones(N)}}, "may not have the name 'text'"),
     "second losses": ({"statistics": {"loss": np.ones((M, N))}}, "unknown name 'loss'; use one"),
 }
 
