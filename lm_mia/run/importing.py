@@ -201,12 +201,18 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
         member_N2 = loss_files.read_member(file, index)
         members = int(member_N2.sum())
         where = f"--subset={subset}: model {file.names_M[index]} of {file.source}"
-        allowed = _MAX_DEVIATIONS * math.sqrt(file.num_samples) / 2 if subset == "bernoulli" else 0
-        if abs(members - file.num_samples / 2) > allowed:
+        deviation = abs(members - file.num_samples / 2)
+        allowed = _MAX_DEVIATIONS * math.sqrt(file.num_samples) / 2
+        if deviation > (allowed if subset == "bernoulli" else 0):
             expected = f"{'about ' if subset == 'bernoulli' else ''}{half:,}"
+            remedy = "use --subset=given"
+            if deviation <= allowed:
+                remedy = (
+                    "use --subset=bernoulli if each sample was drawn with probability 1/2, otherwise "
+                    "--subset=given"
+                )
             problems.append(
-                f"{where} was trained on {members:,} of {file.num_samples:,} samples, not on {expected}; "
-                "use --subset=given"
+                f"{where} was trained on {members:,} of {file.num_samples:,} samples, not on {expected}; {remedy}"
             )
         if subset == "balanced" and model.role == "reference":
             if model.subset_seed % 2 == 0:

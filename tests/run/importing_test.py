@@ -359,7 +359,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
     "reserved column": (changed(member_N=np.ones(N)), "unknown arrays member_N", ()),
     "not exact": (
         changed(member_MxN=np.tile(np.arange(N) < 21, (M, 1))),
-        "was trained on 21 of 40 samples, not on 20",
+        "was trained on 21 of 40 samples, not on 20; use --subset=bernoulli if",
         ("--subset=exact",),
     ),
     "not balanced": (changed(), "complement", ("--subset=balanced",)),
