@@ -426,6 +426,11 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "column with a suffix": ({"columns": {"tokens_N": np.ones(N)}}, "name it 'tokens'"),
     "reserved column": ({"columns": {"loss": np.ones(N)}}, "may not have the name 'loss'"),
     "texts as a column": ({"columns": {"text": np.ones(N)}}, "may not have the name 'text'"),
+    "columns in a list": ({"columns": [np.ones(N)]}, "columns is of type list; it must be a dict"),
+    "column with a number": ({"columns": {3: np.ones(N)}}, "columns has the name 3; it must be"),
+    "ragged losses": ({"loss_MxN": [[1.0, 2.0], [1.0]]}, "loss_MxN is not an array ("),
+    "ragged column": ({"columns": {"tokens": [[1], [1, 2]]}}, "tokens_N is not an array ("),
+    "targets only": ({"role_M": ["target"] * M}, "make more models references in role_M"),
     "second losses": ({"statistics": {"loss": np.ones((M, N))}}, "unknown name 'loss'; use one"),
 }
 
