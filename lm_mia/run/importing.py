@@ -136,6 +136,7 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
     lines = [
         f"imported: {plural(file.num_samples, 'sample')}, {', '.join(counts)} -> {recipe.folder}",
         f"attacks: {', '.join(c.attacks)}",
+        *_describe_losses(open_store(recipe.config, recipe.folder), [*_model_seeds(file)]),
     ]
     if len(file.role_M) > file.num_samples:
         lines.append(
@@ -154,6 +155,23 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
     flag = f"--workdir={recipe.workdir.path}"
     commands = " && ".join(shlex.join(["lm-mia", verb, flag]) for verb in ("attack", "report"))
     return [*lines, f"next: {commands}"]
+
+
+def _describe_losses(store: Store, models: Sequence[ModelSeeds]) -> list[str]:
+    """Returns a line with the mean losses of members and of non-members; none if no model has both."""
+    mean_Mx2 = store.mean_losses(models)
+    mean_Mx2 = mean_Mx2[~np.isnan(mean_Mx2).any(axis=1)]
+    if not len(mean_Mx2):
+        return []
+    member, nonmember = mean_Mx2.mean(axis=0)
+    line = f"mean loss: {member:.3f} of members, {nonmember:.3f} of non-members"
+    difference_M = mean_Mx2[:, 1] - mean_Mx2[:, 0]
+    if difference_M.mean() < 2 * difference_M.std() / math.sqrt(len(difference_M)):
+        line += (
+            "; members do not have clearly lower losses, so check that rows and columns of losses and membership have "
+            "the same order"
+        )
+    return [line]
 
 
 def read_flags(file: str, name: str | None, subset: str, problems: list[str]) -> str:

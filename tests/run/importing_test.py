@@ -443,6 +443,16 @@ def test_bad_arguments_are_refused_and_nothing_is_written(name: str, tmp_path: P
     assert not (tmp_path / "w").exists()
 
 
+def test_a_wrong_order_of_the_rows_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    members, hint = losses()["member_MxN"], "check that rows and columns"
+    for folder, member_MxN, has_hint in (("a", members, False), ("b", members[::-1], True)):
+        assert import_file(changed(member_MxN=member_MxN)(tmp_path), tmp_path / folder) == 0
+        [line] = [s for s in capsys.readouterr().out.splitlines() if s.startswith("mean loss: ")]
+        means = [losses()["loss_MxN"][member_MxN == value].mean() for value in (True, False)]
+        assert f"{means[0]:.3f} of members, {means[1]:.3f} of non-members" in line
+        assert (hint in line) == has_hint
+
+
 def test_the_next_commands_can_be_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     workdir = tmp_path / "a b"
     assert import_file(changed()(tmp_path), workdir) == 0
