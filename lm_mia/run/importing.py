@@ -92,6 +92,7 @@ def import_losses(
     _check_subsets(file, models, subset)
     table = imported.sample_table(file.num_samples, file.columns, file.text_N)
     c = load.apply_overrides(_config(file, table, name, subset), overrides)
+    c = load.apply_overrides(sweeps.with_stored_attack(workdir, c), overrides)
     sweep = sweeps.imported_sweep(workdir, c)
     [recipe] = sweep.recipes
     _check_stored(file, models, open_store(recipe.config, recipe.folder), recipe.name)

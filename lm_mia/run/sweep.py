@@ -207,6 +207,28 @@ def imported_sweep(folder: str, c: Config) -> Sweep:
     return Sweep("", workdir, (), (recipe,), ())
 
 
+def with_stored_attack(folder: str, c: Config) -> Config:
+    """Returns the config of an import; if nothing is new in it, with the attack settings that its recipe has.
+
+    Otherwise, repeating an import would undo the settings of `lm-mia attack`.
+
+    Args:
+      folder: the workdir, which need not exist.
+      c: the config, with a name.
+    """
+    workdir = Workdir(Path(folder))
+    stored = workdir.read_recipe_config(c.name)
+    if stored is None or _stored_key(workdir, c.name) != recipe_key(c):
+        return c
+    old = from_dict(stored["config"])
+    is_new = (
+        c.attack.references > old.attack.references
+        or c.attack.replicas > old.attack.replicas
+        or not {*c.score.statistics} <= {*old.score.statistics}
+    )
+    return c if is_new else dataclasses.replace(c, attack=old.attack)
+
+
 def _import_message(recipe: SweepRecipe, stored: Mapping[str, Any], changes: Sequence[str]) -> str:
     """Returns the error message if a request does not fit the losses that a recipe has, or is to have, by an import.
 

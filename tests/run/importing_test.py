@@ -196,6 +196,14 @@ def test_losses_of_the_same_samples_have_a_recipe_for_each_name(tmp_path: Path):
     assert files_of(tmp_path / "recipes") == before
 
 
+def test_the_same_import_again_keeps_the_settings_of_the_attack(tmp_path: Path):
+    file, workdir = changed()(tmp_path), tmp_path / "w"
+    assert import_file(file, workdir, "--config.attack.attacks=lira_online") == 0
+    before = files_of(workdir / "recipes")
+    assert import_file(file, workdir) == 0
+    assert files_of(workdir / "recipes") == before
+
+
 def test_imports_at_once_share_the_population(tmp_path: Path):
     table, start = imported.sample_table(N, {}, None), threading.Barrier(4)
 
