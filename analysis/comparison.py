@@ -198,6 +198,7 @@ def render(summaries: Sequence[RecipeSummary], image: str, links: Sequence[str])
         more_references=more_references.strongest(
             [(m.recipe.name, m.recipe.recipe_dir) for m in shown]
         ),
+        all_imported=all(m.recipe.is_imported for m in shown),
         attack_name=attack_name,
         links={name: markup.anchor(name) for name in links},
     )

@@ -59,9 +59,12 @@ def open(workdir: str | os.PathLike[str]) -> "Results":
       ['quickstart']
     """
     opened = Workdir(Path(workdir))
-    opened.check()
+    if opened.path.is_dir():
+        opened.check()
+        problem = "has no config.json"
+    else:
+        problem = "is a file" if opened.path.exists() else "no such folder"
     if not opened.config_file.is_file():
-        problem = "has no config.json" if opened.path.is_dir() else "no such folder"
         raise UserError(
             f"workdir={str(opened.path)!r}: {problem}; pass the --workdir of an `lm-mia run` command"
         )
@@ -119,8 +122,6 @@ def open_arrays(
       (16, 500)
     """
     # Imported here because opening a workdir needs none of them.
-    import numpy as np
-
     from lm_mia.data import loss_files
     from lm_mia.run import importing, progress
 
@@ -128,9 +129,8 @@ def open_arrays(
     importing.read_flags("", name, subset, problems)
     if problems:
         raise UserError("\n".join(problems))
-    arrays = {key: np.asarray(value) for key, value in (statistics or {}).items()}
     file = loss_files.from_arrays(
-        "arrays", np.asarray(loss_MxN), np.asarray(member_MxN), role_M, text_N, columns, arrays
+        "arrays", loss_MxN, member_MxN, role_M, text_N, columns, statistics
     )
     with progress.display(overall=False) as display:
         importing.import_losses(file, os.fspath(workdir), name, subset, (), display)

@@ -90,7 +90,6 @@ def _run(argv: list[str]) -> int:
         return _audit(argv)
     options, sweep = _read(verb, argv)
     if verb == "plan":
-        sweeps.check_not_imported(sweep, "lm-mia plan")
         if options.device == "cpu":
             _print_cpu_plan(sweep, options)
         else:
@@ -299,12 +298,17 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
             f"--mfu={options.mfu:g}: must be left out with --device=cpu, whose speed is measured"
         )
     sweep = sweeps.sweep_from_flags(options, overrides, problems, needs_workdir=verb != "plan")
+    left_out = ""
+    if sweep and not problems and verb not in ("attack", "report"):
+        sweep, left_out = sweeps.leave_out_imported(sweep, f"lm-mia {verb}")
     if sweep and verb == "plan":
         collect_errors(problems, lambda: plan.check_tokens(options.tokens_per_sample, sweep))
     if sweep and verb == "corpus" and options.from_hf_shards is not None:
         collect_errors(problems, lambda: _check_shards(options.from_hf_shards, sweep))
     if problems or sweep is None:
         raise UserError("\n".join(problems))
+    if left_out:
+        print(left_out, file=sys.stderr)
     return options, sweep
 
 

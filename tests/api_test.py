@@ -118,6 +118,9 @@ def test_workdirs_without_results_are_refused(tiny: tiny_run.Tiny, tmp_path: Pat
         lm_mia.open(tmp_path / "missing")
     with pytest.raises(UserError, match=r"^workdir='.*': has no config.json; pass"):
         lm_mia.open(str(tmp_path))
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^workdir='.*/file': is a file; pass the --workdir of"):
+        lm_mia.open(tmp_path / "file")
     new = tiny.copy(tmp_path / "w", models=False)
     recipe = lm_mia.open(new).recipes["tiny"]
     assert recipe.tables == ()

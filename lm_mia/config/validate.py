@@ -458,6 +458,7 @@ def _attacked_models(config: Config) -> Iterator[str]:
             config,
             "attack.targets",
             f"must leave at least {_MIN_REFERENCES} of attack.references={attack.references}",
+            "make more models references in role_M" if config.corpus.source == "imported" else "",
         )
     if is_balanced and attack.targets % 2:
         yield _message(

@@ -9,7 +9,6 @@ N: samples of the population (2N), D: documents.
 """
 
 import hashlib
-import os
 import shutil
 import zlib
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock
 
 from lm_mia.config.recipe import POPULATION_FORMAT
 from lm_mia.data.population import (
@@ -95,6 +95,8 @@ def write_population(
 ) -> Population:
     """Writes the population of imported losses, unless it exists, and returns it.
 
+    Processes that write the same folder at the same time take turns, and the later ones reuse the result of the first.
+
     Args:
       folder: the folder of the population, named by the hash of a config that includes `digest`.
       table: the result of `sample_table`.
@@ -105,10 +107,20 @@ def write_population(
     """
     if folder.is_dir():
         return open_population(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f".{folder.name}.lock")):
+        if not folder.is_dir():
+            _write_files(folder, table, provenance)
+    return open_population(folder)
+
+
+def _write_files(
+    folder: Path, table: Mapping[str, np.ndarray], provenance: Mapping[str, Any]
+) -> None:
     # Renamed when it is complete, so that a population is either whole or absent.
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
+    unfinished.mkdir()
     try:
         columns = {name: pa.array(column_N) for name, column_N in table.items()}
         pq.write_table(
@@ -125,4 +137,3 @@ def write_population(
         unfinished.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return open_population(folder)

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import ArrayLike
 
 from lm_mia.config.schema import Statistic
 from lm_mia.data.array_files import check_is_file, check_membership, check_real, open_npz
@@ -24,7 +25,7 @@ from lm_mia.errors import UserError, collect_errors
 ImportedRole = Literal["reference", "target", "replica"]
 ROLES: tuple[ImportedRole, ...] = get_args(ImportedRole)
 STATISTICS: tuple[str, ...] = get_args(Statistic)
-_NOT_COLUMNS = ("id", "sample", "loss", "member", "role", *STATISTICS)
+_NOT_COLUMNS = ("id", "sample", "loss", "member", "role", "text", *STATISTICS)
 _SHOWN = 5  # names listed in a message
 
 
@@ -82,12 +83,12 @@ def open_losses(path: Path) -> LossFile:
 
 def from_arrays(
     source: str,
-    loss_MxN: np.ndarray,
-    member_MxN: np.ndarray,
-    role_M: Sequence[Any] | np.ndarray | None = None,
+    loss_MxN: ArrayLike,
+    member_MxN: ArrayLike,
+    role_M: ArrayLike | None = None,
     text_N: Sequence[str] | np.ndarray | None = None,
-    columns: Mapping[str, np.ndarray] | None = None,
-    statistics: Mapping[str, np.ndarray] | None = None,
+    columns: Mapping[str, ArrayLike] | None = None,
+    statistics: Mapping[str, ArrayLike] | None = None,
     names_M: Sequence[str] | None = None,
 ) -> LossFile:
     """Returns the losses of arrays; raises UserError with one line per problem of their shapes, roles and columns.
@@ -102,19 +103,32 @@ def from_arrays(
       statistics: name -> value_MxN of other statistics.
       names_M: names of the models; None: their numbers.
     """
-    problems: list[str] = []
-    arrays = {"loss_MxN": loss_MxN, "member_MxN": member_MxN}
-    arrays |= {f"{name}_MxN": value for name, value in (statistics or {}).items()}
-    shape = np.shape(loss_MxN)
+    problems = [
+        f"{source}: {name} is of type {type(value).__name__}; it must be a dict of names and arrays"
+        for name, value in (("columns", columns), ("statistics", statistics))
+        if not isinstance(value, Mapping | None)
+    ]
+    if problems:
+        raise UserError("\n".join(problems))
+    given = {"loss_MxN": loss_MxN, "member_MxN": member_MxN}
+    for name, value in (statistics or {}).items():
+        if name in STATISTICS:
+            given[f"{name}_MxN"] = value
+        else:
+            problems.append(
+                f"{source}: statistics has the unknown name {name!r}; use one of {', '.join(STATISTICS)}"
+            )
+    arrays = {name: _to_array(value, f"{source}: {name}") for name, value in given.items()}
+    shape = arrays["loss_MxN"].shape
     if len(shape) != 2 or 0 in shape:
         problems.append(
             f"{source}: loss_MxN has shape {shape}; it must have one row per model and one column per sample"
         )
     else:
         for name, value in arrays.items():
-            if np.shape(value) != shape:
+            if value.shape != shape:
                 problems.append(
-                    f"{source}: {name} has shape {np.shape(value)}, but loss_MxN has shape {shape}; they must be equal"
+                    f"{source}: {name} has shape {value.shape}, but loss_MxN has shape {shape}; they must be equal"
                 )
     if problems:
         raise UserError("\n".join(problems))
@@ -129,7 +143,7 @@ def from_arrays(
         tuple(statistics or {}),
         checked,
         texts,
-        lambda name, model: np.asarray(arrays[f"{name}_MxN"][model]),
+        lambda name, model: arrays[f"{name}_MxN"][model],
     )
 
 
@@ -202,8 +216,18 @@ def _check_losses(file: LossFile, name: str, model: int) -> None:
         )
 
 
+def _to_array(value: Any, where: str) -> np.ndarray:
+    """Returns a value as an array; raises UserError if that is impossible, as for lists of different lengths."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:  # PyTorch raises the last one
+        raise UserError(
+            f"{where} is not an array ({_first_line(error)}); give a NumPy array, or lists of equal lengths"
+        ) from error
+
+
 def _check_roles(source: str, role_M: Any, models: int) -> tuple[ImportedRole, ...]:
-    roles = np.asarray(role_M)
+    roles = _to_array(role_M, f"{source}: role_M")
     if roles.shape != (models,):
         raise UserError(
             f"{source}: role_M has shape {roles.shape}; it must have one role for each of the {models} models"
@@ -224,9 +248,20 @@ def _check_columns(
     problems: list[str] = []
     checked: dict[str, np.ndarray] = {}
     for name, values in columns.items():
-        column_N = np.asarray(values)
         where = f"{source}: {name}_N"
-        if column_N.shape != (samples,):
+        column_N = _to_array(values, where)
+        if not isinstance(name, str):
+            problems.append(f"{source}: columns has the name {name!r}; it must be a string")
+        elif name in _NOT_COLUMNS:
+            remedy = "give texts as text_N" if name == "text" else "rename it"
+            problems.append(
+                f"{source}: a column may not have the name {name!r}, which lm_mia uses; {remedy}"
+            )
+        elif name.endswith("_N"):
+            problems.append(
+                f"{source}: column {name!r}: must be given without _N; name it {name.removesuffix('_N')!r}"
+            )
+        elif column_N.shape != (samples,):
             problems.append(
                 f"{where} has shape {column_N.shape}; it must have one value for each of the {samples:,} samples"
             )
@@ -310,7 +345,7 @@ def _open_parquet(path: Path) -> LossFile:
             ) from error
 
     model_columns = {f"{kind}_{model}" for model in models for kind in ("loss", "member")}
-    others = [n for n in names if n not in model_columns and n not in ("text", *_NOT_COLUMNS)]
+    others = [n for n in names if n not in model_columns and n not in _NOT_COLUMNS]
     roles = [next((r for r in ROLES if m.startswith(r)), "reference") for m in models]
     text_N = read_column("text") if "text" in names else None
     texts, columns = _check_columns(str(path), samples, {n: read_column(n) for n in others}, text_N)
@@ -359,7 +394,7 @@ def _open_dataset(path: Path) -> LossFile:
     columns = {
         str(name): value.to_numpy()
         for name, value in dataset.variables.items()
-        if value.dims == ("sample",) and name not in ("text", *_NOT_COLUMNS)
+        if value.dims == ("sample",) and name not in _NOT_COLUMNS
     }
     text_N = dataset["text"].to_numpy() if "text" in dataset else None
     texts, checked = _check_columns(str(path), samples, columns, text_N)

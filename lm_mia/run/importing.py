@@ -7,8 +7,11 @@ M: models, N2: samples of the population (2N).
 """
 
 import csv
+import dataclasses
 import io
 import math
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -64,7 +67,8 @@ def import_losses(
 ) -> SweepRecipe:
     """Writes the losses of a file to a workdir.
 
-    Repeating an import changes nothing, and a file with additional models adds these.
+    Repeating an import changes nothing, and a file with additional models adds these. Under another name, losses become
+    another recipe, even if their samples are those of a recipe that the workdir has.
 
     Args:
       file: the losses.
@@ -78,8 +82,8 @@ def import_losses(
       The recipe.
 
     Raises:
-      UserError: with one line per problem. Nothing has been written then, unless the disk is full or the workdir has
-        other losses.
+      UserError: with one line per problem. Nothing has been written then, unless the disk is full, or another command
+        imports other losses under the same name at the same time.
     """
     _check_overrides(overrides)
     display.stage(0.5)
@@ -88,7 +92,11 @@ def import_losses(
     _check_subsets(file, models, subset)
     table = imported.sample_table(file.num_samples, file.columns, file.text_N)
     c = load.apply_overrides(_config(file, table, name, subset), overrides)
-    sweep, disclaim = sweeps.claim_folders(sweeps.imported_sweep(workdir, c))
+    c = load.apply_overrides(sweeps.with_stored_attack(workdir, c), overrides)
+    sweep = sweeps.imported_sweep(workdir, c)
+    [recipe] = sweep.recipes
+    _check_stored(file, models, open_store(recipe.config, recipe.folder), recipe.name)
+    sweep, disclaim = sweeps.claim_folders(sweep)
     [recipe] = sweep.recipes
     try:
         provenance = {"file": Path(file.source).name, "models": len(models)}
@@ -102,6 +110,8 @@ def import_losses(
     facts = {"recipe": recipe.name, "population_sha256": population.sha256, "subset": subset}
     in_order = sorted(models, key=models.__getitem__)
     with filelock.FileLock(recipe.folder / ".import.lock"):
+        # Another command may have imported losses under this name in the meantime.
+        _check_stored(file, models, store, recipe.name)
         store.create_or_extend(in_order, population.sample_columns(), facts)
         for done, model in enumerate(in_order):
             display.update("import", done, len(models))
@@ -114,7 +124,7 @@ def import_losses(
 
 
 def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
-    """Returns the lines that the command prints: what was imported, and the next command."""
+    """Returns the lines that the command prints: what was imported, and the next commands."""
     c = recipe.config.attack
     references = c.references - c.targets
     counts = [plural(references, "reference"), plural(c.targets, "target")]
@@ -127,6 +137,7 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
     lines = [
         f"imported: {plural(file.num_samples, 'sample')}, {', '.join(counts)} -> {recipe.folder}",
         f"attacks: {', '.join(c.attacks)}",
+        *_describe_losses(open_store(recipe.config, recipe.folder), [*_model_seeds(file)]),
     ]
     if len(file.role_M) > file.num_samples:
         lines.append(
@@ -142,7 +153,26 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
             "membership: taken as given, so no bound on epsilon is valid; if it was drawn at random, import with "
             "--subset=exact, bernoulli or balanced"
         )
-    return [*lines, f"next: lm-mia attack --workdir={recipe.workdir.path}, then lm-mia report"]
+    flag = f"--workdir={recipe.workdir.path}"
+    commands = " && ".join(shlex.join(["lm-mia", verb, flag]) for verb in ("attack", "report"))
+    return [*lines, f"next: {commands}"]
+
+
+def _describe_losses(store: Store, models: Sequence[ModelSeeds]) -> list[str]:
+    """Returns a line with the mean losses of members and of non-members; none if no model has both."""
+    mean_Mx2 = store.mean_losses(models)
+    mean_Mx2 = mean_Mx2[~np.isnan(mean_Mx2).any(axis=1)]
+    if not len(mean_Mx2):
+        return []
+    member, nonmember = mean_Mx2.mean(axis=0)
+    line = f"mean loss: {member:.3f} of members, {nonmember:.3f} of non-members"
+    difference_M = mean_Mx2[:, 1] - mean_Mx2[:, 0]
+    if difference_M.mean() < 2 * difference_M.std() / math.sqrt(len(difference_M)):
+        line += (
+            "; members do not have clearly lower losses, so check that rows and columns of losses and membership have "
+            "the same order"
+        )
+    return [line]
 
 
 def read_flags(file: str, name: str | None, subset: str, problems: list[str]) -> str:
@@ -190,12 +220,18 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
         member_N2 = loss_files.read_member(file, index)
         members = int(member_N2.sum())
         where = f"--subset={subset}: model {file.names_M[index]} of {file.source}"
-        allowed = _MAX_DEVIATIONS * math.sqrt(file.num_samples) / 2 if subset == "bernoulli" else 0
-        if abs(members - file.num_samples / 2) > allowed:
+        deviation = abs(members - file.num_samples / 2)
+        allowed = _MAX_DEVIATIONS * math.sqrt(file.num_samples) / 2
+        if deviation > (allowed if subset == "bernoulli" else 0):
             expected = f"{'about ' if subset == 'bernoulli' else ''}{half:,}"
+            remedy = "use --subset=given"
+            if deviation <= allowed:
+                remedy = (
+                    "use --subset=bernoulli if each sample was drawn with probability 1/2, otherwise "
+                    "--subset=given"
+                )
             problems.append(
-                f"{where} was trained on {members:,} of {file.num_samples:,} samples, not on {expected}; "
-                "use --subset=given"
+                f"{where} was trained on {members:,} of {file.num_samples:,} samples, not on {expected}; {remedy}"
             )
         if subset == "balanced" and model.role == "reference":
             if model.subset_seed % 2 == 0:
@@ -281,23 +317,43 @@ def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Sub
     )
 
 
+def _check_stored(
+    file: LossFile, models: dict[ModelSeeds, int], store: Store, recipe_name: str
+) -> None:
+    """Raises UserError if the store has other values of a model, or values that the file lacks for its new models."""
+    lacking = [name for name in store.statistics if name not in file.statistics]
+    if lacking and store.missing_models([*models]):
+        raise UserError(
+            f"{file.source}: has no {lacking[0]}_MxN, which the models of recipe {recipe_name} have; add it, or choose "
+            "another --workdir or --name"
+        )
+    for name in ("loss", *file.statistics):
+        is_loss = name == "loss"
+        present = dataclasses.replace(store, statistics=() if is_loss else (name,))
+        missing = {*present.missing_models([*models])}
+        for model, index in models.items():
+            if model in missing:
+                continue
+            variables = ("loss", "member") if is_loss else (name,)
+            [(_, stored)] = present.blocks({v: (v, [model]) for v in variables}, sys.maxsize)
+            same = np.array_equal(stored[name][0], file.read(name, index).astype(np.float32))
+            if is_loss:
+                same &= np.array_equal(stored["member"][0], loss_files.read_member(file, index))
+            if not same:
+                what = "losses" if is_loss else f"values {name}"
+                raise UserError(
+                    f"{file.source}: the {what} of model {file.names_M[index]} are not those of {model} in "
+                    f"{store.path}; choose another --workdir or --name"
+                )
+
+
 def _write_model(file: LossFile, index: int, model: ModelSeeds, store: Store) -> None:
-    """Writes a model; raises UserError if the store has other losses of it."""
-    loss_N2 = file.read("loss", index).astype(np.float32)
-    member_N2 = loss_files.read_member(file, index)
+    """Writes the values of a model that the store does not have."""
     if not store.missing_models([model]):
-        stored_1xN2, stored_member_1xN2 = store.read([model])
-        if not (
-            np.array_equal(stored_1xN2[0], loss_N2)
-            and np.array_equal(stored_member_1xN2[0], member_N2)
-        ):
-            raise UserError(
-                f"{file.source}: the losses of model {file.names_M[index]} are not those of {model} in {store.path}; "
-                "choose another --workdir or --name"
-            )
         return
+    loss_N2 = file.read("loss", index).astype(np.float32)
     statistics = {name: file.read(name, index).astype(np.float32) for name in file.statistics}
-    store.write_model(model, loss_N2, member_N2, statistics)
+    store.write_model(model, loss_N2, loss_files.read_member(file, index), statistics)
 
 
 def _models_table(file: LossFile, models: dict[ModelSeeds, int]) -> str:

@@ -207,6 +207,28 @@ def imported_sweep(folder: str, c: Config) -> Sweep:
     return Sweep("", workdir, (), (recipe,), ())
 
 
+def with_stored_attack(folder: str, c: Config) -> Config:
+    """Returns the config of an import; if nothing is new in it, with the attack settings that its recipe has.
+
+    Otherwise, repeating an import would undo the settings of `lm-mia attack`.
+
+    Args:
+      folder: the workdir, which need not exist.
+      c: the config, with a name.
+    """
+    workdir = Workdir(Path(folder))
+    stored = workdir.read_recipe_config(c.name)
+    if stored is None or _stored_key(workdir, c.name) != recipe_key(c):
+        return c
+    old = from_dict(stored["config"])
+    is_new = (
+        c.attack.references > old.attack.references
+        or c.attack.replicas > old.attack.replicas
+        or not {*c.score.statistics} <= {*old.score.statistics}
+    )
+    return c if is_new else dataclasses.replace(c, attack=old.attack)
+
+
 def _import_message(recipe: SweepRecipe, stored: Mapping[str, Any], changes: Sequence[str]) -> str:
     """Returns the error message if a request does not fit the losses that a recipe has, or is to have, by an import.
 
@@ -266,6 +288,32 @@ def check_not_imported(sweep: Sweep, command: str) -> None:
             )
 
 
+def leave_out_imported(sweep: Sweep, command: str) -> tuple[Sweep, str]:
+    """Leaves out the recipes with imported losses, on which a command cannot work.
+
+    Args:
+      sweep: the recipes.
+      command: the command, for the messages.
+
+    Returns:
+      The other recipes, and a line that names those that are left out; "" if there are none.
+
+    Raises:
+      UserError: if all recipes have imported losses.
+    """
+    left_out = [r.name for r in sweep.recipes if r.config.corpus.source == "imported"]
+    if not left_out:
+        return sweep, ""
+    kept = tuple(recipe for recipe in sweep.recipes if recipe.name not in left_out)
+    if not kept:
+        check_not_imported(sweep, command)
+    line = (
+        f"{command}: leaves out {', '.join(left_out)}, whose losses were imported; lm-mia attack and lm-mia report "
+        "work on all recipes of the workdir"
+    )
+    return dataclasses.replace(sweep, recipes=kept), line
+
+
 def _with_absolute_paths(figures: Sequence[str]) -> tuple[str, ...]:
     """Returns the figures with absolute paths, so that a later command may start in another folder."""
     return tuple(os.path.abspath(name) if name.endswith(".py") else name for name in figures)
@@ -274,10 +322,13 @@ def _with_absolute_paths(figures: Sequence[str]) -> tuple[str, ...]:
 def _recipe_of_request(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
     """Returns the requested recipe, with the folder that already holds it under any name, or a new folder."""
     c, name = request.config, request.names[0]
+    # Losses are imported by name: two imports may have the same samples and settings, but other models.
+    is_import = c.corpus.source == "imported"
     # A name that is derived from overrides may belong to another recipe of the workdir. This recipe is then in a folder
     # with a hash in its name, if an earlier command requested both.
-    if workdir.read_recipe_config(name) is None or (
-        not c.name and _stored_key(workdir, name) != recipe_key(c)
+    if not is_import and (
+        workdir.read_recipe_config(name) is None
+        or (not c.name and _stored_key(workdir, name) != recipe_key(c))
     ):
         with contextlib.suppress(StopIteration):
             name = next(
@@ -509,7 +560,8 @@ def record_population(recipe: SweepRecipe, sha256: str) -> None:
     """Stores the population's hash in the recipe's config.json.
 
     Raises:
-      UserError: if the models of the recipe were trained on another population.
+      UserError: if the models of the recipe were trained on another population, or another command with other
+        settings has just claimed the folder.
     """
     path = recipe.folder / "config.json"
     with filelock.FileLock(recipe.workdir.path / ".config.lock"):
@@ -517,6 +569,11 @@ def record_population(recipe: SweepRecipe, sha256: str) -> None:
         if stored is None:
             raise UserError(
                 f"{path}: was removed by another command that failed; run the same command again"
+            )
+        if stored["recipe_hash"] != recipe_hash(recipe.config):
+            raise UserError(
+                f"{path}: another command, with other settings, has just started under this name; choose another "
+                "--workdir or name"
             )
         recorded = stored["population_sha256"]
         if recorded == sha256:

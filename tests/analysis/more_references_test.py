@@ -167,6 +167,20 @@ def test_comparison_of_recipes_shows_the_strongest_attack_of_each(recipe: Path, 
     assert "Would more references help?" not in without
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_imported_models_have_no_plan(recipe: Path, tmp_path: Path):
+    copy = copy_workdir(recipe, tmp_path / "w")
+    stored = json.loads((copy / "config.json").read_text())
+    stored["config"]["corpus"]["source"] = "imported"
+    (copy / "config.json").write_text(json.dumps(stored))
+    for folder, has_plan in ((recipe, True), (copy, False)):
+        [results] = io.read_recipes(folder.parents[1]).recipes
+        compared = comparison.render([comparison.summarize(results)], "", [])
+        for html in (compared, recipe_section.draw(folder, alone=True).html):
+            assert "Would more references help?" in html
+            assert ("lm-mia plan" in html) == has_plan
+
+
 def test_points_without_a_value_are_dashes():
     growth = Growth((Point(4, 0.6), Point(16, math.nan)), (Point(32, 0.75, 0.7, 0.8),))
     assert [str(point) for point in growth.shown] == ["–", "0.750"]

@@ -1,6 +1,10 @@
 import dataclasses
+import json
+import re
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,9 @@ from synthetic_scores import AttackRun
 
 import lm_mia
 from lm_mia import cli
-from lm_mia.data import loss_files
+from lm_mia.data import imported, loss_files
 from lm_mia.errors import UserError
+from lm_mia.run import sweep
 
 M, N = 8, 40
 
@@ -166,6 +171,68 @@ def test_import_again_adds_models_and_never_changes_any(tmp_path: Path):
         results.recipes["imported"].text(0)
 
 
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_losses_of_the_same_samples_have_a_recipe_for_each_name(tmp_path: Path):
+    small, medium = losses(), losses()
+    medium["loss_MxN"] = medium["loss_MxN"] + 1
+    lm_mia.open_arrays(tmp_path, **small, name="small")
+    lm_mia.open_arrays(tmp_path, **medium, name="medium")
+    # Equal losses, too, are imported under the name that was given.
+    results = lm_mia.open_arrays(tmp_path, **small, name="again")
+    assert list(results.recipes) == ["small", "medium", "again"]
+    for name, arrays in (("small", small), ("medium", medium), ("again", small)):
+        stored_MxN = results.recipes[name].scores()["loss"]
+        np.testing.assert_array_equal(stored_MxN, arrays["loss_MxN"].astype(np.float32))
+    assert len([*(tmp_path / "populations").glob("[!.]*")]) == 1
+    # Under a name that exists, nothing changes: neither with the same losses, nor with more models and other losses.
+    before = files_of(tmp_path / "recipes")
+    lm_mia.open_arrays(tmp_path, **small, name="small")
+    more: dict[str, Any] = {name: np.tile(value, (2, 1)) for name, value in medium.items()}
+    with pytest.raises(UserError, match=r"are not those of reference-00 in .*small.*or --name"):
+        lm_mia.open_arrays(tmp_path, **more, name="small")
+    assert files_of(tmp_path / "recipes") == before
+
+
+def test_the_same_import_again_keeps_the_settings_of_the_attack(tmp_path: Path):
+    file, workdir = changed()(tmp_path), tmp_path / "w"
+    assert import_file(file, workdir, "--config.attack.attacks=lira_online") == 0
+    before = files_of(workdir / "recipes")
+    assert import_file(file, workdir) == 0
+    assert files_of(workdir / "recipes") == before
+
+
+def test_imports_at_once_share_the_population(tmp_path: Path):
+    table, start = imported.sample_table(N, {}, None), threading.Barrier(4)
+
+    def write(_: int) -> str:
+        start.wait()
+        return imported.write_population(tmp_path / "populations/a", table, {}).sha256
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len({*pool.map(write, range(4))}) == 1
+
+
+def test_an_import_of_other_samples_at_the_same_time_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The other one claims the name after this one, but before there are results."""
+    claim = sweep.claim_folders
+
+    def claim_twice(claimed: sweep.Sweep) -> Any:
+        result = claim(claimed)
+        other = lm_mia.config.Corpus(source="imported", path="0123456789ab")
+        c = dataclasses.replace(claimed.recipes[0].config, corpus=other)
+        claim(sweep.imported_sweep(str(tmp_path), c))
+        return result
+
+    monkeypatch.setattr(sweep, "claim_folders", claim_twice)
+    with pytest.raises(UserError, match=r"config\.json: another command, with other settings, has"):
+        lm_mia.open_arrays(tmp_path, **losses())
+
+
 def test_differences_from_an_import_are_named_as_they_were_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -187,6 +254,17 @@ def test_differences_from_an_import_are_named_as_they_were_given(
     quickstart = ["--config=quickstart", "--config.name=imported", f"--workdir={tmp_path}"]
     assert cli.main(["train", *quickstart]) == 2
     assert "has imported losses, so no models can be made in it" in capsys.readouterr().err
+
+
+def test_commands_on_models_leave_out_imported_losses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    sweep.claim_folders(sweep.read_sweep("quickstart", str(tmp_path), ()))
+    lm_mia.open_arrays(tmp_path, **losses())
+    assert cli.main(["plan", f"--workdir={tmp_path}", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert "lm-mia plan: leaves out imported, whose losses were imported" in shown.err
+    assert len(json.loads(shown.out)["recipes"]) == 1
 
 
 def changed(**arrays: Any) -> Callable[[Path], Path]:
@@ -289,7 +367,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
     "reserved column": (changed(member_N=np.ones(N)), "unknown arrays member_N", ()),
     "not exact": (
         changed(member_MxN=np.tile(np.arange(N) < 21, (M, 1))),
-        "was trained on 21 of 40 samples, not on 20",
+        "was trained on 21 of 40 samples, not on 20; use --subset=bernoulli if",
         ("--subset=exact",),
     ),
     "not balanced": (changed(), "complement", ("--subset=balanced",)),
@@ -345,6 +423,50 @@ def test_a_bad_file_is_refused_and_nothing_is_written(
     assert "Traceback" not in error
     assert 1 <= len(lines) <= 6
     assert not (tmp_path / "w").exists()
+
+
+BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown statistic": ({"statistics": {"minK": np.ones((M, N))}}, "unknown name 'minK'"),
+    "name of a file's array": (
+        {"statistics": {"min_k_MxN": np.ones((M, N))}},
+        "unknown name 'min_k_MxN'; use one of",
+    ),
+    "column with a suffix": ({"columns": {"tokens_N": np.ones(N)}}, "name it 'tokens'"),
+    "reserved column": ({"columns": {"loss": np.ones(N)}}, "may not have the name 'loss'"),
+    "texts as a column": ({"columns": {"text": np.ones(N)}}, "may not have the name 'text'"),
+    "columns in a list": ({"columns": [np.ones(N)]}, "columns is of type list; it must be a dict"),
+    "column with a number": ({"columns": {3: np.ones(N)}}, "columns has the name 3; it must be"),
+    "ragged losses": ({"loss_MxN": [[1.0, 2.0], [1.0]]}, "loss_MxN is not an array ("),
+    "ragged column": ({"columns": {"tokens": [[1], [1, 2]]}}, "tokens_N is not an array ("),
+    "targets only": ({"role_M": ["target"] * M}, "make more models references in role_M"),
+    "second losses": ({"statistics": {"loss": np.ones((M, N))}}, "unknown name 'loss'; use one"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARGUMENTS)
+def test_bad_arguments_are_refused_and_nothing_is_written(name: str, tmp_path: Path):
+    arguments, message = BAD_ARGUMENTS[name]
+    with pytest.raises(UserError, match=re.escape(message)):
+        lm_mia.open_arrays(tmp_path / "w", **(losses() | arguments))
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_wrong_order_of_the_rows_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    members, hint = losses()["member_MxN"], "check that rows and columns"
+    for folder, member_MxN, has_hint in (("a", members, False), ("b", members[::-1], True)):
+        assert import_file(changed(member_MxN=member_MxN)(tmp_path), tmp_path / folder) == 0
+        [line] = [s for s in capsys.readouterr().out.splitlines() if s.startswith("mean loss: ")]
+        means = [losses()["loss_MxN"][member_MxN == value].mean() for value in (True, False)]
+        assert f"{means[0]:.3f} of members, {means[1]:.3f} of non-members" in line
+        assert (hint in line) == has_hint
+
+
+def test_the_next_commands_can_be_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    workdir = tmp_path / "a b"
+    assert import_file(changed()(tmp_path), workdir) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    expected = f"next: lm-mia attack '--workdir={workdir}' && lm-mia report '--workdir={workdir}'"
+    assert line == expected
 
 
 def test_flags_are_checked_together(capsys: pytest.CaptureFixture[str]):
