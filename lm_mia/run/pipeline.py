@@ -121,8 +121,6 @@ def _logged_seconds(stage: Stage, recipes: Sequence[SweepRecipe]) -> Iterator[No
 def _check(verb: Verb, sweep: Sweep) -> None:
     """Raises UserError for errors that would otherwise be noticed only after hours, or in the middle of a stage."""
     configs = [recipe.config for recipe in sweep.recipes]
-    if verb not in ("attack", "report"):
-        sweeps.check_not_imported(sweep, f"lm-mia {verb}")
     if verb in ("run", "train", "score"):
         trackers.check_trackers(sorted({name for c in configs for name in c.train.trackers}))
         for c in configs:
