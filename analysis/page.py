@@ -13,7 +13,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,13 @@ from lm_mia.atomic import (
     write_atomically,
 )
 from lm_mia.config import measurable_attack
-from lm_mia.config.needs import PresentModels, assign_roles, attack_settings, target_attack
+from lm_mia.config.needs import (
+    PresentModels,
+    TargetAttack,
+    assign_roles,
+    attack_settings,
+    target_attack,
+)
 from lm_mia.config.recipe import from_dict
 from lm_mia.config.schema import AttackName
 from lm_mia.errors import UserError
@@ -294,18 +300,8 @@ def _summarize_targets(recipe_dir: Path) -> str:
     attack = target_attack(c, present, "lira_online", count)
     if attack is None:
         return "too few models"
-    rows_by_id: dict[str, list[dict[str, str]]] = {}
-    for row in _rows(recipe_dir / TARGETS_CSV):
-        rows_by_id.setdefault(row["attack_id"], []).append(row)
-    rows = rows_by_id.get(attack.id, [])
-    auc_T = [float(row["auc"] or "nan") for row in rows]
-    others = list[str]()
-    for other, other_name in _OTHER_ATTACKS.items():
-        other_attack = target_attack(c, present, other, count)
-        if other_attack and (other_rows := rows_by_id.get(other_attack.id)):
-            others.append(
-                f"{other_name} {_format_auc(float(r['auc'] or 'nan') for r in other_rows)}"
-            )
+    rows = _rows(recipe_dir / TARGETS_CSV)
+    auc_T = _aucs(rows, attack)
     counts = f"({plural(len(auc_T), 'target')}, {plural(count, 'reference')})"
     if any(map(math.isnan, auc_T)):
         return f"LiRA has no AUC, since samples have too few IN or OUT references {counts}"
@@ -321,21 +317,30 @@ def _summarize_targets(recipe_dir: Path) -> str:
         for point in points
         if math.isclose(point["fpr"], focus)
     ]
+    others = ", ".join(
+        f"{other_name} {_format_auc(other_auc_T)}"
+        for other, other_name in _OTHER_ATTACKS.items()
+        if (other_auc_T := _aucs(rows, target_attack(c, present, other, count)))
+    )
     numbers = _format_numbers(
         _format_auc(auc_T),
         statistics.fmean(tpr_T),
         focus,
-        f" ({', '.join(others)})" if others else "",
-        nonmembers=f"{min(int(row['nonmembers']) for row in rows):,}",
+        f" ({others})" if others else "",
+        nonmembers=f"{min(int(row['nonmembers']) for row in rows if row['attack_id'] == attack.id):,}",
     )
     return f"{numbers} {counts}"
 
 
-def _format_auc(auc_T: Iterable[float]) -> str:
+def _aucs(rows: Sequence[Mapping[str, str]], attack: TargetAttack | None) -> list[float]:
+    """Returns the AUC of an attack on each target, from the rows of targets.csv; empty if it was not made."""
+    return [float(row["auc"] or "nan") for row in rows if attack and row["attack_id"] == attack.id]
+
+
+def _format_auc(auc_T: Sequence[float]) -> str:
     """Returns the mean and the standard deviation of the AUC over targets in words."""
-    values = [*auc_T]
     return plus_minus(
-        statistics.fmean(values), statistics.pstdev(values) if len(values) > 1 else math.nan
+        statistics.fmean(auc_T), statistics.pstdev(auc_T) if len(auc_T) > 1 else math.nan
     )
 
 

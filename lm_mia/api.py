@@ -298,9 +298,9 @@ class RecipeView:
         import pandas as pd
 
         files = self._table_files()
-        paths = [self.path / "tables" / f"{name}{suffix}" for suffix in (".csv", ".parquet")]
-        for path in [files[name]] if name in files else paths:
-            if is_changed(path):  # or deleted
+        deleted = [self.path / "tables" / f"{name}{suffix}" for suffix in (".csv", ".parquet")]
+        for path in [files[name]] if name in files else deleted:
+            if is_changed(path):
                 message = changed_table_message(path)
                 raise UserError(with_flags(message, [f"--workdir={self.workdir.path}"]))
         if name not in files:

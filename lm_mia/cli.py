@@ -270,15 +270,10 @@ def _check_out(out: str, file: str, names: Sequence[str]) -> None:
             what = "is a file" if path == folder else f"{path} is a file"
             raise UserError(f"--out={out}: {what}; choose a folder")
     is_of_an_audit = (folder / names[-1]).exists()
-    replaced = [
-        path
-        for path in (folder / name for name in names)
-        if path.exists() and not (is_of_an_audit and path.resolve() != Path(file).resolve())
-    ]
-    if replaced:
-        raise UserError(
-            f"--out={out}: the audit would replace {replaced[0]}; choose another folder"
-        )
+    for path in (folder / name for name in names):
+        is_input = path.resolve() == Path(file).resolve()
+        if path.exists() and (is_input or not is_of_an_audit):
+            raise UserError(f"--out={out}: the audit would replace {path}; choose another folder")
 
 
 def _raise_failures(failures: Sequence[str]) -> None:

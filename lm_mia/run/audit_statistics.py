@@ -365,12 +365,14 @@ def _notes(units: Units, settings: Settings, summary: Mapping[str, Any]) -> Iter
         wrong = ", and count as errors in bounds" if settings.membership != "given" else ""
         yield f"scores are missing for {plural(summary['left_out'], units.noun)}; they are left out of rates{wrong}"
     fewest = min(summary["members"], summary["nonmembers"])
-    if fewest < _ENOUGH_FOR_INTERVALS or summary["auc"] in {0, 1}:
+    reason = ""
+    if fewest < _ENOUGH_FOR_INTERVALS:
         reason = (
             f"there are only {summary['members']} members and {summary['nonmembers']} non-members"
-            if fewest < _ENOUGH_FOR_INTERVALS
-            else "no score of a member lies among those of non-members"
         )
+    elif summary["auc"] in {0, 1}:
+        reason = "no score of a member lies among those of non-members"
+    if reason:
         yield f"bootstrap intervals of the AUC and the balanced accuracy are too narrow, since {reason}"
     canaries = units.score_N.size
     if settings.delta * canaries > 1:

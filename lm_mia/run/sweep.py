@@ -273,21 +273,6 @@ def _import_message(recipe: SweepRecipe, stored: Mapping[str, Any], changes: Seq
     )
 
 
-def check_not_imported(sweep: Sweep, command: str) -> None:
-    """Raises UserError if a recipe has imported losses, on which a command cannot work.
-
-    Args:
-      sweep: the recipes.
-      command: the command, for the message.
-    """
-    for recipe in sweep.recipes:
-        if recipe.config.corpus.source == "imported":
-            raise UserError(
-                f"--workdir={sweep.workdir.path}: the losses of recipe {recipe.name} were imported, so {command} has "
-                "no models to work on; use lm-mia attack, report or status"
-            )
-
-
 def leave_out_imported(sweep: Sweep, command: str) -> tuple[Sweep, str]:
     """Leaves out the recipes with imported losses, on which a command cannot work.
 
@@ -306,7 +291,10 @@ def leave_out_imported(sweep: Sweep, command: str) -> tuple[Sweep, str]:
         return sweep, ""
     kept = tuple(recipe for recipe in sweep.recipes if recipe.name not in left_out)
     if not kept:
-        check_not_imported(sweep, command)
+        raise UserError(
+            f"--workdir={sweep.workdir.path}: the losses of recipe {left_out[0]} were imported, so {command} has no "
+            "models to work on; use lm-mia attack, report or status"
+        )
     line = (
         f"{command}: leaves out {', '.join(left_out)}, whose losses were imported; lm-mia attack and lm-mia report "
         "work on all recipes of the workdir"
