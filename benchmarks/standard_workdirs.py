@@ -1,0 +1,182 @@
+"""Makes the workdirs whose results are compared before and after a change of the code, by `benchmarks/snapshot.py`.
+
+    python -m benchmarks.standard_workdirs FOLDER [--quick]
+    python -m benchmarks.standard_workdirs FOLDER --copies-of=MADE [--quick]
+
+The first command makes the workdirs in FOLDER from nothing: about an hour on 2 cores, or under 10 minutes with --quick.
+It continues where it was stopped. The second command copies the workdirs in MADE, without tables, figures and pages,
+and attacks, extracts and reports again. If a change leaves training and the format of stores as they are, one commit
+makes the workdirs once, and then both commits run the second command:
+
+    python -m benchmarks.standard_workdirs MADE                           # one of the two commits
+    python -m benchmarks.standard_workdirs BEFORE --copies-of=MADE        # the commit before the change
+    python -m benchmarks.snapshot BEFORE/* --out=before.zip               # the same commit
+    python -m benchmarks.standard_workdirs AFTER --copies-of=MADE         # the commit after the change
+    python -m benchmarks.snapshot AFTER/* --against=before.zip            # the same commit
+
+Otherwise both commits run the first command, on one machine with the same packages. FOLDER has nothing but workdirs:
+the texts and losses that two of them are made from are written to FOLDER.inputs. The code of the current folder runs,
+which must be the root of a checkout.
+"""
+
+import argparse
+import dataclasses
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lm_mia.errors import UserError, run_action
+
+ROOT = Path(__file__).resolve().parents[1]
+_RESULTS = ("tables", "figures", "report.html", "samples.html")
+"""The files and folders that attacks, extraction and reports write, in a workdir and in the folder of a recipe."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Standard:
+    """A workdir, and the commands that make it."""
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    """Arguments of lm-mia, without --workdir; INPUTS stands for a folder with what `write_inputs` writes."""
+    write_inputs: Callable[[Path], None] | None = None
+    is_quick: bool = False
+
+
+def _run(*configs: str) -> tuple[tuple[str, ...], ...]:
+    """Returns a command for each config, all of which run in the same workdir."""
+    return tuple(("run", f"--config={ROOT / 'configs' / config}") for config in configs)
+
+
+def write_texts(folder: Path) -> None:
+    """Writes 300 short texts of random syllables, from which `own.py` chooses an audit with extraction."""
+    rng = random.Random(0)
+    syllables = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(400)]
+    (folder / "texts").mkdir(parents=True, exist_ok=True)
+    for i in range(300):
+        text = " ".join(rng.choices(words, k=rng.randint(60, 120)))
+        (folder / "texts" / f"{i:03d}.txt").write_text(text, encoding="utf-8")
+
+
+def write_losses(folder: Path) -> None:
+    """Writes losses of nine models on 400 samples: five references, two targets and two replicas."""
+    rng = np.random.default_rng(0)
+    models, samples = 9, 400
+    member_MxN = np.array([rng.permutation(samples) < samples // 2 for _ in range(models)])
+    member_MxN[-1] = member_MxN[-2]  # replicas share their training set
+    level_N, gain_N = rng.gamma(9, 0.35, samples), rng.gamma(2, 0.1, samples)
+    noise_MxN = rng.normal(0, 0.15, (models, samples))
+    words = [f"word{i}" for i in range(200)]
+    length_N = rng.integers(10, 60, samples)
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(
+        folder / "nine.npz",
+        loss_MxN=np.maximum(level_N - gain_N * member_MxN + noise_MxN, 0.01),
+        member_MxN=member_MxN,
+        role_M=np.array(["reference"] * 5 + ["target"] * 2 + ["replica"] * 2),
+        tokens_N=length_N,
+        text_N=np.array([" ".join(rng.choice(words, length)) for length in length_N]),
+    )
+
+
+STANDARD = (
+    Standard("quickstart", _run("quickstart.py"), is_quick=True),
+    Standard("own", _run("own.py:INPUTS/texts"), write_texts, is_quick=True),
+    Standard(
+        "import",
+        (("import", "INPUTS/nine.npz", "--subset=exact"), ("attack",), ("report",)),
+        write_losses,
+        is_quick=True,
+    ),
+    Standard("canaries", _run("canaries.py:cpu"), is_quick=True),
+    # mace.py uses the models of reliability.py.
+    Standard("reliability", _run("reliability.py:cpu", "mace.py:cpu")),
+    Standard("privacyguard", _run("privacyguard.py:cpu")),
+    Standard("causal", _run("causal.py:cpu")),
+    Standard("strongmia_open", _run("strongmia_open.py:cpu")),
+    Standard("strongmia", _run("strongmia.py:cpu")),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.standard_workdirs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", metavar="FOLDER", type=Path)
+    parser.add_argument(
+        "--copies-of",
+        metavar="MADE",
+        type=Path,
+        help="copy the workdirs in this folder, and attack, extract and report again",
+    )
+    quick = ", ".join(standard.name for standard in STANDARD if standard.is_quick)
+    parser.add_argument("--quick", action="store_true", help=f"only {quick}")
+    options = parser.parse_args(argv)
+    chosen = [standard for standard in STANDARD if standard.is_quick or not options.quick]
+    return run_action(lambda: _make(chosen, options.folder.resolve(), options.copies_of), argv)
+
+
+def _make(chosen: Sequence[Standard], folder: Path, made: Path | None) -> int:
+    """Makes or copies workdirs; returns the exit code of the first command that fails, or 0."""
+    if made:
+        chosen = [standard for standard in chosen if (made / standard.name).is_dir()]
+        if not chosen:
+            raise UserError(f"--copies-of={made}: it has no standard workdirs; make them first")
+        existing = [standard.name for standard in chosen if (folder / standard.name).exists()]
+        if existing:
+            raise UserError(
+                f"{folder}: it has {', '.join(existing)} already; name another folder for the copies"
+            )
+    for standard in chosen:
+        begin, workdir = time.monotonic(), folder / standard.name
+        if made:
+            copy_without_results(made / standard.name, workdir)
+            commands = commands_again(workdir)
+        else:
+            inputs = folder.with_name(f"{folder.name}.inputs")
+            if standard.write_inputs:
+                standard.write_inputs(inputs)
+            commands = [
+                [argument.replace("INPUTS", str(inputs)) for argument in command]
+                for command in standard.commands
+            ]
+        for command in commands:
+            argv = [sys.executable, "-m", "lm_mia.cli", *command, f"--workdir={workdir}"]
+            print("+", "lm-mia", *argv[3:], flush=True)
+            if exit_code := subprocess.run(argv, cwd=ROOT).returncode:
+                print(f"{standard.name}: the command failed; nothing else was run", file=sys.stderr)
+                return exit_code
+        print(f"{standard.name}: {(time.monotonic() - begin) / 60:.1f} minutes", flush=True)
+    return 0
+
+
+def copy_without_results(made: Path, workdir: Path) -> None:
+    """Copies a workdir without the tables, figures and pages of itself and its recipes."""
+    folders = {made, *(made / "recipes").glob("*/")}
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if Path(folder) in folders and name in _RESULTS]
+
+    shutil.copytree(made, workdir, ignore=left_out)
+
+
+def commands_again(workdir: Path) -> list[list[str]]:
+    """Returns the commands that make the results of a workdir again; without `extract` if no recipe asks for it."""
+    records = [json.loads(p.read_text()) for p in (workdir / "recipes").glob("*/config.json")]
+    extracts = any(record["config"].get("extract", {}).get("samples", 0) for record in records)
+    return [["attack"], *([["extract"]] if extracts else []), ["report"]]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,117 @@
+"""The standard workdirs: their commands, what they are made from, and copies without results."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import standard_workdirs
+
+from lm_mia.config import load
+from lm_mia.config.validate import problems
+from lm_mia.data import loss_files
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Replaces processes; returns the arguments of lm-mia that would have run."""
+    commands: list[list[str]] = []
+
+    def run(argv: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+        assert (cwd / "benchmarks" / "standard_workdirs.py").is_file()
+        commands.append([*argv[3:]])
+        return subprocess.CompletedProcess(argv, 0)
+
+    monkeypatch.setattr(standard_workdirs.subprocess, "run", run)
+    return commands
+
+
+def test_every_config_exists_and_is_valid(
+    commands: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert standard_workdirs.main([str(tmp_path / "made")]) == 0
+    configs = [
+        word.removeprefix("--config=") for c in commands for word in c if "--config=" in word
+    ]
+    loaded = {arg: [c for _, c in load.load_sweep(arg)] for arg in configs}
+    assert [Path(arg.partition(":")[0]).name for arg in loaded] == [
+        *("quickstart.py", "own.py", "canaries.py", "reliability.py", "mace.py"),
+        *("privacyguard.py", "causal.py", "strongmia_open.py", "strongmia.py"),
+    ]
+    assert [p for recipes in loaded.values() for c in recipes for p in problems(c)] == []
+    [own] = next(recipes for arg, recipes in loaded.items() if "own.py" in arg)
+    assert own.extract.samples > 0
+    folders = [word for c in commands for word in c if word.startswith("--workdir=")]
+    assert {Path(word.partition("=")[2]).parent for word in folders} == {tmp_path / "made"}
+
+
+def test_losses_are_of_nine_models_of_all_roles(tmp_path: Path):
+    standard_workdirs.write_losses(tmp_path)
+    file = loss_files.open_losses(tmp_path / "nine.npz")
+    roles = ["reference"] * 5 + ["target"] * 2 + ["replica"] * 2
+    assert [*file.role_M] == roles
+    with np.load(tmp_path / "nine.npz") as arrays:
+        assert arrays["member_MxN"].sum(axis=1).tolist() == [file.num_samples // 2] * 9
+
+
+def write_made(folder: Path, name: str, extract_samples: int) -> Path:
+    workdir = folder / name
+    recipe_dir = workdir / "recipes" / "main"
+    for path in (workdir, recipe_dir):
+        for part in ("tables", "figures"):
+            (path / part).mkdir(parents=True)
+            (path / part / "x.csv").write_text("a\n1\n")
+    (workdir / "report.html").write_text("page")
+    (recipe_dir / "samples.html").write_text("page")
+    (recipe_dir / "checkpoints" / "tables").mkdir(parents=True)
+    (recipe_dir / "checkpoints" / "tables" / "state").write_text("state")
+    config = {"config": {"extract": {"samples": extract_samples}}}
+    (recipe_dir / "config.json").write_text(json.dumps(config))
+    return workdir
+
+
+def test_copies_have_no_results_and_run_what_they_need(commands: list[list[str]], tmp_path: Path):
+    write_made(tmp_path / "made", "quickstart", 400)
+    write_made(tmp_path / "made", "import", 0)
+    copies = tmp_path / "copies"
+    argv = [str(copies), f"--copies-of={tmp_path / 'made'}"]
+    assert standard_workdirs.main(argv) == 0
+    assert commands == [
+        [verb, f"--workdir={copies / name}"]
+        for name, verbs in (
+            ("quickstart", ["attack", "extract", "report"]),
+            ("import", ["attack", "report"]),
+        )
+        for verb in verbs
+    ]
+    assert [p.relative_to(copies / "import").as_posix() for p in files(copies / "import")] == [
+        "recipes/main/checkpoints/tables/state",
+        "recipes/main/config.json",
+    ]
+    # Nothing is copied over an earlier copy.
+    assert standard_workdirs.main(argv) == 2
+    assert len(commands) == 5
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_folder_without_standard_workdirs_is_refused(tmp_path: Path):
+    argv = [str(tmp_path / "copies"), f"--copies-of={tmp_path}"]
+    assert standard_workdirs.main(argv) == 2
+
+
+def test_the_first_failure_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    calls: list[Sequence[str]] = []
+
+    def fail(argv: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
+        calls.append(argv)
+        return subprocess.CompletedProcess(argv, 3)
+
+    monkeypatch.setattr(standard_workdirs.subprocess, "run", fail)
+    assert standard_workdirs.main([str(tmp_path / "made"), "--quick"]) == 3
+    assert len(calls) == 1
