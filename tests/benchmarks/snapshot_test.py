@@ -16,7 +16,8 @@ PAGE = """<!DOCTYPE html><html><head><title>Results</title><style>p {{ color: re
 <p class="made">Written on 2026-01-01</p><p>AUC of <b>LiRA</b>: 0.875 ± 0.006</p>
 <table><tr><th>Attack</th><th>AUC</th></tr><tr><td>loss</td><td>{auc}</td></tr></table>
 <dl><dt>Training time</dt><dd>{seconds} seconds</dd><dt>Vocabulary</dt><dd>512 tokens</dd></dl>
-<section aria-labelledby="made"><section><p>Commit {seconds}</p></section><p>{seconds}</p></section><p>The end</p>
+<section aria-labelledby="made"><section><p>Commit {seconds}</p></section><p>{seconds}</p></section>
+<p>Text in /tmp/texts{seconds}/a</p>
 </body></html>"""
 ATTACKS = pd.DataFrame(
     {
@@ -101,7 +102,7 @@ def test_snapshot_has_every_table(workdir: Path):
     assert tables["main/attacks"]["auc"][1] == 0.1 + 0.2  # every bit of the number is read
     assert [*tables["report page"]["text"]] == [
         *("AUC of LiRA: 0.875 ± 0.006", "Attack | AUC", "loss | 0.6"),
-        *("Vocabulary: 512 tokens", "The end"),
+        *("Vocabulary: 512 tokens", "Text in PATH"),
     ]
 
 
@@ -202,6 +203,10 @@ def test_missing_tables_columns_and_rows_are_found(workdir: Path, tmp_path: Path
 
     result = compare(workdir, tmp_path, change)
     assert "main/targets" in result.missing
+    assert {name for name, table in result.tables.items() if table.fails} == {
+        *("main/samples", "main/flips.json", "main/attacks"),
+        "main/target_roc",  # without targets.csv, an attack_id stands for nothing
+    }
     assert result.tables["main/samples"].missing_columns == ["member"]
     assert result.tables["main/flips.json"].missing_columns == ["shares[1]"]
     [row] = result.tables["main/attacks"].missing_rows
