@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import difflib
 import functools
+import hashlib
 import importlib.util
 import inspect
 import io
@@ -113,9 +114,20 @@ def is_config_name(name: str) -> bool:
 
 
 def type_errors(config: Config) -> dict[str, str]:
-    """Returns a message for each field whose value has a wrong type: name of the field -> message."""
+    """Returns a message for each field whose value has a wrong type: name of the field -> message.
+
+    Values of classes that a config file defines, such as a subclass of Model or an enum of strings, have wrong types,
+    since the worker processes that train models could not load them.
+    """
     errors = {}
+    for name, kind in get_type_hints(Config).items():
+        value = getattr(config, name)
+        if dataclasses.is_dataclass(kind) and type(value) is not kind:
+            assert isinstance(kind, type)
+            errors[name] = f"{name}={value!r}: must be a {kind.__name__} of lm_mia.config"
     for name, kind in field_types().items():
+        if name.partition(".")[0] in errors:
+            continue
         value = _get(config, name)
         if not _has_type(value, kind):
             errors[name] = f"{name}={value!r}: must be {_describe(kind)}"
@@ -394,9 +406,13 @@ def _load_module(config_arg: str) -> tuple[ModuleType, str]:
     path = included.get(name, Path(name))
     if path.suffix != ".py" or not path.is_file():
         raise UserError(f"--config={config_arg}: {_no_such_config(name, included)}")
-    spec = importlib.util.spec_from_file_location(f"lm_mia_config_{path.stem}", path)
+    # Files of one name in several folders are different modules.
+    digest = hashlib.sha256(str(path.absolute()).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(f"lm_mia_config_{path.stem}_{digest}", path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
+    # Dataclasses and type hints of the file look their module up here.
+    sys.modules[spec.name] = module
     # A config may import the files of its folder, and the included configs.
     for folder in map(str, (path.parent.absolute(), included_configs())):
         if folder not in sys.path:
@@ -438,7 +454,7 @@ def _call_get_config(config_arg: str, module: ModuleType, arg: str) -> Config:
                 f"--config={config_arg}: get_config() takes no argument; remove ':{arg}'"
             )
         config = module.get_config(arg) if arg else module.get_config()
-    if not isinstance(config, Config):
+    if type(config) is not Config:
         raise UserError(
             f"--config={config_arg}: get_config() returned {type(config).__name__}, not a Config"
         )
@@ -502,10 +518,10 @@ def _takes_float(kind: Any) -> bool:
 def _has_type(value: Any, kind: Any) -> bool:
     """Returns whether a value is of the type of a field; whole numbers may stand in a tuple of floats."""
     if typing.get_origin(kind) is typing.Literal:
-        return value in typing.get_args(kind)
+        return type(value) is str and value in typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
         item, *rest = typing.get_args(kind)
-        if not isinstance(value, tuple) or (rest != [...] and len(value) != 1 + len(rest)):
+        if type(value) is not tuple or (rest != [...] and len(value) != 1 + len(rest)):
             return False
         return all(_has_type(v, item) or (item is float and type(v) is int) for v in value)
     if typing.get_origin(kind) is typing.Union:

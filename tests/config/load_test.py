@@ -404,6 +404,70 @@ def test_a_config_file_may_begin_with_a_byte_order_mark(tmp_path: Path):
     assert load.load_sweep(str(path))
 
 
+DATACLASS_FILE = """
+from __future__ import annotations
+import dataclasses, pickle, typing
+import setting_of_the_config
+from lm_mia.config import Config, Model
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    layers: int
+    kind: typing.ClassVar[str] = "mine"
+
+class Row(typing.NamedTuple):
+    width: int
+
+SETTING = Setting(%d)
+def get_config():
+    assert typing.get_type_hints(Setting) == {"layers": int, "kind": typing.ClassVar[str]}
+    assert pickle.loads(pickle.dumps(SETTING)) == SETTING
+    return Config(model=Model(layers=SETTING.layers, width=Row(32).width, heads=setting_of_the_config.HEADS))
+"""
+
+
+def test_postponed_annotations_and_dataclasses_in_config_files(tmp_path: Path):
+    (tmp_path / "setting_of_the_config.py").write_text(
+        "from __future__ import annotations\nimport dataclasses\n"
+        "@dataclasses.dataclass\nclass Heads:\n    number: int = 4\nHEADS = Heads().number\n"
+    )
+    files = [tmp_path / name / "mine.py" for name in ("a", "b")]
+    files[0].parent.mkdir()
+    files[1].parent.mkdir()
+    (tmp_path / "mine.py").write_text(DATACLASS_FILE % 1)
+    assert load.load_config(str(tmp_path / "mine.py")).model.heads == 4
+    for layers, file in enumerate(files, 2):
+        file.write_text(DATACLASS_FILE % layers)
+    modules = [load._load_module(str(file))[0] for file in files]
+    for layers, (file, module) in enumerate(zip(files, modules, strict=True), 2):
+        assert module.get_config().model.layers == layers
+        assert load.load_config(str(file)).model.layers == layers
+
+
+@pytest.mark.parametrize(
+    ("returned", "field"),
+    [
+        ("Config(model=MyModel(layers=1, width=8, heads=2))", "model"),
+        ("Config(train=Train(subset=Subset.BALANCED))", "train.subset"),
+        ("Config(figures=Names('scaling'))", "figures"),
+        ("MyConfig()", "get_config() returned MyConfig"),
+    ],
+)
+def test_values_of_classes_that_workers_cannot_load_are_refused(
+    tmp_path: Path, returned: str, field: str
+):
+    path = tmp_path / "classes.py"
+    path.write_text(
+        "import enum, typing\nfrom lm_mia.config import Config, Model, Train\n"
+        "class MyModel(Model): ...\nclass MyConfig(Config): ...\n"
+        "class Subset(enum.StrEnum):\n    BALANCED = 'balanced'\n"
+        "class Names(typing.NamedTuple):\n    first: str\n"
+        f"def get_config():\n    return {returned}\n"
+    )
+    [line] = error_lines(str(path))
+    assert line.startswith(f"--config={path}: {field}")
+
+
 def test_parser_separates_flags_and_overrides():
     parser = load.Parser("lm-mia run", {"--repair": "lm-mia score"})
     parser.add_argument("--config")
