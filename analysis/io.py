@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import functools
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -23,12 +24,12 @@ from lm_mia.config import (
     MODEL_SIZES,
     Config,
     first_canary,
+    listed_figures,
     measurable_attack,
     num_canaries,
     training_samples,
 )
 from lm_mia.config.needs import PresentModels, assign_roles, score_step
-from lm_mia.config.paper import current_figure_name
 from lm_mia.config.recipe import from_dict
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
@@ -143,7 +144,7 @@ def read_flip_facts(recipe_dir: Path) -> Record:
     """
     name = "tables/flips.json"
     facts = read_json(recipe_dir, name, ("recipe", "config", "first_target", *_FLIP_FACTS))
-    if not isinstance(facts["config"], dict) or facts["recipe"] != recipe_dir.resolve().name:
+    if not isinstance(facts["config"], dict) or facts["recipe"] != recipe_name(recipe_dir):
         raise WorkdirError(f"{recipe_dir}: {name} belongs to another recipe; {_rerun()}")
     _check_names(recipe_dir, f"{name} config", list(facts["config"]), _ATTACK_SETTINGS, "field")
     return facts
@@ -217,7 +218,7 @@ def read_mean_losses(recipe_dir: Path) -> pd.DataFrame:
 
 def read_events(recipe_dir: Path, event: str) -> list[Record]:
     """Reads the events of one kind of a recipe from the workdir's metrics.jsonl, in order; skips invalid lines."""
-    path, name = parent_workdir(recipe_dir) / "metrics.jsonl", recipe_dir.resolve().name
+    path, name = parent_workdir(recipe_dir) / "metrics.jsonl", recipe_name(recipe_dir)
     events: list[Record] = []
     if not path.is_file():
         return events
@@ -240,7 +241,17 @@ def read_events(recipe_dir: Path, event: str) -> list[Record]:
 
 def parent_workdir(recipe_dir: Path) -> Path:
     """Returns the workdir that a recipe belongs to."""
-    return recipe_dir.resolve().parents[1]
+    return _absolute(recipe_dir).parents[1]
+
+
+def recipe_name(recipe_dir: Path) -> str:
+    """Returns the name of a recipe's folder."""
+    return _absolute(recipe_dir).name
+
+
+def _absolute(recipe_dir: Path) -> Path:
+    # Path.resolve would follow a symbolic link, and leave the workdir.
+    return Path(os.path.abspath(recipe_dir))
 
 
 # One block, so that column types are inferred from the whole file.
@@ -333,7 +344,7 @@ class RecipeResults:
     @property
     def name(self) -> str:
         """The name of the recipe's folder."""
-        return self.recipe_dir.resolve().name
+        return recipe_name(self.recipe_dir)
 
     @property
     def shown_names(self) -> tuple[str, ...]:
@@ -554,7 +565,7 @@ def read_workdir(workdir: Path) -> Record:
     if not (workdir / "config.json").is_file():
         raise WorkdirError(f"{workdir}: there are no recipes in it; run lm-mia run first")
     record = read_json(workdir, "config.json", ("recipes", "figures"), command="run")
-    return record | {"figures": [*map(current_figure_name, record["figures"])]}
+    return record | {"figures": listed_figures.from_file(record["figures"], workdir)}
 
 
 def read_recipe(recipe_dir: Path) -> RecipeResults:

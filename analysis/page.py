@@ -11,6 +11,7 @@ import dataclasses
 import datetime
 import json
 import math
+import shlex
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from analysis.figures import MODULES, file_name, find
+from analysis.figures import MODULES, PAGE_FILES, RECIPE_FIGURES, exists, file_name, find
 from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural, plus_minus, share_range
 from lm_mia.atomic import (
     EXTRACTION_JSON,
@@ -29,6 +30,7 @@ from lm_mia.atomic import (
     write_atomically,
 )
 from lm_mia.config import measurable_attack
+from lm_mia.config.listed_figures import is_file, matches
 from lm_mia.config.needs import (
     PresentModels,
     TargetAttack,
@@ -89,7 +91,7 @@ def write_page(
         target_section,
     )
 
-    check_figures(figures)
+    check_figures(figures, io.read_workdir(workdir)["recipes"])
     sweep = io.read_recipes(workdir, recipes, progress)
     all_recipes = [*sweep.recipes, *sweep.without_population]
     with_tables = [r for r in sweep.recipes if (r.recipe_dir / FLIPS_JSON).is_file()]
@@ -160,29 +162,68 @@ def write_page(
     return workdir / "report.html"
 
 
-def check_figures(names: Sequence[str]) -> None:
+def leave_out_missing(figures: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns those of the figures that a workdir lists that exist, and a line about each of the others.
+
+    A file may have been moved, renamed or deleted, or the workdir may come from another machine or version.
+    """
+    missing = [name for name in figures if not exists(name)]
+    lines = [
+        f"figures={name!r}: left out, since there is no such {'file' if is_file(name) else 'figure'}; restore it, or "
+        f"remove the figure from the workdir with {_removing_flag(name, figures)}"
+        for name in missing
+    ]
+    return [name for name in figures if name not in missing], lines
+
+
+def _removing_flag(name: str, figures: Sequence[str]) -> str:
+    """Returns the flag that removes a figure from those that a workdir lists, and no other one."""
+    short = Path(name).name
+    return shlex.quote(f"--config.figures=-{short if matches(short, figures) == {name} else name}")
+
+
+def check_figures(
+    names: Sequence[str], recipes: Sequence[str] = (), *, are_listed: bool = False
+) -> None:
     """Checks the names of figures before any work.
 
     Args:
       names: names of figures, as in `write_page`.
+      recipes: names of all recipes of the workdir.
+      are_listed: whether the workdir lists these figures, so that the message names the flag that removes them.
 
     Raises:
-      UserError: one line for each name that is not a figure, or whose file does not define FIGURE.
+      UserError: one line for each name that is not a figure, whose file does not define FIGURE, or whose image or table
+        would replace that of another figure or part of the page.
     """
-    wrong: list[str] = []
+    wrong: dict[str, str] = {}
     files: dict[str, str] = {}
     for name in names:
         try:
             if name not in MODULES:
                 find(name)
         except UserError as error:
-            wrong.append(str(error))
+            wrong[name] = str(error)
             continue
-        other = files.setdefault(file_name(name), name)
+        file = file_name(name)
+        other = files.setdefault(file, name)
         if other != name:
-            wrong.append(f"figures={name!r}: {other!r} has the same file name; rename one of them")
+            wrong[name] = f"figures={name!r}: {other!r} has the same file name; rename one of them"
+        elif is_file(name) and (
+            file in PAGE_FILES or any(f"{r}-{f}" == file for r in recipes for f in RECIPE_FIGURES)
+        ):
+            wrong[name] = (
+                f"figures={name!r}: the page writes other results to files named {file}; rename the file"
+            )
     if wrong:
-        raise UserError("\n".join(wrong))
+        raise UserError(
+            "\n".join(
+                f"{line}, or remove the figure from the workdir with {_removing_flag(name, names)}"
+                if are_listed
+                else line
+                for name, line in wrong.items()
+            )
+        )
 
 
 def figure_needs(names: Sequence[str]) -> list["FigureNeed"]:
@@ -490,7 +531,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--recipe", action="append", metavar="NAME", help=recipe)
     options = parser.parse_args(argv)
     try:
-        figures = options.figure or io.read_workdir(options.workdir)["figures"]
+        figures = options.figure
+        if not figures:
+            figures, lines = leave_out_missing(io.read_workdir(options.workdir)["figures"])
+            for line in lines:
+                print(line, file=sys.stderr)
         silent: Callable[[str, float, float], None] = lambda *_: None  # noqa: E731
         print(write_page(options.workdir, options.recipe, figures, silent, print))
     except (UserError, io.WorkdirError, OSError) as error:

@@ -164,7 +164,7 @@ def facts(recipe_dir: Path) -> dict[str, Any]:
     samples = io.read_samples(recipe_dir, ["member", "tokens"])
     member_N, tokens_N = samples["member"].astype(bool), samples["tokens"].astype(float)
     page = {
-        "name": recipe_dir.resolve().name,
+        "name": io.recipe_name(recipe_dir),
         "imported": config["corpus"]["source"] == "imported",
         "focus": attack["focus_fpr"],
         "fprs": attack["fprs"],
@@ -407,7 +407,7 @@ def _population(
 def save(recipe_dir: Path, figures: Mapping[str, Figure | None]) -> dict[str, Path]:
     """Writes the figures of a recipe and returns the paths of the PNGs; deletes the files of figures that are None."""
     figures_dir = io.parent_workdir(recipe_dir) / "figures"
-    name, written = recipe_dir.resolve().name, {}
+    name, written = io.recipe_name(recipe_dir), {}
     for figure_name, figure in figures.items():
         if figure is None:
             plotting.remove(figures_dir, f"{name}-{figure_name}")

@@ -59,7 +59,7 @@ def open(workdir: str | os.PathLike[str]) -> "Results":
       ['quickstart']
     """
     opened = Workdir(Path(workdir))
-    if opened.path.is_dir():
+    if opened.path.is_dir() or opened.path.is_symlink():
         opened.check()
         problem = "has no config.json"
     else:

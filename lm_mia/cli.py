@@ -188,7 +188,14 @@ def _make_tables(verb: Verb, sweep: Sweep) -> int:
     from lm_mia.run import pipeline
 
     if {"attack", "report"} & {*STAGES[verb]}:
-        page.check_figures(sweep.figures)
+        recipes = {*sweep.workdir.recipe_names(), *(recipe.name for recipe in sweep.recipes)}
+        figures = [*sweep.figures]
+        if sweep.shows_listed_figures:
+            figures, lines = page.leave_out_missing(figures)
+            for line in lines:
+                print(line, file=sys.stderr)
+        page.check_figures(figures, sorted(recipes), are_listed=sweep.shows_listed_figures)
+        sweep = dataclasses.replace(sweep, figures=tuple(figures))
     needs = page.figure_needs(sweep.figures) if "attack" in STAGES[verb] else []
 
     def draw(sweep: Sweep, display: Display) -> None:

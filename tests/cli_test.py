@@ -125,6 +125,99 @@ def test_config_is_optional_once_the_workdir_has_one(
     ]
 
 
+def test_a_moved_workdir_of_links_needs_no_texts(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(supervisor, "run", run_in_process)
+    w, elsewhere = tmp_path / "w", tmp_path / "elsewhere"
+    shutil.copytree(tiny.workdir, w, copy_function=shutil.copyfile)  # with new times
+    for part in ("recipes/tiny/checkpoints", "populations", "recipes/tiny"):
+        moved = elsewhere / f"{part.replace('/', '-')}-moved"
+        elsewhere.mkdir(exist_ok=True)
+        (w / part).rename(moved)
+        (w / part).symlink_to(moved)
+    (tmp_path / "linked").symlink_to(w)
+    monkeypatch.chdir(tmp_path)
+    tables = tiny_run.content(tiny_run.recipe_of(tiny.workdir) / "tables")
+    texts = tiny.folder / "texts"
+    hidden = texts.rename(tiny.folder / "hidden")
+    try:
+        for verb in ("run", "attack", "report", "status", "plan"):
+            assert cli.main([verb, "--workdir=linked"]) == 0, verb
+        assert tiny_run.content(w / "recipes" / "tiny" / "tables") == tables
+        assert len(tiny_run.events(w, "model_trained")) == 6
+        assert cli.main(["train", "--workdir=linked", "--config.attack.references=6"]) == 0
+    finally:
+        hidden.rename(texts)
+    assert len(tiny_run.events(w, "model_trained")) == 8
+    assert len([*(elsewhere / "recipes-tiny-checkpoints-moved").iterdir()]) == 8
+    recipe = lm_mia.open("linked").recipes["tiny"]
+    assert (recipe.scores().sizes["model"], recipe.table("attacks").empty) == (8, False)
+
+
+FIGURE = """
+import pandas as pd
+from analysis import plotting
+from analysis.paper_figure import FigureResult, PaperFigure
+def draw(recipes):
+    return FigureResult(pd.DataFrame({"x": [1]}), plotting.new_figure())
+FIGURE = PaperFigure(title="Mine", paper="", statements=(), draw=draw)
+"""
+
+
+def test_a_figure_never_makes_a_workdir_unusable(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w, file = tiny.copy(tmp_path / "w"), tmp_path / "recipe_mine.py"
+    file.write_text(FIGURE)
+    assert cli.main(["report", f"--workdir={w}", f"--config.figures={file}"]) == 0
+    (w / "figures" / "recipe_mine.png").write_bytes(b"")  # the tests draw no figures
+
+    def run(verb: str, *flags: str) -> list[str]:
+        """Returns the lines about the figure."""
+        capsys.readouterr()
+        assert cli.main([verb, f"--workdir={w}", *flags]) == 0, verb
+        return [line for line in capsys.readouterr().err.splitlines() if "recipe_mine" in line]
+
+    def listed() -> list[str]:
+        return json.loads((w / "config.json").read_text())["figures"]
+
+    for verb in ("attack", "status", "plan"):
+        assert run(verb) == []
+    for contents, text in (("1 / 0", "ZeroDivisionError"), ("exit(3)", "SystemExit")):
+        file.write_text(contents)
+        [line] = refused(["attack", f"--workdir={w}"], capsys)
+        assert text in line
+        assert line.endswith("--config.figures=-recipe_mine.py")
+    file.unlink()
+    for verb in ("attack", "run"):
+        [line] = run(verb)
+        assert line.startswith(f"figures={str(file)!r}: left out")
+        assert line.endswith("--config.figures=-recipe_mine.py")
+    for verb in ("status", "plan", "score"):
+        assert run(verb) == []
+    assert listed() == [str(file)]
+    assert list(lm_mia.open(w).recipes) == ["tiny"]
+    [line] = refused(["attack", f"--workdir={w}", f"--config.figures={file}"], capsys)
+    assert line.startswith(f"figures={str(file)!r}: there is no such file")
+    assert run("attack", "--config.figures=-recipe_mine.py") == []
+    assert listed() == []
+    assert run("attack") == []
+
+
+def test_figures_with_the_names_of_other_files_of_the_page_are_refused(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    before = tiny_run.content(w)
+    for name in ("tiny-roc", "tiny-training", "comparison", "claims"):
+        file = tmp_path / f"{name}.py"
+        file.write_text(FIGURE)
+        [line] = refused(["run", f"--workdir={w}", f"--config.figures={file}"], capsys)
+        assert line.startswith(f"figures={str(file)!r}: ")
+    assert tiny_run.content(w) == before
+
+
 @pytest.mark.parametrize(
     ("flags", "line"),
     [

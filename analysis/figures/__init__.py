@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,6 +97,39 @@ MODULES: dict[str, str] = {
 
 A name is ``PAPER_NUMBER_SUBJECT``; files of the figure have this name, too."""
 
+RECIPE_FIGURES = (
+    "advantage",
+    "archetypes",
+    "attack_flips",
+    "auc_by_subset",
+    "auc_references",
+    "audit",
+    "coin_flip_share",
+    "coin_flips_by_replicas",
+    "coin_free_roc",
+    "extraction",
+    "flip_ccdf",
+    "flip_curves",
+    "gaussian_tpr",
+    "more_references",
+    "pooling",
+    "probability",
+    "roc",
+    "roc_attacks",
+    "roc_targets",
+    "training",
+    "vulnerability",
+    "zero_run",
+)
+"""Figures that the page draws of every recipe; their files are named ``RECIPE-FIGURE``."""
+PAGE_FILES = ("claims", "comparison", "regression")
+"""Names of other files that the page, or a figure in `MODULES`, writes for the workdir."""
+
+
+def exists(name: str) -> bool:
+    """Returns whether there is a figure of a name, or a file at a path; the file may not define a figure."""
+    return name in MODULES or (name.endswith(".py") and os.path.isfile(name))
+
 
 def find(name: str) -> "PaperFigure":
     """Returns a figure by its name in `MODULES`, or the FIGURE of a user's Python file.
@@ -111,7 +145,7 @@ def find(name: str) -> "PaperFigure":
     path = Path(name)
     if path.suffix != ".py":
         raise UserError(f"figures={name!r}: there is no such figure; {_hint(name)}")
-    if not path.is_file():
+    if not exists(name):
         raise UserError(
             f"figures={name!r}: there is no such file; it must define FIGURE = PaperFigure(...)"
         )
@@ -126,10 +160,9 @@ def find(name: str) -> "PaperFigure":
     sys.modules[spec.name] = module  # needed by dataclasses in the file
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(
-            f"figures={name!r}: the file fails with {type(error).__name__}: {error}; correct it"
-        ) from error
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"figures={name!r}: the file fails with {reason}; correct it") from error
     figure = getattr(module, "FIGURE", None)
     if not isinstance(figure, PaperFigure):
         raise UserError(

@@ -27,6 +27,7 @@ from typing import Any, NoReturn, get_type_hints
 
 import tyro
 
+from lm_mia.config import listed_figures
 from lm_mia.config.schema import Config, lowest_fpr, num_canaries, resolve
 from lm_mia.config.validate import problems, rule_about_lowest_fpr
 from lm_mia.errors import UserError
@@ -90,6 +91,27 @@ def load_sweep(
 def apply_overrides(config: Config, overrides: Sequence[str]) -> Config:
     """Returns a config with overrides applied, checked and resolved; raises UserError with one line per mistake."""
     return _checked(_override(config, overrides))
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureChanges:
+    """What ``--config.figures=NAME,-OTHER`` requests."""
+
+    shown: tuple[str, ...] | None
+    """The figures to show; None if the flag is not given, or only removes figures."""
+    removed: tuple[str, ...]
+    """The names after a minus, which are removed from those that the config or the workdir lists."""
+
+
+def figure_changes(overrides: Sequence[str]) -> FigureChanges:
+    """Returns the figures that a command shows and removes by its flag ``--config.figures``."""
+    for name, values in _split_flags(overrides):
+        if name == "figures":
+            names = [part.strip() for value in values for part in value.split(",")]
+            shown = tuple(name for name in names if not name.startswith("-") and names != [""])
+            removed = tuple(name.removeprefix("-") for name in names if name.startswith("-"))
+            return FigureChanges(shown if shown or not removed else None, removed)
+    return FigureChanges(None, ())
 
 
 def default_name(config_arg: str) -> str:
@@ -227,12 +249,19 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
     types = field_types()
     mistakes: list[str] = []
     doubtful: set[str] = set()
+    figures = figure_changes(overrides)
+    if figures.removed:
+        shown = config.figures if figures.shown is None else figures.shown
+        shown = tuple(listed_figures.without(shown, figures.removed))
+        config = dataclasses.replace(config, figures=shown)
     # The size first: layers and width that are set together with it, in any order, replace those of the size.
     for name, values in sorted(_split_flags(overrides), key=lambda flag: flag[0] != "model.size"):
         section, _, leaf = name.rpartition(".")
         positive = f"{section}.{leaf.removeprefix('no_')}"
         if types.get(positive) is bool and not values:  # --config.attack.[no-]leave-one-out
             config = _set(config, positive.split("."), positive == name)
+            continue
+        if name == "figures" and figures.removed:
             continue
         if name not in types:
             similar = _similar_field(name)

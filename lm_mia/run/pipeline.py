@@ -194,6 +194,8 @@ def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, RecipePopu
         display.say(
             f"--workdir={sweep.workdir.path}: already has {', '.join(others)}; this command adds {', '.join(added)}"
         )
+    for line in sweeps.unlisted_removals(sweep):
+        display.say(line)
     sweep, disclaim = sweeps.claim_folders(sweep)
     for message in dict.fromkeys(m for recipe in sweep.recipes for m in recipe.kept_settings):
         display.say(message)

@@ -7,7 +7,6 @@ recipes of the workdir.
 import argparse
 import contextlib
 import dataclasses
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import filelock
 
 from lm_mia import config
-from lm_mia.config import Config, load
+from lm_mia.config import Config, listed_figures, load
 from lm_mia.config.recipe import (
     FORMAT,
     RecipeRequest,
@@ -112,7 +111,9 @@ class Sweep:
     """Flags such as ``--config.section.field=value``, which apply to all recipes."""
     recipes: tuple[SweepRecipe, ...]
     figures: tuple[str, ...]
-    """The paper figures that the report page shows."""
+    """The figures that the report page shows: names, and absolute paths of Python files."""
+    shows_listed_figures: bool = False
+    """Whether these are the figures that the workdir lists, since the command names none. Files may be missing."""
 
     def flags(self) -> tuple[list[str], tuple[str, ...]]:
         """Returns the flags with which another command works on the same recipes: (config and workdir, overrides)."""
@@ -167,7 +168,6 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
     workdir = Workdir(Path("WORKDIR" if folder is None else folder))
     if folder is not None:
         workdir.check()
-        workdir.check_links()
     if config_arg is None:
         return _recipes_of_workdir(workdir, overrides)
     entries = load.load_sweep(config_arg, overrides)
@@ -185,7 +185,7 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
     ]
     for recipe in recipes if folder is not None else ():
         recipe.stored_config()
-    figures = _with_absolute_paths(entries[0][1].figures)
+    figures = listed_figures.with_absolute_paths(entries[0][1].figures)
     return Sweep(config_arg, workdir, tuple(overrides), tuple(recipes), figures)
 
 
@@ -201,7 +201,6 @@ def imported_sweep(folder: str, c: Config) -> Sweep:
     """
     workdir = Workdir(Path(folder))
     workdir.check()
-    workdir.check_links()
     recipe = _recipe_of_request(workdir, RecipeRequest((c.name,), (0,), {}, c))
     recipe.stored_config()
     return Sweep("", workdir, (), (recipe,), ())
@@ -302,11 +301,6 @@ def leave_out_imported(sweep: Sweep, command: str) -> tuple[Sweep, str]:
     return dataclasses.replace(sweep, recipes=kept), line
 
 
-def _with_absolute_paths(figures: Sequence[str]) -> tuple[str, ...]:
-    """Returns the figures with absolute paths, so that a later command may start in another folder."""
-    return tuple(os.path.abspath(name) if name.endswith(".py") else name for name in figures)
-
-
 def _recipe_of_request(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
     """Returns the requested recipe, with the folder that already holds it under any name, or a new folder."""
     c, name = request.config, request.names[0]
@@ -393,9 +387,32 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
         recipes.append(recipe)
     if not recipes:
         raise UserError(f"--workdir={workdir.path}: has no recipes yet; add --config=quickstart")
-    is_overridden = any(word.startswith("--config.figures") for word in overrides)
-    figures = recipes[0].config.figures if is_overridden else tuple(contents["figures"])
-    return Sweep(None, workdir, tuple(overrides), tuple(recipes), _with_absolute_paths(figures))
+    changes = load.figure_changes(overrides)
+    figures = changes.shown
+    if figures is None:
+        figures = listed_figures.without(contents["figures"], changes.removed)
+    return Sweep(
+        None,
+        workdir,
+        tuple(overrides),
+        tuple(recipes),
+        listed_figures.with_absolute_paths(figures),
+        shows_listed_figures=changes.shown is None,
+    )
+
+
+def unlisted_removals(sweep: Sweep) -> list[str]:
+    """Returns a line for each figure that ``--config.figures=-NAME`` removes although the workdir does not list it.
+
+    This is no error, since a command may be repeated. If there is a config, the figure may be one of the config's.
+    """
+    listed = sweep.workdir.read_config()["figures"]
+    return [
+        f"--config.figures=-{name}: the workdir lists no such figure"
+        + (f", only {', '.join(listed)}" if listed else "")
+        for name in load.figure_changes(sweep.overrides).removed
+        if sweep.config_arg is None and not listed_figures.matches(name, listed)
+    ]
 
 
 def require_workdir(workdir: Workdir, *, has_config: bool = False) -> dict[str, Any]:
@@ -440,7 +457,10 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
         if content != old:
             created.extend(p for p in (path.parent, path) if not p.exists())
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_config(path, content)
+            if path == workdir.config_file:
+                workdir.write_config(content)
+            else:
+                write_config(path, content)
 
     try:
         lock = workdir.path / ".config.lock"
@@ -459,7 +479,15 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
             _move_aliases(workdir, recipes)
             old = workdir.read_config()
             all_names = [*old["recipes"], *(recipe.name for recipe in recipes)]
-            figures = [*old["figures"], *sweep.figures]
+            removed = load.figure_changes(sweep.overrides).removed
+            replaced = {Path(name).stem for name in sweep.figures if listed_figures.is_file(name)}
+            # A figure whose file has moved replaces the earlier one, since both have the same image and table.
+            listed = [
+                name
+                for name in listed_figures.without(old["figures"], removed)
+                if name in sweep.figures or Path(name).stem not in replaced
+            ]
+            figures = [*listed, *sweep.figures]
             content = {"format": FORMAT, "recipes": all_names, "figures": figures}
             content |= {k: list(dict.fromkeys(content[k])) for k in ("recipes", "figures")}
             write(workdir.config_file, content, old)
@@ -476,7 +504,7 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
             own_names = {path.parent.name for path in created if path.parent.parent == recipes_dir}
             if others := [name for name in contents["recipes"] if name not in own_names]:
                 # Another command, which needs the file, has started in this workdir in the meantime.
-                write_config(workdir.config_file, contents | {"recipes": others})
+                workdir.write_config(contents | {"recipes": others})
             kept_paths = {workdir.config_file, lock} if others else set[Path]()
             for path in reversed(created):
                 with contextlib.suppress(OSError):

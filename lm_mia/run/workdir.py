@@ -15,8 +15,9 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,17 @@ from lm_mia.atomic import (
     is_current,
     write_atomically,
 )
-from lm_mia.config import needs
+from lm_mia.config import listed_figures, needs
 from lm_mia.config import recipe as recipes
-from lm_mia.config.paper import current_figure_name
 from lm_mia.errors import UserError
 from lm_mia.run.stages import Stage, requested_table_stages
 
 _RECIPE_FIELDS = ("names", "recipe_hash", "population", "population_sha256", "format")
 _PROVENANCE_FIELDS = ("lm_mia", "packages", "commit", "cpu_cores")
+_OLD_RECIPE = re.compile("recipe_[0-9a-f]{8}")
+"""Names of folders of models in a workdir of version 0.1."""
+_PARTS = ("config.json", "metrics.jsonl", "populations", "recipes", "figures", "tables", "logs")
+"""Parts of a workdir that commands read or write and that may be symbolic links."""
 _ZERO_RUN_SETTINGS = ("zero_run", "zero_run_strengths")
 
 
@@ -70,33 +74,35 @@ class Workdir:
         return self.path / "recipes" / name
 
     def check(self) -> None:
-        """Raises UserError if the path is a file, or a workdir of an earlier version, which had another layout."""
+        """Raises UserError if the path is a file, has links to missing files, or is a workdir of version 0.1.
+
+        The layout of version 0.1 was another one.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--workdir={self.path}: is a file; choose a writable folder")
-        old_paths = [
-            self.path / "population",
-            *self.path.glob("recipe_*"),
-            *self.path.glob("*/recipe_*"),
-        ]
-        # But recipes/recipe_small is a recipe of this version.
-        if any(path.exists() and path.parent != self.path / "recipes" for path in old_paths):
+        if broken := _broken_links(self.path):
             raise UserError(
-                f"--workdir={self.path}: was made by an earlier version of lm_mia, whose layout this version does not "
-                "read; choose another --workdir"
+                "\n".join(
+                    f"{link}: is a symbolic link to {os.readlink(link)}, which does not exist; create that, or replace "
+                    "the link"
+                    for link in broken
+                )
             )
-
-    def check_links(self) -> None:
-        """Raises UserError if a symbolic link leads out of the workdir, so that no command writes elsewhere.
-
-        Links in saved checkpoints, into which no command writes, and those that W&B makes in its folder are allowed.
-        """
-        if link := next(_links_to_outside(self.path), None):
+        old_recipes = [*self.path.glob("recipe_*"), *self.path.glob("*/recipe_*")]
+        # But recipes/recipe_0123abcd is a recipe of this version.
+        if any(
+            _OLD_RECIPE.fullmatch(path.name)
+            and contains_models(path)
+            and path.parent != self.path / "recipes"
+            for path in old_recipes
+        ):
             raise UserError(
-                f"{link}: is a symbolic link that leads out of --workdir={self.path}; replace it with what it points to"
+                f"--workdir={self.path}: was made by version 0.1 of lm_mia, whose layout this version does not read; "
+                "choose another --workdir"
             )
 
     def read_config(self) -> dict[str, Any]:
-        """Returns the content of config.json, with at least "recipes" and "figures".
+        """Returns the content of config.json, with at least "recipes" and "figures", whose files have absolute paths.
 
         If the file is missing, the recipes are those that have models, and there are no figures.
 
@@ -115,7 +121,14 @@ class Workdir:
         # The name of the path ".." is "..", and that of "" is "", so these are checked separately.
         if any(Path(name).name != name or name in ("", "..") for name in stored["recipes"]):
             raise _invalid_config_error(self.config_file)
-        return stored | {"figures": [*map(current_figure_name, stored["figures"])]}
+        return stored | {"figures": listed_figures.from_file(stored["figures"], self.path)}
+
+    def write_config(self, content: Mapping[str, Any]) -> None:
+        """Replaces config.json; the arguments are as `read_config` returns them."""
+        write_config(
+            self.config_file,
+            {**content, "figures": listed_figures.to_file(content["figures"], self.path)},
+        )
 
     def read_recipe_config(self, name: str) -> dict[str, Any] | None:
         """Returns the content of a recipe's config.json, or None if the recipe does not exist yet.
@@ -175,25 +188,23 @@ class Workdir:
         )
 
 
-def _links_to_outside(folder: Path) -> Iterator[Path]:
-    """Yields the symbolic links in a workdir that `Workdir.check_links` refuses; it may itself be a symbolic link."""
-    root, pending = Path(os.path.realpath(folder)), [folder]
-    while pending:
-        # A running command may delete its temporary folders in the meantime.
-        with (
-            contextlib.suppress(FileNotFoundError, NotADirectoryError),
-            os.scandir(pending.pop()) as entries,
-        ):
-            for entry in entries:
-                path = Path(entry.path)
-                if entry.is_dir(follow_symlinks=False):
-                    # A workdir has more folders in its checkpoints than in all else.
-                    is_checkpoint = path.parent.parent.name == "checkpoints"
-                    if not is_checkpoint and path != folder / "wandb":
-                        pending.append(path)
-                # Unlike Path.resolve, this raises no error for links that form a loop.
-                elif entry.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
-                    yield path
+def _broken_links(workdir: Path) -> list[Path]:
+    """Returns the links to missing files among a workdir and the parts of it that may be kept elsewhere."""
+    recipes = _entries(workdir / "recipes")
+    links = [workdir, *(workdir / name for name in _PARTS)]
+    for folder in (workdir / "populations", workdir / "recipes", *recipes):
+        links += _entries(folder, links_only=True)
+    for recipe in recipes:
+        links += _entries(recipe / "checkpoints", links_only=True)
+    return [path for path in links if path.is_symlink() and not os.path.exists(path)]
+
+
+def _entries(folder: Path, *, links_only: bool = False) -> list[Path]:
+    """Returns what a folder contains, or only the symbolic links in it; empty if it cannot be read."""
+    # Reading a folder takes much less time on a network than asking for every entry whether it is a link.
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return sorted(Path(e.path) for e in entries if e.is_symlink() or not links_only)
+    return []
 
 
 def _is_list_of_strings(value: object) -> bool:

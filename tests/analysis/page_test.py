@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -583,6 +584,31 @@ def test_unknown_figures_are_reported_on_one_line_each(tmp_path: Path):
         page.check_figures([f"{tmp_path}/mine.py", f"{tmp_path}/other/mine.py"])
 
 
+def test_a_listed_figure_is_named_with_the_flag_that_removes_it(tmp_path: Path):
+    (tmp_path / "other").mkdir()
+    same_stem = [str(tmp_path / "mine.py"), str(tmp_path / "other" / "mine.py")]
+    broken = tmp_path / "it's broken.py"
+    for path in (*same_stem, broken):
+        Path(path).write_text(USER_FIGURE)
+    broken.write_text("1 / 0")
+    with pytest.raises(UserError) as caught:
+        page.check_figures([*same_stem, str(broken)], are_listed=True)
+    assert [
+        shlex.split(line.partition("from the workdir with ")[2])
+        for line in str(caught.value).splitlines()
+    ] == [
+        [f"--config.figures=-{same_stem[1]}"],
+        ["--config.figures=-it's broken.py"],
+    ]
+    missing = [f"{tmp_path}/gone.py", "fig99"]
+    left, lines = page.leave_out_missing([same_stem[0], *missing, "scaling"])
+    assert left == [same_stem[0], "scaling"]
+    assert [line.rpartition(" ")[2] for line in lines] == [
+        "--config.figures=-gone.py",
+        "--config.figures=-fig99",
+    ]
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -617,13 +643,17 @@ def test_package_runs_as_a_command(
 @pytest.mark.usefixtures("undrawn")
 def test_workdir_figures_are_drawn_by_default(linked: Path, capsys: pytest.CaptureFixture[str]):
     listed = json.loads((linked / "config.json").read_text()) | {
-        "figures": ["strongmia_tab07_settings"]
+        "figures": ["/missing/mine.py", "strongmia_tab07_settings"]
     }
     (linked / "config.json").unlink()
     write_config(linked / "config.json", listed)
     seen = []
     assert page.main([str(linked), "--recipe=fixed-10M"]) == 0
-    assert capsys.readouterr().out == f"{linked / 'report.html'}\n"
+    out, err = capsys.readouterr()
+    assert out == f"{linked / 'report.html'}\n"
+    [line] = err.splitlines()
+    assert line.startswith("figures='/missing/mine.py': left out")
+    assert line.endswith("--config.figures=-mine.py")
     assert "Table 7" in Page((linked / "report.html").read_text()).words
     assert (linked / "tables" / "strongmia_tab07_settings.md").is_file()
     page.write_page(

@@ -35,6 +35,7 @@ from analysis import (
     tables,
     zero_run,
 )
+from analysis.figures import RECIPE_FIGURES as REFUSED_NAMES
 from analysis.figures import samples, training
 
 
@@ -475,6 +476,7 @@ def test_missing_models_are_reported_on_the_page(tmp_path: Path) -> None:
         for module in recipe_section.FIGURES
         for name, f in module.recipe_figures(folder).items()
     }
+    assert {*drawn, "roc_targets"} == {*REFUSED_NAMES}
     # LiRA with fewer references has scores for other samples, so the AUC is not drawn against their number.
     assert {name for name, figure in drawn.items() if figure is None} == {
         "auc_references",

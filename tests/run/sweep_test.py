@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,48 @@ def test_figures_of_all_commands_are_kept(file: str, tmp_path: Path):
     )
     assert read_sweep(None, str(tmp_path / "w"), [flag.format("scaling")]).figures == ("scaling",)
     assert read_sweep(None, str(tmp_path / "w"), [flag.format("")]).figures == ()
+
+
+def test_a_minus_removes_figures_from_the_workdir(file: str, tmp_path: Path):
+    folder, flag = tmp_path / "w", "--config.figures={}"
+    paths = [str(tmp_path / name) for name in ("a/mine.py", "b/other.py", "b/third.py")]
+    begin(file, folder, flag.format(",".join([*paths, "scaling"])))
+
+    def listed(*overrides: str) -> tuple[str, ...]:
+        begin(None, folder, *overrides)
+        sweep = read_sweep(None, str(folder), ())
+        assert sweep.shows_listed_figures
+        return sweep.figures
+
+    sweep = read_sweep(None, str(folder), [flag.format("-mine,-other.py")])
+    assert (sweep.figures, sweep.shows_listed_figures) == ((paths[2], "scaling"), True)
+    assert listed() == (*paths, "scaling")  # nothing was written yet
+    assert listed(flag.format("-mine,-other.py")) == (paths[2], "scaling")
+    sweep = read_sweep(None, str(folder), [flag.format("-unknown")])
+    assert len(sweeps.unlisted_removals(sweep)) == 1
+    assert listed(flag.format("-unknown")) == (paths[2], "scaling")
+    assert listed(flag.format(f"-{paths[2]},-scaling")) == ()
+
+
+def test_figures_are_added_and_removed_together(file: str, tmp_path: Path):
+    flags = ["--config.figures=scaling,-mine.py"]
+    begin(file, tmp_path / "w", "--config.figures=a/mine.py")
+    sweep = begin(None, tmp_path / "w", *flags)
+    assert (sweep.figures, sweep.shows_listed_figures) == (("scaling",), False)
+    assert read_sweep(None, str(tmp_path / "w"), ()).figures == ("scaling",)
+    more = FILE.replace("return config.Config(", "return config.Config(figures=('a.py', 'b.py'),")
+    config_file = tmp_path / "more.py"
+    config_file.write_text(more)
+    shown = read_sweep(str(config_file), str(tmp_path / "v"), ["--config.figures=-a"])
+    assert shown.figures == (os.path.abspath("b.py"),)
+    assert shown.recipes[0].config.figures == ("b.py",)
+
+
+def test_a_moved_file_of_a_figure_replaces_the_earlier_one(file: str, tmp_path: Path):
+    for folder in "ab":
+        begin(file, tmp_path / "w", f"--config.figures={tmp_path}/{folder}/mine.py,scaling")
+    figures = read_sweep(None, str(tmp_path / "w"), ()).figures
+    assert figures == ("scaling", f"{tmp_path}/b/mine.py")
 
 
 def test_same_recipe_can_be_claimed_again(file: str, tmp_path: Path):

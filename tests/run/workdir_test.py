@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tiny_config import TINY, change
 
+import lm_mia
 from analysis import io
 from lm_mia import config
 from lm_mia.atomic import (
@@ -51,7 +52,7 @@ def test_figures_of_an_earlier_version_are_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "old", ["population/tokens.npy", "recipe_0123abcd/scores.zarr/x", "main_01234567/recipe_89/x"]
+    "old", ["recipe_0123abcd/scores.zarr/x", "main_01234567/recipe_89abcdef/checkpoints/x"]
 )
 def test_workdir_of_an_earlier_version_is_refused(tmp_path: Path, old: str):
     Workdir(tmp_path).check()
@@ -60,13 +61,26 @@ def test_workdir_of_an_earlier_version_is_refused(tmp_path: Path, old: str):
     with pytest.raises(UserError) as caught:
         Workdir(tmp_path).check()
     assert str(caught.value) == (
-        f"--workdir={tmp_path}: was made by an earlier version of lm_mia, whose layout this version does not read; "
+        f"--workdir={tmp_path}: was made by version 0.1 of lm_mia, whose layout this version does not read; "
         "choose another --workdir"
     )
 
 
-def test_recipe_name_may_look_like_an_old_folder(tmp_path: Path):
-    Workdir(tmp_path).recipe_dir("recipe_small").mkdir(parents=True)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "figures/recipe_sizes.png",
+        "figures/recipe_0123abcd.png",
+        "tables/recipe_0123abcd",
+        "recipe_0123abcd/notes.txt",
+        "recipe_small/checkpoints/x",
+        "population/notes.txt",
+        "recipes/recipe_0123abcd/scores.zarr/x",
+    ],
+)
+def test_other_files_may_be_named_like_those_of_an_earlier_version(tmp_path: Path, path: str):
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text("")
     Workdir(tmp_path).check()
 
 
@@ -219,32 +233,55 @@ def test_commit_is_none_without_git(monkeypatch: pytest.MonkeyPatch):
     assert provenance()["commit"] is None
 
 
-def test_links_that_lead_out_of_the_workdir_are_refused(tmp_path: Path):
-    workdir, outside = tmp_path / "w", tmp_path / "outside"
-    (workdir / "recipes" / "a").mkdir(parents=True)
-    outside.mkdir()
-    (workdir / "recipes" / "b").symlink_to(workdir / "recipes" / "a")
-    linked = tmp_path / "linked"
-    linked.symlink_to(workdir)
-    for path in (workdir, linked):
-        Workdir(path).check_links()
-    (workdir / "recipes" / "a" / "tables").symlink_to(outside)
-    for path in (workdir, linked):
-        with pytest.raises(
-            UserError, match=r"^\S*/recipes/a/tables: is a symbolic link that leads out of"
-        ):
-            Workdir(path).check_links()
+LINKS = (
+    "config.json",
+    "populations",
+    "populations/0123abcd",
+    "recipes",
+    "recipes/main",
+    "recipes/main/tables",
+    "recipes/main/checkpoints",
+    "recipes/main/checkpoints/reference-00",
+)
 
 
-def test_loops_of_links_and_links_of_libraries_are_allowed(tmp_path: Path):
-    for name in ("recipes/a/checkpoints/reference-00/4/params", "wandb/run/logs"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "link").symlink_to(tmp_path.parent)
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    Workdir(tmp_path).check_links()
-    (tmp_path / "recipes/a/checkpoints/reference-01").symlink_to(tmp_path.parent)
-    with pytest.raises(UserError, match="checkpoints/reference-01: is a symbolic link"):
-        Workdir(tmp_path).check_links()
+@pytest.mark.parametrize("name", LINKS)
+def test_parts_of_a_workdir_may_be_links(tmp_path: Path, name: str):
+    workdir, elsewhere = tmp_path / "w", tmp_path / "elsewhere"
+    (workdir / name).parent.mkdir(parents=True)
+    (workdir / name).symlink_to(elsewhere)
+    (tmp_path / "linked").symlink_to(workdir)
+    for path in (workdir, tmp_path / "linked"):
+        with pytest.raises(UserError) as caught:
+            Workdir(path).check()
+        [line] = str(caught.value).splitlines()
+        assert line.startswith(f"{path / name}: is a symbolic link to {elsewhere}, which does not")
+    elsewhere.mkdir()
+    for path in (workdir, tmp_path / "linked"):
+        Workdir(path).check()
+
+
+def test_broken_links_are_refused_wherever_a_command_reads(tmp_path: Path):
+    (tmp_path / "w").symlink_to("missing")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("w", "loop"):
+        with pytest.raises(UserError, match=f"^{tmp_path / name}: is a symbolic link to "):
+            Workdir(tmp_path / name).check()
+        with pytest.raises(UserError, match=f"^{tmp_path / name}: is a symbolic link to "):
+            lm_mia.open(tmp_path / name)
+    Workdir(tmp_path).check()  # other files of the user do not matter
+
+
+def test_files_of_figures_in_the_workdir_move_with_it(tmp_path: Path):
+    workdir, outside = Workdir(tmp_path / "w"), str(tmp_path / "mine.py")
+    workdir.path.mkdir()
+    inside = str(workdir.path / "own" / "mine.py")
+    contents = {"recipes": [], "figures": [inside, outside, "scaling"]}
+    workdir.write_config(contents)
+    assert workdir.read_config() == contents
+    moved = Workdir(workdir.path.rename(tmp_path / "moved"))
+    listed = [str(tmp_path / "moved" / "own" / "mine.py"), outside, "scaling"]
+    assert moved.read_config()["figures"] == io.read_workdir(moved.path)["figures"] == listed
 
 
 def test_edited_config_is_refused(tmp_path: Path):
