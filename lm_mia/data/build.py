@@ -69,8 +69,8 @@ def build_population(
 ) -> Population:
     """Builds the population of these settings unless the folder contains it, and opens it.
 
-    An existing population is checked (its hashes, the settings and, for docstrings, the versions of the packages) and
-    reused. It never changes: the source files, which may have changed or been removed, are not read again. Otherwise,
+    An existing population is checked (its hashes and the settings) and reused. It never changes: the source files and
+    packages, which may have changed or been removed, are not read again. Otherwise,
     the corpus is read, all settings are checked and the tokenizer is trained before anything is written.
 
     Processes that build the same folder at the same time take turns, and the later ones reuse the result of the first.
@@ -237,7 +237,7 @@ def _is_occupied(folder: Path) -> bool:
 
 
 def _reuse(folder: Path, expected: Mapping[str, Any], log: Log) -> Population:
-    """Opens the population in a folder, and logs a line if the files of texts have changed since it was built.
+    """Opens the population in a folder, and logs a line if its files of texts or packages have changed since then.
 
     Raises:
       UserError: with a line per difference, if the settings of the population differ.
@@ -251,17 +251,15 @@ def _reuse(folder: Path, expected: Mapping[str, Any], log: Log) -> Population:
         for name in sorted(expected.keys() | settings.keys())
         if expected.get(name) != settings.get(name)
     ]
-    if not differences and expected["corpus.source"] == "docstrings":
-        built, installed = population.manifest["provenance"]["packages"], docstrings.versions()
-        differences = [
-            f"corpus.source='docstrings': the population in {folder} was read from {package} "
-            f"{built.get(package)}, but {installed.get(package)} is installed; install that version, or "
-            "use another --workdir"
-            for package in sorted(built.keys() | installed.keys())
-            if built.get(package) != installed.get(package)
-        ]
     if differences:
         raise UserError("\n".join(differences))
+    if expected["corpus.source"] == "docstrings":
+        built = population.manifest["provenance"]["packages"]
+        if changed := docstrings.changed_versions(built):
+            log(
+                f"corpus: the population in {folder} has the docstrings of {', '.join(changed)}; to use those of the "
+                "packages that are installed now, choose another --workdir"
+            )
     if expected["corpus.source"] in text_files.SUFFIXES:
         changed = text_files.changed_files(
             expected["corpus.source"],

@@ -8,7 +8,7 @@ have no effect. The files are parsed, never imported.
 
 import ast
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -32,6 +32,19 @@ _HAS_DOCSTRING = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Returns the version of each package; raises UserError if one is not installed."""
     return {package: _distribution(package).version for package in packages}
+
+
+def changed_versions(versions: Mapping[str, str]) -> list[str]:
+    """Returns "PACKAGE VERSION" for each of these packages of which this version is not installed."""
+    changed = []
+    for package, version in sorted(versions.items()):
+        try:
+            is_installed = _distribution(package).version == version
+        except UserError:
+            is_installed = False
+        if not is_installed:
+            changed.append(f"{package} {version}")
+    return changed
 
 
 def read(

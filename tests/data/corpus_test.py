@@ -156,16 +156,32 @@ def test_corrupt_population_is_refused(tmp_path: Path, source: config.Corpus):
         build.build_population(source, PIECES, SIZES, folder)
 
 
-def test_other_package_versions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_other_package_versions_do_not_change_a_population(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     read = docstrings.read
     monkeypatch.setattr(docstrings, "read", lambda progress: read(["rich"], progress))
-    default = config.Corpus()
-    build.build_population(default, PIECES, SIZES, tmp_path / "population")
-    build.build_population(default, PIECES, SIZES, tmp_path / "population")
-    newer = docstrings.versions() | {"scipy": "99.0"}
-    monkeypatch.setattr(docstrings, "versions", lambda: newer)
-    with pytest.raises(UserError, match=r"read from scipy .*, but 99.0 is installed"):
-        build.build_population(default, PIECES, SIZES, tmp_path / "population")
+    lines: list[str] = []
+
+    def build_again() -> str:
+        folder = tmp_path / "population"
+        lines.clear()
+        return build.build_population(
+            config.Corpus(), PIECES, SIZES, folder, log=lines.append
+        ).sha256
+
+    first = build_again()
+    assert (build_again(), lines) == (first, [])
+    installed = docstrings.versions()
+    distribution = docstrings._distribution
+    monkeypatch.setattr(
+        docstrings,
+        "_distribution",
+        lambda package: distribution("pytest" if package == "scipy" else package),
+    )
+    assert build_again() == first
+    [line] = lines
+    assert f"has the docstrings of scipy {installed['scipy']}; " in line
 
 
 def test_given_tokenizer_is_used(tmp_path: Path, source: config.Corpus):
