@@ -26,6 +26,7 @@ from lm_mia.atomic import CSV_MISSING_VALUES, is_changed
 from lm_mia.config import Config
 from lm_mia.config.recipe import from_dict
 from lm_mia.data.population import Population, open_population
+from lm_mia.data.zarr_metadata import check_zarr
 from lm_mia.errors import UserError, with_flags
 from lm_mia.run.workdir import Workdir, changed_table_message
 
@@ -248,7 +249,7 @@ class RecipeView:
           training. Values are read from disk when they are used. Losses of models that are not scored yet are NaN.
 
         Raises:
-          UserError: if no model is scored yet, or the store is damaged.
+          UserError: if no model is scored yet, or the store is damaged or could run code when it is read.
 
         Example:
           >>> scores = lm_mia.open("runs/quickstart").recipes["quickstart"].scores()
@@ -260,6 +261,7 @@ class RecipeView:
         import xarray as xr
 
         path = self.path / "scores.zarr"
+        check_zarr(path, formats=(3,))
         if not (path / "zarr.json").is_file():
             raise UserError(f"{path}: no scores yet; run `lm-mia run` first")
         try:

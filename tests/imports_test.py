@@ -17,7 +17,7 @@ ALLOWED_IMPORTS = {
     "stats": "",
     "data": "config",
     "model": "stats",
-    "store": "config data.subsets",
+    "store": "config data.subsets data.zarr_metadata",
     "train": "config data model",
     "score": "config data model stats train",
     "attacks": "config data stats store",

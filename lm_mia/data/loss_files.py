@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from lm_mia.config.schema import Statistic
 from lm_mia.data.array_files import check_is_file, check_membership, check_real, open_npz
 from lm_mia.data.score_arrays import MAX_LOSS
+from lm_mia.data.zarr_metadata import check_zarr
 from lm_mia.errors import UserError, collect_errors
 
 ImportedRole = Literal["reference", "target", "replica"]
@@ -58,7 +59,7 @@ def open_losses(path: Path) -> LossFile:
       Its content.
 
     Raises:
-      UserError: with one line per problem.
+      UserError: with one line per problem. A file that could run code when its values are read is refused.
     """
     if (path / "zarr.json").is_file() or (path / ".zgroup").is_file():
         return _open_dataset(path)
@@ -361,6 +362,7 @@ def _open_dataset(path: Path) -> LossFile:
     """Opens a dataset with variables loss and member of dimensions (model, sample), such as our own score store."""
     import xarray as xr  # takes half a second
 
+    check_zarr(path)
     try:
         dataset = xr.open_zarr(path) if path.is_dir() else xr.open_dataset(path)
     except Exception as error:  # each backend of xarray raises errors of its own

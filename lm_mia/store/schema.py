@@ -11,6 +11,7 @@ M: models, K: checkpoints.
 """
 
 import dataclasses
+import functools
 import json
 import shutil
 import warnings
@@ -25,6 +26,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.errors import UnstableSpecificationWarning, ZarrUserWarning
 
 from lm_mia.data.subsets import ModelSeeds, Role
+from lm_mia.data.zarr_metadata import check_zarr
 from lm_mia.errors import UserError
 
 SHARD_SAMPLES, CHUNK_SAMPLES = 2**22, 2**16
@@ -131,6 +133,7 @@ class StoreContents:
 
 def read_contents(path: Path) -> StoreContents | None:
     """Returns the contents of a store, or None if it does not exist yet; raises UserError if it is damaged."""
+    _check_codecs(path, file_stamp(path / "zarr.json"))
     if not (path / "zarr.json").exists():
         return _new_store(path)
     try:
@@ -156,6 +159,21 @@ def read_contents(path: Path) -> StoreContents | None:
     if (step_K < 0).any():
         raise damaged_store_error(path, "step")
     return StoreContents(models, names, tuple(map(int, step_K)))
+
+
+def file_stamp(file: Path) -> tuple[int, int, int] | None:
+    """Returns what changes if a file is replaced; None if it does not exist."""
+    try:
+        status = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+@functools.lru_cache(maxsize=64)
+def _check_codecs(path: Path, stamp: tuple[int, int, int] | None) -> None:
+    """Checks the codecs of a store whose metadata file has this stamp, which only serves as a key of the cache."""
+    check_zarr(path, formats=(3,))
 
 
 def _new_store(path: Path) -> None:

@@ -172,11 +172,8 @@ class Store:
 
         Adding models replaces the metadata file, so a sweep that writes many models reads the store once.
         """
-        try:
-            status = (self.path / "zarr.json").stat()
-        except FileNotFoundError:
+        if (stamp := schema.file_stamp(self.path / "zarr.json")) is None:
             return self.models().index(model)
-        stamp = status.st_ino, status.st_mtime_ns, status.st_size
         return _model_indices(self, stamp)[model]
 
     def is_present(self, step: int | None = None) -> np.ndarray:
