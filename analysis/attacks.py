@@ -29,6 +29,7 @@ from lm_mia.config import AttackName, needs, num_canaries
 from lm_mia.config.needs import PAPER_REFERENCES, Need, ObservedStatistic, RmiaA, TargetAttack
 from lm_mia.data import subsets
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import raise_failed_read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,9 +286,8 @@ def read_sample_scores(
         try:
             table = pd.read_parquet(path, columns=names)
         except (ValueError, OSError, pa.ArrowException) as error:
-            raise WorkdirError(
-                f"{path}: cannot be read; delete it, then run lm-mia attack"
-            ) from error
+            raise_failed_read(error, path)
+            raise WorkdirError(f"{path}: damaged; run lm-mia attack again") from error
         score_N2, member_N2 = (table[name].to_numpy() for name in names)
         yield target, member_N2, score_N2
 
@@ -372,6 +372,7 @@ def _parse_results(path: Path, modified_ns: int) -> dict[str, AttackResult]:
             for attack_id, targets in pd.DataFrame(rows).groupby("attack_id", sort=False)
         }
     except (ValueError, KeyError, OSError, pa.ArrowException) as error:
+        raise_failed_read(error, path.parent)
         raise WorkdirError(
             f"{path.parents[1]}: tables/target_roc.parquet or target_jackknife.parquet cannot be read; "
             "run lm-mia attack again"

@@ -34,7 +34,7 @@ from lm_mia.config.recipe import from_dict
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, raise_failed_read
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -90,6 +90,7 @@ def read_samples(
         _check_names(recipe_dir, f"tables/{name}", pq.read_schema(path).names, columns)
         frame = pd.read_parquet(path, columns=list(columns))
     except (ValueError, OSError, pa.ArrowException) as error:
+        raise_failed_read(error, recipe_dir / "tables")
         raise WorkdirError(f"{recipe_dir}: tables/{name} cannot be read; {_rerun()}") from error
     return {c: frame[c].to_numpy() for c in columns}
 
@@ -107,6 +108,7 @@ def read_documents(recipe_dir: Path) -> np.ndarray:
             "document" in pq.read_schema(_existing(recipe_dir, "tables/samples.parquet")).names
         )
     except (ValueError, OSError, pa.ArrowException) as error:
+        raise_failed_read(error, recipe_dir / "tables")
         raise WorkdirError(
             f"{recipe_dir}: tables/samples.parquet cannot be read; {_rerun()}"
         ) from error

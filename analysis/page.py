@@ -40,7 +40,7 @@ from lm_mia.config.needs import (
 )
 from lm_mia.config.recipe import from_dict
 from lm_mia.config.schema import AttackName
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, raise_failed_read
 
 if TYPE_CHECKING:
     from analysis.comparison import RecipeSummary
@@ -265,7 +265,8 @@ def _summary_line(recipe_dir: Path, compared: dict[str, str] | None) -> str:
             return f"{name}: {_summarize_replicas(recipe_dir)}"
         if (recipe_dir / TARGETS_CSV).is_file():
             return f"{name}: {_summarize_targets(recipe_dir)}"
-    except (OSError, KeyError, ValueError, TypeError, StopIteration):
+    except (OSError, KeyError, ValueError, TypeError, StopIteration) as error:
+        raise_failed_read(error, recipe_dir / "tables")
         return f"{name}: its tables cannot be read; run lm-mia attack again"
     if compared and (reason := compared.get("missing_reason")):
         return f"{name}: no numbers: {reason.removeprefix(f'{name}: ')}"
@@ -401,7 +402,8 @@ def _json(path: Path) -> dict[str, Any]:
     """Returns the JSON object in a file; empty if there is none."""
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_failed_read(error, path)
         return {}
     return contents if isinstance(contents, dict) else {}
 

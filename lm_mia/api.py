@@ -27,7 +27,7 @@ from lm_mia.config import Config
 from lm_mia.config.recipe import from_dict
 from lm_mia.data.population import Population, open_population
 from lm_mia.data.zarr_metadata import check_zarr
-from lm_mia.errors import UserError, with_flags
+from lm_mia.errors import UserError, raise_failed_read, with_flags
 from lm_mia.run.workdir import Workdir, changed_table_message
 
 if TYPE_CHECKING:  # imported where they are used, since they take about a second to load
@@ -267,6 +267,7 @@ class RecipeView:
         try:
             return xr.open_zarr(path)
         except (ValueError, LookupError, OSError) as error:
+            raise_failed_read(error, path)
             raise UserError(
                 f"{path}: damaged ({type(error).__name__}); check it with `lm-mia status --verify`"
             ) from error

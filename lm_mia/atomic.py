@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from lm_mia.errors import raise_failed_read
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -146,12 +148,16 @@ def is_current(path: Path, expected: Mapping[str, Any]) -> bool:
     Args:
       path: path of the marker; the result is False if it is missing or damaged.
       expected: fields of the description that must have these values; the file may have more fields.
+
+    Raises:
+      OSError: if the marker or a table exists but cannot be read.
     """
     try:
         marker = _read_marker(path)
         if any(marker[name] != json.loads(json.dumps(expected[name])) for name in expected):
             return False
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError) as error:
+        raise_failed_read(error, path)
         return False  # missing or damaged; the tables will be computed again
     return not _changed(path, marker["tables"])
 
@@ -161,10 +167,14 @@ def changed_tables(path: Path) -> list[Path]:
 
     Args:
       path: path of the marker. If it is missing or damaged, only this path is returned.
+
+    Raises:
+      OSError: if the marker or a table exists but cannot be read.
     """
     try:
         tables = _read_marker(path)["tables"]
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError) as error:
+        raise_failed_read(error, path)
         return [path]
     return _changed(path, tables)
 
@@ -178,10 +188,13 @@ def is_changed(table: Path) -> bool:
     """Returns whether a table was changed after it was written: a marker in its folder has another digest of it."""
     markers = (path for path in _markers(table.parent) if path.parent == table.parent)
     for marker in markers:
-        with contextlib.suppress(OSError, ValueError, LookupError):
+        try:
             tables = _read_marker(marker)["tables"]
-            if table.name in tables:
-                return not _is_unchanged(marker, tables, table.name)
+        except (OSError, ValueError, LookupError) as error:
+            raise_failed_read(error, marker)
+            continue
+        if table.name in tables:
+            return not _is_unchanged(marker, tables, table.name)
     return False
 
 
@@ -233,8 +246,9 @@ def _changed(marker: Path, tables: Mapping[str, Any]) -> list[Path]:
 def _is_unchanged(marker: Path, tables: Mapping[str, Any], name: str) -> bool:
     try:
         digest = file_sha256(marker.parent / name)
-    except OSError:  # missing
-        return False
+    except OSError as error:
+        raise_failed_read(error, marker.parent / name)
+        return False  # missing
     return digest in ([tables[name]] if isinstance(tables[name], str) else tables[name])
 
 

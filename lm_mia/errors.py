@@ -26,9 +26,15 @@ class UserError(Exception):
 SIGTERM_EXIT_CODE = 143
 """Exit code of a command or process that was stopped by SIGTERM and has saved its state."""
 
-_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_DISK_ERRNOS = (*_FULL_ERRNOS, errno.EACCES)
+_MISSING_ERRNOS = (errno.ENOENT, errno.ENOTDIR)
+_SYSTEM_ERROR_OF_TENSORSTORE = re.compile(r"\[os_error_code='(\d+)'")
 
 DISK_REMEDY = "free some space or make the disk writable, and run the same command again; finished work is kept"
+
+
+FILE_REMEDY = "check the disk and the permissions of the file, and run the same command again; nothing was deleted"
 
 
 class DiskError(UserError):
@@ -45,17 +51,54 @@ class WorkersKilledError(UserError):
 
 def disk_problem(error: BaseException) -> str:
     """Returns the system's message if an error was caused by a disk that is full or not writable; otherwise ""."""
-    chain: list[BaseException] = [error]
-    while next_error := chain[-1].__cause__ or chain[-1].__context__:
-        if next_error in chain:
-            break
-        chain.append(next_error)
+    chain = _causes(error)
     for number in _DISK_ERRNOS:
         # TensorStore and Orbax include this text in the messages of their own errors.
         message = os.strerror(number)
         if any(getattr(e, "errno", None) == number or message in str(e) for e in chain):
             return message
     return ""
+
+
+def raise_failed_read(error: BaseException, path: str | os.PathLike[str]) -> None:
+    """Raises OSError if the system failed to read a file, which says nothing about the file's content.
+
+    Does nothing if the file is missing or its content is invalid: only then may a caller replace the file, or say that
+    it is damaged.
+
+    Args:
+      error: what reading the file raised.
+      path: the file, or the folder of several ones. The error that is raised names it, unless the system named another.
+    """
+    for cause in _causes(error):
+        number = getattr(cause, "errno", None)
+        if match := _SYSTEM_ERROR_OF_TENSORSTORE.search(str(cause)):
+            number = int(match[1])
+        # An OSError without a number is PyArrow's, for a damaged file.
+        if number is not None and number not in _MISSING_ERRNOS:
+            name = getattr(cause, "filename", None) or os.fspath(path)
+            raise OSError(number, os.strerror(number), name) from error
+
+
+def file_problem(error: BaseException) -> str:
+    """Returns "FILE: the system's message; the remedy" if the system failed to read or write a file; otherwise "".
+
+    A file that is missing is a mistake of the program, and a full disk is a `disk_problem`.
+    """
+    if not isinstance(error, OSError) or error.errno in (None, *_MISSING_ERRNOS, *_FULL_ERRNOS):
+        return ""
+    # Errors of connections have no name of a file.
+    return f"{error.filename}: {error.strerror}; {FILE_REMEDY}" if error.filename else ""
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """Returns an error, its cause, the cause of that, and so on."""
+    chain: list[BaseException] = [error]
+    while next_error := chain[-1].__cause__ or chain[-1].__context__:
+        if next_error in chain:
+            break
+        chain.append(next_error)
+    return chain
 
 
 def collect_errors(messages: list[str], read: Callable[[], Any]) -> Any:
@@ -96,8 +139,8 @@ def with_flags(message: str, argv: Sequence[str]) -> str:
 def run_action(action: Callable[[], int], argv: Sequence[str] = ()) -> int:
     """Runs the action of a command, whose arguments are `argv`, and returns its exit code.
 
-    The exit code is that of the action; 2 for a `UserError` or a full disk, with a message instead of a traceback; 130
-    after Ctrl-C; and 143 after SIGTERM.
+    The exit code is that of the action; 2 for a `UserError`, a full disk or a file that cannot be read, with a message
+    instead of a traceback; 130 after Ctrl-C; and 143 after SIGTERM.
     """
     # SIGTERM raises an exception, so that workers save their state.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM_EXIT_CODE))
@@ -119,6 +162,9 @@ def run_action(action: Callable[[], int], argv: Sequence[str] = ()) -> int:
     except OSError as error:
         if isinstance(error, _INVALID_PATH_ERRORS) or error.errno == errno.ENAMETOOLONG:
             print(f"{error.filename}: {error.strerror}; choose another path", file=sys.stderr)
+            return 2
+        if problem := file_problem(error):
+            print(problem, file=sys.stderr)
             return 2
         # If a write to an open file fails, the error does not name the file.
         return _disk_exit_code(error, error.filename or "disk")

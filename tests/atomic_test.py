@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import io
 import json
@@ -6,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from failed_reads import fail_reads
 
 from lm_mia import atomic
 from lm_mia.config.needs import Study
@@ -190,3 +192,26 @@ def test_a_line_that_a_full_disk_truncates_is_removed(
             atomic.append_line(path, "second")
     atomic.append_line(path, "third")
     assert path.read_text() == "first\nthird\n"
+
+
+@pytest.mark.parametrize("name", ["flips.json", "a.csv"])
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EACCES])
+def test_a_failed_read_is_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+):
+    path = facts(tmp_path)
+    asked = [
+        lambda: atomic.is_current(path, ABOUT),
+        lambda: atomic.changed_tables(path),
+        lambda: atomic.is_changed(path.with_name("a.csv")),
+        lambda: atomic.remove_changed_tables(tmp_path),
+    ]
+    with monkeypatch.context() as failing:
+        fail_reads(failing, tmp_path / name, number)
+        for ask in asked:
+            with pytest.raises(OSError) as caught:  # noqa: PT011
+                ask()
+            assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path / name))
+    assert atomic.is_current(path, ABOUT)
+    (tmp_path / name).unlink()
+    assert not atomic.is_current(path, ABOUT)

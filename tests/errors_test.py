@@ -63,3 +63,43 @@ def test_commands_in_messages_have_the_flags_of_the_failed_command():
     assert errors.with_flags(run_first, ["audit", "x.csv"]) == run_first
     argv = ["import", "--workdir=a", "x.npz"]
     assert errors.with_flags(run_first, argv) == "run `lm-mia run --workdir=a` first"
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])
+def test_a_file_that_cannot_be_read_is_one_line(
+    number: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(errors.signal, "signal", lambda *_: None)
+
+    def read() -> int:
+        raise OSError(number, os.strerror(number), "targets.csv")
+
+    assert errors.run_action(read) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"targets.csv: {os.strerror(number)}; ")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "missing"),
+        NotADirectoryError(errno.ENOTDIR, "missing"),
+        OSError("Corrupt snappy compressed data."),  # of PyArrow, for a damaged file
+        ValueError("DATA_LOSS: Digest mismatch"),
+        ValueError("NOT_FOUND: No such file or directory [os_error_code='2']"),
+    ],
+)
+def test_missing_and_damaged_files_are_no_failed_reads(error: Exception):
+    errors.raise_failed_read(error, "file")
+    assert errors.file_problem(error) == ""
+
+
+def test_failed_reads_name_the_file():
+    stale = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    behind = RuntimeError("orbax failed")
+    behind.__cause__ = stale
+    of_tensorstore = ValueError(f"UNKNOWN: Error reading shard [os_error_code='{errno.ESTALE}']")
+    for error in (stale, behind, of_tensorstore):
+        with pytest.raises(OSError) as caught:  # noqa: PT011
+            errors.raise_failed_read(error, "folder/file")
+        assert (caught.value.errno, caught.value.filename) == (errno.ESTALE, "folder/file")

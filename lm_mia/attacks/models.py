@@ -15,6 +15,7 @@ from lm_mia import stats
 from lm_mia.atomic import MODELS_JSON, is_current, replacing, write_completion_marker
 from lm_mia.config.needs import PresentModels
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import raise_failed_read
 from lm_mia.store.store import MEAN_LOSSES, Store
 
 MODELS, SAMPLE_LOSSES = "models.csv", "sample_losses.csv"
@@ -71,7 +72,8 @@ def _is_complete(path: Path, names: list[str]) -> bool:
     """Returns whether models.csv lists these models and their losses, and models.json describes it."""
     try:
         table = pd.read_csv(path, usecols=["model", *MEAN_LOSSES], dtype={"model": str})
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_failed_read(error, path)
         return False
     return [*table["model"]] == names and is_current(path.parent / MODELS_JSON.name, {})
 
@@ -156,7 +158,8 @@ def _models_of_samples(path: Path) -> dict[int, list[str]]:
     try:
         types = {"sample": "int64", "model": str, _LAST_COLUMN: float}
         table = pd.read_csv(path, usecols=list(types), dtype=types)  # pyright: ignore
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_failed_read(error, path)
         return {}
     if table.isna().any(axis=None):
         return {}

@@ -31,6 +31,7 @@ from lm_mia.attacks.study_inputs import StudyError, StudyInputs
 from lm_mia.config.needs import FORMAT, RecipeNeeds, Study, decision_settings
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
+from lm_mia.errors import raise_failed_read
 from lm_mia.store.store import Store
 
 STUDIES: Mapping[Study, Callable[[StudyInputs], Mapping[str, pd.DataFrame]]] = {
@@ -102,7 +103,8 @@ def _delete(name: Study, folder: Path) -> None:
     marker = folder / f"{name}.json"
     try:
         files: Sequence[str] = [*json.loads(marker.read_text(encoding="utf-8"))["tables"]]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise_failed_read(error, marker)
         files = []  # There are none, or the marker is damaged and the tables are replaced one by one.
     for file in (marker.name, *files):
         (folder / file).unlink(missing_ok=True)

@@ -52,6 +52,7 @@ from lm_mia.config.needs import RecipeNeeds, TargetAttack
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import raise_failed_read
 from lm_mia.store.store import Store
 
 _TABLE, _ROC, _JACKKNIFE, _EPSILONS, _SCORES = (
@@ -483,8 +484,8 @@ class TargetTables:
                     ids = set(listed["attack_id"])
                     jackknife = pd.read_parquet(self._folder / _JACKKNIFE)
                     return lines, ids, roc, jackknife[jackknife["attack_id"].isin(ids)]
-        except (OSError, ValueError, KeyError):
-            pass
+        except (OSError, ValueError, KeyError) as error:
+            raise_failed_read(error, self._folder)
         # Deleted immediately, so that no reader combines old results with new settings.
         for path in (marker, *(self._folder / _SCORES).glob("*"), self._folder / _TABLE):
             path.unlink(missing_ok=True)
@@ -497,7 +498,8 @@ class TargetTables:
         columns = ["attack_id", *target_epsilons.COLUMNS]
         try:
             table = pd.read_parquet(self._folder / _EPSILONS, columns=columns)
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError) as error:
+            raise_failed_read(error, self._folder / _EPSILONS)
             table = pd.DataFrame(columns=columns)
         return table[table["attack_id"].isin(self._ids)]
 

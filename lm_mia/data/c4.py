@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lm_mia.data.documents import Document
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, raise_failed_read
 
 NAME, VERSION = Path("c4", "en"), "3.1.0"
 _OPEN_FILES = 8  # files that are open at a time
@@ -160,6 +160,7 @@ def _info(folder: Path, setting: str) -> dict[str, Any]:
         formats = [info.get("fileFormat", "tfrecord"), *info.get("alternativeFileFormats", ())]
         return {"splits": lengths, "formats": formats}
     except (OSError, ValueError, OverflowError, LookupError, TypeError, AttributeError) as error:
+        raise_failed_read(error, folder)
         problem = f"no field {error}" if isinstance(error, KeyError) else error
         raise UserError(
             f"{setting}: {folder} is incomplete or damaged ({problem}); {_REMEDY}"

@@ -23,7 +23,7 @@ from filelock import FileLock
 
 from lm_mia.data import c4, process_pool
 from lm_mia.data.documents import Log, ProgressCallback
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, raise_failed_read
 
 FEATURES = ("content-length", "content-type", "text", "timestamp", "url")
 _NAME = re.compile(r"c4-(train|validation)\.(\d+)-of-\d+\.json\.gz")
@@ -316,7 +316,8 @@ def _load_json(path: Path) -> Any:
     """Returns the content of a JSON file, or None if it is missing or invalid."""
     try:
         return json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_failed_read(error, path)
         return None
 
 

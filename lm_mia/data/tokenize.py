@@ -35,6 +35,7 @@ from lm_mia.data import features, minhash, process_pool
 from lm_mia.data.documents import Document, Documents, Log, ProgressCallback, select
 from lm_mia.data.process_pool import Report
 from lm_mia.durations import format_duration
+from lm_mia.errors import raise_failed_read
 
 ZLIB_LEVEL = 6
 MAX_PIECES = 2**31
@@ -245,7 +246,8 @@ def is_complete(path: Path) -> bool:
     try:
         with pa.memory_map(str(path)) as source:
             pa.ipc.open_file(source).get_batch(0)
-    except (OSError, pa.ArrowException, IndexError):
+    except (OSError, pa.ArrowException, IndexError) as error:
+        raise_failed_read(error, path)
         return False
     return True
 

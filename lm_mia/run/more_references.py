@@ -16,6 +16,7 @@ from rich.table import Table
 from lm_mia import config
 from lm_mia.atomic import CSV_MISSING_VALUES, MORE_REFERENCES_JSON, changed_tables
 from lm_mia.durations import format_duration
+from lm_mia.errors import raise_failed_read
 from lm_mia.run.sweep import SweepRecipe
 
 Cell = dict[str, float]
@@ -74,7 +75,8 @@ def read_forecast(recipe: SweepRecipe, chip_hours_per_model: float) -> Forecast 
                 if count >= references:
                     values = attacks.setdefault(row["attack"], {}).setdefault(row["metric"], {})
                     values[count] = {name: _number(row[name]) for name in ("value", "low", "high")}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise_failed_read(error, marker)
         return None
     larger = sorted({n for m in attacks.values() for values in m.values() for n in values})[1:]
     hours = {count: chip_hours_per_model * (count - references) for count in larger}

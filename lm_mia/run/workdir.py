@@ -37,7 +37,7 @@ from lm_mia.atomic import (
 )
 from lm_mia.config import listed_figures, needs
 from lm_mia.config import recipe as recipes
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, raise_failed_read
 from lm_mia.run.stages import Stage, requested_table_stages
 
 _RECIPE_FIELDS = ("names", "recipe_hash", "population", "population_sha256", "format")
@@ -314,7 +314,8 @@ def _read_fields(marker: Path, names: Sequence[str]) -> dict[str, Any]:
     try:
         stored = json.loads(marker.read_text())
         return {name: stored[name] for name in names}
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise_failed_read(error, marker)
         return {}
 
 
@@ -323,7 +324,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         content = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise _invalid_config_error(path) from error
     if not isinstance(content, dict):
         raise _invalid_config_error(path)

@@ -107,6 +107,8 @@ def _failure_event(action: Callable[[], None], recipe_dir: Path) -> Event | None
     except BrokenPipeError:
         raise
     except Exception as error:
+        if message := errors.file_problem(error):
+            return {"event": "disk", "message": message}
         if problem := errors.disk_problem(error):
             message = f"{recipe_dir}: {problem}; {errors.DISK_REMEDY}"
             return {"event": "disk", "message": message}

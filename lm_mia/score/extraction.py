@@ -23,7 +23,7 @@ from lm_mia import config, seeds, stats
 from lm_mia.atomic import EXTRACTION_JSON, write_completion_marker, write_csv
 from lm_mia.data.documents import ProgressCallback
 from lm_mia.data.population import Population
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, raise_failed_read
 from lm_mia.model import decoding, transformer
 
 _CALL_TOKENS = 8192
@@ -42,6 +42,7 @@ def read_membership_scores(path: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(path, columns=["id", "member", "score"])
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+        raise_failed_read(error, path)
         raise UserError(f"{path}: missing or damaged; run `lm-mia attack` again") from error
 
 

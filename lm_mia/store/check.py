@@ -12,6 +12,7 @@ import tensorstore as ts
 import zarr
 
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import raise_failed_read
 from lm_mia.store import reader, schema
 from lm_mia.store.store import Store
 
@@ -51,7 +52,8 @@ def check_shards(
     for done, (path, values) in enumerate(_read_ahead(existing), 1):
         try:
             values.result()
-        except ValueError:  # tensorstore's DATA_LOSS
+        except ValueError as error:  # tensorstore's DATA_LOSS
+            raise_failed_read(error, path)
             corrupt.append(path)
         progress(done, len(existing))
     return ShardReport(len(shards), missing, corrupt)
@@ -69,6 +71,8 @@ def check_metadata(store: Store, columns: Mapping[str, np.ndarray]) -> None:
       columns: expected values of coordinates by name, such as the columns of the population; other coordinates only
         have to be readable.
 
+    Variables that this version does not know, such as those of a later version, are not checked.
+
     Raises:
       UserError: if anything is damaged; the message names the arrays, and the remedy.
     """
@@ -78,8 +82,11 @@ def check_metadata(store: Store, columns: Mapping[str, np.ndarray]) -> None:
     group = zarr.open_group(store.path, mode="r")
     consolidated = group.metadata.consolidated_metadata
     assert consolidated is not None
+    known = {*schema.VARIABLES, *schema.coordinate_names(group), *columns}
     damaged = []
     for name, metadata in consolidated.metadata.items():
+        if name not in known:
+            continue
         try:
             own = zarr.open_array(store.path / name, mode="r")
             described: dict[str, Any] = metadata.to_dict()
@@ -90,7 +97,8 @@ def check_metadata(store: Store, columns: Mapping[str, np.ndarray]) -> None:
                 # Properties of imported samples may be missing.
                 has_nan = value.dtype.kind == "f"
                 is_intact &= np.array_equal(value, columns.get(name, value), equal_nan=has_nan)
-        except (ValueError, LookupError, TypeError, OSError, RuntimeError):
+        except (ValueError, LookupError, TypeError, OSError, RuntimeError) as error:
+            raise_failed_read(error, store.path / name)
             is_intact = False
         if not is_intact:
             damaged.append(name)

@@ -6,11 +6,12 @@ R: models of a selection, C: samples of a block, S: selected samples.
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import tensorstore as ts
 
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, raise_failed_read
 
 Blocks = Iterator[tuple[slice, dict[str, np.ndarray]]]
 """Pairs of a slice of samples and {name of a selection: value_RxC}."""
@@ -51,10 +52,8 @@ def read_blocks(
         high = min(low + size, num_samples)
         try:
             block = {name: read.result() for name, read in pending.items()}
-        except ValueError:  # tensorstore's DATA_LOSS
-            if corrupt := corrupt_shards(selections):
-                raise _corrupt_shards_error(corrupt) from None
-            raise
+        except ValueError as error:  # tensorstore's DATA_LOSS
+            _raise_unreadable(error, selections)
         pending = _start_reading(selections, high, min(high + size, num_samples))
         yield slice(low - first, high - first), block
         # Otherwise, this reference would keep the block in memory until the next one is read.
@@ -71,10 +70,8 @@ def read_samples(
     }
     try:
         return {name: read.result() for name, read in pending.items()}
-    except ValueError:  # tensorstore's DATA_LOSS
-        if corrupt := corrupt_shards(selections):
-            raise _corrupt_shards_error(corrupt) from None
-        raise
+    except ValueError as error:  # tensorstore's DATA_LOSS
+        _raise_unreadable(error, selections)
 
 
 def corrupt_shards(selections: Mapping[str, ModelSelection]) -> list[Path]:
@@ -87,9 +84,11 @@ def corrupt_shards(selections: Mapping[str, ModelSelection]) -> list[Path]:
             for shard, low in enumerate(range(0, num_samples, size)):
                 try:
                     array[index, low : min(low + size, num_samples)].read().result()
-                except ValueError:
+                except ValueError as error:
                     key = (index, *selection.checkpoint_key, shard)
-                    corrupt[selection.folder.joinpath("c", *map(str, key))] = None
+                    path = selection.folder.joinpath("c", *map(str, key))
+                    raise_failed_read(error, path)
+                    corrupt[path] = None
     return list(corrupt)
 
 
@@ -128,6 +127,13 @@ def _start_reading(
     return pending
 
 
-def _corrupt_shards_error(paths: list[Path]) -> UserError:
-    remedy = "run `lm-mia score --repair` to compute it again"
-    return UserError("\n".join(f"{path}: corrupt score shard; {remedy}" for path in paths))
+def _raise_unreadable(error: ValueError, selections: Mapping[str, ModelSelection]) -> NoReturn:
+    """Raises the error of shards that could not be read, which are read again, one by one, to find the damaged ones."""
+    if corrupt := corrupt_shards(selections):
+        remedy = "run `lm-mia score --repair` to compute it again"
+        raise UserError(
+            "\n".join(f"{path}: corrupt score shard; {remedy}" for path in corrupt)
+        ) from None
+    for selection in selections.values():  # if the disk fails for a moment only
+        raise_failed_read(error, selection.folder)
+    raise error

@@ -27,7 +27,7 @@ from zarr.errors import UnstableSpecificationWarning, ZarrUserWarning
 
 from lm_mia.data.subsets import ModelSeeds, Role
 from lm_mia.data.zarr_metadata import check_zarr
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, raise_failed_read
 
 SHARD_SAMPLES, CHUNK_SAMPLES = 2**22, 2**16
 TOKENS = "token_log_prob"
@@ -138,8 +138,7 @@ def read_contents(path: Path) -> StoreContents | None:
         return _new_store(path)
     try:
         group = zarr.open_group(path, mode="r")
-        consolidated = group.metadata.consolidated_metadata
-        names = set() if consolidated is None else set(consolidated.metadata)
+        names = consolidated_names(group)
         if not (path / TOKENS / "zarr.json").exists():
             names.discard(TOKENS)  # the user deleted it, to store other samples
         if "loss" not in names:
@@ -148,6 +147,7 @@ def read_contents(path: Path) -> StoreContents | None:
         seeds_3xM = [_read_coordinate(group, name) for name in SEEDS]
         step_K = _read_coordinate(group, "step") if "step" in names else np.zeros(0, np.int64)
     except (ValueError, LookupError, TypeError, OSError) as error:
+        raise_failed_read(error, path)
         raise damaged_store_error(path, "zarr.json, model, role or seeds") from error
     models = [
         ModelSeeds(cast(Role, str(role)), *map(int, seeds))
@@ -216,6 +216,7 @@ def token_samples(path: Path) -> tuple[int, ...]:
     try:
         return tuple(map(int, json.loads(file.read_text())["attributes"]["samples"]))
     except (OSError, ValueError, LookupError, TypeError) as error:
+        raise_failed_read(error, file)
         raise UserError(
             f"{file}: the file is damaged; delete {file.parent} and run `lm-mia score` to compute it again from "
             "checkpoints"
@@ -240,8 +241,7 @@ def remove_deleted_tokens(path: Path) -> None:
     if not (path / "zarr.json").exists() or (path / TOKENS / "zarr.json").exists():
         return
     group = zarr.open_group(path, mode="a")
-    consolidated = group.metadata.consolidated_metadata
-    if consolidated is not None and TOKENS in consolidated.metadata:
+    if TOKENS in consolidated_names(group):
         for name in (TOKENS, *TOKEN_COLUMNS):
             shutil.rmtree(path / name, ignore_errors=True)
         names = str(group.attrs["coordinates"]).split()
@@ -290,6 +290,30 @@ def write_coordinates(
                 names[name] = None
                 _write_coordinate(path / name, dimension, values)
     group.update_attributes({**attributes, "coordinates": " ".join(names)})
+
+
+@no_zarr_warnings()
+def extend_other_variables(path: Path, num_models: int) -> None:
+    """Gives the variables that this version does not know, such as those of a later version, a new number of models.
+
+    Models that are new have no values in them. With another number of models, xarray could not open the store.
+    """
+    group = zarr.open_group(path, mode="r")
+    for name in consolidated_names(group) - VARIABLES.keys() - coordinate_names(group):
+        array = zarr.open_array(path / name, mode="r+")
+        if "model" in (getattr(array.metadata, "dimension_names", None) or ())[:1]:
+            array.resize((num_models, *array.shape[1:]))
+
+
+def consolidated_names(group: zarr.Group) -> set[str]:
+    """Returns the names of the variables and coordinates that readers see."""
+    consolidated = group.metadata.consolidated_metadata
+    return set() if consolidated is None else {*consolidated.metadata}
+
+
+def coordinate_names(group: zarr.Group) -> set[str]:
+    """Returns the names of the coordinates of a store."""
+    return {*str(group.attrs.get("coordinates", "")).split()}
 
 
 @no_zarr_warnings()

@@ -30,7 +30,7 @@ import tensorstore as ts
 
 from lm_mia import config
 from lm_mia.data.subsets import Design, ModelSeeds
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, raise_failed_read
 from lm_mia.store import reader, schema
 from lm_mia.store.reader import samples_per_shard
 from lm_mia.store.schema import (
@@ -73,6 +73,11 @@ class Store:
                 f"steps={self.steps}, total_steps={self.total_steps}: must be positive and in ascending order"
             )
         self._checkpoint_index(self.step)
+        if unknown := [name for name in self.statistics if name not in VARIABLES]:
+            raise ValueError(
+                f"statistics={unknown}: the score store has no such variable; add it to VARIABLES in "
+                "lm_mia/store/schema.py"
+            )
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -133,6 +138,7 @@ class Store:
             schema.write_coordinates(self.path, coordinates, attributes)
             for name in VARIABLES:
                 self._create_or_extend_variable(name, names, len(all_models), sizes)
+            schema.extend_other_variables(self.path, len(all_models))
             schema.consolidate(self.path)
 
     def _create_or_extend_variable(
@@ -432,6 +438,7 @@ class Store:
         try:
             array = ts.open(spec, read=True, write=write, open=True).result()
         except ValueError as error:
+            raise_failed_read(error, self.path / name / "zarr.json")
             raise schema.damaged_store_error(self.path, f"{name}/zarr.json") from error
         if array.shape[1:-1] != checkpoint_shape(name, len(self._checkpoint_steps)):
             raise schema.damaged_store_error(self.path, f"{name}/zarr.json")

@@ -19,7 +19,7 @@ import orbax.checkpoint as ocp
 from flax import struct
 from jax.experimental import multihost_utils
 
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, raise_failed_read
 from lm_mia.model import transformer
 from lm_mia.model.transformer import Params, TransformerLM
 from lm_mia.seeds import rng
@@ -149,8 +149,8 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
       like: a state with the same shapes and dtypes, or `abstract_state`; its shardings are those of the result.
 
     Raises:
-      UserError: if the checkpoint cannot be read or differs in any bit from the saved state; the message
-        names its folder.
+      UserError: if the checkpoint is damaged or differs in any bit from the saved state; the message names its folder.
+      OSError: if the system failed to read it.
     """
     parts = _restore(checkpoints, step, {name: getattr(like, name) for name in _PARTS})
     step_sharding = like.step.sharding
@@ -174,7 +174,13 @@ def _restore(checkpoints: ocp.CheckpointManager, step: int, like: dict[str, Any]
         restored = checkpoints.restore(step, args=ocp.args.Composite(**items))
         checksums = {name: int(fingerprint(restored[name])) for name in like}
         is_intact = checksums.items() <= restored["fingerprint"].items()
+    except (
+        MemoryError,
+        jax.errors.JaxRuntimeError,
+    ):  # the devices' memory, or another process of the job
+        raise
     except Exception as error:  # the parts of orbax raise errors of many types
+        raise_failed_read(error, folder)
         raise UserError(_damaged_message(folder)) from error
     if not is_intact:
         raise UserError(_damaged_message(folder))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from failed_reads import fail_reads
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, write_scores
 
 from lm_mia import stats
@@ -164,3 +165,16 @@ def test_archetype_losses_without_archetypes(world: SyntheticScores):
     losses = models.archetype_losses(world.store, present[:2], present[-1:], no_archetypes)
     assert losses.columns.tolist() == ["kind", "sample", "model", "role", "member", "loss_nats"]
     assert len(losses) == 0
+
+
+def test_a_failed_read_forgets_no_sample(
+    world: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, present = tmp_path / "sample_losses.csv", models.present_models(world.store)[:9]
+    models.write_sample_losses(world.store, present, [5], DOCUMENTS, path)
+    before = path.read_bytes()
+    with monkeypatch.context() as failing:
+        fail_reads(failing, path)
+        with pytest.raises(OSError, match=path.name):
+            models.write_sample_losses(world.store, present, [7], DOCUMENTS, path)
+    assert path.read_bytes() == before

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from failed_reads import fail_reads
 from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from lm_mia import stats
@@ -192,3 +193,15 @@ def test_leftovers_of_a_killed_attack_are_removed(complete_run: AttackRun, tmp_p
     (folder / ".samples.parquet.4711").write_text("half")
     run_attacks(complete_run.scores, dataclasses.replace(FEW, references=8), folder)
     assert sorted(files(folder)) == TABLES
+
+
+@pytest.mark.parametrize("name", [*TARGET_TABLES, "samples.parquet", "pooling.json"])
+def test_a_failed_read_deletes_no_table(
+    complete_run: AttackRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    folder = shutil.copytree(complete_run.folder, tmp_path / "tables")
+    with monkeypatch.context() as failing:
+        fail_reads(failing, folder / name)
+        with pytest.raises(OSError, match=name):
+            run_attacks(complete_run.scores, complete_run.c, folder)
+    assert files(folder) == files(complete_run.folder)

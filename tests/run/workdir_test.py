@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from failed_reads import fail_reads
 from tiny_config import TINY, change
 
 import lm_mia
@@ -354,3 +355,13 @@ def test_changed_tables_that_no_command_makes_again_are_to_be_deleted(tmp_path: 
         [message] = changed_table_messages(tmp_path, stages, ["attack"])
         assert message.endswith(f"; delete {tables / 'extraction.json'} to leave it out")
     assert remove_changed_tables(tables) == []  # only `lm-mia extract` makes them again
+
+
+def test_a_config_that_cannot_be_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    opened = Workdir(tmp_path)
+    write_config(opened.config_file, {"format": 2, "recipes": [], "figures": []})
+    fail_reads(monkeypatch, opened.config_file)
+    with pytest.raises(OSError, match=opened.config_file.name):
+        opened.read_config()

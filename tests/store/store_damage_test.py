@@ -1,3 +1,4 @@
+import os
 import shutil
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import xarray as xr
 import zarr
 from tiny_store import (
     FOUR,
+    SAMPLES,
     SIX,
     Crash,
     _small_shards,
@@ -20,6 +22,8 @@ from tiny_store import (
 
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
+from lm_mia.store import schema
+from lm_mia.store.check import check_metadata, check_shards
 from lm_mia.store.store import Store
 
 __all__ = ["_small_shards"]  # the fixture, used here too
@@ -143,3 +147,46 @@ def test_models_appended_during_a_query_are_missing(
 
     monkeypatch.setattr(Store, "is_present", then_grow)
     assert s.missing_models(SIX) == SIX[4:6]
+
+
+@pytest.mark.parametrize("name", ["loss/c/0/0", "loss/zarr.json", "model/c/0", "model/zarr.json"])
+def test_a_file_that_cannot_be_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    s = make_store(tmp_path)
+    path = s.path / name
+    path.rename(tmp_path / "kept")
+    path.symlink_to(path.name)  # the system fails to open it, also for root
+
+    def verify() -> None:
+        check_metadata(s, {})
+        check_shards(s, FOUR)
+
+    # It exists, but unlike other failures, Python takes a link to itself for a missing file.
+    monkeypatch.setattr(Path, "exists", lambda path: os.path.lexists(path))
+    # Readers use the consolidated metadata of coordinates instead of their own.
+    for ask in (verify,) if name == "model/zarr.json" else (verify, lambda: s.read(FOUR)):
+        with pytest.raises(OSError, match="symbolic links") as caught:
+            ask()
+        assert caught.value.filename == str(path)
+
+
+def test_a_variable_of_a_later_version_is_ignored(tmp_path: Path):
+    s = make_store(tmp_path)
+    group = zarr.open_group(s.path, mode="a")
+    shape, dims = (len(FOUR), SAMPLES), ["model", "sample"]
+    group.create_array("later", shape=shape, dtype="float32", dimension_names=dims)[:] = -1.5
+    with schema.no_zarr_warnings():
+        zarr.consolidate_metadata(s.path)
+    check_metadata(s, {})
+    make_store(tmp_path, SIX)
+    check(s, SIX)
+    check_metadata(s, {})
+    later = xr.open_zarr(s.path)["later"].to_numpy()
+    assert (later[: len(FOUR)] == -1.5).all()
+    assert later.shape == (len(SIX), SAMPLES)
+
+
+def test_an_unknown_statistic_is_a_mistake_of_the_program(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"mine.*VARIABLES"):
+        Store(tmp_path / "scores.zarr", statistics=("min_k", "mine"))

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jax.experimental import multihost_utils
 from same_bits import same
 from unoptimized import without_optimizations
 
+from lm_mia.errors import UserError
 from lm_mia.model import transformer
 from lm_mia.train import checkpoint, sharding
 
@@ -221,3 +223,28 @@ def test_a_save_does_not_call_the_preemption_service(
     with checkpoint.manager(tmp_path) as checkpoints:
         checkpoint.save(checkpoints, state(1, 1))
         assert not checkpoints.reached_preemption(1)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (ValueError("DATA_LOSS: Digest mismatch"), UserError),
+        (ValueError("UNKNOWN: Stale file handle [os_error_code='116']"), OSError),
+        (
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"),
+            jax.errors.JaxRuntimeError,
+        ),
+        (MemoryError(), MemoryError),
+    ],
+)
+def test_a_failed_read_is_not_called_damage(
+    tmp_path: Path, error: Exception, raised: type[Exception]
+):
+    class Failing:
+        directory = tmp_path
+
+        def restore(self, *_: Any, **__: Any) -> None:
+            raise error
+
+    with pytest.raises(raised):
+        checkpoint.restore_params(cast(Any, Failing()), 7, {})
