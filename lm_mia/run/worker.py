@@ -5,7 +5,6 @@ The command itself never loads JAX: `lm_mia.run.model_maker`, which does, is imp
 
 import dataclasses
 import functools
-import logging
 import multiprocessing.connection
 import os
 import signal
@@ -57,7 +56,7 @@ def main(
       environment: environment variables to be set before JAX is loaded.
     """
     os.environ |= environment
-    _silence_failed_saves()
+    _hide_closed_event_loops()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command handles Ctrl-C and sends SIGTERM
     try:
         failure = _failure_event(functools.partial(work, task, pipe.send), task.recipe_dir)
@@ -70,13 +69,11 @@ def main(
     os._exit(1)
 
 
-def _silence_failed_saves() -> None:
-    """Hides what libraries print if a checkpoint cannot be saved, hundreds of lines for a full disk.
+def _hide_closed_event_loops() -> None:
+    """Hides what Python prints after a save that failed, hundreds of lines for a full disk.
 
-    Orbax logs the traceback of an error in each of its threads, and raises it in this process, which reports it. The
-    callbacks of TensorStore that are still running then fail, because their event loop is closed.
+    The callbacks of TensorStore that are still running then fail, because their event loop is closed.
     """
-    logging.getLogger("absl").addFilter(lambda record: record.levelno < logging.ERROR)
     show = sys.unraisablehook
 
     def show_unless_loop_is_closed(failure: "sys.UnraisableHookArgs") -> None:

@@ -19,7 +19,7 @@ import functools
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -190,22 +190,35 @@ class Store:
         Args:
           step: one of `steps`, or 0 for the end of training; None requires the values at all of these.
         """
-        models, names = self._read_contents()
-        checkpoints = slice(None) if step is None else [self._checkpoint_index(step)]
-        present_M = np.ones(len(models), bool)
-        for name in self.variables if models else ():
-            present_M &= self._complete(name, names, len(models))[:, checkpoints].all(axis=1)
-        return present_M
+        stored, names = self._read_contents()
+        return self._is_present(range(len(stored)), len(stored), names, step)
 
     def missing_models(
         self, models: Sequence[ModelSeeds], step: int | None = None
     ) -> list[ModelSeeds]:
-        """Returns the models that are not present, in the given order; `step` as in `is_present`."""
-        present_M = self.is_present(step)
-        # Not strict, since another process may have appended models in the meantime, which are missing.
-        zipped = zip(self.models(), present_M, strict=False)
-        present = {model for model, is_present in zipped if is_present}
+        """Returns the models that are not present, in the given order; `step` as in `is_present`.
+
+        Lists the keys of these models only.
+        """
+        stored, names = self._read_contents()
+        index = {model: i for i, model in enumerate(stored)}
+        index_R = [index[model] for model in models if model in index]
+        present_R = self._is_present(index_R, len(stored), names, step)
+        present = {
+            stored[i] for i, is_present in zip(index_R, present_R, strict=True) if is_present
+        }
         return [model for model in models if model not in present]
+
+    def _is_present(
+        self, index_R: Sequence[int], num_models: int, names: set[str], step: int | None
+    ) -> np.ndarray:
+        """Returns present_R of the models with these indices, of all `num_models`; `step` as in `is_present`."""
+        checkpoints = slice(None) if step is None else [self._checkpoint_index(step)]
+        present_R = np.ones(len(index_R), bool)
+        for name in self.variables if len(index_R) else ():
+            complete_RxK = self._complete(name, names, index_R, num_models)
+            present_R &= complete_RxK[:, checkpoints].all(axis=1)
+        return present_R
 
     def write_model(
         self,
@@ -368,8 +381,14 @@ class Store:
         checkpoint = self._checkpoint_index(self.step)
         missing: set[ModelSeeds] = set()
         for variable, models in requested.items():
-            complete_M = self._complete(variable, names, len(store_models))[:, checkpoint]
-            missing |= {m for m in models if m not in index or not complete_M[index[m]]}
+            stored = [model for model in models if model in index]
+            complete_RxK = self._complete(
+                variable, names, [index[model] for model in stored], len(store_models)
+            )
+            missing |= {model for model in models if model not in index}
+            missing |= {
+                m for m, k in zip(stored, complete_RxK[:, checkpoint], strict=True) if not k
+            }
         if missing:
             self._raise_missing(missing, requested)
         arrays = {variable: self.open_array(variable, self.step) for variable in requested}
@@ -402,10 +421,12 @@ class Store:
         schema.check_contents(self.path, contents, self._checkpoint_steps, self.token_samples)
         return contents.models, contents.names
 
-    def _complete(self, name: str, names: set[str], num_models: int) -> np.ndarray:
-        """Returns complete_MxK of one variable; see `complete_models`."""
+    def _complete(
+        self, name: str, names: set[str], index_R: Sequence[int], num_models: int
+    ) -> np.ndarray:
+        """Returns complete_RxK of one variable; see `complete_models`."""
         array = self._open_variable(name) if name in names else None
-        return complete_models(array, num_models, len(self.steps) + 1)
+        return complete_models(array, index_R, num_models, len(self.steps) + 1)
 
     @property
     def _checkpoint_steps(self) -> tuple[int, ...]:
@@ -452,26 +473,28 @@ def _model_indices(store: Store, stamp: tuple[int, int, int]) -> dict[ModelSeeds
 
 
 def complete_models(
-    array: ts.TensorStore | None, num_models: int, num_checkpoints: int
+    array: ts.TensorStore | None, index_R: Sequence[int], num_models: int, num_checkpoints: int
 ) -> np.ndarray:
-    """Returns complete_MxK, bool: which models have all shards of a variable at each checkpoint.
+    """Returns complete_RxK, bool: which of these models have all shards of a variable at each checkpoint.
 
     Args:
       array: the variable, or None if the store does not have it, so that no model is complete. Membership, which has no
         checkpoints, counts at each of them.
-      num_models: number of models, M.
+      index_R: indices of the models. If these are all models, their keys are listed at once.
+      num_models: number of models of the store, M.
       num_checkpoints: number of checkpoints, K.
     """
     shards_MxK = np.zeros((num_models, num_checkpoints), np.int64)
     if array is None:
-        return shards_MxK.astype(bool)
-    assert array.kvstore is not None
-    for key in array.kvstore.list().result():
-        prefix, *indices = key.decode().split("/")
-        if prefix == "c" and len(indices) == array.rank and int(indices[0]) < num_models:
-            checkpoint = int(indices[1]) if array.rank == 3 else slice(None)
-            shards_MxK[int(indices[0]), checkpoint] += 1
-    return shards_MxK == -(-array.shape[-1] // samples_per_shard(array))
+        return shards_MxK[index_R].astype(bool)
+    distinct = {*index_R}
+    prefixes = [()] if len(distinct) == num_models else [(index,) for index in distinct]
+    for prefix in prefixes:
+        for indices in _list_shards(array, prefix):
+            if len(indices) == array.rank and int(indices[0]) < num_models:
+                checkpoint = int(indices[1]) if array.rank == 3 else slice(None)
+                shards_MxK[int(indices[0]), checkpoint] += 1
+    return shards_MxK[index_R] == -(-array.shape[-1] // samples_per_shard(array))
 
 
 def find_missing_shards(
@@ -487,15 +510,20 @@ def find_missing_shards(
     size = num_samples = 0
     for name, array in arrays.items():
         size, num_samples = samples_per_shard(array), array.shape[-1]
-        assert array.kvstore is not None
-        folder = "/".join(("c", *map(str, key_prefixes[name]), ""))
-        # "0" is the character that follows "/" in ASCII.
-        keys = array.kvstore.list(ts.KvStore.KeyRange(folder, folder[:-1] + "0")).result()
-        existing = {int(key.decode().rpartition("/")[2]) for key in keys}
+        existing = {int(indices[-1]) for indices in _list_shards(array, key_prefixes[name])}
         for shard in range(-(-num_samples // size)):
             if shard not in existing:
                 names.setdefault(shard, []).append(name)
     return [(n * size, min((n + 1) * size, num_samples), names[n]) for n in sorted(names)]
+
+
+def _list_shards(array: ts.TensorStore, prefix: tuple[int, ...]) -> Iterator[list[str]]:
+    """Yields the indices in the key of each shard on disk whose first ones are these; reads only their folders."""
+    assert array.kvstore is not None
+    folder = "/".join(("c", *map(str, prefix), ""))
+    # "0" is the character that follows "/" in ASCII.
+    for key in array.kvstore.list(ts.KvStore.KeyRange(folder, folder[:-1] + "0")).result():
+        yield key.decode().split("/")[1:]
 
 
 def open_store(c: config.Config, recipe_dir: Path) -> Store:

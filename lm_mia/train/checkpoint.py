@@ -5,9 +5,11 @@ save do not count as a checkpoint, and are removed when the folder is opened aga
 devices and hosts, and may be restored on different ones.
 """
 
+import contextlib
 import functools
+import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +133,38 @@ def fingerprint(tree: Any) -> jax.Array:
 
 
 def save(checkpoints: ocp.CheckpointManager, state: TrainState) -> None:
-    """Saves a state under its number of updates, and returns when it is on disk."""
+    """Saves a state under its number of updates, and returns when it is on disk.
+
+    If that fails, it raises the error, after which the process should exit: Orbax logs no more errors.
+    """
     parts = {name: getattr(state, name) for name in _PARTS}
     items: dict[str, Any] = {name: ocp.args.StandardSave(part) for name, part in parts.items()}
     checksums = {name: int(fingerprint(part)) for name, part in parts.items()}
     items["fingerprint"] = ocp.args.JsonSave(checksums)
-    checkpoints.save(int(state.step), args=ocp.args.Composite(**items))
-    checkpoints.wait_until_finished()
+    with _without_errors_of_failed_saves():
+        checkpoints.save(int(state.step), args=ocp.args.Composite(**items))
+        checkpoints.wait_until_finished()
+
+
+@contextlib.contextmanager
+def _without_errors_of_failed_saves() -> Iterator[None]:
+    """Hides what Orbax logs about a save that fails, hundreds of lines for a full disk, since the error is raised too.
+
+    What it logs during a save that succeeds, such as an old checkpoint that it cannot remove, is shown afterwards.
+    """
+    logger, errors = logging.getLogger("absl"), list[logging.LogRecord]()
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            errors.append(record)
+        return record.levelno < logging.ERROR
+
+    logger.addFilter(keep)
+    # If the save fails, the filter stays: each of Orbax's threads logs the traceback, some after the error is raised.
+    yield
+    logger.removeFilter(keep)
+    for record in errors:
+        logger.handle(record)
 
 
 def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> TrainState:

@@ -4,9 +4,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tensorstore as ts
 import xarray as xr
 from tiny_store import (
     COLUMNS,
@@ -353,3 +355,29 @@ def test_missing_statistic_values_raise(tmp_path: Path):
     with pytest.raises(KeyError, match="lowercase_loss"):
         s.write_model(FOUR[0], *values(FOUR[0]), statistics_of_model(FOUR[0], ("min_k",)))
     assert s.missing_models(FOUR) == FOUR
+
+
+def test_asking_about_one_model_lists_its_own_shards_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    models = requested_seeds(64, 0)
+    s, list_keys, listed = make_store(tmp_path, models), ts.KvStore.list, list[bytes]()
+
+    def counting(self: ts.KvStore, *args: Any) -> Any:
+        listed.extend(list_keys(self, *args).result())
+        return list_keys(self, *args)
+
+    monkeypatch.setattr(ts.KvStore, "list", counting)
+    for model in models:
+        assert s.missing_models([model]) == []
+    assert len(listed) == 64 * 2 * 3  # each of 3 shards of 2 variables once
+    listed.clear()
+    s.mean_losses(models[:1])
+    assert len(listed) == 2 * 3
+    # What another process writes is seen at once.
+    path = s.path / "loss" / "c" / "7" / "0"
+    shard = path.read_bytes()
+    path.unlink()
+    assert s.missing_models([models[7]]) == [models[7]]
+    path.write_bytes(shard)
+    assert s.missing_models([models[7]]) == []

@@ -1,3 +1,6 @@
+import contextlib
+import errno
+import logging
 import os
 import shutil
 import signal
@@ -248,3 +251,31 @@ def test_a_failed_read_is_not_called_damage(
 
     with pytest.raises(raised):
         checkpoint.restore_params(cast(Any, Failing()), 7, {})
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_errors_are_logged_except_those_of_a_failed_save(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
+):
+    """For a full disk, Orbax logs hundreds of lines, some of them after it has raised the error."""
+    logger = logging.getLogger("absl")
+    monkeypatch.setattr(logger, "filters", [])
+
+    class Saving:
+        def save(self, *_: Any, **__: Any) -> None:
+            logger.warning("slow disk")
+            logger.error("an old checkpoint remains")
+
+        def wait_until_finished(self) -> None:
+            if fails:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    expected = pytest.raises(OSError, match="space") if fails else contextlib.nullcontext()
+    with caplog.at_level(logging.WARNING, "absl"):
+        logger.addHandler(caplog.handler)
+        with expected:
+            checkpoint.save(cast(Any, Saving()), state(7))
+        logger.error("later")
+        logger.removeHandler(caplog.handler)
+    messages = {record.message for record in caplog.records}
+    assert messages == {"slow disk"} | (set() if fails else {"an old checkpoint remains", "later"})
