@@ -10,7 +10,6 @@ Source: CausalMIA, sections 3 to 7 and Appendix G.1.
 """
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib import metadata
@@ -23,6 +22,7 @@ import threadpoolctl
 from analysis.io import SweepResults, read_table
 from lm_mia import seeds, stats
 from lm_mia.atomic import is_current, replacing, write_completion_marker, write_csv
+from lm_mia.machine import available_cores
 
 FORMAT = 1
 """Incremented whenever the same sizes would give different numbers, so that tables in workdirs are recomputed."""
@@ -141,11 +141,10 @@ def compute(progress: Callable[[str, float, float], None]) -> RegressionResults:
     # The slowest seeds come first, so that the cores finish at about the same time.
     tasks = [(a, seed) for a in ("dp_sgd", "ridge") for seed in range(SIZES[f"{a}_seeds"])]
     progress("regression", 0, len(tasks))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # Each seed has its own thread. Threads of BLAS would wait for each other longer than they compute.
     with (
         threadpoolctl.threadpool_limits(1, user_api="blas"),
-        ThreadPoolExecutor(cores) as pool,
+        ThreadPoolExecutor(available_cores()) as pool,
     ):
         futures = [pool.submit(run, *task) for task in tasks]
         try:

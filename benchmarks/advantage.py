@@ -10,7 +10,6 @@ E: experiments, T: targets, N: samples, J: bins.
 """
 
 import argparse
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from scipy.stats import laplace, norm
 from lm_mia import stats
 from lm_mia.attacks.advantage import advantage_rows
 from lm_mia.attacks.score_matrix import MembershipScoreFile
+from lm_mia.machine import available_cores
 
 _N = 300
 _LARGE = 10**6
@@ -231,7 +231,7 @@ def cost(experiments: int) -> None:
     """Prints the time of advantage.csv for many targets and attacks."""
     del experiments
     targets, samples, attacks = 128, 2**20, 8
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     rng = np.random.default_rng(6)
     member_TxN = np.stack([rng.integers(0, 2, samples, dtype=np.int8) == 1 for _ in range(targets)])
     with (

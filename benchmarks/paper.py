@@ -1,6 +1,5 @@
 """Workloads that compute Tables 1-6 of StrongMIA from a score store, as the attacks stage does."""
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ from lm_mia.attacks.reference_targets import attack_references
 from lm_mia.attacks.score_table import MembershipScoreTable
 from lm_mia.config import AttackName
 from lm_mia.data import subsets
+from lm_mia.machine import available_cores
 from lm_mia.store.store import Store
 
 
@@ -40,7 +40,7 @@ def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Resu
     with (
         clock,
         threadpoolctl.threadpool_limits(1, user_api="blas"),
-        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+        ThreadPoolExecutor(available_cores()) as pool,
     ):
         start = time.perf_counter()
         source = _source(folder, references, targets)
@@ -66,7 +66,7 @@ def reference_targets(
 ) -> Results:
     """Attacks every reference with the others; also writes the posteriors of each sample if requested (Figure 21)."""
     c, path = config.Attack(references=references), folder / "probabilities.parquet"
-    with clock, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with clock, ThreadPoolExecutor(available_cores()) as pool:
         table = attack_references(
             _source(folder, references, 1), c, path if probabilities else None, folder, pool
         )
@@ -82,7 +82,7 @@ def attack_scores(
     with (
         clock,
         threadpoolctl.threadpool_limits(1, user_api="blas"),
-        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+        ThreadPoolExecutor(available_cores()) as pool,
         score_matrix.score_all([group], source, folder, pool) as [(_, files)],
     ):
         auc = stats.auc(files[attack].read_target(0), source.target_member_TxN2[0]).auc_T
@@ -94,7 +94,7 @@ def score_table(clock: Clock, folder: Path, *, references: int, targets: int) ->
     c, source = config.Attack(references=references), _source(folder, references, targets)
     group, models = signals.AttackGroup(("lira_online",), c), source.targets
     with (
-        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+        ThreadPoolExecutor(available_cores()) as pool,
         score_matrix.score_all([group], source, folder, pool) as [(_, files)],
         clock,
         MembershipScoreTable(folder, ["lira_online"], models, source.num_samples) as table,

@@ -10,7 +10,6 @@ N: samples, M: references, T: targets, Z: population samples. Files are read as 
 
 import importlib
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,6 +18,8 @@ from typing import Any
 import numpy as np
 import synthetic
 from fresh import Clock, Results
+
+from lm_mia.machine import available_cores
 
 
 def lira_privacyguard(clock: Clock, folder: Path, *, path: Path) -> Results:
@@ -161,7 +162,7 @@ def bootstrap_privacyguard(
                 analysis_input,
                 delta=1e-5,
                 n_users_for_eval=1,
-                eps_computation_tasks_num=os.cpu_count() or 1,
+                eps_computation_tasks_num=available_cores(),
                 num_bootstrap_resampling_times=replicates,
             ).run_analysis()
         rows.append([result.auc, *result.auc_ci])

@@ -37,6 +37,7 @@ import numpy as np
 from lm_mia import config
 from lm_mia.data import build, hf_c4, minhash
 from lm_mia.data.documents import no_progress
+from lm_mia.machine import available_cores
 
 WORDS, SHARDS, PREFIXES = 30_000, 16, 200
 _PIECES = 16_000
@@ -70,7 +71,7 @@ def _measure(c: argparse.Namespace) -> None:
     records = c.samples * 5 // 4
     length = round(1024 / c.scale)
     print(
-        f"{records} records, lengths of C4 / {c.scale:g}, samples cut at {length} tokens; {os.cpu_count()} cores\n"
+        f"{records} records, lengths of C4 / {c.scale:g}, samples cut at {length} tokens; {available_cores()} cores\n"
     )
     _say(
         f"written: {records / _seconds(lambda: _write_records(c.scratch / 'hf', records, c.scale)):.0f} records/s"

@@ -18,7 +18,6 @@ to the dependencies of lm-mia they need torch, pandas below 3, scikit-learn, tqd
 """
 
 import argparse
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,6 +27,8 @@ import ours
 import paper
 import synthetic
 import turns
+
+from lm_mia.machine import available_cores
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
@@ -243,7 +244,7 @@ def _size(name: str, args: argparse.Namespace) -> str:
             samples = args.samples if name == "rmia" else args.peer_samples
             return f"{samples:,} samples, {args.references} references, targets: {args.targets}"
         case _:
-            return f"{len(os.sched_getaffinity(0))} CPU cores"
+            return f"{available_cores()} CPU cores"
 
 
 def _paper(folder: Path, samples: int, references: int, targets: int) -> Sequence[str]:

@@ -45,6 +45,7 @@ from fresh import Clock, Results
 from numpy.lib.stride_tricks import sliding_window_view
 
 from lm_mia.data import subsets
+from lm_mia.machine import available_cores
 from lm_mia.store.schema import CHUNK_SAMPLES
 from lm_mia.store.store import Store
 
@@ -70,7 +71,9 @@ def main() -> None:
         folder, size = Path(name), {"models": c.models, "samples": c.samples}
         total = _bytes(**size)
         print(f"{c.models} models x {c.samples:,} samples, {total / 2**30:.2f} GiB", end="; ")
-        print(f"{os.cpu_count()} cores; medians of {c.rounds} rounds, and their range", flush=True)
+        print(
+            f"{available_cores()} cores; medians of {c.rounds} rounds, and their range", flush=True
+        )
         measurements: dict[str, dict[str, list[fresh.Measured]]] = {}
         for turn in range(c.rounds):
             for title, methods in _sections(folder, size).items():

@@ -39,6 +39,7 @@ from lm_mia.config import load
 from lm_mia.config.recipe import population_hash
 from lm_mia.data import batch_order, subsets
 from lm_mia.data.population import open_population
+from lm_mia.machine import available_cores
 from lm_mia.model import transformer
 from lm_mia.store.store import Store
 
@@ -210,7 +211,7 @@ def main() -> None:
         name: statistics.median(run.seconds for run in repeats) for name, repeats in runs.items()
     }
     best = min((name for name in runs if name.startswith("ours")), key=lambda name: medians[name])
-    print(f"### {args.references} references on {len(os.sched_getaffinity(0))} CPU cores\n")
+    print(f"### {args.references} references on {available_cores()} CPU cores\n")
     print(f"| method | seconds | to {best} | in rounds | without imports | loss |\n|{'---|' * 6}")
     for name, repeats in runs.items():
         ratios = [run.seconds / base.seconds for run, base in zip(repeats, runs[best], strict=True)]

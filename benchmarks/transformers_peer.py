@@ -15,7 +15,6 @@ B: samples of a batch, L: tokens of the longest of them, D: width, V: vocabulary
 import importlib
 import importlib.util
 import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from lm_mia.machine import available_cores
 
 if TYPE_CHECKING:
     from lm_mia.model import transformer
@@ -103,7 +104,7 @@ def _threads(peer: SimpleNamespace, score: Callable[[int], Any], samples: int) -
     """Returns the faster of one thread and one per core; torch's threads busily wait for each other after each
     product."""
     seconds = {}
-    for threads in (1, len(os.sched_getaffinity(0))):
+    for threads in (1, available_cores()):
         peer.torch.set_num_threads(threads)
         score(samples)
         began = time.perf_counter()

@@ -30,8 +30,9 @@ ALLOWED_IMPORTS = {
     "seeds": "",
     "atomic": "",
     "durations": "",
+    "machine": "",
 }
-BELOW_ALL = {"errors", "seeds", "atomic", "durations"}
+BELOW_ALL = {"errors", "seeds", "atomic", "durations", "machine"}
 WITHOUT_JAX = (
     "config",
     "data",
@@ -68,6 +69,8 @@ TESTS_OF_SEVERAL_MODULES = {
     "score": {"token_samples"},
     "docs": {"pages", "tables"},
 }
+# Benchmarks that bind a process to some of its cores, and hence ask which ones it may use.
+BIND_TO_CORES = {"benchmarks/causal.py", "benchmarks/sweep.py"}
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "manager"}
 
 
@@ -166,6 +169,21 @@ def test_packages_import_no_scripts_or_heavy_libraries():
 def test_no_figure_imports_another():
     for path in python_files("analysis/figures"):
         assert not {n for n in imported_names(path) if n.startswith("analysis.figures.")}, path
+
+
+def test_cores_and_memory_are_counted_in_one_place():
+    """lm_mia.machine also works on macOS, which lacks some functions of Linux."""
+    for path in python_files("lm_mia", "launch", "analysis", "configs", "benchmarks"):
+        name = str(path.relative_to(ROOT))
+        nodes = [*ast.walk(ast.parse(path.read_bytes()))]
+        names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        names |= {name.rpartition(".")[2] for name in imported_names(path)}
+        banned = {"cpu_count", "process_cpu_count", "sched_getaffinity"}
+        banned |= {"sysconf"} if name.startswith(("lm_mia/", "launch/", "analysis/")) else set()
+        if name in BIND_TO_CORES:
+            banned -= {"sched_getaffinity"}
+        if name != "lm_mia/machine.py":
+            assert not names & banned, path
 
 
 @pytest.mark.process

@@ -1,6 +1,5 @@
 """Runs all attacks of a recipe: from the score store to membership scores, decisions and tables."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +23,7 @@ from lm_mia.config.needs import RecipeNeeds
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
+from lm_mia.machine import available_cores
 from lm_mia.store.store import Store
 
 _NOTHING, _NO_TOKENS = RecipeNeeds(), token_tables.TokenSettings()
@@ -86,7 +86,7 @@ def run(
     # its matrices are small; on a busy machine, ranges of coin flips would take a hundred times as long.
     with (
         threadpoolctl.threadpool_limits(1, user_api="blas"),
-        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+        ThreadPoolExecutor(available_cores()) as pool,
     ):
         shared = target_tables, folder, pool, progress, say
         try:

@@ -11,7 +11,6 @@ problems of all arrays at once, call them through `lm_mia.errors.collect_errors`
 import dataclasses
 import itertools
 import math
-import os
 import struct
 import warnings
 import zipfile
@@ -24,6 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from lm_mia.errors import UserError
+from lm_mia.machine import memory_bytes
 
 MAPPED_BYTES = 2**24
 """Uncompressed arrays of at least this size are mapped into memory; smaller ones are read."""
@@ -300,8 +300,7 @@ def _check_expansion(member: zipfile.ZipInfo) -> None:
         raise _RefusedError(f"{size}, which is impossible: the file is damaged; save it again")
     if member.file_size > _MAX_EXPANDED_BYTES and expansion > _MAX_EXPANSION:
         raise _RefusedError(f"{size}, as a zip bomb does; {remedy}")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if member.file_size > _MAX_MEMORY_SHARE * memory:
+    if member.file_size > _MAX_MEMORY_SHARE * memory_bytes():
         raise _RefusedError(f"{size}, over half of this machine's memory; {remedy}")
 
 

@@ -9,7 +9,6 @@ import contextlib
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
-import os
 import signal
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -17,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
 from lm_mia.errors import UserError
+from lm_mia.machine import available_cores
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -28,9 +28,7 @@ _MAX_DEATHS = 2  # the run fails when this many processes have died at the same 
 
 def num_processes(requested: int) -> int:
     """Returns the requested number of processes; for 0, the number of CPU cores that this process may use."""
-    if requested:
-        return requested
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return requested or available_cores()
 
 
 def run_tasks(

@@ -7,7 +7,6 @@ Legend: N samples (rows of one model).
 """
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from pyarrow import csv
 from lm_mia.data.array_files import check_membership, check_real
 from lm_mia.data.covariates import Covariates, read_covariates
 from lm_mia.errors import UserError, collect_errors
+from lm_mia.machine import memory_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,11 +174,6 @@ def parse_names(
             f"{label}: is missing in {missing.size:,} rows, such as row {missing[0] + 1}; fill it in, or remove them"
         )
     return index_N, names.tolist()
-
-
-def memory_bytes() -> int:
-    """Returns the memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _check_signature(path: Path) -> None:

@@ -5,7 +5,6 @@ the scores do not show, so the user must state it.
 """
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +20,7 @@ from lm_mia.data.array_files import check_is_file
 from lm_mia.data.score_arrays import Losses
 from lm_mia.data.score_tables import Columns, ModelScores
 from lm_mia.errors import UserError, collect_errors
+from lm_mia.machine import available_cores
 from lm_mia.run import audit_causal
 from lm_mia.run.audit_statistics import Frames, Settings, audit_model, make_units
 
@@ -121,7 +121,7 @@ def audit(
     name = str(source) if isinstance(source, Path) else name
     with (
         threadpoolctl.threadpool_limits(1, user_api="blas"),
-        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+        ThreadPoolExecutor(available_cores()) as pool,
     ):
         if isinstance(scores, Losses):
             return _audit_losses(scores, name, settings, pool, progress)

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from lm_mia import config
 from lm_mia.data.reading_cache import user_cache_folder
 from lm_mia.errors import RendezvousError, UserError
+from lm_mia.machine import available_cores
 from lm_mia.model import transformer
 from lm_mia.run.devices import gpus
 from lm_mia.train import execution
@@ -104,7 +105,7 @@ def start(devices_per_model: int) -> Backend:
         "device": devices[0].device_kind,
         "devices": len(devices),
         "processes": jax.process_count(),
-        "cpu_cores": os.cpu_count(),
+        "cpu_cores": available_cores(),
         "cache": cache,
     }
     return Backend(shardings.make_mesh(devices), description, new_compilations)

@@ -22,6 +22,7 @@ from rich.table import Table
 from lm_mia import config, seeds
 from lm_mia.config import Config
 from lm_mia.durations import format_duration
+from lm_mia.machine import available_cores
 from lm_mia.model import flops
 from lm_mia.run import cpu_probe, devices, plan, stage_times
 from lm_mia.run.cpu_probe import Speed
@@ -381,7 +382,7 @@ def as_json(times: CpuPlan) -> dict[str, Any]:
     total = totals(times)
     return {
         "device": "cpu",
-        "cores": devices.num_cores(),
+        "cores": available_cores(),
         "recipes": [
             {name: value for name, value in dataclasses.asdict(t.cost).items() if name != "batches"}
             | {
@@ -448,7 +449,7 @@ def _notes(times: CpuPlan) -> list[str]:
     """Returns the lines below the table, which explain its columns."""
     workers = sorted({t.workers for t in times.recipes if t.workers})
     by = f", by {' or '.join(map(str, workers))} workers" if workers else ""
-    lines = [f"time         of `lm-mia run` on this machine, with {devices.num_cores()} cores{by}"]
+    lines = [f"time         of `lm-mia run` on this machine, with {available_cores()} cores{by}"]
     for source, how in (
         ("probe", "measured in worker processes"),
         (

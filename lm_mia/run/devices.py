@@ -18,6 +18,7 @@ from typing import Literal
 
 from lm_mia.config import Config
 from lm_mia.errors import UserError
+from lm_mia.machine import available_cores
 
 _NUM_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 _MEMORY_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -213,19 +214,12 @@ def _is_in_job_of_several_processes() -> bool:
 def _num_cpu_devices() -> int:
     requested = os.environ.get(_NUM_CPU_DEVICES, "")
     if requested in ("", "-1"):  # JAX's default is -1
-        return num_cores()
+        return available_cores()
     if not (requested.isdecimal() and int(requested)):
         raise UserError(
             f"{_NUM_CPU_DEVICES}={requested!r}: must be a whole number, 1 or larger; unset it to use all cores"
         )
     return int(requested)
-
-
-def num_cores() -> int:
-    """Returns the number of CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def gpus() -> Sequence[str]:

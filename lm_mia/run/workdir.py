@@ -38,6 +38,7 @@ from lm_mia.atomic import (
 from lm_mia.config import listed_figures, needs
 from lm_mia.config import recipe as recipes
 from lm_mia.errors import UserError, raise_failed_read
+from lm_mia.machine import available_cores
 from lm_mia.run.stages import Stage, requested_table_stages
 
 _RECIPE_FIELDS = ("names", "recipe_hash", "population", "population_sha256", "format")
@@ -359,7 +360,7 @@ def _remedy(path: Path) -> str:
 
 
 def provenance() -> dict[str, Any]:
-    """Returns the versions of lm_mia and its packages, the commit and the number of CPU cores."""
+    """Returns the versions of lm_mia and its packages, the commit, and the number of CPU cores for this process."""
     names = (
         "jax",
         "jaxlib",
@@ -374,7 +375,7 @@ def provenance() -> dict[str, Any]:
         "lm_mia": importlib.metadata.version("lm-mia"),
         "packages": {name: importlib.metadata.version(name) for name in names},
         "commit": _commit(),
-        "cpu_cores": os.cpu_count(),
+        "cpu_cores": available_cores(),
     }
 
 

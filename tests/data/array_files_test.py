@@ -143,7 +143,7 @@ def test_zip_bombs_are_refused_and_small_constant_arrays_are_not(tmp_path, monke
     with pytest.raises(UserError, match=r"'constant': expands .*-fold to 0.0 GiB, as a zip bomb"):
         open_npz(path)
     monkeypatch.setattr(array_files, "_MAX_EXPANSION", 2000)
-    monkeypatch.setattr(array_files.os, "sysconf", lambda name: 2**11)  # 4 MiB of memory
+    monkeypatch.setattr(array_files, "memory_bytes", lambda: 2**22)
     with pytest.raises(UserError, match="over half of this machine's memory; save it"):
         open_npz(path)
     np.savez(path, constant=np.zeros(2**20))

@@ -11,6 +11,7 @@ import pytest
 from jax.experimental import multihost_utils
 
 from lm_mia.errors import UserError
+from lm_mia.machine import available_cores
 from lm_mia.run import backend
 from lm_mia.train import sharding
 
@@ -209,7 +210,7 @@ def test_processes_share_the_compilation_cache(tmp_path: Path):
             1,
             True,
         )
-        assert description["cpu_cores"] == os.cpu_count()
+        assert description["cpu_cores"] == available_cores()
         assert description["cache"] == str(tmp_path / "lm_mia" / "jax")
         assert compiled["seconds"] > 0
         assert again == {}  # nothing new
