@@ -108,7 +108,13 @@ def summarize(recipe: RecipeResults) -> RecipeSummary:
         summary = dataclasses.replace(
             summary, references=references, targets=targets, replicas=replicas
         )
-        if not recipe.config.attack.targets:
+        attack = recipe.config.attack
+        if not attack.targets and (attack.leave_one_out or attack.zero_run) and not attack.replicas:
+            reason = (
+                "it has neither replicas nor targets; each reference is attacked with the others"
+            )
+            return dataclasses.replace(summary, missing_reason=reason)
+        if not attack.targets:
             io.read_flip_facts(recipe.recipe_dir)  # says what is missing
         return _summarize_targets(recipe, summary)
     except (io.MissingModelsError, UserError) as error:

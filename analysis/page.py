@@ -27,6 +27,7 @@ from lm_mia.atomic import (
     MORE_REFERENCES_JSON,
     POOLING_JSON,
     TARGETS_CSV,
+    ZERO_RUN_JSON,
     write_atomically,
 )
 from lm_mia.config import measurable_attack
@@ -97,17 +98,20 @@ def write_page(
     with_tables = [r for r in sweep.recipes if (r.recipe_dir / FLIPS_JSON).is_file()]
     # Sections for all recipes of a large sweep would make the page too long; their comparison suffices. Recipes with an
     # evaluation that is shown nowhere else have one.
-    on_targets = [
+    without_replicas = [
         r
         for r in sweep.recipes
         if r not in with_tables
-        if r.is_imported or len(all_recipes) == 1 or r.config.attack.zero_run
-        if r.config.attack.targets and (r.recipe_dir / TARGETS_CSV).is_file()
+        if r.is_imported
+        or len(all_recipes) == 1
+        or r.config.attack.zero_run
+        or not r.config.attack.targets
+        if _has_tables_without_replicas(r)
     ]
     for recipe in all_recipes:
         if recipe not in with_tables:
             (recipe.recipe_dir / sample_page.PAGE).unlink(missing_ok=True)
-    total = len(figures) + len(with_tables) + len(on_targets) + len(all_recipes)
+    total = len(figures) + len(with_tables) + len(without_replicas) + len(all_recipes)
     done = 0
 
     def step() -> None:
@@ -127,7 +131,7 @@ def write_page(
         except (io.MissingModelsError, UserError) as error:
             recipe_sections[recipe.name] = markup.reason(error)
         step()
-    for recipe in on_targets:
+    for recipe in without_replicas:
         try:
             recipe_sections[recipe.name] = target_section.draw(recipe)
         except (io.MissingModelsError, UserError) as error:
@@ -160,6 +164,15 @@ def write_page(
     html = _render(workdir, sweep, recipe_sections, summaries, figure_sections)
     write_atomically(workdir / "report.html", html)
     return workdir / "report.html"
+
+
+def _has_tables_without_replicas(recipe: "RecipeResults") -> bool:
+    """Returns whether a recipe has attacks on targets or, if it requests none, studies of its references alone."""
+    attack = recipe.config.attack
+    if attack.targets:
+        return (recipe.recipe_dir / TARGETS_CSV).is_file()
+    studies = ((attack.leave_one_out, POOLING_JSON), (attack.zero_run, ZERO_RUN_JSON))
+    return any(is_set and (recipe.recipe_dir / path).is_file() for is_set, path in studies)
 
 
 def leave_out_missing(figures: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -249,7 +262,10 @@ def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:
         tables = [
             workdir / "recipes" / name / f
             for name in names
-            for f in (FLIPS_JSON, EXTRACTION_JSON, TARGETS_CSV, MORE_REFERENCES_JSON, POOLING_JSON)
+            for f in (
+                *(FLIPS_JSON, EXTRACTION_JSON, TARGETS_CSV, MORE_REFERENCES_JSON),
+                *(POOLING_JSON, ZERO_RUN_JSON),
+            )
         ]
         newest = max((path.stat().st_mtime for path in tables if path.is_file()), default=0.0)
         outdated = " (older than the tables)" if page.stat().st_mtime < newest else ""
@@ -265,6 +281,10 @@ def _summary_line(recipe_dir: Path, compared: dict[str, str] | None) -> str:
             return f"{name}: {_summarize_replicas(recipe_dir)}"
         if (recipe_dir / TARGETS_CSV).is_file():
             return f"{name}: {_summarize_targets(recipe_dir)}"
+        if (recipe_dir / POOLING_JSON).is_file():
+            return f"{name}: {_summarize_pooling(recipe_dir)}"
+        if (recipe_dir / ZERO_RUN_JSON).is_file():
+            return f"{name}: {_summarize_zero_run(recipe_dir)}"
     except (OSError, KeyError, ValueError, TypeError, StopIteration) as error:
         raise_failed_read(error, recipe_dir / "tables")
         return f"{name}: its tables cannot be read; run lm-mia attack again"
@@ -372,6 +392,28 @@ def _summarize_targets(recipe_dir: Path) -> str:
         nonmembers=f"{min(int(row['nonmembers']) for row in rows if row['attack_id'] == attack.id):,}",
     )
     return f"{numbers} {counts}"
+
+
+def _summarize_pooling(recipe_dir: Path) -> str:
+    """Summarizes the attacks on each reference with the others, if there are neither replicas nor targets."""
+    facts = _json(recipe_dir / POOLING_JSON)
+    if facts["reason"]:
+        return f"no pooled rates: {facts['reason']}"
+    focus = facts["config"]["focus_fpr"]
+    counts = f"({plural(facts['models'], 'reference')}, each attacked with the others)"
+    for row in _rows((recipe_dir / POOLING_JSON).with_suffix(".csv")):
+        is_shown = row["strategy"] == "standardized" and row["oracle"] == "False"
+        if is_shown and int(row["models"]) == facts["models"] and float(row["fpr"]) == focus:
+            tpr = f"TPR {float(row['tpr'] or 'nan'):.3f} at {percent(focus)} FPR"
+            return f"{tpr}, by one threshold for standardized losses {counts}"
+    return f"no threshold for an FPR of {percent(focus)} {counts}"
+
+
+def _summarize_zero_run(recipe_dir: Path) -> str:
+    facts = _json(recipe_dir / ZERO_RUN_JSON)
+    if facts["reason"]:
+        return f"no zero-run evaluation: {facts['reason']}"
+    return f"zero-run evaluation of {plural(facts['models'], 'reference')} in {recipe_dir / 'tables' / 'zero_run.csv'}"
 
 
 def _aucs(rows: Sequence[Mapping[str, str]], attack: TargetAttack | None) -> list[float]:

@@ -1,7 +1,8 @@
 """The section of the report page about a recipe without replicas: its attacks on targets, from its tables.
 
 Each target has a training subset of its own, so standard deviations over targets include the variation between
-subsets. There are no decisions of replicas, and hence no flip rates.
+subsets. There are no decisions of replicas, and hence no flip rates. A recipe without targets has only the studies that
+attack each reference with the others.
 
 T: targets, F: false positive rates, G: points of a ROC curve.
 """
@@ -28,9 +29,11 @@ def draw(recipe: RecipeResults) -> RecipeSection:
       io.WorkdirError: a table is missing or unreadable.
     """
     contents = facts(recipe)
-    figures: dict[str, Figure | None] = {"roc_targets": draw_roc(contents["results"])}
-    figures |= advantage.recipe_figures(recipe.recipe_dir)
-    figures |= audit.recipe_figures(recipe.recipe_dir)
+    figures: dict[str, Figure | None] = {}
+    if recipe.config.attack.targets:
+        figures["roc_targets"] = draw_roc(contents["results"])
+        figures |= advantage.recipe_figures(recipe.recipe_dir)
+        figures |= audit.recipe_figures(recipe.recipe_dir)
     figures |= pooling.recipe_figures(recipe.recipe_dir)
     figures |= zero_run.recipe_figures(recipe.recipe_dir)
     images = {name: markup.data_uri(png) for name, png in save(recipe.recipe_dir, figures).items()}
@@ -42,9 +45,11 @@ def draw(recipe: RecipeResults) -> RecipeSection:
 
 def facts(recipe: RecipeResults) -> dict[str, Any]:
     """Returns everything that the template shows except the images."""
-    results, folder = read(recipe), recipe.recipe_dir
-    manifest, c = io.read_manifest(folder), recipe.config
-    advantages, audits = advantage.read(folder), audit.read(folder)
+    folder, c = recipe.recipe_dir, recipe.config
+    manifest, has_targets = io.read_manifest(folder), c.attack.targets > 0
+    results = read(recipe) if has_targets else {}
+    advantages = advantage.read(folder) if has_targets else {}
+    audits = audit.read(folder) if has_targets else {}
     page = {
         "name": recipe.name,
         "results": results,
@@ -56,6 +61,7 @@ def facts(recipe: RecipeResults) -> dict[str, Any]:
         "num_samples": c.population.samples,
         "imported_file": manifest.get("provenance", {}).get("file", ""),
         "references": len(recipe.references),
+        "has_targets": has_targets,
         "targets": len(recipe.targets),
         "population": {"documents": c.corpus.split_documents},
         "advantages": advantages,
@@ -137,6 +143,14 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, title in (("stacked", "stacked LiRA"), ("loss", "the loss alone")):
         if row := by_name.get(name):
             cards.append((plus_minus(*row["auc"]), f"AUC of {title}"))
+    if not page["has_targets"] and page["pooling"] and not page["pooling"].reason:
+        tpr = page["pooling"].by_strategy["standardized"]["tpr"]
+        cards.append(
+            (
+                percent(tpr),
+                f"of members found at an FPR of {percent(page['focus'])}, by one threshold for standardized losses",
+            )
+        )
     return cards
 
 

@@ -68,6 +68,8 @@ def _run_command(argv: list[str], prog: str) -> int:
         )
     options = collect_errors(problems, lambda: _options(verb, args))
     sizes = collect_errors(problems, lambda: jobs.parse_sizes(args)) if verb in _SIZED else None
+    if sweep and not problems and verb != "status":
+        sweeps.check_attacked(sweep.recipes)
     if problems or sweep is None:
         raise UserError("\n".join(problems))
     return _run_verb(verb, args, sweep, sizes, options)

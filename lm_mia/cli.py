@@ -304,6 +304,7 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
     if sweep and not problems and verb not in ("attack", "report"):
         sweep, left_out = sweeps.leave_out_imported(sweep, f"lm-mia {verb}")
     if sweep and verb == "plan":
+        collect_errors(problems, lambda: sweeps.check_attacked(sweep.recipes))
         collect_errors(problems, lambda: plan.check_tokens(options.tokens_per_sample, sweep))
     if sweep and verb == "corpus" and options.from_hf_shards is not None:
         collect_errors(problems, lambda: _check_shards(options.from_hf_shards, sweep))

@@ -49,7 +49,6 @@ STRATEGIES = (
     "per_model",
 )
 """docs/tables.md defines them. The last one, per_model, has no interval."""
-_MIN_MODELS = 8
 _STUDY_SAMPLES = 2**14
 """The number of samples with which fewer models and intervals are computed, which bounds time and memory. The first
 samples are a random choice, since the population is in random order."""
@@ -106,10 +105,10 @@ def run(
         pair_Px2 = complementary_pairs(inputs)
         if pairs := len(pair_Px2) > 0:
             inputs = inputs.with_references(pair_Px2.ravel())
-    if inputs is None or len(inputs.references) < _MIN_MODELS:
+    if inputs is None or len(inputs.references) < needs.FEWEST_FOR_LEAVE_ONE_OUT:
         reason = (
             f"{len(inputs.references) if inputs else 0} references can be attacked with the others; at least "
-            f"{_MIN_MODELS} are needed"
+            f"{needs.FEWEST_FOR_LEAVE_ONE_OUT} are needed"
         )
         write_completion_marker(marker, identity | {"reason": reason}, [])
         return

@@ -67,7 +67,6 @@ FPRS = (0.05, 0.2)
 MAX_SAMPLES = 2**15
 """Zero-run evaluation uses at most this many samples, the first ones, whose order is random. This limits its time and
 memory. The tables of interference and effects use all samples."""
-MIN_MODELS = 8
 _CURVE_POINTS = 200
 _COLUMNS = (
     "shift",
@@ -146,9 +145,10 @@ def run(
             "it is not known how the members of the models were drawn, so the true effect is unknown; if they were "
             "drawn at random, import the losses with --subset=exact, bernoulli or balanced"
         )
-    elif inputs is None or len(inputs.references) < MIN_MODELS:
+    elif inputs is None or len(inputs.references) < needs.FEWEST_FOR_LEAVE_ONE_OUT:
         facts["reason"] = (
-            f"there are {facts['models']} references, and at least {MIN_MODELS} are needed"
+            f"there are {facts['models']} references, and at least {needs.FEWEST_FOR_LEAVE_ONE_OUT} "
+            "are needed"
         )
     if facts["reason"]:
         say(f"attack.zero_run={','.join(c.zero_run)}: {facts['reason']}")

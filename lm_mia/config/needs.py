@@ -30,6 +30,8 @@ PAPER_REFERENCES = 128
 """The number of references in the paper, except where it varies that number."""
 MIN_REFERENCES = 2
 """An attack with fewer references is not possible."""
+FEWEST_FOR_LEAVE_ONE_OUT = 8
+"""Studies that attack each reference with the others (attack.leave_one_out and attack.zero_run) need as many."""
 FEWEST_FOR_VARIANCES = 8
 """Studies of the number of references pool variances over the samples below this number."""
 JACKKNIFE_GROUPS = 8

@@ -273,7 +273,7 @@ class Attack:
     references of these attacks."""
     replicas: int = 128
     """Number of targets that share one training subset and one initialization and differ only in batch order. 0: no
-    tables of decisions."""
+    tables of decisions; without targets, only attack.leave_one_out and attack.zero_run have results then."""
     replica_inits: int = 1
     """Number of initializations of the target. All replicas have the first one. If this is more than 1, further models
     are trained on the training subset of the replicas: each further initialization in the batch orders of the first

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from lm_mia.config import schema
+from lm_mia.config import needs, schema
 from lm_mia.config.schema import Config
 
 _MAX_TOKEN_SAMPLES = 2**13  # scored in one call, which takes seconds
@@ -49,6 +49,38 @@ def problems(config: Config) -> list[str]:
         *(_score, _attack, _extract, _name),
     )
     return [message for section in sections for message in section(config)]
+
+
+def nothing_attacked(config: Config) -> list[str]:
+    """Returns a line if nothing could be attacked after all models are trained; otherwise none.
+
+    This is no rule of `problems`, since another entry of a sweep may request targets or replicas of the same recipe.
+
+    Args:
+      config: a config without `problems`, with everything that a command requests of the recipe.
+    """
+    attack, fewest = config.attack, needs.FEWEST_FOR_LEAVE_ONE_OUT
+    has_enough, is_design_known = attack.references >= fewest, config.train.subset != "given"
+    if attack.replicas or attack.targets or (attack.zero_run and is_design_known and has_enough):
+        return []
+    if attack.leave_one_out and has_enough:
+        lowest = schema.lowest_fpr(schema.num_canaries(config))
+        if any(lowest <= fpr < 1 for fpr in attack.fprs):
+            return []
+        rule = "without replicas and targets, attack.leave_one_out needs a rate below 1 that the samples can show"
+        return [_message(config, "attack.fprs", rule, "add a lower rate")]
+    studies = "attack.leave_one_out" + (", attack.zero_run" if is_design_known else "")
+    rule = (
+        f"needs attack.targets=N, which attacks the last N references, or {fewest} or more references, each of which "
+        f"is attacked with the others ({studies}), since nothing is attacked otherwise"
+    )
+    targets = min(2, attack.references - _MIN_REFERENCES)
+    if config.corpus.source == "imported":  # the models are given, so there can be no replicas
+        return [_message(config, "attack.targets", rule, f"try --config.attack.targets={targets}")]
+    flags = f"--config.attack.targets={targets}"
+    if targets < 2:
+        flags = f"--config.attack.references={fewest} --config.attack.targets=2"
+    return [_message(config, "attack.replicas", rule, f"try {flags}")]
 
 
 def unmet_attention_requirements(

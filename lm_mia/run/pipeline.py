@@ -16,7 +16,7 @@ import filelock
 
 from lm_mia import config
 from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, is_current
-from lm_mia.config import needs
+from lm_mia.config import needs, validate
 from lm_mia.config.needs import FigureNeed, PresentModels, RecipeModels, RecipeNeeds
 from lm_mia.data import build, corpus, subsets
 from lm_mia.data.population import Population, open_population, token_columns
@@ -122,15 +122,14 @@ def _check(verb: Verb, sweep: Sweep) -> None:
     """Raises UserError for errors that would otherwise be noticed only after hours, or in the middle of a stage."""
     configs = [recipe.config for recipe in sweep.recipes]
     if verb in ("run", "train", "score"):
+        sweeps.check_attacked(sweep.recipes)
         trackers.check_trackers(sorted({name for c in configs for name in c.train.trackers}))
         for c in configs:
             if c.compute.devices_per_model != "auto":  # which always suits the machine
                 devices.assign(c.train.workers, c.compute.devices_per_model)
     requested_by_recipe = [requested_table_stages(c) for c in configs]
-    if verb == "attack" and not any("attack" in requested for requested in requested_by_recipe):
-        raise UserError(
-            "attack.replicas=0, attack.targets=0: there is no model to attack; try --config.attack.replicas=2"
-        )
+    if verb == "attack" and all(validate.nothing_attacked(c) for c in configs):
+        sweeps.check_attacked(sweep.recipes)
     if verb == "extract" and not any(c.extract.samples for c in configs):
         raise UserError("extract.samples=0: nothing to extract; try --config.extract.samples=1000")
     if verb == "extract" and not any("extract" in requested for requested in requested_by_recipe):

@@ -28,6 +28,7 @@ STAGES: Mapping[Verb, tuple[Stage, ...]] = MappingProxyType(
 def requested_table_stages(c: Config) -> frozenset[Stage]:
     """Returns those of the stages "attack" and "extract" that a config requests."""
     attacks = c.attack.replicas or c.attack.targets or c.attack.leave_one_out
+    attacks = attacks or len(c.attack.zero_run)
     extracts = c.extract.samples and c.attack.replicas
     stages: dict[Stage, int] = {"attack": attacks, "extract": extracts}
     return frozenset(stage for stage, is_requested in stages.items() if is_requested)

@@ -14,7 +14,7 @@ from typing import Any
 import filelock
 
 from lm_mia import config
-from lm_mia.config import Config, listed_figures, load
+from lm_mia.config import Config, listed_figures, load, validate
 from lm_mia.config.recipe import (
     FORMAT,
     RecipeRequest,
@@ -299,6 +299,17 @@ def leave_out_imported(sweep: Sweep, command: str) -> tuple[Sweep, str]:
         "work on all recipes of the workdir"
     )
     return dataclasses.replace(sweep, recipes=kept), line
+
+
+def check_attacked(recipes: Sequence[SweepRecipe]) -> None:
+    """Raises UserError with a line for each recipe of which nothing could be attacked after its models are trained."""
+    problems = [
+        f"{recipe.name}: {line}" if len(recipes) > 1 else line
+        for recipe in recipes
+        for line in validate.nothing_attacked(recipe.config)
+    ]
+    if problems:
+        raise UserError("\n".join(problems))
 
 
 def _recipe_of_request(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:

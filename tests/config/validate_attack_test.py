@@ -6,7 +6,7 @@ from tiny_config import TINY, change
 
 from lm_mia import config
 from lm_mia.config import Config, load
-from lm_mia.config.validate import problems
+from lm_mia.config.validate import nothing_attacked, problems
 from lm_mia.store import schema
 
 FIELDS = [*load.field_types()]
@@ -24,6 +24,7 @@ AMBIGUOUS = "attack.ambiguous_separation={}: must be between 0 and attack.clear_
 NAN, INF = math.nan, math.inf
 WITH_STATISTICS = ("lira_online", "lowercase", "min_k", "min_k_plus_plus")
 Changes = dict[str, Any]
+IMPORTED = {"corpus.source": "imported", "corpus.path": "x", "train.subset": "given"}
 OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
     (
         {"references": 3},
@@ -220,6 +221,52 @@ def test_each_rule_of_the_attack(changes: Changes, message: str, valid_changes: 
     assert problems(changed(changes)) == [message]
     for valid in valid_changes:
         assert problems(changed(valid)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "remedy"),
+    [
+        ({}, "attack.replicas=0", "references=8 --config.attack.targets=2"),
+        ({"references": 5}, "attack.replicas=0", "references=8 --config.attack.targets=2"),
+        (
+            {"references": 6, "leave_one_out": True},
+            "attack.replicas=0",
+            "try --config.attack.targets=2",
+        ),
+        (
+            {"references": 7, "zero_run": ("graded",)},
+            "attack.replicas=0",
+            "--config.attack.targets=2",
+        ),
+        ({"references": 99}, "attack.replicas=0", "--config.attack.targets=2"),
+        ({"references": 8, "leave_one_out": True, "fprs": (1.0,)}, "attack.fprs=(1.0,)", "rate"),
+        ({"references": 8, "leave_one_out": True, "fprs": (1e-9, 1.0)}, "attack.fprs=", "rate"),
+        (IMPORTED | {"references": 5}, "attack.targets=0", "try --config.attack.targets=1"),
+        (IMPORTED | {"references": 9}, "attack.targets=0", "try --config.attack.targets=2"),
+        (IMPORTED | {"references": 9, "zero_run": ("graded",)}, "attack.targets=0", "targets=2"),
+    ],
+)
+def test_a_config_of_which_nothing_is_attacked_is_noticed(
+    changes: Changes, field: str, remedy: str
+):
+    [line] = nothing_attacked(changed({"replicas": 0} | changes))
+    assert line.startswith(field)
+    assert line.endswith(remedy)
+
+
+@pytest.mark.parametrize("subset", ["exact", "bernoulli", "balanced"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"replicas": 2},
+        {"targets": 2, "references": 6},
+        {"leave_one_out": True, "references": 8},
+        {"leave_one_out": True, "references": 8, "fprs": (1e-9, 0.5, 1.0)},
+        {"zero_run": ("groups",), "references": 8, "fprs": (1.0,)},
+    ],
+)
+def test_configs_that_give_results_are_accepted(changes: Changes, subset: str):
+    assert nothing_attacked(changed({"replicas": 0, "train.subset": subset} | changes)) == []
 
 
 @pytest.mark.parametrize("subset", ["exact", "bernoulli", "balanced"])

@@ -34,6 +34,7 @@ def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]):
         (["plan"], "--config: missing; add --config=quickstart"),
         (["plan", "--config=/nowhere.py"], "--config=/nowhere.py: no such Python file"),
         (["make-models", "--config=x", "--workdir=y"], "python -m launch make-models: the following arguments are"),
+        (["plan", "--config=c4:140M", "--config.attack.replicas=0"], "attack.replicas=0: needs attack.targets=N"),
         (["plan", "--models-per-job=x"], "python -m launch plan: argument --models-per-job: invalid int value: 'x'"),
     ],
 )  # fmt: skip

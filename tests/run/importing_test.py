@@ -122,6 +122,37 @@ def test_attacks_without_members_among_the_references_are_reported(
     assert auc["lira_offline"] > 0.7
 
 
+@pytest.mark.parametrize(
+    ("studies", "table", "heading"),
+    [
+        (("leave_one_out=True",), "pooling", "Pooled and per-sample thresholds"),
+        (
+            ("leave_one_out=False", "zero_run=graded"),
+            "interference",
+            "Members and non-members from different sources",
+        ),
+    ],
+)
+def test_references_are_attacked_and_reported_without_targets(
+    studies: tuple[str, ...],
+    table: str,
+    heading: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    np.savez(tmp_path / "a.npz", **losses())
+    fields = ("targets=0", "fprs=0.1,0.5", "focus_fpr=0.1", "band=0.1,0.5", *studies)
+    settings = [f"--config.attack.{field}" for field in fields]
+    assert import_file(tmp_path / "a.npz", tmp_path / "w", "--subset=exact", *settings) == 0
+    assert cli.main(["attack", f"--workdir={tmp_path / 'w'}"]) == 0
+    assert cli.main(["report", f"--workdir={tmp_path / 'w'}"]) == 0
+    assert "8 references" in capsys.readouterr().out.splitlines()[-2]
+    assert len(lm_mia.open(tmp_path / "w").recipes["a"].table(table)) > 0
+    page = (tmp_path / "w" / "report.html").read_text()
+    assert heading in page
+    assert "ROC curves on logarithmic axes" not in page
+
+
 def test_formats_have_the_same_content(tmp_path: Path):
     arrays = losses()
     roles = np.array(["reference"] * 6 + ["target"] * 2)

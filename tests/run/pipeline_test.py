@@ -189,8 +189,9 @@ def test_mistakes_and_premature_verbs_write_nothing(
     assert "no population found; run `lm-mia corpus --config=" in line
     [line] = refused(argv("run", config, folder, "--config.figures=strongmia_fig99_y"), capsys)
     assert line.startswith("figures='strongmia_fig99_y': there is no such figure")
-    [line] = refused(argv("attack", tiny.config, folder, "--config.attack.replicas=0"), capsys)
-    assert line.startswith("attack.replicas=0, attack.targets=0: there is no model to attack")
+    for verb in ("run", "train", "attack"):  # before any model is trained
+        [line] = refused(argv(verb, tiny.config, folder, "--config.attack.replicas=0"), capsys)
+        assert line.startswith("attack.replicas=0: needs attack.targets=N")
     lines = refused(argv("run", config, folder, "--config.train.epochs=0"), capsys)
     assert "train.epochs=0: must be a finite number larger than 0" in lines
     assert not folder.exists()
