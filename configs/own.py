@@ -4,9 +4,11 @@
     lm-mia run --config=own:data.jsonl,column=body --workdir=runs/own
     lm-mia run --config=own:texts,fig05,cpu --workdir=runs/own-figures
 
-The argument is PATH[,column=NAME][,[FIGURE,]SETTING]. PATH is a folder of .txt files, one document each; or a .jsonl,
-.jsonl.gz or .parquet file (or a glob of them) with a column of texts, which is called text unless column=NAME gives
-another name. A relative path is relative to the current folder.
+The argument is PATH[,column=NAME][,[FIGURE,]SETTING]. PATH is a file, a folder or a glob. Each .txt or .md file is one
+document; .jsonl, .json (one object per line), .csv and .parquet files have a column of texts, which is called text
+unless column=NAME gives another name. All but .parquet files may be compressed by gzip or zstd. A glob must match files
+of one of these kinds; of a folder, those of one kind are read, preferably .txt files, and the others are counted. A
+relative path is relative to the current folder.
 
 Without SETTING, the number of samples, the vocabulary, the batch size, the false positive rates and whether samples are
 extracted are chosen to fit the documents, and are printed. With fewer than 100 documents, each document is split into
@@ -46,6 +48,7 @@ from lm_mia.config import (
     Tokenizer,
     size_label,
 )
+from lm_mia.data import text_files
 from lm_mia.errors import UserError
 
 MIN_SAMPLES, MAX_SAMPLES = 100, 2_000
@@ -117,16 +120,27 @@ def _parse(arg: str) -> tuple[Corpus, str]:
     column = "text"
     if rest and rest[0].startswith("column="):
         column = rest.pop(0).removeprefix("column=")
-    suffixes = {"parquet": (".parquet",), "jsonl": (".jsonl", ".jsonl.gz")}
-    source: Any = next((name for name, ends in suffixes.items() if path.endswith(ends)), "text")
     # Absolute, so that later commands and jobs may start in another folder.
     path = os.path.abspath(Path(path).expanduser())
+    source: Any = _source(path, is_required=not rest)
     return Corpus(source, path, column, min_chars=MIN_CHARS), ",".join(rest)
+
+
+def _source(path: str, *, is_required: bool) -> str:
+    """Returns the source that reads a path; raises UserError if there is none, or no file is there but is required."""
+    try:
+        text_files.find_files(None, path)
+    except UserError:
+        if is_required:
+            raise
+        return text_files.FORMATS.get(text_files.suffix(path), "text")
+    return text_files.source_of(path)
 
 
 def _exists(path: str) -> bool:
     """Returns whether a path exists, or a glob has matches."""
-    return bool(glob.glob(os.path.expanduser(path))) or os.path.exists(os.path.expanduser(path))
+    path = os.path.expanduser(path)
+    return os.path.exists(path) or bool(glob.glob(path, recursive=True))
 
 
 def _sized(corpus: Corpus) -> Config:
@@ -136,6 +150,15 @@ def _sized(corpus: Corpus) -> Config:
 
     facts = _Facts(**load_or_compute(corpus, Path(__file__), lambda: _read_facts(corpus)))
     _say(f"{facts.documents} in {corpus.path}")
+    if others := facts.files_not_read:
+        readable = [suffix for suffix in text_files.FORMATS if suffix in others]
+        _say(
+            f"not read: {text_files.describe_suffixes(others)} in the folder"
+            + "".join(
+                f"; --config=own:'{corpus.path}/**/*{suffix}' reads those instead"
+                for suffix in readable[:1]
+            )
+        )
     is_split = facts.samples < MIN_SAMPLES
     if is_split and facts.pieces < MIN_SAMPLES:
         raise UserError(
@@ -193,6 +216,8 @@ class _Facts:
 
     documents: str
     """The numbers of documents that were kept and left out, in words."""
+    files_not_read: dict[str, int]
+    """The numbers of other files in the folder, by suffix."""
     samples: int
     """Number of documents that are certainly different samples."""
     long_texts: int
@@ -219,6 +244,7 @@ def _read_facts(corpus: Corpus) -> dict[str, Any]:
     vocabulary, vocabulary_documents = _vocabulary(texts)
     facts = _Facts(
         _describe_counts(documents.provenance),
+        documents.provenance.get("files_not_read", {}),
         samples,
         sum(len(text) >= LONG_CHARS for text in texts),
         len(pieces),

@@ -12,15 +12,19 @@ from typing import Any, Literal
 class Corpus:
     """Where the documents come from."""
 
-    source: Literal["docstrings", "text", "jsonl", "parquet", "c4", "imported"] = "docstrings"
-    """docstrings: docstrings of installed packages, no download; text: one .txt file per document; jsonl: .jsonl or
-    .jsonl.gz files; parquet: .parquet files; c4: the TFDS build c4/en:3.1.0; imported: losses of models that were
-    trained elsewhere, which only `lm-mia import` sets."""
+    source: Literal["docstrings", "text", "jsonl", "csv", "parquet", "c4", "imported"] = (
+        "docstrings"
+    )
+    """docstrings: docstrings of installed packages, no download; text: one .txt or .md file per document; jsonl: .jsonl
+    or .json files with one object per line; csv: .csv files with a header; parquet: .parquet files; c4: the TFDS build
+    c4/en:3.1.0; imported: losses of models that were trained elsewhere, which only `lm-mia import` sets. Text, jsonl
+    and csv files may be compressed by gzip or zstd."""
     path: str = ""
-    """A file, a folder or a glob. Leave it empty for docstrings. For c4, the TFDS data folder; if empty, the default
-    of TFDS. For imported losses, a digest of their samples."""
+    """A file, a folder or a glob. In a folder with .txt or .jsonl files, .md or .json files are not read. Empty for
+    docstrings. For c4, the TFDS data folder; if empty, the default of TFDS. For imported losses, a digest of their
+    samples."""
     column: str = "text"
-    """Name of the column or field of parquet and jsonl files that holds the text."""
+    """Name of the column or field of parquet, csv and jsonl files that holds the text."""
     min_chars: int = 200
     """Minimum length of a document in characters. Shorter documents are dropped and, if documents are split, shorter
     last pieces."""

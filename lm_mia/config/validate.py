@@ -152,7 +152,7 @@ def _corpus(config: Config) -> Iterator[str]:
                 config,
                 "corpus.path",
                 "must be empty for corpus.source='docstrings'",
-                "set --config.corpus.source to text, jsonl or parquet",
+                "set --config.corpus.source to text, jsonl, csv or parquet",
             )
     elif not corpus.path:
         yield _message(

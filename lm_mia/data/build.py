@@ -172,6 +172,8 @@ def describe(population: Population) -> list[str]:
             1,
             f"left out: {len(not_utf8)} files that are not UTF-8: {', '.join(not_utf8[:3])}{rest}",
         )
+    if others := provenance.get("files_not_read"):
+        lines.insert(1, f"not read: {text_files.describe_suffixes(others)} in the folder")
     if text_use:
         lines.append(f"text: {describe_text_use(population.manifest)}")
     if held_out := population.validation:
@@ -260,7 +262,7 @@ def _reuse(folder: Path, expected: Mapping[str, Any], log: Log) -> Population:
                 f"corpus: the population in {folder} has the docstrings of {', '.join(changed)}; to use those of the "
                 "packages that are installed now, choose another --workdir"
             )
-    if expected["corpus.source"] in text_files.SUFFIXES:
+    if expected["corpus.source"] in text_files.SOURCES:
         changed = text_files.changed_files(
             expected["corpus.source"],
             expected["corpus.path"],

@@ -35,7 +35,7 @@ class InMemoryCorpus:
 
     texts: Sequence[str] = dataclasses.field(repr=False)
     records: Sequence[str] = dataclasses.field(repr=False)
-    """Where each text comes from: ``FILE:LINE`` (docstrings, jsonl), ``FILE:ROW`` (parquet) or ``FILE`` (text)."""
+    """Where each text comes from: ``FILE:LINE`` (docstrings, jsonl, csv), ``FILE:ROW`` (parquet) or ``FILE`` (text)."""
     sha256: str
     """Hash of all texts in order."""
     provenance: dict[str, Any]
@@ -65,14 +65,14 @@ def caching_opener() -> CorpusOpener:
 def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InMemoryCorpus:
     """Reads the documents of docstrings or files in a stable order.
 
-    Whitespace at both ends of the documents is removed. Short documents, duplicates and .txt files that are not UTF-8
+    Whitespace at both ends of the documents is removed. Short documents, duplicates and text files that are not UTF-8
     are left out; the provenance says how many.
 
     Raises:
       UserError: if there is no matching file, a file cannot be read (the message names the file and the line), the
         column is missing or empty, or no document is long enough.
     """
-    if _read_ahead and corpus.source in text_files.SUFFIXES:
+    if _read_ahead and corpus.source in text_files.SOURCES:
         ahead = _read_ahead.pop(reading_cache.files_digest(corpus), None)
         if ahead is not None:
             return ahead
@@ -92,6 +92,8 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
         origin = {"files": files.files}
         if files.not_utf8:
             origin["files_not_utf8"] = files.not_utf8
+        if files.other_files:
+            origin["files_not_read"] = files.other_files
     texts = [text.strip() for text in texts]
     long_enough = [i for i, text in enumerate(texts) if len(text) >= corpus.min_chars]
     if not long_enough:

@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from lm_mia.data import c4, process_pool
+from lm_mia.data import c4, process_pool, text_files
 from lm_mia.data.documents import Log, ProgressCallback
 from lm_mia.errors import UserError, raise_failed_read
 
@@ -232,19 +232,15 @@ def _read_examples(shard: _Shard, report: process_pool.Report) -> Iterator[bytes
                     report(compressed.tell())
                 if not line.strip():
                     continue
-                record = json.loads(line)
+                record = text_files.parse_json(line)
                 example = c4.empty_example()
                 for name in FEATURES:
                     value = _field(record, name).encode()
                     example.features.feature[name].bytes_list.value.append(value)
                 yield example.SerializeToString(deterministic=True)
-    except json.JSONDecodeError as error:
-        raise _invalid_line(
-            shard, number, f"not JSON ({error.msg} at column {error.colno})"
-        ) from None
-    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+    except UnicodeEncodeError as error:
         raise _invalid_line(shard, number, f"not UTF-8 ({error.reason})") from None
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise _invalid_line(shard, number, str(error)) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise _invalid_line(shard, number + 1, f"not a valid gzip file ({error})") from None

@@ -26,7 +26,7 @@ def files_digest(corpus: config.Corpus) -> str:
     """
     settings = corpus.source, corpus.path, corpus.column, corpus.min_chars, corpus.deduplicate
     digest = hashlib.sha256(repr(settings).encode())
-    for name, path in text_files.find_files(corpus.path, text_files.SUFFIXES[corpus.source]):
+    for name, path in text_files.find_files(corpus.source, corpus.path):
         stat = path.stat()
         digest.update(repr((name, stat.st_size, stat.st_mtime_ns)).encode())
     return digest.hexdigest()

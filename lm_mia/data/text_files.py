@@ -1,19 +1,36 @@
-"""Reads texts from a user's files (.txt, .jsonl, .jsonl.gz and .parquet) in a stable order."""
+"""Reads texts from a user's files in a stable order: text, Markdown, JSON lines, CSV and Parquet, compressed or not."""
 
+import csv
 import dataclasses
 import glob
 import gzip
+import io
 import json
+import sys
+import textwrap
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import Any, BinaryIO, cast
 
 from lm_mia.errors import UserError
 
-SUFFIXES = {"text": (".txt",), "jsonl": (".jsonl", ".jsonl.gz"), "parquet": (".parquet",)}
+FORMATS = {
+    ".txt": "text",
+    ".jsonl": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".json": "jsonl",
+    ".md": "text",
+}
+"""Suffix -> source. Of a folder, only the files with the first of these suffixes that occurs are read, since the others
+are often metadata, such as README.md beside .txt files or dataset_info.json beside .parquet files."""
+SOURCES = frozenset(FORMATS.values())
+_COMPRESSED = (".gz", ".zst")
+_ACCEPTED = (
+    ".txt, .md, .jsonl, .json, .csv (each also compressed, as in .txt.gz or .txt.zst) and .parquet"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,23 +44,27 @@ class Texts:
     files: list[str]
     """The names of all files."""
     not_utf8: list[str]
-    """The names of .txt files that were left out because they are not UTF-8."""
+    """The names of text files that were left out because they are not UTF-8."""
+    other_files: dict[str, int]
+    """Numbers of files in the folder that were not read, by suffix in order; hidden files are not counted."""
 
 
 def read(source: str, path: str, column: str, progress: Callable[[int, int], None]) -> Texts:
-    """Reads all texts of the files; .txt files that are not UTF-8 are left out.
+    """Reads all texts of the files; text files that are not UTF-8 are left out.
+
+    Files that begin like a gzip or zstd file are decompressed, whatever their names.
 
     Args:
-      source: text (one document per file), jsonl (one per line) or parquet (one per row).
+      source: text (one document per file), jsonl (one per line), csv or parquet (one per row).
       path: file, folder or glob; see `find_files`.
-      column: text column of jsonl and parquet files.
+      column: text column of jsonl, csv and parquet files.
       progress: ``progress(files done, files)``, called after each file.
 
     Raises:
-      UserError: if there is no matching file, a file cannot be read or a line of a jsonl file is invalid (the message
-        names the file and the line), the column is missing or does not contain text, or every text is empty.
+      UserError: if there is no matching file, a file cannot be read or a line of a file is invalid (the message names
+        the file and the line), the column is missing or does not contain text, or every text is empty.
     """
-    files = find_files(path, SUFFIXES[source])
+    files = find_files(source, path)
     texts: list[str] = []
     records: list[str] = []
     not_utf8: list[str] = []
@@ -70,18 +91,41 @@ def read(source: str, path: str, column: str, progress: Callable[[int, int], Non
             f"corpus.{field}={value!r}: all {len(texts)} texts of {len(files)} file(s) in {path} are empty; choose "
             f"another {field}"
         )
-    return Texts(texts, records, [name for name, _ in files], not_utf8)
+    names = [name for name, _ in files]
+    return Texts(texts, records, names, not_utf8, _other_files(path, names))
 
 
-def find_files(path: str, suffixes: tuple[str, ...]) -> list[tuple[str, Path]]:
+def source_of(path: str) -> str:
+    """Returns the source that reads a path, by the suffixes of its files.
+
+    Raises:
+      UserError: if there is no file, a file or a match of a glob has an unknown suffix, or a glob matches files of
+        several sources.
+    """
+    files = find_files(None, path)
+    if unknown := [name for name, _ in files if suffix(name) not in FORMATS]:
+        raise UserError(
+            f"corpus.path={path!r}: {unknown[0]} has none of the suffixes {_ACCEPTED}; rename or convert it"
+        )
+    counts = Counter(suffix(name) for name, _ in files)
+    sources = {FORMATS[kind] for kind in counts}
+    if len(sources) > 1:
+        raise UserError(
+            f"corpus.path={path!r}: the glob matches files of several formats ({describe_suffixes(counts)}); choose a "
+            "glob of one format"
+        )
+    return sources.pop()
+
+
+def find_files(source: str | None, path: str) -> list[tuple[str, Path]]:
     """Returns the name and path of each file, sorted by name.
 
     Names have forward slashes and are relative to the folder, or for a glob to the part before its first wildcard.
 
     Args:
-      path: a single file; a folder, which is searched at any depth; or a glob.
-      suffixes: suffixes of the files to look for in a folder. A single file and the matches of a glob may have any
-        suffix.
+      source: the source whose formats are looked for in a folder; None: all. A single file and the matches of a glob
+        may have any suffix.
+      path: a single file; a folder, which is searched at any depth for files of one format, see `FORMATS`; or a glob.
 
     Raises:
       UserError: if there is no matching file.
@@ -90,20 +134,43 @@ def find_files(path: str, suffixes: tuple[str, ...]) -> list[tuple[str, Path]]:
     if root.is_file():
         return [(root.name, root)]
     if root.is_dir():
-        paths = [p for p in root.rglob("*") if p.name.endswith(suffixes)]
+        by_suffix: dict[str, list[Path]] = {}
+        for file in _files_below(root):
+            by_suffix.setdefault(suffix(file.name), []).append(file)
+        formats = [kind for kind, reader in FORMATS.items() if source in (None, reader)]
+        paths = next((by_suffix[kind] for kind in formats if kind in by_suffix), [])
+        if not paths:
+            others = Counter({kind: len(files) for kind, files in by_suffix.items()})
+            has = f"has only {describe_suffixes(others)}" if others else "is empty"
+            accepted = " or ".join(formats) if source else _ACCEPTED
+            raise UserError(
+                f"corpus.path={path!r}: no matching file; the folder is searched for files with the suffix {accepted}, "
+                f"but {has}; check the path"
+            )
     elif glob.has_magic(path):
-        paths = [Path(p) for p in glob.glob(str(root), recursive=True)]
+        paths = [p for p in map(Path, glob.glob(str(root), recursive=True)) if p.is_file()]
         first_wildcard = next(i for i, part in enumerate(root.parts) if glob.has_magic(part))
         root = Path(*root.parts[:first_wildcard])
+        if not paths:
+            raise UserError(f"corpus.path={path!r}: no matching file; check the glob")
     else:
         raise UserError(f"corpus.path={path!r}: no such file or folder; check the spelling")
-    files = [(p.relative_to(root).as_posix(), p) for p in paths if p.is_file()]
-    if not files:
-        kinds = " or ".join(f"*{suffix}" for suffix in suffixes)
-        raise UserError(
-            f"corpus.path={path!r}: no matching file; folders are searched for {kinds}, so check the path"
-        )
-    return sorted(files)
+    return sorted((p.relative_to(root).as_posix(), p) for p in paths)
+
+
+def suffix(name: str) -> str:
+    """Returns the suffix of a file's name in lower case, and that before .gz or .zst; empty if there is none."""
+    path = Path(name.lower())
+    return Path(path.stem).suffix if path.suffix in _COMPRESSED else path.suffix
+
+
+def describe_suffixes(counts: Mapping[str, int]) -> str:
+    """Describes numbers of files by suffix, such as "12 .csv and 3 .md files"; only the most frequent ones by name."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    parts = [f"{count:,} {kind or 'without suffix'}" for kind, count in ordered[:4]]
+    if rest := sum(count for _, count in ordered[4:]):
+        parts.append(f"{rest:,} other")
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts) + " files"
 
 
 def changed_files(source: str, path: str, names: Sequence[str], time_ns: int) -> list[str]:
@@ -118,7 +185,7 @@ def changed_files(source: str, path: str, names: Sequence[str], time_ns: int) ->
       The names in order; an empty list if the path does not exist any more.
     """
     try:
-        files = dict(find_files(path, SUFFIXES[source]))
+        files = dict(find_files(source, path))
     except UserError:
         return []
     # In contrast to the time of modification, this one cannot be set to that of the file that was replaced.
@@ -126,29 +193,94 @@ def changed_files(source: str, path: str, names: Sequence[str], time_ns: int) ->
     return sorted(newer | ({*files} ^ {*names}))
 
 
+def parse_json(line: bytes) -> Any:
+    """Returns the value of a line of JSON in UTF-8; raises ValueError, whose message says what is wrong, if invalid."""
+    try:
+        return json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 ({error.reason})") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from None
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+    except ValueError:  # of int(), whose message advises to change a setting of Python
+        digits = sys.get_int_max_str_digits()
+        raise ValueError(f"JSON with an integer of more than {digits:,} digits") from None
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    return (file for file in root.rglob("*") if file.is_file())
+
+
+def _other_files(path: str, names: Sequence[str]) -> dict[str, int]:
+    """Returns the numbers of files of a folder that are not among these, by suffix; hidden files are not counted."""
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        return {}
+    others = {file.relative_to(root).as_posix() for file in _files_below(root)} - {*names}
+    visible = [name for name in others if not any(part[0] == "." for part in name.split("/"))]
+    return dict(sorted(Counter(map(suffix, visible)).items()))
+
+
+_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+_OTHER_MAGIC = {"bzip2": b"BZh91AY&SY", "xz": b"\xfd7zXZ\0", "zip": b"PK\x03\x04"}
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yields the number, from 1, and the content of each line of a file; gzip and zstd files are decompressed."""
+    with path.open("rb") as file:
+        begin = file.read(max(map(len, _OTHER_MAGIC.values())))
+        file.seek(0)
+        for kind, magic in _OTHER_MAGIC.items():
+            if begin.startswith(magic):
+                raise UserError(f"corpus.path: {path} is a {kind} file; decompress or remove it")
+        kind = next((kind for kind, magic in _MAGIC.items() if begin.startswith(magic)), "")
+        if not kind:
+            yield from enumerate(file, 1)
+            return
+        number = 0
+        try:
+            with _decompressed(file, kind) as lines:
+                for number, line in enumerate(lines, 1):
+                    yield number, line
+        except (OSError, EOFError, zlib.error) as error:
+            if isinstance(error, OSError) and error.errno:  # not of decompression
+                raise
+            raise _invalid_line(path, number + 1, f"not a valid {kind} file ({error})") from None
+
+
+def _decompressed(file: BinaryIO, kind: str) -> BinaryIO:
+    if kind == "gzip":
+        return cast(BinaryIO, gzip.open(file))
+    import pyarrow as pa  # takes a third of a second to load, and most commands read no files
+
+    return cast(BinaryIO, io.BufferedReader(cast(Any, pa.CompressedInputStream(file, kind))))
+
+
 def _read_text(path: Path, column: str) -> Iterator[tuple[str, str]]:
-    yield "", path.read_bytes().decode("utf-8-sig")
+    yield "", b"".join(line for _, line in _lines(path)).decode("utf-8-sig")
 
 
 def _read_jsonl(path: Path, column: str) -> Iterator[tuple[str, str]]:
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield f":{number}", _field(json.loads(line.decode("utf-8-sig")), column)
-    except (UnicodeDecodeError, UnicodeEncodeError) as error:
-        raise _invalid_line(path, number, f"not UTF-8 ({error.reason})") from None
-    except json.JSONDecodeError as error:
-        raise _invalid_line(
-            path, number, f"not JSON ({error.msg} at column {error.colno})"
-        ) from None
-    except TypeError as error:
-        raise _invalid_line(path, number, str(error)) from None
-    except KeyError as error:
-        raise _missing_column(column, f"{path}, line {number}", error.args[0]) from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise _invalid_line(path, number + 1, f"not a valid gzip file ({error})") from None
+    lines = ((number, line) for number, line in _lines(path) if line.strip())
+    is_first = True
+    for number, line in lines:
+        try:
+            record = parse_json(line)
+            if isinstance(record, list) and is_first:
+                raise _not_lines(path, number, "array")
+            yield f":{number}", _field(record, column)
+        except KeyError as error:
+            raise _missing_column(column, f"{path}, line {number}", error.args[0]) from None
+        except UnicodeEncodeError as error:
+            raise _invalid_line(path, number, f"not UTF-8 ({error.reason})") from None
+        except (TypeError, ValueError) as error:
+            kind = {b"{": "object", b"[": "array"}.get(line.lstrip()[:1])
+            is_whole = line.rstrip()[-1:] in (b"}", b"]")
+            if is_first and kind and not is_whole and next(lines, None):  # as in indented JSON
+                raise _not_lines(path, number, kind) from None
+            raise _invalid_line(path, number, str(error)) from None
+        is_first = False
 
 
 def _field(record: object, column: str) -> str:
@@ -170,13 +302,54 @@ def _field(record: object, column: str) -> str:
     return text
 
 
+def _read_csv(path: Path, column: str) -> Iterator[tuple[str, str]]:
+    def lines() -> Iterator[str]:
+        for number, line in _lines(path):
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise _invalid_line(path, number, f"not UTF-8 ({error.reason})") from None
+
+    reader = csv.reader(lines(), strict=True)
+    begin = 1
+    largest = csv.field_size_limit(2**31 - 1)  # a field is a whole document
+    try:
+        header = next(filter(None, reader), [column])
+        if header.count(column) != 1:
+            raise _missing_column(column, str(path), header)
+        index = header.index(column)
+        begin = reader.line_num + 1
+        for row in reader:
+            if row:  # no blank line
+                if len(row) != len(header):
+                    problem = f"{len(row)} fields, but the header has {len(header)}"
+                    raise _invalid_line(path, begin, problem)
+                yield f":{begin}", row[index]
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise _invalid_line(path, begin, f"not CSV ({error})") from None
+    finally:
+        csv.field_size_limit(largest)
+
+
 def _read_parquet(path: Path, column: str) -> Iterator[tuple[str, str]]:
+    # Imported here because they take a third of a second to load, and most commands read no files.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    is_string = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_string_view,
+        pa.types.is_null,
+    )
     try:
         with pq.ParquetFile(path) as file:
             if column not in file.schema_arrow.names:
                 raise _missing_column(column, str(path), file.schema_arrow.names)
             kind = file.schema_arrow.field(column).type
-            if not any(is_kind(kind) for is_kind in _STRINGS):
+            values = kind.value_type if pa.types.is_dictionary(kind) else kind
+            if not any(is_kind(values) for is_kind in is_string):
                 raise UserError(
                     f"corpus.column={column!r}: the column has type {kind} in {path}; choose a column of strings"
                 )
@@ -191,15 +364,10 @@ def _read_parquet(path: Path, column: str) -> Iterator[tuple[str, str]]:
         ) from None
 
 
-_STRINGS = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_string_view,
-    pa.types.is_null,
-)
 _READERS: dict[str, Callable[[Path, str], Iterator[tuple[str, str]]]] = {
     "text": _read_text,
     "jsonl": _read_jsonl,
+    "csv": _read_csv,
     "parquet": _read_parquet,
 }
 
@@ -208,7 +376,20 @@ def _invalid_line(path: Path, line: int, problem: str) -> UserError:
     return UserError(f"corpus.path: {path}, line {line}: {problem}; repair or remove it")
 
 
-def _missing_column(column: str, where: str, columns: Iterable[str]) -> UserError:
-    return UserError(
-        f"corpus.column={column!r}: no such column in {where}; choose one of {', '.join(columns)}"
+def _not_lines(path: Path, line: int, kind: str) -> UserError:
+    has, program = (
+        ("a JSON array", ".[]") if kind == "array" else ("only the beginning of a JSON object", ".")
     )
+    return UserError(
+        f"corpus.path: {path}, line {line}: {has}, but each line must be one JSON object; convert the file, for "
+        f"example with jq -c '{program}' FILE > NEW.jsonl, or remove it"
+    )
+
+
+def _missing_column(column: str, where: str, columns: Sequence[str]) -> UserError:
+    if column in columns:
+        return UserError(
+            f"corpus.column={column!r}: {columns.count(column)} columns of this name in {where}; rename all but one"
+        )
+    names = textwrap.shorten(", ".join(columns), 200, placeholder=" ...")
+    return UserError(f"corpus.column={column!r}: no such column in {where}; choose one of {names}")

@@ -99,7 +99,7 @@ MISTAKES = [
     ("--config.model.dtype=float16", "model.dtype='float16': must be one of float32, bfloat16"),
     (
         "--config.corpus.source=",
-        "corpus.source='': must be one of docstrings, text, jsonl, parquet, c4, imported",
+        "corpus.source='': must be one of docstrings, text, jsonl, csv, parquet, c4, imported",
     ),
     ("--config.model.layers=-1", "model.layers=-1: must be a finite number larger than 0"),
     *(
@@ -189,7 +189,7 @@ def test_rules_about_misspelled_fields_are_not_checked(file: str):
         "--config.model.head: no such field; did you mean --config.model.heads?"
     ]
     assert error_lines(file, "--config.corpus.source=txt", "--config.corpus.path=x") == [
-        "corpus.source='txt': must be one of docstrings, text, jsonl, parquet, c4, imported"
+        "corpus.source='txt': must be one of docstrings, text, jsonl, csv, parquet, c4, imported"
     ]
 
 

@@ -91,7 +91,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         {"corpus.path": "x"},
         (
             "corpus.path='x': must be empty for corpus.source='docstrings'; "
-            "set --config.corpus.source to text, jsonl or parquet"
+            "set --config.corpus.source to text, jsonl, csv or parquet"
         ),
     ),
     (

@@ -63,6 +63,21 @@ def test_sizes_follow_from_the_texts(tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
 
 
+def test_the_format_follows_from_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    texts = [path.read_text() for path in write_texts(tmp_path / "texts", 120, 80).iterdir()]
+    (tmp_path / "texts" / "notes.md").write_text("not read")
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["body", *texts]))
+    assert load.load_config(f"own:{path},column=body").corpus.source == "csv"
+    assert "not read" not in capsys.readouterr().err
+    assert load.load_config(f"own:{tmp_path}/texts").population.samples == 120
+    assert "not read: 1 .md files in the folder; " in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"own_test.py has none of the suffixes .txt, "):
+        load.load_config(f"own:{__file__}")
+    with pytest.raises(UserError, match=r"corpus.path='.*nowhere.csv': no such file"):
+        load.load_config(f"own:{tmp_path}/nowhere.csv")
+
+
 def test_a_few_new_texts_do_not_change_the_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = write_texts(tmp_path / "texts", 304, 80)
     before = load.load_config(f"own:{folder}")

@@ -50,6 +50,11 @@ GOOD = b'{"text": "a", "url": "u", "timestamp": "t"}\n'
             gzip.compress(GOOD + b"\n" + b'{"url": "a"}\n', mtime=0),
             "line 3: no field 'text', only 'url'",
         ),
+        (
+            gzip.compress(GOOD + b'{"text": "a", "n": %s}' % (b"9" * 5000), mtime=0),
+            "line 2: .*integer of more than",
+        ),
+        (gzip.compress(GOOD + b"[" * 100_000, mtime=0), "line 2: .*nested too deeply"),
         (gzip.compress(b'["text"]\n', mtime=0), "line 1: not a JSON object"),
         (gzip.compress(b'{"text": null}\n', mtime=0), "line 1: field 'text' is not a string"),
         (

@@ -1,6 +1,8 @@
+import csv
 import gzip
 import json
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +19,10 @@ def read(source: str, path: Path | str, column: str = "text") -> tuple[list[str]
 
 def lines(*records: object) -> bytes:
     return b"".join(json.dumps(r).encode() + b"\n" for r in records)
+
+
+def zstd(content: bytes) -> bytes:
+    return pa.Codec("zstd").compress(content, asbytes=True)
 
 
 def test_text_files_are_sorted(tmp_path: Path):
@@ -57,12 +63,75 @@ def test_jsonl_and_gzip_files_are_read(tmp_path: Path):
     assert records == ["a.jsonl.gz:1", "a.jsonl.gz:2", "b.jsonl:1", "b.jsonl:3"]
 
 
+def test_compressed_files_are_recognized_by_their_content(tmp_path: Path):
+    one, two = lines({"text": "one"}), lines({"text": "two"})
+    for name, content in (
+        ("members.jsonl.gz", gzip.compress(one) + gzip.compress(two) + bytes(512)),
+        ("frames.json.zst", zstd(one) + zstd(two)),
+        ("plain.json.gz", one + two),
+        ("compressed.jsonl", gzip.compress(one + two)),
+    ):
+        (tmp_path / name).write_bytes(content)
+        assert text_files.source_of(str(tmp_path / name)) == "jsonl"
+        assert read("jsonl", tmp_path / name) == (["one", "two"], [f"{name}:1", f"{name}:2"])
+    for name, content in (("a.md", gzip.compress(b"a\nb")), ("a.txt.zst", zstd(b"a\nb"))):
+        (tmp_path / name).write_bytes(content)
+        assert read("text", tmp_path / name) == (["a\nb"], [name])
+
+
+def test_csv_files_are_read(tmp_path: Path):
+    texts = ["a, b", 'x "y"\r\nz', "", "NA", "long " * 100_000, "é"]
+    with (tmp_path / "t.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file).writerows([("n", "text"), *enumerate(texts)])
+    before = csv.field_size_limit()
+    numbers = [2, 3, 5, 6, 7, 8]
+    assert read("csv", tmp_path) == (texts, [f"t.csv:{n}" for n in numbers])
+    assert csv.field_size_limit() == before
+    (tmp_path / "t.csv").write_bytes(zstd(b"text\nfirst\n\nsecond\n"))
+    assert read("csv", tmp_path) == (["first", "second"], ["t.csv:2", "t.csv:4"])
+
+
+def test_a_folder_is_read_in_one_format_and_its_other_files_are_counted(tmp_path: Path):
+    def found() -> tuple[str, list[str], dict[str, int]]:
+        source = text_files.source_of(str(tmp_path))
+        files = text_files.read(source, str(tmp_path), "text", lambda done, total: None)
+        return source, files.files, files.other_files
+
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/hidden.txt~").write_text("hidden")
+    (tmp_path / "README.MD").write_text("text")
+    (tmp_path / "license").write_text("text")
+    assert found() == ("text", ["README.MD"], {"": 1})
+    (tmp_path / "b.json").write_bytes(lines({"text": "b"}))
+    assert found() == ("jsonl", ["b.json"], {"": 1, ".md": 1})
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress(b"text\nc\n"))
+    assert found() == ("csv", ["c.csv.gz"], {"": 1, ".json": 1, ".md": 1})
+    (tmp_path / "d.jsonl.zst").write_bytes(zstd(lines({"text": "d"})))
+    assert found() == ("jsonl", ["d.jsonl.zst"], {"": 1, ".csv": 1, ".json": 1, ".md": 1})
+    (tmp_path / "e.txt").write_text("e")
+    assert found()[:2] == ("text", ["e.txt"])
+
+
+def test_files_of_unknown_or_several_formats_are_refused(tmp_path: Path):
+    for name in ("a.txt", "b.md", "c.csv", "d.docx"):
+        (tmp_path / name).write_text("text")
+    for pattern, message in (
+        ("d.docx", r"d.docx has none of the suffixes .txt, .md, .jsonl, .json, .csv .* .parquet; "),
+        ("*", r"d.docx has none"),
+        ("?.[tmc]*", r"several formats \(1 .csv, 1 .md and 1 .txt files\); choose a glob of one"),
+    ):
+        with pytest.raises(UserError, match=message):
+            text_files.source_of(str(tmp_path / pattern))
+    assert text_files.source_of(str(tmp_path / "?.[tm]*")) == "text"
+
+
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 def test_parquet_files_are_read(tmp_path: Path, kind: pa.DataType):
-    table = pa.table({"n": [1, 2, 3], "text": pa.array(["x", None, "z"], kind)})
-    pq.write_table(table, tmp_path / "t.parquet")
+    text = pa.array(["x", None, "z"], kind)
     expected = ["x", "", "z"], ["t.parquet:0", "t.parquet:1", "t.parquet:2"]
-    assert read("parquet", tmp_path) == expected
+    for column in (text, text.dictionary_encode()):  # a categorical column of pandas
+        pq.write_table(pa.table({"n": [1, 2, 3], "text": column}), tmp_path / "t.parquet")
+        assert read("parquet", tmp_path) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,7 +142,13 @@ def test_parquet_files_are_read(tmp_path: Path, kind: pa.DataType):
         ("x.jsonl", b'{"text": "a"}\n{"text": ', r"x.jsonl, line 2: not JSON \(.* column 10\)"),
         ("x.jsonl", b'{"text": "a"}\n\xff\n', r"x.jsonl, line 2: not UTF-8"),
         ("x.jsonl", b'{"text": "\\ud800"}\n', r"x.jsonl, line 1: not UTF-8 \(surrogates"),
-        ("x.jsonl", b"[1]\n", r"x.jsonl, line 1: not a JSON object"),
+        ("x.jsonl", b"[1]\n", r"x.jsonl, line 1: a JSON array, .*jq -c '.\[\]'"),
+        ("x.jsonl", b'{"text": "a"}\n[1]\n', r"x.jsonl, line 2: not a JSON object"),
+        ("x.json", b'[{"text": "a"},\n{"text": "b"}]', r"x.json, line 1: a JSON array, .*jq -c"),
+        ("x.json", b'\n{\n "text": "a"\n}\n', r"x.json, line 2: only the beginning of a JSON obj"),
+        ("x.jsonl", b'{"text": "a" "b"}\n{}\n', r"x.jsonl, line 1: not JSON \(.* column 14\)"),
+        ("x.jsonl", b'{"text": ""}\n{"n": %s}' % (b"9" * 5000), r"x.jsonl, line 2: .* integer of"),
+        ("x.jsonl", b'{"text": ""}\n' + b"[" * 100_000, r"x.jsonl, line 2: .* nested too deeply"),
         ("x.jsonl", b'{"text": 5}\n', r"x.jsonl, line 1: column 'text' is not a string"),
         (
             "x.jsonl",
@@ -82,7 +157,21 @@ def test_parquet_files_are_read(tmp_path: Path, kind: pa.DataType):
         ),
         ("x.jsonl", b'{"text": ""}\n{"text": null}', r"corpus.column='text': all 2 texts .*empty"),
         ("x.jsonl", b"", r"corpus.column='text': all 0 texts"),
-        ("x.jsonl.gz", b"plain", r"x.jsonl.gz, line 1: not a valid gzip file"),
+        ("x.jsonl.gz", b"\x1f\x8bplain", r"x.jsonl.gz, line 1: not a valid gzip file"),
+        ("x.txt", gzip.compress(b"a" * 99, mtime=0)[:-9], r"x.txt, line 1: not a valid gzip file"),
+        ("x.txt", b"PK\x03\x04", r"x.txt is a zip file; decompress or remove it"),
+        ("x.jsonl.zst", zstd(b'{"text": "a"}\n')[:-5], r"x.jsonl.zst, line 1: not a valid zstd"),
+        ("x.csv", b'n,text\n1,"a\nb"\n2,c,d\n', r"x.csv, line 4: 3 fields, but the header has 2"),
+        ("x.csv", b'n,text\n1,"a\nb"\n2,"c\nd', r"x.csv, line 4: not CSV \(unexpected end of"),
+        ("x.csv", b'text\n"a" b\n', r"x.csv, line 2: not CSV"),
+        ("x.csv", b"text\na\ncaf\xe9\n", r"x.csv, line 3: not UTF-8"),
+        (
+            "x.csv",
+            b"n,body\n1,a\n",
+            r"corpus.column='text': no such .*x.csv; choose one of n, body",
+        ),
+        ("x.csv", b"text,text\na,b\n", r"corpus.column='text': 2 columns .*; rename all but one"),
+        ("x.csv", b"text\n", r"corpus.column='text': all 0 texts"),
         (
             "x.jsonl.gz",
             gzip.compress(b"{}" * 99, mtime=0)[:-9],
@@ -93,7 +182,7 @@ def test_parquet_files_are_read(tmp_path: Path, kind: pa.DataType):
 )
 def test_invalid_files_are_named(tmp_path: Path, name: str, content: bytes, message: str):
     (tmp_path / name).write_bytes(content)
-    source = {"txt": "text", "parquet": "parquet"}.get(name.split(".", 1)[1], "jsonl")
+    source = text_files.source_of(str(tmp_path))
     for path in (tmp_path, tmp_path / name):
         with pytest.raises(UserError, match=message):
             read(source, path)
@@ -115,18 +204,16 @@ def test_missing_paths_are_reported(tmp_path: Path):
     with pytest.raises(UserError, match=r"corpus.path='.*nowhere': no such file or folder"):
         read("text", tmp_path / "nowhere")
     for path in (tmp_path, tmp_path / "*.txt"):
-        with pytest.raises(
-            UserError, match=r"corpus.path=.*: no matching file; folders are searched for \*.txt"
-        ):
+        with pytest.raises(UserError, match=r"corpus.path=.*: no matching file; "):
             read("text", path)
 
 
 def test_unreadable_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "x.txt").write_text("x")
 
-    def refuse(self: Path) -> bytes:
+    def refuse(self: Path, mode: str) -> BinaryIO:
         raise PermissionError(13, "Permission denied", str(self))
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(UserError, match=r"x.txt cannot be read \(.*Permission denied"):
         read("text", tmp_path)
