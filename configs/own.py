@@ -49,6 +49,7 @@ from lm_mia.config import (
     size_label,
 )
 from lm_mia.data import text_files
+from lm_mia.data.documents import no_progress
 from lm_mia.errors import UserError
 
 MIN_SAMPLES, MAX_SAMPLES = 100, 2_000
@@ -223,7 +224,8 @@ class _Facts:
     long_texts: int
     """Number of documents with `LONG_CHARS` characters or more."""
     pieces: int
-    """Number of different pieces of `LONG_CHARS` characters; 0 if there are enough documents."""
+    """Number of different pieces of `LONG_CHARS` characters of which at least half have an effect on the tokens; 0 if
+    there are enough documents."""
     vocabulary: int
     vocabulary_documents: int
     """Number of documents that the vocabulary is trained on; 0: all."""
@@ -232,22 +234,28 @@ class _Facts:
 def _read_facts(corpus: Corpus) -> dict[str, Any]:
     """Reads the documents, so that the corpus stage of the same command need not read them again."""
     # Imported here because it loads scipy, which later commands do not need.
+    from lm_mia.data import tokenizer
     from lm_mia.data.corpus import read_ahead
 
     documents = read_ahead(corpus)
     texts = documents.texts
-    # Samples with the same tokens would be one sample, and each token has one character or more.
-    samples = len({" ".join(text.split())[: LENGTH_TOKENS - 1] for text in texts})
+    vocabulary, vocabulary_documents = _vocabulary(texts)
+    seed = quickstart.get_config().population.seed
+    covered = tokenizer.covered_characters(
+        tokenizer.training_texts(documents, vocabulary_documents, seed, 0, no_progress)
+    )
+    # Samples with the same tokens would be one sample.
+    samples = len({tokenizer.beginning(text, covered, LENGTH_TOKENS - 1) for text in texts})
     pieces: set[str] = set()
     if samples < MIN_SAMPLES:
-        pieces = {piece for text in texts for piece in _long_pieces(text)}
-    vocabulary, vocabulary_documents = _vocabulary(texts)
+        long_pieces = (piece for text in texts for piece in _long_pieces(text))
+        pieces = {tokenizer.beginning(piece, covered, LONG_CHARS) for piece in long_pieces}
     facts = _Facts(
         _describe_counts(documents.provenance),
         documents.provenance.get("files_not_read", {}),
         samples,
         sum(len(text) >= LONG_CHARS for text in texts),
-        len(pieces),
+        sum(len(piece) >= LONG_CHARS // 2 for piece in pieces),
         vocabulary,
         vocabulary_documents,
     )
@@ -263,6 +271,7 @@ def _describe_counts(provenance: dict[str, Any]) -> str:
     reasons = {
         "not UTF-8": len(provenance.get("files_not_utf8", ())),
         f"shorter than {MIN_CHARS} characters": provenance["too_short"],
+        "without visible characters": provenance.get("without_visible_characters", 0),
         "exact duplicates": provenance["exact_duplicates"],
         "near duplicates": provenance["near_duplicates"],
     }

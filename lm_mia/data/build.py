@@ -172,6 +172,8 @@ def describe(population: Population) -> list[str]:
             1,
             f"left out: {len(not_utf8)} files that are not UTF-8: {', '.join(not_utf8[:3])}{rest}",
         )
+    if invisible := provenance.get("without_visible_characters"):
+        lines.insert(1, f"left out: {invisible} documents without visible characters")
     if others := provenance.get("files_not_read"):
         lines.insert(1, f"not read: {text_files.describe_suffixes(others)} in the folder")
     if text_use:
@@ -184,7 +186,7 @@ def describe(population: Population) -> list[str]:
     kind = "piece" if split else "document"
     cut = "" if split else f", after truncation to {population.length_tokens} tokens"
     reasons = {
-        "too_short": "too short",
+        "too_short": "too short or without tokens",
         "identical_token_sequences": f"with the same tokens as an earlier {kind}{cut}",
         "prefix_duplicates": f"with the same first {prefix_tokens} tokens as an earlier {kind}",
         "near_duplicates": "that are near duplicates of an earlier document"
@@ -478,7 +480,7 @@ def _write_and_rename(path: Path, content: bytes) -> None:
 
 def _describe_corpus(provenance: Mapping[str, Any]) -> str:
     """Returns "documents", with the numbers of documents that were left out when the corpus was read, if any."""
-    names = ("too_short", "exact_duplicates", "near_duplicates")
+    names = ("too_short", "without_visible_characters", "exact_duplicates", "near_duplicates")
     counts = [f"{name.replace('_', ' ')}: {n}" for name in names if (n := provenance.get(name, 0))]
     if not counts:
         return "documents"

@@ -65,12 +65,12 @@ def caching_opener() -> CorpusOpener:
 def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InMemoryCorpus:
     """Reads the documents of docstrings or files in a stable order.
 
-    Whitespace at both ends of the documents is removed. Short documents, duplicates and text files that are not UTF-8
-    are left out; the provenance says how many.
+    Whitespace at both ends of the documents is removed. Short documents, documents without visible characters,
+    duplicates and text files that are not UTF-8 are left out; the provenance says how many.
 
     Raises:
       UserError: if there is no matching file, a file cannot be read (the message names the file and the line), the
-        column is missing or empty, or no document is long enough.
+        column is missing or empty, or no document is long enough and has a visible character.
     """
     if _read_ahead and corpus.source in text_files.SOURCES:
         ahead = _read_ahead.pop(reading_cache.files_digest(corpus), None)
@@ -103,12 +103,20 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
             f"{longest} characters, so use at most {longest}"
         )
     # Imported here because scipy takes half a second to load, and most commands reuse a population.
-    from lm_mia.data import dedup
+    from lm_mia.data import dedup, tokenizer
 
-    distinct = long_enough
+    visible = [i for i in long_enough if tokenizer.has_visible_characters(texts[i])]
+    if not visible:
+        raise UserError(
+            f"corpus.path={corpus.path!r}: none of the {len(long_enough)} documents that are long enough has a visible "
+            "character; choose another path"
+        )
+    if invisible := len(long_enough) - len(visible):
+        origin["without_visible_characters"] = invisible
+    distinct = visible
     if corpus.deduplicate != "none":
-        kept = dedup.without_exact_duplicates([texts[i] for i in long_enough])
-        distinct = [long_enough[k] for k in kept]
+        kept = dedup.without_exact_duplicates([texts[i] for i in visible])
+        distinct = [visible[k] for k in kept]
     final = distinct
     if corpus.deduplicate == "near":
         kept = dedup.without_near_duplicates(
@@ -123,7 +131,7 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
         "corpus_sha256": digest,
         "documents_read": len(texts),
         "too_short": len(texts) - len(long_enough),
-        "exact_duplicates": len(long_enough) - len(distinct),
+        "exact_duplicates": len(visible) - len(distinct),
         "near_duplicates": len(distinct) - len(final),
         "documents": len(final),
         **origin,

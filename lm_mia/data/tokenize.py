@@ -61,7 +61,8 @@ class SampleRules:
     length_tokens: int
     """Maximum length of a sample. A document is ``<bos> text <eos>``, truncated to this number of tokens."""
     min_chars: int = 0
-    """Documents with fewer characters are left out and, if documents are split, last pieces with fewer characters."""
+    """Documents with fewer characters, or without a token, are left out and, if documents are split, last pieces with
+    fewer characters."""
     distinct_prefix_tokens: int = 0
     """Number of tokens after <bos> that are compared: a piece is left out if an earlier one begins with the same
     tokens. 0: they are not compared."""
@@ -197,7 +198,7 @@ def _cut(
     rules: SampleRules,
     tokenizer: sentencepiece.SentencePieceProcessor,
 ) -> Iterator[_Piece]:
-    """Yields the pieces of documents in their order; a document that is too short is one piece without tokens."""
+    """Yields the pieces of documents in their order; a document that is left out is one piece without tokens."""
     bos, eos, step = tokenizer.bos_id(), tokenizer.eos_id(), rules.length_tokens - 1
     texts = [text for _, (text, _) in batch if len(text) >= rules.min_chars]
     # A single thread, because the processes share the cores.
@@ -208,6 +209,9 @@ def _cut(
             yield _Piece(position, record, raw, [], 0)
             continue
         ids = next(encoded)
+        if not ids:
+            yield _Piece(position, record, raw, [], 0)
+            continue
         body = [*ids, eos]
         if not rules.split_documents or len(body) <= step:
             yield _Piece(position, record, raw, [bos, *body[:step]], len(ids))
@@ -279,7 +283,7 @@ class DrawnSamples:
     pieces: int
     """Number of their pieces up to the last sample."""
     too_short: int
-    """Documents, and last pieces of documents that are split, with fewer than ``min_chars`` characters."""
+    """Documents, and last pieces of documents that are split, with fewer than ``min_chars`` characters or no token."""
     identical_token_sequences: int
     """Pieces whose tokens equal those of an earlier piece."""
     prefix_duplicates: int

@@ -1,9 +1,13 @@
 """Trains a sentencepiece vocabulary, or loads one, whose special pieces may have any IDs."""
 
+import functools
 import io
 import re
-from collections.abc import Iterable, Iterator
+import unicodedata
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -17,6 +21,10 @@ SPECIAL_IDS = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}
 never used, since padding has no effect."""
 TRAINER_THREADS = 2
 """A constant, because the vocabulary depends on the number of threads."""
+_NORMALIZATION = "nmt_nfkc"
+_COVERAGE = (
+    0.9995  # of the characters of the texts, by the most frequent ones; the others are <unk>
+)
 _CHUNK_CHARS = 16_000  # longer texts are split
 _READ_DOCUMENTS = 4096  # documents read at a time
 
@@ -34,14 +42,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
       UserError: if the texts do not support a vocabulary of this size; the message names a possible one.
     """
     out = io.BytesIO()
-    flat = (text.replace("\n", " ") for text in texts)
-    # sentencepiece ignores "sentences" of more than 65,536 bytes.
-    chunks = (
-        text[k : k + _CHUNK_CHARS] for text in flat for k in range(0, len(text), _CHUNK_CHARS)
-    )
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=chunks,
+            sentence_iterator=_chunks(texts),
             model_writer=out,
             vocab_size=vocab_size,
             model_type="unigram",
@@ -50,12 +53,12 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
             bos_id=SPECIAL_IDS["bos"],
             unk_id=SPECIAL_IDS["unk"],
             pad_piece="<pad>",
-            character_coverage=0.9995,
+            character_coverage=_COVERAGE,
             max_sentence_length=65_536,
             num_threads=TRAINER_THREADS,
             shuffle_input_sentence=False,
             input_sentence_size=0,
-            normalization_rule_name="nmt_nfkc",
+            normalization_rule_name=_NORMALIZATION,
             minloglevel=2,
         )
     except RuntimeError as error:
@@ -67,6 +70,75 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
             rule = f"the corpus has more distinct characters than that; use at least {low[1]}"
         raise UserError(f"tokenizer.vocab_size={vocab_size}: {rule}") from None
     return out.getvalue()
+
+
+def _chunks(texts: Iterable[str]) -> Iterator[str]:
+    # sentencepiece ignores "sentences" of more than 65,536 bytes.
+    flat = (text.replace("\n", " ") for text in texts)
+    return (text[k : k + _CHUNK_CHARS] for text in flat for k in range(0, len(text), _CHUNK_CHARS))
+
+
+def normalize(text: str) -> str:
+    """Returns what the vocabularies that are trained here are made for: a text in NFKC, with U+2581 for white space.
+
+    Control characters and zero-width spaces are removed, and the text begins with U+2581 unless nothing is left.
+    """
+    return _normalizer().Normalize(text)
+
+
+@functools.cache
+def _normalizer() -> Any:
+    return sentencepiece.SentencePieceNormalizer(rule_name=_NORMALIZATION)
+
+
+def has_visible_characters(text: str) -> bool:
+    """Returns whether a text has more than white space, U+2581, control and format characters such as U+200D.
+
+    Other texts have no token, or only <unk>.
+    """
+    if re.search(r"[!-~]", text):
+        return True
+    rest = normalize(text).replace("\u2581", "")
+    return any(unicodedata.category(character) not in ("Cc", "Cf") for character in rest)
+
+
+def covered_characters(texts: Iterable[str]) -> frozenset[str]:
+    """Returns the characters that a vocabulary of any size has as pieces if it is trained on these texts."""
+    # sentencepiece ignores texts with U+2585, which it uses itself, and does not count NUL characters.
+    counts = Counter[str]()
+    for chunk in _chunks(texts):
+        if "\u2585" not in chunk:
+            counts.update(normalize(chunk))
+    counts.pop("\0", None)
+    total, covered, characters = counts.total(), 0, set[str]()
+    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if covered / total >= _COVERAGE:
+            break
+        covered += count
+        characters.add(character)
+    return frozenset(characters)
+
+
+def beginning(text: str, covered: Container[str], length: int) -> str:
+    """Returns the first characters of a normalized text in which each run of characters that are not covered is a NUL.
+
+    Such a run is a single <unk>, and every token stands for one or more of these characters. If they differ, the first
+    ``length`` tokens of the texts therefore differ, too, whatever the size of the vocabulary.
+
+    Args:
+      text: any text.
+      covered: the characters that the vocabulary has; see `covered_characters`.
+      length: the maximum number of characters.
+    """
+    characters: list[str] = []
+    for character in normalize(text):
+        if character in covered:
+            characters.append(character)
+        elif characters[-1:] != ["\0"]:
+            characters.append("\0")
+        if len(characters) == length:
+            break
+    return "".join(characters)
 
 
 def load_tokenizer(
@@ -141,10 +213,7 @@ def train_on_corpus(
 
     def texts() -> Iterator[str]:
         try:
-            if documents:
-                yield from _drawn_texts(source, documents, seed, min_chars, progress)
-            else:
-                yield from (source[i][0] for i in range(len(source)))
+            yield from training_texts(source, documents, seed, min_chars, progress)
         except BaseException as error:
             reading_errors.append(error)  # sentencepiece would raise another error instead
             raise
@@ -160,13 +229,17 @@ def train_on_corpus(
     return model
 
 
-def _drawn_texts(
+def training_texts(
     source: Documents, num_documents: int, seed: int, min_chars: int, progress: ProgressCallback
 ) -> Iterator[str]:
-    """Yields the first texts of a draw that are long enough, those of each round in the order of the corpus.
+    """Yields the texts that `train_on_corpus`, which has the same arguments, trains on.
 
-    These are fewer than ``num_documents`` if the corpus has fewer. K: documents of a round.
+    They are the first texts of a draw that are long enough, those of each round in the order of the corpus; fewer than
+    ``num_documents`` if the corpus has fewer. K: documents of a round.
     """
+    if not num_documents:
+        yield from (source[i][0] for i in range(len(source)))
+        return
     drawn = num_found = 0
     while num_found < num_documents and drawn < len(source):
         total = min(drawn + num_documents - num_found, len(source))

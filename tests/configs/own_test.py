@@ -1,5 +1,6 @@
 """The audit of a user's own texts: sizes that follow from the texts, and the figures of StrongMIA on them."""
 
+import dataclasses
 import itertools
 import json
 import random
@@ -12,6 +13,7 @@ from lm_mia.config import Config, load
 from lm_mia.config.recipe import recipe_requests
 from lm_mia.config.validate import problems
 from lm_mia.data import text_files
+from lm_mia.data.build import build_population
 from lm_mia.data.corpus import read
 from lm_mia.data.tokenizer import train_on_corpus
 from lm_mia.errors import UserError
@@ -61,6 +63,45 @@ def test_sizes_follow_from_the_texts(tmp_path: Path, capsys: pytest.CaptureFixtu
         "own: 300 samples, a vocabulary of 150 pieces, and false positive rates of 0.01 and more; no extraction, since "
         "0 documents have 384 characters (about 64 tokens) or more, and 100 are needed",
     ]
+
+
+def test_the_chosen_number_of_samples_is_available(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Although some texts have no tokens, and others the tokens of an earlier text."""
+    folder = write_texts(tmp_path / "texts", 154, 200)
+    beginning = " ".join((folder / "0.txt").read_text().split()[:64])
+    rest = [" ".join(random.Random(seed).choices(WORDS, k=200)) for seed in (1001, 1002)]
+    for name, text in (
+        ("nul", "\0" * 400),
+        ("zero-width", "\u200b" * 400),
+        ("control", "\1\2\3" * 200),
+        ("marker", "\u2581" * 300),
+        # Characters that are too rare for the vocabulary, so that the only token of each text is <unk>.
+        ("emoji", "\U0001f600\U0001f468" * 10),
+        ("accents", "e\u0301" * 20),
+        ("zero-width-beginning", f"\u200b{beginning} {rest[0]}"),
+        (
+            "marker-in-beginning",
+            beginning.replace(" ", " \u2581 ") + f" {rest[1]}",
+        ),
+    ):
+        (folder / f"{name}.txt").write_text(text)
+    c = load.load_config(f"own:{folder}")
+    assert "158 documents (left out: 4 without visible characters)" in capsys.readouterr().err
+    assert c.population.samples == 150
+    sizes = dataclasses.replace(c.population, samples=156)
+    with pytest.raises(UserError, match="has only 155 documents that can be samples"):
+        build_population(c.corpus, c.tokenizer, sizes, tmp_path / "population")
+    sizes = dataclasses.replace(c.population, samples=154)
+    assert len(build_population(c.corpus, c.tokenizer, sizes, tmp_path / "population")) == 154
+
+
+def test_invisible_characters_do_not_count_as_pieces(tmp_path: Path):
+    folder = write_texts(tmp_path / "texts", 5, 4000)
+    for path in folder.iterdir():
+        path.write_text(path.read_text() + "\u200b" * 384_000)
+    assert load.load_config(f"own:{folder}").population.samples == 210
 
 
 def test_the_format_follows_from_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -88,7 +88,7 @@ def test_population_of_c4(source: config.Corpus, built: Population):
     assert lines[0].startswith("corpus: 3000 documents, sha256 ")
     assert lines[-2].startswith("validation: 100 held-out samples, sha256 ")
     assert lines[-1].startswith(
-        f"draw: {looked} documents, {looked - 1100} left out: {short} too short; "
+        f"draw: {looked} documents, {looked - 1100} left out: {short} too short or without tokens; "
     )
     assert lines[-1].endswith(
         f"; {same_prefix} with the same first 10 tokens as an earlier document"

@@ -66,6 +66,22 @@ def test_counts_and_order_of_a_small_corpus(tmp_path: Path):
         corpus.read(config.Corpus("text", str(tmp_path), min_chars=999))
 
 
+def test_documents_without_visible_characters_are_left_out(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("A text of some length.")
+    settings = config.Corpus("text", str(tmp_path), min_chars=5)
+    before = corpus.read(settings)
+    for name, characters in enumerate(("\0", "\u200b", "\1", "\u2581 ", "\ufffd", "\u200d\xad")):
+        (tmp_path / f"{name}.txt").write_text(characters * 9 + characters[0])
+    read = corpus.read(settings)
+    assert read.sha256 == before.sha256
+    counts = read.provenance["documents_read"], read.provenance["without_visible_characters"]
+    assert counts == (7, 6)
+    assert "without_visible_characters" not in before.provenance
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(UserError, match=r"corpus.path=.*: none of the 6 documents .* visible"):
+        corpus.read(settings)
+
+
 def test_sources_give_the_same_documents(tmp_path: Path, source: config.Corpus):
     pq.write_table(pa.table({"body": texts()}), tmp_path / "t.parquet")
     parquet = config.Corpus("parquet", str(tmp_path / "t.parquet"), column="body")

@@ -168,6 +168,16 @@ def test_short_documents_and_repeated_prefixes_are_left_out(tmp_path: Path):
     assert duplicates == len(long) - 60 > 0
 
 
+def test_documents_without_tokens_are_left_out(tmp_path: Path):
+    texts = [*documents()[:20], *[("\u200b" * (30 + i), f"invisible {i}") for i in range(5)]]
+    spec = build.PopulationSpec(config.Population(20, 0, length_tokens=64), model())
+    population = build.write_population(tmp_path / "p", texts, spec)
+    assert {*population.column("source_record")} == {record for _, record in texts[:20]}
+    spec = dataclasses.replace(spec, population=config.Population(22, 0, length_tokens=64))
+    with pytest.raises(UserError, match=r"samples=22: .* only 20 documents .*too short: 5,"):
+        build.write_population(tmp_path / "q", texts, spec)
+
+
 def test_too_few_long_documents_are_reported(tmp_path: Path):
     texts = [(f"{'long ' * 9}text {i}", str(i)) for i in range(30)]
     texts += [(f"short {i}", str(i)) for i in range(30, 40)]

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lm_mia.config import Population
 from lm_mia.data import build, docstrings
 from lm_mia.data.population import lowercase
-from lm_mia.data.tokenizer import load_tokenizer, train_tokenizer
+from lm_mia.data.tokenizer import (
+    beginning,
+    covered_characters,
+    load_tokenizer,
+    train_tokenizer,
+)
 from lm_mia.errors import UserError
 
 TEXTS = docstrings.read(["zarr"])[0][:300]
@@ -24,6 +31,27 @@ def trained(vocab_size: int = 500) -> bytes:
 def test_training_is_deterministic_and_silent(capfd: pytest.CaptureFixture[str]):
     assert train_tokenizer(iter(TEXTS), 500) == trained()
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("rare", ["éß漢字🙂漢\u200d\x80", "\0\u2585\t\u2028\ufffd\u2581\ue000"])
+def test_the_covered_characters_are_those_of_the_vocabulary(rare: str):
+    texts = [f"{text}\n{rare[i.bit_length() % len(rare)]}" for i, text in enumerate(TEXTS)]
+    spm = load_tokenizer(train_tokenizer(texts, 300))
+    pieces = {spm.id_to_piece(i) for i in range(300)}
+    assert {*covered_characters(texts)} == {piece for piece in pieces if len(piece) == 1}
+
+
+@given(
+    st.lists(st.text(st.sampled_from("ab \n\0é漢字\u2581\u200b"), max_size=12), min_size=2),
+    st.integers(1, 6),
+)
+def test_texts_with_equal_tokens_have_equal_beginnings(texts: list[str], tokens: int):
+    spm, covered = load_tokenizer(trained()), covered_characters(TEXTS)
+    characters_by_ids: dict[tuple[int, ...], str] = {}
+    for text in texts:
+        ids = (*spm.encode(text), spm.eos_id())[:tokens]
+        characters = beginning(text, covered, tokens)
+        assert characters_by_ids.setdefault(ids, characters) == characters
 
 
 def test_special_ids_size_and_round_trip():

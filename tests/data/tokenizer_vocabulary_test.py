@@ -29,8 +29,7 @@ def test_vocabulary_of_documents_drawn_by_seed(monkeypatch: pytest.MonkeyPatch, 
 def test_short_documents_are_replaced_by_the_next():
     order = seeds.draw(5, "tokenizer/documents", 300, 300)
     long = [i for i in order if len(TEXTS[i]) >= 40][:80]
-    used: list[str] = []
-    list(used.append(t) for t in tokenizer._drawn_texts(CORPUS, 80, 5, 40, no_progress))
+    used = [*tokenizer.training_texts(CORPUS, 80, 5, 40, no_progress)]
     assert sorted(used) == sorted(TEXTS[i] for i in long)
     assert order.tolist().index(long[-1]) > 80
 
