@@ -10,6 +10,7 @@ import fake_c4
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from failed_reads import fail_reads
 
 from lm_mia import cli
 from lm_mia.data import c4, hf_c4
@@ -69,6 +70,15 @@ def test_tfds_opens_converted_files(tmp_path: Path, pattern: str, processes: int
     assert info.splits["train"].num_bytes == sum(
         len(raw) for raw in raw_records(tmp_path / "out", "train")
     )
+
+
+def test_notes_that_cannot_be_read_are_not_called_other_files(
+    tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
+):
+    convert(pattern, tmp_path / "out")
+    fail_reads(monkeypatch, tmp_path / "out/c4/en/3.1.0/hf_shards.json")
+    with pytest.raises(OSError, match=r"hf_shards\.json"):
+        convert(pattern, tmp_path / "out")
 
 
 def raw_records(path: Path, split: str) -> list[bytes]:

@@ -135,6 +135,12 @@ def test_incomplete_parts_are_detected(model: Path, damage: str):
     assert not tokenize.is_complete(path)
 
 
+def test_a_part_that_cannot_be_read_is_not_called_incomplete(tmp_path: Path):
+    (tmp_path / "part").symlink_to("part")  # the system fails to open it, also for root
+    with pytest.raises(OSError, match="symbolic links"):
+        tokenize.is_complete(tmp_path / "part")
+
+
 def test_a_part_that_fails_leaves_no_file(model: Path):
     class Failing(list[tuple[str, str]]):
         def __iter__(self):
