@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
@@ -368,16 +368,16 @@ class RecipeView:
 
 
 def audit(
-    source: "str | os.PathLike[str] | pd.DataFrame | Mapping[str, Any]",
+    source: "str | os.PathLike[str] | pd.DataFrame | Mapping[Any, Any]",
     *,
-    score: str = "",
-    member: str = "",
-    model: str = "",
-    user: str = "",
+    score: str | int = "",
+    member: str | int = "",
+    model: str | int = "",
+    user: str | int = "",
     aggregate: "GroupScore" = "mean",
     membership: "MembershipDesign" = "given",
-    covariates: Sequence[str] = (),
-    text: str = "",
+    covariates: str | int | Sequence[str | int] = (),
+    text: str | int = "",
     delta: float = 1e-5,
     confidence: float = 0.95,
     fprs: Sequence[float] = (0.001, 0.01, 0.1),
@@ -392,7 +392,7 @@ def audit(
         (``score_TxN``, ``member_TxN``), or losses (``target_loss_TxN``, ``target_member_TxN``, ``reference_loss_MxN``,
         ``reference_member_MxN``), to which all attacks on losses are applied. T: targets, M: references, N: samples.
       score: name of the column or array of scores, larger for members; by default "score" or "score_TxN". NaN is
-        missing.
+        missing. Columns of a data frame may also have integers as names, such as 0.
       member: name of the column or array of membership, 0 or 1; by default "member" or "member_TxN".
       model: name of the column of models; by default "model" if there is one. Each model is audited by itself.
       user: name of the column or array of users. If it is given, users are audited instead of samples.
@@ -429,15 +429,17 @@ def audit(
     """
     from lm_mia.run import audit as audits
 
+    if isinstance(covariates, str) or not isinstance(covariates, Iterable):
+        covariates = (covariates,)
     settings = audits.Settings(
-        score=score,
-        member=member,
-        model=model,
-        user=user,
+        score=_column_name(score),
+        member=_column_name(member),
+        model=_column_name(model),
+        user=_column_name(user),
         aggregate=aggregate,
         membership=membership,
-        covariates=(covariates,) if isinstance(covariates, str) else tuple(covariates),
-        text=text,
+        covariates=tuple(map(_column_name, covariates)),
+        text=_column_name(text),
         delta=delta,
         confidence=confidence,
         fprs=tuple(fprs),
@@ -445,3 +447,8 @@ def audit(
     )
     opened = Path(source) if isinstance(source, str | os.PathLike) else source
     return audits.audit(opened, settings)
+
+
+def _column_name(name: str | int | None) -> str:
+    """Returns the name of a column or array as text; None is "", the default name or none."""
+    return "" if name is None else str(name)

@@ -40,7 +40,7 @@ def problems(config: Config) -> list[str]:
     Args:
       config: as returned by `lm_mia.config.resolve`.
     """
-    if config.corpus.source == "imported":  # the models were trained elsewhere
+    if _is_imported(config):
         sections = (_too_large, _imported, _attack, _name)
         return [message for section in sections for message in section(config)]
     sections = (
@@ -75,7 +75,7 @@ def nothing_attacked(config: Config) -> list[str]:
         f"is attacked with the others ({studies}), since nothing is attacked otherwise"
     )
     targets = min(2, attack.references - _MIN_REFERENCES)
-    if config.corpus.source == "imported":  # the models are given, so there can be no replicas
+    if _is_imported(config):  # the models are given, so there can be no replicas
         return [_message(config, "attack.targets", rule, f"try --config.attack.targets={targets}")]
     flags = f"--config.attack.targets={targets}"
     if targets < 2:
@@ -118,9 +118,10 @@ def rule_about_lowest_fpr(config: Config) -> str:
     """Returns the rule that a false positive rate must not be below the lowest one that the population can show."""
     canaries = schema.num_canaries(config)
     field = "train.canaries" if config.train.canaries else "population.samples"
+    half = "half of the samples" if _is_imported(config) else f"{field} / 2"
     return (
         f"must be at least {schema.lowest_fpr(canaries):.3g}, the lowest rate that {canaries // 2:,} non-members "
-        f"({field} / 2) can show"
+        f"({half}) can show"
     )
 
 
@@ -463,7 +464,7 @@ def _attack_step(config: Config) -> Iterator[str]:
                 config,
                 "attack.step",
                 "must be 0 (the end of training), since models are not scored at other steps",
-                "add the step to score.at_steps",
+                "leave it out" if _is_imported(config) else "add the step to score.at_steps",
             )
         elif step not in (0, *scored):
             yield _message(config, "attack.step", rule + " or ".join(map(str, scored)))
@@ -479,24 +480,26 @@ def _attacked_models(config: Config) -> Iterator[str]:
         yield _message(
             config, "attack.references", "must be 4 or more, for 2 IN and 2 OUT losses per sample"
         )
+    design = "--subset=balanced" if _is_imported(config) else "train.subset='balanced'"
     if is_balanced and attack.references % 2:
         yield _message(
             config,
             "attack.references",
-            "must be even for train.subset='balanced', where references come in pairs",
+            f"must be even for {design}, where references come in pairs",
         )
     if attack.targets and not 0 < attack.targets <= attack.references - _MIN_REFERENCES:
         yield _message(
             config,
             "attack.targets",
-            f"must leave at least {_MIN_REFERENCES} of attack.references={attack.references}",
-            "make more models references in role_M" if config.corpus.source == "imported" else "",
+            f"must leave at least {_MIN_REFERENCES} of attack.references={attack.references}"
+            if not _is_imported(config)
+            else f"must leave at least {_MIN_REFERENCES} of the {attack.references} models that are no replicas",
         )
     if is_balanced and attack.targets % 2:
         yield _message(
             config,
             "attack.targets",
-            "must be even for train.subset='balanced', where references come in pairs",
+            f"must be even for {design}, where references come in pairs",
         )
     if attack.replicas < 2 and attack.replicas != 0:
         yield _message(
@@ -509,6 +512,14 @@ def _attacked_models(config: Config) -> Iterator[str]:
 
 def _crossed_models(config: Config) -> Iterator[str]:
     attack = config.attack
+    if attack.replica_inits != 1 and _is_imported(config):
+        yield _message(
+            config,
+            "attack.replica_inits",
+            "must be 1, since no models of other initializations can be imported",
+            "leave it out",
+        )
+        return
     if attack.replica_inits < 1:
         yield _message(config, "attack.replica_inits", "must be 1 or larger")
     if attack.replica_inits > 1 and not attack.resample_references:
@@ -538,11 +549,15 @@ def _attack_names(config: Config) -> Iterator[str]:
     unmet = [name for name in attacks if required[name] not in (*statistics, "loss")]
     if unmet:
         names = ",".join([*statistics, *(required[name] for name in unmet)])
+        remedy = f"set --config.score.statistics={names}"
+        if _is_imported(config):
+            arrays = dict.fromkeys(f"{required[name]}_MxN" for name in unmet)
+            remedy = f"leave them out, or import a file with {', '.join(arrays)}"
         yield _message(
             config,
             "attack.attacks",
             f"{', '.join(unmet)} {'require' if len(unmet) > 1 else 'requires'} more than the loss",
-            f"set --config.score.statistics={names}",
+            remedy,
         )
 
 
@@ -605,7 +620,7 @@ def _resampling(config: Config) -> Iterator[str]:
             config,
             "attack.resample_references",
             f"needs 8 or more references instead of {references}, for two disjoint sets of 4, the smallest size",
-            "set it to 0, or increase attack.references",
+            f"set it to 0, or {'import more models' if _is_imported(config) else 'increase attack.references'}",
         )
     elif size and (size % 2 or not _MIN_REFERENCES <= size <= references // 2):
         yield _message(
@@ -620,7 +635,8 @@ def _size_of_sets(config: Config) -> str:
     references = config.attack.references
     if references < 2 * _MIN_REFERENCES:
         return "4, and --config.attack.references to 8 or more"
-    return f"an even number from 4 to attack.references / 2 = {references // 2}"
+    name = "half of the references," if _is_imported(config) else "attack.references / 2 ="
+    return f"an even number from 4 to {name} {references // 2}"
 
 
 def _zero_run(config: Config) -> Iterator[str]:
@@ -709,6 +725,11 @@ def _name(config: Config) -> Iterator[str]:
             "name",
             "must be at most 80 letters, digits and '._+=,-', and begin with a letter or digit",
         )
+
+
+def _is_imported(config: Config) -> bool:
+    """Returns whether the models were trained elsewhere, so that only fields of the attack can be set."""
+    return config.corpus.source == "imported"
 
 
 def _positive(config: Config, *fields: str) -> Iterator[str]:

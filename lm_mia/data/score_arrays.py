@@ -175,7 +175,10 @@ def _check_present(
         ]
         hint = f"name it by {', '.join(flags)} or {last}, or save {', '.join(LOSS_ARRAYS)}"
         if "loss_MxN" in arrays:
-            hint = "losses of models without targets are for `lm-mia import`"
+            hint = (
+                "losses of five or more models are for `lm-mia import`; of fewer models, save those of the attacked "
+                f"one as {LOSS_ARRAYS[0]} and {LOSS_ARRAYS[1]}, and the others as {LOSS_ARRAYS[2]} and {LOSS_ARRAYS[3]}"
+            )
     missing = [name for name in names if name not in arrays]
     if missing:
         listed = ", ".join(repr(name) for name in [*arrays][:20])

@@ -95,11 +95,20 @@ def read_table(path: Path, columns: Columns) -> list[ModelScores]:
 
 
 def read_frame(frame: "pd.DataFrame", columns: Columns) -> list[ModelScores]:
-    """As `read_table`, for a data frame; its index is ignored."""
+    """As `read_table`, for a data frame; its index is ignored, and the names of its columns are taken as strings."""
+    import pandas as pd
+
     name = "data frame"
-    wanted = _find_columns([*map(str, frame.columns)], name, columns)
+    if isinstance(frame.columns, pd.MultiIndex):
+        raise UserError(
+            f"{name}: its columns have a MultiIndex; give each column one name, for example by "
+            "frame.columns = ['_'.join(map(str, names)) for names in frame.columns]"
+        )
+    names = [*map(str, frame.columns)]
+    wanted = _find_columns(names, name, columns)
+    used = frame.iloc[:, [names.index(column) for column in wanted]].set_axis(wanted, axis=1)
     try:
-        table = pa.Table.from_pandas(frame[wanted], preserve_index=False)
+        table = pa.Table.from_pandas(used, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise UserError(
             f"{name}: cannot be used ({_one_line(error)}); each column must hold one type of values"

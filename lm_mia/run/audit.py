@@ -24,7 +24,7 @@ from lm_mia.machine import available_cores
 from lm_mia.run import audit_causal
 from lm_mia.run.audit_statistics import Frames, Settings, audit_model, make_units
 
-Source = Path | pd.DataFrame | Mapping[str, Any]
+Source = Path | pd.DataFrame | Mapping[Any, Any]
 
 _TABLES = ("summary", "tpr_at_fpr", "audit", "audit_curve", "roc", "histogram")
 _OPTIONAL_TABLES = ("groups", *audit_causal.TABLES)
@@ -63,6 +63,9 @@ class Audit:
     """Histogram of the log odds of membership given the covariates."""
     covariate_balance: pd.DataFrame
     """Means of each covariate, and their differences before and after weighting, in standard deviations."""
+    counts: pd.DataFrame
+    """Numbers of members and non-members of each model, also of those without a score, and what they are: samples or
+    users."""
     notes: tuple[str, ...]
     """What a reader of the result must know, in sentences."""
 
@@ -199,6 +202,7 @@ def _combine(parts: Sequence[tuple[Frames, list[str]]], settings: Settings) -> A
         name: pd.concat([part[name] for part, _ in parts], ignore_index=True)
         for name in parts[0][0]
     }
+    frames["counts"] = frames["counts"].drop_duplicates("model", ignore_index=True)
     # A note that concerns several attacks or models is shown once.
     concerned: dict[str, list[str]] = {}
     for part, notes_of_part in parts:

@@ -268,9 +268,16 @@ def audit_model(
         "curve": _prefixed(curve, named),
         "roc": _prefixed(roc, named),
         "histogram": _prefixed(histogram, named),
+        "counts": pd.DataFrame([_counts(units)]),
         "groups": _prefixed(units.groups.drop(columns="model", errors="ignore"), named),
     } | {name: _prefixed(frame, named) for name, frame in causal.items()}
     return frames, [*_notes(units, settings, summary), *causal_notes]
+
+
+def _counts(units: Units) -> dict[str, Any]:
+    members = int(units.member_N.sum())
+    counts = {"members": members, "nonmembers": units.member_N.size - members}
+    return {"model": units.model, "unit": units.noun} | counts
 
 
 def _prefixed(frame: pd.DataFrame, named: Mapping[str, str]) -> pd.DataFrame:

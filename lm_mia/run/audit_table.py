@@ -28,11 +28,12 @@ def print_audit(result: Audit, source: str) -> None:
     A single model is shown in full. Otherwise there is one line for each attack and model or, if there are more than
     30, one for each attack, with means over models, and the smallest of the bounds.
     """
-    rows = result.summary
-    first = rows.iloc[0]
-    counts = f"{first.members:,} members, {plural(int(first.nonmembers), 'non-member')}"
-    unit = f"{first.unit}s: " if len(rows) == 1 else f"{first.unit}s of the first model: "
-    print(f"{source}: {unit}{counts}")
+    rows, first = result.summary, result.counts.iloc[0]
+    counts = (
+        f"{plural(int(first.members), 'member')}, {plural(int(first.nonmembers), 'non-member')}"
+    )
+    of = " of the first model" if len(result.counts) > 1 else ""
+    print(f"{source}: {first.unit}s{of}: {counts}")
     confidence = f"{100 * result.epsilon['confidence'].iloc[0]:g}%"
     notes = [f"note: {note}" for note in result.notes]
     table = _full(result, confidence) if len(rows) == 1 else _several(result)

@@ -27,7 +27,7 @@ from lm_mia.data import imported, loss_files, subsets
 from lm_mia.data.loss_files import LossFile
 from lm_mia.data.population import PIECE_COLUMNS
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, collect_errors
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display, plural
 from lm_mia.run.sweep import SweepRecipe
@@ -38,6 +38,7 @@ SUBSETS: tuple[Subset, ...] = ("given", "exact", "bernoulli", "balanced")
 MODELS = "imported_models.csv"
 """Table of the models of an imported recipe: name, name in the file, role."""
 _MOST_TARGETS = 16
+_FEWEST_REFERENCES = 4
 _FEW_REFERENCES = 64  # with fewer, pooled variances are better
 _FEW_SAMPLES = 64  # with fewer, random subsets may be equal by chance
 _MAX_DEVIATIONS = 6  # of the number of members of a Bernoulli subset
@@ -87,13 +88,21 @@ def import_losses(
     """
     _check_overrides(overrides)
     display.stage(0.5)
-    loss_files.check_values(file, lambda done, total: display.update("check", done, total))
+    problems = _count_problems(file, subset)
+
+    def show(done: int, total: int) -> None:
+        display.update("check", done, total)
+
+    collect_errors(problems, lambda: loss_files.check_values(file, show))
+    if problems:
+        raise UserError("\n".join(problems))
     models = _model_seeds(file)
     _check_subsets(file, models, subset)
     table = imported.sample_table(file.num_samples, file.columns, file.text_N)
     c = load.apply_overrides(_config(file, table, name, subset), overrides)
     c = load.apply_overrides(sweeps.with_stored_attack(workdir, c), overrides)
     sweep = sweeps.imported_sweep(workdir, c)
+    sweeps.check_attacked(sweep.recipes)
     [recipe] = sweep.recipes
     _check_stored(file, models, open_store(recipe.config, recipe.folder), recipe.name)
     sweep, disclaim = sweeps.claim_folders(sweep)
@@ -209,6 +218,47 @@ def _check_overrides(overrides: Sequence[str]) -> None:
     )
 
 
+def _count_problems(file: LossFile, subset: Subset) -> list[str]:
+    """Returns a line for each role of too few models, and if models or targets cannot be divided into pairs."""
+    references, targets, replicas = (file.role_M.count(role) for role in loss_files.ROLES)
+    problems: list[str] = []
+    models = len(file.role_M)
+    if models <= _FEWEST_REFERENCES:
+        remedy = (
+            "to attack one of them, save its losses as target_loss_TxN and target_member_TxN, and those of the others "
+            "as reference_loss_MxN and reference_member_MxN, for `lm-mia audit FILE`"
+        )
+        if models == 1:
+            remedy = (
+                "to attack it by its losses alone, save them with the opposite sign as score_TxN, and its membership "
+                "as member_TxN, for `lm-mia audit FILE`"
+            )
+        problems.append(
+            f"{file.source}: has {plural(models, 'model')}: must be at least five, since a model is attacked with at "
+            f"least four references; {remedy}"
+        )
+    elif references < _FEWEST_REFERENCES:
+        counts = f"{plural(references, 'reference')}, {plural(targets, 'target')} and {plural(replicas, 'replica')}"
+        problems.append(
+            f"{file.source}: has {counts}: must have at least four references; give more of the models the role "
+            "reference"
+        )
+    if replicas == 1:
+        problems.append(
+            f"{file.source}: has 1 replica: must be none or at least two, since a flip rate needs two decisions; give "
+            "it the role target"
+        )
+    trained_alone = references + targets
+    if not problems and subset == "balanced" and (trained_alone % 2 or targets % 2):
+        odd = f"{targets} of them targets" if targets else "all of them references"
+        problems.append(
+            f"--subset=balanced: {file.source} has {plural(trained_alone, 'model')} besides replicas, {odd}: both "
+            "numbers must be even, since models come in pairs with complementary subsets; leave some "
+            "out, or use --subset=given"
+        )
+    return problems
+
+
 def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset) -> None:
     """Raises UserError with a line for each model whose members cannot have been drawn in the way of `subset`."""
     if subset == "given":
@@ -283,7 +333,8 @@ def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Sub
     targets = count["target"]
     if not targets and not count["replica"]:  # the last references are attacked
         targets = min(_MOST_TARGETS, count["reference"] // 4)
-        targets -= targets % 2 if subset == "balanced" else 0
+        if subset == "balanced":
+            targets = max(targets - targets % 2, 2)
     trained_alone = count["reference"] + count["target"]
     attacks: list[AttackName] = [
         name

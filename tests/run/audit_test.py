@@ -1,6 +1,7 @@
 import io
 import itertools
 import zipfile
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -91,6 +92,18 @@ FEWER = {name: LOSSES[name][:, 1:] for name in ("target_loss_TxN", "target_membe
 TARGET = {"reference_loss_MxN": np.concatenate([np.ones((1, 40)), LOSSES["target_loss_TxN"]])}
 COMPLEMENT = {"reference_member_MxN": 1 - LOSSES["target_member_TxN"][[0, 0]]}
 PK = npy(np.array([{}], dtype=object), allow_pickle=True)
+
+
+def loss_arrays(targets, references, samples=600):
+    """Returns losses of targets and references that were trained on random halves of the samples."""
+    rng = np.random.default_rng(4)
+    arrays = {}
+    for kind, letter, count in (("target", "T", targets), ("reference", "M", references)):
+        member = rng.random((count, samples)) < 0.5
+        arrays[f"{kind}_loss_{letter}xN"] = 3 - 0.3 * member + rng.normal(0, 0.2, member.shape)
+        arrays[f"{kind}_member_{letter}xN"] = member
+    return arrays
+
 
 BAD_FILES = {
     "missing": (lambda folder: folder / "scores.csv", "no such file"),
@@ -452,6 +465,105 @@ def test_command_prints_and_writes(tmp_path, capsys):
         assert cli.main(argv) == 2
         assert f"the audit would replace {tmp_path / file}" in capsys.readouterr().err
         assert (tmp_path / file).read_bytes() == before
+
+
+def test_heading_has_all_samples_of_the_model(tmp_path, capsys):
+    arrays = loss_arrays(targets=1, references=2)
+    member_N = arrays["target_member_TxN"][0]
+    np.savez(tmp_path / "one.npz", **arrays)
+    assert cli.main(["audit", str(tmp_path / "one.npz"), "--replicates=2"]) == 0
+    counts = f"samples: {member_N.sum()} members, {(~member_N).sum()} non-members"
+    assert capsys.readouterr().out.splitlines()[0].endswith(f"one.npz: {counts}")
+    result = lm_mia.audit(arrays, replicates=2)
+    assert (result.summary["members"].min()) < member_N.sum()  # an attack has no score for some
+    assert result.counts.to_dict("records") == [
+        {"model": "", "unit": "sample", "members": member_N.sum(), "nonmembers": (~member_N).sum()}
+    ]
+    np.savez(tmp_path / "two.npz", **loss_arrays(targets=2, references=2))
+    assert cli.main(["audit", str(tmp_path / "two.npz"), "--replicates=2"]) == 0
+    assert "two.npz: samples of the first model: " in capsys.readouterr().out
+
+
+def test_users_are_counted_in_the_heading(tmp_path, capsys):
+    path = tmp_path / "scores.csv"
+    users = frame(score=np.where(np.arange(400) < 9, np.nan, SCORE_N), user=np.arange(400) // 2)
+    users.assign(member=np.arange(400) % 4 // 2).to_csv(path, index=False)
+    assert cli.main(["audit", str(path), "--user=user", "--replicates=2"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].endswith("users: 100 members, 100 non-members")
+
+
+@pytest.mark.parametrize("first", [0, 7])
+def test_columns_may_have_integers_as_names(first):
+    named = frame(
+        model=["a", "b"] * 200,
+        length=np.arange(400) % 7,
+        source=np.where(np.arange(400) % 3 == 0, "news", "web"),
+        text=[f"text {i % 11} of {i}" for i in range(400)],
+        user=np.arange(400) // 4,
+    ).assign(member=np.arange(400) % 8 // 4)
+    position = {name: first + i for i, name in enumerate(["text", *named.columns])} | {
+        "text": first
+    }
+    numbered = named.rename(columns=position)
+    optional: list[dict[str, Any]] = [
+        {},
+        {"model": "model"},
+        {"user": "user"},
+        {"covariates": ["length", "source"]},
+        {"covariates": "length"},
+        {"text": "text"},
+    ]
+    for more in optional:
+        roles: dict[str, Any] = {"score": "score", "member": "member"} | more
+        numbers: dict[str, Any] = {
+            role: [position[n] for n in name] if isinstance(name, list) else position[name]
+            for role, name in roles.items()
+        }
+        expected = lm_mia.audit(
+            named.drop(columns="model" if "model" not in roles else []), **roles, replicates=2
+        )
+        for given in (
+            numbers,
+            {k: v if isinstance(v, list) else np.int64(v) for k, v in numbers.items()},
+        ):
+            result = lm_mia.audit(numbered, **given, replicates=2)
+            pd.testing.assert_frame_equal(result.summary, expected.summary)
+            assert len(result.causal) == len(expected.causal)
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_the_first_integer_name_is_a_name(position):
+    """0 is false, but it is given."""
+    roles = ["score", "member", "user"]
+    roles = [*roles[-position:], *roles[:-position]] if position else roles
+    named = frame(user=np.arange(400) // 2).assign(member=np.arange(400) % 4 // 2)
+    numbered = named[roles].set_axis(range(3), axis=1)
+    numbers: dict[str, Any] = {role: i for i, role in enumerate(roles)}
+    result = lm_mia.audit(numbered, **numbers, replicates=2)
+    assert len(result.groups) == 200
+    arrays = {i: named[role].to_numpy() for i, role in enumerate(roles)}
+    from_arrays = lm_mia.audit(arrays, **numbers, replicates=2)
+    pd.testing.assert_frame_equal(from_arrays.summary, result.summary)
+
+
+def test_ambiguous_names_of_columns_are_refused():
+    levels = pd.MultiIndex.from_tuples([("a", "score"), ("a", "member")])
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (["score", "member", "member"], {}, "has 2 columns named 'member'; names must be unique"),
+        ([0, "0", 1], {"score": 0, "member": 1}, "has 2 columns named '0'; names must be unique"),
+        ([0, 1, 2], {"score": 0, "member": 3}, "no column '3' among '0', '1', '2'"),
+        (levels, {}, "MultiIndex"),
+        (levels, {"score": ("a", "score"), "member": ("a", "member")}, "MultiIndex"),
+    ]
+    for columns, given, problem in cases:
+        scores = pd.DataFrame(np.zeros((2, len(columns)))).set_axis(columns, axis=1)
+        with pytest.raises(UserError, match=problem) as error:
+            lm_mia.audit(scores, **given)
+        assert str(error.value).count("\n") == 0
+    repeated = frame(other=0).set_axis(["score", "member", "other"], axis=1)
+    unused = pd.concat([repeated, repeated["other"]], axis=1)
+    assert len(lm_mia.audit(unused, replicates=2).summary) == 1
 
 
 def test_single_scores_are_printed_in_full(tmp_path, capsys):

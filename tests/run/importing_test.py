@@ -153,6 +153,19 @@ def test_references_are_attacked_and_reported_without_targets(
     assert "ROC curves on logarithmic axes" not in page
 
 
+@pytest.mark.parametrize(("models", "targets"), [(6, 2), (8, 2), (14, 2), (16, 4)])
+def test_pairs_are_attacked_as_a_whole(
+    models: int, targets: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    half_PxN = np.random.default_rng(1).permuted(
+        np.tile(np.arange(N) % 2 == 0, (models, 1)), axis=1
+    )
+    member_MxN = np.stack([half_PxN, ~half_PxN], axis=1).reshape(-1, N)[:models]
+    np.savez(tmp_path / "a.npz", loss_MxN=3 - 0.5 * member_MxN, member_MxN=member_MxN)
+    assert import_file(tmp_path / "a.npz", tmp_path / "w", "--subset=balanced") == 0
+    assert f"{models - targets} references, {targets} targets" in capsys.readouterr().out
+
+
 def test_formats_have_the_same_content(tmp_path: Path):
     arrays = losses()
     roles = np.array(["reference"] * 6 + ["target"] * 2)
@@ -354,6 +367,10 @@ WHOLE_MxN = np.repeat(
 )
 """Membership that was drawn by documents of two samples each."""
 
+HALF_PxN = losses()["member_MxN"][: M // 2]
+COMPLEMENTS = {"member_MxN": np.stack([HALF_PxN, ~HALF_PxN], axis=1).reshape(M, N)}
+"""Membership of pairs of complementary subsets."""
+
 BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
     "no file": (lambda folder: folder / "none.npz", "none.npz", ()),
     "a folder": (lambda folder: folder, "", ()),
@@ -375,7 +392,11 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
     "member of 0.5": (cell("member_MxN", 0.5), "membership", ()),
     "too few roles": (changed(role_M=ROLES[1:]), "one role for each", ()),
     "unknown role": (changed(role_M=np.where(np.arange(M), ROLES, "shadow")), "'shadow'", ()),
-    "one replica": (changed(role_M=np.where(np.arange(M), ROLES, "replica")), "replicas=1", ()),
+    "one replica": (
+        changed(role_M=np.where(np.arange(M), ROLES, "replica")),
+        "has 1 replica: must",
+        (),
+    ),
     "replicas of other subsets": (
         changed(role_M=np.where(np.arange(M) < 6, "reference", "replica")),
         "same samples",
@@ -386,10 +407,61 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
         "needs members and non-members",
         (),
     ),
+    **{
+        f"{models} models": (
+            changed(**{name: value[:models] for name, value in losses().items()}),
+            f"{'1 model' if models == 1 else f'{models} models'}: must be at least five",
+            (),
+        )
+        for models in (1, 2, 3, 4)
+    },
     "few references": (
-        changed(**{name: value[:3] for name, value in losses().items()}),
-        "attack.references=3: must be 4 or more",
+        changed(role_M=np.where(np.arange(M) < 3, "reference", "target")),
+        "has 3 references, 5 targets and 0 replicas: must have at least four references",
         (),
+    ),
+    "pairs without a partner": (
+        changed(**{name: value[:7] for name, value in losses().items()}),
+        "--subset=balanced: ",
+        ("--subset=balanced",),
+    ),
+    "a target without a partner": (
+        changed(role_M=np.where(np.arange(M) < 7, "reference", "target")),
+        "1 of them targets: both numbers must be even",
+        ("--subset=balanced",),
+    ),
+    "many targets": (changed(), "attack.targets=5: ", ("--config.attack.targets=5",)),
+    "odd number of targets": (
+        changed(**COMPLEMENTS),
+        "attack.targets=1: must be even for --subset=balanced",
+        ("--config.attack.targets=1", "--subset=balanced"),
+    ),
+    "no target": (
+        changed(**{name: value[:6] for name, value in losses().items()}),
+        "attack.targets=0: ",
+        ("--config.attack.targets=0",),
+    ),
+    "odd sets of references": (changed(), "4; sets", ("--config.attack.resample_references=3",)),
+    "a step": (changed(), "attack.step=3: ", ("--config.attack.step=3",)),
+    "attack without its statistic": (
+        changed(),
+        "import a file with min_k_MxN",
+        ("--config.attack.attacks=lira_online,min_k",),
+    ),
+    "low rate": (
+        changed(),
+        "(half of the samples)",
+        ("--config.attack.fprs=0.001", "--config.attack.focus_fpr=0.001"),
+    ),
+    "initializations": (
+        changed(),
+        "attack.replica_inits=2: ",
+        ("--config.attack.replica_inits=2",),
+    ),
+    "large sets of references": (
+        changed(**{name: value[:6] for name, value in losses().items()}),
+        "import more models",
+        ("--config.attack.resample_references=4",),
     ),
     "short column": (changed(tokens_N=np.ones(3)), "tokens_N has shape (3,)", ()),
     "no tokens": (changed(tokens_N=np.zeros(N)), "tokens_N has values below 1", ()),
@@ -452,6 +524,9 @@ def test_a_bad_file_is_refused_and_nothing_is_written(
     lines = [line for line in error.splitlines() if "━" not in line]
     assert message in error
     assert "Traceback" not in error
+    # A file determines these fields, so that no flag of the command sets them.
+    fields = r"(?<!config\.)((train|score|population|corpus)\.|attack\.(references|replicas)\b)"
+    assert not re.search(fields, error)
     assert 1 <= len(lines) <= 6
     assert not (tmp_path / "w").exists()
 
@@ -469,7 +544,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "column with a number": ({"columns": {3: np.ones(N)}}, "columns has the name 3; it must be"),
     "ragged losses": ({"loss_MxN": [[1.0, 2.0], [1.0]]}, "loss_MxN is not an array ("),
     "ragged column": ({"columns": {"tokens": [[1], [1, 2]]}}, "tokens_N is not an array ("),
-    "targets only": ({"role_M": ["target"] * M}, "make more models references in role_M"),
+    "targets only": ({"role_M": ["target"] * M}, "must have at least four references"),
     "second losses": ({"statistics": {"loss": np.ones((M, N))}}, "unknown name 'loss'; use one"),
 }
 
