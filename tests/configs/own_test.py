@@ -99,8 +99,9 @@ def test_the_chosen_number_of_samples_is_available(
 
 def test_invisible_characters_do_not_count_as_pieces(tmp_path: Path):
     folder = write_texts(tmp_path / "texts", 5, 4000)
-    for path in folder.iterdir():
-        path.write_text(path.read_text() + "\u200b" * 384_000)
+    draw = random.Random(0)
+    for path in sorted(folder.iterdir()):
+        path.write_text(path.read_text() + "".join(draw.choices("\u200b\1\2 ", k=384_000)) + "a")
     assert load.load_config(f"own:{folder}").population.samples == 210
 
 
