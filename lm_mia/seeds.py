@@ -40,6 +40,28 @@ def coins(seed: int, purpose: str, n: int) -> np.ndarray:
     return rng(seed, purpose).bit_generator.random_raw(n) >> np.uint64(63) == 1
 
 
+def keys(seed: int, purpose: str, id_N: np.ndarray) -> np.ndarray:
+    """Returns key_N, uint64: a random key for each id, by which ties are broken and random partners are chosen.
+
+    A key is a function of the seed, the purpose and its id alone, so a sample has the same key in any block, order or
+    subset of the samples. Different ids never have equal keys. The streams of `rng` are different ones, so keys reveal
+    nothing of memberships that were drawn from the same seed.
+
+    Args:
+      seed, purpose: as for `rng`.
+      id_N: integers from 0 to 2^64 - 1, of any shape, such as the ids of samples.
+    """
+    digest = hashlib.sha256(f"keys:{seed}:{purpose}".encode()).digest()
+    # The output function of SplitMix64 (Steele, Lea and Flood 2014): one-to-one, and every bit of the id changes about
+    # half of the bits of the key.
+    x_N = np.asarray(id_N).astype(np.uint64) ^ np.uint64(int.from_bytes(digest[:8], "little"))
+    with np.errstate(over="ignore"):  # numpy reports that single numbers wrap around, as they must
+        x_N += np.uint64(0x9E3779B97F4A7C15)
+        x_N = (x_N ^ (x_N >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x_N = (x_N ^ (x_N >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x_N ^ (x_N >> np.uint64(31))
+
+
 def draw(seed: int, purpose: str, n: int, k: int) -> np.ndarray:
     """Draws k distinct numbers of 0..n-1 in random order, with every such sequence equally likely.
 

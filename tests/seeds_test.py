@@ -25,6 +25,29 @@ def test_raw_stream_is_reproducible():
     assert rng(0, "a").bit_generator.random_raw() == 13920770739053282023
 
 
+def test_keys_depend_on_seed_purpose_and_id_only():
+    id_N = np.arange(1000)
+    order_N = permutation(0, "order", 1000)
+    key_N = seeds.keys(0, "ties", id_N)
+    np.testing.assert_array_equal(seeds.keys(0, "ties", id_N[order_N]), key_N[order_N])
+    np.testing.assert_array_equal(seeds.keys(0, "ties", id_N[10:12]), key_N[10:12])
+    assert key_N[:2].tolist() == [16548234224174796273, 143889617897532268]
+    assert not np.isin(seeds.keys(1, "ties", id_N), key_N).any()
+    assert not np.isin(seeds.keys(0, "partners", id_N), key_N).any()
+
+
+def test_keys_are_distinct_and_uniform():
+    # Consecutive ids, and ids that differ in their highest bits only.
+    for id_N in (np.arange(2**16), np.arange(2**16, dtype=np.uint64) << np.uint64(48)):
+        key_N = seeds.keys(0, "ties", id_N)
+        assert key_N.dtype == np.uint64
+        assert len(np.unique(key_N)) == 2**16
+        bit_Nx64 = np.unpackbits(key_N.view(np.uint8)).reshape(-1, 64)
+        # Each bit is a fair coin, and so is whether it equals that of the next id: 5 standard deviations of 64 coins.
+        assert np.abs(bit_Nx64.mean(axis=0) - 0.5).max() < 5 * 0.5 / 2**8
+        assert np.abs((bit_Nx64[1:] == bit_Nx64[:-1]).mean(axis=0) - 0.5).max() < 5 * 0.5 / 2**8
+
+
 C4_RECORDS = 364_868_892
 
 
