@@ -35,7 +35,7 @@ from lm_mia.stats.causal_roc import (
     evaluation_set,
     predicted_rates,
 )
-from lm_mia.stats.inputs import as_float64, as_members, check_magnitude
+from lm_mia.stats.inputs import as_counts, as_float64, as_members, check_magnitude
 from lm_mia.stats.intervals import MIN_COUNT, check_confidence
 
 MIN_EFFECTIVE_NONMEMBERS = 50
@@ -342,12 +342,12 @@ def hoeffding_radius(members: int, nonmembers: int, width: float, confidence: fl
       The radius, in units of the score.
 
     Raises:
-      ValueError: if an argument is out of range.
+      ValueError: if an argument is out of range, or a number of samples is not a whole number.
 
     Source: Hoeffding 1963, Theorem 2; CausalMIA, Proposition 4.2, without its union bound over both classes.
     """
     check_confidence(confidence)
-    if members < 1 or nonmembers < 1:
+    if not as_counts([members, nonmembers], "members and nonmembers").all():
         raise ValueError(f"members={members}, nonmembers={nonmembers}: both must be at least 1")
     if not 0 < width < math.inf:
         raise ValueError(f"width={width}: must be larger than 0, and finite")

@@ -336,13 +336,14 @@ def silverman_bandwidth(samples: int, dimensions: int = 1) -> float:
       (4 / (n (D + 2)))^(1 / (D + 4)).
 
     Raises:
-      ValueError: if a number is below 1.
+      ValueError: if a number is below 1, or not a whole number.
 
     Source: Silverman 1986, Eq. 4.14.
     """
-    if samples < 1 or dimensions < 1:
+    n, d = as_counts([samples, dimensions], "samples and dimensions").tolist()
+    if not (n and d):
         raise ValueError(f"samples={samples}, dimensions={dimensions}: must be 1 or larger")
-    return float((4 / (int(samples) * (int(dimensions) + 2))) ** (1 / (int(dimensions) + 4)))
+    return float((4 / (n * (d + 2))) ** (1 / (d + 4)))
 
 
 def _with_ends(

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import FloatArray, IntArray
-from lm_mia.stats.inputs import as_float64, check_delta
+from lm_mia.stats.inputs import as_counts, as_float64, check_delta
 from lm_mia.stats.intervals import MIN_CLUSTERS, check_confidence
 from lm_mia.stats.resamples import Resamples, drawn_blocks, sorted_clusters
 
@@ -127,9 +127,9 @@ def capped_epsilon(epsilon: ArrayLike, members: int) -> FloatArray:
       The smaller of epsilon and ln(members).
 
     Raises:
-      ValueError: if there are no members.
+      ValueError: if members is not a whole number, or below 1.
     """
-    if members < 1:
+    if not as_counts(members, "members"):
         raise ValueError(f"members={members}: must be at least 1")
     return np.minimum(as_float64(epsilon, "epsilon"), np.log(members))
 

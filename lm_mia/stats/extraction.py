@@ -145,7 +145,7 @@ def extraction_probability(log_p_z: ArrayLike, queries: ArrayLike) -> FloatArray
       Probabilities in [0, 1]; NaN where log_p_z is NaN.
 
     Raises:
-      ValueError: if a log-probability is above 0, or a number of queries is negative, NaN or infinite.
+      ValueError: if a log-probability is above 0, or a number of queries is not a whole number, 0 or larger.
 
     Source: Hayes et al. 2025, (n, p)-discoverable extraction.
 
@@ -156,8 +156,9 @@ def extraction_probability(log_p_z: ArrayLike, queries: ArrayLike) -> FloatArray
       array([7.5e-01, 2.0e-20])
     """
     n = as_float64(queries, "queries")
-    if not np.all((n >= 0) & (n < np.inf)):
-        raise ValueError(f"queries={queries}: must be finite, 0 or larger")
+    # `as_counts` would refuse numbers of queries that are too large for an integer.
+    if not np.all((n >= 0) & (n < np.inf) & (n == np.floor(n))):
+        raise ValueError(f"queries={queries}: must be whole numbers, 0 or larger")
     log_failure = _log_one_minus_exp(log_p_z)
     # Without a query there is no success, even if log_failure is -inf.
     with np.errstate(over="ignore"):

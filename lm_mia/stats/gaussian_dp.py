@@ -103,7 +103,8 @@ def dp_sgd_mu(sampling_rate: float, noise_multiplier: float, steps: int) -> floa
       removing a sample; +inf where this overflows.
 
     Raises:
-      ValueError: if the rate is outside (0, 1], the multiplier is not above 0 or the number of steps is negative.
+      ValueError: if the rate is outside (0, 1], the multiplier is not above 0, or the number of steps is negative or
+        not a whole number.
 
     Source: Bu, Dong, Long and Su 2020, Deep Learning with Gaussian Differential Privacy, Section 3.
 
@@ -117,8 +118,8 @@ def dp_sgd_mu(sampling_rate: float, noise_multiplier: float, steps: int) -> floa
         problems.append(f"sampling_rate={sampling_rate:g}: must be above 0 and at most 1")
     if not noise_multiplier > 0:
         problems.append(f"noise_multiplier={noise_multiplier:g}: must be above 0")
-    if steps < 0:
-        problems.append(f"steps={steps}: must be 0 or larger")
+    if steps < 0 or steps % 1:
+        problems.append(f"steps={steps}: must be a whole number, 0 or larger")
     if problems:
         raise ValueError("\n".join(problems))
     with np.errstate(over="ignore", divide="ignore"):

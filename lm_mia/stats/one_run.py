@@ -124,7 +124,8 @@ def one_run_p_value(
       A p-value of the hypothesis that the mechanism is (epsilon, delta)-differentially private.
 
     Raises:
-      ValueError: unless 0 <= correct <= guesses <= canaries, or if epsilon or delta is out of range.
+      ValueError: unless the numbers are whole and 0 <= correct <= guesses <= canaries, or if epsilon or delta is out of
+        range.
 
     Source: Steinke et al. 2024, Theorem 5.2 and Appendix D. In PrivacyGuard, Section 3.2.2, the binomial distribution
     has as many trials as there are canaries; it must have as many as there are guesses.
@@ -520,13 +521,18 @@ def _scores(score_N: ArrayLike, member_N: ArrayLike) -> tuple[FloatArray, BoolAr
 
 
 def _as_counts(canaries: int, guesses: int, correct: int) -> tuple[int, int, int]:
-    """Returns the numbers as Python integers, which cannot overflow, as those of NumPy may."""
+    """Returns the numbers as Python integers, which cannot overflow, as those of NumPy may.
+
+    Raises:
+      ValueError: if they are not whole numbers, or in the wrong order.
+    """
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(
             f"canaries={canaries}, guesses={guesses}, correct={correct}: must satisfy "
             "0 <= correct <= guesses <= canaries"
         )
-    return int(canaries), int(guesses), int(correct)
+    a, b, c = as_counts([canaries, guesses, correct], "canaries, guesses and correct").tolist()
+    return a, b, c
 
 
 def _check_level(level: float) -> None:

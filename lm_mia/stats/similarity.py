@@ -89,7 +89,8 @@ def common_substring(target: str | Sequence[Hashable], text: str | Sequence[Hash
       >>> common_substring("see the dog run", "he sees the cat run")  # "the " with the space in front
       5
     """
-    matcher = difflib.SequenceMatcher(None, _as_list(target), _as_list(text), autojunk=False)
+    a, b = (part if isinstance(part, str) else [*part] for part in (target, text))
+    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
     return matcher.find_longest_match().size
 
 
@@ -108,7 +109,7 @@ def common_subsequence(target: str | Sequence[Hashable], text: str | Sequence[Ha
       >>> common_subsequence([1, 2, 3, 4], [9, 1, 3, 9, 4])
       3
     """
-    return LCSseq.similarity(_as_list(target), _as_list(text))
+    return LCSseq.similarity(*_numbered(target, text))
 
 
 def edit_distance(target: str | Sequence[Hashable], text: str | Sequence[Hashable]) -> int:
@@ -126,7 +127,7 @@ def edit_distance(target: str | Sequence[Hashable], text: str | Sequence[Hashabl
       >>> edit_distance("kitten", "sitting")
       3
     """
-    return Levenshtein.distance(_as_list(target), _as_list(text))
+    return Levenshtein.distance(*_numbered(target, text))
 
 
 def edit_similarity(target: str | Sequence[Hashable], text: str | Sequence[Hashable]) -> float:
@@ -153,5 +154,15 @@ def edit_similarity(target: str | Sequence[Hashable], text: str | Sequence[Hasha
     return 1 - edit_distance(target, text) / max(len(target), len(text))
 
 
-def _as_list(text: str | Sequence[Hashable]) -> str | list[Hashable]:
-    return text if isinstance(text, str) else [*text]
+def _numbered(
+    target: str | Sequence[Hashable], text: str | Sequence[Hashable]
+) -> tuple[str, str] | tuple[list[int], list[int]]:
+    """Replaces each distinct token of the two texts by a number; two strings stay as they are.
+
+    RapidFuzz compares the hashes of tokens, and different tokens may have equal hashes, such as -1 and -2 in Python.
+    """
+    if isinstance(target, str) and isinstance(text, str):
+        return target, text
+    number: dict[Hashable, int] = {}
+    numbers = [[number.setdefault(token, len(number)) for token in part] for part in (target, text)]
+    return numbers[0], numbers[1]

@@ -124,7 +124,7 @@ def test_dp_sgd_refuses_wrong_settings():
     problems = (
         "sampling_rate=0: must be above 0 and at most 1",
         "noise_multiplier=-1: must be above 0",
-        "steps=-1: must be 0 or larger",
+        "steps=-1: must be a whole number, 0 or larger",
     )
     with pytest.raises(ValueError, match="\n".join(problems)):
         dp_sgd_mu(0.0, -1.0, -1)

@@ -401,3 +401,24 @@ def test_numbers_of_small_types_do_not_overflow():
     assert stats.silverman_bandwidth(hundred, hundred) == stats.silverman_bandwidth(100, 100)
     expected = stats.one_run_epsilon(100, 20, 18, delta=1e-5)
     assert stats.one_run_epsilon(*counts, delta=1e-5) == expected
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: stats.one_run_epsilon(100.5, 10.2, 9.7),  # pyright: ignore
+        lambda: stats.one_run_mu(100, 10, 9.7),  # pyright: ignore
+        lambda: stats.one_run_p_value(100, 10.2, 9, 1.0, 0.0),  # pyright: ignore
+        lambda: stats.gaussian_rejected(1.0, 100.5, 10, 9, 0.05),  # pyright: ignore
+        lambda: stats.noise_grid_epsilon(100.5, 10, 9, delta=0.1),  # pyright: ignore
+        lambda: stats.capped_epsilon(5.0, 10.5),  # pyright: ignore
+        lambda: stats.dp_sgd_mu(0.1, 3.0, 100.5),  # pyright: ignore
+        lambda: stats.hoeffding_radius(10.5, 20, 1.0, 0.95),  # pyright: ignore
+        lambda: stats.silverman_bandwidth(100, 2.5),  # pyright: ignore
+        lambda: stats.extraction_probability(-1.0, 2.5),
+        lambda: stats.extraction_rate([-1.0], 2.5, 0.5),  # pyright: ignore
+    ],
+)
+def test_counts_that_are_fractions_are_refused(call: Callable[[], Any]):
+    with pytest.raises(ValueError, match="whole number"):
+        call()

@@ -45,7 +45,13 @@ CASES: list[tuple[Text, Text]] = [
     ([1, 2, 3], [1, 2, 3]),
     ([1, 2, 3], [3, 2, 1, 2, 3, 4]),
     ([], [1]),
-    ([0, -1, -2], [-2, -1, 0]),  # Python's hashes of -1 and -2 are equal
+    ([0, -1, -2], [-2, -1, 0]),
+    # Different tokens with equal hashes in Python.
+    (np.array([5, -1, 7]), np.array([5, -2, 7])),  # pyright: ignore
+    ([-1.0, 3.0], [-2.0, 3.0]),
+    ([(1, -1), (0, 0)], [(1, -2), (0, 0)]),
+    ([0, 4], [2**61 - 1, 4]),
+    ([1, 1.0, True, "1"], ["1", 1, 1]),  # equal tokens of several types
     (["to", "be", "or", "not", "to", "be"], ["be", "or", "to", "be"]),
     (np.array([7, 7, 8]), np.array([7, 8, 8], np.uint16)),  # pyright: ignore
 ]
