@@ -151,9 +151,9 @@ def metrics(experiments: int) -> None:
     )
     print("|---|---|---|---|---|")
     rng = np.random.default_rng(3)
-    for name, of_prior in stats.METRICS.items():
+    for name, metric in stats.METRICS.items():
         for prior in (0.5, 0.1):
-            metric, cells, truth = of_prior(prior), [], 0.0
+            cells, truth = [], 0.0
             for tpr, tnr in ((0.9, 0.5), (0.3, 0.95)):
                 tp, fp, fn, tn = (round(100 * x) for x in (tpr, 1 - tnr, 1 - tpr, tnr))
                 truth = float(stats.metric_value(metric, tp, fp, fn, tn, prior))

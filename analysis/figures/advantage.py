@@ -385,14 +385,14 @@ def optimal_and_heuristic(query: Query, metric: str, prior: float) -> tuple[floa
     """
     if not query.has_enough():
         return math.nan, math.nan
-    definition = stats.METRICS[metric](prior)
+    definition = stats.METRICS[metric]
     member_S, score_S = (
         query.member_N2[~query.fit_N2],
         query.query_N2xD[~query.fit_N2, 0],
     )
     known_S = ~np.isnan(score_S)
     eta_S = (1 + stats.privacy_loss(binned_ratio(query).value_N, prior)) / 2
-    optimal_S = eta_S >= stats.optimal_threshold(definition)
+    optimal_S = eta_S >= stats.optimal_threshold(definition, prior)
     weight_S = np.where(
         member_S, prior / (member_S & known_S).sum(), (1 - prior) / (~member_S & known_S).sum()
     )

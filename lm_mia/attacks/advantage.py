@@ -169,7 +169,7 @@ def _estimate(counts: _BinCounts, prior: float) -> _Estimates:
     absolute_low_J, absolute_high_J = stats.absolute_ends(low_J, high_J)
     tp, fp = held_out_2xJ[:, f_J >= 0].sum(axis=1)
     fn, tn = held_out_2xJ[:, f_J < 0].sum(axis=1)
-    accuracy = stats.METRICS["accuracy"](prior)
+    accuracy = stats.METRICS["accuracy"]
     low, high = stats.metric_interval(accuracy, tp, fp, fn, tn, prior)
     return _Estimates(
         held_out=2 * float(stats.metric_value(accuracy, tp, fp, fn, tn, prior)) - 1,

@@ -182,7 +182,7 @@ def held_out_advantage(
     called_N = f_N >= 0
     tp, fp = int(called_N[member_N].sum()), int(called_N[~member_N].sum())
     counts = tp, fp, members - tp, nonmembers - fp
-    accuracy = METRICS["accuracy"](prior)
+    accuracy = METRICS["accuracy"]
     low, high = metric_interval(accuracy, *counts, prior, confidence)
     return HeldOutAdvantage(
         value=2 * float(metric_value(accuracy, *counts, prior)) - 1,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,6 +32,9 @@ class GeneralizedMetric:
 
     TP, FP, FN and TN are shares of all samples, so they sum to 1. The first digit of a coefficient is the decision, the
     second one the truth.
+
+    MACE's coefficients of the balanced accuracy are 1 / (2 prior) and 1 / (2 (1 - prior)). Here, no coefficient depends
+    on the prior, which is an argument of the functions, so that a metric cannot be used with two different ones.
     """
 
     a0: float = 0.0
@@ -44,6 +47,9 @@ class GeneralizedMetric:
     b10: float = 0.0
     b01: float = 0.0
     b00: float = 0.0
+    equal_classes: bool = False
+    """Whether members and non-members have equal weights whatever the prior: TP and FN are then halves of the shares of
+    the members, and FP and TN of those of the other samples."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,49 +68,17 @@ class FittedThreshold:
     """Number of samples whose eta is NaN."""
 
 
-def _accuracy(prior: float) -> GeneralizedMetric:
-    return GeneralizedMetric(a11=1, a00=1, b0=1)
-
-
-def _balanced_accuracy(prior: float) -> GeneralizedMetric:
-    return GeneralizedMetric(a11=1 / (2 * prior), a00=1 / (2 * (1 - prior)), b0=1)
-
-
-def _ppv(prior: float) -> GeneralizedMetric:
-    return GeneralizedMetric(a11=1, b11=1, b10=1)
-
-
-def _tpr(prior: float) -> GeneralizedMetric:
-    return GeneralizedMetric(a11=1, b11=1, b01=1)
-
-
-def _tnr(prior: float) -> GeneralizedMetric:
-    return GeneralizedMetric(a00=1, b10=1, b00=1)
-
-
-def _f1(prior: float) -> GeneralizedMetric:
-    return GeneralizedMetric(a11=2, b11=2, b10=1, b01=1)
-
-
-def _jaccard(prior: float) -> GeneralizedMetric:
-    return GeneralizedMetric(a11=1, b11=1, b10=1, b01=1)
-
-
-def _weighted_accuracy(prior: float) -> GeneralizedMetric:
-    return GeneralizedMetric(a11=2, a00=2, b11=2, b10=1, b01=1, b00=2)
-
-
-METRICS: Mapping[str, Callable[[float], GeneralizedMetric]] = {
-    "accuracy": _accuracy,
-    "balanced_accuracy": _balanced_accuracy,
-    "ppv": _ppv,
-    "tpr": _tpr,
-    "tnr": _tnr,
-    "f1": _f1,
-    "jaccard": _jaccard,
-    "weighted_accuracy": _weighted_accuracy,
+METRICS: Mapping[str, GeneralizedMetric] = {
+    "accuracy": GeneralizedMetric(a11=1, a00=1, b0=1),
+    "balanced_accuracy": GeneralizedMetric(a11=1, a00=1, b0=1, equal_classes=True),
+    "ppv": GeneralizedMetric(a11=1, b11=1, b10=1),
+    "tpr": GeneralizedMetric(a11=1, b11=1, b01=1),
+    "tnr": GeneralizedMetric(a00=1, b10=1, b00=1),
+    "f1": GeneralizedMetric(a11=2, b11=2, b10=1, b01=1),
+    "jaccard": GeneralizedMetric(a11=1, b11=1, b10=1, b01=1),
+    "weighted_accuracy": GeneralizedMetric(a11=2, a00=2, b11=2, b10=1, b01=1, b00=2),
 }
-"""Name of a metric -> function that returns it for a prior probability of membership.
+"""Metrics by their names.
 
 balanced_accuracy is AM, (TPR + TNR) / 2. It does not depend on the prior, so its best value says nothing about it: it
 is (1 + advantage at prior 1/2) / 2. ppv is best where hardly any sample is called a member: report the number of calls
@@ -122,10 +96,10 @@ def metric_value(
     """Computes a metric from the numbers of decisions.
 
     Args:
-      metric: the metric, such as ``METRICS["f1"](prior)``.
+      metric: the metric, such as ``METRICS["f1"]``.
       tp, fp, fn, tn: counts of true and false positives, false and true negatives; arrays are broadcast.
       prior: probability of membership by which the two classes are weighted; None: the share of members among the
-        samples.
+        samples. A metric with equal classes has the same value for every prior.
 
     Returns:
       The metric; NaN where it is 0/0, and with a prior where a class has no samples.
@@ -137,9 +111,9 @@ def metric_value(
 
     Example:
       >>> from lm_mia.stats import METRICS, metric_value
-      >>> float(metric_value(METRICS["ppv"](0.5), tp=8, fp=2, fn=2, tn=8))
+      >>> float(metric_value(METRICS["ppv"], tp=8, fp=2, fn=2, tn=8))
       0.8
-      >>> round(float(metric_value(METRICS["ppv"](0.1), tp=8, fp=2, fn=2, tn=8, prior=0.1)), 3)
+      >>> round(float(metric_value(METRICS["ppv"], tp=8, fp=2, fn=2, tn=8, prior=0.1)), 3)
       0.308
     """
     tp, fp, fn, tn = (
@@ -148,6 +122,9 @@ def metric_value(
     in_weight, out_weight, total = 1.0, 1.0, tp + fp + fn + tn
     if prior is not None:
         check_prior(prior)
+    if metric.equal_classes:
+        prior = 0.5
+    if prior is not None:
         # Both classes are scaled by the number of the other one, so that the weights of a prior of 1/2 are exact.
         # Their product may be too large for an integer.
         members, nonmembers = (tp + fn).astype(np.float64), (fp + tn).astype(np.float64)
@@ -158,7 +135,7 @@ def metric_value(
         return np.divide(*_fraction(metric, *shares, total))
 
 
-def optimal_threshold(metric: GeneralizedMetric) -> float:
+def optimal_threshold(metric: GeneralizedMetric, prior: float) -> float:
     """Returns the threshold of eta, the probability of membership, above which a sample should be called a member.
 
     If b11 = b01 and b10 = b00, the denominator does not depend on the decisions. Calling a sample a member adds
@@ -171,20 +148,23 @@ def optimal_threshold(metric: GeneralizedMetric) -> float:
     A. Use `fitted_threshold` for the others.
 
     Args:
-      metric: the metric. The threshold is 1/2 for ``METRICS["accuracy"](p)``, p for
-        ``METRICS["balanced_accuracy"](p)``, 0 for ``METRICS["tpr"](p)`` and 1 for ``METRICS["tnr"](p)``.
+      metric: the metric. The threshold is 1/2 for the accuracy, the prior for the balanced accuracy, 0 for the TPR and
+        1 for the TNR.
+      prior: probability of membership that eta was computed with, in (0, 1).
 
     Returns:
       t = (a00 - a10) / (a11 - a10 - a01 + a00); decide "member" where eta >= t. It can be outside (0, 1), which means
       that all samples, or none, are called members.
 
     Raises:
-      ValueError: if the theorem does not apply.
+      ValueError: if the prior is outside (0, 1), or if the theorem does not apply.
 
     Source: MACE, Theorem 1.
     """
-    _check_theorem_1(metric)
-    return (metric.a00 - metric.a10) / (metric.a11 - metric.a10 - metric.a01 + metric.a00)
+    check_prior(prior)
+    m = _at_prior(metric, prior)
+    _check_theorem_1(m)
+    return (m.a00 - m.a10) / (m.a11 - m.a10 - m.a01 + m.a00)
 
 
 def fitted_threshold(
@@ -280,6 +260,8 @@ def metric_interval(
     tp, fp, fn, tn = (
         as_counts(count, name) for count, name in ((tp, "tp"), (fp, "fp"), (fn, "fn"), (tn, "tn"))
     )
+    if metric.equal_classes:
+        prior = 0.5
     both = 1 - (1 - confidence) / 2
     tpr_ends = clopper_pearson(tp, tp + fn, confidence=both)
     tnr_ends = clopper_pearson(tn, fp + tn, confidence=both)
@@ -332,7 +314,8 @@ def pointwise_metric_interval(
     Source: MACE, Lemma 9, with the denominator of all samples.
     """
     check_prior(prior)
-    _check_theorem_1(metric)
+    m = _at_prior(metric, prior)
+    _check_theorem_1(m)
     if math.isnan(threshold):
         raise ValueError("threshold=nan: must be a number, such as that of optimal_threshold")
     low_N, high_N = np.broadcast_arrays(
@@ -340,7 +323,6 @@ def pointwise_metric_interval(
     )
     if np.any(low_N > high_N):
         raise ValueError("log ratios: low ends must not be above the high ends")
-    m = metric
     denominator = m.b0 + m.b11 * prior + m.b10 * (1 - prior)
 
     def called(eta: FloatArray | float) -> FloatArray:
@@ -358,6 +340,25 @@ def pointwise_metric_interval(
     jump = min(max(threshold, 0.0), 1.0)  # beyond, eta is on one side of the threshold
     at_jump = [np.where(jumps_N, side, at_ends[0]) for side in (called(jump), not_called(jump))]
     return np.min([*at_ends, *at_jump], axis=0), np.max([*at_ends, *at_jump], axis=0)
+
+
+def _at_prior(metric: GeneralizedMetric, prior: float) -> GeneralizedMetric:
+    """Returns the metric with coefficients of shares of all samples, of which the share ``prior`` are members."""
+    if not metric.equal_classes:
+        return metric
+    m, members, nonmembers = metric, 0.5 / prior, 0.5 / (1 - prior)
+    return GeneralizedMetric(
+        a0=m.a0,
+        a11=members * m.a11,
+        a10=nonmembers * m.a10,
+        a01=members * m.a01,
+        a00=nonmembers * m.a00,
+        b0=m.b0,
+        b11=members * m.b11,
+        b10=nonmembers * m.b10,
+        b01=members * m.b01,
+        b00=nonmembers * m.b00,
+    )
 
 
 def _check_theorem_1(metric: GeneralizedMetric) -> None:

@@ -23,7 +23,7 @@ FPR_K = [0, 0.1, 0.5, 1]
 LOSS_MxN = np.random.default_rng(0).normal(size=(8, 4))
 CALLED_RxK = [[0, 2 / 3, 2, 4]] * 3
 GAUSSIANS = stats.fit_gaussians(LOSS_MxN, MEMBER_MxN)
-ACCURACY = stats.METRICS["accuracy"](0.5)
+ACCURACY = stats.METRICS["accuracy"]
 OUTCOME = stats.OutcomeModel(np.zeros(4), np.array([-1.0, 0.0, 1.0]))
 LOSS_MODEL = stats.fit_loss_model(VALUE_N, LOSS_MxN, MEMBER_MxN)
 STACKED_REGRESSION = stats.fit_stacked_regression(LOSS_MxN, MEMBER_MxN, LOSS_MODEL)
@@ -369,8 +369,10 @@ NUMBER_CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"canaries": 100, "guesses": 20, "correct": 18, "epsilon": 1.0, "delta": 1e-5},
     ),
     "optimal_threshold": (
-        lambda **coefficients: stats.optimal_threshold(stats.GeneralizedMetric(**coefficients)),
-        {"a11": 1.0, "a00": 1.0, "b0": 1.0},
+        lambda prior, **coefficients: stats.optimal_threshold(
+            stats.GeneralizedMetric(**coefficients), prior
+        ),
+        {"prior": 0.5, "a11": 1.0, "a00": 1.0, "b0": 1.0},
     ),
     "ridge_residuals": (
         lambda penalty: stats.ridge_residuals(REGRESSION_DATA, penalty),

@@ -42,7 +42,7 @@ def test_balanced_accuracy_does_not_depend_on_the_prior():
     # AM: its best value, 0.69146, is (1 + 0.38292) / 2, the advantage at a prior of 1/2, for every p.
     score_N, member_N = gaussian_scores(2 * 10**5)
     for prior in (0.5, 0.1):
-        metric = stats.METRICS["balanced_accuracy"](prior)
+        metric = stats.METRICS["balanced_accuracy"]
         best = stats.fitted_threshold(score_N, member_N, metric, prior)
         assert best.value == pytest.approx((1 + 0.38292) / 2, abs=0.003)
         assert best.threshold == pytest.approx(0.5, abs=0.1)

@@ -26,26 +26,37 @@ COUNTS = {"tp": 8, "fp": 6, "fn": 2, "tn": 24}
 )
 def test_metrics_by_hand(name: str, expected: float):
     # The members are 1/4 of the samples, so weighting by a prior of 1/4 changes nothing.
-    assert stats.metric_value(METRICS[name](0.25), **COUNTS) == pytest.approx(expected)
-    assert stats.metric_value(METRICS[name](0.25), **COUNTS, prior=0.25) == pytest.approx(expected)
+    assert stats.metric_value(METRICS[name], **COUNTS) == pytest.approx(expected)
+    assert stats.metric_value(METRICS[name], **COUNTS, prior=0.25) == pytest.approx(expected)
 
 
 def test_metrics_weighted_by_a_prior():
-    assert stats.metric_value(METRICS["accuracy"](0.1), **COUNTS, prior=0.1) == pytest.approx(0.8)
-    assert stats.metric_value(METRICS["ppv"](0.1), **COUNTS, prior=0.1) == pytest.approx(
+    assert stats.metric_value(METRICS["accuracy"], **COUNTS, prior=0.1) == pytest.approx(0.8)
+    assert stats.metric_value(METRICS["ppv"], **COUNTS, prior=0.1) == pytest.approx(
         0.1 * 0.8 / (0.1 * 0.8 + 0.9 * 0.2)
     )
 
 
+def test_balanced_accuracy_is_the_mean_of_tpr_and_tnr_for_any_prior():
+    # Also if the members are another share of the samples than the prior, or if no prior is given.
+    counts = {"tp": 90, "fp": 10, "fn": 10, "tn": 890}
+    mean = (90 / 100 + 890 / 900) / 2
+    for prior in (None, 0.5, 0.1, 0.9):
+        balanced = stats.metric_value(METRICS["balanced_accuracy"], **counts, prior=prior)
+        assert balanced == pytest.approx(mean, rel=1e-12)
+    low, high = stats.metric_interval(METRICS["balanced_accuracy"], **counts, prior=0.1)
+    again = stats.metric_interval(METRICS["balanced_accuracy"], **counts, prior=0.5)
+    assert (low, high) == again
+    assert low < mean < high
+
+
 def test_ratios_are_of_sums_and_not_averaged_over_samples():
     # Eq. 18 averages the metric over samples: for F1, 1 for each true positive, 0 for errors, and 0/0 otherwise.
-    value = stats.metric_value(METRICS["f1"](0.5), tp=1, fp=1, fn=0, tn=2)
+    value = stats.metric_value(METRICS["f1"], tp=1, fp=1, fn=0, tn=2)
     assert value == pytest.approx(2 / 3)
-    assert np.isnan(stats.metric_value(METRICS["ppv"](0.5), 0, 0, 5, 5))
-    assert np.isnan(stats.metric_value(METRICS["accuracy"](0.5), 0, 5, 0, 5, prior=0.5))
-    np.testing.assert_allclose(
-        stats.metric_value(METRICS["tpr"](0.5), [1, 2], 1, [3, 0], 9), [0.25, 1]
-    )
+    assert np.isnan(stats.metric_value(METRICS["ppv"], 0, 0, 5, 5))
+    assert np.isnan(stats.metric_value(METRICS["accuracy"], 0, 5, 0, 5, prior=0.5))
+    np.testing.assert_allclose(stats.metric_value(METRICS["tpr"], [1, 2], 1, [3, 0], 9), [0.25, 1])
 
 
 @pytest.mark.parametrize("prior", [0.5, 0.1, 0.875])
@@ -53,35 +64,38 @@ def test_optimal_threshold_is_the_best_of_all(prior: float):
     rng = np.random.default_rng(0)
     density_2xK = rng.dirichlet(np.ones(30), 2)  # of members and of other samples, over 30 queries
     eta_K = prior * density_2xK[0] / (prior * density_2xK[0] + (1 - prior) * density_2xK[1])
-    metrics = [METRICS[name](prior) for name in ("accuracy", "balanced_accuracy", "tpr", "tnr")]
+    metrics = [METRICS[name] for name in ("accuracy", "balanced_accuracy", "tpr", "tnr")]
     metrics.append(GeneralizedMetric(a0=1, a11=3, a10=-1, a01=0.5, a00=1, b0=2, b11=1, b01=1))
     for metric in metrics:
+        in_weight = 0.5 if metric.equal_classes else prior
 
-        def value(threshold: float, metric: GeneralizedMetric = metric) -> float:
+        def value(
+            threshold: float, metric: GeneralizedMetric = metric, in_weight: float = in_weight
+        ) -> float:
             called_K = eta_K >= threshold
             tp, fp = (density_K[called_K].sum() for density_K in density_2xK)
-            counts = np.array([tp, fp, 1 - tp, 1 - fp]) * ([prior, 1 - prior] * 2)
+            counts = np.array([tp, fp, 1 - tp, 1 - fp]) * ([in_weight, 1 - in_weight] * 2)
             a = metric.a0 + counts @ [metric.a11, metric.a10, metric.a01, metric.a00]
             return float(
                 a / (metric.b0 + counts @ [metric.b11, metric.b10, metric.b01, metric.b00])
             )
 
         best = max(value(threshold) for threshold in [*eta_K, np.inf])
-        assert value(stats.optimal_threshold(metric)) == pytest.approx(best, rel=1e-12)
+        assert value(stats.optimal_threshold(metric, prior)) == pytest.approx(best, rel=1e-12)
 
 
 def test_optimal_thresholds_by_hand():
     expected = {"accuracy": 0.5, "balanced_accuracy": 0.3, "tpr": 0, "tnr": 1}
     for name, threshold in expected.items():
-        assert stats.optimal_threshold(METRICS[name](0.3)) == pytest.approx(threshold)
+        assert stats.optimal_threshold(METRICS[name], 0.3) == pytest.approx(threshold)
     for name in ("ppv", "f1", "jaccard", "weighted_accuracy"):
         with pytest.raises(ValueError, match="depends on the decisions"):
-            stats.optimal_threshold(METRICS[name](0.3))
+            stats.optimal_threshold(METRICS[name], 0.3)
     # Without a positive slope, calling members is harmful where they are most likely.
     with pytest.raises(ValueError, match="must be positive"):
-        stats.optimal_threshold(GeneralizedMetric(a10=1, a01=1, b0=1))
+        stats.optimal_threshold(GeneralizedMetric(a10=1, a01=1, b0=1), 0.3)
     with pytest.raises(ValueError, match="denominator"):
-        stats.optimal_threshold(GeneralizedMetric(a11=1, b0=1, b11=-2, b01=-2))
+        stats.optimal_threshold(GeneralizedMetric(a11=1, b0=1, b11=-2, b01=-2), 0.3)
 
 
 def test_weighted_accuracy_has_the_threshold_of_accuracy():
@@ -90,7 +104,7 @@ def test_weighted_accuracy_has_the_threshold_of_accuracy():
     eta_N = rng.random(400)
     member_N = rng.random(400) < eta_N
     accuracy, weighted = (
-        stats.fitted_threshold(eta_N, member_N, METRICS[name](0.5), 0.5)
+        stats.fitted_threshold(eta_N, member_N, METRICS[name], 0.5)
         for name in ("accuracy", "weighted_accuracy")
     )
     assert weighted.threshold == accuracy.threshold
@@ -103,7 +117,7 @@ def test_fitted_threshold_is_the_best_of_all(name: str, prior: float | None):
     rng = np.random.default_rng(2)
     eta_N = np.append(rng.integers(0, 12, 60) / 12, np.nan)
     member_N = rng.random(61) < np.nan_to_num(eta_N)
-    metric = METRICS[name](prior or member_N.mean())
+    metric = METRICS[name]
     actual = stats.fitted_threshold(eta_N, member_N, metric, prior)
     values = {}
     for threshold in [*np.unique(eta_N[:-1]), np.inf]:
@@ -123,12 +137,12 @@ def test_fitted_threshold_is_the_best_of_all(name: str, prior: float | None):
 def test_fitted_threshold_of_ppv_calls_few():
     eta_N = np.arange(10) / 10
     member_N = np.array([0, 0, 1, 0, 1, 0, 1, 1, 0, 1], dtype=bool)
-    best = stats.fitted_threshold(eta_N, member_N, METRICS["ppv"](0.5))
+    best = stats.fitted_threshold(eta_N, member_N, METRICS["ppv"])
     assert (best.threshold, best.value, best.tp, best.fp) == (0.9, 1.0, 1, 0)
-    tnr = stats.fitted_threshold(eta_N, member_N, METRICS["tnr"](0.5))
+    tnr = stats.fitted_threshold(eta_N, member_N, METRICS["tnr"])
     assert (tnr.tp, tnr.fp, tnr.value) == (1, 0, 1.0)
     # The highest eta belongs to a non-member, so it is best to call no sample a member.
-    nobody = stats.fitted_threshold([0.1, 0.2], [True, False], METRICS["tnr"](0.5))
+    nobody = stats.fitted_threshold([0.1, 0.2], [True, False], METRICS["tnr"])
     assert nobody.threshold == np.inf
 
 
@@ -143,14 +157,14 @@ def test_interval_covers_the_metric(name: str, prior: float):
     tp, tn = (a.ravel() for a in np.meshgrid(count, count, indexing="ij"))
     weight = np.outer(binom.pmf(count, n, tpr), binom.pmf(count, n, tnr)).ravel()
     kept = weight > 1e-12  # without counts for which PPV can be 0/0
-    metric = METRICS[name](prior)
+    metric = METRICS[name]
     low, high = stats.metric_interval(metric, tp[kept], n - tn[kept], n - tp[kept], tn[kept], prior)
     truth = stats.metric_value(metric, 7, 4, 3, 6, prior)
     assert (weight[kept] * ((low <= truth) & (truth <= high))).sum() >= 0.95
 
 
 def test_interval_has_its_extremes_at_the_corners():
-    metric, prior = METRICS["f1"](0.2), 0.2
+    metric, prior = METRICS["f1"], 0.2
     low, high = stats.metric_interval(metric, **COUNTS, prior=prior)
     ends = (
         stats.clopper_pearson(8, 10, confidence=0.975),
@@ -166,20 +180,21 @@ def test_interval_has_its_extremes_at_the_corners():
 @pytest.mark.parametrize("prior", [0.5, 0.1])
 def test_pointwise_interval_against_a_grid(name: str, prior: float):
     # Lemma 9 as it is printed, for metrics with a constant denominator of 1.
-    m = METRICS[name](prior)
+    m, is_balanced = METRICS[name], name == "balanced_accuracy"
+    a11, a00 = (1 / (2 * prior), 1 / (2 * (1 - prior))) if is_balanced else (1, 1)
     rectangles = [(0.1, 0.4, 0.2, 0.3), (0.3, 0.5, 0.01, 0.1), (0.01, 0.05, 0.3, 0.6)]
     for threshold, (p_low, p_high, q_low, q_high) in itertools.product(
         (0.5, prior, 0.3), rectangles
     ):
         x, y = np.meshgrid(np.linspace(p_low, p_high, 1000), np.linspace(q_low, q_high, 1000))
         called = x >= (1 - prior) * threshold / ((1 - threshold) * prior) * y
-        value = np.where(called, m.a11 * x * prior, m.a00 * y * (1 - prior))
+        value = np.where(called, a11 * x * prior, a00 * y * (1 - prior))
         value /= x * prior + y * (1 - prior)
         low, high = stats.pointwise_metric_interval(
             m, [np.log(p_low / q_high)], [np.log(p_high / q_low)], threshold, prior
         )
         # The grid misses the jump by at most one step.
-        np.testing.assert_allclose([low[0], high[0]], [value.min(), value.max()], atol=5e-3 * m.a11)
+        np.testing.assert_allclose([low[0], high[0]], [value.min(), value.max()], atol=5e-3 * a11)
         assert low[0] <= value.min() + 1e-12
         assert high[0] >= value.max() - 1e-12
 
@@ -196,7 +211,7 @@ def test_mean_of_pointwise_contributions_is_the_metric():
         ("accuracy", prior * p_K[called_K].sum() + (1 - prior) * q_K[~called_K].sum()),
     ):
         low_K, high_K = stats.pointwise_metric_interval(
-            METRICS[name](prior), log_ratio_K, log_ratio_K, 0.3, prior
+            METRICS[name], log_ratio_K, log_ratio_K, 0.3, prior
         )
         np.testing.assert_array_equal(low_K, high_K)
         assert share_K @ low_K == pytest.approx(expected)
@@ -204,14 +219,14 @@ def test_mean_of_pointwise_contributions_is_the_metric():
 
 def test_pointwise_interval_of_infinite_and_missing_ratios():
     low_N, high_N = stats.pointwise_metric_interval(
-        METRICS["accuracy"](0.5), [-np.inf, np.nan, 2.0], [np.inf, 1.0, np.inf], 0.5, 0.5
+        METRICS["accuracy"], [-np.inf, np.nan, 2.0], [np.inf, 1.0, np.inf], 0.5, 0.5
     )
     np.testing.assert_allclose(low_N, [0.5, np.nan, expit(2.0)])
     np.testing.assert_allclose(high_N, [1, np.nan, 1])
 
 
 def test_invalid_arguments_raise():
-    accuracy = METRICS["accuracy"](0.5)
+    accuracy = METRICS["accuracy"]
     for prior in (0.0, 1.0):
         with pytest.raises(ValueError, match="prior="):
             stats.metric_value(accuracy, 1, 1, 1, 1, prior)
@@ -224,11 +239,11 @@ def test_invalid_arguments_raise():
     with pytest.raises(ValueError, match="whole numbers"):
         stats.metric_value(accuracy, 0.5, 1, 1, 1)
     with pytest.raises(ValueError, match="denominator can be 0"):
-        stats.metric_interval(METRICS["ppv"](0.5), 0, 0, 9, 9, 0.5)
+        stats.metric_interval(METRICS["ppv"], 0, 0, 9, 9, 0.5)
     with pytest.raises(ValueError, match="low ends"):
         stats.pointwise_metric_interval(accuracy, [1.0], [0.0], 0.5, 0.5)
     with pytest.raises(ValueError, match="depends on the decisions"):
-        stats.pointwise_metric_interval(METRICS["f1"](0.5), [0.0], [1.0], 0.5, 0.5)
+        stats.pointwise_metric_interval(METRICS["f1"], [0.0], [1.0], 0.5, 0.5)
     with pytest.raises(ValueError, match="a non-member"):
         stats.fitted_threshold([0.1, np.nan], [True, False], accuracy)
     with pytest.raises(ValueError, match="match"):
@@ -239,7 +254,7 @@ def test_invalid_arguments_raise():
 
 @pytest.mark.filterwarnings("error")
 def test_pointwise_interval_at_infinite_thresholds():
-    accuracy = METRICS["accuracy"](0.5)
+    accuracy = METRICS["accuracy"]
     low, high = np.array([0.0]), np.array([np.log(3)])  # eta from 1/2 to 3/4
     for threshold, ends in ((-np.inf, (0.5, 0.75)), (np.inf, (0.25, 0.5))):
         actual = stats.pointwise_metric_interval(accuracy, low, high, threshold, 0.5)
@@ -251,5 +266,5 @@ def test_pointwise_interval_at_infinite_thresholds():
 @pytest.mark.filterwarnings("error")
 def test_metric_of_billions_of_samples():
     many, few = 3 * 2**40, 2**40
-    value = stats.metric_value(METRICS["accuracy"](0.5), many, few, few, many, 0.5)
+    value = stats.metric_value(METRICS["accuracy"], many, few, few, many, 0.5)
     assert value == 0.75
