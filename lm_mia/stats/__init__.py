@@ -39,6 +39,7 @@ from lm_mia.stats.coin_flip_share import (
     coin_flip_probability,
     coin_flip_range,
 )
+from lm_mia.stats.conformal import conformal_p_value
 from lm_mia.stats.contributions import (
     BinContribution,
     MemberVoteCounts,
@@ -58,6 +59,7 @@ from lm_mia.stats.density import (
     quantile_bins,
     silverman_bandwidth,
 )
+from lm_mia.stats.drawn_membership import drawn_by_cluster, unlike_fair_coins
 from lm_mia.stats.empirical_epsilon import (
     EmpiricalEpsilons,
     EpsilonIntervals,
@@ -334,6 +336,7 @@ __all__ = [
     "common_subsequence",
     "common_substring",
     "concatenate_operating_points",
+    "conformal_p_value",
     "count_flip_bins",
     "count_guesses",
     "count_member_votes",
@@ -346,6 +349,7 @@ __all__ = [
     "dp_sgd_mu",
     "dp_sgd_residuals",
     "dp_tpr_bound",
+    "drawn_by_cluster",
     "edit_distance",
     "edit_similarity",
     "effect_variance",
@@ -457,6 +461,7 @@ __all__ = [
     "true_positive_probability",
     "tuned_rmia_a",
     "unadjusted_estimate",
+    "unlike_fair_coins",
     "variance_over_replicas",
     "with_pooled_variance",
     "within_sample_scatter",

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from lm_mia.stats.array_types import FloatArray, IntArray
 from lm_mia.stats.inputs import as_counts, as_float64, as_members, check_delta
 from lm_mia.stats.intervals import check_confidence, clopper_pearson
+from lm_mia.stats.ties import as_ids, order_with_keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +36,13 @@ class EpsilonBound:
 
 
 def independent_trials_bound(
-    score_N: ArrayLike, member_N: ArrayLike, *, delta: float = 0.0, confidence: float = 0.95
+    score_N: ArrayLike,
+    member_N: ArrayLike,
+    *,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+    id_N: ArrayLike | None = None,
+    seed: int = 0,
 ) -> EpsilonBound:
     """Computes a lower bound on epsilon from scores of independent training runs.
 
@@ -47,7 +54,8 @@ def independent_trials_bound(
     and likewise samples that score below the (c + 1)-th smallest member are called non-members. At such a threshold the
     true error rate of that class is stochastically at most a beta variable, and the number of errors of the other class
     is binomial, so both error rates have upper Clopper-Pearson limits. Each limit has the level (1 - confidence) /
-    (2 H) for H thresholds. Ties only lower the error rates.
+    (2 H) for H thresholds. Tied scores are ordered by keys, which are functions of the seed and of the id of the trial
+    alone, as for `count_guesses`.
 
     A correction for the number of observed thresholds, such as the vertices of the ROC curve, would not be valid,
     because that number depends on the scores.
@@ -58,13 +66,15 @@ def independent_trials_bound(
       member_N: booleans, whether the sample was in the training subset in each trial.
       delta: of (epsilon, delta)-differential privacy, in [0, 1).
       confidence: in (0, 1).
+      id_N: ids of the trials, by which ties are broken: different integers, 0 or larger. By default, their positions.
+      seed: seed of the keys.
 
     Returns:
       The bound.
 
     Raises:
-      ValueError: if the shapes do not match, if member_N is not boolean, if delta or confidence is out of range, or if
-        there are no members or no non-members.
+      ValueError: if the shapes do not match, if member_N is not boolean, if delta or confidence is out of range, if two
+        ids are equal, or if there are no members or no non-members.
 
     Source: Clopper-Pearson limits of the error rates as in Nasr et al. 2021, Adversary Instantiation, Section IV, but
     at thresholds that do not depend on the trials of the other class.
@@ -85,7 +95,11 @@ def independent_trials_bound(
         raise ValueError(
             f"scores of shape {score_N.shape} do not match members of shape {member_N.shape}"
         )
-    members, nonmembers = score_N[member_N], score_N[~member_N]
+    left_out = int(np.isnan(score_N).sum())
+    rank_N = np.empty(score_N.size)
+    rank_N[order_with_keys(score_N, as_ids(id_N, score_N.size), seed)] = np.arange(score_N.size)
+    rank_N[np.isnan(score_N)] = np.nan
+    members, nonmembers = rank_N[member_N], rank_N[~member_N]
     if not (members.size and nonmembers.size):
         raise ValueError("member_N: there must be members and non-members")
     level = 1 - confidence
@@ -103,7 +117,7 @@ def independent_trials_bound(
         level=level,
         hypotheses=hypotheses,
         ceiling=epsilon_ceiling(members.size, nonmembers.size, each, delta),
-        left_out=int(np.isnan(score_N).sum()),
+        left_out=left_out,
     )
 
 

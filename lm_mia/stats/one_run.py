@@ -1,8 +1,8 @@
 """Lower bounds on epsilon from a single training run.
 
-Canaries are samples whose membership was drawn at random by independent fair coins. An attack guesses the membership of
-some of them and abstains on the rest. A private mechanism limits the number of guesses that are correct, although all
-canaries are in the same run.
+Canaries are samples whose membership was drawn at random, by independent fair coins or as a random subset. An attack
+guesses the membership of some of them and abstains on the rest. A private mechanism limits the number of guesses that
+are correct, although all canaries are in the same run.
 
 Legend: N samples, G numbers of guesses, P pairs, C tests (a number of guesses and a choice of sides each).
 
@@ -24,9 +24,11 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.drawn_membership import drawn_by_cluster, unlike_fair_coins
 from lm_mia.stats.gaussian_dp import gaussian_dp_epsilon
 from lm_mia.stats.inputs import as_counts, as_float64, as_members, check_delta
 from lm_mia.stats.intervals import check_confidence
+from lm_mia.stats.ties import as_ids, order_with_keys, tie_keys
 
 Sides = Literal["both", "members"]
 """Which guesses are made: both that the highest scores are members and that the lowest are not, or only the former."""
@@ -40,7 +42,7 @@ class Guesses:
     """Numbers of guesses that were made and that were correct, for each requested number."""
 
     made_G: IntArray
-    """At most the requested number, because tied scores at the cutoff are not guessed."""
+    """The requested number, or the number of samples with a score if that is smaller."""
     correct_G: IntArray
 
 
@@ -51,7 +53,7 @@ class PairedCanaries:
     difference_P: FloatArray
     """Absolute difference of the scores; NaN if one is missing, which is a canary on which the attack abstains."""
     correct_P: BoolArray
-    """Whether the member has the larger score."""
+    """Whether the member has the larger score; if the scores are equal, whether it has the larger key."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +84,7 @@ class OneRunBound:
     linked by `gaussian_dp_epsilon`; it says nothing about other mechanisms."""
     canaries: int
     guesses: int
-    """Number of guesses that gave ``epsilon``; those that ties or missing scores prevent count as wrong."""
+    """Number of guesses that gave ``epsilon``; those that missing scores prevent count as wrong."""
     correct: int
     guesses_gaussian: int
     """Number of guesses that gave ``mu``."""
@@ -223,12 +225,18 @@ def one_run_mu(canaries: int, guesses: int, correct: int, *, level: float = 0.05
 
 
 def count_guesses(
-    score_N: ArrayLike, member_N: ArrayLike, guesses_G: ArrayLike, sides: Sides = "both"
+    score_N: ArrayLike,
+    member_N: ArrayLike,
+    guesses_G: ArrayLike,
+    sides: Sides = "both",
+    *,
+    id_N: ArrayLike | None = None,
+    seed: int = 0,
 ) -> Guesses:
     """Counts the correct guesses of an attack that guesses the samples it is most certain about.
 
-    Tied scores are guessed together or not at all, because any order among them could reveal the membership: if
-    guessing all of them would exceed the number of guesses, none of them is guessed. NaN is not guessed.
+    Tied scores are ordered by keys, which are functions of the seed and of the id of the sample alone: an order by
+    position could reveal the membership. NaN is not guessed.
 
     Args:
       score_N: scores, larger for members.
@@ -236,68 +244,75 @@ def count_guesses(
       guesses_G: numbers of guesses.
       sides: "both": the highest scores are guessed to be members, and as many of the lowest not to be (of an odd
         number, one more is a member); "members": only the highest scores are guessed, to be members.
+      id_N: ids of the samples, by which ties are broken: different integers, 0 or larger. By default, their positions.
+      seed: seed of the keys.
 
     Returns:
       Numbers of guesses that were made, and that were correct.
 
     Raises:
-      ValueError: if the shapes do not match, if member_N is not boolean, or if a number of guesses is not an integer.
+      ValueError: if the shapes do not match, if member_N is not boolean, if a number of guesses is not an integer, or
+        if two ids are equal.
 
     Example:
       >>> from lm_mia.stats import count_guesses
       >>> count_guesses([0.0, 1.0, 1.0, 2.0], [False, False, True, True], [2, 3])
-      Guesses(made_G=array([2, 2]), correct_G=array([2, 2]))
+      Guesses(made_G=array([2, 3]), correct_G=array([2, 3]))
     """
     if sides not in get_args(Sides):
         raise ValueError(f"sides={sides!r}: must be one of {', '.join(get_args(Sides))}")
     score_N, member_N = _scores(score_N, member_N)
     guesses_G = np.atleast_1d(as_counts(guesses_G, "guesses_G"))
     present_N = ~np.isnan(score_N)
-    score_S, member_S = score_N[present_N], member_N[present_N]
-    order_S = np.argsort(score_S, kind="stable")
-    score_S = score_S[order_S]
-    members_S1 = np.concatenate([[0], np.cumsum(member_S[order_S])])
-    samples = score_S.size
+    samples = int(present_N.sum())
+    order_S = order_with_keys(score_N, as_ids(id_N, score_N.size), seed)[:samples]
+    members_S1 = np.concatenate([[0], np.cumsum(member_N[order_S])])
     made_G = np.minimum(guesses_G, samples)
     low_G = made_G // 2 if sides == "both" else np.zeros_like(made_G)
     # In ascending order, samples from `not_high` on are guessed to be members, and those before `low` not to be.
     not_high_G = samples - (made_G - low_G)
-    if samples:
-        edge_G = np.searchsorted(score_S, score_S[np.maximum(not_high_G - 1, 0)], side="right")
-        not_high_G = np.where(not_high_G > 0, np.minimum(edge_G, samples), 0)
-        edge_G = np.searchsorted(score_S, score_S[np.minimum(low_G, samples - 1)], side="left")
-        low_G = np.where(low_G < samples, edge_G, samples)
     correct_G = members_S1[-1] - members_S1[not_high_G] + low_G - members_S1[low_G]
-    return Guesses(samples - not_high_G + low_G, correct_G)
+    return Guesses(made_G, correct_G)
 
 
-def paired_canaries(score_N: ArrayLike, member_N: ArrayLike, seed: int) -> PairedCanaries:
+def paired_canaries(
+    score_N: ArrayLike, member_N: ArrayLike, seed: int, *, id_N: ArrayLike | None = None
+) -> PairedCanaries:
     """Pairs each member with a random non-member, so that members of an exact half become independent coins.
 
     If the members are a uniformly random subset of fixed size, their memberships depend on each other. Given random
     pairs, however, it is an independent fair coin in each pair which of the two is the member. The attack guesses that
-    the member is the sample with the larger score. Neighbors then differ by replacing one sample.
+    the member is the sample with the larger score, or with the larger key if the scores are equal: that is a fair coin.
+    Neighbors then differ by replacing one sample.
 
     Args:
       score_N: scores, larger for members; NaN is missing.
       member_N: booleans, whether each sample is a member. If one class is larger, random samples of it are in no pair.
-      seed: seed of the pairs.
+      seed: seed of the pairs and of the keys.
+      id_N: ids of the samples: different integers, 0 or larger. By default, their positions. The pairs depend on the
+        ids and not on the order of the samples.
 
     Returns:
       The pairs, in random order.
 
     Raises:
-      ValueError: if the shapes do not match or member_N is not boolean.
+      ValueError: if the shapes do not match, if member_N is not boolean, or if two ids are equal.
     """
     score_N, member_N = _scores(score_N, member_N)
+    id_N = as_ids(id_N, score_N.size)
     rng = np.random.default_rng(seed)
+    by_id_N = np.argsort(id_N, kind="stable")
     members, nonmembers = (
-        score_N[rng.permutation(np.flatnonzero(class_N))] for class_N in (member_N, ~member_N)
+        rng.permutation(by_id_N[class_N[by_id_N]]) for class_N in (member_N, ~member_N)
     )
     pairs = min(members.size, nonmembers.size)
-    with np.errstate(invalid="ignore"):  # inf - inf is NaN: neither of the two is larger
-        difference_P = members[:pairs] - nonmembers[:pairs]
-    return PairedCanaries(np.abs(difference_P), difference_P > 0)
+    in_P, out_P = members[:pairs], nonmembers[:pairs]
+    key_N = tie_keys(id_N, seed)
+    is_tied_P = score_N[in_P] == score_N[out_P]
+    with np.errstate(invalid="ignore"):  # of equal infinite scores, whose difference is 0
+        difference_P = np.where(is_tied_P, 0, score_N[in_P] - score_N[out_P])
+    correct_P = np.where(is_tied_P, key_N[in_P] > key_N[out_P], difference_P > 0)
+    return PairedCanaries(np.abs(difference_P), correct_P)
 
 
 def one_run_bound(
@@ -308,9 +323,16 @@ def one_run_bound(
     delta: float,
     confidence: float = 0.95,
     guesses_G: ArrayLike | None = None,
+    id_N: ArrayLike | None = None,
+    cluster_N: ArrayLike | None = None,
     seed: int = 0,
 ) -> OneRunBound:
     """Computes lower bounds on epsilon and on mu from the scores of one run, over several numbers of guesses.
+
+    **"coins" is valid only if each membership was drawn by an independent fair coin, and the data cannot show this**: a
+    coin with a probability of 0.55 is not found out, but makes the bound exceed 0 on noise far too often. "half" is
+    valid if every subset with this number of members was equally likely, whatever their share. Neither is valid if
+    whole documents, users or other clusters were drawn instead of single samples.
 
     The scores may depend on the memberships in other runs, such as those of references, but on those in this run only
     through its result. A threshold that was calibrated on the non-members of this run is therefore not allowed.
@@ -320,7 +342,8 @@ def one_run_bound(
     number of correct guesses varies more than that of independent coins even without any leakage.
 
     Args:
-      score_N: the score of each canary, larger for members. NaN and ties are not guessed; these guesses count as wrong.
+      score_N: the score of each canary, larger for members. NaN is not guessed; these guesses count as wrong. Ties are
+        broken as by `count_guesses` and `paired_canaries`.
       member_N: booleans, whether each canary is a member.
       membership: how the membership was drawn. "coins": each canary by an independent fair coin. "half": as a uniformly
         random subset of fixed size; members and non-members are then paired by `paired_canaries`.
@@ -329,14 +352,19 @@ def one_run_bound(
       confidence: in (0, 1).
       guesses_G: numbers of guesses, chosen without knowing the scores; by default 16, 32, 64, ... up to the number of
         canaries. With "coins", each is tried with both `Sides`. The level is divided by the number of all tests.
-      seed: seed of the pairs.
+      id_N: ids of the canaries, by which ties are broken and pairs are drawn, so that the bound does not depend on the
+        order of the canaries: different integers, 0 or larger. By default, their positions.
+      cluster_N: the cluster of each canary, such as its document, as any integer. They are used only to check that
+        canaries were drawn one by one.
+      seed: seed of the pairs and of the keys.
 
     Returns:
       The largest bounds, and the bounds for every number of guesses.
 
     Raises:
       ValueError: if the shapes do not match, if member_N is not boolean, if delta, confidence or a number of guesses is
-        out of range, or if there are no canaries.
+        out of range, if there are no canaries, if their number of members is implausible for "coins"
+        (`unlike_fair_coins`), or if clusters were drawn as a whole (`drawn_by_cluster`).
 
     Source: Steinke et al. 2024; Mahloujifar et al. 2025, with a Bonferroni correction for the number of guesses, which
     both leave out.
@@ -359,14 +387,25 @@ def one_run_bound(
             f"membership={membership!r}: must be one of {', '.join(get_args(Membership))}"
         )
     score_N, member_N = _scores(score_N, member_N)
+    if membership == "coins" and unlike_fair_coins(member_N):
+        raise ValueError(
+            f"membership='coins': {int(member_N.sum()):,} of {member_N.size:,} canaries are members, which independent "
+            "fair coins practically never give; use membership='half', which is valid for a random subset of any size"
+        )
+    if cluster_N is not None and drawn_by_cluster(member_N, cluster_N):
+        raise ValueError(
+            "cluster_N: so many clusters have only members or only non-members that canaries were not drawn one by "
+            "one, and the membership of one reveals that of others; keep one canary of each cluster"
+        )
     left_out = int(np.isnan(score_N).sum())
     tried: tuple[Sides, ...] = ("both", "members")
     adjacency: Adjacency = "add_remove"
     if membership == "half":
-        pairs = paired_canaries(score_N, member_N, seed)
-        # A correct guess plays the role of a member: the pairs with the largest differences are guessed.
-        score_N = np.where(pairs.difference_P > 0, pairs.difference_P, np.nan)
-        member_N, tried, adjacency = pairs.correct_P, ("members",), "replace_one"
+        pairs = paired_canaries(score_N, member_N, seed, id_N=id_N)
+        # A correct guess plays the role of a member: the pairs with the largest differences are guessed. The order of
+        # the pairs does not depend on that of the samples, so their positions are their ids.
+        score_N, member_N, id_N = pairs.difference_P, pairs.correct_P, None
+        tried, adjacency = ("members",), "replace_one"
     canaries = score_N.size
     if not canaries:
         raise ValueError(f"member_N: there must be canaries for membership={membership!r}")
@@ -374,7 +413,10 @@ def one_run_bound(
     guesses_C = np.tile(guesses_G, len(tried))
     sides_C: tuple[Sides, ...] = tuple(sides for sides in tried for _ in guesses_G)
     correct_C = np.concatenate(
-        [count_guesses(score_N, member_N, guesses_G, sides).correct_G for sides in tried]
+        [
+            count_guesses(score_N, member_N, guesses_G, sides, id_N=id_N, seed=seed).correct_G
+            for sides in tried
+        ]
     )
     level = 1 - confidence
     each = level / guesses_C.size

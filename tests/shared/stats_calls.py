@@ -144,11 +144,14 @@ MORE_SAMPLE_CALLS: dict[str, Callable[[Any], Any]] = {
     "concatenate_operating_points": lambda x: stats.concatenate_operating_points(
         [stats.tpr_at_fpr(x, MEMBER_N, 0.5), stats.tpr_at_fpr(VALUE_N, MEMBER_N, 0.5)]
     ),
+    "conformal_p_value": lambda x: stats.conformal_p_value(x, VALUE_N),
+    "conformal_p_value nonmembers": lambda x: stats.conformal_p_value(VALUE_N, x),
     "dp_advantage_bound": lambda x: stats.dp_advantage_bound(x, 0.5),
     "dp_tpr_bound": lambda x: stats.dp_tpr_bound(x, 1.0, 0.01),
     "effect_variance": lambda x: stats.effect_variance(x, np.ones(4)),
     "effect_variance errors": lambda x: stats.effect_variance(VALUE_N, x),
     "empirical_epsilons": lambda x: stats.empirical_epsilons(x, MEMBER_N, delta=0.1),
+    "drawn_by_cluster": lambda x: stats.drawn_by_cluster(x, [0, 0, 1, 1]),
     "empirical_epsilons members": lambda x: stats.empirical_epsilons(VALUE_N, x, delta=0.1),
     "empirical_epsilons rates": lambda x: stats.empirical_epsilons(
         VALUE_N, MEMBER_N, delta=0.1, rates_G=x
@@ -238,6 +241,7 @@ MORE_SAMPLE_CALLS: dict[str, Callable[[Any], Any]] = {
         stats.count_true_positives(as_array(x)[None], [[2.0]], np.zeros((1, 4)), MEMBER_N), [2]
     ),
     "tpr_contributions members": lambda x: stats.tpr_contributions(np.zeros((2, 4, 5)), x),
+    "unlike_fair_coins": stats.unlike_fair_coins,
     "unadjusted_estimate": lambda x: stats.unadjusted_estimate(x, MEMBER_N, 0.5),
     "unadjusted_estimate fprs": lambda x: stats.unadjusted_estimate(VALUE_N, MEMBER_N, x),
 }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from lm_mia import stats
+from lm_mia import seeds, stats
 
 
 def slow_bound(members: list[float], nonmembers: list[float], delta: float, alpha: float) -> float:
@@ -63,7 +63,12 @@ def test_equals_a_loop_over_thresholds(delta: float, digits: int, missing: float
         score_N = np.round(rng.normal(size=member_N.size) + shift * member_N, digits)
         score_N[rng.random(score_N.size) < missing] = np.nan
         actual = stats.independent_trials_bound(score_N, member_N, delta=delta)
-        slow = slow_bound([*score_N[member_N]], [*score_N[~member_N]], delta, 0.05)
+        # Ties in the order of the keys, one sample after another.
+        key_N = seeds.keys(0, "ties", np.arange(score_N.size)).tolist()
+        scored = [(s, key_N[i], i) for i, s in enumerate(score_N.tolist()) if not np.isnan(s)]
+        rank_N = np.full(score_N.size, np.nan)
+        rank_N[[i for _, _, i in sorted(scored)]] = range(len(scored))
+        slow = slow_bound([*rank_N[member_N]], [*rank_N[~member_N]], delta, 0.05)
         assert actual.epsilon == pytest.approx(slow, rel=1e-9)
         assert actual.epsilon <= actual.ceiling + 1e-12
         assert actual.left_out == np.isnan(score_N).sum()
