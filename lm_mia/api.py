@@ -398,7 +398,10 @@ def audit(
       user: name of the column or array of users. If it is given, users are audited instead of samples.
       aggregate: how the scores of a user become one: mean, max, min, logsumexp, gmean or abs_max.
       membership: how the members were drawn. "given": unknown, so there is no bound; "coins": each sample by its own
-        fair coin; "half": as a random subset of fixed size; "independent": each row is a training run of its own.
+        fair coin, which cannot be seen from the data; "half": as a random subset of any fixed size; "independent": each
+        row is a training run of its own. If there is a column document, or an array document_N, samples with the same
+        value are pieces of one document: intervals are over documents, and there is no bound if whole documents were
+        drawn.
       covariates: names of columns or arrays in which members and non-members from different sources differ: numbers,
         dates, or strings that name categories. The attributes ``causal`` to ``covariate_balance`` of the result then
         have estimates that are adjusted for them. Only with membership="given".

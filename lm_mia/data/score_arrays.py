@@ -1,7 +1,7 @@
 """Reads npz files of membership scores, or of the losses to compute them from, for `lm-mia audit`.
 
-A file has either the arrays score_TxN and member_TxN, or those of `LOSS_ARRAYS`, and optionally users, covariates and
-`SAMPLE_COLUMNS`. All problems of a file are reported together.
+A file has either the arrays score_TxN and member_TxN, or those of `LOSS_ARRAYS`, and optionally users, covariates,
+document_N and `SAMPLE_COLUMNS`. All problems of a file are reported together.
 
 Legend: T targets (the models under attack), M references, N samples.
 """
@@ -16,7 +16,13 @@ import pyarrow as pa
 
 from lm_mia.data.array_files import ArrayFile, check_membership, check_real, open_npz
 from lm_mia.data.covariates import Column, Covariates, read_covariates
-from lm_mia.data.score_tables import MAX_SCORE, Columns, ModelScores, parse_names
+from lm_mia.data.score_tables import (
+    MAX_SCORE,
+    Columns,
+    ModelScores,
+    parse_documents,
+    parse_names,
+)
 from lm_mia.errors import UserError, collect_errors
 
 LOSS_ARRAYS = (
@@ -27,6 +33,8 @@ LOSS_ARRAYS = (
 )
 SAMPLE_COLUMNS = ("tokens", "zlib_bytes", "tfidf")
 """Arrays of one number per sample, which the attacks shrunk and stacked use if all of them are there."""
+DOCUMENTS = "document_N"
+"""Array of the documents that samples are pieces of, as for `lm-mia import`."""
 MAX_LOSS = 1e29
 """As `lm_mia.stats` requires, so that no sum of squares overflows."""
 _MIN_SAMPLES = 20  # for the check whether counts of references reveal membership
@@ -46,11 +54,17 @@ class Losses:
     user_N: np.ndarray | None = None
     users: Sequence[Any] = ()
     covariates: Covariates | None = None
+    document_N: np.ndarray | None = None
 
     def scores(self, score_TxN: np.ndarray) -> list[ModelScores]:
         """Returns the scores of an attack on the targets."""
         return _by_target(
-            score_TxN, self.target_member_TxN, self.user_N, self.users, self.covariates
+            score_TxN,
+            self.target_member_TxN,
+            self.user_N,
+            self.users,
+            self.covariates,
+            self.document_N,
         )
 
 
@@ -104,6 +118,10 @@ def parse_arrays(
     if columns.user:
         users = collect_errors(problems, lambda: _users(arrays, columns.user, samples, source))
     covariates = collect_errors(problems, lambda: _covariates(arrays, columns, samples, source))
+    documents = None
+    if DOCUMENTS in arrays:
+        documents = collect_errors(problems, lambda: _users(arrays, DOCUMENTS, samples, source))
+    document_N = parse_documents(documents)
     if has_losses:
         columns_N = {
             name: collect_errors(
@@ -122,6 +140,7 @@ def parse_arrays(
             user_N,
             names_of_users,
             covariates,
+            document_N,
         )
         problems += _leaks(losses, source)
         if problems:
@@ -131,7 +150,7 @@ def parse_arrays(
         raise UserError("\n".join(problems))
     score_TxN, member_TxN = values
     member_TxN = np.broadcast_to(member_TxN, score_TxN.shape)
-    return _by_target(score_TxN, member_TxN, *users, covariates)
+    return _by_target(score_TxN, member_TxN, *users, covariates, document_N)
 
 
 def _check_losses(array: np.ndarray, label: str) -> np.ndarray:
@@ -153,10 +172,11 @@ def _by_target(
     user_N: np.ndarray | None,
     users: Sequence[Any],
     covariates: Covariates | None,
+    document_N: np.ndarray | None,
 ) -> list[ModelScores]:
     names = map(str, range(len(score_TxN))) if len(score_TxN) > 1 else [""]
     return [
-        ModelScores(name, score_N, member_N, user_N, users, covariates)
+        ModelScores(name, score_N, member_N, user_N, users, covariates, document_N=document_N)
         for name, score_N, member_N in zip(names, score_TxN, member_TxN, strict=True)
     ]
 

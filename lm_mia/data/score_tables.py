@@ -1,7 +1,7 @@
 """Reads tables of membership scores, for `lm-mia audit`: csv files, parquet files and data frames.
 
-A table has one row per score: the columns score and member, and optionally model, a column of users, covariates, and
-id. All problems of a table are reported together.
+A table has one row per score: the columns score and member, and optionally model, a column of users, covariates, id,
+and document. All problems of a table are reported together.
 
 Legend: N samples (rows of one model).
 """
@@ -69,6 +69,10 @@ class ModelScores:
     users: Sequence[Any] = ()
     """The users of all models."""
     covariates: Covariates | None = None
+    id_N: np.ndarray | None = None
+    """A different integer for each sample, which does not depend on the order of the samples; None: the position."""
+    document_N: np.ndarray | None = None
+    """The document of each sample, as an integer; None if samples are not pieces of documents."""
 
 
 def read_table(path: Path, columns: Columns) -> list[ModelScores]:
@@ -132,8 +136,10 @@ def parse_table(table: pa.Table, source: str, columns: Columns) -> list[ModelSco
     model = columns.model or ("model" if "model" in others else "")
     no_models = np.zeros(table.num_rows, np.intp), [""]
     model_N, models = (parse(model, parse_names) if model else None) or no_models
+    id_N = None
     if "id" in others:
-        _check_ids(table["id"], model_N, f"{source}: column 'id'", problems)
+        id_N = parse("id", lambda column, label: _ids(column, model_N, label))
+    document_N = parse_documents(parse("document", parse_names)) if "document" in others else None
     covariates = collect_errors(
         problems,
         lambda: read_covariates(
@@ -156,6 +162,8 @@ def parse_table(table: pa.Table, source: str, columns: Columns) -> list[ModelSco
             None if user_N is None else user_N[rows],
             users,
             covariates and covariates.take(rows),
+            None if id_N is None else id_N[rows],
+            None if document_N is None else document_N[rows],
         )
         for name, rows in zip(models, np.split(order, ends), strict=True)
     ]
@@ -183,6 +191,13 @@ def parse_names(
             f"{label}: is missing in {missing.size:,} rows, such as row {missing[0] + 1}; fill it in, or remove them"
         )
     return index_N, names.tolist()
+
+
+def parse_documents(parsed: tuple[np.ndarray, list[Any]] | None) -> np.ndarray | None:
+    """Returns the documents that `parse_names` has read, as integers; None if each has a single sample."""
+    if parsed is None or len(parsed[1]) == len(parsed[0]):
+        return None
+    return parsed[0]
 
 
 def _check_signature(path: Path) -> None:
@@ -260,7 +275,7 @@ def _find_columns(names: Sequence[str], source: str, columns: Columns) -> list[s
         )
     wanted += [
         name
-        for name in ("id", *(() if columns.model else ("model",)))
+        for name in ("id", "document", *(() if columns.model else ("model",)))
         if name in names and name not in wanted
     ]
     problems += [
@@ -273,23 +288,21 @@ def _find_columns(names: Sequence[str], source: str, columns: Columns) -> list[s
     return wanted
 
 
-def _check_ids(
-    column: "pa.ChunkedArray[Any]", model_N: np.ndarray, label: str, problems: list[str]
-) -> None:
-    """Adds a problem if a model has two scores of the same sample."""
+def _ids(column: "pa.ChunkedArray[Any]", model_N: np.ndarray, label: str) -> np.ndarray:
+    """Returns the rank of each id among all of them; raises UserError if a model has two scores of the same sample."""
     import pandas as pd
 
     if pa.types.is_nested(column.type):
-        problems.append(f"{label}: holds {_type_name(column.type)}; save one id per row")
-        return
+        raise UserError(f"{label}: holds {_type_name(column.type)}; save one id per row")
     ids = pd.DataFrame({"model": model_N, "id": column.to_pandas()})
     repeated = np.flatnonzero(ids.duplicated().to_numpy())
     if repeated.size:
         value = ids["id"].iloc[repeated[0]]
-        problems.append(
+        raise UserError(
             f"{label}: {value!s} appears again in row {repeated[0] + 1}: a model has one score per sample; remove the "
             f"{repeated.size:,} repeated rows"
         )
+    return pd.factorize(ids["id"], sort=True, use_na_sentinel=False)[0]
 
 
 def _row(index: tuple[int, ...]) -> str:

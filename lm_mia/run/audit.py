@@ -273,4 +273,6 @@ def _join_trials(models: Sequence[ModelScores], source: str, settings: Settings)
         "",
         np.concatenate([scores.score_N for scores in models]),
         np.concatenate([scores.member_N for scores in models]),
+        # Ties are broken by the names of the runs, whose order in the file does not matter.
+        id_N=np.argsort(np.argsort([scores.model for scores in models])),
     )

@@ -28,8 +28,6 @@ Frames = dict[str, pd.DataFrame]
 _AT_TPR = 0.01
 _MAX_DRAWS = 2e8  # scores that the bootstrap draws for each model, by default
 _MIN_REPLICATES, _MAX_REPLICATES = 200, 1000
-_COIN_DEVIATIONS = 5.5
-"""The number of heads deviates from its mean by more standard deviations than this with a probability of 4e-8."""
 _ENOUGH_FOR_INTERVALS = 10
 _CURVE_COLUMNS = ("guesses", "sides", "correct", "epsilon", "mu")
 
@@ -120,13 +118,17 @@ class Units:
     groups: pd.DataFrame
     noun: str
     covariates: Covariates | None
+    id_N: np.ndarray | None
+    """Ids by which ties are broken; None: the positions."""
+    document_N: np.ndarray | None
+    """The documents of samples that are pieces of documents, otherwise None."""
 
 
 def make_units(scores: ModelScores, source: str, settings: Settings) -> Units:
     """Returns the samples of a model, or its users; raises UserError if they cannot be audited."""
     score_N, member_N, noun = scores.score_N, scores.member_N, "sample"
     where = source + (f", model {scores.model}" if scores.model else "")
-    covariates = scores.covariates
+    covariates, id_N, document_N = scores.covariates, scores.id_N, scores.document_N
     groups = pd.DataFrame()
     if scores.user_N is not None:
         noun = "user"
@@ -142,6 +144,8 @@ def make_units(scores: ModelScores, source: str, settings: Settings) -> Units:
                 f"which has no geometric mean; choose another one, such as {settings.prefix}aggregate=mean"
             )
         names = [scores.users[index] for index in by_user.group_G.tolist()]
+        # Their order does not depend on that of the samples.
+        id_N, document_N = np.argsort(np.argsort(np.array(names, dtype=str))), None
         groups = pd.DataFrame({"model": scores.model, "user": names, "member": member_N})
         groups = groups.assign(scores=by_user.count_G, score=score_N)
         if covariates is not None:
@@ -153,17 +157,25 @@ def make_units(scores: ModelScores, source: str, settings: Settings) -> Units:
                 f"{where}: there is no {name} with a score among {plural(member_N.size, noun)}; an audit compares "
                 "members with non-members, so add some"
             )
-    if settings.membership == "coins":
-        members, total = int(member_N.sum()), member_N.size
-        if abs(members - total / 2) > _COIN_DEVIATIONS * math.sqrt(total) / 2:
-            raise UserError(
-                f"{settings.prefix}membership=coins: {members:,} of {plural(total, noun)} of {where} are members, "
-                "which fair coins practically never give; if a fixed number was drawn, use "
-                f"{settings.prefix}membership=half"
-            )
+    if settings.membership == "coins" and stats.unlike_fair_coins(member_N):
+        raise UserError(
+            f"{settings.prefix}membership=coins: {int(member_N.sum()):,} of {plural(member_N.size, noun)} of {where} "
+            "are members, which fair coins practically never give; if a random subset was drawn, use "
+            f"{settings.prefix}membership=half"
+        )
+    if (
+        settings.membership in ("coins", "half")
+        and document_N is not None
+        and stats.drawn_by_cluster(member_N, document_N)
+    ):
+        raise UserError(
+            f"{settings.prefix}membership={settings.membership}: so many documents of {where} have only members or "
+            "only non-members that their samples were not drawn one by one, and the membership of one reveals that of "
+            "others; keep one sample of each document, or audit documents as users"
+        )
     if covariates is not None:
         audit_causal.check(score_N, member_N, covariates, where)
-    return Units(scores.model, score_N, member_N, groups, noun, covariates)
+    return Units(scores.model, score_N, member_N, groups, noun, covariates, id_N, document_N)
 
 
 def _check_users(scores: ModelScores, user_N: np.ndarray, where: str, settings: Settings) -> None:
@@ -200,6 +212,7 @@ def audit_model(
             at_tpr=_AT_TPR,
             confidence=confidence,
             replicates=draws,
+            cluster_N=units.document_N,
         ),
         pool.submit(
             stats.bootstrap_intervals,
@@ -208,6 +221,7 @@ def audit_model(
             settings.fprs,
             confidence=confidence,
             replicates=draws,
+            cluster_N=units.document_N,
         ),
         pool.submit(_bounds, units, settings),
         pool.submit(_curves, score_N, member_N),
@@ -306,7 +320,7 @@ def _bounds(units: Units, settings: Settings) -> tuple[list[dict[str, Any]], pd.
         return [], no_curve
     if settings.membership == "independent":
         trials = stats.independent_trials_bound(
-            score_N, member_N, delta=delta, confidence=confidence
+            score_N, member_N, delta=delta, confidence=confidence, id_N=units.id_N
         )
         row = _epsilon_row(
             settings,
@@ -320,7 +334,13 @@ def _bounds(units: Units, settings: Settings) -> tuple[list[dict[str, Any]], pd.
         )
         return [row], no_curve
     bound = stats.one_run_bound(
-        score_N, member_N, membership=settings.membership, delta=delta, confidence=confidence
+        score_N,
+        member_N,
+        membership=settings.membership,
+        delta=delta,
+        confidence=confidence,
+        id_N=units.id_N,
+        cluster_N=units.document_N,
     )
     shared = {"adjacency": bound.adjacency, "canaries": bound.canaries, "left_out": bound.left_out}
     rows = [

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import filelock
 import numpy as np
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.atomic import write_atomically
 from lm_mia.config import AttackName, Config, load
 from lm_mia.config.recipe import folder_name
@@ -41,7 +41,6 @@ _MOST_TARGETS = 16
 _FEWEST_REFERENCES = 4
 _FEW_REFERENCES = 64  # with fewer, pooled variances are better
 _FEW_SAMPLES = 64  # with fewer, random subsets may be equal by chance
-_MAX_DEVIATIONS = 6  # of the number of members of a Bernoulli subset
 
 
 def import_file(
@@ -265,17 +264,19 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
         return
     problems: list[str] = []
     half, first_N2 = file.num_samples // 2, np.zeros(0, bool)
+    document_N2 = file.columns.get("document")
+    if document_N2 is not None:
+        document_N2 = np.unique(document_N2, return_inverse=True)[1]
     name_by_subset: dict[bytes, str] = {}
     for model, index in models.items():
         member_N2 = loss_files.read_member(file, index)
         members = int(member_N2.sum())
         where = f"--subset={subset}: model {file.names_M[index]} of {file.source}"
-        deviation = abs(members - file.num_samples / 2)
-        allowed = _MAX_DEVIATIONS * math.sqrt(file.num_samples) / 2
-        if deviation > (allowed if subset == "bernoulli" else 0):
+        unlike_coins = stats.unlike_fair_coins(member_N2)
+        if unlike_coins if subset == "bernoulli" else 2 * members != file.num_samples:
             expected = f"{'about ' if subset == 'bernoulli' else ''}{half:,}"
             remedy = "use --subset=given"
-            if deviation <= allowed:
+            if not unlike_coins:
                 remedy = (
                     "use --subset=bernoulli if each sample was drawn with probability 1/2, otherwise "
                     "--subset=given"
@@ -293,7 +294,7 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
                 )
             else:
                 continue
-        if drawn_by_document(file.columns.get("document"), member_N2):
+        if document_N2 is not None and stats.drawn_by_cluster(member_N2, document_N2):
             problems.append(
                 f"{where} was trained on whole documents, so the membership of a sample reveals that of the other "
                 "samples of its document; use --subset=given"
@@ -309,22 +310,6 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
                 "reveals that in the other; use --subset=given"
             )
     loss_files.raise_first(problems)
-
-
-def drawn_by_document(document_N: np.ndarray | None, member_N: np.ndarray) -> bool:
-    """Returns whether so many documents have only members or only non-members that this is no coincidence.
-
-    Args:
-      document_N: the document of each sample; None: unknown.
-      member_N: booleans.
-    """
-    if document_N is None:
-        return False
-    _, number_N, samples_D = np.unique(document_N, return_inverse=True, return_counts=True)
-    members_D = np.bincount(number_N, weights=member_N)
-    has_pieces_D = samples_D > 1
-    is_whole_D = (members_D == 0) | (members_D == samples_D)
-    return bool(has_pieces_D.sum() >= _FEW_SAMPLES // 2 and is_whole_D[has_pieces_D].all())
 
 
 def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Subset) -> Config:

@@ -396,6 +396,56 @@ def test_implausible_coins_are_refused():
     assert lm_mia.audit(few, membership="half", replicates=5).epsilon["canaries"].iloc[-1] == 100
 
 
+def test_documents_that_were_drawn_as_a_whole_are_refused(tmp_path):
+    document = np.repeat(np.arange(100), 4)
+    whole = np.repeat(RNG.permutation(100) < 50, 4)
+    table = frame(member=whole * 1, document=[f"text {d}" for d in document])
+    arrays = {"score_TxN": SCORE_N, "member_TxN": whole, "document_N": document}
+    for source in (table, arrays):
+        for membership in ("coins", "half"):
+            with pytest.raises(UserError, match=f"membership={membership}: so many documents"):
+                lm_mia.audit(source, membership=membership)
+        assert lm_mia.audit(source, replicates=5).summary["members"].item() == 200
+        # The documents are the units that were drawn.
+        user = "document" if source is table else "document_N"
+        by_user = lm_mia.audit(source, user=user, membership="half", replicates=5)
+        assert by_user.epsilon["canaries"].iloc[-1] == 50
+    table.to_csv(tmp_path / "scores.csv", index=False)
+    argv = ["audit", str(tmp_path / "scores.csv"), "--membership=half"]
+    assert cli.main(argv) == 2
+
+
+def test_intervals_are_over_documents_and_bounds_over_their_pieces():
+    document = np.arange(400) // 2
+    expected = stats.bootstrap_intervals(
+        SCORE_N, MEMBER_N, [0.05, 0.2], replicates=50, cluster_N=document
+    )
+    result, alone = (
+        lm_mia.audit(source, membership="coins", fprs=[0.05, 0.2], replicates=50)
+        for source in (frame(document=document), frame(document=np.arange(400)))
+    )
+    assert result.summary["auc_low"].item() == expected.auc_low_T[0]
+    assert alone.summary["auc_low"].item() != expected.auc_low_T[0]
+    bounds = [r.epsilon.query("is_bound")["epsilon"].item() for r in (result, alone)]
+    assert bounds[0] == bounds[1]
+
+
+@pytest.mark.parametrize("membership", ["coins", "half", "independent"])
+def test_bound_of_tied_scores_does_not_depend_on_the_order_of_rows(membership):
+    scores = frame(score=SCORE_N.round(), id=[f"s{i}" for i in RNG.permutation(400)])
+    users = frame(score=SCORE_N.round(), user=np.arange(400))
+    order = RNG.permutation(400)
+    for table, flags in ((scores, {}), (users, {"user": "user"})):
+        if membership == "independent" and flags:
+            table, flags = frame(score=SCORE_N.round(), model=np.arange(400)), {}
+        bounds = [
+            lm_mia.audit(rows, membership=membership, replicates=5, **flags).epsilon
+            for rows in (table, table.iloc[order])
+        ]
+        pd.testing.assert_frame_equal(*(b.query("is_bound") for b in bounds))
+        assert bounds[0].query("is_bound")["epsilon"].item() > 0
+
+
 def test_independent_trials_need_a_training_run_each():
     trials = frame(model=np.arange(400))
     result = lm_mia.audit(trials, membership="independent", replicates=5)

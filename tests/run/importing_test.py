@@ -489,6 +489,15 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
         "was trained on whole documents",
         ("--subset=exact",),
     ),
+    "a few documents of 20 samples": (
+        changed(
+            **wide(
+                member_MxN=np.tile(np.arange(2 * N) < N, (M, 1)), document_N=np.arange(2 * N) // 20
+            )
+        ),
+        "was trained on whole documents",
+        ("--subset=bernoulli",),
+    ),
     "huge loss": (cell("loss_MxN", 1e39), "must be below 1e+29 in magnitude", ()),
     "field of training": (changed(), "only fields of attack", ("--config.train.epochs=3",)),
     "number of models": (changed(), "determined by the file", ("--config.attack.references=6",)),
