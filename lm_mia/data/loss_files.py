@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from lm_mia.config.schema import Statistic
 from lm_mia.data.array_files import check_is_file, check_membership, check_real, open_npz
-from lm_mia.data.score_arrays import MAX_LOSS
+from lm_mia.data.score_arrays import MAX_LOSS, check_loss_scale
 from lm_mia.data.zarr_metadata import check_zarr
 from lm_mia.errors import UserError, collect_errors
 
@@ -215,6 +215,8 @@ def _check_losses(file: LossFile, name: str, model: int) -> None:
             f"{where} of sample {invalid[0]} is {value_N[invalid[0]]:g} ({invalid.size:,} negative values); "
             "a loss is the mean negative log-likelihood of the tokens, in nats; negate log-probabilities"
         )
+    if name == "loss":
+        check_loss_scale(value_N, where)
 
 
 def _to_array(value: Any, where: str) -> np.ndarray:

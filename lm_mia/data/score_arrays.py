@@ -37,6 +37,8 @@ DOCUMENTS = "document_N"
 """Array of the documents that samples are pieces of, as for `lm-mia import`."""
 MAX_LOSS = 1e29
 """As `lm_mia.stats` requires, so that no sum of squares overflows."""
+MIN_LOSS_SCALE = 1e-29
+"""The largest loss must be at least this, unless all are 0, so that losses are not rounded to 0 in float32."""
 _MIN_SAMPLES = 20  # for the check whether counts of references reveal membership
 _PREFIX = 4096  # samples that are compared first
 
@@ -163,7 +165,19 @@ def _check_losses(array: np.ndarray, label: str) -> np.ndarray:
             f"{label}: {negative:,} of {array.size:,} values are negative; a loss is the mean negative "
             "log-likelihood of the tokens, in nats; negate log-probabilities"
         )
+    check_loss_scale(array, label)
     return array
+
+
+def check_loss_scale(array: np.ndarray, label: str) -> None:
+    """Raises UserError if all losses are tiny; some of them, or all, may be exactly 0."""
+    rows = np.atleast_2d(array)
+    largest = max((float(np.fmax.reduce(row, initial=0)) for row in rows), default=0.0)
+    if 0 < largest < MIN_LOSS_SCALE:
+        raise UserError(
+            f"{label}: the largest loss is {largest:g}, but must be at least {MIN_LOSS_SCALE:g} unless all are 0; give "
+            "losses in nats"
+        )
 
 
 def _by_target(

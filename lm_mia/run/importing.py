@@ -6,6 +6,7 @@ on the losses of our own models.
 M: models, N2: samples of the population (2N).
 """
 
+import collections
 import csv
 import dataclasses
 import io
@@ -152,6 +153,7 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
             f"note: there are more models ({len(file.role_M):,}) than samples ({file.num_samples:,}); if the arrays "
             "are transposed, remove the workdir and import them with one row per model"
         )
+    lines += _describe_texts(file)
     if unknown:
         lines.append(
             f"unknown: {', '.join(unknown)} of the samples; attacks and figures do without them"
@@ -164,6 +166,21 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
     flag = f"--workdir={recipe.workdir.path}"
     commands = " && ".join(shlex.join(["lm-mia", verb, flag]) for verb in ("attack", "report"))
     return [*lines, f"next: {commands}"]
+
+
+def _describe_texts(file: LossFile) -> list[str]:
+    """Returns a line if some samples have the same text; such a non-member may have been trained on."""
+    if file.text_N is None:
+        return []
+    count = collections.Counter(str(text) for text in file.text_N)
+    repeated = sum(samples for samples in count.values() if samples > 1)
+    if not repeated:
+        return []
+    return [
+        f"note: {plural(repeated, 'sample')} have a text that another sample has too ({len(count):,} different texts "
+        f"of {file.num_samples:,}); a model that was trained on one of them has seen the others, so non-members may "
+        "look like members; keep one sample of each text"
+    ]
 
 
 def _describe_losses(store: Store, models: Sequence[ModelSeeds]) -> list[str]:

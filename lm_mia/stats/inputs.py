@@ -9,6 +9,8 @@ from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 
 MAX_LOSS = 1e29
 """Losses and log-probabilities must be smaller in magnitude, so that no sum of squares overflows."""
+MIN_SCALE = 1e-100
+"""The largest loss must be at least this, unless all are 0, so that no square of a difference underflows."""
 
 
 def as_real(values: ArrayLike, name: str) -> np.ndarray:
@@ -46,6 +48,20 @@ def check_magnitude(array: np.ndarray, name: str, limit: float = MAX_LOSS) -> No
     if not largest < limit:
         raise ValueError(
             f"{name} must be finite (below {limit:g} in magnitude), or NaN if they are missing"
+        )
+
+
+def check_scale(array: np.ndarray, name: str) -> None:
+    """Raises ValueError if all values are so small that the squares of their differences would lose digits, or be 0.
+
+    The largest magnitude is the scale: some values may be exactly 0, or all of them, but a set of values that are all
+    tiny has another unit.
+    """
+    largest = float(np.fmax.reduce(np.abs(array), axis=None, initial=0))
+    if 0 < largest < MIN_SCALE:
+        raise ValueError(
+            f"{name}: the largest is {largest:g} in magnitude, but must be at least {MIN_SCALE:g} unless all are 0; "
+            "give losses in nats"
         )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
-from lm_mia.stats.inputs import check_magnitude
+from lm_mia.stats.inputs import check_magnitude, check_scale
 
 _FIRST_SEARCHED = 16  # number of references that are searched first for one of a class
 # A sum of squares that loses all but this share by a subtraction is computed again.
@@ -58,9 +58,10 @@ def class_moments(
       ``(IN moments, OUT moments, deviation_MxC)``; the deviation of a NaN loss is 0.
 
     Raises:
-      ValueError: if a loss is infinite.
+      ValueError: if a loss is infinite, or if all are tiny (`check_scale`).
     """
     loss_MxC = as_finite_float64(loss_MxC)
+    check_scale(loss_MxC, "losses")
     missing_MxC = np.isnan(loss_MxC)
     has_missing = missing_MxC.any()
     if has_missing:

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from scipy.special import gammaln, polygamma, psi, stdtr
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
-from lm_mia.stats.inputs import MAX_LOSS, as_float64, as_real, check_magnitude
+from lm_mia.stats.inputs import MAX_LOSS, as_float64, as_real, check_magnitude, check_scale
 from lm_mia.stats.leave_one_out import complements
 from lm_mia.stats.likelihood_ratio import check_references, chunks_of_samples
 from lm_mia.stats.moments import Moments, as_finite_float64, class_moments
@@ -270,6 +270,7 @@ def fit_loss_model(
         target_loss_TxS, reference_loss_MxS, reference_member_MxS, covariate_NxK
     )
     check_magnitude(target_TxS, "losses")
+    check_scale(loss_MxS, "losses of references")
     loss_MxS = _used_losses(as_finite_float64(loss_MxS), member_MxS, offline)
     mean_gap = _mean_gap(loss_MxS, member_MxS)
     raw_SxP = _raw_design(loss_MxS, member_MxS, covariate_SxK, mean_gap)

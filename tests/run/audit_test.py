@@ -158,6 +158,10 @@ BAD_FILES = {
     "complex scores": (npz(score_TxN=[[1j, 2]], member_TxN=[[0, 1]]), "holds complex numbers"),
     "infinite array": (npz(score_TxN=[[np.inf, 2]], member_TxN=[[0, 1]]), r"inf at \[0, 0\]"),
     "membership of 2": (npz(score_TxN=[[1, 2.0]], member_TxN=[[0, 2]]), r"2 at \[0, 1\]: membership"),
+    "tiny losses": (
+        npz(**LOSSES | {"reference_loss_MxN": np.full((2, 40), 1e-160)}),
+        "at least 1e-29",
+    ),
     "log-probabilities": (
         npz(**LOSSES | {"reference_loss_MxN": -LOSSES["reference_loss_MxN"]}),
         "'reference_loss_MxN': ",
@@ -435,15 +439,15 @@ def test_bound_of_tied_scores_does_not_depend_on_the_order_of_rows(membership):
     scores = frame(score=SCORE_N.round(), id=[f"s{i}" for i in RNG.permutation(400)])
     users = frame(score=SCORE_N.round(), user=np.arange(400))
     order = RNG.permutation(400)
-    for table, flags in ((scores, {}), (users, {"user": "user"})):
-        if membership == "independent" and flags:
-            table, flags = frame(score=SCORE_N.round(), model=np.arange(400)), {}
-        bounds = [
-            lm_mia.audit(rows, membership=membership, replicates=5, **flags).epsilon
+    for table, user in ((scores, ""), (users, "user")):
+        if membership == "independent" and user:  # each run has a name instead
+            table, user = users.rename(columns={"user": "model"}), ""
+        first, second = (
+            lm_mia.audit(rows, membership=membership, replicates=5, user=user).epsilon
             for rows in (table, table.iloc[order])
-        ]
-        pd.testing.assert_frame_equal(*(b.query("is_bound") for b in bounds))
-        assert bounds[0].query("is_bound")["epsilon"].item() > 0
+        )
+        pd.testing.assert_frame_equal(first.query("is_bound"), second.query("is_bound"))
+        assert first.query("is_bound")["epsilon"].item() > 0
 
 
 def test_independent_trials_need_a_training_run_each():

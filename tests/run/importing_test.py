@@ -498,6 +498,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
         "was trained on whole documents",
         ("--subset=bernoulli",),
     ),
+    "tiny losses": (changed(loss_MxN=1e-160 * losses()["loss_MxN"]), "at least 1e-29", ()),
     "huge loss": (cell("loss_MxN", 1e39), "must be below 1e+29 in magnitude", ()),
     "field of training": (changed(), "only fields of attack", ("--config.train.epochs=3",)),
     "number of models": (changed(), "determined by the file", ("--config.attack.references=6",)),
@@ -598,3 +599,22 @@ def test_pieces_of_documents_stay_together(tmp_path: Path):
     assert samples["piece"].tolist() == (np.arange(N) % 4).tolist()
     shutil.rmtree(tmp_path / "populations")
     assert cli.main(["attack", f"--workdir={tmp_path}"]) == 2
+
+
+@pytest.mark.parametrize("subset", ["given", "bernoulli"])
+def test_equal_texts_are_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], subset):
+    different = np.array([f"text {i}" for i in range(N)])
+    for name, text_N in (
+        ("different", different),
+        ("three", np.where(np.arange(N) < 3, "text", different)),
+        ("all", np.full(N, "text")),
+    ):
+        np.savez(tmp_path / f"{name}.npz", **losses(), text_N=text_N)
+        file = tmp_path / f"{name}.npz"
+        assert import_file(file, tmp_path / name, f"--subset={subset}") == 0
+        lines = [line for line in capsys.readouterr().out.splitlines() if "different texts" in line]
+        assert len(lines) == (name != "different")
+        if lines:
+            repeated, texts = {"three": (3, N - 2), "all": (N, 1)}[name]
+            assert f"{repeated} samples" in lines[0]
+            assert f"{texts} different texts of {N}" in lines[0]

@@ -392,7 +392,35 @@ def test_extreme_numbers_have_results_without_warnings():
     assert estimate.effective_nonmembers == 1
     ridge = stats.ridge_residuals(stats_calls.REGRESSION_DATA, 5e-324)
     assert np.isfinite(ridge.held_out_N).all()
-    assert not np.isnan(stats.shrunk_lira(VALUE_N, 1e-158 * stats_calls.LOSS_MxN, MEMBER_MxN)).any()
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [
+        stats.lira,
+        stats.shrunk_lira,
+        stats.stacked_lira,
+        lambda target, *references: stats.standardized_scores(
+            target, stats.fit_gaussians(*references)
+        ),
+        lambda target, *references: stats.lira_leave_one_out(*references),
+    ],
+)
+def test_losses_of_a_tiny_scale_are_refused(statistic: Callable[..., Any]):
+    loss_MxN, target_N = np.abs(stats_calls.LOSS_MxN), np.array(VALUE_N)
+    for scale in (1e-160, 1e-101, 5e-324):
+        with pytest.raises(ValueError, match=r"losses.*at least 1e-100 unless all are 0"):
+            statistic(scale * target_N, scale * loss_MxN, MEMBER_MxN)
+    # LiRA does not depend on the unit, and no loss is too small if others are not.
+    np.testing.assert_allclose(
+        statistic(1e-90 * target_N, 1e-90 * loss_MxN, MEMBER_MxN),
+        statistic(target_N, loss_MxN, MEMBER_MxN),
+        rtol=1e-6,
+    )
+    for rare in (0.0, 1e-160):
+        some = np.where(np.arange(4) == 2, rare, loss_MxN)
+        assert np.isfinite(statistic(target_N, some, MEMBER_MxN)).any()
+    statistic(0 * target_N, 0 * loss_MxN, MEMBER_MxN)
 
 
 def test_numbers_of_small_types_do_not_overflow():
