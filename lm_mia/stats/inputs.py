@@ -28,6 +28,12 @@ def as_real(values: ArrayLike, name: str) -> np.ndarray:
     """
     check_not_masked(values, name, "replace them with NaN, as values.filled(np.nan) does")
     array = np.asarray(values)
+    if (
+        array.dtype.kind == "V" and "float" in array.dtype.name
+    ):  # bfloat16 of JAX, and smaller types
+        raise ValueError(
+            f"{name}: NumPy cannot compute with {array.dtype.name}; convert them by .astype(np.float32)"
+        )
     if array.dtype.kind not in "fiub":
         raise ValueError(
             f"{name}: must be real numbers, not {array.dtype}; NaN marks a missing one"

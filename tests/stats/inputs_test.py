@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import stats_calls
@@ -421,6 +422,13 @@ def test_losses_of_a_tiny_scale_are_refused(statistic: Callable[..., Any]):
         some = np.where(np.arange(4) == 2, rare, loss_MxN)
         assert np.isfinite(statistic(target_N, some, MEMBER_MxN)).any()
     statistic(0 * target_N, 0 * loss_MxN, MEMBER_MxN)
+
+
+@CASES
+def test_bfloat16_is_refused_with_the_conversion(function: Callable[..., Any], per_model: bool):
+    values = np.asarray(arrange(VALUE_N, per_model)).astype(ml_dtypes.bfloat16)
+    with pytest.raises(ValueError, match=r"bfloat16; .*astype\(np.float32\)"):
+        function(values)
 
 
 def test_numbers_of_small_types_do_not_overflow():
