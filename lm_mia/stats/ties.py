@@ -45,4 +45,13 @@ def tie_keys(id_N: np.ndarray, seed: int) -> np.ndarray:
 
 def order_with_keys(score_N: FloatArray, id_N: np.ndarray, seed: int) -> IntArray:
     """Returns the order of ascending scores, in which tied scores are in the order of their keys; NaN is last."""
-    return np.lexsort((tie_keys(id_N, seed), score_N))
+    order_N = np.argsort(score_N)
+    is_equal = score_N[order_N[1:]] == score_N[order_N[:-1]]
+    is_tied_N = (
+        np.append(is_equal, False) | np.append(False, is_equal) if score_N.size else is_equal
+    )
+    # Only the tied ones have to be sorted again, and usually these are few.
+    tied_J = order_N[is_tied_N]
+    key_J = tie_keys(id_N[tied_J], seed)
+    order_N[is_tied_N] = tied_J[np.lexsort((key_J, score_N[tied_J]))]
+    return order_N

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lm_mia import seeds, stats
+from lm_mia.stats import ties
 
 BOUNDS: dict[str, Callable[..., Any]] = {
     "coins": lambda *scores, **ids: stats.one_run_bound(*scores, delta=1e-5, **ids),
@@ -161,3 +162,15 @@ def test_keys_are_those_of_the_ids():
     member_3 = key_3 == key_3.max()
     guesses = stats.count_guesses(np.zeros(3), member_3, [1, 2], id_N=[4, 9, 2])
     assert guesses.correct_G.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("digits", [6, 1, 0, -3])
+def test_order_is_that_of_pairs_of_score_and_key(digits: int):
+    score_N = np.random.default_rng(0).normal(size=300).round(digits)
+    score_N[::29], score_N[5:8], score_N[9] = np.nan, np.inf, -0.0
+    key_N = ties.tie_keys(np.arange(300), 3)
+    expected = np.lexsort((key_N, score_N))
+    actual = ties.order_with_keys(score_N, np.arange(300), 3)
+    present = int((~np.isnan(score_N)).sum())
+    np.testing.assert_array_equal(actual[:present], expected[:present])
+    assert ties.order_with_keys(np.zeros(0), np.arange(0), 0).size == 0
