@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from analysis import formatting, io, plotting
+from lm_mia import stats
 from lm_mia.atomic import MORE_REFERENCES_JSON
 
 TABLE = MORE_REFERENCES_JSON.with_suffix(".csv").name
@@ -81,6 +82,11 @@ class MoreReferences:
             if growth.predicted[0].reason
         ]
         return list(dict.fromkeys(reasons))
+
+    @property
+    def unseen_share(self) -> float:
+        """`stats.unseen_share` of the references today; NaN without numbers."""
+        return stats.unseen_share(self.references[0]) if self.references else math.nan
 
     @property
     def references(self) -> list[int]:

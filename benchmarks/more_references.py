@@ -90,6 +90,7 @@ def predictions(losses: Losses, attack: str, sets: int) -> Iterator[dict[str, ob
                     (count // 4, count // 2, count),
                     [factor * count for factor in FACTORS],
                     "auc" if metric == "AUC" else "tpr",
+                    targets=TARGETS,
                 )
                 for f, factor in enumerate(FACTORS):
                     first = start // (factor * count) * factor * count

@@ -108,7 +108,9 @@ def run(
     else:
         inputs = _first_samples(signals.open_inputs(store, population, targets, references, ()))
         facts["samples"] = inputs.num_samples
-        write_csv(folder / TABLE, _table(inputs, pair_Px2, attacks, c, pool))
+        # Replicas share their training subset, so together they count as one target.
+        num_subsets = len(targets) if roles.targets else 1
+        write_csv(folder / TABLE, _table(inputs, pair_Px2, attacks, num_subsets, c, pool))
     write_completion_marker(marker, identity | facts, [] if facts["reason"] else [TABLE])
 
 
@@ -129,10 +131,11 @@ def _table(
     inputs: _FirstSamples,
     pair_Px2: np.ndarray,
     attacks: tuple[AttackName, ...],
+    num_subsets: int,
     c: config.Attack,
     pool: ThreadPoolExecutor,
 ) -> pd.DataFrame:
-    """Returns more_references.csv."""
+    """Returns more_references.csv; ``num_subsets`` is the number of different training subsets of the targets."""
     pairs, count = len(pair_Px2) // 4, len(inputs.references)
     quarter_QxR = pair_Px2[: 4 * pairs].reshape(4, 2 * pairs)
     index_S = [np.sort(quarter_QxR[set_Q].ravel()) for set_Q in stats.REFERENCE_SETS_SxQ]
@@ -165,7 +168,7 @@ def _table(
     for (a, name), (k, metric) in itertools.product(enumerate(attacks), enumerate(metrics)):
         reason = _reason(value_SxAxK1[:, a, k], value_SxAxK1[:, a, -1], references)
         names = {"attack": name, "metric": metric}
-        rows += _rows(value_SxAxK1[:, a, k], references, reason, names)
+        rows += _rows(value_SxAxK1[:, a, k], references, reason, names, num_subsets)
     return pd.DataFrame(rows)
 
 
@@ -185,7 +188,11 @@ def _reason(value_S: np.ndarray, left_out_S: np.ndarray, references: tuple[int, 
 
 
 def _rows(
-    value_S: np.ndarray, references: tuple[int, int, int], reason: str, names: dict[str, str]
+    value_S: np.ndarray,
+    references: tuple[int, int, int],
+    reason: str,
+    names: dict[str, str],
+    num_subsets: int,
 ) -> list[dict[str, Any]]:
     """Returns the rows of one metric of one attack, without predictions if there is a reason."""
     parts = value_S[_QUARTERS], value_S[_HALVES], value_S[-1:]
@@ -197,7 +204,9 @@ def _rows(
     predicted = [factor * references[-1] for factor in FACTORS]
     usable_S = np.full_like(value_S, np.nan) if reason else value_S
     metric = "auc" if names["metric"] == "auc" else "tpr"
-    more = stats.predict_more_references(usable_S, references, predicted, metric)
+    more = stats.predict_more_references(
+        usable_S, references, predicted, metric, targets=num_subsets
+    )
     return rows + [
         {**names, "references": count, "kind": "predicted", "sets": 0, "value": value}
         | {"low": low, "high": high, "reason": reason}

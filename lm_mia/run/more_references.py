@@ -13,7 +13,7 @@ from typing import Any
 import rich.box
 from rich.table import Table
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.atomic import CSV_MISSING_VALUES, MORE_REFERENCES_JSON, changed_tables
 from lm_mia.durations import format_duration
 from lm_mia.errors import raise_failed_read
@@ -148,6 +148,8 @@ def to_table(forecasts: Sequence[Forecast]) -> tuple[Table | None, list[str]]:
         f"TPR          at {at}",
         "2x, 4x       2 and 4 times the references that are present now, on the same targets and samples, with 95%",
         "             intervals; a dash: there is no prediction, more_references.csv has the reason",
+        "             the intervals hold if the new references are like the present ones; even if none of these is",
+        f"             unusual, such as a model that trained badly, {_unseen(shown)} of the new ones may be",
         "chip time    of the references that would be added",
         *(
             []
@@ -159,6 +161,12 @@ def to_table(forecasts: Sequence[Forecast]) -> tuple[Table | None, list[str]]:
         *notes,
     ]
     return table, notes
+
+
+def _unseen(forecasts: Sequence[Forecast]) -> str:
+    """Returns the largest share of unusual references that may be unseen, or its range over the recipes."""
+    shares = [stats.unseen_share(forecast.references) for forecast in forecasts]
+    return f"up to {' to '.join(dict.fromkeys(f'{share:.0%}' for share in (min(shares), max(shares))))}"
 
 
 def _number(text: str) -> float:

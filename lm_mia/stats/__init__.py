@@ -154,6 +154,7 @@ from lm_mia.stats.more_references import (
     MoreReferences,
     REFERENCE_SETS_SxQ,
     predict_more_references,
+    unseen_share,
 )
 from lm_mia.stats.multi_run import PotentialOutcomes, multi_run_trials, potential_outcomes
 from lm_mia.stats.noise_grid import noise_grid_epsilon
@@ -462,6 +463,7 @@ __all__ = [
     "tuned_rmia_a",
     "unadjusted_estimate",
     "unlike_fair_coins",
+    "unseen_share",
     "variance_over_replicas",
     "with_pooled_variance",
     "within_sample_scatter",

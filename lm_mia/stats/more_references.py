@@ -32,6 +32,7 @@ REFERENCE_SETS_SxQ = np.array(
 5 - i are complements."""
 _QUARTERS, _HALVES, _ALL = slice(0, 4), slice(4, 10), 10
 _SPLITS = 3  # ways to divide four quarters into two halves
+_MIN_TARGETS = 8  # for the smaller variance of the AUC; with 1 to 4, its intervals covered 83% to 92% of simulations
 _SLOWEST, _FASTEST = 0.25, 1.25
 """The range that the interval allows for the growth from each further doubling of the references, as a multiple of the
 growth from the previous doubling. The multiple is 1/2 if the metric is linear in 1/R. The range was chosen on the
@@ -55,6 +56,8 @@ def predict_more_references(
     references: tuple[int, int, int],
     predicted: ArrayLike,
     metric: Literal["auc", "tpr"],
+    *,
+    targets: int,
 ) -> MoreReferences:
     """Predicts the AUC or the TPR of an attack on the same targets and samples with more references.
 
@@ -78,17 +81,21 @@ def predict_more_references(
     with t the 97.5% quantile of Student's distribution with 3 degrees of freedom. Let w be the variance of y between
     sets of M references; it is the mean of (y_A - y_B)^2 / 2 over the three pairs of halves A and B, divided by 2.
 
-    - AUC: V = w (1 - M/R). The AUC is a mean over many samples, so the deviation of a set is nearly the mean of those
-      of its references. It is the same for all references and for their halves, and cancels in their difference. With
-      M of R references in common, the prediction and the truth differ by (1 - M/R) (e_old - e_new).
-    - TPR: V = w ((1 + s)^2 + M/R) + s^2 w_halves / 6, where y(R) = y(M) + s (y(M) - mean y of the halves) and w_halves
-      is the variance of y between halves. A TPR is decided by the few samples near the threshold, which are other
-      samples with other references. The values of overlapping sets are therefore treated as independent.
+    - AUC of 8 or more targets: V = w (1 - M/R). The mean AUC is a mean over many pairs of samples and models, so the
+      deviation of a set is nearly the mean of those of its references. It is the same for all references and for their
+      halves, and cancels in their difference. With M of R references in common, the prediction and the truth differ by
+      (1 - M/R) (e_old - e_new).
+    - TPR, and AUC of fewer targets: V = w ((1 + s)^2 + M/R) + s^2 w_halves / 6, where y(R) = y(M) + s (y(M) - mean y of
+      the halves) and w_halves is the variance of y between halves. A TPR is decided by the few samples near the
+      threshold, which are other samples with other references, and the AUC of a single target is not additive over
+      references either. The values of overlapping sets are therefore treated as independent.
 
     L and U allow for an error of the curve: there, each further doubling of the references adds 1/4, or 5/4, of what
     the previous doubling added. (If y is linear in 1/R, it adds 1/2.) A metric that falls is continued likewise.
 
-    The interval does not cover other targets or samples, since the question is what these would show. It is not valid
+    The interval does not cover other targets or samples, since the question is what these would show. It assumes that
+    new references are like these M, which cannot be seen from them: `unseen_share` says which share of the new ones may
+    be unlike all of these, such as models whose training went badly. It is not valid
     for attacks that change their behavior beyond M references, such as LiRA with per-sample variances that become
     useful only there. benchmarks/more_references.py measures how often it misses.
 
@@ -98,19 +105,21 @@ def predict_more_references(
         than two halves, if it is not divisible by four.
       predicted: the numbers of references to predict, predicted_K; larger than the total.
       metric: what the values are.
+      targets: the number of targets with different training subsets over which the values are means. Replicas of one
+        target count as one.
 
     Returns:
       The predictions, NaN where a value is NaN, 0 or 1.
 
     Raises:
-      ValueError: if the shape of the values, a value, or a number of references is invalid.
+      ValueError: if the shape of the values, a value, or a number of references or targets is invalid.
 
     Source: derived here. Expansion in 1/R: Richardson (1911); balanced halves: McCarthy (1969), Pseudo-replication.
 
     Example:
       >>> from lm_mia.stats import predict_more_references
       >>> quarters, halves, all_references = [0.60] * 4, [0.64] * 6, 0.66
-      >>> more = predict_more_references([*quarters, *halves, all_references], (8, 16, 32), [64, 128], "auc")
+      >>> more = predict_more_references([*quarters, *halves, all_references], (8, 16, 32), [64, 128], "auc", targets=8)
       >>> more.value.round(3)
       array([0.67 , 0.675])
     """
@@ -128,6 +137,8 @@ def predict_more_references(
         raise ValueError(
             f"references={references}: must be the numbers in a quarter, in two quarters, and in all references"
         )
+    if targets < 1:
+        raise ValueError(f"targets={targets}: must be 1 or more")
     if predicted_K.ndim != 1 or not np.all(predicted_K > count):
         raise ValueError(f"predicted={predicted}: must be numbers above the {count} references")
     is_usable = np.all((value_S > 0) & (value_S < 1), axis=-1, keepdims=True)
@@ -151,7 +162,7 @@ def predict_more_references(
     difference = y_S[..., 4:7] - y_S[..., 9:6:-1]  # between complementary halves
     variance_halves = (difference**2).mean(axis=-1, keepdims=True) / 2
     variance_all = variance_halves * half / count
-    if metric == "auc":
+    if metric == "auc" and targets >= _MIN_TARGETS:
         variance_K = variance_all * (1 - count / predicted_K)
     else:
         variance_K = variance_all * ((1 + step_K) ** 2 + count / predicted_K)
@@ -169,3 +180,29 @@ def predict_more_references(
         low=ndtr(y_K - np.hypot(margin_K, y_K - lowest_K)),
         high=ndtr(y_K + np.hypot(margin_K, highest_K - y_K)),
     )
+
+
+def unseen_share(references: int) -> float:
+    """Returns the largest share of unusual references that is compatible with none among those that were trained.
+
+    If each reference is unusual with probability p, none of M is with probability (1 - p)^M, which is at least 5% up to
+    p = 1 - 0.05^(1 / M): 31% for 8 references, 17% for 16 and 9% for 32. This is the 95% Clopper-Pearson upper bound
+    for a count of 0.
+
+    Args:
+      references: M, the number of references, at least 1.
+
+    Returns:
+      A share of the new references, in (0, 1).
+
+    Raises:
+      ValueError: if there is no reference.
+
+    Example:
+      >>> from lm_mia.stats import unseen_share
+      >>> round(unseen_share(32), 2)
+      0.09
+    """
+    if references < 1:
+        raise ValueError(f"references={references}: must be 1 or more")
+    return 1 - 0.05 ** (1 / references)

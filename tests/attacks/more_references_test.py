@@ -111,7 +111,11 @@ def check_table(
         assert rows.low[:3].isna().all()
         assert rows.reason.isna().all()
         more = stats.predict_more_references(
-            rate_S, counts, [2 * references, 4 * references], "auc" if metric == "auc" else "tpr"
+            rate_S,
+            counts,
+            [2 * references, 4 * references],
+            "auc" if metric == "auc" else "tpr",
+            targets=facts(run)["targets"] if facts(run)["over"] == "targets" else 1,
         )
         for column in ("value", "low", "high"):
             np.testing.assert_allclose(rows[column][3:], getattr(more, column), rtol=1e-9)

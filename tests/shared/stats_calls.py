@@ -215,10 +215,10 @@ MORE_SAMPLE_CALLS: dict[str, Callable[[Any], Any]] = {
         lambda: [(LOSS_MxN, MEMBER_MxN)], x, 0.5
     ),
     "predict_more_references": lambda x: stats.predict_more_references(
-        as_array(x)[..., REFERENCE_SETS], (8, 16, 32), [64], "auc"
+        as_array(x)[..., REFERENCE_SETS], (8, 16, 32), [64], "auc", targets=8
     ),
     "predict_more_references predicted": lambda x: stats.predict_more_references(
-        [0.6] * 4 + [0.64] * 6 + [0.66], (8, 16, 32), x, "tpr"
+        [0.6] * 4 + [0.64] * 6 + [0.66], (8, 16, 32), x, "tpr", targets=8
     ),
     "predictive_threshold": lambda x: stats.predictive_threshold(x, 0.5),
     "predictive_threshold fprs": lambda x: stats.predictive_threshold(4, x),
