@@ -98,7 +98,7 @@ def open_arrays(
       loss_MxN: loss of each of N samples under each of M models, in nats per token.
       member_MxN: whether each model was trained on each sample.
       role_M: "reference", "target" (attacked with the references) or "replica" (targets that share one training subset)
-        for each model; None: all are references, and the last ones are attacked.
+        for each model; None: all are references, and the first ones are attacked.
       text_N: texts of the samples.
       columns: name -> column_N of other properties of the samples, such as ``tokens``, their lengths; samples with the
         same value of ``document`` are pieces of one document.

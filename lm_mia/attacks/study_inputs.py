@@ -56,7 +56,7 @@ class StudyInputs:
         present = models.present_models(self.store, self.c.step)
         roles = needs.assign_roles(models.model_numbers(present), self.c)
         replicas = [*map(subsets.replica, roles.replicas)]
-        references = [*map(subsets.reference, roles.references + roles.targets)]
+        references = [*map(subsets.reference, roles.targets + roles.references)]
         if len(replicas) < FEWEST_REPLICAS or len(references) < fewest_references:
             raise StudyError(
                 f"{len(replicas)} replicas and {len(references)} references are present, but at least "

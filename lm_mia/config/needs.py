@@ -305,22 +305,12 @@ def decision_settings(attack: Attack) -> dict[str, Any]:
 def assign_roles(models: PresentModels, attack: Attack) -> ModelRoles:
     """Divides the models that are present into references, targets and replicas.
 
-    Targets are the last of the references that the config requests. If most of these are missing, because more
-    references were requested than are trained yet, the last complete set before them remains the targets. It ends at
-    an even distance from the end, because pairs of models are complements of each other in the balanced design.
+    The targets are the first models with training subsets of their own, and the references follow them, so that
+    further references never change which models are attacked. A target that is missing is not replaced.
     """
-    present = frozenset(models.references)
-
-    def num_missing(end: int) -> int:
-        return sum(i not in present for i in range(end - attack.targets, end))
-
-    end = attack.references
-    if 2 * num_missing(end) > attack.targets:
-        end = next((k for k in range(end, attack.targets, -2) if not num_missing(k)), end)
-    first = end - attack.targets
     return ModelRoles(
-        references=tuple(i for i in models.references if i < first),
-        targets=tuple(i for i in models.references if first <= i < end),
+        references=tuple(i for i in models.references if attack.targets <= i < attack.references),
+        targets=tuple(i for i in models.references if i < attack.targets),
         replicas=tuple(i for i in models.replicas if i < attack.replicas),
     )
 

@@ -273,8 +273,8 @@ class Attack:
     references: int = 128
     """Number of models with training subsets of their own, used to learn the IN and OUT distributions."""
     targets: int = 0
-    """Number of references, the last ones, that figures attack as targets; the remaining ones are used as the
-    references of these attacks."""
+    """Number of references, the first ones, that figures attack as targets; the others are used as the references of
+    these attacks."""
     replicas: int = 128
     """Number of targets that share one training subset and one initialization and differ only in batch order. 0: no
     tables of decisions; without targets, only attack.leave_one_out and attack.zero_run have results then."""

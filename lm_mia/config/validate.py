@@ -71,7 +71,7 @@ def nothing_attacked(config: Config) -> list[str]:
         return [_message(config, "attack.fprs", rule, "add a lower rate")]
     studies = "attack.leave_one_out" + (", attack.zero_run" if is_design_known else "")
     rule = (
-        f"needs attack.targets=N, which attacks the last N references, or {fewest} or more references, each of which "
+        f"needs attack.targets=N, which attacks the first N references, or {fewest} or more references, each of which "
         f"is attacked with the others ({studies}), since nothing is attacked otherwise"
     )
     targets = min(2, attack.references - _MIN_REFERENCES)

@@ -212,9 +212,9 @@ def read_flags(file: str, name: str | None, subset: str, problems: list[str]) ->
 
 
 def _model_seeds(file: LossFile) -> dict[ModelSeeds, int]:
-    """Returns the seeds of each model -> its index in the file: references first, then targets, then replicas."""
+    """Returns the seeds of each model -> its index in the file: targets first, then references, then replicas."""
     index = {role: [i for i, r in enumerate(file.role_M) if r == role] for role in loss_files.ROLES}
-    trained_alone = [*index["reference"], *index["target"]]
+    trained_alone = [*index["target"], *index["reference"]]
     seeds = {subsets.reference(n): i for n, i in enumerate(trained_alone)}
     return seeds | {subsets.replica(b): i for b, i in enumerate(index["replica"])}
 
@@ -333,7 +333,7 @@ def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Sub
     """Returns the config of the recipe; it says nothing about the training of the models."""
     count = {role: file.role_M.count(role) for role in loss_files.ROLES}
     targets = count["target"]
-    if not targets and not count["replica"]:  # the last references are attacked
+    if not targets and not count["replica"]:  # the first references are attacked
         targets = min(_MOST_TARGETS, count["reference"] // 4)
         if subset == "balanced":
             targets = max(targets - targets % 2, 2)

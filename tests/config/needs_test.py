@@ -30,20 +30,19 @@ ALL = models(range(12), range(2))
 @pytest.mark.parametrize(
     ("present", "references", "targets"),
     [
-        (range(12), range(8), range(8, 12)),
-        ([0, 1, 3, 4, 7, 8, 10, 11], [0, 1, 3, 4, 7], [8, 10, 11]),  # some models are missing
-        ([*range(8), 8, 11], range(8), [8, 11]),  # half of the targets are enough
-        ([*range(8), 9], range(4), range(4, 8)),  # but a quarter is not
-        (range(8), range(4), range(4, 8)),
-        (range(7), range(2), range(2, 6)),  # an even number from the end, so that no pair is split
-        # There is no complete set of targets, so the ranges of the config are used.
-        ([0, 1, 2, 4, 5, 6], [0, 1, 2, 4, 5, 6], []),
-        ([0, 1, 3, 4, 5, 6, 7], [0, 1, 3], [4, 5, 6, 7]),
-        (range(20), range(8), range(8, 12)),  # another command trained more models
+        (range(12), range(4, 12), range(4)),
+        (
+            [0, 1, 3, 4, 7, 8, 10, 11],
+            [4, 7, 8, 10, 11],
+            [0, 1, 3],
+        ),  # missing models are not replaced
+        ([*range(4, 12)], range(4, 12), []),
+        (range(7), range(4, 7), range(4)),  # more references are requested than are trained yet
+        (range(20), range(4, 12), range(4)),  # another command trained more models
         ([], [], []),
     ],
 )
-def test_the_last_models_are_the_targets(
+def test_the_first_models_are_the_targets(
     present: Sequence[int], references: Sequence[int], targets: Sequence[int]
 ):
     result = needs.assign_roles(models(present), C.attack)
@@ -79,11 +78,11 @@ def test_attacks_with_all_numbers_of_references_are_on_the_same_samples():
         return result
 
     whole = [study(count) for count in (2, 4, 8, 16, 20)]
-    assert {attack.in_and_out_among for attack in whole} == {(0, 1)}
+    assert {attack.in_and_out_among for attack in whole} == {(4, 5)}
     assert [attack.pools_variances for attack in whole] == [True, True, False, False, False]
     # Halves of the references are on these samples, too, and disjoint sets on those of their own first references.
-    assert {study(16, half).in_and_out_among for half in range(14)} == {(0, 1)}
-    assert [study(2, g).in_and_out_among for g in (0, 3)] == [(0, 1), (6, 7)]
+    assert {study(16, half).in_and_out_among for half in range(14)} == {(4, 5)}
+    assert [study(2, g).in_and_out_among for g in (0, 3)] == [(4, 5), (10, 11)]
     assert study(4, name="loss").in_and_out_among == ()
     other = needs.target_attack(c, many, "lira_online", 4)
     assert other is not None
@@ -112,10 +111,10 @@ def test_score_step_is_none_where_models_are_not_scored():
 def test_target_attack_uses_the_first_references():
     result = needs.target_attack(C, ALL, "lira_online", 6, step=3, observed="target_logit")
     assert result == TargetAttack(
-        "lira_online", False, (8, 9, 10, 11), (0, 1, 2, 3, 4, 5), 3, "target_logit"
+        "lira_online", False, (0, 1, 2, 3), (4, 5, 6, 7, 8, 9), 3, "target_logit"
     )
     on_replicas = needs.target_attack(C, ALL, "lira_online", 2, targets_are_replicas=True)
-    assert on_replicas == TargetAttack("lira_online", True, (0, 1), (0, 1))
+    assert on_replicas == TargetAttack("lira_online", True, (0, 1), (4, 5))
 
 
 def test_too_few_models_give_no_attack():
@@ -134,7 +133,7 @@ def test_attacks_have_only_the_fields_that_they_use(name: AttackName):
     result = needs.target_attack(C, ALL, name, 4)
     assert result is not None
     free = name in {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
-    assert result.references == (() if free else (0, 1, 2, 3))
+    assert result.references == (() if free else (4, 5, 6, 7))
     rmia = name in {"rmia", "rmia_offline"}
     # attack.rmia_samples is 10,000; the population has 16 samples
     assert (result.rmia_samples, result.rmia_gamma) == ((16, 1.0) if rmia else (0, 0.0))
@@ -165,12 +164,12 @@ def test_parts_of_references_are_whole_pairs():
             assert [i + 1 for i in result.references[::2]] == list(result.references[1::2])
             assert all(i % 2 == 0 for i in result.references[::2])
             used += result.references
-        assert sorted(used) == list(range(20))
+        assert sorted(used) == list(range(4, 24))
     sets = [
         needs.target_attack(c, many, "lira_online", 2, reference_part=g)
         for g in range(needs.JACKKNIFE_GROUPS)
     ]
-    assert [s.references for s in sets if s] == [(2 * g, 2 * g + 1) for g in range(8)]
+    assert [s.references for s in sets if s] == [(4 + 2 * g, 5 + 2 * g) for g in range(8)]
     assert [needs.num_reference_parts(n, 20) for n in (2, 3, 15, 16, 20)] == [8, 0, 0, 14, 14]
     assert needs.target_attack(c, many, "lira_online", 15, reference_part=0) is None
     assert needs.target_attack(c, many, "lira_online", 16, reference_part=0)
@@ -282,11 +281,11 @@ def test_recipes_are_attacked_with_equal_numbers_of_references():
     recipes = {"a": recipe("a"), "b": recipe("b", present=incomplete)}
     result = attacks(Need(("*",)), recipes)
     assert result == {key: [expected(recipe, "lira_online", 5)] for key, recipe in recipes.items()}
-    assert result["b"][0].references == (0, 1, 2, 3, 4)
+    assert result["b"][0].references == (4, 8, 9, 10, 11)
     # All recipes use the numbers of the one that requests the fewest models, so targets have the same seeds, too.
     with_fewer_replicas = {**recipes, "b": recipe("b", attack__references=8, attack__targets=2)}
     for [attack] in attacks(Need(("*",)), with_fewer_replicas).values():
-        assert (attack.references, attack.targets) == (tuple(range(6)), (6, 7))
+        assert (attack.references, attack.targets) == (tuple(range(2, 8)), (0, 1))
     assert attacks(Need(("a",)), with_fewer_replicas)["a"] == [
         expected(recipes["a"], "lira_online", 8)
     ]
@@ -329,9 +328,10 @@ def test_recipes_with_too_few_models_are_ignored():
 def test_either_targets_or_replicas():
     recipes = {"a": recipe("a"), "none": recipe("none", attack__targets=0)}
     [of_targets], [of_replicas] = attacks(Need(("*",), targets="either"), recipes).values()
-    assert (of_targets.targets_are_replicas, of_targets.targets) == (False, (8, 9, 10, 11))
+    assert (of_targets.targets_are_replicas, of_targets.targets) == (False, (0, 1, 2, 3))
     assert (of_replicas.targets_are_replicas, of_replicas.targets) == (True, (0, 1))
-    assert of_targets.references == of_replicas.references == tuple(range(8))
+    assert of_targets.references == tuple(range(4, 12))
+    assert of_replicas.references == tuple(range(8))
 
 
 def test_parts_of_references_need_enough_references():
@@ -347,11 +347,11 @@ def test_parts_of_references_need_enough_references():
         (16, None),
         *((8, half) for half in range(14)),
     ]
-    fifteen = recipe("a", present=models(range(1, 20)), attack__references=20)
+    fifteen = recipe("a", present=models([*range(4), *range(5, 20)]), attack__references=20)
     parts = [x.reference_part for x in attacks(need, {"a": fifteen})["a"]]
     assert parts == [None, *range(7), None, None, None]
     sets = [x.references for x in result if len(x.references) == 2]
-    assert sets == [(0, 1), *((2 * g, 2 * g + 1) for g in range(8))]
+    assert sets == [(4, 5), *((4 + 2 * g, 5 + 2 * g) for g in range(8))]
 
 
 def test_attacks_for_intervals_are_marked():
@@ -494,7 +494,7 @@ def test_balanced_recipes_are_compared_without_splitting_a_pair():
         PresentModels(tuple(range(28)), ()),
         needs.with_equal_counts([c, config_of_odd_count])[0].attack,
     )
-    assert (parts.references[-1], parts.targets) == (23, (24, 25))
+    assert (parts.references, parts.targets) == (tuple(range(2, 26)), (0, 1))
     assert (
         needs.with_equal_counts([config_of_odd_count, config_of_odd_count])[0].attack.targets == 3
     )
