@@ -59,6 +59,7 @@ from lm_mia.stats.density import (
     quantile_bins,
     silverman_bandwidth,
 )
+from lm_mia.stats.design import Design, design_of
 from lm_mia.stats.drawn_membership import drawn_by_cluster, unlike_fair_coins
 from lm_mia.stats.empirical_epsilon import (
     EmpiricalEpsilons,
@@ -272,6 +273,7 @@ __all__ = [
     "CausalIntervals",
     "CoinFlipRange",
     "DecisionMetrics",
+    "Design",
     "Direction",
     "DpSgd",
     "EmpiricalEpsilons",
@@ -346,6 +348,7 @@ __all__ = [
     "count_votes",
     "crossed_components",
     "decision_metrics",
+    "design_of",
     "dp_advantage_bound",
     "dp_sgd_mu",
     "dp_sgd_residuals",
