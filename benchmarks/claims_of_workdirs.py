@@ -128,10 +128,7 @@ class ModelAucs:
     def measure(cls, recipe: Recipe) -> Self:
         """Attacks each model with the others, without its complement, and each replica with all models."""
         loss_MxN2, member_MxN2 = recipe.loss_MxN2, recipe.member_MxN2
-        has_pairs = bool((member_MxN2[0] != member_MxN2[1]).all())
-        score_MxN2 = stats.lira_leave_one_out(
-            loss_MxN2, member_MxN2, variance="pooled", pairs=has_pairs
-        )
+        score_MxN2 = stats.lira_leave_one_out(loss_MxN2, member_MxN2, variance="pooled")
         score_BxN2 = recipe.lira(recipe.replica_loss_BxN2, np.arange(len(loss_MxN2)))
         group_N2 = stats.sample_groups(np.arange(loss_MxN2.shape[1]))
         auc_MxH, _ = stats.rates_of_halves(score_MxN2, member_MxN2, group_N2, [FPR])

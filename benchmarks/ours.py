@@ -58,7 +58,7 @@ def leave_one_out(clock: Clock, folder: Path) -> Results:
     """Computes LiRA of each reference against those of the other pairs."""
     loss_MxN, member_MxN = _references(folder)
     with clock:
-        score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN, pairs=True)
+        score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN)
     return {"first": score_MxN[0]}
 
 

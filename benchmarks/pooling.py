@@ -123,7 +123,7 @@ def coverage(
         )
         loss_MxN = mean_N + sd_N * (noise_MxN - gap_N * member_MxN)
         results = [
-            rates(strategy, loss_MxN[kept_M], member_MxN[kept_M], pairs)
+            rates(strategy, loss_MxN[kept_M], member_MxN[kept_M])
             for kept_M in kept_M_of_parts
         ]
         value_A1xF = np.array([result.tpr_F for result in results])
@@ -139,7 +139,7 @@ def coverage(
 
 
 def rates(
-    strategy: str, loss_MxN: np.ndarray, member_MxN: np.ndarray, pairs: bool
+    strategy: str, loss_MxN: np.ndarray, member_MxN: np.ndarray
 ) -> stats.PooledRates:
     """Attacks each model with the others, and returns the rates over all of them.
 
@@ -148,14 +148,13 @@ def rates(
         "predictive", the threshold for the number of references.
       loss_MxN: losses.
       member_MxN: whether each sample is a member.
-      pairs: whether each model is attacked with the models of all other pairs.
     """
     if strategy == "naive":
-        score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN, pairs=pairs)
+        score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN)
         return stats.pooled_rates(
             score_MxN, member_MxN, stats.pooled_threshold(score_MxN, member_MxN, FPRS)
         )
-    scores = stats.standardized_leave_one_out(loss_MxN, member_MxN, pairs=pairs)
+    scores = stats.standardized_leave_one_out(loss_MxN, member_MxN)
     if strategy == "predictive":
         threshold = stats.predictive_threshold(scores.count_out_MxN, FPRS)
     else:
@@ -303,19 +302,15 @@ def rates_on_noise(
     """
     rng = np.random.default_rng([models, samples])
     results = []
-    # Blocks of 32 samples are too few for complements to be recognized and refused.
-    blocks = [slice(low, low + 32) for low in range(0, samples, 32)]
+    index_M = np.arange(models)
+    design = stats.Design(index_M // 2 if pairs else index_M, index_M)
     for _ in range(runs):
         member_MxN = rng.random((models, samples)) < 0.5
         member_MxN[1::2] = ~member_MxN[::2]
         loss_MxN = rng.standard_normal((models, samples))
-        parts = (
-            stats.standardized_leave_one_out(
-                loss_MxN[:, block], member_MxN[:, block], direction=direction, pairs=pairs
-            )
-            for block in blocks
-        )
-        score_MxN = np.concatenate([part.score_MxN for part in parts], axis=1)
+        score_MxN = stats.standardized_leave_one_out(
+            loss_MxN, member_MxN, direction=direction, design=design
+        ).score_MxN
         points = stats.tpr_at_fpr(score_MxN.ravel(), member_MxN.ravel(), [0.01, 0.1])
         results.append([points.auc_T[0], *points.tpr_TxF[0]])
     return np.array(results)
@@ -394,6 +389,10 @@ class _OneBlock:
         at = slice(0, len(none_N))
         yield SampleBlock(at, self.loss_MxN[:0], self.loss_MxN, self.member_MxN, {}, none_N, none_N)
 
+    def ids(self, sample_slice: slice) -> np.ndarray:
+        """Returns the ids of samples."""
+        return np.arange(sample_slice.start, sample_slice.stop)
+
 
 def table_intervals(experiments: int, models: int = 16, samples: int = 300) -> None:
     """Prints the coverage of the intervals of pooling.csv, over new models and new samples."""
@@ -409,7 +408,7 @@ def table_intervals(experiments: int, models: int = 16, samples: int = 300) -> N
             loss_MxN = sd_N * (noise_MxN - gap_N * member_MxN)
             inputs = cast(AttackInputs, _OneBlock(loss_MxN, member_MxN))
             table, _ = attacks_pooling._study(
-                inputs, np.arange(samples), c, False, [0.01, 0.05], pool
+                inputs, np.arange(samples), c, stats.design_of(member_MxN), [0.01, 0.05], pool
             )
             rows = table[(table["models"] == models) & ~table["oracle"]]
             for row in rows.to_dict("records"):

@@ -54,7 +54,7 @@ def aucs_on_noise(
         member_MxN = _members(rng, models, design)
         loss_MxN = rng.normal(3, _LOSS_STD, member_MxN.shape)
         for variance in VARIANCES:
-            auc_M = _auc(loss_MxN, member_MxN, variance, pairs=design == "balanced")
+            auc_M = _auc(loss_MxN, member_MxN, variance)
             aucs[variance].append(float(auc_M.mean()))
     return aucs
 
@@ -93,7 +93,6 @@ def _aucs(
     rng: np.random.Generator, models: int, design: subsets.Design, variance: stats.Variance
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the AUC of each replica, of each reference as a target, and of each new target."""
-    pairs = design == "balanced"
     level_N, gain_N = rng.normal(3, 0.5, SAMPLES), 0.3 * rng.gamma(2, 0.5, SAMPLES)
     order_std = _LOSS_STD * np.sqrt(_ORDER_SHARE)
     subset_std = _LOSS_STD * np.sqrt(1 - _ORDER_SHARE)
@@ -110,14 +109,14 @@ def _aucs(
     one_1xN = _members(rng, 1, "exact")
     replica_TxN = reordered(np.repeat(losses(one_1xN), REPLICAS, axis=0))
     # As many references as there are for each reference: without the last pair, or the last model.
-    fewer = slice(models - (2 if pairs else 1))
+    fewer = slice(models - (2 if design == "balanced" else 1))
     new_score_TxN = stats.lira(
         reordered(losses(new_TxN)), loss_MxN[fewer], member_MxN[fewer], variance=variance
     )
     replica_score_TxN = stats.lira(replica_TxN, loss_MxN, member_MxN, variance=variance)
     return (
         stats.auc(replica_score_TxN, one_1xN[0]).auc_T,
-        _auc(loss_MxN, member_MxN, variance, pairs=pairs),
+        _auc(loss_MxN, member_MxN, variance),
         stats.auc(new_score_TxN, new_TxN).auc_T,
     )
 
@@ -129,9 +128,9 @@ def _members(rng: np.random.Generator, models: int, design: subsets.Design) -> n
 
 
 def _auc(
-    loss_MxN: np.ndarray, member_MxN: np.ndarray, variance: stats.Variance, *, pairs: bool
+    loss_MxN: np.ndarray, member_MxN: np.ndarray, variance: stats.Variance
 ) -> np.ndarray:
-    score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN, variance=variance, pairs=pairs)
+    score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN, variance=variance)
     return stats.auc(score_MxN, member_MxN).auc_T
 
 

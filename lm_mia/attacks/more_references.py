@@ -24,6 +24,7 @@ import pandas as pd
 from lm_mia import config, stats
 from lm_mia.atomic import MORE_REFERENCES_JSON, is_current, write_completion_marker, write_csv
 from lm_mia.attacks import models, signals
+from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.resampling import reference_pairs
 from lm_mia.attacks.score_matrix import map_in_order
 from lm_mia.config import AttackName
@@ -106,11 +107,13 @@ def run(
             "one for each quarter of the references"
         )
     else:
-        inputs = _first_samples(signals.open_inputs(store, population, targets, references, ()))
-        facts["samples"] = inputs.num_samples
+        design = model_design(store, models.present_models(store, c.step))
+        inputs = signals.open_inputs(store, population, targets, references, (), design=design)
+        parts = [_first_samples(part) for _, part in inputs.by_target()]
+        facts["samples"] = parts[0].num_samples
         # Replicas share their training subset, so together they count as one target.
         num_subsets = len(targets) if roles.targets else 1
-        write_csv(folder / TABLE, _table(inputs, pair_Px2, attacks, num_subsets, c, pool))
+        write_csv(folder / TABLE, _table(parts, pair_Px2, attacks, num_subsets, c, pool))
     write_completion_marker(marker, identity | facts, [] if facts["reason"] else [TABLE])
 
 
@@ -128,7 +131,7 @@ def _first_samples(inputs: signals.AttackInputs) -> _FirstSamples:
 
 
 def _table(
-    inputs: _FirstSamples,
+    by_target: list[_FirstSamples],
     pair_Px2: np.ndarray,
     attacks: tuple[AttackName, ...],
     num_subsets: int,
@@ -136,28 +139,42 @@ def _table(
     pool: ThreadPoolExecutor,
 ) -> pd.DataFrame:
     """Returns more_references.csv; ``num_subsets`` is the number of different training subsets of the targets."""
-    pairs, count = len(pair_Px2) // 4, len(inputs.references)
+    pairs, count = len(pair_Px2) // 4, len(by_target[0].references)
     quarter_QxR = pair_Px2[: 4 * pairs].reshape(4, 2 * pairs)
     index_S = [np.sort(quarter_QxR[set_Q].ravel()) for set_Q in stats.REFERENCE_SETS_SxQ]
     index_S[-1] = np.arange(count)  # with the references that are in no quarter
     groups = [signals.AttackGroup(attacks, c, index_R) for index_R in index_S]
     fprs = sorted({c.focus_fpr, *(fpr for fpr in _FPRS if fpr in c.fprs)})
-    drawn_blocks = {
-        count: signals.draw_samples(inputs, count)
-        for count in signals.num_drawn_samples(attacks, c.rmia_samples)
-    }
-    assert inputs.block is not None
-    parts = [*inputs.block.split()]
+    drawn_blocks = [
+        {
+            count: signals.draw_samples(inputs, count)
+            for count in signals.num_drawn_samples(attacks, c.rmia_samples)
+        }
+        for inputs in by_target
+    ]
+    member_TxN = np.concatenate([inputs.target_member_TxN2 for inputs in by_target])
+
+    def score(
+        group: signals.AttackGroup, inputs: _FirstSamples, drawn: dict[int, signals.SampleBlock]
+    ) -> dict[AttackName, np.ndarray]:
+        """Returns score_TxN of each attack."""
+        assert inputs.block is not None
+        [attack_fit] = signals.fit_attacks(inputs, [group], drawn)
+        parts = inputs.block.split()
+        scores = [signals.membership_scores(group, part, attack_fit) for part in parts]
+        return {name: np.concatenate([s[name] for s in scores], axis=1) for name in attacks}
 
     def evaluate(group: signals.AttackGroup) -> list[tuple[float, ...]]:
         """Returns the AUC, the TPRs and the fraction of samples without a score for each attack, means over targets."""
-        [attack_fit] = signals.fit_attacks(inputs, [group], drawn_blocks)
-        scores = [signals.membership_scores(group, part, attack_fit) for part in parts]
+        scores = [
+            score(group, inputs, drawn)
+            for inputs, drawn in zip(by_target, drawn_blocks, strict=True)
+        ]
         rows = []
         for name in attacks:
-            score_TxN = np.concatenate([score[name] for score in scores], axis=1)
-            points = stats.tpr_at_fpr(score_TxN, inputs.target_member_TxN2, fprs)
-            left_out = points.left_out_T.mean() / inputs.num_samples
+            score_TxN = np.concatenate([score[name] for score in scores])
+            points = stats.tpr_at_fpr(score_TxN, member_TxN, fprs)
+            left_out = points.left_out_T.mean() / member_TxN.shape[1]
             rows.append((points.auc_T.mean(), *points.tpr_TxF.mean(axis=0), left_out))
         return rows
 

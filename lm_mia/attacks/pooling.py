@@ -31,7 +31,7 @@ import scipy.stats
 from lm_mia import config, stats
 from lm_mia.atomic import POOLING_JSON, is_current, replacing, write_completion_marker, write_csv
 from lm_mia.attacks import models, signals, vulnerability
-from lm_mia.attacks.reference_targets import complementary_pairs
+from lm_mia.attacks.designs import reference_design
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.config import needs
 from lm_mia.data.population import Population
@@ -99,12 +99,9 @@ def run(
         reason = "no rate of attack.fprs is between 0 and 1"
         write_completion_marker(marker, identity | {"reason": reason}, [])
         return
-    inputs, pairs = None, False
+    inputs = None
     if references:
         inputs = signals.open_inputs(store, population, references[:1], references, ())
-        pair_Px2 = complementary_pairs(inputs)
-        if pairs := len(pair_Px2) > 0:
-            inputs = inputs.with_references(pair_Px2.ravel())
     if inputs is None or len(inputs.references) < needs.FEWEST_FOR_LEAVE_ONE_OUT:
         reason = (
             f"{len(inputs.references) if inputs else 0} references can be attacked with the others; at least "
@@ -117,9 +114,10 @@ def run(
         progress("thresholds", done, 3)
 
     show(0)
-    table, jackknife = _study(inputs, population.document_N, c, pairs, fprs, pool)
+    design = reference_design(store, inputs.references)
+    table, jackknife = _study(inputs, population.document_N, c, design, fprs, pool)
     show(1)
-    with _all_scores(inputs, c, pairs, folder, pool) as grid:
+    with _all_scores(inputs, c, design, folder, pool) as grid:
         on_all_samples = evaluate(grid, fprs, pool)
         show(2)
         roles = needs.assign_roles(models.model_numbers(present), c)
@@ -143,7 +141,8 @@ def run(
         jackknife.to_parquet(temporary, index=False)
     written = [TABLE, JACKKNIFE, vulnerability.TABLE]
     written += [vulnerability.SAMPLE_FPR] if (folder / vulnerability.SAMPLE_FPR).is_file() else []
-    facts |= {"reason": "", "models": len(inputs.references), "pairs": pairs}
+    facts |= {"reason": "", "models": len(inputs.references)}
+    facts |= {"pairs": design.has_complements}
     write_completion_marker(marker, identity | facts, written)
     show(3)
 
@@ -169,8 +168,9 @@ class ScoreGrid:
 def compute_scores(
     loss_MxC: np.ndarray,
     member_MxC: np.ndarray,
+    id_C: np.ndarray,
     c: config.Attack,
-    pairs: bool,
+    design: stats.Design,
     scatter_Mx2x2: np.ndarray | None = None,
 ) -> ScoreGrid:
     """Returns the scores of every model as the target.
@@ -178,8 +178,9 @@ def compute_scores(
     Args:
       loss_MxC: losses in nats per token.
       member_MxC: booleans, whether each sample was in each model's training subset.
+      id_C: ids of the samples.
       c: settings of LiRA.
-      pairs: whether models are pairs of complements, of which both are left out.
+      design: how the training subsets of the models are related.
       scatter_Mx2x2: as in `stats.lira_leave_one_out`.
     """
     lira_MxC = stats.lira_leave_one_out(
@@ -187,10 +188,11 @@ def compute_scores(
         member_MxC,
         variance=c.variance,
         sampled_share=0.5 if c.finite_population else 0.0,
-        pairs=pairs,
+        design=design,
+        id_N=id_C,
         scatter_Mx2x2=scatter_Mx2x2,
     )
-    standardized = stats.standardized_leave_one_out(loss_MxC, member_MxC, pairs=pairs)
+    standardized = stats.standardized_leave_one_out(loss_MxC, member_MxC, design=design, id_N=id_C)
     return ScoreGrid(lira_MxC, standardized.score_MxN, standardized.count_out_MxN, member_MxC)
 
 
@@ -198,7 +200,7 @@ def compute_scores(
 def _all_scores(
     inputs: signals.AttackInputs,
     c: config.Attack,
-    pairs: bool,
+    design: stats.Design,
     folder: Path,
     pool: ThreadPoolExecutor,
 ) -> Iterator[ScoreGrid]:
@@ -209,7 +211,10 @@ def _all_scores(
 
         def scatter(part: signals.SampleBlock) -> np.ndarray:
             return stats.leave_one_out_scatter(
-                part.reference_loss_MxC, part.reference_member_MxC, pairs=pairs
+                part.reference_loss_MxC,
+                part.reference_member_MxC,
+                design=design,
+                id_N=inputs.ids(part.sample_slice),
             )
 
         parts = (part for block in inputs.blocks() for part in block.split())
@@ -222,7 +227,12 @@ def _all_scores(
 
         def write(part: signals.SampleBlock) -> None:
             scores = compute_scores(
-                part.reference_loss_MxC, part.reference_member_MxC, c, pairs, scatter_Mx2x2
+                part.reference_loss_MxC,
+                part.reference_member_MxC,
+                inputs.ids(part.sample_slice),
+                c,
+                design,
+                scatter_Mx2x2,
             )
             lira.write(0, part.sample_slice, scores.lira_MxN)
             standardized.write(0, part.sample_slice, scores.standardized_MxN)
@@ -394,7 +404,7 @@ def _study(
     inputs: signals.AttackInputs,
     document_N2: np.ndarray,
     c: config.Attack,
-    pairs: bool,
+    design: stats.Design,
     fprs: list[float],
     pool: ThreadPoolExecutor,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -410,7 +420,16 @@ def _study(
     half_HxN = stats.HALVES_HxG[:, stats.sample_groups(document_N2[used])]
     num_models = len(loss_MxN)
     counts = [n for n in (2**i for i in range(3, 32)) if n < num_models] + [num_models]
-    group_M = stats.model_groups(num_models)
+    group_M = stats.model_groups(num_models, design.group_M)
+    id_N = inputs.ids(used)
+
+    def scores_of(used_M: np.ndarray) -> ScoreGrid:
+        """Returns the scores of some models against each other."""
+        if design.columns:  # partners are drawn among all models, so others are treated as missing
+            loss_of_used_MxN = np.where(used_M[:, None], loss_MxN, np.nan)
+            return compute_scores(loss_of_used_MxN, member_MxN, id_N, c, design).select(used_M)
+        arrays = loss_MxN[used_M], member_MxN[used_M], id_N
+        return compute_scores(*arrays, c, design.select(used_M))
 
     def evaluate_part(task: tuple[int | None, int]) -> list[tuple[pd.DataFrame | None, np.ndarray]]:
         """Returns the rates if all models are in the part, and the TPRs of the part on all samples and each half.
@@ -423,7 +442,7 @@ def _study(
         used_M = group_M != part - 1
         if count:
             used_M[count:] = False
-        grid = compute_scores(loss_MxN[used_M], member_MxN[used_M], c, pairs)
+        grid = scores_of(used_M)
         parts = [grid.select(slice(int(used_M[:n].sum()))) for n in ([count] if count else counts)]
         return [
             (None if part else evaluate(grid, fprs), _tprs_of_halves(grid, half_HxN, fprs))
@@ -432,7 +451,7 @@ def _study(
 
     def parts_of(models: int) -> range:
         """Returns the numbers of the parts: all models, and without each group that some of the models are in."""
-        return range(2 + int(stats.model_groups(models).max()))
+        return range(2 + int(group_M[:models].max()))
 
     tasks: list[tuple[int | None, int]] = [(None, part) for part in parts_of(num_models)]
     tasks += [(n, part) for n in reversed(counts) for part in parts_of(n)]

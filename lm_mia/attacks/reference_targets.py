@@ -2,8 +2,8 @@
 
 The replicas of one target show how much the attack varies when a model is trained again on the same subset, from the
 same initial weights. The references differ in both, so attacks on them show how much it varies between models. Each
-reference is attacked with online LiRA and all other references (Carlini et al. 2022). In a balanced design, its
-complement is left out, too, since the other models would otherwise reveal its members (see `stats.lira_leave_one_out`).
+reference is attacked with online LiRA and all other references (Carlini et al. 2022). Those that would reveal its
+members, such as its complement in a balanced design, are left out, too (see `stats.lira_leave_one_out`).
 
 M: attacked references, C: samples of a block, F: false positive rates, N2: samples of the population (2N).
 """
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from lm_mia import config, stats
 from lm_mia.atomic import replacing
 from lm_mia.attacks import score_matrix, signals
-from lm_mia.attacks.resampling import reference_pairs
+from lm_mia.attacks.designs import reference_design
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 
 
@@ -43,17 +43,14 @@ def attack_references(
       folder: folder for the temporary file of scores.
       pool: threads that compute parts of the samples, or targets.
     """
-    pair_Px2 = complementary_pairs(inputs)
-    pairs = len(pair_Px2) > 0
     inputs = dataclasses.replace(inputs, targets=inputs.targets[:1], statistics=())
-    if pairs:
-        inputs = inputs.with_references(pair_Px2.ravel())
     models = inputs.references
+    design = reference_design(inputs.store, models)
     with MembershipScoreFile(folder, len(models), inputs.num_samples) as file:
-        _write_scores(inputs, c, pairs, file, probabilities, pool)
+        _write_scores(inputs, c, design, file, probabilities, pool)
         points = score_matrix.operating_points(file, _members(inputs), c.fprs, pool)
     table = pd.DataFrame({"target": [*map(str, models)]})
-    table["references"] = len(models) - (2 if pairs else 1)
+    table["references"] = len(models) - np.bincount(design.group_M)[design.group_M]
     table["auc"] = points.auc_T
     for f, fpr in enumerate(c.fprs):
         table[f"tpr_at_{fpr:g}"] = points.tpr_TxF[:, f]
@@ -68,22 +65,10 @@ def _members(inputs: signals.AttackInputs) -> Iterator[np.ndarray]:
         yield value["member"][0]
 
 
-def complementary_pairs(inputs: signals.AttackInputs) -> np.ndarray:
-    """Returns index_Px2, the `reference_pairs` if their subsets are complements, as in a balanced design; else none."""
-    pair_Px2 = reference_pairs(inputs.references)
-    for pair_2 in pair_Px2:
-        models = [inputs.references[i] for i in pair_2]
-        for _, value in inputs.store.canary_blocks({"member": ("member", models)}):
-            member_2xC = value["member"]
-            if (member_2xC[0] == member_2xC[1]).any():
-                return pair_Px2[:0]
-    return pair_Px2
-
-
 def _write_scores(
     inputs: signals.AttackInputs,
     c: config.Attack,
-    pairs: bool,
+    design: stats.Design,
     file: MembershipScoreFile,
     probabilities: Path | None,
     pool: ThreadPoolExecutor,
@@ -94,7 +79,10 @@ def _write_scores(
 
         def scatter(part: signals.SampleBlock) -> np.ndarray:
             return stats.leave_one_out_scatter(
-                part.reference_loss_MxC, part.reference_member_MxC, pairs=pairs
+                part.reference_loss_MxC,
+                part.reference_member_MxC,
+                design=design,
+                id_N=inputs.ids(part.sample_slice),
             )
 
         parts = (part for block in inputs.blocks() for part in block.split())
@@ -106,7 +94,8 @@ def _write_scores(
             part.reference_member_MxC,
             variance=c.variance,
             sampled_share=0.5 if c.finite_population else 0.0,
-            pairs=pairs,
+            design=design,
+            id_N=inputs.ids(part.sample_slice),
             scatter_Mx2x2=scatter_Mx2x2,
         )
         file.write(0, part.sample_slice, score_MxC)

@@ -35,6 +35,7 @@ from lm_mia.attacks import (
     signals,
     tables,
 )
+from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
 from lm_mia.attacks.score_table import MembershipScoreTable
 from lm_mia.attacks.targets import TargetTables
@@ -290,7 +291,8 @@ def open_inputs(
             "others"
         )
     statistics = tuple(ATTACK_STATISTICS[a] for a in c.attacks if a in ATTACK_STATISTICS)
-    return signals.open_inputs(store, population, targets, references, statistics)
+    design = model_design(store, models.present_models(store, c.step))
+    return signals.open_inputs(store, population, targets, references, statistics, design=design)
 
 
 def _uses_rmia(attacks: Sequence[AttackName]) -> bool:

@@ -119,11 +119,12 @@ def score_all(
     folder: Path,
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None] = lambda fraction: None,
-    drawn_blocks: dict[int, SampleBlock] | None = None,
+    drawn_blocks: Sequence[dict[int, SampleBlock]] = (),
 ) -> Iterator[list[tuple[AttackFit, dict[AttackName, MembershipScoreFile]]]]:
     """Context manager that computes the membership scores of all samples for every target and attack.
 
-    Takes one pass over the store, in addition to those of `signals.fit_attacks`.
+    Takes one pass over the store, in addition to those of `signals.fit_attacks`, for each part of
+    `AttackInputs.by_target`.
 
     Args:
       groups: the attacks.
@@ -131,12 +132,18 @@ def score_all(
       folder: folder for the temporary files of scores.
       pool: threads that compute parts of the samples.
       progress: called with the completed fraction.
-      drawn_blocks: as in `signals.fit_attacks`.
+      drawn_blocks: as in `signals.fit_attacks`, for each part; by default, samples are drawn here.
 
     Yields:
-      For each group, its `AttackFit` and {attack: file of scores}; the files are deleted when the context ends.
+      For each group, its `AttackFit` for the first part, and {attack: file of scores}; the files are deleted when the
+      context ends.
     """
-    fits = signals.fit_attacks(inputs, groups, drawn_blocks)
+    by_target = [*inputs.by_target()]
+    drawn_blocks = drawn_blocks or [{} for _ in by_target]
+    fits_by_part = [
+        signals.fit_attacks(part, groups, drawn)
+        for (_, part), drawn in zip(by_target, drawn_blocks, strict=True)
+    ]
     with contextlib.ExitStack() as stack:
         files: list[dict[AttackName, MembershipScoreFile]] = [
             {
@@ -148,16 +155,21 @@ def score_all(
             for group in groups
         ]
 
-        def score_part(part: SampleBlock) -> int:
-            for group, attack_fit, group_files in zip(groups, fits, files, strict=True):
-                for name, score_TxC in signals.membership_scores(group, part, attack_fit).items():
-                    group_files[name].write(0, part.sample_slice, score_TxC)
-            return part.sample_slice.stop
+        for p, (first, subset) in enumerate(by_target):
 
-        parts = (part for block in inputs.blocks() for part in block.split())
-        for done in map_in_order(pool, score_part, parts):
-            progress(done / inputs.num_samples)
-        yield list(zip(fits, files, strict=True))
+            def score_block(
+                block: SampleBlock, first: int = first, fits: list[AttackFit] = fits_by_part[p]
+            ) -> int:
+                for group, attack_fit, group_files in zip(groups, fits, files, strict=True):
+                    scores = signals.membership_scores(group, block, attack_fit)
+                    for name, score_TxC in scores.items():
+                        group_files[name].write(first, block.sample_slice, score_TxC)
+                return block.sample_slice.stop
+
+            blocks = (part for block in subset.blocks() for part in block.split())
+            for done in map_in_order(pool, score_block, blocks):
+                progress((p + done / inputs.num_samples) / len(by_target))
+        yield list(zip(fits_by_part[0], files, strict=True))
 
 
 def score_attacks(
@@ -185,7 +197,10 @@ def score_attacks(
     attacks = sorted(attacks, key=lambda attack: -len(attack.references))
     # Under all references, since the first attacks do not always use the reference with the largest index.
     numbers = (signals.num_drawn_samples([a.attack], a.rmia_samples) for a in attacks)
-    drawn_blocks = {n: signals.draw_samples(inputs, n) for n in set[int]().union(*numbers)}
+    drawn_numbers = set[int]().union(*numbers)
+    drawn_blocks = [
+        {n: signals.draw_samples(part, n) for n in drawn_numbers} for _, part in inputs.by_target()
+    ]
     index = {model.subset_seed: i for i, model in enumerate(inputs.references)}
     for low in range(0, len(attacks), max_attacks):
         batch = attacks[low : low + max_attacks]

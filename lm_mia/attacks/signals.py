@@ -15,8 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from lm_mia import config, stats
+from lm_mia.attacks.designs import ModelDesign
 from lm_mia.config import AttackName
-from lm_mia.config.needs import ObservedStatistic, RmiaA
+from lm_mia.config.needs import REFERENCE_FREE, ObservedStatistic, RmiaA
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.seeds import permutation
@@ -46,6 +47,8 @@ class SampleBlock:
     zlib_bytes_C: np.ndarray
     covariate_CxK: np.ndarray
     """The result of `sample_covariates` for these samples."""
+    has_score_TxC: np.ndarray | None = None
+    """Whether attacks that use references have a score, as `ModelDesign.use`; None: all have."""
 
     def with_references(self, index_R: "ReferenceIndex") -> "SampleBlock":
         """Returns the block with only the selected references."""
@@ -67,6 +70,7 @@ class SampleBlock:
                 {name: value_TxC[:, at] for name, value_TxC in self.statistics.items()},
                 self.zlib_bytes_C[at],
                 self.covariate_CxK[at],
+                None if self.has_score_TxC is None else self.has_score_TxC[:, at],
             )
 
 
@@ -101,6 +105,26 @@ class AttackInputs:
     that they are noise."""
     observed: ObservedStatistic = "loss"
     """What the attacker observes of a sample. Logits are negated and used in place of losses (StrongMIA Figure 8)."""
+    design: ModelDesign | None = None
+    """How the training subsets of all models are related; None: they were drawn independently of each target's. If
+    references are left out because of it, the targets must be those of one group, as in `by_target`."""
+
+    def by_target(self) -> Iterator[tuple[int, "AttackInputs"]]:
+        """Yields inputs of targets that leave out the same references, and the position of the first of them.
+
+        These are all targets, unless the subsets of imported models are related.
+        """
+        targets = range(len(self.targets))
+        for at in self.design.parts(self.design.index(self.targets)) if self.design else [targets]:
+            part = slice(at.start, at.stop)
+            yield (
+                at.start,
+                dataclasses.replace(
+                    self,
+                    targets=self.targets[part],
+                    target_member_TxN2=self.target_member_TxN2[part],
+                ),
+            )
 
     def blocks(self) -> Iterator[SampleBlock]:
         """Yields all samples in order; raises UserError for corrupt shards."""
@@ -110,12 +134,21 @@ class AttackInputs:
             "reference_member": ("member", self.references),
         }
         requests |= {name: (name, self.targets) for name in self.statistics}
+        if self.design:
+            requests["design_member"] = "member", self.design.models
         for at, value in self.store.canary_blocks(requests, BLOCK_SAMPLES):
             member_MxC = value["reference_member"]
             if self.label_shuffle_seed is not None:
                 member_MxC = member_MxC[:, _label_permutation(self.label_shuffle_seed, at)]
             if self.observed == "target_logit":
                 value |= {name: -value[name] for name in ("target_loss", "reference_loss")}
+            has_score_TxC = None
+            if self.design:
+                index_T, index_R = map(self.design.index, (self.targets, self.references))
+                is_used_RxC, has_score_TxC = self.design.use(
+                    index_T, index_R, value["design_member"], self.ids(at)
+                )
+                value["reference_loss"] = np.where(is_used_RxC, value["reference_loss"], np.nan)
             yield SampleBlock(
                 at,
                 value["target_loss"],
@@ -124,6 +157,7 @@ class AttackInputs:
                 {name: value[name] for name in self.statistics},
                 self.zlib_bytes_N2[at],
                 self.covariate_N2xK[at],
+                has_score_TxC,
             )
 
     @property
@@ -160,6 +194,7 @@ def open_inputs(
     references: Sequence[ModelSeeds],
     statistics: tuple[str, ...],
     observed: ObservedStatistic = "loss",
+    design: ModelDesign | None = None,
 ) -> AttackInputs:
     """Returns the inputs of attacks on models that are all present.
 
@@ -171,6 +206,7 @@ def open_inputs(
       references: the reference models.
       statistics: names of the statistics that the attacks need in addition to the loss.
       observed: what the attacker observes of each sample.
+      design: the result of `model_design` for all models that are present.
     """
     shares_subset = targets[0].role != "reference"
     requests = {"member": ("member", targets[:1] if shares_subset else targets)}
@@ -185,6 +221,7 @@ def open_inputs(
         sample_covariates(population.column),
         statistics,
         observed=observed,
+        design=design,
     )
 
 
@@ -357,7 +394,7 @@ def draw_samples(inputs: BlockSource, num_samples: int) -> SampleBlock:
 def select_samples(inputs: BlockSource, ids_Z: np.ndarray) -> SampleBlock:
     """Returns the losses and membership of selected samples, from one pass over the store.
 
-    The block has no statistics.
+    The block has no statistics, and all samples count as having a score.
 
     Args:
       inputs: the models.
@@ -375,6 +412,7 @@ def select_samples(inputs: BlockSource, ids_Z: np.ndarray) -> SampleBlock:
                 reference_member_MxC=block.reference_member_MxC[:, index],
                 zlib_bytes_C=block.zlib_bytes_C[index],
                 covariate_CxK=block.covariate_CxK[index],
+                has_score_TxC=None,
             )
         )
     return dataclasses.replace(
@@ -394,7 +432,8 @@ def membership_scores(
 ) -> dict[AttackName, np.ndarray]:
     """Returns the membership scores of a block, score_TxC for each attack; larger means more member-like.
 
-    Scores are NaN where the references do not suffice, and where `AttackGroup.in_and_out_among` is not satisfied.
+    Scores are NaN where the references do not suffice, and where `AttackGroup.in_and_out_among` is not satisfied. Those
+    of attacks that use references are also NaN where `SampleBlock.has_score_TxC` says so.
 
     Args:
       group: the attacks.
@@ -455,9 +494,17 @@ def membership_scores(
             case "min_k" | "min_k_plus_plus":
                 return block.statistics[attack].astype(np.float64)
 
-    if has_score_C.all():
+    def has_score(attack: AttackName) -> np.ndarray:
+        if block.has_score_TxC is None or attack in REFERENCE_FREE:
+            return np.asarray(has_score_C)
+        return np.stack([has_score_C & own_C for own_C in block.has_score_TxC])
+
+    if has_score_C.all() and block.has_score_TxC is None:
         return {attack: score_attack(attack) for attack in attacks}
-    return {attack: np.where(has_score_C, score_attack(attack), np.nan) for attack in attacks}
+    scores: dict[AttackName, np.ndarray] = {
+        attack: np.where(has_score(attack), score_attack(attack), np.nan) for attack in attacks
+    }
+    return scores
 
 
 def separation(block: SampleBlock, attack_fit: AttackFit, config: config.Attack) -> np.ndarray:

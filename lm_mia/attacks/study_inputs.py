@@ -14,6 +14,7 @@ import pandas as pd
 
 from lm_mia import config, stats
 from lm_mia.attacks import models, score_matrix, signals
+from lm_mia.attacks.designs import model_design
 from lm_mia.config import needs
 from lm_mia.data import subsets
 from lm_mia.data.batch_order import Batches
@@ -63,7 +64,8 @@ class StudyInputs:
                 f"{FEWEST_REPLICAS} and {fewest_references} are needed"
             )
         store = dataclasses.replace(self.store, statistics=(), step=self.c.step)
-        return signals.open_inputs(store, self.population, replicas, references, ())
+        design = model_design(store, present)
+        return signals.open_inputs(store, self.population, replicas, references, (), design=design)
 
 
 def reference_halves(references: int) -> list[np.ndarray]:

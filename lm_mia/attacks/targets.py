@@ -44,6 +44,8 @@ from lm_mia.atomic import (
     write_csv,
 )
 from lm_mia.attacks import advantage, audit, score_matrix, signals, target_epsilons
+from lm_mia.attacks.designs import ModelDesign, model_design
+from lm_mia.attacks.models import present_models
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
 from lm_mia.attacks.score_table import MembershipScoreTable
@@ -102,14 +104,15 @@ def run(
         or (attack.id in requested.epsilons and not target_tables.has_epsilons(attack))
     ]
     groups, missing_models = _group_by_inputs(missing, store)
-    group_N2, design = stats.sample_groups(population.document_N), store.design
+    group_N2 = stats.sample_groups(population.document_N)
+    design = model_design(store, present_models(store)) if groups else None
     computed, written_seconds = 0, time.monotonic()
     with _open_score_table(in_score_table, folder, population) as score_table:
         members: dict[str, np.ndarray] = {}
         advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
         audits: dict[TargetAttack, audit.Audit] = {}
         for same in groups:
-            inputs = _open_inputs(same, store, population)
+            inputs = _open_inputs(same, store, population, design)
 
             def show(done: float, before: int = computed) -> None:
                 progress("attack targets", before + done, len(missing))
@@ -168,7 +171,7 @@ def run(
                     target_tables.add_jackknife(attack, inputs.targets, *rates, c.fprs)
                 if attack.id in requested.epsilons and not target_tables.has_epsilons(attack):
                     names, member_TxN2 = [*map(str, inputs.targets)], inputs.target_member_TxN2
-                    is_audited = attack.reference_part is None and design != "given"
+                    is_audited = attack.reference_part is None and store.design != "given"
                     table = target_epsilons.epsilons(
                         file, names, member_TxN2, group_N2, c, is_audited, pool
                     )
@@ -268,7 +271,10 @@ def _group_by_inputs(
 
 
 def _open_inputs(
-    attacks: Sequence[TargetAttack], store: Store, population: Population
+    attacks: Sequence[TargetAttack],
+    store: Store,
+    population: Population,
+    design: ModelDesign | None,
 ) -> signals.AttackInputs:
     """Returns the inputs of attacks that read the same scores, with the references of all of them."""
     first = attacks[0]
@@ -280,6 +286,7 @@ def _open_inputs(
         [*map(subsets.reference, references)],
         (ATTACK_STATISTICS[first.attack],) if first.attack in ATTACK_STATISTICS else (),
         first.observed,
+        design,
     )
 
 

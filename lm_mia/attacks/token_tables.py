@@ -29,7 +29,7 @@ import scipy.stats
 from lm_mia import config, stats
 from lm_mia.atomic import TOKENS_JSON, is_current, replacing, write_completion_marker, write_csv
 from lm_mia.attacks import shown_samples
-from lm_mia.attacks.resampling import reference_pairs
+from lm_mia.attacks.designs import reference_design
 from lm_mia.config.needs import FORMAT, JACKKNIFE_GROUPS, reference_groups
 from lm_mia.data import subsets
 from lm_mia.data.batch_order import Batches
@@ -122,9 +122,6 @@ def run(
     references = [*map(subsets.reference, range(c.references))]
     missing = {*store.missing_models(references, store.step)} if ids else {*references}
     references = [model for model in references if model not in missing]
-    pairs_only = store.design == "balanced"  # a complement would reveal the members of a model
-    if pairs_only:
-        references = [references[i] for i in reference_pairs(references).ravel()]
     shown_S = _shown_ids(folder) if ids and c.replicas else np.zeros(0, np.int64)
     identity: dict[str, Any] = {
         "format": FORMAT,
@@ -149,7 +146,7 @@ def run(
         return
     tokens = _read(store, population, references, ids, settings)
     write_csv(folder / MEMBERSHIP, _token_membership(tokens, _piece_counts(population)))
-    suffixes = _suffixes(tokens, c, settings, pairs=pairs_only)
+    suffixes = _suffixes(tokens, c, settings, reference_design(store, references))
     written = [MEMBERSHIP]
     if shown_S.size:
         with replacing(folder / SHOWN_TOKENS) as temporary:
@@ -300,7 +297,7 @@ def _recency_bins(last_seen_MxT: np.ndarray) -> np.ndarray:
 
 
 def _suffixes(
-    tokens: _Tokens, c: config.Attack, settings: TokenSettings, *, pairs: bool
+    tokens: _Tokens, c: config.Attack, settings: TokenSettings, design: stats.Design
 ) -> tuple[pd.DataFrame, pd.DataFrame] | None:
     """Returns suffix_extraction.parquet and suffix_extraction.csv; None if too few samples are long enough."""
     end = settings.prefix_tokens + settings.suffix_tokens
@@ -325,7 +322,8 @@ def _suffixes(
             tokens.member_MxS[used_M],
             variance=c.variance,
             sampled_share=0.5 if c.finite_population else 0.0,
-            pairs=pairs,
+            design=design.select(used_M),
+            id_N=tokens.ids_S,
         )[:, long_S]
         part = log_p_MxS[used_M], member_MxS[used_M]
         log_p_out_MxS = _mean_of_other_out(*part)

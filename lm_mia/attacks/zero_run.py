@@ -48,7 +48,7 @@ from lm_mia.atomic import (
 )
 from lm_mia.attacks import models, propensity, signals, text_features
 from lm_mia.attacks import shift as shifts
-from lm_mia.attacks.reference_targets import complementary_pairs
+from lm_mia.attacks.resampling import reference_pairs
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.attacks.shift import Shift, ShiftError
 from lm_mia.config import needs
@@ -136,9 +136,8 @@ def run(
     inputs, pairs = None, False
     if references and store.design != "given":
         inputs = signals.open_inputs(store, population, references[:1], references, ())
-        pair_Px2 = complementary_pairs(inputs)
-        if pairs := len(pair_Px2) > 0:
-            inputs = inputs.with_references(pair_Px2.ravel())
+        if pairs := store.design == "balanced":
+            inputs = inputs.with_references(reference_pairs(references).ravel())
     facts |= {"models": len(inputs.references) if inputs else 0, "pairs": pairs}
     if store.design == "given":
         facts["reason"] = (

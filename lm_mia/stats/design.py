@@ -118,7 +118,7 @@ def design_of(member_MxN: ArrayLike) -> Design:
     )
     is_related_MxM = (np.abs(phi_MxM) > _RELATED) & has_enough_M & has_enough_M[:, None]
     subset_M, group_M = _classes(is_related_MxM & (phi_MxM > 0)), _classes(is_related_MxM)
-    if models < 3:
+    if models < 3 or not (any_N & ~all_N).any():
         return Design(group_M, subset_M)
     first_G = np.unique(subset_M, return_index=True)[1]
     count_V = member_MxV[first_G].sum(axis=0)
@@ -150,16 +150,16 @@ def design_samples(any_N: BoolArray, all_N: BoolArray, models: int) -> IntArray:
 
     They are at most 2^14, evenly spaced among the samples that vary over models. The result of `design_of` for these
     samples is that for all samples. Of two models, all samples are compared: on those that vary, any two are
-    complements.
+    complements. If none varies, these are all samples, too.
 
     Args:
       any_N: booleans, whether each sample is in the subset of some model.
       all_N: whether it is in those of all models.
       models: number of models.
     """
-    if models < 3:
-        return np.arange(len(any_N))
     varying_V = np.flatnonzero(any_N & ~all_N)
+    if models < 3 or not len(varying_V):
+        return np.arange(len(any_N))
     used = np.linspace(0, max(len(varying_V) - 1, 0), min(len(varying_V), _MAX_SAMPLES))
     return varying_V[used.astype(np.int64)]
 

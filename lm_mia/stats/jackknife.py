@@ -54,7 +54,7 @@ def sample_groups(unit_N: ArrayLike) -> NDArray[np.uint8]:
     return (as_counts(unit_N, "numbers of samples or documents") % _GROUPS).astype(np.uint8)
 
 
-def model_groups(models: int) -> NDArray[np.uint8]:
+def model_groups(models: int, group_M: ArrayLike | None = None) -> NDArray[np.uint8]:
     """Divides models into up to 8 groups of whole pairs (2i, 2i + 1), for intervals of rates over all models.
 
     The scores of a model on many samples vary together, and each model is a reference of all others, so rates over all
@@ -67,18 +67,19 @@ def model_groups(models: int) -> NDArray[np.uint8]:
         margin = jackknife_margin(value_A1[:, None, None])  # value_A1[0] - margin to value_A1[0] + margin
 
     The interval is that of Student's t distribution with G - 1 degrees of freedom. It is for the expectation of the
-    value over models that are trained anew with the same samples. Models of one pair, which may be complements, are in
-    the same group, so a balanced design stays balanced.
+    value over models that are trained anew with the same samples. Models of one pair, which may be complements, and
+    models with equal or complementary subsets are in the same group, so that their relations stay as they are.
 
     Args:
       models: number of models.
+      group_M: groups of models with equal or complementary subsets, as of `design_of`; by default each has its own.
 
     Returns:
       group_M, from 0 to G - 1, where G is at most 8 and at most the number of pairs; with fewer than 2 groups there is
       no interval.
 
     Raises:
-      ValueError: if models is negative or not an integer.
+      ValueError: if models is negative or not an integer, or if there is not a group for each model.
 
     Source: the delete-a-group jackknife: Kott (2001).
 
@@ -88,7 +89,22 @@ def model_groups(models: int) -> NDArray[np.uint8]:
       array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 0, 0, 1, 1],
             dtype=uint8)
     """
-    pair_M = np.arange(int(as_counts(models, "models"))) // 2
+    index_M = np.arange(int(as_counts(models, "models")))
+    related_M = index_M if group_M is None else as_counts(group_M, "group_M")
+    if related_M.shape != index_M.shape:
+        raise ValueError(
+            f"group_M of shape {related_M.shape}: must have a group for each of {models} models"
+        )
+    pair_M = index_M // 2
+    if group_M is not None:
+        # Pairs that share a group are joined, also by way of other pairs.
+        is_joined_PxP = np.zeros((models // 2 + models % 2,) * 2, np.bool_)
+        first_M = np.unique(related_M, return_index=True)[1][
+            np.unique(related_M, return_inverse=True)[1]
+        ]
+        is_joined_PxP[pair_M, pair_M[first_M]] = True
+        joined_P = scipy.sparse.csgraph.connected_components(is_joined_PxP, directed=False)[1]
+        pair_M = joined_P[pair_M]
     return (pair_M % _GROUPS).astype(np.uint8)
 
 

@@ -1,16 +1,21 @@
 """LiRA on every model as the target, with the others as its references, in time linear in the number of models.
 
-Legend: M models, N samples, C samples of a chunk. Losses are means in nats per token; NaN marks a missing loss. Scores
-are in log space and larger for members. Carlini et al. 2022, Membership Inference Attacks From First Principles.
+Legend: M models, G groups of models, P pairs of models, N samples, C samples of a chunk. Losses are means in nats per
+token; NaN marks a missing loss. Scores are in log space and larger for members. Carlini et al. 2022, Membership
+Inference Attacks From First Principles.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_ndtr
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.design import Design, check_no_overlap, design_of, partners
+from lm_mia.stats.inputs import as_counts
 from lm_mia.stats.likelihood_ratio import (
     Variance,
     as_variance_factor,
@@ -24,24 +29,53 @@ from lm_mia.stats.moments import (
     as_bit_mask,
     divide_or_nan,
     mean_or_nan,
+    moments_without_groups,
     own_class_moments,
     variance_or_nan,
 )
 
-# Two independent subsets are complements on this many samples with a probability below 1e-19.
-_COMPLEMENT_SAMPLES = 64
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """What is left out in an attack on each model, for all samples of a block."""
+
+    group_M: IntArray
+    """The group of each model, as in `Design`, which is left out as a whole."""
+    partner_GxC: IntArray | None
+    """The other group that is left out, as `partners`; None: no other one."""
+
+    def select(self, chunk: slice) -> LeftOut:
+        """Returns what is left out for some of the samples."""
+        partner_GxC = self.partner_GxC
+        return LeftOut(self.group_M, None if partner_GxC is None else partner_GxC[:, chunk])
+
+
+def left_out_by_design(
+    member_MxN: BoolArray, design: Design | None, id_N: ArrayLike | None
+) -> LeftOut:
+    """Returns what is left out, with the arguments of `lira_leave_one_out`; raises ValueError as it does."""
+    models, samples = member_MxN.shape
+    design = design_of(member_MxN) if design is None else design
+    check_no_overlap(design)
+    if len(design.group_M) != models:
+        raise ValueError(f"design: is that of {len(design.group_M)} models, not of {models}")
+    id_N = np.arange(samples) if id_N is None else as_counts(id_N, "id_N")
+    if id_N.shape != (samples,):
+        raise ValueError(
+            f"id_N of shape {id_N.shape}: must have an id for each of {samples} samples"
+        )
+    return LeftOut(design.group_M, partners(design, member_MxN, id_N) if design.columns else None)
 
 
 def leave_one_out_moments(
-    loss_MxC: np.ndarray, member_MxC: BoolArray, complement_M: IntArray | None = None
+    loss_MxC: np.ndarray, member_MxC: BoolArray, left_out: LeftOut
 ) -> tuple[Moments, Moments]:
-    """Computes the moments of both classes without each model, or without each model and its complement.
+    """Computes the moments of both classes without each model, its group and its partner.
 
     Args:
       loss_MxC: losses; NaN losses are left out.
       member_MxC: booleans, whether each sample is a member of each model's training subset.
-      complement_M: index of the model that is trained on the complement of each model's subset and left out, too; -1:
-        there is none. None: no model has a complement.
+      left_out: what else is left out for each model.
 
     Returns:
       ``(IN moments of shape MxC, OUT moments of shape MxC)``.
@@ -49,16 +83,49 @@ def leave_one_out_moments(
     Raises:
       ValueError: if a loss is infinite.
     """
+    complement_M = _complements(left_out, member_MxC)
+    if complement_M is None:
+        return moments_without_groups(loss_MxC, member_MxC, left_out.group_M, left_out.partner_GxC)
+    # At most one model of each class is left out, which takes half the time.
     own, in_moments, out_moments = own_class_moments(loss_MxC, member_MxC)
     mask_MxC = as_bit_mask(member_MxC)
     # The other class of a model without a complement is complete.
     other = out_moments.select(mask_MxC, in_moments)
-    if complement_M is not None:
+    has_complement_M = complement_M >= 0
+    if has_complement_M.any():
         # A model and its complement are in different classes, so the other class lacks the complement only.
-        has_complement_Mx1 = (complement_M >= 0)[:, None]
         of_complement = own.take(complement_M)
-        other = of_complement.select(as_bit_mask(has_complement_Mx1), other)
+        other = of_complement.select(as_bit_mask(has_complement_M[:, None]), other)
     return own.select(mask_MxC, other), other.select(mask_MxC, own)
+
+
+def has_both_classes(in_moments: Moments, out_moments: Moments) -> BoolArray:
+    """Returns whether the models that remain include an IN and an OUT loss of the sample.
+
+    Cells without them have no score in any attack. A sample that no other model was trained on is a non-member almost
+    always, and its other moments are better known: it would have fewer large scores than the members, or more.
+    """
+    return (in_moments.count > 0) & (out_moments.count > 0)
+
+
+def _complements(left_out: LeftOut, member_MxC: BoolArray) -> IntArray | None:
+    """Returns the other model of each model's group, -1 without one; None if more than that is left out.
+
+    More is left out if there are partners or groups of three, or if both models of a group are in the same class.
+    """
+    group_M = left_out.group_M
+    size_G = np.bincount(group_M)
+    if left_out.partner_GxC is not None or size_G.max(initial=0) > 2:
+        return None
+    complement_M = np.full(len(group_M), -1)
+    if size_G.max(initial=0) == 2:
+        order_M = np.argsort(group_M, kind="stable")
+        first_P = order_M[np.flatnonzero(np.diff(group_M[order_M], append=-1) == 0)]
+        second_P = order_M[np.flatnonzero(np.diff(group_M[order_M], prepend=-1) == 0)]
+        if (member_MxC[first_P] == member_MxC[second_P]).any():
+            return None
+        complement_M[first_P], complement_M[second_P] = second_P, first_P
+    return complement_M
 
 
 def lira_leave_one_out(
@@ -68,17 +135,26 @@ def lira_leave_one_out(
     variance: Variance = "per_sample",
     offline: bool = False,
     sampled_share: float = 0.0,
-    pairs: bool = False,
+    design: Design | None = None,
+    id_N: ArrayLike | None = None,
     scatter_Mx2x2: FloatArray | None = None,
 ) -> FloatArray:
     """Computes the LiRA scores of each model as the target, with all other models as its references, in O(M N).
 
-    The models must have independently drawn training subsets. In a balanced design, the subsets of models 2i and 2i + 1
-    are complements, and every sample is in exactly half of the subsets, so a model leaves one IN reference fewer for
-    its members than for its non-members. The mean of fewer losses is less exact, which lowers the scores of members: on
-    noise, the AUC with a pooled variance is 0.41 for 4 models, 0.48 for 8 and 0.49 for 16, instead of 0.5. With
-    ``pairs=True``, both models of a pair are left out: the other pairs contain every sample equally often, so that
-    nothing is revealed. Without it, complements are refused if there are at least 64 samples.
+    The others must not reveal the members of the target. What is left out with it depends on how the training subsets
+    are related (`design_of`):
+
+    - Models with the same subset, such as several seeds, and with its complement, as in a balanced design, are left
+      out. Otherwise the AUC on noise would be 0.58 for 4 subsets with 2 seeds each, and 0.37 to 0.49 for 6 to 16
+      models in pairs of complements.
+    - If every sample is in the same number of subsets, a member has one IN reference fewer than a non-member: the AUC
+      on noise would be 0.44 for 8 models. A random partner of the other class is left out for each sample, so that
+      members and non-members have equally many.
+    - Subsets that overlap in another way are refused: no estimate is right.
+
+    A cell has a score only if the models that remain include one that was trained on the sample and one that was not,
+    also offline. Samples that no model was trained on are therefore left out: they are non-members without exception,
+    and their many OUT references would give them other scores than samples that might be members.
 
     Args:
       loss_MxN: losses under all models, in nats per token; a NaN loss is left out, and its score is NaN.
@@ -86,17 +162,18 @@ def lira_leave_one_out(
       variance: "per_sample" or "pooled", as for `lira`. The pooled variances of a model leave out that model, too.
       offline: whether to use the OUT references only, as for `lira`.
       sampled_share: share of the population in a training subset, as for `lira`.
-      pairs: whether each model is attacked with the models of all other pairs (2i, 2i + 1), as a balanced design
-        requires.
+      design: the result of `design_of` for all samples, if these samples are one of several blocks. By default it is
+        that of these samples.
+      id_N: ids of the samples, from which partners are drawn; by default 0, 1, 2, ... They must differ between blocks.
       scatter_Mx2x2: sum of `leave_one_out_scatter` over all blocks of samples, if these samples are one of several
         blocks and the variance is pooled over all of them. By default it is computed from these samples.
 
     Returns:
-      score_MxN: each row equals `lira` of that model against the others.
+      score_MxN: each row equals `lira` of that model against the models that are not left out; NaN where these do not
+      include both classes.
 
     Raises:
-      ValueError: as for `lira`, if pairs is set and the models are not pairs of complements, or if pairs is not set
-        and two models are complements.
+      ValueError: as for `lira`, if subsets overlap, or if the design or the ids do not match the losses.
 
     Source: Carlini et al. 2022, who attack each of their shadow models with the others.
 
@@ -108,16 +185,14 @@ def lira_leave_one_out(
       array([[  1.91,  -0.09,   2.35,   0.6 ,  -6.96, -15.4 ]])
     """
     loss_MxN, member_MxN = check_references(loss_MxN, member_MxN, variance)
-    if not pairs:
-        check_no_complements(member_MxN)
+    left_out = left_out_by_design(member_MxN, design, id_N)
     variance_factor = as_variance_factor(sampled_share)
     if variance == "pooled" and scatter_Mx2x2 is None:
-        scatter_Mx2x2 = leave_one_out_scatter(loss_MxN, member_MxN, pairs=pairs)
+        scatter_Mx2x2 = _scatter(loss_MxN, member_MxN, left_out)
     score_MxN = np.empty(loss_MxN.shape)
-    complement_M = pair_complements(member_MxN) if pairs else None
     for chunk in chunks_of_samples(loss_MxN.shape[1]):
         in_moments, out_moments = leave_one_out_moments(
-            loss_MxN[:, chunk], member_MxN[:, chunk], complement_M
+            loss_MxN[:, chunk], member_MxN[:, chunk], left_out.select(chunk)
         )
         if variance == "pooled":
             assert scatter_Mx2x2 is not None
@@ -129,7 +204,9 @@ def lira_leave_one_out(
         loss_MxC = loss_MxN[:, chunk].astype(np.float64)
         mean_out_MxC, sd_out = mean_or_nan(out_moments), sd_or_nan(var_out)
         if offline:
-            score_MxN[:, chunk] = -log_ndtr((loss_MxC - mean_out_MxC) / sd_out)
+            has_score_MxC = has_both_classes(in_moments, out_moments)
+            distance_MxC = np.where(has_score_MxC, loss_MxC - mean_out_MxC, np.nan)
+            score_MxN[:, chunk] = -log_ndtr(distance_MxC / sd_out)
         else:
             score_MxN[:, chunk] = log_ratio(
                 loss_MxC, mean_or_nan(in_moments), sd_or_nan(var_in), mean_out_MxC, sd_out
@@ -138,76 +215,40 @@ def lira_leave_one_out(
 
 
 def leave_one_out_scatter(
-    loss_MxN: ArrayLike, member_MxN: ArrayLike, *, pairs: bool = False
+    loss_MxN: ArrayLike,
+    member_MxN: ArrayLike,
+    *,
+    design: Design | None = None,
+    id_N: ArrayLike | None = None,
 ) -> FloatArray:
-    """Computes, for each model, the `within_sample_scatter` of all other models.
+    """Computes, for each model, the `within_sample_scatter` of all models that are not left out with it.
 
     The results for blocks of samples can be added.
 
     Args:
       loss_MxN: losses under all models, in nats per token; NaN marks a missing loss.
       member_MxN: booleans, whether each sample was in each model's training subset.
-      pairs: whether the other model of each pair (2i, 2i + 1) is left out, too, as for `lira_leave_one_out`.
+      design, id_N: as for `lira_leave_one_out`.
 
     Returns:
       scatter_Mx2x2: for each left-out model one row per class, IN first, with columns (sum of squares, degrees of
       freedom).
 
     Raises:
-      ValueError: if the shapes do not match, if member_MxN is not boolean, if a loss is infinite, or if pairs is set
-        and the models are not pairs of complements.
+      ValueError: if the shapes do not match, if member_MxN is not boolean, if a loss is infinite, if subsets overlap,
+        or if the design or the ids do not match the losses.
     """
     loss_MxN, member_MxN = check_references(loss_MxN, member_MxN, "pooled")
+    return _scatter(loss_MxN, member_MxN, left_out_by_design(member_MxN, design, id_N))
+
+
+def _scatter(loss_MxN: np.ndarray, member_MxN: BoolArray, left_out: LeftOut) -> FloatArray:
     total_Mx2x2 = np.zeros((loss_MxN.shape[0], 2, 2))
-    complement_M = pair_complements(member_MxN) if pairs else None
     for chunk in chunks_of_samples(loss_MxN.shape[1]):
-        moments = leave_one_out_moments(loss_MxN[:, chunk], member_MxN[:, chunk], complement_M)
+        moments = leave_one_out_moments(
+            loss_MxN[:, chunk], member_MxN[:, chunk], left_out.select(chunk)
+        )
         for i, moments_MxC in enumerate(moments):
             total_Mx2x2[:, i, 0] += moments_MxC.squares.sum(axis=1)
             total_Mx2x2[:, i, 1] += np.maximum(moments_MxC.count - 1, 0).sum(axis=1)
     return total_Mx2x2
-
-
-def complements(member_MxN: BoolArray) -> IntArray:
-    """Finds models that were trained on exactly the samples on which another model was not, as in a balanced design.
-
-    Args:
-      member_MxN: booleans, whether each sample was in each model's training subset.
-
-    Returns:
-      complement_M: the index of each model's complement; -1 without one, and if there are fewer than 64 samples, which
-      do not suffice to recognize complements.
-    """
-    complement_M = np.full(len(member_MxN), -1)
-    if member_MxN.shape[1] < _COMPLEMENT_SAMPLES:
-        return complement_M
-    first_MxB = np.packbits(member_MxN[:, : 2**10], axis=1)
-    models: dict[bytes, list[int]] = {}
-    for m, bits_B in enumerate(first_MxB):
-        models.setdefault(bits_B.tobytes(), []).append(m)
-    for m, bits_B in enumerate(np.packbits(~member_MxN[:, : 2**10], axis=1)):
-        for other in models.get(bits_B.tobytes(), []):
-            if (member_MxN[m] != member_MxN[other]).all():
-                complement_M[m] = other
-    return complement_M
-
-
-def pair_complements(member_MxN: BoolArray) -> IntArray:
-    """Returns complement_M of pairs (2i, 2i + 1); raises ValueError unless their subsets are complements."""
-    if len(member_MxN) % 2 or (member_MxN[::2] == member_MxN[1::2]).any():
-        raise ValueError(
-            "pairs=True: the training subsets of models 2i and 2i + 1 must be complements of each other; "
-            "use pairs=False for independent subsets"
-        )
-    return np.arange(len(member_MxN)) ^ 1
-
-
-def check_no_complements(member_MxN: BoolArray) -> None:
-    """Raises ValueError if a model was trained on exactly the samples on which another one was not."""
-    has_complement_M = complements(member_MxN) >= 0
-    if has_complement_M.any():
-        raise ValueError(
-            f"model {has_complement_M.argmax()} was trained on the complement of another model's subset (a balanced "
-            "design), so the other models reveal its members; set pairs=True, which leaves out both, or use "
-            "independent subsets"
-        )

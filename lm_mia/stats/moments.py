@@ -3,7 +3,8 @@
 They are computed from deviations from one of the losses, never from raw squares. Therefore equal losses have a variance
 of exactly zero, and a small spread around a large mean keeps its precision.
 
-Legend: M references, C samples of a chunk, J (model, sample) pairs that are computed again. Losses are means in nats
+Legend: M references, G groups of references, C samples of a chunk, J (model or group, sample) pairs that are computed
+again. Losses are means in nats
 per token; NaN marks a missing reference loss.
 """
 
@@ -130,6 +131,76 @@ def own_class_moments(
         mean_MxC[m_J, c_J] = np.where(member_J, in_J.mean, out_J.mean)
         squares_MxC[m_J, c_J] = np.where(member_J, in_J.squares, out_J.squares)
     return Moments(count_MxC, mean_MxC, squares_MxC), in_moments, out_moments
+
+
+def moments_without_groups(
+    loss_MxC: np.ndarray,
+    member_MxC: BoolArray,
+    group_M: IntArray,
+    partner_GxC: IntArray | None,
+) -> tuple[Moments, Moments]:
+    """Computes the moments of both classes without each model's group, and without another group for each sample.
+
+    All models of a group share the result, in time linear in the number of models. As in `own_class_moments`, sums of
+    which nearly nothing would remain are computed again.
+
+    Args:
+      loss_MxC: losses; NaN losses are left out.
+      member_MxC: booleans, whether each sample is a member of each model's training subset.
+      group_M: the group of each model, from 0 without gaps.
+      partner_GxC: the other group that is left out; -1: none. None: no other group at all.
+
+    Returns:
+      ``(IN moments of shape MxC, OUT moments of shape MxC)``.
+
+    Raises:
+      ValueError: if a loss is infinite.
+    """
+    *classes, deviation_MxC = class_moments(loss_MxC, member_MxC)
+    order_M = np.argsort(group_M, kind="stable")
+    first_G = np.flatnonzero(np.diff(group_M[order_M], prepend=-1))
+    present_MxC = ~np.isnan(loss_MxC)
+    kept_by_class: list[Moments] = []
+    cancelled_GxC = np.zeros((len(first_G), loss_MxC.shape[1]), np.bool_)
+    for moments, is_class_MxC in zip(
+        classes, (member_MxC & present_MxC, ~member_MxC & present_MxC), strict=True
+    ):
+        is_class_MxC = is_class_MxC[order_M].astype(np.float64)
+        own_MxC = deviation_MxC[order_M] * is_class_MxC
+        count_GxC, sum_GxC, squares_GxC = (
+            _with_partner(np.add.reduceat(value_MxC, first_G, axis=0), partner_GxC)
+            for value_MxC in (is_class_MxC, own_MxC, np.square(own_MxC))
+        )
+        kept_GxC = moments.count - count_GxC
+        divisor_GxC = np.maximum(kept_GxC, 1)
+        squares_GxC = moments.squares - squares_GxC - np.square(sum_GxC) / divisor_GxC
+        cancelled_GxC |= (
+            (count_GxC > 0)
+            & (squares_GxC <= _CANCELLATION * moments.squares)
+            & (moments.squares > 0)
+        )
+        mean_GxC = moments.mean - sum_GxC / divisor_GxC
+        kept_by_class.append(Moments(kept_GxC, mean_GxC, squares_GxC))
+    g_J, c_J = np.nonzero(cancelled_GxC)
+    if len(g_J):
+        is_left_out_MxJ = group_M[:, None] == g_J
+        if partner_GxC is not None:
+            is_left_out_MxJ |= group_M[:, None] == partner_GxC[g_J, c_J]
+        loss_MxJ = np.where(is_left_out_MxJ, np.nan, loss_MxC[:, c_J])
+        *again, _ = class_moments(loss_MxJ, member_MxC[:, c_J])
+        for kept, moments_J in zip(kept_by_class, again, strict=True):
+            kept.mean[g_J, c_J] = moments_J.mean
+            kept.squares[g_J, c_J] = moments_J.squares
+    in_moments, out_moments = (kept.take(group_M) for kept in kept_by_class)
+    return in_moments, out_moments
+
+
+def _with_partner(sum_GxC: FloatArray, partner_GxC: IntArray | None) -> FloatArray:
+    """Adds the sums of the partner of each group."""
+    if partner_GxC is None:
+        return sum_GxC
+    of_partner_GxC = np.take_along_axis(sum_GxC, np.maximum(partner_GxC, 0), axis=0)
+    return sum_GxC + np.where(partner_GxC >= 0, of_partner_GxC, 0.0)
 
 
 def as_bit_mask(member_MxC: BoolArray) -> IntArray:

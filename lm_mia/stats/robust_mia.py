@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.design import design_of, left_out
 from lm_mia.stats.inputs import as_members, as_real, check_magnitude
 from lm_mia.stats.roc import auc
 
@@ -319,8 +320,9 @@ def tuned_rmia_a(
 ) -> float:
     """Tunes the parameter a of offline RMIA in an attack on the first reference, whose members the attacker knows.
 
-    Offline RMIA with gamma = 1 attacks the first reference with the others. Its complement, which is among the others
-    in the balanced design, is left out, because its membership reveals that of the first reference.
+    Offline RMIA with gamma = 1 attacks the first reference with the others. References with the same subset, with its
+    complement as in a balanced design, and random partners if every sample is in equally many subsets are left out as
+    in `lira_leave_one_out`, because they reveal the members of the first reference.
 
     Args:
       reference_MxN: log p = -loss of the samples x under the references, in nats; NaN marks a missing one.
@@ -332,8 +334,8 @@ def tuned_rmia_a(
       The value among 0, 0.1, ..., 1 with the largest AUC; the smallest one in case of ties.
 
     Raises:
-      ValueError: if the shapes do not match, or if no AUC can be computed: without another reference, or without
-        members or non-members of the first one that have scores.
+      ValueError: if the shapes do not match, or if no AUC can be computed: without another reference that may be used,
+        or without members or non-members of the first one that have scores.
 
     Source: Zarifzadeh et al. 2024, Appendix B.2.2; PrivacyGuard tunes it by default.
     """
@@ -347,14 +349,18 @@ def tuned_rmia_a(
         raise ValueError(
             f"{len(signals[0])} references of x and {len(signals[1])} of z: must be the same references"
         )
-    others_M = np.array(
-        [not np.array_equal(m_N, ~members[0][0]) for m_N in members[0]], dtype=np.bool_
-    )
-    others_M[:1] = False
+    design = design_of(members[0])
+    others_M = design.group_M != design.group_M[:1]
     if not others_M.any():
-        raise ValueError("there must be a reference besides the first one and its complement")
+        raise ValueError(
+            "there must be a reference besides the first one and those with its subset or the complement of it"
+        )
     out_x_N, out_z_Z = (
-        rmia_log_mean_probability(x[others_M], reference_member_MxN=m[others_M], offline=True)
+        rmia_log_mean_probability(
+            np.where(left_out(design, m, 0, np.arange(x.shape[1])), np.nan, x)[others_M],
+            reference_member_MxN=m[others_M],
+            offline=True,
+        )
         for x, m in zip(signals, members, strict=True)
     )
     candidates = [i / 10 for i in range(11)]

@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike
 from scipy.special import gammaln, polygamma, psi, stdtr
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.design import complements, design_of
 from lm_mia.stats.inputs import MAX_LOSS, as_float64, as_real, check_magnitude, check_scale
-from lm_mia.stats.leave_one_out import complements
 from lm_mia.stats.likelihood_ratio import check_references, chunks_of_samples
 from lm_mia.stats.moments import Moments, as_finite_float64, class_moments
 
@@ -198,8 +198,8 @@ def shrunk_lira(
 
     Args:
       target_loss_TxN: losses under the targets, in nats per token; a NaN loss gives a NaN score. A one-dimensional
-        array is treated as one target. Neither the target nor a model that was trained on the complement of its subset
-        may be among the references.
+        array is treated as one target. Neither the target nor a model that was trained on its subset, or on the
+        complement of it, may be among the references.
       reference_loss_MxN: losses under the references; NaN marks a missing loss.
       reference_member_MxN: booleans, whether each sample was in each reference's training subset.
       covariate_NxK: properties of each sample on which its loss, gap and variance may depend; finite. The most useful
@@ -287,7 +287,8 @@ def fit_loss_model(
     target_effect_TxP = _effects(target_TxS - mean_S, design_SxP, weight_S)
     aligned_MxS = loss_MxS - reference_effect_MxP @ design_SxP.T
     in_moments, out_moments, deviation_MxS = _moments_by_chunk(aligned_MxS, member_MxS)
-    complement_M = np.full(len(member_MxS), -1) if offline else complements(member_MxS)
+    no_complement_M = np.full(len(member_MxS), -1)
+    complement_M = no_complement_M if offline else complements(design_of(member_MxS))
     pairs = int((complement_M >= 0).sum()) // 2
     pair_correlation = _pair_correlation(deviation_MxS, ~np.isnan(aligned_MxS), complement_M)
     (log_variance_P, log_variance_range, freedom), gap_P, gap_spread = _priors(

@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
-from lm_mia.stats.leave_one_out import complements, leave_one_out_moments
+from lm_mia.stats.design import design_of
+from lm_mia.stats.leave_one_out import LeftOut, leave_one_out_moments
 from lm_mia.stats.likelihood_ratio import check_references, chunks_of_samples
 from lm_mia.stats.shrinkage import (
     LossModel,
@@ -63,13 +64,13 @@ def stacked_lira(
     - u times the mean loss and u times each covariate; the mean loss and the covariates are centered and scaled.
 
     The regression learns what the model behind `shrunk_lira` misses, such as tails of another shape or a gap that
-    depends on the length in another way. The membership of the targets is not used. In a balanced design, where the
-    training subsets of two references are complements, each of the two is attacked without the other, which would
-    reveal its members; complements are recognized if there are 64 samples or more.
+    depends on the length in another way. The membership of the targets is not used. Each
+    reference is attacked without those that were trained on the same subset or on its complement, as in a balanced
+    design, since they would reveal its members; `design_of` recognizes them.
 
     The weights are penalized by the sum of their squares. The penalty is chosen by cross-validation: the regression is
-    fitted on three quarters of the references and evaluated on the others (with fewer than 4 references or pairs of
-    complements, on all but one).
+    fitted on three quarters of the references and evaluated on the others (with fewer than 4 references or groups of
+    them, on all but one).
 
     Args:
       target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK: as for `shrunk_lira`.
@@ -77,7 +78,7 @@ def stacked_lira(
     Returns:
       score_TxN: log odds of membership, if the share of members is that of the references. The score is NaN for a
       sample without a reference loss. All scores are NaN if the regression cannot be fitted, because no reference
-      remains when one and its complement are left out, or because the parameters of `shrunk_lira` cannot be estimated.
+      remains when one and its group are left out, or because the parameters of `shrunk_lira` cannot be estimated.
 
     Raises:
       ValueError: as for `shrunk_lira`.
@@ -129,14 +130,14 @@ def fit_stacked_regression(
     """
     loss_MxS, member_MxS = check_references(reference_loss_MxS, reference_member_MxS, "per_sample")
     covariate_SxK = check_covariates(covariate_NxK, loss_MxS.shape[1])
-    complement_M = complements(member_MxS)
+    group_M = design_of(member_MxS).group_M
     used_S = fit_samples(loss_MxS.shape[1], max(_MAX_PAIRS // max(len(loss_MxS), 1), 1))
     feature_FxMxS = _reference_features(
         loss_MxS[:, used_S],
         member_MxS[:, used_S],
         covariate_SxK[used_S],
         model,
-        complement_M,
+        group_M,
     )
     is_used_MxS = np.isfinite(feature_FxMxS).all(axis=0)
     feature_FxD, member_D = feature_FxMxS[:, is_used_MxS], member_MxS[:, used_S][is_used_MxS]
@@ -146,7 +147,7 @@ def fit_stacked_regression(
     scale_F = np.where(scale_F > 0, scale_F, np.inf)
     scale_F[-1] = 1.0
     feature_FxD /= scale_F[:, None]
-    fold_D = np.broadcast_to(_folds(complement_M)[:, None], is_used_MxS.shape)[is_used_MxS]
+    fold_D = np.broadcast_to(_folds(group_M)[:, None], is_used_MxS.shape)[is_used_MxS]
     penalty, start_F = _choose_penalty(feature_FxD, member_D, fold_D)
     weight_F = _logistic_regression(feature_FxD, member_D, penalty, start_F)
     return StackedRegression(weight_F / scale_F, penalty)
@@ -201,7 +202,7 @@ def _reference_features(
     member_MxS: BoolArray,
     covariate_SxK: FloatArray,
     model: LossModel,
-    complement_M: IntArray,
+    group_M: IntArray,
 ) -> FloatArray:
     """Returns feature_FxMxS of each reference as a target of all others."""
     model = dataclasses.replace(model, target_effect_TxP=model.target_effect_TxP[:0])
@@ -212,18 +213,17 @@ def _reference_features(
         aligned = align_losses(
             no_target_0xC, loss_MxS[:, chunk], member_MxC, covariate_SxK[chunk], model
         )
-        in_moments, out_moments = leave_one_out_moments(aligned.loss_MxC, member_MxC, complement_M)
+        in_moments, out_moments = leave_one_out_moments(
+            aligned.loss_MxC, member_MxC, LeftOut(group_M, None)
+        )
         posterior = sample_posterior(in_moments, out_moments, aligned.design_CxP, model)
         feature_MxCxF = stacked_features(posterior, aligned.loss_MxC, aligned.design_CxP)
         feature_FxMxS[:, :, chunk] = np.moveaxis(feature_MxCxF, -1, 0)
     return feature_FxMxS
 
 
-def _folds(complement_M: IntArray) -> IntArray:
-    """Returns the fold of each reference; a reference and its complement are in the same fold."""
-    M = len(complement_M)
-    first_M = np.where(complement_M >= 0, np.minimum(complement_M, np.arange(M)), np.arange(M))
-    _, group_M = np.unique(first_M, return_inverse=True)
+def _folds(group_M: IntArray) -> IntArray:
+    """Returns the fold of each reference; references with equal or complementary subsets are in the same fold."""
     return group_M % min(_MAX_FOLDS, int(group_M.max()) + 1)
 
 

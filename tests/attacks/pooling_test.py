@@ -67,7 +67,9 @@ def slow_scores(
         with warnings.catch_warnings(action="ignore"):  # samples without OUT losses
             mean_N, sd_N = np.nanmean(out_RxN, axis=0), np.nanstd(out_RxN, axis=0, ddof=1)
         [lira_N] = stats.lira(loss_MxN[m], *others)
-        rows.append((lira_N, (mean_N - loss_MxN[m]) / sd_N, (~others[1]).sum(axis=0)))
+        score_N = (mean_N - loss_MxN[m]) / sd_N
+        score_N[~others[1].any(axis=0)] = np.nan  # only if the others include both classes
+        rows.append((lira_N, score_N, (~others[1]).sum(axis=0)))
     lira_MxN, standardized_MxN, count_MxN = map(np.array, zip(*rows, strict=True))
     return lira_MxN, standardized_MxN, count_MxN
 
@@ -153,7 +155,9 @@ def test_a_model_without_losses_is_left_out():
     member_MxN = rng.random((10, 300)) < 0.5
     loss_MxN = rng.normal(size=member_MxN.shape) - member_MxN
     with_model, without = [
-        pooling.evaluate(pooling.compute_scores(*grid, C, pairs=False), [*FPRS])
+        pooling.evaluate(
+            pooling.compute_scores(*grid, np.arange(300), C, stats.design_of(grid[1])), [*FPRS]
+        )
         for grid in (
             (
                 np.vstack([loss_MxN, np.full((1, 300), np.nan)]),
@@ -321,7 +325,8 @@ def test_all_samples_replace_the_first_ones_where_all_models_are_used(
     assert {*table[table["models"] == 10]["samples"]} == {SAMPLES}
     assert {*table[table["models"] == 8]["samples"]} == {64}
     inputs = world.reference_MxN[:10], world.reference_member_MxN[:10]
-    grid = pooling.compute_scores(*inputs, C, is_balanced(world))
+    design = stats.design_of(inputs[1])
+    grid = pooling.compute_scores(*inputs, np.arange(SAMPLES), C, design)
     expected, columns = pooling.evaluate(grid, [*FPRS]), ["tpr", "realized_fpr", "in_cells"]
     for oracle in (False, True):
         rows = table[(table["models"] == 10) & (table["oracle"] == oracle)]

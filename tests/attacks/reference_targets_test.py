@@ -110,15 +110,20 @@ def test_noise_is_at_chance_in_a_balanced_design(tmp_path: Path):
     assert stats.auc(leaking, world.reference_member_MxN[0]).auc_T[0] < 0.49
 
 
-def test_references_without_their_complement_are_left_out(tmp_path: Path):
+def test_a_reference_without_its_complement_is_attacked_with_all_others(tmp_path: Path):
     c = dataclasses.replace(C, references=12, replicas=2, variance="pooled")
     world = write_scores(tmp_path, c, 100, design="balanced", absent=(3,))
     source = replicas.open_inputs(world.store, world.population, c, lambda _: None)
     with ThreadPoolExecutor(1) as pool:
         table = reference_targets.attack_references(source, c, None, tmp_path, pool)
-    assert table.target.tolist() == [f"reference-{m:02d}" for m in range(12) if m not in (2, 3)]
-    assert set(table.references) == {8}
-    assert reference_targets.complementary_pairs(source.with_references([1, 2])).shape == (0, 2)
+    present = [m for m in range(12) if m != 3]
+    assert table.target.tolist() == [f"reference-{m:02d}" for m in present]
+    assert table.references.tolist() == [10 if m == 2 else 9 for m in present]
+    for row, (auc, m) in enumerate(zip(table.auc, present, strict=True)):
+        used = [other for other, r in enumerate(present) if r // 2 != m // 2]
+        arrays = world.reference_MxN[used], world.reference_member_MxN[used]
+        score_1xN = stats.lira(world.reference_MxN[row], *arrays, variance="pooled")
+        assert auc == pytest.approx(stats.auc(score_1xN, world.reference_member_MxN[row]).auc_T[0])
 
 
 def test_too_few_references_have_no_auc(tmp_path: Path):

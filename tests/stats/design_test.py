@@ -143,6 +143,11 @@ def test_a_design_without_varying_samples_has_no_relation():
     assert design_of(np.zeros((0, 5), bool)).group_M.size == 0
 
 
+def test_models_that_all_have_the_same_subset_are_one_group():
+    assert design_of(np.tile(np.arange(40) < 20, (5, 1))).subset_M.tolist() == [0] * 5
+    assert design_of(np.tile(np.arange(20) < 10, (5, 1))).subset_M.tolist() == [0, 1, 2, 3, 4]
+
+
 def test_some_samples_show_the_design_of_all():
     rng = np.random.default_rng(0)
     member_MxN = draw.with_untrained(draw.pairs(rng, 8, 40_000), 30_000)

@@ -313,17 +313,6 @@ def test_counts_of_true_positives_must_be_whole_numbers():
             stats.tpr_contributions(bad, [10])
 
 
-def test_complementary_models_are_refused_by_leave_one_out():
-    rng = np.random.default_rng(0)
-    half_MxN = rng.random((3, 80)) < 0.5
-    member_MxN = np.concatenate([half_MxN, rng.random((2, 80)) < 0.5, ~half_MxN[1:2]])
-    loss_MxN = rng.normal(size=member_MxN.shape)
-    with pytest.raises(ValueError, match="model 1 was trained on the complement"):
-        stats.lira_leave_one_out(loss_MxN, member_MxN)
-    stats.lira_leave_one_out(loss_MxN[:-1], member_MxN[:-1])
-    stats.lira_leave_one_out(loss_MxN[:, :63], member_MxN[:, :63])  # may be a coincidence
-
-
 def test_shapes_and_infinite_values_of_interference_and_jackknife():
     for call in (stats.placements, stats.independent_sd):
         with pytest.raises(ValueError, match="must have one value per sample"):

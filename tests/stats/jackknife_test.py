@@ -33,6 +33,16 @@ def test_groups_of_models_keep_pairs_together():
         stats.model_groups(-1)
 
 
+def test_groups_of_models_keep_related_subsets_together():
+    pairs = stats.model_groups(20, np.arange(20) // 2)
+    np.testing.assert_array_equal(pairs, stats.model_groups(20))
+    np.testing.assert_array_equal(stats.model_groups(9, np.arange(9)), stats.model_groups(9))
+    assert stats.model_groups(8, [0, 1, 2, 3, 0, 1, 2, 3]).tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert stats.model_groups(6, [0, 1, 1, 2, 3, 4]).tolist() == [0, 0, 0, 0, 1, 1]
+    with pytest.raises(ValueError, match=r"^group_M of shape \(2,\)"):
+        stats.model_groups(3, [0, 1])
+
+
 def test_rates_of_halves_are_those_of_the_samples_of_each_half():
     rng = np.random.default_rng(0)
     member_TxN = rng.random((3, 200)) < 0.5

@@ -1,9 +1,11 @@
 """All attacks have an AUC of 0.5 on noise, under every design of the training subsets."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import subset_designs as draw
 
 from lm_mia import stats
 from lm_mia.data import subsets
@@ -31,6 +33,7 @@ ATTACKS = {
     "min_k_plus_plus",
     "lowercase",
 }
+Drawn = Callable[[np.random.Generator, int, int], np.ndarray]
 VARIANCES: tuple[stats.Variance, ...] = ("per_sample", "pooled")
 LEFT_OUT = {f"left out {variance}" for variance in VARIANCES}
 
@@ -88,16 +91,14 @@ def scores_of_noise(
 
 
 def leave_one_out_auc(
-    rng: np.random.Generator, member_MxN: np.ndarray, rounds: int, *, pairs: bool
+    rng: np.random.Generator, member_MxN: np.ndarray, rounds: int
 ) -> dict[str, np.ndarray]:
     """Returns the AUCs of all models against the others, over several rounds of independent noise."""
     auc: dict[str, list[np.ndarray]] = {name: [] for name in LEFT_OUT}
     for _ in range(rounds):
         loss_MxN = rng.normal(4, 0.3, member_MxN.shape)
         for variance in VARIANCES:
-            score_MxN = stats.lira_leave_one_out(
-                loss_MxN, member_MxN, variance=variance, pairs=pairs
-            )
+            score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN, variance=variance)
             auc[f"left out {variance}"].append(stats.auc(score_MxN, member_MxN).auc_T)
     return {name: np.concatenate(parts) for name, parts in auc.items()}
 
@@ -115,7 +116,7 @@ def test_every_attack_is_at_chance_on_noise(references: int, design: subsets.Des
     assert set(results) == ATTACKS
     # Models are each other's references, which about doubles the variance of the mean over models.
     rounds = -(-2 * REPETITIONS // references)
-    results |= leave_one_out_auc(rng, member_MxN, rounds, pairs=design == "balanced")
+    results |= leave_one_out_auc(rng, member_MxN, rounds)
     for name, auc_R in results.items():
         assert len(auc_R) >= REPETITIONS
         assert np.mean(auc_R) == pytest.approx(0.5, abs=TOLERANCE), name
@@ -125,16 +126,12 @@ def test_every_attack_is_at_chance_on_noise(references: int, design: subsets.Des
 @pytest.mark.parametrize(
     ("references", "leaking_auc"), [(4, 0.412), (6, 0.457), (8, 0.473), (16, 0.488)]
 )
-def test_leave_one_out_of_a_balanced_design_leaks_and_is_refused(
-    references: int, leaking_auc: float
-):
+def test_the_complement_of_a_target_would_leak(references: int, leaking_auc: float):
     """Models leave one IN reference fewer for their members, who therefore score lower; whole pairs do not leak.
 
     benchmarks/noise.py has the figures.
     """
     member_MxN = reference_members(references, "balanced")
-    with pytest.raises(ValueError, match="complement"):
-        stats.lira_leave_one_out(np.zeros(member_MxN.shape), member_MxN)
     rng = np.random.default_rng(references)
     alone, pairs = [], []
     for _ in range(-(-400 // references)):
@@ -160,3 +157,74 @@ def test_target_among_its_references_leaks(references: int):
         score_1xN = stats.lira(loss_MxN[row], loss_MxN, member_MxN)
         results += stats.auc(score_1xN, member_MxN[row]).auc_T.tolist()
     assert np.mean(results) > 0.5 + 4 * TOLERANCE
+
+
+RELATED: dict[str, Drawn] = {
+    "bernoulli": lambda rng, M, N: rng.random((M, N)) < 0.5,
+    "pairs": draw.pairs,
+    "pairs, one sample never trained": lambda rng, M, N: draw.with_untrained(
+        draw.pairs(rng, M, N - 1), 1
+    ),
+    "two seeds": lambda rng, M, N: draw.seeds(draw.exact(rng, M // 2, N)),
+    "columns": draw.columns,
+    "columns with two seeds": lambda rng, M, N: draw.seeds(draw.columns(rng, M // 2, N)),
+}
+
+
+def tpr_of_ranks(score_N: np.ndarray, member_N: np.ndarray, fpr: float) -> tuple[float, float]:
+    """Returns the TPR at the j-th largest score of n non-members, j <= fpr n, and its expectation on noise."""
+    out_N = np.sort(score_N[~member_N & ~np.isnan(score_N)])
+    j = int(fpr * out_N.size + 1e-9)
+    found = np.nanmean(np.where(np.isnan(score_N), np.nan, score_N >= out_N[-j])[member_N])
+    return float(found), j / (out_N.size + 1)
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.25])
+@pytest.mark.parametrize("models", [8, 16])
+@pytest.mark.parametrize("name", RELATED)
+def test_related_subsets_leak_nothing_in_leave_one_out(name: str, models: int, held_out: float):
+    """Also if a quarter of the samples are in no subset: these have no score."""
+    excess: dict[str, list[list[float]]] = {}
+    for seed in range(320 // models):
+        rng = np.random.default_rng([seed, models])
+        samples = round(SAMPLES * (1 - held_out))
+        member_MxN = RELATED[name](rng, models, samples)
+        member_MxN = draw.with_untrained(member_MxN, SAMPLES - samples)
+        loss_MxN = rng.normal(3, 0.5, SAMPLES) + rng.normal(0, 0.2, member_MxN.shape)
+        scores = {
+            f"{variance} {offline}": stats.lira_leave_one_out(
+                loss_MxN, member_MxN, variance=variance, offline=offline
+            )
+            for variance in VARIANCES
+            for offline in (False, True)
+        }
+        scores["standardized"] = stats.standardized_leave_one_out(loss_MxN, member_MxN).score_MxN
+        for attack, score_MxN in scores.items():
+            for score_N, member_N in zip(score_MxN, member_MxN, strict=True):
+                scored_N = ~np.isnan(score_N)
+                if min(scored_N[member_N].sum(), scored_N[~member_N].sum()) < 100:
+                    continue
+                auc = stats.auc(score_N, member_N).auc_T[0] - 0.5
+                tpr, expected = tpr_of_ranks(score_N, member_N, 0.05)
+                excess.setdefault(attack, []).append([auc, tpr - expected])
+    assert len(excess) >= 4
+    for attack, excess_Rx2 in excess.items():
+        mean_2 = np.mean(excess_Rx2, axis=0)
+        # Models are each other's references, which about doubles the variance of the mean over models.
+        error_2 = np.std(excess_Rx2, axis=0) * np.sqrt(2 / len(excess_Rx2))
+        assert np.all(np.abs(mean_2) < 4 * error_2), (attack, mean_2, error_2)
+        assert np.all(error_2 < 0.004)
+
+
+def test_models_with_the_same_subset_and_columns_would_leak():
+    """The test above would detect these mistakes: only the target is left out."""
+    for name, leaking_auc in (("two seeds", 0.58), ("columns", 0.445)):
+        results: list[float] = []
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            member_MxN = RELATED[name](rng, 8, SAMPLES)
+            loss_MxN = rng.normal(3, 0.5, SAMPLES) + rng.normal(0, 0.2, member_MxN.shape)
+            alone = stats.Design(np.arange(8), np.arange(8))
+            score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN, design=alone)
+            results += stats.auc(score_MxN, member_MxN).auc_T.tolist()
+        assert np.mean(results) == pytest.approx(leaking_auc, abs=0.01)

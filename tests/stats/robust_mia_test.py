@@ -4,12 +4,14 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+import subset_designs as draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 from lm_mia import stats
 from lm_mia.stats import robust_mia
+from lm_mia.stats.design import design_of, left_out
 
 
 def taking_losses(function: Any) -> Any:  # the tests use losses; signals are negated losses
@@ -329,13 +331,31 @@ def test_tuned_a_is_the_best_attack_on_the_first_reference():
     assert stats.tuned_rmia_a(*arguments) == np.argmax(aucs) / 10
 
 
+def test_partners_of_the_first_reference_are_not_used_to_tune_a():
+    rng = np.random.default_rng(4)
+    member_MxN = draw.columns(rng, 6, 300)
+    loss_MxN = rng.gamma(2, size=300) * np.where(member_MxN, 0.6, 1) + rng.random((6, 300))
+    arguments = -loss_MxN, member_MxN
+    expected = stats.tuned_rmia_a(*arguments, *arguments)
+    is_left_out_MxN = left_out(design_of(member_MxN), member_MxN, 0, np.arange(300))
+    is_left_out_MxN[0] = False
+    assert is_left_out_MxN.any()
+    # Other losses of the partners change nothing.
+    other = np.where(is_left_out_MxN, 50 * rng.random((6, 300)), -loss_MxN), member_MxN
+    assert stats.tuned_rmia_a(*other, *other) == expected
+
+
 def test_tuned_a_needs_another_reference_and_both_classes():
     signal, member = np.full((2, 4), -1.0), np.array([[True, True, False, False], [False] * 4])
     assert stats.tuned_rmia_a(signal, member, signal, member) == 0  # all AUCs are equal
     with pytest.raises(ValueError, match="besides the first one"):
         stats.tuned_rmia_a(signal[:1], member[:1], signal[:1], member[:1])
-    with pytest.raises(ValueError, match="besides the first one"):
-        stats.tuned_rmia_a(signal, np.stack([member[0], ~member[0]]), signal, member)
+    half_N = np.random.default_rng(0).random(80) < 0.5
+    signal_2xN = np.full((2, 80), -1.0)
+    for other_N in (half_N, ~half_N):
+        related = signal_2xN, np.stack([half_N, other_N])
+        with pytest.raises(ValueError, match="besides the first one"):
+            stats.tuned_rmia_a(*related, *related)
     with pytest.raises(ValueError, match="members and non-members"):
         stats.tuned_rmia_a(signal, np.zeros((2, 4), bool), signal, np.zeros((2, 4), bool))
     with pytest.raises(ValueError, match="same references"):

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from lm_mia import stats
 from lm_mia.stats import stacking
-from lm_mia.stats.leave_one_out import complements
+from lm_mia.stats.design import Design, design_of
 from lm_mia.stats.shrinkage import check_losses
 
 PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -149,14 +149,14 @@ def test_penalty_is_chosen_on_held_out_references():
     assert fit(strong, covariate_NxK=strong.covariate_Nx1)[1].penalty == min(PENALTIES)
 
 
-def test_folds_keep_complements_together():
-    assert stacking._folds(np.full(6, -1)).tolist() == [0, 1, 2, 3, 0, 1]
-    assert stacking._folds(np.arange(12) ^ 1).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1]
-    assert stacking._folds(np.array([3, -1, -1, 0])).tolist() == [0, 1, 2, 0]
-    assert stacking._folds(np.array([1, 0])).tolist() == [0, 0]
+def test_folds_keep_groups_together():
+    assert stacking._folds(np.arange(6)).tolist() == [0, 1, 2, 3, 0, 1]
+    assert stacking._folds(np.arange(12) // 2).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1]
+    assert stacking._folds(np.array([0, 1, 2, 0])).tolist() == [0, 1, 2, 0]
+    assert stacking._folds(np.array([0, 0])).tolist() == [0, 0]
 
 
-def reference_aucs(data: Losses, complement_M: np.ndarray) -> np.ndarray:
+def reference_aucs(data: Losses, group_M: np.ndarray) -> np.ndarray:
     """Returns the AUC, on the references, of the score of `shrunk_lira` that the regression sees.
 
     The gap is given, since a gap that is estimated with the left-out reference reveals a little of its membership.
@@ -166,7 +166,7 @@ def reference_aucs(data: Losses, complement_M: np.ndarray) -> np.ndarray:
         stats.fit_loss_model(*data.arguments), gap_P=np.array([0.1, 0.0]), gap_spread=0.3
     )
     feature_FxMxN = stacking._reference_features(
-        loss_MxN, member_MxN, covariate_NxK, model, complement_M
+        loss_MxN, member_MxN, covariate_NxK, model, group_M
     )
     return stats.auc(feature_FxMxN[0], member_MxN).auc_T
 
@@ -178,10 +178,10 @@ def test_complements_are_left_out(references: int):
     without, with_complement, targets = [], [], []
     for seed in range(60 if references == 8 else 30):
         data = draw_losses([seed, references], references, 512, targets=4, **noise)
-        complement_M = complements(data.reference_member_MxN)
-        np.testing.assert_array_equal(complement_M, np.arange(references) ^ 1)
-        without.append(reference_aucs(data, complement_M))
-        with_complement.append(reference_aucs(data, np.full(references, -1)))
+        group_M = design_of(data.reference_member_MxN).group_M
+        np.testing.assert_array_equal(group_M, np.arange(references) // 2)
+        without.append(reference_aucs(data, group_M))
+        with_complement.append(reference_aucs(data, np.arange(references)))
         score_TxN = stats.stacked_lira(*data.arguments)
         targets.append(stats.auc(score_TxN, data.target_member_TxN).auc_T)
     # The STD of an AUC is 0.026; that of the means is at most 0.002.
@@ -268,14 +268,15 @@ def test_blocks_of_samples_equal_the_whole(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_regression_is_fitted_on_a_subsample(monkeypatch: pytest.MonkeyPatch):
-    """Complements are found on all samples: 61 of them would be too few."""
+    """Complements are found on all samples: 31 of them would be too few."""
     data = draw_losses(10, 8, 301, design="balanced")
     model, whole = fit(data)
-    monkeypatch.setattr(stacking, "_MAX_PAIRS", 8 * 61)
+    monkeypatch.setattr(stacking, "_MAX_PAIRS", 8 * 31)
     fifth = stats.fit_stacked_regression(*data.arguments[1:], model)
     assert not np.allclose(fifth.weight_F, whole.weight_F, rtol=1e-3)
-    loss_MxN, member_MxN = (a[:, ::5] for a in data.arguments[1:])
-    monkeypatch.setattr(stacking, "complements", lambda member_MxN: np.arange(8) ^ 1)
+    loss_MxN, member_MxN = (a[:, ::10] for a in data.arguments[1:])
+    pairs = Design(np.arange(8) // 2, np.arange(8))
+    monkeypatch.setattr(stacking, "design_of", lambda member_MxN: pairs)
     expected = stats.fit_stacked_regression(loss_MxN, member_MxN, model)
     np.testing.assert_allclose(fifth.weight_F, expected.weight_F, rtol=1e-12)
 

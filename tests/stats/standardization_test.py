@@ -5,17 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+import subset_designs as draw
 from loss_moments import random_losses
 
 from lm_mia import stats
+from lm_mia.stats.design import design_of, left_out
 
 ONE = np.ones(1)
-
-
-def balanced(generator: np.random.Generator, models: int, samples: int) -> np.ndarray:
-    """Returns the membership of pairs of complements."""
-    half_PxN = generator.random((models // 2, samples)) < 0.5
-    return np.stack([half_PxN, ~half_PxN], axis=1).reshape(models, samples)
 
 
 def gaussians(mean_in: Any, sd_in: Any, mean_out: Any, sd_out: Any) -> stats.LiraGaussians:
@@ -65,31 +61,25 @@ def test_lower_ranks_the_targets_of_a_sample_as_offline_lira():
 
 
 @pytest.mark.parametrize("direction", ["lower", "estimated"])
-@pytest.mark.parametrize("pairs", [False, True])
-def test_leave_one_out_equals_a_refit_for_each_model(pairs: bool, direction: Any):
-    loss_MxN, member_MxN = random_losses(5, 10, 40, 0.15)
-    if pairs:
-        member_MxN = balanced(np.random.default_rng(5), 10, 40)
+@pytest.mark.parametrize("drawn", [draw.exact, draw.pairs, draw.columns])
+def test_leave_one_out_equals_a_refit_for_each_model(drawn: Any, direction: Any):
+    loss_MxN, _ = random_losses(5, 10, 90, 0.15)
+    member_MxN = draw.with_untrained(drawn(np.random.default_rng(5), 10, 80), 10)
+    of_models = design_of(member_MxN)
     for offset in (0.0, 1e6):
         result = stats.standardized_leave_one_out(
-            loss_MxN + offset, member_MxN, direction=direction, pairs=pairs
+            loss_MxN + offset, member_MxN, direction=direction
         )
         for m, loss_N in enumerate(loss_MxN + offset):
-            index_M = np.arange(10)
-            rest_M = index_M // 2 != m // 2 if pairs else index_M != m
-            fitted = stats.fit_gaussians((loss_MxN + offset)[rest_M], member_MxN[rest_M])
+            is_left_out_MxN = left_out(of_models, member_MxN, m, np.arange(90))
+            used_MxN = np.where(is_left_out_MxN, np.nan, loss_MxN + offset)
+            fitted = stats.fit_gaussians(used_MxN, member_MxN)
             expected = stats.standardized_scores(loss_N, fitted, direction=direction)[0]
+            expected[fitted.count_in_N == 0] = np.nan
             np.testing.assert_allclose(result.score_MxN[m], expected, rtol=1e-7, atol=1e-8)
             np.testing.assert_array_equal(result.count_out_MxN[m], fitted.count_out_N)
-
-
-def test_complements_are_refused_without_pairs():
-    member_MxN = balanced(np.random.default_rng(0), 4, 80)
-    loss_MxN = np.random.default_rng(1).random((4, 80))
-    with pytest.raises(ValueError, match=r"set pairs=True"):
-        stats.standardized_leave_one_out(loss_MxN, member_MxN)
-    with pytest.raises(ValueError, match=r"^pairs=True: "):
-        stats.standardized_leave_one_out(loss_MxN, member_MxN[[0, 2, 1, 3]], pairs=True)
+        assert np.isnan(result.score_MxN[:, 80:]).all()
+        assert np.isfinite(result.score_MxN[:, :80]).mean() > 0.7
 
 
 def test_wrong_arguments_are_refused():
