@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.attacks import signals
+from lm_mia.attacks.designs import ModelDesign
 from lm_mia.attacks.score_matrix import map_in_order
 from lm_mia.config import AttackName
 from lm_mia.data.score_arrays import SAMPLE_COLUMNS, Losses
+from lm_mia.errors import UserError
 
 ATTACKS: tuple[AttackName, ...] = (
     "lira_online",
@@ -34,6 +36,10 @@ class LossBlocks:
     """The losses of an npz file, a block of samples at a time."""
 
     losses: Losses
+    design: ModelDesign
+    """The design of the targets and then the references."""
+    targets: range
+    """The targets, which leave out the same references."""
 
     @property
     def num_samples(self) -> int:
@@ -49,34 +55,93 @@ class LossBlocks:
             covariate_NxK = signals.sample_covariates(columns.__getitem__)
         for low in range(0, self.num_samples, signals.BLOCK_SAMPLES):
             at = slice(low, min(low + signals.BLOCK_SAMPLES, self.num_samples))
+            members = losses.target_member_TxN[:, at], losses.reference_member_MxN[:, at]
+            first = len(members[0])
+            is_used_RxC, has_score_TxC = self.design.use(
+                self.targets,
+                range(first, first + len(members[1])),
+                np.concatenate(members),
+                np.arange(at.start, at.stop),
+            )
+            reference_loss_MxC = np.ascontiguousarray(losses.reference_loss_MxN[:, at])
+            if not is_used_RxC.all():
+                reference_loss_MxC = np.where(is_used_RxC, reference_loss_MxC, np.nan)
             yield signals.SampleBlock(
                 at,
-                np.ascontiguousarray(losses.target_loss_TxN[:, at]),
-                np.ascontiguousarray(losses.reference_loss_MxN[:, at]),
-                np.ascontiguousarray(losses.reference_member_MxN[:, at]),
+                np.ascontiguousarray(losses.target_loss_TxN[self.targets, at]),
+                reference_loss_MxC,
+                np.ascontiguousarray(members[1]),
                 {},
                 np.zeros(at.stop - at.start),  # used only by attacks on texts
                 covariate_NxK[at],
+                has_score_TxC,
             )
 
 
-def score_attack(losses: Losses, attack: AttackName, pool: ThreadPoolExecutor) -> np.ndarray:
+def find_design(losses: Losses, source: str) -> ModelDesign:
+    """Returns how the training subsets of the targets and then the references are related.
+
+    Raises:
+      UserError: if they overlap, so that no attack is valid. The message names two rows.
+    """
+    member_MxN = np.concatenate([losses.target_member_TxN, losses.reference_member_MxN])
+    design = stats.design_of(member_MxN)
+    targets = len(losses.target_member_TxN)
+    if design.overlap:
+        first, second = (
+            f"row {m} of 'target_member_TxN'"
+            if m < targets
+            else f"row {m - targets} of 'reference_member_MxN'"
+            for m in design.overlap
+        )
+        raise UserError(
+            f"{source}: the training subsets of {first} and {second} overlap more or less than independent ones do, so "
+            "the references reveal the members of the targets; use models whose subsets were drawn independently"
+        )
+    return ModelDesign((), design, np.logical_or.reduce(member_MxN, axis=1))
+
+
+def describe_design(model_design: ModelDesign, targets: int) -> list[str]:
+    """Returns a sentence about references that are left out; none if none is."""
+    design = model_design.design
+    if design.columns:
+        return [
+            "every sample is in the same number of training subsets, so that the references reveal the members; a "
+            "random reference of the other class is left out for each target and sample"
+        ]
+    is_of_target_M = np.isin(design.group_M, design.group_M[:targets])
+    if left_out := int(is_of_target_M[targets:].sum()):
+        return [
+            f"{left_out} of {len(design.group_M) - targets} references were trained on the same samples as a target, "
+            "or on all others, and are left out for it"
+        ]
+    return []
+
+
+def score_attack(
+    losses: Losses, attack: AttackName, design: ModelDesign, pool: ThreadPoolExecutor
+) -> np.ndarray:
     """Returns score_TxN of an attack, with the default settings of `lm_mia.config.Attack`.
 
     Args:
       losses: the losses of targets and references.
       attack: one of `ATTACKS`.
+      design: the result of `find_design`.
       pool: threads that compute parts of the samples.
     """
-    inputs = LossBlocks(losses)
     group = signals.AttackGroup((attack,), config.Attack())
-    [fit] = signals.fit_attacks(inputs, [group])
     score_TxN = np.empty(losses.target_loss_TxN.shape)
+    for targets in design.parts(range(len(score_TxN))):
+        inputs = LossBlocks(losses, design, targets)
+        [fit] = signals.fit_attacks(inputs, [group])
 
-    def score(part: signals.SampleBlock) -> None:
-        score_TxN[:, part.sample_slice] = signals.membership_scores(group, part, fit)[attack]
+        def score(
+            part: signals.SampleBlock, targets: range = targets, fit: signals.AttackFit = fit
+        ) -> None:
+            score_TxC = signals.membership_scores(group, part, fit)[attack]
+            score_TxN[targets.start : targets.stop, part.sample_slice] = score_TxC
 
-    for block in inputs.blocks():
-        for _ in map_in_order(pool, score, block.split()):
-            pass
+        for block in inputs.blocks():
+            for _ in map_in_order(pool, score, block.split()):
+                pass
     return score_TxN

@@ -39,7 +39,6 @@ MAX_LOSS = 1e29
 """As `lm_mia.stats` requires, so that no sum of squares overflows."""
 MIN_LOSS_SCALE = 1e-29
 """The largest loss must be at least this, unless all are 0, so that losses are not rounded to 0 in float32."""
-_MIN_SAMPLES = 20  # for the check whether counts of references reveal membership
 _PREFIX = 4096  # samples that are compared first
 
 
@@ -311,9 +310,9 @@ def _of_samples(array: np.ndarray, samples: int, label: str) -> np.ndarray:
 
 
 def _leaks(losses: Losses, source: str) -> list[str]:
-    """Returns a problem for each target whose membership the references reveal."""
+    """Returns a problem for each target that is among the references."""
     problems = []
-    target, target_member, reference, reference_member = LOSS_ARRAYS
+    target, _, reference, _ = LOSS_ARRAYS
     for t, loss_N in enumerate(losses.target_loss_TxN):
         first_N = loss_N[:_PREFIX]
         equal_M = (losses.reference_loss_MxN[:, :_PREFIX] == first_N).all(axis=1)
@@ -323,12 +322,4 @@ def _leaks(losses: Losses, source: str) -> list[str]:
             for m in np.flatnonzero(equal_M).tolist()
             if np.array_equal(losses.reference_loss_MxN[m], loss_N)
         ]
-    count_N = losses.reference_member_MxN.sum(axis=0)
-    for t, member_N in enumerate(losses.target_member_TxN):
-        common = {*count_N[member_N].tolist()} & {*count_N[~member_N].tolist()}
-        if count_N.size >= _MIN_SAMPLES and member_N.any() and not member_N.all() and not common:
-            problems.append(
-                f"{source}: row {t} of {target_member!r} follows from the number of rows of {reference_member!r} that "
-                "contain a sample: if the subsets are pairs of complements, leave out the complement of the target"
-            )
     return problems

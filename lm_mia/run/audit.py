@@ -179,11 +179,12 @@ def _audit_losses(
     from lm_mia.attacks import loss_arrays  # here: zarr takes a second to load
 
     parts: list[tuple[Frames, list[str]]] = []
-    notes: list[str] = []
+    design = loss_arrays.find_design(losses, source)
+    notes = loss_arrays.describe_design(design, len(losses.target_loss_TxN))
     total = len(loss_arrays.ATTACKS)
     for done, attack in enumerate(loss_arrays.ATTACKS):
         progress("audit", done, total)
-        score_TxN = loss_arrays.score_attack(losses, attack, pool)
+        score_TxN = loss_arrays.score_attack(losses, attack, design, pool)
         if np.isnan(score_TxN).all():
             notes.append(
                 f"{attack} has no scores: it needs at least two references that were trained on a sample and two that "

@@ -32,6 +32,7 @@ from lm_mia.errors import UserError, collect_errors
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display, plural
 from lm_mia.run.sweep import SweepRecipe
+from lm_mia.stats.design import design_samples
 from lm_mia.store.store import Store, open_store
 
 Subset = Literal["given", "exact", "bernoulli", "balanced"]
@@ -143,10 +144,12 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
         for name in ("tokens", "zlib_bytes", "tfidf")
         if name not in file.columns and not (name == "zlib_bytes" and file.text_N is not None)
     ]
+    models = _model_seeds(file)
     lines = [
         f"imported: {plural(file.num_samples, 'sample')}, {', '.join(counts)} -> {recipe.folder}",
         f"attacks: {', '.join(c.attacks)}",
-        *_describe_losses(open_store(recipe.config, recipe.folder), [*_model_seeds(file)]),
+        *_describe_losses(open_store(recipe.config, recipe.folder), [*models]),
+        *_describe_subsets(subset_design(file, models)[1]),
     ]
     if len(file.role_M) > file.num_samples:
         lines.append(
@@ -180,6 +183,22 @@ def _describe_texts(file: LossFile) -> list[str]:
         f"note: {plural(repeated, 'sample')} have a text that another sample has too ({len(count):,} different texts "
         f"of {file.num_samples:,}); a model that was trained on one of them has seen the others, so non-members may "
         "look like members; keep one sample of each text"
+    ]
+
+
+def _describe_subsets(design: stats.Design) -> list[str]:
+    """Returns a line about what attacks leave out because the subsets are related; none if they are not."""
+    if design.columns:
+        return [
+            "subsets: every sample is in the same number of them, so that each attack leaves out a random reference of "
+            "the other class for each target and sample"
+        ]
+    related = int((np.bincount(design.group_M)[design.group_M] > 1).sum())
+    if not related:
+        return []
+    return [
+        f"subsets: those of {plural(related, 'model')} are equal to those of others, or complements of them; each "
+        "model is attacked without these"
     ]
 
 
@@ -276,15 +295,18 @@ def _count_problems(file: LossFile, subset: Subset) -> list[str]:
 
 
 def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset) -> None:
-    """Raises UserError with a line for each model whose members cannot have been drawn in the way of `subset`."""
+    """Raises UserError with a line for each model whose members cannot have been drawn in the way of `subset`.
+
+    Subsets that overlap, other than by independent draws, are refused in any case.
+    """
+    problems = _related_subsets(file, models, subset)
     if subset == "given":
+        loss_files.raise_first(problems)
         return
-    problems: list[str] = []
     half, first_N2 = file.num_samples // 2, np.zeros(0, bool)
     document_N2 = file.columns.get("document")
     if document_N2 is not None:
         document_N2 = np.unique(document_N2, return_inverse=True)[1]
-    name_by_subset: dict[bytes, str] = {}
     for model, index in models.items():
         member_N2 = loss_files.read_member(file, index)
         members = int(member_N2.sum())
@@ -316,17 +338,60 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
                 f"{where} was trained on whole documents, so the membership of a sample reveals that of the other "
                 "samples of its document; use --subset=given"
             )
-        # Replicas share their subset by definition.
-        if file.num_samples < _FEW_SAMPLES or (model.role == "replica" and model.order_seed):
-            continue
-        # The same for a subset and its complement.
-        key = np.packbits(member_N2 ^ member_N2[0]).tobytes()
-        if (other := name_by_subset.setdefault(key, file.names_M[index])) != file.names_M[index]:
-            problems.append(
-                f"{where} was trained on the same samples as model {other}, or on all others, so membership in the one "
-                "reveals that in the other; use --subset=given"
-            )
     loss_files.raise_first(problems)
+
+
+def subset_design(file: LossFile, models: dict[ModelSeeds, int]) -> tuple[list[int], stats.Design]:
+    """Returns the models with subsets of their own, as indices of the file, and how the subsets are related.
+
+    Of replicas, which share their subset by definition, the first one is compared.
+    """
+    index_M = [
+        i for model, i in models.items() if model.role == "reference" or not model.order_seed
+    ]
+    any_N2, all_N2 = np.zeros(file.num_samples, bool), np.ones(file.num_samples, bool)
+    for i in index_M:
+        member_N2 = loss_files.read_member(file, i)
+        any_N2 |= member_N2
+        all_N2 &= member_N2
+    index_V = design_samples(any_N2, all_N2, len(index_M))
+    member_MxV = np.array([loss_files.read_member(file, i)[index_V] for i in index_M])
+    return index_M, stats.design_of(member_MxV)
+
+
+def _related_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset) -> list[str]:
+    """Returns a line for each model whose subset is related to another one, if they cannot have been drawn so."""
+    index_M, design = subset_design(file, models)
+    names = [file.names_M[i] for i in index_M]
+    where = f"--subset={subset}: model"
+    if design.overlap:
+        first, second = (names[m] for m in design.overlap)
+        return [
+            f"{where}s {first} and {second} of {file.source} have training subsets that overlap more or less than "
+            "independent ones do, so that the models reveal the members of each other; import models whose subsets "
+            "were drawn independently, or as complementary halves"
+        ]
+    if subset == "given":
+        return []
+    if design.columns:
+        return [
+            f"--subset={subset}: in {file.source}, every sample is in the same number of training subsets, so that the "
+            "other models reveal the members of each; use --subset=given"
+        ]
+    seeds = {i: model for model, i in models.items()}
+    problems = []
+    for m, i in enumerate(index_M):
+        for other in np.flatnonzero(design.group_M[:m] == design.group_M[m])[:1]:
+            pair = [seeds[j] for j in (index_M[other], i)]
+            is_pair = all(model.role == "reference" for model in pair)
+            is_pair &= pair[0].subset_seed // 2 == pair[1].subset_seed // 2
+            if subset == "balanced" and is_pair:
+                continue
+            problems.append(
+                f"{where} {names[m]} of {file.source} was trained on the same samples as model {names[other]}, or on "
+                "all others, so membership in the one reveals that in the other; use --subset=given"
+            )
+    return problems
 
 
 def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Subset) -> Config:

@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import subset_designs as draw
 
 import lm_mia
 from lm_mia import cli, stats
@@ -90,7 +91,14 @@ LOSSES = {
 }
 FEWER = {name: LOSSES[name][:, 1:] for name in ("target_loss_TxN", "target_member_TxN")}
 TARGET = {"reference_loss_MxN": np.concatenate([np.ones((1, 40)), LOSSES["target_loss_TxN"]])}
-COMPLEMENT = {"reference_member_MxN": 1 - LOSSES["target_member_TxN"][[0, 0]]}
+SUBSETS = np.random.default_rng(0).random((8, 4000)) < 0.5
+SUBSETS[2, :2000] = SUBSETS[0, :2000]
+OVERLAP = {
+    "target_loss_TxN": np.ones((1, 4000)),
+    "target_member_TxN": SUBSETS[:1],
+    "reference_loss_MxN": np.ones((7, 4000)),
+    "reference_member_MxN": SUBSETS[1:],
+}
 PK = npy(np.array([{}], dtype=object), allow_pickle=True)
 
 
@@ -170,7 +178,7 @@ BAD_FILES = {
     "huge losses": (npz(**LOSSES | {"reference_loss_MxN": np.full((2, 40), 1e30)}), "below 1e"),
     "other samples": (npz(**LOSSES | FEWER), "has 39 samples, but 'reference_loss_MxN' has 40: must be"),
     "target among references": (npz(**LOSSES | TARGET), "equals row 1 of 'reference_loss_MxN'"),
-    "complement among references": (npz(**LOSSES | COMPLEMENT), "leave out the complement"),
+    "overlapping subsets": (npz(**OVERLAP), r"row 0 of 'target_member_TxN' and row 1 of .* overlap"),
     "sample column": (npz(**LOSSES, tokens=np.zeros(40)), r"'tokens': 0 at \[0\]: must be above 0"),
 }  # fmt: skip
 
@@ -479,7 +487,10 @@ def test_attacks_on_losses(tmp_path):
     }
     assert {*scores} < {*auc.index}
     assert len(auc) == 9
+    has_both_N = member_MxN[1:].any(axis=0) & ~member_MxN[1:].all(axis=0)
+    assert not has_both_N.all()
     for name, score_TxN in scores.items():
+        score_TxN = score_TxN if name == "loss" else np.where(has_both_N, score_TxN, np.nan)
         expected = stats.auc(score_TxN, member_MxN[:1]).auc_T[0]
         assert auc[name] == pytest.approx(expected, abs=1e-12), name
     outside = arrays | {"reference_member_MxN": np.zeros((8, 300), bool)}
@@ -490,6 +501,29 @@ def test_attacks_on_losses(tmp_path):
     with_columns = lm_mia.audit(arrays | columns, replicates=5).summary.set_index("attack")["auc"]
     assert with_columns["lira_online"] == auc["lira_online"]
     assert with_columns["shrunk"] != auc["shrunk"]
+
+
+@pytest.mark.parametrize("kind", ["complement", "same subset", "columns"])
+def test_references_that_reveal_members_are_left_out(kind):
+    """The scores of noise are at chance, and a note says what is left out."""
+    rng = np.random.default_rng(0)
+    member_MxN = rng.random((9, 4000)) < 0.5
+    if kind == "columns":
+        member_MxN = draw.columns(rng, 8, 4000)
+    else:
+        member_MxN[5] = member_MxN[0] ^ (kind == "complement")
+    loss_MxN = (3 + rng.normal(0, 0.3, member_MxN.shape)).astype(np.float32)
+    arrays = {"target_loss_TxN": loss_MxN[:1], "target_member_TxN": member_MxN[:1]}
+    arrays |= {"reference_loss_MxN": loss_MxN[1:], "reference_member_MxN": member_MxN[1:]}
+    result = lm_mia.audit(arrays, replicates=5)
+    auc = result.summary.set_index("attack")["auc"]
+    assert auc.between(0.47, 0.53).all()
+    note = "random reference" if kind == "columns" else "1 of 8 references were trained"
+    assert sum(note in line for line in result.notes) == 1
+    if kind != "columns":
+        used = [1, 2, 3, 4, 6, 7, 8]
+        expected = stats.lira(loss_MxN[:1], loss_MxN[used], member_MxN[used])
+        assert auc["lira_online"] == stats.auc(expected, member_MxN[:1]).auc_T[0]
 
 
 def test_command_prints_and_writes(tmp_path, capsys):

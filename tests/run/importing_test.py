@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import subset_designs as draw
 import xarray as xr
 from synthetic_scores import AttackRun
 
@@ -362,6 +363,9 @@ def wide(**arrays: Any) -> dict[str, Any]:
     return {"loss_MxN": np.ones((M, 2 * N))} | arrays
 
 
+RNG = np.random.default_rng(0)
+OVERLAPPING = RNG.random((M, 4000)) < 0.5
+OVERLAPPING[5, :2000] = OVERLAPPING[2, :2000]
 WHOLE_MxN = np.repeat(
     np.random.default_rng(0).permuted(np.tile(np.arange(N) < N // 2, (M, 1)), axis=1), 2, axis=1
 )
@@ -484,6 +488,16 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
         "was trained on the same samples as model 0, or on all others",
         ("--subset=bernoulli",),
     ),
+    "overlapping subsets": (
+        changed(loss_MxN=np.ones((M, 4000)), member_MxN=OVERLAPPING),
+        "models 2 and 5 of",
+        (),
+    ),
+    "columns": (
+        changed(loss_MxN=np.ones((M, 400)), member_MxN=draw.columns(RNG, M, 400)),
+        "every sample is in the same number of training subsets",
+        ("--subset=bernoulli",),
+    ),
     "whole documents": (
         changed(**wide(member_MxN=WHOLE_MxN, document_N=np.arange(2 * N) // 2)),
         "was trained on whole documents",
@@ -575,6 +589,39 @@ def test_a_wrong_order_of_the_rows_is_noticed(tmp_path: Path, capsys: pytest.Cap
         means = [losses()["loss_MxN"][member_MxN == value].mean() for value in (True, False)]
         assert f"{means[0]:.3f} of members, {means[1]:.3f} of non-members" in line
         assert (hint in line) == has_hint
+
+
+@pytest.mark.parametrize(
+    ("drawn", "line"),
+    [
+        (draw.columns, "subsets: every sample is in the same number of them"),
+        (
+            lambda *of: draw.seeds(draw.exact(of[0], of[1] // 2, of[2])),
+            "those of 8 models are equal",
+        ),
+        (draw.exact, None),
+    ],
+)
+def test_related_subsets_are_named_and_leak_nothing(
+    drawn: Any, line: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Both ways to order models with the same subset: next to each other, and with a target among the references."""
+    rng = np.random.default_rng(1)
+    member_MxN = drawn(rng, 8, 3000)
+    member_MxN = member_MxN[[0, 2, 4, 6, 1, 3, 5, 7]]
+    loss_MxN = 3 + rng.normal(0, 0.2, member_MxN.shape)
+    np.savez(tmp_path / "noise.npz", loss_MxN=loss_MxN, member_MxN=member_MxN)
+    assert import_file(tmp_path / "noise.npz", tmp_path / "w") == 0
+    printed = capsys.readouterr().out
+    assert ("subsets: " in printed) == (line is not None)
+    assert (line or "") in printed
+    assert cli.main(["attack", f"--workdir={tmp_path / 'w'}"]) == 0
+    table = pd.read_csv(next((tmp_path / "w").rglob("targets.csv")))
+    table = table[table["references"] == table["references"].max()]
+    assert {*table["attack"]} >= {"lira_online", "rmia", "stacked", "reference_calibrated"}
+    assert table["auc"].between(0.45, 0.55).all()
+    pooled = pd.read_csv(next((tmp_path / "w").rglob("pooling.csv"))).set_index("strategy")
+    assert pooled.loc["standardized"].query("fpr == 0.01")["tpr"].between(0.004, 0.018).all()
 
 
 def test_the_next_commands_can_be_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
