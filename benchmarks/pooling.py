@@ -123,8 +123,7 @@ def coverage(
         )
         loss_MxN = mean_N + sd_N * (noise_MxN - gap_N * member_MxN)
         results = [
-            rates(strategy, loss_MxN[kept_M], member_MxN[kept_M])
-            for kept_M in kept_M_of_parts
+            rates(strategy, loss_MxN[kept_M], member_MxN[kept_M]) for kept_M in kept_M_of_parts
         ]
         value_A1xF = np.array([result.tpr_F for result in results])
         tpr.append(value_A1xF[0])
@@ -138,9 +137,7 @@ def coverage(
     return Coverage(np.array(tpr), np.array(margin), (low_ExF <= mean_F) & (mean_F <= high_ExF))
 
 
-def rates(
-    strategy: str, loss_MxN: np.ndarray, member_MxN: np.ndarray
-) -> stats.PooledRates:
+def rates(strategy: str, loss_MxN: np.ndarray, member_MxN: np.ndarray) -> stats.PooledRates:
     """Attacks each model with the others, and returns the rates over all of them.
 
     Args:

@@ -127,9 +127,7 @@ def _members(rng: np.random.Generator, models: int, design: subsets.Design) -> n
     return np.array([subsets.member(first + m, SAMPLES, design) for m in range(models)])
 
 
-def _auc(
-    loss_MxN: np.ndarray, member_MxN: np.ndarray, variance: stats.Variance
-) -> np.ndarray:
+def _auc(loss_MxN: np.ndarray, member_MxN: np.ndarray, variance: stats.Variance) -> np.ndarray:
     score_MxN = stats.lira_leave_one_out(loss_MxN, member_MxN, variance=variance)
     return stats.auc(score_MxN, member_MxN).auc_T
 

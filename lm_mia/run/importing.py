@@ -299,10 +299,11 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
 
     Subsets that overlap, other than by independent draws, are refused in any case.
     """
-    problems = _related_subsets(file, models, subset)
+    related = _related_subsets(file, models, subset)
     if subset == "given":
-        loss_files.raise_first(problems)
+        loss_files.raise_first(related)
         return
+    problems: list[str] = []
     half, first_N2 = file.num_samples // 2, np.zeros(0, bool)
     document_N2 = file.columns.get("document")
     if document_N2 is not None:
@@ -338,7 +339,7 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
                 f"{where} was trained on whole documents, so the membership of a sample reveals that of the other "
                 "samples of its document; use --subset=given"
             )
-    loss_files.raise_first(problems)
+    loss_files.raise_first([*problems, *related])
 
 
 def subset_design(file: LossFile, models: dict[ModelSeeds, int]) -> tuple[list[int], stats.Design]:

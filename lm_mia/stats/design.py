@@ -11,7 +11,6 @@ Legend: M models, N samples, C samples of a block, V samples that show how subse
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,7 +27,7 @@ _MIN_OF_CLASS = 16
 _COLUMNS_SHARE = 0.99
 _MIN_MODELS = 4  # with fewer, the correlations of independent subsets vary too much to be judged
 _TOLERATED_BIAS = 0.004  # s / R^1.5; it moves the AUC of LiRA on noise by at most half of this with pooled variances
-_BISECTIONS = 50
+_MAX_STEPS = 1000
 _DEVIATIONS = 5  # standard deviations by which correlations may be off by chance
 
 
@@ -44,6 +43,8 @@ class Design:
     columns: bool = False
     """Whether every sample is in the same number of subsets, so that each target needs `partners`. Then groups have
     equal subsets only."""
+    fixed: tuple[int, ...] = ()
+    """Models that were trained on all of the samples that vary over the other models, or on none of them."""
     overlap: tuple[int, int] | None = None
     """If the subsets overlap otherwise than by independent draws, two models whose subsets do; None: they do not."""
 
@@ -112,26 +113,40 @@ def design_of(member_MxN: ArrayLike) -> Design:
     alone_M = np.arange(models)
     if not member_MxV.size:
         return Design(alone_M, alone_M)
+    is_fixed_M, is_varying = np.zeros(models, np.bool_), bool((any_N & ~all_N).any())
+    if models > 2 and is_varying:
+        is_fixed_M, member_MxV = _drawn(member_MxV)
+    fixed = tuple(np.flatnonzero(is_fixed_M).tolist())
     phi_MxM = _correlations(member_MxV)
+    if (
+        fixed and models - len(fixed) == 2
+    ):  # any two are complements on the samples that vary over them
+        phi_MxM = np.eye(models)
     has_enough_M = (member_MxV.sum(axis=1) >= _MIN_OF_CLASS) & (
         (~member_MxV).sum(axis=1) >= _MIN_OF_CLASS
     )
     is_related_MxM = (np.abs(phi_MxM) > _RELATED) & has_enough_M & has_enough_M[:, None]
     subset_M, group_M = _classes(is_related_MxM & (phi_MxM > 0)), _classes(is_related_MxM)
-    if models < 3 or not (any_N & ~all_N).any():
-        return Design(group_M, subset_M)
+    if models < 3 or not is_varying or not member_MxV.size:
+        return Design(group_M, subset_M, fixed=fixed)
     first_G = np.unique(subset_M, return_index=True)[1]
+    first_G = first_G[~is_fixed_M[first_G]]
     count_V = member_MxV[first_G].sum(axis=0)
-    if (group_M == subset_M).all() and _is_constant(count_V, len(first_G)):
-        return Design(group_M, subset_M, columns=True)
-    share = float(count_V.mean()) / len(first_G)
-    phi0 = 0.0 if (group_M != subset_M).any() else independent_phi(len(first_G), share)
-    excess_MxM = np.where(group_M[:, None] != group_M, phi_MxM - phi0, 0.0)
+    has_complements = bool((group_M != subset_M).any())
+    if not has_complements and _is_constant(count_V, len(first_G)):
+        return Design(group_M, subset_M, columns=True, fixed=fixed)
     overlap = None
-    if models >= _MIN_MODELS and _is_too_large(excess_MxM, group_M, subset_M, len(count_V)):
-        low, high = sorted(divmod(int(np.abs(excess_MxM).argmax()), models))
-        overlap = low, high
-    return Design(group_M, subset_M, overlap=overlap)
+    if len(alone_M) - len(fixed) >= _MIN_MODELS:
+        if not has_complements:
+            phi0_GxG = independent_phi(member_MxV[first_G].mean(axis=1))
+            place_M = np.searchsorted(first_G, _first_of_subset(subset_M)[~is_fixed_M])
+            phi_MxM[np.ix_(~is_fixed_M, ~is_fixed_M)] -= phi0_GxG[np.ix_(place_M, place_M)]
+        is_other_MxM = (group_M[:, None] != group_M) & ~is_fixed_M & ~is_fixed_M[:, None]
+        excess_MxM = np.where(is_other_MxM, phi_MxM, 0.0)
+        if _is_too_large(excess_MxM, is_other_MxM, subset_M[~is_fixed_M], len(count_V)):
+            low, high = sorted(divmod(int(np.abs(excess_MxM).argmax()), models))
+            overlap = low, high
+    return Design(group_M, subset_M, fixed=fixed, overlap=overlap)
 
 
 def check_no_overlap(design: Design) -> None:
@@ -164,29 +179,27 @@ def design_samples(any_N: BoolArray, all_N: BoolArray, models: int) -> IntArray:
     return varying_V[used.astype(np.int64)]
 
 
-def independent_phi(models: int, share: float) -> float:
-    """Returns the correlation that independent subsets have on the samples that vary over the models.
+def independent_phi(share_G: ArrayLike) -> FloatArray:
+    """Returns phi_GxG, the correlations that independent subsets have on the samples that vary over the models.
 
     Given that a sample is in at least one and not in all subsets, its memberships are correlated, by
-    -1 / (2^(M - 1) - 1) for halves.
+    -1 / (2^(G - 1) - 1) for halves. The diagonal has no meaning.
 
     Args:
-      models: number of independent subsets, at least 2.
-      share: mean share of the subsets that contain such a sample.
+      share_G: the share of these samples that is in each subset, above 0 and below 1.
     """
-    # Below, the share of members among all samples is p; 1/M and 1 - 1/M are the limits of the share for p = 0 and 1.
-    low, high = 0.0, 1.0
-
-    def varying(p: float) -> float:
-        return -math.expm1(models * math.log1p(-p)) - p**models
-
-    for _ in range(_BISECTIONS):
-        p = (low + high) / 2
-        low, high = (p, high) if (p - p**models) / varying(p) < share else (low, p)
-    p = (low + high) / 2
-    if min(p, 1 - p) < 1e-9:
-        return -1 / (models - 1)
-    return ((p * p - p**models) / varying(p) - share * share) / (share * (1 - share))
+    share_G = np.asarray(share_G, np.float64)
+    # With shares p_G of all samples, of which the share v varies, share_G = (p_G - prod p_G) / v.
+    p_G, varying = share_G, 0.0
+    for _ in range(_MAX_STEPS):
+        in_all = float(np.prod(p_G))
+        last, varying = varying, 1 - in_all - float(np.prod(1 - p_G))
+        p_G = share_G * varying + in_all
+        if abs(varying - last) < 1e-12:
+            break
+    sd_G = np.sqrt(share_G * (1 - share_G))
+    both_GxG = (p_G[:, None] * p_G - np.prod(p_G)) / varying
+    return (both_GxG - share_G[:, None] * share_G) / (sd_G[:, None] * sd_G)
 
 
 def partners(design: Design, member_MxC: BoolArray, id_C: IntArray) -> IntArray:
@@ -203,12 +216,14 @@ def partners(design: Design, member_MxC: BoolArray, id_C: IntArray) -> IntArray:
       id_C: ids of the samples.
 
     Returns:
-      partner_GxC: the group of models that is left out as well; -1 where all subsets are in the same class.
+      partner_GxC: for each group, the one that is left out as well; -1 where all subsets are in the same class, and for
+      fixed models.
     """
-    first_G = np.unique(design.group_M, return_index=True)[1]
-    member_GxC = member_MxC[first_G]
-    G = len(first_G)
-    key_GxC = np.stack([keys(0, f"partner of subset {g}", id_C) for g in range(G)])
+    first_M = np.unique(design.group_M, return_index=True)[1]
+    drawn_G = np.flatnonzero(~np.isin(first_M, design.fixed))  # fixed models are never partners
+    member_GxC = member_MxC[first_M[drawn_G]]
+    G = len(drawn_G)
+    key_GxC = np.stack([keys(0, f"partner of subset {g}", id_C) for g in drawn_G])
     # All IN subsets come first, each class in the order of the upper 63 bits of its keys.
     key_GxC = (key_GxC >> np.uint64(1)) | (~member_GxC).astype(np.uint64) << np.uint64(63)
     order_GxC = np.argsort(key_GxC, axis=0, kind="stable")
@@ -220,8 +235,10 @@ def partners(design: Design, member_MxC: BoolArray, id_C: IntArray) -> IntArray:
     of_in_GxC = in_C + place_GxC % np.maximum(out_C, 1)
     of_out_GxC = (place_GxC - in_C) % np.maximum(in_C, 1)
     partner_place_GxC = np.minimum(np.where(member_GxC, of_in_GxC, of_out_GxC), G - 1)
-    partner_GxC = np.take_along_axis(order_GxC, partner_place_GxC, axis=0)
-    return np.where((in_C == 0) | (out_C == 0), -1, partner_GxC)
+    partner_of_drawn_GxC = drawn_G[np.take_along_axis(order_GxC, partner_place_GxC, axis=0)]
+    partner_GxC = np.full((len(first_M), member_MxC.shape[1]), -1)
+    partner_GxC[drawn_G] = np.where((in_C == 0) | (out_C == 0), -1, partner_of_drawn_GxC)
+    return partner_GxC
 
 
 def left_out(design: Design, member_MxC: BoolArray, model: int, id_C: IntArray) -> BoolArray:
@@ -250,6 +267,20 @@ def complements(design: Design) -> IntArray:
         for m, other in zip(index_R[is_first_R], index_R[~is_first_R], strict=False):
             complement_M[m], complement_M[other] = other, m
     return complement_M
+
+
+def _drawn(member_MxV: BoolArray) -> tuple[BoolArray, BoolArray]:
+    """Returns is_fixed_M, and member_MxV on the samples that vary over the other models.
+
+    Models that were trained on none of the samples, or on all, would hide which samples vary over the others.
+    """
+    while True:
+        is_fixed_M = (member_MxV == member_MxV[:, :1]).all(axis=1)
+        drawn_RxV = member_MxV[~is_fixed_M]
+        is_varying_V = np.logical_or.reduce(drawn_RxV) & ~np.logical_and.reduce(drawn_RxV)
+        if is_varying_V.all():
+            return is_fixed_M, member_MxV
+        member_MxV = member_MxV[:, is_varying_V]
 
 
 def _correlations(member_MxV: BoolArray) -> FloatArray:
@@ -283,12 +314,18 @@ def _is_constant(count_V: IntArray, subsets: int) -> bool:
     return bool(has_enough and (count_V == k).mean() >= _COLUMNS_SHARE)
 
 
+def _first_of_subset(subset_M: IntArray) -> IntArray:
+    """Returns the first model of each model's subset."""
+    _, first_K, number_M = np.unique(subset_M, return_index=True, return_inverse=True)
+    return first_K[number_M]
+
+
 def _is_too_large(
-    excess_MxM: FloatArray, group_M: IntArray, subset_M: IntArray, samples: int
+    excess_MxM: FloatArray, is_other_MxM: BoolArray, subset_M: IntArray, samples: int
 ) -> bool:
     """Returns whether sums of correlations bias scores by more than is tolerated and more than they vary by chance."""
     sum_M = excess_MxM.sum(axis=1)
-    references = len(group_M) - int(np.bincount(group_M).min())
+    references = int(is_other_MxM.sum(axis=1).max())
     tolerated = _TOLERATED_BIAS * references**1.5
     size_G = np.bincount(subset_M)  # models with the same subset vary together
     chance = _DEVIATIONS * np.sqrt(np.square(size_G).sum() / samples)

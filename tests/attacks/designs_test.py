@@ -60,7 +60,9 @@ def test_partners_are_drawn_among_all_models():
 def test_references_without_members_need_no_other_models():
     member_MxN = np.zeros((4, 100), bool)
     member_MxN[3] = np.random.default_rng(0).random(100) < 0.5
-    is_used_RxN, has_score_TxN = model_design(member_MxN).use([3], range(3), member_MxN, np.arange(100))
+    is_used_RxN, has_score_TxN = model_design(member_MxN).use(
+        [3], range(3), member_MxN, np.arange(100)
+    )
     assert is_used_RxN.all()
     assert has_score_TxN.all()
 

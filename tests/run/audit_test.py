@@ -94,9 +94,9 @@ TARGET = {"reference_loss_MxN": np.concatenate([np.ones((1, 40)), LOSSES["target
 SUBSETS = np.random.default_rng(0).random((8, 4000)) < 0.5
 SUBSETS[2, :2000] = SUBSETS[0, :2000]
 OVERLAP = {
-    "target_loss_TxN": np.ones((1, 4000)),
+    "target_loss_TxN": np.random.default_rng(1).random((1, 4000)),
     "target_member_TxN": SUBSETS[:1],
-    "reference_loss_MxN": np.ones((7, 4000)),
+    "reference_loss_MxN": np.random.default_rng(2).random((7, 4000)),
     "reference_member_MxN": SUBSETS[1:],
 }
 PK = npy(np.array([{}], dtype=object), allow_pickle=True)

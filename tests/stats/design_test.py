@@ -19,6 +19,9 @@ INDEPENDENT: dict[str, Drawn] = {
         f"{share:.0%} of members": lambda rng, M, N, share=share: rng.random((M, N)) < share
         for share in (0.05, 0.2, 0.5, 0.8)
     },
+    "one half, otherwise 5%": lambda rng, M, N: (
+        rng.random((M, N)) < np.where(np.arange(M) == 0, 0.5, 0.05)[:, None]
+    ),
     "unequal shares": lambda rng, M, N: rng.random((M, N)) < rng.uniform(0.2, 0.8, (M, 1)),
     "exact halves": draw.exact,
 }
@@ -161,22 +164,53 @@ def test_some_samples_show_the_design_of_all():
 
 
 @pytest.mark.parametrize("models", [3, 5, 9])
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_correlation_of_independent_subsets_by_enumeration(models: int, p: float):
-    rows = np.array([*itertools.product((0, 1), repeat=models)])
-    count = rows.sum(axis=1)
-    weight = np.where((count > 0) & (count < models), p**count * (1 - p) ** (models - count), 0)
-    weight /= weight.sum()
-    mean, both = weight @ rows[:, 0], weight @ (rows[:, 0] * rows[:, 1])
-    expected = (both - mean**2) / (mean - mean**2)
-    assert design.independent_phi(models, float(mean)) == pytest.approx(expected, abs=1e-9)
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9, None])
+def test_correlations_of_independent_subsets_by_enumeration(models: int, p: float | None):
+    """None: each subset has another share."""
+    p_G = np.full(models, p) if p else np.linspace(0.1, 0.8, models)
+    rows_KxG = np.array([*itertools.product((0, 1), repeat=models)])
+    weight_K = np.where(rows_KxG, p_G, 1 - p_G).prod(axis=1)
+    weight_K[[0, -1]] = 0  # in no subset, and in all
+    weight_K /= weight_K.sum()
+    mean_G = weight_K @ rows_KxG
+    covariance_GxG = (rows_KxG.T * weight_K) @ rows_KxG - mean_G[:, None] * mean_G
+    sd_G = np.sqrt(np.diag(covariance_GxG))
+    expected_GxG = covariance_GxG / sd_G[:, None] / sd_G
+    is_other_GxG = ~np.eye(models, dtype=bool)
+    actual_GxG = design.independent_phi(mean_G)
+    np.testing.assert_allclose(actual_GxG[is_other_GxG], expected_GxG[is_other_GxG], atol=1e-8)
     if p == 0.5:
-        assert expected == pytest.approx(-1 / (2 ** (models - 1) - 1))
+        assert actual_GxG[0, 1] == pytest.approx(-1 / (2 ** (models - 1) - 1))
 
 
-def test_correlation_of_subsets_that_share_no_sample():
-    assert design.independent_phi(5, 1 / 5) == pytest.approx(-1 / 4)
-    assert design.independent_phi(5, 4 / 5) == pytest.approx(-1 / 4)
+def test_correlations_of_subsets_that_share_no_sample():
+    for share in (1 / 5, 4 / 5):
+        assert design.independent_phi(np.full(5, share))[0, 1] == pytest.approx(-1 / 4, abs=0.01)
+
+
+@pytest.mark.parametrize("drawn", [1, 2, 3, 4, 8])
+def test_models_without_members_say_nothing_about_the_others(drawn: int):
+    for seed in range(ROUNDS):
+        member_MxN = np.random.default_rng(seed).random((drawn, 3000)) < 0.5
+        member_MxN = np.concatenate([member_MxN, np.zeros((4, 3000), bool)])
+        found = design_of(member_MxN)
+        assert found.is_independent
+        assert found.fixed[-4:] == (drawn, drawn + 1, drawn + 2, drawn + 3)
+        member_MxN[-1] = True
+        assert design_of(member_MxN).is_independent
+
+
+def test_models_without_members_are_no_partners():
+    member_MxN = draw.columns(np.random.default_rng(0), 6, 200)
+    member_MxN = np.insert(member_MxN, 2, False, axis=0)
+    found = design_of(member_MxN)
+    assert (found.columns, found.fixed) == (True, (2,))
+    partner_GxN = design.partners(found, member_MxN, np.arange(200))
+    assert (partner_GxN[2] == -1).all()
+    others_GxN = np.delete(partner_GxN, 2, axis=0)
+    assert {*np.unique(others_GxN)} == {0, 1, 3, 4, 5, 6}
+    opposite_GxN = np.take_along_axis(member_MxN, others_GxN, axis=0)
+    np.testing.assert_array_equal(opposite_GxN, ~np.delete(member_MxN, 2, axis=0))
 
 
 def test_partners_of_one_sample_by_hand(monkeypatch: pytest.MonkeyPatch):
