@@ -22,7 +22,7 @@ from lm_mia.config.schema import (
     score_steps,
 )
 
-FORMAT = 9
+FORMAT = 10
 """Part of every table of the attacks stage. It is increased whenever the same scores would give other numbers or
 another layout, so that tables of an earlier version are computed again."""
 
