@@ -106,7 +106,8 @@ def run(
     groups, missing_models = _group_by_inputs(missing, store)
     group_N2 = stats.sample_groups(population.document_N)
     design = model_design(store, present_models(store)) if groups else None
-    computed, written_seconds = 0, time.monotonic()
+    computed: int = 0
+    written_seconds = time.monotonic()
     with _open_score_table(in_score_table, folder, population) as score_table:
         members: dict[str, np.ndarray] = {}
         advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
