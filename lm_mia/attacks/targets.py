@@ -19,6 +19,7 @@ T: targets, F: false positive rates, H: halves of the samples, N2: samples of th
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import time
@@ -106,8 +107,7 @@ def run(
     groups, missing_models = _group_by_inputs(missing, store)
     group_N2 = stats.sample_groups(population.document_N)
     design = model_design(store, present_models(store)) if groups else None
-    computed: int = 0
-    written_seconds = time.monotonic()
+    computed, written_seconds = 0, time.monotonic()
     with _open_score_table(in_score_table, folder, population) as score_table:
         members: dict[str, np.ndarray] = {}
         advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
@@ -115,9 +115,7 @@ def run(
         for same in groups:
             inputs = _open_inputs(same, store, population, design)
 
-            def show(done: float, before: int = computed) -> None:
-                progress("attack targets", before + done, len(missing))
-
+            show = functools.partial(_show, progress, computed, len(missing))
             for attack, attack_fit, file in score_matrix.score_attacks(
                 same, inputs, c, folder, pool, show
             ):
@@ -200,6 +198,13 @@ def run(
         )
     left_out = len(missing) - sum(map(len, groups))
     return {"requested": len(requested.attacks), "computed": computed, "left_out": left_out}
+
+
+def _show(
+    progress: Callable[[str, float, float], None], before: int, total: int, done: float
+) -> None:
+    """Shows how many attacks are done, those before the present group included."""
+    progress("attack targets", before + done, total)
 
 
 def _missing_in_score_table(

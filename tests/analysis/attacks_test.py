@@ -65,15 +65,15 @@ def test_equal_models_are_those_of_the_smallest_recipe(recipes: SweepResults):
     alike = attacks.with_equal_models([narrow, small])
     assert [len(r.references) for r in alike] == [10, 10]
     targets = [[model.subset_seed for model in r.targets] for r in alike]
-    assert targets == [[10, 11], [10, 11]]
+    assert targets == [[0, 1], [0, 1]]
     assert [r.recipe_dir for r in alike] == [main.recipe_dir, small.recipe_dir]
 
 
-def test_targets_are_attacked_with_earlier_references(recipes: SweepResults):
+def test_targets_are_attacked_with_the_references_after_them(recipes: SweepResults):
     main = recipes["main"]
     references, targets, replicas = main.references, main.targets, main.replicas
-    assert [r.subset_seed for r in references] == [*range(24)]
-    assert [r.subset_seed for r in targets] == [24, 25, 26, 27]
+    assert [r.subset_seed for r in references] == [*range(4, 28)]
+    assert [r.subset_seed for r in targets] == [0, 1, 2, 3]
     assert len(replicas) == 2
     store = open_store(main.config, main.recipe_dir)
     loss_TxN2, member_TxN2 = store.read(targets)

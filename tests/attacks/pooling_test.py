@@ -250,7 +250,7 @@ def test_false_positive_rates_of_samples_on_targets_outside_the_references(
     run(world, dataclasses.replace(C, references=12, targets=4), tmp_path)
     table = pd.read_csv(tmp_path / vulnerability.SAMPLE_FPR)
     loss_MxN, member_MxN = world.reference_MxN.astype(float), world.reference_member_MxN
-    references, targets = (loss_MxN[:8], member_MxN[:8]), (loss_MxN[8:12], member_MxN[8:12])
+    references, targets = (loss_MxN[4:12], member_MxN[4:12]), (loss_MxN[:4], member_MxN[:4])
     out_MxN = np.where(references[1], np.nan, references[0])
     with warnings.catch_warnings(action="ignore"):  # samples without OUT losses
         mean_N, sd_N = np.nanmean(out_MxN, axis=0), np.nanstd(out_MxN, axis=0, ddof=1)

@@ -39,7 +39,7 @@ FILES = ("targets.csv", "target_roc.parquet", "target_jackknife.parquet", "targe
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """A score store of 20 models, the last four of which are the targets, and the values in it."""
+    """A score store of 20 models, the first four of which are the targets, and the values in it."""
 
     store: Store
     loss_MxN: np.ndarray
@@ -204,8 +204,8 @@ def test_targets_are_evaluated_with_their_own_membership(world: World, computed:
     assert len(table) == len(curves) == 4 * len(attacks_of_every_kind(world))
     unlike = 0
     for attack in attacks_of_every_kind(world):
-        for t in (16, 17, 18, 19):
-            key, member_N = (attack.id, f"reference-{t}"), world.member_MxN[t]
+        for t in range(4):
+            key, member_N = (attack.id, f"reference-{t:02d}"), world.member_MxN[t]
             score_N = slow_scores(world, attack, t)
             line, operating_points = lines[key], stats.tpr_at_fpr(score_N, member_N, C.fprs)
             assert line["auc"] == pytest.approx(operating_points.auc_T[0], rel=1e-12)
@@ -215,14 +215,14 @@ def test_targets_are_evaluated_with_their_own_membership(world: World, computed:
                 operating_points.nonmembers_T[0],
                 np.isnan(score_N).sum(),
             ]
-            first_member_auc = stats.auc(score_N, world.member_MxN[16]).auc_T[0]
-            unlike += t > 16 and abs(line["auc"] - first_member_auc) > 0.05
+            first_member_auc = stats.auc(score_N, world.member_MxN[0]).auc_T[0]
+            unlike += t > 0 and abs(line["auc"] - first_member_auc) > 0.05
             points = curves.get_group(key)
             for on_curve in (False, True):
                 part = points[points["on_curve"] == on_curve]
                 rates = C.fprs
                 if on_curve:
-                    rates = score_matrix.evaluation_fprs(C, world.member_MxN[16])[len(C.fprs) :]
+                    rates = score_matrix.evaluation_fprs(C, world.member_MxN[0])[len(C.fprs) :]
                     rates = rates if attack.reference_part is None else []
                 assert part["fpr"].tolist() == list(rates)
                 expected = stats.tpr_at_fpr(score_N, member_N, rates).tpr_TxF[0]
@@ -239,18 +239,18 @@ def test_columns_describe_the_attack(world: World, computed: Path):
     described = table.drop(columns=["target", "auc", "members", "nonmembers", "left_out"])
     described_columns = described.drop_duplicates().set_index("attack_id").agg(",".join, axis=1)
     expected = [
-        "lira_online,16,0-15,,,loss,0,,,,",
-        "lira_online,6,0-5,,,loss,0,,,,",
-        "lira_offline,5,0-4,,,loss,0,,,,",
-        "rmia,16,0-15,,,loss,0,100,1.0,,",
-        "rmia_offline,6,0-5,,,loss,0,40,1.2,0.3,False",
-        "rmia_simple,4,0-3,,,loss,0,,,,",
+        "lira_online,16,4-19,,,loss,0,,,,",
+        "lira_online,6,4-9,,,loss,0,,,,",
+        "lira_offline,5,4-8,,,loss,0,,,,",
+        "rmia,16,4-19,,,loss,0,100,1.0,,",
+        "rmia_offline,6,4-9,,,loss,0,40,1.2,0.3,False",
+        "rmia_simple,4,4-7,,,loss,0,,,,",
         "loss,0,,,,loss,0,,,,",
         "zlib,0,,,,loss,0,,,,",
         "loss,0,,,,target_logit,0,,,,",
-        "lira_online,16,0-15,,,target_logit,0,,,,",
-        "lira_online,8,0-1 4-5 8-9 12-13,0,,loss,0,,,,",
-        "lira_online,8,2-5 8-9 14-15,13,,loss,0,,,,",
+        "lira_online,16,4-19,,,target_logit,0,,,,",
+        "lira_online,8,4-5 8-9 12-13 16-17,0,,loss,0,,,,",
+        "lira_online,8,6-9 12-13 18-19,13,,loss,0,,,,",
     ]
     assert described_columns.to_dict() == {
         attack.id: line for attack, line in zip(attacks_of_every_kind(world), expected, strict=True)
@@ -264,8 +264,10 @@ def test_rates_of_halves_of_the_samples(world: World, computed: Path):
     half_HxN = stats.HALVES_HxG[:, stats.sample_groups(FakePopulation(SAMPLES, PIECES).document_N)]
     assert set(table["attack_id"]) == {attacks[3].id, attacks[10].id}
     for attack in (attacks[3], attacks[10]):
-        for t in (16, 19):
-            rows = table[(table["attack_id"] == attack.id) & (table["target"] == f"reference-{t}")]
+        for t in (0, 3):
+            rows = table[
+                (table["attack_id"] == attack.id) & (table["target"] == f"reference-{t:02d}")
+            ]
             assert rows["sample_half"].tolist() == list(range(14))
             score_N = slow_scores(world, attack, t)
             for h, half_N in enumerate(half_HxN):
@@ -297,8 +299,8 @@ def test_epsilons_of_targets(world: World, two_tables: Path, tmp_path: Path):
     half_HxN = stats.HALVES_HxG[:, stats.sample_groups(FakePopulation(SAMPLES, PIECES).document_N)]
     used_H1xN = np.concatenate([np.ones((1, SAMPLES), bool), half_HxN])
     assert len(table) == 2 * 4 * len(used_H1xN)
-    for t in (16, 19):
-        of_target = (table["attack_id"] == attack.id) & (table["target"] == f"reference-{t}")
+    for t in (0, 3):
+        of_target = (table["attack_id"] == attack.id) & (table["target"] == f"reference-{t:02d}")
         rows = table[of_target].to_dict("records")
         assert [row["half"] for row in rows] == [*range(15)]
         score_N, member_N = slow_scores(world, attack, t), world.member_MxN[t]
@@ -326,11 +328,11 @@ def test_epsilons_of_targets(world: World, two_tables: Path, tmp_path: Path):
 def check_score_table(world: World, folder: Path, attacks: Sequence[TargetAttack]) -> None:
     """Compares membership_scores.parquet with slow scores."""
     table = pd.read_parquet(folder / "membership_scores.parquet")
-    targets = [f"reference-{t}" for t in range(16, 20)]
+    targets = [f"reference-{t:02d}" for t in range(4)]
     names = [f"{attack.attack}/{target}" for attack in attacks for target in targets]
     assert table.columns.tolist() == ["id", *(f"member/{t}" for t in targets), *names]
     assert table["id"].tolist() == list(range(SAMPLES))
-    for t, target in enumerate(targets, 16):
+    for t, target in enumerate(targets):
         np.testing.assert_array_equal(table[f"member/{target}"], world.member_MxN[t])
         for attack in attacks:
             np.testing.assert_allclose(
@@ -408,9 +410,9 @@ def test_large_table_of_membership_scores_has_the_first_target_and_the_mean(
     attacks = [world.attack("loss")]
     world.run(tmp_path, attacks, score_table=attacks)
     table = pd.read_parquet(tmp_path / "membership_scores.parquet")
-    names = ["id", "member/reference-16", "loss/mean", "loss/reference-16"]
+    names = ["id", "member/reference-00", "loss/mean", "loss/reference-00"]
     assert table.columns.tolist() == names
-    np.testing.assert_allclose(table["loss/mean"], -world.loss_MxN[16:].mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(table["loss/mean"], -world.loss_MxN[:4].mean(axis=0), rtol=1e-6)
 
 
 def test_larger_logit_is_more_member_like(world: World, computed: Path):
@@ -437,13 +439,13 @@ def test_kept_scores_equal_those_of_the_attack(
     [path] = (computed / "target_scores").glob("*.parquet")
     assert path.name == f"{attack.id}.parquet"
     kept = pd.read_parquet(path)
-    names = [f"reference-{t}" for t in range(16, 20)]
+    names = [f"reference-{t:02d}" for t in range(4)]
     assert kept.columns.tolist() == ["id", *names, *(f"member/{name}" for name in names)]
     assert kept["id"].tolist() == list(range(SAMPLES))
-    for t in range(16, 20):
-        np.testing.assert_array_equal(kept[f"reference-{t}"], slow_scores(world, attack, t))
+    for t in range(4):
+        np.testing.assert_array_equal(kept[f"reference-{t:02d}"], slow_scores(world, attack, t))
         member_N2 = subsets.member(t, SAMPLES, "exact")
-        np.testing.assert_array_equal(kept[f"member/reference-{t}"], member_N2)
+        np.testing.assert_array_equal(kept[f"member/reference-{t:02d}"], member_N2)
     # Scores that are requested later, missing or damaged are computed; the tables do not change.
     folder = Path(shutil.copytree(computed, tmp_path / "t"))
     monkeypatch.setattr(targets, "_GROUP_SAMPLES", 128)
