@@ -68,7 +68,7 @@ def cards(tables: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
         ),
         (_range(before["auc"], "{:.3f}"), "AUC without adjustment"),
         (
-            _range(100 * after[rate], "{:.1f}") + "%",
+            "–" if after[rate].isna().all() else _range(100 * after[rate], "{:.1f}") + "%",
             f"of members found at an FPR of {percent(float(rate[4:]))}, adjusted{warning}",
         ),
         (

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import audit_causal, markup, plotting, provenance
-from analysis.formatting import attack_name, percent
+from analysis.formatting import attack_name, found_card, percent
 from lm_mia.atomic import write_atomically
 
 PAGE = "audit.html"
@@ -211,7 +211,10 @@ def _cards(tables: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
     rates = sorted(points["fpr"].unique())
     fpr = rates[len(rates) // 2]
     tpr = points.loc[points["fpr"] == fpr, "tpr"]
-    cards.append((_range(100 * tpr, 1) + "%", f"of members found at an FPR of {percent(fpr)}"))
+    text = f"of members found at an FPR of {percent(fpr)}"
+    cards.append(
+        found_card(math.nan, fpr) if tpr.isna().all() else (_range(100 * tpr, 1) + "%", text)
+    )
     bounds = epsilon.loc[epsilon["is_bound"], "epsilon"]
     if len(bounds):
         text = "lower bound on epsilon"

@@ -14,7 +14,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import attacks, io, markup, more_references, plotting, tables
-from analysis.formatting import MIN_HEADLINE_REPLICAS, attack_name, percent, plus_minus, share_range
+from analysis.formatting import (
+    MIN_HEADLINE_REPLICAS,
+    attack_name,
+    needs_nonmembers,
+    percent,
+    plus_minus,
+    share_range,
+)
 from analysis.io import RecipeResults
 from lm_mia.atomic import FLIPS_JSON, write_csv
 from lm_mia.errors import UserError
@@ -267,7 +274,7 @@ def _cells(m: RecipeSummary) -> dict[str, Any]:
         "epochs": "–" if m.recipe.is_imported else str(m.recipe.config.train.epochs),
         "auc": _mean_and_std(m.auc),
         "subsets": _mean_and_std(m.reference_targets_auc),
-        "tpr": _mean_and_std(m.tpr),
+        "tpr": (needs_nonmembers(m.fpr), "") if math.isnan(m.tpr[0]) else _mean_and_std(m.tpr),
         "fpr": percent(m.fpr),
         "cutoff": "" if math.isnan(m.coin_flip_members) else f"{m.coin_flip_cutoff:.3f}",
         "members": _share(m.coin_flip_members),

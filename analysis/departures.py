@@ -55,11 +55,6 @@ DEPARTURES: tuple[Departure, ...] = (
         "1e-9, and bfloat16 activations."
     ),
     Departure(
-        "The threshold at a false positive rate is the smallest number above the highest score of a non-member that "
-        "may not be called a member. The paper takes the next score of a non-member, which has the same false "
-        "positive rate, but loses the members between the two."
-    ),
-    Departure(
         "The paper attacks one target. 16 targets with training subsets of their own are attacked here, and curves "
         "are means over them.",
         _figures(1, 2, 3, *range(6, 18), 31),

@@ -50,6 +50,21 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
+def needs_nonmembers(fpr: float) -> str:
+    """Says what stands in the place of a TPR if the non-members are too few for the false positive rate."""
+    from lm_mia import stats  # loads for a second, and few readers need it
+
+    return f"needs {plural(stats.nonmembers_needed(fpr), 'non-member')}"
+
+
+def found_card(tpr: float, fpr: float) -> tuple[str, str]:
+    """Returns a main number of the page with its description: the share of members found at a false positive rate."""
+    text = f"of members found at an FPR of {percent(fpr)}"
+    if math.isnan(tpr):
+        return "–", f"{text}, which {needs_nonmembers(fpr)}"
+    return percent(tpr), text
+
+
 def plus_minus(mean: float, std: float, digits: int = 3) -> str:
     """Formats a mean and its standard deviation: "0.831 ± 0.004"; a dash for a NaN mean, no ± for a NaN deviation."""
     if math.isnan(mean):

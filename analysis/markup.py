@@ -7,17 +7,21 @@ from pathlib import Path
 
 import jinja2
 
+from analysis.formatting import needs_nonmembers
+
 
 @functools.cache
 def environment() -> jinja2.Environment:
     """Returns the template environment; values are escaped, and undefined variables are errors."""
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["needs_nonmembers"] = needs_nonmembers
+    return environment
 
 
 def data_uri(png: Path | bytes) -> str:

@@ -20,7 +20,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from analysis.figures import MODULES, PAGE_FILES, RECIPE_FIGURES, exists, file_name, find
-from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural, plus_minus, share_range
+from analysis.formatting import (
+    MIN_HEADLINE_REPLICAS,
+    found_card,
+    needs_nonmembers,
+    percent,
+    plural,
+    plus_minus,
+    share_range,
+)
 from lm_mia.atomic import (
     EXTRACTION_JSON,
     FLIPS_JSON,
@@ -435,8 +443,7 @@ def _format_numbers(
     text = f"LiRA AUC {auc}{more}, TPR "
     if not math.isnan(tpr):
         return f"{text}{tpr:.3f} at {percent(fpr)} FPR"
-    needed = math.ceil(1 / fpr - 1e-9)
-    needs = f"which needs {needed:,} non-members with a score; there are {nonmembers}"
+    needs = f"which {needs_nonmembers(fpr)} with a score; there are {nonmembers}"
     return f"{text}unknown at {percent(fpr)} FPR, {needs}"
 
 
@@ -539,7 +546,7 @@ def _cards(
         elif numbers:
             [m] = numbers
             cards.append((f"{m.auc[0]:.3f}", f"AUC of LiRA on {m.over}; 0.5 is chance"))
-            cards.append((percent(m.tpr[0]), f"of members found at an FPR of {percent(m.fpr)}"))
+            cards.append(found_card(m.tpr[0], m.fpr))
     else:
         cards.append((f"{len(summaries)}", "recipes"))
         cards.append((f"{sum(m.models for m in summaries):,}", "models"))

@@ -31,6 +31,7 @@ from analysis.figures import references, samples, training
 from analysis.formatting import (
     MIN_HEADLINE_REPLICAS,
     attack_name,
+    found_card,
     percent,
     plural,
     plus_minus,
@@ -219,10 +220,9 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
     lira, loss, focus, cards = page["lira"], page["loss"], percent(page["focus"]), []
     if lira:
         with_references = plural(lira["references"], "reference")
-        tpr = percent(lira[f"tpr_at_{page['focus']:g}_mean"])
         cards += [
             (f"{lira['auc_mean']:.3f}", f"AUC of LiRA with {with_references}; 0.5 is chance"),
-            (tpr, f"of members found at an FPR of {focus}"),
+            found_card(lira[f"tpr_at_{page['focus']:g}_mean"], page["focus"]),
         ]
     subsets = page["reference_targets"]
     if lira and subsets["targets"] > 1:

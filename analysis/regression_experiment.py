@@ -80,7 +80,7 @@ class RegressionResults:
         return rows.sort_values("seed")[metric].to_numpy(float)
 
     def tpr_SxF(self, algorithm: str, evaluation: str) -> np.ndarray:
-        """Returns the ROC curve of each seed at `FPRS`."""
+        """Returns the ROC curve of each seed at `FPRS`, its vertices."""
         c = self.curves
         rows = c[(c["algorithm"] == algorithm) & (c["evaluation"] == evaluation)]
         return rows.sort_values(["seed", "fpr"])["tpr"].to_numpy(float).reshape(-1, len(FPRS))
@@ -200,10 +200,12 @@ def run(
         metrics.append(
             names
             | {"auc": estimate.auc, "youden": estimate.youden, "ate": estimate.ate}
-            | {"tpr": float(np.interp(TPR_FPR, FPRS, estimate.tpr_F))}
+            | {"tpr": float(estimate.tpr_F[0])}
             | {"effective_nonmembers": estimate.effective_nonmembers}
         )
-        curves.append(pd.DataFrame({**names, "fpr": FPRS, "tpr": estimate.tpr_F}))
+        curve = estimate.curve
+        tpr_F = curve.tpr_K[np.searchsorted(curve.fpr_K, FPRS, side="right") - 1]
+        curves.append(pd.DataFrame({**names, "fpr": FPRS, "tpr": tpr_F}))
     return pd.DataFrame(metrics), pd.concat(curves)
 
 
@@ -219,14 +221,14 @@ def _evaluate(
         return -loss_factor * residual_N**2
 
     trials = score(residuals.trial_M)
-    yield "multi_run", stats.unadjusted_estimate(trials, data.trial_member_M, FPRS)
+    yield "multi_run", stats.unadjusted_estimate(trials, data.trial_member_M, TPR_FPR)
     members, held_out, shifted = (
         score(r) for r in (residuals.training_N, residuals.held_out_N, residuals.shifted_N)
     )
     member_N = np.arange(2 * len(members)) < len(members)
     one_run, zero_run = np.append(members, held_out), np.append(members, shifted)
-    yield "one_run", stats.unadjusted_estimate(one_run, member_N, FPRS)
-    yield "raw", stats.unadjusted_estimate(zero_run, member_N, FPRS)
+    yield "one_run", stats.unadjusted_estimate(one_run, member_N, TPR_FPR)
+    yield "raw", stats.unadjusted_estimate(zero_run, member_N, TPR_FPR)
     feature_NxD = np.concatenate([data.training.feature_NxD, data.shifted.feature_NxD])
     log_odds = {
         "oracle": data.log_density_ratio(feature_NxD),
@@ -234,7 +236,7 @@ def _evaluate(
         "same_samples": _fit(feature_NxD, member_N, 1.0).decision_function(feature_NxD),
     }
     for evaluation, log_odds_N in log_odds.items():
-        yield evaluation, stats.ipw_estimate(zero_run, member_N, log_odds_N, FPRS)
+        yield evaluation, stats.ipw_estimate(zero_run, member_N, log_odds_N, TPR_FPR)
 
 
 def cross_fitted_log_odds(feature_NxD: np.ndarray, member_N: np.ndarray, seed: int) -> np.ndarray:

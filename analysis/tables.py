@@ -197,7 +197,9 @@ def read_replica_true_positives(recipe_dir: Path, fpr: float) -> list[Record]:
 
 
 def format_count(row: Record, name: str) -> str:
-    """Formats a count of Tables 5 and 6, such as "1,114 ± 305"."""
+    """Formats a count of Tables 5 and 6, such as "1,114 ± 305"; a dash for NaN."""
+    if math.isnan(row[f"{name}_mean"]):
+        return "–"
     return f"{row[f'{name}_mean']:,.0f} ± {row[f'{name}_std']:,.0f}"
 
 

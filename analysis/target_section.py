@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from analysis import advantage, attacks, audit, io, markup, plotting, pooling, zero_run
 from analysis.attacks import AttackResult
-from analysis.formatting import attack_name, percent, plural, plus_minus
+from analysis.formatting import attack_name, found_card, percent, plural, plus_minus
 from analysis.io import MissingModelsError, RecipeResults
 from analysis.recipe_section import RecipeSection, save
 
@@ -138,8 +138,7 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
             )
         )
         tpr = lira["tpr"][[*page["fprs"]].index(page["focus"])][0]
-        found = "–" if math.isnan(tpr) else percent(tpr)
-        cards.append((found, f"of members found at an FPR of {percent(page['focus'])}"))
+        cards.append(found_card(tpr, page["focus"]))
     for name, title in (("stacked", "stacked LiRA"), ("loss", "the loss alone")):
         if row := by_name.get(name):
             cards.append((plus_minus(*row["auc"]), f"AUC of {title}"))

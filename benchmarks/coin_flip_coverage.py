@@ -92,8 +92,8 @@ def calibrated(name: str, of_members: bool) -> Design:
         noise_2xN = 0.5 * rng.standard_normal(score_2xN.shape, dtype=np.float32)
         noisy_2xN = score_2xN + noise_2xN + loading_N * rng.standard_normal()
         count = int(0.05 * score_2xN.shape[1])
-        threshold = np.partition(noisy_2xN[1], -count - 1)[-count - 1]
-        return noisy_2xN[0 if of_members else 1] > threshold
+        threshold = np.partition(noisy_2xN[1], -count)[-count]
+        return noisy_2xN[0 if of_members else 1] >= threshold
 
     def population(samples: int) -> np.ndarray:
         rng = np.random.default_rng(_POPULATION_SEED)

@@ -109,7 +109,7 @@ def rates(clock: Clock, folder: Path, *, fprs: Sequence[float] = METER_FPRS) -> 
     """Computes the AUC of each target, and its TPR at some false positive rates."""
     score_TxN, member_N = synthetic.read(folder, "score"), synthetic.read(folder, "target_member")
     with clock:
-        points = stats.tpr_at_fpr(score_TxN, member_N, fprs)
+        points = stats.tpr_at_fpr(score_TxN, member_N, fprs, at="vertex")
     return {"auc_tpr": np.column_stack([points.auc_T, points.tpr_TxF])}
 
 

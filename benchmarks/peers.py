@@ -127,8 +127,7 @@ def rmia_privacy_meter(clock: Clock, folder: Path, *, path: Path, a: float) -> R
 def rates_privacy_meter(clock: Clock, folder: Path, *, path: Path) -> Results:
     """Computes AUC and TPR at 1 %, 0.1 % and 0 % FPR of every target, by ml_privacy_meter's compute_attack_results.
 
-    Their threshold may be any score and ours follows a non-member's score, so their TPR can be higher by the members
-    between two neighboring non-members; at 0 % FPR ours is 0. The AUC is the same.
+    Theirs is the last vertex of the ROC curve, so ours is computed with at="vertex", too. The AUC is the same.
     """
     sys.path.insert(0, str(path))
     audit = _file(path / "audit.py")

@@ -150,7 +150,7 @@ def _claim_ratios_differ(recipe: RecipeResults, facts: Record) -> Claim:
     tp_B, coin_flip_tp_B = (
         np.array([row[name] for row in rows]) for name in ("tp", "coin_flip_tp")
     )
-    if not tp_B.any():
+    if not np.nansum(tp_B):
         return claim_untested(
             TAB05_STATEMENTS[0], f"there are no true positives at an FPR of {percent(fpr)}"
         )

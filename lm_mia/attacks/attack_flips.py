@@ -78,13 +78,16 @@ def count_decisions(
       c: settings of the recipe.
       pool: threads that count the votes of parts of the samples.
     """
-    threshold_BxF = points.threshold_TxF[:, : len(c.fprs)]
+    points = tables.select_fprs(points, slice(len(c.fprs)))
+    has_decisions_F = tables.has_decisions(points)
     document_N2 = population.document_N
     group_N2 = document_N2 if population.has_split_documents else None
 
     def count(at: slice) -> Votes:
         group_C = None if group_N2 is None else group_N2[at]
-        return count_votes_by_class(file.read_samples(at), threshold_BxF, member_N2[at], group_C)
+        return count_votes_by_class(
+            file.read_samples(at), points.threshold_TxF, has_decisions_F, member_N2[at], group_C
+        )
 
     votes = functools.reduce(
         add_votes, map_in_order(pool, count, signals.sample_slices(file.num_samples))
@@ -96,7 +99,7 @@ def count_decisions(
     return AttackDecisions(
         attack,
         references,
-        points.tpr_TxF[:, : len(c.fprs)],
+        points.tpr_TxF,
         not_shared,
         file.num_samples,
         votes,

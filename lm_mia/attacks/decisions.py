@@ -92,7 +92,9 @@ def write_decision_tables(
     write_csv(folder / "flip_shares_by_replicas.csv", pd.concat(by_replicas))
     positives = tables.true_positives(total.true_positives_TxFx5, total.bin_counts, c.fprs)
     write_csv(folder / "true_positives.csv", positives)
-    by_replica = tables.replica_true_positives(total.true_positives_TxFx5, order_seeds, c.fprs)
+    by_replica = tables.replica_true_positives(
+        total.true_positives_TxFx5, order_seeds, c.fprs, tables.has_decisions(points_at_fprs)
+    )
     write_csv(folder / "replica_true_positives.csv", by_replica)
     curves = tables.coin_free_roc(points.fpr_F[num_fprs:], total.vote_counts, replicas)
     write_csv(folder / "coin_free_roc.csv", curves)
@@ -141,6 +143,11 @@ class _DecisionAnalysis:
         """Membership in the training subset of the replicas."""
         return self.inputs.target_member_TxN2[0]
 
+    @property
+    def has_decisions_F(self) -> np.ndarray:
+        """The result of `tables.has_decisions` at the rates of the config."""
+        return tables.has_decisions(self.points)[: len(self.c.fprs)]
+
     def analyze(self, block: signals.SampleBlock) -> _BlockDecisions:
         """Returns the decisions on a block of samples; runs in a thread."""
         num_fprs, replicas, alpha = len(self.c.fprs), self.file.num_targets, self.c.alpha
@@ -148,6 +155,7 @@ class _DecisionAnalysis:
         score_TxC = self.file.read_samples(block.sample_slice)
         votes_KxC = stats.count_votes(score_TxC, self.points.threshold_TxF).votes_FxN
         votes_FxC = votes_KxC[:num_fprs]
+        votes_FxC[~self.has_decisions_F] = np.nan
         bin_FxC = stats.flip_bins(votes_FxC, replicas, alpha)
         return _BlockDecisions(
             bin_counts=stats.count_flip_bins(votes_FxC, member_C, replicas, alpha),
@@ -169,6 +177,7 @@ class _DecisionAnalysis:
             count: count_votes_by_class(
                 score_TxC[:count],
                 threshold_TxF if count == replicas else threshold_TxF[:count, focus],
+                self.has_decisions_F if count == replicas else self.has_decisions_F[focus],
                 self.member_N2[sample_slice],
                 document_C,
             )
@@ -183,6 +192,7 @@ class _DecisionAnalysis:
         posterior_TxC = stats.posterior(score_TxC)
         threshold_posterior_TxF = stats.posterior(self.points.threshold_TxF[:, : len(self.c.fprs)])
         distance_FxC = stats.mean_distance_to_threshold(posterior_TxC, threshold_posterior_TxF)
+        distance_FxC[~self.has_decisions_F] = np.nan
         columns = {"id": self.inputs.ids(at), "member": self.member_N2[at]}
         columns |= {name: column_N2[at] for name, column_N2 in self.sample_columns.items()}
         columns["score"] = score_TxC[0]
@@ -202,6 +212,7 @@ class _DecisionAnalysis:
 def count_votes_by_class(
     score_TxC: np.ndarray,
     threshold_TxF: np.ndarray,
+    has_decisions_F: np.ndarray,
     member_C: np.ndarray,
     document_C: np.ndarray | None,
 ) -> Votes:
@@ -210,16 +221,25 @@ def count_votes_by_class(
     Args:
       score_TxC: membership scores of the replicas.
       threshold_TxF: their thresholds.
+      has_decisions_F: the result of `tables.has_decisions`; at the other rates, no sample has votes.
       member_C: membership in the training subset of the replicas.
       document_C: document of each sample, or None if documents are not split.
     """
-    return {
+    votes = {
         name: stats.count_vote_histograms(
             score_TxC[:, class_C],
             threshold_TxF,
             None if document_C is None else document_C[class_C],
         )
         for name, class_C in (("member", member_C), ("nonmember", ~member_C))
+    }
+    has_decisions_Fx1x1 = has_decisions_F[:, None, None]
+    return {
+        name: stats.VoteHistograms(
+            histograms.samples_FxGxK * has_decisions_Fx1x1,
+            histograms.called_FxRxK * has_decisions_Fx1x1,
+        )
+        for name, histograms in votes.items()
     }
 
 

@@ -44,7 +44,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
         for h, used_N in enumerate(used_H1xN):
             score_BxM = score_BxN[:, used_N & member_N]
             outside_BxN = score_BxN[:, used_N & ~member_N]
-            if not (score_BxM.size and outside_BxN.size):
+            if not (score_BxM.size and study_inputs.has_threshold(outside_BxN, study.focus)):
                 continue
             threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, study.focus)
             for a, kept_B in enumerate(kept_A1xB):

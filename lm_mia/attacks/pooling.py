@@ -380,6 +380,10 @@ def _pooled_strategies(
         name: sums.rates(one_threshold.get(name, np.nan), over_samples=name == "per_sample")
         for name, sums in total.items()
     }
+    for name in ("naive", "standardized"):
+        cells = rates[name]["out_cells"]
+        has_tpr_F = [fpr == 0 or cells >= stats.nonmembers_needed(fpr) for fpr in fprs]
+        rates[name]["tpr"] = np.where(has_tpr_F, rates[name]["tpr"], np.nan)
     normal = total["standardized_normal"]
     rates["per_sample_normal"] = normal.rates(
         one_threshold["standardized_normal"], over_samples=True

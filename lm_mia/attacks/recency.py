@@ -56,7 +56,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
         rate = np.full((*share.shape[:2], BINS), np.nan)
         for h, used_N in enumerate(used_H1xN):
             members_N, outside_BxN = used_N & member_N, score_BxN[:, used_N & ~member_N]
-            if not (members_N.any() and outside_BxN.size):
+            if not (members_N.any() and study_inputs.has_threshold(outside_BxN, study.focus)):
                 continue
             score_BxM, bin_BxM = score_BxN[:, members_N], bin_BxN[:, members_N]
             threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, study.focus)

@@ -86,7 +86,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
                 score_BxN[:, used_N & member_N],
                 score_BxN[:, used_N & ~member_N],
             )
-            if not (score_BxM.size and outside_BxN.size):
+            if not (score_BxM.size and study_inputs.has_threshold(outside_BxN, study.focus)):
                 continue
             threshold_PxB = (
                 study_inputs.thresholds_at_fpr(outside_BxN, study.focus),

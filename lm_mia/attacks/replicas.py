@@ -166,7 +166,7 @@ def _run_attacks(
     audits: dict[TargetAttack, audit.Audit] = {}
     attack_decisions: dict[TargetAttack, attack_flips.AttackDecisions] = {}
     unscored_N2 = np.zeros(0, bool)  # by online LiRA with all references, which is computed first
-    fprs = score_matrix.evaluation_fprs(c, member_N2)
+    curve = score_matrix.curve_fprs(c, member_N2)
     main_first = sorted(attacks, key=lambda attack: attack.attack != "lira_online")
     progress(0)
     first_id = inputs.store.first_canary
@@ -177,7 +177,9 @@ def _run_attacks(
             main_first, inputs, c, folder, pool, progress
         ):
             name, count = attack.attack, len(attack.references)
-            points = score_matrix.operating_points(file, inputs.target_member_TxN2, fprs, pool)
+            points = score_matrix.operating_points(
+                file, inputs.target_member_TxN2, c.fprs, pool, curve
+            )
             score_N2 = file.read_target(0)
             has_all_references = count == num_references or name in REFERENCE_FREE
             is_main = has_all_references and name == "lira_online"
@@ -193,9 +195,14 @@ def _run_attacks(
                 counts = decisions.write_decision_tables(
                     inputs, attack_fit, file, points, columns, c, folder, pool
                 )
-                threshold_TxF = points.threshold_TxF[:, : len(c.fprs)]
                 shown_samples.write(
-                    folder, inputs, population, file, threshold_TxF, shown_token_samples, c
+                    folder,
+                    inputs,
+                    population,
+                    file,
+                    tables.select_fprs(points, slice(len(c.fprs))),
+                    shown_token_samples,
+                    c,
                 )
             if has_all_references:
                 score_table.add(name, file, pool)

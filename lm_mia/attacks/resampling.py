@@ -65,7 +65,7 @@ def resampled_references(
                     file.write(s, slice(0, samples), files["lira_online"].read_target(0)[None])
             member_SxN2 = np.broadcast_to(inputs.target_member_TxN2[0], (sets, samples))
             points = score_matrix.operating_points(file, member_SxN2, fprs, pool)
-            counts = _flip_counts(file, points.threshold_TxF, member_SxN2[0], c, pool)
+            counts = _flip_counts(file, points, member_SxN2[0], c, pool)
         table = tables.flip_shares(counts, sets, fprs, c.alpha).drop(columns="replicas")
         for position, (column, value) in enumerate(
             {"sampling": name, "sets": sets, "references_per_set": 2 * half}.items()
@@ -77,14 +77,15 @@ def resampled_references(
 
 def _flip_counts(
     file: MembershipScoreFile,
-    threshold_SxF: np.ndarray,
+    points: stats.OperatingPoints,
     member_N2: np.ndarray,
     c: config.Attack,
     pool: ThreadPoolExecutor,
 ) -> stats.FlipBinCounts:
     def work(at: slice) -> stats.FlipBinCounts:
-        votes = stats.count_votes(file.read_samples(at), threshold_SxF)
-        return stats.count_flip_bins(votes.votes_FxN, member_N2[at], file.num_targets, c.alpha)
+        votes_FxN = stats.count_votes(file.read_samples(at), points.threshold_TxF).votes_FxN
+        votes_FxN[~tables.has_decisions(points)] = np.nan
+        return stats.count_flip_bins(votes_FxN, member_N2[at], file.num_targets, c.alpha)
 
     counts = list(map_in_order(pool, work, signals.sample_slices(file.num_samples)))
     return sum(counts[1:], start=counts[0])

@@ -248,14 +248,14 @@ def _reference_index(indices: Sequence[int]) -> ReferenceIndex:
     return slice(len(indices)) if [*indices] == [*range(len(indices))] else np.array(indices)
 
 
-def evaluation_fprs(c: config.Attack, member_N2: np.ndarray) -> list[float]:
-    """Returns the FPRs at which every target is evaluated: attack.fprs, then the points of the ROC curve.
+def curve_fprs(c: config.Attack, member_N2: np.ndarray) -> list[float]:
+    """Returns the FPRs of the points of ROC curves.
 
-    The points are 0, the ends of attack.band, and 100 rates from 1 / (number of non-members) to 1 in equal ratios.
-    Attacks that leave out samples have no TPR at the first points (`operating_points`).
+    They are 0, the ends of attack.band, and 100 rates from 1 / (number of non-members) to 1 in equal ratios. Attacks
+    that leave out samples have no TPR at the first points (`operating_points`).
     """
     grid_G = np.geomspace(1 / max(int((~member_N2).sum()), 1), 1, _CURVE_POINTS)
-    return [*c.fprs, *np.unique([0.0, *c.band, *grid_G])]
+    return [*np.unique([0.0, *c.band, *grid_G])]
 
 
 def operating_points(
@@ -263,21 +263,25 @@ def operating_points(
     members: Iterable[np.ndarray],
     fprs: Sequence[float],
     pool: ThreadPoolExecutor,
+    curve: Sequence[float] = (),
 ) -> stats.OperatingPoints:
     """Returns the operating points and the AUC of every target, each evaluated with its own membership.
 
-    A TPR is NaN at an FPR that the non-members with a score cannot show: above 0, but less than one of them.
+    Thresholds at the rates are those of the paper, and points of the ROC curve are vertices (`stats.tpr_at_fpr`). A TPR
+    is NaN at an FPR that the non-members with a score cannot show: above 0, but less than one of them.
 
     Args:
       file: the membership scores.
       members: member_N2 of each target: membership of the samples in its training subset.
       fprs: requested false positive rates.
       pool: threads, one target at a time each.
+      curve: false positive rates of the points of the ROC curve, which follow the others.
     """
+    at = ["paper"] * len(fprs) + ["vertex"] * len(curve)
 
     def evaluate_target(target: tuple[int, np.ndarray]) -> stats.OperatingPoints:
         t, member_N2 = target
-        return stats.tpr_at_fpr(file.read_target(t), member_N2, fprs)
+        return stats.tpr_at_fpr(file.read_target(t), member_N2, [*fprs, *curve], at=at)
 
     points = stats.concatenate_operating_points(
         list(map_in_order(pool, evaluate_target, enumerate(members)))

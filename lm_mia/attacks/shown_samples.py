@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_mia import config
+from lm_mia import config, stats
 from lm_mia.atomic import replacing
-from lm_mia.attacks import signals
+from lm_mia.attacks import signals, tables
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.data.population import Population
 from lm_mia.seeds import draw
@@ -35,7 +35,7 @@ def write(
     inputs: signals.AttackInputs,
     population: Population,
     file: MembershipScoreFile,
-    threshold_TxF: np.ndarray,
+    points: stats.OperatingPoints,
     token_samples: Sequence[int],
     c: config.Attack,
 ) -> None:
@@ -46,7 +46,7 @@ def write(
       inputs: the models.
       population: provides the texts of the attacked samples.
       file: scores of online LiRA with all references.
-      threshold_TxF: thresholds of the replicas at attack.fprs.
+      points: operating points of the replicas at attack.fprs.
       token_samples: ids of samples to show in any case, if there are more than `MAX_SAMPLES`.
       c: settings of the recipe.
     """
@@ -63,8 +63,9 @@ def write(
         "replica_loss_nats": _lists(block.target_loss_TxC),
     }
     for f, fpr in enumerate(c.fprs):
-        decision_TxS = score_TxS >= threshold_TxF[:, f, None]
-        columns[f"decisions_{fpr:g}"] = _lists(decision_TxS, np.isnan(score_TxS))
+        decision_TxS = score_TxS >= points.threshold_TxF[:, f, None]
+        is_missing_TxS = np.isnan(score_TxS) | ~tables.has_decisions(points)[f]
+        columns[f"decisions_{fpr:g}"] = _lists(decision_TxS, is_missing_TxS)
     with replacing(folder / TABLE) as temporary:
         pq.write_table(pa.table(columns), temporary)
 

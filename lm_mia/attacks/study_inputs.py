@@ -123,6 +123,11 @@ def first_parts(
     return parts
 
 
+def has_threshold(nonmember_score_BxN: np.ndarray, fpr: float) -> bool:
+    """Returns whether there are enough non-members for a false positive rate; else nothing is known at this rate."""
+    return nonmember_score_BxN.shape[1] >= stats.nonmembers_needed(fpr)
+
+
 def thresholds_at_fpr(nonmember_score_BxN: np.ndarray, fpr: float) -> np.ndarray:
     """Returns threshold_B: the threshold of each replica at a false positive rate."""
     return np.array([stats.threshold_at_fpr(score_N, fpr) for score_N in nonmember_score_BxN])

@@ -25,6 +25,14 @@ def select_fprs(points: stats.OperatingPoints, fpr_slice: slice) -> stats.Operat
     )
 
 
+def has_decisions(points: stats.OperatingPoints) -> np.ndarray:
+    """Returns whether every target has a TPR at each rate.
+
+    The non-members with a score of some target may be too few for a rate. Votes are over all targets, and missing then.
+    """
+    return np.logical_not(np.isnan(points.tpr_TxF).any(axis=0))
+
+
 def attack_row(
     name: str,
     references: int,
@@ -176,14 +184,27 @@ def true_positives(
         add(f"{name}_tp", part.tp)
         add(f"{name}_fraction", part.share)
         table[f"{name}_ratio_of_means"] = part.ratio_of_means_F
+    # Without decisions, there is no number of true positives, and not 0 of them.
+    is_count = table.columns.str.contains("tp_")
+    table.loc[table["tpr_mean"].isna(), is_count] = np.nan
     return table.assign(replicas=contributions.replicas, left_out=counts.left_out_F)
 
 
 def replica_true_positives(
-    tp_TxFx5: np.ndarray, order_seeds: Sequence[int], fprs: Sequence[float]
+    tp_TxFx5: np.ndarray,
+    order_seeds: Sequence[int],
+    fprs: Sequence[float],
+    has_decisions_F: np.ndarray,
 ) -> pd.DataFrame:
-    """Returns replica_true_positives.csv: the true positives of each replica by bin, as in StrongMIA Tables 5 and 6."""
-    return pd.DataFrame(
+    """Returns replica_true_positives.csv: the true positives of each replica by bin, as in StrongMIA Tables 5 and 6.
+
+    Args:
+      tp_TxFx5: the true positives.
+      order_seeds: the replicas.
+      fprs: the rates.
+      has_decisions_F: the result of `has_decisions`; at the other rates, numbers are missing.
+    """
+    table = pd.DataFrame(
         {
             "order_seed": np.repeat(order_seeds, len(fprs)),
             "fpr": np.tile(fprs, len(order_seeds)),
@@ -192,6 +213,10 @@ def replica_true_positives(
             "coin_flip_tp": tp_TxFx5[:, :, stats.COIN_FLIP_BIN].ravel(),
         }
     )
+    is_missing = np.tile(np.logical_not(has_decisions_F), len(order_seeds))
+    for name in ("tp", "very_unstable_tp", "coin_flip_tp"):
+        table[name] = table[name].astype("Int64").mask(is_missing)
+    return table
 
 
 def coin_free_roc(fpr_G: np.ndarray, counts: stats.MemberVoteCounts, replicas: int) -> pd.DataFrame:

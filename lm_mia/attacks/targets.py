@@ -156,10 +156,9 @@ def run(
                     # Attacks with a part of the references are computed only for variances of the AUC and the TPRs,
                     # so they need no ROC curve.
                     has_curve = attack.reference_part is None
-                    fprs = score_matrix.evaluation_fprs(c, inputs.target_member_TxN2[0])
-                    fprs = fprs if has_curve else fprs[: len(c.fprs)]
+                    curve = score_matrix.curve_fprs(c, inputs.target_member_TxN2[0])
                     points = score_matrix.operating_points(
-                        file, inputs.target_member_TxN2, fprs, pool
+                        file, inputs.target_member_TxN2, c.fprs, pool, curve if has_curve else ()
                     )
                     target_tables.add(
                         attack, inputs.targets, points, len(c.fprs), attack_fit.rmia_a

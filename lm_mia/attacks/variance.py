@@ -257,6 +257,10 @@ def components_table(
 def _components(scores: Scores, threshold_SxT: np.ndarray, levels: _Levels) -> list[dict[str, Any]]:
     """Returns a row (quantity, class, component, variance) for each component of each quantity, for both classes."""
     score_SxTxC, threshold_SxTx1 = scores.score_SxTxC, threshold_SxT[..., None]
+    # If non-members are too few or tied, no score of theirs is a threshold, and nothing is known about decisions.
+    has_thresholds = bool(np.isfinite(threshold_SxT).all())
+    if not has_thresholds:
+        threshold_SxTx1 = np.zeros_like(threshold_SxTx1)
     margin_SxTxC = score_SxTxC - threshold_SxTx1
     quantities = {
         "loss": scores.loss_TxC[None],
@@ -275,6 +279,8 @@ def _components(scores: Scores, threshold_SxT: np.ndarray, levels: _Levels) -> l
             of_targets = sum(v for key, v in mean.items() if key != "references")
             other_subsets_C = _between_references(value_SxTxC, scores, levels, is_member)[class_C]
             mean["subset"] = float(np.nanmean(other_subsets_C)) - of_targets
+            if quantity in ("threshold", "margin", "decision") and not has_thresholds:
+                mean = dict.fromkeys(mean, np.nan)
             rows += [
                 {"quantity": quantity, "class": name, "component": key, "variance": variance}
                 for key, variance in mean.items()

@@ -43,7 +43,8 @@ class Audit:
     summary: pd.DataFrame
     """Numbers of members and non-members, AUC and largest balanced accuracy, with intervals (low, high)."""
     tpr_at_fpr: pd.DataFrame
-    """TPR at each FPR, with intervals; they are NaN for a TPR that rests on fewer than 10 samples."""
+    """TPR at each FPR, with intervals; they are NaN for a TPR that rests on fewer than 10 samples. The TPR and the
+    number of true positives are missing if the FPR needs more non-members (`lm_mia.stats.nonmembers_needed`)."""
     epsilon: pd.DataFrame
     """Estimates (is_bound False) and lower bounds (True) on epsilon; the columns are those of audit.csv."""
     curve: pd.DataFrame

@@ -6,7 +6,9 @@ import pandas as pd
 import rich.box
 from rich.table import Table
 
+from lm_mia import stats
 from lm_mia.run.audit_causal import RECOMMENDED
+from lm_mia.run.progress import plural
 
 LABELS = {
     "unadjusted": "unadjusted",
@@ -42,7 +44,10 @@ def _full(causal: pd.DataFrame) -> Table:
         table.add_column(label.replace(" (", "\n("), justify="right")
     for metric, label in metric_labels(causal).items():
         cells = [
-            _cell(row[metric], row[f"{metric}_low"], row[f"{metric}_high"]) for row in rows.values()
+            needs_nonmembers(float(metric[4:]))
+            if metric.startswith("tpr_") and math.isnan(row[metric])
+            else _cell(row[metric], row[f"{metric}_low"], row[f"{metric}_high"])
+            for row in rows.values()
         ]
         table.add_row(label, *cells)
     return table
@@ -67,6 +72,11 @@ def _several(causal: pd.DataFrame) -> Table:
             "yes" if after["has_overlap"] else "no",
         )
     return table
+
+
+def needs_nonmembers(fpr: float) -> str:
+    """Returns what stands in the place of a TPR if the non-members are too few for the false positive rate."""
+    return f"needs {plural(stats.nonmembers_needed(fpr), 'non-member')}"
 
 
 def metric_labels(causal: pd.DataFrame) -> dict[str, str]:

@@ -8,7 +8,7 @@ import rich.box
 from rich.table import Table
 
 from lm_mia.run.audit import Audit
-from lm_mia.run.audit_causal_table import causal_table, overlap_line
+from lm_mia.run.audit_causal_table import causal_table, needs_nonmembers, overlap_line
 from lm_mia.run.plan import print_table
 from lm_mia.run.progress import plural
 
@@ -60,6 +60,9 @@ def _full(result: Audit, confidence: str) -> Table:
         table.add_row(label, f"{row[name]:.3f}", interval, "")
     for _, row in result.tpr_at_fpr.iterrows():
         label, interval = f"TPR at {100 * row['fpr']:g}% FPR", _interval(row["low"], row["high"])
+        if math.isnan(row["tpr"]):
+            table.add_row(label, _number(row["tpr"]), "", needs_nonmembers(row["fpr"]))
+            continue
         count = plural(int(row["true_positives"]), "true positive")
         table.add_row(label, f"{row['tpr']:.4g}", interval, count)
     for _, row in result.epsilon.iterrows():
@@ -87,7 +90,8 @@ def _several(result: Audit) -> Table:
     fpr = fpr[len(fpr) // 2]
     lines = result.summary.groupby(by, sort=False).agg(models=("auc", "size"), auc=("auc", "mean"))
     points = result.tpr_at_fpr.query("fpr == @fpr")
-    lines[f"TPR at {100 * fpr:g}% FPR"] = points.groupby(by, sort=False)["tpr"].mean()
+    rate = f"TPR at {100 * fpr:g}% FPR"
+    lines[rate] = points.groupby(by, sort=False)["tpr"].agg(lambda tpr: tpr.mean(skipna=False))
     for method, values in result.epsilon.groupby("method", sort=False):
         by_line = values.groupby(by, sort=False)["epsilon"]
         # The mean of several bounds is not a bound, but the smallest of them is.
@@ -104,6 +108,8 @@ def _several(result: Audit) -> Table:
     for key, line in lines.iterrows():
         names = key if isinstance(key, tuple) else (key,)
         cells = [f"{v:.0f}" if name == "models" else _number(v) for name, v in line.items()]
+        if math.isnan(line[rate]):
+            cells[lines.columns.get_loc(rate)] = needs_nonmembers(fpr)
         table.add_row(*map(str, names), *cells)
     return table
 

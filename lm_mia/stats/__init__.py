@@ -192,6 +192,7 @@ from lm_mia.stats.pooling import (
     rate_spread,
     rates_by_sample,
 )
+from lm_mia.stats.ranking import nonmembers_needed
 from lm_mia.stats.robust_mia import (
     rmia,
     rmia_from_log_alpha,
@@ -411,6 +412,7 @@ __all__ = [
     "model_groups",
     "multi_run_trials",
     "noise_grid_epsilon",
+    "nonmembers_needed",
     "normal_scores",
     "num_bins",
     "one_run_bound",

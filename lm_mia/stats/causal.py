@@ -72,7 +72,9 @@ class CausalEstimate:
     youden: float
     """Largest TPR(t) - FPR(t) over all thresholds, 0 or larger; biased upwards, since the threshold is fitted."""
     tpr_F: FloatArray
-    """TPR at the smallest threshold whose FPR is at most each requested rate."""
+    """TPR at the smallest score of a non-member with an FPR of at most each requested rate, as for `threshold_at_fpr`.
+    NaN if there are too few non-members for the rate (`nonmembers_needed`). With an outcome model, which predicts rates
+    at all thresholds, it is at the smallest threshold with such an FPR."""
     realized_fpr_F: FloatArray
     """FPR at these thresholds."""
     members: int
@@ -311,7 +313,8 @@ def causal_intervals(
     effective = nonmembers if math.isnan(effective) else effective
     positives_F = estimate.tpr_F * members
     fewest_F = np.minimum(np.minimum(positives_F, members - positives_F), fpr_F * effective)
-    is_missing_S = np.concatenate([[False, False], fewest_F < MIN_COUNT - 1e-9])
+    has_enough_F = fewest_F >= MIN_COUNT - 1e-9  # False for a TPR of NaN
+    is_missing_S = np.concatenate([[False, False], ~has_enough_F])
     low_S[is_missing_S] = high_S[is_missing_S] = np.nan
     return CausalIntervals(
         estimate=estimate,
@@ -455,6 +458,12 @@ def _estimate(prepared: _Prepared, fprs: ArrayLike) -> CausalEstimate:
     (predicted_K,) = predicted_rates(samples, count_A[None], count_B[None])
     with np.errstate(invalid="ignore"):  # infinite scores have no mean
         metrics = causal_metrics(samples, count_A, count_B, predicted_K, ranking.as_fprs(fprs))
+    fpr_F, tpr_F = ranking.as_fprs(fprs), metrics.tpr_F
+    if (
+        samples.members is None
+    ):  # a rate below 1 / n is reached only by a non-member with little weight
+        is_unreached_F = ranking.too_low(nonmembers, fpr_F) & (metrics.realized_fpr_F == 0)
+        tpr_F = np.where(is_unreached_F, np.nan, tpr_F)
     effective = share = math.nan
     if samples.weight_B is not None:
         total = float(samples.weight_B.sum())
@@ -464,7 +473,7 @@ def _estimate(prepared: _Prepared, fprs: ArrayLike) -> CausalEstimate:
         ate=metrics.ate,
         auc=metrics.auc,
         youden=metrics.youden,
-        tpr_F=metrics.tpr_F,
+        tpr_F=tpr_F,
         realized_fpr_F=metrics.realized_fpr_F,
         members=members,
         nonmembers=nonmembers,

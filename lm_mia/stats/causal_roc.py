@@ -195,6 +195,11 @@ def causal_metrics(
     twice_area = float(np.sum(mass_K * (positives_K + np.append(0.0, positives_K[:-1]))))
     tpr_K = positives_K / drawn_members
     k_F = np.searchsorted(fpr_K, fpr_F, side="right") - 1
+    if samples.members is None:
+        # The threshold is a score of non-members, as that of `threshold_at_fpr`, unless all samples are called members.
+        # Predicted rates change at so many scores that the smallest threshold is as good.
+        last_mass_K = np.maximum.accumulate(np.where(mass_K > 0, np.arange(K), 0))
+        k_F = np.where(k_F == K - 1, k_F, last_mass_K[k_F])
     tpr_F, realized_fpr_F = tpr_K[k_F], fpr_K[k_F]
     if samples.is_thinned:  # the score that reaches the rate is between two thresholds
         tpr_F, realized_fpr_F = np.interp(fpr_F, fpr_K, tpr_K), fpr_F

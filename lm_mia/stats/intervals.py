@@ -113,7 +113,8 @@ def bootstrap_intervals(
 
     The intervals cover the choice of samples, not the training of the target or of its references. A replicate draws
     as many members and as many non-members as there are, with replacement, and computes exactly what `tpr_at_fpr`
-    computes for them. If so many drawn scores are +inf that no threshold reaches a rate, its TPR is 0. All targets
+    computes for them: its threshold is the next distinct score among the drawn non-members. If so many drawn scores are
+    +inf that no threshold reaches a rate, its TPR is 0. All targets
     share the draws of a seed, so the interval of a target does not depend on the other targets.
 
     A TPR has no interval if it rests on too few samples (`MIN_COUNT` = 10): if fewer than 10 of the n non-members may
@@ -172,7 +173,8 @@ def bootstrap_intervals(
         value_and_ends_3xS = np.full((3, 1 + fpr_F.size), np.nan)
         if nonmembers.size and members.size:
             threshold_F = ranking.thresholds_at_fprs(nonmembers, fpr_F)
-            tpr_F = ranking.count_at_or_above(members, threshold_F) / members.size
+            tp_F = ranking.count_at_or_above(members, threshold_F)
+            tpr_F = np.where(ranking.too_low(nonmembers.size, fpr_F), np.nan, tp_F / members.size)
             value_and_ends_3xS[0] = [ranking.auc_from_sorted(nonmembers, members), *tpr_F]
             statistic_RxS = _replicate_statistics(
                 nonmembers, members, clusters, fpr_F, replicates, seed
@@ -183,7 +185,6 @@ def bootstrap_intervals(
                     statistic_RxS[has_both_R], [tail, 1 - tail], axis=0
                 )
             allowed_F = nonmembers.size - ranking.min_true_negatives(nonmembers.size, fpr_F)
-            tp_F = np.rint(tpr_F * members.size).astype(np.int64)
             fewest_F = np.minimum(np.minimum(allowed_F, tp_F), members.size - tp_F)
             if clusters is not None:
                 fewest_F = clusters.fewest(allowed_F, tp_F)
@@ -266,13 +267,19 @@ def _count_true_positives(
     drawn_nonmembers: Resamples,
     drawn_members: Resamples,
 ) -> IntArray:
-    """Counts the drawn members above the k-th smallest of the drawn non-members, as `thresholds_at_fprs` requires.
+    """Counts the drawn members at or above the threshold of `threshold_at_fpr` for the drawn non-members.
 
-    Samples that were not drawn are skipped: the k-th smallest is the first sample up to which k were drawn. If k = 0,
-    all members are counted. No member is above a k-th score of +inf.
+    Samples that were not drawn are skipped. The k-th smallest draw is the first sample up to which k were drawn, and
+    the threshold is the first drawn sample with a larger score: one draw after all draws of scores up to it. If k = 0,
+    all members are counted. No threshold is above a k-th score of +inf, so that no member is counted.
     """
-    k_RxF = ranking.min_true_negatives(np.maximum(drawn_nonmembers.total_R, 1)[:, None], fpr_F)
+    total_Rx1 = drawn_nonmembers.total_R[:, None]
+    k_RxF = ranking.min_true_negatives(np.maximum(total_Rx1, 1), fpr_F)
     kth_RxF = nonmembers[drawn_nonmembers.kth_smallest(np.maximum(k_RxF, 1))]
-    not_above_RxF = np.searchsorted(members, kth_RxF, side="right")
-    not_above_RxF[k_RxF == 0] = 0
-    return drawn_members.total_R[:, None] - drawn_members.drawn_before(not_above_RxF)
+    up_to_kth_RxF = drawn_nonmembers.drawn_before(np.searchsorted(nonmembers, kth_RxF, "right"))
+    next_RxF = nonmembers[drawn_nonmembers.kth_smallest(up_to_kth_RxF + 1)]
+    next_RxF[up_to_kth_RxF == total_Rx1] = np.inf
+    below_RxF = np.searchsorted(members, next_RxF)
+    below_RxF[k_RxF == 0] = 0
+    below_RxF[(kth_RxF == np.inf) & (k_RxF > 0)] = members.size
+    return drawn_members.total_R[:, None] - drawn_members.drawn_before(below_RxF)

@@ -120,7 +120,8 @@ def rates_of_halves(
       fprs: false positive rates.
 
     Returns:
-      (auc_TxH, tpr_TxHxF); NaN where a class has no score.
+      (auc_TxH, tpr_TxHxF); NaN where a class has no score, and TPRs also at rates above 0 for which a half has too few
+      non-members.
 
     Raises:
       ValueError: as `tpr_at_fpr`, or if there is not one group, from 0 to 7, for each sample.
@@ -140,8 +141,9 @@ def rates_of_halves(
             nonmembers, members = (score_K[half_G[group_K]] for score_K, group_K in classes)
             if nonmembers.size and members.size:
                 threshold_F = ranking.thresholds_at_fprs(nonmembers, fpr_F)
-                above_F = ranking.count_at_or_above(members, threshold_F)
-                tpr_TxHxF[t, h] = above_F / members.size
+                called_F = ranking.count_at_or_above(members, threshold_F)
+                tpr_TxHxF[t, h] = called_F / members.size
+                tpr_TxHxF[t, h, ranking.too_low(nonmembers.size, fpr_F)] = np.nan
                 auc_TxH[t, h] = ranking.auc_from_sorted(nonmembers, members)
     return auc_TxH, tpr_TxHxF
 
@@ -192,7 +194,8 @@ def decision_metrics(
       alpha: level of the coin-flip test.
 
     Returns:
-      The metrics; NaN where a class has no samples, or where fewer than two replicas remain.
+      The metrics; NaN where a class has no samples, where fewer than two replicas remain, and, except for the AUC, at
+      rates above 0 for which a half has too few non-members.
 
     Raises:
       ValueError: as `rates_of_halves`, or if focus is not the index of a rate.
@@ -256,8 +259,14 @@ def decision_metrics(
                 rest_K[low:], np.minimum(votes_S, replicas - votes_S)
             )
             values["threshold_spread_A1xH1xF"] = np.abs(spread_BxF).mean(axis=0)
+            # Nothing is decided there: zeros would make differences between halves look certain.
+            too_low_F = ranking.too_low(low, fpr_F)
+            if too_low_F[focus]:
+                values["distance_correlation_A1xH1"] = np.nan
             for name, value in values.items():
                 metrics[name][left_out, h] = value
+                if name.endswith("F"):
+                    metrics[name][left_out, h, too_low_F] = np.nan
     return DecisionMetrics(**metrics)
 
 

@@ -61,10 +61,10 @@ class PotentialOutcomes:
     """Pr[Y(1) > Y(0)] for two independent samples and models, ties counted as 1/2."""
     auc_se: float
     tpr_F: FloatArray
-    """TPR at the smallest threshold whose FPR is at most each requested rate."""
+    """TPR at the smallest OUT score with an FPR of at most each requested rate, as for `threshold_at_fpr`."""
     tpr_se_F: FloatArray
     threshold_F: FloatArray
-    """These thresholds; +inf if no score reaches the rate."""
+    """These thresholds; +inf if no OUT score is one, and the smallest score for a rate of 1."""
     left_out: int
     """Number of samples with a weight above 0 but without an IN or without an OUT model."""
     models: int
@@ -391,10 +391,11 @@ def _rates(mass_2K: FloatArray, fpr_F: FloatArray, bins: _Bins) -> _Rates:
     )
     # Scores of one bin count as tied.
     mean_tpr_K, mean_fpr_K = (tpr_K1[1:] + tpr_K1[:-1]) / 2, (fpr_K1[1:] + fpr_K1[:-1]) / 2
-    # The smallest threshold with an allowed rate, at a bin that has scores.
+    # The smallest threshold with an allowed rate, at a bin that has OUT scores; all bins for a rate of 1.
     cut_F = bins.count + 1 - np.searchsorted(fpr_K1[::-1], fpr_F, side="right")
-    filled_K = np.append(np.flatnonzero((in_K > 0) | (out_K > 0)), bins.count)
-    cut_F = filled_K[np.searchsorted(filled_K, cut_F)]
+    first = np.flatnonzero((in_K > 0) | (out_K > 0))[0]
+    filled_K = np.append(np.flatnonzero(out_K > 0), bins.count)
+    cut_F = np.where(cut_F == 0, first, filled_K[np.searchsorted(filled_K, cut_F)])
     threshold_F = np.full(fpr_F.size, np.inf)
     is_score_F = cut_F < bins.count
     threshold_F[is_score_F] = bins.lower_end(cut_F[is_score_F])

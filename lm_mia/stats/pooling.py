@@ -117,13 +117,13 @@ def pooled_threshold(
 ) -> FloatArray:
     """Computes the threshold that has a given false positive rate over all models and samples together.
 
-    With n scores of non-members, the threshold is the smallest number above
+    With n scores of non-members, the threshold is
 
-    - "conservative": the k-th smallest of them, where k = ceil((1 - fpr) n), as for `threshold_at_fpr`; the realized
-      FPR is never larger than requested.
-    - "linear": NumPy's quantile at 1 - fpr, which is interpolated between two scores. Reliability's code uses it, with
-      score > quantile. It allows ceil(fpr (n - 1)) false positives, so the realized FPR may be larger than requested
-      by up to 1/n.
+    - "conservative": that of `threshold_at_fpr`, the smallest of them above the k-th smallest, where
+      k = ceil((1 - fpr) n); the realized FPR is never larger than requested.
+    - "linear": the smallest number above NumPy's quantile at 1 - fpr, which is interpolated between two scores.
+      Reliability's code uses it, with score > quantile. It allows ceil(fpr (n - 1)) false positives, so the realized
+      FPR may be larger than requested by up to 1/n.
 
     The rate holds on average over samples, and may differ considerably between them. Scores and labels must be those
     that the rates are computed from: a threshold from the scores of another number of models has another FPR, since the
@@ -131,14 +131,14 @@ def pooled_threshold(
 
     Args:
       score_MxN: membership scores, larger for members; NaN scores are left out. A memory map is read 2 to 4 times, in
-        blocks of samples, and is neither sorted nor copied.
+        blocks of samples, and once more if scores are tied at a threshold; it is neither sorted nor copied.
       member_MxN: booleans, whether each sample was in each model's training subset.
       fprs: one false positive rate in [0, 1], or several.
       rule: "conservative" or "linear".
 
     Returns:
       threshold_F, numbers of the type of the scores; NaN without a score of a non-member. With "conservative", -inf if
-      all non-members may be called members.
+      all non-members may be called members, and +inf if none may be or if no score is above the k-th smallest.
 
     Raises:
       ValueError: if the shapes do not match, if member_MxN is not boolean, if a rate is outside [0, 1], if the rule is
@@ -150,8 +150,8 @@ def pooled_threshold(
       >>> from lm_mia.stats import pooled_threshold
       >>> score_2x3 = [[1.0, 5.0, 2.0], [3.0, 4.0, 9.0]]
       >>> member_2x3 = [[False, True, False], [False, False, True]]
-      >>> pooled_threshold(score_2x3, member_2x3, [0.25, 0.5]).round(3)
-      array([3., 2.])
+      >>> pooled_threshold(score_2x3, member_2x3, [0.25, 0.5])
+      array([4., 3.])
       >>> pooled_threshold(score_2x3, member_2x3, [0.25, 0.5], rule="linear").round(3)
       array([3.25, 2.5 ])
     """
@@ -166,19 +166,24 @@ def pooled_threshold(
         if rule == "linear":
             lower_F = np.floor((n - 1) * (1 - fpr_F)).astype(np.int64)
             return np.concatenate([lower_F, np.minimum(lower_F + 1, n - 1)])
-        return np.maximum(ranking.min_true_negatives(n, fpr_F), 1) - 1
+        kth_F = np.maximum(ranking.min_true_negatives(n, fpr_F), 1) - 1
+        return np.concatenate([kth_F, np.minimum(kth_F + 1, n - 1)])
 
     value_R = order_statistics(lambda: _nonmember_blocks(score_MxN, member_MxN), ranks)
     if count == 0:
         return np.full(fpr_F.size, np.nan)
+    lower_F, upper_F = value_R[: fpr_F.size], value_R[fpr_F.size :]
     if rule == "linear":
-        lower_F, upper_F = value_R[: fpr_F.size], value_R[fpr_F.size :]
         quantile_F = _interpolate(lower_F, upper_F, (count - 1) * (1 - fpr_F))
         ranking.check_finite_thresholds(quantile_F)
         return _smallest_above(quantile_F, score_MxN.dtype)
-    k_F = ranking.min_true_negatives(count, fpr_F)
-    ranking.check_finite_thresholds(value_R[k_F > 0])
-    return np.where(k_F == 0, -np.inf, _smallest_above(value_R, score_MxN.dtype))
+    if np.any(tied_F := upper_F == lower_F):
+        upper_F[tied_F] = np.inf
+        for score_K in _nonmember_blocks(score_MxN, member_MxN):
+            for f in np.flatnonzero(tied_F):
+                above_K = np.compress(score_K > lower_F[f], score_K)
+                upper_F[f] = above_K.min(initial=upper_F[f])
+    return ranking.threshold_above(ranking.min_true_negatives(count, fpr_F), lower_F, upper_F)
 
 
 def per_sample_threshold(
@@ -231,13 +236,15 @@ def per_sample_threshold(
             )
             value_CxF = _interpolate(lower_CxF, upper_CxF, position_CxF)
             threshold_CxF = _smallest_above(value_CxF, score_MxN.dtype)
+            threshold_CxF[threshold_CxF == np.inf] = np.nan
         else:
             k_CxF = ranking.min_true_negatives(count_Cx1, fpr_F)
             value_CxF = np.take_along_axis(sorted_CxM, np.maximum(k_CxF, 1) - 1, axis=1)
-            value_CxF[k_CxF == count_Cx1] = np.nan
-            threshold_CxF = _smallest_above(value_CxF, score_MxN.dtype)
-            threshold_CxF[(k_CxF == 0) & (count_C > 0)[:, None]] = -np.inf
-        threshold_CxF[threshold_CxF == np.inf] = np.nan
+            threshold_CxF = _next_in_rows(sorted_CxM, count_C, value_CxF)
+            has_none_CxF = (count_C == 0)[:, None] | ((k_CxF > 0) & (value_CxF == np.inf))
+            value_CxF[has_none_CxF | (k_CxF == count_Cx1)] = np.nan
+            threshold_CxF = ranking.threshold_above(k_CxF, value_CxF, threshold_CxF)
+            threshold_CxF[np.isnan(value_CxF)] = np.nan
         threshold_FxN[:, chunk] = threshold_CxF.T
     return threshold_FxN
 
@@ -510,6 +517,16 @@ def _interpolate(lower: FloatArray, upper: FloatArray, position: FloatArray) -> 
     is_infinite = np.isinf(lower) | np.isinf(upper)
     infinite = np.where((weight == 0) | np.isinf(lower), lower, upper)
     return np.where(is_infinite, infinite, value)
+
+
+def _next_in_rows(sorted_CxM: np.ndarray, count_C: IntArray, value_CxF: np.ndarray) -> FloatArray:
+    """Returns the smallest score of each row above each value of the row; +inf if there is none."""
+    position_CxF = np.empty(value_CxF.shape, np.int64)
+    for position_C, value_C in zip(position_CxF.T, value_CxF.T, strict=True):
+        position_C[:] = np.count_nonzero(sorted_CxM <= value_C[:, None], axis=1)
+    last_CxF = np.minimum(position_CxF, sorted_CxM.shape[1] - 1)
+    next_CxF = np.take_along_axis(sorted_CxM, last_CxF, axis=1).astype(np.float64)
+    return np.where(position_CxF < count_C[:, None], next_CxF, np.inf)
 
 
 def _smallest_above(value: FloatArray, dtype: np.dtype) -> FloatArray:

@@ -1,18 +1,19 @@
 """Sorted scores of members and non-members, exact thresholds and the exact AUC, for all ranking metrics.
 
 Legend: T targets, N samples, F false positive rates. float16 and float32 scores keep their type, because comparisons
-need no more precision, and a threshold must be the next larger number of the same type; all other types are converted
-to float64. All slow calls release the GIL, so targets can be ranked in threads. StrongMIA, Appendix A.
+need no more precision; all other types are converted to float64. All slow calls release the GIL, so targets can be
+ranked in threads. StrongMIA, Appendix A.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lm_mia.stats.array_types import FloatArray, IntArray
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.inputs import as_float64, as_members, as_real
 
 _STEP = 2**16
@@ -76,8 +77,53 @@ def min_true_negatives(n: int | IntArray, fpr_F: FloatArray) -> IntArray:
     return n - allowed_F.astype(np.int64)
 
 
-def thresholds_at_fprs(sorted_N: Scores, fpr_F: FloatArray) -> FloatArray:
+def too_low(n: int | IntArray, fpr_F: FloatArray) -> BoolArray:
+    """Returns whether each rate, above 0, allows no false positive among n non-members (`nonmembers_needed`).
+
+    With an array n_Tx1 the result is TxF.
+    """
+    return (fpr_F > 0) & (fpr_F < 1 / np.maximum(n, 1))
+
+
+def nonmembers_needed(fpr: float) -> int:
+    """Returns how many non-members a false positive rate needs: the smallest n for which one of n is allowed.
+
+    With fewer, no score is a threshold, and there is no true positive rate.
+
+    Args:
+      fpr: false positive rate in (0, 1].
+
+    Returns:
+      The smallest n with 1 / n <= fpr in floating-point arithmetic.
+
+    Raises:
+      ValueError: if fpr is outside (0, 1]; no number of non-members shows a rate of 0.
+
+    Example:
+      >>> from lm_mia.stats import nonmembers_needed
+      >>> nonmembers_needed(0.001), nonmembers_needed(0.3)
+      (1000, 4)
+    """
+    if not 0 < fpr <= 1:
+        raise ValueError(f"fpr={fpr}: must be above 0 and at most 1")
+    inverse = 1 / fpr  # rounded, and so possibly to the next larger or smaller whole number
+    if math.isinf(inverse):
+        raise ValueError(
+            f"fpr={fpr}: no number of non-members shows so low a rate; use a higher one"
+        )
+    n = math.ceil(inverse)
+    return n - 1 if n > 1 and 1 / (n - 1) <= fpr else n if 1 / n <= fpr else n + 1
+
+
+def thresholds_at_fprs(
+    sorted_N: Scores, fpr_F: FloatArray, is_vertex_F: bool | BoolArray = False
+) -> FloatArray:
     """Computes the thresholds of `threshold_at_fpr` from sorted non-member scores.
+
+    Args:
+      sorted_N: sorted scores.
+      fpr_F: false positive rates.
+      is_vertex_F: whether the threshold is at the last vertex of the ROC curve instead of the paper's.
 
     Returns:
       threshold_F; NaN without a score.
@@ -89,8 +135,31 @@ def thresholds_at_fprs(sorted_N: Scores, fpr_F: FloatArray) -> FloatArray:
         return np.full(fpr_F.size, np.nan)
     k_F = min_true_negatives(sorted_N.size, fpr_F)
     kth_F = sorted_N[np.maximum(k_F, 1) - 1]
-    check_finite_thresholds(kth_F[k_F > 0])
-    return np.where(k_F == 0, -np.inf, next_larger(kth_F))
+    next_F = np.full(fpr_F.size, np.inf)
+    position_F = np.searchsorted(sorted_N, kth_F, side="right")
+    has_next_F = position_F < sorted_N.size
+    next_F[has_next_F] = sorted_N[position_F[has_next_F]]
+    if np.any(is_vertex_F):
+        next_F = np.where(is_vertex_F, next_larger(kth_F), next_F)
+    return threshold_above(k_F, kth_F, next_F)
+
+
+def threshold_above(k: IntArray, kth: np.ndarray, following: np.ndarray) -> FloatArray:
+    """Returns the threshold at which the k non-members with the lowest scores are true negatives.
+
+    Args:
+      k: the result of `min_true_negatives`.
+      kth: the k-th smallest score of non-members; any number if k = 0.
+      following: by the paper's rule, the smallest of their scores above it; +inf if there is none.
+
+    Returns:
+      following, or -inf if k = 0.
+
+    Raises:
+      ValueError: if a k-th smallest score is +inf, which no threshold exceeds.
+    """
+    check_finite_thresholds(kth[k > 0])
+    return np.where(k == 0, -np.inf, following)
 
 
 def check_finite_thresholds(kth: np.ndarray) -> None:

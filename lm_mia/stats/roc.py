@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lm_mia.stats import ranking
-from lm_mia.stats.array_types import FloatArray, IntArray
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.inputs import as_float64, as_real
 
 
@@ -29,6 +29,8 @@ class OperatingPoints:
     """The requested false positive rates."""
     threshold_TxF: FloatArray
     tpr_TxF: FloatArray
+    """True positive rates. NaN, unless at the vertex, at a rate above 0 for which there are too few non-members:
+    `nonmembers_needed` says how many it needs. The same holds for both accuracies."""
     realized_fpr_TxF: FloatArray
     """False positive rates at the thresholds, at most fpr_F."""
     accuracy_TxF: FloatArray
@@ -98,40 +100,50 @@ class MeanRocCurve:
     """Number of targets without a score of a member or without one of a non-member."""
 
 
-def threshold_at_fpr(nonmember_scores: ArrayLike, fpr: float) -> float:
-    """Returns the lowest threshold with a false positive rate of at most fpr.
+def threshold_at_fpr(nonmember_scores: ArrayLike, fpr: float, *, at: str = "paper") -> float:
+    """Returns the threshold of the paper at a false positive rate: a score of a non-member.
 
-    Let k = ceil((1 - fpr) n) for n scores. The threshold is the smallest number above the k-th smallest score, so that
-    score >= threshold means that the score is above the k-th smallest; -inf if k = 0, and NaN if n = 0. The true
-    positive rate is then that of the ROC curve at this false positive rate. Tied scores are never separated, so the
-    realized rate may be lower than requested, but never higher. For fpr < 1/n there are no false positives, and the
-    detected members are those above all non-members.
+    Let k = ceil((1 - fpr) n) for n scores. The threshold is the smallest score above the k-th smallest one: +inf if
+    there is none, -inf if k = 0, and NaN if n = 0. So at most j = n - k of the n non-members reach it, the lowest of
+    them exactly. Tied scores are never separated, so the realized rate may be lower than requested, but never higher.
+
+    A new sample that was not trained on, exchangeable with the n non-members, is called a member with a probability
+    of j / (n + 1), and of at most (j + 1) / (n + 1) if scores are tied. For fpr < 1/n, j is 0 and the threshold +inf:
+    `nonmembers_needed` says how many scores the rate needs.
+
+    Other tools, such as scikit-learn's roc_curve and the code of Carlini et al., report the last vertex of the ROC
+    curve: they also call the members between the k-th smallest score and the next one. The realized rate is the same,
+    but (j + 1) / (n + 1) of new samples are called members, which at the lowest rate is twice as many.
 
     Args:
-      nonmember_scores: n scores, one-dimensional. The threshold is a number of their type (float16, float32 or
-        float64), so compare it with scores of this type or of a wider one.
+      nonmember_scores: n scores, one-dimensional.
       fpr: false positive rate in [0, 1]. The largest j / n that is <= fpr in floating-point arithmetic is allowed: 45
         of 100 at 0.45, but 0 of 10 at 1 - 0.9, which is slightly below 0.1.
+      at: "paper", or "vertex" for the last vertex of the ROC curve. Its threshold is the smallest number above the
+        k-th smallest score, of the type of the scores (float16, float32 or float64), so compare it with scores of this
+        type or of a wider one. If that score is 0, it is a subnormal number, which JAX and other libraries that flush
+        subnormal numbers take for 0: compare in numpy.
 
     Returns:
-      A threshold; decide "member" where score >= threshold. If the k-th smallest score is 0, it is a subnormal number,
-      which JAX and other libraries that flush subnormal numbers take for 0: compare in numpy.
+      A threshold; decide "member" where score >= threshold. A score of +inf reaches every threshold.
 
     Raises:
-      ValueError: if fpr is outside [0, 1]; if a score is NaN (`tpr_at_fpr` leaves NaN scores out and counts them); or
-        if so many scores are +inf that no threshold reaches fpr.
+      ValueError: if fpr is outside [0, 1]; if a score is NaN (`tpr_at_fpr` leaves NaN scores out and counts them); if
+        so many scores are +inf that no threshold reaches fpr; or if `at` is unknown.
 
-    Source: StrongMIA, Appendix A: its infimum over thresholds, which is not attained, approached from above.
+    Source: StrongMIA, Appendix A: tau is the next distinct score above the k-th smallest.
 
     Example:
-      A score above the third of four non-members means "member":
+      The largest of four non-members, and all members that reach it, are called members:
 
       >>> from lm_mia.stats import threshold_at_fpr
       >>> threshold = threshold_at_fpr([1.0, 2.0, 3.0, 4.0], fpr=0.25)
       >>> threshold
-      3.0000000000000004
+      4.0
       >>> [score >= threshold for score in (3.0, 3.5, 4.0)]
-      [False, True, True]
+      [False, False, True]
+      >>> threshold_at_fpr([1.0, 2.0, 3.0, 4.0], fpr=0.25, at="vertex")
+      3.0000000000000004
     """
     scores_N = as_real(nonmember_scores, "nonmember_scores")
     if scores_N.ndim != 1:
@@ -139,40 +151,53 @@ def threshold_at_fpr(nonmember_scores: ArrayLike, fpr: float) -> float:
     sorted_N = ranking.sort_scores(scores_N.copy())
     if sorted_N.size < scores_N.size:
         raise ValueError("nonmember_scores must not contain NaN; tpr_at_fpr leaves NaN scores out")
-    return float(ranking.thresholds_at_fprs(sorted_N, ranking.as_fprs([fpr]))[0])
+    fpr_F = ranking.as_fprs([fpr])
+    return float(ranking.thresholds_at_fprs(sorted_N, fpr_F, _is_vertex(at, fpr_F))[0])
 
 
-def tpr_at_fpr(score_TxN: ArrayLike, member: ArrayLike, fprs: ArrayLike) -> OperatingPoints:
+def tpr_at_fpr(
+    score_TxN: ArrayLike,
+    member: ArrayLike,
+    fprs: ArrayLike,
+    *,
+    at: str | Sequence[str] = "paper",
+) -> OperatingPoints:
     """Computes TPR, accuracy and AUC of each target, at thresholds calibrated on its own non-members.
 
-    The thresholds are those of `threshold_at_fpr`.
+    The thresholds are those of `threshold_at_fpr`: by default the paper's, while scikit-learn's roc_curve and the code
+    of Carlini et al. report the last vertex of the ROC curve, whose TPR is never lower. Among random scores, the mean
+    TPR is j / (n + 1) if j of n non-members may be called members, and (j + 1) / (n + 1) at the vertex.
 
     Args:
       score_TxN: membership scores, larger for members; NaN scores are left out.
       member: booleans, member_N or member_TxN.
       fprs: one false positive rate in [0, 1], or several.
+      at: "paper", or "vertex" for the last vertex; one for all rates, or one for each.
 
     Returns:
       Thresholds and rates of each target at each false positive rate.
 
     Raises:
-      ValueError: if the shapes do not match, if member is not boolean, if a rate is outside [0, 1], or if so many
-        non-member scores are +inf that no threshold reaches a rate.
+      ValueError: if the shapes do not match, if member is not boolean, if a rate is outside [0, 1], if so many
+        non-member scores are +inf that no threshold reaches a rate, or if `at` is unknown.
 
     Source: StrongMIA, Appendix A.
 
     Example:
       >>> from lm_mia.stats import tpr_at_fpr
       >>> member_N = [False, False, False, False, True, True]
-      >>> points = tpr_at_fpr([1.0, 2.0, 3.0, 4.0, 3.5, 5.0], member_N, [0.25, 0.5])
-      >>> points.threshold_TxF.round(3)
-      array([[3., 2.]])
-      >>> points.tpr_TxF
-      array([[1., 1.]])
+      >>> points = tpr_at_fpr([1.0, 2.0, 3.0, 4.0, 3.5, 5.0], member_N, [0.1, 0.25, 0.5])
+      >>> points.threshold_TxF
+      array([[inf,  4.,  3.]])
       >>> points.realized_fpr_TxF
-      array([[0.25, 0.5 ]])
+      array([[0.  , 0.25, 0.5 ]])
+      >>> points.tpr_TxF  # a rate of 0.1 needs 10 non-members
+      array([[nan, 0.5, 1. ]])
+      >>> tpr_at_fpr([1.0, 2.0, 3.0, 4.0, 3.5, 5.0], member_N, 0.25, at="vertex").tpr_TxF
+      array([[1.]])
     """
     fpr_F = ranking.as_fprs(fprs)
+    is_vertex_F = _is_vertex(at, fpr_F)
     targets = np.atleast_2d(np.asarray(score_TxN)).shape[0]
     threshold_TxF, tpr_TxF, realized_fpr_TxF, accuracy_TxF = np.full(
         (4, targets, fpr_F.size), np.nan
@@ -183,12 +208,13 @@ def tpr_at_fpr(score_TxN: ArrayLike, member: ArrayLike, fprs: ArrayLike) -> Oper
         members_T[t], nonmembers_T[t], left_out_T[t] = members.size, nonmembers.size, left_out
         if nonmembers.size == 0:
             continue
-        threshold_TxF[t] = ranking.thresholds_at_fprs(nonmembers, fpr_F)
+        threshold_TxF[t] = ranking.thresholds_at_fprs(nonmembers, fpr_F, is_vertex_F)
         fp_F = ranking.count_at_or_above(nonmembers, threshold_TxF[t])
         realized_fpr_TxF[t] = fp_F / nonmembers.size
         if members.size == 0:
             continue
-        tp_F = ranking.count_at_or_above(members, threshold_TxF[t])
+        has_tpr_F = is_vertex_F | ~ranking.too_low(nonmembers.size, fpr_F)
+        tp_F = np.where(has_tpr_F, ranking.count_at_or_above(members, threshold_TxF[t]), np.nan)
         tpr_TxF[t] = tp_F / members.size
         accuracy_TxF[t] = (tp_F + nonmembers.size - fp_F) / (members.size + nonmembers.size)
         auc_T[t] = ranking.auc_from_sorted(nonmembers, members)
@@ -204,6 +230,16 @@ def tpr_at_fpr(score_TxN: ArrayLike, member: ArrayLike, fprs: ArrayLike) -> Oper
         nonmembers_T=nonmembers_T,
         left_out_T=left_out_T,
     )
+
+
+def _is_vertex(at: str | Sequence[str], fpr_F: FloatArray) -> BoolArray:
+    """Returns whether the threshold of each rate is at the last vertex of the ROC curve."""
+    rules = [at] * fpr_F.size if isinstance(at, str) else [*at]
+    if len(rules) != fpr_F.size or not {*rules} <= {"paper", "vertex"}:
+        raise ValueError(
+            f'at={at!r}: must be "paper" or "vertex", or one of them for each of {fpr_F.size} rates'
+        )
+    return np.array([rule == "vertex" for rule in rules], dtype=np.bool_)
 
 
 def concatenate_operating_points(points: Sequence[OperatingPoints]) -> OperatingPoints:
@@ -234,7 +270,7 @@ def mean_roc_curve(points: OperatingPoints) -> MeanRocCurve:
     non-member are left out and counted.
 
     Args:
-      points: operating points from `tpr_at_fpr`.
+      points: operating points from `tpr_at_fpr`, with ``at="vertex"`` for points of the ROC curves.
 
     Returns:
       The mean ROC curve.

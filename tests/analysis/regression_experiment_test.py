@@ -39,7 +39,9 @@ def test_each_seed_is_evaluated_in_every_way():
             tpr_SxF = results.tpr_SxF(algorithm, evaluation)
             assert tpr_SxF.shape == (seeds, 101)
             assert (np.diff(tpr_SxF) >= 0).all()
-            assert results.metric_S(algorithm, evaluation, "tpr") == pytest.approx(tpr_SxF[:, 20])
+            # The curve is at its vertices, the rate at a score of a non-member.
+            tpr_S = results.metric_S(algorithm, evaluation, "tpr")
+            assert ((tpr_S <= tpr_SxF[:, 20]) & (tpr_S >= tpr_SxF[:, 10])).all()
             auc_S = results.metric_S(algorithm, evaluation, "auc")
             assert ((auc_S > 0.2) & (auc_S < 1)).all()
     # The metrics are those of the seed, whichever thread computed it.

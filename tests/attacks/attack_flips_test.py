@@ -167,10 +167,11 @@ MEMBER_N = np.arange(16) < 8
 
 
 def decided(attack: str, score_BxN: np.ndarray) -> AttackDecisions:
-    """Returns the decisions of an attack on 8 members and 8 non-members, at an FPR of 0."""
-    fprs = (0.0,)
+    """Returns the decisions of an attack on 8 members and 8 non-members, two of which are called members."""
+    fprs = (0.25,)
     points = stats.tpr_at_fpr(score_BxN, MEMBER_N, fprs)
-    votes = count_votes_by_class(score_BxN, points.threshold_TxF, MEMBER_N, None)
+    has_decisions_F = tables.has_decisions(points)
+    votes = count_votes_by_class(score_BxN, points.threshold_TxF, has_decisions_F, MEMBER_N, None)
     shares = tables.coin_flip_shares(votes, fprs, 0.05, ranges=("member",))
     metrics = stats.decision_metrics(
         score_BxN, MEMBER_N, stats.sample_groups(np.arange(16)), fprs, 0
@@ -192,6 +193,7 @@ def jackknife(decisions: AttackDecisions) -> pd.DataFrame:
 def test_hand_worked_case():
     """The first four samples, members, get 8, 4, 1 and 0 votes from 8 replicas; 1 to 7 votes look like coin flips."""
     score_BxN = np.zeros((8, 16))
+    score_BxN[:, -2:] = 1
     for sample, votes in enumerate((8, 4, 1, 0)):
         score_BxN[:votes, sample] = 1
     lira = decided("lira_online", score_BxN)
@@ -247,6 +249,26 @@ def test_attacks_that_leave_out_samples(tmp_path: Path):
     assert found == pytest.approx(expected, abs=1e-12)
     # LiRA scores fewer than 200 non-members, and so has no TPR at an FPR of 1 / 200.
     assert math.isnan(rows["lira_online", 0.005]["tpr_mean"])
+    assert math.isnan(rows["lira_online", 0.005]["member_flip_rate"])
+    assert math.isnan(rows["lira_online", 0.005]["member_coin_flips"])
+    # So there are no votes at this rate, and no threshold among its scores.
+    shares = run.csv("flip_shares.csv")
+    unshown, shown = shares[shares["fpr"] == 0.005], shares[shares["fpr"] == 0.1]
+    assert unshown["member_fraction"].isna().all()
+    assert unshown["members"].tolist() == unshown["nonmembers"].tolist() == [0] * 5
+    assert unshown["left_out"].tolist() == [400] * 5
+    assert shown["member_fraction"].notna().all()
+    samples = run.samples()
+    for name in ("votes", "flip_rate", "p_value", "distance"):
+        assert samples[f"{name}_0.005"].isna().all()
+        assert not samples[f"{name}_0.1"].isna().all()
+    for name in ("true_positives.csv", "replica_true_positives.csv", "thresholds.csv"):
+        table = run.csv(name)
+        columns = [c for c in table if "tp" in c]
+        assert all(table[table["fpr"] == 0.005][c].isna().all() for c in columns), name
+        assert all(table[table["fpr"] == 0.1][c].notna().all() for c in columns), name
+    thresholds = run.csv("thresholds.csv")
+    assert thresholds[thresholds["fpr"] == 0.005]["threshold"].tolist() == [math.inf] * 8
     assert not math.isnan(rows["loss", 0.005]["tpr_mean"])
     assert np.isnan(differences(rows["loss", 0.005])).all()
     assert not np.isnan(differences(rows["loss", 0.1])).any()

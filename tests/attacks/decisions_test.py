@@ -51,23 +51,32 @@ class Slow:
 
     @functools.cached_property
     def called_TxC(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each target: scores of non-members, and the number of them above each."""
+        """For each target: scores of non-members, and the number of them at or above each."""
         out_TxN = [score_N[~self.member_N] for score_N in self.score_TxN]
         outs = [out_N[~np.isnan(out_N)] for out_N in out_TxN]
-        return [(out_C, (out_C[:, None] > out_C).sum(axis=0)) for out_C in outs]
+        return [(out_C, (out_C[:, None] >= out_C).sum(axis=0)) for out_C in outs]
 
     def threshold(self, t: int, fpr: float) -> float:
-        """Returns the lowest non-member score with at most this FPR above it, or -inf for an FPR of 1."""
+        """Returns the lowest non-member score that at most this FPR reaches, or -inf for an FPR of 1."""
         out_C, called_C = self.called_TxC[t]
         if fpr == 1:
             return -math.inf
-        return min(out_C[called_C <= fpr * len(out_C) + 1e-9])
+        return min(out_C[called_C <= fpr * len(out_C) + 1e-9], default=math.inf)
 
     @functools.cache  # noqa: B019, one entry per rate
     def decisions(self, fpr: float) -> np.ndarray:
         """Returns decision_TxN, False without a score."""
         threshold_T = np.array([self.threshold(t, fpr) for t in range(self.replicas)])
-        return self.score_TxN > threshold_T[:, None]
+        return self.score_TxN >= threshold_T[:, None]
+
+    def votes_at_vertex(self, fpr: float) -> np.ndarray:
+        """Returns the votes at the last vertex of each ROC curve: above all non-members that must not be called."""
+        below_T = [
+            max(out_C[called_C > fpr * len(out_C) + 1e-9], default=-math.inf)
+            for out_C, called_C in self.called_TxC
+        ]
+        votes_N = (self.score_TxN > np.array(below_T)[:, None]).sum(axis=0)
+        return np.where(self.scored_N, votes_N, np.nan)
 
     def votes(self, fpr: float) -> np.ndarray:
         return np.where(self.scored_N, self.decisions(fpr).sum(axis=0), np.nan)
@@ -274,7 +283,7 @@ def test_coin_free_roc_and_partial_auc(slow: Slow):
     np.testing.assert_allclose(table.fpr, sorted(set(grid)), rtol=1e-12)
     in_N = slow.member_N & slow.scored_N
     for row in table.iloc[::7].to_dict("records"):
-        votes = slow.votes(row["fpr"])[in_N]
+        votes = slow.votes_at_vertex(row["fpr"])[in_N]
         assert row["tpr_mean"] == pytest.approx(votes.mean() / slow.replicas)
         free = [0 if slow.bin(v) == 4 else v for v in votes]
         assert row["tpr_coin_free"] == pytest.approx(np.mean(free) / slow.replicas)

@@ -131,7 +131,7 @@ def test_roc_csv(attacked: AttackRun):
     for (name, count), curve in curves.items():
         np.testing.assert_allclose(curve.fpr, grid, rtol=1e-12)
         score_TxN = expected(attacked, str(name), int(str(count)) or 12)
-        tpr_TxF = stats.tpr_at_fpr(score_TxN, member_N, curve.fpr).tpr_TxF
+        tpr_TxF = stats.tpr_at_fpr(score_TxN, member_N, curve.fpr, at="vertex").tpr_TxF
         scored_nonmembers = (~np.isnan(score_TxN[0]) & ~member_N).sum()
         tpr_TxF[:, (curve.fpr > 0) & (curve.fpr * scored_nonmembers < 1 - 1e-9)] = np.nan
         np.testing.assert_allclose(curve.tpr_mean, tpr_TxF.mean(axis=0), atol=1e-9)

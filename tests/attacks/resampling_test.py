@@ -43,7 +43,8 @@ def flip_fractions(
         votes_N = np.zeros(SAMPLES)
         for score_N in score_SxN:
             outs = score_N[~members_N & ~np.isnan(score_N)]
-            votes_N += score_N > min(s for s in outs if np.mean(outs > s) <= fpr)
+            allowed = [s for s in outs if np.mean(outs >= s) <= fpr]
+            votes_N += score_N >= (-np.inf if fpr == 1 else min(allowed, default=np.inf))
         edges = [0.0, *(min(e, cutoff) for e in (0.1, 0.25, 0.4)), cutoff]
         for b in range(5):
             row: dict[str, Any] = {"fpr": fpr, "low": edges[b]}

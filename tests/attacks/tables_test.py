@@ -22,24 +22,33 @@ def points(
     score_TxN: np.ndarray = HOLES_TxN, member_N: np.ndarray = MEMBER_N
 ) -> stats.OperatingPoints:
     """Returns operating points at the rates of the config, then at those of a curve."""
-    return stats.tpr_at_fpr(score_TxN, member_N, (*C.fprs, *CURVE))
+    at = ["paper"] * len(C.fprs) + ["vertex"] * len(CURVE)
+    return stats.tpr_at_fpr(score_TxN, member_N, (*C.fprs, *CURVE), at=at)
 
 
 def slow_decisions(score_TxN: np.ndarray, fpr: float) -> np.ndarray:
-    """decision_TxN: a member scores above as many non-members as the rate requires."""
+    """decision_TxN: a member reaches the lowest score of a non-member that the rate allows."""
     decisions = np.zeros(score_TxN.shape, bool)
     for t, score_N in enumerate(score_TxN):
         outs = score_N[~MEMBER_N & ~np.isnan(score_N)]
-        highest = min(s for s in outs if np.mean(outs > s) <= fpr)
-        decisions[t] = score_N > highest
+        decisions[t] = score_N >= min(s for s in outs if np.mean(outs >= s) <= fpr)
+    return decisions
+
+
+def slow_vertex(fpr: float) -> np.ndarray:
+    """decision_TxN: a member scores above as many non-members as the rate requires."""
+    decisions = np.zeros(HOLES_TxN.shape, bool)
+    for t, score_N in enumerate(HOLES_TxN):
+        outs = score_N[~MEMBER_N & ~np.isnan(score_N)]
+        decisions[t] = score_N > min(s for s in outs if np.mean(outs > s) <= fpr)
     return decisions
 
 
 def test_select_fprs():
     both = points()
     first, rest = tables.select_fprs(both, slice(2)), tables.select_fprs(both, slice(2, None))
-    for actual, rates in ((first, C.fprs), (rest, CURVE)):
-        expected = stats.tpr_at_fpr(HOLES_TxN, MEMBER_N, rates)
+    for actual, rates, at in ((first, C.fprs, "paper"), (rest, CURVE, "vertex")):
+        expected = stats.tpr_at_fpr(HOLES_TxN, MEMBER_N, rates, at=at)
         for field in dataclasses.fields(expected):
             value = getattr(actual, field.name)
             np.testing.assert_array_equal(value, getattr(expected, field.name), err_msg=field.name)
@@ -96,10 +105,10 @@ def test_roc_rows_use_the_fprs_of_the_curve():
     assert (curve.references == 8).all()
     assert curve.tpr_mean.iloc[3] == 1
     scored_N = MEMBER_N & ~np.isnan(HOLES_TxN[0])
-    tpr_T = slow_decisions(HOLES_TxN, 0.0)[:, scored_N].mean(axis=1)
+    tpr_T = slow_vertex(0.0)[:, scored_N].mean(axis=1)
     assert curve.tpr_mean[0] == pytest.approx(tpr_T.mean())
     assert tpr_T.mean() > 0
-    tpr_T = slow_decisions(HOLES_TxN, 0.5)[:, scored_N].mean(axis=1)
+    tpr_T = slow_vertex(0.5)[:, scored_N].mean(axis=1)
     assert curve.tpr_mean[2] == pytest.approx(tpr_T.mean())
     assert curve.tpr_std[2] == pytest.approx(tpr_T.std())
 
@@ -278,12 +287,13 @@ def test_coin_free_roc():
 
 def test_true_positives_of_each_replica():
     tp_TxFx5 = np.arange(2 * 3 * 5).reshape(2, 3, 5)
-    table = tables.replica_true_positives(tp_TxFx5, [7, 9], (0.01, 0.1, 1.0))
+    has_decisions_F = np.array([False, True, True])
+    table = tables.replica_true_positives(tp_TxFx5, [7, 9], (0.01, 0.1, 1.0), has_decisions_F)
     assert table.order_seed.tolist() == [7] * 3 + [9] * 3
     assert table.fpr.tolist() == [0.01, 0.1, 1.0] * 2
-    assert table.tp.tolist() == [10, 35, 60, 85, 110, 135]
-    assert table.very_unstable_tp.tolist() == [3, 8, 13, 18, 23, 28]
-    assert table.coin_flip_tp.tolist() == [4, 9, 14, 19, 24, 29]
+    assert table.tp.tolist() == [pd.NA, 35, 60, pd.NA, 110, 135]
+    assert table.very_unstable_tp.tolist() == [pd.NA, 8, 13, pd.NA, 23, 28]
+    assert table.coin_flip_tp.tolist() == [pd.NA, 9, 14, pd.NA, 24, 29]
 
 
 def test_partial_auc_by_hand():

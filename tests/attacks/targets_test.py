@@ -222,10 +222,11 @@ def test_targets_are_evaluated_with_their_own_membership(world: World, computed:
                 part = points[points["on_curve"] == on_curve]
                 rates = C.fprs
                 if on_curve:
-                    rates = score_matrix.evaluation_fprs(C, world.member_MxN[0])[len(C.fprs) :]
+                    rates = score_matrix.curve_fprs(C, world.member_MxN[0])
                     rates = rates if attack.reference_part is None else []
                 assert part["fpr"].tolist() == list(rates)
-                expected = stats.tpr_at_fpr(score_N, member_N, rates).tpr_TxF[0]
+                at = "vertex" if on_curve else "paper"
+                expected = stats.tpr_at_fpr(score_N, member_N, rates, at=at).tpr_TxF[0]
                 # The non-members with a score cannot show lower rates.
                 scored = operating_points.nonmembers_T[0]
                 expected[[0 < rate * scored < 1 - 1e-9 for rate in rates]] = np.nan

@@ -53,7 +53,8 @@ def test_numbers_are_those_of_the_statistics(frame, result) -> None:
     causal = result.causal.set_index("estimator")
     assert causal.loc["unadjusted", "auc"] == result.summary["auc"].iloc[0]
     tpr = result.tpr_at_fpr["tpr"].tolist()
-    assert causal.loc["unadjusted", ["tpr_0.001", "tpr_0.01", "tpr_0.1"]].tolist() == tpr
+    unadjusted = causal.loc["unadjusted", ["tpr_0.001", "tpr_0.01", "tpr_0.1"]]
+    np.testing.assert_array_equal(unadjusted.astype(float), tpr)
     value_NxC = np.column_stack([frame["length"], frame["source"] == "web"])
     covariates = Covariates(("length", "source=web"), value_NxC, np.array([True, False]))
     score_N, member_N = frame["score"].to_numpy(), frame["member"].to_numpy() == 1
@@ -265,6 +266,18 @@ def test_several_models_are_printed_in_lines(frame, result) -> None:
         pd.concat([result.causal.assign(model=name) for name in "ab"])
     )
     assert table.row_count == 2
+
+
+def test_rates_that_need_more_nonmembers_are_missing(frame, tmp_path, capsys) -> None:
+    path, out = tmp_path / "scores.csv", tmp_path / "out"
+    frame.to_csv(path, index=False)
+    argv = ["audit", str(path), "--covariates=length,source", "--replicates=5", "--fprs=1e-5"]
+    assert cli.main([*argv, f"--out={out}"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("needs 100,000") >= 3  # the rate itself, unadjusted, and with weights
+    tpr = pd.read_csv(out / "causal.csv").set_index("estimator")["tpr_1e-05"]
+    assert np.isnan(tpr["unadjusted"])
+    assert "needs 100,000 non-members" in (out / "audit.html").read_text()
 
 
 def test_page_and_command_name_the_same_estimators() -> None:

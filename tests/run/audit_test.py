@@ -666,3 +666,26 @@ def test_single_scores_are_printed_in_full(tmp_path, capsys):
         assert line in printed
         assert ("lower bound on epsilon" in printed) == (membership != "given")
         assert "add --out=DIR" in printed
+
+
+def test_rates_that_need_more_nonmembers_are_missing(tmp_path, capsys):
+    path, out = tmp_path / "scores.csv", tmp_path / "out"
+    frame().to_csv(path, index=False)
+    nonmembers = int((~MEMBER_N).sum())
+    low, high = 0.9 / nonmembers, 1 / nonmembers
+    needed = f"needs {stats.nonmembers_needed(low):,} non-members"
+    argv = ["audit", str(path), f"--fprs={low},{high}", "--replicates=5", f"--out={out}"]
+    assert cli.main(argv) == 0
+    printed = capsys.readouterr().out
+    assert needed in printed
+    assert "nan" not in printed.lower()
+    table = pd.read_csv(out / "tpr_at_fpr.csv")
+    assert table["tpr"].isna().tolist() == [True, False]
+    assert table["true_positives"].isna().tolist() == [True, False]
+    page = (out / "audit.html").read_text()
+    assert needed in page
+    assert ">nan" not in page
+    # With several models, the middle one of the rates is printed.
+    frame(model=np.arange(len(MEMBER_N)) % 2).to_csv(path, index=False)
+    assert cli.main(["audit", str(path), f"--fprs={low}", "--replicates=5"]) == 0
+    assert needed in capsys.readouterr().out

@@ -324,6 +324,7 @@ LABEL_CALLS: dict[str, Callable[[Any], Any]] = {
 }
 # Functions of numbers: the function, and valid arguments.
 NUMBER_CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "nonmembers_needed": (stats.nonmembers_needed, {"fpr": 0.1}),
     "coin_flip_cutoff": (stats.coin_flip_cutoff, {"replicas": 6, "alpha": 0.05}),
     "dp_sgd_mu": (
         stats.dp_sgd_mu,

@@ -33,11 +33,13 @@ def noise(size: int) -> np.ndarray:
 
 
 def test_hand_case():
-    estimate = stats.ipw_estimate(SCORE_N, MEMBER_N, LOG_ODDS_N, 0.2)
+    estimate = stats.ipw_estimate(SCORE_N, MEMBER_N, LOG_ODDS_N, [0.1, 0.2, 0.75, 1.0])
     assert estimate.ate == pytest.approx(2 - 6 / 3.5)
     assert estimate.auc == pytest.approx(4 / 7)
     assert estimate.youden == pytest.approx(0.5 - 1 / 7)
-    np.testing.assert_allclose([estimate.tpr_F[0], estimate.realized_fpr_F[0]], [0.5, 1 / 7])
+    # The thresholds are +inf, since 4 has a weight of 1/7, then 4, 2 and -inf: 3 is not a score of a non-member.
+    np.testing.assert_allclose(estimate.tpr_F, [np.nan, 0, 0.5, 1])
+    np.testing.assert_allclose(estimate.realized_fpr_F, [0, 1 / 7, 5 / 7, 1])
     assert estimate.effective_nonmembers == pytest.approx(7 / 3)
     assert estimate.largest_weight_share == pytest.approx(4 / 7)
     assert (estimate.members, estimate.nonmembers, estimate.left_out) == (2, 3, 0)
@@ -52,7 +54,7 @@ def test_hand_case_divided_by_members():
     assert estimate.ate == pytest.approx(2 - 6 / 2)
     assert estimate.auc == pytest.approx(4 / 4)
     np.testing.assert_allclose(estimate.curve.fpr_K, np.array([0, 1, 1, 5, 5, 7]) / 4)
-    np.testing.assert_allclose([estimate.tpr_F[0], estimate.realized_fpr_F[0]], [0.5, 0.25])
+    np.testing.assert_allclose([estimate.tpr_F[0], estimate.realized_fpr_F[0]], [0, 0.25])
 
 
 def test_hand_case_with_outcome_model():
@@ -123,7 +125,9 @@ def slow_estimate(
     auc = np.mean([mass_P[value_P < y].sum() + mass_P[value_P == y].sum() / 2 for y in score_A])
     tprs = []
     for fpr in fprs:
-        allowed = [t for t in sample.score_N if mass_P[value_P >= t].sum() <= fpr + 1e-12]
+        # Without an outcome model, only scores of non-members are thresholds.
+        scores = score_B if outcome is None else sample.score_N
+        allowed = [t for t in scores if mass_P[value_P >= t].sum() <= fpr + 1e-12]
         tprs.append(float(np.mean(score_A >= min(allowed))) if allowed else 0.0)
     return float(score_A.mean() - value_P @ mass_P), float(auc), tprs
 
@@ -134,7 +138,7 @@ def test_against_loops():
     sample.score_N[:] = sample.score_N.round(1)  # with ties
     outcome = stats.OutcomeModel(sample.x_N, rng.normal(size=11))
     weight_B = np.exp(sample.log_odds_N[~sample.member_N])
-    fprs = [0.0, 0.1, 0.5]
+    fprs = [0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5]
     score_N, member_N, log_odds_N = sample.score_N, sample.member_N, sample.log_odds_N
     ipw = stats.ipw_estimate(score_N, member_N, log_odds_N, fprs)
     ate, auc, tprs = slow_estimate(sample, fprs, weight_B, None)
@@ -172,7 +176,7 @@ def test_missing_values_and_zero_weights():
     score_N = np.append(SCORE_N, [nan, nan, 9.0, 9.0])
     member_N = np.append(MEMBER_N, [True, False, False, False])
     log_odds_N = np.append(LOG_ODDS_N, [0.0, 0.0, nan, -np.inf])
-    estimate = stats.ipw_estimate(score_N, member_N, log_odds_N, 0.2)
+    estimate = stats.ipw_estimate(score_N, member_N, log_odds_N, 0.75)
     assert estimate.left_out == 3
     assert estimate.nonmembers == 4  # the one with weight 0 counts, but not in rates
     assert estimate.ate == pytest.approx(2 / 7)

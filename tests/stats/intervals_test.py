@@ -38,7 +38,7 @@ def slow_replicates(score_N, member_N, fprs, replicates, seed):
         tprs = []
         for fpr in fprs:
             try:
-                tprs.append(stats.tpr_at_fpr(score, member, fpr).tpr_TxF[0, 0])
+                tprs.append(np.mean(ins >= stats.threshold_at_fpr(out, fpr)))
             except ValueError:  # too many drawn scores are +inf
                 tprs.append(0.0)
         rows.append([stats.auc(score, member).auc_T[0], *tprs])
@@ -63,23 +63,24 @@ def test_bootstrap_intervals_by_hand():
     actual = stats.bootstrap_intervals(
         [0.0, 1.0], np.array([False, True]), [0.0, 0.5, 1.0], replicates=3
     )
-    np.testing.assert_array_equal(interval_ends(actual), [[1, 1, 1, 1]] * 2)
-    np.testing.assert_array_equal(actual.tpr_TxF, [[1, 1, 1]])
-    # Non-members 0 and 2, member 1: the AUC is 1, 1/2 or 0 if 0 is drawn twice, once or never. At FPR
-    # 1/2 the member is detected if it is above the lowest drawn score, that is, if 0 was drawn.
+    np.testing.assert_array_equal(actual.auc_low_T, 1)
+    np.testing.assert_array_equal(actual.tpr_low_TxF, [[0, 0, 1]])
+    np.testing.assert_array_equal(actual.tpr_TxF, [[0, np.nan, 1]])  # 1/2 needs two non-members
+    # Non-members 0 and 2, member 1: the AUC is 1, 1/2 or 0 if 0 is drawn twice, once or never. At FPR 1/2 the threshold
+    # is the 2 if both are drawn, and none if only one of them is, so the member is never detected.
     score, member = [0.0, 2.0, 1.0], np.array([False, False, True])
     one = [stats.bootstrap_intervals(score, member, 0.5, replicates=1, seed=s) for s in range(200)]
     drawn = np.array([o.auc_low_T[0] for o in one])
     np.testing.assert_array_equal(np.unique(drawn), [0, 0.5, 1])
     assert 80 <= np.sum(drawn == 0.5) <= 120
-    assert all(o.tpr_high_TxF[0, 0] == (o.auc_low_T[0] > 0) for o in one)
-    # With members 1 and 3: both are above a 0. If only the 2 was drawn, the 3 is above it.
+    assert all(o.tpr_high_TxF[0, 0] == 0 for o in one)
+    # With members 1 and 3: the 3 is above the threshold if both non-members are drawn.
     score, member = [0.0, 2.0, 1.0, 3.0], np.array([False, False, True, True])
     one = [stats.bootstrap_intervals(score, member, 0.5, replicates=1, seed=s) for s in range(400)]
     drawn = np.array([o.tpr_low_TxF[0, 0] for o in one])
-    # No 0 is drawn with probability 1/4; then no, one or two 3 with probability 1/4, 1/2 and 1/4.
+    # Both are drawn with probability 1/2; then no, one or two 3 with probability 1/4, 1/2 and 1/4.
     np.testing.assert_allclose(
-        [np.mean(drawn == 1), np.mean(drawn == 0.5)], [3 / 4 + 1 / 16, 1 / 8], atol=0.06
+        [np.mean(drawn == 1), np.mean(drawn == 0.5)], [1 / 8, 1 / 4], atol=0.06
     )
     assert set(drawn) == {0, 0.5, 1}
 
@@ -180,7 +181,7 @@ def test_result_depends_on_seed_and_own_target_only():
 def test_tpr_from_fewer_than_10_samples_has_no_interval():
     # Non-members 0 to 99; members just above some of them, so that j of 100 false positives detect known numbers.
     out = np.arange(100.0)
-    ins = np.r_[np.full(9, 95.5), 90.5, np.full(30, 80.5), np.full(9, -1), -2]
+    ins = np.r_[np.full(9, 95.5), 91.5, np.full(30, 81.5), np.full(9, -1), -2]
     score, member = np.r_[out, ins], np.arange(150) >= 100
     fprs = [0.05, 0.09, 0.1, 0.19, 0.2, 0.995, 1.0]
     actual = stats.bootstrap_intervals(score, member, fprs, replicates=50)

@@ -25,6 +25,7 @@ WITH_EXAMPLE = (
     "lira",
     "lira_leave_one_out",
     "min_k",
+    "nonmembers_needed",
     "p_value",
     "posterior",
     "predict_more_references",

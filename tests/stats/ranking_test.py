@@ -63,18 +63,21 @@ def test_infinite_scores_are_kept():
     assert left_out == 1
 
 
-def test_float32_thresholds_are_float32_numbers():
+def test_float32_thresholds_are_scores_or_float32_numbers_above():
     scores = np.sort(np.random.default_rng(1).normal(size=1000).astype(np.float32))
     fpr_F = ranking.as_fprs([0.0, 0.001, 0.1, 0.45, 1.0])
-    threshold_F = ranking.thresholds_at_fprs(scores, fpr_F)
-    assert threshold_F.dtype == np.float64
+    paper_F = ranking.thresholds_at_fprs(scores, fpr_F)
+    np.testing.assert_array_equal(paper_F, [np.inf, *scores[[999, 900, 550]], -np.inf])
+    threshold_F = ranking.thresholds_at_fprs(scores, fpr_F, is_vertex_F=True)
+    assert threshold_F.dtype == paper_F.dtype == np.float64
     # The k-th smallest has index k - 1, for k = 1000, 999, 900 and 550.
     above_F = np.nextafter(scores[[999, 998, 899, 549]], np.float32(np.inf))
     np.testing.assert_array_equal(threshold_F, [*above_F, -np.inf])
     assert not np.isin(threshold_F, scores).any()
-    np.testing.assert_array_equal(
-        ranking.count_at_or_above(scores, threshold_F), [0, 1, 100, 450, 1000]
-    )
+    for at_F in (paper_F, threshold_F):
+        np.testing.assert_array_equal(
+            ranking.count_at_or_above(scores, at_F), [0, 1, 100, 450, 1000]
+        )
     np.testing.assert_array_equal(ranking.min_true_negatives(1000, fpr_F), [1000, 999, 900, 550, 0])
     assert np.isnan(ranking.thresholds_at_fprs(scores[:0], fpr_F)).all()
 
