@@ -412,9 +412,11 @@ def _summarize_pooling(recipe_dir: Path) -> str:
     for row in _rows((recipe_dir / POOLING_JSON).with_suffix(".csv")):
         is_shown = row["strategy"] == "standardized" and row["oracle"] == "False"
         if is_shown and int(row["models"]) == facts["models"] and float(row["fpr"]) == focus:
-            tpr = f"TPR {float(row['tpr'] or 'nan'):.3f} at {percent(focus)} FPR"
+            if not row["tpr"]:
+                break
+            tpr = f"TPR {float(row['tpr']):.3f} at {percent(focus)} FPR"
             return f"{tpr}, by one threshold for standardized losses {counts}"
-    return f"no threshold for an FPR of {percent(focus)} {counts}"
+    return f"no TPR at an FPR of {percent(focus)}, which {needs_nonmembers(focus)} {counts}"
 
 
 def _summarize_zero_run(recipe_dir: Path) -> str:

@@ -45,12 +45,12 @@ def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Resu
         start = time.perf_counter()
         source = _source(folder, references, targets)
         member_TxN2 = source.target_member_TxN2
-        fprs = score_matrix.evaluation_fprs(c, member_TxN2[0])
+        curve = score_matrix.curve_fprs(c, member_TxN2[0])
         group = signals.AttackGroup(("lira_online",), c)
         with score_matrix.score_all([group], source, folder, pool) as [(fitted, files)]:
             file = files["lira_online"]
             seconds["scores"] = time.perf_counter() - start
-            points = score_matrix.operating_points(file, member_TxN2, fprs, pool)
+            points = score_matrix.operating_points(file, member_TxN2, c.fprs, pool, curve)
             seconds["rates"] = time.perf_counter() - start - seconds["scores"]
             decisions.write_decision_tables(source, fitted, file, points, {}, c, folder, pool)
     seconds["decisions"] = clock.seconds - seconds["scores"] - seconds["rates"]
