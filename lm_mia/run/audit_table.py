@@ -109,7 +109,7 @@ def _several(result: Audit) -> Table:
         names = key if isinstance(key, tuple) else (key,)
         cells = [f"{v:.0f}" if name == "models" else _number(v) for name, v in line.items()]
         if math.isnan(line[rate]):
-            cells[lines.columns.get_loc(rate)] = needs_nonmembers(fpr)
+            cells[[*lines.columns].index(rate)] = needs_nonmembers(fpr)
         table.add_row(*map(str, names), *cells)
     return table
 

@@ -264,7 +264,7 @@ def test_attacks_that_leave_out_samples(tmp_path: Path):
         assert not samples[f"{name}_0.1"].isna().all()
     for name in ("true_positives.csv", "replica_true_positives.csv", "thresholds.csv"):
         table = run.csv(name)
-        columns = [c for c in table if "tp" in c]
+        columns = [c for c in table if "tp" in str(c)]
         assert all(table[table["fpr"] == 0.005][c].isna().all() for c in columns), name
         assert all(table[table["fpr"] == 0.1][c].notna().all() for c in columns), name
     thresholds = run.csv("thresholds.csv")
