@@ -108,7 +108,7 @@ MEMBER_CALLS: dict[str, Callable[[Any], Any]] = {
     "decision_metrics": lambda member_N: stats.decision_metrics(
         [VALUE_N] * 2, member_N, GROUP_N, 0.5, 0
     ),
-    "design_of": lambda member_N: stats.design_of([member_N] * 2),
+    "design_of": lambda member_N: stats.design_of(np.atleast_2d(member_N)),
     "lira": lambda member_N: stats.lira(
         VALUE_N, [VALUE_N] * 2, [member_N, np.logical_not(member_N)]
     ),
