@@ -108,16 +108,18 @@ def run(
     group_N2 = stats.sample_groups(population.document_N)
     design = model_design(store, present_models(store)) if groups else None
     computed, written_seconds = 0, time.monotonic()
+
+    def show(before: int, done: float) -> None:
+        progress("attack targets", before + done, len(missing))
+
     with _open_score_table(in_score_table, folder, population) as score_table:
         members: dict[str, np.ndarray] = {}
         advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
         audits: dict[TargetAttack, audit.Audit] = {}
         for same in groups:
             inputs = _open_inputs(same, store, population, design)
-
-            show = functools.partial(_show, progress, computed, len(missing))
             for attack, attack_fit, file in score_matrix.score_attacks(
-                same, inputs, c, folder, pool, show
+                same, inputs, c, folder, pool, functools.partial(show, computed)
             ):
                 computed += 1
                 if attack in in_score_table and score_table:
@@ -197,13 +199,6 @@ def run(
         )
     left_out = len(missing) - sum(map(len, groups))
     return {"requested": len(requested.attacks), "computed": computed, "left_out": left_out}
-
-
-def _show(
-    progress: Callable[[str, float, float], None], before: int, total: int, done: float
-) -> None:
-    """Shows how many attacks are done, those before the present group included."""
-    progress("attack targets", before + done, total)
 
 
 def _missing_in_score_table(
