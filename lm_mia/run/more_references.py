@@ -13,7 +13,7 @@ from typing import Any
 import rich.box
 from rich.table import Table
 
-from lm_mia import config, stats
+from lm_mia import config
 from lm_mia.atomic import CSV_MISSING_VALUES, MORE_REFERENCES_JSON, changed_tables
 from lm_mia.durations import format_duration
 from lm_mia.errors import raise_failed_read
@@ -165,6 +165,8 @@ def to_table(forecasts: Sequence[Forecast]) -> tuple[Table | None, list[str]]:
 
 def _unseen(forecasts: Sequence[Forecast]) -> str:
     """Returns the largest share of unusual references that may be unseen, or its range over the recipes."""
+    from lm_mia import stats  # loads scipy, which other plans do not need
+
     shares = [stats.unseen_share(forecast.references) for forecast in forecasts]
     return f"up to {' to '.join(dict.fromkeys(f'{share:.0%}' for share in (min(shares), max(shares))))}"
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri, stdtrit
 
 from lm_mia.stats.array_types import FloatArray
-from lm_mia.stats.inputs import as_float64
+from lm_mia.stats.inputs import as_counts, as_float64
 
 _PAIRS_OF_QUARTERS = tuple(itertools.combinations(range(4), 2))
 REFERENCE_SETS_SxQ = np.array(
@@ -203,6 +203,6 @@ def unseen_share(references: int) -> float:
       >>> round(unseen_share(32), 2)
       0.09
     """
-    if references < 1:
+    if as_counts(references, "references").min() < 1:
         raise ValueError(f"references={references}: must be 1 or more")
     return 1 - 0.05 ** (1 / references)

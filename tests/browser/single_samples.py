@@ -170,7 +170,10 @@ def test_shows_a_sample(page: webdriver.Chrome, recipe: Path):
     for b, (name, loss, *decisions) in enumerate(cells):
         assert name == f"replica-{b:02d}"
         assert float(loss) == pytest.approx(row["replica_loss_nats"][b], abs=6e-5)
-        assert decisions == ["yes" if row[f"decisions_{fpr:g}"][b] else "no" for fpr in FPRS]
+        # A rate that the non-members cannot show has no decisions.
+        called = [row[f"decisions_{fpr:g}"] for fpr in FPRS]
+        expected = ["–" if c[b] is None else "yes" if c[b] else "no" for c in called]
+        assert decisions == expected
     assert len(cells) == 16
     page.execute_script("location.hash = 'sample-8'")  # has no losses of tokens
     open_sample(page, 8)

@@ -384,6 +384,7 @@ NUMBER_CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda penalty: stats.ridge_residuals(REGRESSION_DATA, penalty),
         {"penalty": 1e4},
     ),
+    "unseen_share": (stats.unseen_share, {"references": 32}),
     "silverman_bandwidth": (stats.silverman_bandwidth, {"samples": 100, "dimensions": 2}),
     "simulate_finite_population": (
         stats.simulate_finite_population,

@@ -60,7 +60,9 @@ def test_claims_of_easier_random_canaries_are_seen(recipe: RecipeResults):
     recipes: Any = {"canaries": recipe}
     result = canaries.draw_fig01(recipes)
     assert [claim.statement for claim in result.claims] == [*canaries.FIG01_STATEMENTS]
-    assert [claim.verdict for claim in result.claims] == ["seen"] * 3 + ["seen in these models"]
+    # Halves of 80 canaries have fewer than the 20 non-members that a rate of 5% needs.
+    verdicts = ["seen", "seen", "not tested", "seen in these models"]
+    assert [claim.verdict for claim in result.claims] == verdicts
     epsilon = result.data.query("panel == 'd'").groupby("series")["y"].mean()
     assert epsilon["lira_online, random"] > epsilon["lira_online, natural"] + 0.5
 
