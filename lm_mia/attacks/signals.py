@@ -134,8 +134,10 @@ class AttackInputs:
             "reference_member": ("member", self.references),
         }
         requests |= {name: (name, self.targets) for name in self.statistics}
+        index_T, index_R = list[int](), list[int]()
         if self.design:
             requests["design_member"] = "member", self.design.models
+            index_T, index_R = map(self.design.index, (self.targets, self.references))
         for at, value in self.store.canary_blocks(requests, BLOCK_SAMPLES):
             member_MxC = value["reference_member"]
             if self.label_shuffle_seed is not None:
@@ -144,7 +146,6 @@ class AttackInputs:
                 value |= {name: -value[name] for name in ("target_loss", "reference_loss")}
             has_score_TxC = None
             if self.design:
-                index_T, index_R = map(self.design.index, (self.targets, self.references))
                 is_used_RxC, has_score_TxC = self.design.use(
                     index_T, index_R, value["design_member"], self.ids(at)
                 )
