@@ -119,13 +119,19 @@ from lm_mia.stats.generalized_metrics import (
     pointwise_metric_interval,
 )
 from lm_mia.stats.interference import effect_variance, independent_sd, placements
-from lm_mia.stats.intervals import BootstrapIntervals, bootstrap_intervals, clopper_pearson
+from lm_mia.stats.intervals import (
+    BootstrapIntervals,
+    bootstrap_intervals,
+    clopper_pearson,
+    tpr_interval,
+)
 from lm_mia.stats.jackknife import (
     DecisionMetrics,
     HALVES_HxG,
     decision_metrics,
     jackknife_margin,
     jackknife_variance,
+    mean_rate_interval,
     model_groups,
     rates_of_halves,
     sample_groups,
@@ -403,6 +409,7 @@ __all__ = [
     "max_balanced_accuracy",
     "max_flip_rate",
     "mean_distance_to_threshold",
+    "mean_rate_interval",
     "mean_roc_curve",
     "mean_std_error",
     "member_by_group",
@@ -464,6 +471,7 @@ __all__ = [
     "token_log_probs",
     "tpr_at_fpr",
     "tpr_contributions",
+    "tpr_interval",
     "true_positive_probability",
     "tuned_rmia_a",
     "unadjusted_estimate",

@@ -1,4 +1,4 @@
-"""Confidence intervals: bootstrap intervals of AUC and TPR, and exact (Clopper-Pearson) intervals of a rate.
+"""Confidence intervals: bootstrap and exact intervals of AUC and TPR, and exact (Clopper-Pearson) intervals of a rate.
 
 docs/results/statistics.md has the simulated coverage of each.
 
@@ -15,18 +15,19 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
 from lm_mia.stats import ranking
-from lm_mia.stats.array_types import FloatArray, IntArray
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.inputs import as_counts
 from lm_mia.stats.resamples import Clusters, Resamples, drawn_blocks, sorted_clusters
 
 MIN_COUNT = 10
-"""A TPR has an interval if at least this many false positives are allowed, and if at least this many members are
-detected and at least this many are not. The bootstrap cannot extrapolate beyond the observed scores: with fewer,
-the intervals contain the true TPR far less often than they should."""
+"""A TPR has a bootstrap interval if at least this many false positives are allowed, and if at least this many members
+are detected and at least this many are not. The bootstrap cannot extrapolate beyond the observed scores: with fewer,
+the intervals contain the true TPR far less often than they should. The interval of `tpr_interval` replaces them."""
 MIN_CLUSTERS = 50
 """If samples depend on each other within clusters, there are intervals only with at least this many clusters of members
 and of non-members. The percentile bootstrap of few clusters gives intervals that are too short."""
@@ -39,7 +40,7 @@ def clopper_pearson(
 
     The interval covers the true rate with a probability of at least ``confidence``. It is valid for counts whose
     threshold was fixed beforehand, not for a TPR at a threshold that was calibrated on the same samples: use
-    `bootstrap_intervals` there.
+    `bootstrap_intervals` or `tpr_interval` there.
 
     Args:
       successes: number of successes, of any shape.
@@ -72,6 +73,75 @@ def clopper_pearson(
     return np.where(hits == 0, 0.0, low), np.where(hits == n, 1.0, high)
 
 
+def tpr_interval(
+    score_TxN: ArrayLike, member: ArrayLike, fprs: ArrayLike, *, confidence: float = 0.95
+) -> tuple[FloatArray, FloatArray]:
+    """Computes the exact confidence interval of the TPR at each false positive rate.
+
+    The true threshold of a rate is unknown, but the number of the n non-members that reach it is binomial, with n
+    trials and the rate as its probability. Therefore two of the sorted non-member scores are limits of the threshold,
+    each with an error of at most a quarter of 1 - confidence. The Clopper-Pearson limits of the share of members above
+    each of them, with errors of the same size, are the ends of the interval.
+
+    The interval covers the TPR at the rate with a probability of at least ``confidence`` for any distributions of the
+    scores, also with ties, if the samples are independent. It is wider than that of `bootstrap_intervals`, but it
+    also exists where few samples are called members, and even where n is too small for the rate (`nonmembers_needed`).
+    Like the bootstrap, it covers the choice of samples, not the training of the target or of its references.
+
+    Args:
+      score_TxN: membership scores, larger for members; NaN scores are left out. A one-dimensional array is treated as
+        one target.
+      member: booleans, member_N or member_TxN.
+      fprs: one false positive rate in [0, 1], or several.
+      confidence: in (0, 1).
+
+    Returns:
+      ``(low_TxF, high_TxF)``; NaN if there is no score of a member or of a non-member.
+
+    Raises:
+      ValueError: if confidence is out of range, or as for `tpr_at_fpr`.
+
+    Source: order statistics as limits of a quantile: David and Nagaraja 2003, Section 7.1.
+
+    Example:
+      >>> import numpy as np
+      >>> from lm_mia.stats import tpr_interval
+      >>> member_N = np.arange(1000) < 500
+      >>> score_N = np.random.default_rng(0).normal(size=1000) + 2 * member_N
+      >>> low, high = tpr_interval(score_N, member_N, 0.01)
+      >>> np.round(low, 2), np.round(high, 2)
+      (array([[0.26]]), array([[0.58]]))
+    """
+    check_confidence(confidence)
+    fpr_F = ranking.as_fprs(fprs)
+    ends = [
+        _exact_ends(nonmembers, members, fpr_F, confidence)
+        for nonmembers, members, _ in ranking.sorted_classes(score_TxN, member)
+    ]
+    low_TxF, high_TxF = np.array(ends).reshape(len(ends), 2, fpr_F.size).transpose(1, 0, 2)
+    return low_TxF, high_TxF
+
+
+def _exact_ends(
+    nonmembers: ranking.Scores, members: ranking.Scores, fpr_F: FloatArray, confidence: float
+) -> tuple[FloatArray, FloatArray]:
+    """Returns the ends of `tpr_interval` of one target, from the sorted scores of both classes."""
+    n, m, error = nonmembers.size, members.size, (1 - confidence) / 4
+    if not (n and m):
+        return np.full(fpr_F.size, np.nan), np.full(fpr_F.size, np.nan)
+    binomial = scipy.stats.binom(n, fpr_F)
+    # Except for an error on each side, at least `fewest` and at most `most` non-members reach the true threshold.
+    fewest_F, most_F = (binomial.ppf(p).astype(np.int64) for p in (error, 1 - error))
+    # Only members above the limit count: tied scores may be below the true threshold.
+    above = m - np.searchsorted(members, nonmembers, "right")
+    hits_low_F = np.where(fewest_F > 0, above[n - np.maximum(fewest_F, 1)], 0)
+    hits_high_F = np.where(most_F < n, above[n - np.minimum(most_F, n - 1) - 1], m)
+    level = 1 - 2 * error
+    return clopper_pearson(hits_low_F, m, confidence=level)[0], clopper_pearson(
+        hits_high_F, m, confidence=level
+    )[1]
+
+
 def check_confidence(confidence: float) -> None:
     """Raises ValueError unless confidence is in (0, 1)."""
     if not 0 < confidence < 1:
@@ -82,9 +152,10 @@ def check_confidence(confidence: float) -> None:
 class BootstrapIntervals:
     """AUC and TPRs of each target with their confidence intervals.
 
-    All are NaN if there is no score of a member or of a non-member. The ends of a TPR are also NaN if it rests on fewer
-    than `MIN_COUNT` samples, or clusters of samples: report the number of true positives instead. All ends are NaN with
-    fewer than `MIN_CLUSTERS` clusters of members or of non-members.
+    All are NaN if there is no score of a member or of a non-member. The ends of a TPR that rests on fewer than
+    `MIN_COUNT` samples are those of `tpr_interval`. With clusters, a TPR that rests on fewer than `MIN_COUNT` of them
+    has no interval: report the number of true positives instead. All ends are NaN with fewer than `MIN_CLUSTERS`
+    clusters of members or of non-members.
     """
 
     fpr_F: FloatArray
@@ -95,6 +166,8 @@ class BootstrapIntervals:
     tpr_TxF: FloatArray
     tpr_low_TxF: FloatArray
     tpr_high_TxF: FloatArray
+    exact_TxF: BoolArray
+    """Whether the ends of a TPR are those of `tpr_interval` instead of the bootstrap's."""
     left_out_T: IntArray
     """Number of NaN scores."""
 
@@ -117,14 +190,16 @@ def bootstrap_intervals(
     +inf that no threshold reaches a rate, its TPR is 0. All targets
     share the draws of a seed, so the interval of a target does not depend on the other targets.
 
-    A TPR has no interval if it rests on too few samples (`MIN_COUNT` = 10): if fewer than 10 of the n non-members may
-    be called members (fpr * n < 10), if fewer than 10 members are detected, or if fewer than 10 are not.
+    A TPR has no bootstrap interval if it rests on too few samples (`MIN_COUNT` = 10): if fewer than 10 of the n
+    non-members may be called members (fpr * n < 10), if fewer than 10 members are detected, or if fewer than 10 are
+    not. The exact interval of `tpr_interval` is returned instead.
 
     If samples depend on each other, as pieces of one document do, give their clusters: a replicate then draws as many
     clusters as there are, with replacement, and all samples of each. Clusters usually have members as well as
     non-members. The numbers of members and of non-members differ between replicates, and replicates without one of
-    them are left out. The 10 samples above must then be of 10 clusters, and there are no intervals with fewer than
-    `MIN_CLUSTERS` = 50 clusters of members or of non-members.
+    them are left out. The 10 samples above must then be of 10 clusters, otherwise there is no interval, since the exact
+    one is for independent samples. There are no intervals at all with fewer than `MIN_CLUSTERS` = 50 clusters of
+    members or of non-members.
 
     Args:
       score_TxN: membership scores, larger for members; NaN scores are left out. A one-dimensional array is treated as
@@ -154,9 +229,9 @@ def bootstrap_intervals(
       >>> bool(result.auc_low_T[0] < result.auc_T[0] < result.auc_high_T[0])
       True
 
-      At an FPR of 0.01 only 5 of the 500 non-members may be called members, which is too few for an interval:
+      At an FPR of 0.01 only 5 of the 500 non-members may be called members, which is too few for the bootstrap:
 
-      >>> np.isnan(result.tpr_low_TxF)
+      >>> result.exact_TxF
       array([[ True, False]])
     """
     check_confidence(confidence)
@@ -165,12 +240,14 @@ def bootstrap_intervals(
     tail = (1 - confidence) / 2
     fpr_F = ranking.as_fprs(fprs)
     value_and_ends: list[FloatArray] = []
+    exact_TxF: list[BoolArray] = []
     left_out_T: list[int] = []
     classes = ranking.sorted_classes(score_TxN, member)
     for (nonmembers, members, left_out), clusters in zip(
         classes, sorted_clusters(score_TxN, member, cluster_N), strict=False
     ):
         value_and_ends_3xS = np.full((3, 1 + fpr_F.size), np.nan)
+        is_exact_F = np.zeros(fpr_F.size, np.bool_)
         if nonmembers.size and members.size:
             threshold_F = ranking.thresholds_at_fprs(nonmembers, fpr_F)
             tp_F = ranking.count_at_or_above(members, threshold_F)
@@ -186,10 +263,16 @@ def bootstrap_intervals(
                 )
             allowed_F = nonmembers.size - ranking.min_true_negatives(nonmembers.size, fpr_F)
             fewest_F = np.minimum(np.minimum(allowed_F, tp_F), members.size - tp_F)
-            if clusters is not None:
-                fewest_F = clusters.fewest(allowed_F, tp_F)
-            value_and_ends_3xS[1:, 1:][:, fewest_F < MIN_COUNT] = np.nan
+            if clusters is None:
+                is_exact_F = fewest_F < MIN_COUNT
+                value_and_ends_3xS[1:, 1:][:, is_exact_F] = _exact_ends(
+                    nonmembers, members, fpr_F[is_exact_F], confidence
+                )
+            else:
+                few_F = clusters.fewest(allowed_F, tp_F) < MIN_COUNT
+                value_and_ends_3xS[1:, 1:][:, few_F] = np.nan
         value_and_ends.append(value_and_ends_3xS)
+        exact_TxF.append(is_exact_F)
         left_out_T.append(left_out)
     targets = len(value_and_ends)
     value_Tx3xS = np.array(value_and_ends).reshape(targets, 3, 1 + fpr_F.size)
@@ -203,6 +286,7 @@ def bootstrap_intervals(
         tpr_TxF=tpr_TxF,
         tpr_low_TxF=tpr_low_TxF,
         tpr_high_TxF=tpr_high_TxF,
+        exact_TxF=np.array(exact_TxF).reshape(targets, fpr_F.size),
         left_out_T=np.array(left_out_T, dtype=np.int64),
     )
 

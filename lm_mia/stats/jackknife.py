@@ -148,6 +148,63 @@ def rates_of_halves(
     return auc_TxH, tpr_TxHxF
 
 
+def mean_rate_interval(
+    rate_TxS: ArrayLike, rate_TxHxS: ArrayLike, *, confidence: float = 0.95
+) -> tuple[FloatArray, FloatArray]:
+    """Computes the confidence interval of the mean of a rate over targets, for new targets and new samples.
+
+    The targets are models that were trained independently, given what they share, and are evaluated on the same
+    samples. The variance of the mean over them has two parts: that over models, s^2 / T, where s is the standard
+    deviation of the T targets, and that over samples, a quarter of the mean squared difference between the means on
+    complementary halves of the samples. The interval is that of Student's t distribution, with the degrees of freedom
+    of Satterthwaite, from T - 1 of the first part and 7 of the second. In simulations it covers the expectation of the
+    rate in 90 to 100 %.
+
+    It covers nothing that the targets share: for replicas their training subset and initial weights, and always the
+    references.
+
+    Args:
+      rate_TxS: AUCs or TPRs of the targets on all samples.
+      rate_TxHxS: the same on each half of the samples, in the order of `HALVES_HxG`, as of `rates_of_halves`.
+      confidence: in (0, 1).
+
+    Returns:
+      ``(low_S, high_S)``, limited to [0, 1]; NaN with fewer than two targets, and where a rate is NaN, as a TPR is if
+      a half has too few non-members for its false positive rate.
+
+    Raises:
+      ValueError: if confidence is out of range, or if the shapes do not match.
+
+    Source: Satterthwaite (1946), An approximate distribution of estimates of variance components; McCarthy (1969) for
+    the halves.
+    """
+    check_confidence(confidence)
+    rate_TxS, rate_TxHxS = as_float64(rate_TxS, "rates"), as_float64(rate_TxHxS, "rates of halves")
+    if rate_TxS.ndim != 2 or rate_TxHxS.shape != (
+        len(rate_TxS),
+        len(HALVES_HxG),
+        rate_TxS.shape[1],
+    ):
+        raise ValueError(
+            f"rates of shape {rate_TxS.shape} and of halves of shape {rate_TxHxS.shape}: must be T x S and "
+            f"T x {len(HALVES_HxG)} x S"
+        )
+    targets = len(rate_TxS)
+    if targets < 2:
+        return np.full(rate_TxS.shape[1], np.nan), np.full(rate_TxS.shape[1], np.nan)
+    mean_S, mean_HxS = rate_TxS.mean(axis=0), rate_TxHxS.mean(axis=0)
+    over_models_S = rate_TxS.var(axis=0, ddof=1) / targets
+    over_samples_S = np.square(mean_HxS[0::2] - mean_HxS[1::2]).mean(axis=0) / 4
+    variance_S = over_models_S + over_samples_S
+    with np.errstate(invalid="ignore", divide="ignore"):
+        freedom_S = np.square(variance_S) / (
+            np.square(over_models_S) / (targets - 1) + np.square(over_samples_S) / (_GROUPS - 1)
+        )
+        margin_S = scipy.stats.t.ppf((1 + confidence) / 2, freedom_S) * np.sqrt(variance_S)
+    margin_S = np.where(variance_S == 0, 0.0, margin_S)  # all rates are equal
+    return np.maximum(mean_S - margin_S, 0.0), np.minimum(mean_S + margin_S, 1.0)
+
+
 @dataclasses.dataclass(frozen=True)
 class DecisionMetrics:
     """Metrics of the decisions of replicas, also without groups of replicas and on halves of the samples."""

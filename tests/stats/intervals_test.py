@@ -178,7 +178,7 @@ def test_result_depends_on_seed_and_own_target_only():
     np.testing.assert_array_equal(interval_ends(flat), [[0.5, 0, 1]] * 2)
 
 
-def test_tpr_from_fewer_than_10_samples_has_no_interval():
+def test_tpr_from_fewer_than_10_samples_has_an_exact_interval():
     # Non-members 0 to 99; members just above some of them, so that j of 100 false positives detect known numbers.
     out = np.arange(100.0)
     ins = np.r_[np.full(9, 95.5), 91.5, np.full(30, 81.5), np.full(9, -1), -2]
@@ -186,18 +186,73 @@ def test_tpr_from_fewer_than_10_samples_has_no_interval():
     fprs = [0.05, 0.09, 0.1, 0.19, 0.2, 0.995, 1.0]
     actual = stats.bootstrap_intervals(score, member, fprs, replicates=50)
     np.testing.assert_allclose(actual.tpr_TxF * 50, [[9, 10, 10, 40, 40, 40, 50]])
-    for ends_F in (actual.tpr_low_TxF[0], actual.tpr_high_TxF[0]):
-        # Too few are allowed, too few are allowed, enough, ..., 10 are missed, none is missed.
-        np.testing.assert_array_equal(np.isnan(ends_F), [1, 1, 0, 0, 0, 0, 1])
+    # Too few are allowed, too few are allowed, enough, ..., 10 are missed, none is missed.
+    is_exact_F = np.array([True, True, False, False, False, False, True])
+    np.testing.assert_array_equal(actual.exact_TxF, [is_exact_F])
+    low_TxF, high_TxF = stats.tpr_interval(score, member, fprs)
+    for ends_TxF, exact_TxF in ((actual.tpr_low_TxF, low_TxF), (actual.tpr_high_TxF, high_TxF)):
+        np.testing.assert_array_equal(ends_TxF == exact_TxF, [is_exact_F])
     fewer = stats.bootstrap_intervals(score[:-1], member[:-1], fprs, replicates=50)
-    np.testing.assert_array_equal(
-        np.isnan(fewer.tpr_low_TxF[0]), [1, 1, 0, 1, 1, 1, 1]
-    )  # 9 are missed
+    np.testing.assert_array_equal(fewer.exact_TxF[0], [1, 1, 0, 1, 1, 1, 1])  # 9 are missed
     few_found = stats.bootstrap_intervals(
         np.r_[out, ins[1:]], np.arange(149) >= 100, 0.1, replicates=9
     )
-    assert np.isnan(few_found.tpr_low_TxF[0, 0])  # 9 are found
+    assert few_found.exact_TxF[0, 0]  # 9 are found
     assert not np.isnan([*actual.auc_low_T, *fewer.auc_high_T, *few_found.auc_low_T]).any()
+
+
+def test_exact_interval_by_hand():
+    # Of 4 non-members, 1 to 3 reach the median with errors of 1/16 on each side, which is less than 1/8. Hence the
+    # largest and the smallest score are the limits of the threshold; 2 and 3 of the members lie above them.
+    score_N = np.array([1.0, 2, 3, 4, 0.5, 2, 5, 6])
+    low, high = stats.tpr_interval(score_N, np.arange(8) >= 4, 0.5, confidence=0.5)
+    assert low == stats.clopper_pearson(2, 4, confidence=0.75)[0]
+    assert high == stats.clopper_pearson(3, 4, confidence=0.75)[1]
+
+
+@given(out=TIED, ins=TIED, fpr=RATES)
+@settings(max_examples=60, deadline=None)
+def test_exact_interval_equals_a_slow_reference(out, ins, fpr):
+    n, m = out.size, ins.size
+    probability_K = scipy.stats.binom.pmf(np.arange(n + 1), n, fpr)
+    largest_first = -np.sort(-out)
+    fewest = min(k for k in range(n + 1) if probability_K[: k + 1].sum() >= 0.0125 - 1e-12)
+    most = min(k for k in range(n + 1) if probability_K[: k + 1].sum() >= 0.9875 - 1e-12)
+    hits_low = np.sum(ins > largest_first[fewest - 1]) if fewest else 0
+    hits_high = np.sum(ins > largest_first[most]) if most < n else m
+    low, high = stats.tpr_interval(np.r_[out, ins], np.arange(n + m) >= n, fpr)
+    np.testing.assert_allclose(low, stats.clopper_pearson(hits_low, m, confidence=0.975)[0])
+    np.testing.assert_allclose(high, stats.clopper_pearson(hits_high, m, confidence=0.975)[1])
+
+
+def test_exact_interval_without_scores_is_nan():
+    low, high = stats.tpr_interval([[np.nan, 1.0], [1.0, 2.0]], np.array([True, False]), [0.1, 0.5])
+    np.testing.assert_array_equal(np.isnan(low), [[True, True], [False, False]])
+    np.testing.assert_array_equal(low[1], [0, 0])
+    assert high[1, 0] == 1
+    with pytest.raises(ValueError, match="confidence"):
+        stats.tpr_interval([1.0, 2.0], np.array([True, False]), 0.1, confidence=1)
+
+
+@pytest.mark.montecarlo
+@pytest.mark.parametrize(
+    ("samples", "fpr", "levels"),
+    [(200, 0.001, 0), (200, 0.01, 0), (1000, 0.01, 0), (200, 0.1, 4), (1000, 0.01, 4)],
+)
+def test_exact_interval_covers_for_small_counts_and_ties(samples, fpr, levels):
+    # Scores are rounded down to multiples of 1 / levels, unless levels is 0. The true threshold is the smallest value
+    # that at most the share fpr of the non-members reaches.
+    rng, gap, rounds = np.random.default_rng([samples, levels]), 1.5, 400
+    normal, threshold = scipy.stats.norm, scipy.stats.norm.isf(fpr)
+    if levels:
+        threshold = np.ceil(threshold * levels) / levels
+    member_N = np.arange(2 * samples) >= samples
+    score_TxN = rng.normal(size=(rounds, 2 * samples)) + gap * member_N
+    if levels:
+        score_TxN = np.floor(score_TxN * levels) / levels
+    low_TxF, high_TxF = stats.tpr_interval(score_TxN, member_N, fpr)
+    truth = normal.sf(threshold - gap)
+    assert np.mean((low_TxF <= truth) & (truth <= high_TxF)) >= 0.96
 
 
 def test_intervals_of_an_empty_class_are_nan():

@@ -1,5 +1,7 @@
 """Metrics on halves of the samples and without groups of replicas, against slow computations."""
 
+import math
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -212,3 +214,53 @@ def test_variance_needs_three_axes_and_several_values(shape: tuple[int, ...]):
         stats.jackknife_variance(np.zeros(shape))
     with pytest.raises(ValueError, match="confidence=1"):
         stats.jackknife_margin(np.zeros((2, 1, 1)), confidence=1)
+
+
+def test_interval_of_a_mean_rate_by_hand():
+    # Two targets with 0.5 and 0.7: s^2 / T is 0.01. The means on the halves of each pair differ by 0.2, so the
+    # variance over samples is 0.01, too. The degrees of freedom are 0.0004 / (0.0001 + 0.0001 / 7) = 3.5.
+    rate_TxS = np.array([[0.5], [0.7]])
+    half_TxHxS = np.where(np.arange(14) % 2, 0.5, 0.7)[None, :, None] + np.array(
+        [[[-0.1]], [[0.1]]]
+    )
+    low, high = stats.mean_rate_interval(rate_TxS, half_TxHxS, confidence=0.8)
+    margin = scipy.stats.t.ppf(0.9, 3.5) * math.sqrt(0.02)
+    np.testing.assert_allclose([low[0], high[0]], [0.6 - margin, 0.6 + margin])
+
+
+def test_interval_of_a_mean_rate_at_its_edges():
+    half_TxHxS = np.full((3, 14, 2), 0.5)
+    low, high = stats.mean_rate_interval(np.full((3, 2), 0.5), half_TxHxS)
+    np.testing.assert_array_equal([low, high], np.full((2, 2), 0.5))  # all are equal
+    half_TxHxS[1, 3, 1] = np.nan
+    low, high = stats.mean_rate_interval(np.full((3, 2), 0.5), half_TxHxS)
+    np.testing.assert_array_equal(np.isnan([low, high]), [[False, True]] * 2)
+    low, high = stats.mean_rate_interval(np.ones((1, 2)), half_TxHxS[:1])
+    assert np.isnan([low, high]).all()  # one target shows no variance over models
+    low, high = stats.mean_rate_interval([[0.0], [0.9]], np.full((2, 14, 1), 0.4))
+    assert (low[0], high[0]) == (0, 1)  # limited to rates
+    with pytest.raises(ValueError, match="shape"):
+        stats.mean_rate_interval(np.ones((3, 2)), np.ones((3, 7, 2)))
+
+
+@pytest.mark.montecarlo
+@pytest.mark.parametrize(("targets", "correlation", "spread"), [(4, 0.9, 0.0), (16, 0.5, 0.3)])
+def test_interval_of_a_mean_rate_covers_models_and_samples(targets, correlation, spread):
+    # Scores of a sample are correlated between targets, and the gaps of targets differ.
+    rng, samples, fpr, rounds = np.random.default_rng(targets), 500, 0.05, 150
+    member_N, group_N = (
+        np.arange(2 * samples) < samples,
+        stats.sample_groups(np.arange(2 * samples)),
+    )
+    gap_K = 2 + spread * rng.normal(size=10**5)
+    truth = scipy.stats.norm.sf(scipy.stats.norm.isf(fpr) - gap_K).mean()
+    covered = 0
+    for _ in range(rounds):
+        shared_N, own_TxN = rng.normal(size=2 * samples), rng.normal(size=(targets, 2 * samples))
+        score_TxN = math.sqrt(correlation) * shared_N + math.sqrt(1 - correlation) * own_TxN
+        score_TxN += member_N * (2 + spread * rng.normal(size=(targets, 1)))
+        rate_TxS = stats.tpr_at_fpr(score_TxN, member_N, fpr).tpr_TxF
+        _, half_TxHxS = stats.rates_of_halves(score_TxN, member_N, group_N, fpr)
+        low, high = stats.mean_rate_interval(rate_TxS, half_TxHxS)
+        covered += bool(low[0] <= truth <= high[0])
+    assert covered / rounds >= 0.9

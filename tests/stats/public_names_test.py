@@ -36,6 +36,7 @@ WITH_EXAMPLE = (
     "threshold_at_fpr",
     "token_log_probs",
     "tpr_at_fpr",
+    "tpr_interval",
 )
 
 
