@@ -1,7 +1,8 @@
 """Formats numbers and names for readers: counts, percentages, means with standard deviations, attacks, model sizes."""
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from lm_mia import config
 
@@ -57,11 +58,21 @@ def needs_nonmembers(fpr: float) -> str:
     return f"needs {plural(stats.nonmembers_needed(fpr), 'non-member')}"
 
 
-def found_card(tpr: float, fpr: float) -> tuple[str, str]:
-    """Returns a main number of the page with its description: the share of members found at a false positive rate."""
+def found_card(
+    tpr: float, fpr: float, interval: Mapping[str, Any] | None = None
+) -> tuple[str, str]:
+    """Returns a main number of the page with its description: the share of members found at a false positive rate.
+
+    Args:
+      tpr: the share.
+      fpr: the rate.
+      interval: the row of tables/intervals.csv with the ends of its interval, if there is one.
+    """
     text = f"of members found at an FPR of {percent(fpr)}"
     if math.isnan(tpr):
         return "–", f"{text}, which {needs_nonmembers(fpr)}"
+    if interval and not math.isnan(interval["low"]):
+        text += f" (95% interval {share_range(interval['low'], interval['high'])})"
     return percent(tpr), text
 
 

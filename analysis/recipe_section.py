@@ -73,7 +73,7 @@ MORE_TABLES = {
     "zero_run.json": "models and settings of this evaluation, and shifts that are not possible",
     "interference.csv": "one-run estimates of each reference, and the estimates of all references together",
     "shuffled.csv": "control with shuffled labels",
-    "intervals.csv": "AUC and TPR of the first replica with 95% intervals over samples",
+    "intervals.csv": "AUC and TPRs of the first replica, of all replicas and of the references, with 95% intervals",
     "resampled_references.csv": "flip rates over sets of references, for one target",
     "true_positive_probability.parquet": "every reference as a target, one row per sample",
     "extraction.csv": "samples to extract: suffix probabilities, and similarity of generated texts",
@@ -222,7 +222,11 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
         with_references = plural(lira["references"], "reference")
         cards += [
             (f"{lira['auc_mean']:.3f}", f"AUC of LiRA with {with_references}; 0.5 is chance"),
-            found_card(lira[f"tpr_at_{page['focus']:g}_mean"], page["focus"]),
+            found_card(
+                lira[f"tpr_at_{page['focus']:g}_mean"],
+                page["focus"],
+                page["mean_intervals"].get(("lira_online", f"tpr_at_{page['focus']:g}")),
+            ),
         ]
     subsets = page["reference_targets"]
     if lira and subsets["targets"] > 1:
@@ -276,8 +280,9 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
     if io.has_table(recipe_dir, "shuffled.csv"):
         shuffled = io.read_table(recipe_dir, "shuffled.csv", ("attack", "references", *columns))
     rates = tables.read_error_rates(recipe_dir)
-    intervals = tables.read_intervals(recipe_dir, facts)
-    lira_intervals = [r for r in intervals if r["attack"] == "lira_online"]
+    intervals = tables.read_intervals(recipe_dir, facts["config"]["bootstraps"])
+    mean_intervals = tables.mean_intervals(intervals, "replica")
+    subset_intervals = tables.mean_intervals(intervals, "reference")
     strongest = tables.best_per_attack(attacks)
     order = {r["attack"]: i for i, r in enumerate(strongest)}
     advantages, audits = advantage.read(recipe_dir), audit.read(recipe_dir)
@@ -315,9 +320,16 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
         "attacks": strongest,
         "not_drawn": not_drawn,
         "intervals": bool(intervals),
-        "auc_intervals": tables.intervals_by_attack(intervals, "auc"),
+        "mean_intervals": mean_intervals,
+        "means_do_not_cover": tables.not_covered(mean_intervals),
+        "subset_intervals": subset_intervals,
+        "subsets_do_not_cover": tables.not_covered(subset_intervals),
         "tpr_intervals": {
-            f: r for f in fprs for r in lira_intervals if r["metric"] == f"tpr_at_{f:g}"
+            f: row
+            for f in fprs
+            for row in intervals
+            if (row["attack"], row["role"], row["models"]) == ("lira_online", "replica", 1)
+            and row["metric"] == f"tpr_at_{f:g}"
         },
         "advantages": advantages,
         "attacked": "replica",

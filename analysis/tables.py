@@ -41,14 +41,8 @@ COIN_FLIP_COLUMNS = (
 )
 """Columns of coin flips, in flip_shares.csv and in flip_shares_by_replicas.csv."""
 INTERVAL_COLUMNS = (
-    "attack",
-    "metric",
-    "value",
-    "bootstrap_low",
-    "bootstrap_high",
-    "true_positives",
-    "members",
-    "left_out",
+    *("attack", "role", "models", "metric", "value", "low", "high", "method", "not_covered"),
+    *("true_positives", "members", "left_out"),
 )
 PARTIAL_AUC_COLUMNS = (
     "low",
@@ -287,16 +281,26 @@ def unstable_groups(bins: Sequence[Record]) -> list[Record]:
     return groups
 
 
-def read_intervals(recipe_dir: Path, facts: Record) -> list[Record]:
+def read_intervals(recipe_dir: Path, bootstraps: int) -> list[Record]:
     """Reads the rows of tables/intervals.csv; none if attack.bootstraps is 0."""
-    if not facts["config"]["bootstraps"]:
+    if not bootstraps:
         return []
     return io.read_table(recipe_dir, "intervals.csv", INTERVAL_COLUMNS)
 
 
-def intervals_by_attack(rows: Sequence[Record], metric: str) -> Mapping[str, Record]:
-    """Returns the intervals of one metric by attack."""
-    return {r["attack"]: r for r in rows if r["metric"] == metric}
+def mean_intervals(rows: Sequence[Record], role: str) -> Mapping[tuple[str, str], Record]:
+    """Returns the intervals of means over several models of a role ("replica", "target", "reference"), by attack and
+    metric."""
+    return {
+        (row["attack"], row["metric"]): row
+        for row in rows
+        if row["role"] == role and row["models"] > 1
+    }
+
+
+def not_covered(intervals: Mapping[tuple[str, str], Record]) -> str:
+    """Returns what none of these intervals covers; empty without intervals."""
+    return next((row["not_covered"] for row in intervals.values()), "")
 
 
 def read_partial_aucs(recipe_dir: Path) -> dict[tuple[float, float], dict[str, Record]]:

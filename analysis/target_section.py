@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis import advantage, attacks, audit, io, markup, plotting, pooling, zero_run
+from analysis import advantage, attacks, audit, io, markup, plotting, pooling, tables, zero_run
 from analysis.attacks import AttackResult
 from analysis.formatting import attack_name, found_card, percent, plural, plus_minus
 from analysis.io import MissingModelsError, RecipeResults
@@ -50,10 +50,13 @@ def facts(recipe: RecipeResults) -> dict[str, Any]:
     results = read(recipe) if has_targets else {}
     advantages = advantage.read(folder) if has_targets else {}
     audits = audit.read(folder) if has_targets else {}
+    intervals = _read_intervals(recipe) if has_targets else {}
     page = {
         "name": recipe.name,
         "results": results,
         "rows": [_row(name, result) for name, result in results.items()],
+        "intervals": intervals,
+        "not_covered": tables.not_covered(intervals),
         "fprs": c.attack.fprs,
         "focus": c.attack.focus_fpr,
         "imported": recipe.is_imported,
@@ -97,6 +100,14 @@ def read(recipe: RecipeResults) -> dict[str, AttackResult]:
     return dict(sorted(results.items(), key=lambda item: -_mean(item[1].auc_T)))
 
 
+def _read_intervals(recipe: RecipeResults) -> Mapping[tuple[str, str], Any]:
+    """Returns the intervals of the mean over the targets, or of the only target, by attack and metric."""
+    rows = tables.read_intervals(recipe.recipe_dir, recipe.config.attack.bootstraps)
+    if len(recipe.targets) > 1:
+        return tables.mean_intervals(rows, "target")
+    return {(row["attack"], row["metric"]): row for row in rows}
+
+
 def draw_roc(results: Mapping[str, AttackResult]) -> Figure:
     """Draws the mean ROC curve over the targets of each main attack."""
     figure = plotting.new_figure(6.5, 5.3)
@@ -138,7 +149,8 @@ def _cards(page: Mapping[str, Any]) -> list[tuple[str, str]]:
             )
         )
         tpr = lira["tpr"][[*page["fprs"]].index(page["focus"])][0]
-        cards.append(found_card(tpr, page["focus"]))
+        interval = page["intervals"].get(("lira_online", f"tpr_at_{page['focus']:g}"))
+        cards.append(found_card(tpr, page["focus"], interval))
     for name, title in (("stacked", "stacked LiRA"), ("loss", "the loss alone")):
         if row := by_name.get(name):
             cards.append((plus_minus(*row["auc"]), f"AUC of {title}"))

@@ -21,22 +21,25 @@ import pyarrow.parquet as pq
 
 from lm_mia import config, stats
 from lm_mia.atomic import replacing
-from lm_mia.attacks import score_matrix, signals
+from lm_mia.attacks import rate_intervals, score_matrix, signals
 from lm_mia.attacks.designs import reference_design
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
+from lm_mia.data.population import Population
 
 
 def attack_references(
     inputs: signals.AttackInputs,
+    population: Population,
     c: config.Attack,
     probabilities: Path | None,
     folder: Path,
     pool: ThreadPoolExecutor,
-) -> pd.DataFrame:
-    """Returns reference_targets.csv: AUC and TPRs of online LiRA on every reference.
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns reference_targets.csv: AUC and TPRs of online LiRA on every reference; and its rows of intervals.csv.
 
     Args:
       inputs: the models; only the references are attacked.
+      population: the samples.
       c: settings of the recipe.
       probabilities: the path to which true_positive_probability.parquet is written, or None: the posterior of
         membership of every sample over the references that trained on it (Appendix E.1).
@@ -49,13 +52,17 @@ def attack_references(
     with MembershipScoreFile(folder, len(models), inputs.num_samples) as file:
         _write_scores(inputs, c, design, file, probabilities, pool)
         points = score_matrix.operating_points(file, _members(inputs), c.fprs, pool)
+        group_N2 = stats.sample_groups(population.document_N)
+        intervals = rate_intervals.of_mean(
+            "lira_online", "reference", file, _members(inputs), points, group_N2, c, pool
+        )
     table = pd.DataFrame({"target": [*map(str, models)]})
     table["references"] = len(models) - np.bincount(design.group_M)[design.group_M]
     table["auc"] = points.auc_T
     for f, fpr in enumerate(c.fprs):
         table[f"tpr_at_{fpr:g}"] = points.tpr_TxF[:, f]
     table["members"], table["nonmembers"] = points.members_T, points.nonmembers_T
-    return table.assign(left_out=points.left_out_T)
+    return table.assign(left_out=points.left_out_T), intervals
 
 
 def _members(inputs: signals.AttackInputs) -> Iterator[np.ndarray]:

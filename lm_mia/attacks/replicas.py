@@ -28,6 +28,7 @@ from lm_mia.attacks import (
     decision_jackknife,
     decisions,
     models,
+    rate_intervals,
     reference_targets,
     resampling,
     score_matrix,
@@ -70,7 +71,7 @@ DECISION_TABLES = (
     "archetypes.csv",
     "archetype_losses.csv",
     "shuffled.csv",
-    "intervals.csv",
+    rate_intervals.TABLE,
     "resampled_references.csv",
     "true_positive_probability.parquet",
 )
@@ -116,11 +117,14 @@ def run(
     def show(done: float) -> None:
         progress("attack", done, steps)
 
-    bin_counts, attack_decisions = _run_attacks(
+    bin_counts, attack_decisions, intervals = _run_attacks(
         attacks, inputs, population, c, shown, target_tables, folder, pool, show, say
     )
     _write_shuffled(inputs, c, folder, pool, lambda done: show(len(attacks) + done))
-    _write_reference_targets(inputs, c, folder, pool)
+    of_references = _write_reference_targets(inputs, population, c, folder, pool)
+    _write_or_remove(
+        folder / rate_intervals.TABLE, [*intervals, of_references] if intervals else []
+    )
     show(steps - 1)
     _write_resampled_references(inputs, c, folder, pool, say)
     jackknife = decision_jackknife.decision_jackknife(inputs, population.document_N, c, pool)
@@ -152,16 +156,19 @@ def _run_attacks(
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None],
     say: Callable[[str], None],
-) -> tuple[stats.FlipBinCounts, list[attack_flips.AttackDecisions]]:
+) -> tuple[stats.FlipBinCounts, list[attack_flips.AttackDecisions], list[pd.DataFrame]]:
     """Computes the attacks, adds them to the target tables, and writes the tables that follow from their scores.
 
     The tables of decisions are those of online LiRA with all references; flips.json is deleted before the first one.
 
     Returns:
-      The number of samples in each bin of flip rates, and the decisions under every attack with all references.
+      The number of samples in each bin of flip rates, the decisions under every attack with all references, and rows
+      of intervals.csv, which are none without bootstrap draws.
     """
     num_references, member_N2 = len(inputs.references), inputs.target_member_TxN2[0]
-    attack_rows, roc_tables, interval_tables, counts = {}, {}, {}, None
+    attack_rows, roc_tables, counts = {}, {}, None
+    interval_tables: dict[TargetAttack, list[pd.DataFrame]] = {}
+    group_N2 = stats.sample_groups(population.document_N)
     advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
     audits: dict[TargetAttack, audit.Audit] = {}
     attack_decisions: dict[TargetAttack, attack_flips.AttackDecisions] = {}
@@ -236,9 +243,21 @@ def _run_attacks(
                     name, count, score_N2, member_N2, inputs.store.design, c, cluster_N2
                 )
                 if (estimates := audits[attack].intervals) is not None:
-                    interval_tables[attack] = _intervals(
-                        name, points, score_N2, member_N2, cluster_N2, estimates, c
-                    )
+                    interval_tables[attack] = [
+                        rate_intervals.of_first_model(
+                            name, "replica", score_N2, member_N2, cluster_N2, estimates, c
+                        ),
+                        rate_intervals.of_mean(
+                            name,
+                            "replica",
+                            file,
+                            inputs.target_member_TxN2,
+                            points,
+                            group_N2,
+                            c,
+                            pool,
+                        ),
+                    ]
         score_table.write_table(folder / SCORE_TABLE, {"member": member_N2})
     assert counts is not None, "lira_online is always one of the attacks"
     target_tables.write()
@@ -249,9 +268,9 @@ def _run_attacks(
     write_csv(folder / advantage.TABLE, pd.DataFrame(in_order))
     audit.write(folder, [audits[attack] for attack in attacks if attack in audits])
     audit.say_if_delta_is_large(c, len(member_N2), inputs.store.design, say)
-    intervals = [interval_tables[attack] for attack in attacks if attack in interval_tables]
-    _write_or_remove(folder / "intervals.csv", intervals)
-    return counts.bin_counts, [attack_decisions[a] for a in attacks if a in attack_decisions]
+    intervals = [part for attack in attacks for part in interval_tables.get(attack, ())]
+    in_order = [attack_decisions[a] for a in attacks if a in attack_decisions]
+    return counts.bin_counts, in_order, intervals
 
 
 def _replica_attacks(inputs: signals.AttackInputs, c: config.Attack) -> list[TargetAttack]:
@@ -325,40 +344,6 @@ def _check_scored_samples(
         )
 
 
-def _intervals(
-    name: str,
-    points: stats.OperatingPoints,
-    score_N2: np.ndarray,
-    member_N2: np.ndarray,
-    cluster_N2: np.ndarray | None,
-    estimates: stats.EpsilonIntervals,
-    c: config.Attack,
-) -> pd.DataFrame:
-    """Returns the rows of intervals.csv: 95% intervals of AUC, TPRs and balanced accuracy of the first target.
-
-    They are over samples or, if documents are split, over documents.
-    """
-    intervals = stats.bootstrap_intervals(
-        score_N2, member_N2, c.fprs, cluster_N=cluster_N2, replicates=c.bootstraps
-    )
-    members = int(points.members_T[0])
-    accuracy, accuracy_low, accuracy_high = (
-        estimates.balanced_accuracy_T[0],
-        estimates.balanced_accuracy_low_T[0],
-        estimates.balanced_accuracy_high_T[0],
-    )
-    tpr_names = [f"tpr_at_{fpr:g}" for fpr in c.fprs]
-    table = pd.DataFrame(
-        {"attack": name, "metric": ["auc", *tpr_names, "balanced_accuracy"]}
-        | {"value": [intervals.auc_T[0], *intervals.tpr_TxF[0], accuracy]}
-        | {"bootstrap_low": [intervals.auc_low_T[0], *intervals.tpr_low_TxF[0], accuracy_low]}
-        | {"bootstrap_high": [intervals.auc_high_T[0], *intervals.tpr_high_TxF[0], accuracy_high]}
-    )
-    true_positives = np.rint(table["value"] * members).where(table["metric"].isin(tpr_names))
-    table["true_positives"] = true_positives.astype("Int64")
-    return table.assign(members=members, left_out=int(intervals.left_out_T[0]))
-
-
 def _write_shuffled(
     inputs: signals.AttackInputs,
     c: config.Attack,
@@ -398,16 +383,25 @@ def _write_shuffled(
 
 
 def _write_reference_targets(
-    inputs: signals.AttackInputs, c: config.Attack, folder: Path, pool: ThreadPoolExecutor
-) -> None:
-    """Writes reference_targets.csv, and writes or removes true_positive_probability.parquet, which is optional."""
+    inputs: signals.AttackInputs,
+    population: Population,
+    c: config.Attack,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+) -> pd.DataFrame:
+    """Writes reference_targets.csv, and writes or removes true_positive_probability.parquet, which is optional.
+
+    Returns:
+      Rows of intervals.csv.
+    """
     probabilities = folder / "true_positive_probability.parquet"
     if not c.leave_one_out:
         probabilities.unlink(missing_ok=True)
-    table = reference_targets.attack_references(
-        inputs, c, probabilities if c.leave_one_out else None, folder, pool
+    table, intervals = reference_targets.attack_references(
+        inputs, population, c, probabilities if c.leave_one_out else None, folder, pool
     )
     write_csv(folder / "reference_targets.csv", table)
+    return intervals
 
 
 def _write_resampled_references(

@@ -294,16 +294,23 @@ def operating_points(
 
 def rates_of_halves(
     file: MembershipScoreFile,
-    member_TxN2: np.ndarray,
+    members: Iterable[np.ndarray],
     group_N2: np.ndarray,
     fprs: Sequence[float],
     pool: ThreadPoolExecutor,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the AUC and the TPRs of every target on halves of the samples, as `stats.rates_of_halves`."""
+    """Returns the AUC and the TPRs of every target on halves of the samples, as `stats.rates_of_halves`.
 
-    def evaluate_target(t: int) -> tuple[np.ndarray, np.ndarray]:
-        return stats.rates_of_halves(file.read_target(t), member_TxN2[t], group_N2, fprs)
+    Args:
+      file, members, pool: as in `operating_points`.
+      group_N2: the result of `stats.sample_groups`.
+      fprs: requested false positive rates.
+    """
 
-    results = map_in_order(pool, evaluate_target, range(file.num_targets))
+    def evaluate_target(target: tuple[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        t, member_N2 = target
+        return stats.rates_of_halves(file.read_target(t), member_N2, group_N2, fprs)
+
+    results = map_in_order(pool, evaluate_target, enumerate(members))
     auc, tpr = zip(*results, strict=True)
     return np.concatenate(auc), np.concatenate(tpr)

@@ -10,9 +10,9 @@ Rows are only added to the tables, so no attack is computed twice.
                              their digest in target_scores/ID.json
     targets.json             the settings on which all of these depend, and the digests of the tables
 
-membership_scores.parquet, the scores of every sample from all attacks of the config, is written as a whole, and so is
-advantage.csv, their membership advantage, and audit.csv and audit_curve.csv, what they show about epsilon.
-membership_scores.json marks these as complete.
+membership_scores.parquet, the scores of every sample from all attacks of the config, is written as a whole, and so are
+advantage.csv, their membership advantage, intervals.csv, the intervals of their AUC and TPRs, and audit.csv and
+audit_curve.csv, what they show about epsilon. membership_scores.json marks these as complete.
 
 T: targets, F: false positive rates, H: halves of the samples, N2: samples of the population (2N).
 """
@@ -44,7 +44,14 @@ from lm_mia.atomic import (
     write_completion_marker,
     write_csv,
 )
-from lm_mia.attacks import advantage, audit, score_matrix, signals, target_epsilons
+from lm_mia.attacks import (
+    advantage,
+    audit,
+    rate_intervals,
+    score_matrix,
+    signals,
+    target_epsilons,
+)
 from lm_mia.attacks.designs import ModelDesign, model_design
 from lm_mia.attacks.models import present_models
 from lm_mia.attacks.score_matrix import MembershipScoreFile
@@ -116,6 +123,7 @@ def run(
         members: dict[str, np.ndarray] = {}
         advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
         audits: dict[TargetAttack, audit.Audit] = {}
+        intervals: dict[TargetAttack, pd.DataFrame] = {}
         for same in groups:
             inputs = _open_inputs(same, store, population, design)
             for attack, attack_fit, file in score_matrix.score_attacks(
@@ -134,6 +142,7 @@ def run(
                         document_N2=population.document_N,
                         has_split_documents=population.has_split_documents,
                     )
+                    cluster_N2 = population.document_N if population.has_split_documents else None
                     audits[attack] = audit.audit(
                         attack.attack,
                         len(attack.references),
@@ -141,8 +150,12 @@ def run(
                         inputs.target_member_TxN2[0],
                         store.design,
                         c,
-                        population.document_N if population.has_split_documents else None,
+                        cluster_N2,
                     )
+                    if (estimates := audits[attack].intervals) is not None:
+                        intervals[attack] = _intervals(
+                            attack, inputs, file, cluster_N2, group_N2, estimates, c, pool
+                        )
                     members = {
                         f"member/{target}": member_N2
                         for target, member_N2 in zip(
@@ -185,9 +198,14 @@ def run(
             write_csv(folder / advantage.TABLE, pd.DataFrame(rows))
             in_order = [audits[attack] for attack in in_score_table if attack in audits]
             audit.write(folder, in_order)
+            tables = [intervals[attack] for attack in in_score_table if attack in intervals]
+            write_csv(
+                folder / rate_intervals.TABLE,
+                pd.concat(tables) if tables else pd.DataFrame(columns=rate_intervals.COLUMNS),
+            )
             audit.say_if_delta_is_large(c, len(population), store.design, say)
             score_table.write_table(folder / SCORE_TABLE, members)
-            written = [SCORE_TABLE, advantage.TABLE, *audit.TABLES]
+            written = [SCORE_TABLE, advantage.TABLE, rate_intervals.TABLE, *audit.TABLES]
             write_completion_marker(folder / MEMBERSHIP_SCORES_JSON.name, identity, written)
     target_tables.write()
     if missing:
@@ -199,6 +217,28 @@ def run(
         )
     left_out = len(missing) - sum(map(len, groups))
     return {"requested": len(requested.attacks), "computed": computed, "left_out": left_out}
+
+
+def _intervals(
+    attack: TargetAttack,
+    inputs: signals.AttackInputs,
+    file: MembershipScoreFile,
+    cluster_N2: np.ndarray | None,
+    group_N2: np.ndarray,
+    estimates: stats.EpsilonIntervals,
+    c: config.Attack,
+    pool: ThreadPoolExecutor,
+) -> pd.DataFrame:
+    """Returns the rows of intervals.csv of an attack."""
+    member_TxN2, name = inputs.target_member_TxN2, attack.attack
+    first = rate_intervals.of_first_model(
+        name, "target", file.read_target(0), member_TxN2[0], cluster_N2, estimates, c
+    )
+    if len(member_TxN2) == 1:
+        return first
+    points = score_matrix.operating_points(file, member_TxN2, c.fprs, pool)
+    mean = rate_intervals.of_mean(name, "target", file, member_TxN2, points, group_N2, c, pool)
+    return pd.concat([first, mean])
 
 
 def _missing_in_score_table(

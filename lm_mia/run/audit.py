@@ -43,7 +43,8 @@ class Audit:
     summary: pd.DataFrame
     """Numbers of members and non-members, AUC and largest balanced accuracy, with intervals (low, high)."""
     tpr_at_fpr: pd.DataFrame
-    """TPR at each FPR, with intervals; they are NaN for a TPR that rests on fewer than 10 samples. The TPR and the
+    """TPR at each FPR, with intervals: of a bootstrap or, for a TPR that rests on fewer than 10 samples, exact ones, as
+    the column "interval" says. With documents, a TPR that rests on fewer than 10 of them has none. The TPR and the
     number of true positives are missing if the FPR needs more non-members (`lm_mia.stats.nonmembers_needed`)."""
     epsilon: pd.DataFrame
     """Estimates (is_bound False) and lower bounds (True) on epsilon; the columns are those of audit.csv."""

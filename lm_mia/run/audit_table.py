@@ -60,11 +60,15 @@ def _full(result: Audit, confidence: str) -> Table:
         table.add_row(label, f"{row[name]:.3f}", interval, "")
     for _, row in result.tpr_at_fpr.iterrows():
         label, interval = f"TPR at {100 * row['fpr']:g}% FPR", _interval(row["low"], row["high"])
-        if math.isnan(row["tpr"]):
-            table.add_row(label, _number(row["tpr"]), "", needs_nonmembers(row["fpr"]))
-            continue
-        count = plural(int(row["true_positives"]), "true positive")
-        table.add_row(label, f"{row['tpr']:.4g}", interval, count)
+        value, evidence = _number(row["tpr"]), needs_nonmembers(row["fpr"])
+        if not math.isnan(row["tpr"]):
+            value, evidence = (
+                f"{row['tpr']:.4g}",
+                plural(int(row["true_positives"]), "true positive"),
+            )
+        if row["interval"] == "exact":
+            evidence += "; exact interval"
+        table.add_row(label, value, interval, evidence)
     for _, row in result.epsilon.iterrows():
         label, interval = METHODS[row["method"]], _interval(row["low"], row["high"])
         table.add_row(label, _number(row["epsilon"]), interval, _evidence(row))

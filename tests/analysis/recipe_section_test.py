@@ -244,19 +244,19 @@ def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> Non
         for rate in ("acc", "fnr", "tpr"):
             assert f"{row[f'{rate}_mean']:.3f} ± {row[f'{rate}_std']:.3f}" in text
     intervals = io.read_table(finished, "intervals.csv")
-    assert len(intervals) == 7 * len(ALL_ATTACKS)
+    assert len(intervals) == (7 + 6) * len(ALL_ATTACKS) + 6
     for row in intervals:
-        between = f"{row['value']:.3f}[{row['bootstrap_low']:.3f}, {row['bootstrap_high']:.3f}]"
-        assert row["metric"] != "auc" or between in text.replace(" [", "[")
-        found = f"{row['true_positives']:,.0f} of {row['members']:,.0f}"
-        ends = f"[{row['bootstrap_low']:.3f}, {row['bootstrap_high']:.3f}]"
-        has_interval = not math.isnan(row["bootstrap_low"])
-        shown_row = f"{row['value']:.3f}{ends if has_interval else '–'}{found}".replace(" ", "")
-        is_shown = shown_row in text.replace(" ", "")
-        is_rate = row["metric"].startswith("tpr_at_")
-        assert not is_rate or row["attack"] != "lira_online" or is_shown
+        ends = f"[{row['low']:.3f}, {row['high']:.3f}]"
+        is_rate, is_lira = row["metric"].startswith("tpr_at_"), row["attack"] == "lira_online"
+        if row["models"] > 1:
+            assert math.isnan(row["low"]) or ends in text
+        elif is_rate and is_lira:
+            found = f"{row['true_positives']:,.0f} of {row['members']:,.0f}"
+            star = "*" if row["method"] == "exact" else ""
+            shown_row = f"{row['value']:.3f}{ends}{star}{found}"
+            assert re.sub(r"\s", "", shown_row) in re.sub(r"\s", "", text)
     of_lira = [row for row in intervals if row["attack"] == "lira_online"]
-    assert len({math.isnan(row["bootstrap_low"]) for row in of_lira}) == 2  # both kinds are tested
+    assert {row["method"] for row in of_lira} >= {"bootstrap", "exact", "models and samples"}
     assert (
         "The lowest FPR that 150 non-members can show is 0.667%; lower rates are left out." in text
     )
@@ -268,8 +268,12 @@ def test_attacks_on_references_match_the_table(finished: Path, shown: Page) -> N
     numbers = f"{table['auc'].mean():.3f} ± {table['auc'].std(ddof=0):.3f}"
     title = "AUC of LiRA over 16 targets of different training subsets"
     assert f"{numbers} {title}" in shown.words
+    intervals = pd.read_csv(finished / "tables" / "intervals.csv")
+    ends = intervals[intervals["role"] == "reference"].set_index("metric")
+    assert (ends["method"] == "models and samples").sum() >= 4
     cells = [
         f"{table[name].mean():.3f}± {table[name].std(ddof=0):.3f}"
+        + (f"[{ends.low[name]:.3f}, {ends.high[name]:.3f}]" if ends.method.notna()[name] else "–")
         for name in ("auc", *(f"tpr_at_{fpr:g}" for fpr in (0.01, 0.05, 0.1, 0.2, 0.5)))
     ]
     row = f"16 references with different subsets15{''.join(cells)}{table['left_out'].max()}"

@@ -142,8 +142,26 @@ def test_roc_csv(attacked: AttackRun):
 def test_intervals_csv(attacked: AttackRun):
     table, member_N = attacked.csv("intervals.csv"), attacked.scores.member_N
     metrics = ["auc", *(f"tpr_at_{fpr:g}" for fpr in SMALL.fprs), "balanced_accuracy"]
+    of_mean = table[table.models > 1]
+    table = table[table.models == 1]
     assert table.attack.tolist() == [name for name in SMALL.attacks for _ in metrics]
     assert table.metric.tolist() == metrics * len(SMALL.attacks)
+    group_N = stats.sample_groups(np.arange(len(member_N)))
+    for (name, role), part in of_mean.groupby(["attack", "role"]):
+        assert part.metric.tolist() == metrics[:-1]
+        if role == "replica":
+            score_TxN = expected(attacked, str(name), 12)
+            points = stats.tpr_at_fpr(score_TxN, member_N, SMALL.fprs)
+            auc_TxH, tpr_TxHxF = stats.rates_of_halves(score_TxN, member_N, group_N, SMALL.fprs)
+            rate_TxS = np.column_stack([points.auc_T, points.tpr_TxF])
+            low_S, high_S = stats.mean_rate_interval(
+                rate_TxS, np.concatenate([auc_TxH[:, :, None], tpr_TxHxF], axis=2)
+            )
+            np.testing.assert_allclose(part.value, rate_TxS.mean(axis=0))
+            np.testing.assert_allclose(part.low, low_S)
+            np.testing.assert_allclose(part.high, high_S)
+    assert {*of_mean.models} == {8, 12}
+    assert of_mean[of_mean.role == "reference"].attack.tolist() == ["lira_online"] * 5
     for name, part in table.groupby("attack"):
         score_N = expected(attacked, str(name), 12)[0]
         intervals = stats.bootstrap_intervals(score_N, member_N, SMALL.fprs, replicates=30)
@@ -153,9 +171,9 @@ def test_intervals_csv(attacked: AttackRun):
             part.value, [intervals.auc_T[0], *intervals.tpr_TxF[0], accuracy]
         )
         low, high = [intervals.auc_low_T[0], *intervals.tpr_low_TxF[0]], intervals.tpr_high_TxF[0]
-        np.testing.assert_allclose(part.bootstrap_low, [*low, audited.balanced_accuracy_low_T[0]])
+        np.testing.assert_allclose(part.low, [*low, audited.balanced_accuracy_low_T[0]])
         high = [*high, audited.balanced_accuracy_high_T[0]]
-        np.testing.assert_allclose(part.bootstrap_high, [intervals.auc_high_T[0], *high])
+        np.testing.assert_allclose(part.high, [intervals.auc_high_T[0], *high])
         members = (member_N & ~np.isnan(score_N)).sum()
         assert part.true_positives.isna().tolist() == [True, *[False] * 4, True]
         np.testing.assert_allclose(part.true_positives[1:-1], part.value[1:-1] * members)
