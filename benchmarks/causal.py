@@ -175,7 +175,6 @@ def coverage(experiments: int) -> None:
             "unadjusted",
             "IPW",
             "G-formula",
-            "G-formula, own residuals",
             "AIPW",
             "AIPW, own residuals",
         ):

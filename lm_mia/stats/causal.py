@@ -264,10 +264,13 @@ def causal_intervals(
     The estimator follows from what is given: the unadjusted one, IPW with log odds, the G-formula with an outcome
     model, AIPW with both. Members and non-members are drawn separately, with replacement. Odds and outcome model are
     held fixed: the intervals do not cover that they are estimated, nor their bias, nor that the model was trained
-    once. For the G-formula this matters most, because residuals of few non-members determine all of its rates.
+    once.
 
-    There is no interval without overlap (`CausalEstimate.has_overlap`), except for the G-formula, which has no weights.
-    A TPR has none if it rests on fewer than 10 samples: of the effective non-members that may be called members, of the
+    There is no interval without overlap (`CausalEstimate.has_overlap`). For the G-formula, which has no weights, only
+    the ATE has an interval: the AUC and the TPRs rest on the distribution of the residuals, which the outcome model
+    assumes to be known and the same for all covariates. Intervals with this assumption contain the true AUC in 71 % of
+    experiments if the residuals are those of 200 non-members, and in 7 % or less if their spread depends on the
+    covariates; AIPW corrects both. A TPR has none if it rests on fewer than 10 samples: of the effective non-members that may be called members, of the
     members that are detected, or of those that are not.
 
     Args:
@@ -314,7 +317,8 @@ def causal_intervals(
     positives_F = estimate.tpr_F * members
     fewest_F = np.minimum(np.minimum(positives_F, members - positives_F), fpr_F * effective)
     has_enough_F = fewest_F >= MIN_COUNT - 1e-9  # False for a TPR of NaN
-    is_missing_S = np.concatenate([[False, False], ~has_enough_F])
+    rests_on_residuals = samples.weight_B is None
+    is_missing_S = np.concatenate([[False, rests_on_residuals], ~has_enough_F | rests_on_residuals])
     low_S[is_missing_S] = high_S[is_missing_S] = np.nan
     return CausalIntervals(
         estimate=estimate,
