@@ -4,9 +4,9 @@
     python benchmarks/attack_strength.py --read FILE
 
 WORKDIR holds the recipes of configs/strongmia.py:cpu, trained and scored. Prints Markdown tables: means over recipes by
-number of references; the difference between the new attacks and the best of the others, LiRA and RMIA; the numbers of
-references that reach the same AUC and TPR; and the numbers of each recipe with intervals. FILE gets all numbers of all
-recipes. Takes 2 minutes for the 13 recipes for testing on one core.
+number of references; the difference between the new attacks and the best of the others, LiRA and RMIA, on the samples
+that both score; the numbers of references that reach the same AUC and TPR; and the numbers of each recipe with
+intervals. FILE gets all numbers of all recipes. Takes a few minutes for the 13 recipes for testing on one core.
 
 Intervals cover targets, samples and, where there are enough of them, references, as those of claims do
 (analysis.claims.jackknife).
@@ -133,13 +133,16 @@ def read_losses(workdir: Path, name: str) -> Losses:
     )
 
 
-def measure(losses: Losses, attack: Attack, count: int) -> dict[str, Jackknife]:
-    """Returns each of `METRICS` of an attack with a number of references, with what its interval needs."""
-    member_TxN2 = losses.member_MxN2[-TARGETS:]
+def measure(member_TxN2: np.ndarray, scores: Sequence[np.ndarray]) -> dict[str, Jackknife]:
+    """Returns each of `METRICS` of an attack, with what its interval needs.
+
+    Args:
+      member_TxN2: the members of each target.
+      scores: score_TxN2 with all references of each of `reference_parts`; samples without a score are left out.
+    """
     group_N2 = stats.sample_groups(np.arange(member_TxN2.shape[1]))
     values: dict[str, list[np.ndarray]] = {metric: [] for metric in METRICS}
-    for part_R in reference_parts(count, losses.num_references):
-        score_TxN2 = losses.attack(attack, part_R)
+    for score_TxN2 in scores:
         points = stats.tpr_at_fpr(score_TxN2, member_TxN2, FPRS)
         auc_TxH, tpr_TxHxF = stats.rates_of_halves(score_TxN2, member_TxN2, group_N2, FPRS)
         values["AUC"].append(np.column_stack([points.auc_T, auc_TxH]))
@@ -152,10 +155,24 @@ def measure(losses: Losses, attack: Attack, count: int) -> dict[str, Jackknife]:
 def recipe_rows(losses: Losses, name: str) -> Iterator[dict[str, object]]:
     """Yields each metric of each attack at each number of references, and differences between attacks."""
     nonmembers = int((~losses.member_MxN2[0]).sum())
+    member_TxN2 = losses.member_MxN2[-TARGETS:]
     for count in (c for c in COUNTS if c <= losses.num_references):
-        measured = {
-            attack: measure(losses, function, count) for attack, function in ATTACKS.items()
+        parts = reference_parts(count, losses.num_references)
+        scores = {
+            attack: [losses.attack(function, part_R) for part_R in parts]
+            for attack, function in ATTACKS.items()
         }
+        measured = {attack: measure(member_TxN2, s) for attack, s in scores.items()}
+        scored = {attack: float(np.mean(~np.isnan(s))) for attack, s in scores.items()}
+
+        def on_common_samples(
+            attack: str, other: str, scores: dict[str, list[np.ndarray]] = scores
+        ) -> dict[str, Jackknife]:
+            pairs = zip(scores[attack], scores[other], strict=True)
+            return measure(
+                member_TxN2, [np.where(np.isnan(other), np.nan, own) for own, other in pairs]
+            )
+
         for metric in METRICS:
             value = {a: m[metric] for a, m in measured.items() if not math.isnan(m[metric].value)}
 
@@ -168,7 +185,9 @@ def recipe_rows(losses: Losses, name: str) -> Iterator[dict[str, object]]:
             minus = {}
             for (new, old), role in zip(pairs, roles, strict=False):
                 if new in value:
-                    numbers[new, role] = value[new] - value[old]
+                    # With few references, LiRA has a score only for some samples, which are easier.
+                    own, other = on_common_samples(new, old), on_common_samples(old, new)
+                    numbers[new, role] = own[metric] - other[metric]
                     minus[new, role] = old
             for (attack, role), number in numbers.items():
                 estimate = number.estimate()
@@ -184,12 +203,18 @@ def recipe_rows(losses: Losses, name: str) -> Iterator[dict[str, object]]:
                     "low": estimate.low,
                     "high": estimate.high,
                     "fixed": " and ".join(number.not_covered),
+                    "scored": scored[attack],
                 }
 
 
 def print_means(table: pd.DataFrame) -> None:
-    """Prints the mean of each metric over recipes by number of references."""
+    """Prints the mean of each metric over recipes by number of references.
+
+    The share of the samples that have a score follows in brackets where it is below 99 %: such a number is of other
+    samples than those above and below it.
+    """
     values = table[table["minus"] == ""]
+    scored = values.pivot_table(index="attack", columns="references", values="scored")
     for metric, rows in values.groupby("metric", sort=False):
         mean = rows.pivot_table(index="attack", columns="references", values="value", sort=False)
         mean = mean.reindex([a for a in ATTACKS if a in mean.index])
@@ -199,8 +224,14 @@ def print_means(table: pd.DataFrame) -> None:
         print_table(
             ["attack", *head],
             (
-                [a, *(f"{v:.3f}" for v in m)]
-                for a, m in zip(mean.index, mean.to_numpy(), strict=True)
+                [
+                    attack,
+                    *(
+                        f"{value:.3f}" + (f" ({100 * share:.0f} %)" if share < 0.99 else "")
+                        for value, share in zip(row, scored.loc[attack], strict=True)
+                    ),
+                ]
+                for attack, row in zip(mean.index, mean.to_numpy(), strict=True)
             ),
         )
 

@@ -270,8 +270,8 @@ def causal_intervals(
     the ATE has an interval: the AUC and the TPRs rest on the distribution of the residuals, which the outcome model
     assumes to be known and the same for all covariates. Intervals with this assumption contain the true AUC in 71 % of
     experiments if the residuals are those of 200 non-members, and in 7 % or less if their spread depends on the
-    covariates; AIPW corrects both. A TPR has none if it rests on fewer than 10 samples: of the effective non-members that may be called members, of the
-    members that are detected, or of those that are not.
+    covariates; AIPW corrects both. A TPR has no interval if it rests on fewer than 10 samples: of the effective
+    non-members that may be called members, of the members that are detected, or of those that are not.
 
     Args:
       score_N: membership scores, larger for members; NaN scores are left out.

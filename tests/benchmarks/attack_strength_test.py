@@ -48,7 +48,17 @@ def test_numbers_of_a_recipe(strength: ModuleType, capsys: pytest.CaptureFixture
     difference = rows[(rows["attack"] == "shrunk") & (rows["minus"] == "best other")].iloc[0]
     others = value[[name for name in strength.OTHERS if name in value]]
     assert difference["minus_attack"] == others.idxmax()
-    assert difference["value"] == pytest.approx(value["shrunk"] - others.max())
+    best = {
+        "LiRA": lambda: stats.lira(losses.loss_MxN2[4:], losses.loss_MxN2[:4], member_MxN2[:4]),
+        "calibrated loss": lambda: losses.loss_MxN2[:4].mean(axis=0) - losses.loss_MxN2[4:],
+    }
+    other_TxN = best[others.idxmax()]()
+    common_TxN = ~np.isnan(score_TxN) & ~np.isnan(other_TxN)
+    own, other = (
+        stats.auc(np.where(common_TxN, score, np.nan), member_MxN2[4:]).auc_T.mean()
+        for score in (score_TxN, other_TxN)
+    )
+    assert difference["value"] == pytest.approx(own - other)
     assert difference["low"] < difference["value"] < difference["high"]
     assert difference["fixed"] == "references"  # 4 references are too few for parts of them
 
@@ -56,6 +66,9 @@ def test_numbers_of_a_recipe(strength: ModuleType, capsys: pytest.CaptureFixture
         print_part(table)
     printed = capsys.readouterr().out
     assert f"{value['shrunk']:.3f}" in printed
+    # Four references with two IN and two OUT losses are needed.
+    two_of_four = np.mean(member_MxN2[:4].sum(axis=0) == 2)
+    assert f"| LiRA | nan | {value['LiRA']:.3f} ({100 * two_of_four:.0f} %) |" in printed
     assert f"| simulated | 4 | {100 * value['LiRA']:.1f} / " in printed
 
 
