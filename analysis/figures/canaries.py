@@ -245,7 +245,7 @@ def _draw_roc(axes: Axes, kinds: Mapping[AttackName, Mapping[str, KindScores]]) 
             fewest = int((~scores.member_TxN).sum(axis=1).min())
             fpr_G = _CURVE_FPRS[1 / fewest <= _CURVE_FPRS]
             lowest = min(lowest, fpr_G[0])
-            points = stats.tpr_at_fpr(scores.score_R1xTxN[0], scores.member_TxN, fpr_G)
+            points = stats.tpr_at_fpr(scores.score_R1xTxN[0], scores.member_TxN, fpr_G, at="vertex")
             tpr_G = points.tpr_TxF.mean(axis=0)
             label = f"{attack_label}, {kind_label.lower()} (AUC {points.auc_T.mean():.2f})"
             axes.plot(fpr_G, tpr_G, color=color, linestyle=dash, label=label)
