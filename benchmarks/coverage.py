@@ -2,13 +2,14 @@
 
     python benchmarks/coverage.py [SECTION ...] [--experiments 2000] [--replicates 1000]
 
-The sections are bootstrap, without_rule, calibrated and fixed; all run by default, in about 20 minutes on one core.
+The sections are bootstrap, without_rule, exact, mean, calibrated and fixed; all run by default, in about 25 minutes on
+one core.
 
 An experiment draws the scores of members and non-members from known distributions, for which the true AUC and the true
 TPR at each FPR follow in closed form. The coverage is the share of experiments whose interval contains the true value;
 it is a percentage, and its standard error is about half a point at 95 % of 2,000 experiments. The first two
-sections show the same experiments: with the intervals that `bootstrap_intervals` gives, and with those that it would
-give without its rule on small counts.
+sections show the same experiments: with the bootstrap intervals that `bootstrap_intervals` gives, and with those that
+it would give without its rule on small counts, where it gives exact intervals instead.
 """
 
 import argparse
@@ -130,7 +131,7 @@ def _ends(
 
 @functools.cache
 def simulate(design: Design, experiments: int, replicates: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (whether each interval contains the true value, whether the rule gives an interval): two arrays ExS."""
+    """Returns (whether each bootstrap interval contains the true value, whether the rule gives it): two arrays ExS."""
     rng = np.random.default_rng([design.nonmembers, design.members, len(design.name)])
     n, m, fpr_F = design.nonmembers, design.members, design.fpr_F
     member_N = np.arange(n + m) >= n
@@ -144,8 +145,9 @@ def simulate(design: Design, experiments: int, replicates: int) -> tuple[np.ndar
         low_S, high_S = _ends(design, score_N, member_N, e, replicates)
         intervals.MIN_COUNT = rule
         covered_ExS[e] = (low_S <= truth_S) & (truth_S <= high_S)
-        # With a single replicate, which is fast, an end is NaN in the same cases.
-        given_ExS[e] = ~np.isnan(_ends(design, score_N, member_N, e, 1)[0])
+        # The rule does not depend on the replicates, and a single one is fast.
+        result = stats.bootstrap_intervals(score_N, member_N, fpr_F, replicates=1)
+        given_ExS[e] = np.r_[True, ~result.exact_TxF[0]]
     return covered_ExS, given_ExS
 
 
@@ -185,20 +187,94 @@ def without_rule(args: argparse.Namespace) -> tuple[Sequence[str], Iterator[Sequ
     return _HEADER, rows()
 
 
+def exact(args: argparse.Namespace) -> tuple[Sequence[str], Iterator[Sequence[str]]]:
+    """Exact intervals (`stats.tpr_interval`): coverage in %; in brackets, their mean width"""
+
+    def rows() -> Iterator[Sequence[str]]:
+        for design in DESIGNS:
+            score_ExN, member_N = _draw_scores(design, args.experiments)
+            low_ExF, high_ExF = stats.tpr_interval(score_ExN, member_N, design.fpr_F)
+            truth_F = design.tpr(design.fpr_F)
+            covered_F = ((low_ExF <= truth_F) & (truth_F <= high_ExF)).mean(axis=0)
+            width_F = (high_ExF - low_ExF).mean(axis=0)
+            yield (
+                design.name,
+                *(
+                    f"{100 * share:.1f} ({width:.2f})"
+                    for share, width in zip(covered_F, width_F, strict=True)
+                ),
+            )
+
+    return (_HEADER[0], *_HEADER[2:]), rows()
+
+
+def mean(args: argparse.Namespace) -> tuple[Sequence[str], Iterator[Sequence[str]]]:
+    """Intervals of the mean over targets (`stats.mean_rate_interval`), 1,000 samples of each class: coverage in %"""
+    samples, fpr_F, gap = 1000, np.array([0.005, 0.01, 0.05, 0.1]), 2.0
+    member_N = np.arange(2 * samples) < samples
+    group_N = stats.sample_groups(np.arange(2 * samples))
+    quantile_Q = scipy.stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
+
+    def coverage(targets: int, correlation: float, spread: float) -> np.ndarray:
+        rng = np.random.default_rng([targets, int(100 * correlation), int(100 * spread)])
+        gap_Qx1 = gap + spread * quantile_Q[:, None]
+        truth_S = np.r_[
+            scipy.stats.norm.cdf(gap_Qx1 / math.sqrt(2)).mean(),
+            scipy.stats.norm.sf(scipy.stats.norm.isf(fpr_F) - gap_Qx1).mean(axis=0),
+        ]
+        experiments = max(args.experiments // 5, 1)
+        covered_S = np.zeros(truth_S.size)
+        for _ in range(experiments):
+            shared_N, own_TxN = (
+                rng.normal(size=2 * samples),
+                rng.normal(size=(targets, 2 * samples)),
+            )
+            score_TxN = math.sqrt(correlation) * shared_N + math.sqrt(1 - correlation) * own_TxN
+            score_TxN += member_N * (gap + spread * rng.normal(size=(targets, 1)))
+            points = stats.tpr_at_fpr(score_TxN, member_N, fpr_F)
+            auc_TxH, tpr_TxHxF = stats.rates_of_halves(score_TxN, member_N, group_N, fpr_F)
+            low_S, high_S = stats.mean_rate_interval(
+                np.column_stack([points.auc_T, points.tpr_TxF]),
+                np.concatenate([auc_TxH[..., None], tpr_TxHxF], axis=2),
+            )
+            covered_S += (low_S <= truth_S) & (truth_S <= high_S)
+        return covered_S / experiments
+
+    def rows() -> Iterator[Sequence[str]]:
+        for targets in (4, 16):
+            for correlation in (0.0, 0.5, 0.9):
+                for spread in (0.0, 0.3):
+                    shares = coverage(targets, correlation, spread)
+                    yield (
+                        *(str(targets), f"{correlation:g}", f"{spread:g}"),
+                        *(f"{100 * share:.1f}" for share in shares),
+                    )
+
+    header = ("targets", "correlation of their scores", "SD of their gaps", "AUC")
+    return (*header, *(f"FPR {fpr:g}" for fpr in fpr_F)), rows()
+
+
+def _draw_scores(design: Design, experiments: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns score_ExN of a number of experiments, and member_N."""
+    rng, (n, m) = np.random.default_rng(0), (design.nonmembers, design.members)
+    score_ExN = np.array(
+        [
+            np.r_[design.draw_nonmember(rng, n), design.draw_member(rng, m)]
+            for _ in range(experiments)
+        ]
+    )
+    return score_ExN, np.arange(n + m) >= n
+
+
 def calibrated(args: argparse.Namespace) -> tuple[Sequence[str], Iterator[Sequence[str]]]:
     """Clopper-Pearson intervals of the TPR at a calibrated threshold, which lm_mia does not show: coverage in %"""
 
     def rows() -> Iterator[Sequence[str]]:
         for design in DESIGNS:
-            rng, (n, m) = np.random.default_rng(0), (design.nonmembers, design.members)
-            score_ExN = np.array(
-                [
-                    np.r_[design.draw_nonmember(rng, n), design.draw_member(rng, m)]
-                    for _ in range(args.experiments)
-                ]
-            )
-            points = stats.tpr_at_fpr(score_ExN, np.arange(n + m) >= n, design.fpr_F)
-            low, high = stats.clopper_pearson(np.rint(points.tpr_TxF * m), m)
+            score_ExN, member_N = _draw_scores(design, args.experiments)
+            points = stats.tpr_at_fpr(score_ExN, member_N, design.fpr_F)
+            true_positives_ExF = np.rint(np.nan_to_num(points.tpr_TxF) * design.members)
+            low, high = stats.clopper_pearson(true_positives_ExF, design.members)
             truth_F = design.tpr(design.fpr_F)
             covered_F = ((low <= truth_F) & (truth_F <= high)).mean(axis=0)
             yield design.name, *(f"{100 * share:.1f}" for share in covered_F)
@@ -230,6 +306,8 @@ def fixed(args: argparse.Namespace) -> tuple[Sequence[str], Iterator[Sequence[st
 SECTIONS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "bootstrap": bootstrap,
     "without_rule": without_rule,
+    "exact": exact,
+    "mean": mean,
     "calibrated": calibrated,
     "fixed": fixed,
 }
