@@ -319,7 +319,7 @@ class RecipeView:
 
         Returns:
           A data frame with one row per sample, whose index is the sample id, and columns such as ``tokens`` (length)
-          and ``source_record`` (where the text is in the corpus).
+          and ``name`` (of the record in the corpus).
 
         Raises:
           UserError: if the population is missing or damaged.

@@ -184,9 +184,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     ]
     length_axes.set(title="(a) By length")
     tfidf_axes.set(title="(b) By TF-IDF")
-    record_N = column("source_record")[ids_N]
-    source_N = np.array([str(record).partition("/")[0] for record in record_N])
-    frames.append(_draw_sources(source_axes, effect_N, source_N))
+    frames.append(_draw_sources(source_axes, effect_N, column("source")[ids_N].astype(str)))
     z_N = effects["effect"] / effects["effect_se"]
     noise, total = float((effects["effect_se"] ** 2).mean()), float(effects["effect"].var())
     return FigureResult(

@@ -42,23 +42,20 @@ class ShiftError(ValueError):
     """A shift is not possible with these samples; the message says why."""
 
 
-def source_groups(record_N: np.ndarray) -> np.ndarray:
-    """Returns group_N, int64: the number of the package or top folder of each sample, from 0.
+def source_groups(source_N: np.ndarray) -> np.ndarray:
+    """Returns group_N, int64: the number of the source of each sample, from 0.
 
     Args:
-      record_N: where each sample is in the corpus, such as ``scipy/stats/_covariance.py:12``. The group is the part
-        before the first slash; all samples without a slash are one group.
+      source_N: the column `source` of the sample table; all samples of unknown source ("") are one group.
 
     Raises:
-      ShiftError: if there is only one group. The records of C4, such as ``train:12``, have no slash.
+      ShiftError: if there is only one group.
     """
-    names_N = [str(record).partition("/")[0] if "/" in str(record) else "" for record in record_N]
-    names, group_N = np.unique(names_N, return_inverse=True)
+    names, group_N = np.unique(source_N.astype(str), return_inverse=True)
     if len(names) < 2:
-        where = f"in the folder {str(names[0])!r}" if len(names) and names[0] else "in no folder"
-        example = f", such as {str(record_N[0])!r}" if len(record_N) else ""
+        where = f"from {str(names[0])!r}" if len(names) and names[0] else "of unknown source"
         raise ShiftError(
-            f"the samples must be from two or more packages or top folders, but all are {where}{example}"
+            f"the samples must be from two or more packages, files or folders, but all are {where}"
         )
     return group_N.astype(np.int64)
 

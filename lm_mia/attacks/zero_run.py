@@ -256,10 +256,10 @@ def _open_experiment(
     block = next(inputs.blocks())
     used = slice(0, min(block.sample_slice.stop, MAX_SAMPLES))
     document_N = population.document_N if population.has_split_documents else None
-    source_N, reason = None, "it is not known from which packages or folders the samples are"
-    if "source_record" in population.column_names:
+    source_N, reason = None, "the files of the corpus hold documents in random order"
+    if not population.is_shuffled:
         try:
-            source_N = shifts.source_groups(population.column("source_record")[used])
+            source_N = shifts.source_groups(population.column("source")[used])
         except ShiftError as error:
             reason = str(error)
     return _Experiment(

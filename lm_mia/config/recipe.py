@@ -11,11 +11,11 @@ from lm_mia.config import schema
 from lm_mia.config.schema import Config
 from lm_mia.errors import UserError
 
-FORMAT = 2
+FORMAT = 3
 """Part of every recipe's hash. It is increased whenever the same settings would give different models or another
 storage format, so that incompatible models never share a folder."""
 
-POPULATION_FORMAT = 3
+POPULATION_FORMAT = 4
 """Format of the files of a population, as recorded in its manifest; part of every population's hash. It is increased,
 and `FORMAT` with it, whenever the same settings would give other samples or other files."""
 

@@ -32,6 +32,7 @@ from lm_mia.data.population import (
     FREQUENCY_FILE,
     IMPORTED,
     PIECE_COLUMNS,
+    RECORD_COLUMNS,
     SAMPLE_FILES,
     SPLIT_DOCUMENTS,
     VALIDATION_PREFIX,
@@ -48,7 +49,8 @@ from lm_mia.data.tokenizer import load_tokenizer
 from lm_mia.errors import UserError
 
 SCHEMA = pa.schema(
-    [("id", pa.int64()), ("source_record", pa.string()), ("text_sha256", pa.string())]
+    [("id", pa.int64())]
+    + [(name, pa.string()) for name in (*RECORD_COLUMNS, "text_sha256")]
     + [(name, pa.int64()) for name in ("chars", "tokens", "unk", "zlib_bytes")]
 )
 PIECE_SCHEMA = pa.schema([(name, pa.int64()) for name in PIECE_COLUMNS])
@@ -320,7 +322,7 @@ def write_population(
 
     Args:
       folder: folder of the population, which must be empty or not exist; parent folders are created.
-      documents: the corpus; a list of (text, source record) pairs is sufficient.
+      documents: the corpus; a list of (text, name, source) is sufficient.
       spec: what determines the population.
       processes: number of processes that tokenize; 0: one per CPU core. Few documents are tokenized in this process.
       progress: called after every few hundred documents.
@@ -623,6 +625,7 @@ def write_sample_files(
             document_tokens += int(rows["document_tokens"].to_numpy()[is_first_N[at]].sum())
             added = {"id": np.arange(at.start, at.stop), "tokens": length_S}
             columns = rows.drop_columns(["tokens"])
+            columns = columns.append_column("user", pa.repeat("", len(position_S)))
             for name, column_N in pieces.items():
                 added[name] = column_N[at]
             for name, column_S in added.items():
@@ -646,7 +649,7 @@ def _read_rows(
       bounds: first and last row (exclusive) of each part between which the positions lie.
       position_S: positions in the draw.
     """
-    names = ["position", "source_record", "text_sha256", "chars", "unk", "zlib_bytes"]
+    names = ["position", "name", "source", "text_sha256", "chars", "unk", "zlib_bytes"]
     names += ["document_tokens", "tokens"]
     rows = pa.concat_tables(
         [

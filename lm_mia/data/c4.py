@@ -28,7 +28,7 @@ _REMEDY = (
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """The records of a split; item i is (text, ``SPLIT:i``), where whitespace at both ends of the text is removed."""
+    """The records of a split; item i is (text, ``SPLIT:i``, file), without whitespace at both ends of the text."""
 
     data_dir: Path
     split: str
@@ -48,6 +48,10 @@ class Records:
     def select(self, index_K: np.ndarray) -> Sequence[Document]:
         """Returns these records, in this order; they are read when the result is iterated over."""
         return _SelectedRecords(self, index_K)
+
+    def shard_numbers(self, index_K: np.ndarray) -> np.ndarray:
+        """Returns shard_K, the index in `shards` of the file of each of these records."""
+        return np.searchsorted(np.cumsum([n for _, n in self.shards]), index_K, side="right")
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -75,13 +79,15 @@ class _SelectedRecords(Sequence[Document]):
     def __getitem__(self, k: Any) -> Any:
         return self.records[int(self.index_K[k])]
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
+    def __iter__(self) -> Iterator[Document]:
         order = np.argsort(self.index_K)
+        shard_K = self.records.shard_numbers(self.index_K)
         raws: list[bytes] = [b""] * len(order)
         for k, raw in zip(order, _read(self.records, self.index_K[order]), strict=True):
             raws[k] = raw
-        for i, raw in zip(self.index_K.tolist(), raws, strict=True):
-            yield _text(self.records, i, raw), f"{self.records.split}:{i}"
+        for i, shard, raw in zip(self.index_K.tolist(), shard_K.tolist(), raws, strict=True):
+            source, _ = self.records.shards[shard]
+            yield _text(self.records, i, raw), f"{self.records.split}:{i}", source
 
 
 def open_records(path: str, split: str = "train") -> Records:
@@ -173,8 +179,7 @@ def _read(records: Records, index_K: np.ndarray) -> Iterator[bytes]:
     Only a few files are open at a time: the index of each file of C4 takes 20 MB, so that those of all 1,024 files
     would take 20 GB.
     """
-    ends = np.cumsum([n for _, n in records.shards])
-    shard_K = np.searchsorted(ends, index_K, side="right")
+    shard_K = records.shard_numbers(index_K)
     shard_indices = np.unique(shard_K)
     for first in range(0, len(shard_indices), _OPEN_FILES):
         shards = shard_indices[first : first + _OPEN_FILES]
@@ -230,8 +235,7 @@ def _text(records: Records, i: int, raw: bytes) -> str:
         problem = "has no text"
     except UnicodeDecodeError as error:
         problem = f"has a text that is not UTF-8 ({error.reason})"
-    ends = np.cumsum([n for _, n in records.shards])
-    name, _ = records.shards[int(np.searchsorted(ends, i, side="right"))]
+    name, _ = records.shards[int(records.shard_numbers(np.array([i]))[0])]
     raise UserError(
         f"corpus.path={str(records.data_dir)!r}: record {records.split}:{i}, in {name} of {NAME / VERSION}, {problem}; "
         f"copy the file again, or replace C4: {_REMEDY}"

@@ -31,11 +31,14 @@ class Corpus(documents.Documents, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class InMemoryCorpus:
-    """A corpus in memory; item i is (text, source record)."""
+    """A corpus in memory; item i is (text, name, source)."""
 
     texts: Sequence[str] = dataclasses.field(repr=False)
-    records: Sequence[str] = dataclasses.field(repr=False)
-    """Where each text comes from: ``FILE:LINE`` (docstrings, jsonl, csv), ``FILE:ROW`` (parquet) or ``FILE`` (text)."""
+    names: Sequence[str] = dataclasses.field(repr=False)
+    """The name of each text: ``FILE:LINE`` (docstrings, jsonl, csv), ``FILE:ROW`` (parquet) or ``FILE`` (text)."""
+    sources: Sequence[str] = dataclasses.field(repr=False)
+    """What each text comes from: the package (docstrings), the file (jsonl, csv, parquet), or the file's top folder
+    (text)."""
     sha256: str
     """Hash of all texts in order."""
     provenance: dict[str, Any]
@@ -45,7 +48,7 @@ class InMemoryCorpus:
         return len(self.texts)
 
     def __getitem__(self, i: int) -> documents.Document:
-        return self.texts[i], self.records[i]
+        return self.texts[i], self.names[i], self.sources[i]
 
 
 def open_corpus(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> Corpus:
@@ -77,9 +80,10 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
         if ahead is not None:
             return ahead
     if corpus.source == "docstrings":
-        texts, records = docstrings.read(
+        texts, names = docstrings.read(
             progress=lambda done, total: progress("read docstrings", done, total)
         )
+        sources = [name.rpartition(":")[0].partition("/")[0] for name in names]
         origin: dict[str, Any] = {"packages": docstrings.versions()}
     else:
         files = text_files.read(
@@ -88,7 +92,7 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
             corpus.column,
             lambda done, total: progress("read files", done, total),
         )
-        texts, records = files.texts, files.records
+        texts, names, sources = files.texts, files.names, files.sources
         origin = {"files": files.files}
         if files.not_utf8:
             origin["files_not_utf8"] = files.not_utf8
@@ -136,7 +140,9 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
         "documents": len(final),
         **origin,
     }
-    return InMemoryCorpus(final_texts, [records[i] for i in final], digest, provenance)
+    return InMemoryCorpus(
+        final_texts, [names[i] for i in final], [sources[i] for i in final], digest, provenance
+    )
 
 
 _read_ahead: dict[str, InMemoryCorpus] = {}

@@ -68,13 +68,13 @@ def read(
     """
     files = sorted(entry for package in packages for entry in _files(package))
     texts: list[str] = []
-    records: list[str] = []
+    names: list[str] = []
     for done, (name, path) in enumerate(files, 1):
         for line, text in parse(path.read_bytes()):
             texts.append(text)
-            records.append(f"{name}:{line}")
+            names.append(f"{name}:{line}")
         progress(done, len(files))
-    return texts, records
+    return texts, names
 
 
 def parse(source: bytes) -> list[tuple[int, str]]:

@@ -11,8 +11,8 @@ ProgressCallback = Callable[[str, int, int], None]
 Log = Callable[[str], None]
 """``log(line)``, which is called with lines for the user."""
 
-Document = tuple[str, str]
-"""A text and its source record, which says where in the corpus the text is."""
+Document = tuple[str, str, str]
+"""A text, its name and its source: the columns `name` and `source` of the sample table."""
 
 
 class Documents(Protocol):

@@ -1,9 +1,9 @@
 """The population of imported losses: a sample table without tokens, for models that were trained elsewhere.
 
 Its folder contains `samples.parquet` and `manifest.json`, as that of any population (see `lm_mia.data.population`), but
-neither tokens nor a tokenizer. A column that the imported file does not have is NaN for every sample, except that the
-compressed size is computed from texts, and that no two samples are taken to have a common prefix. If the
-file has texts, there is a column `text`.
+neither tokens nor a tokenizer. A column that the imported file does not have is NaN for every sample, or an empty
+string, except that the compressed size is computed from texts, and that no two samples are taken to have a common
+prefix. If the file has texts, there is a column `text`.
 
 N: samples of the population (2N), D: documents.
 """
@@ -24,6 +24,7 @@ from lm_mia.config.recipe import POPULATION_FORMAT
 from lm_mia.data.population import (
     IMPORTED,
     PIECE_COLUMNS,
+    RECORD_COLUMNS,
     SAMPLE_COLUMNS,
     SPLIT_DOCUMENTS,
     Population,
@@ -50,10 +51,11 @@ def sample_table(
       text_N: the texts of the samples, if they are known.
 
     Returns:
-      Name -> column_N: `id`, all of `SAMPLE_COLUMNS`, the other given columns and, if documents have several samples,
-      `PIECE_COLUMNS`.
+      Name -> column_N: `id`, all of `RECORD_COLUMNS` and `SAMPLE_COLUMNS`, the other given columns and, if documents
+      have several samples, `PIECE_COLUMNS`.
     """
     table: dict[str, np.ndarray] = {"id": np.arange(num_samples)}
+    table |= {name: np.full(num_samples, "", object) for name in RECORD_COLUMNS}
     table |= {name: np.full(num_samples, np.nan) for name in SAMPLE_COLUMNS}
     table["prefix_group"] = np.arange(num_samples)
     if text_N is not None:

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from lm_mia.config.schema import Statistic
 from lm_mia.data.array_files import check_is_file, check_membership, check_real, open_npz
+from lm_mia.data.population import RECORD_COLUMNS
 from lm_mia.data.score_arrays import MAX_LOSS, check_loss_scale
 from lm_mia.data.zarr_metadata import check_zarr
 from lm_mia.errors import UserError, collect_errors
@@ -43,7 +44,7 @@ class LossFile:
     statistics: tuple[str, ...]
     """Names of the statistics that the file has in addition to the loss."""
     columns: Mapping[str, np.ndarray]
-    """Name -> column_N of each property of the samples."""
+    """Name -> column_N of each property of the samples: numbers, except for `RECORD_COLUMNS` and `document`."""
     text_N: np.ndarray | None
     read: Callable[[str, int], np.ndarray]
     """Called as ``read(name, model)``; returns value_N of "loss", "member" or a statistic under one model."""
@@ -268,8 +269,19 @@ def _check_columns(
             problems.append(
                 f"{where} has shape {column_N.shape}; it must have one value for each of the {samples:,} samples"
             )
+        elif name in RECORD_COLUMNS:
+            strings_N = _as_strings(column_N)
+            if strings_N is None:
+                problems.append(
+                    f"{where} must have strings or whole numbers; give an empty string where it is unknown"
+                )
+            else:
+                checked[name] = strings_N
         elif name != "document" and column_N.dtype.kind not in "biuf":
-            problems.append(f"{where} has values that are not numbers; only text_N may have texts")
+            problems.append(
+                f"{where} has values that are not numbers; only text_N, {', '.join(f'{n}_N' for n in RECORD_COLUMNS)} "
+                "and document_N may have strings"
+            )
         elif name != "document" and np.isinf(column_N).any():
             problems.append(f"{where} has infinite values; a missing value is NaN")
         elif name in ("tokens", "zlib_bytes") and (column_N < 1).any():
@@ -283,6 +295,15 @@ def _check_columns(
         problems.append(f"{source}: text_N must have one text for each of the {samples:,} samples")
     raise_first(problems)
     return texts, checked
+
+
+def _as_strings(column_N: np.ndarray) -> np.ndarray | None:
+    """Returns strings or whole numbers as an array of str; None if some values are something else."""
+    values = column_N.tolist()
+    kind = int if column_N.dtype.kind in "iu" else str
+    if not all(isinstance(value, kind) for value in values):
+        return None
+    return np.array([str(value) for value in values], object)
 
 
 def _open_npz(path: Path) -> LossFile:
@@ -400,6 +421,9 @@ def _open_dataset(path: Path) -> LossFile:
         for name, value in dataset.variables.items()
         if value.dims == ("sample",) and name not in _NOT_COLUMNS
     }
+    if "population_sha256" in dataset.attrs and "digest" not in dataset:
+        # A score store of release 0.2, which measured the whole documents from which the samples are cut.
+        columns.pop("zlib_bytes", None)
     text_N = dataset["text"].to_numpy() if "text" in dataset else None
     texts, checked = _check_columns(str(path), samples, columns, text_N)
     names = dataset["model"].to_numpy() if "model" in dataset.coords else np.arange(models)

@@ -38,6 +38,10 @@ from lm_mia.errors import UserError
 SAMPLE_FILES = ("tokens.npy", "offsets.npy", "samples.parquet")
 SAMPLE_COLUMNS = ("tokens", "unk", "zlib_bytes", "tfidf", "prefix_group")
 """Columns of the sample table that attacks and figures use; they are copied to the score store."""
+RECORD_COLUMNS = ("name", "source", "user")
+"""Columns of the sample table that say where a sample is from, as strings; empty where it is unknown. `name` is the
+name of the record in the corpus, `source` what the record comes from (package, file or folder), and `user` the person
+or the group of documents to which it belongs, which only imported losses may have."""
 PIECE_COLUMNS = ("document", "piece")
 """More of these columns, if documents are split: the document of a sample, counted from 0 in the order of the
 population, and its position among the pieces of the document, counted from 0."""
@@ -159,6 +163,11 @@ class Population:
         """Whether the population belongs to imported losses, so that it has no tokens."""
         return is_imported(self.manifest)
 
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether the sources of the samples are files of a corpus in random order, so that they do not differ."""
+        return self.manifest["settings"].get("corpus.source") == "c4"
+
     def sample_columns(self) -> dict[str, np.ndarray]:
         """Returns the columns of the sample table that attacks and figures use: name -> column_N."""
         names = SAMPLE_COLUMNS + (PIECE_COLUMNS if self.has_split_documents else ())
@@ -172,11 +181,13 @@ class Population:
     def column(self, name: str) -> np.ndarray:
         """Reads one column of the sample table (samples.parquet).
 
-        Columns of text: source_record, text_sha256. Columns of type int64: id, chars (of the whole text), tokens and
-        unk (of the stored, truncated sample), zlib_bytes (of the whole text in UTF-8, at level 6) and prefix_group
-        (the ID of the first sample that starts with the same ``population.group_prefix_tokens`` tokens). Column of type
-        float64: tfidf (see `features.mean_tfidf`). Held-out samples do not have prefix_group and tfidf. If documents
-        are split, there are `PIECE_COLUMNS` too, and text_sha256, chars and zlib_bytes are of the text of the piece.
+        All are properties of the sample, not of the document that it is cut from; its text is that of `text`.
+        Columns of text: name (of the record in the corpus), source (what the record comes from), user (empty, except
+        for imported losses) and text_sha256. Columns of type int64: id, chars, tokens, unk, zlib_bytes (of the text in
+        UTF-8, at level 6) and prefix_group (the ID of the first sample that starts with the same
+        ``population.group_prefix_tokens`` tokens). Column of type float64: tfidf (see `features.mean_tfidf`). Held-out
+        samples do not have prefix_group and tfidf. If documents are split, there are `PIECE_COLUMNS` too. Imported
+        samples have the columns of `lm_mia.data.imported.sample_table`.
 
         Returns:
           column_N.

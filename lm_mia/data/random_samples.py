@@ -40,7 +40,7 @@ def append(
 
     They all have the median length of the samples of text. Like these, they begin with <bos>, and end with <eos> if
     they are shorter than the longest samples, which are cut. Pieces are drawn from those that stand for text. The text
-    of a sample is what its pieces are decoded to, and its source record is "random" and a number.
+    of a sample is what its pieces are decoded to, its source is "random", and its name is "random" and a number.
 
     Args:
       folder: folder of the population, with the samples of text.
@@ -139,7 +139,9 @@ def _rows(
     return pa.table(
         {
             "id": [before + number for number in numbers],
-            "source_record": [f"random {number}" for number in numbers],
+            "name": [f"random {number}" for number in numbers],
+            "source": ["random"] * len(texts),
+            "user": [""] * len(texts),
             "text_sha256": [hashlib.sha256(raw).hexdigest() for raw in raws],
             "chars": [len(text) for text in texts],
             "tokens": [token_BxL.shape[1]] * len(texts),

@@ -39,8 +39,10 @@ class Texts:
 
     texts: list[str] = dataclasses.field(repr=False)
     """All texts, including empty ones; null counts as an empty text."""
-    records: list[str] = dataclasses.field(repr=False)
-    """Where each text comes from: ``NAME``, ``NAME:LINE`` counted from 1, or ``NAME:ROW`` counted from 0."""
+    names: list[str] = dataclasses.field(repr=False)
+    """The name of each text: ``FILE``, ``FILE:LINE`` counted from 1, or ``FILE:ROW`` counted from 0."""
+    sources: list[str] = dataclasses.field(repr=False)
+    """The file of each text or, if each text has a file of its own, the top folder of the file; "" without a folder."""
     files: list[str]
     """The names of all files."""
     not_utf8: list[str]
@@ -66,13 +68,15 @@ def read(source: str, path: str, column: str, progress: Callable[[int, int], Non
     """
     files = find_files(source, path)
     texts: list[str] = []
-    records: list[str] = []
+    names: list[str] = []
+    sources: list[str] = []
     not_utf8: list[str] = []
     for done, (name, file) in enumerate(files, 1):
         try:
             for position, text in _READERS[source](file, column):
                 texts.append(text)
-                records.append(name + position)
+                names.append(name + position)
+                sources.append(top_folder(name) if source == "text" else name)
         except UnicodeDecodeError:  # of a text file; those of other files are UserErrors
             not_utf8.append(name)
         except OSError as error:
@@ -91,8 +95,14 @@ def read(source: str, path: str, column: str, progress: Callable[[int, int], Non
             f"corpus.{field}={value!r}: all {len(texts)} texts of {len(files)} file(s) in {path} are empty; choose "
             f"another {field}"
         )
-    names = [name for name, _ in files]
-    return Texts(texts, records, names, not_utf8, _other_files(path, names))
+    read_files = [name for name, _ in files]
+    return Texts(texts, names, sources, read_files, not_utf8, _other_files(path, read_files))
+
+
+def top_folder(name: str) -> str:
+    """Returns the first folder of a relative path; "" if there is none."""
+    folder, slash, _ = name.partition("/")
+    return folder if slash else ""
 
 
 def source_of(path: str) -> str:

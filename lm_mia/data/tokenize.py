@@ -61,8 +61,8 @@ class SampleRules:
     length_tokens: int
     """Maximum length of a sample. A document is ``<bos> text <eos>``, truncated to this number of tokens."""
     min_chars: int = 0
-    """Documents with fewer characters, or without a token, are left out and, if documents are split, last pieces with
-    fewer characters."""
+    """Documents with fewer characters, or without a token, are left out and, if documents are split, last pieces that
+    have fewer characters of the document."""
     distinct_prefix_tokens: int = 0
     """Number of tokens after <bos> that are compared: a piece is left out if an earlier one begins with the same
     tokens. 0: they are not compared."""
@@ -89,14 +89,16 @@ class Part:
 def part_schema(vocab_size: int, with_bands: bool = False) -> pa.Schema:
     """Returns the columns of a part; tokens are uint16, or uint32 if the vocabulary has more than 65,536 pieces.
 
-    document_tokens is the length of the whole document before it is cut, without <bos> and <eos>. A piece that is too
+    text_sha256, chars, unk and zlib_bytes are of the text of the sample, which is decoded from its tokens, and not of
+    the document; document_tokens is the length of the whole document, without <bos> and <eos>. A piece that is too
     short has no tokens, and its text is not measured. If near duplicates are left out, band_digests are those of the
     document, in the row of its first piece.
     """
     bands = [("band_digests", pa.binary(minhash.BANDS * minhash.DIGEST_BYTES))]
     token = pa.uint16() if vocab_size <= 2**16 else pa.uint32()
     return pa.schema(
-        [("position", pa.int64()), ("source_record", pa.string()), ("text_sha256", pa.string())]
+        [("position", pa.int64())]
+        + [(name, pa.string()) for name in ("name", "source", "text_sha256")]
         + [(name, pa.int64()) for name in ("chars", "unk", "zlib_bytes", "document_tokens")]
         + [("sequence_digest", pa.binary(16)), ("prefix_digest", pa.binary(16))]
         + (bands if with_bands else [])
@@ -148,9 +150,9 @@ class _Piece:
     """A piece of a document, or a whole document."""
 
     position: int
-    source_record: str
-    raw: bytes
-    """Its text in UTF-8."""
+    name: str
+    """The name of the document."""
+    source: str
     tokens: list[int]
     """Tokens of the sample; empty if it is too short."""
     document_tokens: int
@@ -167,10 +169,12 @@ def _tokenize(
     unk = tokenizer.unk_id()
     tokens = pa.array([piece.tokens for piece in pieces], schema.field("tokens").type)
     # What is too short is only counted.
-    raws = [piece.raw if piece.tokens else None for piece in pieces]
+    texts = iter(tokenizer.decode([p.tokens for p in pieces if p.tokens], num_threads=1))
+    raws = [next(texts).encode() if piece.tokens else None for piece in pieces]
     values = {
         "position": [piece.position for piece in pieces],
-        "source_record": [piece.source_record for piece in pieces],
+        "name": [piece.name for piece in pieces],
+        "source": [piece.source for piece in pieces],
         "text_sha256": [None if raw is None else hashlib.sha256(raw).hexdigest() for raw in raws],
         "chars": [None if raw is None else len(raw.decode()) for raw in raws],
         "unk": [piece.tokens.count(unk) for piece in pieces],
@@ -181,7 +185,7 @@ def _tokenize(
         "tokens": tokens,
     }
     if rules.leave_out_near_duplicates:
-        texts = {at * MAX_PIECES: text for at, (text, _) in batch if len(text) >= rules.min_chars}
+        texts = {at * MAX_PIECES: text for at, (text, *_) in batch if len(text) >= rules.min_chars}
         digests = dict(zip(texts, minhash.band_digests(list(texts.values())), strict=True))
         values["band_digests"] = [digests.get(piece.position) for piece in pieces]
     columns = [
@@ -200,38 +204,34 @@ def _cut(
 ) -> Iterator[_Piece]:
     """Yields the pieces of documents in their order; a document that is left out is one piece without tokens."""
     bos, eos, step = tokenizer.bos_id(), tokenizer.eos_id(), rules.length_tokens - 1
-    texts = [text for _, (text, _) in batch if len(text) >= rules.min_chars]
+    texts = [text for _, (text, *_) in batch if len(text) >= rules.min_chars]
     # A single thread, because the processes share the cores.
     encoded = iter(tokenizer.encode(texts, out_type=int, num_threads=1) if texts else [])
-    for at, (text, record) in batch:
-        position, raw = at * MAX_PIECES, text.encode()
-        if len(text) < rules.min_chars:
-            yield _Piece(position, record, raw, [], 0)
-            continue
-        ids = next(encoded)
+    for at, (text, name, source) in batch:
+        position = at * MAX_PIECES
+        ids = next(encoded) if len(text) >= rules.min_chars else []
         if not ids:
-            yield _Piece(position, record, raw, [], 0)
+            yield _Piece(position, name, source, [], 0)
             continue
         body = [*ids, eos]
-        if not rules.split_documents or len(body) <= step:
-            yield _Piece(position, record, raw, [bos, *body[:step]], len(ids))
+        if not rules.split_documents:
+            yield _Piece(position, name, source, [bos, *body[:step]], len(ids))
             continue
-        begins = _first_bytes(raw, tokenizer)
-        # The text of a piece reaches to the first token of the next piece, so that no character is lost.
-        bounds = [0, *[*begins, len(raw)][step::step], len(raw)]
         for piece, low in enumerate(range(0, len(body), step)):
-            raw_piece = raw[bounds[piece] : bounds[piece + 1]]
             tokens = [bos, *body[low : low + step]]
             # Only the last piece may be shorter than length_tokens.
-            if len(tokens) < rules.length_tokens and len(raw_piece.decode()) < rules.min_chars:
+            is_short = low > 0 and len(tokens) < rules.length_tokens
+            if is_short and _chars_from(text, low, tokenizer) < rules.min_chars:
                 tokens = []
-            yield _Piece(position + piece, record, raw_piece, tokens, len(ids))
+            yield _Piece(position + piece, name, source, tokens, len(ids))
 
 
-def _first_bytes(raw: bytes, tokenizer: sentencepiece.SentencePieceProcessor) -> list[int]:
-    """Returns where the text of each token of a document begins, in bytes."""
-    mapping = tokenizer.encode(raw.decode(), return_type="offset_mapping", return_bytes=True)
-    return [begin for begin, _ in mapping["offsets"]]
+def _chars_from(text: str, token: int, tokenizer: sentencepiece.SentencePieceProcessor) -> int:
+    """Returns the number of characters of a document from one of its tokens on; 0 behind the last token."""
+    raw = text.encode()
+    mapping = tokenizer.encode(text, return_type="offset_mapping", return_bytes=True)
+    begins = [*(begin for begin, _ in mapping["offsets"]), len(raw)]
+    return len(raw[begins[token] :].decode())
 
 
 def _digests(tokens: pa.ListArray, prefix_tokens: int) -> list[bytes | None]:

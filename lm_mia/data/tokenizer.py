@@ -246,8 +246,8 @@ def training_texts(
         index_K = np.sort(seeds.draw(seed, "tokenizer/documents", len(source), total)[drawn:])
         drawn = total
         for low in range(0, len(index_K), _READ_DOCUMENTS):
-            pairs = select(source, index_K[low : low + _READ_DOCUMENTS])
-            long_enough = [text for text, _ in pairs if len(text) >= min_chars]
+            batch = select(source, index_K[low : low + _READ_DOCUMENTS])
+            long_enough = [text for text, *_ in batch if len(text) >= min_chars]
             yield from long_enough
             num_found += len(long_enough)
             progress("read documents for the vocabulary", num_found, num_documents)

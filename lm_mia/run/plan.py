@@ -35,7 +35,7 @@ from lm_mia.run.sweep import Sweep, SweepRecipe
 # tokens, the mean is 400 (StrongMIA Appendix G), and a tenth of the samples is truncated.
 _LOG_MEAN, _LOG_STD = 5.689, 1.0
 _STATE_BYTES = 3 * 4  # a parameter and its two moments, float32
-# Compressed bytes per sample of samples.parquet; nearly all are those of source_record and text_sha256.
+# Compressed bytes per sample of samples.parquet; nearly all are those of name and text_sha256.
 _TABLE_BYTES = 52
 
 _ARCHITECTURE_WIDTH = 120  # of the tables of modules, in characters

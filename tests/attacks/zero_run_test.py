@@ -42,7 +42,7 @@ class Sources(FakePopulation):
         tokens_NxL = rng.integers(0, 20, (SAMPLES, 12)) + 10 * (self.package_N // 2)[:, None]
         self.tokens, self.offsets_N1 = tokens_NxL.ravel(), 12 * np.arange(SAMPLES + 1)
         self.columns |= {
-            "source_record": np.array([f"{name}/x.py:{i}" for i, name in enumerate(names)]),
+            "source": names,
             "tfidf": rng.normal(3, 1, SAMPLES),
             "prefix_group": np.arange(SAMPLES),
         }
@@ -316,16 +316,23 @@ def test_reasons_are_said_and_recorded(world: tuple[Store, Population], tmp_path
 
     plain = Sources()  # as imported losses without properties
     plain.is_imported = True
-    del plain.columns["source_record"]
+    plain.columns["source"] = np.full(SAMPLES, "", object)
     plain.columns |= dict.fromkeys(("tokens", "zlib_bytes", "tfidf"), np.full(SAMPLES, np.nan))
     said, facts = reasons(world[0], plain)
     assert facts["shift_reasons"].keys() == {*("groups", "disjoint", "graded, strength 1.5")}
-    assert "not known from which packages" in facts["shift_reasons"]["groups"]
-    assert said[0].startswith("attack.zero_run=groups: this shift is not possible: it is not known")
+    assert "of unknown source" in facts["shift_reasons"]["groups"]
+    assert said[0].startswith("attack.zero_run=groups: this shift is not possible: the samples")
     assert "left out (ipw, g_formula, aipw)" in said[-1]
     assert (facts["covariates"], pd.read_csv(tmp_path / "zero_run.csv").shape[0]) == (0, 0)
     assert not (tmp_path / "zero_run_samples.parquet").exists()
     assert len(pd.read_csv(tmp_path / "interference.csv")) == 2 * (MODELS + 2)
+
+    shuffled = Sources()
+    shuffled.is_shuffled = True
+    run((world[0], cast(Population, shuffled)), tmp_path / "shuffled")
+    facts = json.loads((tmp_path / "shuffled/zero_run.json").read_text())
+    assert "random order" in facts["shift_reasons"]["disjoint"]
+    shutil.rmtree(tmp_path / "shuffled")
 
     [line], facts = reasons(dataclasses.replace(world[0], design="given"), plain)
     assert "import the losses with --subset=exact" in line

@@ -10,7 +10,8 @@ from lm_mia.data import build, tokenize
 ROWS = {
     position: {
         "position": position * tokenize.MAX_PIECES,
-        "source_record": f"record {position}",
+        "name": f"record {position}",
+        "source": f"file {position % 2}",
         "text_sha256": f"{position:064x}",
         "chars": 10 * position,
         "unk": position % 3,
@@ -70,9 +71,10 @@ def test_samples_in_the_order_of_their_positions(
     for i, (row, position) in enumerate(zip(rows.to_pylist(), positions, strict=True)):
         expected = ROWS[position]
         assert tokens[offsets[i] : offsets[i + 1]].tolist() == expected["tokens"]
-        names = ("source_record", "text_sha256", "chars", "unk", "zlib_bytes")
+        names = ("name", "source", "text_sha256", "chars", "unk", "zlib_bytes")
         assert row == {name: expected[name] for name in names} | {
             "id": i,
+            "user": "",
             "tokens": len(expected["tokens"]),
         }
 

@@ -69,14 +69,17 @@ def test_population_of_c4(source: config.Corpus, built: Population):
         if len(TEXTS[i]) >= 50 and prefix not in prefixes:
             prefixes.add(prefix)
             expected.append(int(i))
-    assert built.column("source_record").tolist() == [f"train:{i}" for i in expected[:1000]]
+    assert built.column("name").tolist() == [f"train:{i}" for i in expected[:1000]]
     assert built.validation is not None
-    held_out = built.validation.column("source_record").tolist()
+    held_out = built.validation.column("name").tolist()
     assert held_out == [f"train:{i}" for i in expected[1000:]]
     for sample, i in enumerate(expected[:1000]):
         assert built.sample(sample).tolist() == [2, *spm.encode(TEXTS[i]), 1][:32]
-    hashes = [hashlib.sha256(TEXTS[i].encode()).hexdigest() for i in expected[:1000]]
+    texts = built.texts(np.arange(1000))
+    hashes = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
     assert built.column("text_sha256").tolist() == hashes
+    files = [f"c4-train.array_record-{i // 600:05d}-of-00005" for i in expected[:1000]]
+    assert built.column("source").tolist() == files
     counts = built.manifest["provenance"]["draw"]
     assert counts["documents"] == looked
     short = sum(len(TEXTS[i]) < 50 for i in order[:looked])

@@ -93,11 +93,11 @@ def test_near_duplicates_of_earlier_documents_are_left_out(
     sizes = dataclasses.replace(SIZES, distinct_prefix_tokens=prefix_tokens)
     built = build.build_population(source, PIECES, sizes, tmp_path / "p")
     taken, counts = slow_draw(TEXTS, built.tokenizer, prefix_tokens, 140)
-    assert built.column("source_record").tolist() == [f"train:{i}" for i in taken[:120]]
+    assert built.column("name").tolist() == [f"train:{i}" for i in taken[:120]]
     assert built.manifest["provenance"]["draw"] == counts
     assert counts["near_duplicates"] > 10
     assert built.validation is not None
-    held_out = built.validation.column("source_record").tolist()
+    held_out = built.validation.column("name").tolist()
     assert held_out == [f"train:{i}" for i in taken[120:]]
     assert build.describe(built)[-1].endswith(
         f"{counts['near_duplicates']} that are near duplicates of an earlier document"
@@ -133,7 +133,7 @@ def test_all_pieces_of_a_near_duplicate_are_left_out(tmp_path: Path, source: con
     spm = load_tokenizer(built.folder / "tokenizer.model")
     order, _ = slow_draw(TEXTS, spm, 0, 140)
     documents = [f"train:{i}" for i in order]
-    records = [record for record, _ in itertools.groupby(built.column("source_record").tolist())]
+    records = [record for record, _ in itertools.groupby(built.column("name").tolist())]
     assert records == documents[: len(records)]
     assert len(np.unique(built.document_N)) == len(records) > 20
     assert built.manifest["provenance"]["draw"]["near_duplicates"] > 0

@@ -21,7 +21,7 @@ from lm_mia.data.population import Population, open_population
 from lm_mia.data.tokenizer import load_tokenizer, train_tokenizer
 from lm_mia.errors import UserError
 
-TEXTS = [text for text, _ in documents()]
+TEXTS = [text for text, *_ in documents()]
 MODEL = train_tokenizer(TEXTS, 400)
 BOS, EOS = 2, 1
 
@@ -39,8 +39,10 @@ def pieces_of(
     """Returns the rows of the part that consists of one document, the third of a draw."""
     rules = tokenize.SampleRules(model, length_tokens, min_chars, split_documents=True)
     path = model.with_name("part")
-    tokenize.write_part(tokenize.Part(path, np.array([2]), [(text, "a")], rules), lambda done: None)
-    names = ["position", "source_record", "text_sha256", "chars", "zlib_bytes", "document_tokens"]
+    tokenize.write_part(
+        tokenize.Part(path, np.array([2]), [(text, "a", "b")], rules), lambda done: None
+    )
+    names = ["position", "name", "text_sha256", "chars", "zlib_bytes", "document_tokens"]
     return tokenize.read_part(path, [*names, "tokens"]).to_pylist()
 
 
@@ -73,14 +75,11 @@ def test_pieces_add_up_to_the_document(model: Path, text: str, length_tokens: in
         return
     assert all(piece[0] == BOS and len(piece) <= length_tokens for piece in tokens)
     assert [t for piece in tokens for t in piece[1:]] == [*ids, EOS]
-    assert sum(row["chars"] for row in rows) == len(text)
-    # The hashes tell whether each text is exactly the next characters.
-    start = 0
     for row in rows:
-        part = text[start : start + row["chars"]].encode()
-        assert row["text_sha256"] == hashlib.sha256(part).hexdigest()
-        assert row["zlib_bytes"] == len(zlib.compress(part, 6))
-        start += row["chars"]
+        sample = load_tokenizer(model).decode(row["tokens"])
+        assert row["chars"] == len(sample)
+        assert row["text_sha256"] == hashlib.sha256(sample.encode()).hexdigest()
+        assert row["zlib_bytes"] == len(zlib.compress(sample.encode(), 6))
 
 
 def test_short_last_pieces_have_no_tokens(model: Path):
@@ -88,8 +87,11 @@ def test_short_last_pieces_have_no_tokens(model: Path):
     every = pieces_of(text, model, 16)
     last = every[-1]
     assert len(last["tokens"]) < 16
-    assert pieces_of(text, model, 16, min_chars=last["chars"]) == every
-    too_few = pieces_of(text, model, 16, min_chars=last["chars"] + 1)
+    # The characters of the document are counted: in the sample, consecutive spaces are one.
+    mapping = load_tokenizer(model).encode(text, return_type="offset_mapping")
+    chars = len(text) - mapping["offsets"][15 * (len(every) - 1)][0]
+    assert pieces_of(text, model, 16, min_chars=chars) == every
+    too_few = pieces_of(text, model, 16, min_chars=chars + 1)
     assert too_few[:-1] == every[:-1]
     assert (too_few[-1]["tokens"], too_few[-1]["position"]) == ([], last["position"])
     # The other pieces have no minimum.
@@ -151,12 +153,12 @@ def test_population_equals_a_slow_reference(
     written = write(tmp_path / "p", validation_samples=40, distinct_prefix_tokens=prefix_tokens)
     held_out = written.validation
     assert held_out is not None
-    records = [record for _, record in documents()]
+    names = [name for _, name, _ in documents()]
     expected = slow_samples(300, 40, 32, 30, prefix_tokens)
     spm = load_tokenizer(MODEL)
     for population, pieces in zip((written, held_out), expected, strict=True):
         table = table_of(population)
-        assert table.source_record.tolist() == [records[d] for d, _ in pieces]
+        assert table["name"].tolist() == [names[d] for d, _ in pieces]
         assert table.piece.tolist() == [piece for _, piece in pieces]
         numbers = {d: n for n, d in enumerate(dict.fromkeys(d for d, _ in pieces))}
         assert table.document.tolist() == [numbers[d] for d, _ in pieces]
@@ -164,7 +166,7 @@ def test_population_equals_a_slow_reference(
             body = [*spm.encode(TEXTS[d]), EOS]
             assert population.sample(i).tolist() == [BOS, *body[31 * piece : 31 * (piece + 1)]]
         np.testing.assert_array_equal(population.document_N, table.document)
-    assert not set(written.column("source_record")) & set(held_out.column("source_record"))
+    assert not set(written.column("name")) & set(held_out.column("name"))
     assert {"document", "piece"} < set(written.sample_columns())
 
 
@@ -172,10 +174,10 @@ def test_counts_and_share_of_the_text(tmp_path: Path):
     written = write(tmp_path / "p")
     table, used = table_of(written), written.text_use
     assert used is not None
-    spm, text_of = load_tokenizer(MODEL), {record: text for text, record in documents()}
-    drawn = table.source_record.unique()
+    spm, text_of = load_tokenizer(MODEL), {name: text for text, name, _ in documents()}
+    drawn = table["name"].unique()
     assert used.documents == len(drawn) == table.document.nunique() < 300
-    assert used.document_tokens == sum(len(spm.encode(text_of[record])) for record in drawn)
+    assert used.document_tokens == sum(len(spm.encode(text_of[name])) for name in drawn)
     no_text = [sum(t in (BOS, EOS) for t in written.sample(i)) for i in range(300)]
     assert used.sample_tokens == len(written.tokens) - sum(no_text)
     cut = write(tmp_path / "q", split=False).text_use
@@ -204,7 +206,7 @@ def test_documents_are_not_split_by_default(tmp_path: Path):
 
 def test_identical_pieces_are_one_sample(tmp_path: Path):
     page = " ".join(f"word{i}" for i in range(40))
-    texts = [(f"{page} {page} end {i}", str(i)) for i in range(4)]
+    texts = [(f"{page} {page} end {i}", str(i), "") for i in range(4)]
     spm = load_tokenizer(MODEL)
     # A period of the text is a whole number of pieces, so that the pages of all documents are the same pieces.
     length = len(spm.encode(page)) + 1
@@ -241,7 +243,7 @@ def test_too_few_pieces_are_reported(tmp_path: Path):
 
 def test_held_out_samples_need_other_documents(tmp_path: Path):
     """A single document has no other pieces than its own for the validation loss."""
-    texts = [(" ".join(TEXTS), "all")]
+    texts = [(" ".join(TEXTS), "all", "")]
     fields = config.Population(100, 0, length_tokens=32, validation_samples=10)
     spec = build.PopulationSpec(fields, MODEL, 30, split_documents=True)
     with pytest.raises(UserError, match=r"validation_samples=10: .* only 0 pieces that can be"):

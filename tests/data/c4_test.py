@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from lm_mia.data import c4
+from lm_mia.data.documents import Document
 from lm_mia.errors import UserError
 
 TEXTS = fake_c4.texts(25)
 HELD_OUT = fake_c4.texts(7, seed=1)
+FILE_SIZES = (6, 6, 6, 7)  # of the 25 records
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +33,24 @@ def changed(data_dir: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(data_dir, tmp_path / "tfds"))
 
 
+def document(i: int) -> Document:
+    """Returns the document of a record of the 25 in four files."""
+    shard = np.repeat(range(4), FILE_SIZES)[i]
+    return TEXTS[i], f"train:{i}", f"c4-train.array_record-{shard:05d}-of-00004"
+
+
 def test_records_are_read_by_index(data_dir: Path):
     records = c4.open_records(str(data_dir))
     assert len(records) == 25
-    assert [records[i] for i in range(25)] == [(t, f"train:{i}") for i, t in enumerate(TEXTS)]
+    assert [records[i] for i in range(25)] == [document(i) for i in range(25)]
     for i in (-1, 25):
         with pytest.raises(IndexError, match=f"record {i} of 25"):
             records[i]
-    assert c4.open_records(str(data_dir), "validation")[6] == (HELD_OUT[6], "validation:6")
+    assert c4.open_records(str(data_dir), "validation")[6] == (
+        HELD_OUT[6],
+        "validation:6",
+        "c4-validation.array_record-00003-of-00004",
+    )
 
 
 @pytest.mark.parametrize("open_files", [1, 3, 8])
@@ -48,14 +60,14 @@ def test_selected_records_keep_order_and_repetitions(
     monkeypatch.setattr(c4, "_OPEN_FILES", open_files)
     index_K = np.array([24, 0, 13, 13, 6, 1])
     selected = pickle.loads(pickle.dumps(c4.open_records(str(data_dir)).select(index_K)))
-    assert list(selected) == [(TEXTS[i], f"train:{i}") for i in index_K]
-    assert (len(selected), selected[2]) == (6, (TEXTS[13], "train:13"))
+    assert list(selected) == [document(i) for i in index_K.tolist()]
+    assert (len(selected), selected[2]) == (6, document(13))
     assert list(c4.open_records(str(data_dir)).select(index_K[:0])) == []
 
 
 def test_whitespace_around_texts_is_removed(tmp_path: Path):
     fake_c4.tfds(tmp_path, {"train": ["  a b\nc \n", "é" * 300]}, shards=1)
-    assert [t for t, _ in c4.open_records(str(tmp_path))] == ["a b\nc", "é" * 300]
+    assert [t for t, *_ in c4.open_records(str(tmp_path))] == ["a b\nc", "é" * 300]
 
 
 def test_files_are_closed_after_reading(data_dir: Path):
@@ -90,7 +102,7 @@ def test_replaced_dataset_is_read_again(tmp_path: Path):
         shutil.rmtree(tmp_path / "c4", ignore_errors=True)
         fake_c4.tfds(tmp_path, {"train": [text] * 3 * len(text)})
         last = 3 * len(text) - 1  # in the second file, whose first record has another index
-        assert c4.open_records(str(tmp_path))[last] == (text, f"train:{last}")
+        assert c4.open_records(str(tmp_path))[last][:2] == (text, f"train:{last}")
 
 
 def refused(path: Path, message: str) -> None:
@@ -132,7 +144,7 @@ def test_tfrecord_files_are_refused(changed: Path, kind: str | None):
 
 def test_alternative_array_record_files_are_read(changed: Path):
     edit(changed, fileFormat="tfrecord", alternativeFileFormats=["array_record"])
-    assert c4.open_records(str(changed))[24] == (TEXTS[24], "train:24")
+    assert c4.open_records(str(changed))[24] == document(24)
 
 
 def test_splits_without_records_are_reported(changed: Path):
@@ -216,7 +228,7 @@ def test_records_without_text_are_named(
     monkeypatch.setattr(fake_c4, "_example", lambda t: raw if t == "broken" else example(t))
     fake_c4.tfds(tmp_path, {"train": ["a", "b", "c", "broken", "d"]})
     records = c4.open_records(str(tmp_path))
-    assert records[4] == ("d", "train:4")
+    assert records[4][:2] == ("d", "train:4")
     file = "c4-train.array_record-00001-of-00002"
     message = f"record train:3, in {file} of c4/en/3.1.0, {problem}.*; copy the file again"
     with pytest.raises(UserError, match=message) as caught:
@@ -237,7 +249,7 @@ def test_damaged_files_are_named_when_read(changed: Path, damage: str):
             (changed / "c4/en/3.1.0/c4-validation.array_record-00000-of-00004").read_bytes()
         )
     records = c4.open_records(str(changed))
-    assert records[0] == (TEXTS[0], "train:0")
+    assert records[0] == document(0)
     with pytest.raises(
         UserError, match=r"a record of c4-train.array_record-00002-of-00004 .*cannot be read"
     ):
@@ -247,6 +259,7 @@ def test_damaged_files_are_named_when_read(changed: Path, damage: str):
 OPEN = """
 import sys
 from lm_mia.data import c4
+from lm_mia.data.documents import Document
 assert not {"tensorflow_datasets", "array_record"} & set(sys.modules)
 records = c4.open_records("")
 records[3]

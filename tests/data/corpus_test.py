@@ -18,15 +18,16 @@ __all__ = ["source"]  # a fixture
 
 def test_default_corpus(monkeypatch: pytest.MonkeyPatch):
     """On a third of the docstrings, since comparing all of them takes long."""
-    texts, records = docstrings.read()
-    raw = texts[: len(texts) // 3], records[: len(texts) // 3]
+    texts, names = docstrings.read()
+    raw = texts[: len(texts) // 3], names[: len(texts) // 3]
     monkeypatch.setattr(docstrings, "read", lambda progress: raw)
     labels: list[str] = []
     read = corpus.read(config.Corpus(), lambda label, done, total: labels.append(label))
     assert len(read) >= 2_000
     assert min(map(len, read.texts)) >= 200
-    locations = [(name, int(line)) for name, _, line in (r.partition(":") for r in read.records)]
+    locations = [(name, int(line)) for name, _, line in (r.partition(":") for r in read.names)]
     assert locations == sorted(locations)
+    assert [*read.sources] == [name.partition("/")[0] for name, _ in locations]
     assert read.sha256 == corpus.hash_texts(read.texts)
     counts = read.provenance
     assert counts["packages"] == docstrings.versions()
@@ -44,7 +45,7 @@ def test_counts_and_order_of_a_small_corpus(tmp_path: Path):
     for name, text in zip("abcdef", (near, "short", f" {long}\n", long, other, ""), strict=True):
         (tmp_path / f"{name}.txt").write_text(text)
     read = corpus.read(config.Corpus("text", str(tmp_path)))
-    assert [read[i] for i in range(len(read))] == [(near, "a.txt"), (other, "e.txt")]
+    assert [read[i] for i in range(len(read))] == [(near, "a.txt", ""), (other, "e.txt", "")]
     assert read.provenance == {
         "source": "text",
         "files": [f"{c}.txt" for c in "abcdef"],

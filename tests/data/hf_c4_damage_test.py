@@ -96,7 +96,7 @@ def interrupted(tmp_path: Path, pattern: str) -> Path:
 
 
 def texts(path: Path) -> list[str]:
-    return [text for text, _ in c4.open_records(str(path))]
+    return [text for text, *_ in c4.open_records(str(path))]
 
 
 def test_only_changed_files_are_converted_again(tmp_path: Path, pattern: str, interrupted: Path):

@@ -64,7 +64,7 @@ def test_tfds_opens_converted_files(tmp_path: Path, pattern: str, processes: int
             for i, text in enumerate(file_texts)
         ]
         assert list(records) == expected
-    assert [t for t, _ in c4.open_records(str(tmp_path / "out"))] == [*itertools.chain(*TRAIN)]
+    assert [t for t, *_ in c4.open_records(str(tmp_path / "out"))] == [*itertools.chain(*TRAIN)]
     info = tfds.builder("c4/en:3.1.0", data_dir=tmp_path / "out").info
     assert info.splits["train"].num_examples == 20
     assert info.splits["train"].num_bytes == sum(
@@ -95,7 +95,7 @@ def test_files_are_ordered_by_name(tmp_path: Path):
     (folder / moved).rename(folder / "deeper" / moved)
     pattern = str(folder / "**" / "c4-train.*")
     convert(pattern, tmp_path / "out")
-    assert [t for t, _ in c4.open_records(str(tmp_path / "out"))] == ["zero", "two", "three"]
+    assert [t for t, *_ in c4.open_records(str(tmp_path / "out"))] == ["zero", "two", "three"]
 
 
 def test_progress_is_in_bytes(tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch):
@@ -236,7 +236,7 @@ def test_conversion_resumes_after_all_processes_are_killed(tmp_path: Path):
     messages = convert(pattern, tmp_path / "out", 2)
     assert messages[0] == f"C4: {finished} of 4 files were converted by an earlier command"
     records = c4.open_records(str(tmp_path / "out"))
-    assert [t for t, _ in records.select(np.arange(len(records)))] == [*itertools.chain(*big)]
+    assert [t for t, *_ in records.select(np.arange(len(records)))] == [*itertools.chain(*big)]
     converted = content(tmp_path / "out/c4/en/3.1.0")
     assert len(converted) == 7
     assert json.loads(converted["hf_shards.json"]).keys() == {

@@ -78,8 +78,8 @@ def write(folder, moment):
     if moment == "after": build.open_population = die
     progress = lambda label, done, total: die() if moment == "samples" and done == 20 else None
     tokenize._PART = 10
-    documents = [(f"the text of number {i}", str(i)) for i in range(60)]
-    model = train_tokenizer([text for text, _ in documents], 30)
+    documents = [(f"the text of number {i}", str(i), "") for i in range(60)]
+    model = train_tokenizer([text for text, *_ in documents], 30)
     settings = config.Population(samples=40, seed=0, length_tokens=32, validation_samples=10)
     spec = build.PopulationSpec(settings, model, provenance={"corpus_sha256": "a"})
     build.write_population(folder, documents, spec, 1, progress, lambda line: print(line, flush=True))

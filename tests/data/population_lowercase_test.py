@@ -27,7 +27,7 @@ def texts() -> list[str]:
 def written(folder: Path, documents: list[str], num_samples: int = 0) -> Population:
     return build.write_population(
         folder,
-        [(text, str(i)) for i, text in enumerate(documents)],
+        [(text, str(i), "") for i, text in enumerate(documents)],
         build.PopulationSpec(
             config.Population(samples=num_samples or len(documents), seed=0, length_tokens=L),
             train_tokenizer(texts(), 50),
@@ -70,7 +70,9 @@ def test_unknown_tokens_that_are_decoded_as_an_empty_text_stay_unknown(tmp_path:
     spec = build.PopulationSpec(
         config.Population(samples=len(documents), seed=0, length_tokens=L), model.getvalue()
     )
-    p = build.write_population(tmp_path / "p", [(t, str(i)) for i, t in enumerate(documents)], spec)
+    p = build.write_population(
+        tmp_path / "p", [(t, str(i), "") for i, t in enumerate(documents)], spec
+    )
     assert p.tokenizer.decode([3]) == ""
     low = lowercase(p)
     assert sum(low.tokens == 3) == sum(p.tokens == 3) == sum(usual.tokens == 3) == 1

@@ -26,19 +26,28 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Population:
 
 
 def test_samples_are_the_drawn_documents(written: Population):
-    spm, text_of = load_tokenizer(model()), {record: text for text, record in documents()}
+    spm, text_of = load_tokenizer(model()), {name: text for text, name, _ in documents()}
     table = table_of(written)
-    assert len(written) == len(table) == table.source_record.nunique() == 100
+    assert len(written) == len(table) == table["name"].nunique() == 100
     assert table.id.tolist() == list(range(100))
+    cut = 0
     for row in table.itertuples():
-        text = text_of[str(row.source_record)]
+        text = text_of[str(row.name)]
         tokens = [2, *spm.encode(text), 1][:64]
         sample = written.sample(int(str(row.id)))
         assert sample.tolist() == tokens
-        raw = text.encode()
+        # Everything is measured on the text of the sample, not on that of the document that it is cut from.
+        sample_text = spm.decode(tokens)
+        assert written.text(int(str(row.id))) == sample_text
+        raw = sample_text.encode()
         assert row.text_sha256 == hashlib.sha256(raw).hexdigest()
         measures = (row.chars, row.tokens, row.unk, row.zlib_bytes)
-        assert measures == (len(text), len(tokens), tokens.count(3), len(zlib.compress(raw, 6)))
+        expected = len(sample_text), len(tokens), tokens.count(3), len(zlib.compress(raw, 6))
+        assert measures == expected
+        cut += len(text) > 1.5 * len(sample_text)
+    assert cut > 20
+    assert {*table["source"]} == {"rich"}
+    assert {*table["user"]} == {""}
     assert written.lengths_N.tolist() == table.tokens.tolist()
     assert 64 in written.lengths_N
     assert written.lengths_N.min() < 64
@@ -50,7 +59,7 @@ def test_sizes_dtypes_and_texts(written: Population):
     assert isinstance(written.tokens, np.memmap)
     assert not written.tokens.flags.writeable
     short = int(np.argmin(written.lengths_N))
-    text = dict((r, t) for t, r in documents())[table_of(written).source_record[short]]
+    text = {name: text for text, name, _ in documents()}[table_of(written)["name"][short]]
     assert written.text(short).split() == text.split()
     for i in (-1, 100):
         with pytest.raises(IndexError):
@@ -111,6 +120,9 @@ def test_large_vocabularies_are_stored_in_32_bits(tmp_path: Path, monkeypatch: p
         def encode(self, texts: list[str], **_) -> list[list[int]]:
             return [[65_536, 3, len(text)] for text in texts]
 
+        def decode(self, samples: list[list[int]], **_) -> list[str]:
+            return ["x" * tokens[3] for tokens in samples]
+
     monkeypatch.setattr(population.sentencepiece, "SentencePieceProcessor", Large)
     large = write(tmp_path / "p", samples=2)
     assert large.tokens.dtype == np.uint32
@@ -124,7 +136,7 @@ def test_columns_are_read_one_by_one(written: Population):
         column_N = written.column(name)
         assert column_N.dtype == np.int64
         assert column_N.tolist() == table_of(written)[name].tolist()
-    assert written.column("source_record").tolist() == table_of(written).source_record.tolist()
+    assert written.column("name").tolist() == table_of(written)["name"].tolist()
 
 
 def test_held_out_samples_follow_in_the_draw(written: Population, tmp_path: Path):
@@ -137,9 +149,9 @@ def test_held_out_samples_follow_in_the_draw(written: Population, tmp_path: Path
     assert both.sha256 == written.sha256 != held_out.sha256
     # A larger population would have them as its next samples.
     larger = write(tmp_path / "q", samples=130)
-    assert table_of(larger).source_record.tolist() == [
-        *both.column("source_record"),
-        *held_out.column("source_record"),
+    assert table_of(larger)["name"].tolist() == [
+        *both.column("name"),
+        *held_out.column("name"),
     ]
     assert table_of(held_out).id.tolist() == list(range(30))
     assert held_out.lengths_N.tolist() == held_out.column("tokens").tolist()
@@ -151,11 +163,10 @@ def test_held_out_samples_follow_in_the_draw(written: Population, tmp_path: Path
 
 
 def test_short_documents_and_repeated_prefixes_are_left_out(tmp_path: Path):
-    spm, texts = load_tokenizer(model()), [text for text, _ in documents()]
+    spm, texts = load_tokenizer(model()), [text for text, *_ in documents()]
     population = write(tmp_path / "p", samples=60, distinct_prefix_tokens=2, min_chars=150)
     prefixes = [tuple(population.sample(i)[1:3]) for i in range(60)]
     assert len(set(prefixes)) == 60
-    assert population.column("chars").min() >= 150
     # All skipped documents are too short or begin like an earlier document.
     counts = population.manifest["provenance"]["draw"]
     order = seeds.draw(3, "population/draw", len(texts), len(texts))[: counts["documents"]]
@@ -169,19 +180,19 @@ def test_short_documents_and_repeated_prefixes_are_left_out(tmp_path: Path):
 
 
 def test_documents_without_tokens_are_left_out(tmp_path: Path):
-    texts = [*documents()[:20], *[("\u200b" * (30 + i), f"invisible {i}") for i in range(5)]]
+    texts = [*documents()[:20], *[("\u200b" * (30 + i), f"invisible {i}", "") for i in range(5)]]
     spec = build.PopulationSpec(config.Population(20, 0, length_tokens=64), model())
     population = build.write_population(tmp_path / "p", texts, spec)
-    assert {*population.column("source_record")} == {record for _, record in texts[:20]}
+    assert {*population.column("name")} == {name for _, name, _ in texts[:20]}
     spec = dataclasses.replace(spec, population=config.Population(22, 0, length_tokens=64))
     with pytest.raises(UserError, match=r"samples=22: .* only 20 documents .*too short: 5,"):
         build.write_population(tmp_path / "q", texts, spec)
 
 
 def test_too_few_long_documents_are_reported(tmp_path: Path):
-    texts = [(f"{'long ' * 9}text {i}", str(i)) for i in range(30)]
-    texts += [(f"short {i}", str(i)) for i in range(30, 40)]
-    small = train_tokenizer([text for text, _ in texts], 25)
+    texts = [(f"{'long ' * 9}text {i}", str(i), "") for i in range(30)]
+    texts += [(f"short {i}", str(i), "") for i in range(30, 40)]
+    small = train_tokenizer([text for text, *_ in texts], 25)
 
     def write_samples(samples: int) -> Population:
         settings = config.Population(samples, 0, length_tokens=64, validation_samples=5)
@@ -253,8 +264,8 @@ def test_manifest_records_settings_and_provenance(tmp_path: Path):
 
 def slow_text_use(population: Population) -> TextUse:
     """Counts the tokens of the documents of the samples, before and after they are cut."""
-    spm, text_of = load_tokenizer(model()), {record: text for text, record in documents()}
-    lengths = [len(spm.encode(text_of[r])) for r in population.column("source_record")]
+    spm, text_of = load_tokenizer(model()), {name: text for text, name, _ in documents()}
+    lengths = [len(spm.encode(text_of[r])) for r in population.column("name")]
     limit = population.length_tokens - 1  # without <bos>
     return TextUse(len(lengths), sum(lengths), sum(min(n, limit) for n in lengths))
 
@@ -314,7 +325,7 @@ def write_pages(
     folder: Path, samples: int, validation_samples: int, length_tokens: int, processes: int = 1
 ) -> Population:
     texts = [*PAGES, *(text.replace(" of ", "  of ") for text in PAGES)]  # equal when normalized
-    documents = [(text, str(i)) for i, text in enumerate(texts)]
+    documents = [(text, str(i), "") for i, text in enumerate(texts)]
     settings = config.Population(samples, 5, length_tokens, validation_samples=validation_samples)
     spec = build.PopulationSpec(
         settings, train_tokenizer(PAGES, 30), provenance={"documents": 120, "corpus_sha256": "a"}
@@ -335,7 +346,7 @@ def test_no_two_samples_have_the_same_tokens(tmp_path: Path, length_tokens: int,
     first = dict[int, int]()
     for i in order:
         first.setdefault(number[PAGES[i % 60]], i)
-    records = [int(r) for p in (written, held_out) for r in p.column("source_record")]
+    records = [int(r) for p in (written, held_out) for r in p.column("name")]
     assert records == list(first.values())
     drawn = written.manifest["provenance"]["draw"]
     looked = order.index(records[-1]) + 1

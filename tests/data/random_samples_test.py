@@ -42,9 +42,9 @@ def test_samples_of_text_are_unchanged(plain: Population, mixed: Population):
     for name in ("document_frequency.npy", "tokenizer.model"):
         assert (mixed.folder / name).read_bytes() == (plain.folder / name).read_bytes()
     assert mixed.text_use == plain.text_use
-    drawn = {hashlib.sha256(t.encode()).hexdigest() for t, _ in documents()}
+    drawn = {name for _, name, _ in documents()}
     assert mixed.validation is not None
-    assert drawn.issuperset(mixed.validation.column("text_sha256"))
+    assert drawn.issuperset(mixed.validation.column("name"))
 
 
 def test_random_samples_have_the_median_length_and_no_duplicates(
@@ -68,7 +68,9 @@ def test_random_samples_have_the_median_length_and_no_duplicates(
 def test_columns_of_random_samples(mixed: Population):
     table, spm = table_of(mixed).iloc[70:], load_tokenizer(model())
     assert table.id.tolist() == list(range(70, 100))
-    assert table.source_record.tolist() == [f"random {i}" for i in range(RANDOM)]
+    assert table["name"].tolist() == [f"random {i}" for i in range(RANDOM)]
+    assert {*table["source"]} == {"random"}
+    assert {*table["user"]} == {""}
     assert table.prefix_group.tolist() == table.id.tolist()
     assert (table.unk == 0).all()
     for row in table.itertuples():

@@ -14,7 +14,11 @@ from lm_mia.errors import UserError
 
 def read(source: str, path: Path | str, column: str = "text") -> tuple[list[str], list[str]]:
     files = text_files.read(source, str(path), column, lambda done, total: None)
-    return files.texts, files.records
+    return files.texts, files.names
+
+
+def sources(source: str, path: Path, column: str = "text") -> list[str]:
+    return text_files.read(source, str(path), column, lambda done, total: None).sources
 
 
 def lines(*records: object) -> bytes:
@@ -36,6 +40,7 @@ def test_text_files_are_sorted(tmp_path: Path):
     assert read("text", tmp_path / "**/*.txt") == everything
     assert read("text", tmp_path / "?/*.txt") == (["bä", "bz"], ["b/a.txt", "b/z.txt"])
     assert read("text", tmp_path / "c.md") == (["c"], ["c.md"])
+    assert sources("text", tmp_path) == ["", "b", "b"]
 
 
 def test_text_files_that_are_not_utf8_are_left_out(tmp_path: Path):
@@ -58,9 +63,10 @@ def test_jsonl_and_gzip_files_are_read(tmp_path: Path):
         lines({"body": "one", "n": 1}) + b"\n" + lines({"body": "ü"})
     )
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines({"body": None}, {"body": "zipped"})))
-    texts, records = read("jsonl", tmp_path, "body")
+    texts, names = read("jsonl", tmp_path, "body")
     assert texts == ["", "zipped", "one", "ü"]
-    assert records == ["a.jsonl.gz:1", "a.jsonl.gz:2", "b.jsonl:1", "b.jsonl:3"]
+    assert names == ["a.jsonl.gz:1", "a.jsonl.gz:2", "b.jsonl:1", "b.jsonl:3"]
+    assert sources("jsonl", tmp_path, "body") == ["a.jsonl.gz"] * 2 + ["b.jsonl"] * 2
 
 
 def test_compressed_files_are_recognized_by_their_content(tmp_path: Path):

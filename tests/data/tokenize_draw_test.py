@@ -11,18 +11,23 @@ from hypothesis import strategies as st
 
 from lm_mia import seeds
 from lm_mia.data import tokenize
+from lm_mia.data.documents import Document
 from lm_mia.data.tokenizer import load_tokenizer, train_tokenizer
 
 WORDS = ("one", "two", "three", "four")
 CORPUS = [
-    (" ".join(WORDS[(i >> s) % 4] for s in range(0, 2 * (1 + i % 5), 2)) + " end", f"record {i}")
+    (
+        " ".join(WORDS[(i >> s) % 4] for s in range(0, 2 * (1 + i % 5), 2)) + " end",
+        f"record {i}",
+        "",
+    )
     for i in range(300)
 ]
 """Short texts, about a third of which occur more than once."""
 DISTINCT = [
-    (" ".join(WORDS[(i >> s) % 4] for s in range(0, 10, 2)), f"record {i}") for i in range(300)
+    (" ".join(WORDS[(i >> s) % 4] for s in range(0, 10, 2)), f"record {i}", "") for i in range(300)
 ]
-MODEL = train_tokenizer([text for text, _ in CORPUS], 17)
+MODEL = train_tokenizer([text for text, *_ in CORPUS], 17)
 
 
 @pytest.fixture
@@ -36,7 +41,7 @@ def model(tmp_path: Path) -> Path:
 def draw_from(
     model: Path,
     num_samples: int,
-    corpus: Sequence[tuple[str, str]] = CORPUS,
+    corpus: Sequence[Document] = CORPUS,
     seed: int = 3,
     processes: int = 1,
     clock: Callable[[], float] = time.perf_counter,
@@ -74,7 +79,7 @@ def documents_of(draw: tokenize.DrawnSamples) -> list[int]:
 
 def slow_draw(
     num_samples: int,
-    corpus: Sequence[tuple[str, str]],
+    corpus: Sequence[Document],
     seed: int,
     min_chars: int,
     prefix_tokens: int,
@@ -130,9 +135,9 @@ def check_rows(draw: tokenize.DrawnSamples) -> None:
     """Asserts that each sample is in a part, with the position of its document."""
     order = seeds.draw(3, "population/draw", len(CORPUS), len(CORPUS))
     record = {
-        row["position"]: row["source_record"]
+        row["position"]: row["name"]
         for part in draw.parts
-        for row in tokenize.read_part(part, ["position", "source_record"]).to_pylist()
+        for row in tokenize.read_part(part, ["position", "name"]).to_pylist()
     }
     for position in draw.position_W.tolist():
         assert record[position] == f"record {order[position // tokenize.MAX_PIECES]}"
@@ -170,7 +175,7 @@ def test_number_of_rounds_does_not_affect_the_draw(
 
 def test_all_documents_are_read_if_too_few_are_samples(model: Path):
     draw, _, _ = draw_from(model, 290, DISTINCT, min_chars=22, length_tokens=40)
-    long = sum(len(text) >= 22 for text, _ in DISTINCT)
+    long = sum(len(text) >= 22 for text, *_ in DISTINCT)
     assert 0 < long < 290
     assert len(draw.position_W) == long
     assert counts(draw) == (300, 300 - long, 0, 0)
@@ -194,7 +199,7 @@ def test_identical_token_sequences_are_one_sample(model: Path, monkeypatch: pyte
     texts += [texts[0] + " and four", texts[0] + " more"]  # differ after the cut
     texts += ["two  one", "ｔｈｒｅｅ three"]  # have the same tokens after normalization
     texts += ["one two three four one four", "two one two"]  # differ before it
-    corpus = [(text, str(i)) for i, text in enumerate(texts)]
+    corpus = [(text, str(i), "") for i, text in enumerate(texts)]
     draw, _, _ = draw_from(model, len(corpus), corpus, length_tokens=cut)
     assert counts(draw) == (9, 0, 4, 0)
     order = seeds.draw(3, "population/draw", 9, 9).tolist()
@@ -228,9 +233,9 @@ def test_documents_of_a_part_are_close_together_in_the_corpus(
     draw, _, _ = draw_from(model, 100, DISTINCT, length_tokens=40)
     ranges = []
     for part in draw.parts:
-        rows = tokenize.read_part(part, ["position", "source_record"]).to_pylist()
+        rows = tokenize.read_part(part, ["position", "name"]).to_pylist()
         assert [r["position"] for r in rows] == sorted(r["position"] for r in rows)
-        ranges.append(sorted(int(r["source_record"].split()[1]) for r in rows))
+        ranges.append(sorted(int(r["name"].split()[1]) for r in rows))
     assert len(ranges) == 10
     assert all(a[-1] < b[0] for a, b in itertools.pairwise(ranges))
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lm_mia.data import tokenize
+from lm_mia.data.documents import Document
 from lm_mia.data.tokenizer import load_tokenizer, train_tokenizer
 
 TEXTS = [f"{'short ' * (i % 5)}text of number {i}, naïve and all" for i in range(40)]
@@ -22,16 +23,16 @@ def model(tmp_path: Path) -> Path:
 def write(path: Path, rules: tokenize.SampleRules, texts: list[str] = TEXTS) -> pa.Table:
     """Writes a part with the texts at positions 7, 10, 13, ..."""
     positions = np.arange(len(texts)) * 3 + 7
-    pairs = [(text, f"record {i}") for i, text in enumerate(texts)]
+    documents = [(text, f"record {i}", "file") for i, text in enumerate(texts)]
     reports: list[int] = []
-    tokenize.write_part(tokenize.Part(path, positions, pairs, rules), reports.append)
+    tokenize.write_part(tokenize.Part(path, positions, documents, rules), reports.append)
     assert reports[-1:] == [len(texts)][: len(reports)]
     assert {p.name for p in path.parent.iterdir()} == {"tokenizer.model", path.name}
     assert tokenize.is_complete(path)
     return tokenize.read_part(path, ["position", "tokens", *MEASURES])
 
 
-MEASURES = ("source_record", "text_sha256", "chars", "unk", "zlib_bytes", "document_tokens")
+MEASURES = ("name", "source", "text_sha256", "chars", "unk", "zlib_bytes", "document_tokens")
 
 
 @pytest.mark.parametrize("batch", [512, 7])
@@ -43,14 +44,17 @@ def test_rows_describe_the_documents(model: Path, monkeypatch: pytest.MonkeyPatc
     assert len(rows) == len(texts)
     for i, (row, text) in enumerate(zip(rows, texts, strict=True)):
         tokens = [2, *spm.encode(text), 1][:20]
+        sample = spm.decode(tokens)
+        raw = sample.encode()
         assert row == {
             "position": (7 + 3 * i) * tokenize.MAX_PIECES,
             "tokens": tokens,
-            "source_record": f"record {i}",
-            "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
-            "chars": len(text),
+            "name": f"record {i}",
+            "source": "file",
+            "text_sha256": hashlib.sha256(raw).hexdigest(),
+            "chars": len(sample),
             "unk": tokens.count(3),
-            "zlib_bytes": len(zlib.compress(text.encode(), 6)),
+            "zlib_bytes": len(zlib.compress(raw, 6)),
             "document_tokens": len(spm.encode(text)),
         }
     assert rows[-2]["unk"] > 0
@@ -142,9 +146,9 @@ def test_a_part_that_cannot_be_read_is_not_called_incomplete(tmp_path: Path):
 
 
 def test_a_part_that_fails_leaves_no_file(model: Path):
-    class Failing(list[tuple[str, str]]):
+    class Failing(list[Document]):
         def __iter__(self):
-            yield TEXTS[0], "0"
+            yield TEXTS[0], "0", ""
             raise OSError("gone")
 
     part = tokenize.Part(

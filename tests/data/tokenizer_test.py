@@ -115,7 +115,7 @@ def test_samples_have_the_special_ids_of_a_given_model(tmp_path: Path):
     llama = sentencepiece_model(vocab_size=700, model_type="bpe", pad_id=-1, byte_fallback=True)
     path = tmp_path / "llama.model"
     path.write_bytes(llama)
-    documents = [(f"{text} 中文", str(i)) for i, text in enumerate(TEXTS[:20])]
+    documents = [(f"{text} 中文", str(i), "") for i, text in enumerate(TEXTS[:20])]
     for random_samples, split in ((0, True), (4, False)):
         settings = Population(samples=16, length_tokens=12, random_samples=random_samples)
         spec = build.PopulationSpec(settings, llama, split_documents=split)

@@ -3,12 +3,12 @@ import pytest
 
 from lm_mia import seeds
 from lm_mia.data import tokenizer
-from lm_mia.data.documents import no_progress
+from lm_mia.data.documents import Document, no_progress
 from lm_mia.data.tokenizer import train_tokenizer
 from lm_mia.errors import UserError
 
-CORPUS = [(f"text number {i} of many " + "and more " * (i % 6), str(i)) for i in range(300)]
-TEXTS = [text for text, _ in CORPUS]
+CORPUS = [(f"text number {i} of many " + "and more " * (i % 6), str(i), "") for i in range(300)]
+TEXTS = [text for text, *_ in CORPUS]
 
 
 def test_vocabulary_of_all_documents():
@@ -55,7 +55,7 @@ def test_reading_errors_are_raised(error: BaseException):
         def __len__(self) -> int:
             return 300
 
-        def __getitem__(self, i: int) -> tuple[str, str]:
+        def __getitem__(self, i: int) -> Document:
             if i == 200:
                 raise error
             return CORPUS[i]

@@ -469,7 +469,8 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
     ),
     "short column": (changed(tokens_N=np.ones(3)), "tokens_N has shape (3,)", ()),
     "no tokens": (changed(tokens_N=np.zeros(N)), "tokens_N has values below 1", ()),
-    "column of texts": (changed(user_N=np.full(N, "a")), "only text_N may have texts", ()),
+    "column of texts": (changed(city_N=np.full(N, "a")), "city_N has values that are not num", ()),
+    "user of real numbers": (changed(user_N=np.full(N, 0.5)), "user_N must have strings or", ()),
     "short texts": (changed(text_N=np.array(["a"])), "one text for each", ()),
     "reserved column": (changed(member_N=np.ones(N)), "unknown arrays member_N", ()),
     "not exact": (
@@ -665,3 +666,33 @@ def test_equal_texts_are_noted_once(tmp_path: Path, capsys: pytest.CaptureFixtur
             repeated, texts = {"three": (3, N - 2), "all": (N, 1)}[name]
             assert f"{repeated} samples" in lines[0]
             assert f"{texts} different texts of {N}" in lines[0]
+
+
+def test_names_sources_and_users_are_stored(tmp_path: Path):
+    names, users = [f"record {n}" for n in range(N)], np.arange(N) // 4
+    sources = ["a.txt" if n < 9 else "" for n in range(N)]
+    arrays = losses()
+    given = {"name_N": np.array(names), "source_N": np.array(sources), "user_N": users}
+    np.savez(tmp_path / "a.npz", **arrays, **given)
+    data = xr.Dataset(
+        {name: (("model", "sample"), arrays[f"{name}_MxN"]) for name in ("loss", "member")},
+        {name.removesuffix("_N"): ("sample", value) for name, value in given.items()},
+    )
+    data.to_netcdf(tmp_path / "b.nc", engine="scipy")
+    table: dict[str, Any] = {"name": names, "source": sources, "user": users}
+    for m in range(M):
+        table[f"loss_{m}"] = arrays["loss_MxN"][m]
+        table[f"member_{m}"] = arrays["member_MxN"][m]
+    pd.DataFrame(table).to_parquet(tmp_path / "c.parquet")
+    np.savez(tmp_path / "unknown.npz", **arrays)
+    expected = pd.DataFrame({"name": names, "source": sources, "user": users.astype(str)})
+    for file in ("a.npz", "b.nc", "c.parquet"):
+        assert import_file(tmp_path / file, tmp_path / "w") == 0
+        samples = lm_mia.open(tmp_path / "w").recipes[Path(file).stem].samples()
+        assert (samples[[*expected]] == expected).all(axis=None), file
+    assert import_file(tmp_path / "unknown.npz", tmp_path / "w") == 0
+    samples = lm_mia.open(tmp_path / "w").recipes["unknown"].samples()
+    assert (samples[[*expected]] == "").all(axis=None)
+    # They are not in the score store, which has what attacks use.
+    with xr.open_zarr(tmp_path / "w/recipes/a/scores.zarr") as stored:
+        assert not {*expected} & {*map(str, stored.variables)}

@@ -13,13 +13,13 @@ from lm_mia.data.tokenizer import train_tokenizer
 
 @functools.cache
 def documents() -> list[Document]:
-    texts, records = docstrings.read(["rich"])
-    return [(t, r) for t, r in zip(texts, records, strict=True) if len(t) >= 100]
+    texts, names = docstrings.read(["rich"])
+    return [(t, name, "rich") for t, name in zip(texts, names, strict=True) if len(t) >= 100]
 
 
 @functools.cache
 def model() -> bytes:
-    return train_tokenizer([text for text, _ in documents()], 400)
+    return train_tokenizer([text for text, *_ in documents()], 400)
 
 
 def write(

@@ -22,6 +22,7 @@ class FakePopulation:
     first_id = 0
     is_imported = True
     """As for imported losses, there are no tokens."""
+    is_shuffled = False
 
     def __init__(self, samples: int, pieces: int = 1) -> None:
         """Creates a population whose documents have this number of consecutive samples."""
@@ -30,6 +31,7 @@ class FakePopulation:
         self.columns = {"tokens": self.lengths_N, "unk": number_N % 3}
         self.columns |= {"zlib_bytes": 40 + number_N * 13 % 101}
         self.columns |= {"tfidf": 1 + number_N % 5 / 4, "prefix_group": number_N // 2 * 2}
+        self.columns |= {"source": np.full(samples, "", object)}
         self.has_split_documents, self.document_N = pieces > 1, number_N // pieces
         if self.has_split_documents:
             self.columns |= {"document": self.document_N, "piece": number_N % pieces}
@@ -42,7 +44,7 @@ class FakePopulation:
         return frozenset(self.columns)
 
     def sample_columns(self) -> dict[str, np.ndarray]:
-        return self.columns
+        return {name: column_N for name, column_N in self.columns.items() if name != "source"}
 
     def __len__(self) -> int:
         return len(self.lengths_N)

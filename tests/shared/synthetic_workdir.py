@@ -79,6 +79,7 @@ class Texts:
     first_id = 0
     is_imported = True
     """As for imported losses, there are no tokens."""
+    is_shuffled = False
 
     def __init__(self, samples: int, pieces: int = 1) -> None:
         self.lengths_N = 20 + np.arange(samples) % 108
@@ -89,6 +90,7 @@ class Texts:
             "zlib_bytes": 100 + n % 37,
             "tfidf": np.where(n % 50 == 0, np.nan, 2 + n * 37 % 101 / 40),
             "prefix_group": n,
+            "source": np.full(samples, "", object),
         }
 
         self.has_split_documents = pieces > 1
@@ -104,7 +106,7 @@ class Texts:
         return frozenset(self.columns)
 
     def sample_columns(self) -> dict[str, np.ndarray]:
-        return self.columns
+        return {name: column_N for name, column_N in self.columns.items() if name != "source"}
 
     def __len__(self) -> int:
         return len(self.lengths_N)
