@@ -30,7 +30,7 @@ from lm_mia.config import (
     training_samples,
 )
 from lm_mia.config.needs import PresentModels, assign_roles, score_step
-from lm_mia.config.recipe import from_dict
+from lm_mia.config.recipe import check_format, from_dict
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
 from lm_mia.data.subsets import ModelSeeds
@@ -571,8 +571,10 @@ def read_workdir(workdir: Path) -> Record:
 
 
 def read_recipe(recipe_dir: Path) -> RecipeResults:
-    """Reads the recipe in WORKDIR/recipes/NAME; raises WorkdirError if there is none."""
-    record = read_json(recipe_dir, "config.json", ("config", "names", "population"), command="run")
+    """Reads the recipe in WORKDIR/recipes/NAME; raises UserError if there is none, or if it has another format."""
+    fields = ("config", "names", "population", "format")
+    record = read_json(recipe_dir, "config.json", fields, command="run")
+    check_format(record, recipe_dir)
     population_dir = recipe_dir.parents[1] / "populations" / str(record["population"])
     try:
         config = from_dict(record["config"])

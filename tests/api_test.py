@@ -137,8 +137,8 @@ def test_config_of_another_version_is_reported_on_one_line(tiny: tiny_run.Tiny, 
     workdir = tiny.copy(tmp_path / "w")
     path = workdir / "recipes" / "tiny" / "config.json"
     stored = json.loads(path.read_text())
-    stored["config"]["model"]["depth"] = 3
-    write_config(path, stored | {"format": 0})
+    stored["config"]["attack"]["strength"] = 3
+    write_config(path, stored)
     recipe = lm_mia.open(workdir).recipes["tiny"]
     assert len(recipe.table("attacks")) > 1
     with pytest.raises(UserError, match="was written by another version of lm_mia") as caught:

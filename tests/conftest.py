@@ -60,7 +60,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Population:
     settings = config.Population(samples=20, seed=1, length_tokens=8)
     return build.write_population(
         tmp_path_factory.mktemp("tiny") / "population",
-        [(text, str(i)) for i, text in enumerate(texts)],
+        [(text, str(i), "") for i, text in enumerate(texts)],
         build.PopulationSpec(settings, train_tokenizer(texts, 32)),
     )
 

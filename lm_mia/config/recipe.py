@@ -4,7 +4,9 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from lm_mia.config import schema
@@ -18,6 +20,11 @@ storage format, so that incompatible models never share a folder."""
 POPULATION_FORMAT = 4
 """Format of the files of a population, as recorded in its manifest; part of every population's hash. It is increased,
 and `FORMAT` with it, whenever the same settings would give other samples or other files."""
+
+_REASON = (
+    "its sample table describes whole documents instead of samples, and its scores have no digests"
+)
+"""What a workdir of the format before `FORMAT` lacks."""
 
 # Fields that affect speed, the number of models or the report, but not the models themselves. They may change in a
 # workdir that already has models.
@@ -61,6 +68,41 @@ _MAX_NAME_LENGTH = 48
 
 SweepEntry = tuple[dict[str, Any], Config]
 """The overrides of a sweep entry (empty for the config itself), and the resulting config."""
+
+
+def check_format(stored: Mapping[str, Any], recipe_dir: Path) -> None:
+    """Raises UserError, with the command that imports its losses, if a recipe was made in another format.
+
+    Args:
+      stored: the content of its config.json.
+      recipe_dir: its folder, WORKDIR/recipes/NAME.
+    """
+    if stored["format"] == FORMAT:
+        return
+    workdir = recipe_dir.parent.parent
+    made = f"--workdir={workdir}: was made by lm_mia {stored.get('lm_mia')}, in format {stored['format']}"
+    if not isinstance(stored["format"], int) or stored["format"] > FORMAT:
+        raise UserError(
+            f"{made}, but this version reads format {FORMAT}; use that version, or choose another --workdir"
+        )
+    stores = sorted(recipe_dir.parent.glob("*/scores.zarr"))
+    if not stores:
+        raise UserError(
+            f"{made}, but this version reads format {FORMAT}; it has no losses to import; choose another "
+            "--workdir"
+        )
+    store = recipe_dir / "scores.zarr" if recipe_dir / "scores.zarr" in stores else stores[0]
+    train = stored["config"].get("train", {})
+    # With canaries, most samples are members of every model, which no other design allows.
+    design = "given" if train.get("canaries") else train.get("subset", "given")
+    command = ["lm-mia", "import", str(store), "--workdir=NEW", f"--subset={design}"]
+    command += [f"--name={store.parent.name}"]
+    others = [path.parent.name for path in stores if path != store]
+    likewise = f", and likewise for {', '.join(others)}" if others else ""
+    raise UserError(
+        f"{made}, but this version reads format {FORMAT} ({_REASON}); choose another --workdir, or import its losses: "
+        f"`{shlex.join(command)}`{likewise}"
+    )
 
 
 def differences(stored: dict[str, Any], config: Config) -> list[str]:

@@ -132,6 +132,8 @@ class ModelMaker:
         """Trains and/or scores a model, whose lock is held."""
         checkpoint_dir = inventory.checkpoint_dir(self._recipe_dir, model)
         total_steps = inventory.total_steps(self._config, model)
+        if self._backend.broadcast(self._backend.is_primary and self._only_lacked_digest(model)):
+            return
         self._report_once({"event": "model_started", "model": str(model), "role": model.role})
         if self._task.verb != "score":
             with self._stop.defer_sigterm() as should_stop:
@@ -151,6 +153,13 @@ class ModelMaker:
                 self._check_stop()
         if compilations := self._backend.new_compilations():
             self._report({"event": "compiled", "index": self._task.worker_index, **compilations})
+
+    def _only_lacked_digest(self, model: ModelSeeds) -> bool:
+        """Writes a digest that a killed process did not; returns whether nothing else was missing.
+
+        This needs no checkpoint, which may have been deleted.
+        """
+        return self._store.write_digest(model) and not self._store.missing_models([model])
 
     def _score(self, model: ModelSeeds, step: int, total_steps: int, checkpoint_dir: Path) -> None:
         """Computes and stores the missing statistics of a model at one training step."""
@@ -183,6 +192,7 @@ class ModelMaker:
         if is_missing_tokens:  # so few samples that the primary process scores them alone
             log_prob_T = self._scorer.token_log_probs(params, self._store.token_samples)
             self._store.write_tokens(model, log_prob_T, store_step)
+        self._store.write_digest(model)  # unless other steps are missing
         self._report(
             {
                 "event": "model_scored",

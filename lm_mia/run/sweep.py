@@ -86,10 +86,6 @@ class SweepRecipe:
             self.config.corpus.source,
         ):
             raise UserError(_import_message(self, stored["config"], changes))
-        if stored["format"] != FORMAT:
-            changes.append(
-                f"format: {stored['format']!r} -> {FORMAT!r} (this version of lm_mia would train different models)"
-            )
         if changes:
             raise UserError(
                 f"--workdir={self.workdir.path}: its recipe {self.name} has a different config:\n"
@@ -356,9 +352,9 @@ def _recipe_of_request(workdir: Workdir, request: RecipeRequest) -> SweepRecipe:
 
 
 def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
-    """Returns the `recipe_key` of a recipe of the workdir, or None if it has another format or unknown fields."""
+    """Returns the `recipe_key` of a recipe of the workdir, or None if there is none, or if it has unknown fields."""
     stored = workdir.read_recipe_config(name)
-    if stored is None or stored["format"] != FORMAT:
+    if stored is None:
         return None
     try:
         return recipe_key(from_dict(stored["config"]))

@@ -135,7 +135,8 @@ class Workdir:
         """Returns the content of a recipe's config.json, or None if the recipe does not exist yet.
 
         Raises:
-          UserError: if the file was not written by lm_mia, was edited, or is missing although there are models.
+          UserError: if the file was not written by lm_mia, was edited, is missing although there are models, or if the
+            recipe has another format.
         """
         folder = self.recipe_dir(name)
         stored = _read(folder / "config.json")
@@ -153,10 +154,9 @@ class Workdir:
             or not str(stored["population"]).isalnum()
         ):
             raise _invalid_config_error(folder / "config.json")
+        recipes.check_format(stored, folder)
         stored_hash = stored["recipe_hash"]
-        if stored["format"] == recipes.FORMAT and stored_hash != recipes.stored_recipe_hash(
-            stored["config"]
-        ):
+        if stored_hash != recipes.stored_recipe_hash(stored["config"]):
             raise UserError(
                 f"{folder / 'config.json'}: its config does not match its recipe_hash={stored_hash}: the file was "
                 "edited, or written by another version of lm_mia; restore it, or choose another --workdir"

@@ -37,6 +37,8 @@ def check_shards(
 ) -> ShardReport:
     """Reads all shards of models, at all of `Store.steps` and the end of training, and checks their checksums.
 
+    Unreadable digests are among the corrupt files.
+
     Args:
       store: the score store; its `variables` are checked.
       models: models of the store.
@@ -56,7 +58,17 @@ def check_shards(
             raise_failed_read(error, path)
             corrupt.append(path)
         progress(done, len(existing))
-    return ShardReport(len(shards), missing, corrupt)
+    return ShardReport(len(shards), missing, [*corrupt, *_corrupt_digests(store, models)])
+
+
+def _corrupt_digests(store: Store, models: Sequence[ModelSeeds]) -> list[Path]:
+    """Returns the files of digests that cannot be read."""
+    index = {model: i for i, model in enumerate(store.models())}
+    return [
+        schema.digest_file(store.path, index[model])
+        for model in models
+        if not schema.is_readable_digest(store.path, index[model])
+    ]
 
 
 @schema.no_zarr_warnings()
@@ -85,7 +97,7 @@ def check_metadata(store: Store, columns: Mapping[str, np.ndarray]) -> None:
     known = {*schema.VARIABLES, *schema.coordinate_names(group), *columns}
     damaged = []
     for name, metadata in consolidated.metadata.items():
-        if name not in known:
+        if name not in known or name == schema.DIGEST:  # a damaged digest is a corrupt shard
             continue
         try:
             own = zarr.open_array(store.path / name, mode="r")

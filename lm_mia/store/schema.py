@@ -3,9 +3,9 @@
 The first dimension is `model`. Variables have chunks of 2^16 samples with checksums, grouped into shards of 2^22. Each
 shard holds one model at one checkpoint.
 
-The coordinates `model` (short names) and `role` are strings of a fixed width, which xarray reads as NumPy's `U` type.
-Zarr's strings of variable width would be read as `StringDType`, which much code does not expect. Zarr-Python 3.1 warns
-when it writes fixed-width strings, and later versions do not; no version warns when it reads them.
+The coordinates `model` (short names), `role` and `digest` are strings of a fixed width, which xarray reads as NumPy's
+`U` type. Zarr's strings of variable width would be read as `StringDType`, which much code does not expect. Zarr-Python
+3.1 warns when it writes fixed-width strings, and later versions do not; no version warns when it reads them.
 
 M: models, K: checkpoints.
 """
@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import zarr
@@ -47,9 +47,13 @@ VARIABLES = {  # name -> type, fill value and units
     TOKENS: ("float32", "NaN", "nats"),
 }
 
+DIGEST = "digest"
+"""Coordinate of the digest of each model's scores, "" before they are complete; each is a file of its own, so that many
+processes can write them."""
 SEEDS = ("subset_seed", "init_seed", "order_seed")
 STRING = np.dtype("<U32")
-"""The type of names and roles; a fixed width suffices, since a name with the largest int64 seed has 29 characters."""
+"""The type of names, roles and digests; a fixed width suffices, since a name with the largest int64 seed has 29
+characters."""
 
 
 def kvstore(path: Path) -> dict[str, str]:
@@ -289,7 +293,64 @@ def write_coordinates(
             if len(values):
                 names[name] = None
                 _write_coordinate(path / name, dimension, values)
+    _create_or_resize_digests(path, len(coordinates["model"]["model"]))
+    names[DIGEST] = None
     group.update_attributes({**attributes, "coordinates": " ".join(names)})
+
+
+def digest_file(path: Path, index: int) -> Path:
+    """Returns the file with the digest of a model; it exists only if the scores of the model are complete."""
+    return path / DIGEST / "c" / str(index)
+
+
+@no_zarr_warnings()
+def write_digest(path: Path, index: int, digest: str) -> None:
+    """Writes the digest of a model of the store."""
+    _open_digests(path, "r+")[index] = digest
+
+
+def read_digests(path: Path) -> list[str]:
+    """Returns the digest of each model of the store; "" if its scores are not complete.
+
+    Raises:
+      UserError: if the digests are damaged.
+    """
+    try:
+        return np.asarray(_open_digests(path, "r")[:]).tolist()
+    except (ValueError, LookupError, TypeError, OSError, RuntimeError) as error:
+        raise_failed_read(error, path / DIGEST)
+        raise UserError(
+            f"{path / DIGEST}: damaged; run `lm-mia score --repair` to compute the digests again"
+        ) from error
+
+
+def is_readable_digest(path: Path, index: int) -> bool:
+    """Returns whether the digest of a model is intact or has not been written."""
+    try:
+        _open_digests(path, "r")[index]
+    except (ValueError, LookupError, TypeError, OSError, RuntimeError) as error:
+        raise_failed_read(error, digest_file(path, index))
+        return False
+    return True
+
+
+def _open_digests(path: Path, mode: Literal["r", "r+"]) -> zarr.Array:
+    return zarr.open_array(path / DIGEST, mode=mode)
+
+
+def _create_or_resize_digests(path: Path, num_models: int) -> None:
+    if (path / DIGEST / "zarr.json").exists():
+        _open_digests(path, "r+").resize((num_models,))
+        return
+    zarr.create_array(
+        path / DIGEST,
+        shape=(num_models,),
+        dtype=STRING,
+        chunks=(1,),
+        dimension_names=["model"],
+        compressors=[Crc32cCodec()],
+        fill_value="",
+    )
 
 
 @no_zarr_warnings()

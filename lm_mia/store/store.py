@@ -7,6 +7,8 @@ The store is safe without a database:
   * A shard belongs to one model and one checkpoint. One process writes it once, as a whole, by an atomic rename.
   * Whether a model is present follows from the keys on disk, never from values: a model is present if all shards of
     its membership, of its loss and of all required statistics exist at every checkpoint.
+  * The coordinate `digest` is a hash of all of a model's values of samples. It is removed before a shard is written,
+    and written after the last one, when it completes the model. So a digest is never that of other values.
   * Models are only appended. Readers take the number of models from the group's consolidated metadata, which is
     replaced atomically.
 
@@ -16,6 +18,7 @@ shard, S: selected samples, R: models of one request, T: tokens.
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import sys
 from collections import Counter
@@ -188,7 +191,7 @@ class Store:
         Lists the keys on disk and reads no values.
 
         Args:
-          step: one of `steps`, or 0 for the end of training; None requires the values at all of these.
+          step: one of `steps`, or 0 for the end of training; None requires the values at all of these, and the digest.
         """
         stored, names = self._read_contents()
         return self._is_present(range(len(stored)), len(stored), names, step)
@@ -218,6 +221,9 @@ class Store:
         for name in self.variables if len(index_R) else ():
             complete_RxK = self._complete(name, names, index_R, num_models)
             present_R &= complete_RxK[:, checkpoints].all(axis=1)
+        if step is None:
+            exists_R = [schema.digest_file(self.path, index).exists() for index in index_R]
+            present_R &= np.array(exists_R, bool)
         return present_R
 
     def write_model(
@@ -230,7 +236,8 @@ class Store:
     ) -> None:
         """Writes the missing shards of a model at one step.
 
-        The model is present at that step as soon as its last shard is written. Existing shards are kept as they are:
+        The model is present at that step as soon as its last shard is written, and its digest is written when it is
+        present at all steps. Existing shards are kept as they are:
         adding a statistic later does not change the losses.
 
         Args:
@@ -243,6 +250,7 @@ class Store:
         index = self._index(model)
         for low, high, names in self._missing_shards(index, step):
             self._write(index, low, {n: values[n][low:high] for n in names}, step)
+        self.write_digest(model)
 
     def write_shards(
         self, model: ModelSeeds, low: int, values: Mapping[str, np.ndarray], step: int = 0
@@ -258,10 +266,57 @@ class Store:
         self._write(self._index(model), low, values, step)
 
     def _write(self, index: int, low: int, values: Mapping[str, np.ndarray], step: int) -> None:
+        if {*values} != {TOKENS}:
+            schema.digest_file(self.path, index).unlink(missing_ok=True)
         for name, value_C in values.items():
             with ts.Transaction() as transaction:  # one write per shard instead of one per chunk
                 array = self.open_array(name, step, write=True).with_transaction(transaction)
                 array[index, low : low + len(value_C)].write(value_C).result()
+
+    def write_digest(self, model: ModelSeeds) -> bool:
+        """Writes the digest of a model if it lacks it; returns False if the model lacks values, and so has no digest.
+
+        It is a hash of the membership, the losses and all other statistics that are complete, with their names, at all
+        of `steps` and the end of training. Log-probabilities of tokens, of which other samples may be stored later, are
+        no part of it. Models with equal values have equal digests, whether lm_mia scored them or they were imported.
+        """
+        stored, names = self._read_contents()
+        index = stored.index(model)
+        complete = {
+            name: bool(self._complete(name, names, [index], len(stored)).all())
+            for name in sorted(VARIABLES.keys() & names - {TOKENS})
+        }
+        if not all(complete.get(name) for name in self.variables if name != TOKENS):
+            return False
+        if not schema.digest_file(self.path, index).exists():
+            names_of_values = [name for name, is_complete in complete.items() if is_complete]
+            schema.write_digest(self.path, index, self._digest(index, names_of_values))
+        return True
+
+    def _digest(self, index: int, names: Sequence[str]) -> str:
+        """Returns 32 hex digits; memory does not grow with the number of samples beyond one shard."""
+        total = hashlib.sha256()
+        for name in names:
+            for step in (*self.steps, 0) if name != "member" else (0,):
+                array, key = self.open_array(name, step), self.checkpoint_key(name, step)
+                selection = reader.ModelSelection(self.path / name, array, [index], key)
+                total.update(f"{name} {step} {array.shape[-1]}\0".encode())
+                size = samples_per_shard(array)
+                for _, block in reader.read_blocks({name: selection}, array.shape[-1], size):
+                    total.update(block[name])
+        return total.hexdigest()[: schema.STRING.itemsize // 4]
+
+    def digests(self, models: Sequence[ModelSeeds]) -> list[str]:
+        """Returns the digest of each of these models; see `write_digest`.
+
+        Raises:
+          UserError: if models are missing, or the store is damaged.
+        """
+        stored = self.models()
+        known = dict(zip(stored, schema.read_digests(self.path) if stored else [], strict=True))
+        if missing := {model for model in models if not known.get(model)}:
+            self._raise_missing(missing, {schema.DIGEST: list(models)})
+        return [known[model] for model in models]
 
     def write_tokens(self, model: ModelSeeds, log_prob_T: np.ndarray, step: int = 0) -> None:
         """Writes the log-probabilities of the tokens of `token_samples` under a model; `step` as in `write_model`."""

@@ -229,13 +229,14 @@ def test_config_may_change_before_models_exist(file: str, tmp_path: Path):
 def test_models_of_another_format_are_refused(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    used(begin(file, tmp_path))
+    [task] = used(begin(file, tmp_path)).recipes
+    (task.folder / "scores.zarr").mkdir()
     made_with = recipe.FORMAT
-    for module in (recipe, sweeps):
-        monkeypatch.setattr(module, "FORMAT", made_with + 1)
-    lines = failure(lambda: begin(file, tmp_path))
-    assert lines[1].startswith(f"  format: {made_with} -> {made_with + 1}")
-    assert lines[1].endswith("(this version of lm_mia would train different models)")
+    for change, remedy in ((1, "`lm-mia import "), (-1, "use that version")):
+        monkeypatch.setattr(recipe, "FORMAT", made_with + change)
+        for arguments in ((file, tmp_path), (None, tmp_path)):
+            [line] = failure(lambda arguments=arguments: begin(*arguments))
+            assert remedy in line
 
 
 def test_recipe_is_found_under_each_of_its_names(tmp_path: Path):

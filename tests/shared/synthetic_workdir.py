@@ -17,6 +17,7 @@ import pandas as pd
 
 from lm_mia import config
 from lm_mia.attacks import runner
+from lm_mia.config.recipe import FORMAT
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
@@ -266,7 +267,12 @@ def _write_config(
         ),
         name=name,
     )
-    run = {"config": config.to_dict(c), "names": [name], "recipe_hash": "0123abcd", "format": 1}
+    run = {
+        "config": config.to_dict(c),
+        "names": [name],
+        "recipe_hash": "0123abcd",
+        "format": FORMAT,
+    }
     run |= {"population": "89abcdef", "population_sha256": "f" * 64}
     run |= {"packages": {"jax": "0.10.2"}, "lm_mia": "0.1.0", "commit": None}
     run |= {"cpu_cores": 2, "later": later}
@@ -274,7 +280,7 @@ def _write_config(
     listed, names = folder / "config.json", [name]
     if listed.exists():
         names = [*json.loads(listed.read_text())["recipes"], name]
-    listed.write_text(json.dumps({"format": 1, "recipes": names, "figures": []}))
+    listed.write_text(json.dumps({"format": FORMAT, "recipes": names, "figures": []}))
     text = {"documents": samples // pieces, "document_tokens": 10_000_000, "sample_tokens": 125_000}
     provenance = {"corpus_sha256": "0" * 64, "text": text}
     manifest = {"sha256": "f" * 64, "vocab_size": 1024, "provenance": provenance}

@@ -55,6 +55,8 @@ def test_damaged_shards_are_reported_and_repaired_bitwise(tmp_path: Path, name: 
     total: dict[str, np.ndarray] = dict(zip(("loss", "member"), values(model), strict=True))
     assert low == int(shard) * (s.missing_shards(model)[0][1] - low) or high == len(total["loss"])
     s.write_shards(model, low, {variable: total[variable][low:high]})
+    assert s.missing_models(FOUR) == [model]  # until it has a digest again
+    assert s.write_digest(model)
     assert content(s) == before
 
 

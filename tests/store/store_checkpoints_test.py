@@ -56,6 +56,7 @@ def test_xarray_opens_the_store_with_checkpoints(tmp_path: Path):
         assert set(data.coords) == {
             "model",
             "role",
+            "digest",
             "subset_seed",
             "init_seed",
             "order_seed",

@@ -112,7 +112,12 @@ def test_model_is_missing_until_its_last_shard(tmp_path: Path):
         assert not part.is_present()[1]
         (part.path / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(s.path / name, part.path / name)
+    # Another process is still writing it.
+    assert part.is_present(0)[1]
+    assert not part.is_present()[1]
+    assert part.write_digest(FOUR[1])
     assert part.is_present()[1]
+    assert part.digests([FOUR[1]]) == s.digests([FOUR[1]])
 
 
 def test_deleted_shard_makes_the_model_missing(tmp_path: Path):
@@ -178,6 +183,7 @@ def test_xarray_opens_the_store(tmp_path: Path):
         assert set(data.coords) == {
             "model",
             "role",
+            "digest",
             "subset_seed",
             "init_seed",
             "order_seed",

@@ -1,0 +1,128 @@
+"""The digest of each model's values of samples in the score store."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from tiny_store import (
+    COLUMNS,
+    FOUR,
+    SAMPLES,
+    SIX,
+    _small_shards,
+    ensure,
+    make_store,
+    open_with_points,
+    values,
+    write,
+    write_store,
+)
+
+import lm_mia
+from lm_mia.data.subsets import requested_seeds
+from lm_mia.errors import UserError
+from lm_mia.store import check, schema
+from lm_mia.store.store import Store
+
+__all__ = ["_small_shards"]  # fixture
+
+
+def test_digests_are_equal_exactly_if_all_values_are(tmp_path: Path):
+    loss_N, member_N = values(FOUR[0])
+    other_loss_N, other_member_N = loss_N.copy(), member_N.copy()
+    other_loss_N[SAMPLES - 1] = np.nextafter(loss_N[-1], np.float32(9))
+    other_member_N[0] ^= True
+    s = Store(tmp_path / "scores.zarr")
+    ensure(s, FOUR)
+    written = (loss_N, member_N), (loss_N, member_N), (other_loss_N, member_N)
+    for model, each in zip(FOUR, (*written, (loss_N, other_member_N)), strict=False):
+        s.write_model(model, *each)
+    first, same, other_loss, other_member = s.digests(FOUR[:4])
+    assert first == same
+    assert len({first, other_loss, other_member}) == 3
+    assert all(len(digest) == 32 and int(digest, 16) >= 0 for digest in s.digests(FOUR[:4]))
+    assert s.digests([FOUR[3], FOUR[0]]) == [other_member, first]
+    with pytest.raises(UserError, match=r"1 of 2 models are missing \(replica-00\)"):
+        s.digests([FOUR[0], FOUR[4]])
+
+
+def test_shards_do_not_affect_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    small = make_store(tmp_path / "a").digests(FOUR)
+    monkeypatch.setattr(schema, "SHARD_SAMPLES", 2**22)
+    assert make_store(tmp_path / "b").digests(FOUR[::-1]) == small[::-1]
+
+
+def test_values_at_every_checkpoint_count(tmp_path: Path):
+    before = write_store(tmp_path / "a").digests(FOUR)
+    s = open_with_points(tmp_path / "b/scores.zarr")
+    s.path.parent.mkdir()
+    ensure(s, FOUR)
+    for step in (3, 0):
+        write(s, FOUR[1], step)
+        assert not s.write_digest(FOUR[1])
+    loss_N = np.zeros(SAMPLES, np.float32)
+    s.write_model(FOUR[1], loss_N, values(FOUR[1])[1], step=6)
+    assert s.digests(FOUR[1:2]) != before[1:2]
+
+
+def test_a_new_statistic_changes_the_digest(tmp_path: Path):
+    old = make_store(tmp_path)
+    before = old.digests(FOUR)
+    s = Store(old.path, ("min_k",))
+    s.create_or_extend(SIX, COLUMNS, {})
+    s.write_model(FOUR[0], *values(FOUR[0]), {"min_k": values(FOUR[0])[0]})
+    after = s.digests(FOUR)
+    assert after[0] != before[0]
+    assert after[1:] == before[1:]
+    # The same values written again, after a shard was lost, give the same digest.
+    (s.path / "min_k" / "c" / "0" / "1").unlink()
+    s.write_model(FOUR[0], *values(FOUR[0]), {"min_k": values(FOUR[0])[0]})
+    assert s.digests(FOUR) == after
+
+
+def test_no_digest_while_a_model_is_rewritten(tmp_path: Path):
+    """A process that is killed between two shards leaves no digest of other values."""
+    s = make_store(tmp_path)
+    before = s.digests(FOUR)
+    s.write_shards(FOUR[2], 4, {"loss": np.zeros(4, np.float32)})
+    assert s.missing_models(FOUR) == [FOUR[2]]
+    with pytest.raises(UserError, match=r"1 of 6 models are missing"):
+        s.digests(FOUR)
+    with xr.open_zarr(s.path) as data:
+        assert data["digest"].dims == ("model",)
+        assert data["digest"].dtype.kind == "U"
+        assert data["digest"].values.tolist() == [d if m != 2 else "" for m, d in enumerate(before)]
+    assert s.write_digest(FOUR[2])
+    assert s.digests(FOUR)[2] != before[2]
+
+
+def test_a_damaged_digest_is_found_and_computed_again(tmp_path: Path):
+    s = make_store(tmp_path)
+    before = s.digests(FOUR)
+    file = schema.digest_file(s.path, 1)
+    raw = file.read_bytes()
+    for damaged in (raw[:9] + bytes([raw[9] ^ 1]) + raw[10:], raw[:-3], b""):
+        file.write_bytes(damaged)
+        assert check.check_shards(s, FOUR).corrupt == [file]
+        with pytest.raises(UserError, match=r"run `lm-mia score --repair`"):
+            s.digests(FOUR)
+    file.unlink()
+    assert s.missing_models(FOUR) == [FOUR[1]]
+    assert s.write_digest(FOUR[1])
+    assert s.digests(FOUR) == before
+    assert check.check_shards(s, FOUR).corrupt == []
+
+
+def test_imported_losses_have_the_digests_of_scored_ones(tmp_path: Path):
+    models = requested_seeds(8, 0)
+    rng = np.random.default_rng(0)
+    member_MxN = rng.permuted(np.tile(np.arange(40) < 20, (8, 1)), axis=1)
+    loss_MxN = (3 - member_MxN + rng.normal(0, 0.1, (8, 40))).astype(np.float32)
+    s = Store(tmp_path / "scores.zarr")
+    s.create_or_extend(models, {"tokens": np.arange(40)}, {})
+    for model, loss_N, member_N in zip(models, loss_MxN, member_MxN, strict=True):
+        s.write_model(model, loss_N, member_N)
+    results = lm_mia.open_arrays(tmp_path / "w", loss_MxN, member_MxN)
+    imported = results.recipes["imported"].scores()["digest"].values.tolist()
+    assert imported == s.digests(models)
