@@ -320,9 +320,10 @@ def tuned_rmia_a(
 ) -> float:
     """Tunes the parameter a of offline RMIA in an attack on the first reference, whose members the attacker knows.
 
-    Offline RMIA with gamma = 1 attacks the first reference with the others. References with the same subset, with its
-    complement as in a balanced design, and random partners if every sample is in equally many subsets are left out as
-    in `lira_leave_one_out`, because they reveal the members of the first reference.
+    Offline RMIA with gamma = 1 attacks the first reference with the others. References without any log p, as those that
+    are left out with a target, count as absent. References with the same subset, with its complement as in a balanced
+    design, and random partners if every sample is in equally many subsets are left out as in `lira_leave_one_out`,
+    because they reveal the members of the first reference.
 
     Args:
       reference_MxN: log p = -loss of the samples x under the references, in nats; NaN marks a missing one.
@@ -349,6 +350,10 @@ def tuned_rmia_a(
         raise ValueError(
             f"{len(signals[0])} references of x and {len(signals[1])} of z: must be the same references"
         )
+    has_values_M = ~np.isnan(signals[0]).all(axis=1)
+    signals, members = ([x[has_values_M] for x in both] for both in (signals, members))
+    if not has_values_M.any():
+        raise ValueError("reference_MxN: all values are NaN")
     design = design_of(members[0])
     others_M = design.group_M != design.group_M[:1]
     if not others_M.any():

@@ -331,6 +331,20 @@ def test_tuned_a_is_the_best_attack_on_the_first_reference():
     assert stats.tuned_rmia_a(*arguments) == np.argmax(aucs) / 10
 
 
+def test_references_without_losses_do_not_count_when_a_is_tuned():
+    """Of pairs, the complement of the target is left out, and it may be the first reference."""
+    rng = np.random.default_rng(5)
+    member_MxN = draw.pairs(rng, 8, 300)
+    signal_MxN = -rng.gamma(2, size=300) * np.where(member_MxN, 0.6, 1) + rng.random((8, 300))
+    rest = signal_MxN[2:], member_MxN[2:]
+    expected = stats.tuned_rmia_a(*rest, *rest)
+    signal_MxN[1] = np.nan
+    references = signal_MxN[1:], member_MxN[1:]
+    assert stats.tuned_rmia_a(*references, *references) == expected
+    with pytest.raises(ValueError, match="NaN"):
+        stats.tuned_rmia_a(*(signal_MxN[1:2], member_MxN[1:2]) * 2)
+
+
 def test_partners_of_the_first_reference_are_not_used_to_tune_a():
     rng = np.random.default_rng(4)
     member_MxN = draw.columns(rng, 6, 300)
