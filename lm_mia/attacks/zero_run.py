@@ -395,8 +395,9 @@ def _evaluate(experiment: _Experiment, setting: _Setting, r: int) -> _Result:
             curves += _curves(index | {"attack": attack}, estimates)
             fpr_F = np.linspace(0, 1, _CURVE_POINTS)
             tpr_F = _truth(experiment, attack, r, shift.member_ids, fpr_F).tpr_F
-            points = {"estimator": "truth", "fpr": fpr_F, "tpr": tpr_F}
-            curves.append(pd.DataFrame(index | {"attack": attack} | points))
+            points = pd.DataFrame({"estimator": "truth", "fpr": fpr_F, "tpr": tpr_F})
+            # The scores show no TPR at the lowest rates above 0.
+            curves.append(points.dropna().assign(**index, attack=attack))
     samples = None
     if r == 0:
         samples = _samples(experiment, shift, learned_S).assign(**index)

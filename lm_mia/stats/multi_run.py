@@ -4,9 +4,9 @@ The mean score of the models with a sample in their training data (IN) estimates
 other models (OUT) its score as a non-member. Averaged over samples, these give the true values that evaluations of a
 single model try to estimate, up to standard errors, which come from a jackknife over models.
 
-Legend: M models, N samples, C samples of a block, S samples of a piece of a block, G jackknife groups (models or pairs
-of models), Q quantities with a standard error, F false positive rates, K bins of scores, K1 bins and the end of the
-last one, 2K bins of scores of IN models and then of OUT models.
+Legend: M models, N samples, C samples of a block, S samples of a piece of a block, G jackknife groups (of models with
+equal or complementary subsets), Q quantities with a standard error, F false positive rates, K bins of scores, K1 bins
+and the end of the last one, 2K bins of scores of IN models and then of OUT models.
 
 Source: CausalMIA, Eqs. 1 and 2 and Section 3.2; Shao and Tu 1995, The Jackknife and Bootstrap, Chapter 2.
 """
@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse.csgraph import connected_components
 
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.design import design_of
 from lm_mia.stats.inputs import MAX_LOSS, as_float64, as_members, check_magnitude
 
 Block = tuple[np.ndarray, np.ndarray]
@@ -61,7 +63,9 @@ class PotentialOutcomes:
     """Pr[Y(1) > Y(0)] for two independent samples and models, ties counted as 1/2."""
     auc_se: float
     tpr_F: FloatArray
-    """TPR at the smallest OUT score with an FPR of at most each requested rate, as for `threshold_at_fpr`."""
+    """TPR at the smallest OUT score with an FPR of at most each requested rate, as for `threshold_at_fpr`; NaN at a
+    rate above 0 that is below the weight of the highest OUT score, so that no score is a threshold. With equal weights,
+    `nonmembers_needed` says how many OUT scores it needs."""
     tpr_se_F: FloatArray
     threshold_F: FloatArray
     """These thresholds; +inf if no OUT score is one, and the smallest score for a rate of 1."""
@@ -161,11 +165,13 @@ def potential_outcomes(
         of a model must not depend on its own membership other than through its training.
       weight_N: weight of each sample in the target distribution, 0 or larger, of any sum.
       fprs: one false positive rate in [0, 1], or several.
-      pairs: whether models 2i and 2i + 1 were trained on complementary subsets; the jackknife then leaves out pairs.
+      pairs: whether models 2i and 2i + 1 were trained on complementary subsets, which is then checked. The jackknife
+        leaves out groups of models with equal or complementary subsets, which it finds in the first block
+        (`design_of`), and pairs in any case.
 
     Returns:
       Outcomes and effects of all samples, and the metrics. Samples without an IN or without an OUT model are left out
-      of the metrics. Standard errors are NaN with fewer than two models (pairs).
+      of the metrics. Standard errors are NaN with fewer than two groups of models.
 
     Raises:
       ValueError: if the shapes do not match, a score is infinite or too large, a weight is negative or NaN, the weights
@@ -189,7 +195,7 @@ def potential_outcomes(
             f"weight_N: must be numbers, 0 or larger and below {MAX_LOSS:g}, one per sample"
         )
     fpr_F = ranking.as_fprs(fprs)
-    first_pass, second_pass, models, bins = _open_blocks(blocks, weight_N, pairs)
+    first_pass, second_pass, group_M, bins = _open_blocks(blocks, weight_N, pairs)
 
     # First pass: outcomes of the samples, and the distributions of Y(1) and Y(0).
     outcome_6xN = np.empty((6, weight_N.size))
@@ -214,7 +220,9 @@ def potential_outcomes(
         )
     rates = _rates(mass_2K, fpr_F, bins)
 
-    se_Q = _jackknife(second_pass(), rates, models, pairs, bins)
+    # Without an allowed false positive, no score is a threshold.
+    is_too_low_F = (fpr_F > 0) & np.isinf(rates.threshold_F)
+    se_Q = _jackknife(second_pass(), rates, group_M, bins)
     mean_in_N, mean_out_N, effect_N, effect_se_N, num_in_N, num_out_N = outcome_6xN
     return PotentialOutcomes(
         mean_in_N=mean_in_N,
@@ -227,11 +235,11 @@ def potential_outcomes(
         ate_se=float(se_Q[0]),
         auc=rates.auc,
         auc_se=float(se_Q[1]),
-        tpr_F=rates.tpr_F,
-        tpr_se_F=se_Q[2:],
+        tpr_F=np.where(is_too_low_F, np.nan, rates.tpr_F),
+        tpr_se_F=np.where(is_too_low_F, np.nan, se_Q[2:]),
         threshold_F=rates.threshold_F,
         left_out=left_out,
-        models=models,
+        models=len(group_M),
     )
 
 
@@ -270,8 +278,8 @@ def multi_run_trials(
 
 def _open_blocks(
     blocks: Callable[[], Iterable[Block]], weight_N: FloatArray, pairs: bool
-) -> tuple[Iterable[_Piece], Callable[[], Iterable[_Piece]], int, _Bins]:
-    """Returns the pieces for both passes, the number of models, and bins that suit the scores."""
+) -> tuple[Iterable[_Piece], Callable[[], Iterable[_Piece]], IntArray, _Bins]:
+    """Returns the pieces for both passes, the jackknife group of each model, and bins that suit the scores."""
     first_pass = iter(blocks())
     first = next(first_pass, None)
     if first is None or np.ndim(first[0]) != 2:
@@ -279,6 +287,7 @@ def _open_blocks(
     models = len(first[0])
     if pairs and models % 2:
         raise ValueError(f"pairs=True: there must be an even number of models, not {models}")
+    group_M = _groups(as_members(first[1]), pairs)
     first_pass = itertools.chain([first], first_pass)
     if models * weight_N.size <= _EXACT_SCORES:
         kept = list(first_pass)
@@ -289,7 +298,7 @@ def _open_blocks(
         center = float(distinct_K[distinct_K.size // 2])
         bins = _Bins(distinct_K, center, 1.0, distinct_K.size)
         pieces = list(_pieces(kept, weight_N, models, pairs, bins))
-        return pieces, lambda: pieces, models, bins
+        return pieces, lambda: pieces, group_M, bins
     score = as_float64(first[0], "score_MxC").ravel()
     score = score[:: max(1, score.size // _PIECE)]
     score = score[np.isfinite(score)]
@@ -298,9 +307,19 @@ def _open_blocks(
     return (
         _pieces(first_pass, weight_N, models, pairs, bins),
         lambda: _pieces(blocks(), weight_N, models, pairs, bins),
-        models,
+        group_M,
         bins,
     )
+
+
+def _groups(member_MxC: BoolArray, pairs: bool) -> IntArray:
+    """Returns the jackknife group of each model."""
+    group_M = design_of(member_MxC).group_M
+    index_M = np.arange(len(group_M))
+    is_joined_MxM = group_M[:, None] == group_M
+    if pairs:
+        is_joined_MxM |= index_M[:, None] // 2 == index_M // 2
+    return connected_components(is_joined_MxM, directed=False)[1]
 
 
 def _pieces(
@@ -417,16 +436,22 @@ def _rates(mass_2K: FloatArray, fpr_F: FloatArray, bins: _Bins) -> _Rates:
 
 
 def _jackknife(
-    pieces: Iterable[_Piece], rates: _Rates, models: int, pairs: bool, bins: _Bins
+    pieces: Iterable[_Piece], rates: _Rates, group_M: IntArray, bins: _Bins
 ) -> FloatArray:
     """Computes the standard errors of the ATE, the AUC and the TPRs.
 
     Each quantity is the weighted mean over samples of the mean of a function over IN models plus the mean of another
-    one over OUT models. Without IN model m, the first mean of a sample changes by (mean - value of m) / (num_in - 1). A
-    sample whose only IN or OUT model is left out does not count.
+    one over OUT models. Without a group of k IN models, the first mean of a sample changes by
+    (k mean - sum of their values) / (num_in - k). A sample whose IN or OUT models are all left out does not count.
     """
-    size = 2 if pairs else 1
-    groups = models // size
+    groups = int(group_M.max(initial=-1)) + 1
+    order_M = np.argsort(group_M, kind="stable")
+    first_G = np.searchsorted(group_M[order_M], np.arange(groups))
+
+    def add_up(value_MxS: FloatArray) -> FloatArray:
+        """Returns the sum over the models of each group."""
+        return value_MxS if groups == len(group_M) else np.add.reduceat(value_MxS[order_M], first_G)
+
     quantities = 2 + rates.cut_F.size
     total_Q = np.zeros(quantities)
     change_GxQ = np.zeros((groups, quantities))
@@ -435,16 +460,18 @@ def _jackknife(
     for piece in pieces:
         in_MxS, out_MxS, weight_S = piece.in_MxS, piece.out_MxS, piece.weight_S
         weight += float(weight_S.sum())
-        factor_MxS = in_MxS * _divide(weight_S, piece.num_in_S - 1)
-        factor_MxS += out_MxS * _divide(weight_S, piece.num_out_S - 1)
-        is_single_S = (weight_S > 0) & ((piece.num_in_S == 1) | (piece.num_out_S == 1))
-        lost_GxS = None
-        if is_single_S.any():
-            lost_MxS = in_MxS * (piece.num_in_S == 1) + out_MxS * (piece.num_out_S == 1) > 0
-            lost_GxS = lost_MxS.reshape(groups, size, -1).any(axis=1)
-            factor_MxS[np.repeat(lost_GxS, size, axis=0)] = 0.0
+        # Of each class: its models, their number, those of each group, and the weight over the number of the others.
+        classes: list[tuple[FloatArray, FloatArray, FloatArray, FloatArray]] = []
+        lost_GxS = np.zeros((groups, weight_S.size), np.bool_)
+        for class_MxS, num_S in ((in_MxS, piece.num_in_S), (out_MxS, piece.num_out_S)):
+            class_GxS = add_up(class_MxS)
+            classes.append((class_MxS, num_S, class_GxS, _divide(weight_S, num_S - class_GxS)))
+            lost_GxS |= (class_GxS == num_S) & (weight_S > 0)
+        has_lost = bool(lost_GxS.any())
+        if has_lost:
+            for _, _, _, factor_GxS in classes:
+                factor_GxS[lost_GxS] = 0.0
             lost_weight_G += lost_GxS @ weight_S
-        is_in_MxS = in_MxS > 0
         for q in range(quantities):
             if q == 0:
                 value_MxS = (piece.score_MxS - bins.center) * (in_MxS - out_MxS)
@@ -453,15 +480,15 @@ def _jackknife(
             else:
                 value_MxS = in_MxS - rates.slope_F[q - 2] * out_MxS
                 value_MxS *= piece.bin_MxS >= rates.cut_F[q - 2]
-            in_S = _divide(np.einsum("ms,ms->s", in_MxS, value_MxS), piece.num_in_S)
-            out_S = _divide(np.einsum("ms,ms->s", out_MxS, value_MxS), piece.num_out_S)
-            total_Q[q] += np.sum(weight_S * (in_S + out_S))
-            change_MxS = np.where(is_in_MxS, in_S, out_S)
-            change_MxS -= value_MxS
-            change_M = np.einsum("ms,ms->m", change_MxS, factor_MxS)
-            change_GxQ[:, q] += change_M.reshape(groups, size).sum(axis=1)
-            if lost_GxS is not None:
-                change_GxQ[:, q] -= lost_GxS @ (weight_S * (in_S + out_S))
+            total_S = np.zeros(weight_S.size)
+            for class_MxS, num_S, class_GxS, factor_GxS in classes:
+                sum_GxS = add_up(class_MxS * value_MxS)
+                mean_S = _divide(sum_GxS.sum(axis=0), num_S)
+                total_S += mean_S
+                change_GxQ[:, q] += np.einsum("gs,gs->g", class_GxS * mean_S - sum_GxS, factor_GxS)
+            total_Q[q] += np.sum(weight_S * total_S)
+            if has_lost:
+                change_GxQ[:, q] -= lost_GxS @ (weight_S * total_S)
     if groups < 2:
         return np.full(quantities, np.nan)
     value_GxQ = _divide(total_Q + change_GxQ, (weight - lost_weight_G)[:, None], np.nan)

@@ -130,6 +130,35 @@ def test_jackknife_over_pairs(missing: bool):
         )
 
 
+def test_jackknife_leaves_out_models_with_the_same_subset_together():
+    rng = np.random.default_rng(6)
+    half_4xN = rng.random((4, 200)) < 0.5
+    member_MxN = np.concatenate([half_4xN, half_4xN[:3], ~half_4xN[:1]])
+    score_MxN = rng.normal(size=member_MxN.shape) + member_MxN
+    score_MxN[rng.random(score_MxN.shape) < 0.2] = (
+        np.nan
+    )  # leaves some samples with one class or group only
+    truth = stats.potential_outcomes(in_blocks(score_MxN, member_MxN, 150), np.ones(200), 0.1)
+    group_M = np.array([0, 1, 2, 3, 0, 1, 2, 0])
+    left_out_G = [
+        by_pairs_of_scores(score_MxN[group_M != g], member_MxN[group_M != g], np.ones(200))[0]
+        for g in range(4)
+    ]
+    assert truth.ate_se == pytest.approx(np.std(left_out_G) * np.sqrt(3))
+    assert truth.models == 8
+
+
+def test_rates_below_the_weight_of_one_out_score_have_no_tpr():
+    score_MxN, member_MxN = simulated(np.random.default_rng(7), 4, np.ones(50))
+    member_MxN[0], member_MxN[1] = True, False
+    low, needed = 0.004, stats.nonmembers_needed(0.004)
+    assert needed > 3 * 50
+    truth = stats.potential_outcomes(in_blocks(score_MxN, member_MxN), np.ones(50), [0.0, low, 0.1])
+    assert np.isnan(truth.tpr_F).tolist() == [False, True, False]
+    assert np.isnan(truth.tpr_se_F).tolist() == [False, True, False]
+    assert truth.threshold_F[1] == np.inf
+
+
 def blocks_with_row_flipped(score_MxN: np.ndarray, member_MxN: np.ndarray):
     member_MxN = member_MxN.copy()
     member_MxN[0, 5] ^= True
