@@ -6,14 +6,14 @@ The attacks are repeated with each quarter, each half and all of the references 
     more_references.csv   AUC and TPRs that were observed, and those predicted for 2 and 4 times as many references
     more_references.json  settings and models of the table; if there is no table, the reason
 
-T: targets, A: attacks, F: false positive rates, K1: metrics and the fraction of samples without a score, P: pairs of
-references, Q: quarters of the references, R: references of a set or quarter, S: sets of references, C: samples of a
-block, K: covariates of a sample, N: the samples that are used, N2: samples of the population (2N).
+T: targets, A: attacks, F: false positive rates, K1: metrics and the fraction of samples without a score, Q: quarters of
+the references, R: references of a set or quarter, S: sets of references, C: samples of a block, K: covariates of a
+sample, N: the samples that are used, N2: samples of the population (2N).
 """
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from lm_mia import config, stats
 from lm_mia.atomic import MORE_REFERENCES_JSON, is_current, write_completion_marker, write_csv
 from lm_mia.attacks import models, signals
 from lm_mia.attacks.designs import model_design
-from lm_mia.attacks.resampling import reference_pairs
+from lm_mia.attacks.resampling import disjoint_sets, reference_units
 from lm_mia.attacks.score_matrix import map_in_order
 from lm_mia.config import AttackName
 from lm_mia.config.needs import FORMAT, REFERENCE_FREE, assign_roles, decision_settings
@@ -39,7 +39,7 @@ FACTORS = (2, 4)
 MAX_LEFT_OUT = 0.1
 """There is no prediction for an attack that has no score for a larger fraction of the samples with half of the
 references, since its sets of references would be compared on different samples."""
-_MIN_PAIRS = 4  # one for each quarter of the references
+_MIN_UNITS = 4  # one for each quarter of the references
 _MAX_TARGETS = 16
 _FPRS = (0.01, 0.05)  # rates of interest, in addition to attack.focus_fpr
 _QUARTERS, _HALVES = slice(0, 4), slice(4, 10)
@@ -97,24 +97,34 @@ def run(
     # Deleted first, so that no reader combines an old table with new settings.
     for path in (marker, folder / TABLE):
         path.unlink(missing_ok=True)
-    pair_Px2 = reference_pairs(references)
+    design = model_design(store, models.present_models(store, c.step)) if targets else None
+    units = reference_units(references, design)
     facts: dict[str, Any] = {"over": over, "targets": len(targets), "samples": 0, "reason": ""}
     if not targets:
         facts["reason"] = "there is no target or replica to attack"
-    elif len(pair_Px2) < _MIN_PAIRS:
+    elif len(units) < _MIN_UNITS:
+        kind = "groups of references with related training subsets"
+        kind = kind if any(len(unit_R) > 2 for unit_R in units) else "complete pairs of references"
         facts["reason"] = (
-            f"there are {len(pair_Px2)} complete pairs of references; an extrapolation needs at least {_MIN_PAIRS}, "
-            "one for each quarter of the references"
+            f"there are {len(units)} {kind}; an extrapolation needs at least {_MIN_UNITS}, one for each quarter of the "
+            "references"
         )
     else:
-        design = model_design(store, models.present_models(store, c.step))
         inputs = signals.open_inputs(store, population, targets, references, (), design=design)
         parts = [_first_samples(part) for _, part in inputs.by_target()]
         facts["samples"] = parts[0].num_samples
         # Replicas share their training subset, so together they count as one target.
         num_subsets = len(targets) if roles.targets else 1
-        write_csv(folder / TABLE, _table(parts, pair_Px2, attacks, num_subsets, c, pool))
+        quarter_QxR = _quarters(units)
+        write_csv(folder / TABLE, _table(parts, quarter_QxR, attacks, num_subsets, c, pool))
     write_completion_marker(marker, identity | facts, [] if facts["reason"] else [TABLE])
+
+
+def _quarters(units: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns index_QxR, quarters of the references of equal size that share no unit, as large as possible."""
+    most = sum(map(len, units)) // 8 * 2
+    sizes = (disjoint_sets(units, size)[:4] for size in range(most, 0, -2))
+    return next(quarter_QxR for quarter_QxR in sizes if len(quarter_QxR) == 4)
 
 
 def _first_samples(inputs: signals.AttackInputs) -> _FirstSamples:
@@ -132,15 +142,14 @@ def _first_samples(inputs: signals.AttackInputs) -> _FirstSamples:
 
 def _table(
     by_target: list[_FirstSamples],
-    pair_Px2: np.ndarray,
+    quarter_QxR: np.ndarray,
     attacks: tuple[AttackName, ...],
     num_subsets: int,
     c: config.Attack,
     pool: ThreadPoolExecutor,
 ) -> pd.DataFrame:
     """Returns more_references.csv; ``num_subsets`` is the number of different training subsets of the targets."""
-    pairs, count = len(pair_Px2) // 4, len(by_target[0].references)
-    quarter_QxR = pair_Px2[: 4 * pairs].reshape(4, 2 * pairs)
+    size, count = quarter_QxR.shape[1], len(by_target[0].references)
     index_S = [np.sort(quarter_QxR[set_Q].ravel()) for set_Q in stats.REFERENCE_SETS_SxQ]
     index_S[-1] = np.arange(count)  # with the references that are in no quarter
     groups = [signals.AttackGroup(attacks, c, index_R) for index_R in index_S]
@@ -180,7 +189,7 @@ def _table(
 
     value_SxAxK1 = np.array([*map_in_order(pool, evaluate, groups)])
     metrics = ["auc", *(f"tpr_at_{fpr:g}" for fpr in fprs)]
-    references = 2 * pairs, 4 * pairs, count
+    references = size, 2 * size, count
     rows = []
     for (a, name), (k, metric) in itertools.product(enumerate(attacks), enumerate(metrics)):
         reason = _reason(value_SxAxK1[:, a, k], value_SxAxK1[:, a, -1], references)

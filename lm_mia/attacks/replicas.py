@@ -413,11 +413,12 @@ def _write_resampled_references(
 ) -> None:
     """Writes resampled_references.csv if it is requested and there are enough references; else removes it."""
     resampled = []
-    pairs = len(resampling.reference_pairs(inputs.references))
-    if c.resample_references and 2 * pairs // c.resample_references < 2:
+    units = resampling.reference_units(inputs.references, inputs.design)
+    present, size = sum(map(len, units)), c.resample_references // 2 * 2
+    if c.resample_references and (present < size or len(resampling.disjoint_sets(units, size)) < 2):
         say(
-            f"attack.resample_references={c.resample_references}: the {pairs} pairs of references that are present are "
-            "too few for two sets; resampled_references.csv is not written"
+            f"attack.resample_references={c.resample_references}: the {present // 2} pairs of references that are "
+            "present are too few for two sets; resampled_references.csv is not written"
         )
     elif c.resample_references:
         table = resampling.resampled_references(inputs, c, folder, pool)

@@ -4,8 +4,8 @@ Flip rates usually keep the references fixed and vary the target. Here the targe
 takes the place of a replica: the target is scored with each set, a threshold is calibrated on its non-members, and the
 scores of all sets go to `stats.count_votes` (StrongMIA Appendix E.2.8).
 
-S: sets of references, R: references of a set, P: pairs of references, M: references, C: samples of a block, F: false
-positive rates, N2: samples of the population (2N).
+S: sets of references, R: references of a set, P: pairs of references, U: units of references, M: references, C: samples
+of a block, F: false positive rates, N2: samples of the population (2N).
 """
 
 import dataclasses
@@ -16,25 +16,41 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 from lm_mia import config, stats
 from lm_mia.attacks import score_matrix, signals, tables
+from lm_mia.attacks.designs import ModelDesign
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.seeds import rng
 
 
-def reference_pairs(references: Sequence[ModelSeeds]) -> np.ndarray:
-    """Returns index_Px2, the pairs of references with subset seeds 2i and 2i + 1 that are both present.
+def reference_units(
+    references: Sequence[ModelSeeds], design: ModelDesign | None = None
+) -> list[NDArray[np.int64]]:
+    """Returns the references that stay together where references are divided, as positions.
 
-    In the balanced design, the subsets of a pair are complements, so only sets of whole pairs are independent and have
-    as many IN as OUT references. In the other designs all references are independent, and pairs do no harm.
+    They are the pairs with subset seeds 2i and 2i + 1 that are both present. In the balanced design, the subsets of a
+    pair are complements, so only sets of whole pairs are independent and have as many IN as OUT references. In the
+    other designs, pairs do no harm. Pairs of imported models are joined if one model of each has the same subset, or
+    the complement of it.
+
+    Args:
+      references: the references.
+      design: how the subsets of imported models are related.
     """
     index = {model.subset_seed: i for i, model in enumerate(references)}
-    pairs = [
-        (i, index[seed + 1]) for seed, i in index.items() if not seed % 2 and seed + 1 in index
-    ]
-    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    pair_Px2 = np.array(
+        [(i, index[seed + 1]) for seed, i in index.items() if not seed % 2 and seed + 1 in index],
+        np.int64,
+    ).reshape(-1, 2)
+    if not design or not len(pair_Px2):
+        return [*pair_Px2]
+    group_Px2 = design.design.group_M[design.index(references)][pair_Px2]
+    is_joined_PxP = (group_Px2[:, None, :, None] == group_Px2[None, :, None, :]).any(axis=(2, 3))
+    unit_P = connected_components(is_joined_PxP, directed=False)[1]
+    return [pair_Px2[unit_P == unit].ravel() for unit in dict.fromkeys(unit_P.tolist())]
 
 
 def resampled_references(
@@ -44,14 +60,15 @@ def resampled_references(
 
     The column "sampling" names the two ways to choose sets. Disjoint sets are independent, and the coin-flip cutoff is
     exact. Subsampled sets, as many as there are replicas, overlap and depend on each other, so their cutoff is only
-    descriptive. Sets consist of whole `reference_pairs`; each set has a threshold of its own.
+    descriptive. Sets consist of whole `reference_units`; each set has a threshold of its own.
     """
-    pair_Px2, half = reference_pairs(inputs.references), c.resample_references // 2
+    units = reference_units(inputs.references, inputs.design)
+    size = c.resample_references // 2 * 2
     fprs, samples = c.fprs, inputs.num_samples
     draw = rng(0, "subsampled reference sets")
     indices = {
-        "disjoint": disjoint_sets(len(pair_Px2), half),
-        "subsampled (dependent)": subsampled_sets(len(pair_Px2), half, len(inputs.targets), draw),
+        "disjoint": disjoint_sets(units, size),
+        "subsampled (dependent)": subsampled_sets(units, size, len(inputs.targets), draw),
     }
     first_target = dataclasses.replace(inputs, targets=inputs.targets[:1])
     parts = []
@@ -59,7 +76,7 @@ def resampled_references(
         sets = len(index_SxR)
         with MembershipScoreFile(folder, sets, samples) as file:
             for s, index_R in enumerate(index_SxR):
-                subset = first_target.with_references(pair_Px2[index_R].ravel())
+                subset = first_target.with_references(index_R)
                 group = signals.AttackGroup(("lira_online",), c)
                 with score_matrix.score_all([group], subset, folder, pool) as [(_, files)]:
                     file.write(s, slice(0, samples), files["lira_online"].read_target(0)[None])
@@ -68,7 +85,7 @@ def resampled_references(
             counts = _flip_counts(file, points, member_SxN2[0], c, pool)
         table = tables.flip_shares(counts, sets, fprs, c.alpha).drop(columns="replicas")
         for position, (column, value) in enumerate(
-            {"sampling": name, "sets": sets, "references_per_set": 2 * half}.items()
+            {"sampling": name, "sets": sets, "references_per_set": size}.items()
         ):
             table.insert(position, column, value)
         parts.append(table)
@@ -91,33 +108,38 @@ def _flip_counts(
     return sum(counts[1:], start=counts[0])
 
 
-def disjoint_sets(references: int, size: int) -> NDArray[np.int64]:
+def disjoint_sets(units: Sequence[NDArray[np.int64]], size: int) -> NDArray[np.int64]:
     """Returns the largest number of disjoint sets of references, in the order of the references.
 
-    Models with different subset seeds are independent draws. So are these sets and, given the target, a sample's
-    decisions: the exact test `stats.p_value` and the coin-flip cutoff apply with B = S. In the balanced design,
-    where references 2i and 2i + 1 are complements, sets of an even size split no pair. Few sets have little power: with
-    fewer than 6, no decision can be distinguished from a coin flip at alpha = 0.05.
+    Models of different units are independent draws. So are these sets and, given the target, a sample's decisions: the
+    exact test `stats.p_value` and the coin-flip cutoff apply with B = S. Few sets have little power: with fewer than 6,
+    no decision can be distinguished from a coin flip at alpha = 0.05.
 
     Args:
-      references: number of references.
+      units: the result of `reference_units`. If the last unit of a set has more references than fit, the rest of them
+        are in no set.
       size: number of references per set, 1 or more.
 
     Returns:
-      index_SxR with S = references // size; the remaining references are in no set.
+      index_SxR; the remaining references are in no set.
 
     Raises:
-      ValueError: if size is not between 1 and references.
+      ValueError: if size is not between 1 and the number of references.
 
     Source: StrongMIA Appendix E.2.8.
     """
-    _check_size(references, size)
-    sets = references // size
-    return np.arange(sets * size, dtype=np.int64).reshape(sets, size)
+    _check_size(units, size)
+    sets, parts = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
+    for unit_R in units:
+        parts.append(unit_R)
+        if sum(map(len, parts)) >= size:
+            sets.append(np.concatenate(parts)[:size])
+            parts = []
+    return np.array(sets, np.int64).reshape(-1, size)
 
 
 def subsampled_sets(
-    references: int, size: int, sets: int, rng: np.random.Generator
+    units: Sequence[NDArray[np.int64]], size: int, sets: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Returns random sets of references, each drawn without replacement; the sets overlap and are dependent.
 
@@ -126,8 +148,9 @@ def subsampled_sets(
     coin-flip cutoff is only descriptive; label results accordingly.
 
     Args:
-      references: number of references to draw from.
-      size: number of references per set, 1 or more; if it equals references, all sets are equal.
+      units: the result of `reference_units`, of which as few as possible are drawn. If the last one has more references
+        than fit, the rest of them are left out.
+      size: number of references per set, 1 or more; if it equals their number, all sets are equal.
       sets: number of sets, 1 or more.
       rng: random number generator.
 
@@ -135,17 +158,21 @@ def subsampled_sets(
       index_SxR, ascending within each set.
 
     Raises:
-      ValueError: if size is not between 1 and references, or if sets is below 1.
+      ValueError: if size is not between 1 and the number of references, or if sets is below 1.
 
     Source: StrongMIA Appendix E.2.8, its last resort.
     """
-    _check_size(references, size)
+    _check_size(units, size)
     if sets < 1:
         raise ValueError(f"sets={sets}: must be 1 or more")
-    drawn = [np.sort(rng.choice(references, size, replace=False)) for _ in range(sets)]
-    return np.array(drawn, dtype=np.int64)
+    smallest = min(map(len, units))
+    most = min(-(-size // smallest), len(units))  # of the smallest units
+    drawn_SxU = [rng.choice(len(units), most, replace=False) for _ in range(sets)]
+    index_SxR = [np.concatenate([units[u] for u in drawn_U])[:size] for drawn_U in drawn_SxU]
+    return np.sort(np.array(index_SxR, np.int64), axis=1)
 
 
-def _check_size(references: int, size: int) -> None:
+def _check_size(units: Sequence[NDArray[np.int64]], size: int) -> None:
+    references = sum(map(len, units))
     if not 1 <= size <= references:
-        raise ValueError(f"size={size}: must be from 1 to references={references}")
+        raise ValueError(f"size={size}: must be from 1 to the number of references, {references}")

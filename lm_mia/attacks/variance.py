@@ -130,8 +130,8 @@ def run(
         path.unlink(missing_ok=True)
     if c.replica_inits < 2:
         return
-    pair_Px2, half = resampling.reference_pairs(references), c.resample_references // 2
-    sets = len(pair_Px2) // half
+    units, size = resampling.reference_units(references), c.resample_references // 2 * 2
+    sets = sum(map(len, units)) // size
     if missing.intersection(crossed) or sets < 2:
         say(
             f"attack.replica_inits={c.replica_inits}: {len(missing.intersection(crossed))} of {len(crossed)} models "
@@ -139,7 +139,7 @@ def run(
             f"needed; {TABLE} is not written; run `lm-mia run` to make the missing models"
         )
         return
-    index_SxR = pair_Px2[resampling.disjoint_sets(len(pair_Px2), half)].reshape(sets, -1)
+    index_SxR = resampling.disjoint_sets(units, size)
     inputs = signals.open_inputs(store, population, crossed, references, ())
     scores = _score(inputs, (len(inits), c.orders_per_init), index_SxR, c, pool)
     group_C = stats.sample_groups(population.document_N[: scores.loss_TxC.shape[1]])

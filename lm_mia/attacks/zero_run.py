@@ -48,7 +48,7 @@ from lm_mia.atomic import (
 )
 from lm_mia.attacks import models, propensity, signals, text_features
 from lm_mia.attacks import shift as shifts
-from lm_mia.attacks.resampling import reference_pairs
+from lm_mia.attacks.resampling import reference_units
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.attacks.shift import Shift, ShiftError
 from lm_mia.config import needs
@@ -137,7 +137,7 @@ def run(
     if references and store.design != "given":
         inputs = signals.open_inputs(store, population, references[:1], references, ())
         if pairs := store.design == "balanced":
-            inputs = inputs.with_references(reference_pairs(references).ravel())
+            inputs = inputs.with_references(np.ravel(reference_units(references)))
     facts |= {"models": len(inputs.references) if inputs else 0, "pairs": pairs}
     if store.design == "given":
         facts["reason"] = (

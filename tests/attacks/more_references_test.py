@@ -11,7 +11,7 @@ import pytest
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, write_scores
 
 from lm_mia import config, stats
-from lm_mia.attacks import signals
+from lm_mia.attacks import more_references, signals
 from lm_mia.seeds import permutation
 
 SAMPLES = 300
@@ -229,3 +229,19 @@ def test_without_an_effect_no_change_is_expected(tmp_path: Path):
     auc = table[(table.metric == "auc") & (table.attack == "rmia_simple")].set_index("references")
     assert (auc.low[[38, 76]] < auc.value[19]).all()
     assert (auc.high[[38, 76]] > auc.value[19]).all()
+
+
+def test_quarters_share_no_unit_and_are_as_large_as_possible():
+    pairs = [np.array([2 * i, 2 * i + 1]) for i in range(9)]
+    assert more_references._quarters(pairs).tolist() == [
+        [4 * q + i for i in range(4)] for q in range(4)
+    ]
+    # Related subsets: of the first unit, only the models that fit are used.
+    units = [np.arange(6), *pairs[3:8]]
+    quarters = more_references._quarters(units)
+    assert quarters.tolist() == [[0, 1], [6, 7], [8, 9], [10, 11]]
+    units = [np.arange(6), *pairs[3:]]
+    assert more_references._quarters(units).tolist() == [
+        [0, 1, 2, 3],
+        *np.arange(6, 18).reshape(3, 4).tolist(),
+    ]

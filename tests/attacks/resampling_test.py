@@ -12,6 +12,8 @@ from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, wri
 
 from lm_mia import config, stats
 from lm_mia.attacks import replicas, resampling
+from lm_mia.attacks.designs import ModelDesign
+from lm_mia.data import subsets
 from lm_mia.seeds import rng
 
 __all__ = ["blocks"]  # a fixture
@@ -116,10 +118,24 @@ def test_attack_writes_resampled_references(optional_run: AttackRun):
 def test_reference_pairs_are_never_split(world: SyntheticScores):
     source = replicas.open_inputs(world.store, world.population, C, pytest.fail)
     pairs = [[2 * p, 2 * p + 1] for p in range(10)]  # the last of 21 references has no partner
-    assert resampling.reference_pairs(source.references).tolist() == pairs
+    assert np.array(resampling.reference_units(source.references)).tolist() == pairs
     fewer = source.with_references([0, 1, 3, 4, 5, 8])  # seeds 2, 7, ... are lost
-    assert resampling.reference_pairs(fewer.references).tolist() == [[0, 1], [3, 4]]
-    assert resampling.reference_pairs(source.with_references([3]).references).shape == (0, 2)
+    units = resampling.reference_units(fewer.references)
+    assert np.array(units).tolist() == [[0, 1], [3, 4]]
+    assert resampling.reference_units(source.with_references([3]).references) == []
+
+
+def test_references_with_related_subsets_are_never_split():
+    references = [*map(subsets.reference, range(8))]
+    half_4xN = np.random.default_rng(0).random((4, 200)) < 0.5
+    member_MxN = np.concatenate([half_4xN, half_4xN[[3]], ~half_4xN[[3]], half_4xN[2:]])
+    member_MxN[6] = np.random.default_rng(1).random(200) < 0.5
+    design = ModelDesign(tuple(references), stats.design_of(member_MxN), np.ones(8, bool))
+    # Models 3, 4, 5 and 7 are related, so the pairs that they are in are one unit.
+    units = resampling.reference_units(references, design)
+    assert [unit_R.tolist() for unit_R in units] == [[0, 1], [2, 3, 4, 5, 6, 7]]
+    units = resampling.reference_units(references[1:], design)
+    assert [unit_R.tolist() for unit_R in units] == [[1, 2, 3, 4, 5, 6]]
 
 
 def test_too_few_references_for_two_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
