@@ -335,7 +335,11 @@ def is_readable_digest(path: Path, index: int) -> bool:
 
 
 def _open_digests(path: Path, mode: Literal["r", "r+"]) -> zarr.Array:
-    return zarr.open_array(path / DIGEST, mode=mode)
+    try:
+        return zarr.open_array(path / DIGEST, mode=mode)
+    except (ValueError, LookupError, TypeError, OSError) as error:
+        raise_failed_read(error, path / DIGEST / "zarr.json")
+        raise damaged_store_error(path, f"{DIGEST}/zarr.json") from error
 
 
 def _create_or_resize_digests(path: Path, num_models: int) -> None:

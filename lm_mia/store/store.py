@@ -303,7 +303,7 @@ class Store:
                 total.update(f"{name} {step} {array.shape[-1]}\0".encode())
                 size = samples_per_shard(array)
                 for _, block in reader.read_blocks({name: selection}, array.shape[-1], size):
-                    total.update(block[name])
+                    total.update(block[name].tobytes())
         return total.hexdigest()[: schema.STRING.itemsize // 4]
 
     def digests(self, models: Sequence[ModelSeeds]) -> list[str]:

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import re
+import shlex
 import shutil
 import threading
 from collections.abc import Callable
@@ -12,15 +13,24 @@ import numpy as np
 import pandas as pd
 import pytest
 import subset_designs as draw
+import tiny_run
 import xarray as xr
+import zarr
 from synthetic_scores import AttackRun
+from tiny_run import tiny
 
 import lm_mia
+from analysis import page
 from lm_mia import cli
 from lm_mia.data import imported, loss_files
+from lm_mia.data.subsets import requested_seeds
 from lm_mia.errors import UserError
 from lm_mia.run import sweep
+from lm_mia.run.workdir import write_config
+from lm_mia.store import schema
+from lm_mia.store.store import Store
 
+__all__ = ["tiny"]  # a fixture
 M, N = 8, 40
 
 
@@ -696,3 +706,58 @@ def test_names_sources_and_users_are_stored(tmp_path: Path):
     # They are not in the score store, which has what attacks use.
     with xr.open_zarr(tmp_path / "w/recipes/a/scores.zarr") as stored:
         assert not {*expected} & {*map(str, stored.variables)}
+
+
+def of_release_0_2(workdir: Path) -> Path:
+    """Turns a workdir into one of release 0.2, whose sample tables describe documents; returns its score store."""
+    [folder] = (workdir / "recipes").iterdir()
+    stored = json.loads((folder / "config.json").read_text())
+    write_config(folder / "config.json", stored | {"format": 2, "lm_mia": "0.2.0"})
+    store = folder / "scores.zarr"
+    shutil.rmtree(store / schema.DIGEST)
+    with schema.no_zarr_warnings():
+        group = zarr.open_group(store, mode="a")
+        names = str(group.attrs["coordinates"]).split()
+        group.attrs["coordinates"] = " ".join(n for n in names if n != schema.DIGEST)
+    schema.consolidate(store)
+    return store
+
+
+def test_workdirs_of_release_0_2_are_refused_with_their_import(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    workdir = tiny.copy(tmp_path / "old")
+    losses_MxN, member_MxN = Store(of_release_0_2(workdir)).read(requested_seeds(4, 2))
+    lines = set()
+    for verb in (
+        "run",
+        "corpus",
+        "train",
+        "score",
+        "attack",
+        "extract",
+        "report",
+        "status",
+        "plan",
+    ):
+        assert cli.main([verb, f"--workdir={workdir}"]) == 2
+        lines.add(capsys.readouterr().err)
+    assert cli.main(tiny.argv("run", workdir)) == 2
+    lines.add(capsys.readouterr().err)
+    assert page.main([str(workdir)]) == 2
+    lines.add(capsys.readouterr().err)
+    [line] = lines
+    with pytest.raises(UserError, match=re.escape(line.strip())):
+        lm_mia.open(workdir)
+    assert line.count("\n") == 1
+    [command] = re.findall("`lm-mia (.*)`", line)
+    new = tmp_path / "new"
+    argv = [word.replace("=NEW", f"={new}") for word in shlex.split(command)]
+    assert cli.main(argv) == 0
+    # The compressed sizes of whole documents are left out.
+    assert "unknown: zlib_bytes of the samples" in capsys.readouterr().out
+    recipe = lm_mia.open(new).recipes["tiny"]
+    np.testing.assert_array_equal(recipe.scores()["loss"], losses_MxN)
+    np.testing.assert_array_equal(recipe.scores()["member"], member_MxN)
+    assert recipe.samples()["zlib_bytes"].isna().all()
+    assert recipe.samples()["tokens"].notna().all()

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -20,6 +21,7 @@ from lm_mia.config import load
 from lm_mia.data import subsets
 from lm_mia.errors import DISK_REMEDY, RendezvousError, UserError
 from lm_mia.run import inventory, model_maker, preemption, worker
+from lm_mia.store import schema
 from lm_mia.store.store import Store, open_store
 from lm_mia.train import checkpoint
 from lm_mia.train.loop import DivergedError, PreemptedError
@@ -152,6 +154,31 @@ def test_only_selected_unlocked_models_are_made(tiny: tiny_run.Tiny, tmp_path: P
         )
     assert [event["model"] for event in seen if event["event"] == "model_scored"] == NAMES[1:2]
     assert Store(recipe / "scores.zarr").missing_models(MODELS) == [*MODELS[:1], *MODELS[2:]]
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_a_model_that_lacks_only_its_digest_is_not_made_again(tiny: tiny_run.Tiny, tmp_path: Path):
+    """A process was killed before it wrote the digest, and the checkpoints were deleted since then."""
+    workdir, seen = tiny.copy(tmp_path / "w"), list[Event]()
+    store = Store(tiny.recipe(workdir) / "scores.zarr")
+    before = store.digests(MODELS)
+    shutil.rmtree(tiny.recipe(workdir) / "checkpoints")
+    schema.digest_file(store.path, 2).unlink()
+    assert store.missing_models(MODELS) == [store.models()[2]]
+    work("run", load.load_config(tiny.config), workdir, seen.append)
+    assert store.digests(MODELS) == before
+    assert not [event for event in seen if event["event"] in ("model_started", "model_scored")]
+
+
+@pytest.mark.usefixtures("_on_cpu")
+def test_scoring_again_gives_the_same_digests(tiny: tiny_run.Tiny, tmp_path: Path):
+    workdir = tiny.copy(tmp_path / "w")
+    store = Store(tiny.recipe(workdir) / "scores.zarr")
+    before = store.digests(MODELS)
+    shutil.rmtree(store.path / "loss/c/1")
+    work("score", load.load_config(tiny.config), workdir, lambda event: None)
+    assert store.digests(MODELS) == before
+    assert len({*before}) == len(MODELS)
 
 
 @pytest.mark.usefixtures("_on_cpu")

@@ -114,6 +114,18 @@ def test_a_damaged_digest_is_found_and_computed_again(tmp_path: Path):
     assert check.check_shards(s, FOUR).corrupt == []
 
 
+@pytest.mark.parametrize("text", [None, "{"])
+def test_damaged_metadata_of_digests_raises(tmp_path: Path, text: str | None):
+    s = make_store(tmp_path)
+    file = s.path / "digest" / "zarr.json"
+    file.unlink()
+    if text is not None:
+        file.write_text(text)
+    for act in (lambda: s.digests(FOUR), lambda: check.check_metadata(s, {})):
+        with pytest.raises(UserError, match=r"damaged score store \(digest"):
+            act()
+
+
 def test_imported_losses_have_the_digests_of_scored_ones(tmp_path: Path):
     models = requested_seeds(8, 0)
     rng = np.random.default_rng(0)
