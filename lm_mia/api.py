@@ -99,9 +99,9 @@ def open_arrays(
       member_MxN: whether each model was trained on each sample.
       role_M: "reference", "target" (attacked with the references) or "replica" (targets that share one training subset)
         for each model; None: all are references, and the first ones are attacked.
-      text_N: texts of the samples.
+      text_N: texts of the samples, as far as the losses are of them.
       columns: name -> column_N of other properties of the samples, such as ``tokens``, their lengths; samples with the
-        same value of ``document`` are pieces of one document.
+        same value of ``document`` are pieces of one document; ``name``, ``source`` and ``user`` may be strings.
       statistics: name -> value_MxN of other statistics, such as ``min_k`` (the names of ``score.statistics``).
       subset: how the members of each model were drawn. given: in an unknown way; exact: half of the samples; bernoulli:
         each sample with probability 1/2; balanced: halves, complementary for models 2i and 2i + 1.
