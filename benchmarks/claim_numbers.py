@@ -65,7 +65,7 @@ class Recipe:
 
 def reference_parts(references: int, available: int) -> list[np.ndarray]:
     """Returns the indices of the first references, and of their parts as in `needs.TargetAttack.reference_part`."""
-    group_R = np.array(needs.reference_groups(available))
+    group_R = np.array(needs.reference_groups(range(available)))
     parts = needs.num_reference_parts(references, available)
     if parts == needs.NUM_HALVES:
         halves = [np.isin(group_R, [*needs.half_groups(h)]) for h in range(parts)]

@@ -38,7 +38,7 @@ def decision_jackknife(
     def evaluate(index: int, score_BxN: np.ndarray) -> pd.DataFrame:
         return _to_frame(_metrics(score_BxN, member_N2, document_N2, c), index, c.fprs)
 
-    halves = study_inputs.reference_halves(len(inputs.references))
+    halves = study_inputs.reference_halves(inputs.references)
     tables = study_inputs.map_reference_sets(inputs, halves, c, pool, evaluate, _SAMPLES)
     return pd.concat(tables)
 

@@ -53,7 +53,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
                 bins = _bins(score_BxM, threshold_B, study.c.alpha)
         return values, bins
 
-    halves = study_inputs.reference_halves(len(inputs.references))
+    halves = study_inputs.reference_halves(inputs.references)
     results = study_inputs.map_reference_sets(inputs, halves, study.c, study.pool, evaluate)
     value_A1xR1xH1xV = np.stack([values for values, _ in results], axis=1)
     columns = {name: value_A1xR1xH1xV[..., v] for v, name in enumerate(_COLUMNS)}

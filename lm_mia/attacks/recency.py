@@ -69,7 +69,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
                 shuffled.append(_shuffled(value_QxBxM, bin_BxM))
         return share, rate
 
-    halves = study_inputs.reference_halves(len(inputs.references))
+    halves = study_inputs.reference_halves(inputs.references)
     results = study_inputs.map_reference_sets(inputs, halves, study.c, study.pool, evaluate)
     share_A1xR1xH1xQxS, rate_A1xR1xH1xK = (np.stack(v, axis=1) for v in zip(*results, strict=True))
     by_quantity = [

@@ -16,6 +16,7 @@ B: replicas, R: references, S: sets of references, N: the samples that are used,
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,7 @@ from lm_mia import stats
 from lm_mia.attacks import study_inputs
 from lm_mia.attacks.study_inputs import StudyError, StudyInputs
 from lm_mia.config import needs
+from lm_mia.data.subsets import ModelSeeds
 
 BoolArray = NDArray[np.bool_]
 TABLE = "reference_numbers.parquet"
@@ -48,7 +50,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
     group_N2 = stats.sample_groups(study.population.document_N)
     kept_A1xB = study_inputs.without_replicas(len(inputs.targets))
     counts = _numbers(len(inputs.references))
-    sets_R1xS = {count: _parts(count, len(inputs.references)) for count in counts}
+    sets_R1xS = {count: _parts(count, inputs.references) for count in counts}
 
     def presence(_: int, score_BxN: np.ndarray) -> BoolArray:
         """Returns which samples have scores under all replicas."""
@@ -130,17 +132,17 @@ def _numbers(references: int) -> list[int]:
     return [*powers, references]
 
 
-def _parts(count: int, references: int) -> list[list[np.ndarray]]:
+def _parts(count: int, references: Sequence[ModelSeeds]) -> list[list[np.ndarray]]:
     """Returns disjoint sets of references, as positions, and then the part of each set that is in each half.
 
     Sets that are not halved have the references of one group each, so that a half has all of a set or nothing.
     """
-    group_R = np.array(needs.reference_groups(references))
+    group_R = np.array(needs.reference_groups(model.subset_seed for model in references))
     if count < _FEWEST_TO_HALVE:
         groups = range(needs.JACKKNIFE_GROUPS)
         sets = [np.flatnonzero(group_R == group)[:count] for group in groups]
     else:
-        number = min(references // count, _MOST_SETS)
+        number = min(len(references) // count, _MOST_SETS)
         sets = [np.arange(k * count, (k + 1) * count) for k in range(number)]
     parts = [sets]
     for half in range(needs.NUM_HALVES):

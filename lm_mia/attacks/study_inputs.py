@@ -19,6 +19,7 @@ from lm_mia.config import needs
 from lm_mia.data import subsets
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import Store
 
 FIRST_SAMPLES = 2**15
@@ -68,10 +69,10 @@ class StudyInputs:
         return signals.open_inputs(store, self.population, replicas, references, (), design=design)
 
 
-def reference_halves(references: int) -> list[np.ndarray]:
+def reference_halves(references: Sequence[ModelSeeds]) -> list[np.ndarray]:
     """Returns index_R of all references and, if there are at least 16, of each half (`needs.half_groups`)."""
-    group_R = needs.reference_groups(references)
-    halves = range(needs.num_reference_parts(references, 0))
+    group_R = needs.reference_groups(model.subset_seed for model in references)
+    halves = range(needs.num_reference_parts(len(references), 0))
     return [
         np.flatnonzero(np.isin(group_R, [*groups]))
         for groups in (range(needs.JACKKNIFE_GROUPS), *map(needs.half_groups, halves))

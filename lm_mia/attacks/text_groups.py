@@ -85,7 +85,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
                         )
         return values
 
-    halves = study_inputs.reference_halves(len(inputs.references))
+    halves = study_inputs.reference_halves(inputs.references)
     results = study_inputs.map_reference_sets(inputs, halves, study.c, study.pool, evaluate)
     rows = []
     for (name, division), by_part in zip(

@@ -84,7 +84,7 @@ class _Tokens:
     @functools.cached_property
     def model_parts_A1xM(self) -> np.ndarray:
         """Which references each part uses: all, and then all without each group."""
-        group_M = np.array(reference_groups(len(self.models)))
+        group_M = np.array(reference_groups(model.subset_seed for model in self.models))
         without_GxM = np.arange(JACKKNIFE_GROUPS)[:, None] != group_M
         return np.concatenate([np.ones((1, len(group_M)), bool), without_GxM])
 

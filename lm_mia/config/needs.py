@@ -22,7 +22,7 @@ from lm_mia.config.schema import (
     score_steps,
 )
 
-FORMAT = 10
+FORMAT = 11
 """Part of every table of the attacks stage. It is increased whenever the same scores would give other numbers or
 another layout, so that tables of an earlier version are computed again."""
 
@@ -385,8 +385,7 @@ def target_attack(
       step, observed: as in `TargetAttack`.
       rmia_samples, rmia_gamma: for RMIA; 0: those of the config.
       rmia_a: for offline RMIA; None: that of the config.
-      reference_part: as in `TargetAttack`. Groups are made of pairs of consecutive references, which are the pairs
-        (2i, 2i + 1) if none is missing.
+      reference_part: as in `TargetAttack`, with the groups of `reference_groups`.
       is_count_study: whether the attack is part of a study of the number of references, whose samples depend on
         `TargetAttack.in_and_out_among`: the first two references, or those of a part that is a disjoint set.
 
@@ -399,7 +398,7 @@ def target_attack(
         return None
     used, pair = roles.references[:references], roles.references[:2]
     if reference_part is not None:
-        groups = reference_groups(len(roles.references))
+        groups = reference_groups(roles.references)
         if references >= 2 * JACKKNIFE_GROUPS:
             half = half_groups(reference_part)
             used = tuple(
@@ -430,9 +429,15 @@ def target_attack(
     )
 
 
-def reference_groups(references: int) -> list[int]:
-    """Returns the group of each reference, from 0 to JACKKNIFE_GROUPS - 1; consecutive pairs stay together."""
-    return [i // 2 % JACKKNIFE_GROUPS for i in range(references)]
+def reference_groups(numbers: Iterable[int]) -> list[int]:
+    """Returns the group of each reference, from 0 to JACKKNIFE_GROUPS - 1.
+
+    References 2i and 2i + 1, which are complements in the balanced design, are in the same group, also if others are
+    missing.
+    """
+    pair_of = [number // 2 for number in numbers]
+    rank = {pair: i for i, pair in enumerate(dict.fromkeys(pair_of))}
+    return [rank[pair] % JACKKNIFE_GROUPS for pair in pair_of]
 
 
 def half_groups(half: int) -> frozenset[int]:

@@ -36,7 +36,7 @@ def test_numbers_are_those_of_the_models_and_samples(run: AttackRun):
     found, world = table(run), run.scores
     assert len(found) == 9 * 15 * 15 * 4
     group_N = stats.sample_groups(run.scores.population.document_N)
-    group_R = np.array(needs.reference_groups(18))
+    group_R = np.array(needs.reference_groups(range(18)))
     for references in (0, 1, 14):
         half = needs.half_groups(references - 1) if references else range(8)
         index_R = np.isin(group_R, [*half])

@@ -59,7 +59,7 @@ def test_true_positives_are_compared_with_the_other_replicas(
     table = pd.read_parquet(tmp_path / "fragile_hits.parquet")
     assert len(table) == 9 * 15 * 15
     group_N = stats.sample_groups(np.arange(160))
-    group_R = np.array(needs.reference_groups(18))
+    group_R = np.array(needs.reference_groups(range(18)))
     for kept, half_R, half_N in ((0, 0, 0), (3, 5, 0), (0, 0, 7)):
         index_R = np.isin(group_R, [*(needs.half_groups(half_R - 1) if half_R else range(8))])
         used_N = stats.HALVES_HxG[half_N - 1, group_N] if half_N else np.ones(160, bool)
@@ -153,7 +153,7 @@ def test_decisions_with_more_references(references: int, tmp_path: Path):
     run(scores, c, tmp_path / "tables", "reference_numbers")
     table = pd.read_parquet(tmp_path / "tables" / "reference_numbers.parquet")
     assert len(table) == len(sets) * 2 * 9 * 15 * 15
-    group_R = np.array(needs.reference_groups(references))
+    group_R = np.array(needs.reference_groups(range(references)))
 
     def score_of(index: Any) -> np.ndarray:
         references = scores.reference_MxN[[*index]], scores.reference_member_MxN[[*index]]

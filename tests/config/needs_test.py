@@ -176,6 +176,18 @@ def test_parts_of_references_are_whole_pairs():
     assert needs.target_attack(c, many, "loss", 16, reference_part=0) is None  # has no references
 
 
+def test_missing_references_do_not_split_the_pairs_of_others():
+    assert needs.reference_groups(range(18)) == [i // 2 % 8 for i in range(18)]
+    assert needs.reference_groups([4, 7, 8, 9, 12, 13]) == [0, 1, 2, 2, 3, 3]
+    many = models([i for i in range(30) if i not in (4, 9, 10)])
+    c = change(change(C, "attack.references", 30), "attack.targets", 4)
+    for half in range(needs.NUM_HALVES):
+        result = needs.target_attack(c, many, "lira_online", 23, reference_part=half)
+        assert result is not None
+        present = {*many.references} & {r ^ 1 for r in result.references}
+        assert present <= {*result.references}
+
+
 BASE = TargetAttack("rmia", False, (8, 9), (0, 1, 2), 3, "loss", 100, 1.0)
 
 
@@ -349,7 +361,7 @@ def test_parts_of_references_need_enough_references():
     ]
     fifteen = recipe("a", present=models([*range(4), *range(5, 20)]), attack__references=20)
     parts = [x.reference_part for x in attacks(need, {"a": fifteen})["a"]]
-    assert parts == [None, *range(7), None, None, None]
+    assert parts == [None, *range(1, 8), None, None, None]  # the pair of reference 5 is missing
     sets = [x.references for x in result if len(x.references) == 2]
     assert sets == [(4, 5), *((4 + 2 * g, 5 + 2 * g) for g in range(8))]
 

@@ -103,6 +103,24 @@ def test_exactly_j_of_n_plus_1_exchangeable_scores_are_called(n, fpr):
         assert called(tied) <= j + 1
 
 
+@pytest.mark.parametrize("digits", [6, 1, 0])
+def test_order_of_samples_and_targets_leaves_decisions_equal(digits: int):
+    """So do blocks of samples; with few digits, many scores are tied."""
+    rng = np.random.default_rng(digits)
+    score_TxN, member_TxN = rng.normal(size=(5, 300)).round(digits), rng.random((5, 300)) < 0.5
+    fprs = [0.01, 0.05, 0.5]
+    points = stats.tpr_at_fpr(score_TxN, member_TxN, fprs)
+    votes = stats.count_votes(score_TxN, points.threshold_TxF)
+    order_N, order_T = rng.permutation(300), rng.permutation(5)
+    moved = np.ix_(order_T, order_N)
+    other = stats.tpr_at_fpr(score_TxN[moved], member_TxN[moved], fprs)
+    np.testing.assert_array_equal(other.threshold_TxF, points.threshold_TxF[order_T])
+    np.testing.assert_array_equal(other.tpr_TxF, points.tpr_TxF[order_T])
+    for block in np.split(order_N, [1, 100]):
+        in_block = stats.count_votes(score_TxN[order_T][:, block], other.threshold_TxF)
+        np.testing.assert_array_equal(in_block.votes_FxN, votes.votes_FxN[:, block])
+
+
 @pytest.mark.montecarlo
 def test_mean_tpr_of_noise_is_j_of_n_plus_1():
     rng = np.random.default_rng(0)
