@@ -541,7 +541,7 @@ def show(path: Path) -> None:
     refused = table[table["rounds"] == 0]
     for key, cells in refused.groupby(["models", "design", "reason"], sort=False):
         models, design, reason = map(str, key)
-        _print_row([models, design, ", ".join(cells["attack"].unique()), reason])
+        _print_row([models, design, "; ".join(cells["attack"].unique()), reason])
     print()
     print("\n".join(failures(table) or ["All values are as they must be."]))
 
