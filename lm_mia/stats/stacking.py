@@ -76,7 +76,8 @@ def stacked_lira(
       target_loss_TxN, reference_loss_MxN, reference_member_MxN, covariate_NxK: as for `shrunk_lira`.
 
     Returns:
-      score_TxN: log odds of membership, if the share of members is that of the references. The score is NaN for a
+      score_TxN: log odds of membership, if the share of members is that of the references and does not depend on the
+      mean loss or the covariates. The score is NaN for a
       sample without a reference loss. All scores are NaN if the regression cannot be fitted, because no reference
       remains when one and its group are left out, or because the parameters of `shrunk_lira` cannot be estimated.
 

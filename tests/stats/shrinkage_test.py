@@ -42,6 +42,8 @@ def loss_model(
     return LossModel(
         none,
         none,
+        none,
+        0,
         gap,
         0 * one,
         one,
@@ -324,23 +326,54 @@ def shrunk_by_loop(
                 kappa = np.average((scaled - h)[rows], weights=1 / (kappa + h[rows]))
                 kappa = max(kappa, 0.0)
 
+    # Posteriors of samples: (V, degrees of freedom, gap and its spread, center and its spread, n1, n0).
+    posterior = {}
+    for i in used:
+        mean_in, mean_out, n1, n0 = means(aligned[i])
+        n, c = n1 + n0, float(design[i] @ gap)
+        V = d0 * s2[i] + squares[i]
+        m, spread, freedom = c, kappa, d0 + f[i]
+        if has_both[i]:
+            V += (difference[i] - c) ** 2 / (kappa + h[i])
+            w = kappa / (kappa + h[i])
+            m, spread, freedom = c + w * (difference[i] - c), w * h[i], freedom + 1
+        center = (n1 * mean_in + n0 * mean_out) / n
+        center_spread = (1 + 2 * rho * min(len(pairs), n1, n0) / n) / n
+        posterior[i] = V / freedom, freedom, m, spread, center, center_spread, n1, n0
+
+    def explained(target: dict[int, float]) -> np.ndarray:
+        """Returns what membership may explain of the effect of a target, for each column."""
+        M_P = [
+            np.array(e) for m, e in enumerate(reference_effect) if not np.isnan(loss_MxN[m]).all()
+        ]
+        error = [0.0]
+        gram = np.zeros((design.shape[1],) * 2)
+        for i in target:
+            V, freedom, m, spread, _, center_spread, n1, n0 = posterior[i]
+            variance = V * freedom / max(freedom - 2, 0.5)
+            of_gap = ((m - mean_gap) ** 2 + spread * variance) * ((n1 - n0) / (2 * (n1 + n0))) ** 2
+            error.append(weight[i] * (variance * center_spread + of_gap))
+            gram += weight[i] * np.outer(design[i], design[i])
+        right = np.zeros(len(gram))
+        right[1] = -math.fsum(error) / raw[used, 0].std()
+        distance = effect(target) - np.linalg.solve(gram, right) - np.mean(M_P, axis=0)
+        a = np.zeros(len(gram))
+        for p in range(1, len(gram)):
+            s2 = np.var([e[p] for e in M_P], ddof=1) * (1 + 1 / len(M_P))
+            prior = (0.2 * gap[0]) ** 2
+            limit = 0.4 * abs(gap[0])
+            a[p] = min(max(prior / (prior + s2) * distance[p], -limit), limit)
+        return a
+
     # Scores.
     score = np.full(target_TxN.shape, np.nan)
     for t, losses_N in enumerate(target_TxN):
-        target_effect = effect({i: losses_N[i] for i in range(N) if not np.isnan(losses_N[i])})
+        target = {i: losses_N[i] for i in used if not np.isnan(losses_N[i])}
+        target_effect = effect(target) - (0 if offline else explained(target))
         for i in used:
-            mean_in, mean_out, n1, n0 = means(aligned[i])
-            n, c = n1 + n0, float(design[i] @ gap)
-            V = d0 * s2[i] + squares[i]
-            m, spread, freedom = c, kappa, d0 + f[i]
-            if has_both[i]:
-                V += (difference[i] - c) ** 2 / (kappa + h[i])
-                w = kappa / (kappa + h[i])
-                m, spread, freedom = c + w * (difference[i] - c), w * h[i], freedom + 1
-            V /= freedom
-            center = (n1 * mean_in + n0 * mean_out) / n
+            V, freedom, m, spread, center, center_spread, n1, n0 = posterior[i]
+            n = n1 + n0
             loss = losses_N[i] - design[i] @ target_effect
-            center_spread = (1 + 2 * rho * min(len(pairs), n1, n0) / n) / n
             sd_in = math.sqrt(V * (1 + center_spread + (n0 / n) ** 2 * spread))
             sd_out = math.sqrt(V * (1 + center_spread + (n1 / n) ** 2 * spread))
             student = scipy.stats.t
@@ -494,18 +527,24 @@ def test_scale_and_origin_of_losses_do_not_matter(factor: float, offset: float, 
     np.testing.assert_allclose(actual, score_TxN, rtol=1e-7, atol=1e-7)
 
 
-def test_units_and_collinear_copies_of_covariates_do_not_matter():
+def test_units_and_order_of_covariates_do_not_matter():
     data, rng = draw_losses(8, 6, 300), np.random.default_rng(8)
     covariate_NxK = np.column_stack([data.covariate_Nx1, rng.integers(1, 90, 300)])
     score_TxN = stats.shrunk_lira(*data.arguments, covariate_NxK=covariate_NxK)
     for others in (
         covariate_NxK * [1e-6, -1e7] + [3, 1e6],
         covariate_NxK[:, ::-1],
-        np.column_stack([covariate_NxK, covariate_NxK.sum(axis=1), -covariate_NxK]),
         np.column_stack([covariate_NxK, np.full(300, 0.1), np.zeros(300)]),
     ):
         actual = stats.shrunk_lira(*data.arguments, covariate_NxK=others)
         np.testing.assert_allclose(actual, score_TxN, rtol=1e-6, atol=1e-6)
+    # What membership may explain is found for each column, so copies of a column matter, but not if there is no gap.
+    copies = np.column_stack([covariate_NxK, covariate_NxK.sum(axis=1), -covariate_NxK])
+    actual, expected = (
+        stats.shrunk_lira(*data.arguments, covariate_NxK=covariates, offline=True)
+        for covariates in (copies, covariate_NxK)
+    )
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
     integers_NxK = covariate_NxK[:, 1:].astype(np.int8)
     np.testing.assert_array_equal(
         stats.shrunk_lira(*data.arguments, covariate_NxK=integers_NxK),
@@ -513,25 +552,30 @@ def test_units_and_collinear_copies_of_covariates_do_not_matter():
     )
 
 
-def test_effects_of_models_do_not_matter():
-    """A model may have other losses on all samples; the effect may depend on the covariates, too."""
+@pytest.mark.parametrize("offline", [False, True])
+def test_effects_of_models_do_not_matter(offline: bool):
+    """A model may have other losses on all samples; without a gap, the effect may depend on the covariates, too."""
     data = draw_losses(9, 4, 1000, design="balanced")
     target_TxN, loss_MxN, member_MxN = data.arguments
     x_N = data.covariate_Nx1[:, 0]
 
     def scores(target_TxN: Any, loss_MxN: Any) -> np.ndarray:
-        return stats.shrunk_lira(target_TxN, loss_MxN, member_MxN, covariate_NxK=data.covariate_Nx1)
+        return stats.shrunk_lira(
+            target_TxN, loss_MxN, member_MxN, covariate_NxK=data.covariate_Nx1, offline=offline
+        )
 
     score_TxN = scores(target_TxN, loss_MxN)
-    for effect_N in (0.7 + 0 * x_N, 0.7 - 0.3 * x_N):
+    for effect_N in [0.7 + 0 * x_N] + [0.7 - 0.3 * x_N] * offline:
         actual = scores(target_TxN + np.array([[0.0], [1.0]]) * effect_N, loss_MxN)
         np.testing.assert_allclose(actual, score_TxN, rtol=1e-8, atol=1e-8)
+    if offline:  # the mean OUT loss depends on which references are OUT, and so on their effects
+        return
     one_4x1 = np.array([[1.0], [0], [0], [0]])
     actual = scores(target_TxN, loss_MxN + 0.7 * one_4x1)
     np.testing.assert_allclose(actual, score_TxN, rtol=1e-8, atol=1e-8)
     # The weights of samples in the estimation change if the differences between references do.
     actual = scores(target_TxN, loss_MxN + 0.3 * one_4x1 * x_N)
-    assert np.corrcoef(actual.ravel(), score_TxN.ravel())[0, 1] > 0.997
+    assert np.corrcoef(actual.ravel(), score_TxN.ravel())[0, 1] > 0.99
 
 
 @pytest.mark.parametrize("mode", MODES)

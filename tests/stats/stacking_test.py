@@ -207,7 +207,7 @@ def test_learns_what_the_model_of_the_losses_misses():
 
 
 def test_scores_are_calibrated_log_odds():
-    data = draw_losses(5, 8, 4000, targets=10, gap=(0.4, 0.1))
+    data = draw_losses(5, 8, 4000, targets=10, gap=(0.4, 0.1), model_effect=0.02)
     score_TxN = stats.stacked_lira(*data.arguments, covariate_NxK=data.covariate_Nx1)
     for low, high in ((-9, -2), (-2, -1), (-1, 0), (0, 1), (1, 2), (2, 9)):
         is_near = (score_TxN >= low) & (score_TxN < high)
