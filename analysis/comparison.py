@@ -214,6 +214,12 @@ def render(summaries: Sequence[RecipeSummary], image: str, links: Sequence[str])
         all_imported=all(m.recipe.is_imported for m in shown),
         attack_name=attack_name,
         links={name: markup.anchor(name) for name in links},
+        warnings=[
+            (m.recipe.name, warning)
+            for m in shown
+            if m.recipe.name not in links
+            for warning in io.read_warnings(m.recipe.recipe_dir)
+        ],
     )
 
 

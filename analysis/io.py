@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
-from lm_mia.atomic import CSV_MISSING_VALUES
+from lm_mia.atomic import CSV_MISSING_VALUES, FLIPS_JSON, MEMBERSHIP_SCORES_JSON
 from lm_mia.config import (
     MODEL_SIZES,
     Config,
@@ -150,6 +150,19 @@ def read_flip_facts(recipe_dir: Path) -> Record:
         raise WorkdirError(f"{recipe_dir}: {name} belongs to another recipe; {_rerun()}")
     _check_names(recipe_dir, f"{name} config", list(facts["config"]), _ATTACK_SETTINGS, "field")
     return facts
+
+
+def read_warnings(recipe_dir: Path) -> list[str]:
+    """Returns sentences for the reader about targets whose membership may depend on properties of the samples.
+
+    Raises:
+      WorkdirError: the file that holds them is damaged.
+    """
+    for marker in (FLIPS_JSON, MEMBERSHIP_SCORES_JSON):
+        if has_table(recipe_dir, marker.name):
+            warnings = read_json(recipe_dir, str(marker)).get("warnings", [])
+            return [f"{warning[0].upper()}{warning[1:]}." for warning in warnings]
+    return []
 
 
 def read_run_record(recipe_dir: Path) -> Record:

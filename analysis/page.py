@@ -32,6 +32,7 @@ from analysis.formatting import (
 from lm_mia.atomic import (
     EXTRACTION_JSON,
     FLIPS_JSON,
+    MEMBERSHIP_SCORES_JSON,
     MORE_REFERENCES_JSON,
     POOLING_JSON,
     TARGETS_CSV,
@@ -264,7 +265,11 @@ def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:
     """
     names: Sequence[str] = recipes or _json(workdir / "config.json").get("recipes", [])
     compared = {row.get("recipe"): row for row in _rows(workdir / "tables" / "comparison.csv")}
-    lines = [_summary_line(workdir / "recipes" / name, compared.get(name)) for name in names]
+    lines = []
+    for name in names:
+        recipe_dir = workdir / "recipes" / name
+        lines.append(_summary_line(recipe_dir, compared.get(name)))
+        lines += [f"{name}: warning: {sentence}" for sentence in _warnings(recipe_dir)]
     page = workdir / "report.html"
     if page.is_file():
         tables = [
@@ -299,6 +304,12 @@ def _summary_line(recipe_dir: Path, compared: dict[str, str] | None) -> str:
     if compared and (reason := compared.get("missing_reason")):
         return f"{name}: no numbers: {reason.removeprefix(f'{name}: ')}"
     return f"{name}: not attacked yet"
+
+
+def _warnings(recipe_dir: Path) -> list[str]:
+    """Returns the sentences without which numbers of the targets should not be read."""
+    found = [_json(recipe_dir / marker) for marker in (FLIPS_JSON, MEMBERSHIP_SCORES_JSON)]
+    return next((facts["warnings"] for facts in found if "warnings" in facts), [])
 
 
 def _summarize_replicas(recipe_dir: Path) -> str:

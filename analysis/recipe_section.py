@@ -175,6 +175,7 @@ def facts(recipe_dir: Path) -> dict[str, Any]:
             flip_facts["replicas"], imported=config["corpus"]["source"] == "imported"
         ),
         "missing_models": notes.missing_models_note(flip_facts),
+        "warnings": io.read_warnings(recipe_dir),
         "coin_flip_note": notes.coin_flip_note(flip_facts),
         "coin_flip_power_note": notes.coin_flip_power_note(flip_facts),
         "medians": training.medians(recipe_dir),

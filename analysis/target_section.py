@@ -72,6 +72,7 @@ def facts(recipe: RecipeResults) -> dict[str, Any]:
         "audits": audits,
         "audit_headline": audit.headline(audits),
         "attacked": "target",
+        "warnings": io.read_warnings(folder),
         "pooling": pooling.read(folder),
         "strategy_names": pooling.STRATEGIES,
         "zero_run": zero_run.read(folder),

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from lm_mia import config, stats
-from lm_mia.attacks import signals
+from lm_mia.attacks import signals, target_warnings
 from lm_mia.attacks.designs import ModelDesign
 from lm_mia.attacks.score_matrix import map_in_order
 from lm_mia.config import AttackName
@@ -49,10 +49,7 @@ class LossBlocks:
     def blocks(self) -> Iterator[signals.SampleBlock]:
         """Yields all samples in order."""
         losses = self.losses
-        columns = losses.columns_N
-        covariate_NxK = np.empty((self.num_samples, 0), np.float32)
-        if len(columns) == len(SAMPLE_COLUMNS):
-            covariate_NxK = signals.sample_covariates(columns.__getitem__)
+        covariate_NxK, _ = _covariates(losses)
         for low in range(0, self.num_samples, signals.BLOCK_SAMPLES):
             at = slice(low, min(low + signals.BLOCK_SAMPLES, self.num_samples))
             members = losses.target_member_TxN[:, at], losses.reference_member_MxN[:, at]
@@ -116,6 +113,33 @@ def describe_design(model_design: ModelDesign, targets: int) -> list[str]:
             "or on all others, and are left out for it"
         ]
     return []
+
+
+def find_warnings(losses: Losses, design: ModelDesign, *, is_random: bool) -> list[str]:
+    """Returns sentences about targets whose membership may depend on properties of the samples.
+
+    Args:
+      losses: the losses of targets and references.
+      design: the result of `find_design`.
+      is_random: whether the members of the targets were drawn at random.
+    """
+    targets = [f"row {t}" for t in range(len(losses.target_loss_TxN))]
+    covariate_NxK, names = _covariates(losses)
+    sources = [LossBlocks(losses, design, part) for part in design.parts(range(len(targets)))]
+    sentences = target_warnings.unusual_targets(sources, targets, names)
+    if is_random:
+        return sentences
+    return sentences + target_warnings.unlike_classes(
+        losses.target_member_TxN, covariate_NxK, targets, names
+    )
+
+
+def _covariates(losses: Losses) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns the covariates of the samples and their names; none unless the file has all of `SAMPLE_COLUMNS`."""
+    column = losses.columns_N.__getitem__
+    if len(losses.columns_N) < len(SAMPLE_COLUMNS):
+        return np.empty((losses.target_loss_TxN.shape[1], 0), np.float32), ()
+    return signals.sample_covariates(column), signals.covariate_names(column)
 
 
 def score_attack(

@@ -35,6 +35,7 @@ from lm_mia.attacks import (
     shown_samples,
     signals,
     tables,
+    target_warnings,
 )
 from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
@@ -140,7 +141,8 @@ def run(
     losses = models.archetype_losses(inputs.store, inputs.references, inputs.targets, archetypes)
     write_csv(folder / "archetype_losses.csv", losses)
     written = [name for name in DECISION_TABLES if (folder / name).is_file()]
-    write_completion_marker(facts_path, identity | _facts(inputs, bin_counts, c), written)
+    found = {"warnings": target_warnings.warnings(inputs)}
+    write_completion_marker(facts_path, identity | _facts(inputs, bin_counts, c) | found, written)
     show(steps)
     return counts | {"computed": len(attacks)}
 

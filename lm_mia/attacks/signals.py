@@ -108,6 +108,8 @@ class AttackInputs:
     design: ModelDesign | None = None
     """How the training subsets of all models are related; None: they were drawn independently of each target's. If
     references are left out because of it, the targets must be those of one group, as in `by_target`."""
+    covariate_names: tuple[str, ...] = ()
+    """The result of `covariate_names`."""
 
     def by_target(self) -> Iterator[tuple[int, "AttackInputs"]]:
         """Yields inputs of targets that leave out the same references, and the position of the first of them.
@@ -223,6 +225,7 @@ def open_inputs(
         statistics,
         observed=observed,
         design=design,
+        covariate_names=covariate_names(population.column),
     )
 
 
@@ -236,23 +239,35 @@ def sample_covariates(column: Callable[[str], np.ndarray]) -> np.ndarray:
     Args:
       column: returns a column of the sample table, such as `Population.column`.
     """
+    covariates = [*_named_covariates(column).values()]
+    samples = len(column("tokens"))
+    return np.stack(covariates, axis=1) if covariates else np.zeros((samples, 0), np.float32)
+
+
+def covariate_names(column: Callable[[str], np.ndarray]) -> tuple[str, ...]:
+    """Returns what each of `sample_covariates` measures, in words."""
+    return tuple(_named_covariates(column))
+
+
+def _named_covariates(column: Callable[[str], np.ndarray]) -> dict[str, np.ndarray]:
     tokens_N, zlib_bytes_N, tfidf_N = (
         column(name).astype(np.float32) for name in ("tokens", "zlib_bytes", "tfidf")
     )
     log_tokens_N = np.log(tokens_N)
     has_tokens = not np.isnan(log_tokens_N).all()
     log_zlib_N = np.log(zlib_bytes_N)
-    covariates = []
-    for covariate_N in (
-        log_tokens_N,
-        log_zlib_N - log_tokens_N if has_tokens else log_zlib_N,
-        tfidf_N,
+    zlib = "compressed bytes per token" if has_tokens else "compressed bytes"
+    covariates = {}
+    for name, covariate_N in (
+        ("length in tokens", log_tokens_N),
+        (zlib, log_zlib_N - log_tokens_N if has_tokens else log_zlib_N),
+        ("mean TF-IDF", tfidf_N),
     ):
         known_L = covariate_N[~np.isnan(covariate_N)]
         if known_L.size:
             missing = float(np.median(known_L)) if known_L.size < covariate_N.size else 0.0
-            covariates.append(np.nan_to_num(covariate_N, nan=missing))
-    return np.stack(covariates, axis=1) if covariates else np.zeros((len(tokens_N), 0), np.float32)
+            covariates[name] = np.nan_to_num(covariate_N, nan=missing)
+    return covariates
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,6 +51,7 @@ from lm_mia.attacks import (
     score_matrix,
     signals,
     target_epsilons,
+    target_warnings,
 )
 from lm_mia.attacks.designs import ModelDesign, model_design
 from lm_mia.attacks.models import present_models
@@ -124,8 +125,14 @@ def run(
         advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
         audits: dict[TargetAttack, audit.Audit] = {}
         intervals: dict[TargetAttack, pd.DataFrame] = {}
+        warnings: list[str] | None = None
         for same in groups:
             inputs = _open_inputs(same, store, population, design)
+            shown = [a for a in same if a in in_score_table and a.references]
+            if shown and warnings is None:  # attacks in the score table have the same targets
+                used = max((a.references for a in shown), key=len)
+                of_shown = (i for i, m in enumerate(inputs.references) if m.subset_seed in used)
+                warnings = target_warnings.warnings(inputs.with_references(of_shown))
             for attack, attack_fit, file in score_matrix.score_attacks(
                 same, inputs, c, folder, pool, functools.partial(show, computed)
             ):
@@ -206,7 +213,8 @@ def run(
             audit.say_if_delta_is_large(c, len(population), store.design, say)
             score_table.write_table(folder / SCORE_TABLE, members)
             written = [SCORE_TABLE, advantage.TABLE, rate_intervals.TABLE, *audit.TABLES]
-            write_completion_marker(folder / MEMBERSHIP_SCORES_JSON.name, identity, written)
+            description = identity | {"warnings": warnings or []}
+            write_completion_marker(folder / MEMBERSHIP_SCORES_JSON.name, description, written)
     target_tables.write()
     if missing:
         progress("attack targets", len(missing), len(missing))

@@ -183,6 +183,9 @@ def _audit_losses(
     parts: list[tuple[Frames, list[str]]] = []
     design = loss_arrays.find_design(losses, source)
     notes = loss_arrays.describe_design(design, len(losses.target_loss_TxN))
+    notes += loss_arrays.find_warnings(
+        losses, design, is_random=settings.membership in ("coins", "half")
+    )
     total = len(loss_arrays.ATTACKS)
     for done, attack in enumerate(loss_arrays.ATTACKS):
         progress("audit", done, total)

@@ -76,7 +76,8 @@ def model_effects(
     products_SxPP = (design_SxP[:, :, None] * design_SxP[:, None, :]).reshape(-1, P * P)
     gram_MxPxP = (weight_MxS @ products_SxPP).reshape(-1, P, P)
     right_MxP = (weight_MxS * np.where(is_present_MxS, deviation_MxS, 0.0)) @ design_SxP
-    inverse_MxPxP: FloatArray = np.linalg.pinv(gram_MxPxP, rtol=RANK_TOLERANCE, hermitian=True)
+    inverse_MxPxP = np.linalg.pinv(gram_MxPxP, rtol=RANK_TOLERANCE, hermitian=True)
+    inverse_MxPxP = inverse_MxPxP.astype(np.float64, copy=False)
     return np.einsum("mpq,mq->mp", inverse_MxPxP, right_MxP), inverse_MxPxP
 
 

@@ -62,7 +62,7 @@ class LossModel:
     target_z_TxP: FloatArray
     """Distance of each target's estimated coefficients from the mean of the references', in standard deviations; a
     Student t variable with ``z_freedom`` degrees of freedom if the target is like the references. NaN for the constant,
-    offline, and where it is not known."""
+    if there is no gap, and where it is not known."""
     z_freedom: int
     mean_gap: float
     """Mean difference between OUT and IN losses in nats per token; 0 offline."""
@@ -346,7 +346,7 @@ def fit_loss_model(
         pair_correlation,
         offline,
     )
-    if offline:
+    if offline or not ((in_moments.count > 0) & (out_moments.count > 0)).any():
         # No gap is known. Members have smaller losses than OUT references, which looks like an effect if their gap
         # depends on the columns, so the effects of targets cannot be compared with those of references.
         return model

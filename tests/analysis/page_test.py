@@ -452,11 +452,33 @@ def test_summary_lines_match_the_tables(tmp_path: Path):
         page.summary_lines(tmp_path / "w", ["demo"])[1]
         == f"report: {report} (older than the tables)"
     )
+    facts = json.loads(newer.read_text())
+    newer.write_text(json.dumps(facts | {"warnings": ["first", "second"]}))
+    assert page.summary_lines(tmp_path / "w", ["demo"])[1:3] == [
+        "demo: warning: first",
+        "demo: warning: second",
+    ]
     newer.write_text("{}")
     assert page.summary_lines(tmp_path / "w", ["demo", "none"])[:2] == [
         "demo: its tables cannot be read; run lm-mia attack again",
         "none: not attacked yet",
     ]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_warnings_about_targets_are_shown_beside_the_numbers(linked: Path):
+    """In the section of a recipe, or beside the comparison if it has none."""
+    for name, marker in (("flip-140M", "flips.json"), ("fixed-10M", "membership_scores.json")):
+        path = linked / "recipes" / name / "tables" / marker
+        facts = json.loads(path.read_text()) if path.is_file() else {}
+        path.unlink(missing_ok=True)  # it may be a link
+        path.write_text(json.dumps(facts | {"warnings": [f"of {name}"]}))
+    write(linked, ["fixed-10M", "flip-140M"])
+    html = (linked / "report.html").read_text()
+    assert '<p class="verdict failed">Of flip-140M.</p>' in html
+    assert '<p class="verdict failed">fixed-10M: Of fixed-10M.</p>' in html
+    write(linked, ["fixed-10M"])
+    assert '<p class="verdict failed">Of fixed-10M.</p>' in (linked / "report.html").read_text()
 
 
 @pytest.mark.usefixtures("undrawn")

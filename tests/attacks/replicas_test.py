@@ -240,6 +240,7 @@ def test_flips_json(attacked: AttackRun):
         "cutoff": cutoff,
         "max_flip_rate": pytest.approx(4 / 7),
         "left_out": 3,
+        "warnings": [],
     }
 
 

@@ -15,7 +15,7 @@ import pytest
 from synthetic_scores import FakePopulation
 
 from lm_mia import config, stats
-from lm_mia.attacks import models, runner, score_matrix, targets
+from lm_mia.attacks import models, runner, score_matrix, target_warnings, targets
 from lm_mia.attacks.runner import RecipeNeeds
 from lm_mia.config import needs
 from lm_mia.config.needs import TargetAttack
@@ -363,6 +363,28 @@ def test_table_of_membership_scores(world: World, tmp_path: Path):
     assert world.run(tmp_path, more, score_table=attacks[1:]) == (4, 2, 0)
     check_score_table(world, tmp_path, attacks[1:])
     assert files(tmp_path) == before
+
+
+def test_warnings_are_written_with_the_membership_scores(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """They are those of all references of the attacks in the table."""
+    used: list[Any] = []
+
+    def unusual_targets(sources: Any, names: Sequence[str], covariates: Sequence[str]) -> list[str]:
+        used.extend((sources, names, covariates))
+        return ["a warning"]
+
+    monkeypatch.setattr(target_warnings, "unusual_targets", unusual_targets)
+    attacks = [world.attack("loss"), world.attack("lira_online"), world.attack("lira_online", 4)]
+    world.run(tmp_path, attacks, score_table=attacks[:2])
+    assert json.loads((tmp_path / "membership_scores.json").read_text())["warnings"] == [
+        "a warning"
+    ]
+    [inputs], names, covariates = used
+    assert [model.subset_seed for model in inputs.references] == [*range(4, 20)]
+    assert names == [f"reference-0{t}" for t in range(4)]
+    assert len(covariates) == inputs.covariate_N2xK.shape[1] > 0
 
 
 def test_tables_of_advantages_and_audits(world: World, tmp_path: Path):

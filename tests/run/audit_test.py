@@ -503,6 +503,32 @@ def test_attacks_on_losses(tmp_path):
     assert with_columns["shrunk"] != auc["shrunk"]
 
 
+def test_membership_that_depends_on_a_column_is_noted():
+    """By its losses if members are said to be random, and otherwise by the column, too."""
+    rng = np.random.default_rng(3)
+    tokens_N = rng.integers(10, 1000, 3000)
+    x_N = np.log(tokens_N) - np.log(tokens_N).mean()
+    member_MxN = rng.random((10, 3000)) < 0.5
+    member_MxN[0] = rng.random(3000) < 1 / (1 + np.exp(-3 * x_N))
+    loss_MxN = 3 + 0.3 * x_N - 0.3 * member_MxN + rng.normal(0, 0.3, (10, 3000))
+    arrays = {"target_loss_TxN": loss_MxN[:2], "target_member_TxN": member_MxN[:2]}
+    arrays |= {"reference_loss_MxN": loss_MxN[2:], "reference_member_MxN": member_MxN[2:]}
+    arrays |= {
+        "tokens": tokens_N,
+        "zlib_bytes": rng.integers(10, 1000, 3000),
+        "tfidf": rng.random(3000),
+    }
+    for membership, kinds in (
+        ("half", ["as those of no reference"]),
+        ("given", ["as those of no reference", "differ in"]),
+    ):
+        notes = lm_mia.audit(arrays, membership=membership, replicates=5).notes
+        about_length = [note for note in notes if "length in tokens" in note]
+        assert all("1 of 2 targets (row 0)" in note for note in about_length)
+        assert [kind for kind in kinds if any(kind in note for note in about_length)] == kinds
+        assert len(about_length) == len(kinds)
+
+
 @pytest.mark.parametrize("kind", ["complement", "same subset", "columns"])
 def test_references_that_reveal_members_are_left_out(kind):
     """The scores of noise are at chance, and a note says what is left out."""
