@@ -254,6 +254,7 @@ def test_page_documents_the_score_store(folder: Path):
         "model",
         "role",
         *schema.SEEDS,
+        schema.DIGEST,
         "step",
         *sample_coordinates,
         *schema.TOKEN_COLUMNS,
