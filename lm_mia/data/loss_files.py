@@ -8,9 +8,10 @@ M: models, N: samples of the population (2N).
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,9 @@ from lm_mia.data.population import RECORD_COLUMNS
 from lm_mia.data.score_arrays import MAX_LOSS, check_loss_scale
 from lm_mia.data.zarr_metadata import check_zarr
 from lm_mia.errors import UserError, collect_errors
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 ImportedRole = Literal["reference", "target", "replica"]
 ROLES: tuple[ImportedRole, ...] = get_args(ImportedRole)
@@ -387,7 +391,7 @@ def _open_dataset(path: Path) -> LossFile:
 
     check_zarr(path)
     try:
-        dataset = xr.open_zarr(path) if path.is_dir() else xr.open_dataset(path)
+        dataset = _open_zarr(path) if path.is_dir() else xr.open_dataset(path)
     except Exception as error:  # each backend of xarray raises errors of its own
         hint = "copy or save it again"
         if not path.is_dir():
@@ -436,6 +440,31 @@ def _open_dataset(path: Path) -> LossFile:
     return LossFile(
         str(path), tuple(map(str, names)), roles, samples, statistics, checked, texts, read
     )
+
+
+def _open_zarr(path: Path) -> "xr.Dataset":
+    """Opens a Zarr store without taking zeros for missing values.
+
+    Arrays of Zarr format 2 have the fill value 0 unless it is set, and xarray reads a fill value as a missing value.
+    """
+    import xarray as xr  # takes half a second
+
+    with warnings.catch_warnings():
+        # Consolidated metadata are only an accelerator.
+        warnings.filterwarnings(
+            "ignore", "Failed to open Zarr store with consolidated", RuntimeWarning
+        )
+        dataset = xr.open_zarr(path)
+        if (path / "zarr.json").exists():
+            return dataset
+        stored = xr.open_zarr(path, mask_and_scale=False)
+    zeros = [
+        name
+        for name, variable in dataset.variables.items()
+        if variable.encoding.get("_FillValue") in (0, False)
+        and not {"scale_factor", "add_offset"} & variable.encoding.keys()
+    ]
+    return dataset.assign({name: stored[name] for name in zeros})
 
 
 def _listed(names: Iterable[Any]) -> str:

@@ -209,6 +209,29 @@ def test_formats_have_the_same_content(tmp_path: Path):
     np.testing.assert_array_equal(file.read("loss", 3), arrays["loss_MxN"][3].astype(np.float32))
 
 
+def test_zeros_of_zarr_stores_are_not_missing_values(tmp_path: Path):
+    """Arrays of Zarr format 2 have the fill value 0, which xarray takes for missing; no metadata are consolidated."""
+    arrays = losses()
+    arrays["loss_MxN"][1, 2] = 0
+    unk_N = np.arange(N) % 3
+    for zarr_format in (2, 3):
+        group = zarr.open_group(tmp_path / f"{zarr_format}.zarr", mode="w", zarr_format=zarr_format)
+        for name, dimensions, values in (
+            ("loss", ["model", "sample"], arrays["loss_MxN"]),
+            ("member", ["model", "sample"], arrays["member_MxN"]),
+            ("unk", ["sample"], unk_N),
+        ):
+            names: dict[str, Any] = {"dimension_names": dimensions} if zarr_format == 3 else {}
+            array = group.create_array(name, shape=values.shape, dtype=values.dtype, **names)
+            array[:] = values
+            array.attrs["_ARRAY_DIMENSIONS"] = dimensions
+        file = loss_files.open_losses(tmp_path / f"{zarr_format}.zarr")
+        np.testing.assert_array_equal(file.columns["unk"], unk_N)
+        for m in range(M):
+            np.testing.assert_array_equal(file.read("loss", m), arrays["loss_MxN"][m])
+            np.testing.assert_array_equal(loss_files.read_member(file, m), arrays["member_MxN"][m])
+
+
 def test_import_again_adds_models_and_never_changes_any(tmp_path: Path):
     arrays = losses()
     few = {name: value[:6] for name, value in arrays.items()}
