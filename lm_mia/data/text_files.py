@@ -6,13 +6,14 @@ import glob
 import gzip
 import io
 import json
+import os
 import sys
 import textwrap
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NoReturn, cast
 
 from lm_mia.errors import UserError
 
@@ -88,6 +89,11 @@ def read(source: str, path: str, column: str, progress: Callable[[int, int], Non
         raise UserError(
             f"corpus.path={path!r}: none of the {len(files)} file(s) is UTF-8, such as {not_utf8[0]}; convert them, "
             "for example with iconv --from-code=latin1 --to-code=utf-8"
+        )
+    if not texts:
+        raise UserError(
+            f"corpus.path={path!r}: the {len(files)} file(s) have no texts: they are empty or end after the header; "
+            "choose others"
         )
     if not any(text.strip() for text in texts):
         field, value = ("path", path) if source == "text" else ("column", column)
@@ -219,7 +225,16 @@ def parse_json(line: bytes) -> Any:
 
 
 def _files_below(root: Path) -> Iterator[Path]:
-    return (file for file in root.rglob("*") if file.is_file())
+    """Yields the files of a folder at any depth; raises UserError if a folder cannot be read."""
+
+    def fail(error: OSError) -> NoReturn:
+        raise UserError(
+            f"corpus.path={str(root)!r}: {error.filename} cannot be read ({error.strerror}); check the folder and its "
+            "permissions"
+        ) from None
+
+    for folder, _, names in os.walk(root, onerror=fail):
+        yield from (file for name in names if (file := Path(folder, name)).is_file())
 
 
 def _other_files(path: str, names: Sequence[str]) -> dict[str, int]:

@@ -1,8 +1,9 @@
 import csv
 import gzip
 import json
+import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -145,6 +146,12 @@ def test_parquet_files_are_read(tmp_path: Path, kind: pa.DataType):
     [
         ("x.txt", b"fine\n\xff", r"none of the 1 file\(s\) is UTF-8, such as x.txt; convert them"),
         ("x.txt", b" \n", r"corpus.path=.*all 1 texts of 1 file\(s\) in .* are empty"),
+        ("x.jsonl", b"", r"corpus.path=.*: the 1 file\(s\) have no texts: they are empty or end"),
+        (
+            "x.csv",
+            b"text,id\n",
+            r"corpus.path=.*: the 1 file\(s\) have no texts: they are empty or",
+        ),
         ("x.jsonl", b'{"text": "a"}\n{"text": ', r"x.jsonl, line 2: not JSON \(.* column 10\)"),
         ("x.jsonl", b'{"text": "a"}\n\xff\n', r"x.jsonl, line 2: not UTF-8"),
         ("x.jsonl", b'{"text": "\\ud800"}\n', r"x.jsonl, line 1: not UTF-8 \(surrogates"),
@@ -162,7 +169,6 @@ def test_parquet_files_are_read(tmp_path: Path, kind: pa.DataType):
             r"corpus.column='text': no such .* line 1; choose one of a, b",
         ),
         ("x.jsonl", b'{"text": ""}\n{"text": null}', r"corpus.column='text': all 2 texts .*empty"),
-        ("x.jsonl", b"", r"corpus.column='text': all 0 texts"),
         ("x.jsonl.gz", b"\x1f\x8bplain", r"x.jsonl.gz, line 1: not a valid gzip file"),
         ("x.txt", gzip.compress(b"a" * 99, mtime=0)[:-9], r"x.txt, line 1: not a valid gzip file"),
         ("x.txt", b"PK\x03\x04", r"x.txt is a zip file; decompress or remove it"),
@@ -177,7 +183,6 @@ def test_parquet_files_are_read(tmp_path: Path, kind: pa.DataType):
             r"corpus.column='text': no such .*x.csv; choose one of n, body",
         ),
         ("x.csv", b"text,text\na,b\n", r"corpus.column='text': 2 columns .*; rename all but one"),
-        ("x.csv", b"text\n", r"corpus.column='text': all 0 texts"),
         (
             "x.jsonl.gz",
             gzip.compress(b"{}" * 99, mtime=0)[:-9],
@@ -212,6 +217,25 @@ def test_missing_paths_are_reported(tmp_path: Path):
     for path in (tmp_path, tmp_path / "*.txt"):
         with pytest.raises(UserError, match=r"corpus.path=.*: no matching file; "):
             read("text", path)
+
+
+def test_unreadable_folders_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Their files would be left out without a word, and the audit would be of other texts."""
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked" / "a.txt").write_text("a")
+    (tmp_path / "x.txt").write_text("x")
+    scandir = os.scandir
+
+    def refuse(path: str) -> Any:
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(
+        UserError, match=r"locked cannot be read \(Permission denied\); check the f"
+    ):
+        read("text", tmp_path)
 
 
 def test_unreadable_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
