@@ -292,12 +292,15 @@ def _summary_line(recipe_dir: Path, compared: dict[str, str] | None) -> str:
     try:
         if (recipe_dir / FLIPS_JSON).is_file():
             return f"{name}: {_summarize_replicas(recipe_dir)}"
-        if (recipe_dir / TARGETS_CSV).is_file():
-            return f"{name}: {_summarize_targets(recipe_dir)}"
+        attacks_targets = (recipe_dir / TARGETS_CSV).is_file()
+        if attacks_targets and (summary := _summarize_targets(recipe_dir)):
+            return f"{name}: {summary}"
         if (recipe_dir / POOLING_JSON).is_file():
             return f"{name}: {_summarize_pooling(recipe_dir)}"
         if (recipe_dir / ZERO_RUN_JSON).is_file():
             return f"{name}: {_summarize_zero_run(recipe_dir)}"
+        if attacks_targets:
+            return f"{name}: too few models"
     except (OSError, KeyError, ValueError, TypeError, StopIteration) as error:
         raise_failed_read(error, recipe_dir / "tables")
         return f"{name}: its tables cannot be read; run lm-mia attack again"
@@ -365,7 +368,7 @@ def _summarize_reference_targets(recipe_dir: Path) -> str:
 
 
 def _summarize_targets(recipe_dir: Path) -> str:
-    """Summarizes LiRA with all references, with the numbers of `analysis.comparison`."""
+    """Summarizes LiRA with all references, with the numbers of `analysis.comparison`; empty without targets."""
     import pyarrow.parquet as pq
 
     c = from_dict(_json(recipe_dir / "config.json")["config"])
@@ -380,7 +383,7 @@ def _summarize_targets(recipe_dir: Path) -> str:
     count = len(assign_roles(present, c.attack).references)
     attack = target_attack(c, present, "lira_online", count)
     if attack is None:
-        return "too few models"
+        return ""
     rows = _rows(recipe_dir / TARGETS_CSV)
     auc_T = _aucs(rows, attack)
     counts = f"({plural(len(auc_T), 'target')}, {plural(count, 'reference')})"

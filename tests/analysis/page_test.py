@@ -524,6 +524,29 @@ def test_summary_lines_of_targets_match_the_comparison(linked: Path):
     assert page.summary_lines(linked, ["fixed-10M"])[0] == "fixed-10M: not attacked yet"
 
 
+def test_summary_lines_without_targets_ignore_earlier_ones(linked: Path):
+    folder = linked / "recipes" / "fixed-10M"
+    stored = json.loads((folder / "config.json").read_text())
+    stored["config"]["attack"] |= {"replicas": 0, "targets": 0, "leave_one_out": True}
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text(json.dumps(stored))
+    original = (folder / "tables").resolve()
+    (folder / "tables").unlink()
+    shutil.copytree(original, folder / "tables")
+    for name in ("pooling.json", "pooling.csv"):
+        (folder / "tables" / name).unlink(missing_ok=True)
+    assert page.summary_lines(linked, ["fixed-10M"])[0] == "fixed-10M: too few models"
+    facts = {"reason": "", "models": 16, "config": {"focus_fpr": 0.05}}
+    (folder / "tables" / "pooling.json").write_text(json.dumps(facts))
+    (folder / "tables" / "pooling.csv").write_text(
+        "strategy,oracle,models,fpr,tpr\nstandardized,False,16,0.05,0.25\n"
+    )
+    assert page.summary_lines(linked, ["fixed-10M"])[0] == (
+        "fixed-10M: TPR 0.250 at 5% FPR, by one threshold for standardized losses (16 references, each attacked with "
+        "the others)"
+    )
+
+
 @pytest.mark.process
 def test_summary_lines_import_no_plotting_libraries(tmp_path: Path):
     code = (
