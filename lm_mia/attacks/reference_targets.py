@@ -24,13 +24,12 @@ from lm_mia.atomic import replacing
 from lm_mia.attacks import rate_intervals, score_matrix, signals
 from lm_mia.attacks.designs import reference_design
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
-from lm_mia.data.population import Population
 
 
 def attack_references(
     inputs: signals.AttackInputs,
-    population: Population,
     c: config.Attack,
+    group_N2: np.ndarray,
     probabilities: Path | None,
     folder: Path,
     pool: ThreadPoolExecutor,
@@ -39,8 +38,8 @@ def attack_references(
 
     Args:
       inputs: the models; only the references are attacked.
-      population: the samples.
       c: settings of the recipe.
+      group_N2: the result of `stats.sample_groups`.
       probabilities: the path to which true_positive_probability.parquet is written, or None: the posterior of
         membership of every sample over the references that trained on it (Appendix E.1).
       folder: folder for the temporary file of scores.
@@ -52,7 +51,6 @@ def attack_references(
     with MembershipScoreFile(folder, len(models), inputs.num_samples) as file:
         _write_scores(inputs, c, design, file, probabilities, pool)
         points = score_matrix.operating_points(file, _members(inputs), c.fprs, pool)
-        group_N2 = stats.sample_groups(population.document_N)
         intervals = rate_intervals.of_mean(
             "lira_online", "reference", file, _members(inputs), points, group_N2, c, pool
         )

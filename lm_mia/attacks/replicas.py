@@ -399,8 +399,9 @@ def _write_reference_targets(
     probabilities = folder / "true_positive_probability.parquet"
     if not c.leave_one_out:
         probabilities.unlink(missing_ok=True)
+    group_N2 = stats.sample_groups(population.document_N)
     table, intervals = reference_targets.attack_references(
-        inputs, population, c, probabilities if c.leave_one_out else None, folder, pool
+        inputs, c, group_N2, probabilities if c.leave_one_out else None, folder, pool
     )
     write_csv(folder / "reference_targets.csv", table)
     return intervals

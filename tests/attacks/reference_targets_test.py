@@ -56,7 +56,9 @@ def test_every_reference_is_attacked_with_the_others(
     source = replicas.open_inputs(world.store, world.population, c, pytest.fail)
     path = tmp_path / "p.parquet"
     with ThreadPoolExecutor(2) as pool:
-        table = reference_targets.attack_references(source, c, path, tmp_path, pool)
+        table, intervals = reference_targets.attack_references(
+            source, c, stats.sample_groups(np.arange(SAMPLES)), path, tmp_path, pool
+        )
     assert list(tmp_path.iterdir()) == [path]
 
     score_MxN, member_MxN = expected_scores(world, c), world.reference_member_MxN
@@ -69,6 +71,13 @@ def test_every_reference_is_attacked_with_the_others(
     assert table.nonmembers.tolist() == (~member_MxN & ~np.isnan(score_MxN)).sum(axis=1).tolist()
     assert table.left_out.tolist() == np.isnan(score_MxN).sum(axis=1).tolist()
     assert table.auc.mean() > 0.75
+    assert intervals.metric.tolist() == ["auc", "tpr_at_0.1", "tpr_at_0.3"]
+    assert set(intervals.models) == {14}
+    np.testing.assert_allclose(
+        intervals.value, [table[metric].mean() for metric in intervals.metric]
+    )
+    assert (intervals.low < intervals.value).all()
+    assert (intervals.value < intervals.high).all()
 
     probability = pd.read_parquet(path)
     assert probability.columns.tolist() == ["id", "mean", "std", "share_above_half", "targets"]
@@ -92,9 +101,13 @@ def test_noise_is_at_chance_in_a_balanced_design(tmp_path: Path):
     world = write_scores(tmp_path, c, 4000, design="balanced", effect=0.0)
     source = replicas.open_inputs(world.store, world.population, c, pytest.fail)
     with ThreadPoolExecutor(2) as pool:
-        table = reference_targets.attack_references(source, c, None, tmp_path, pool)
+        table, _ = reference_targets.attack_references(
+            source, c, stats.sample_groups(np.arange(source.num_samples)), None, tmp_path, pool
+        )
         alone = source.with_references([0, 2, 4, 6])  # without a complement to leave out
-        few = reference_targets.attack_references(alone, c, None, tmp_path, pool)
+        few, _ = reference_targets.attack_references(
+            alone, c, stats.sample_groups(np.arange(4000)), None, tmp_path, pool
+        )
     assert len(table) == 8
     # The STD of one AUC is 0.009; pairs of targets have nearly opposite errors.
     np.testing.assert_allclose(table.auc, 0.5, atol=0.04)
@@ -115,7 +128,9 @@ def test_a_reference_without_its_complement_is_attacked_with_all_others(tmp_path
     world = write_scores(tmp_path, c, 100, design="balanced", absent=(3,))
     source = replicas.open_inputs(world.store, world.population, c, lambda _: None)
     with ThreadPoolExecutor(1) as pool:
-        table = reference_targets.attack_references(source, c, None, tmp_path, pool)
+        table, _ = reference_targets.attack_references(
+            source, c, stats.sample_groups(np.arange(source.num_samples)), None, tmp_path, pool
+        )
     present = [m for m in range(12) if m != 3]
     assert table.target.tolist() == [f"reference-{m:02d}" for m in present]
     assert table.references.tolist() == [10 if m == 2 else 9 for m in present]
@@ -131,7 +146,9 @@ def test_too_few_references_have_no_auc(tmp_path: Path):
     world = write_scores(tmp_path, c, 50, design="balanced")
     source = replicas.open_inputs(world.store, world.population, c, pytest.fail)
     with ThreadPoolExecutor(1) as pool:
-        table = reference_targets.attack_references(source, c, None, tmp_path, pool)
+        table, _ = reference_targets.attack_references(
+            source, c, stats.sample_groups(np.arange(source.num_samples)), None, tmp_path, pool
+        )
     assert table.auc.isna().all()
     assert table.left_out.tolist() == [50] * 4
     assert table.members.tolist() == [0] * 4

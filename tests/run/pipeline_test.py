@@ -110,6 +110,7 @@ def test_sweep_runs_all_stages_and_resumes(
         "advantage.csv",
         "audit.csv",
         "audit_curve.csv",
+        "intervals.csv",
         "membership_scores.json",
         "more_references.json",
     }  # too few references for its table

@@ -39,6 +39,7 @@ def as_array(x: Any) -> np.ndarray:
 SAMPLE_CALLS: dict[str, Callable[[Any], Any]] = {
     "auc": lambda x: stats.auc(x, MEMBER_N),
     "bootstrap_intervals": lambda x: stats.bootstrap_intervals(x, MEMBER_N, 0.5, replicates=2),
+    "tpr_interval": lambda x: stats.tpr_interval(x, MEMBER_N, 0.5),
     "clopper_pearson": lambda x: stats.clopper_pearson(x, 9),
     "clopper_pearson trials": lambda x: stats.clopper_pearson(0, x),
     "coin_flip_probability": lambda x: stats.coin_flip_probability(x, 6),
@@ -259,6 +260,9 @@ MORE_MODEL_CALLS: dict[str, Callable[[Any], Any]] = {
     "fit_student_t": lambda x: stats.fit_student_t(x, MEMBER_MxN),
     "fit_student_t members": lambda x: stats.fit_student_t(LOSS_MxN, x),
     "hit_stability": lambda x: stats.hit_stability(x, [0.5] * 8),
+    "mean_rate_interval": lambda x: stats.mean_rate_interval(
+        as_array(x), np.full((len(as_array(x)), 14, as_array(x).shape[-1]), 0.5)
+    ),
     "jackknife_margin": lambda x: stats.jackknife_margin(as_array(x).ravel()[:, None, None]),
     "jackknife_variance": lambda x: stats.jackknife_variance(as_array(x).ravel()[:, None, None]),
     "log_ratio_kde": lambda x: stats.log_ratio_kde(x, MEMBER_K, LOSS_MxN, bandwidth=1.0),
