@@ -10,8 +10,6 @@ and covariates.
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 from scipy.special import stdtrit
 
@@ -21,19 +19,6 @@ RANK_TOLERANCE = 1e-12  # smaller eigenvalues, relative to the largest, are roun
 _SLOPE_SD = 0.2  # prior standard deviation of the slope of P(member) on a standardized column
 _MAX_SLOPE = 0.4  # that of P(member) = 1 above the mean and 0 below it, if the column is normal
 _FALSE_ALARMS = 1e-3  # share of targets that are unusual in a column by chance
-
-
-@dataclasses.dataclass(frozen=True)
-class TargetEffects:
-    """Effects of targets that are to be removed, and how unusual they are among those of the references."""
-
-    effect_TxP: FloatArray
-    """Coefficients in nats per token, without what membership may explain."""
-    z_TxP: FloatArray
-    """Distance of the estimated effects from the mean of those of the references, in standard deviations; Student's t
-    for a target that is like the references. NaN for the constant, and where it is not known."""
-    freedom: int
-    """Degrees of freedom of ``z_TxP``: one less than the number of references."""
 
 
 def effect_weights(loss_MxS: np.ndarray) -> FloatArray:
@@ -111,8 +96,8 @@ def target_effects(
     reference_effect_MxP: FloatArray,
     gap: float,
     rounding: float,
-) -> TargetEffects:
-    """Returns the effects of targets without what membership may explain.
+) -> FloatArray:
+    """Returns effect_TxP, the effects of targets in nats per token without what membership may explain.
 
     Let the probability P(x) of membership in a target depend on the columns x. Then the loss of the target minus the
     mean loss of the references is x' b - (P(x) - 1 / 2) g on average, where g is the gap between OUT and IN losses and
@@ -138,22 +123,50 @@ def target_effects(
       gap: the gap between OUT and IN losses of a typical sample, in nats per token; 0 if it is not known.
       rounding: differences between effects that are smaller are rounding errors.
     """
-    references = len(reference_effect_MxP)
-    if references < 2:  # they show no variance
-        return TargetEffects(estimate_TxP, np.full(estimate_TxP.shape, np.nan), 0)
-    sd_P = reference_effect_MxP.std(axis=0, ddof=1) * np.sqrt(1 + 1 / references)
-    sd_P = np.maximum(sd_P, rounding)
-    distance_TxP = estimate_TxP - attenuation_TxP - reference_effect_MxP.mean(axis=0)
+    distance_TxP, sd_P = _distances(estimate_TxP, attenuation_TxP, reference_effect_MxP, rounding)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # A ratio, since squares of the gap might underflow; NaN where there is neither a gap nor a variance.
         weight_P = np.nan_to_num(1 / (1 + np.square(sd_P / (_SLOPE_SD * abs(gap)))))
     largest = _MAX_SLOPE * abs(gap)
     explained_TxP = np.clip(weight_P * distance_TxP, -largest, largest)
     explained_TxP[:, 0] = 0.0
-    z_TxP = np.divide(distance_TxP, sd_P, out=np.zeros(distance_TxP.shape), where=sd_P > 0)
+    return estimate_TxP - np.nan_to_num(explained_TxP, nan=0.0)
+
+
+def target_z(
+    estimate_TxP: FloatArray,
+    attenuation_TxP: FloatArray,
+    reference_effect_MxP: FloatArray,
+    rounding: float,
+) -> FloatArray:
+    """Returns z_TxP, how many standard deviations the effects of targets are away from the mean of the references'.
+
+    For a target that is like the references, it has the distribution of Student's t with M - 1 degrees of freedom. The
+    arguments are those of `target_effects`, but estimated with weights that do not depend on the losses: a reference
+    with unusual losses has smaller weights where these are, so that its effect varies less than that of a target.
+
+    It is NaN for the constant, and with fewer than two references.
+    """
+    distance_TxP, sd_P = _distances(estimate_TxP, attenuation_TxP, reference_effect_MxP, rounding)
+    z_TxP = np.divide(distance_TxP, sd_P, out=np.zeros(distance_TxP.shape), where=sd_P != 0)
     z_TxP[:, 0] = np.nan
-    return TargetEffects(
-        estimate_TxP - np.nan_to_num(explained_TxP, nan=0.0), z_TxP, references - 1
+    return z_TxP
+
+
+def _distances(
+    estimate_TxP: FloatArray,
+    attenuation_TxP: FloatArray,
+    reference_effect_MxP: FloatArray,
+    rounding: float,
+) -> tuple[FloatArray, FloatArray]:
+    """Returns distance_TxP from the mean effect of the references, and its standard deviations sd_P."""
+    references, P = reference_effect_MxP.shape
+    if references < 2:  # they show no variance
+        return np.full(estimate_TxP.shape, np.nan), np.full(P, np.nan)
+    sd_P = reference_effect_MxP.std(axis=0, ddof=1) * np.sqrt(1 + 1 / references)
+    return (
+        estimate_TxP - attenuation_TxP - reference_effect_MxP.mean(axis=0),
+        np.maximum(sd_P, rounding),
     )
 
 

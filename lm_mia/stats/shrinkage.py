@@ -32,6 +32,7 @@ from lm_mia.stats.model_effects import (
     is_unusual,
     model_effects,
     target_effects,
+    target_z,
 )
 from lm_mia.stats.moments import Moments, as_finite_float64, class_moments
 
@@ -351,25 +352,30 @@ def fit_loss_model(
         # depends on the columns, so the effects of targets cannot be compared with those of references.
         return model
     posterior = sample_posterior(in_moments, out_moments, design_SxP, model)
-    bias_TxP = attenuation(
-        is_used_S & ~np.isnan(target_TxS),
-        _mean_variance(posterior, mean_gap),
-        weight_S,
-        float(scale_P[1]),
-        inverse_TxPxP,
+    is_present_TxS, is_present_MxS = (
+        is_used_S & ~np.isnan(loss) for loss in (target_TxS, loss_MxS)
     )
-    has_effect_T, has_effect_M = (
-        (is_used_S & ~np.isnan(loss)).sum(axis=1) > len(center_P) for loss in (target_TxS, loss_MxS)
-    )
+    mean_variance_S = _mean_variance(posterior, mean_gap)
     rounding = _ROUNDING * float(np.abs(mean_S).max(initial=0.0))
-    effects = target_effects(
-        estimate_TxP, bias_TxP, reference_effect_MxP[has_effect_M], float(gap_P[0]), rounding
-    )
+    has_effect_T = is_present_TxS.sum(axis=1) > len(center_P)
+    has_effect_M = is_present_MxS.sum(axis=1) > len(center_P)
+
+    def bias(weight_S: FloatArray, inverse_TxPxP: FloatArray) -> FloatArray:
+        scale = float(scale_P[1])
+        return attenuation(is_present_TxS, mean_variance_S, weight_S, scale, inverse_TxPxP)
+
+    bias_TxP = bias(weight_S, inverse_TxPxP)
+    known_effect_RxP = reference_effect_MxP[has_effect_M]
+    effect_TxP = target_effects(estimate_TxP, bias_TxP, known_effect_RxP, float(gap_P[0]), rounding)
+    equal_S = is_used_S.astype(np.float64)
+    equal_TxP, inverse_TxPxP = model_effects(target_TxS - mean_S, design_SxP, equal_S)
+    equal_MxP, _ = model_effects(loss_MxS - mean_S, design_SxP, equal_S)
+    z_TxP = target_z(equal_TxP, bias(equal_S, inverse_TxPxP), equal_MxP[has_effect_M], rounding)
     return dataclasses.replace(
         model,
-        target_effect_TxP=np.where(has_effect_T[:, None], effects.effect_TxP, estimate_TxP),
-        target_z_TxP=np.where(has_effect_T[:, None], effects.z_TxP, np.nan),
-        z_freedom=effects.freedom,
+        target_effect_TxP=np.where(has_effect_T[:, None], effect_TxP, estimate_TxP),
+        target_z_TxP=np.where(has_effect_T[:, None], z_TxP, np.nan),
+        z_freedom=max(int(has_effect_M.sum()) - 1, 0),
     )
 
 

@@ -13,28 +13,39 @@ from hierarchical_losses import draw_losses
 from scipy.special import expit
 
 from lm_mia import stats
-from lm_mia.stats.model_effects import attenuation, is_unusual, model_effects, target_effects
+from lm_mia.stats.model_effects import (
+    attenuation,
+    is_unusual,
+    model_effects,
+    target_effects,
+    target_z,
+)
 
 
-def effects(estimate: Any, reference_effect: Any, gap: float, bias: Any = 0.0) -> Any:
-    estimate_TxP = np.atleast_2d(np.array(estimate, float))
-    bias_TxP = np.broadcast_to(bias, estimate_TxP.shape)
-    return target_effects(estimate_TxP, bias_TxP, np.array(reference_effect, float), gap, 0.0)
+class Effects:
+    """Effects of targets, their z and its degrees of freedom."""
+
+    def __init__(self, estimate: Any, reference_effect: Any, gap: float, bias: Any = 0.0) -> None:
+        estimate_TxP = np.atleast_2d(np.array(estimate, float))
+        bias_TxP = np.broadcast_to(bias, estimate_TxP.shape)
+        reference_MxP = np.array(reference_effect, float)
+        self.effect_TxP = target_effects(estimate_TxP, bias_TxP, reference_MxP, gap, 0.0)
+        self.z_TxP = target_z(estimate_TxP, bias_TxP, reference_MxP, 0.0)
+        self.freedom = len(reference_MxP) - 1
 
 
 @pytest.mark.parametrize("gap", [1.0, -1.0])
 def test_hand_worked_effects(gap: float):
     """The references' effects have the mean 0.2 and s^2 = 0.02 * 3 / 2 = 0.03, so w = 0.04 / 0.07 = 4 / 7."""
     reference_effect_2x2 = [[5.0, 0.1], [7.0, 0.3]]
-    result = effects([[1.0, 0.27], [2.0, 2.2], [3.0, -1.8]], reference_effect_2x2, gap)
+    result = Effects([[1.0, 0.27], [2.0, 2.2], [3.0, -1.8]], reference_effect_2x2, gap)
     np.testing.assert_allclose(
         result.effect_TxP, [[1, 0.27 - 0.04], [2, 2.2 - 0.4], [3, -1.8 + 0.4]]
     )
     np.testing.assert_allclose(result.z_TxP[:, 1], np.array([0.07, 2, -2]) / np.sqrt(0.03))
     assert np.isnan(result.z_TxP[:, 0]).all()
-    assert result.freedom == 1
     # A bias of the estimate is removed with the rest, and is no evidence.
-    biased = effects([1.0, 0.37], reference_effect_2x2, gap, [0.0, 0.1])
+    biased = Effects([1.0, 0.37], reference_effect_2x2, gap, [0.0, 0.1])
     np.testing.assert_allclose(biased.effect_TxP, [[1, 0.37 - 0.04]])
 
 
@@ -42,7 +53,7 @@ def test_effects_equal_a_loop():
     rng = np.random.default_rng(0)
     estimate_TxP, bias_TxP = rng.normal(0, 0.2, (2, 30, 4))
     effect_MxP = rng.normal(0, [1, 0.3, 0.1, 0.01], (5, 4))
-    result = effects(estimate_TxP, effect_MxP, 0.7, bias_TxP)
+    result = Effects(estimate_TxP, effect_MxP, 0.7, bias_TxP)
     for t, estimate_P in enumerate(estimate_TxP):
         assert result.effect_TxP[t, 0] == estimate_P[0]
         for p in range(1, 4):
@@ -60,18 +71,18 @@ def test_effects_at_the_edges():
     varying, equal = [[0.0, 0.1], [0.0, 0.3]], [[0.0, 0.3], [0.0, 0.3]]
     # Without a gap, membership explains nothing.
     for references in (varying, equal):
-        np.testing.assert_array_equal(effects(estimate, references, 0.0).effect_TxP, estimate)
+        np.testing.assert_array_equal(Effects(estimate, references, 0.0).effect_TxP, estimate)
     # If references do not differ, membership explains all that it can.
-    result = effects([[1.0, 0.5], [1.0, 2.0], [1.0, 0.3]], equal, 1.0)
+    result = Effects([[1.0, 0.5], [1.0, 2.0], [1.0, 0.3]], equal, 1.0)
     np.testing.assert_allclose(result.effect_TxP[:, 1], [0.3, 1.6, 0.3])
     # One reference or none shows no variance.
     for references in (varying[:1], np.empty((0, 2))):
-        result = effects(estimate, references, 1.0)
+        result = Effects(estimate, references, 1.0)
         np.testing.assert_array_equal(result.effect_TxP, estimate)
         assert np.isnan(result.z_TxP).all()
         assert not is_unusual(result.z_TxP, result.freedom).any()
     # The square of the gap underflows.
-    result = effects([1.0, 5e-200], np.array(equal) * 1e-300, 1e-200)
+    result = Effects([1.0, 5e-200], np.array(equal) * 1e-300, 1e-200)
     np.testing.assert_allclose(result.effect_TxP[0, 1], 4.6e-200)
 
 
@@ -80,7 +91,7 @@ def test_one_in_a_thousand_targets_is_unusual_by_chance():
     rng, columns = np.random.default_rng(1), 150_000
     for references in (2, 8, 32):
         effect_BxP = rng.normal(0.1, 0.3, (references + 1, columns + 1))
-        result = effects(effect_BxP[0], effect_BxP[1:], 1.0)
+        result = Effects(effect_BxP[0], effect_BxP[1:], 1.0)
         z_P = result.z_TxP[0, 1:]
         assert scipy.stats.kstest(z_P, scipy.stats.t(references - 1).cdf).pvalue > 1e-3
         unusual_P = is_unusual(result.z_TxP, result.freedom)[0, 1:]
