@@ -338,6 +338,7 @@ def _summarize_replicas(recipe_dir: Path) -> str:
         float(lira[f"tpr_at_{focus:g}_mean"] or "nan"),
         focus,
         other_subsets + (f" ({others})" if others else ""),
+        interval=_interval(recipe_dir, f"tpr_at_{focus:g}"),
     )
     counts = f"({facts['replicas']} replicas, {facts['references']} references)"
     if facts["replicas"] < MIN_HEADLINE_REPLICAS:
@@ -411,6 +412,7 @@ def _summarize_targets(recipe_dir: Path) -> str:
         statistics.fmean(tpr_T),
         focus,
         f" ({others})" if others else "",
+        interval=_interval(recipe_dir, f"tpr_at_{focus:g}"),
         nonmembers=f"{min(int(row['nonmembers']) for row in rows if row['attack_id'] == attack.id):,}",
     )
     return f"{numbers} {counts}"
@@ -452,13 +454,28 @@ def _format_auc(auc_T: Sequence[float]) -> str:
     )
 
 
+def _interval(recipe_dir: Path, metric: str) -> str:
+    """Returns the 95% interval of a metric of LiRA, of the mean over the attacked models if there are several; empty
+    without one."""
+    rows = [
+        row
+        for row in _rows(recipe_dir / "tables" / "intervals.csv")
+        if row["attack"] == "lira_online" and row["metric"] == metric and row["role"] != "reference"
+    ]
+    row = max(rows, key=lambda row: int(row["models"]), default=None)
+    if not row or not row["low"]:
+        return ""
+    return f"{float(row['low']):.3f} to {float(row['high']):.3f}"
+
+
 def _format_numbers(
-    auc: str, tpr: float, fpr: float, more: str = "", nonmembers: str = "fewer"
+    auc: str, tpr: float, fpr: float, more: str = "", interval: str = "", nonmembers: str = "fewer"
 ) -> str:
     """Returns the main numbers in words; `nonmembers` says how many non-members have a score."""
     text = f"LiRA AUC {auc}{more}, TPR "
     if not math.isnan(tpr):
-        return f"{text}{tpr:.3f} at {percent(fpr)} FPR"
+        covered = f" (95% interval {interval})" if interval else ""
+        return f"{text}{tpr:.3f}{covered} at {percent(fpr)} FPR"
     needs = f"which {needs_nonmembers(fpr)} with a score; there are {nonmembers}"
     return f"{text}unknown at {percent(fpr)} FPR, {needs}"
 

@@ -422,7 +422,7 @@ def test_below_12_replicas_coin_flips_are_no_main_number(tmp_path: Path):
 
 def test_summary_lines_match_the_tables(tmp_path: Path):
     recipe = write_workdir(
-        tmp_path / "w", samples=80, bootstraps=0, attacks=("lira_online", "stacked", "loss")
+        tmp_path / "w", samples=80, bootstraps=2, attacks=("lira_online", "stacked", "loss")
     )
     attack_rows = pd.read_csv(recipe / "tables" / "attacks.csv")
     lira, stacked, loss = (
@@ -433,12 +433,17 @@ def test_summary_lines_match_the_tables(tmp_path: Path):
     coin = shares[(shares["bin"] == "coin flip") & np.isclose(shares["fpr"], 0.05)].iloc[0]
     auc_M = pd.read_csv(recipe / "tables" / "reference_targets.csv")["auc"]
     assert len(auc_M) == 16
+    ends = pd.read_csv(recipe / "tables" / "intervals.csv").query(
+        "attack == 'lira_online' and role == 'replica' and models == 16 and metric == 'tpr_at_0.05'"
+    )
+    [(low, high)] = ends[["low", "high"]].to_numpy()
     [line] = page.summary_lines(tmp_path / "w", None)
     assert line == (
         f"demo: LiRA AUC {lira['auc_mean']:.3f} ± {lira['auc_std']:.3f} over 16 replicas, "
         f"{auc_M.mean():.3f} ± {auc_M.std(ddof=0):.3f} over 16 targets of different subsets "
         f"(stacked LiRA {stacked['auc_mean']:.3f} ± {stacked['auc_std']:.3f}, "
-        f"loss {loss['auc_mean']:.3f} ± {loss['auc_std']:.3f}), TPR {lira['tpr_at_0.05_mean']:.3f} at 5% FPR; "
+        f"loss {loss['auc_mean']:.3f} ± {loss['auc_std']:.3f}), TPR {lira['tpr_at_0.05_mean']:.3f} "
+        f"(95% interval {low:.3f} to {high:.3f}) at 5% FPR; "
         f"coin flips (flip rate 0.400 or more): {100 * coin['member_fraction']:.1f}% of members, "
         f"{100 * coin['nonmember_fraction']:.1f}% of non-members; 127 replicas would show "
         f"{100 * coin['member_fraction_127_low']:.1f}% to {100 * coin['member_fraction_127_high']:.1f}% and "
