@@ -67,8 +67,10 @@ def reference_targets(
     """Attacks every reference with the others; also writes the posteriors of each sample if requested (Figure 21)."""
     c, path = config.Attack(references=references), folder / "probabilities.parquet"
     with clock, ThreadPoolExecutor(available_cores()) as pool:
-        table = attack_references(
-            _source(folder, references, 1), c, path if probabilities else None, folder, pool
+        source = _source(folder, references, 1)
+        group_N2 = stats.sample_groups(np.arange(source.num_samples))
+        table, _ = attack_references(
+            source, c, group_N2, path if probabilities else None, folder, pool
         )
     return {"auc": table["auc"].to_numpy()}
 

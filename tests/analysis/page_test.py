@@ -422,7 +422,7 @@ def test_below_12_replicas_coin_flips_are_no_main_number(tmp_path: Path):
 
 def test_summary_lines_match_the_tables(tmp_path: Path):
     recipe = write_workdir(
-        tmp_path / "w", samples=80, bootstraps=2, attacks=("lira_online", "stacked", "loss")
+        tmp_path / "w", samples=240, bootstraps=2, attacks=("lira_online", "stacked", "loss")
     )
     attack_rows = pd.read_csv(recipe / "tables" / "attacks.csv")
     lira, stacked, loss = (

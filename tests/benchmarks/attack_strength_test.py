@@ -52,7 +52,7 @@ def test_numbers_of_a_recipe(strength: ModuleType, capsys: pytest.CaptureFixture
         "LiRA": lambda: stats.lira(losses.loss_MxN2[4:], losses.loss_MxN2[:4], member_MxN2[:4]),
         "calibrated loss": lambda: losses.loss_MxN2[:4].mean(axis=0) - losses.loss_MxN2[4:],
     }
-    other_TxN = best[others.idxmax()]()
+    other_TxN = best[str(others.idxmax())]()
     common_TxN = ~np.isnan(score_TxN) & ~np.isnan(other_TxN)
     own, other = (
         stats.auc(np.where(common_TxN, score, np.nan), member_MxN2[4:]).auc_T.mean()

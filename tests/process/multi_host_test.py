@@ -148,7 +148,10 @@ def test_killed_and_stopped_job_resumes_bitwise_equal(
     store = tiny_run.recipe_of(w) / "scores.zarr"
     for number in (1, 3):
         for shards in store.glob(f"*/c/{number}"):
-            shutil.rmtree(shards)
+            if shards.is_dir():
+                shutil.rmtree(shards)
+            else:
+                shards.unlink()  # the digest of the model
 
     hold = {"HOLD_MODEL": KILLED, "HOLD_STEP": "5", "HOLD_RELEASE": str(release)}
     job = tiny.start_job(w, 2, 2, *flags, environment=hold)
