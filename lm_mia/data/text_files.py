@@ -5,6 +5,7 @@ import dataclasses
 import glob
 import gzip
 import io
+import itertools
 import json
 import os
 import sys
@@ -141,7 +142,8 @@ def find_files(source: str | None, path: str) -> list[tuple[str, Path]]:
     Args:
       source: the source whose formats are looked for in a folder; None: all. A single file and the matches of a glob
         may have any suffix.
-      path: a single file; a folder, which is searched at any depth for files of one format, see `FORMATS`; or a glob.
+      path: a single file; a folder, which is searched at any depth for files of one format, see `FORMATS`, except for
+        hidden files; or a glob.
 
     Raises:
       UserError: if there is no matching file.
@@ -225,7 +227,7 @@ def parse_json(line: bytes) -> Any:
 
 
 def _files_below(root: Path) -> Iterator[Path]:
-    """Yields the files of a folder at any depth; raises UserError if a folder cannot be read."""
+    """Yields the files of a folder at any depth except hidden ones; raises UserError if a folder cannot be read."""
 
     def fail(error: OSError) -> NoReturn:
         raise UserError(
@@ -233,18 +235,19 @@ def _files_below(root: Path) -> Iterator[Path]:
             "permissions"
         ) from None
 
-    for folder, _, names in os.walk(root, onerror=fail):
-        yield from (file for name in names if (file := Path(folder, name)).is_file())
+    for folder, folders, names in os.walk(root, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        visible = (name for name in names if not name.startswith("."))
+        yield from (file for name in visible if (file := Path(folder, name)).is_file())
 
 
 def _other_files(path: str, names: Sequence[str]) -> dict[str, int]:
-    """Returns the numbers of files of a folder that are not among these, by suffix; hidden files are not counted."""
+    """Returns the numbers of files of a folder that are neither hidden nor among these, by suffix."""
     root = Path(path).expanduser()
     if not root.is_dir():
         return {}
     others = {file.relative_to(root).as_posix() for file in _files_below(root)} - {*names}
-    visible = [name for name in others if not any(part[0] == "." for part in name.split("/"))]
-    return dict(sorted(Counter(map(suffix, visible)).items()))
+    return dict(sorted(Counter(map(suffix, others)).items()))
 
 
 _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
@@ -283,7 +286,26 @@ def _decompressed(file: BinaryIO, kind: str) -> BinaryIO:
 
 
 def _read_text(path: Path, column: str) -> Iterator[tuple[str, str]]:
-    yield "", b"".join(line for _, line in _lines(path)).decode("utf-8-sig")
+    lines = [line for _, line in _lines(path)]
+    if _are_json_objects(lines):
+        raise UserError(
+            f"corpus.path: {path} has a JSON object in each line, which would be read as one document with its markup; "
+            "give it the suffix .jsonl, or remove it"
+        )
+    yield "", b"".join(lines).decode("utf-8-sig")
+
+
+def _are_json_objects(lines: Sequence[bytes]) -> bool:
+    """Returns whether the first two lines that are not blank are JSON objects, as in a file of JSON lines."""
+    first = list(itertools.islice((line for line in lines if line.strip()), 2))
+    if len(first) < 2 or not all(
+        line.lstrip(b"\xef\xbb\xbf \t").startswith(b"{") for line in first
+    ):
+        return False
+    try:
+        return all(isinstance(parse_json(line), dict) for line in first)
+    except ValueError:
+        return False
 
 
 def _read_jsonl(path: Path, column: str) -> Iterator[tuple[str, str]]:

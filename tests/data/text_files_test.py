@@ -247,3 +247,26 @@ def test_unreadable_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(UserError, match=r"x.txt cannot be read \(.*Permission denied"):
         read("text", tmp_path)
+
+
+def test_json_lines_with_the_suffix_of_text_are_refused(tmp_path: Path):
+    for name in ("a.txt", "a.txt.gz", "a.md"):
+        content = b'\n{"text": "one"}\n{"text": "two"}\n'
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        with pytest.raises(UserError, match=r"a JSON object in each line"):
+            text_files.read("text", str(path), "text", lambda *_: None)
+    for content in ('{"one": "object"}\n', "{\n{\n", '{"a": 1}\nand a text\n'):
+        path = tmp_path / "b.txt"
+        path.write_text(content)
+        assert text_files.read("text", str(path), "text", lambda *_: None).texts == [content]
+
+
+def test_hidden_files_of_a_folder_are_not_read(tmp_path: Path):
+    for name in ("a.txt", ".hidden.txt", "._a.txt", ".cache/b.txt", "c/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = text_files.read("text", str(tmp_path), "text", lambda *_: None)
+    assert found.files == ["a.txt", "c/d.txt"]
+    assert not found.other_files
+    assert text_files.read("text", str(tmp_path / ".hidden.txt"), "text", lambda *_: None).texts
