@@ -57,7 +57,6 @@ def of_first_model(
     )
     is_scored_N2 = ~np.isnan(score_N2)
     members = int((member_N2 & is_scored_N2).sum())
-    is_exact = [False, *result.exact_TxF[0], False]
     tpr_names = _tpr_names(c)
     table = pd.DataFrame(
         {"attack": attack, "role": role, "models": 1}
@@ -71,8 +70,8 @@ def of_first_model(
             for name, end in (("value", ""), ("low", "_low"), ("high", "_high"))
         }
     )
-    methods = np.where(is_exact, "exact", "bootstrap")
-    table["method"] = np.where(table["low"].isna(), "", methods)
+    table["method"] = np.where(table["low"].isna(), "", "bootstrap")
+    table.loc[table["metric"].isin(tpr_names), "method"] = result.method_TxF[0]
     table["not_covered"] = _ONE_MODEL
     true_positives = np.rint(table["value"] * members).where(table["metric"].isin(tpr_names))
     table["true_positives"] = true_positives.astype("Int64")

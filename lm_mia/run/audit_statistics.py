@@ -258,8 +258,7 @@ def audit_model(
         "tpr": points.tpr_TxF[0],
     }
     tpr |= {"low": intervals.tpr_low_TxF[0], "high": intervals.tpr_high_TxF[0]}
-    tpr["interval"] = np.where(intervals.exact_TxF[0], "exact", "bootstrap")
-    tpr["interval"] = np.where(np.isnan(tpr["low"]), "", tpr["interval"])
+    tpr["interval"] = intervals.method_TxF[0]
     tpr["true_positives"] = pd.Series(np.rint(points.tpr_TxF[0] * members)).astype("Int64")
     epsilon = pd.DataFrame(
         [

@@ -171,6 +171,12 @@ class BootstrapIntervals:
     left_out_T: IntArray
     """Number of NaN scores."""
 
+    @property
+    def method_TxF(self) -> np.ndarray:
+        """What the interval of each TPR is: "bootstrap", "exact", or "" without an interval."""
+        method_TxF = np.where(self.exact_TxF, "exact", "bootstrap")
+        return np.where(np.isnan(self.tpr_low_TxF), "", method_TxF)
+
 
 def bootstrap_intervals(
     score_TxN: ArrayLike,
