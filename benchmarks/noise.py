@@ -226,7 +226,7 @@ def independent(member_MxN: np.ndarray) -> ModelDesign:
 def find_design(member_MxN: np.ndarray) -> ModelDesign:
     """Returns how the subsets are related, as `lm-mia audit` finds it; raises UserError if they overlap."""
     none_0xN = np.zeros((0, member_MxN.shape[1]), np.bool_)
-    losses = Losses(none_0xN.astype(np.float32), none_0xN, member_MxN, member_MxN)
+    losses = Losses(member_MxN, member_MxN, none_0xN.astype(np.float32), none_0xN)
     return loss_arrays.find_design(losses, "the models")
 
 

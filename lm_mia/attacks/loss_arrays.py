@@ -82,8 +82,8 @@ def find_design(losses: Losses, source: str) -> ModelDesign:
       UserError: if they overlap, so that no attack is valid. The message names two rows.
     """
     member_MxN = np.concatenate([losses.target_member_TxN, losses.reference_member_MxN])
-    design = stats.design_of(member_MxN)
     targets = len(losses.target_member_TxN)
+    design = stats.design_of(member_MxN, attacked_T=np.arange(targets))
     if design.overlap:
         first, second = (
             f"row {m} of 'target_member_TxN'"

@@ -73,7 +73,7 @@ class Design:
         )
 
 
-def design_of(member_MxN: ArrayLike) -> Design:
+def design_of(member_MxN: ArrayLike, attacked_T: ArrayLike | None = None) -> Design:
     """Finds how the training subsets of models are related.
 
     Correlations of subsets are computed on the samples that some models were trained on and others were not, so that
@@ -87,9 +87,14 @@ def design_of(member_MxN: ArrayLike) -> Design:
     - Otherwise the correlations of each model with all models outside its group are added, after subtracting what
       independent subsets have. On noise, the sum s moves the AUC of LiRA with pooled variances by s / (2 R^1.5) for R
       references. Subsets overlap if s is too large, or its mean over the models is, both for this bias and for chance.
+      If only the models `attacked_T` are attacked, the subsets of the others may be related in any way, as long as none
+      of these models has a sum that is too large. It is the sum of the correlations with the other models, on the
+      samples that vary over the models outside its group, where those of independent subsets are 0.
 
     Args:
       member_MxN: booleans, whether each sample was in each model's training subset.
+      attacked_T: positions of the models that are attacked, with the other models as references. By default, each model
+        is attacked with all others as references.
 
     Returns:
       The design. Models without a relation each have a group of their own.
@@ -108,6 +113,9 @@ def design_of(member_MxN: ArrayLike) -> Design:
     if member_MxN.ndim != 2:
         raise ValueError(f"members of shape {member_MxN.shape}: must be models x samples")
     models = len(member_MxN)
+    is_attacked_M = np.ones(models, np.bool_)
+    if attacked_T is not None:
+        is_attacked_M = np.isin(np.arange(models), np.asarray(attacked_T, np.int64))
     any_N, all_N = np.logical_or.reduce(member_MxN), np.logical_and.reduce(member_MxN)
     member_MxV = member_MxN[:, design_samples(any_N, all_N, models)]
     alone_M = np.arange(models)
@@ -136,7 +144,9 @@ def design_of(member_MxN: ArrayLike) -> Design:
     if not has_complements and _is_constant(count_V, len(first_G)):
         return Design(group_M, subset_M, columns=True, fixed=fixed)
     overlap = None
-    if len(alone_M) - len(fixed) >= _MIN_MODELS:
+    if len(alone_M) - len(fixed) >= _MIN_MODELS and not is_attacked_M.all():
+        overlap = _overlap_of_attacked(member_MxV, group_M, subset_M, is_fixed_M, is_attacked_M)
+    elif len(alone_M) - len(fixed) >= _MIN_MODELS:
         if not has_complements:
             phi0_GxG = independent_phi(member_MxV[first_G].mean(axis=1))
             place_M = np.searchsorted(first_G, _first_of_subset(subset_M)[~is_fixed_M])
@@ -318,6 +328,38 @@ def _first_of_subset(subset_M: IntArray) -> IntArray:
     """Returns the first model of each model's subset."""
     _, first_K, number_M = np.unique(subset_M, return_index=True, return_inverse=True)
     return first_K[number_M]
+
+
+def _overlap_of_attacked(
+    member_MxV: BoolArray,
+    group_M: IntArray,
+    subset_M: IntArray,
+    is_fixed_M: BoolArray,
+    is_attacked_M: BoolArray,
+) -> tuple[int, int] | None:
+    """Returns an attacked model and the reference with which its subset overlaps most, if it overlaps too much.
+
+    The subsets of references may be related, since only those of attacked models must be independent of theirs.
+    """
+    worst, overlap = 1.0, None
+    for t in np.flatnonzero(is_attacked_M & ~is_fixed_M):
+        is_other_M = (group_M != group_M[t]) & ~is_fixed_M
+        is_reference_M = is_other_M & ~is_attacked_M
+        if not is_reference_M.any():
+            continue
+        other_RxV = member_MxV[is_other_M]
+        is_varying_V = np.logical_or.reduce(other_RxV) & ~np.logical_and.reduce(other_RxV)
+        phi_R = _correlations(
+            member_MxV[np.append(np.flatnonzero(is_reference_M), t)][:, is_varying_V]
+        )[-1, :-1]
+        size_G = np.bincount(subset_M[is_reference_M])
+        chance = _DEVIATIONS * np.sqrt(np.square(size_G).sum() / max(int(is_varying_V.sum()), 1))
+        allowed = max(_TOLERATED_BIAS * len(phi_R) ** 1.5, chance)
+        if (ratio := abs(phi_R.sum()) / allowed) > worst:
+            most = np.flatnonzero(is_reference_M)[int(np.abs(phi_R).argmax())]
+            low, high = sorted((int(t), int(most)))
+            worst, overlap = ratio, (low, high)
+    return overlap
 
 
 def _is_too_large(

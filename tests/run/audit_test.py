@@ -557,6 +557,21 @@ def test_references_that_reveal_members_are_left_out(kind):
         assert auc["lira_online"] == stats.auc(expected, member_MxN[:1]).auc_T[0]
 
 
+def test_references_in_columns_may_attack_an_independent_target():
+    rng = np.random.default_rng(5)
+    member_RxN = draw.columns(rng, 16, 4000)
+    audit = audits.audit(
+        {
+            "target_loss_TxN": rng.normal(3, 0.2, (1, 4000)),
+            "target_member_TxN": draw.exact(rng, 1, 4000),
+            "reference_loss_MxN": rng.normal(3, 0.2, member_RxN.shape),
+            "reference_member_MxN": member_RxN,
+        },
+        Settings(),
+    )
+    assert audit.summary["auc"].between(0.46, 0.54).all()
+
+
 def test_command_prints_and_writes(tmp_path, capsys):
     path = tmp_path / "scores.csv"
     frame(user=np.arange(400), model=["a", "b"] * 200).to_csv(path, index=False)

@@ -107,6 +107,41 @@ def test_overlapping_subsets_are_found(models: int, correlation: float):
             design.check_no_overlap(found)
 
 
+@pytest.mark.parametrize("references", [4, 8, 16, 31, 64])
+@pytest.mark.parametrize("untrained", [0, 500])
+def test_related_references_are_no_overlap_with_an_independent_target(
+    references: int, untrained: int
+):
+    for seed in range(ROUNDS):
+        rng = np.random.default_rng(seed)
+        related_RxN = draw.columns(rng, references, 2000)
+        target_1xN = draw.exact(rng, 1, 2000)
+        member_MxN = draw.with_untrained(np.concatenate([target_1xN, related_RxN]), untrained)
+        found = design_of(member_MxN, [0])
+        assert (found.overlap, found.columns) == (None, False)
+        assert found.group_M.tolist() == alone(references + 1)
+
+
+def test_related_references_overlap_if_each_is_attacked():
+    rng = np.random.default_rng(0)
+    member_MxN = np.concatenate([draw.exact(rng, 1, 2000), draw.columns(rng, 16, 2000)])
+    found = design_of(member_MxN)
+    assert found.overlap is not None
+    assert found.overlap == design_of(member_MxN, alone(17)).overlap
+
+
+def test_a_target_that_overlaps_its_references_is_named():
+    for seed in range(ROUNDS):
+        rng = np.random.default_rng(seed)
+        member_RxN = draw.exact(rng, 16, 8000)
+        # The target copies half of its samples from the first reference, and draws the others.
+        copied_N = np.where(rng.random(8000) < 0.5, member_RxN[0], rng.random(8000) < 0.5)
+        independent_N = rng.random(8000) < 0.5
+        member_MxN = np.stack([independent_N, copied_N, *member_RxN])
+        assert design_of(member_MxN, [0, 1]).overlap == (1, 2)
+        assert design_of(member_MxN, [0]).overlap is None
+
+
 def test_the_two_models_that_overlap_most_are_named():
     rng = np.random.default_rng(0)
     member_MxN = rng.random((8, 4000)) < 0.5
