@@ -176,14 +176,13 @@ class Store:
         """Returns the models of the store, present or not, in store order; empty if there is no store."""
         return self._read_contents()[0]
 
-    def _index(self, model: ModelSeeds) -> int:
-        """Returns the index of a model in the store; reads the store only if it has changed since the last call.
+    def _known(self) -> tuple[dict[ModelSeeds, int], set[str]]:
+        """Returns ({model: index}, names of variables); reads the store only if it has changed since the last call.
 
-        Adding models replaces the metadata file, so a sweep that writes many models reads the store once.
+        Adding models or variables replaces the metadata file, so a sweep that writes many models reads the store once.
         """
-        if (stamp := schema.file_stamp(self.path / "zarr.json")) is None:
-            return self.models().index(model)
-        return _model_indices(self, stamp)[model]
+        stamp = schema.file_stamp(self.path / "zarr.json")
+        return _known_at(self, stamp) if stamp else _read_known(self)
 
     def is_present(self, step: int | None = None) -> np.ndarray:
         """Returns present_M, bool: whether each model of the store has all required values.
@@ -247,7 +246,7 @@ class Store:
           step: one of `steps`, or 0 for the end of training.
         """
         values = {"member": member_N2, "loss": loss_nats_N2, **statistics}
-        index = self._index(model)
+        index = self._known()[0][model]
         for low, high, names in self._missing_shards(index, step):
             self._write(index, low, {n: values[n][low:high] for n in names}, step)
         self.write_digest(model)
@@ -263,7 +262,7 @@ class Store:
           values: name of a variable -> value_C of all samples of the shard.
           step: one of `steps`, or 0 for the end of training.
         """
-        self._write(self._index(model), low, values, step)
+        self._write(self._known()[0][model], low, values, step)
 
     def _write(self, index: int, low: int, values: Mapping[str, np.ndarray], step: int) -> None:
         if {*values} != {TOKENS}:
@@ -280,10 +279,10 @@ class Store:
         of `steps` and the end of training. Log-probabilities of tokens, of which other samples may be stored later, are
         no part of it. Models with equal values have equal digests, whether lm_mia scored them or they were imported.
         """
-        stored, names = self._read_contents()
-        index = stored.index(model)
+        index_of, names = self._known()
+        index = index_of[model]
         complete = {
-            name: bool(self._complete(name, names, [index], len(stored)).all())
+            name: bool(self._complete(name, names, [index], len(index_of)).all())
             for name in sorted(VARIABLES.keys() & names - {TOKENS})
         }
         if not all(complete.get(name) for name in self.variables if name != TOKENS):
@@ -328,7 +327,7 @@ class Store:
         """Returns whether a model lacks required log-probabilities of tokens; `step` as in `write_model`."""
         if not self.token_samples:
             return False
-        key = {TOKENS: (self._index(model), *self.checkpoint_key(TOKENS, step))}
+        key = {TOKENS: (self._known()[0][model], *self.checkpoint_key(TOKENS, step))}
         return bool(find_missing_shards({TOKENS: self._open_variable(TOKENS)}, key))
 
     def missing_shards(self, model: ModelSeeds, step: int = 0) -> list[tuple[int, int, list[str]]]:
@@ -344,7 +343,7 @@ class Store:
           The first sample of the shard, the end of the shard (exclusive), and the variables for which it is missing, in
           the order in which they are written.
         """
-        return self._missing_shards(self._index(model), step)
+        return self._missing_shards(self._known()[0][model], step)
 
     def _missing_shards(self, index: int, step: int) -> list[tuple[int, int, list[str]]]:
         names = (n for n in self.variables if n != TOKENS)
@@ -522,9 +521,14 @@ class Store:
 
 
 @functools.lru_cache(maxsize=8)
-def _model_indices(store: Store, stamp: tuple[int, int, int]) -> dict[ModelSeeds, int]:
-    """Returns {model: index} of a store whose metadata file has this stamp, which only serves as a key of the cache."""
-    return {model: index for index, model in enumerate(store.models())}
+def _known_at(store: Store, stamp: tuple[int, int, int]) -> tuple[dict[ModelSeeds, int], set[str]]:
+    """Returns `_read_known` of a store whose metadata file has this stamp, which only serves as a key of the cache."""
+    return _read_known(store)
+
+
+def _read_known(store: Store) -> tuple[dict[ModelSeeds, int], set[str]]:
+    models, names = store._read_contents()
+    return {model: index for index, model in enumerate(models)}, names
 
 
 def complete_models(
