@@ -35,8 +35,14 @@ def largest_z(table: pd.DataFrame) -> float:
     return float(np.nanmax(np.abs(z.to_numpy(float))))
 
 
-@pytest.mark.parametrize("held_out", ["", "25% held out", "1 never trained"])
-@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize(
+    ("design", "held_out"),
+    [
+        *((design, "") for design in DESIGNS),
+        *((design, "25% held out") for design in ("exact", "pairs", "columns, two seeds")),
+        *((design, "1 never trained") for design in ("bernoulli", "columns", "two seeds")),
+    ],
+)
 def test_every_attack_is_at_chance(noise: ModuleType, design: str, held_out: str):
     assert {*DESIGNS} == {*noise.DESIGNS}
     table = table_of(noise, "noise", design, held_out, 8, "all")
