@@ -16,6 +16,7 @@ ATTACK_NAMES = {
     "rmia_offline": "Offline RMIA",
     "rmia_simple": "Simple RMIA",
     "reference_calibrated": "Calibrated loss",
+    "base_calibrated": "Base loss minus loss",
     "shrunk": "Shrunk LiRA",
     "shrunk_offline": "Offline shrunk LiRA",
     "stacked": "Stacked LiRA",

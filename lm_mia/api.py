@@ -97,8 +97,9 @@ def open_arrays(
       workdir: the folder, which need not exist.
       loss_MxN: loss of each of N samples under each of M models, in nats per token.
       member_MxN: whether each model was trained on each sample.
-      role_M: "reference", "target" (attacked with the references) or "replica" (targets that share one training subset)
-        for each model; None: all are references, and the first ones are attacked.
+      role_M: "reference", "target" (attacked with the references), "replica" (targets that share one training subset)
+        or "base" (the one model that the others were fine-tuned from, trained on none of the samples) for each model;
+        None: all are references, and the first ones are attacked.
       text_N: texts of the samples, as far as the losses are of them.
       columns: name -> column_N of other properties of the samples, such as ``tokens``, their lengths; samples with the
         same value of ``document`` are pieces of one document; ``name``, ``source`` and ``user`` may be strings.
@@ -378,6 +379,8 @@ def audit(
     membership: "MembershipDesign" = "given",
     covariates: str | int | Sequence[str | int] = (),
     text: str | int = "",
+    target: str | Sequence[str] = (),
+    base: str = "",
     delta: float = 1e-5,
     confidence: float = 0.95,
     fprs: Sequence[float] = (0.001, 0.01, 0.1),
@@ -388,9 +391,11 @@ def audit(
     It computes what the command ``lm-mia audit FILE`` prints and writes.
 
     Args:
-      source: a csv file, a parquet file or a data frame with one row per score; or an npz file or a mapping: of scores
-        (``score_TxN``, ``member_TxN``), or losses (``target_loss_TxN``, ``target_member_TxN``, ``reference_loss_MxN``,
-        ``reference_member_MxN``), to which all attacks on losses are applied. T: targets, M: references, N: samples.
+      source: scores: a csv file, a parquet file or a data frame with one row per score; or an npz file or a mapping
+        with ``score_TxN`` and ``member_TxN``. Or losses, to which all attacks on losses are applied: a file that
+        ``lm-mia import`` reads, or a mapping with ``loss_MxN`` and ``member_MxN``, and the roles of the models. A
+        mapping or npz file may also have ``target_loss_TxN``, ``target_member_TxN``, ``reference_loss_MxN`` and
+        ``reference_member_MxN``. T: targets, M: models or references, N: samples.
       score: name of the column or array of scores, larger for members; by default "score" or "score_TxN". NaN is
         missing. Columns of a data frame may also have integers as names, such as 0.
       member: name of the column or array of membership, 0 or 1; by default "member" or "member_TxN".
@@ -406,6 +411,9 @@ def audit(
         dates, or strings that name categories. The attributes ``causal`` to ``covariate_balance`` of the result then
         have estimates that are adjusted for them. Only with membership="given".
       text: name of the column or array of texts; their words, lengths and compressibility are additional covariates.
+      target: names of the attacked models in losses that do not say the role of each model; the other models are
+        references.
+      base: name of the model that these were fine-tuned from.
       delta: of (epsilon, delta)-differential privacy.
       confidence: confidence level of intervals and bounds.
       fprs: false positive rates.
@@ -443,6 +451,8 @@ def audit(
         membership=membership,
         covariates=tuple(map(_column_name, covariates)),
         text=_column_name(text),
+        target=(target,) if isinstance(target, str) and target else tuple(target),
+        base=base,
         delta=delta,
         confidence=confidence,
         fprs=tuple(fprs),

@@ -227,6 +227,8 @@ def _audit(argv: Sequence[str]) -> int:
         membership=options.membership,
         covariates=options.covariates,
         text=options.text,
+        target=options.target,
+        base=options.base,
         delta=options.delta,
         confidence=options.confidence,
         fprs=options.fprs,
@@ -384,10 +386,11 @@ def _audit_parser() -> load.Parser:
     )
     parser.epilog = "\n".join(
         [
-            "FILE is a table (csv, parquet) with the columns score and member (1 or 0), and optionally model and id;",
-            "or an npz file with the arrays score_TxN and member_TxN, or with losses, to which attacks are applied",
-            "first: target_loss_TxN, target_member_TxN, reference_loss_MxN and reference_member_MxN. Larger scores are",
-            "more member-like. An empty cell is a missing score.",
+            "FILE has scores: a table (csv, parquet) with the columns score and member (1 or 0), and optionally model",
+            "and id; or an npz file with the arrays score_TxN and member_TxN. Larger scores are more member-like. An",
+            "empty cell is a missing score. Or it has losses, to which attacks are applied first, as `lm-mia import`",
+            "reads them: loss_NAME and member_NAME in parquet, or loss_MxN and member_MxN, with --target, --base or",
+            "roles. Models without a role are references.",
         ]
     )
     parser.add_argument(
@@ -395,7 +398,20 @@ def _audit_parser() -> load.Parser:
         metavar="FILE",
         nargs="?",
         default="",
-        help="scores or losses: .csv, .parquet or .npz",
+        help="scores: .csv, .parquet or .npz; losses: .parquet, .npz, .nc or a Zarr store",
+    )
+    parser.add_argument(
+        "--target",
+        type=lambda names: tuple(name.strip() for name in names.split(",")),
+        default=(),
+        metavar="NAMES",
+        help="losses: name of the attacked model, or several names, unless the file says the role of each model",
+    )
+    parser.add_argument(
+        "--base",
+        default="",
+        metavar="NAME",
+        help="losses: name of the model that the target was fine-tuned from, which saw none of the texts",
     )
     for flag, usual in (("score", "score"), ("member", "member"), ("model", "model, if any")):
         text = f"column of the {flag}s" if flag != "member" else "column of membership"

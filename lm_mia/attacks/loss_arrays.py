@@ -12,6 +12,7 @@ import numpy as np
 from lm_mia import config, stats
 from lm_mia.attacks import signals, target_warnings
 from lm_mia.attacks.designs import ModelDesign
+from lm_mia.attacks.headline import headline_attack
 from lm_mia.attacks.score_matrix import map_in_order
 from lm_mia.config import AttackName
 from lm_mia.data.score_arrays import SAMPLE_COLUMNS, Losses
@@ -28,7 +29,30 @@ ATTACKS: tuple[AttackName, ...] = (
     "stacked",
     "loss",
 )
-"""The attacks that need nothing but losses."""
+"""The attacks that need nothing but the losses of targets and references."""
+
+
+def attacks_on(losses: Losses, design: ModelDesign, *, is_random: bool) -> list[AttackName]:
+    """Returns the attacks that the losses allow, the one that the result is named by first (`headline_attack`).
+
+    Args:
+      losses: the losses of targets and references.
+      design: the result of `find_design`.
+      is_random: whether the members of the targets were drawn at random.
+    """
+    targets, references = len(losses.target_loss_TxN), len(losses.reference_loss_MxN)
+    group_M = design.design.group_M
+    is_left_out_R = np.isin(group_M[targets:], group_M[:targets])
+    first = headline_attack(
+        is_random=is_random,
+        references=references - int(is_left_out_R.sum()) - design.design.columns,
+        has_in=bool(design.has_members_M[targets:].any()),
+        has_pairs=design.design.has_complements,
+        has_base=losses.base_loss_N is not None,
+    )
+    attacks: list[AttackName] = [*ATTACKS] if references else ["loss"]
+    attacks = [*(["base_calibrated"] if losses.base_loss_N is not None else []), *attacks]
+    return [first, *(attack for attack in attacks if attack != first)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +72,7 @@ class LossBlocks:
 
     def blocks(self) -> Iterator[signals.SampleBlock]:
         """Yields all samples in order."""
-        losses = self.losses
+        losses, base_N = self.losses, self.losses.base_loss_N
         covariate_NxK, _ = _covariates(losses)
         for low in range(0, self.num_samples, signals.BLOCK_SAMPLES):
             at = slice(low, min(low + signals.BLOCK_SAMPLES, self.num_samples))
@@ -72,6 +96,7 @@ class LossBlocks:
                 np.zeros(at.stop - at.start),  # used only by attacks on texts
                 covariate_NxK[at],
                 has_score_TxC,
+                None if base_N is None else base_N[at],
             )
 
 
@@ -125,8 +150,10 @@ def find_warnings(losses: Losses, design: ModelDesign, *, is_random: bool) -> li
     """
     targets = [f"row {t}" for t in range(len(losses.target_loss_TxN))]
     covariate_NxK, names = _covariates(losses)
-    sources = [LossBlocks(losses, design, part) for part in design.parts(range(len(targets)))]
-    sentences = target_warnings.unusual_targets(sources, targets, names)
+    sentences: list[str] = []
+    if len(losses.reference_loss_MxN):
+        sources = [LossBlocks(losses, design, part) for part in design.parts(range(len(targets)))]
+        sentences = target_warnings.unusual_targets(sources, targets, names)
     if is_random:
         return sentences
     return sentences + target_warnings.unlike_classes(
@@ -135,11 +162,15 @@ def find_warnings(losses: Losses, design: ModelDesign, *, is_random: bool) -> li
 
 
 def _covariates(losses: Losses) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Returns the covariates of the samples and their names; none unless the file has all of `SAMPLE_COLUMNS`."""
-    column = losses.columns_N.__getitem__
-    if len(losses.columns_N) < len(SAMPLE_COLUMNS):
-        return np.empty((losses.target_loss_TxN.shape[1], 0), np.float32), ()
-    return signals.sample_covariates(column), signals.covariate_names(column)
+    """Returns the covariates of the samples and their names: the loss of the base, and what `SAMPLE_COLUMNS` say.
+
+    The latter are left out unless the file has all of them.
+    """
+    column, base_N = losses.columns_N.__getitem__, losses.base_loss_N
+    covariate_NxK, names = np.empty((losses.target_loss_TxN.shape[1], 0), np.float32), ()
+    if len(losses.columns_N) == len(SAMPLE_COLUMNS):
+        covariate_NxK, names = signals.sample_covariates(column), signals.covariate_names(column)
+    return signals.with_base(covariate_NxK, names, base_N)
 
 
 def score_attack(

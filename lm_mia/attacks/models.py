@@ -25,12 +25,14 @@ _LAST_COLUMN = f"mean_loss_nats_half_{len(stats.HALVES_HxG) - 1}"
 def present_models(store: Store, step: int = 0) -> list[ModelSeeds]:
     """Returns the models that were scored at a step: crossed models, references and replicas, each by number.
 
+    The base, which is neither attacked nor a reference, is not among them.
+
     Args:
       store: the score store.
       step: a training step; 0: the end of training.
     """
     at_step = dataclasses.replace(store, statistics=(), token_samples=(), step=step)
-    models = at_step.models()
+    models = [model for model in at_step.models() if model.role != "base"]
     missing = set(at_step.missing_models(models, step))
     present = [model for model in models if model not in missing]
     return sorted(present, key=lambda model: dataclasses.astuple(model))

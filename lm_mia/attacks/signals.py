@@ -20,6 +20,7 @@ from lm_mia.config import AttackName
 from lm_mia.config.needs import REFERENCE_FREE, ObservedStatistic, RmiaA
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
 from lm_mia.store.store import Store
 
@@ -28,6 +29,9 @@ BLOCK_SAMPLES = 2**16
 _SLICE_SAMPLES = 2**13  # number of samples that a thread processes at a time
 _LIRA, _RMIA = {"lira_online", "lira_offline"}, {"rmia", "rmia_offline"}
 _LOSS_MODEL = {"shrunk", "shrunk_offline", "stacked"}
+
+BASE_LOSS = "the loss of the base"
+"""Names the covariate of `with_base` in messages."""
 
 ReferenceIndex = slice | np.ndarray
 """Selects some of the references of `AttackInputs`."""
@@ -49,6 +53,8 @@ class SampleBlock:
     """The result of `sample_covariates` for these samples."""
     has_score_TxC: np.ndarray | None = None
     """Whether attacks that use references have a score, as `ModelDesign.use`; None: all have."""
+    base_loss_C: np.ndarray | None = None
+    """Losses of the model that the targets were fine-tuned from; None: unknown."""
 
     def with_references(self, index_R: "ReferenceIndex") -> "SampleBlock":
         """Returns the block with only the selected references."""
@@ -71,6 +77,7 @@ class SampleBlock:
                 self.zlib_bytes_C[at],
                 self.covariate_CxK[at],
                 None if self.has_score_TxC is None else self.has_score_TxC[:, at],
+                None if self.base_loss_C is None else self.base_loss_C[at],
             )
 
 
@@ -98,7 +105,7 @@ class AttackInputs:
     """For replicas, which share their training subset, this is a view of one array."""
     zlib_bytes_N2: np.ndarray
     covariate_N2xK: np.ndarray
-    """The result of `sample_covariates`."""
+    """The result of `with_base` for `sample_covariates`."""
     statistics: tuple[str, ...] = ()
     label_shuffle_seed: int | None = None
     """If not None, membership labels are permuted within each block with this seed, in the same way for all models, so
@@ -109,7 +116,9 @@ class AttackInputs:
     """How the training subsets of all models are related; None: they were drawn independently of each target's. If
     references are left out because of it, the targets must be those of one group, as in `by_target`."""
     covariate_names: tuple[str, ...] = ()
-    """The result of `covariate_names`."""
+    """The names of the covariates."""
+    base_loss_N2: np.ndarray | None = None
+    """Losses of the model that the targets were fine-tuned from; None: unknown."""
 
     def by_target(self) -> Iterator[tuple[int, "AttackInputs"]]:
         """Yields inputs of targets that leave out the same references, and the position of the first of them.
@@ -161,6 +170,7 @@ class AttackInputs:
                 self.zlib_bytes_N2[at],
                 self.covariate_N2xK[at],
                 has_score_TxC,
+                None if self.base_loss_N2 is None else self.base_loss_N2[at],
             )
 
     @property
@@ -215,17 +225,24 @@ def open_inputs(
     requests = {"member": ("member", targets[:1] if shares_subset else targets)}
     [(_, value)] = store.canary_blocks(requests, sys.maxsize)
     shape = len(targets), value["member"].shape[1]
+    base_N2 = None
+    if base := [model for model in store.models() if model.role == "base"]:
+        [(_, value_of_base)] = store.canary_blocks({"loss": (observed, base)}, sys.maxsize)
+        base_N2 = value_of_base["loss"][0] * (-1 if observed == "target_logit" else 1)
+    covariates = sample_covariates(population.column), covariate_names(population.column)
+    covariate_N2xK, names = with_base(*covariates, base_N2)
     return AttackInputs(
         store,
         targets,
         references,
         np.broadcast_to(value["member"], shape),
         population.column("zlib_bytes"),
-        sample_covariates(population.column),
+        covariate_N2xK,
         statistics,
         observed=observed,
         design=design,
-        covariate_names=covariate_names(population.column),
+        covariate_names=names,
+        base_loss_N2=base_N2,
     )
 
 
@@ -247,6 +264,16 @@ def sample_covariates(column: Callable[[str], np.ndarray]) -> np.ndarray:
 def covariate_names(column: Callable[[str], np.ndarray]) -> tuple[str, ...]:
     """Returns what each of `sample_covariates` measures, in words."""
     return tuple(_named_covariates(column))
+
+
+def with_base(
+    covariate_NxK: np.ndarray, names: tuple[str, ...], base_loss_N: np.ndarray | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns covariates and their names with the loss of the base, if there is one, as one more covariate."""
+    if base_loss_N is None:
+        return covariate_NxK, names
+    base_Nx1 = np.asarray(base_loss_N, np.float32)[:, None]
+    return np.concatenate([covariate_NxK, base_Nx1], axis=1), (*names, BASE_LOSS)
 
 
 def _named_covariates(column: Callable[[str], np.ndarray]) -> dict[str, np.ndarray]:
@@ -410,7 +437,7 @@ def draw_samples(inputs: BlockSource, num_samples: int) -> SampleBlock:
 def select_samples(inputs: BlockSource, ids_Z: np.ndarray) -> SampleBlock:
     """Returns the losses and membership of selected samples, from one pass over the store.
 
-    The block has no statistics, and all samples count as having a score.
+    The block has no statistics and no losses of a base, and all samples count as having a score.
 
     Args:
       inputs: the models.
@@ -429,6 +456,7 @@ def select_samples(inputs: BlockSource, ids_Z: np.ndarray) -> SampleBlock:
                 zlib_bytes_C=block.zlib_bytes_C[index],
                 covariate_CxK=block.covariate_CxK[index],
                 has_score_TxC=None,
+                base_loss_C=None,
             )
         )
     return dataclasses.replace(
@@ -499,6 +527,13 @@ def membership_scores(
                 return stats.stacked_from_regression(
                     *losses, model, regression, covariate_NxK=block.covariate_CxK
                 )
+            case "base_calibrated":
+                if block.base_loss_C is None:
+                    raise UserError(
+                        "attack.attacks=base_calibrated: there are no losses of a base to subtract; import them with "
+                        "the role base, or leave this attack out"
+                    )
+                return stats.reference_calibrated_loss(target_TxC, block.base_loss_C[None])
             case "loss":
                 return stats.loss_attack(target_TxC)
             case "zlib":

@@ -48,7 +48,7 @@ EPSILON_TPRS = (0.01, 0.1)
 ObservedStatistic = Literal["loss", "target_logit"]
 RmiaA = float | Literal["tuned"]
 TargetKind = Literal["targets", "replicas", "either"]
-REFERENCE_FREE = ("loss", "zlib", "min_k", "min_k_plus_plus", "lowercase")
+REFERENCE_FREE = ("base_calibrated", "loss", "zlib", "min_k", "min_k_plus_plus", "lowercase")
 """Attacks that use no references."""
 _RMIA = ("rmia", "rmia_offline")
 

@@ -220,6 +220,7 @@ AttackName = Literal[
     "shrunk",
     "shrunk_offline",
     "stacked",
+    "base_calibrated",
     "loss",
     "zlib",
     "min_k",

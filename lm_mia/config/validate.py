@@ -545,6 +545,13 @@ def _attack_names(config: Config) -> Iterator[str]:
             "attack.attacks",
             "must include lira_online, whose decisions the tables show, and have no duplicates",
         )
+    if "base_calibrated" in attacks and not _is_imported(config):
+        yield _message(
+            config,
+            "attack.attacks",
+            "base_calibrated needs the losses of a base, which only imported losses have",
+            "leave it out",
+        )
     required = {name: schema.ATTACK_STATISTICS.get(name, "loss") for name in attacks}
     unmet = [name for name in attacks if required[name] not in (*statistics, "loss")]
     if unmet:

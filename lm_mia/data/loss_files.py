@@ -4,13 +4,14 @@ All formats have the same content: for each model and sample, the loss in nats p
 trained on the sample; optionally, the role of each model, and a text and other columns of each sample. Values are
 read one model at a time, so that a file may be larger than the memory.
 
-M: models, N: samples of the population (2N).
+M: models, T: targets, R: references, N: samples of the population (2N).
 """
 
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -28,7 +29,8 @@ from lm_mia.errors import UserError, collect_errors
 if TYPE_CHECKING:
     import xarray as xr
 
-ImportedRole = Literal["reference", "target", "replica"]
+ImportedRole = Literal["reference", "target", "replica", "base"]
+"""A base is the model that the others were fine-tuned from: trained on none of the samples, and never a reference."""
 ROLES: tuple[ImportedRole, ...] = get_args(ImportedRole)
 STATISTICS: tuple[str, ...] = get_args(Statistic)
 _NOT_COLUMNS = ("id", "sample", "loss", "member", "role", "text", *STATISTICS)
@@ -54,11 +56,12 @@ class LossFile:
     """Called as ``read(name, model)``; returns value_N of "loss", "member" or a statistic under one model."""
 
 
-def open_losses(path: Path) -> LossFile:
+def open_losses(path: Path, roles: Mapping[str, ImportedRole] = MappingProxyType({})) -> LossFile:
     """Opens a file of losses, and checks everything except the values of losses and membership.
 
     Args:
       path: a file whose name ends with .npz, .parquet or .nc, or a Zarr store.
+      roles: name of a model -> its role, if the file does not say it; all other models are references then.
 
     Returns:
       Its content.
@@ -67,15 +70,15 @@ def open_losses(path: Path) -> LossFile:
       UserError: with one line per problem. A file that could run code when its values are read is refused.
     """
     if (path / "zarr.json").is_file() or (path / ".zgroup").is_file():
-        return _open_dataset(path)
+        return _open_dataset(path, roles)
     check_is_file(path)
     match path.suffix:
         case ".npz":
-            return _open_npz(path)
+            return from_mapping(str(path), open_npz(path), roles)
         case ".parquet":
-            return _open_parquet(path)
+            return _open_parquet(path, roles)
         case ".nc" | ".nc4" | ".netcdf" | ".h5":
-            return _open_dataset(path)
+            return _open_dataset(path, roles)
     if path.suffix == ".npy":
         raise UserError(
             f"{path}: holds a single array; save both in one file with "
@@ -103,7 +106,7 @@ def from_arrays(
       source: where the arrays come from, for messages.
       loss_MxN: loss of each sample under each model, in nats per token.
       member_MxN: whether each model was trained on each sample.
-      role_M: "reference", "target" or "replica" for each model; None: all are references.
+      role_M: "reference", "target", "replica" or "base" for each model; None: all are references.
       text_N: texts of the samples.
       columns: name -> column_N, such as `tokens`.
       statistics: name -> value_MxN of other statistics.
@@ -172,6 +175,13 @@ def check_values(file: LossFile, progress: Callable[[int, int], None]) -> None:
         if member_N is None or role == "reference":
             continue
         members = int(np.count_nonzero(member_N))
+        if role == "base":
+            if members:
+                problems.append(
+                    f"{_where(file, model)}: a base is trained on none of the samples, but this one was trained on "
+                    f"{members:,}; make it a reference, or leave its membership out"
+                )
+            continue
         if not 0 < members < file.num_samples:
             problems.append(
                 f"{_where(file, model)}: a {role} needs members and non-members, but this one was trained on "
@@ -236,6 +246,11 @@ def _to_array(value: Any, where: str) -> np.ndarray:
 
 def _check_roles(source: str, role_M: Any, models: int) -> tuple[ImportedRole, ...]:
     roles = _to_array(role_M, f"{source}: role_M")
+    if (roles == "base").sum() > 1:
+        raise UserError(
+            f"{source}: {(roles == 'base').sum()} models have the role base, but only one can be subtracted; make the "
+            "others references, or leave them out"
+        )
     if roles.shape != (models,):
         raise UserError(
             f"{source}: role_M has shape {roles.shape}; it must have one role for each of the {models} models"
@@ -310,12 +325,16 @@ def _as_strings(column_N: np.ndarray) -> np.ndarray | None:
     return np.array([str(value) for value in values], object)
 
 
-def _open_npz(path: Path) -> LossFile:
-    arrays = open_npz(path)
+def from_mapping(
+    source: str,
+    arrays: Mapping[str, np.ndarray],
+    roles: Mapping[str, ImportedRole] = MappingProxyType({}),
+) -> LossFile:
+    """Returns the losses of arrays with the names of those in an npz file; for the rest, see `open_losses`."""
     required = {"loss_MxN", "member_MxN"}
     if missing := sorted(required - {*arrays}):
         raise UserError(
-            f"{path}: has no array {' and no '.join(missing)}; it has {_listed(arrays) or 'no arrays'}; save "
+            f"{source}: has no array {' and no '.join(missing)}; it has {listed(arrays) or 'no arrays'}; save "
             "loss_MxN and member_MxN"
         )
     statistics = {f"{name}_MxN": name for name in STATISTICS}
@@ -325,21 +344,39 @@ def _open_npz(path: Path) -> LossFile:
     unknown = others - {name for key, name in columns.items() if key not in _NOT_COLUMNS}
     if unknown:
         raise UserError(
-            f"{path}: unknown arrays {_listed(sorted(unknown))}; besides loss_MxN and member_MxN, a file may have "
-            f"role_M, text_N, columns such as tokens_N, and {_listed(statistics)}"
+            f"{source}: unknown arrays {listed(sorted(unknown))}; besides loss_MxN and member_MxN, a file may have "
+            f"role_M, text_N, columns such as tokens_N, and {listed(statistics)}"
         )
     return from_arrays(
-        str(path),
+        source,
         arrays["loss_MxN"],
         arrays["member_MxN"],
-        arrays.get("role_M"),
+        _role_array(
+            source, [*map(str, range(len(arrays["loss_MxN"])))], arrays.get("role_M"), roles
+        ),
         arrays.get("text_N"),
         {key: arrays[name] for key, name in columns.items()},
         {name: arrays[key] for key, name in statistics.items() if key in arrays},
     )
 
 
-def _open_parquet(path: Path) -> LossFile:
+def _role_array(
+    source: str, names: Sequence[str], stored_M: Any, roles: Mapping[str, ImportedRole]
+) -> Any:
+    """Returns the roles that a file says, or those of `roles` if it says none."""
+    if not roles:
+        return stored_M
+    if unknown := [name for name in roles if name not in names]:
+        raise UserError(f"{source}: has no model {listed(unknown)}; its models are {listed(names)}")
+    if stored_M is not None:
+        raise UserError(
+            f"{source}: the file says the role of each model, so {listed([*roles])} cannot have another; leave "
+            "--target and --base out"
+        )
+    return [roles.get(name, "reference") for name in names]
+
+
+def _open_parquet(path: Path, roles: Mapping[str, ImportedRole]) -> LossFile:
     """Opens a table with one row per sample, and columns loss_NAME and member_NAME for each model."""
     try:
         file = pq.ParquetFile(path)
@@ -349,14 +386,23 @@ def _open_parquet(path: Path) -> LossFile:
             f"{path}: is not a readable parquet file ({_first_line(error)}); copy or save it again"
         ) from error
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(f"{path}: has several columns {_listed(repeated)}; names must be distinct")
+        raise UserError(f"{path}: has several columns {listed(repeated)}; names must be distinct")
     models = [n.removeprefix("loss_") for n in names if n.startswith("loss_")]
     members = {n.removeprefix("member_") for n in names if n.startswith("member_")}
-    if not models or {*models} != members or not samples:
-        unpaired = sorted({*models} ^ members)
+    named = [next((r for r in ROLES if m.startswith(r)), "reference") for m in models]
+    role_M = _role_array(str(path), models, None, roles) or named
+    # The membership of a base is known: it was trained on none of the samples.
+    bases = {model for model, role in zip(models, role_M, strict=True) if role == "base"}
+    if not models or {*models} - bases != members - bases or not samples:
+        unpaired = sorted(({*models} ^ members) - bases)
         raise UserError(
             f"{path}: must have one row per sample and, for each model, columns loss_NAME and member_NAME"
-            + (f"; {_listed(unpaired)} has only one of the two" if unpaired else "")
+            + (
+                f"; {listed(unpaired)} has only one of the two; a base needs no members if it is named loss_base or, "
+                "for `lm-mia audit`, by --base=NAME"
+                if unpaired
+                else ""
+            )
         )
 
     def read_column(name: str) -> np.ndarray:
@@ -374,18 +420,19 @@ def _open_parquet(path: Path) -> LossFile:
 
     model_columns = {f"{kind}_{model}" for model in models for kind in ("loss", "member")}
     others = [n for n in names if n not in model_columns and n not in _NOT_COLUMNS]
-    roles = [next((r for r in ROLES if m.startswith(r)), "reference") for m in models]
     text_N = read_column("text") if "text" in names else None
     texts, columns = _check_columns(str(path), samples, {n: read_column(n) for n in others}, text_N)
 
     def read(name: str, model: int) -> np.ndarray:
+        if name == "member" and models[model] not in members:
+            return np.zeros(samples, np.bool_)
         return read_column(f"{name}_{models[model]}")
 
-    role_M = _check_roles(str(path), roles, len(models))
+    role_M = _check_roles(str(path), role_M, len(models))
     return LossFile(str(path), tuple(models), role_M, samples, (), columns, texts, read)
 
 
-def _open_dataset(path: Path) -> LossFile:
+def _open_dataset(path: Path, given: Mapping[str, ImportedRole]) -> LossFile:
     """Opens a dataset with variables loss and member of dimensions (model, sample), such as our own score store."""
     import xarray as xr  # takes half a second
 
@@ -402,7 +449,7 @@ def _open_dataset(path: Path) -> LossFile:
     problems: list[str] = []
     for name in ("loss", "member"):
         if name not in dataset:
-            problems.append(f"{path}: has no variable {name}; it has {_listed(dataset.data_vars)}")
+            problems.append(f"{path}: has no variable {name}; it has {listed(dataset.data_vars)}")
         elif "checkpoint" in dataset[name].dims:
             problems.append(
                 f"{path}: {name} has a dimension checkpoint; save one checkpoint, such as "
@@ -431,8 +478,9 @@ def _open_dataset(path: Path) -> LossFile:
     text_N = dataset["text"].to_numpy() if "text" in dataset else None
     texts, checked = _check_columns(str(path), samples, columns, text_N)
     names = dataset["model"].to_numpy() if "model" in dataset.coords else np.arange(models)
-    role_M = dataset["role"].to_numpy() if "role" in dataset else ["reference"] * models
-    roles = _check_roles(str(path), [str(role) for role in np.asarray(role_M)], models)
+    stored_M = [str(role) for role in dataset["role"].to_numpy()] if "role" in dataset else None
+    role_M = _role_array(str(path), [*map(str, names)], stored_M, given) or ["reference"] * models
+    roles = _check_roles(str(path), role_M, models)
 
     def read(name: str, model: int) -> np.ndarray:
         return dataset[name][model].to_numpy()
@@ -467,9 +515,10 @@ def _open_zarr(path: Path) -> "xr.Dataset":
     return dataset.assign({name: stored[name] for name in zeros})
 
 
-def _listed(names: Iterable[Any]) -> str:
-    listed = [str(name) for name in names]
-    return ", ".join(listed[:_SHOWN]) + (", ..." if len(listed) > _SHOWN else "")
+def listed(names: Iterable[Any]) -> str:
+    """Returns the first names, separated by commas, for a message."""
+    words = [str(name) for name in names]
+    return ", ".join(words[:_SHOWN]) + (", ..." if len(words) > _SHOWN else "")
 
 
 def _first_line(error: Exception) -> str:

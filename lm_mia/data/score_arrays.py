@@ -1,5 +1,7 @@
 """Reads npz files of membership scores, or of the losses to compute them from, for `lm-mia audit`.
 
+Files in which each model has a role are read by `role_losses`.
+
 A file has either the arrays score_TxN and member_TxN, or those of `LOSS_ARRAYS`, and optionally users, covariates,
 document_N and `SAMPLE_COLUMNS`. All problems of a file are reported together.
 
@@ -56,6 +58,10 @@ class Losses:
     users: Sequence[Any] = ()
     covariates: Covariates | None = None
     document_N: np.ndarray | None = None
+    base_loss_N: np.ndarray | None = None
+    """Losses of the model that the targets were fine-tuned from, which was trained on none of the samples."""
+    names_T: tuple[str, ...] = ()
+    """Names of the targets; empty: their numbers."""
 
     def scores(self, score_TxN: np.ndarray) -> list[ModelScores]:
         """Returns the scores of an attack on the targets."""
@@ -66,6 +72,7 @@ class Losses:
             self.users,
             self.covariates,
             self.document_N,
+            self.names_T,
         )
 
 
@@ -186,8 +193,9 @@ def _by_target(
     users: Sequence[Any],
     covariates: Covariates | None,
     document_N: np.ndarray | None,
+    names_T: Sequence[str] = (),
 ) -> list[ModelScores]:
-    names = map(str, range(len(score_TxN))) if len(score_TxN) > 1 else [""]
+    names = (names_T or map(str, range(len(score_TxN)))) if len(score_TxN) > 1 else [""]
     return [
         ModelScores(name, score_N, member_N, user_N, users, covariates, document_N=document_N)
         for name, score_N, member_N in zip(names, score_TxN, member_TxN, strict=True)
@@ -207,11 +215,6 @@ def _check_present(
             f"{prefix}{name}=" for name in ("score", "member", "user", "covariates", "text")
         ]
         hint = f"name it by {', '.join(flags)} or {last}, or save {', '.join(LOSS_ARRAYS)}"
-        if "loss_MxN" in arrays:
-            hint = (
-                "losses of five or more models are for `lm-mia import`; of fewer models, save those of the attacked "
-                f"one as {LOSS_ARRAYS[0]} and {LOSS_ARRAYS[1]}, and the others as {LOSS_ARRAYS[2]} and {LOSS_ARRAYS[3]}"
-            )
     missing = [name for name in names if name not in arrays]
     if missing:
         listed = ", ".join(repr(name) for name in [*arrays][:20])

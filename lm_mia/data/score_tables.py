@@ -50,6 +50,10 @@ class Columns:
     user: str = ""
     covariates: tuple[str, ...] = ()
     text: str = ""
+    target: tuple[str, ...] = ()
+    """Names of the attacked models in a file of losses that does not say the role of each model."""
+    base: str = ""
+    """Name of the model that these were fine-tuned from."""
     prefix: str = ""
     """Precedes these names in messages: "--" on the command line, where they are flags."""
 

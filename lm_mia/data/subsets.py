@@ -18,7 +18,8 @@ from lm_mia import config
 from lm_mia.seeds import coins, permutation
 
 Design = Literal["exact", "bernoulli", "balanced", "given"]
-Role = Literal["reference", "replica", "crossed"]
+Role = Literal["reference", "replica", "crossed", "base"]
+"""A base is an imported model that the others were fine-tuned from. It is never a reference."""
 
 # Subset seed and init seed of the target, larger than those of any reference. It is even, so that in the
 # balanced design the target is the first model of its own pair, never the complement of a reference.
@@ -76,6 +77,11 @@ def reference(i: int) -> ModelSeeds:
 def replica(b: int) -> ModelSeeds:
     """Returns the seeds of replica b of the target."""
     return ModelSeeds("replica", TARGET_SEED, TARGET_SEED, b)
+
+
+def base() -> ModelSeeds:
+    """Returns the seeds of the base, which was trained on none of the samples: placeholders, like those of imports."""
+    return ModelSeeds("base", 0, 0, 0)
 
 
 def crossed(init: int, b: int) -> ModelSeeds:

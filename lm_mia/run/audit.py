@@ -15,7 +15,7 @@ import pandas as pd
 import threadpoolctl
 
 from lm_mia.atomic import write_csv
-from lm_mia.data import score_arrays, score_tables
+from lm_mia.data import role_losses, score_arrays, score_tables
 from lm_mia.data.array_files import check_is_file
 from lm_mia.data.score_arrays import Losses
 from lm_mia.data.score_tables import Columns, ModelScores
@@ -107,7 +107,8 @@ def audit(
     """Audits a file, a data frame, or a mapping of arrays.
 
     Args:
-      source: a csv, parquet or npz file; a data frame with the columns of such a table; or arrays with the names of
+      source: a csv, parquet or npz file of scores; a file of losses (`role_losses.read_losses`); a data frame with the
+        columns of a table of scores; or arrays with the names of
         such an npz file.
       settings: how to read and audit it.
       progress: called as ``progress("audit", done, total)``.
@@ -139,11 +140,15 @@ def read(source: Source, columns: Columns) -> list[ModelScores] | Losses:
         return score_tables.read_frame(source, columns)
     if isinstance(source, Mapping):
         arrays = {str(name): np.asarray(array) for name, array in source.items()}
+        if role_losses.has_roles(arrays):
+            return role_losses.read_losses(arrays, columns)
         return score_arrays.parse_arrays(arrays, "arrays", columns)
     if not isinstance(source, Path):
         raise UserError(
             f"source: must be a path, a data frame or a mapping of arrays, not {type(source).__name__}"
         )
+    if columns.target or columns.base or role_losses.has_roles(source):
+        return role_losses.read_losses(source, columns)
     check_is_file(source)
     if source.suffix == ".npz":
         return score_arrays.read_npz(source, columns)
@@ -183,11 +188,11 @@ def _audit_losses(
     parts: list[tuple[Frames, list[str]]] = []
     design = loss_arrays.find_design(losses, source)
     notes = loss_arrays.describe_design(design, len(losses.target_loss_TxN))
-    notes += loss_arrays.find_warnings(
-        losses, design, is_random=settings.membership in ("coins", "half")
-    )
-    total = len(loss_arrays.ATTACKS)
-    for done, attack in enumerate(loss_arrays.ATTACKS):
+    is_random = settings.membership in ("coins", "half")
+    notes += loss_arrays.find_warnings(losses, design, is_random=is_random)
+    attacks = loss_arrays.attacks_on(losses, design, is_random=is_random)
+    total = len(attacks)
+    for done, attack in enumerate(attacks):
         progress("audit", done, total)
         score_TxN = loss_arrays.score_attack(losses, attack, design, pool)
         if np.isnan(score_TxN).all():

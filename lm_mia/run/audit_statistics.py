@@ -51,6 +51,10 @@ class Settings:
     """Names of columns or arrays in which members and non-members from different sources differ."""
     text: str = ""
     """Name of the column or array of texts, which are described by covariates."""
+    target: tuple[str, ...] = ()
+    """Names of the attacked models in a file of losses that does not say the role of each model."""
+    base: str = ""
+    """Name of the model that these were fine-tuned from; it was trained on none of the samples."""
     delta: float = 1e-5
     confidence: float = 0.95
     fprs: tuple[float, ...] = (0.001, 0.01, 0.1)
@@ -69,7 +73,15 @@ class Settings:
         """The names of columns or arrays."""
         covariates = tuple(filter(None, self.covariates))
         return Columns(
-            self.score, self.member, self.model, self.user, covariates, self.text, self.prefix
+            self.score,
+            self.member,
+            self.model,
+            self.user,
+            covariates,
+            self.text,
+            self.target,
+            self.base,
+            self.prefix,
         )
 
     def problems(self) -> Iterator[str]:

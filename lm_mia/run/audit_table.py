@@ -35,6 +35,8 @@ def print_audit(result: Audit, source: str) -> None:
     of = " of the first model" if len(result.counts) > 1 else ""
     print(f"{source}: {first.unit}s{of}: {counts}")
     confidence = f"{100 * result.epsilon['confidence'].iloc[0]:g}%"
+    if rows["attack"].iloc[0] != "score":
+        print(_headline(result, confidence))
     notes = [f"note: {note}" for note in result.notes]
     table = _full(result, confidence) if len(rows) == 1 else _several(result)
     if not len(result.causal):
@@ -45,6 +47,32 @@ def print_audit(result: Audit, source: str) -> None:
     if len(rows) == 1:
         first_lines.append(overlap_line(result.causal))
     print_table(causal_table(result.causal), [*first_lines, *notes])
+
+
+def _headline(result: Audit, confidence: str) -> str:
+    """Returns the AUC and a TPR of the first attack, which was chosen before the results, and the AUC of the loss."""
+    first = result.summary["attack"].iloc[0]
+    rows = result.summary[result.summary["attack"] == first]
+    points = result.tpr_at_fpr[(result.tpr_at_fpr["attack"] == first)].dropna(subset="tpr")
+    auc = f"AUC {rows['auc'].mean():.3f}"
+    if len(rows) == 1:
+        auc += f" ({confidence} interval {_interval(rows['auc_low'].iloc[0], rows['auc_high'].iloc[0])})"
+    else:
+        auc += f" on average over {len(rows)} models"
+    parts = [f"{first}: {auc}"]
+    # The rate of which the number of false positives is large enough to be told from chance.
+    shown = points[points["fpr"] >= 0.01]
+    if len(shown):
+        fpr = shown["fpr"].min()
+        point = shown[shown["fpr"] == fpr]
+        tpr = f"TPR {point['tpr'].mean():.3f}"
+        if len(point) == 1:
+            tpr += f" ({_interval(point['low'].iloc[0], point['high'].iloc[0])})"
+        parts.append(f"{tpr} at an FPR of {100 * fpr:g}%")
+    loss = result.summary[result.summary["attack"] == "loss"]
+    if first != "loss" and len(loss):
+        parts.append(f"the loss alone: AUC {loss['auc'].mean():.3f}")
+    return "; ".join(parts)
 
 
 def _full(result: Audit, confidence: str) -> Table:

@@ -231,11 +231,12 @@ def read_flags(file: str, name: str | None, subset: str, problems: list[str]) ->
 
 
 def _model_seeds(file: LossFile) -> dict[ModelSeeds, int]:
-    """Returns the seeds of each model -> its index in the file: targets first, then references, then replicas."""
+    """Returns the seeds of each model -> its index in the file: targets, references, replicas, and then the base."""
     index = {role: [i for i, r in enumerate(file.role_M) if r == role] for role in loss_files.ROLES}
     trained_alone = [*index["target"], *index["reference"]]
     seeds = {subsets.reference(n): i for n, i in enumerate(trained_alone)}
-    return seeds | {subsets.replica(b): i for b, i in enumerate(index["replica"])}
+    seeds |= {subsets.replica(b): i for b, i in enumerate(index["replica"])}
+    return seeds | {subsets.base(): i for i in index["base"]}
 
 
 def _check_overrides(overrides: Sequence[str]) -> None:
@@ -255,19 +256,14 @@ def _check_overrides(overrides: Sequence[str]) -> None:
 
 def _count_problems(file: LossFile, subset: Subset) -> list[str]:
     """Returns a line for each role of too few models, and if models or targets cannot be divided into pairs."""
-    references, targets, replicas = (file.role_M.count(role) for role in loss_files.ROLES)
+    references, targets, replicas, base = (file.role_M.count(role) for role in loss_files.ROLES)
     problems: list[str] = []
-    models = len(file.role_M)
+    models = len(file.role_M) - base
     if models <= _FEWEST_REFERENCES:
-        remedy = (
-            "to attack one of them, save its losses as target_loss_TxN and target_member_TxN, and those of the others "
-            "as reference_loss_MxN and reference_member_MxN, for `lm-mia audit FILE`"
-        )
-        if models == 1:
-            remedy = (
-                "to attack it by its losses alone, save them with the opposite sign as score_TxN, and its membership "
-                "as member_TxN, for `lm-mia audit FILE`"
-            )
+        flags = [file.source]
+        if {*file.role_M} == {"reference"}:
+            flags.append(f"--target={file.names_M[0]}")
+        remedy = f"`lm-mia audit {shlex.join(flags)}` attacks a model with fewer references, or with its base"
         problems.append(
             f"{file.source}: has {plural(models, 'model')}: must be at least five, since a model is attacked with at "
             f"least four references; {remedy}"
@@ -309,6 +305,8 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
     if document_N2 is not None:
         document_N2 = np.unique(document_N2, return_inverse=True)[1]
     for model, index in models.items():
+        if model.role == "base":
+            continue
         member_N2 = loss_files.read_member(file, index)
         members = int(member_N2.sum())
         where = f"--subset={subset}: model {file.names_M[index]} of {file.source}"
@@ -348,7 +346,7 @@ def subset_design(file: LossFile, models: dict[ModelSeeds, int]) -> tuple[list[i
     Of replicas, which share their subset by definition, the first one is compared.
     """
     index_M = [
-        i for model, i in models.items() if model.role == "reference" or not model.order_seed
+        i for model, i in models.items() if model.role == "reference" or model == subsets.replica(0)
     ]
     any_N2, all_N2 = np.zeros(file.num_samples, bool), np.ones(file.num_samples, bool)
     for i in index_M:
@@ -409,6 +407,8 @@ def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Sub
         for name in config.Attack().attacks
         if name != "zlib" or not np.isnan(table["zlib_bytes"].astype(float)).any()
     ]
+    if count["base"]:
+        attacks.append("base_calibrated")
     attacks += [
         name
         for name in get_args(AttackName)
@@ -440,6 +440,12 @@ def _check_stored(
     file: LossFile, models: dict[ModelSeeds, int], store: Store, recipe_name: str
 ) -> None:
     """Raises UserError if the store has other values of a model, or values that the file lacks for its new models."""
+    stored = store.models()
+    if stored and subsets.base() in models and subsets.base() not in stored:
+        raise UserError(
+            f"{file.source}: has a base, but recipe {recipe_name} in {store.path} was imported without one; choose "
+            "another --workdir or --name"
+        )
     lacking = [name for name in store.statistics if name not in file.statistics]
     if lacking and store.missing_models([*models]):
         raise UserError(

@@ -159,7 +159,7 @@ BAD_FILES = {
     "pickle in an npz": (npz_of([("score_TxN.npy", PK)]), "pickled Python objects, which are never"),
     "text file in an npz": (npz_of([("a.txt", b"")]), "holds 'a.txt', which is not an array"),
     "no arrays of scores": (npz(scores=[[1.0]]), "no array 'score_TxN' and 'member_TxN' among 'sco"),
-    "losses for import": (npz(loss_MxN=[[1.0]]), "are for `lm-mia import`"),
+    "losses for import": (npz(loss_MxN=[[1.0]]), "has no array member_MxN"),
     "three dimensions": (npz(score_TxN=np.ones((1, 2, 2)), member_TxN=[[0, 1]]), r"shape \(1, 2, 2\)"),
     "other shapes": (npz(score_TxN=[[1.0, 2]], member_TxN=[[0], [1]]), "whether one is transposed"),
     "strings in an npz": (npz(score_TxN=[["a", "b"]], member_TxN=[[0, 1]]), "holds strings; save it"),

@@ -21,7 +21,7 @@ from tiny_run import tiny
 
 import lm_mia
 from analysis import page
-from lm_mia import cli
+from lm_mia import cli, stats
 from lm_mia.data import imported, loss_files
 from lm_mia.data.subsets import requested_seeds
 from lm_mia.errors import UserError
@@ -92,6 +92,44 @@ def test_tables_equal_those_of_the_same_losses_in_a_store_of_ours(
     # Nothing is known about the training of the models.
     for verb in ("train", "score", "run", "extract", "plan"):
         assert cli.main([verb, f"--workdir={tmp_path / 'w'}"]) == 2
+
+
+def test_a_base_is_subtracted_and_is_no_reference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    arrays, rng = losses(), np.random.default_rng(1)
+    hardness_N = rng.gamma(9, 0.3, N)  # of each sample; the base knows it
+    loss_MxN = np.concatenate([arrays["loss_MxN"] + hardness_N, hardness_N[None] + 3])
+    member_MxN = np.concatenate([arrays["member_MxN"], np.zeros((1, N), bool)])
+    roles = np.array(["target"] * 2 + ["reference"] * 6 + ["base"])
+    file = tmp_path / "tuned.npz"
+    np.savez(file, loss_MxN=loss_MxN, member_MxN=member_MxN, role_M=roles)
+    workdir = tmp_path / "w"
+    assert import_file(file, workdir, "--subset=exact") == 0
+    assert "6 references, 2 targets" in capsys.readouterr().out
+    settings = ["--config.attack.fprs=0.1,0.5", "--config.attack.focus_fpr=0.1"]
+    settings += ["--config.attack.bootstraps=0", "--config.attack.band=0.1,0.5"]
+    assert cli.main(["attack", f"--workdir={workdir}", *settings]) == 0
+    results = lm_mia.open(workdir).recipes["tuned"]
+    table = results.table("targets")
+    table = table[table["references"].isin([0, 6])]
+    auc = table.groupby("attack")["auc"].mean()
+    expected = [stats.auc(loss_MxN[8] - loss_MxN[t], member_MxN[t]).auc_T[0] for t in range(2)]
+    assert auc["base_calibrated"] == pytest.approx(np.mean(expected), abs=1e-6)
+    reference = [
+        stats.auc(loss_MxN[2:8].mean(axis=0) - loss_MxN[t], member_MxN[t]).auc_T[0]
+        for t in range(2)
+    ]
+    assert auc["reference_calibrated"] == pytest.approx(np.mean(reference), abs=1e-6)
+    assert results.table("models")["model"].str.startswith("base").sum() == 0
+    assert cli.main(["report", f"--workdir={workdir}"]) == 0
+    assert "Base loss minus loss" in (workdir / "report.html").read_text()
+    # The base of models that were imported without one cannot be added: their attacks would change.
+    np.savez(file, loss_MxN=loss_MxN[:8], member_MxN=member_MxN[:8], role_M=roles[:8])
+    assert import_file(file, tmp_path / "v") == 0
+    np.savez(file, loss_MxN=loss_MxN, member_MxN=member_MxN, role_M=roles)
+    assert import_file(file, tmp_path / "v") == 2
+    assert "imported without one" in capsys.readouterr().err
 
 
 def test_targets_are_attacked_and_reported_without_columns(
