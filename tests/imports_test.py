@@ -22,6 +22,7 @@ ALLOWED_IMPORTS = {
     "score": "config data model stats train",
     "attacks": "config data stats store",
     "run": "attacks config data model score stats store train",
+    "hf": "data",
     "launch": "config data run",
     "analysis": "config data model.flops stats",
     "api": "config data run",
@@ -41,6 +42,7 @@ WITHOUT_JAX = (
     "attacks",
     "launch",
     "analysis",
+    "hf",
     "api",
     "cli",
     *BELOW_ALL,
@@ -61,6 +63,8 @@ ALSO_WITHOUT_JAX = (
     "lm_mia.run.trackers",
     "lm_mia.run.worker",
 )
+# Packages of the extra "hf". Only lm_mia.hf imports them, and only inside functions: all else works without them.
+PACKAGES_OF_HF = {"torch", "transformers", "peft", "safetensors", "tokenizers", "huggingface_hub"}
 # Libraries of single modules of lm_mia.stats, which otherwise need only NumPy and SciPy.
 LIBRARIES_OF_STATISTICS = {"similarity": {"rapidfuzz"}}
 # Test files that cover more than one module of their package, or a page.
@@ -160,7 +164,8 @@ def test_packages_form_no_cycle():
 def test_packages_import_no_scripts_or_heavy_libraries():
     for path, module in modules().items():
         outside = {name.split(".")[0] for name in imported_names(path)}
-        assert not outside & {"configs", "tests", "benchmarks", "tensorflow", "torch"}, path
+        assert not outside & {"configs", "tests", "benchmarks", "tensorflow"}, path
+        assert not outside & PACKAGES_OF_HF or package_of(module) == "hf", path
         if package_of(module) == "stats":
             allowed = {*sys.stdlib_module_names, "numpy", "scipy", "lm_mia"}
             assert outside <= allowed | LIBRARIES_OF_STATISTICS.get(path.stem, set()), path
@@ -191,7 +196,7 @@ def test_jax_is_not_loaded_where_it_is_not_needed():
     light = [m for m in modules().values() if package_of(m) in WITHOUT_JAX and "__main__" not in m]
     names = ", ".join([*light, *ALSO_WITHOUT_JAX])
     code = f"import sys, {names}\n"
-    code += "loaded = {'jax', 'tensorflow', 'torch'} & set(sys.modules)\n"
+    code += f"loaded = { ({'jax', 'tensorflow'} | PACKAGES_OF_HF)!r} & set(sys.modules)\n"
     code += "sys.exit(f'loaded: {loaded}' if loaded else 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
