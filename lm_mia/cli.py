@@ -38,6 +38,7 @@ VERBS = {
     "plan": "estimate the cost of a config and its sweep, and what more references would add",
     "import": "write losses of models that were trained elsewhere to a workdir",
     "audit": "audit a file of scores or losses of any models: AUC, TPR, and epsilon with valid bounds",
+    "hf-losses": "compute the losses of models of Hugging Face on texts, for import and audit",
     "launch": "run a sweep as jobs on one or more machines; see lm-mia launch --help",
     "fields": "list all fields of a config; each is a flag, --config.section.field=value",
 }
@@ -88,6 +89,8 @@ def _run(argv: list[str]) -> int:
         return _import_losses(argv)
     if verb == "audit":
         return _audit(argv)
+    if verb == "hf-losses":
+        return _hf_losses(argv)
     options, sweep = _read(verb, argv)
     if verb == "plan":
         if options.device == "cpu":
@@ -263,6 +266,109 @@ def _audit(argv: Sequence[str]) -> int:
     return 0
 
 
+def _hf_losses(argv: Sequence[str]) -> int:
+    """Computes losses of models of Hugging Face, and prints their means."""
+    from lm_mia.hf import losses
+    from lm_mia.run.progress import display
+
+    problems: list[str] = []
+    options, overrides = _hf_losses_parser().parse_flags(argv, problems)
+    problems += [f"{flag}: this command reads no config; leave it out" for flag in overrides]
+    settings = losses.Settings(
+        models=tuple(options.models),
+        texts=options.texts,
+        out=options.out,
+        members=options.members,
+        token_log_probs=options.token_log_probs,
+        length_tokens=options.length_tokens,
+        batch_tokens=options.batch_tokens,
+        device=options.device,
+        device_map=options.device_map,
+        dtype=options.dtype,
+    )
+    collect_errors(problems, lambda: losses.check_flags(settings))
+    if problems:
+        raise UserError("\n".join(problems))
+    with display(overall=False) as shown:
+        lines = losses.compute_losses(settings, shown)
+    print(*lines, sep="\n")
+    return 0
+
+
+def _hf_losses_parser() -> load.Parser:
+    from lm_mia.hf import losses, models
+
+    summary = VERBS["hf-losses"]
+    parser = load.Parser(
+        "lm-mia hf-losses",
+        _FLAGS_OF_OTHER_VERBS,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+    )
+    parser.epilog = "\n".join(
+        [
+            "The same command goes on where it was stopped. Weights are read from safetensors files only, code of a",
+            'folder is never run, and nothing is downloaded. Needs `pip install "lm-mia[hf]"`.',
+        ]
+    )
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="*",
+        help="folder of weights or of a LoRA adapter (peft), or a public model that `hf download NAME` has downloaded",
+    )
+    parser.add_argument(
+        "--texts",
+        default="",
+        metavar="FILE",
+        help=".jsonl, .csv or .parquet with the column text and, optionally, id, member, user and others",
+    )
+    parser.add_argument(
+        "--out", default="", metavar="FILE", help="the losses: .parquet, one row per text"
+    )
+    parser.add_argument(
+        "--members",
+        default="",
+        metavar="FILE",
+        help="table with the columns model, id and member, which says what each model was trained on; without it, the "
+        "column member of the texts is that of the first model",
+    )
+    parser.add_argument(
+        "--length-tokens",
+        type=int,
+        metavar="N",
+        help=f"longer texts are cut there (default: {losses.LENGTH_TOKENS:,}, or what the models allow)",
+    )
+    parser.add_argument(
+        "--batch-tokens",
+        type=int,
+        default=losses.BATCH_TOKENS,
+        metavar="N",
+        help=f"tokens of a batch (default: {losses.BATCH_TOKENS:,}); fewer need less memory",
+    )
+    parser.add_argument(
+        "--device",
+        default="",
+        metavar="NAME",
+        help="cpu, cuda, cuda:1, ... (default: a GPU, if there is one)",
+    )
+    parser.add_argument(
+        "--device-map", choices=["auto"], help="auto: distribute the layers over all GPUs"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=models.DTYPES,
+        default="float32",
+        help="of weights and activations (default: float32); bfloat16 changes the loss of a token by about 0.02 nats",
+    )
+    parser.add_argument(
+        "--token-log-probs",
+        default="",
+        metavar="FILE",
+        help="also write the tokens and the log-probability of each: .parquet",
+    )
+    return parser
+
+
 def _check_out(out: str, file: str, names: Sequence[str]) -> None:
     """Raises UserError if an audit cannot write its files to a folder without replacing a file of the user.
 
@@ -336,7 +442,7 @@ def _top_parser() -> argparse.ArgumentParser:
     parser.epilog = "\n".join(
         [
             "verbs:",
-            *(f"  {verb:8} {summary}" for verb, summary in VERBS.items()),
+            *(f"  {verb:9} {summary}" for verb, summary in VERBS.items()),
             "",
             "`lm-mia VERB --help` lists the flags of a verb. Example:",
             "  lm-mia run --config=quickstart --workdir=runs/quickstart --config.model.layers=3",

@@ -102,7 +102,7 @@ def open_model(given: str) -> Model:
     Raises:
       UserError: if a package is missing, or the folder is not that of a causal language model in safetensors files.
     """
-    require(*_PACKAGES)
+    require()
     import transformers
 
     folder = _find_folder(given, f"MODEL={given}")
@@ -259,9 +259,9 @@ def other_tokens(model: Model, texts: Sequence[str]) -> int:
     return sum(a.ids != [*b] for a, b in zip(model.encode(texts), found, strict=True))
 
 
-def require(*packages: str) -> None:
-    """Raises UserError unless all of these packages are installed."""
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+def require(*more: str) -> None:
+    """Raises UserError unless the packages that all models need, and more of the extra "hf", are installed."""
+    missing = [name for name in (*_PACKAGES, *more) if importlib.util.find_spec(name) is None]
     if missing:
         names = ", ".join(missing)
         raise UserError(

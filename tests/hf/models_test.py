@@ -230,6 +230,6 @@ def test_an_adapter_that_lacks_tensors_is_refused(folders: dict[str, Path], tmp_
 
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "peft" else name)
-    models.require("torch")
+    models.require()
     with pytest.raises(UserError, match=r'^peft.*`pip install "lm-mia\[hf\]"`$'):
-        models.require("torch", "peft")
+        models.require("peft")
