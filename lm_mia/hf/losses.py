@@ -374,10 +374,11 @@ def _describe(job: _Job, settings: Settings) -> str:
     logits = min(scorer.MAX_LOGITS, T * job.model.vocab_size)
     # Residual stream, attention and MLP of one layer, and two copies of a chunk of logits.
     memory = job.model.parameters * size + T * (8 * D + 3 * int(F)) * size + 2 * 4 * logits
+    batches = f"{len(job.batches):,} batch" + "es" * (len(job.batches) != 1)
     cut = f", of which {job.tokens.num_cut:,} are cut" if job.tokens.num_cut else ""
     return (
         f"{job.name}: {plural(len(job.tokens.ids_N), 'text')}{cut}, {plural(job.num_tokens, 'token')}, "
-        f"{len(job.batches):,} {'batch' if len(job.batches) == 1 else 'batches'}, about {max(memory / 1e9, 0.1):.1f} GB of memory"
+        f"{batches}, about {max(memory / 1e9, 0.1):.1f} GB of memory"
     )
 
 
