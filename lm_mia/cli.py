@@ -39,6 +39,7 @@ VERBS = {
     "import": "write losses of models that were trained elsewhere to a workdir",
     "audit": "audit a file of scores or losses of any models: AUC, TPR, and epsilon with valid bounds",
     "hf-losses": "compute the losses of models of Hugging Face on texts, for import and audit",
+    "canaries": "make canaries for a model that is trained elsewhere, and toss their coins",
     "launch": "run a sweep as jobs on one or more machines; see lm-mia launch --help",
     "fields": "list all fields of a config; each is a flag, --config.section.field=value",
 }
@@ -91,6 +92,8 @@ def _run(argv: list[str]) -> int:
         return _audit(argv)
     if verb == "hf-losses":
         return _hf_losses(argv)
+    if verb == "canaries":
+        return _canaries(argv)
     options, sweep = _read(verb, argv)
     if verb == "plan":
         if options.device == "cpu":
@@ -367,6 +370,75 @@ def _hf_losses_parser() -> load.Parser:
         help="also write the tokens and the log-probability of each: .parquet",
     )
     return parser
+
+
+def _canaries(argv: Sequence[str]) -> int:
+    """Makes canaries, and prints what to do with them."""
+    from lm_mia.data import canaries
+    from lm_mia.hf import texts
+
+    summary = VERBS["canaries"]
+    parser = load.Parser("lm-mia canaries", description=f"{summary[0].upper()}{summary[1:]}.")
+    parser.epilog = "\n".join(
+        [
+            "Whoever trains the model mixes the texts of FOLDER/included.jsonl into the training set, each once.",
+            "How many of the coins can be guessed from the losses of all canaries bounds epsilon from below:",
+            "  lm-mia hf-losses MODEL --texts=FOLDER/canaries.parquet --out=losses.parquet",
+            "  lm-mia audit losses.parquet --membership=coins",
+        ]
+    )
+    parser.add_argument(
+        "--texts",
+        metavar="FILE",
+        default="",
+        help="texts like those of the training set that are not in it: jsonl, csv or parquet with the column text",
+    )
+    parser.add_argument("--out", metavar="FOLDER", default="", help="folder for the canaries")
+    for source, text in (
+        ("held-out", "texts of FILE as they are"),
+        ("new-words", "texts of FILE in which every fourth word is replaced by random letters"),
+        ("random-words", "random words of FILE"),
+    ):
+        parser.add_argument(
+            f"--{source}",
+            type=int,
+            default=500,
+            metavar="N",
+            help=f"number of canaries that are {text} (default: 500)",
+        )
+    parser.add_argument("--seed", type=int, default=0, help="seed of all draws (default: 0)")
+    problems: list[str] = []
+    options, overrides = parser.parse_flags(argv, problems)
+    problems += [f"{flag}: canaries read no config; leave it out" for flag in overrides]
+    if not options.texts:
+        problems.append("--texts: missing; add --texts=FILE, such as --texts=texts.jsonl")
+    if not options.out:
+        problems.append("--out: missing; add --out=FOLDER, such as --out=canaries")
+    numbers: dict[canaries.Source, int] = {
+        source: getattr(options, source) for source in canaries.SOURCES
+    }
+    collect_errors(problems, lambda: canaries.check(numbers, options.seed))
+    read = None
+    if options.texts:
+        read = collect_errors(problems, lambda: texts.read_texts(Path(options.texts)))
+    if problems:
+        raise UserError("\n".join(problems))
+    assert read is not None
+    table = canaries.make(read.id_N, read.text_N, numbers, options.seed)
+    folder = Path(options.out)
+    canaries.write(folder, table, options.seed)
+    members = table["member"].to_pylist().count(True)
+    print(
+        f"{table.num_rows:,} canaries, of which {members:,} are members by their coins: {folder / canaries.TABLE}, "
+        "which whoever trains the model should not see"
+    )
+    print(
+        f"mix the {members:,} texts of {folder / canaries.INCLUDED} into the training set, each of them once, and no "
+        f"text of {options.texts} in any other way; train the model, then run"
+    )
+    print(f"  lm-mia hf-losses MODEL --texts={folder / canaries.TABLE} --out=losses.parquet")
+    print("  lm-mia audit losses.parquet --membership=coins")
+    return 0
 
 
 def _check_out(out: str, file: str, names: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ ALLOWED_IMPORTS = {
     "launch": "config data run",
     "analysis": "config data model.flops stats",
     "api": "config data run",
-    "cli": "analysis config hf launch run",
+    "cli": "analysis config data.canaries hf launch run",
     "errors": "",
     "seeds": "",
     "atomic": "",
