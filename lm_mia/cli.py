@@ -39,6 +39,7 @@ VERBS = {
     "import": "write losses of models that were trained elsewhere to a workdir",
     "audit": "audit a file of scores or losses of any models: AUC, TPR, and epsilon with valid bounds",
     "hf-losses": "compute the losses of models of Hugging Face on texts, for import and audit",
+    "hf-train": "fine-tune a Hugging Face model several times, each time on a random half of the texts",
     "canaries": "make canaries for a model that is trained elsewhere, and toss their coins",
     "launch": "run a sweep as jobs on one or more machines; see lm-mia launch --help",
     "fields": "list all fields of a config; each is a flag, --config.section.field=value",
@@ -92,6 +93,8 @@ def _run(argv: list[str]) -> int:
         return _audit(argv)
     if verb == "hf-losses":
         return _hf_losses(argv)
+    if verb == "hf-train":
+        return _hf_train(argv)
     if verb == "canaries":
         return _canaries(argv)
     options, sweep = _read(verb, argv)
@@ -370,6 +373,63 @@ def _hf_losses_parser() -> load.Parser:
         help="also write the tokens and the log-probability of each: .parquet",
     )
     return parser
+
+
+def _hf_train(argv: Sequence[str]) -> int:
+    """Fine-tunes models, and prints the commands that attack them."""
+    from lm_mia.hf import models, texts, train
+
+    summary = VERBS["hf-train"]
+    parser = load.Parser("lm-mia hf-train", description=f"{summary[0].upper()}{summary[1:]}.")
+    parser.epilog = "\n".join(
+        [
+            "FOLDER gets a folder for each model, and members.parquet, which says what each one was trained on. If the",
+            "command is stopped, run it again: all models have the same members, and finished ones are kept. The same",
+            "command with another --device beside it trains other models.",
+        ]
+    )
+    parser.add_argument(
+        "base", metavar="BASE", nargs="?", default="", help="folder of the model that is fine-tuned"
+    )
+    parser.add_argument(
+        "--texts",
+        metavar="FILE",
+        default="",
+        help="jsonl, csv or parquet with the column text, and optionally id",
+    )
+    parser.add_argument("--out", metavar="FOLDER", default="", help="folder for the models")
+    train.add_flags(parser)
+    problems: list[str] = []
+    options, overrides = parser.parse_flags(argv, problems)
+    problems += [f"{flag}: fine-tuning reads no config; leave it out" for flag in overrides]
+    if not options.base:
+        problems.append("BASE: missing; add the folder of a model")
+    if not options.texts:
+        problems.append("--texts: missing; add --texts=FILE, such as --texts=texts.jsonl")
+    if not options.out:
+        problems.append("--out: missing; add --out=FOLDER, such as --out=models")
+    settings = train.read_settings(options, problems)
+    table = base = None
+    if options.texts:
+        table = collect_errors(problems, lambda: texts.read_texts(Path(options.texts)))
+    if options.base:
+        base = collect_errors(problems, lambda: models.open_model(options.base))
+    if settings.lora_rank:
+        collect_errors(problems, lambda: models.require("peft"))
+    if problems or base is None or table is None:
+        raise UserError("\n".join(problems))
+    from lm_mia.run import progress
+
+    folder = Path(options.out)
+    with progress.display(overall=False) as display:
+        train.train(base, table, folder, settings, options.device, display.update, display.say)
+    members = folder / train.MEMBERS
+    print(f"members: {members}; next, run")
+    print(
+        f"  lm-mia hf-losses {folder}/re*-* --texts={options.texts} --members={members} --out=losses.parquet"
+    )
+    print(f"  lm-mia import losses.parquet --workdir=runs/mine --subset={settings.subset}")
+    return 0
 
 
 def _canaries(argv: Sequence[str]) -> int:

@@ -128,7 +128,7 @@ def compute_losses(settings: Settings, display: Display) -> list[str]:
       UserError: with one line per problem. Everything that can be checked without loading weights is checked first.
     """
     hf_models.require()
-    device = _check_device(settings)
+    device = hf_models.find_device(settings.device)
     texts, jobs = _plan(settings, device, display)
     _check_out(settings, [job.name for job in jobs])
     for job in jobs:
@@ -185,24 +185,6 @@ def check_flags(settings: Settings) -> None:
         )
     if problems:
         raise UserError("\n".join(problems))
-
-
-def _check_device(settings: Settings) -> str:
-    """Returns the device; raises UserError if torch does not have it."""
-    import torch
-
-    if not settings.device:
-        has_mps = torch.backends.mps.is_available()
-        return "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
-    try:
-        torch.zeros(1, device=torch.device(settings.device))
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        line = (str(error).splitlines() or [""])[0]
-        raise UserError(
-            f"--device={settings.device}: torch {torch.__version__} cannot use it ({line}); use --device=cpu, or leave "
-            "it out"
-        ) from error
-    return settings.device
 
 
 def _plan(settings: Settings, device: str, display: Display) -> tuple[Texts, list[_Job]]:

@@ -199,7 +199,7 @@ def load_weights(model: Model, dtype: Dtype, device: str, device_map: str | None
     import transformers
 
     placement = {} if device_map is None else {"device_map": device_map}
-    with _as_user_error(model.given, "its weights"), _without_reports():
+    with _as_user_error(model.given, "its weights"), without_reports():
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             model.weights,
             dtype=getattr(torch, dtype),
@@ -259,6 +259,27 @@ def other_tokens(model: Model, texts: Sequence[str]) -> int:
     return sum(a.ids != [*b] for a, b in zip(model.encode(texts), found, strict=True))
 
 
+def find_device(given: str) -> str:
+    """Returns the given device or, if it is "", a GPU if there is one, else the CPU.
+
+    Raises:
+      UserError: if torch cannot use the device.
+    """
+    import torch
+
+    if not given:
+        has_mps = torch.backends.mps.is_available()
+        return "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
+    try:
+        torch.zeros(1, device=torch.device(given))
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        line = (str(error).splitlines() or [""])[0]
+        raise UserError(
+            f"--device={given}: torch {torch.__version__} cannot use it ({line}); use --device=cpu, or leave it out"
+        ) from error
+    return given
+
+
 def require(*more: str) -> None:
     """Raises UserError unless the packages that all models need, and more of the extra "hf", are installed."""
     missing = [name for name in (*_PACKAGES, *more) if importlib.util.find_spec(name) is None]
@@ -290,7 +311,7 @@ def _as_user_error(given: str, what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_reports() -> Iterator[None]:
+def without_reports() -> Iterator[None]:
     """Keeps transformers from printing bars and tables while it loads a model."""
     from transformers.utils import logging as reports
 
