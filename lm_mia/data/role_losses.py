@@ -78,6 +78,8 @@ def read_losses(source: Path | Mapping[str, np.ndarray], columns: Columns) -> Lo
         index["reference"],
         index["base"],
     )
+    if len(file.role_M) == 1:
+        targets, references, bases = [0], [], []  # a single model needs no role
     if not targets:
         raise UserError(
             f"{where}: no model has the role target; name the attacked one by {p}target=NAME and, if it is there, the "

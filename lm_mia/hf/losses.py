@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -548,4 +549,18 @@ def _summary(jobs: Sequence[_Job], results: Sequence[_Result], settings: Setting
             means = f"{loss_N[member_N].mean():.3f} of members, {loss_N[~member_N].mean():.3f} of non-members"
         lines.append(f"{job.name}: mean loss in nats per token: {means}")
     lines += [f"log-probabilities: {settings.token_log_probs}"] if settings.token_log_probs else []
-    return [*lines, f"losses: {settings.out}"]
+    return [*lines, f"losses: {settings.out}", *_next_command(jobs, settings)]
+
+
+def _next_command(jobs: Sequence[_Job], settings: Settings) -> list[str]:
+    """Returns a line with the command that attacks a model with known members; none without one."""
+    known = [job.name for job in jobs if job.member_N is not None]
+    unknown = [job.name for job in jobs if job.member_N is None]
+    if not known:
+        return []
+    if len(known) > 4:
+        return [f"next: {shlex.join(['lm-mia', 'import', settings.out, '--workdir=runs/mine'])}"]
+    command = ["lm-mia", "audit", settings.out, f"--target={known[0]}"]
+    if len(unknown) == 1:
+        command.append(f"--base={unknown[0]}")
+    return [f"next: {shlex.join([*command, '--out=audit'])}"]

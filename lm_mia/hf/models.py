@@ -449,6 +449,7 @@ def _load_tokenizer(folder: Path, given: str) -> Any:
         raise UserError(
             f"MODEL={given}: {folder} has no tokenizer.json; copy the files of the tokenizer there"
         )
+    found: Any = None
     with _as_user_error(given, "its tokenizer"):
         path = folder / "tokenizer.json"
         if path.is_file():

@@ -75,7 +75,8 @@ def test_names_of_columns_say_roles(tmp_path: Path):
 
 def test_a_target_needs_neither_references_nor_a_base():
     arrays = {"loss_MxN": LOSS_MxN[:1], "member_MxN": MEMBER_MxN[:1]}
-    losses = role_losses.read_losses(arrays, Columns(target=("0",)))
+    losses = role_losses.read_losses(arrays, Columns())  # a single model is the target
+    assert losses.target_loss_TxN.shape == (1, N)
     assert losses.reference_loss_MxN.shape == (0, N)
     assert losses.base_loss_N is None
 
