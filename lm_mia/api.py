@@ -88,6 +88,7 @@ def open_arrays(
     statistics: "Mapping[str, ArrayLike] | None" = None,
     subset: Literal["given", "exact", "bernoulli", "balanced"] = "given",
     name: str = "imported",
+    losses_are_nats: bool = False,
 ) -> "Results":
     """Writes losses of models that were trained elsewhere to a workdir, and opens it, as ``lm-mia import`` does.
 
@@ -107,6 +108,7 @@ def open_arrays(
       subset: how the members of each model were drawn. given: in an unknown way; exact: half of the samples; bernoulli:
         each sample with probability 1/2; balanced: halves, complementary for models 2i and 2i + 1.
       name: name of the recipe in the workdir.
+      losses_are_nats: whether losses are accepted even if they look like sums, perplexities, bits or accuracies.
 
     Returns:
       The results of the workdir; they have scores, and tables after ``lm-mia attack``.
@@ -132,7 +134,14 @@ def open_arrays(
     if problems:
         raise UserError("\n".join(problems))
     file = loss_files.from_arrays(
-        "arrays", loss_MxN, member_MxN, role_M, text_N, columns, statistics
+        "arrays",
+        loss_MxN,
+        member_MxN,
+        role_M,
+        text_N,
+        columns,
+        statistics,
+        are_nats=losses_are_nats,
     )
     with progress.display(overall=False) as display:
         importing.import_losses(file, os.fspath(workdir), name, subset, (), display)
@@ -385,6 +394,7 @@ def audit(
     confidence: float = 0.95,
     fprs: Sequence[float] = (0.001, 0.01, 0.1),
     replicates: int = 0,
+    losses_are_nats: bool = False,
 ) -> "Audit":
     """Audits membership scores of any model: AUC, TPR at FPR, and epsilon, as estimates and as lower bounds.
 
@@ -418,6 +428,7 @@ def audit(
       confidence: confidence level of intervals and bounds.
       fprs: false positive rates.
       replicates: number of bootstrap draws; 0 uses 1,000, or fewer for more than 200,000 scores, but at least 200.
+      losses_are_nats: whether losses are accepted even if they look like sums, perplexities, bits or accuracies.
 
     Returns:
       The results as data frames.
@@ -457,6 +468,7 @@ def audit(
         confidence=confidence,
         fprs=tuple(fprs),
         replicates=replicates,
+        losses_are_nats=losses_are_nats,
     )
     opened = Path(source) if isinstance(source, str | os.PathLike) else source
     return audits.audit(opened, settings)

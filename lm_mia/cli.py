@@ -149,6 +149,7 @@ def _import_losses(argv: Sequence[str]) -> int:
         help="how the members of each model were drawn. given (default): in an unknown way; exact: half of them; "
         "bernoulli: each with probability 1/2; balanced: halves, and every second model has the complement",
     )
+    _add_unit_flag(parser)
     problems: list[str] = []
     options, overrides = parser.parse_flags(argv, problems)
     from lm_mia.run import importing
@@ -165,7 +166,13 @@ def _import_losses(argv: Sequence[str]) -> int:
     path = Path(options.file)
     with progress.display(overall=False) as display:
         lines = importing.import_file(
-            path, options.workdir, name, options.subset, overrides, display
+            path,
+            options.workdir,
+            name,
+            options.subset,
+            overrides,
+            display,
+            are_nats=options.losses_are_nats,
         )
     print(*lines, sep="\n")
     return 0
@@ -242,6 +249,7 @@ def _audit(argv: Sequence[str]) -> int:
         confidence=options.confidence,
         fprs=options.fprs,
         replicates=options.replicates,
+        losses_are_nats=options.losses_are_nats,
         prefix="--",
     )
     problems += settings.problems()
@@ -715,10 +723,20 @@ def _audit_parser() -> load.Parser:
         default=0,
         help="bootstrap draws (default: 1000, or fewer for more than 200,000 scores, but at least 200)",
     )
+    _add_unit_flag(parser)
     parser.add_argument(
         "--out", metavar="DIR", help="folder for tables (csv) and a page with figures (audit.html)"
     )
     return parser
+
+
+def _add_unit_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--losses-are-nats",
+        "--losses_are_nats",
+        action="store_true",
+        help="accept losses whose values look like sums, perplexities, bits or accuracies",
+    )
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -15,6 +15,7 @@ from lm_mia.attacks.designs import ModelDesign
 from lm_mia.attacks.headline import headline_attack
 from lm_mia.attacks.score_matrix import map_in_order
 from lm_mia.config import AttackName
+from lm_mia.data import loss_units
 from lm_mia.data.score_arrays import SAMPLE_COLUMNS, Losses
 from lm_mia.errors import UserError
 
@@ -98,6 +99,23 @@ class LossBlocks:
                 has_score_TxC,
                 None if base_N is None else base_N[at],
             )
+
+
+def check_unit(losses: Losses, source: str) -> None:
+    """Raises UserError if losses are not in nats per token, as far as a part of the samples shows."""
+    drawn_S = loss_units.draw_samples(losses.target_loss_TxN.shape[1])
+    names = [f"row {t} of 'target_loss_TxN'" for t in range(len(losses.target_loss_TxN))]
+    names += [f"row {m} of 'reference_loss_MxN'" for m in range(len(losses.reference_loss_MxN))]
+    tokens_N = losses.columns_N.get("tokens")
+    loss_units.check_units(
+        source,
+        names,
+        np.concatenate([losses.target_loss_TxN[:, drawn_S], losses.reference_loss_MxN[:, drawn_S]]),
+        np.concatenate(
+            [losses.target_member_TxN[:, drawn_S], losses.reference_member_MxN[:, drawn_S]]
+        ),
+        None if tokens_N is None else tokens_N[drawn_S],
+    )
 
 
 def find_design(losses: Losses, source: str) -> ModelDesign:

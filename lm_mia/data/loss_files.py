@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike
 
 from lm_mia.config.schema import Statistic
+from lm_mia.data import loss_units
 from lm_mia.data.array_files import check_is_file, check_membership, check_real, open_npz
 from lm_mia.data.population import RECORD_COLUMNS
 from lm_mia.data.score_arrays import MAX_LOSS, check_loss_scale
@@ -33,6 +34,9 @@ ImportedRole = Literal["reference", "target", "replica", "base"]
 """A base is the model that the others were fine-tuned from: trained on none of the samples, and never a reference."""
 ROLES: tuple[ImportedRole, ...] = get_args(ImportedRole)
 STATISTICS: tuple[str, ...] = get_args(Statistic)
+VOCABULARY = "vocabulary"
+"""Column of the number of pieces of the vocabulary, usually the same for all samples; only the check of units needs it.
+"""
 _NOT_COLUMNS = ("id", "sample", "loss", "member", "role", "text", *STATISTICS)
 _SHOWN = 5  # names listed in a message
 
@@ -54,6 +58,8 @@ class LossFile:
     text_N: np.ndarray | None
     read: Callable[[str, int], np.ndarray]
     """Called as ``read(name, model)``; returns value_N of "loss", "member" or a statistic under one model."""
+    are_nats: bool = False
+    """Whether the user says that losses are in nats per token, so that their unit is not checked."""
 
 
 def open_losses(path: Path, roles: Mapping[str, ImportedRole] = MappingProxyType({})) -> LossFile:
@@ -99,6 +105,8 @@ def from_arrays(
     columns: Mapping[str, ArrayLike] | None = None,
     statistics: Mapping[str, ArrayLike] | None = None,
     names_M: Sequence[str] | None = None,
+    *,
+    are_nats: bool = False,
 ) -> LossFile:
     """Returns the losses of arrays; raises UserError with one line per problem of their shapes, roles and columns.
 
@@ -111,6 +119,7 @@ def from_arrays(
       columns: name -> column_N, such as `tokens`.
       statistics: name -> value_MxN of other statistics.
       names_M: names of the models; None: their numbers.
+      are_nats: as in `LossFile`.
     """
     problems = [
         f"{source}: {name} is of type {type(value).__name__}; it must be a dict of names and arrays"
@@ -153,11 +162,14 @@ def from_arrays(
         checked,
         texts,
         lambda name, model: arrays[f"{name}_MxN"][model],
+        are_nats,
     )
 
 
 def check_values(file: LossFile, progress: Callable[[int, int], None]) -> None:
-    """Checks the losses, statistics and membership of every model; raises UserError with one line per problem.
+    """Checks the losses, statistics and membership of every model, and the unit of the losses.
+
+    Raises UserError with one line per problem.
 
     Args:
       file: an open file.
@@ -196,6 +208,23 @@ def check_values(file: LossFile, progress: Callable[[int, int], None]) -> None:
             )
     progress(len(file.role_M), len(file.role_M))
     raise_first(problems)
+    if not file.are_nats:
+        _check_unit(file)
+
+
+def _check_unit(file: LossFile) -> None:
+    """Raises UserError if the losses are not in nats per token, as far as a part of the samples shows."""
+    drawn_S = loss_units.draw_samples(file.num_samples)
+    tokens_N, vocabulary_N = file.columns.get("tokens"), file.columns.get(VOCABULARY)
+    models = range(len(file.role_M))
+    loss_units.check_units(
+        file.source,
+        [f"model {name}" for name in file.names_M],
+        np.array([file.read("loss", model)[drawn_S] for model in models]),
+        np.array([read_member(file, model)[drawn_S] for model in models]),
+        None if tokens_N is None else tokens_N[drawn_S],
+        None if vocabulary_N is None else int(vocabulary_N.max()),
+    )
 
 
 def read_member(file: LossFile, model: int) -> np.ndarray:
@@ -305,6 +334,11 @@ def _check_columns(
             problems.append(f"{where} has infinite values; a missing value is NaN")
         elif name in ("tokens", "zlib_bytes") and (column_N < 1).any():
             problems.append(f"{where} has values below 1; it must be at least 1 for every sample")
+        elif name == VOCABULARY and not (column_N >= 2).all():
+            problems.append(
+                f"{where} must be the number of pieces of the vocabulary, at least 2, for every sample; leave it out "
+                "if it is unknown"
+            )
         else:
             checked[name] = column_N.astype(np.int64) if column_N.dtype.kind == "b" else column_N
     texts = None if text_N is None else np.asarray(text_N, dtype=object)

@@ -15,7 +15,7 @@ import pandas as pd
 import threadpoolctl
 
 from lm_mia.atomic import write_csv
-from lm_mia.data import role_losses, score_arrays, score_tables
+from lm_mia.data import loss_units, role_losses, score_arrays, score_tables
 from lm_mia.data.array_files import check_is_file
 from lm_mia.data.score_arrays import Losses
 from lm_mia.data.score_tables import Columns, ModelScores
@@ -186,8 +186,11 @@ def _audit_losses(
     from lm_mia.attacks import loss_arrays  # here: zarr takes a second to load
 
     parts: list[tuple[Frames, list[str]]] = []
+    if not settings.losses_are_nats:
+        loss_arrays.check_unit(losses, source)
     design = loss_arrays.find_design(losses, source)
-    notes = loss_arrays.describe_design(design, len(losses.target_loss_TxN))
+    notes = [f"unit of the losses: {loss_units.describe(are_nats=settings.losses_are_nats)}"]
+    notes += loss_arrays.describe_design(design, len(losses.target_loss_TxN))
     is_random = settings.membership in ("coins", "half")
     notes += loss_arrays.find_warnings(losses, design, is_random=is_random)
     attacks = loss_arrays.attacks_on(losses, design, is_random=is_random)

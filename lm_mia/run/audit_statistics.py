@@ -60,6 +60,8 @@ class Settings:
     fprs: tuple[float, ...] = (0.001, 0.01, 0.1)
     replicates: int = 0
     """Bootstrap draws; 0: 1,000, or fewer if there are more than 200,000 scores, but at least 200."""
+    losses_are_nats: bool = False
+    """Whether losses are in nats per token even if their values look like those of another unit."""
     prefix: str = ""
     """Precedes the names of settings in messages: "--" on the command line, where settings are flags."""
 

@@ -24,7 +24,7 @@ from lm_mia import config, stats
 from lm_mia.atomic import write_atomically
 from lm_mia.config import AttackName, Config, load
 from lm_mia.config.recipe import folder_name
-from lm_mia.data import imported, loss_files, subsets
+from lm_mia.data import imported, loss_files, loss_units, subsets
 from lm_mia.data.loss_files import LossFile
 from lm_mia.data.population import PIECE_COLUMNS
 from lm_mia.data.subsets import ModelSeeds
@@ -52,9 +52,14 @@ def import_file(
     subset: Subset,
     overrides: Sequence[str],
     display: Display,
+    *,
+    are_nats: bool = False,
 ) -> list[str]:
-    """Imports a file; returns the lines that the command prints. For the rest, see `import_losses`."""
-    file = loss_files.open_losses(path)
+    """Imports a file; returns the lines that the command prints.
+
+    For `are_nats`, see `loss_files.LossFile`, and for the rest, `import_losses`.
+    """
+    file = dataclasses.replace(loss_files.open_losses(path), are_nats=are_nats)
     recipe = import_losses(file, workdir, name, subset, overrides, display)
     return _describe(recipe, file)
 
@@ -148,6 +153,7 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
     lines = [
         f"imported: {plural(file.num_samples, 'sample')}, {', '.join(counts)} -> {recipe.folder}",
         f"attacks: {', '.join(c.attacks)}",
+        f"unit of the losses: {loss_units.describe(are_nats=file.are_nats)}",
         *_describe_losses(open_store(recipe.config, recipe.folder), [*models]),
         *_describe_subsets(subset_design(file, models)[1]),
     ]

@@ -503,6 +503,17 @@ def test_attacks_on_losses(tmp_path):
     assert with_columns["shrunk"] != auc["shrunk"]
 
 
+def test_losses_in_another_unit_are_refused_unless_declared():
+    member_MxN = RNG.random((4, 100)) < 0.5
+    loss_MxN = 300 - 30 * member_MxN + RNG.normal(size=(4, 100))
+    arrays = {"target_loss_TxN": loss_MxN[:1], "target_member_TxN": member_MxN[:1]}
+    arrays |= {"reference_loss_MxN": loss_MxN[1:], "reference_member_MxN": member_MxN[1:]}
+    with pytest.raises(UserError, match=r"^arrays: the losses of all 4 models .*losses_are_nats"):
+        lm_mia.audit(arrays, replicates=5)
+    notes = lm_mia.audit(arrays, replicates=5, losses_are_nats=True).notes
+    assert any("nats per token" in note for note in notes)
+
+
 def test_membership_that_depends_on_a_column_is_noted():
     """By its losses if members are said to be random, and otherwise by the column, too."""
     rng = np.random.default_rng(3)

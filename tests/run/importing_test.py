@@ -598,6 +598,20 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
         "missing values",
         (),
     ),
+    "sums of losses": (changed(loss_MxN=300 * losses()["loss_MxN"]), "sums over tokens", ()),
+    "sums of short texts": (
+        changed(
+            loss_MxN=losses()["loss_MxN"] * np.arange(1, N + 1) / 20, tokens_N=np.arange(1, N + 1)
+        ),
+        "grow in proportion to the tokens",
+        (),
+    ),
+    "bits of a known vocabulary": (
+        changed(vocabulary_N=np.full(N, 10)),
+        "above the 2.403 nats",
+        (),
+    ),
+    "no vocabulary": (changed(vocabulary_N=np.ones(N)), "vocabulary_N must be the number", ()),
     "damaged netCDF": (raw(b"CDF", "bad.nc"), "; copy or save it again, or run", ()),
     "single array": (raw(b"\x93NUMPY", "bad.npy"), "np.savez(FILE, loss_MxN=", ()),
     "netCDF without members": (dataset(("model", "sample"), "loss"), "no variable member", ()),
@@ -607,6 +621,21 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
         (),
     ),
 }
+
+
+def test_the_unit_of_losses_is_printed_and_can_be_declared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = changed(loss_MxN=300 * losses()["loss_MxN"])(tmp_path)
+    assert import_file(file, tmp_path / "w", "--losses-are-nats") == 0
+    assert "unit of the losses: nats per token, as --losses-are-nats" in capsys.readouterr().out
+    arrays = losses() | {"loss_MxN": 300 * losses()["loss_MxN"]}
+    with pytest.raises(UserError, match="losses_are_nats=True"):
+        lm_mia.open_arrays(tmp_path / "a", **arrays)
+    lm_mia.open_arrays(tmp_path / "a", **arrays, losses_are_nats=True)
+    np.savez(tmp_path / "right.npz", **losses())
+    assert import_file(tmp_path / "right.npz", tmp_path / "w") == 0
+    assert "unit of the losses: nats per token, as far as" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", BAD)
