@@ -262,7 +262,10 @@ def _audit(argv: Sequence[str]) -> int:
         collect_errors(problems, lambda: _check_out(options.out, options.file, names))
     if problems:
         if options.file:
-            collect_errors(problems, lambda: audit.read(Path(options.file), settings.columns))
+            collect_errors(
+                problems,
+                lambda: audit.read(Path(options.file), settings.columns, settings.losses_are_nats),
+            )
         raise UserError("\n".join(problems))
     with display(overall=False) as shown:
         result = audit.audit(Path(options.file), settings, shown.update)

@@ -3,6 +3,7 @@
 M: models, T: targets, R: references, N: samples.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -40,13 +41,16 @@ def has_roles(source: Path | Mapping[str, np.ndarray]) -> bool:
     return False
 
 
-def read_losses(source: Path | Mapping[str, np.ndarray], columns: Columns) -> Losses:
+def read_losses(
+    source: Path | Mapping[str, np.ndarray], columns: Columns, are_nats: bool = False
+) -> Losses:
     """Returns the losses of a file under its targets, its references and its base.
 
     Args:
       source: a file that `loss_files.open_losses` reads, or the arrays of such an npz file.
       columns: names of the target and of the base, unless the file says their roles, and of the columns of users,
         covariates and texts.
+      are_nats: as in `LossFile`.
 
     Raises:
       UserError: with one line per problem, also of the values. A file must have a target, or replicas.
@@ -85,7 +89,7 @@ def read_losses(source: Path | Mapping[str, np.ndarray], columns: Columns) -> Lo
             f"{where}: no model has the role target; name the attacked one by {p}target=NAME and, if it is there, the "
             f"model that it was fine-tuned from by {p}base=NAME; the models are {loss_files.listed(file.names_M)}"
         )
-    loss_files.check_values(file, lambda *_: None)
+    loss_files.check_values(dataclasses.replace(file, are_nats=are_nats), lambda *_: None)
 
     def label(name: str) -> str:
         return f"{where}: column {name!r}"

@@ -117,7 +117,9 @@ def audit(
       UserError: with one line per problem of the settings and the source.
     """
     problems = [*settings.problems()]
-    scores = collect_errors(problems, lambda: read(source, settings.columns))
+    scores = collect_errors(
+        problems, lambda: read(source, settings.columns, settings.losses_are_nats)
+    )
     if problems:
         raise UserError("\n".join(problems))
     assert scores is not None
@@ -134,21 +136,23 @@ def audit(
         return _combine([*_audit_scores("score", scores, name, settings, pool, progress)], settings)
 
 
-def read(source: Source, columns: Columns) -> list[ModelScores] | Losses:
-    """Reads a source of `audit`; raises UserError with one line per problem."""
+def read(
+    source: Source, columns: Columns, losses_are_nats: bool = False
+) -> list[ModelScores] | Losses:
+    """Reads a source of `audit`; raises UserError with one line per problem. The last is as in `Settings`."""
     if isinstance(source, pd.DataFrame):
         return score_tables.read_frame(source, columns)
     if isinstance(source, Mapping):
         arrays = {str(name): np.asarray(array) for name, array in source.items()}
         if role_losses.has_roles(arrays):
-            return role_losses.read_losses(arrays, columns)
+            return role_losses.read_losses(arrays, columns, losses_are_nats)
         return score_arrays.parse_arrays(arrays, "arrays", columns)
     if not isinstance(source, Path):
         raise UserError(
             f"source: must be a path, a data frame or a mapping of arrays, not {type(source).__name__}"
         )
     if columns.target or columns.base or role_losses.has_roles(source):
-        return role_losses.read_losses(source, columns)
+        return role_losses.read_losses(source, columns, losses_are_nats)
     check_is_file(source)
     if source.suffix == ".npz":
         return score_arrays.read_npz(source, columns)
@@ -186,7 +190,7 @@ def _audit_losses(
     from lm_mia.attacks import loss_arrays  # here: zarr takes a second to load
 
     parts: list[tuple[Frames, list[str]]] = []
-    if not settings.losses_are_nats:
+    if not settings.losses_are_nats and not losses.names_T:  # others were checked by their names
         loss_arrays.check_unit(losses, source)
     design = loss_arrays.find_design(losses, source)
     notes = [f"unit of the losses: {loss_units.describe(are_nats=settings.losses_are_nats)}"]
