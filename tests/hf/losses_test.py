@@ -166,7 +166,7 @@ def stopped(
     """Returns a function that stops a command after 4 batches, in the middle of writing the last of them."""
 
     def stop(folder: Path) -> list[str]:
-        command = [str(folder), f"--texts={texts}", "--batch-tokens=200"]
+        command = [str(folder), f"--texts={texts}", "--batch-tokens=100"]
         with monkeypatch.context() as patch:
             stop_after(4, patch)
             with pytest.raises(StoppedError):
@@ -185,11 +185,15 @@ def test_a_stopped_command_goes_on_to_the_same_file(
     stopped: Callable[[Path], list[str]],
 ):
     command = stopped(folders["llama"])
+    with monkeypatch.context() as patch:
+        stop_after(2, patch)
+        with pytest.raises(StoppedError):
+            run(*command, f"--out={tmp_path / 'losses.parquet'}")
     sizes = stop_after(-1, monkeypatch)
     run(*command, f"--out={tmp_path / 'whole.parquet'}")
     of_whole = len(sizes)
     run(*command, f"--out={tmp_path / 'losses.parquet'}")
-    assert len(sizes) - of_whole == of_whole - 3
+    assert len(sizes) - of_whole == of_whole - 3 - 2
     assert (tmp_path / "losses.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"losses.parquet", "whole.parquet"}
 

@@ -22,7 +22,7 @@ WORDS = (
     "東京",
 )
 KINDS = ("gpt2", "llama", "qwen2", "gemma3", "bloom", "mamba")
-SAMPLES = 24
+SAMPLES = 16
 
 
 def sample_texts(count: int = SAMPLES, longest: int = 30) -> list[str]:
