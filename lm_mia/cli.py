@@ -452,10 +452,11 @@ def _canaries(argv: Sequence[str]) -> int:
     parser = load.Parser("lm-mia canaries", description=f"{summary[0].upper()}{summary[1:]}.")
     parser.epilog = "\n".join(
         [
-            "Whoever trains the model mixes the texts of FOLDER/included.jsonl into the training set, each once.",
-            "How many of the coins can be guessed from the losses of all canaries bounds epsilon from below:",
-            "  lm-mia hf-losses MODEL --texts=FOLDER/canaries.parquet --out=losses.parquet",
-            "  lm-mia audit losses.parquet --membership=coins",
+            "Whoever trains MODEL mixes the texts of FOLDER/included.jsonl into the training set, each once. How many",
+            "coins can be guessed from the losses of all canaries bounds epsilon from below. BASE, from which MODEL was",
+            "fine-tuned, raises the bound; leave it out if there is none:",
+            "  lm-mia hf-losses MODEL BASE --texts=FOLDER/canaries.parquet --out=losses.parquet",
+            "  lm-mia audit losses.parquet --target=MODEL --base=BASE --membership=coins",
         ]
     )
     parser.add_argument(
@@ -505,10 +506,11 @@ def _canaries(argv: Sequence[str]) -> int:
     )
     print(
         f"mix the {members:,} texts of {folder / canaries.INCLUDED} into the training set, each of them once, and no "
-        f"text of {options.texts} in any other way; train the model, then run"
+        f"text of {options.texts} in any other way; train MODEL, and run (BASE, from which it was fine-tuned, raises "
+        "the bound; leave it out if there is none)"
     )
-    print(f"  lm-mia hf-losses MODEL --texts={folder / canaries.TABLE} --out=losses.parquet")
-    print("  lm-mia audit losses.parquet --membership=coins")
+    print(f"  lm-mia hf-losses MODEL BASE --texts={folder / canaries.TABLE} --out=losses.parquet")
+    print("  lm-mia audit losses.parquet --target=MODEL --base=BASE --membership=coins")
     return 0
 
 

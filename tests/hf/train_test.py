@@ -190,22 +190,62 @@ def test_plans_are_functions_of_the_seed_and_the_number():
     assert (halves.sum(1) == 250).all()
 
 
-def test_adapters_leave_the_base_and_start_from_equal_weights(
-    base: Path, file: Path, tmp_path: Path
-):
+def test_training_equals_a_plain_loop_of_torch(trained: Trained, base: Path):
+    model = models.open_model(str(base))
+    network = models.load_weights(model, "float32", "cpu").train()
+    ids = [text.ids[:64] for text in model.encode(tiny_hf.sample_texts())]
+    [plan] = train.plans(1, 0, 0)
+    member_N = train.member(plan, len(ids), "exact")
+    optimizer = torch.optim.AdamW(network.parameters(), weight_decay=0)
+    schedule = [3e-3 * (1 - step / 4) for step in range(4)]  # 2 epochs of 12 texts in batches of 8
+    order = [b for epoch in range(2) for b in train.batches(plan, member_N, epoch, 8)]
+    for rate, batch in zip(schedule, order, strict=True):
+        total = torch.zeros(())
+        for n in batch:  # one by one, so that padding has no part in it
+            x = torch.tensor([ids[n]])
+            log_prob = network(x).logits[0, :-1].log_softmax(-1)
+            total = total - log_prob.gather(-1, x[0, 1:, None]).sum()
+        optimizer.zero_grad()
+        (total / sum(len(ids[n]) - 1 for n in batch)).backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1)
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+    made = models.load_weights(
+        models.open_model(str(trained.folder / "reference-00")), "float32", "cpu"
+    )
+    start = models.load_weights(model, "float32", "cpu").state_dict()
+    for name, value in network.state_dict().items():
+        change = (value - start[name]).abs().max()
+        assert (made.state_dict()[name] - value).abs().max() < 0.01 * change, name
+
+
+def test_adapters_leave_the_weights_of_the_base_alone(base: Path, file: Path, tmp_path: Path):
     before = (base / "model.safetensors").read_bytes()
     result = run(base, file, tmp_path, models=1, replicas=1, lora_rank=2, dtype="bfloat16")
     assert (base / "model.safetensors").read_bytes() == before
     for name in ("replica-00", "replica-01"):
-        model = models.open_model(str(tmp_path / name))
-        assert model.base == base
+        assert models.open_model(str(tmp_path / name)).base == base
         assert not (tmp_path / name / "model.safetensors").exists()
         assert (losses(tmp_path / name) != losses(base)).all()
         assert json.loads(result.weights(name, "adapter_config.json"))["r"] == 2
-    first, second = (
-        result.weights(name, "adapter_model.safetensors") for name in ("replica-00", "replica-01")
-    )
-    assert first != second
+
+
+def test_replicas_start_from_the_same_adapter(base: Path, file: Path, tmp_path: Path):
+    import safetensors.torch
+
+    def adapter(folder: Path) -> Any:
+        tensors = safetensors.torch.load_file(folder / "adapter_model.safetensors")
+        # The other matrix of each pair starts from zeros.
+        return torch.cat([t.flatten() for name, t in sorted(tensors.items()) if "lora_A" in name])
+
+    settings = {"models": 2, "replicas": 1, "lora_rank": 2, "epochs": 1}
+    for rate, is_equal in ((1e-30, True), (1e-2, False)):  # the former is too small for a change
+        folder = run(base, file, tmp_path / str(rate), learning_rate=rate, **settings).folder
+        first, second, other = (
+            adapter(folder / name) for name in ("replica-00", "replica-01", "reference-01")
+        )
+        assert torch.equal(first, second) == is_equal
+        assert not torch.equal(first, other)
 
 
 def test_other_texts_or_settings_are_refused_and_nothing_changes(
