@@ -453,8 +453,8 @@ def _canaries(argv: Sequence[str]) -> int:
     parser.epilog = "\n".join(
         [
             "Whoever trains MODEL mixes the texts of FOLDER/included.jsonl into the training set, each once. How many",
-            "coins can be guessed from the losses of all canaries bounds epsilon from below. BASE, from which MODEL was",
-            "fine-tuned, raises the bound; leave it out if there is none:",
+            "coins can be guessed from the losses of all canaries bounds epsilon from below. BASE, which MODEL was",
+            "fine-tuned from, raises the bound; leave it out if there is none:",
             "  lm-mia hf-losses MODEL BASE --texts=FOLDER/canaries.parquet --out=losses.parquet",
             "  lm-mia audit losses.parquet --target=MODEL --base=BASE --membership=coins",
         ]
