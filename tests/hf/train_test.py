@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
+TEXTS = tiny_hf.sample_texts(24)
 SETTINGS = train.Settings(
     models=2,
     replicas=0,
@@ -52,8 +53,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("texts") / "texts.csv"
-    made = tiny_hf.sample_texts()
-    pd.DataFrame({"id": [f"t{n}" for n in range(len(made))], "text": made}).to_csv(path)
+    pd.DataFrame({"id": [f"t{n}" for n in range(len(TEXTS))], "text": TEXTS}).to_csv(path)
     return path
 
 
@@ -95,7 +95,7 @@ def losses(folder: Path) -> np.ndarray:
     model = models.open_model(str(folder))
     network = models.load_weights(model, "float32", "cpu")
     found = []
-    for text in tiny_hf.sample_texts():
+    for text in TEXTS:
         x = torch.tensor([model.encode([text])[0].ids[:64]])
         with torch.inference_mode():
             log_prob = network(x).logits[0, :-1].double().log_softmax(-1)
@@ -193,7 +193,7 @@ def test_plans_are_functions_of_the_seed_and_the_number():
 def test_training_equals_a_plain_loop_of_torch(trained: Trained, base: Path):
     model = models.open_model(str(base))
     network = models.load_weights(model, "float32", "cpu").train()
-    ids = [text.ids[:64] for text in model.encode(tiny_hf.sample_texts())]
+    ids = [text.ids[:64] for text in model.encode(TEXTS)]
     [plan] = train.plans(1, 0, 0)
     member_N = train.member(plan, len(ids), "exact")
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=0)
@@ -215,8 +215,9 @@ def test_training_equals_a_plain_loop_of_torch(trained: Trained, base: Path):
     )
     start = models.load_weights(model, "float32", "cpu").state_dict()
     for name, value in network.state_dict().items():
-        change = (value - start[name]).abs().max()
-        assert (made.state_dict()[name] - value).abs().max() < 0.01 * change, name
+        # In norm, since AdamW amplifies rounding errors of single gradients that are nearly 0.
+        error, change = made.state_dict()[name] - value, value - start[name]
+        assert error.norm() < 0.01 * change.norm(), name
 
 
 def test_adapters_leave_the_weights_of_the_base_alone(base: Path, file: Path, tmp_path: Path):
@@ -291,7 +292,7 @@ def test_texts_and_bases_that_cannot_be_trained_on_are_named(
     base: Path, file: Path, tmp_path: Path
 ):
     odd = tmp_path / "odd.jsonl"
-    rows = [{"id": f"t{n}", "text": text} for n, text in enumerate(tiny_hf.sample_texts()[:18])]
+    rows = [{"id": f"t{n}", "text": text} for n, text in enumerate(TEXTS[:18])]
     odd.write_text("\n".join(map(json.dumps, [*rows, {"id": "empty", "text": ""}])))
     with pytest.raises(UserError) as error:
         run(base, odd, tmp_path / "out", length_tokens=65)
