@@ -277,7 +277,11 @@ def _audit(argv: Sequence[str]) -> int:
 
     result.write(Path(options.out))
     page = audit_page.write(
-        Path(options.out), options.file, settings.membership, result.tables(), result.notes
+        Path(options.out),
+        options.file,
+        settings.membership,
+        result.tables(),
+        [*result.warnings, *result.notes],
     )
     print(f"page: {page}")
     return 0

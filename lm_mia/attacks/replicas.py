@@ -141,7 +141,7 @@ def run(
     losses = models.archetype_losses(inputs.store, inputs.references, inputs.targets, archetypes)
     write_csv(folder / "archetype_losses.csv", losses)
     written = [name for name in DECISION_TABLES if (folder / name).is_file()]
-    found = {"warnings": target_warnings.warnings(inputs)}
+    found = {"warnings": target_warnings.warnings(inputs, population)}
     write_completion_marker(facts_path, identity | _facts(inputs, bin_counts, c) | found, written)
     show(steps)
     return counts | {"computed": len(attacks)}

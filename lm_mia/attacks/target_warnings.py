@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from lm_mia import stats
-from lm_mia.attacks import signals
+from lm_mia.attacks import signals, text_membership
+from lm_mia.data.population import Population
 
 MEAN_LOSS = "the mean loss of the references"
 _MIN_DIFFERENCE = 0.1  # in standard deviations; a smaller one is usually not considered
@@ -91,17 +92,35 @@ def unlike_classes(
     return sentences
 
 
-def warnings(inputs: signals.AttackInputs) -> list[str]:
-    """Returns the sentences of `unusual_targets` and, unless memberships were drawn at random, of `unlike_classes`."""
+def unlike_texts(inputs: signals.AttackInputs, population: Population) -> list[str]:
+    """Returns the sentence of `text_membership.describe` about the first target; none if there are too few texts."""
+    if not population.has_texts:
+        return []
+    drawn_S = text_membership.draw_texts(len(population))
+    users = [population.column("user")[drawn_S]] if "user" in population.column_names else []
+    auc = text_membership.compare_texts(
+        population.texts(drawn_S),
+        inputs.target_member_TxN2[0][drawn_S],
+        [population.document_N[drawn_S], *users],
+    )
+    of_one = len(inputs.targets) == 1 or inputs.targets[0].role == "replica"
+    model = "" if of_one else f"target {inputs.targets[0]}"
+    return [] if auc is None else [text_membership.describe(auc, model)]
+
+
+def warnings(inputs: signals.AttackInputs, population: Population) -> list[str]:
+    """Returns the sentences of `unusual_targets` and, unless memberships were drawn at random, of the other functions.
+
+    What the texts alone tell comes first.
+    """
     targets = [*map(str, inputs.targets)]
     sources = [part for _, part in inputs.by_target()]
     sentences = unusual_targets(sources, targets, inputs.covariate_names)
     if inputs.store.design != "given":
         return sentences
     member_TxN2 = inputs.target_member_TxN2
-    return sentences + unlike_classes(
-        member_TxN2, inputs.covariate_N2xK, targets, inputs.covariate_names
-    )
+    sentences += unlike_classes(member_TxN2, inputs.covariate_N2xK, targets, inputs.covariate_names)
+    return unlike_texts(inputs, population) + sentences
 
 
 def _who(targets: Sequence[str], is_concerned_T: np.ndarray) -> tuple[str, bool]:

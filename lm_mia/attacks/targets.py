@@ -132,7 +132,7 @@ def run(
             if shown and warnings is None:  # attacks in the score table have the same targets
                 used = max((a.references for a in shown), key=len)
                 of_shown = (i for i, m in enumerate(inputs.references) if m.subset_seed in used)
-                warnings = target_warnings.warnings(inputs.with_references(of_shown))
+                warnings = target_warnings.warnings(inputs.with_references(of_shown), population)
             for attack, attack_fit, file in score_matrix.score_attacks(
                 same, inputs, c, folder, pool, functools.partial(show, computed)
             ):

@@ -125,6 +125,7 @@ def read_losses(
         parse_documents(documents),
         file.read("loss", bases[0]) if bases else None,
         tuple(file.names_M[m] for m in targets),
+        None if file.text_N is None else pa.array(file.text_N),
     )
 
 

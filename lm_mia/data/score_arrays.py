@@ -24,6 +24,7 @@ from lm_mia.data.score_tables import (
     ModelScores,
     parse_documents,
     parse_names,
+    parse_texts,
 )
 from lm_mia.errors import UserError, collect_errors
 
@@ -37,6 +38,8 @@ SAMPLE_COLUMNS = ("tokens", "zlib_bytes", "tfidf")
 """Arrays of one number per sample, which the attacks shrunk and stacked use if all of them are there."""
 DOCUMENTS = "document_N"
 """Array of the documents that samples are pieces of, as for `lm-mia import`."""
+TEXTS = "text_N"
+"""Array of the texts of the samples, as for `lm-mia import`."""
 MAX_LOSS = 1e29
 """As `lm_mia.stats` requires, so that no sum of squares overflows."""
 MIN_LOSS_SCALE = 1e-29
@@ -62,6 +65,8 @@ class Losses:
     """Losses of the model that the targets were fine-tuned from, which was trained on none of the samples."""
     names_T: tuple[str, ...] = ()
     """Names of the targets; empty: their numbers."""
+    text_N: "pa.Array[Any] | pa.ChunkedArray[Any] | None" = None
+    """The text of each sample; None if it is unknown."""
 
     def scores(self, score_TxN: np.ndarray) -> list[ModelScores]:
         """Returns the scores of an attack on the targets."""
@@ -72,6 +77,7 @@ class Losses:
             self.users,
             self.covariates,
             self.document_N,
+            self.text_N,
             self.names_T,
         )
 
@@ -130,6 +136,7 @@ def parse_arrays(
     if DOCUMENTS in arrays:
         documents = collect_errors(problems, lambda: _users(arrays, DOCUMENTS, samples, source))
     document_N = parse_documents(documents)
+    text_N = _texts(arrays, columns.text or TEXTS, samples)
     if has_losses:
         columns_N = {
             name: collect_errors(
@@ -149,6 +156,7 @@ def parse_arrays(
             names_of_users,
             covariates,
             document_N,
+            text_N,
         )
         problems += _leaks(losses, source)
         if problems:
@@ -158,7 +166,7 @@ def parse_arrays(
         raise UserError("\n".join(problems))
     score_TxN, member_TxN = values
     member_TxN = np.broadcast_to(member_TxN, score_TxN.shape)
-    return _by_target(score_TxN, member_TxN, *users, covariates, document_N)
+    return _by_target(score_TxN, member_TxN, *users, covariates, document_N, text_N)
 
 
 def _check_losses(array: np.ndarray, label: str) -> np.ndarray:
@@ -193,11 +201,14 @@ def _by_target(
     users: Sequence[Any],
     covariates: Covariates | None,
     document_N: np.ndarray | None,
+    text_N: "pa.Array[Any] | pa.ChunkedArray[Any] | None",
     names_T: Sequence[str] = (),
 ) -> list[ModelScores]:
     names = (names_T or map(str, range(len(score_TxN)))) if len(score_TxN) > 1 else [""]
     return [
-        ModelScores(name, score_N, member_N, user_N, users, covariates, document_N=document_N)
+        ModelScores(
+            name, score_N, member_N, user_N, users, covariates, document_N=document_N, text_N=text_N
+        )
         for name, score_N, member_N in zip(names, score_TxN, member_TxN, strict=True)
     ]
 
@@ -267,6 +278,22 @@ def _users(
     if user_N.dtype.kind not in "biufU":
         raise UserError(f"{label}: holds values of type {user_N.dtype}; save numbers or strings")
     return parse_names(pa.array(user_N, from_pandas=True), label)
+
+
+def _texts(
+    arrays: Mapping[str, np.ndarray], name: str, samples: int
+) -> "pa.Array[Any] | pa.ChunkedArray[Any] | None":
+    """Returns the texts of the samples; None if the array is absent or holds something else."""
+    if (
+        name not in arrays
+        or arrays[name].shape != (samples,)
+        or arrays[name].dtype.kind not in "UO"
+    ):
+        return None
+    try:
+        return parse_texts(pa.array(arrays[name], from_pandas=True))
+    except pa.ArrowException:
+        return None
 
 
 def _covariates(

@@ -77,6 +77,8 @@ class ModelScores:
     """A different integer for each sample, which does not depend on the order of the samples; None: the position."""
     document_N: np.ndarray | None = None
     """The document of each sample, as an integer; None if samples are not pieces of documents."""
+    text_N: "pa.Array[Any] | pa.ChunkedArray[Any] | None" = None
+    """The text of each sample; None if it is unknown for some."""
 
 
 def read_table(path: Path, columns: Columns) -> list[ModelScores]:
@@ -144,6 +146,8 @@ def parse_table(table: pa.Table, source: str, columns: Columns) -> list[ModelSco
     if "id" in others:
         id_N = parse("id", lambda column, label: _ids(column, model_N, label))
     document_N = parse_documents(parse("document", parse_names)) if "document" in others else None
+    text = columns.text or "text"
+    text_N = parse_texts(table[text]) if text in others else None
     covariates = collect_errors(
         problems,
         lambda: read_covariates(
@@ -168,6 +172,7 @@ def parse_table(table: pa.Table, source: str, columns: Columns) -> list[ModelSco
             covariates and covariates.take(rows),
             None if id_N is None else id_N[rows],
             None if document_N is None else document_N[rows],
+            None if text_N is None else text_N.take(pa.array(rows)),
         )
         for name, rows in zip(models, np.split(order, ends), strict=True)
     ]
@@ -202,6 +207,15 @@ def parse_documents(parsed: tuple[np.ndarray, list[Any]] | None) -> np.ndarray |
     if parsed is None or len(parsed[1]) == len(parsed[0]):
         return None
     return parsed[0]
+
+
+def parse_texts(
+    column: "pa.Array[Any] | pa.ChunkedArray[Any]",
+) -> "pa.Array[Any] | pa.ChunkedArray[Any] | None":
+    """Returns a column of texts; None if some are missing, or if it holds something else."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column if _is_text(column.type) and not column.null_count else None
 
 
 def _check_signature(path: Path) -> None:
@@ -279,7 +293,7 @@ def _find_columns(names: Sequence[str], source: str, columns: Columns) -> list[s
         )
     wanted += [
         name
-        for name in ("id", "document", *(() if columns.model else ("model",)))
+        for name in ("id", "document", "text", *(() if columns.model else ("model",)))
         if name in names and name not in wanted
     ]
     problems += [

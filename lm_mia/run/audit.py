@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import threadpoolctl
 
 from lm_mia.atomic import write_csv
+from lm_mia.attacks import text_membership
 from lm_mia.data import loss_units, role_losses, score_arrays, score_tables
 from lm_mia.data.array_files import check_is_file
 from lm_mia.data.score_arrays import Losses
@@ -70,6 +72,8 @@ class Audit:
     users."""
     notes: tuple[str, ...]
     """What a reader of the result must know, in sentences."""
+    warnings: tuple[str, ...]
+    """What a reader must know before any number, in sentences."""
 
     def write(self, folder: Path) -> None:
         """Writes the data frames as csv files, and deletes those of an earlier audit in this folder.
@@ -127,13 +131,33 @@ def audit(
         scores = _with_text_features(scores)
     name = "arrays" if isinstance(source, Mapping) else "data frame"
     name = str(source) if isinstance(source, Path) else name
+    warnings = _compare_texts(scores) if settings.membership == "given" else ()
     with (
         threadpoolctl.threadpool_limits(1, user_api="blas"),
         ThreadPoolExecutor(available_cores()) as pool,
     ):
         if isinstance(scores, Losses):
-            return _audit_losses(scores, name, settings, pool, progress)
-        return _combine([*_audit_scores("score", scores, name, settings, pool, progress)], settings)
+            result = _audit_losses(scores, name, settings, pool, progress)
+        else:
+            parts = [*_audit_scores("score", scores, name, settings, pool, progress)]
+            result = _combine(parts, settings)
+    return dataclasses.replace(result, warnings=warnings)
+
+
+def _compare_texts(scores: list[ModelScores] | Losses) -> tuple[str, ...]:
+    """Returns a sentence about what the texts tell of the members of the first model; none without texts."""
+    if isinstance(scores, Losses):
+        scores = scores.scores(scores.target_loss_TxN)
+    first = scores[0]
+    if first.text_N is None:
+        return ()
+    drawn_S = text_membership.draw_texts(len(first.text_N))
+    groups = [name_N[drawn_S] for name_N in (first.document_N, first.user_N) if name_N is not None]
+    auc = text_membership.compare_texts(
+        first.text_N.take(pa.array(drawn_S)).to_pylist(), first.member_N[drawn_S], groups
+    )
+    model = f"model {first.model}" if len(scores) > 1 else ""
+    return () if auc is None else (text_membership.describe(auc, model),)
 
 
 def read(
@@ -245,7 +269,7 @@ def _combine(parts: Sequence[tuple[Frames, list[str]]], settings: Settings) -> A
             f"each of the {len(bounds)} bounds holds with a confidence of {settings.confidence:g} on its own; the "
             "largest of them does not"
         )
-    return Audit(**frames, notes=tuple(notes))
+    return Audit(**frames, notes=tuple(notes), warnings=())
 
 
 def _audit_scores(

@@ -34,6 +34,8 @@ def print_audit(result: Audit, source: str) -> None:
     )
     of = " of the first model" if len(result.counts) > 1 else ""
     print(f"{source}: {first.unit}s{of}: {counts}")
+    for warning in result.warnings:
+        print(f"texts: {warning}")
     confidence = f"{100 * result.epsilon['confidence'].iloc[0]:g}%"
     if rows["attack"].iloc[0] != "score":
         print(_headline(result, confidence))

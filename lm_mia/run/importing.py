@@ -22,6 +22,7 @@ import numpy as np
 
 from lm_mia import config, stats
 from lm_mia.atomic import write_atomically
+from lm_mia.attacks import text_membership
 from lm_mia.config import AttackName, Config, load
 from lm_mia.config.recipe import folder_name
 from lm_mia.data import imported, loss_files, loss_units, subsets
@@ -152,6 +153,7 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
     models = _model_seeds(file)
     lines = [
         f"imported: {plural(file.num_samples, 'sample')}, {', '.join(counts)} -> {recipe.folder}",
+        *_compare_texts(file, models, recipe.config.train.subset),
         f"attacks: {', '.join(c.attacks)}",
         f"unit of the losses: {loss_units.describe(are_nats=file.are_nats)}",
         *_describe_losses(open_store(recipe.config, recipe.folder), [*models]),
@@ -175,6 +177,21 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
     flag = f"--workdir={recipe.workdir.path}"
     commands = " && ".join(shlex.join(["lm-mia", verb, flag]) for verb in ("attack", "report"))
     return [*lines, f"next: {commands}"]
+
+
+def _compare_texts(file: LossFile, models: dict[ModelSeeds, int], subset: str) -> list[str]:
+    """Returns a line about what the texts tell of membership that was given; none if it was drawn at random."""
+    if subset != "given" or file.text_N is None:
+        return []
+    replicas = [index for model, index in models.items() if model.role == "replica"]
+    first = (replicas or [*models.values()])[0]
+    drawn_S = text_membership.draw_texts(file.num_samples)
+    groups = [file.columns[name][drawn_S] for name in ("document", "user") if name in file.columns]
+    auc = text_membership.compare_texts(
+        file.text_N[drawn_S].tolist(), loss_files.read_member(file, first)[drawn_S], groups
+    )
+    model = "" if replicas else f"model {file.names_M[first]}"
+    return [] if auc is None else [f"texts: {text_membership.describe(auc, model)}"]
 
 
 def _describe_texts(file: LossFile) -> list[str]:

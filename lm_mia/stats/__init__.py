@@ -253,6 +253,7 @@ from lm_mia.stats.standardization import (
     standardized_scores,
 )
 from lm_mia.stats.token_membership import shares_of_out_below
+from lm_mia.stats.two_sample_classifier import TwoSampleAuc, two_sample_auc
 from lm_mia.stats.user_groups import GroupScores, aggregate_by_group, member_by_group
 from lm_mia.stats.variance_components import crossed_components
 from lm_mia.stats.vote_histograms import (
@@ -327,6 +328,7 @@ __all__ = [
     "ThresholdRule",
     "TprContributions",
     "TruePositiveProbabilities",
+    "TwoSampleAuc",
     "Variance",
     "VoteHistograms",
     "Votes",
@@ -474,6 +476,7 @@ __all__ = [
     "tpr_interval",
     "true_positive_probability",
     "tuned_rmia_a",
+    "two_sample_auc",
     "unadjusted_estimate",
     "unlike_fair_coins",
     "unseen_share",

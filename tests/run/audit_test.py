@@ -612,6 +612,40 @@ def test_command_prints_and_writes(tmp_path, capsys):
         assert (tmp_path / file).read_bytes() == before
 
 
+@pytest.mark.parametrize("differ", [False, True])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz", "losses"])
+def test_what_texts_tell_of_given_members_is_said_first(kind, differ, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    member_N = rng.random(200) < 0.5
+    text_N = np.array([" ".join(word_W) for word_W in rng.geometric(0.05, (200, 30)).astype(str)])
+    if differ:
+        text_N = np.where(member_N, np.char.add(text_N, " members"), text_N)
+    score_N, path = rng.normal(size=200), tmp_path / f"a.{'npz' if kind == 'losses' else kind}"
+    if kind == "npz":
+        np.savez(path, score_TxN=score_N, member_TxN=member_N, text_N=text_N)
+    elif kind == "losses":
+        member_MxN = rng.random((6, 200)) < 0.5
+        losses = {"target_loss_TxN": 5 - score_N[None], "target_member_TxN": member_N[None]}
+        losses |= {"reference_loss_MxN": rng.normal(5, 1, (6, 200)).clip(0)}
+        losses |= {"reference_member_MxN": member_MxN, "text_N": text_N}
+        np.savez(path, **losses)
+    else:
+        table = pd.DataFrame({"score": score_N, "member": member_N.astype(int), "text": text_N})
+        table.to_csv(path, index=False) if kind == "csv" else table.to_parquet(path)
+    assert cli.main(["audit", str(path), "--replicates=5", f"--out={tmp_path / 'out'}"]) == 0
+    said = "every AUC below includes this difference" if differ else "no difference in their words"
+    assert said in " ".join(capsys.readouterr().out.splitlines()[1:4])
+    assert said in (tmp_path / "out/audit.html").read_text()
+    assert cli.main(["audit", str(path), "--replicates=5", "--membership=half"]) == 0
+    assert "texts:" not in capsys.readouterr().out
+
+
+def test_a_column_named_text_without_texts_is_no_problem():
+    scores = pd.DataFrame({"score": RNG.normal(size=100), "member": np.arange(100) % 2})
+    assert not lm_mia.audit(scores.assign(text=np.arange(100)), replicates=5).warnings
+    assert not lm_mia.audit(scores.assign(text=[None, *"a" * 99]), replicates=5).warnings
+
+
 def test_heading_has_all_samples_of_the_model(tmp_path, capsys):
     arrays = loss_arrays(targets=1, references=2)
     member_N = arrays["target_member_TxN"][0]

@@ -768,6 +768,41 @@ def test_equal_texts_are_noted_once(tmp_path: Path, capsys: pytest.CaptureFixtur
             assert f"{texts} different texts of {N}" in lines[0]
 
 
+@pytest.mark.parametrize(
+    ("role", "differ"), [("target", False), ("target", True), ("replica", True)]
+)
+def test_what_texts_tell_of_given_members_is_said_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], role: str, differ: bool
+):
+    rng = np.random.default_rng(0)
+    member_MxN = rng.random((M, 200)) < 0.5
+    member_MxN[-1] = member_MxN[-2]
+    word_NxW = rng.geometric(0.05, (200, 30)).astype(str)
+    text_N = np.array([" ".join(word_W) for word_W in word_NxW])
+    if differ:
+        text_N = np.where(member_MxN[-1], np.char.add(text_N, " members"), text_N)
+    loss_MxN = 3 - 0.5 * member_MxN + rng.normal(0, 0.2, member_MxN.shape)
+    arrays: dict[str, Any] = {"loss_MxN": loss_MxN}
+    arrays |= {"member_MxN": member_MxN, "text_N": text_N}
+    count = 1 if role == "target" else 2
+    roles = np.array(["reference"] * (M - 2) + [role] * count)
+    arrays = {name: v[: M - 2 + count] if v.shape[0] == M else v for name, v in arrays.items()}
+    np.savez(tmp_path / "a.npz", **arrays, role_M=roles)
+    assert import_file(tmp_path / "a.npz", tmp_path / "w") == 0
+    said = "every AUC below includes this difference" if differ else "no difference in their words"
+    assert said in capsys.readouterr().out.splitlines()[1]
+    settings = ["--config.attack.fprs=0.1,0.5", "--config.attack.focus_fpr=0.1"]
+    settings += ["--config.attack.bootstraps=0", "--config.attack.band=0.1,0.5"]
+    assert cli.main(["attack", f"--workdir={tmp_path / 'w'}", *settings]) == 0
+    assert said in capsys.readouterr().out
+    assert cli.main(["report", f"--workdir={tmp_path / 'w'}"]) == 0
+    html = (tmp_path / "w/report.html").read_text()
+    assert html.index(said) < html.index("ROC curves on logarithmic axes")
+    capsys.readouterr()
+    assert import_file(tmp_path / "a.npz", tmp_path / "w2", "--subset=bernoulli") == 0
+    assert "texts:" not in capsys.readouterr().out
+
+
 def test_names_sources_and_users_are_stored(tmp_path: Path):
     names, users = [f"record {n}" for n in range(N)], np.arange(N) // 4
     sources = ["a.txt" if n < 9 else "" for n in range(N)]
