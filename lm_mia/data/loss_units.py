@@ -112,8 +112,8 @@ def find_problems(
             of = f"of equal probabilities for all {vocabulary:,} pieces of the vocabulary"
         problems.append(
             f"the losses of {_listed(names_M, is_large_M)} have a mean of {mean_M[is_large_M].max():.4g}, above the "
-            f"{limit:.4g} nats per token {of}: sums over tokens, perplexities and bits are as large, and a model that "
-            "was not trained on such texts or has diverged; they must be means over the tokens of each text, in nats: "
+            f"{limit:.4g} nats per token {of}: sums over tokens, perplexities and bits are as large, and so are the "
+            "losses of a model that has diverged; they must be means over the tokens of each text, in nats: "
             "divide sums by the number of tokens, take the logarithm of perplexities, multiply bits by 0.6931"
         )
     is_long_N = np.ones(loss_MxN.shape[1], bool) if tokens_N is None else ~(tokens_N < _LONG)
