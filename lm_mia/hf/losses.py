@@ -114,7 +114,8 @@ def compute_losses(settings: Settings, display: Display) -> list[str]:
     """Computes losses, and writes them to a parquet file that `lm-mia import` and `lm-mia audit` read.
 
     The table has one row per text: `id`, `text` (the part that the loss is of), `tokens` (the number of predicted
-    tokens of the first model), the columns of the table of texts that `lm-mia import` reads and, for each model,
+    tokens of the first model), `vocabulary` (the largest number of pieces of a model), the columns of the table of
+    texts that `lm-mia import` reads and, for each model,
     `loss_NAME` and, where it is known, `member_NAME`. A file of log-probabilities has the columns `id` and, for each
     model, `tokens_NAME` (its tokens) and `log_prob_NAME` (one value for each token but the first, in nats).
 
@@ -519,6 +520,8 @@ def _write(
     columns: dict[str, Any] = {"id": texts.id_N, "text": first.text_N}
     columns |= {name: pa.array(value_N) for name, value_N in texts.columns.items()}
     columns["tokens"] = [len(ids) - 1 for ids in first.ids_N]
+    # By which the unit of the losses is checked when they are read.
+    columns["vocabulary"] = [max(job.model.vocab_size for job in jobs)] * len(texts.id_N)
     log_probs: dict[str, Any] = {"id": texts.id_N}
     for job, result in zip(jobs, results, strict=True):
         columns[f"loss_{job.name}"] = result.loss_N

@@ -13,6 +13,7 @@ from lm_mia.run.plan import print_table
 from lm_mia.run.progress import plural
 
 _MAX_ROWS = 30
+_FEWEST_FALSE_POSITIVES = 10
 METHODS = {
     "estimate_tpr": "epsilon at 1% TPR (estimate)",
     "estimate_max": "largest epsilon (estimate)",
@@ -62,8 +63,11 @@ def _headline(result: Audit, confidence: str) -> str:
     else:
         auc += f" on average over {len(rows)} models"
     parts = [f"{first}: {auc}"]
-    # The rate of which the number of false positives is large enough to be told from chance.
-    shown = points[points["fpr"] >= 0.01]
+    # The lowest usual rate that allows enough false positives for the TPR to be more than chance.
+    nonmembers = result.counts["nonmembers"].min()
+    shown = points[
+        (points["fpr"] >= 0.01) & (points["fpr"] * nonmembers >= _FEWEST_FALSE_POSITIVES)
+    ]
     if len(shown):
         fpr = shown["fpr"].min()
         point = shown[shown["fpr"] == fpr]
