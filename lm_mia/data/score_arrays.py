@@ -156,7 +156,7 @@ def parse_arrays(
             names_of_users,
             covariates,
             document_N,
-            text_N,
+            text_N=text_N,
         )
         problems += _leaks(losses, source)
         if problems:
