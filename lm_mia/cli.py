@@ -11,6 +11,7 @@ This module may import every package. Most imports happen only when they are nee
 import argparse
 import dataclasses
 import importlib.metadata
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -243,7 +244,7 @@ def _audit(argv: Sequence[str]) -> int:
         membership=options.membership,
         covariates=options.covariates,
         text=options.text,
-        target=options.target,
+        target=tuple(options.target),
         base=options.base,
         delta=options.delta,
         confidence=options.confidence,
@@ -443,7 +444,8 @@ def _hf_train(argv: Sequence[str]) -> int:
     print(
         f"  lm-mia hf-losses {folder}/re*-* --texts={options.texts} --members={members} --out=losses.parquet"
     )
-    print(f"  lm-mia import losses.parquet --workdir=runs/mine --subset={settings.subset}")
+    if settings.models + settings.replicas > 4:
+        print(f"  lm-mia import losses.parquet --workdir=runs/mine --subset={settings.subset}")
     return 0
 
 
@@ -482,9 +484,16 @@ def _canaries(argv: Sequence[str]) -> int:
             metavar="N",
             help=f"number of canaries that are {text} (default: 500)",
         )
-    parser.add_argument("--seed", type=int, default=0, help="seed of all draws (default: 0)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=None,
+        help="seed of all draws, coins included (default: a random one, which nobody can guess)",
+    )
     problems: list[str] = []
     options, overrides = parser.parse_flags(argv, problems)
+    # Whoever knows the seed knows the coins.
+    seed = secrets.randbits(62) if options.seed is None else options.seed
     problems += [f"{flag}: canaries read no config; leave it out" for flag in overrides]
     if not options.texts:
         problems.append("--texts: missing; add --texts=FILE, such as --texts=texts.jsonl")
@@ -493,16 +502,16 @@ def _canaries(argv: Sequence[str]) -> int:
     numbers: dict[canaries.Source, int] = {
         source: getattr(options, source) for source in canaries.SOURCES
     }
-    collect_errors(problems, lambda: canaries.check(numbers, options.seed))
+    collect_errors(problems, lambda: canaries.check(numbers, seed))
     read = None
     if options.texts:
         read = collect_errors(problems, lambda: texts.read_texts(Path(options.texts)))
     if problems:
         raise UserError("\n".join(problems))
     assert read is not None
-    table = canaries.make(read.id_N, read.text_N, numbers, options.seed)
+    table = canaries.make(read.id_N, read.text_N, numbers, seed)
     folder = Path(options.out)
-    canaries.write(folder, table, options.seed)
+    canaries.write(folder, table, seed)
     members = table["member"].to_pylist().count(True)
     print(
         f"{table.num_rows:,} canaries, of which {members:,} are members by their coins: {folder / canaries.TABLE}, "
@@ -657,10 +666,10 @@ def _audit_parser() -> load.Parser:
     )
     parser.add_argument(
         "--target",
-        type=lambda names: tuple(name.strip() for name in names.split(",")),
-        default=(),
-        metavar="NAMES",
-        help="losses: name of the attacked model, or several names, unless the file says the role of each model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="losses: name of the attacked model, unless the file says the role of each; may be given several times",
     )
     parser.add_argument(
         "--base",

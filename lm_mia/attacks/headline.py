@@ -24,4 +24,5 @@ def headline_attack(
         return "shrunk_offline"
     if has_base:
         return "base_calibrated"
-    return "reference_calibrated" if references else "loss"
+    # With a single reference, the membership of a sample in it would reveal whether the sample has a score.
+    return "reference_calibrated" if references >= (2 if has_in else 1) else "loss"

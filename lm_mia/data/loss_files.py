@@ -8,6 +8,7 @@ M: models, T: targets, R: references, N: samples of the population (2N).
 """
 
 import dataclasses
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -403,11 +404,23 @@ def _role_array(
     if unknown := [name for name in roles if name not in names]:
         raise UserError(f"{source}: has no model {listed(unknown)}; its models are {listed(names)}")
     if stored_M is not None:
-        raise UserError(
-            f"{source}: the file says the role of each model, so {listed([*roles])} cannot have another; leave "
-            "--target and --base out"
-        )
+        stored = dict(zip(names, map(str, stored_M), strict=True))
+        if other := [name for name, role in roles.items() if stored[name] != role]:
+            raise UserError(
+                f"{source}: the file says that {other[0]} has the role {stored[other[0]]}; leave --target and --base "
+                "out"
+            )
+        return stored_M
     return [roles.get(name, "reference") for name in names]
+
+
+def _role_of_name(name: str) -> ImportedRole:
+    """Returns the role with which the name of a model in a table begins; other models are references."""
+    # A model named "baseline" is no base.
+    for role in ROLES:
+        if re.match(f"{role}(?![a-z])", name):
+            return role
+    return "reference"
 
 
 def _open_parquet(path: Path, roles: Mapping[str, ImportedRole]) -> LossFile:
@@ -423,7 +436,7 @@ def _open_parquet(path: Path, roles: Mapping[str, ImportedRole]) -> LossFile:
         raise UserError(f"{path}: has several columns {listed(repeated)}; names must be distinct")
     models = [n.removeprefix("loss_") for n in names if n.startswith("loss_")]
     members = {n.removeprefix("member_") for n in names if n.startswith("member_")}
-    named = [next((r for r in ROLES if m.startswith(r)), "reference") for m in models]
+    named: list[ImportedRole] = [_role_of_name(model) for model in models]
     role_M = _role_array(str(path), models, None, roles) or named
     # The membership of a base is known: it was trained on none of the samples.
     bases = {model for model, role in zip(models, role_M, strict=True) if role == "base"}
@@ -432,8 +445,8 @@ def _open_parquet(path: Path, roles: Mapping[str, ImportedRole]) -> LossFile:
         raise UserError(
             f"{path}: must have one row per sample and, for each model, columns loss_NAME and member_NAME"
             + (
-                f"; {listed(unpaired)} has only one of the two; a base needs no members if it is named loss_base or, "
-                "for `lm-mia audit`, by --base=NAME"
+                f"; {_lacking(unpaired, members)} is missing; only a base needs no membership, which is named "
+                "loss_base or, for `lm-mia audit`, by --base=NAME"
                 if unpaired
                 else ""
             )
@@ -547,6 +560,11 @@ def _open_zarr(path: Path) -> "xr.Dataset":
         and not {"scale_factor", "add_offset"} & variable.encoding.keys()
     ]
     return dataset.assign({name: stored[name] for name in zeros})
+
+
+def _lacking(unpaired: Sequence[str], members: Iterable[str]) -> str:
+    """Returns the columns that models lack: the losses of those that have members, and the members of the others."""
+    return listed(f"{'loss' if name in members else 'member'}_{name}" for name in unpaired)
 
 
 def listed(names: Iterable[Any]) -> str:

@@ -550,20 +550,32 @@ def _summary(jobs: Sequence[_Job], results: Sequence[_Result], settings: Setting
             )
         else:
             means = f"{loss_N[member_N].mean():.3f} of members, {loss_N[~member_N].mean():.3f} of non-members"
+            if loss_N[member_N].mean() > loss_N[~member_N].mean() and not settings.members:
+                means += (
+                    "; the column member is that of the first model, so give the trained one first"
+                )
         lines.append(f"{job.name}: mean loss in nats per token: {means}")
     lines += [f"log-probabilities: {settings.token_log_probs}"] if settings.token_log_probs else []
     return [*lines, f"losses: {settings.out}", *_next_command(jobs, settings)]
 
 
 def _next_command(jobs: Sequence[_Job], settings: Settings) -> list[str]:
-    """Returns a line with the command that attacks a model with known members; none without one."""
+    """Returns lines with the command that attacks a model with known members, or with what it needs first."""
     known = [job.name for job in jobs if job.member_N is not None]
     unknown = [job.name for job in jobs if job.member_N is None]
-    if not known:
-        return []
+    if not known or len(unknown) > 1:
+        return [
+            f"membership is unknown of {listed(unknown)}: an attack needs it for every model but a base; add a column "
+            "member to the texts for a single model, or --members=FILE"
+        ]
     if len(known) > 4:
-        return [f"next: {shlex.join(['lm-mia', 'import', settings.out, '--workdir=runs/mine'])}"]
+        command = ["lm-mia", "import", settings.out, "--workdir=runs/mine"]
+        return [
+            f"next: {shlex.join(command)}, with --subset=exact or bernoulli if members were drawn so"
+        ]
     command = ["lm-mia", "audit", settings.out, f"--target={known[0]}"]
-    if len(unknown) == 1:
+    if unknown:
         command.append(f"--base={unknown[0]}")
-    return [f"next: {shlex.join([*command, '--out=audit'])}"]
+    return [
+        f"next: {shlex.join([*command, '--out=audit'])}, with --membership=coins if each text was drawn by a fair coin"
+    ]

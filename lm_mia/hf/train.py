@@ -264,7 +264,10 @@ def train(
         done += num_steps
     progress("fine-tune", sum(steps), sum(steps))
     if waiting:
-        say(f"another command is training {', '.join(waiting)}; wait until it ends")
+        raise UserError(
+            f"{folder}: another command is still training {', '.join(waiting)}, so not all models are there; wait "
+            "until it ends, and run this command again"
+        )
 
 
 def _tokenize(

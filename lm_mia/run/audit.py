@@ -222,19 +222,21 @@ def _audit_losses(
     is_random = settings.membership in ("coins", "half")
     notes += loss_arrays.find_warnings(losses, design, is_random=is_random)
     attacks = loss_arrays.attacks_on(losses, design, is_random=is_random)
-    total = len(attacks)
+    total, without_scores = len(attacks), list[str]()
     for done, attack in enumerate(attacks):
         progress("audit", done, total)
         score_TxN = loss_arrays.score_attack(losses, attack, design, pool)
         if np.isnan(score_TxN).all():
-            notes.append(
-                f"{attack} has no scores: it needs at least two references that were trained on a sample and two that "
-                "were not; offline attacks need only the latter"
-            )
+            without_scores.append(attack)
             continue
         scores = losses.scores(score_TxN)
         parts += _audit_scores(attack, scores, source, settings, pool)
     progress("audit", total, total)
+    if without_scores:
+        notes.append(
+            f"{', '.join(without_scores)}: no scores, since these attacks need more references: one that was trained "
+            "on a sample and one that was not at least, and LiRA two of each with variances of each sample"
+        )
     result = _combine(parts, settings)
     return dataclasses.replace(result, notes=(*result.notes, *notes))
 

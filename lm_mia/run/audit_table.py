@@ -58,10 +58,10 @@ def _headline(result: Audit, confidence: str) -> str:
     rows = result.summary[result.summary["attack"] == first]
     points = result.tpr_at_fpr[(result.tpr_at_fpr["attack"] == first)].dropna(subset="tpr")
     auc = f"AUC {rows['auc'].mean():.3f}"
-    if len(rows) == 1:
-        auc += f" ({confidence} interval {_interval(rows['auc_low'].iloc[0], rows['auc_high'].iloc[0])})"
-    else:
+    if len(rows) > 1:
         auc += f" on average over {len(rows)} models"
+    elif not math.isnan(rows["auc_low"].iloc[0]):
+        auc += f" ({confidence} interval {_interval(rows['auc_low'].iloc[0], rows['auc_high'].iloc[0])})"
     parts = [f"{first}: {auc}"]
     # The lowest usual rate that allows enough false positives for the TPR to be more than chance.
     nonmembers = result.counts["nonmembers"].min()
@@ -72,7 +72,7 @@ def _headline(result: Audit, confidence: str) -> str:
         fpr = shown["fpr"].min()
         point = shown[shown["fpr"] == fpr]
         tpr = f"TPR {point['tpr'].mean():.3f}"
-        if len(point) == 1:
+        if len(point) == 1 and not math.isnan(point["low"].iloc[0]):
             tpr += f" ({_interval(point['low'].iloc[0], point['high'].iloc[0])})"
         parts.append(f"{tpr} at an FPR of {100 * fpr:g}%")
     loss = result.summary[result.summary["attack"] == "loss"]

@@ -14,7 +14,8 @@ RANDOM = {"is_random": True, "references": 8, "has_in": True, "has_pairs": False
     [
         ({}, "stacked"),
         ({"references": 2}, "stacked"),
-        ({"references": 1}, "reference_calibrated"),
+        ({"references": 1}, "loss"),
+        ({"references": 1, "has_base": True}, "base_calibrated"),
         ({"references": 2, "has_pairs": True}, "reference_calibrated"),
         ({"references": 4, "has_pairs": True}, "stacked"),
         ({"is_random": False}, "rmia"),

@@ -73,6 +73,20 @@ def test_names_of_columns_say_roles(tmp_path: Path):
     np.testing.assert_array_equal(losses.target_loss_TxN, LOSS_MxN[:1])
 
 
+def test_flags_may_repeat_what_the_file_says(tmp_path: Path):
+    file = npz(tmp_path, role_M=np.array(ROLES))
+    losses = role_losses.read_losses(file, Columns(target=("0",), base="3"))
+    np.testing.assert_array_equal(losses.base_loss_N, LOSS_MxN[3])
+
+
+def test_a_name_that_only_resembles_a_role_is_that_of_a_reference(tmp_path: Path):
+    frame = table(member_gpt2=MEMBER_N)
+    frame.columns = [str(name).replace("gpt2", "baseline") for name in frame]
+    frame.to_parquet(tmp_path / "a.parquet")
+    losses = role_losses.read_losses(tmp_path / "a.parquet", Columns(target=("tuned",)))
+    assert len(losses.reference_loss_MxN) == 3
+
+
 def test_a_target_needs_neither_references_nor_a_base():
     arrays = {"loss_MxN": LOSS_MxN[:1], "member_MxN": MEMBER_MxN[:1]}
     losses = role_losses.read_losses(arrays, Columns())  # a single model is the target
@@ -87,14 +101,14 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     "unknown name": (parquet, BOTH | {"base": "gpt3"}, "has no model gpt3"),
     "the base is the target": (parquet, BOTH | {"base": "tuned"}, "is the target, too"),
     "a base without a target": (parquet, {"base": "gpt2"}, "name the attacked model"),
-    "roles twice": (lambda f: npz(f, role_M=np.array(ROLES)), {"target": ("0",)}, "leave --target"),
+    "other roles": (lambda f: npz(f, role_M=np.array(ROLES)), {"target": ("1",)}, "leave --target"),
     "two bases": (lambda f: npz(f, role_M=np.array(["target", *["base"] * 3])), {}, "only one can"),
     "a base with members": (
         lambda f: parquet(f, member_gpt2=MEMBER_N),
         BOTH,
         "trained on none of the samples",
     ),
-    "no membership": (parquet, {"target": ("tuned",)}, "gpt2 has only one of the two"),
+    "no membership": (parquet, {"target": ("tuned",)}, "member_gpt2 is missing"),
     "a target without members": (npz, {"target": ("3",)}, "needs members and non-members"),
     "a column of scores": (parquet, BOTH | {"score": "loss_tuned"}, "is for scores"),
     "unknown user": (parquet, BOTH | {"user": "person"}, "has no column 'person'"),

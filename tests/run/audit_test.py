@@ -496,7 +496,7 @@ def test_attacks_on_losses(tmp_path):
     outside = arrays | {"reference_member_MxN": np.zeros((8, 300), bool)}
     result = lm_mia.audit(outside, replicates=5)
     assert "lira_online" not in result.summary["attack"].tolist()
-    assert any(note.startswith("lira_online has no scores") for note in result.notes)
+    assert any("no scores" in note and "lira_online" in note for note in result.notes)
     columns = {"tokens": np.full(300, 9), "zlib_bytes": np.arange(1, 301), "tfidf": np.ones(300)}
     with_columns = lm_mia.audit(arrays | columns, replicates=5).summary.set_index("attack")["auc"]
     assert with_columns["lira_online"] == auc["lira_online"]
