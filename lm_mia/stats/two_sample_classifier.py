@@ -15,6 +15,7 @@ from scipy import sparse, special
 
 from lm_mia import seeds
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
+from lm_mia.stats.inputs import as_members
 from lm_mia.stats.intervals import check_confidence
 
 FOLDS = 5
@@ -85,7 +86,7 @@ def two_sample_auc(
       1.0
     """
     check_confidence(confidence)
-    member_N = np.asarray(member_N, bool)
+    member_N = as_members(member_N)
     group_N = np.arange(member_N.size) if group_N is None else np.asarray(group_N)
     rows, _ = _shape(feature_NxK)
     if member_N.shape != group_N.shape or (rows,) != member_N.shape:

@@ -19,7 +19,10 @@ from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
 from lm_mia.store.store import Store
 
-ALL_ATTACKS: tuple[AttackName, ...] = get_args(AttackName)
+# All but the one that needs the losses of a base.
+ALL_ATTACKS: tuple[AttackName, ...] = tuple(
+    name for name in get_args(AttackName) if name != "base_calibrated"
+)
 WITHOUT_REFERENCES = {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
 OPTIONAL_TABLES = {"resampled_references.csv", "true_positive_probability.parquet"}
 TARGET_TABLES = {

@@ -117,7 +117,8 @@ MISTAKES = [
         (
             f"--config.attack.attacks{value}",
             f"attack.attacks={value[1:]!r}: must be one or more of lira_online, lira_offline, rmia, rmia_offline, "
-            "rmia_simple, reference_calibrated, shrunk, shrunk_offline, stacked, loss, zlib, min_k, min_k_plus_plus, "
+            "rmia_simple, reference_calibrated, shrunk, shrunk_offline, stacked, base_calibrated, loss, zlib, min_k, "
+            "min_k_plus_plus, "
             "lowercase",
         )
         for value in ("=lira", "=lira_online,LOSS", "=lira_online,,loss", "=lira_online,", "=,")
@@ -324,7 +325,8 @@ def test_a_copy_of_an_included_config_imports_the_others(tmp_path: Path):
             FILE.replace("band=(0, 0.1)", "attacks='loss'"),
             "",
             "attack.attacks='loss': must be one or more of lira_online, lira_offline, rmia, rmia_offline, rmia_simple, "
-            "reference_calibrated, shrunk, shrunk_offline, stacked, loss, zlib, min_k, min_k_plus_plus, "
+            "reference_calibrated, shrunk, shrunk_offline, stacked, base_calibrated, loss, zlib, min_k, "
+            "min_k_plus_plus, "
             "lowercase (line 10 of bad.py)",
         ),
         (

@@ -132,7 +132,7 @@ def test_too_few_models_give_no_attack():
 def test_attacks_have_only_the_fields_that_they_use(name: AttackName):
     result = needs.target_attack(C, ALL, name, 4)
     assert result is not None
-    free = name in {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
+    free = name in {"base_calibrated", "loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
     assert result.references == (() if free else (4, 5, 6, 7))
     rmia = name in {"rmia", "rmia_offline"}
     # attack.rmia_samples is 10,000; the population has 16 samples

@@ -159,7 +159,7 @@ def test_a_column_that_separates_is_infinitely_unbalanced() -> None:
 
 
 def test_attacks_on_losses_take_covariates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_arrays, "ATTACKS", ("rmia_simple", "loss"))
+    monkeypatch.setattr(loss_arrays, "ATTACKS", ("rmia", "loss"))
     rng = np.random.default_rng(0)
     member_MxN = rng.random((6, 200)) < 0.5
     loss_MxN = 3 - member_MxN + rng.normal(0, 0.3, (6, 200))

@@ -643,7 +643,7 @@ def test_what_texts_tell_of_given_members_is_said_first(kind, differ, tmp_path, 
 def test_a_column_named_text_without_texts_is_no_problem():
     scores = pd.DataFrame({"score": RNG.normal(size=100), "member": np.arange(100) % 2})
     assert not lm_mia.audit(scores.assign(text=np.arange(100)), replicates=5).warnings
-    assert not lm_mia.audit(scores.assign(text=[None, *"a" * 99]), replicates=5).warnings
+    assert not lm_mia.audit(scores.assign(text=pd.Series([None, *"a" * 99])), replicates=5).warnings
 
 
 def test_heading_has_all_samples_of_the_model(tmp_path, capsys):

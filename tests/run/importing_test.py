@@ -592,7 +592,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
     "bad name": (changed(), "--name='a/b'", ("--name=a/b",)),
     "bad field": (changed(), "attack.fprs", ("--config.attack.fprs=2",)),
     "damaged parquet": (raw(b"PAR1", "bad.parquet"), "; copy or save it again", ()),
-    "parquet without members": (frame("bad.parquet", loss_a=[1.0]), "a has only one", ()),
+    "parquet without members": (frame("bad.parquet", loss_a=[1.0]), "member_a is missing", ()),
     "parquet without values": (
         frame("bad.parquet", loss_a=[1.0, None], member_a=[True, None]),
         "missing values",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from lm_mia import stats
 
@@ -101,6 +102,7 @@ SYSTEMATIC_CALLS += [(name, f, True) for name, f in MODEL_CALLS.items()]
 
 MEMBER_CALLS: dict[str, Callable[[Any], Any]] = {
     "auc": lambda member_N: stats.auc(VALUE_N, member_N),
+    "two_sample_auc": lambda member_N: stats.two_sample_auc(sparse.csr_array(np.eye(4)), member_N),
     "count_flip_bins": lambda member_N: stats.count_flip_bins(np.ones(4), member_N, 6),
     "count_member_votes": lambda member_N: stats.count_member_votes(np.ones((1, 4)), member_N, 6),
     "count_true_positives": lambda member_N: stats.count_true_positives(
