@@ -91,6 +91,11 @@ def open_losses(path: Path, roles: Mapping[str, ImportedRole] = MappingProxyType
             f"{path}: holds a single array; save both in one file with "
             "np.savez(FILE, loss_MxN=losses, member_MxN=members), FILE ending with .npz"
         )
+    if path.suffix == ".csv":
+        raise UserError(
+            f"{path}: losses are read from parquet, not from csv; convert it with "
+            f"pandas.read_csv({str(path)!r}).to_parquet({str(path.with_suffix('.parquet'))!r})"
+        )
     raise UserError(
         f"{path}: the name must end with .npz, .parquet or .nc, or be the folder of a Zarr store; rename the file, or "
         "convert it"

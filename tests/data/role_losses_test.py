@@ -73,6 +73,12 @@ def test_names_of_columns_say_roles(tmp_path: Path):
     np.testing.assert_array_equal(losses.target_loss_TxN, LOSS_MxN[:1])
 
 
+def test_csv_files_of_losses_are_refused_with_their_conversion(tmp_path: Path):
+    table().to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(UserError, match=r"read_csv\(.*to_parquet\("):
+        role_losses.read_losses(tmp_path / "a.csv", Columns(target=("tuned",), base="gpt2"))
+
+
 def test_flags_may_repeat_what_the_file_says(tmp_path: Path):
     file = npz(tmp_path, role_M=np.array(ROLES))
     losses = role_losses.read_losses(file, Columns(target=("0",), base="3"))
