@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import ArrayLike
@@ -472,6 +473,14 @@ def _open_parquet(path: Path, roles: Mapping[str, ImportedRole]) -> LossFile:
 
     model_columns = {f"{kind}_{model}" for model in models for kind in ("loss", "member")}
     others = [n for n in names if n not in model_columns and n not in _NOT_COLUMNS]
+    if "id" in names:
+        repeated = pd.Series(read_column("id"))
+        repeated = repeated[repeated.duplicated()]
+        if len(repeated):
+            raise UserError(
+                f"{path}: id {repeated.iloc[0]!r} stands in several rows ({len(repeated):,} repeated); must have one "
+                "row per sample; leave out the others, or give the pieces of a document ids of their own"
+            )
     text_N = read_column("text") if "text" in names else None
     texts, columns = _check_columns(str(path), samples, {n: read_column(n) for n in others}, text_N)
 

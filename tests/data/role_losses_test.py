@@ -117,6 +117,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     "no membership": (parquet, {"target": ("tuned",)}, "member_gpt2 is missing"),
     "a target without members": (npz, {"target": ("3",)}, "needs members and non-members"),
     "a column of scores": (parquet, BOTH | {"score": "loss_tuned"}, "is for scores"),
+    "repeated ids": (lambda f: parquet(f, id=[1, 1, *range(2, N)]), BOTH, "several rows"),
     "unknown user": (parquet, BOTH | {"user": "person"}, "has no column 'person'"),
 }
 
