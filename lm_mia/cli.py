@@ -367,12 +367,7 @@ def _hf_losses_parser() -> load.Parser:
         metavar="N",
         help=f"tokens of a batch (default: {losses.BATCH_TOKENS:,}); fewer need less memory",
     )
-    parser.add_argument(
-        "--device",
-        default="",
-        metavar="NAME",
-        help="cpu, cuda, cuda:1, ... (default: a GPU, if there is one)",
-    )
+    models.add_device_flag(parser)
     parser.add_argument(
         "--device-map", choices=["auto"], help="auto: distribute the layers over all GPUs"
     )

@@ -17,7 +17,7 @@ from lm_mia import seeds, stats
 
 HOW_TO = "docs/how-to/different-sources.md"
 MAX_TEXTS = 20_000
-"""So many texts, drawn at random, are compared."""
+"""Of more texts, this many are drawn at random and compared."""
 _MAX_CHARACTERS = 20_000_000
 """Of all texts together; of longer ones, the beginnings are compared."""
 _MAX_WORDS = 2**16

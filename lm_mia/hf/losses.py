@@ -25,13 +25,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_mia.atomic import append_line, replacing
+from lm_mia.data.loss_files import listed
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError, collect_errors
 from lm_mia.hf import models as hf_models
 from lm_mia.hf import scorer
 from lm_mia.hf import texts as hf_texts
 from lm_mia.hf.models import Dtype, Model
-from lm_mia.hf.texts import Texts, listed
+from lm_mia.hf.texts import Texts
 from lm_mia.run.progress import Display, plural
 
 LENGTH_TOKENS = 1024

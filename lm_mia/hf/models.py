@@ -7,6 +7,7 @@ from safetensors files only, code of a folder is never run, and nothing is downl
 # pyright: reportMissingImports=false
 # These packages are an extra, which an environment may lack.
 
+import argparse
 import contextlib
 import dataclasses
 import functools
@@ -257,6 +258,16 @@ def other_tokens(model: Model, texts: Sequence[str]) -> int:
     except (OSError, ValueError, ImportError, KeyError):  # it plays no part in the losses
         return 0
     return sum(a.ids != [*b] for a, b in zip(model.encode(texts), found, strict=True))
+
+
+def add_device_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag whose value `find_device` reads."""
+    parser.add_argument(
+        "--device",
+        default="",
+        metavar="NAME",
+        help="cpu, cuda, cuda:1, ... (default: a GPU, if there is one)",
+    )
 
 
 def find_device(given: str) -> str:

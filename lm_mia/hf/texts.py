@@ -16,7 +16,7 @@ from pyarrow import csv
 
 from lm_mia.atomic import replacing
 from lm_mia.data.array_files import check_is_file, check_membership
-from lm_mia.data.loss_files import STATISTICS
+from lm_mia.data.loss_files import STATISTICS, listed
 from lm_mia.data.population import RECORD_COLUMNS
 from lm_mia.errors import UserError, collect_errors
 
@@ -180,11 +180,6 @@ def members_of(
             "0 if the model was not trained on them, or leave these texts out"
         )
     return np.array([known[text_id] for text_id in id_N])
-
-
-def listed(names: Sequence[str]) -> str:
-    """Returns the first few names, for a message."""
-    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
 def _read_table(path: Path) -> pa.Table:

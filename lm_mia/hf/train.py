@@ -31,6 +31,7 @@ import numpy as np
 from lm_mia import seeds
 from lm_mia.atomic import write_atomically
 from lm_mia.data import subsets
+from lm_mia.data.loss_files import listed
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
 from lm_mia.hf import losses, models, texts
@@ -145,12 +146,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="type of the computation (default: float32); trained weights are always in float32",
     )
-    parser.add_argument(
-        "--device",
-        default="",
-        metavar="NAME",
-        help="cpu, cuda, cuda:1, ... (default: a GPU, if there is one)",
-    )
+    models.add_device_flag(parser)
 
 
 def read_settings(options: argparse.Namespace, problems: list[str]) -> Settings:
@@ -300,7 +296,7 @@ def _tokenize(
     if short:
         problems.append(
             f"{table.source}: {len(short):,} texts have fewer than 2 tokens, so that nothing is predicted: "
-            f"{texts.listed(short)}; remove them"
+            f"{listed(short)}; remove them"
         )
     largest = max((max(ids, default=0) for ids in encoded), default=0)
     if largest >= base.vocab_size:

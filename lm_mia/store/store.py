@@ -176,6 +176,10 @@ class Store:
         """Returns the models of the store, present or not, in store order; empty if there is no store."""
         return self._read_contents()[0]
 
+    def _index(self, model: ModelSeeds) -> int:
+        """Returns the index of a model in the store."""
+        return self._known()[0][model]
+
     def _known(self) -> tuple[dict[ModelSeeds, int], set[str]]:
         """Returns ({model: index}, names of variables); reads the store only if it has changed since the last call.
 
@@ -246,7 +250,7 @@ class Store:
           step: one of `steps`, or 0 for the end of training.
         """
         values = {"member": member_N2, "loss": loss_nats_N2, **statistics}
-        index = self._known()[0][model]
+        index = self._index(model)
         for low, high, names in self._missing_shards(index, step):
             self._write(index, low, {n: values[n][low:high] for n in names}, step)
         self.write_digest(model)
@@ -262,7 +266,7 @@ class Store:
           values: name of a variable -> value_C of all samples of the shard.
           step: one of `steps`, or 0 for the end of training.
         """
-        self._write(self._known()[0][model], low, values, step)
+        self._write(self._index(model), low, values, step)
 
     def _write(self, index: int, low: int, values: Mapping[str, np.ndarray], step: int) -> None:
         if {*values} != {TOKENS}:
@@ -327,7 +331,7 @@ class Store:
         """Returns whether a model lacks required log-probabilities of tokens; `step` as in `write_model`."""
         if not self.token_samples:
             return False
-        key = {TOKENS: (self._known()[0][model], *self.checkpoint_key(TOKENS, step))}
+        key = {TOKENS: (self._index(model), *self.checkpoint_key(TOKENS, step))}
         return bool(find_missing_shards({TOKENS: self._open_variable(TOKENS)}, key))
 
     def missing_shards(self, model: ModelSeeds, step: int = 0) -> list[tuple[int, int, list[str]]]:
@@ -343,7 +347,7 @@ class Store:
           The first sample of the shard, the end of the shard (exclusive), and the variables for which it is missing, in
           the order in which they are written.
         """
-        return self._missing_shards(self._known()[0][model], step)
+        return self._missing_shards(self._index(model), step)
 
     def _missing_shards(self, index: int, step: int) -> list[tuple[int, int, list[str]]]:
         names = (n for n in self.variables if n != TOKENS)
