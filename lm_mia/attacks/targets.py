@@ -410,10 +410,10 @@ class TargetTables:
             "rmia_a": None if attack.rmia_a is None else rmia_a,
             "rmia_a_is_tuned": None if attack.rmia_a is None else attack.rmia_a == "tuned",
         }
-        table = pd.DataFrame({"target": names, "auc": points.auc_T})
-        table = table.assign(members=points.members_T, nonmembers=points.nonmembers_T)
-        table = table.assign(left_out=points.left_out_T, **description)[[*_COLUMNS]]
-        self._lines += table.to_csv(index=False, header=False)
+        description |= {"target": names, "auc": points.auc_T, "members": points.members_T}
+        description |= {"nonmembers": points.nonmembers_T, "left_out": points.left_out_T}
+        assert [*description] == [*_COLUMNS]
+        self._lines += pd.DataFrame(description).to_csv(index=False, header=False)
         rates = len(points.fpr_F)
         self._new_roc.append(
             pd.DataFrame(

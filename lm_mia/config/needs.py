@@ -7,6 +7,7 @@ A figure declares `Need`s. `target_attacks` turns them into attacks on the model
 
 import dataclasses
 import fnmatch
+import functools
 import hashlib
 import json
 import math
@@ -251,7 +252,7 @@ class TargetAttack:
         """Whether LiRA pools variances over the samples even if attack.variance is per_sample."""
         return bool(self.in_and_out_among) and len(self.references) < FEWEST_FOR_VARIANCES
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """Identifies the attack in the tables: name, number of references, and a hash of `FORMAT` and all fields."""
         text = json.dumps([FORMAT, dataclasses.astuple(self)])

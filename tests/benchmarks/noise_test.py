@@ -1,4 +1,6 @@
-"""A small version of benchmarks/noise.py: every attack on losses that say nothing about membership."""
+"""A small part of benchmarks/noise.py: every attack on losses that say nothing about membership.
+
+docs/results/statistics.md has all of it."""
 
 import importlib
 from collections.abc import Callable
@@ -39,8 +41,8 @@ def largest_z(table: pd.DataFrame) -> float:
     ("design", "held_out"),
     [
         *((design, "") for design in DESIGNS),
-        *((design, "25% held out") for design in ("exact", "pairs", "columns, two seeds")),
-        *((design, "1 never trained") for design in ("bernoulli", "columns", "two seeds")),
+        ("exact", "25% held out"),
+        ("columns", "1 never trained"),
     ],
 )
 def test_every_attack_is_at_chance(noise: ModuleType, design: str, held_out: str):
@@ -56,7 +58,7 @@ def test_every_attack_is_at_chance(noise: ModuleType, design: str, held_out: str
     assert {*noise.NAMES} - {*scored["attack"]} == refused
 
 
-@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("design", ["pairs", "columns", "two seeds"])
 def test_four_models_are_at_chance_or_give_no_scores(noise: ModuleType, design: str):
     table = table_of(noise, "noise", design, "25% held out", 4, "one")
     assert largest_z(table) < noise.MAX_Z

@@ -17,13 +17,13 @@ __all__ = ["source"]  # a fixture
 
 
 def test_default_corpus(monkeypatch: pytest.MonkeyPatch):
-    """On a third of the docstrings, since comparing all of them takes long."""
+    """On a fifth of the docstrings, since comparing all of them takes long."""
     texts, names = docstrings.read()
-    raw = texts[: len(texts) // 3], names[: len(texts) // 3]
+    raw = texts[: len(texts) // 5], names[: len(texts) // 5]
     monkeypatch.setattr(docstrings, "read", lambda progress: raw)
     labels: list[str] = []
     read = corpus.read(config.Corpus(), lambda label, done, total: labels.append(label))
-    assert len(read) >= 2_000
+    assert len(read) >= 1_000
     assert min(map(len, read.texts)) >= 200
     locations = [(name, int(line)) for name, _, line in (r.partition(":") for r in read.names)]
     assert locations == sorted(locations)
@@ -34,7 +34,7 @@ def test_default_corpus(monkeypatch: pytest.MonkeyPatch):
     assert counts["documents"] == len(read) == len(set(read.texts))
     left_out = counts["too_short"] + counts["exact_duplicates"] + counts["near_duplicates"]
     assert counts["documents_read"] == len(read) + left_out == len(raw[0])
-    assert 0.15 < counts["near_duplicates"] / (len(read) + counts["near_duplicates"]) < 0.3
+    assert 0.1 < counts["near_duplicates"] / (len(read) + counts["near_duplicates"]) < 0.3
     assert "find near duplicates" in labels
 
 

@@ -43,6 +43,9 @@ SMALL = {
 }
 """Fields of the quickstart, made small; with three kinds of attacks, which have all tables and figures."""
 
+OF_OWN = ("model.", "train.", "optimizer.", "attack.attacks", "attack.resample", "attack.bootstraps")
+"""The settings among them that ``own:`` takes over from the quickstart."""
+
 WITH_REPORT = {"tutorial.md", "audit-your-models.md", "how-to/figure.md"}
 """Pages whose commands draw report pages, which takes seconds each; the other pages are about other things."""
 
@@ -60,12 +63,16 @@ def blocks(name: str) -> list[tuple[str, str, str]]:
 
 
 def flags(texts: Path, command: list[str]) -> list[str]:
-    """Returns flags that make a command on the quickstart, or on a sweep of it, small; the command's own flags win."""
-    if not {"--config=quickstart", "--config=sweep.py"} & {*command}:
+    """Returns flags that make a command on the quickstart, or on texts or a sweep of it, small; its own flags win."""
+    is_own = any(word.startswith("--config=own:") for word in command)
+    if not is_own and not {"--config=quickstart", "--config=sweep.py"} & {*command}:
         return []
     settings = {**SMALL, "corpus.path": str(texts)}
+    if is_own:  # whose other settings follow from the texts
+        settings = {name: SMALL[name] for name in SMALL if name.startswith(OF_OWN)}
     if "--config=sweep.py" in command:
-        settings["extract.samples"] = "0"  # one recipe with extraction is enough
+        # One recipe with extraction and with many models is enough.
+        settings |= {"extract.samples": "0", "attack.references": "4", "attack.replicas": "2"}
     given = {word.split("=")[0].replace("_", "-") for word in command}
     if "--config.corpus.path" in given:
         del settings["corpus.source"]
