@@ -13,8 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis import io, plotting
-from analysis.formatting import attack_name, percent
+from analysis.formatting import percent
 from analysis.io import Record
+from lm_mia.attacks.registry import attack_name
 
 TABLE = "advantage.csv"
 COLUMNS = (

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analysis import io, plotting
-from analysis.formatting import attack_name, percent
+from analysis.formatting import percent
 from analysis.io import Record
 from analysis.tables import scores_same_samples
+from lm_mia.attacks.registry import attack_name
 
 TABLE = "attack_flips.csv"
 COMPARED = ("tpr", "member_flip_rate", "member_coin_flips", "coin_flip_tp_fraction")

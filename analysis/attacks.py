@@ -25,8 +25,9 @@ from analysis.claims.jackknife import Jackknife
 from analysis.io import MissingModelsError, RecipeResults, WorkdirError, fewest_references
 from lm_mia import stats
 from lm_mia.atomic import TARGETS_CSV
-from lm_mia.config import AttackName, needs, num_canaries
-from lm_mia.config.needs import PAPER_REFERENCES, Need, ObservedStatistic, RmiaA, TargetAttack
+from lm_mia.attacks import spec
+from lm_mia.attacks.spec import PAPER_REFERENCES, AttackSpec, Need, ObservedStatistic, RmiaA
+from lm_mia.config import num_canaries
 from lm_mia.data import subsets
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import raise_failed_read
@@ -65,7 +66,7 @@ class AttackResult:
 
 def read_attack(
     recipe: RecipeResults,
-    name: AttackName = "lira_online",
+    name: str = "lira_online",
     references: int = 0,
     *,
     step: int = 0,
@@ -86,10 +87,10 @@ def read_attack(
       step: the training step at which the models were scored; 0 is the end of training.
       observed: the statistic that the attacker observes for each sample.
       replicas: attack the replicas, which share a training subset, instead of the targets.
-      reference_part: as in `needs.TargetAttack`.
+      reference_part: as in `spec.AttackSpec`.
       rmia_samples, rmia_gamma: settings of RMIA; 0 uses those of the config.
       rmia_a: setting of offline RMIA; None uses that of the config.
-      is_count_study: as for `needs.target_attack`.
+      is_count_study: as for `spec.target_attack`.
 
     Raises:
       MissingModelsError: there are too few models, or the tables do not have this attack.
@@ -120,7 +121,7 @@ class JackknifedAttack:
     result: AttackResult
     """With the first references."""
     parts_P: tuple[AttackResult, ...]
-    """With the `needs.num_reference_parts` parts of the references."""
+    """With the `spec.num_reference_parts` parts of the references."""
     over: str
     """As in `Jackknife`."""
     not_covered: tuple[str, ...]
@@ -147,7 +148,7 @@ class JackknifedAttack:
         It is estimated from halves of the references, and is 0 where the estimate is negative; NaN if there are no
         halves, or a single target. ``fpr`` is one of the FPRs of the config.
         """
-        if len(self.parts_P) != needs.NUM_HALVES:
+        if len(self.parts_P) != spec.NUM_HALVES:
             return math.nan
         half_TxH = np.stack([part.tpr_T(fpr) for part in self.parts_P], axis=1)
         return float(np.maximum(stats.shared_reference_variance(half_TxH), 0.0))
@@ -164,12 +165,12 @@ class JackknifedAttack:
 
 
 def read_jackknife(
-    recipe: RecipeResults, name: AttackName = "lira_online", references: int = 0, **options: Any
+    recipe: RecipeResults, name: str = "lira_online", references: int = 0, **options: Any
 ) -> JackknifedAttack:
     """Reads an attack on every target of a recipe, with what its interval needs.
 
     The interval covers the targets, the samples and, if there are parts of the references, the references. With parts
-    that are disjoint sets (see `needs.TargetAttack.reference_part`), the number is the mean over these sets.
+    that are disjoint sets (see `spec.AttackSpec.reference_part`), the number is the mean over these sets.
 
     Args:
       recipe, name, references: as for `read_attack`.
@@ -184,8 +185,8 @@ def read_jackknife(
             f"{recipe.name}: the tables do not have {name} on halves of the samples; run lm-mia attack with this "
             "figure in figures (its needs must have jackknife=True)"
         )
-    parts = needs.num_reference_parts(result.references, len(recipe.references))
-    sets = f"{parts} sets of " if parts == needs.JACKKNIFE_GROUPS else ""
+    parts = spec.num_reference_parts(result.references, len(recipe.references))
+    sets = f"{parts} sets of " if parts == spec.JACKKNIFE_GROUPS else ""
     references_text = f", {sets}{result.references} references" if parts else ""
     fixed = () if parts else ("the references",)
     compared = options.get("rmia_samples") or recipe.config.attack.rmia_samples
@@ -244,10 +245,10 @@ def lira_reference_counts(recipe: RecipeResults, *, replicas: bool) -> set[int]:
     """Returns the numbers of references with which the tables have LiRA on all targets, or replicas, of a recipe."""
     results = _read_results(recipe)
     attacks = {
-        n: needs.target_attack(
+        n: spec.target_attack(
             recipe.config, recipe.models, "lira_online", n, targets_are_replicas=replicas
         )
-        for n in range(needs.MIN_REFERENCES, len(recipe.references) + 1)
+        for n in range(spec.MIN_REFERENCES, len(recipe.references) + 1)
     }
     return {n for n, attack in attacks.items() if attack and attack.id in results}
 
@@ -257,7 +258,7 @@ def read_sample_scores(
     references: int,
     reference_part: int | None = None,
     *,
-    name: AttackName = "lira_online",
+    name: str = "lira_online",
     step: int = 0,
     observed: ObservedStatistic = "loss",
     rmia_a: RmiaA | None = None,
@@ -265,7 +266,7 @@ def read_sample_scores(
     """Yields (target, member_N2, score_N2) of an attack for each target of a recipe, from its tables.
 
     The arrays are of the attacked samples, as `RecipeResults.attacked`. The membership score of a sample with too few
-    references is NaN. For a part of the references, the arrays hold the first `needs.JACKKNIFE_SAMPLES` samples only.
+    references is NaN. For a part of the references, the arrays hold the first `spec.JACKKNIFE_SAMPLES` samples only.
     Arguments and errors are those of `read_attack`; the tables have the scores of needs with sample_scores=True.
     """
     attack = find_attack(
@@ -294,14 +295,14 @@ def read_sample_scores(
 
 def find_attack(
     recipe: RecipeResults,
-    name: AttackName,
+    name: str,
     references: int,
     *,
     replicas: bool = False,
     **options: object,
-) -> TargetAttack:
+) -> AttackSpec:
     """Returns an attack on all targets, or replicas, of a recipe; arguments and errors are those of `read_attack`."""
-    attack = needs.target_attack(
+    attack = spec.target_attack(
         recipe.config,
         recipe.models,
         name,
@@ -317,7 +318,7 @@ def find_attack(
     return attack
 
 
-def _missing_attack(recipe: RecipeResults, attack: TargetAttack) -> MissingModelsError:
+def _missing_attack(recipe: RecipeResults, attack: AttackSpec) -> MissingModelsError:
     details = f"{attack.attack} with {len(attack.references)} references"
     if attack.reference_part is not None:
         details += f" (part {attack.reference_part})"
@@ -350,7 +351,7 @@ def _read_results(recipe: RecipeResults) -> dict[str, AttackResult]:
         ) from None
     except (ValueError, LookupError, TypeError):
         made_with, modified_ns = None, 0
-    if made_with != needs.attack_settings(recipe.config.attack):
+    if made_with != spec.attack_settings(recipe.config.attack):
         raise MissingModelsError(
             f"{recipe.name}: the attacks were made with other settings; run lm-mia attack again"
         )
@@ -423,7 +424,7 @@ def with_equal_models(recipes: Sequence[RecipeResults]) -> list[RecipeResults]:
 
     All then have equally many references, and targets with the same seeds.
     """
-    configs = needs.with_equal_counts([recipe.config for recipe in recipes])
+    configs = spec.with_equal_counts([recipe.config for recipe in recipes])
     return [dataclasses.replace(r, config=c) for r, c in zip(recipes, configs, strict=True)]
 
 
@@ -433,7 +434,7 @@ def reference_counts(recipe: RecipeResults, most: int = 0) -> list[int]:
     Raises:
       MissingModelsError: there are fewer than two such numbers.
     """
-    counts = needs.reference_counts(recipe.config, most or len(recipe.references))
+    counts = spec.reference_counts(recipe.config, most or len(recipe.references))
     if len(counts) < 2:
         raise MissingModelsError(
             f"{recipe.name}: {counts[-1]} references are too few to compare numbers of references"
@@ -466,7 +467,7 @@ def lira_by_epoch(
     Raises:
       MissingModelsError: the models were not scored after one of the required epochs.
     """
-    epochs = needs.scored_epochs(recipe.config)
+    epochs = spec.scored_epochs(recipe.config)
     if missing := [f"{epoch:g}" for epoch in required if epoch not in epochs]:
         raise MissingModelsError(f"{recipe.name}: not scored after epoch {', '.join(missing)}")
     return {
@@ -495,7 +496,7 @@ def claim_auc_bound(statement: str, auc: Mapping[str, Mapping[int, Jackknife]]) 
 
 COUNT_STUDY_NOTE = (
     "Curves for all numbers of references are on the same samples: those that one of the first two references was "
-    f"trained on, and the other was not. With fewer than {needs.FEWEST_FOR_VARIANCES} references, variances are pooled "
+    f"trained on, and the other was not. With fewer than {spec.FEWEST_FOR_VARIANCES} references, variances are pooled "
     "over the samples."
 )
 """The note on figures that compare numbers of references."""

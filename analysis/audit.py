@@ -10,8 +10,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from analysis import io, plotting
-from analysis.formatting import attack_name, percent
+from analysis.formatting import percent
 from analysis.io import Record
+from lm_mia.attacks.registry import attack_name
 
 TABLE, CURVE_TABLE = "audit.csv", "audit_curve.csv"
 COLUMNS = (

@@ -14,8 +14,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import audit_causal, markup, plotting, provenance
-from analysis.formatting import attack_name, found_card, percent
+from analysis.formatting import found_card, percent
 from lm_mia.atomic import write_atomically
+from lm_mia.attacks.registry import attack_name
 
 PAGE = "audit.html"
 _MAX_CURVES = 10

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from analysis import attacks, io, markup, more_references, plotting, tables
 from analysis.formatting import (
     MIN_HEADLINE_REPLICAS,
-    attack_name,
     needs_nonmembers,
     percent,
     plus_minus,
@@ -24,6 +23,7 @@ from analysis.formatting import (
 )
 from analysis.io import RecipeResults
 from lm_mia.atomic import FLIPS_JSON, write_csv
+from lm_mia.attacks.registry import attack_name
 from lm_mia.errors import UserError
 
 NAME = "comparison"

@@ -12,8 +12,7 @@ import pandas as pd
 from analysis import attacks, io
 from analysis.claims.jackknife import Jackknife
 from analysis.io import MissingModelsError, RecipeResults
-from lm_mia.config import AttackName
-from lm_mia.config.needs import EPSILON_TPRS, JACKKNIFE_GROUPS, RmiaA, num_reference_parts
+from lm_mia.attacks.spec import EPSILON_TPRS, JACKKNIFE_GROUPS, RmiaA, num_reference_parts
 
 TABLE = "target_epsilons.parquet"
 BOUNDS = ("bound_epsilon", "bound_epsilon_if_gaussian")
@@ -50,7 +49,7 @@ class AttackEpsilons:
 
 
 def read_epsilons(
-    recipe: RecipeResults, name: AttackName, references: int, rmia_a: RmiaA | None = None
+    recipe: RecipeResults, name: str, references: int, rmia_a: RmiaA | None = None
 ) -> AttackEpsilons:
     """Reads the epsilons of an attack on every target of a recipe.
 

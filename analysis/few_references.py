@@ -13,8 +13,7 @@ from analysis import attacks
 from analysis.attacks import JackknifedAttack
 from analysis.epsilons import AttackEpsilons, read_epsilons
 from analysis.io import RecipeResults
-from lm_mia.config import AttackName
-from lm_mia.config.needs import Need, RmiaA
+from lm_mia.attacks.spec import Need, RmiaA
 from lm_mia.data.subsets import ModelSeeds
 
 RECIPE = "epochs-140M"
@@ -30,11 +29,11 @@ TUNED_NOTE = (
 class FewReferences:
     """An attack with few references."""
 
-    name: AttackName
+    name: str
     most_references: int | None
     """None: all."""
     rmia_a: RmiaA | None = None
-    """As in `needs.TargetAttack`."""
+    """As in `spec.AttackSpec`."""
 
     def read(self, recipe: RecipeResults) -> JackknifedAttack:
         """Reads the attack on every target, with what its interval needs; raises as `attacks.read_jackknife`."""

@@ -9,30 +9,6 @@ from lm_mia import config
 if TYPE_CHECKING:
     from analysis.io import RecipeResults
 
-ATTACK_NAMES = {
-    "lira_online": "LiRA",
-    "lira_offline": "Offline LiRA",
-    "rmia": "RMIA",
-    "rmia_offline": "Offline RMIA",
-    "rmia_simple": "Simple RMIA",
-    "reference_calibrated": "Calibrated loss",
-    "base_calibrated": "Base loss minus loss",
-    "shrunk": "Shrunk LiRA",
-    "shrunk_offline": "Offline shrunk LiRA",
-    "stacked": "Stacked LiRA",
-    "loss": "Loss",
-    "zlib": "Zlib ratio",
-    "min_k": "Min-K%",
-    "min_k_plus_plus": "Min-K%++",
-    "lowercase": "Lowercase",
-}
-
-
-def attack_name(attack: str) -> str:
-    """Returns the display name of an attack, such as "LiRA" for lira_online."""
-    return ATTACK_NAMES.get(attack, attack.replace("_", " "))
-
-
 MIN_HEADLINE_REPLICAS = 12
 """The fewest replicas with which a share of coin flips is a main number; with fewer, the test has too little power."""
 

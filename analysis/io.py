@@ -20,6 +20,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from lm_mia.atomic import CSV_MISSING_VALUES, FLIPS_JSON, MEMBERSHIP_SCORES_JSON
+from lm_mia.attacks.spec import PresentModels, assign_roles, score_step
 from lm_mia.config import (
     MODEL_SIZES,
     Config,
@@ -29,7 +30,6 @@ from lm_mia.config import (
     num_canaries,
     training_samples,
 )
-from lm_mia.config.needs import PresentModels, assign_roles, score_step
 from lm_mia.config.recipe import check_format, from_dict
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
@@ -434,7 +434,7 @@ class RecipeResults:
 
     @property
     def references(self) -> list[ModelSeeds]:
-        """The references that were present at the last attack, without the targets; see `needs.assign_roles`."""
+        """The references that were present at the last attack, without the targets; see `spec.assign_roles`."""
         return [*map(subsets.reference, assign_roles(self.models, self.config.attack).references)]
 
     @property

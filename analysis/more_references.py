@@ -14,6 +14,7 @@ from matplotlib.ticker import NullLocator
 from analysis import formatting, io, plotting
 from lm_mia import stats
 from lm_mia.atomic import MORE_REFERENCES_JSON
+from lm_mia.attacks.registry import attack_name
 
 TABLE = MORE_REFERENCES_JSON.with_suffix(".csv").name
 COLUMNS = ("attack", "metric", "references", "kind", "value", "low", "high", "reason")
@@ -76,7 +77,7 @@ class MoreReferences:
     def reasons(self) -> list[str]:
         """The attacks without a prediction, with the reason: "LiRA: the value is 0 or 1 with 4 references"."""
         reasons = [
-            f"{formatting.attack_name(name)}: {growth.predicted[0].reason}"
+            f"{attack_name(name)}: {growth.predicted[0].reason}"
             for name, metrics in self.attacks.items()
             for growth in metrics.values()
             if growth.predicted[0].reason
@@ -161,7 +162,7 @@ def draw(attacks: dict[str, dict[str, Growth]]) -> Figure | None:
             marker=marker,
             linestyle=dash,
             markersize=4.5,
-            label=formatting.attack_name(name),
+            label=attack_name(name),
         )
         axes.plot(
             [point.references * apart for point in growth.shown],

@@ -39,17 +39,16 @@ from lm_mia.atomic import (
     ZERO_RUN_JSON,
     write_atomically,
 )
-from lm_mia.config import measurable_attack
-from lm_mia.config.listed_figures import is_file, matches
-from lm_mia.config.needs import (
+from lm_mia.attacks.spec import (
+    AttackSpec,
     PresentModels,
-    TargetAttack,
     assign_roles,
     attack_settings,
     target_attack,
 )
+from lm_mia.config import measurable_attack
+from lm_mia.config.listed_figures import is_file, matches
 from lm_mia.config.recipe import from_dict
-from lm_mia.config.schema import AttackName
 from lm_mia.errors import UserError, raise_failed_read
 
 if TYPE_CHECKING:
@@ -57,11 +56,9 @@ if TYPE_CHECKING:
     from analysis.figure_section import FigureSection
     from analysis.io import RecipeResults, SweepResults
     from analysis.recipe_section import RecipeSection
-    from lm_mia.config.needs import FigureNeed
+    from lm_mia.attacks.spec import FigureNeed
 
-_OTHER_ATTACKS: Mapping[AttackName, str] = MappingProxyType(
-    {"stacked": "stacked LiRA", "loss": "loss"}
-)
+_OTHER_ATTACKS: Mapping[str, str] = MappingProxyType({"stacked": "stacked LiRA", "loss": "loss"})
 """Attacks whose AUC stands beside that of LiRA in the lines that a command prints."""
 _QUESTION = "Who was in the training data, and would the answer survive retraining?"
 
@@ -442,7 +439,7 @@ def _summarize_zero_run(recipe_dir: Path) -> str:
     return f"zero-run evaluation of {plural(facts['models'], 'reference')} in {recipe_dir / 'tables' / 'zero_run.csv'}"
 
 
-def _aucs(rows: Sequence[Mapping[str, str]], attack: TargetAttack | None) -> list[float]:
+def _aucs(rows: Sequence[Mapping[str, str]], attack: AttackSpec | None) -> list[float]:
     """Returns the AUC of an attack on each target, from the rows of targets.csv; empty if it was not made."""
     return [float(row["auc"] or "nan") for row in rows if attack and row["attack_id"] == attack.id]
 

@@ -11,7 +11,7 @@ from analysis import plotting
 from analysis.claims.compare import Claim
 from analysis.io import SweepResults
 from lm_mia.atomic import write_atomically, write_csv
-from lm_mia.config.needs import FigureNeed
+from lm_mia.attacks.spec import FigureNeed
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,7 +30,6 @@ from analysis import (
 from analysis.figures import references, samples, training
 from analysis.formatting import (
     MIN_HEADLINE_REPLICAS,
-    attack_name,
     found_card,
     percent,
     plural,
@@ -39,6 +38,7 @@ from analysis.formatting import (
 )
 from analysis.io import Record
 from lm_mia import stats
+from lm_mia.attacks.registry import attack_name
 from lm_mia.data.population import describe_text_use, has_split_documents, text_use
 
 TABLES = {

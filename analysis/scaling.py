@@ -26,7 +26,7 @@ from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural, size_lab
 from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults, WorkdirError
 from analysis.paper_figure import FigureResult, PaperFigure, write
 from lm_mia import config
-from lm_mia.config.needs import MIN_REFERENCES, Need
+from lm_mia.attacks.spec import MIN_REFERENCES, Need
 from lm_mia.config.recipe import differences
 from lm_mia.errors import UserError
 from lm_mia.model import flops

@@ -11,7 +11,7 @@ import numpy as np
 from analysis import io
 from analysis.claims.jackknife import Jackknife
 from analysis.io import MissingModelsError, RecipeResults, Record
-from lm_mia.config.needs import Study
+from lm_mia.attacks.spec import Study
 
 AXES = ("replicas", "references", "samples")
 """Columns of the tables of studies for intervals, as in decision_jackknife.parquet."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from analysis import io
-from analysis.formatting import attack_name, plus_minus
+from analysis.formatting import plus_minus
 from analysis.io import Record
+from lm_mia.attacks.registry import attack_name
 
 RATES = {"acc": "acc", "fnr": "fnr", "fpr": "realized_fpr", "tnr": "tnr", "tpr": "tpr"}
 """The rates of StrongMIA Tables 1 and 2, in their order -> their columns in error_rates.csv, without _mean or _std."""

@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 
 from analysis import advantage, attacks, audit, io, markup, plotting, pooling, tables, zero_run
 from analysis.attacks import AttackResult
-from analysis.formatting import attack_name, found_card, percent, plural, plus_minus
+from analysis.formatting import found_card, percent, plural, plus_minus
 from analysis.io import MissingModelsError, RecipeResults
 from analysis.recipe_section import RecipeSection, save
+from lm_mia.attacks.registry import attack_name
 
 
 def draw(recipe: RecipeResults) -> RecipeSection:

@@ -16,9 +16,9 @@ import scipy.stats
 from matplotlib.figure import Figure
 
 from analysis import io, plotting
-from analysis.formatting import attack_name
 from analysis.io import Record
 from lm_mia.atomic import ZERO_RUN_JSON
+from lm_mia.attacks.registry import attack_name
 
 TABLE, INTERFERENCE = ZERO_RUN_JSON.with_suffix(".csv").name, "interference.csv"
 METRICS = {"auc": "AUC", "tpr_0.05": "TPR at 5% FPR", "ate": "Mean effect"}

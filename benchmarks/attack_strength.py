@@ -30,7 +30,7 @@ import lm_mia
 from analysis.claims.jackknife import Jackknife
 from analysis.formatting import plural
 from lm_mia import stats
-from lm_mia.attacks.signals import sample_covariates
+from lm_mia.attacks.inputs import sample_covariates
 
 TUNING = (
     "small",

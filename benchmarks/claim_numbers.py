@@ -18,7 +18,7 @@ from analysis.claims.compare import Estimate, VarianceTerm
 from analysis.claims.jackknife import Jackknife
 from analysis.claims.trends import rank_correlation
 from lm_mia import stats
-from lm_mia.config import needs
+from lm_mia.attacks import spec
 
 FPR = 0.05
 Result = dict[str, tuple[Estimate, Estimate]]
@@ -64,11 +64,11 @@ class Recipe:
 
 
 def reference_parts(references: int, available: int) -> list[np.ndarray]:
-    """Returns the indices of the first references, and of their parts as in `needs.TargetAttack.reference_part`."""
-    group_R = np.array(needs.reference_groups(range(available)))
-    parts = needs.num_reference_parts(references, available)
-    if parts == needs.NUM_HALVES:
-        halves = [np.isin(group_R, [*needs.half_groups(h)]) for h in range(parts)]
+    """Returns the indices of the first references, and of their parts as in `spec.AttackSpec.reference_part`."""
+    group_R = np.array(spec.reference_groups(range(available)))
+    parts = spec.num_reference_parts(references, available)
+    if parts == spec.NUM_HALVES:
+        halves = [np.isin(group_R, [*spec.half_groups(h)]) for h in range(parts)]
         indices = [np.flatnonzero(half_R[:references]) for half_R in halves]
     else:
         indices = [np.flatnonzero(group_R == g)[:references] for g in range(parts)]

@@ -26,7 +26,7 @@ from claim_numbers import (
 )
 
 from lm_mia import stats
-from lm_mia.config import needs
+from lm_mia.attacks import spec
 
 TARGETS = 8
 """The largest number of targets of an attack."""
@@ -82,7 +82,7 @@ def halves_of_replicas(rng: np.random.Generator, recipe: Recipe, references: int
     """Attacks each half of the replicas with references of its own."""
     half_2xM = split_models(rng, len(recipe.loss_MxN2))[:, :references]
     replicas = len(recipe.replica_loss_BxN2) // 2
-    if half_2xM.shape[1] < references or replicas < needs.JACKKNIFE_GROUPS:
+    if half_2xM.shape[1] < references or replicas < spec.JACKKNIFE_GROUPS:
         return {}
     half_2xB = rng.permutation(2 * replicas).reshape(2, replicas)
     new, old = (Decisions.compute(recipe, *half) for half in zip(half_2xB, half_2xM, strict=True))
@@ -223,7 +223,7 @@ def subset_effects(recipes: Sequence[tuple[str, Recipe]]) -> Iterator[Sequence[s
     measured = [
         (name, recipe.member_MxN2, ModelAucs.measure(recipe))
         for name, recipe in recipes
-        if len(recipe.replica_loss_BxN2) >= needs.JACKKNIFE_GROUPS
+        if len(recipe.replica_loss_BxN2) >= spec.JACKKNIFE_GROUPS
     ]
     for name, _, aucs in measured:
         yield name, *aucs.cells()

@@ -34,9 +34,9 @@ import scipy.stats
 import threadpoolctl
 
 from lm_mia import config, stats
-from lm_mia.attacks import loss_arrays, signals
+from lm_mia.attacks import loss_arrays, registry
 from lm_mia.attacks.designs import ModelDesign
-from lm_mia.config import AttackName
+from lm_mia.attacks.inputs import Block, FitInputs
 from lm_mia.data import subsets
 from lm_mia.data.score_arrays import Losses
 from lm_mia.errors import UserError
@@ -112,19 +112,18 @@ _LEFT_OUT |= {"columns, two seeds": 4}
 """The number of models that are not used with a target, which is one of them."""
 
 _CONFIG = config.Attack()
-_ALL_ATTACKS: tuple[AttackName, ...] = (
+_ALL_ATTACKS: tuple[str, ...] = (
     *("lira_online", "lira_offline", "rmia", "rmia_offline", "rmia_simple"),
     *("reference_calibrated", "shrunk", "shrunk_offline", "stacked"),
     *("loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"),
 )
-GROUPS = {
-    "": signals.AttackGroup(_ALL_ATTACKS, _CONFIG),
-    ", pooled": signals.AttackGroup(
-        ("lira_online", "lira_offline"), dataclasses.replace(_CONFIG, variance="pooled")
-    ),
-    ", tuned a": signals.AttackGroup(("rmia_offline",), _CONFIG, rmia_a="tuned"),
+ATTACKS: dict[str, tuple[str, config.Attack]] = {name: (name, _CONFIG) for name in _ALL_ATTACKS}
+ATTACKS |= {
+    f"{name}, pooled": (name, dataclasses.replace(_CONFIG, variance="pooled"))
+    for name in ("lira_online", "lira_offline")
 }
-"""Suffix of the names of attacks in the table -> the attacks, with the default settings of a recipe but for it."""
+ATTACKS["rmia_offline, tuned a"] = "rmia_offline", dataclasses.replace(_CONFIG, rmia_a="tuned")
+"""Name in the table -> the attack, and its settings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,13 +172,13 @@ class _OneTarget:
         """The number of samples."""
         return self.models.loss_MxN.shape[1]
 
-    def blocks(self) -> Iterator[signals.SampleBlock]:
-        """Yields all samples, as `signals.AttackInputs` yields those of a store."""
+    def blocks(self) -> Iterator[Block]:
+        """Yields all samples, as `inputs.AttackInputs` yields those of a store."""
         all_, index_R = self.models, np.delete(np.arange(len(self.models.loss_MxN)), self.target)
         is_used_RxN, has_score_1xN = all_.design.use(
             [self.target], index_R.tolist(), all_.member_MxN, np.arange(self.num_samples)
         )
-        yield signals.SampleBlock(
+        yield Block(
             slice(0, self.num_samples),
             all_.loss_MxN[[self.target]],
             np.where(is_used_RxN, all_.loss_MxN[index_R], np.nan),
@@ -239,21 +238,16 @@ def draw_subsets(cell: Cell, rng: np.random.Generator, models: int) -> np.ndarra
 
 def attack(models: Models, targets: Sequence[int], names: Collection[str]) -> dict[str, np.ndarray]:
     """Returns score_TxN of attacks on each target with all other models, as the attacks stage computes it."""
-    groups = {
-        suffix: dataclasses.replace(
-            group, attacks=tuple(n for n in group.attacks if n + suffix in names)
+    used = {name: attack for name, attack in ATTACKS.items() if name in names}
+    scores: dict[str, list[np.ndarray]] = {name: [] for name in used}
+    for target in targets if used else []:
+        inputs = FitInputs(_OneTarget(models, target))
+        fits = registry.fit_attacks(
+            [registry.Task(registry.find(name), inputs, vars(c)) for name, c in used.values()]
         )
-        for suffix, group in GROUPS.items()
-    }
-    groups = {suffix: group for suffix, group in groups.items() if group.attacks}
-    scores: dict[str, list[np.ndarray]] = {}
-    for target in targets if groups else []:
-        inputs = _OneTarget(models, target)
-        fits = signals.fit_attacks(inputs, [*groups.values()])
         for block in inputs.blocks():
-            for (suffix, group), fit in zip(groups.items(), fits, strict=True):
-                for name, score_1xN in signals.membership_scores(group, block, fit).items():
-                    scores.setdefault(name + suffix, []).append(score_1xN)
+            for name, fitted in zip(used, fits, strict=True):
+                scores[name].append(fitted(block))
     return {name: np.concatenate(parts) for name, parts in scores.items()}
 
 
@@ -286,7 +280,7 @@ def _leave_one_out() -> dict[str, Callable[[Models], np.ndarray]]:
 
 
 LEAVE_ONE_OUT = _leave_one_out()
-NAMES = [n + suffix for suffix, group in GROUPS.items() for n in group.attacks] + [*LEAVE_ONE_OUT]
+NAMES = [*ATTACKS, *LEAVE_ONE_OUT]
 """All attacks and leave-one-out statistics."""
 
 

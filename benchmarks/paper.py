@@ -11,10 +11,11 @@ import threadpoolctl
 from fresh import Clock, Results
 
 from lm_mia import config, stats
-from lm_mia.attacks import decisions, score_matrix, signals
+from lm_mia.attacks import decisions, score_matrix
+from lm_mia.attacks.inputs import AttackInputs
 from lm_mia.attacks.reference_targets import attack_references
+from lm_mia.attacks.score_matrix import AttackTask
 from lm_mia.attacks.score_table import MembershipScoreTable
-from lm_mia.config import AttackName
 from lm_mia.data import subsets
 from lm_mia.machine import available_cores
 from lm_mia.store.store import Store
@@ -46,13 +47,12 @@ def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Resu
         source = _source(folder, references, targets)
         member_TxN2 = source.target_member_TxN2
         curve = score_matrix.curve_fprs(c, member_TxN2[0])
-        group = signals.AttackGroup(("lira_online",), c)
-        with score_matrix.score_all([group], source, folder, pool) as [(fitted, files)]:
-            file = files["lira_online"]
+        task = AttackTask("lira_online", vars(c))
+        with score_matrix.score_all([task], source, folder, pool) as [(fitted, file)]:
             seconds["scores"] = time.perf_counter() - start
             points = score_matrix.operating_points(file, member_TxN2, c.fprs, pool, curve)
             seconds["rates"] = time.perf_counter() - start - seconds["scores"]
-            decisions.write_decision_tables(source, fitted, file, points, {}, c, folder, pool)
+            decisions.write_decision_tables(source, fitted.fit, file, points, {}, c, folder, pool)
     seconds["decisions"] = clock.seconds - seconds["scores"] - seconds["rates"]
     shares = pd.read_csv(folder / "flip_shares.csv")
     return {name: np.array(value) for name, value in seconds.items()} | {
@@ -76,44 +76,44 @@ def reference_targets(
 
 
 def attack_scores(
-    clock: Clock, folder: Path, *, attack: AttackName, references: int, targets: int
+    clock: Clock, folder: Path, *, attack: str, references: int, targets: int
 ) -> Results:
     """Computes the membership scores of one attack, streamed from the store to a file."""
     c, source = config.Attack(references=references), _source(folder, references, targets)
-    group = signals.AttackGroup((attack,), c)
+    task = AttackTask(attack, vars(c))
     with (
         clock,
         threadpoolctl.threadpool_limits(1, user_api="blas"),
         ThreadPoolExecutor(available_cores()) as pool,
-        score_matrix.score_all([group], source, folder, pool) as [(_, files)],
+        score_matrix.score_all([task], source, folder, pool) as [(_, file)],
     ):
-        auc = stats.auc(files[attack].read_target(0), source.target_member_TxN2[0]).auc_T
+        auc = stats.auc(file.read_target(0), source.target_member_TxN2[0]).auc_T
     return {"auc": auc}
 
 
 def score_table(clock: Clock, folder: Path, *, references: int, targets: int) -> Results:
     """Writes membership_scores.parquet of one attack, whose scores are computed before the clock starts."""
     c, source = config.Attack(references=references), _source(folder, references, targets)
-    group, models = signals.AttackGroup(("lira_online",), c), source.targets
+    task, models = AttackTask("lira_online", vars(c)), source.targets
     with (
         ThreadPoolExecutor(available_cores()) as pool,
-        score_matrix.score_all([group], source, folder, pool) as [(_, files)],
+        score_matrix.score_all([task], source, folder, pool) as [(_, file)],
         clock,
         MembershipScoreTable(folder, ["lira_online"], models, source.num_samples) as table,
     ):
-        table.add("lira_online", files["lira_online"], pool)
+        table.add("lira_online", file, pool)
         table.write_table(
             folder / "membership_scores.parquet", {"member": source.target_member_TxN2[0]}
         )
     return {"bytes": np.array((folder / "membership_scores.parquet").stat().st_size)}
 
 
-def _source(folder: Path, references: int, targets: int) -> signals.AttackInputs:
+def _source(folder: Path, references: int, targets: int) -> AttackInputs:
     models, store = subsets.requested_seeds(references, targets), Store(folder / "scores.zarr")
     _, member_1xN2 = store.read(models[references : references + 1])
     nothing_N2 = np.zeros(member_1xN2.shape[1])
     member_TxN2 = np.broadcast_to(member_1xN2, (targets, len(nothing_N2)))
-    return signals.AttackInputs(
+    return AttackInputs(
         store,
         models[references:],
         models[:references],

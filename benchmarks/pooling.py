@@ -27,7 +27,7 @@ import synthetic
 
 from lm_mia import config, stats
 from lm_mia.attacks import pooling as attacks_pooling
-from lm_mia.attacks.signals import AttackInputs, SampleBlock
+from lm_mia.attacks.inputs import AttackInputs, Block
 from lm_mia.data.population import Population
 
 FPRS = (0.01, 0.05, 0.1)
@@ -380,11 +380,11 @@ class _OneBlock:
     loss_MxN: np.ndarray
     member_MxN: np.ndarray
 
-    def blocks(self) -> Iterator[SampleBlock]:
+    def blocks(self) -> Iterator[Block]:
         """Yields all samples."""
         none_N = np.zeros(self.loss_MxN.shape[1])
         at = slice(0, len(none_N))
-        yield SampleBlock(at, self.loss_MxN[:0], self.loss_MxN, self.member_MxN, {}, none_N, none_N)
+        yield Block(at, self.loss_MxN[:0], self.loss_MxN, self.member_MxN, {}, none_N, none_N)
 
     def ids(self, sample_slice: slice) -> np.ndarray:
         """Returns the ids of samples."""

@@ -10,7 +10,7 @@ import pytest
 from failed_reads import fail_reads
 
 from lm_mia import atomic
-from lm_mia.config.needs import Study
+from lm_mia.attacks.spec import Study
 
 
 def test_write_atomically_replaces_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

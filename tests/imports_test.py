@@ -24,7 +24,7 @@ ALLOWED_IMPORTS = {
     "run": "attacks config data model score stats store train",
     "hf": "data run",
     "launch": "config data run",
-    "analysis": "config data model.flops stats",
+    "analysis": "attacks config data model.flops stats",
     "api": "config data run",
     "cli": "analysis config data.canaries hf launch run",
     "errors": "",

@@ -17,7 +17,7 @@ import numpy as np
 
 from analysis.claims.compare import Estimate, VarianceTerm
 from lm_mia import stats
-from lm_mia.config import needs
+from lm_mia.attacks import spec
 
 Summary = Callable[[np.ndarray], np.ndarray]
 """Summarizes numbers over the targets, which are their first axis."""
@@ -85,17 +85,17 @@ class Jackknife:
 
         Args:
           value_TxH1: the number with the first references.
-          parts_PxTxH1: the number with each of the `needs.num_reference_parts` parts of the references. If they are
+          parts_PxTxH1: the number with each of the `spec.num_reference_parts` parts of the references. If they are
             disjoint sets, the mean over these sets takes the place of the number with the first references.
           over, not_covered: as the fields.
           summary: summarizes the numbers of the targets.
         """
         values = [value_TxH1, *parts_PxTxH1]
-        if len(parts_PxTxH1) == needs.JACKKNIFE_GROUPS:
+        if len(parts_PxTxH1) == spec.JACKKNIFE_GROUPS:
             # The mean over disjoint sets of references, and over each half of the sets.
             set_SxTxH1 = np.array(parts_PxTxH1)
-            halves = map(needs.half_groups, range(needs.NUM_HALVES))
-            sets = [range(needs.JACKKNIFE_GROUPS), *halves]
+            halves = map(spec.half_groups, range(spec.NUM_HALVES))
+            sets = [range(spec.JACKKNIFE_GROUPS), *halves]
             values = [set_SxTxH1[[*index]].mean(axis=0) for index in sets]
         return cls.from_targets(np.stack(values, axis=1), over, not_covered, summary)
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_mia.config.needs import FigureNeed
+from lm_mia.attacks.spec import FigureNeed
 from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError
 

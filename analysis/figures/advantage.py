@@ -1,7 +1,7 @@
 """MACE Figures 2, 4, 5 and 8: the membership advantage of adversaries that observe the loss of a sample, or a vector.
 
 Densities are estimated from a part of the samples of a target, whose membership is known, and evaluated on the others.
-All figures use the first `needs.JACKKNIFE_SAMPLES` samples of the population at most.
+All figures use the first `spec.JACKKNIFE_SAMPLES` samples of the population at most.
 
 T: targets, N2: samples, D: numbers per query, S: samples with a query, H1: all samples, and then each half of them.
 """
@@ -26,8 +26,8 @@ from analysis.formatting import percent
 from analysis.io import RecipeResults, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
-from lm_mia.config import AttackName, needs
-from lm_mia.config.needs import Need, ObservedStatistic
+from lm_mia.attacks import spec
+from lm_mia.attacks.spec import Need, ObservedStatistic
 
 PRIOR = 0.5
 """The probability of membership, unless a figure says otherwise."""
@@ -67,7 +67,7 @@ class Query:
 
 def read_queries(
     recipe: RecipeResults,
-    name: AttackName = "loss",
+    name: str = "loss",
     *,
     step: int = 0,
     observed: ObservedStatistic = "loss",
@@ -81,7 +81,7 @@ def read_queries(
       MissingModelsError, WorkdirError: as `attacks.read_sample_scores`.
     """
     count, document_N2 = attacks.common_references([recipe]), recipe.attacked.document_N
-    used = slice(0, needs.JACKKNIFE_SAMPLES)
+    used = slice(0, spec.JACKKNIFE_SAMPLES)
     return [
         Query(score_N2[used, None], member_N2[used], document_N2[used])
         for _, member_N2, score_N2 in attacks.read_sample_scores(
@@ -192,7 +192,7 @@ def same_sample_estimates(query: Query) -> dict[str, tuple[float, float, float]]
 def draw_fig02(recipes: SweepResults) -> FigureResult:
     """Draws the advantage of the loss by epoch, as estimated in the paper and on held-out samples."""
     recipe = recipes["epochs-140M-small"]
-    epochs = needs.scored_epochs(recipe.config)
+    epochs = spec.scored_epochs(recipe.config)
     queries = {e: read_queries(recipe, step=recipe.step_after(e)) for e in epochs}
     ours = {e: over_targets(q, held_out) for e, q in queries.items()}
     rows = []
@@ -411,7 +411,7 @@ def optimal_and_heuristic(query: Query, metric: str, prior: float) -> tuple[floa
 def draw_fig05(recipes: SweepResults) -> FigureResult:
     """Draws two metrics of the optimal and the heuristic rule by epoch."""
     recipe = recipes["epochs-140M-small"]
-    epochs = needs.scored_epochs(recipe.config)
+    epochs = spec.scored_epochs(recipe.config)
     queries = {e: read_queries(recipe, step=recipe.step_after(e)) for e in epochs}
     figure = plotting.new_figure(10.4, 4.2)
     rows, gains = [], []
@@ -550,7 +550,7 @@ def with_equal_fit(fit_N2: np.ndarray, small_N2: np.ndarray) -> np.ndarray:
     return ~small_N2 & (~fit_N2 | (np.cumsum(fitted_rest_N2) <= (fit_N2 & small_N2).sum()))
 
 
-_SUBGROUP_QUERIES: dict[AttackName, str] = {
+_SUBGROUP_QUERIES: dict[str, str] = {
     "loss": "Loss",
     "reference_calibrated": "Mean reference loss minus loss",
 }

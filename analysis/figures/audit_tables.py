@@ -22,7 +22,7 @@ from analysis.few_references import (
 from analysis.formatting import percent
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
-from lm_mia.config.needs import EPSILON_TPRS
+from lm_mia.attacks.spec import EPSILON_TPRS
 
 _HEADINGS = (
     *(f"Epsilon, {percent(tpr)} TPR" for tpr in EPSILON_TPRS),

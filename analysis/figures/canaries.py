@@ -18,8 +18,9 @@ from analysis.formatting import percent
 from analysis.io import MissingModelsError, RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
-from lm_mia.config import AttackName, num_canaries
-from lm_mia.config.needs import REFERENCE_FREE, Need, num_reference_parts
+from lm_mia.attacks import registry
+from lm_mia.attacks.spec import Need, num_reference_parts
+from lm_mia.config import num_canaries
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 """Returns a number from (score_N, member_N)."""
@@ -28,7 +29,7 @@ KINDS = {
     "natural": ("Natural text", plotting.BLUE, "s"),
 }
 """Kind of canaries -> its label, color and marker."""
-ATTACKS: dict[AttackName, tuple[str, plotting.LineStyle]] = {
+ATTACKS: dict[str, tuple[str, plotting.LineStyle]] = {
     "lira_online": ("LiRA", "-"),
     "loss": ("Loss", "--"),
 }
@@ -78,7 +79,7 @@ class KindScores:
         )
 
 
-def read_kinds(recipe: RecipeResults, name: AttackName) -> dict[str, KindScores]:
+def read_kinds(recipe: RecipeResults, name: str) -> dict[str, KindScores]:
     """Reads the scores of an attack on every target, by kind of canaries.
 
     Args:
@@ -94,7 +95,7 @@ def read_kinds(recipe: RecipeResults, name: AttackName) -> dict[str, KindScores]
             f"{recipe.name}: its canaries are all of one kind (population.random_samples={random}, {canaries} canaries)"
         )
     count = attacks.common_references([recipe])
-    uses_references = name not in REFERENCE_FREE
+    uses_references = registry.find(name).uses_references
     parts = num_reference_parts(count, 0) if uses_references else 0
     score_R1xTxN, member_TxN = [], np.zeros((0, 0), bool)
     for part in (None, *range(parts)):
@@ -154,7 +155,7 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
             f"{recipe.name}: train.subset={recipe.config.train.subset!r}: the audit of one kind of canaries needs "
             "independent coins; set train.subset=bernoulli"
         )
-    kinds: dict[AttackName, dict[str, KindScores]] = {n: read_kinds(recipe, n) for n in ATTACKS}
+    kinds: dict[str, dict[str, KindScores]] = {n: read_kinds(recipe, n) for n in ATTACKS}
     figure = plotting.new_figure(10.6, 8.2)
     grid = figure.subplots(2, 2)
     frames = [
@@ -168,7 +169,7 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
     grid[0, 0].legend(fontsize=9)
     size = kinds["loss"]["random"].member_TxN.shape[1]
 
-    def difference(name: AttackName, metric: Metric, *, halves: bool = True) -> Estimate:
+    def difference(name: str, metric: Metric, *, halves: bool = True) -> Estimate:
         random, natural = (
             over_targets(kinds[name][kind], metric, halves=halves) for kind in ("random", "natural")
         )
@@ -236,7 +237,7 @@ def _draw_scores(
     return pd.concat(frames).assign(panel=panel)
 
 
-def _draw_roc(axes: Axes, kinds: Mapping[AttackName, Mapping[str, KindScores]]) -> pd.DataFrame:
+def _draw_roc(axes: Axes, kinds: Mapping[str, Mapping[str, KindScores]]) -> pd.DataFrame:
     """Draws the mean ROC curve over targets of each attack and kind; returns rows of the data."""
     frames, lowest = [], 1.0
     for name, (attack_label, dash) in ATTACKS.items():
@@ -256,7 +257,7 @@ def _draw_roc(axes: Axes, kinds: Mapping[AttackName, Mapping[str, KindScores]]) 
     return pd.concat(frames).assign(panel="c")
 
 
-def _draw_epsilon(axes: Axes, kinds: Mapping[AttackName, Mapping[str, KindScores]]) -> pd.DataFrame:
+def _draw_epsilon(axes: Axes, kinds: Mapping[str, Mapping[str, KindScores]]) -> pd.DataFrame:
     """Draws the bound on epsilon from each target, by attack and kind; returns rows of the data."""
     frames, ticks, ceiling = [], [], 0.0
     for name, (attack_label, _) in ATTACKS.items():

@@ -14,7 +14,7 @@ from analysis.claims.compare import Claim, Estimate, VarianceTerm, claim_all, cl
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
-from lm_mia.config.needs import JACKKNIFE_SAMPLES, Need
+from lm_mia.attacks.spec import JACKKNIFE_SAMPLES, Need
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 """Privacy budgets at which mechanisms are simulated."""

@@ -5,7 +5,7 @@ from analysis.attacks import read_jackknife
 from analysis.claims.compare import claim_all, claim_equivalent, claim_greater
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
-from lm_mia.config.needs import Need
+from lm_mia.attacks.spec import Need
 
 # Figure 3: LiRA after one and more epochs.
 FIG03_STATEMENTS = (

@@ -9,7 +9,7 @@ from analysis.claims.compare import claim_greater
 from analysis.formatting import percent
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
-from lm_mia.config.needs import StudyNeed
+from lm_mia.attacks.spec import StudyNeed
 
 RECIPE = "flip-140M"
 TABLE, BINS = "fragile_hits.parquet", "fragile_hit_bins.csv"

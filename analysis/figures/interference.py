@@ -16,10 +16,11 @@ from matplotlib.axes import Axes
 
 from analysis import io, plotting
 from analysis.claims.compare import Estimate, VarianceTerm, claim_equivalent
-from analysis.formatting import attack_name, percent
+from analysis.formatting import percent
 from analysis.io import MissingModelsError, RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from analysis.zero_run import INTERFERENCE, INTERFERENCE_COLUMNS
+from lm_mia.attacks.registry import attack_name
 
 RECIPE = "epochs-140M"
 MARGIN = 0.01

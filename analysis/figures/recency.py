@@ -12,7 +12,7 @@ from analysis.claims.compare import Estimate, claim_greater
 from analysis.formatting import percent
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
-from lm_mia.config.needs import StudyNeed
+from lm_mia.attacks.spec import StudyNeed
 
 RECIPE = "flip-140M"
 TABLE, RATES, SHUFFLED = "recency.parquet", "recency_rates.parquet", "recency_shuffled.csv"

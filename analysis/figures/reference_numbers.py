@@ -12,7 +12,7 @@ from analysis.claims.jackknife import Jackknife
 from analysis.formatting import percent
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
-from lm_mia.config.needs import StudyNeed
+from lm_mia.attacks.spec import StudyNeed
 
 RECIPE = "flip-140M"
 STUDY, TABLE = "reference_numbers", "reference_numbers.parquet"

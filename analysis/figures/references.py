@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from analysis import attacks, formatting, io, plotting, tables
+from analysis import attacks, io, plotting, tables
 from analysis.attacks import JackknifedAttack, read_jackknife
 from analysis.claims.compare import (
     Claim,
@@ -26,8 +26,9 @@ from analysis.claims.jackknife import Jackknife
 from analysis.io import Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import finish_roc_axes
+from lm_mia.attacks.registry import attack_name
+from lm_mia.attacks.spec import Need
 from lm_mia.config import num_canaries
-from lm_mia.config.needs import Need
 
 ROC_COLUMNS = ("attack", "references", "fpr", "tpr_mean", "tpr_std")
 Key = tuple[str, int]
@@ -70,7 +71,7 @@ def draw_roc_attacks(roc: Mapping[Key, list[Record]], attacks: Sequence[Record])
     for name, (color, dash, _) in plotting.ATTACKS.items():
         if name in count:
             key = name, count[name]
-            label = formatting.attack_name(name) + _auc(*key, attacks)
+            label = attack_name(name) + _auc(*key, attacks)
             lowest.append(_curve(axes, roc[key], color, dash, label, band=False))
     finish_roc_axes(axes, lowest)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
@@ -127,9 +128,7 @@ def _curve(
 
 
 def _label(attack: str, references: int, attacks: Sequence[Record]) -> str:
-    name = formatting.attack_name(attack) + (
-        f", {references} references" if references else " attack"
-    )
+    name = attack_name(attack) + (f", {references} references" if references else " attack")
     return name + _auc(attack, references, attacks)
 
 
@@ -195,7 +194,7 @@ def draw_auc_references(attacks: Sequence[Record]) -> Figure:
     low, high = axes.get_ylim()
     low, high = min(low, 0.48), max(high, 0.52)
     axes.set_ylim(low, high)
-    labels = [(formatting.attack_name(n), y, *plotting.ATTACKS[n][:2]) for n, y in ends.items()]
+    labels = [(attack_name(n), y, *plotting.ATTACKS[n][:2]) for n, y in ends.items()]
     labels.append(("Chance", 0.5, plotting.GREY, ":"))
     heights = plotting.spread_labels([y for _, y, _, _ in labels], 0.062 * (high - low), low, high)
     line = {"arrowstyle": "-", "linewidth": 1.6, "shrinkA": 2, "shrinkB": 0, "relpos": (0, 0.5)}
@@ -297,9 +296,7 @@ def draw_fig10(recipes: SweepResults) -> FigureResult:
     for name, results in (("lira_online", lira), ("rmia", rmia)):
         color, dash, marker = plotting.ATTACKS[name]
         auc_KxT = [result.auc_T for result in results.values()]
-        plotting.plot_mean_and_std(
-            axes, counts, auc_KxT, formatting.attack_name(name), color, dash, marker
-        )
+        plotting.plot_mean_and_std(axes, counts, auc_KxT, attack_name(name), color, dash, marker)
     axes.set(xlabel="References, IN and OUT", ylabel="AUC")
     plotting.set_x_ticks(axes, [(count, str(count)) for count in counts])
     axes.legend(loc="upper left")

@@ -12,7 +12,7 @@ from analysis.claims.compare import (
 from analysis.claims.jackknife import Jackknife
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
-from lm_mia.config.needs import Need
+from lm_mia.attacks.spec import Need
 
 # Figure 9: ROC curves of LiRA and RMIA with increasing numbers of references.
 FIG09_STATEMENTS = (

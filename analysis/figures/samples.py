@@ -24,8 +24,8 @@ from analysis.claims.trends import BinnedMeans, rank_correlation
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import stats
+from lm_mia.attacks.spec import JACKKNIFE_SAMPLES, Need, StudyNeed, num_reference_parts
 from lm_mia.config import first_canary
-from lm_mia.config.needs import JACKKNIFE_SAMPLES, Need, StudyNeed, num_reference_parts
 from lm_mia.data.subsets import ModelSeeds
 
 GROUPS: dict[str, tuple[str, plotting.LineStyle]] = {
@@ -69,7 +69,7 @@ def target_posteriors(recipe: RecipeResults, reference_part: int | None = None) 
 
     Args:
       recipe: the recipe.
-      reference_part: as in `needs.TargetAttack`.
+      reference_part: as in `spec.AttackSpec`.
 
     Raises:
       MissingModelsError, WorkdirError: as `read_sample_scores`.

@@ -21,7 +21,7 @@ from analysis.claims.jackknife import log_relative_std, log_std
 from analysis.formatting import percent, size_label
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
-from lm_mia.config.needs import Need
+from lm_mia.attacks.spec import Need
 
 # Figure 2: LiRA on models of several sizes, each on its compute-optimal data.
 FIG02_STATEMENTS = (

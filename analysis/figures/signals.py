@@ -5,7 +5,7 @@ from analysis.attacks import read_jackknife
 from analysis.claims.compare import claim_greater
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
-from lm_mia.config.needs import Need
+from lm_mia.attacks.spec import Need
 
 # Figure 8: LiRA on the loss and on the logit of every sample.
 FIG08_STATEMENTS = ("LiRA on the loss beats LiRA on the logit.",)

@@ -24,7 +24,7 @@ from analysis.notes import replicas_note
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import RocCurve, per_target_frame, roc_panels
 from lm_mia import stats
-from lm_mia.config.needs import Need
+from lm_mia.attacks.spec import Need
 
 
 def _every_target(recipes: SweepResults, family: str) -> FigureResult:

@@ -13,7 +13,7 @@ from analysis.claims.compare import Claim, claim_all, claim_equivalent, claim_gr
 from analysis.formatting import percent
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
-from lm_mia.config.needs import StudyNeed
+from lm_mia.attacks.spec import StudyNeed
 
 RECIPE = "flip-140M"
 STUDY, TABLE = "text_groups", "text_groups.parquet"

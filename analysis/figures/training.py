@@ -33,7 +33,7 @@ from analysis.formatting import size_label
 from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import config, stats
-from lm_mia.config.needs import LossNeed, Need
+from lm_mia.attacks.spec import LossNeed, Need
 from lm_mia.data.subsets import ModelSeeds
 
 _STYLES: dict[str, tuple[str, str, Literal["-", "--"]]] = {

@@ -23,11 +23,12 @@ from analysis.claims.compare import (
     claim_greater,
     claim_untested,
 )
-from analysis.formatting import attack_name, percent
+from analysis.formatting import percent
 from analysis.io import MissingModelsError, RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from analysis.zero_run import COLUMNS, ESTIMATORS, METRICS, STYLES, TABLE, shift_title
 from analysis.zero_run import read as read_zero_run
+from lm_mia.attacks.registry import attack_name
 
 RECIPE = "epochs-140M"
 STRENGTH = 2.0

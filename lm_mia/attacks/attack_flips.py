@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
-from lm_mia.attacks import decision_jackknife, signals, tables
+from lm_mia.attacks import decision_jackknife, tables
 from lm_mia.attacks.decisions import DecisionCounts, Votes, add_votes, count_votes_by_class
+from lm_mia.attacks.inputs import sample_slices
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.data.population import Population
 
@@ -89,9 +90,7 @@ def count_decisions(
             file.read_samples(at), points.threshold_TxF, has_decisions_F, member_N2[at], group_C
         )
 
-    votes = functools.reduce(
-        add_votes, map_in_order(pool, count, signals.sample_slices(file.num_samples))
-    )
+    votes = functools.reduce(add_votes, map_in_order(pool, count, sample_slices(file.num_samples)))
     metrics = decision_jackknife.metrics_of_scores(file, member_N2, document_N2, c)
     coin_flips = tables.coin_flip_shares(
         votes, c.fprs, c.alpha, ranges=("member",), range_fprs=(c.focus_fpr,)

@@ -10,21 +10,22 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
-from lm_mia.attacks import signals, study_inputs
+from lm_mia.attacks import study_inputs
+from lm_mia.attacks.inputs import AttackInputs
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 
 _SAMPLES = study_inputs.FIRST_SAMPLES
 
 
 def decision_jackknife(
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     document_N2: np.ndarray,
     c: config.Attack,
     pool: ThreadPoolExecutor,
 ) -> pd.DataFrame:
     """Returns decision_jackknife.parquet: metrics of decisions with all models and samples, and with parts of them.
 
-    Each row leaves out at most one group of replicas, and uses all or half of the references (`needs.half_groups`) and
+    Each row leaves out at most one group of replicas, and uses all or half of the references (`spec.half_groups`) and
     of the samples (`stats.HALVES_HxG`). All references are always used if there are fewer than two of each group.
 
     Args:

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from lm_mia import config, stats
 from lm_mia.atomic import replacing, write_csv
-from lm_mia.attacks import signals, tables
+from lm_mia.attacks import registry, tables
+from lm_mia.attacks.inputs import AttackInputs, Block
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.data.population import Population
 
@@ -46,8 +47,8 @@ class DecisionCounts:
 
 
 def write_decision_tables(
-    inputs: signals.AttackInputs,
-    attack_fit: signals.AttackFit,
+    inputs: AttackInputs,
+    scatter_2x2: np.ndarray | None,
     file: MembershipScoreFile,
     points: stats.OperatingPoints,
     sample_columns: Mapping[str, np.ndarray],
@@ -58,7 +59,8 @@ def write_decision_tables(
     """Writes the tables of decisions of online LiRA (StrongMIA Tables 1-6, Figures 25-30) and samples.parquet.
 
     Args:
-      inputs, attack_fit: the models; the means and variances of the references' losses give the separation.
+      inputs: the models; the means and variances of the references' losses give the separation.
+      scatter_2x2: the fit of online LiRA, for pooled variances.
       file: online LiRA scores of the replicas.
       points: operating points of the replicas at attack.fprs, and then at the points of the curve.
       sample_columns: name -> value_N2, additional columns of samples.parquet. If documents are split, "document" is one
@@ -73,7 +75,7 @@ def write_decision_tables(
     order_seeds = [model.order_seed for model in inputs.targets]
     write_csv(folder / "thresholds.csv", tables.thresholds(points_at_fprs, order_seeds))
 
-    analysis = _DecisionAnalysis(file, points, attack_fit, inputs, sample_columns, c)
+    analysis = _DecisionAnalysis(file, points, scatter_2x2, inputs, sample_columns, c)
     # The scores of the targets are in the file, so their losses are not read again.
     references = dataclasses.replace(inputs, targets=inputs.targets[:1])
     parts = (part for block in references.blocks() for part in block.split())
@@ -133,8 +135,8 @@ class _DecisionAnalysis:
 
     file: MembershipScoreFile
     points: stats.OperatingPoints
-    attack_fit: signals.AttackFit
-    inputs: signals.AttackInputs
+    scatter_2x2: np.ndarray | None
+    inputs: AttackInputs
     sample_columns: Mapping[str, np.ndarray]
     c: config.Attack
 
@@ -148,11 +150,11 @@ class _DecisionAnalysis:
         """The result of `tables.has_decisions` at the rates of the config."""
         return tables.has_decisions(self.points)[: len(self.c.fprs)]
 
-    def analyze(self, block: signals.SampleBlock) -> _BlockDecisions:
+    def analyze(self, block: Block) -> _BlockDecisions:
         """Returns the decisions on a block of samples; runs in a thread."""
         num_fprs, replicas, alpha = len(self.c.fprs), self.file.num_targets, self.c.alpha
-        member_C = self.member_N2[block.sample_slice]
-        score_TxC = self.file.read_samples(block.sample_slice)
+        member_C = self.member_N2[block.at]
+        score_TxC = self.file.read_samples(block.at)
         votes_KxC = stats.count_votes(score_TxC, self.points.threshold_TxF).votes_FxN
         votes_FxC = votes_KxC[:num_fprs]
         votes_FxC[~self.has_decisions_F] = np.nan
@@ -163,7 +165,7 @@ class _DecisionAnalysis:
                 score_TxC, self.points.threshold_TxF[:, :num_fprs], bin_FxC, member_C
             ),
             vote_counts=stats.count_member_votes(votes_KxC[num_fprs:], member_C, replicas, alpha),
-            votes=self._votes(score_TxC, block.sample_slice),
+            votes=self._votes(score_TxC, block.at),
             sample_table=self._sample_table(block, score_TxC, votes_FxC),
         )
 
@@ -184,11 +186,9 @@ class _DecisionAnalysis:
             for count in _replica_counts(replicas)
         }
 
-    def _sample_table(
-        self, block: signals.SampleBlock, score_TxC: np.ndarray, votes_FxC: np.ndarray
-    ) -> pa.Table:
+    def _sample_table(self, block: Block, score_TxC: np.ndarray, votes_FxC: np.ndarray) -> pa.Table:
         """Returns the rows of samples.parquet."""
-        at, replicas = block.sample_slice, self.file.num_targets
+        at, replicas = block.at, self.file.num_targets
         posterior_TxC = stats.posterior(score_TxC)
         threshold_posterior_TxF = stats.posterior(self.points.threshold_TxF[:, : len(self.c.fprs)])
         distance_FxC = stats.mean_distance_to_threshold(posterior_TxC, threshold_posterior_TxF)
@@ -198,7 +198,9 @@ class _DecisionAnalysis:
         columns["score"] = score_TxC[0]
         columns["mean_score"] = score_TxC.mean(axis=0)
         columns["mean_posterior"] = posterior_TxC.mean(axis=0)
-        columns["separation"] = signals.separation(block, self.attack_fit, self.c)
+        columns["separation"] = registry.separation(
+            block, self.scatter_2x2, finite_population=self.c.finite_population
+        )
         for f, fpr in enumerate(self.c.fprs):
             columns[f"votes_{fpr:g}"] = pa.array(
                 votes_FxC[f].astype(np.float32), mask=np.isnan(votes_FxC[f])

@@ -8,6 +8,7 @@ M: models, T: targets, R: references, C: samples of a block, V: samples that sho
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from lm_mia.data import subsets
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.stats import design as stats_design
-from lm_mia.store.store import Store
+
+if TYPE_CHECKING:  # The registry is read by commands that open no store.
+    from lm_mia.store.store import Store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +85,7 @@ class ModelDesign:
         )
 
 
-def model_design(store: Store, models: Sequence[ModelSeeds]) -> ModelDesign | None:
+def model_design(store: "Store", models: Sequence[ModelSeeds]) -> ModelDesign | None:
     """Returns the design of imported models whose subsets were not drawn in a known way; None for all others.
 
     Args:
@@ -100,7 +103,7 @@ def model_design(store: Store, models: Sequence[ModelSeeds]) -> ModelDesign | No
     return ModelDesign(tuple(own), _compare(store, own), has_members_M)
 
 
-def reference_design(store: Store, references: Sequence[ModelSeeds]) -> stats.Design:
+def reference_design(store: "Store", references: Sequence[ModelSeeds]) -> stats.Design:
     """Returns how the training subsets of references are related.
 
     Raises:
@@ -113,7 +116,7 @@ def reference_design(store: Store, references: Sequence[ModelSeeds]) -> stats.De
     return _compare(store, references)
 
 
-def _has_members(store: Store, models: Sequence[ModelSeeds]) -> np.ndarray:
+def _has_members(store: "Store", models: Sequence[ModelSeeds]) -> np.ndarray:
     """Returns whether each model was trained on any of the attacked samples."""
     has_members_M = np.zeros(len(models), np.bool_)
     for _, value in store.canary_blocks({"member": ("member", models)}):
@@ -121,7 +124,7 @@ def _has_members(store: Store, models: Sequence[ModelSeeds]) -> np.ndarray:
     return has_members_M
 
 
-def _compare(store: Store, models: Sequence[ModelSeeds]) -> stats.Design:
+def _compare(store: "Store", models: Sequence[ModelSeeds]) -> stats.Design:
     """Returns the design that the members of the models show; raises UserError as `model_design`."""
     parts = []
     for _, value in store.canary_blocks({"member": ("member", models)}):

@@ -1,11 +1,9 @@
 """Which attack the first sentence of a result is about."""
 
-from lm_mia.config import AttackName
-
 
 def headline_attack(
     *, is_random: bool, references: int, has_in: bool, has_pairs: bool, has_base: bool
-) -> AttackName:
+) -> str:
     """Returns the attack that an audit or a report names first, which is chosen before any result is seen.
 
     Args:

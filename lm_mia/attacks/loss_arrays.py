@@ -10,30 +10,28 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from lm_mia import config, stats
-from lm_mia.attacks import signals, target_warnings
+from lm_mia.attacks import registry, target_warnings
 from lm_mia.attacks.designs import ModelDesign
 from lm_mia.attacks.headline import headline_attack
+from lm_mia.attacks.inputs import (
+    BLOCK_SAMPLES,
+    Block,
+    FitInputs,
+    covariate_names,
+    sample_covariates,
+    with_base,
+)
+from lm_mia.attacks.registry import FittedAttack
 from lm_mia.attacks.score_matrix import map_in_order
-from lm_mia.config import AttackName
 from lm_mia.data import loss_units
 from lm_mia.data.score_arrays import SAMPLE_COLUMNS, Losses
 from lm_mia.errors import UserError
 
-ATTACKS: tuple[AttackName, ...] = (
-    "lira_online",
-    "lira_offline",
-    "rmia",
-    "rmia_offline",
-    "rmia_simple",
-    "reference_calibrated",
-    "shrunk",
-    "stacked",
-    "loss",
-)
-"""The attacks that need nothing but the losses of targets and references."""
+ATTACKS = tuple(n for n in config.Attack().attacks if not registry.ATTACKS[n].uses_texts)
+"""The attacks that are made; they need nothing but the losses of targets and references."""
 
 
-def attacks_on(losses: Losses, design: ModelDesign, *, is_random: bool) -> list[AttackName]:
+def attacks_on(losses: Losses, design: ModelDesign, *, is_random: bool) -> list[str]:
     """Returns the attacks that the losses allow, the one that the result is named by first (`headline_attack`).
 
     Args:
@@ -51,7 +49,7 @@ def attacks_on(losses: Losses, design: ModelDesign, *, is_random: bool) -> list[
         has_pairs=design.design.has_complements,
         has_base=losses.base_loss_N is not None,
     )
-    attacks: list[AttackName] = [*ATTACKS] if references else ["loss"]
+    attacks: list[str] = [*ATTACKS] if references else ["loss"]
     attacks = [*(["base_calibrated"] if losses.base_loss_N is not None else []), *attacks]
     return [first, *(attack for attack in attacks if attack != first)]
 
@@ -71,12 +69,12 @@ class LossBlocks:
         """The number of samples."""
         return self.losses.target_loss_TxN.shape[1]
 
-    def blocks(self) -> Iterator[signals.SampleBlock]:
+    def blocks(self) -> Iterator[Block]:
         """Yields all samples in order."""
         losses, base_N = self.losses, self.losses.base_loss_N
         covariate_NxK, _ = _covariates(losses)
-        for low in range(0, self.num_samples, signals.BLOCK_SAMPLES):
-            at = slice(low, min(low + signals.BLOCK_SAMPLES, self.num_samples))
+        for low in range(0, self.num_samples, BLOCK_SAMPLES):
+            at = slice(low, min(low + BLOCK_SAMPLES, self.num_samples))
             members = losses.target_member_TxN[:, at], losses.reference_member_MxN[:, at]
             first = len(members[0])
             is_used_RxC, has_score_TxC = self.design.use(
@@ -88,7 +86,7 @@ class LossBlocks:
             reference_loss_MxC = np.ascontiguousarray(losses.reference_loss_MxN[:, at])
             if not is_used_RxC.all():
                 reference_loss_MxC = np.where(is_used_RxC, reference_loss_MxC, np.nan)
-            yield signals.SampleBlock(
+            yield Block(
                 at,
                 np.ascontiguousarray(losses.target_loss_TxN[self.targets, at]),
                 reference_loss_MxC,
@@ -187,12 +185,12 @@ def _covariates(losses: Losses) -> tuple[np.ndarray, tuple[str, ...]]:
     column, base_N = losses.columns_N.__getitem__, losses.base_loss_N
     covariate_NxK, names = np.empty((losses.target_loss_TxN.shape[1], 0), np.float32), ()
     if len(losses.columns_N) == len(SAMPLE_COLUMNS):
-        covariate_NxK, names = signals.sample_covariates(column), signals.covariate_names(column)
-    return signals.with_base(covariate_NxK, names, base_N)
+        covariate_NxK, names = sample_covariates(column), covariate_names(column)
+    return with_base(covariate_NxK, names, base_N)
 
 
 def score_attack(
-    losses: Losses, attack: AttackName, design: ModelDesign, pool: ThreadPoolExecutor
+    losses: Losses, attack: str, design: ModelDesign, pool: ThreadPoolExecutor
 ) -> np.ndarray:
     """Returns score_TxN of an attack, with the default settings of `lm_mia.config.Attack`.
 
@@ -202,17 +200,13 @@ def score_attack(
       design: the result of `find_design`.
       pool: threads that compute parts of the samples.
     """
-    group = signals.AttackGroup((attack,), config.Attack())
     score_TxN = np.empty(losses.target_loss_TxN.shape)
     for targets in design.parts(range(len(score_TxN))):
         inputs = LossBlocks(losses, design, targets)
-        [fit] = signals.fit_attacks(inputs, [group])
+        fitted = registry.fit_attack(attack, FitInputs(inputs), vars(config.Attack()))
 
-        def score(
-            part: signals.SampleBlock, targets: range = targets, fit: signals.AttackFit = fit
-        ) -> None:
-            score_TxC = signals.membership_scores(group, part, fit)[attack]
-            score_TxN[targets.start : targets.stop, part.sample_slice] = score_TxC
+        def score(part: Block, targets: range = targets, fitted: FittedAttack = fitted) -> None:
+            score_TxN[targets.start : targets.stop, part.at] = fitted(part)
 
         for block in inputs.blocks():
             for _ in map_in_order(pool, score, block.split()):

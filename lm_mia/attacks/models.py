@@ -13,7 +13,7 @@ import pandas as pd
 
 from lm_mia import stats
 from lm_mia.atomic import MODELS_JSON, is_current, replacing, write_completion_marker
-from lm_mia.config.needs import PresentModels
+from lm_mia.attacks.spec import PresentModels
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import raise_failed_read
 from lm_mia.store.store import MEAN_LOSSES, Store

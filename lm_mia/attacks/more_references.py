@@ -23,12 +23,12 @@ import pandas as pd
 
 from lm_mia import config, stats
 from lm_mia.atomic import MORE_REFERENCES_JSON, is_current, write_completion_marker, write_csv
-from lm_mia.attacks import models, signals
+from lm_mia.attacks import models, registry
 from lm_mia.attacks.designs import model_design
+from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, open_inputs
 from lm_mia.attacks.resampling import disjoint_sets, reference_units
 from lm_mia.attacks.score_matrix import map_in_order
-from lm_mia.config import AttackName
-from lm_mia.config.needs import FORMAT, REFERENCE_FREE, assign_roles, decision_settings
+from lm_mia.attacks.spec import FORMAT, assign_roles, decision_settings
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
@@ -46,12 +46,12 @@ _QUARTERS, _HALVES = slice(0, 4), slice(4, 10)
 
 
 @dataclasses.dataclass(frozen=True)
-class _FirstSamples(signals.AttackInputs):
+class _FirstSamples(AttackInputs):
     """The inputs of attacks on the first samples of the population, which are in memory."""
 
-    block: signals.SampleBlock | None = None
+    block: Block | None = None
 
-    def blocks(self) -> Iterator[signals.SampleBlock]:
+    def blocks(self) -> Iterator[Block]:
         """Yields the samples as one block."""
         assert self.block is not None
         yield self.block
@@ -84,7 +84,7 @@ def run(
     over = "targets" if roles.targets else "replicas"
     targets = targets[: min(len(roles.targets) or len(roles.replicas), _MAX_TARGETS)]
     references = [*map(subsets.reference, roles.references)]
-    attacks: tuple[AttackName, ...] = tuple(n for n in c.attacks if n not in REFERENCE_FREE)
+    attacks = tuple(n for n in c.attacks if registry.find(n).uses_references)
     identity: dict[str, Any] = {
         "format": FORMAT,
         "config": decision_settings(c),
@@ -110,7 +110,7 @@ def run(
             "references"
         )
     else:
-        inputs = signals.open_inputs(store, population, targets, references, (), design=design)
+        inputs = open_inputs(store, population, targets, references, (), design=design)
         parts = [_first_samples(part) for _, part in inputs.by_target()]
         facts["samples"] = parts[0].num_samples
         # Replicas share their training subset, so together they count as one target.
@@ -127,10 +127,10 @@ def _quarters(units: Sequence[np.ndarray]) -> np.ndarray:
     return next(quarter_QxR for quarter_QxR in sizes if len(quarter_QxR) == 4)
 
 
-def _first_samples(inputs: signals.AttackInputs) -> _FirstSamples:
+def _first_samples(inputs: AttackInputs) -> _FirstSamples:
     """Returns the inputs with the first block of samples only, a random choice since the population is shuffled."""
     block = next(inputs.blocks())
-    samples = block.sample_slice.stop
+    samples = block.at.stop
     fields = {field.name: getattr(inputs, field.name) for field in dataclasses.fields(inputs)}
     fields |= {
         "target_member_TxN2": inputs.target_member_TxN2[:, :samples],
@@ -143,7 +143,7 @@ def _first_samples(inputs: signals.AttackInputs) -> _FirstSamples:
 def _table(
     by_target: list[_FirstSamples],
     quarter_QxR: np.ndarray,
-    attacks: tuple[AttackName, ...],
+    attacks: tuple[str, ...],
     num_subsets: int,
     c: config.Attack,
     pool: ThreadPoolExecutor,
@@ -152,32 +152,29 @@ def _table(
     size, count = quarter_QxR.shape[1], len(by_target[0].references)
     index_S = [np.sort(quarter_QxR[set_Q].ravel()) for set_Q in stats.REFERENCE_SETS_SxQ]
     index_S[-1] = np.arange(count)  # with the references that are in no quarter
-    groups = [signals.AttackGroup(attacks, c, index_R) for index_R in index_S]
     fprs = sorted({c.focus_fpr, *(fpr for fpr in _FPRS if fpr in c.fprs)})
-    drawn_blocks = [
-        {
-            count: signals.draw_samples(inputs, count)
-            for count in signals.num_drawn_samples(attacks, c.rmia_samples)
-        }
-        for inputs in by_target
-    ]
+    whole = [FitInputs(inputs) for inputs in by_target]  # with the draws that all sets share
     member_TxN = np.concatenate([inputs.target_member_TxN2 for inputs in by_target])
 
     def score(
-        group: signals.AttackGroup, inputs: _FirstSamples, drawn: dict[int, signals.SampleBlock]
-    ) -> dict[AttackName, np.ndarray]:
+        index_R: np.ndarray, inputs: _FirstSamples, every: FitInputs
+    ) -> dict[str, np.ndarray]:
         """Returns score_TxN of each attack."""
         assert inputs.block is not None
-        [attack_fit] = signals.fit_attacks(inputs, [group], drawn)
-        parts = inputs.block.split()
-        scores = [signals.membership_scores(group, part, attack_fit) for part in parts]
-        return {name: np.concatenate([s[name] for s in scores], axis=1) for name in attacks}
+        selected = every.select(index_R)
+        fits = registry.fit_attacks(
+            [registry.Task(registry.find(name), selected, vars(c)) for name in attacks]
+        )
+        parts = [part.with_references(index_R) for part in inputs.block.split()]
+        return {
+            name: np.concatenate([fitted(part) for part in parts], axis=1)
+            for name, fitted in zip(attacks, fits, strict=True)
+        }
 
-    def evaluate(group: signals.AttackGroup) -> list[tuple[float, ...]]:
+    def evaluate(index_R: np.ndarray) -> list[tuple[float, ...]]:
         """Returns the AUC, the TPRs and the fraction of samples without a score for each attack, means over targets."""
         scores = [
-            score(group, inputs, drawn)
-            for inputs, drawn in zip(by_target, drawn_blocks, strict=True)
+            score(index_R, inputs, every) for inputs, every in zip(by_target, whole, strict=True)
         ]
         rows = []
         for name in attacks:
@@ -187,7 +184,7 @@ def _table(
             rows.append((points.auc_T.mean(), *points.tpr_TxF.mean(axis=0), left_out))
         return rows
 
-    value_SxAxK1 = np.array([*map_in_order(pool, evaluate, groups)])
+    value_SxAxK1 = np.array([*map_in_order(pool, evaluate, index_S)])
     metrics = ["auc", *(f"tpr_at_{fpr:g}" for fpr in fprs)]
     references = size, 2 * size, count
     rows = []

@@ -30,10 +30,10 @@ import scipy.stats
 
 from lm_mia import config, stats
 from lm_mia.atomic import POOLING_JSON, is_current, replacing, write_completion_marker, write_csv
-from lm_mia.attacks import models, signals, vulnerability
+from lm_mia.attacks import models, spec, vulnerability
 from lm_mia.attacks.designs import reference_design
+from lm_mia.attacks.inputs import AttackInputs, Block, open_inputs
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
-from lm_mia.config import needs
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
 
@@ -81,8 +81,8 @@ def run(
     references = [m for m in present if m.role == "reference" and m.subset_seed < c.references]
     replicas = [m for m in present if m.role == "replica" and m.order_seed < c.replicas]
     identity: dict[str, Any] = {
-        "format": needs.FORMAT,
-        "config": needs.decision_settings(c),
+        "format": spec.FORMAT,
+        "config": spec.decision_settings(c),
         "reference_models": [*map(str, references)],
         "replica_models": [*map(str, replicas)],
     }
@@ -101,11 +101,11 @@ def run(
         return
     inputs = None
     if references:
-        inputs = signals.open_inputs(store, population, references[:1], references, ())
-    if inputs is None or len(inputs.references) < needs.FEWEST_FOR_LEAVE_ONE_OUT:
+        inputs = open_inputs(store, population, references[:1], references, ())
+    if inputs is None or len(inputs.references) < config.FEWEST_FOR_LEAVE_ONE_OUT:
         reason = (
             f"{len(inputs.references) if inputs else 0} references can be attacked with the others; at least "
-            f"{needs.FEWEST_FOR_LEAVE_ONE_OUT} are needed"
+            f"{config.FEWEST_FOR_LEAVE_ONE_OUT} are needed"
         )
         write_completion_marker(marker, identity | {"reason": reason}, [])
         return
@@ -120,7 +120,7 @@ def run(
     with _all_scores(inputs, c, design, folder, pool) as grid:
         on_all_samples = evaluate(grid, fprs, pool)
         show(2)
-        roles = needs.assign_roles(models.model_numbers(present), c)
+        roles = spec.assign_roles(models.model_numbers(present), c)
         facts = vulnerability.write_tables(
             inputs, replicas, roles, grid.standardized_MxN, grid.count_out_MxN, c, folder, pool
         )
@@ -198,7 +198,7 @@ def compute_scores(
 
 @contextlib.contextmanager
 def _all_scores(
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     c: config.Attack,
     design: stats.Design,
     folder: Path,
@@ -209,12 +209,12 @@ def _all_scores(
     scatter_Mx2x2 = None
     if c.variance == "pooled":
 
-        def scatter(part: signals.SampleBlock) -> np.ndarray:
+        def scatter(part: Block) -> np.ndarray:
             return stats.leave_one_out_scatter(
-                part.reference_loss_MxC,
-                part.reference_member_MxC,
+                part.reference_loss_RxC,
+                part.reference_member_RxC,
                 design=design,
-                id_N=inputs.ids(part.sample_slice),
+                id_N=inputs.ids(part.at),
             )
 
         parts = (part for block in inputs.blocks() for part in block.split())
@@ -225,19 +225,19 @@ def _all_scores(
             for dtype in (np.float64, np.float64, np.int16, np.bool_)
         )
 
-        def write(part: signals.SampleBlock) -> None:
+        def write(part: Block) -> None:
             scores = compute_scores(
-                part.reference_loss_MxC,
-                part.reference_member_MxC,
-                inputs.ids(part.sample_slice),
+                part.reference_loss_RxC,
+                part.reference_member_RxC,
+                inputs.ids(part.at),
                 c,
                 design,
                 scatter_Mx2x2,
             )
-            lira.write(0, part.sample_slice, scores.lira_MxN)
-            standardized.write(0, part.sample_slice, scores.standardized_MxN)
-            count_out.write(0, part.sample_slice, scores.count_out_MxN)
-            member.write(0, part.sample_slice, scores.member_MxN)
+            lira.write(0, part.at, scores.lira_MxN)
+            standardized.write(0, part.at, scores.standardized_MxN)
+            count_out.write(0, part.at, scores.count_out_MxN)
+            member.write(0, part.at, scores.member_MxN)
 
         for _ in map_in_order(pool, write, (p for b in inputs.blocks() for p in b.split())):
             pass
@@ -405,7 +405,7 @@ def _model_points(
 
 
 def _study(
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     document_N2: np.ndarray,
     c: config.Attack,
     design: stats.Design,
@@ -419,8 +419,8 @@ def _study(
       pooling_jackknife.parquet.
     """
     block = next(inputs.blocks())
-    used = slice(0, min(block.sample_slice.stop, _STUDY_SAMPLES))
-    loss_MxN, member_MxN = block.reference_loss_MxC[:, used], block.reference_member_MxC[:, used]
+    used = slice(0, min(block.at.stop, _STUDY_SAMPLES))
+    loss_MxN, member_MxN = block.reference_loss_RxC[:, used], block.reference_member_RxC[:, used]
     half_HxN = stats.HALVES_HxG[:, stats.sample_groups(document_N2[used])]
     num_models = len(loss_MxN)
     counts = [n for n in (2**i for i in range(3, 32)) if n < num_models] + [num_models]

@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import stats
-from lm_mia.attacks import signals, study_inputs
+from lm_mia.attacks import study_inputs
+from lm_mia.attacks.inputs import AttackInputs
 from lm_mia.attacks.study_inputs import StudyError, StudyInputs
 
 TABLE, RATES, SHUFFLED = "recency.parquet", "recency_rates.parquet", "recency_shuffled.csv"
@@ -38,7 +39,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
         raise StudyError("the batch order of imported losses is not known")
     inputs = study.replicas()
     parts = study_inputs.first_parts(inputs)
-    loss_BxN = np.concatenate([part.target_loss_TxC for part in parts], axis=1).astype(np.float64)
+    loss_BxN = np.concatenate([part.loss_TxC for part in parts], axis=1).astype(np.float64)
     samples = loss_BxN.shape[1]
     member_N = inputs.target_member_TxN2[0, :samples]
     last_seen_BxN = _last_seen(study, inputs, samples)
@@ -92,7 +93,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
     }
 
 
-def _last_seen(study: StudyInputs, inputs: signals.AttackInputs, samples: int) -> np.ndarray:
+def _last_seen(study: StudyInputs, inputs: AttackInputs, samples: int) -> np.ndarray:
     """Returns last_seen_BxN of the first attacked samples, as a fraction of the steps; 0 if not seen."""
     store = inputs.store
     [(_, value)] = store.blocks({"member": ("member", inputs.targets[:1])}, sys.maxsize)

@@ -23,9 +23,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from lm_mia import stats
-from lm_mia.attacks import study_inputs
+from lm_mia.attacks import spec, study_inputs
 from lm_mia.attacks.study_inputs import StudyError, StudyInputs
-from lm_mia.config import needs
 from lm_mia.data.subsets import ModelSeeds
 
 BoolArray = NDArray[np.bool_]
@@ -127,7 +126,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
 
 def _numbers(references: int) -> list[int]:
     """Returns the numbers of references: 4 (if each group has as many), 8, 16, ..., and all of them."""
-    fewest = _FEWEST if references >= _FEWEST * needs.JACKKNIFE_GROUPS else _FEWEST_TO_HALVE
+    fewest = _FEWEST if references >= _FEWEST * spec.JACKKNIFE_GROUPS else _FEWEST_TO_HALVE
     powers = [fewest << k for k in range(references.bit_length()) if fewest << k < references]
     return [*powers, references]
 
@@ -137,16 +136,16 @@ def _parts(count: int, references: Sequence[ModelSeeds]) -> list[list[np.ndarray
 
     Sets that are not halved have the references of one group each, so that a half has all of a set or nothing.
     """
-    group_R = np.array(needs.reference_groups(model.subset_seed for model in references))
+    group_R = np.array(spec.reference_groups(model.subset_seed for model in references))
     if count < _FEWEST_TO_HALVE:
-        groups = range(needs.JACKKNIFE_GROUPS)
+        groups = range(spec.JACKKNIFE_GROUPS)
         sets = [np.flatnonzero(group_R == group)[:count] for group in groups]
     else:
         number = min(len(references) // count, _MOST_SETS)
         sets = [np.arange(k * count, (k + 1) * count) for k in range(number)]
     parts = [sets]
-    for half in range(needs.NUM_HALVES):
-        in_half_R = np.isin(group_R, [*needs.half_groups(half)])
+    for half in range(spec.NUM_HALVES):
+        in_half_R = np.isin(group_R, [*spec.half_groups(half)])
         parts.append([chosen for index_R in sets if len(chosen := index_R[in_half_R[index_R]])])
     return parts
 

@@ -21,13 +21,14 @@ import pyarrow.parquet as pq
 
 from lm_mia import config, stats
 from lm_mia.atomic import replacing
-from lm_mia.attacks import rate_intervals, score_matrix, signals
+from lm_mia.attacks import rate_intervals, score_matrix
 from lm_mia.attacks.designs import reference_design
+from lm_mia.attacks.inputs import AttackInputs, Block
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 
 
 def attack_references(
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     c: config.Attack,
     group_N2: np.ndarray,
     probabilities: Path | None,
@@ -63,7 +64,7 @@ def attack_references(
     return table.assign(left_out=points.left_out_T), intervals
 
 
-def _members(inputs: signals.AttackInputs) -> Iterator[np.ndarray]:
+def _members(inputs: AttackInputs) -> Iterator[np.ndarray]:
     """Yields member_N2 of each reference, so that not all of them are in memory."""
     for model in inputs.references:
         [(_, value)] = inputs.store.canary_blocks({"member": ("member", [model])}, sys.maxsize)
@@ -71,7 +72,7 @@ def _members(inputs: signals.AttackInputs) -> Iterator[np.ndarray]:
 
 
 def _write_scores(
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     c: config.Attack,
     design: stats.Design,
     file: MembershipScoreFile,
@@ -82,33 +83,29 @@ def _write_scores(
     scatter_Mx2x2 = None
     if c.variance == "pooled":
 
-        def scatter(part: signals.SampleBlock) -> np.ndarray:
+        def scatter(part: Block) -> np.ndarray:
             return stats.leave_one_out_scatter(
-                part.reference_loss_MxC,
-                part.reference_member_MxC,
+                part.reference_loss_RxC,
+                part.reference_member_RxC,
                 design=design,
-                id_N=inputs.ids(part.sample_slice),
+                id_N=inputs.ids(part.at),
             )
 
         parts = (part for block in inputs.blocks() for part in block.split())
         scatter_Mx2x2 = sum(map_in_order(pool, scatter, parts), np.zeros((file.num_targets, 2, 2)))
 
-    def score(part: signals.SampleBlock) -> pa.Table | None:
+    def score(part: Block) -> pa.Table | None:
         score_MxC = stats.lira_leave_one_out(
-            part.reference_loss_MxC,
-            part.reference_member_MxC,
+            part.reference_loss_RxC,
+            part.reference_member_RxC,
             variance=c.variance,
             sampled_share=0.5 if c.finite_population else 0.0,
             design=design,
-            id_N=inputs.ids(part.sample_slice),
+            id_N=inputs.ids(part.at),
             scatter_Mx2x2=scatter_Mx2x2,
         )
-        file.write(0, part.sample_slice, score_MxC)
-        return (
-            _probability_rows(inputs.ids(part.sample_slice), part, score_MxC)
-            if probabilities
-            else None
-        )
+        file.write(0, part.at, score_MxC)
+        return _probability_rows(inputs.ids(part.at), part, score_MxC) if probabilities else None
 
     if probabilities is None:
         for block in inputs.blocks():
@@ -125,13 +122,11 @@ def _write_scores(
         writer.close()
 
 
-def _probability_rows(
-    id_C: np.ndarray, part: signals.SampleBlock, score_MxC: np.ndarray
-) -> pa.Table:
+def _probability_rows(id_C: np.ndarray, part: Block, score_MxC: np.ndarray) -> pa.Table:
     """Returns rows of true_positive_probability.parquet: id; mean, std (ddof 0) and share above 1/2 of the posteriors
     under the references that trained on the sample, and their number."""
     estimate = stats.true_positive_probability(
-        stats.posterior(score_MxC), part.reference_member_MxC
+        stats.posterior(score_MxC), part.reference_member_RxC
     )
     return pa.table(
         {"id": id_C, "mean": estimate.mean_N}

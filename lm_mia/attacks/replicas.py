@@ -30,19 +30,19 @@ from lm_mia.attacks import (
     models,
     rate_intervals,
     reference_targets,
+    registry,
     resampling,
     score_matrix,
     shown_samples,
-    signals,
     tables,
     target_warnings,
 )
 from lm_mia.attacks.designs import model_design
+from lm_mia.attacks.inputs import AttackInputs, open_inputs
 from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
 from lm_mia.attacks.score_table import MembershipScoreTable
+from lm_mia.attacks.spec import FORMAT, AttackSpec, decision_settings
 from lm_mia.attacks.targets import TargetTables
-from lm_mia.config import ATTACK_STATISTICS, AttackName
-from lm_mia.config.needs import FORMAT, REFERENCE_FREE, TargetAttack, decision_settings
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
@@ -105,7 +105,7 @@ def run(
       UserError: if too few models are present or one is corrupt, or if no member or no non-member has enough
         references.
     """
-    inputs = open_inputs(store, population, c, say)
+    inputs = replica_inputs(store, population, c, say)
     attacks = _replica_attacks(inputs, c)
     counts = {"requested": len(attacks), "computed": 0, "left_out": 0}
     shown = _shown_token_samples(inputs, token_samples)
@@ -148,8 +148,8 @@ def run(
 
 
 def _run_attacks(
-    attacks: Sequence[TargetAttack],
-    inputs: signals.AttackInputs,
+    attacks: Sequence[AttackSpec],
+    inputs: AttackInputs,
     population: Population,
     c: config.Attack,
     shown_token_samples: Sequence[int],
@@ -169,11 +169,11 @@ def _run_attacks(
     """
     num_references, member_N2 = len(inputs.references), inputs.target_member_TxN2[0]
     attack_rows, roc_tables, counts = {}, {}, None
-    interval_tables: dict[TargetAttack, list[pd.DataFrame]] = {}
+    interval_tables: dict[AttackSpec, list[pd.DataFrame]] = {}
     group_N2 = stats.sample_groups(population.document_N)
-    advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
-    audits: dict[TargetAttack, audit.Audit] = {}
-    attack_decisions: dict[TargetAttack, attack_flips.AttackDecisions] = {}
+    advantage_rows: dict[AttackSpec, list[dict[str, Any]]] = {}
+    audits: dict[AttackSpec, audit.Audit] = {}
+    attack_decisions: dict[AttackSpec, attack_flips.AttackDecisions] = {}
     unscored_N2 = np.zeros(0, bool)  # by online LiRA with all references, which is computed first
     curve = score_matrix.curve_fprs(c, member_N2)
     main_first = sorted(attacks, key=lambda attack: attack.attack != "lira_online")
@@ -182,7 +182,7 @@ def _run_attacks(
     with MembershipScoreTable(
         folder, c.attacks, inputs.targets, len(member_N2), first_id
     ) as score_table:
-        for attack, attack_fit, file in score_matrix.score_attacks(
+        for attack, fitted, file in score_matrix.score_attacks(
             main_first, inputs, c, folder, pool, progress
         ):
             name, count = attack.attack, len(attack.references)
@@ -190,19 +190,19 @@ def _run_attacks(
                 file, inputs.target_member_TxN2, c.fprs, pool, curve
             )
             score_N2 = file.read_target(0)
-            has_all_references = count == num_references or name in REFERENCE_FREE
+            has_all_references = count == num_references or not _uses_references(name)
             is_main = has_all_references and name == "lira_online"
             if is_main:
                 _check_scored_samples(points, num_references, c, say)
             if attack not in target_tables:
-                target_tables.add(attack, inputs.targets, points, len(c.fprs), attack_fit.rmia_a)
+                target_tables.add(attack, inputs.targets, points, len(c.fprs), fitted)
             if is_main:
                 for marker in (FLIPS_JSON, MEMBERSHIP_SCORES_JSON):
                     (folder / marker.name).unlink(missing_ok=True)
                 unscored_N2 = np.isnan(score_N2)
                 columns = population.sample_columns()
                 counts = decisions.write_decision_tables(
-                    inputs, attack_fit, file, points, columns, c, folder, pool
+                    inputs, fitted.fit, file, points, columns, c, folder, pool
                 )
                 shown_samples.write(
                     folder,
@@ -275,31 +275,31 @@ def _run_attacks(
     return counts.bin_counts, in_order, intervals
 
 
-def _replica_attacks(inputs: signals.AttackInputs, c: config.Attack) -> list[TargetAttack]:
+def _replica_attacks(inputs: AttackInputs, c: config.Attack) -> list[AttackSpec]:
     """Returns every attack of the config, with the first 1, 2, 4, ... references and with all of them."""
     references = tuple(model.subset_seed for model in inputs.references)
     targets = tuple(model.order_seed for model in inputs.targets)
     counts = sorted({len(references), *(2**i for i in range(len(references).bit_length()))})
     samples = min(c.rmia_samples, inputs.num_samples)
     return [
-        TargetAttack(
+        AttackSpec(
             name,
             True,
             targets,
-            () if name in REFERENCE_FREE else references[:count],
+            references[:count] if _uses_references(name) else (),
             c.step,
-            rmia_samples=samples if _uses_rmia([name]) else 0,
-            rmia_gamma=c.rmia_gamma if _uses_rmia([name]) else 0.0,
+            rmia_samples=samples if "rmia_samples" in registry.find(name).settings else 0,
+            rmia_gamma=c.rmia_gamma if "rmia_gamma" in registry.find(name).settings else 0.0,
         )
         for name in c.attacks
         for count in counts
-        if count == len(references) or name not in REFERENCE_FREE
+        if count == len(references) or _uses_references(name)
     ]
 
 
-def open_inputs(
+def replica_inputs(
     store: Store, population: Population, c: config.Attack, say: Callable[[str], None]
-) -> signals.AttackInputs:
+) -> AttackInputs:
     """Returns the models of an attack that are present at its step; raises UserError if there are too few."""
     store = dataclasses.replace(store, step=c.step)
     requested = subsets.requested_seeds(c.references, c.replicas)
@@ -318,13 +318,13 @@ def open_inputs(
             f"{c.replicas} replicas with {len(references)} of {c.references} references; run `lm-mia run` to make the "
             "others"
         )
-    statistics = tuple(ATTACK_STATISTICS[a] for a in c.attacks if a in ATTACK_STATISTICS)
+    statistics = registry.statistics_of(c.attacks)
     design = model_design(store, models.present_models(store, c.step))
-    return signals.open_inputs(store, population, targets, references, statistics, design=design)
+    return open_inputs(store, population, targets, references, statistics, design=design)
 
 
-def _uses_rmia(attacks: Sequence[AttackName]) -> bool:
-    return not {"rmia", "rmia_offline"}.isdisjoint(attacks)
+def _uses_references(attack: str) -> bool:
+    return registry.find(attack).uses_references
 
 
 def _check_scored_samples(
@@ -347,7 +347,7 @@ def _check_scored_samples(
 
 
 def _write_shuffled(
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     c: config.Attack,
     folder: Path,
     pool: ThreadPoolExecutor,
@@ -357,15 +357,14 @@ def _write_shuffled(
 
     They should be near 0.5 and 0.
     """
-    auc: dict[AttackName, list[float]] = {name: [] for name in c.attacks}
+    auc: dict[str, list[float]] = {name: [] for name in c.attacks}
     left_out = dict.fromkeys(c.attacks, 0)
-    epsilon: dict[AttackName, list[float]] = {name: [] for name in c.attacks}
+    epsilon: dict[str, list[float]] = {name: [] for name in c.attacks}
     for shuffle in range(_NUM_SHUFFLES):
         noise = inputs.with_shuffled_labels(shuffle)
-        with score_matrix.score_all([signals.AttackGroup(c.attacks, c)], noise, folder, pool) as [
-            (_, files)
-        ]:
-            for name, file in files.items():
+        tasks = [score_matrix.AttackTask(name, vars(c)) for name in c.attacks]
+        with score_matrix.score_all(tasks, noise, folder, pool) as results:
+            for name, (_, file) in zip(c.attacks, results, strict=True):
                 score_N2, member_N2 = file.read_target(0), noise.target_member_TxN2[0]
                 result = stats.auc(score_N2, member_N2)
                 bound = audit.one_run_bound(score_N2, member_N2, inputs.store.design, c)
@@ -374,7 +373,7 @@ def _write_shuffled(
                 left_out[name] = max(left_out[name], int(result.left_out_T[0]))
         progress(shuffle + 1)
     rows = [
-        {"attack": name, "references": 0 if name in REFERENCE_FREE else len(inputs.references)}
+        {"attack": name, "references": len(inputs.references) * _uses_references(name)}
         | {"shuffles": _NUM_SHUFFLES, "auc_mean": np.mean(values), "auc_std": np.std(values)}
         | {"auc_min": np.min(values), "auc_max": np.max(values)}
         | {"one_run_epsilon_mean": np.mean(epsilon[name])}
@@ -385,7 +384,7 @@ def _write_shuffled(
 
 
 def _write_reference_targets(
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     population: Population,
     c: config.Attack,
     folder: Path,
@@ -408,7 +407,7 @@ def _write_reference_targets(
 
 
 def _write_resampled_references(
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     c: config.Attack,
     folder: Path,
     pool: ThreadPoolExecutor,
@@ -441,7 +440,7 @@ def _write_or_remove(path: Path, parts: list[pd.DataFrame]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _identity(inputs: signals.AttackInputs, c: config.Attack) -> dict[str, Any]:
+def _identity(inputs: AttackInputs, c: config.Attack) -> dict[str, Any]:
     """Returns what determines the tables of decisions, for flips.json."""
     return {
         "format": FORMAT,
@@ -452,9 +451,7 @@ def _identity(inputs: signals.AttackInputs, c: config.Attack) -> dict[str, Any]:
     }
 
 
-def _shown_token_samples(
-    inputs: signals.AttackInputs, token_samples: Sequence[int]
-) -> Sequence[int]:
+def _shown_token_samples(inputs: AttackInputs, token_samples: Sequence[int]) -> Sequence[int]:
     """Returns the ids that `shown_samples.write` shows in any case; empty if it shows all samples."""
     if inputs.num_samples <= shown_samples.MAX_SAMPLES:
         return []
@@ -463,7 +460,7 @@ def _shown_token_samples(
 
 
 def _facts(
-    inputs: signals.AttackInputs, bin_counts: stats.FlipBinCounts, c: config.Attack
+    inputs: AttackInputs, bin_counts: stats.FlipBinCounts, c: config.Attack
 ) -> dict[str, object]:
     """Returns the other fields of flips.json, which describe the tables."""
     replicas = len(inputs.targets)

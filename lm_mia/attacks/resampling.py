@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from lm_mia import config, stats
-from lm_mia.attacks import score_matrix, signals, tables
+from lm_mia.attacks import score_matrix, tables
 from lm_mia.attacks.designs import ModelDesign
+from lm_mia.attacks.inputs import AttackInputs, sample_slices
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.seeds import rng
@@ -54,7 +55,7 @@ def reference_units(
 
 
 def resampled_references(
-    inputs: signals.AttackInputs, c: config.Attack, folder: Path, pool: ThreadPoolExecutor
+    inputs: AttackInputs, c: config.Attack, folder: Path, pool: ThreadPoolExecutor
 ) -> pd.DataFrame:
     """Returns resampled_references.csv: flip rates with a fixed target and varying references (StrongMIA E.2.8).
 
@@ -77,9 +78,9 @@ def resampled_references(
         with MembershipScoreFile(folder, sets, samples) as file:
             for s, index_R in enumerate(index_SxR):
                 subset = first_target.with_references(index_R)
-                group = signals.AttackGroup(("lira_online",), c)
-                with score_matrix.score_all([group], subset, folder, pool) as [(_, files)]:
-                    file.write(s, slice(0, samples), files["lira_online"].read_target(0)[None])
+                task = score_matrix.AttackTask("lira_online", vars(c))
+                with score_matrix.score_all([task], subset, folder, pool) as [(_, scores)]:
+                    file.write(s, slice(0, samples), scores.read_target(0)[None])
             member_SxN2 = np.broadcast_to(inputs.target_member_TxN2[0], (sets, samples))
             points = score_matrix.operating_points(file, member_SxN2, fprs, pool)
             counts = _flip_counts(file, points, member_SxN2[0], c, pool)
@@ -104,7 +105,7 @@ def _flip_counts(
         votes_FxN[~tables.has_decisions(points)] = np.nan
         return stats.count_flip_bins(votes_FxN, member_N2[at], file.num_targets, c.alpha)
 
-    counts = list(map_in_order(pool, work, signals.sample_slices(file.num_samples)))
+    counts = list(map_in_order(pool, work, sample_slices(file.num_samples)))
     return sum(counts[1:], start=counts[0])
 
 

@@ -19,7 +19,7 @@ from lm_mia.attacks import (
     variance,
     zero_run,
 )
-from lm_mia.config.needs import RecipeNeeds
+from lm_mia.attacks.spec import RecipeNeeds
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError

@@ -1,6 +1,7 @@
 """Computes the membership scores of many attacks and targets, and keeps them on disk to bound the memory.
 
-T: targets, C: samples of a block, N2: samples of the population (2N), G: points of the ROC curve.
+T: attacked models, R: references, C: samples of a block, N2: samples of the population (2N), G: points of the ROC
+curve.
 """
 
 import collections
@@ -8,19 +9,19 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from lm_mia import config, stats
-from lm_mia.attacks import signals
-from lm_mia.attacks.signals import AttackFit, AttackGroup, AttackInputs, ReferenceIndex, SampleBlock
-from lm_mia.config import AttackName
-from lm_mia.config.needs import TargetAttack
+from lm_mia.attacks import registry
+from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, ReferenceIndex
+from lm_mia.attacks.registry import FittedAttack
+from lm_mia.attacks.spec import AttackSpec
 
 _MAX_PENDING = 8  # number of items that wait for a thread
 _CURVE_POINTS = 100
@@ -112,78 +113,106 @@ def map_in_order(
         wait(pending)
 
 
+@dataclasses.dataclass(frozen=True)
+class AttackTask:
+    """An attack whose membership scores are to be computed."""
+
+    attack: str
+    settings: Mapping[str, Any]
+    """Name of a field of `lm_mia.config.Attack` -> its value."""
+    references: tuple[int, ...] | None = None
+    """Positions of the references that are used; None: all."""
+    in_and_out_among: tuple[int, ...] = ()
+    """Positions of references: a sample has a score only if some of them are IN and others OUT; empty: any sample."""
+
+    def select(self, block: Block) -> Block:
+        """Returns what the attack reads of a block of samples under all references."""
+        if self.in_and_out_among:
+            member_RxC = block.reference_member_RxC[[*self.in_and_out_among]]
+            has_score_C = member_RxC.any(axis=0) & ~member_RxC.all(axis=0)
+            has_score_TxC = np.broadcast_to(has_score_C, block.loss_TxC.shape)
+            if block.has_score_TxC is not None:
+                has_score_TxC = has_score_TxC & block.has_score_TxC
+            block = dataclasses.replace(block, has_score_TxC=has_score_TxC)
+        return block.with_references(_reference_index(self.references))
+
+
 @contextlib.contextmanager
 def score_all(
-    groups: Sequence[AttackGroup],
+    tasks: Sequence[AttackTask],
     inputs: AttackInputs,
     folder: Path,
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None] = lambda fraction: None,
-    drawn_blocks: Sequence[dict[int, SampleBlock]] = (),
-) -> Iterator[list[tuple[AttackFit, dict[AttackName, MembershipScoreFile]]]]:
-    """Context manager that computes the membership scores of all samples for every target and attack.
+    whole: Sequence[FitInputs] = (),
+) -> Iterator[list[tuple[FittedAttack, MembershipScoreFile]]]:
+    """Context manager that computes the membership scores of all samples under every attacked model.
 
-    Takes one pass over the store, in addition to those of `signals.fit_attacks`, for each part of
+    Takes one pass over the store, in addition to those of `registry.fit_attacks`, for each part of
     `AttackInputs.by_target`.
 
     Args:
-      groups: the attacks.
+      tasks: the attacks.
       inputs: the models.
       folder: folder for the temporary files of scores.
       pool: threads that compute parts of the samples.
       progress: called with the completed fraction.
-      drawn_blocks: as in `signals.fit_attacks`, for each part; by default, samples are drawn here.
+      whole: for each part, inputs whose draws are shared; by default, samples are drawn here.
 
     Yields:
-      For each group, its `AttackFit` for the first part, and {attack: file of scores}; the files are deleted when the
-      context ends.
+      For each attack, its fit on the first part, and its file of scores; the files are deleted when the context ends.
     """
     by_target = [*inputs.by_target()]
-    drawn_blocks = drawn_blocks or [{} for _ in by_target]
-    fits_by_part = [
-        signals.fit_attacks(part, groups, drawn)
-        for (_, part), drawn in zip(by_target, drawn_blocks, strict=True)
-    ]
+    fits_by_part: list[list[FittedAttack]] = []
+    for p, (_, part) in enumerate(by_target):
+        every = FitInputs(part, whole=whole[p] if whole else None)
+        selected = {
+            task.references: every.select(_reference_index(task.references)) for task in tasks
+        }
+        fits_by_part.append(
+            registry.fit_attacks(
+                [
+                    registry.Task(registry.find(t.attack), selected[t.references], t.settings)
+                    for t in tasks
+                ]
+            )
+        )
     with contextlib.ExitStack() as stack:
-        files: list[dict[AttackName, MembershipScoreFile]] = [
-            {
-                name: stack.enter_context(
-                    MembershipScoreFile(folder, len(inputs.targets), inputs.num_samples)
-                )
-                for name in group.attacks
-            }
-            for group in groups
-        ]
+        shape = len(inputs.targets), inputs.num_samples
+        files = [stack.enter_context(MembershipScoreFile(folder, *shape)) for _ in tasks]
 
-        for p, (first, subset) in enumerate(by_target):
+        for p, (first, part) in enumerate(by_target):
 
             def score_block(
-                block: SampleBlock, first: int = first, fits: list[AttackFit] = fits_by_part[p]
+                block: Block, first: int = first, fits: list[FittedAttack] = fits_by_part[p]
             ) -> int:
-                for group, attack_fit, group_files in zip(groups, fits, files, strict=True):
-                    scores = signals.membership_scores(group, block, attack_fit)
-                    for name, score_TxC in scores.items():
-                        group_files[name].write(first, block.sample_slice, score_TxC)
-                return block.sample_slice.stop
+                # Attacks with the same references share the block and what they compute from it.
+                blocks: dict[object, Block] = {}
+                for task, fitted, file in zip(tasks, fits, files, strict=True):
+                    key = task.references, task.in_and_out_among
+                    if key not in blocks:
+                        blocks[key] = task.select(block)
+                    file.write(first, block.at, fitted(blocks[key]))
+                return block.at.stop
 
-            blocks = (part for block in subset.blocks() for part in block.split())
-            for done in map_in_order(pool, score_block, blocks):
+            parts = (piece for block in part.blocks() for piece in block.split())
+            for done in map_in_order(pool, score_block, parts):
                 progress((p + done / inputs.num_samples) / len(by_target))
         yield list(zip(fits_by_part[0], files, strict=True))
 
 
 def score_attacks(
-    attacks: Sequence[TargetAttack],
+    attacks: Sequence[AttackSpec],
     inputs: AttackInputs,
     c: config.Attack,
     folder: Path,
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None] = lambda done: None,
-) -> Iterator[tuple[TargetAttack, AttackFit, MembershipScoreFile]]:
-    """Yields (attack, attack_fit, file of scores) for each attack, those with the most references first.
+) -> Iterator[tuple[AttackSpec, FittedAttack, MembershipScoreFile]]:
+    """Yields (attack, its fit, file of scores) for each attack, those with the most references first.
 
-    The file holds the scores of all targets and is valid until the next attack is requested. Several attacks are
-    computed at a time, so that they share passes over the store.
+    The file holds the scores of all attacked models and is valid until the next attack is requested. Several attacks
+    are computed at a time, so that they share passes over the store.
 
     Args:
       attacks: attacks on the targets of the inputs, with some of its references.
@@ -195,57 +224,48 @@ def score_attacks(
     max_attacks = _MAX_SCORE_BYTES // (8 * len(inputs.targets) * inputs.num_samples)
     max_attacks = int(np.clip(max_attacks, 1, _MAX_ATTACKS_PER_PASS))
     attacks = sorted(attacks, key=lambda attack: -len(attack.references))
-    # Under all references, since the first attacks do not always use the reference with the largest index.
-    numbers = (signals.num_drawn_samples([a.attack], a.rmia_samples) for a in attacks)
-    drawn_numbers = set[int]().union(*numbers)
-    drawn_blocks = [
-        {n: signals.draw_samples(part, n) for n in drawn_numbers} for _, part in inputs.by_target()
-    ]
+    # Draws are under all references, since the first attacks do not always use the reference with the largest index.
+    whole = [FitInputs(part) for _, part in inputs.by_target()]
     index = {model.subset_seed: i for i, model in enumerate(inputs.references)}
     for low in range(0, len(attacks), max_attacks):
         batch = attacks[low : low + max_attacks]
-        grouped = _group_by_settings(batch)
-        groups = [
-            AttackGroup(
-                tuple(attack.attack for attack in same),
-                dataclasses.replace(
-                    c,
-                    rmia_samples=same[0].rmia_samples or c.rmia_samples,
-                    rmia_gamma=same[0].rmia_gamma or c.rmia_gamma,
-                    variance="pooled" if same[0].pools_variances else c.variance,
-                ),
-                _reference_index([index[number] for number in same[0].references]),
-                same[0].rmia_a,
-                tuple(index[number] for number in same[0].in_and_out_among),
-            )
-            for same in grouped
-        ]
 
         def show(fraction: float, low: int = low, size: int = len(batch)) -> None:
             progress(low + fraction * size)
 
+        tasks = [_task(attack, index, c) for attack in batch]
         # References after the last used one are not read; the indices of the others do not change.
-        numbers = (n for attack in batch for n in (*attack.references, *attack.in_and_out_among))
-        last = max((index[n] for n in numbers), default=-1)
-        used = inputs.with_references(range(last + 1))
-        with score_all(groups, used, folder, pool, show, drawn_blocks) as results:
-            for same, (attack_fit, files) in zip(grouped, results, strict=True):
-                for attack in same:
-                    yield attack, attack_fit, files[attack.attack]
+        positions = (i for t in tasks for i in (*(t.references or ()), *t.in_and_out_among))
+        used = inputs.with_references(range(max(positions, default=-1) + 1))
+        with score_all(tasks, used, folder, pool, show, whole) as results:
+            for attack, (fitted, file) in zip(batch, results, strict=True):
+                yield attack, fitted, file
 
 
-def _group_by_settings(attacks: Sequence[TargetAttack]) -> list[list[TargetAttack]]:
-    """Returns lists of attacks with equal references, equal samples and equal settings of RMIA."""
-    groups: dict[tuple[object, ...], list[TargetAttack]] = {}
-    for attack in attacks:
-        rmia = attack.rmia_samples, attack.rmia_gamma, attack.rmia_a
-        groups.setdefault((attack.references, attack.in_and_out_among, *rmia), []).append(attack)
-    return [*groups.values()]
+def _task(attack: AttackSpec, index: Mapping[int, int], c: config.Attack) -> AttackTask:
+    """Returns an attack with the positions of its references in place of their numbers, and with its settings."""
+    settings = {
+        **vars(c),
+        "rmia_samples": attack.rmia_samples or c.rmia_samples,
+        "rmia_gamma": attack.rmia_gamma or c.rmia_gamma,
+        "rmia_a": c.rmia_a if attack.rmia_a is None else attack.rmia_a,
+        "variance": "pooled" if attack.pools_variances else c.variance,
+    }
+    return AttackTask(
+        attack.attack,
+        settings,
+        tuple(index[number] for number in attack.references),
+        tuple(index[number] for number in attack.in_and_out_among),
+    )
 
 
-def _reference_index(indices: Sequence[int]) -> ReferenceIndex:
-    """Returns a slice if the indices are 0, 1, ..., which avoids copies, and otherwise an array."""
-    return slice(len(indices)) if [*indices] == [*range(len(indices))] else np.array(indices)
+def _reference_index(positions: Sequence[int] | None) -> ReferenceIndex:
+    """Returns a slice if the positions are 0, 1, ..., which avoids copies, and otherwise an array."""
+    if positions is None:
+        return slice(None)
+    return (
+        slice(len(positions)) if [*positions] == [*range(len(positions))] else np.array(positions)
+    )
 
 
 def curve_fprs(c: config.Attack, member_N2: np.ndarray) -> list[float]:

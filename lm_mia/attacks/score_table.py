@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_mia.atomic import replacing
-from lm_mia.attacks import signals
+from lm_mia.attacks.inputs import sample_slices
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.data.subsets import ModelSeeds
 
@@ -65,7 +65,7 @@ class MembershipScoreTable(MembershipScoreFile):
             with np.errstate(over="ignore"):  # infinite where a score exceeds the range of float32
                 self.write(self._first_column[attack], at, score_KxC)
 
-        for _ in map_in_order(pool, copy, signals.sample_slices(file.num_samples)):
+        for _ in map_in_order(pool, copy, sample_slices(file.num_samples)):
             pass
 
     def write_table(self, path: Path, members: Mapping[str, np.ndarray]) -> None:

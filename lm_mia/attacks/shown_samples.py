@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from lm_mia import config, stats
 from lm_mia.atomic import replacing
-from lm_mia.attacks import signals, tables
+from lm_mia.attacks import tables
+from lm_mia.attacks.inputs import AttackInputs, sample_slices, select_samples
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.data.population import Population
 from lm_mia.seeds import draw
@@ -32,7 +33,7 @@ _MAX_CHARS = 2000  # of a text
 
 def write(
     folder: Path,
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     population: Population,
     file: MembershipScoreFile,
     points: stats.OperatingPoints,
@@ -52,15 +53,15 @@ def write(
     """
     position_S, chosen_by_S = _choose(folder / "samples.parquet", inputs, token_samples, c)
     # The statistics that other attacks need are not read.
-    block = signals.select_samples(dataclasses.replace(inputs, statistics=()), position_S)
+    block = select_samples(dataclasses.replace(inputs, statistics=()), position_S)
     score_TxS = _read_scores(file, position_S)
     columns = {
         "id": inputs.store.first_canary + position_S,
         "chosen_by": chosen_by_S,
         "text": [text[:_MAX_CHARS] for text in population.texts(position_S)],
-        "reference_loss_nats": _lists(block.reference_loss_MxC),
-        "reference_member": _lists(block.reference_member_MxC),
-        "replica_loss_nats": _lists(block.target_loss_TxC),
+        "reference_loss_nats": _lists(block.reference_loss_RxC),
+        "reference_member": _lists(block.reference_member_RxC),
+        "replica_loss_nats": _lists(block.loss_TxC),
     }
     for f, fpr in enumerate(c.fprs):
         decision_TxS = score_TxS >= points.threshold_TxF[:, f, None]
@@ -71,7 +72,7 @@ def write(
 
 
 def _choose(
-    samples: Path, inputs: signals.AttackInputs, token_samples: Sequence[int], c: config.Attack
+    samples: Path, inputs: AttackInputs, token_samples: Sequence[int], c: config.Attack
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns position_S, ascending, and chosen_by_S, the rule that chose each sample.
 
@@ -102,7 +103,7 @@ def _choose(
 def _read_scores(file: MembershipScoreFile, position_S: np.ndarray) -> np.ndarray:
     """Returns score_TxS of the samples at these positions, which are ascending."""
     parts = []
-    for at in signals.sample_slices(file.num_samples):
+    for at in sample_slices(file.num_samples):
         first, end = np.searchsorted(position_S, (at.start, at.stop))
         if first < end:
             parts.append(file.read_samples(at)[:, position_S[first:end] - at.start])

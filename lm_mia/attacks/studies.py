@@ -5,7 +5,7 @@ whose tables are current:
 
     NAME.json  settings and models of the tables of the study NAME; if there are no tables, the reason
 
-The studies are listed in `STUDIES`, and `lm_mia.config.needs.Study` has their names. A figure requests one by a
+The studies are listed in `STUDIES`, and `lm_mia.attacks.spec.Study` has their names. A figure requests one by a
 `StudyNeed`.
 """
 
@@ -27,8 +27,8 @@ from lm_mia.attacks import (
     text_groups,
     token_tfidf,
 )
+from lm_mia.attacks.spec import FORMAT, RecipeNeeds, Study, decision_settings
 from lm_mia.attacks.study_inputs import StudyError, StudyInputs
-from lm_mia.config.needs import FORMAT, RecipeNeeds, Study, decision_settings
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
 from lm_mia.errors import raise_failed_read

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
-from lm_mia.attacks import models, score_matrix, signals
+from lm_mia.attacks import models, registry, score_matrix, spec
 from lm_mia.attacks.designs import model_design
-from lm_mia.config import needs
+from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, open_inputs
 from lm_mia.data import subsets
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
@@ -53,10 +53,10 @@ class StudyInputs:
         """The false positive rate at which decisions are studied."""
         return self.c.focus_fpr
 
-    def replicas(self, fewest_references: int = 4) -> signals.AttackInputs:
+    def replicas(self, fewest_references: int = 4) -> AttackInputs:
         """Returns the replicas and references that are present; raises StudyError if there are fewer than required."""
         present = models.present_models(self.store, self.c.step)
-        roles = needs.assign_roles(models.model_numbers(present), self.c)
+        roles = spec.assign_roles(models.model_numbers(present), self.c)
         replicas = [*map(subsets.replica, roles.replicas)]
         references = [*map(subsets.reference, roles.targets + roles.references)]
         if len(replicas) < FEWEST_REPLICAS or len(references) < fewest_references:
@@ -66,21 +66,21 @@ class StudyInputs:
             )
         store = dataclasses.replace(self.store, statistics=(), step=self.c.step)
         design = model_design(store, present)
-        return signals.open_inputs(store, self.population, replicas, references, (), design=design)
+        return open_inputs(store, self.population, replicas, references, (), design=design)
 
 
 def reference_halves(references: Sequence[ModelSeeds]) -> list[np.ndarray]:
-    """Returns index_R of all references and, if there are at least 16, of each half (`needs.half_groups`)."""
-    group_R = needs.reference_groups(model.subset_seed for model in references)
-    halves = range(needs.num_reference_parts(len(references), 0))
+    """Returns index_R of all references and, if there are at least 16, of each half (`spec.half_groups`)."""
+    group_R = spec.reference_groups(model.subset_seed for model in references)
+    halves = range(spec.num_reference_parts(len(references), 0))
     return [
         np.flatnonzero(np.isin(group_R, [*groups]))
-        for groups in (range(needs.JACKKNIFE_GROUPS), *map(needs.half_groups, halves))
+        for groups in (range(spec.JACKKNIFE_GROUPS), *map(spec.half_groups, halves))
     ]
 
 
 def map_reference_sets(
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     index_SxR: Sequence[np.ndarray],
     c: config.Attack,
     pool: ThreadPoolExecutor,
@@ -100,27 +100,27 @@ def map_reference_sets(
     Returns:
       The results in the order of the sets.
     """
-    groups = [signals.AttackGroup(("lira_online",), c, index_R) for index_R in index_SxR]
-    fits = signals.fit_attacks(inputs, groups)
+    lira, every = registry.find("lira_online"), FitInputs(inputs)
+    fits = registry.fit_attacks(
+        [registry.Task(lira, every.select(index_R), vars(c)) for index_R in index_SxR]
+    )
     parts = first_parts(inputs, max_samples)
 
     def work(s: int) -> Out:
-        scores = [signals.membership_scores(groups[s], part, fits[s]) for part in parts]
-        return evaluate(s, np.concatenate([score["lira_online"] for score in scores], axis=1))
+        scores = [fits[s](part.with_references(index_SxR[s])) for part in parts]
+        return evaluate(s, np.concatenate(scores, axis=1))
 
-    return list(score_matrix.map_in_order(pool, work, range(len(groups))))
+    return list(score_matrix.map_in_order(pool, work, range(len(fits))))
 
 
-def first_parts(
-    inputs: signals.AttackInputs, max_samples: int = FIRST_SAMPLES
-) -> list[signals.SampleBlock]:
+def first_parts(inputs: AttackInputs, max_samples: int = FIRST_SAMPLES) -> list[Block]:
     """Returns the first samples as blocks, one for each task of a thread; raises UserError for corrupt shards."""
     blocks = (part for block in inputs.blocks() for part in block.split())
-    parts: list[signals.SampleBlock] = []
+    parts: list[Block] = []
     samples = 0
     while samples < min(max_samples, inputs.num_samples):
         parts.append(next(blocks))
-        samples = parts[-1].sample_slice.stop
+        samples = parts[-1].at.stop
     return parts
 
 
@@ -136,7 +136,7 @@ def thresholds_at_fpr(nonmember_score_BxN: np.ndarray, fpr: float) -> np.ndarray
 
 def without_replicas(replicas: int) -> list[np.ndarray]:
     """Returns booleans kept_B: all replicas, and then all but each of up to 8 groups of them."""
-    groups = min(needs.JACKKNIFE_GROUPS, replicas)
+    groups = min(spec.JACKKNIFE_GROUPS, replicas)
     group_B = np.arange(replicas) % groups
     return [group_B >= 0, *(group_B != group for group in range(groups))]
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from lm_mia import config, stats
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
-from lm_mia.config.needs import EPSILON_TPRS
+from lm_mia.attacks.spec import EPSILON_TPRS
 
 _ESTIMATES = (*(f"epsilon_at_tpr_{tpr:g}" for tpr in EPSILON_TPRS), "balanced_accuracy")
 _BOUNDS = ("canaries", "guesses", "correct", "epsilon", "epsilon_if_gaussian", "mu", "ceiling")

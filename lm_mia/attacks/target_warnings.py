@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from lm_mia import stats
-from lm_mia.attacks import signals, text_membership
+from lm_mia.attacks import text_membership
+from lm_mia.attacks.inputs import AttackInputs, BlockSource, draw_samples
 from lm_mia.data.population import Population
 
 MEAN_LOSS = "the mean loss of the references"
@@ -22,7 +23,7 @@ _DOUBT = "so TPRs at a low FPR may show that difference instead of what the mode
 
 
 def unusual_targets(
-    sources: Iterable[signals.BlockSource], targets: Sequence[str], covariates: Sequence[str]
+    sources: Iterable[BlockSource], targets: Sequence[str], covariates: Sequence[str]
 ) -> list[str]:
     """Returns a sentence for each column on which the losses of some targets depend as those of no reference.
 
@@ -35,11 +36,11 @@ def unusual_targets(
     """
     z_TxP, is_unusual_TxP = [], []
     for source in sources:
-        block = signals.draw_samples(source, stats.MAX_FIT_SAMPLES)
+        block = draw_samples(source, stats.MAX_FIT_SAMPLES)
         model = stats.fit_loss_model(
-            block.target_loss_TxC,
-            block.reference_loss_MxC,
-            block.reference_member_MxC,
+            block.loss_TxC,
+            block.reference_loss_RxC,
+            block.reference_member_RxC,
             covariate_NxK=block.covariate_CxK,
         )
         z_TxP.extend(model.target_z_TxP)
@@ -92,7 +93,7 @@ def unlike_classes(
     return sentences
 
 
-def unlike_texts(inputs: signals.AttackInputs, population: Population) -> list[str]:
+def unlike_texts(inputs: AttackInputs, population: Population) -> list[str]:
     """Returns the sentence of `text_membership.describe` about the first target; none if there are too few texts."""
     if not population.has_texts:
         return []
@@ -108,7 +109,7 @@ def unlike_texts(inputs: signals.AttackInputs, population: Population) -> list[s
     return [] if auc is None else [text_membership.describe(auc, model)]
 
 
-def warnings(inputs: signals.AttackInputs, population: Population) -> list[str]:
+def warnings(inputs: AttackInputs, population: Population) -> list[str]:
     """Returns the sentences of `unusual_targets` and, unless memberships were drawn at random, of the other functions.
 
     What the texts alone tell comes first.

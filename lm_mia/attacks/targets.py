@@ -48,18 +48,20 @@ from lm_mia.attacks import (
     advantage,
     audit,
     rate_intervals,
+    registry,
     score_matrix,
-    signals,
+    spec,
     target_epsilons,
     target_warnings,
 )
 from lm_mia.attacks.designs import ModelDesign, model_design
+from lm_mia.attacks.inputs import AttackInputs, open_inputs
 from lm_mia.attacks.models import present_models
+from lm_mia.attacks.registry import FittedAttack
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
 from lm_mia.attacks.score_table import MembershipScoreTable
-from lm_mia.config import ATTACK_STATISTICS, needs
-from lm_mia.config.needs import RecipeNeeds, TargetAttack
+from lm_mia.attacks.spec import AttackSpec, RecipeNeeds
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
@@ -122,9 +124,9 @@ def run(
 
     with _open_score_table(in_score_table, folder, population) as score_table:
         members: dict[str, np.ndarray] = {}
-        advantage_rows: dict[TargetAttack, list[dict[str, Any]]] = {}
-        audits: dict[TargetAttack, audit.Audit] = {}
-        intervals: dict[TargetAttack, pd.DataFrame] = {}
+        advantage_rows: dict[AttackSpec, list[dict[str, Any]]] = {}
+        audits: dict[AttackSpec, audit.Audit] = {}
+        intervals: dict[AttackSpec, pd.DataFrame] = {}
         warnings: list[str] | None = None
         for same in groups:
             inputs = _open_inputs(same, store, population, design)
@@ -133,7 +135,7 @@ def run(
                 used = max((a.references for a in shown), key=len)
                 of_shown = (i for i, m in enumerate(inputs.references) if m.subset_seed in used)
                 warnings = target_warnings.warnings(inputs.with_references(of_shown), population)
-            for attack, attack_fit, file in score_matrix.score_attacks(
+            for attack, fitted, file in score_matrix.score_attacks(
                 same, inputs, c, folder, pool, functools.partial(show, computed)
             ):
                 computed += 1
@@ -182,9 +184,7 @@ def run(
                     points = score_matrix.operating_points(
                         file, inputs.target_member_TxN2, c.fprs, pool, curve if has_curve else ()
                     )
-                    target_tables.add(
-                        attack, inputs.targets, points, len(c.fprs), attack_fit.rmia_a
-                    )
+                    target_tables.add(attack, inputs.targets, points, len(c.fprs), fitted)
                 if attack.id in requested.jackknife and not target_tables.has_jackknife(attack):
                     member_TxN2 = inputs.target_member_TxN2
                     rates = score_matrix.rates_of_halves(file, member_TxN2, group_N2, c.fprs, pool)
@@ -228,8 +228,8 @@ def run(
 
 
 def _intervals(
-    attack: TargetAttack,
-    inputs: signals.AttackInputs,
+    attack: AttackSpec,
+    inputs: AttackInputs,
     file: MembershipScoreFile,
     cluster_N2: np.ndarray | None,
     group_N2: np.ndarray,
@@ -250,8 +250,8 @@ def _intervals(
 
 
 def _missing_in_score_table(
-    attacks: Sequence[TargetAttack], store: Store, c: config.Attack, folder: Path
-) -> tuple[list[TargetAttack], dict[str, Any]]:
+    attacks: Sequence[AttackSpec], store: Store, c: config.Attack, folder: Path
+) -> tuple[list[AttackSpec], dict[str, Any]]:
     """Returns the attacks for new tables of membership scores and of advantages, and what determines these tables.
 
     These are the attacks whose models are scored as they require; none if the tables already have exactly these.
@@ -266,7 +266,7 @@ def _missing_in_score_table(
         "design": store.design,
     }
     identity = {
-        "settings": needs.attack_settings(c),
+        "settings": spec.attack_settings(c),
         "attack_ids": ids,
         "priors": list(c.priors),
         "audit": audited,
@@ -276,7 +276,7 @@ def _missing_in_score_table(
 
 
 def _open_score_table(
-    attacks: Sequence[TargetAttack], folder: Path, population: Population
+    attacks: Sequence[AttackSpec], folder: Path, population: Population
 ) -> contextlib.AbstractContextManager[MembershipScoreTable | None]:
     """Returns the table of these attacks as a context manager; of None without attacks."""
     if not attacks:
@@ -286,14 +286,14 @@ def _open_score_table(
 
 
 def _group_by_inputs(
-    attacks: Sequence[TargetAttack], store: Store
-) -> tuple[list[list[TargetAttack]], dict[str, set[ModelSeeds]]]:
+    attacks: Sequence[AttackSpec], store: Store
+) -> tuple[list[list[AttackSpec]], dict[str, set[ModelSeeds]]]:
     """Groups attacks that read the same scores, so that they share passes over the store.
 
     Returns:
       The groups, without attacks whose models are not all present, and {requirement: its missing models}.
     """
-    groups: dict[tuple[object, ...], list[TargetAttack]] = {}
+    groups: dict[tuple[object, ...], list[AttackSpec]] = {}
     present: dict[str, set[ModelSeeds]] = {}
     missing: dict[str, set[ModelSeeds]] = {}
     for attack in attacks:
@@ -319,36 +319,36 @@ def _group_by_inputs(
 
 
 def _open_inputs(
-    attacks: Sequence[TargetAttack],
+    attacks: Sequence[AttackSpec],
     store: Store,
     population: Population,
     design: ModelDesign | None,
-) -> signals.AttackInputs:
+) -> AttackInputs:
     """Returns the inputs of attacks that read the same scores, with the references of all of them."""
     first = attacks[0]
     references = sorted({n for a in attacks for n in (*a.references, *a.in_and_out_among)})
-    return signals.open_inputs(
+    return open_inputs(
         _required_store(first, store),
         population,
         _target_models(first),
         [*map(subsets.reference, references)],
-        (ATTACK_STATISTICS[first.attack],) if first.attack in ATTACK_STATISTICS else (),
+        registry.statistics_of([first.attack]),
         first.observed,
         design,
     )
 
 
-def _target_models(attack: TargetAttack) -> list[ModelSeeds]:
+def _target_models(attack: AttackSpec) -> list[ModelSeeds]:
     return [
         *map(subsets.replica if attack.targets_are_replicas else subsets.reference, attack.targets)
     ]
 
 
-def _required_store(attack: TargetAttack, store: Store) -> Store:
+def _required_store(attack: AttackSpec, store: Store) -> Store:
     """Returns the store with the requirements of an attack."""
-    names = [ATTACK_STATISTICS[attack.attack]] if attack.attack in ATTACK_STATISTICS else []
-    names += [attack.observed] if attack.observed != "loss" else []
-    return dataclasses.replace(store, statistics=tuple(names), token_samples=(), step=attack.step)
+    names = registry.statistics_of([attack.attack])
+    names += (attack.observed,) if attack.observed != "loss" else ()
+    return dataclasses.replace(store, statistics=names, token_samples=(), step=attack.step)
 
 
 class TargetTables:
@@ -358,7 +358,7 @@ class TargetTables:
     """
 
     def __init__(self, folder: Path, c: config.Attack) -> None:
-        self._folder, self._settings = folder, needs.attack_settings(c)
+        self._folder, self._settings = folder, spec.attack_settings(c)
         self._lines, self._ids, self._roc, self._jackknife = self._read()
         self._epsilons = self._read_epsilons()
         self._jackknife_ids = {*self._jackknife["attack_id"]}
@@ -367,24 +367,24 @@ class TargetTables:
         self._new_jackknife: list[pd.DataFrame] = []
         self._new_epsilons: list[pd.DataFrame] = []
 
-    def __contains__(self, attack: TargetAttack) -> bool:
+    def __contains__(self, attack: AttackSpec) -> bool:
         return attack.id in self._ids
 
-    def has_jackknife(self, attack: TargetAttack) -> bool:
+    def has_jackknife(self, attack: AttackSpec) -> bool:
         """Returns whether the tables have the attack and its rates on halves of the samples."""
         return attack in self and attack.id in self._jackknife_ids
 
-    def has_scores(self, attack: TargetAttack) -> bool:
+    def has_scores(self, attack: AttackSpec) -> bool:
         """Returns whether the tables have the attack and its scores of all samples."""
         return attack in self and is_current(self._scores_file(attack).with_suffix(".json"), {})
 
     def add(
         self,
-        attack: TargetAttack,
+        attack: AttackSpec,
         targets: Sequence[ModelSeeds],
         points: stats.OperatingPoints,
         num_fprs: int,
-        rmia_a: float | None,
+        fitted: FittedAttack,
     ) -> None:
         """Adds the results of an attack.
 
@@ -393,7 +393,7 @@ class TargetTables:
           targets: the models that were attacked.
           points: their operating points, at attack.fprs first and then at the rates of the ROC curve.
           num_fprs: number of rates of attack.fprs.
-          rmia_a: the parameter a that offline RMIA used; None if it could not be tuned.
+          fitted: the attack, for the parameter a that offline RMIA used, which is NaN if it could not be tuned.
         """
         names = [str(model) for model in targets]
         description = {
@@ -407,7 +407,7 @@ class TargetTables:
             "step": attack.step,
             "rmia_samples": attack.rmia_samples or None,
             "rmia_gamma": attack.rmia_gamma or None,
-            "rmia_a": None if attack.rmia_a is None else rmia_a,
+            "rmia_a": None if attack.rmia_a is None else fitted.fit.a,
             "rmia_a_is_tuned": None if attack.rmia_a is None else attack.rmia_a == "tuned",
         }
         description |= {"target": names, "auc": points.auc_T, "members": points.members_T}
@@ -430,7 +430,7 @@ class TargetTables:
 
     def add_jackknife(
         self,
-        attack: TargetAttack,
+        attack: AttackSpec,
         targets: Sequence[ModelSeeds],
         auc_TxH: np.ndarray,
         tpr_TxHxF: np.ndarray,
@@ -448,11 +448,11 @@ class TargetTables:
         self._new_jackknife.append(pd.DataFrame(table))
         self._jackknife_ids.add(attack.id)
 
-    def has_epsilons(self, attack: TargetAttack) -> bool:
+    def has_epsilons(self, attack: AttackSpec) -> bool:
         """Returns whether the tables have the attack and its epsilons."""
         return attack in self and attack.id in self._epsilon_ids
 
-    def add_epsilons(self, attack: TargetAttack, table: pd.DataFrame) -> None:
+    def add_epsilons(self, attack: AttackSpec, table: pd.DataFrame) -> None:
         """Adds the result of `target_epsilons.epsilons` for an attack."""
         self._new_epsilons.append(table.assign(attack_id=attack.id))
         self._epsilon_ids.add(attack.id)
@@ -488,7 +488,7 @@ class TargetTables:
 
     def write_scores(
         self,
-        attack: TargetAttack,
+        attack: AttackSpec,
         targets: Sequence[ModelSeeds],
         member_TxN2: np.ndarray,
         file: MembershipScoreFile,
@@ -500,7 +500,7 @@ class TargetTables:
         """
         path, samples = self._scores_file(attack), file.num_samples
         if attack.reference_part is not None:
-            samples = min(samples, needs.JACKKNIFE_SAMPLES)
+            samples = min(samples, spec.JACKKNIFE_SAMPLES)
         path.parent.mkdir(exist_ok=True)
         path.with_suffix(".json").unlink(missing_ok=True)
         fields = [("id", pa.int64()), *((str(model), pa.float64()) for model in targets)]
@@ -516,7 +516,7 @@ class TargetTables:
                 writer.write_table(pa.table([pa.array(c) for c in columns], schema=schema))
         write_completion_marker(path.with_suffix(".json"), {}, [path.name])
 
-    def _scores_file(self, attack: TargetAttack) -> Path:
+    def _scores_file(self, attack: AttackSpec) -> Path:
         return self._folder / _SCORES / f"{attack.id}.parquet"
 
     def _read(self) -> tuple[str, set[str], pd.DataFrame, pd.DataFrame]:

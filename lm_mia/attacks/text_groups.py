@@ -53,7 +53,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
     member_N2 = inputs.target_member_TxN2[0]
     fold_N2 = stats.sample_groups(study.population.document_N)
     kept_A1xB = study_inputs.without_replicas(len(inputs.targets))
-    samples = study_inputs.first_parts(inputs)[-1].sample_slice.stop
+    samples = study_inputs.first_parts(inputs)[-1].at.stop
     fewest_nonmembers = FEWEST_FALSE_POSITIVES / study.focus
     divisions = _divisions(study.population, ~member_N2[:samples], fewest_nonmembers)
     if not divisions:

@@ -30,7 +30,7 @@ from lm_mia import config, stats
 from lm_mia.atomic import TOKENS_JSON, is_current, replacing, write_completion_marker, write_csv
 from lm_mia.attacks import shown_samples
 from lm_mia.attacks.designs import reference_design
-from lm_mia.config.needs import FORMAT, JACKKNIFE_GROUPS, reference_groups
+from lm_mia.attacks.spec import FORMAT, JACKKNIFE_GROUPS, reference_groups
 from lm_mia.data import subsets
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population, token_columns

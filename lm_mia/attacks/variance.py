@@ -21,9 +21,10 @@ import pandas as pd
 
 from lm_mia import config, stats
 from lm_mia.atomic import VARIANCE_JSON, is_current, write_completion_marker, write_csv
-from lm_mia.attacks import resampling, signals
+from lm_mia.attacks import registry, resampling
+from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, open_inputs
 from lm_mia.attacks.score_matrix import map_in_order
-from lm_mia.config.needs import FORMAT, decision_settings
+from lm_mia.attacks.spec import FORMAT, decision_settings
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
@@ -140,7 +141,7 @@ def run(
         )
         return
     index_SxR = resampling.disjoint_sets(units, size)
-    inputs = signals.open_inputs(store, population, crossed, references, ())
+    inputs = open_inputs(store, population, crossed, references, ())
     scores = _score(inputs, (len(inits), c.orders_per_init), index_SxR, c, pool)
     group_C = stats.sample_groups(population.document_N[: scores.loss_TxC.shape[1]])
     has_score_C = np.logical_not(np.isnan(scores.score_SxTxC).any(axis=(0, 1)))
@@ -163,20 +164,20 @@ def run(
 class _OneBlock:
     """The samples of one block, as a source of blocks."""
 
-    block: signals.SampleBlock
+    block: Block
 
     @property
     def num_samples(self) -> int:
         """The number of samples."""
-        return self.block.sample_slice.stop
+        return self.block.at.stop
 
-    def blocks(self) -> Iterator[signals.SampleBlock]:
+    def blocks(self) -> Iterator[Block]:
         """Yields the block."""
         yield self.block
 
 
 def _score(
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     shape: tuple[int, int],
     index_SxR: np.ndarray,
     c: config.Attack,
@@ -184,29 +185,29 @@ def _score(
 ) -> Scores:
     """Attacks the targets of the inputs, and their references as targets, with each set of references."""
     read = next(inputs.blocks())
-    used = slice(0, min(read.sample_slice.stop, _SAMPLES))
-    loss_TxC = np.concatenate([read.target_loss_TxC, read.reference_loss_MxC])[:, used]
+    used = slice(0, min(read.at.stop, _SAMPLES))
+    loss_TxC = np.concatenate([read.loss_TxC, read.reference_loss_RxC])[:, used]
     block = dataclasses.replace(
         read,
-        sample_slice=used,
-        target_loss_TxC=loss_TxC,
-        reference_loss_MxC=read.reference_loss_MxC[:, used],
-        reference_member_MxC=read.reference_member_MxC[:, used],
+        at=used,
+        loss_TxC=loss_TxC,
+        reference_loss_RxC=read.reference_loss_RxC[:, used],
+        reference_member_RxC=read.reference_member_RxC[:, used],
         zlib_bytes_C=read.zlib_bytes_C[used],
         covariate_CxK=read.covariate_CxK[used],
     )
 
     def score(index_R: np.ndarray) -> np.ndarray:
-        group = signals.AttackGroup(("lira_online",), c, index_R)
-        [fit] = signals.fit_attacks(_OneBlock(block), [group])
-        return signals.membership_scores(group, block, fit)["lira_online"]
+        inputs = FitInputs(_OneBlock(block), index_R)
+        lira = registry.fit_attack("lira_online", inputs, vars(c))
+        return lira(block.with_references(index_R))
 
     set_M = np.full(len(inputs.references), -1)
     set_M[index_SxR] = np.arange(len(index_SxR))[:, None]
     return Scores(
         loss_TxC.astype(np.float64),
         np.array([*map_in_order(pool, score, index_SxR)]),
-        np.concatenate([inputs.target_member_TxN2[:, used], block.reference_member_MxC]),
+        np.concatenate([inputs.target_member_TxN2[:, used], block.reference_member_RxC]),
         set_M,
         shape,
     )

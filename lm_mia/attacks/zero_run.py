@@ -46,12 +46,12 @@ from lm_mia.atomic import (
     write_completion_marker,
     write_csv,
 )
-from lm_mia.attacks import models, propensity, signals, text_features
+from lm_mia.attacks import models, propensity, spec, text_features
 from lm_mia.attacks import shift as shifts
+from lm_mia.attacks.inputs import AttackInputs, Block, open_inputs, sample_slices
 from lm_mia.attacks.resampling import reference_units
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.attacks.shift import Shift, ShiftError
-from lm_mia.config import needs
 from lm_mia.data.imported import TEXT
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
@@ -117,7 +117,7 @@ def run(
     present = models.present_models(store, c.step)
     references = [m for m in present if m.role == "reference" and m.subset_seed < c.references]
     identity: dict[str, Any] = {
-        "format": needs.FORMAT,
+        "format": spec.FORMAT,
         "zero_run": list(c.zero_run),
         "zero_run_strengths": list(c.zero_run_strengths),
         "step": c.step,
@@ -135,7 +135,7 @@ def run(
     facts: dict[str, Any] = {"reason": "", "shift_reasons": {}, "covariates": 0, "samples": 0}
     inputs, pairs = None, False
     if references and store.design != "given":
-        inputs = signals.open_inputs(store, population, references[:1], references, ())
+        inputs = open_inputs(store, population, references[:1], references, ())
         if pairs := store.design == "balanced":
             inputs = inputs.with_references(np.ravel(reference_units(references)))
     facts |= {"models": len(inputs.references) if inputs else 0, "pairs": pairs}
@@ -144,9 +144,9 @@ def run(
             "it is not known how the members of the models were drawn, so the true effect is unknown; if they were "
             "drawn at random, import the losses with --subset=exact, bernoulli or balanced"
         )
-    elif inputs is None or len(inputs.references) < needs.FEWEST_FOR_LEAVE_ONE_OUT:
+    elif inputs is None or len(inputs.references) < config.FEWEST_FOR_LEAVE_ONE_OUT:
         facts["reason"] = (
-            f"there are {facts['models']} references, and at least {needs.FEWEST_FOR_LEAVE_ONE_OUT} "
+            f"there are {facts['models']} references, and at least {config.FEWEST_FOR_LEAVE_ONE_OUT} "
             "are needed"
         )
     if facts["reason"]:
@@ -249,12 +249,10 @@ def _is_in_first_half(index: np.ndarray, models: int) -> np.ndarray:
     return index < models // 4 * 2
 
 
-def _open_experiment(
-    inputs: signals.AttackInputs, population: Population, pairs: bool
-) -> _Experiment:
+def _open_experiment(inputs: AttackInputs, population: Population, pairs: bool) -> _Experiment:
     """Reads the losses of the first samples and computes their covariates."""
     block = next(inputs.blocks())
-    used = slice(0, min(block.sample_slice.stop, MAX_SAMPLES))
+    used = slice(0, min(block.at.stop, MAX_SAMPLES))
     document_N = population.document_N if population.has_split_documents else None
     source_N, reason = None, "the files of the corpus hold documents in random order"
     if not population.is_shuffled:
@@ -265,8 +263,8 @@ def _open_experiment(
     return _Experiment(
         [*map(str, inputs.references)],
         [model.subset_seed for model in inputs.references],
-        block.reference_loss_MxC[:, used].astype(float),
-        block.reference_member_MxC[:, used],
+        block.reference_loss_RxC[:, used].astype(float),
+        block.reference_member_RxC[:, used],
         pairs,
         _features(population, used),
         (population.column("prefix_group") if document_N is None else document_N)[used],
@@ -486,7 +484,7 @@ def _samples(experiment: _Experiment, shift: Shift, learned_S: np.ndarray | None
 
 
 def _write_interference(
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     pairs: bool,
     folder: Path,
     pool: ThreadPoolExecutor,
@@ -501,7 +499,7 @@ def _write_interference(
             def blocks(
                 half: slice, score_MxN: np.ndarray = score_MxN, member_MxN: np.ndarray = member_MxN
             ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-                for at in signals.sample_slices(score_MxN.shape[1]):
+                for at in sample_slices(score_MxN.shape[1]):
                     yield np.array(score_MxN[half, at]), np.array(member_MxN[half, at])
 
             halves = [slice(None)] if attack == "loss" else _halves(len(score_MxN))
@@ -535,7 +533,7 @@ def _halves(models: int) -> list[slice]:
 
 @contextlib.contextmanager
 def _scores(
-    inputs: signals.AttackInputs,
+    inputs: AttackInputs,
     attack: str,
     folder: Path,
     pool: ThreadPoolExecutor,
@@ -547,22 +545,22 @@ def _scores(
         MembershipScoreFile(folder, *shape, np.dtype(np.bool_)) as members,
     ):
 
-        def write(part: signals.SampleBlock) -> None:
-            loss_MxC = part.reference_loss_MxC.astype(float)
+        def write(part: Block) -> None:
+            loss_MxC = part.reference_loss_RxC.astype(float)
             score_MxC = -loss_MxC
             if attack == "reference_calibrated":
                 first, second = _halves(len(loss_MxC))
                 score_MxC[first] += loss_MxC[second].mean(axis=0)
                 score_MxC[second] += loss_MxC[first].mean(axis=0)
-            scores.write(0, part.sample_slice, score_MxC)
-            members.write(0, part.sample_slice, part.reference_member_MxC)
+            scores.write(0, part.at, score_MxC)
+            members.write(0, part.at, part.reference_member_RxC)
 
         for _ in map_in_order(pool, write, (p for b in inputs.blocks() for p in b.split())):
             pass
         yield scores.as_array(), members.as_array()
 
 
-def _effects(inputs: signals.AttackInputs, truth: stats.PotentialOutcomes) -> pd.DataFrame:
+def _effects(inputs: AttackInputs, truth: stats.PotentialOutcomes) -> pd.DataFrame:
     """Returns effects.parquet."""
     return pd.DataFrame(
         {

@@ -6,11 +6,10 @@ Config files import the dataclasses from here:
 """
 
 from lm_mia.config.schema import (
-    ATTACK_STATISTICS,
+    FEWEST_FOR_LEAVE_ONE_OUT,
     HEAD_WIDTH,
     MODEL_SIZES,
     Attack,
-    AttackName,
     Compute,
     Config,
     Corpus,
@@ -36,11 +35,10 @@ from lm_mia.config.schema import (
 )
 
 __all__ = [
-    "ATTACK_STATISTICS",
+    "FEWEST_FOR_LEAVE_ONE_OUT",
     "HEAD_WIDTH",
     "MODEL_SIZES",
     "Attack",
-    "AttackName",
     "Compute",
     "Config",
     "Corpus",

@@ -210,30 +210,8 @@ class Score:
     """Ids of samples for which the log-probability of each token is stored."""
 
 
-AttackName = Literal[
-    "lira_online",
-    "lira_offline",
-    "rmia",
-    "rmia_offline",
-    "rmia_simple",
-    "reference_calibrated",
-    "shrunk",
-    "shrunk_offline",
-    "stacked",
-    "base_calibrated",
-    "loss",
-    "zlib",
-    "min_k",
-    "min_k_plus_plus",
-    "lowercase",
-]
-
-ATTACK_STATISTICS = {
-    "min_k": "min_k",
-    "min_k_plus_plus": "min_k_plus_plus",
-    "lowercase": "lowercase_loss",
-}
-"""The statistics, in addition to the loss, that attacks require: attack -> value of ``score.statistics``."""
+FEWEST_FOR_LEAVE_ONE_OUT = 8
+"""Studies that attack each reference with the others (attack.leave_one_out and attack.zero_run) need as many."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,7 +265,7 @@ class Attack:
     orders_per_init: int = 8
     """Number of batch orders in which the target is trained from each further initialization. Not used if
     attack.replica_inits is 1."""
-    attacks: tuple[AttackName, ...] = (
+    attacks: tuple[str, ...] = (
         "lira_online",
         "lira_offline",
         "rmia",

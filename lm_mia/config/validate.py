@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from lm_mia.config import needs, schema
+from lm_mia.config import schema
 from lm_mia.config.schema import Config
 
 _MAX_TOKEN_SAMPLES = 2**13  # scored in one call, which takes seconds
@@ -59,7 +59,7 @@ def nothing_attacked(config: Config) -> list[str]:
     Args:
       config: a config without `problems`, with everything that a command requests of the recipe.
     """
-    attack, fewest = config.attack, needs.FEWEST_FOR_LEAVE_ONE_OUT
+    attack, fewest = config.attack, schema.FEWEST_FOR_LEAVE_ONE_OUT
     has_enough, is_design_known = attack.references >= fewest, config.train.subset != "given"
     if attack.replicas or attack.targets or (attack.zero_run and is_design_known and has_enough):
         return []
@@ -538,33 +538,13 @@ def _crossed_models(config: Config) -> Iterator[str]:
 
 
 def _attack_names(config: Config) -> Iterator[str]:
-    attacks, statistics = config.attack.attacks, config.score.statistics
+    """Yields rules that hold for any attacks; `lm_mia.attacks.registry.problems` knows those of each attack."""
+    attacks = config.attack.attacks
     if "lira_online" not in attacks or _has_duplicates(attacks):
         yield _message(
             config,
             "attack.attacks",
             "must include lira_online, whose decisions the tables show, and have no duplicates",
-        )
-    if "base_calibrated" in attacks and not _is_imported(config):
-        yield _message(
-            config,
-            "attack.attacks",
-            "base_calibrated needs the losses of a base, which only imported losses have",
-            "leave it out",
-        )
-    required = {name: schema.ATTACK_STATISTICS.get(name, "loss") for name in attacks}
-    unmet = [name for name in attacks if required[name] not in (*statistics, "loss")]
-    if unmet:
-        names = ",".join([*statistics, *(required[name] for name in unmet)])
-        remedy = f"set --config.score.statistics={names}"
-        if _is_imported(config):
-            arrays = dict.fromkeys(f"{required[name]}_MxN" for name in unmet)
-            remedy = f"leave them out, or import a file with {', '.join(arrays)}"
-        yield _message(
-            config,
-            "attack.attacks",
-            f"{', '.join(unmet)} {'require' if len(unmet) > 1 else 'requires'} more than the loss",
-            remedy,
         )
 
 

@@ -15,15 +15,15 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import filelock
 import numpy as np
 
 from lm_mia import config, stats
 from lm_mia.atomic import write_atomically
-from lm_mia.attacks import text_membership
-from lm_mia.config import AttackName, Config, load
+from lm_mia.attacks import registry, text_membership
+from lm_mia.config import Config, load
 from lm_mia.config.recipe import folder_name
 from lm_mia.data import imported, loss_files, loss_units, subsets
 from lm_mia.data.loss_files import LossFile
@@ -425,17 +425,18 @@ def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Sub
         if subset == "balanced":
             targets = max(targets - targets % 2, 2)
     trained_alone = count["reference"] + count["target"]
-    attacks: list[AttackName] = [
+    has_texts = not np.isnan(table["zlib_bytes"].astype(float)).any()
+    attacks = [
         name
         for name in config.Attack().attacks
-        if name != "zlib" or not np.isnan(table["zlib_bytes"].astype(float)).any()
+        if has_texts or not registry.ATTACKS[name].uses_texts
     ]
     if count["base"]:
         attacks.append("base_calibrated")
     attacks += [
         name
-        for name in get_args(AttackName)
-        if config.ATTACK_STATISTICS.get(name) in file.statistics
+        for name, attack in registry.ATTACKS.items()
+        if attack.statistics and {*attack.statistics} <= {*file.statistics}
     ]
     statistics: Any = file.statistics
     return Config(

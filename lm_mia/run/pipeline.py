@@ -16,8 +16,9 @@ import filelock
 
 from lm_mia import config
 from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, is_current
-from lm_mia.config import needs, validate
-from lm_mia.config.needs import FigureNeed, PresentModels, RecipeModels, RecipeNeeds
+from lm_mia.attacks import spec
+from lm_mia.attacks.spec import FigureNeed, PresentModels, RecipeModels, RecipeNeeds
+from lm_mia.config import validate
 from lm_mia.data import build, corpus, subsets
 from lm_mia.data.population import Population, open_population, token_columns
 from lm_mia.data.subsets import ModelSeeds
@@ -484,7 +485,7 @@ def requested_attacks(
         except UserError:  # `attack` reports the damaged store; the other recipes continue
             present = PresentModels((), ())
         recipes[recipe.name] = RecipeModels((recipe.name, *recipe.names), recipe.config, present)
-    return needs.recipe_needs(figure_needs, recipes)
+    return spec.recipe_needs(figure_needs, recipes)
 
 
 def attack(
@@ -498,17 +499,13 @@ def attack(
 
     Also raises UserError if there are too few models for any attack.
     """
-    from lm_mia.attacks import runner
+    from lm_mia.attacks import registry, runner
     from lm_mia.attacks.token_tables import TokenSettings
     from lm_mia.data.batch_order import Batches
 
     c = recipe.config
     # Only the statistics that the attacks need must be present, not all that the config requests.
-    needed = tuple(
-        config.ATTACK_STATISTICS[name]
-        for name in c.attack.attacks
-        if name in config.ATTACK_STATISTICS
-    )
+    needed = registry.statistics_of(c.attack.attacks)
     store = dataclasses.replace(open_store(c, recipe.folder), statistics=needed, token_samples=())
     tables = recipe.folder / "tables"
     settings = config.measurable_attack(c)
@@ -531,7 +528,7 @@ def attack(
     if not (counts["requested"] or other_tables):
         raise UserError(
             f"{recipe.folder}: too few models are present to attack any of its attack.targets={c.attack.targets} "
-            f"targets with at least {needs.MIN_REFERENCES} references; run `lm-mia run` first"
+            f"targets with at least {spec.MIN_REFERENCES} references; run `lm-mia run` first"
         )
     already_computed = counts["requested"] - counts["computed"] - counts["left_out"]
     left_out = f", {counts['left_out']} left out" if counts["left_out"] else ""

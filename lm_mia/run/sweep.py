@@ -179,6 +179,7 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
         dataclasses.replace(recipe, other_names=frozenset(all_names - {*recipe.names}))
         for recipe in recipes
     ]
+    check_attacks([c for _, c in entries])
     for recipe in recipes if folder is not None else ():
         recipe.stored_config()
     figures = listed_figures.with_absolute_paths(entries[0][1].figures)
@@ -195,6 +196,7 @@ def imported_sweep(folder: str, c: Config) -> Sweep:
     Raises:
       UserError: as `read_sweep`.
     """
+    check_attacks([c])
     workdir = Workdir(Path(folder))
     workdir.check()
     recipe = _recipe_of_request(workdir, RecipeRequest((c.name,), (0,), {}, c))
@@ -297,6 +299,15 @@ def leave_out_imported(sweep: Sweep, command: str) -> tuple[Sweep, str]:
     return dataclasses.replace(sweep, recipes=kept), line
 
 
+def check_attacks(configs: Sequence[Config]) -> None:
+    """Raises UserError with all rules about attack.attacks that configs break."""
+    from lm_mia.attacks import registry  # loads SciPy, which workers need not
+
+    lines = dict.fromkeys(line for c in configs for line in registry.problems(c))
+    if lines:
+        raise UserError("\n".join(lines))
+
+
 def check_attacked(recipes: Sequence[SweepRecipe]) -> None:
     """Raises UserError with a line for each recipe of which nothing could be attacked after its models are trained."""
     problems = [
@@ -394,6 +405,7 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
         recipes.append(recipe)
     if not recipes:
         raise UserError(f"--workdir={workdir.path}: has no recipes yet; add --config=quickstart")
+    check_attacks([recipe.config for recipe in recipes])
     changes = load.figure_changes(overrides)
     figures = changes.shown
     if figures is None:

@@ -35,7 +35,8 @@ from lm_mia.atomic import (
     is_current,
     write_atomically,
 )
-from lm_mia.config import listed_figures, needs
+from lm_mia.attacks import spec
+from lm_mia.config import listed_figures
 from lm_mia.config import recipe as recipes
 from lm_mia.errors import UserError, raise_failed_read
 from lm_mia.machine import available_cores
@@ -280,7 +281,7 @@ def changed_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any,
         return {}
     measurable = dataclasses.replace(c, attack=config.measurable_attack(c))
     requested, used = config.to_dict(measurable)["attack"], metadata["config"]
-    decisions = [*needs.decision_settings(measurable.attack)]
+    decisions = [*spec.decision_settings(measurable.attack)]
     compared = [*decisions, "zero_run"]
     if requested["zero_run"]:
         compared.append("zero_run_strengths")

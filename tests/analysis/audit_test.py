@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import audit, markup
-from analysis.formatting import attack_name
 from analysis.io import Record
+from lm_mia.attacks.registry import attack_name
 
 
 def rows(epsilon: float = 1.5, **changes: Any) -> dict[str, Record]:

@@ -14,7 +14,7 @@ from synthetic_figures import attack, without_targets
 from analysis import attacks, figure_section, page
 from analysis.figures import find
 from analysis.io import SweepResults
-from lm_mia.config.needs import Need
+from lm_mia.attacks.spec import Need
 
 
 def copied(names: Sequence[str], recipes: SweepResults, workdir: Path) -> SweepResults:

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from synthetic_workdir import Page, copy_workdir, write_workdir
 
-from analysis import comparison, formatting, io, more_references, recipe_section
+from analysis import comparison, io, more_references, recipe_section
 from analysis.more_references import Growth, Point
+from lm_mia.attacks.registry import attack_name
 
 ATTACKS = ("lira_online", "rmia", "rmia_simple", "lira_offline", "loss")
 
@@ -162,7 +163,7 @@ def test_comparison_of_recipes_shows_the_strongest_attack_of_each(recipe: Path, 
     assert words.count("Would more references help?") == 1
     [(name, attack, auc)] = more_references.strongest([("demo", recipe)])
     cells = "".join(f"{point}{point.interval}" for point in auc.shown)
-    assert f"{name}{formatting.attack_name(attack)}16{cells}" in words
+    assert f"{name}{attack_name(attack)}16{cells}" in words
     without = comparison.render(summaries[1:], "", [])
     assert "Would more references help?" not in without
 

@@ -26,7 +26,6 @@ from synthetic_workdir import (
 from analysis import (
     archetype_panels,
     extraction,
-    formatting,
     io,
     more_references,
     page,
@@ -37,6 +36,7 @@ from analysis import (
 )
 from analysis.figures import RECIPE_FIGURES as REFUSED_NAMES
 from analysis.figures import samples, training
+from lm_mia.attacks.registry import attack_name
 
 
 @pytest.fixture(scope="module")
@@ -232,9 +232,9 @@ def test_numbers_of_attacks_match_the_tables(finished: Path, shown: Page) -> Non
     farthest = max(control, key=lambda row: abs(row["auc_mean"] - 0.5))
     verdict = "Passed" if abs(farthest["auc_mean"] - 0.5) <= 0.03 else "Failed"
     assert f"{verdict}: " in text
-    label = f"Farthest from 0.5: {formatting.attack_name(farthest['attack'])}"
+    label = f"Farthest from 0.5: {attack_name(farthest['attack'])}"
     assert re.search(rf"{label}[^:]*: {farthest['auc_mean']:.3f}\.", text)
-    names = {formatting.attack_name(name) for name in ALL_ATTACKS}
+    names = {attack_name(name) for name in ALL_ATTACKS}
     assert len(names) == 13
     assert all(text.count(name) >= 2 for name in names)
     pattern = "In the table but not drawn: ([^.]*)\\."

@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 from analysis import io, markup, zero_run
-from analysis.formatting import attack_name, percent, plural
+from analysis.formatting import percent, plural
+from lm_mia.attacks.registry import attack_name
 
 FACTS = {"reason": "", "shift_reasons": {"disjoint": "all are <C4>"}, "models": 4, "pairs": False}
 FACTS |= {"covariates": 68}

@@ -291,7 +291,7 @@ def test_recipes_without_replicas_have_no_table(tmp_path: Path):
 def test_votes_are_counted_in_blocks(
     attacked: AttackRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("lm_mia.attacks.signals._SLICE_SAMPLES", 70)
+    monkeypatch.setattr("lm_mia.attacks.inputs._SLICE_SAMPLES", 70)
     again = read(run_attacks(attacked.scores, SMALL, tmp_path / "tables"))
     pd.testing.assert_frame_equal(again, read(attacked), rtol=1e-9)
 

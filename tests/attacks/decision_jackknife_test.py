@@ -9,8 +9,7 @@ import pytest
 from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from lm_mia import stats
-from lm_mia.attacks import decision_jackknife
-from lm_mia.config import needs
+from lm_mia.attacks import decision_jackknife, spec
 
 C = dataclasses.replace(SMALL, references=18, attacks=("lira_online",), bootstraps=0)
 
@@ -36,9 +35,9 @@ def test_numbers_are_those_of_the_models_and_samples(run: AttackRun):
     found, world = table(run), run.scores
     assert len(found) == 9 * 15 * 15 * 4
     group_N = stats.sample_groups(run.scores.population.document_N)
-    group_R = np.array(needs.reference_groups(range(18)))
+    group_R = np.array(spec.reference_groups(range(18)))
     for references in (0, 1, 14):
-        half = needs.half_groups(references - 1) if references else range(8)
+        half = spec.half_groups(references - 1) if references else range(8)
         index_R = np.isin(group_R, [*half])
         score_BxN = stats.lira(
             world.target_TxN,
@@ -76,7 +75,7 @@ def test_only_the_first_samples_are_used(
     run: AttackRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(decision_jackknife, "_SAMPLES", 80)
-    monkeypatch.setattr("lm_mia.attacks.signals._SLICE_SAMPLES", 80)
+    monkeypatch.setattr("lm_mia.attacks.inputs._SLICE_SAMPLES", 80)
     again = run_attacks(run.scores, C, tmp_path / "tables")
     first, whole = (select(table(r), 0, 0, 0)["member_flip_rate"] for r in (again, run))
     assert (first.to_numpy() != whole.to_numpy()).any()

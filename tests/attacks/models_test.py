@@ -12,7 +12,7 @@ from synthetic_scores import SMALL, AttackRun, SyntheticScores, write_scores
 from lm_mia import stats
 from lm_mia.atomic import changed_tables
 from lm_mia.attacks import models
-from lm_mia.config.needs import PresentModels
+from lm_mia.attacks.spec import PresentModels
 from lm_mia.data import subsets
 from lm_mia.store.store import Store
 

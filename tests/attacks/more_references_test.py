@@ -11,11 +11,12 @@ import pytest
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, write_scores
 
 from lm_mia import config, stats
-from lm_mia.attacks import more_references, signals
+from lm_mia.attacks import more_references
+from lm_mia.attacks.inputs import sample_covariates
 from lm_mia.seeds import permutation
 
 SAMPLES = 300
-ATTACKS: tuple[config.AttackName, ...] = (
+ATTACKS: tuple[str, ...] = (
     "lira_online",
     "rmia",
     "rmia_simple",
@@ -66,7 +67,7 @@ def naive_rates(
             target_TxN,
             reference_RxN,
             member_MxN[index_R],
-            covariate_NxK=signals.sample_covariates(scores.population.column)[:samples],
+            covariate_NxK=sample_covariates(scores.population.column)[:samples],
         ),
     }
     rates = {}
@@ -136,8 +137,8 @@ def test_targets_are_attacked_with_parts_of_the_references(tmp_path: Path):
 
 
 def test_only_the_first_samples_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lm_mia.attacks.signals.BLOCK_SAMPLES", 200)
-    monkeypatch.setattr("lm_mia.attacks.signals._SLICE_SAMPLES", 64)
+    monkeypatch.setattr("lm_mia.attacks.inputs.BLOCK_SAMPLES", 200)
+    monkeypatch.setattr("lm_mia.attacks.inputs._SLICE_SAMPLES", 64)
     scores = write_scores(tmp_path, WITH_TARGETS, SAMPLES)
     run = run_attacks(scores, WITH_TARGETS, tmp_path / "tables")
     quarters = [pairs(2, 3), pairs(4, 5), pairs(6, 7), pairs(8, 9)]

@@ -53,7 +53,7 @@ def test_every_reference_is_attacked_with_the_others(
     world: SyntheticScores, changes: dict[str, Any], tmp_path: Path
 ):
     c = dataclasses.replace(C, **changes)
-    source = replicas.open_inputs(world.store, world.population, c, pytest.fail)
+    source = replicas.replica_inputs(world.store, world.population, c, pytest.fail)
     path = tmp_path / "p.parquet"
     with ThreadPoolExecutor(2) as pool:
         table, intervals = reference_targets.attack_references(
@@ -99,7 +99,7 @@ def test_noise_is_at_chance_in_a_balanced_design(tmp_path: Path):
     """Without its complement, no reference reveals the members of the one that is attacked."""
     c = dataclasses.replace(C, references=8, replicas=2, variance="pooled")
     world = write_scores(tmp_path, c, 4000, design="balanced", effect=0.0)
-    source = replicas.open_inputs(world.store, world.population, c, pytest.fail)
+    source = replicas.replica_inputs(world.store, world.population, c, pytest.fail)
     with ThreadPoolExecutor(2) as pool:
         table, _ = reference_targets.attack_references(
             source, c, stats.sample_groups(np.arange(source.num_samples)), None, tmp_path, pool
@@ -126,7 +126,7 @@ def test_noise_is_at_chance_in_a_balanced_design(tmp_path: Path):
 def test_a_reference_without_its_complement_is_attacked_with_all_others(tmp_path: Path):
     c = dataclasses.replace(C, references=12, replicas=2, variance="pooled")
     world = write_scores(tmp_path, c, 100, design="balanced", absent=(3,))
-    source = replicas.open_inputs(world.store, world.population, c, lambda _: None)
+    source = replicas.replica_inputs(world.store, world.population, c, lambda _: None)
     with ThreadPoolExecutor(1) as pool:
         table, _ = reference_targets.attack_references(
             source, c, stats.sample_groups(np.arange(source.num_samples)), None, tmp_path, pool
@@ -144,7 +144,7 @@ def test_a_reference_without_its_complement_is_attacked_with_all_others(tmp_path
 def test_too_few_references_have_no_auc(tmp_path: Path):
     c = dataclasses.replace(C, references=4, replicas=2)
     world = write_scores(tmp_path, c, 50, design="balanced")
-    source = replicas.open_inputs(world.store, world.population, c, pytest.fail)
+    source = replicas.replica_inputs(world.store, world.population, c, pytest.fail)
     with ThreadPoolExecutor(1) as pool:
         table, _ = reference_targets.attack_references(
             source, c, stats.sample_groups(np.arange(source.num_samples)), None, tmp_path, pool

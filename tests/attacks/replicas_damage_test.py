@@ -13,7 +13,7 @@ from failed_reads import fail_reads
 from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from lm_mia import stats
-from lm_mia.attacks import decisions, replicas, signals
+from lm_mia.attacks import decisions, inputs, replicas
 from lm_mia.errors import UserError
 from lm_mia.store.store import Store
 
@@ -105,7 +105,7 @@ def test_interrupted_attack_leaves_complete_tables(
 ):
     """Each table is completely old or new, nothing marks the tables as complete, and no other files are left."""
     folder = shutil.copytree(complete_run.folder, tmp_path / "tables")
-    monkeypatch.setattr(signals, "_SLICE_SAMPLES", 20)
+    monkeypatch.setattr(inputs, "_SLICE_SAMPLES", 20)
     monkeypatch.setattr(decisions, "_ROW_GROUP", 40)
     original, calls = getattr(module, name), 0
 

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,17 +12,15 @@ import pytest
 from scipy.stats import norm
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, write_scores
 
-from lm_mia import config, stats
-from lm_mia.attacks import replicas, score_matrix, signals
-from lm_mia.config import AttackName, needs
+from lm_mia import stats
+from lm_mia.attacks import registry, replicas, score_matrix, spec
+from lm_mia.attacks.inputs import sample_covariates
 from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
 from lm_mia.store.store import Store
 
 # All but the one that needs the losses of a base.
-ALL_ATTACKS: tuple[AttackName, ...] = tuple(
-    name for name in get_args(AttackName) if name != "base_calibrated"
-)
+ALL_ATTACKS: tuple[str, ...] = tuple(name for name in registry.ATTACKS if name != "base_calibrated")
 WITHOUT_REFERENCES = {"loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
 OPTIONAL_TABLES = {"resampled_references.csv", "true_positive_probability.parquet"}
 TARGET_TABLES = {
@@ -35,7 +33,7 @@ TARGET_TABLES = {
 }
 TARGET_TABLES |= {"target_jackknife.parquet", "more_references.csv", "more_references.json"}
 TABLES = sorted({*replicas.DECISION_TABLES} - OPTIONAL_TABLES | TARGET_TABLES)
-ONE_ATTACK: tuple[AttackName, ...] = ("lira_online",)
+ONE_ATTACK: tuple[str, ...] = ("lira_online",)
 FEW = dataclasses.replace(SMALL, attacks=ONE_ATTACK, bootstraps=0)
 
 
@@ -51,7 +49,7 @@ def expected(run: AttackRun, name: str, count: int) -> np.ndarray:
         "reference_member_MxZ": member_MxN[:, z],
     }
     losses = target_TxN, loss_MxN, member_MxN
-    covariate_NxK = signals.sample_covariates(world.population.column)
+    covariate_NxK = sample_covariates(world.population.column)
     score_functions: dict[str, Callable[[], np.ndarray]] = {
         "lira_online": lambda: stats.lira(target_TxN, loss_MxN, member_MxN),
         "lira_offline": lambda: stats.lira(target_TxN, loss_MxN, member_MxN, offline=True),
@@ -228,11 +226,11 @@ def test_flips_json(attacked: AttackRun):
         for name in {*TABLES} - TARGET_TABLES
     }
     assert facts == {
-        "format": needs.FORMAT,
+        "format": spec.FORMAT,
         "reference_models": [f"reference-{i:02d}" for i in range(12)],
         "replica_models": [f"replica-{i:02d}" for i in range(8)],
         "recipe": "recipe_x",
-        "config": json.loads(json.dumps(needs.decision_settings(SMALL))),
+        "config": json.loads(json.dumps(spec.decision_settings(SMALL))),
         "design": "exact",
         "shown_token_samples": [],
         "attack": "lira_online",
@@ -313,7 +311,7 @@ def test_missing_models_are_left_out(tmp_path: Path):
 def test_all_attacks_find_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 1)
     c = dataclasses.replace(FEW, attacks=ALL_ATTACKS, references=4, replicas=2, variance="pooled")
-    world = write_scores(tmp_path, c, 200, statistics=tuple(config.ATTACK_STATISTICS.values()))
+    world = write_scores(tmp_path, c, 200, statistics=registry.statistics_of(registry.ATTACKS))
     out = run_attacks(world, c, tmp_path / "tables")
     best = out.csv("attacks.csv").groupby("attack").last()
     assert set(best.index) == set(ALL_ATTACKS) == set(out.csv("shuffled.csv").attack)

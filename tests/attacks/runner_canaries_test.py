@@ -9,8 +9,7 @@ import pandas as pd
 from synthetic_scores import SMALL, FakePopulation, SyntheticScores, write_scores
 
 from lm_mia import config
-from lm_mia.attacks import runner
-from lm_mia.config import needs
+from lm_mia.attacks import runner, spec
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
 
@@ -50,14 +49,14 @@ def with_always_in(scores: SyntheticScores, path: Path) -> Store:
 
 def attack(store: Store, population: FakePopulation, folder: Path) -> dict[str, pd.DataFrame]:
     """Returns all tables by path, with ids counted from the first canary."""
-    present = needs.PresentModels(tuple(range(C.references)), tuple(range(C.replicas)))
+    present = spec.PresentModels(tuple(range(C.references)), tuple(range(C.replicas)))
     full = config.Config(
         population=config.Population(samples=ALWAYS_IN + CANARIES),
         train=config.Train(canaries=CANARIES),
         attack=C,
     )
-    models = {"main": needs.RecipeModels(("main",), full, present)}
-    need = needs.Need(("main",), attacks=("lira_online", "rmia"), sample_scores=True)
+    models = {"main": spec.RecipeModels(("main",), full, present)}
+    need = spec.Need(("main",), attacks=("lira_online", "rmia"), sample_scores=True)
     runner.run(
         store,
         cast(Population, population),
@@ -65,7 +64,7 @@ def attack(store: Store, population: FakePopulation, folder: Path) -> dict[str, 
         folder,
         lambda *progress: None,
         lambda line: None,
-        needs.recipe_needs([need], models)["main"],
+        spec.recipe_needs([need], models)["main"],
     )
     tables = {str(p.relative_to(folder)): pd.read_csv(p) for p in folder.rglob("*.csv")}
     tables |= {str(p.relative_to(folder)): pd.read_parquet(p) for p in folder.rglob("*.parquet")}

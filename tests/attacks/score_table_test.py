@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from lm_mia.attacks import score_table, signals
+from lm_mia.attacks import inputs, score_table
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 from lm_mia.attacks.score_table import MembershipScoreTable
 from lm_mia.data import subsets
@@ -46,7 +46,7 @@ def write_table(folder: Path, pool: ThreadPoolExecutor) -> dict[str, np.ndarray]
 def test_every_attack_under_every_target(
     tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, part: int
 ):
-    monkeypatch.setattr(signals, "_SLICE_SAMPLES", part)
+    monkeypatch.setattr(inputs, "_SLICE_SAMPLES", part)
     monkeypatch.setattr(score_table, "MAX_SCORES", 6 * SAMPLES)
     monkeypatch.setattr(score_table, "_GROUP_SCORES", 6 * 1200)
     with warnings.catch_warnings():

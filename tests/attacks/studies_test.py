@@ -14,8 +14,7 @@ import pytest
 from synthetic_scores import SMALL, SyntheticScores, write_scores
 
 from lm_mia import config, stats
-from lm_mia.attacks import studies, study_inputs, text_groups, token_tfidf
-from lm_mia.config import needs
+from lm_mia.attacks import spec, studies, study_inputs, text_groups, token_tfidf
 from lm_mia.data import batch_order
 from lm_mia.data.batch_order import Batches
 
@@ -32,7 +31,7 @@ def scores(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
 
 
 def run(
-    scores: SyntheticScores, c: config.Attack, folder: Path, *names: needs.Study
+    scores: SyntheticScores, c: config.Attack, folder: Path, *names: spec.Study
 ) -> list[tuple[str, float, float]]:
     """Runs studies and returns their progress."""
     progress: list[tuple[str, float, float]] = []
@@ -44,7 +43,7 @@ def run(
             scores.population,
             c,
             batches,
-            needs.RecipeNeeds(studies=names),
+            spec.RecipeNeeds(studies=names),
             folder,
             pool,
             lambda *done: progress.append(done),
@@ -59,9 +58,9 @@ def test_true_positives_are_compared_with_the_other_replicas(
     table = pd.read_parquet(tmp_path / "fragile_hits.parquet")
     assert len(table) == 9 * 15 * 15
     group_N = stats.sample_groups(np.arange(160))
-    group_R = np.array(needs.reference_groups(range(18)))
+    group_R = np.array(spec.reference_groups(range(18)))
     for kept, half_R, half_N in ((0, 0, 0), (3, 5, 0), (0, 0, 7)):
-        index_R = np.isin(group_R, [*(needs.half_groups(half_R - 1) if half_R else range(8))])
+        index_R = np.isin(group_R, [*(spec.half_groups(half_R - 1) if half_R else range(8))])
         used_N = stats.HALVES_HxG[half_N - 1, group_N] if half_N else np.ones(160, bool)
         score_BxN = stats.lira(
             scores.target_TxN, scores.reference_MxN[index_R], scores.reference_member_MxN[index_R]
@@ -153,7 +152,7 @@ def test_decisions_with_more_references(references: int, tmp_path: Path):
     run(scores, c, tmp_path / "tables", "reference_numbers")
     table = pd.read_parquet(tmp_path / "tables" / "reference_numbers.parquet")
     assert len(table) == len(sets) * 2 * 9 * 15 * 15
-    group_R = np.array(needs.reference_groups(range(references)))
+    group_R = np.array(spec.reference_groups(range(references)))
 
     def score_of(index: Any) -> np.ndarray:
         references = scores.reference_MxN[[*index]], scores.reference_member_MxN[[*index]]
@@ -189,7 +188,7 @@ def test_decisions_with_more_references(references: int, tmp_path: Path):
         (16, 0, 3),
         (references, 1, 0),
     ):
-        in_half_R = np.isin(group_R, [*(needs.half_groups(half - 1) if half else range(8))])
+        in_half_R = np.isin(group_R, [*(spec.half_groups(half - 1) if half else range(8))])
         parts = [[r for r in index if in_half_R[r]] for index in sets[n]]
         for point, tpr in (("fpr", None), ("tpr", fewest_tpr)):
             expected = np.mean([metrics(score_of(p), kept, tpr) for p in parts if p], axis=0)
@@ -300,14 +299,14 @@ def test_too_few_replicas_are_a_reason(scores: SyntheticScores, tmp_path: Path):
 
 def test_a_recipe_has_the_studies_of_its_figures():
     names = {"a": "flip-140M", "b": "main"}
-    none = needs.PresentModels((), ())
-    recipes = {k: needs.RecipeModels((n,), config.Config(), none) for k, n in names.items()}
-    wanted = needs.StudyNeed(("flip-*",), "fragile_hits")
-    found = needs.recipe_needs([wanted, wanted], recipes)
+    none = spec.PresentModels((), ())
+    recipes = {k: spec.RecipeModels((n,), config.Config(), none) for k, n in names.items()}
+    wanted = spec.StudyNeed(("flip-*",), "fragile_hits")
+    found = spec.recipe_needs([wanted, wanted], recipes)
     assert found["a"].studies == ("fragile_hits",)
     assert found["b"].studies == ()
     with pytest.raises(ValueError, match=r"^StudyNeed: study='x': choose from"):
-        needs.StudyNeed(("main",), "x")  # pyright: ignore
+        spec.StudyNeed(("main",), "x")  # pyright: ignore
 
 
 def test_tfidf_over_all_tokens_of_a_population(tmp_path: Path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lm_mia.attacks import target_warnings
-from lm_mia.attacks.signals import SampleBlock, covariate_names
+from lm_mia.attacks.inputs import Block, covariate_names
 
 N, M, T = 3000, 8, 5
 
@@ -16,9 +16,9 @@ N, M, T = 3000, 8, 5
 class OneBlock:
     """Samples that are read at a time."""
 
-    block: SampleBlock
+    block: Block
 
-    def blocks(self) -> Iterator[SampleBlock]:
+    def blocks(self) -> Iterator[Block]:
         yield self.block
 
     @property
@@ -35,7 +35,7 @@ def draw(beta_T: list[float], *, of_mean: bool = False) -> OneBlock:
     member_BxN = rng.random(share_BxN.shape) < share_BxN
     loss_BxN = 4 + level_N - 0.3 * member_BxN + rng.normal(0, 0.3, member_BxN.shape)
     return OneBlock(
-        SampleBlock(
+        Block(
             slice(0, N),
             loss_BxN[M:],
             loss_BxN[:M],

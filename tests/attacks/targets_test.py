@@ -15,10 +15,9 @@ import pytest
 from synthetic_scores import FakePopulation
 
 from lm_mia import config, stats
-from lm_mia.attacks import models, runner, score_matrix, target_warnings, targets
+from lm_mia.attacks import models, runner, score_matrix, spec, target_warnings, targets
 from lm_mia.attacks.runner import RecipeNeeds
-from lm_mia.config import needs
-from lm_mia.config.needs import TargetAttack
+from lm_mia.attacks.spec import AttackSpec
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.seeds import permutation
@@ -47,22 +46,22 @@ class World:
     member_MxN: np.ndarray
     messages: list[str]
 
-    def attack(self, name: config.AttackName, references: int = 16, **changes: Any) -> TargetAttack:
+    def attack(self, name: str, references: int = 16, **changes: Any) -> AttackSpec:
         present = models.model_numbers(models.present_models(self.store))
         full_config = config.Config(population=config.Population(samples=SAMPLES), attack=C)
-        attack = needs.target_attack(full_config, present, name, references, **changes)
+        attack = spec.target_attack(full_config, present, name, references, **changes)
         assert attack is not None
         return attack
 
     def run(
         self,
         folder: Path,
-        attacks: Sequence[TargetAttack],
-        keep: Sequence[TargetAttack] = (),
+        attacks: Sequence[AttackSpec],
+        keep: Sequence[AttackSpec] = (),
         c: config.Attack = C,
-        jackknife: Sequence[TargetAttack] = (),
-        epsilons: Sequence[TargetAttack] = (),
-        score_table: Sequence[TargetAttack] = (),
+        jackknife: Sequence[AttackSpec] = (),
+        epsilons: Sequence[AttackSpec] = (),
+        score_table: Sequence[AttackSpec] = (),
     ) -> tuple[int, int, int]:
         """Returns the numbers of attacks that were requested, computed and left out."""
         counts = runner.run(
@@ -108,7 +107,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return make_world(tmp_path_factory.mktemp("world"), 0.3, "exact")
 
 
-def attacks_of_every_kind(world: World) -> list[TargetAttack]:
+def attacks_of_every_kind(world: World) -> list[AttackSpec]:
     return [
         world.attack("lira_online"),
         world.attack("lira_online", 6),
@@ -163,7 +162,7 @@ def check_same_results(folder: Path, other: Path) -> None:
     assert markers[0]["settings"] == markers[1]["settings"]
 
 
-def slow_scores(world: World, attack: TargetAttack, t: int) -> np.ndarray:
+def slow_scores(world: World, attack: AttackSpec, t: int) -> np.ndarray:
     """Returns score_N under one target, from lm_mia.stats."""
     observed_MxN = world.loss_MxN if attack.observed == "loss" else -world.logit_MxN
     target_1xN, index = observed_MxN[[t]], [*attack.references]
@@ -326,7 +325,7 @@ def test_epsilons_of_targets(world: World, two_tables: Path, tmp_path: Path):
     assert higher > table["bound_epsilon"].max() > 0
 
 
-def check_score_table(world: World, folder: Path, attacks: Sequence[TargetAttack]) -> None:
+def check_score_table(world: World, folder: Path, attacks: Sequence[AttackSpec]) -> None:
     """Compares membership_scores.parquet with slow scores."""
     table = pd.read_parquet(folder / "membership_scores.parquet")
     targets = [f"reference-{t:02d}" for t in range(4)]

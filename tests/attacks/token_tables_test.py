@@ -20,9 +20,8 @@ from synthetic_tokens import (
 )
 
 from lm_mia import stats
-from lm_mia.attacks import token_tables
+from lm_mia.attacks import spec, token_tables
 from lm_mia.attacks.token_tables import TokenSettings
-from lm_mia.config import needs
 from lm_mia.data import batch_order
 
 
@@ -34,7 +33,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.mark.parametrize(("models", "samples"), [(0, 0), (3, 0), (0, 5)])
 def test_bins_of_tokens_equal_a_loop(world: World, models: int, samples: int):
     """Computes the mean gap and AUC of each bin of positions and of recency, one pair of model and token at a time."""
-    group_M = np.array(needs.reference_groups(range(REFERENCES)))
+    group_M = np.array(spec.reference_groups(range(REFERENCES)))
     used = [m for m in range(REFERENCES) if not models or group_M[m] != models - 1]
     columns, document_N = world.columns, population().document_N
     half_N = np.ones(SAMPLES, bool)

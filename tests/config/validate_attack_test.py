@@ -1,19 +1,16 @@
 import math
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from tiny_config import TINY, change
 
-from lm_mia import config
 from lm_mia.config import Config, load
 from lm_mia.config.validate import nothing_attacked, problems
-from lm_mia.store import schema
 
 FIELDS = [*load.field_types()]
 
 # Rules of the attack: (changes that break a rule, the message, the nearest changes that are valid).
 ATTACKS = "attack.attacks={}: must include lira_online, whose decisions the tables show, and have no duplicates"
-REQUIRED = "attack.attacks={}: {} more than the loss; set --config.score.statistics={}"
 FPRS = "attack.fprs={}: must be rates above 0 and at most 1, in ascending order, distinct in their first 6 digits"
 BAND = "attack.band={}: must be two rates in [0, 1], the lower one first"
 RESAMPLED = (
@@ -22,7 +19,6 @@ RESAMPLED = (
 )
 AMBIGUOUS = "attack.ambiguous_separation={}: must be between 0 and attack.clear_separation={}"
 NAN, INF = math.nan, math.inf
-WITH_STATISTICS = ("lira_online", "lowercase", "min_k", "min_k_plus_plus")
 Changes = dict[str, Any]
 IMPORTED = {"corpus.source": "imported", "corpus.path": "x", "train.subset": "given"}
 OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
@@ -58,19 +54,6 @@ OF_ATTACK: list[tuple[Changes, str, list[Changes]]] = [
     *(
         ({"attacks": bad}, ATTACKS.format(bad), [{"attacks": ("lira_online",)}, {"attacks": ("loss", "lira_online")}])
         for bad in ((), ("loss",), ("lira_online", "loss", "loss"))
-    ),
-    *(
-        (
-            {"attacks": ("lira_online", name)},
-            REQUIRED.format(("lira_online", name), f"{name} requires", needed),
-            [{"attacks": ("lira_online", name), "score.statistics": (needed,)}, {"score.statistics": (needed,)}],
-        )
-        for name, needed in config.ATTACK_STATISTICS.items()
-    ),
-    (
-        {"attacks": WITH_STATISTICS, "score.statistics": ("min_k",)},
-        REQUIRED.format(WITH_STATISTICS, "lowercase, min_k_plus_plus require", "min_k,lowercase_loss,min_k_plus_plus"),
-        [{"attacks": WITH_STATISTICS, "score.statistics": tuple(config.ATTACK_STATISTICS.values())}],
     ),
     *(
         ({"alpha": bad}, f"attack.alpha={bad!r}: must be between 0 and 1", [{"alpha": 1e-9}, {"alpha": 0.999}])
@@ -279,14 +262,3 @@ def test_each_field_of_the_attack_has_a_rule():
     free = {"attack.variance", "attack.finite_population", "attack.clear_separation"}
     free |= {"attack.leave_one_out"}
     assert fields_with_rules | free == {field for field in FIELDS if field.startswith("attack.")}
-
-
-def test_statistics_of_attacks_are_variables_of_the_store():
-    kinds = load.field_types()
-    assert set(config.ATTACK_STATISTICS) < set(get_args(config.AttackName))
-    [choices, _] = get_args(kinds["score.statistics"])
-    # The other statistics are only for figures.
-    assert set(config.ATTACK_STATISTICS.values()) < set(get_args(choices))
-    assert set(get_args(choices)) <= set(schema.VARIABLES)
-    # The default attacks need no further statistics.
-    assert not set(config.ATTACK_STATISTICS) & set(Config().attack.attacks)

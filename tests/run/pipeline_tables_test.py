@@ -13,8 +13,8 @@ from synthetic_figures import ROOT
 
 from analysis import page
 from lm_mia import config
-from lm_mia.attacks import signals
-from lm_mia.config.needs import LossNeed, Need
+from lm_mia.attacks import registry
+from lm_mia.attacks.spec import LossNeed, Need
 from lm_mia.data.population import open_population
 from lm_mia.errors import UserError
 from lm_mia.run import pipeline
@@ -127,7 +127,7 @@ def test_figures_add_attacks_and_nothing_is_computed_twice(
     assert {name for name in second if second[name] != first.get(name)} == grown
     assert second["main/targets.csv"].startswith(first["main/targets.csv"])
 
-    monkeypatch.setattr(signals, "fit_attacks", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(registry, "fit_attacks", lambda *_: pytest.fail("computed again"))
     assert attack(tasks, LIRA + BOTH) == [
         f"attack: main: {attack_counts(num_both, num_both, 0)}",
         f"attack: other: {attack_counts(2, 2, 0)}",

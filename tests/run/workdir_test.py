@@ -21,7 +21,7 @@ from lm_mia.atomic import (
     remove_changed_tables,
     write_completion_marker,
 )
-from lm_mia.config import needs
+from lm_mia.attacks import spec
 from lm_mia.errors import UserError
 from lm_mia.run import workdir
 from lm_mia.run.stages import Stage
@@ -158,7 +158,7 @@ def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
     write_facts(tmp_path, attack)
     assert changed_settings(tmp_path, TINY) == {}
     assert changed_settings(tmp_path, change(TINY, "attack.alpha", 0.5)) == {"alpha": (0.5, 0.05)}
-    write_facts(tmp_path, needs.decision_settings(measurable))
+    write_facts(tmp_path, spec.decision_settings(measurable))
     assert changed_settings(tmp_path, TINY) == {}
     groups = change(TINY, "attack.zero_run", ("groups",))
     assert changed_settings(tmp_path, groups)["zero_run"] == (["groups"], [])
@@ -167,7 +167,7 @@ def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
     assert changed_settings(tmp_path, groups) == {}
     assert changed_settings(tmp_path, TINY) == {"zero_run": ([], ["groups"])}
     for name in (MORE_REFERENCES_JSON, POOLING_JSON):
-        old_alpha = {"config": needs.decision_settings(measurable) | {"alpha": 0.5}}
+        old_alpha = {"config": spec.decision_settings(measurable) | {"alpha": 0.5}}
         (tmp_path / name).write_text(json.dumps(old_alpha))
         assert changed_settings(tmp_path, TINY)["alpha"] == (0.05, 0.5)
         (tmp_path / name).unlink()
@@ -300,7 +300,7 @@ def test_edited_config_is_refused(tmp_path: Path):
 
 
 def test_unfinished_tables(tmp_path: Path):
-    attack = needs.decision_settings(config.measurable_attack(TINY))
+    attack = spec.decision_settings(config.measurable_attack(TINY))
     tables, extracting = tmp_path / "tables", change(TINY, "extract.samples", 8)
     tables.mkdir()
     assert unfinished_table_stages(tmp_path, TINY) == {"attack"}

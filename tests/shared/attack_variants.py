@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lm_mia.attacks import signals
+from lm_mia.attacks import inputs
 
 SAMPLES = 300
 VARIANTS: list[dict[str, Any]] = [
@@ -19,6 +19,6 @@ VARIANTS: list[dict[str, Any]] = [
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Uses one block with one part, or several blocks of three parts, the last of which are shorter."""
     if request.param == "many blocks":
-        monkeypatch.setattr(signals, "BLOCK_SAMPLES", 128)
-        monkeypatch.setattr(signals, "_SLICE_SAMPLES", 50)
+        monkeypatch.setattr(inputs, "BLOCK_SAMPLES", 128)
+        monkeypatch.setattr(inputs, "_SLICE_SAMPLES", 50)
     return request.param

@@ -10,10 +10,10 @@ from analysis.claims import jackknife
 from analysis.claims.jackknife import Jackknife
 from analysis.io import MissingModelsError, SweepResults
 from lm_mia import stats
-from lm_mia.config import needs
+from lm_mia.attacks import spec
 from lm_mia.stats.jackknife import _variance_of
 
-HALVES = [sorted(needs.half_groups(h)) for h in range(needs.NUM_HALVES)]
+HALVES = [sorted(spec.half_groups(h)) for h in range(spec.NUM_HALVES)]
 
 
 def mean_of_cells(value_TxRxG: np.ndarray) -> Jackknife:

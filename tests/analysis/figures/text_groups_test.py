@@ -10,8 +10,8 @@ import pytest
 from analysis import studies
 from analysis.figures import text_groups
 from analysis.io import RecipeResults, SweepResults
+from lm_mia.attacks.spec import PresentModels
 from lm_mia.config import Config
-from lm_mia.config.needs import PresentModels
 
 GROUPS = {"tokens": [(3, 30), (31, 96)], "tfidf": [(1.25, 4.0)] * 2, "prefix": [(1, 1), (2, 5)]}
 """Division -> the range of each group."""

@@ -2,20 +2,21 @@ import dataclasses
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from tiny_config import TINY, change
 
-from lm_mia.config import Attack, AttackName, Config, Train, needs, score_steps
-from lm_mia.config.needs import (
+from lm_mia.attacks import registry, spec
+from lm_mia.attacks.spec import (
+    AttackSpec,
     LossNeed,
     ModelRoles,
     Need,
     PresentModels,
     RecipeModels,
-    TargetAttack,
 )
+from lm_mia.config import Attack, Config, Train, score_steps
 
 C = change(change(TINY, "attack.references", 12), "attack.targets", 4)
 
@@ -45,14 +46,14 @@ ALL = models(range(12), range(2))
 def test_the_first_models_are_the_targets(
     present: Sequence[int], references: Sequence[int], targets: Sequence[int]
 ):
-    result = needs.assign_roles(models(present), C.attack)
+    result = spec.assign_roles(models(present), C.attack)
     assert result == ModelRoles(tuple(references), tuple(targets), ())
 
 
 def test_replicas_are_limited_by_the_config():
-    assert needs.assign_roles(models([], [0, 1, 2, 5]), C.attack).replicas == (0, 1)
+    assert spec.assign_roles(models([], [0, 1, 2, 5]), C.attack).replicas == (0, 1)
     without = change(C, "attack.targets", 0)
-    assert needs.assign_roles(ALL, without.attack) == ModelRoles(tuple(range(12)), (), (0, 1))
+    assert spec.assign_roles(ALL, without.attack) == ModelRoles(tuple(range(12)), (), (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -66,14 +67,14 @@ def test_replicas_are_limited_by_the_config():
     ],
 )
 def test_reference_counts_are_powers_of_two(subset: str, most: int, expected: list[int]):
-    assert needs.reference_counts(change(C, "train.subset", subset), most) == expected
+    assert spec.reference_counts(change(C, "train.subset", subset), most) == expected
 
 
 def test_attacks_with_all_numbers_of_references_are_on_the_same_samples():
     many, c = models(range(24)), change(change(C, "attack.references", 24), "attack.targets", 4)
 
-    def study(count: int, part: int | None = None, name: AttackName = "rmia") -> TargetAttack:
-        result = needs.target_attack(c, many, name, count, reference_part=part, is_count_study=True)
+    def study(count: int, part: int | None = None, name: str = "rmia") -> AttackSpec:
+        result = spec.target_attack(c, many, name, count, reference_part=part, is_count_study=True)
         assert result is not None
         return result
 
@@ -84,7 +85,7 @@ def test_attacks_with_all_numbers_of_references_are_on_the_same_samples():
     assert {study(16, half).in_and_out_among for half in range(14)} == {(4, 5)}
     assert [study(2, g).in_and_out_among for g in (0, 3)] == [(4, 5), (10, 11)]
     assert study(4, name="loss").in_and_out_among == ()
-    other = needs.target_attack(c, many, "lira_online", 4)
+    other = spec.target_attack(c, many, "lira_online", 4)
     assert other is not None
     assert (other.in_and_out_among, other.pools_variances) == ((), False)
 
@@ -93,7 +94,7 @@ def test_with_equal_counts_changes_only_the_counts():
     first = change(change(C, "attack.references", 30), "attack.targets", 2)
     second = change(C, "train.epochs", 3)
     smaller = change(change(TINY, "attack.references", 12), "attack.targets", 2)
-    assert needs.with_equal_counts([first, second]) == [smaller, change(smaller, "train.epochs", 3)]
+    assert spec.with_equal_counts([first, second]) == [smaller, change(smaller, "train.epochs", 3)]
 
 
 def test_score_step_is_none_where_models_are_not_scored():
@@ -101,36 +102,35 @@ def test_score_step_is_none_where_models_are_not_scored():
     c = change(change(C, "train.epochs", 4), "score.at_epochs", (0.1, 1.0, 2.5, 4.0))
     assert score_steps(c) == (1, 2, 5)
     steps = {0.1: 1, 1: 2, 2.5: 5, 2: None, 3: None, 4: 0, 7: 0}
-    assert {epochs: needs.score_step(c, epochs) for epochs in steps} == steps
-    assert needs.score_step(change(c, "score.at_steps", (4,)), 2) == 4
-    assert needs.scored_epochs(c) == [0.1, 1, 2.5, 4]
+    assert {epochs: spec.score_step(c, epochs) for epochs in steps} == steps
+    assert spec.score_step(change(c, "score.at_steps", (4,)), 2) == 4
+    assert spec.scored_epochs(c) == [0.1, 1, 2.5, 4]
     # 3.99 epochs are rounded to the end of training.
-    assert needs.score_step(change(c, "score.at_epochs", (3.99,)), 3.99) is None
+    assert spec.score_step(change(c, "score.at_epochs", (3.99,)), 3.99) is None
 
 
 def test_target_attack_uses_the_first_references():
-    result = needs.target_attack(C, ALL, "lira_online", 6, step=3, observed="target_logit")
-    assert result == TargetAttack(
+    result = spec.target_attack(C, ALL, "lira_online", 6, step=3, observed="target_logit")
+    assert result == AttackSpec(
         "lira_online", False, (0, 1, 2, 3), (4, 5, 6, 7, 8, 9), 3, "target_logit"
     )
-    on_replicas = needs.target_attack(C, ALL, "lira_online", 2, targets_are_replicas=True)
-    assert on_replicas == TargetAttack("lira_online", True, (0, 1), (4, 5))
+    on_replicas = spec.target_attack(C, ALL, "lira_online", 2, targets_are_replicas=True)
+    assert on_replicas == AttackSpec("lira_online", True, (0, 1), (4, 5))
 
 
 def test_too_few_models_give_no_attack():
-    assert needs.target_attack(C, ALL, "lira_online", 8)
-    assert needs.target_attack(C, ALL, "lira_online", 9) is None
-    assert needs.target_attack(C, models(range(5)), "loss", 1) is None  # one reference is too few
+    assert spec.target_attack(C, ALL, "lira_online", 8)
+    assert spec.target_attack(C, ALL, "lira_online", 9) is None
+    assert spec.target_attack(C, models(range(5)), "loss", 1) is None  # one reference is too few
     assert (
-        needs.target_attack(C, models(range(8)), "lira_online", 2, targets_are_replicas=True)
-        is None
+        spec.target_attack(C, models(range(8)), "lira_online", 2, targets_are_replicas=True) is None
     )
-    assert needs.target_attack(change(C, "attack.targets", 0), ALL, "lira_online", 2) is None
+    assert spec.target_attack(change(C, "attack.targets", 0), ALL, "lira_online", 2) is None
 
 
-@pytest.mark.parametrize("name", get_args(AttackName))
-def test_attacks_have_only_the_fields_that_they_use(name: AttackName):
-    result = needs.target_attack(C, ALL, name, 4)
+@pytest.mark.parametrize("name", registry.ATTACKS)
+def test_attacks_have_only_the_fields_that_they_use(name: str):
+    result = spec.target_attack(C, ALL, name, 4)
     assert result is not None
     free = name in {"base_calibrated", "loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
     assert result.references == (() if free else (4, 5, 6, 7))
@@ -138,14 +138,14 @@ def test_attacks_have_only_the_fields_that_they_use(name: AttackName):
     # attack.rmia_samples is 10,000; the population has 16 samples
     assert (result.rmia_samples, result.rmia_gamma) == ((16, 1.0) if rmia else (0, 0.0))
     assert result.rmia_a == (1.0 if name == "rmia_offline" else None)
-    explicit = needs.target_attack(C, ALL, name, 4, rmia_samples=5, rmia_gamma=1.5, rmia_a=0.0)
+    explicit = spec.target_attack(C, ALL, name, 4, rmia_samples=5, rmia_gamma=1.5, rmia_a=0.0)
     assert explicit is not None
     assert (explicit.rmia_samples, explicit.rmia_gamma) == ((5, 1.5) if rmia else (0, 0.0))
     assert explicit.rmia_a == (0.0 if name == "rmia_offline" else None)
 
 
 def test_halves_are_balanced():
-    halves = [needs.half_groups(h) for h in range(needs.NUM_HALVES)]
+    halves = [spec.half_groups(h) for h in range(spec.NUM_HALVES)]
     assert all(len(half) == 4 for half in halves)
     for h, half in enumerate(halves):
         for other, groups in enumerate(halves):
@@ -156,39 +156,39 @@ def test_halves_are_balanced():
 def test_parts_of_references_are_whole_pairs():
     many = models(range(24))
     c = change(change(C, "attack.references", 24), "attack.targets", 4)
-    for half in range(0, needs.NUM_HALVES, 2):
+    for half in range(0, spec.NUM_HALVES, 2):
         used = []
         for part in (half, half + 1):
-            result = needs.target_attack(c, many, "lira_online", 20, reference_part=part)
+            result = spec.target_attack(c, many, "lira_online", 20, reference_part=part)
             assert result is not None
             assert [i + 1 for i in result.references[::2]] == list(result.references[1::2])
             assert all(i % 2 == 0 for i in result.references[::2])
             used += result.references
         assert sorted(used) == list(range(4, 24))
     sets = [
-        needs.target_attack(c, many, "lira_online", 2, reference_part=g)
-        for g in range(needs.JACKKNIFE_GROUPS)
+        spec.target_attack(c, many, "lira_online", 2, reference_part=g)
+        for g in range(spec.JACKKNIFE_GROUPS)
     ]
     assert [s.references for s in sets if s] == [(4 + 2 * g, 5 + 2 * g) for g in range(8)]
-    assert [needs.num_reference_parts(n, 20) for n in (2, 3, 15, 16, 20)] == [8, 0, 0, 14, 14]
-    assert needs.target_attack(c, many, "lira_online", 15, reference_part=0) is None
-    assert needs.target_attack(c, many, "lira_online", 16, reference_part=0)
-    assert needs.target_attack(c, many, "loss", 16, reference_part=0) is None  # has no references
+    assert [spec.num_reference_parts(n, 20) for n in (2, 3, 15, 16, 20)] == [8, 0, 0, 14, 14]
+    assert spec.target_attack(c, many, "lira_online", 15, reference_part=0) is None
+    assert spec.target_attack(c, many, "lira_online", 16, reference_part=0)
+    assert spec.target_attack(c, many, "loss", 16, reference_part=0) is None  # has no references
 
 
 def test_missing_references_do_not_split_the_pairs_of_others():
-    assert needs.reference_groups(range(18)) == [i // 2 % 8 for i in range(18)]
-    assert needs.reference_groups([4, 7, 8, 9, 12, 13]) == [0, 1, 2, 2, 3, 3]
+    assert spec.reference_groups(range(18)) == [i // 2 % 8 for i in range(18)]
+    assert spec.reference_groups([4, 7, 8, 9, 12, 13]) == [0, 1, 2, 2, 3, 3]
     many = models([i for i in range(30) if i not in (4, 9, 10)])
     c = change(change(C, "attack.references", 30), "attack.targets", 4)
-    for half in range(needs.NUM_HALVES):
-        result = needs.target_attack(c, many, "lira_online", 23, reference_part=half)
+    for half in range(spec.NUM_HALVES):
+        result = spec.target_attack(c, many, "lira_online", 23, reference_part=half)
         assert result is not None
         present = {*many.references} & {r ^ 1 for r in result.references}
         assert present <= {*result.references}
 
 
-BASE = TargetAttack("rmia", False, (8, 9), (0, 1, 2), 3, "loss", 100, 1.0)
+BASE = AttackSpec("rmia", False, (8, 9), (0, 1, 2), 3, "loss", 100, 1.0)
 
 
 def test_any_field_changes_the_id():
@@ -205,7 +205,7 @@ def test_any_field_changes_the_id():
         "reference_part": 0,
         "in_and_out_among": (0, 1),
     }
-    assert set(changes) == {field.name for field in dataclasses.fields(TargetAttack)}
+    assert set(changes) == {field.name for field in dataclasses.fields(AttackSpec)}
     ids = [dataclasses.replace(BASE, **{name: value}).id for name, value in changes.items()]
     assert len({BASE.id, *ids}) == 12
     assert dataclasses.replace(BASE).id == BASE.id
@@ -214,14 +214,14 @@ def test_any_field_changes_the_id():
 
 def test_a_new_format_changes_the_id(monkeypatch: pytest.MonkeyPatch):
     before = BASE.id
-    monkeypatch.setattr(needs, "FORMAT", needs.FORMAT + 1)
-    assert BASE.id != before
+    monkeypatch.setattr(spec, "FORMAT", spec.FORMAT + 1)
+    assert dataclasses.replace(BASE).id != before
 
 
 @pytest.mark.process
 def test_the_id_does_not_depend_on_the_process():
     """Unlike Python's hashes of strings."""
-    code = "from lm_mia.config.needs import TargetAttack\n"
+    code = "from lm_mia.attacks.spec import AttackSpec\n"
     code += f"print({BASE!r}.id)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == BASE.id
@@ -237,14 +237,12 @@ def recipe(*names: str, present: PresentModels = ALL, **changes: Any) -> RecipeM
 
 def attacks(
     need: Need | Sequence[Need], recipes: Mapping[str, RecipeModels]
-) -> dict[str, list[TargetAttack]]:
-    return needs.target_attacks([need] if isinstance(need, Need) else need, recipes)[0]
+) -> dict[str, list[AttackSpec]]:
+    return spec.target_attacks([need] if isinstance(need, Need) else need, recipes)[0]
 
 
-def expected(
-    recipe: RecipeModels, name: AttackName, references: int, **options: Any
-) -> TargetAttack:
-    result = needs.target_attack(recipe.config, recipe.models, name, references, **options)
+def expected(recipe: RecipeModels, name: str, references: int, **options: Any) -> AttackSpec:
+    result = spec.target_attack(recipe.config, recipe.models, name, references, **options)
     assert result is not None
     return result
 
@@ -254,7 +252,7 @@ def test_needs_are_merged_without_duplicates():
     lira, loss = expected(main, "lira_online", 8), expected(main, "loss", 8)
     two = [Need(("main",), ("lira_online", "loss"), sample_scores=False)]
     two += [Need(("ma*",), ("lira_online",), sample_scores=True), Need(("other",), ("rmia",))]
-    result, kept, *_ = needs.target_attacks(two, {"main": main})
+    result, kept, *_ = spec.target_attacks(two, {"main": main})
     assert result == {"main": [lira, loss]}
     assert kept == {"main": {lira.id}}
     # the same attack with any number of references
@@ -370,7 +368,7 @@ def test_attacks_for_intervals_are_marked():
     present = models(range(20))
     recipes = {"a": recipe("a", present=present, attack__references=20)}
     for jackknife, marked in ((False, 0), (True, 15)):
-        result = needs.recipe_needs([Need(("a",), jackknife=jackknife)], recipes)["a"]
+        result = spec.recipe_needs([Need(("a",), jackknife=jackknife)], recipes)["a"]
         assert len(result.jackknife) == marked
         assert result.jackknife <= {attack.id for attack in result.attacks}
 
@@ -384,7 +382,7 @@ def test_recipes_without_replicas_are_attacked_by_every_attack():
         "both": recipe("both", present=present, attack__replicas=2, **settings),
         "few": recipe("few", present=few, attack__replicas=0, **settings),
     }
-    results = needs.recipe_needs([Need(("*",), jackknife=True)], recipes)
+    results = spec.recipe_needs([Need(("*",), jackknife=True)], recipes)
     table = results["targets"].score_table
     assert [attack.attack for attack in table] == [*names]
     assert all(len(a.references) in (0, 12) and len(a.targets) == 4 for a in table)
@@ -445,11 +443,11 @@ def test_values_of_a_affect_offline_rmia_only():
 
 
 def changed(c: Config, **values: Any) -> dict[str, Any]:
-    return needs.attack_settings(dataclasses.replace(c.attack, **values))
+    return spec.attack_settings(dataclasses.replace(c.attack, **values))
 
 
 def test_attack_settings_exclude_the_fields_of_attacks():
-    same = needs.attack_settings(C.attack)
+    same = spec.attack_settings(C.attack)
     assert changed(C, references=99, targets=9, replicas=0, rmia_gamma=2.0) == same
     assert changed(C, rmia_samples=3, rmia_a=0.5, bootstraps=0, attacks=("loss",)) == same
     for name, value in {
@@ -502,21 +500,19 @@ def test_balanced_recipes_are_compared_without_splitting_a_pair():
     """A reference that is the complement of a target would reveal the target's members."""
     c = Config(attack=Attack(references=28, targets=4), train=Train(subset="balanced"))
     config_of_odd_count = Config(attack=Attack(references=27, targets=3))
-    parts = needs.assign_roles(
+    parts = spec.assign_roles(
         PresentModels(tuple(range(28)), ()),
-        needs.with_equal_counts([c, config_of_odd_count])[0].attack,
+        spec.with_equal_counts([c, config_of_odd_count])[0].attack,
     )
     assert (parts.references, parts.targets) == (tuple(range(2, 26)), (0, 1))
-    assert (
-        needs.with_equal_counts([config_of_odd_count, config_of_odd_count])[0].attack.targets == 3
-    )
+    assert spec.with_equal_counts([config_of_odd_count, config_of_odd_count])[0].attack.targets == 3
 
 
 def test_tables_of_decisions_do_not_depend_on_zero_run_evaluation():
     attack = Attack()
     changed = dataclasses.replace(attack, zero_run=("graded",), zero_run_strengths=(1.0,))
-    assert needs.decision_settings(changed) == needs.decision_settings(attack)
+    assert spec.decision_settings(changed) == spec.decision_settings(attack)
     other = dataclasses.replace(attack, alpha=0.1)
-    assert needs.decision_settings(other) != needs.decision_settings(attack)
+    assert spec.decision_settings(other) != spec.decision_settings(attack)
     # Workdirs from before that evaluation existed keep their tables.
-    assert "zero_run" not in needs.decision_settings(attack)
+    assert "zero_run" not in spec.decision_settings(attack)

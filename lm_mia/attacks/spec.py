@@ -1,8 +1,8 @@
 """What figures need from the attacks stage, as plain data, and the attacks that follow from it.
 
 A figure declares `Need`s. `target_attacks` turns them into attacks on the models that are present, each a
-`TargetAttack`. The attacks stage computes these attacks and writes them to tables, where a figure looks them up by
-`TargetAttack.id`. Both sides build them with the functions of this module, so that they agree on every model.
+`AttackSpec`. The attacks stage computes these attacks and writes them to tables, where a figure looks them up by
+`AttackSpec.id`. Both sides build them with the functions of this module, so that they agree on every model.
 """
 
 import dataclasses
@@ -12,16 +12,18 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lm_mia.config.schema import (
     Attack,
-    AttackName,
     Config,
     epoch_steps,
     num_canaries,
     score_steps,
 )
+
+if TYPE_CHECKING:
+    from lm_mia.attacks import registry
 
 FORMAT = 11
 """Part of every table of the attacks stage. It is increased whenever the same scores would give other numbers or
@@ -31,8 +33,6 @@ PAPER_REFERENCES = 128
 """The number of references in the paper, except where it varies that number."""
 MIN_REFERENCES = 2
 """An attack with fewer references is not possible."""
-FEWEST_FOR_LEAVE_ONE_OUT = 8
-"""Studies that attack each reference with the others (attack.leave_one_out and attack.zero_run) need as many."""
 FEWEST_FOR_VARIANCES = 8
 """Studies of the number of references pool variances over the samples below this number."""
 JACKKNIFE_GROUPS = 8
@@ -49,9 +49,19 @@ EPSILON_TPRS = (0.01, 0.1)
 ObservedStatistic = Literal["loss", "target_logit"]
 RmiaA = float | Literal["tuned"]
 TargetKind = Literal["targets", "replicas", "either"]
-REFERENCE_FREE = ("base_calibrated", "loss", "zlib", "min_k", "min_k_plus_plus", "lowercase")
-"""Attacks that use no references."""
-_RMIA = ("rmia", "rmia_offline")
+
+
+def _find(attack: str) -> "registry.Attack":
+    """Returns an attack of the registry, which loads SciPy; commands that only make models have no use for it."""
+    from lm_mia.attacks import registry
+
+    return registry.find(attack)
+
+
+def _attack_names() -> list[str]:
+    from lm_mia.attacks import registry
+
+    return [*registry.ATTACKS]
 
 
 class _FieldChecks:
@@ -98,11 +108,11 @@ class Need:
     recipes: tuple[str, ...]
     """Names of recipes; ``*`` matches any characters, as in ``chinchilla-*``. The recipes are compared with each
     other, so they are attacked with equal numbers of references, and on targets with the same seeds."""
-    attacks: tuple[AttackName, ...] = ("lira_online",)
+    attacks: tuple[str, ...] = ("lira_online",)
     """Names of attacks."""
     references: Literal["common", "powers"] = "common"
     """Numbers of references. common: the largest number that all recipes have, at most ``most_references``; powers:
-    also the smaller numbers of `reference_counts`, all on the same samples (`TargetAttack.in_and_out_among`)."""
+    also the smaller numbers of `reference_counts`, all on the same samples (`AttackSpec.in_and_out_among`)."""
     most_references: int | None = PAPER_REFERENCES
     """Maximum number of references; None: no maximum."""
     targets: TargetKind = "targets"
@@ -121,7 +131,7 @@ class Need:
     """Parameters a of offline RMIA, as attack.rmia_a; empty: attack.rmia_a."""
     jackknife: bool = False
     """Whether the tables also hold what intervals need: each attack with parts of the references
-    (`TargetAttack.reference_part`), and the AUC and TPRs of all of these on halves of the samples."""
+    (`AttackSpec.reference_part`), and the AUC and TPRs of all of these on halves of the samples."""
     epsilons: bool = False
     """Whether the tables also hold the empirical epsilon and the balanced accuracy under each target, on all samples
     and on halves of them, and the one-run bound on epsilon of the first target."""
@@ -131,7 +141,7 @@ class Need:
     def __post_init__(self) -> None:
         check = _FieldChecks("Need")
         check.names("recipes", self.recipes)
-        check.names("attacks", self.attacks, get_args(AttackName))
+        check.names("attacks", self.attacks, _attack_names())
         check.names("observed", self.observed, get_args(ObservedStatistic))
         check.one_of("references", self.references, ("common", "powers"))
         check.one_of("targets", self.targets, get_args(TargetKind))
@@ -220,10 +230,10 @@ class RecipeModels:
 
 
 @dataclasses.dataclass(frozen=True)
-class TargetAttack:
+class AttackSpec:
     """One attack on the targets, or on the replicas, of a recipe, with the models that take part."""
 
-    attack: AttackName
+    attack: str
     targets_are_replicas: bool
     targets: tuple[int, ...]
     """Numbers of the attacked models."""
@@ -264,14 +274,14 @@ class TargetAttack:
 class RecipeNeeds:
     """What the attacks stage computes for one recipe in addition to the tables of decisions."""
 
-    attacks: Sequence[TargetAttack] = ()
+    attacks: Sequence[AttackSpec] = ()
     keep_scores: frozenset[str] = frozenset()
     """Ids of the attacks whose scores of all samples are kept."""
     jackknife: frozenset[str] = frozenset()
     """Ids of the attacks that are also evaluated on halves of the samples."""
     epsilons: frozenset[str] = frozenset()
     """Ids of the attacks for which epsilon is estimated."""
-    score_table: Sequence[TargetAttack] = ()
+    score_table: Sequence[AttackSpec] = ()
     """The attacks whose scores under every target are in membership_scores.parquet, all of them among ``attacks``;
     empty if there are replicas, whose scores are in that table then."""
     loss_samples: Sequence[int] = ()
@@ -363,7 +373,7 @@ def scored_epochs(config: Config) -> list[float]:
 def target_attack(
     config: Config,
     models: PresentModels,
-    attack: AttackName,
+    attack: str,
     references: int,
     *,
     targets_are_replicas: bool = False,
@@ -374,7 +384,7 @@ def target_attack(
     rmia_a: RmiaA | None = None,
     reference_part: int | None = None,
     is_count_study: bool = False,
-) -> TargetAttack | None:
+) -> AttackSpec | None:
     """Returns an attack on all targets of a recipe.
 
     Args:
@@ -383,12 +393,12 @@ def target_attack(
       attack: the name of the attack.
       references: the number of references; the first ones are used.
       targets_are_replicas: whether replicas are attacked, rather than targets with training subsets of their own.
-      step, observed: as in `TargetAttack`.
+      step, observed: as in `AttackSpec`.
       rmia_samples, rmia_gamma: for RMIA; 0: those of the config.
       rmia_a: for offline RMIA; None: that of the config.
-      reference_part: as in `TargetAttack`, with the groups of `reference_groups`.
+      reference_part: as in `AttackSpec`, with the groups of `reference_groups`.
       is_count_study: whether the attack is part of a study of the number of references, whose samples depend on
-        `TargetAttack.in_and_out_among`: the first two references, or those of a part that is a disjoint set.
+        `AttackSpec.in_and_out_among`: the first two references, or those of a part that is a disjoint set.
 
     Returns:
       The attack, or None if there are too few models for it, or if the groups of references are too small for it.
@@ -398,6 +408,7 @@ def target_attack(
     if not targets or len(roles.references) < max(references, MIN_REFERENCES):
         return None
     used, pair = roles.references[:references], roles.references[:2]
+    uses_references = _find(attack).uses_references
     if reference_part is not None:
         groups = reference_groups(roles.references)
         if references >= 2 * JACKKNIFE_GROUPS:
@@ -411,22 +422,22 @@ def target_attack(
             if len(used) < references:
                 return None
             pair = used[:2]
-        if attack in REFERENCE_FREE:
+        if not uses_references:
             return None
-    is_rmia = attack in _RMIA
+    settings = _find(attack).settings
     samples = min(rmia_samples or config.attack.rmia_samples, num_canaries(config))
-    return TargetAttack(
+    return AttackSpec(
         attack,
         targets_are_replicas,
         targets,
-        () if attack in REFERENCE_FREE else used,
+        used if uses_references else (),
         step,
         observed,
-        samples if is_rmia else 0,
-        (rmia_gamma or config.attack.rmia_gamma) if is_rmia else 0.0,
-        (config.attack.rmia_a if rmia_a is None else rmia_a) if attack == "rmia_offline" else None,
+        samples if "rmia_samples" in settings else 0,
+        (rmia_gamma or config.attack.rmia_gamma) if "rmia_gamma" in settings else 0.0,
+        (config.attack.rmia_a if rmia_a is None else rmia_a) if "rmia_a" in settings else None,
         reference_part,
-        pair if is_count_study and attack not in REFERENCE_FREE else (),
+        pair if is_count_study and uses_references else (),
     )
 
 
@@ -455,7 +466,7 @@ def half_groups(half: int) -> frozenset[int]:
 
 
 def num_reference_parts(references: int, available: int) -> int:
-    """Returns the number of parts of the references of an attack, as `TargetAttack.reference_part`.
+    """Returns the number of parts of the references of an attack, as `AttackSpec.reference_part`.
 
     Args:
       references: the number of references of the attack.
@@ -530,7 +541,7 @@ def recipe_needs(
     return result
 
 
-def _attacks_of_score_table(recipe: RecipeModels, references: int) -> list[TargetAttack]:
+def _attacks_of_score_table(recipe: RecipeModels, references: int) -> list[AttackSpec]:
     """Returns `RecipeNeeds.score_table`."""
     c = recipe.config.attack
     if c.replicas:
@@ -545,7 +556,7 @@ def _attacks_of_score_table(recipe: RecipeModels, references: int) -> list[Targe
 def target_attacks(
     needs: Iterable[Need], recipes: Mapping[str, RecipeModels]
 ) -> tuple[
-    dict[str, list[TargetAttack]], dict[str, set[str]], dict[str, set[str]], dict[str, set[str]]
+    dict[str, list[AttackSpec]], dict[str, set[str]], dict[str, set[str]], dict[str, set[str]]
 ]:
     """Returns the attacks that follow from needs, without duplicates.
 
@@ -559,7 +570,7 @@ def target_attacks(
       For each key, the attacks, and the ids of those whose scores of all samples are kept, of those that are also
       evaluated on halves of the samples, and of those for which epsilon is estimated.
     """
-    attacks: dict[str, dict[str, TargetAttack]] = {key: {} for key in recipes}
+    attacks: dict[str, dict[str, AttackSpec]] = {key: {} for key in recipes}
     kept: dict[str, set[str]] = {key: set() for key in recipes}
     jackknife: dict[str, set[str]] = {key: set() for key in recipes}
     epsilons: dict[str, set[str]] = {key: set() for key in recipes}
@@ -578,7 +589,7 @@ def target_attacks(
 
 def _attacks_of_need(
     need: Need, recipes: Mapping[str, RecipeModels]
-) -> dict[str, list[TargetAttack]]:
+) -> dict[str, list[AttackSpec]]:
     """Returns the attacks that follow from one need, for each of its recipes."""
     configs = comparable_configs(need.targets, recipes)
     common = min(
@@ -590,7 +601,11 @@ def _attacks_of_need(
     )
     if need.most_references is not None:
         common = min(common, need.most_references)
-    attacks: dict[str, list[TargetAttack]] = {}
+    attacks: dict[str, list[AttackSpec]] = {}
+
+    def reads(attack: str, setting: str) -> bool:
+        return setting in _find(attack).settings
+
     for key, config in configs.items():
         vary = need.references == "powers"
         counts = reference_counts(config, common) if vary else [common]
@@ -616,9 +631,9 @@ def _attacks_of_need(
             for observed in need.observed
             for step in sorted(step for step in steps if step is not None)
             for count in counts
-            for size in (sizes if attack in _RMIA else [0])
-            for gamma in ((need.rmia_gammas or [0.0]) if attack in _RMIA else [0.0])
-            for a in ((need.rmia_as or [None]) if attack == "rmia_offline" else [None])
+            for size in (sizes if reads(attack, "rmia_samples") else [0])
+            for gamma in ((need.rmia_gammas or [0.0]) if reads(attack, "rmia_gamma") else [0.0])
+            for a in ((need.rmia_as or [None]) if reads(attack, "rmia_a") else [None])
             for part in [None, *range(NUM_HALVES if need.jackknife else 0)]
         )
         attacks[key] = [attack for attack in candidates if attack is not None]

@@ -9,18 +9,26 @@ from attack_variants import blocks
 from synthetic_scores import SMALL, SyntheticScores, write_scores
 
 from lm_mia import config, stats
-from lm_mia.attacks import replicas, score_matrix, signals
-from lm_mia.attacks.score_matrix import MembershipScoreFile
-from lm_mia.config import AttackName
-from lm_mia.config.needs import TargetAttack
+from lm_mia.attacks import registry, replicas, score_matrix
+from lm_mia.attacks.inputs import (
+    AttackInputs,
+    Block,
+    FitInputs,
+    draw_samples,
+    sample_covariates,
+    select_samples,
+)
+from lm_mia.attacks.score_matrix import AttackTask, MembershipScoreFile
+from lm_mia.attacks.spec import AttackSpec
+from lm_mia.config import load
+from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
+from lm_mia.store import schema
 
 __all__ = ["blocks"]  # a fixture
 
 # All but the one that needs the losses of a base.
-ALL_ATTACKS: tuple[AttackName, ...] = tuple(
-    name for name in get_args(AttackName) if name != "base_calibrated"
-)
+ALL_ATTACKS: tuple[str, ...] = tuple(name for name in registry.ATTACKS if name != "base_calibrated")
 C = dataclasses.replace(SMALL, attacks=ALL_ATTACKS)
 INEXACT = (
     "shrunk",
@@ -42,11 +50,11 @@ VARIANTS: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
     folder = tmp_path_factory.mktemp("scores")
-    return write_scores(folder, C, SAMPLES, statistics=tuple(config.ATTACK_STATISTICS.values()))
+    return write_scores(folder, C, SAMPLES, statistics=registry.statistics_of(registry.ATTACKS))
 
 
-def source_of(world: SyntheticScores, c: config.Attack = C) -> signals.AttackInputs:
-    return replicas.open_inputs(world.store, world.population, c, pytest.fail)
+def source_of(world: SyntheticScores, c: config.Attack = C) -> AttackInputs:
+    return replicas.replica_inputs(world.store, world.population, c, pytest.fail)
 
 
 def expected(world: SyntheticScores, c: config.Attack) -> dict[str, np.ndarray]:
@@ -71,7 +79,7 @@ def expected(world: SyntheticScores, c: config.Attack) -> dict[str, np.ndarray]:
     }
     zlib_N = world.population.column("zlib_bytes")
     losses = target_TxN, reference_MxN, member_MxN
-    covariate_NxK = signals.sample_covariates(world.population.column)
+    covariate_NxK = sample_covariates(world.population.column)
     log_p_Z, member_MxZ = -reference_MxN[:, np.sort(ids_Z)], member_MxN[:, np.sort(ids_Z)]
     tuned = stats.tuned_rmia_a(log_p_Z, member_MxZ, log_p_Z, member_MxZ)
     a = tuned if c.rmia_a == "tuned" else c.rmia_a
@@ -93,13 +101,16 @@ def expected(world: SyntheticScores, c: config.Attack) -> dict[str, np.ndarray]:
     }
 
 
-def filled(source: signals.AttackInputs, c: config.Attack, folder: Path) -> dict[str, np.ndarray]:
+def filled(source: AttackInputs, c: config.Attack, folder: Path) -> dict[str, np.ndarray]:
     """Returns score_TxN of every attack, from the package."""
     shares: list[float] = []
     with ThreadPoolExecutor(2) as pool:
-        groups = [signals.AttackGroup(c.attacks, c)]
-        with score_matrix.score_all(groups, source, folder, pool, shares.append) as [(_, files)]:
-            scores = {name: file.read_samples(slice(0, SAMPLES)) for name, file in files.items()}
+        tasks = [AttackTask(name, vars(c)) for name in c.attacks]
+        with score_matrix.score_all(tasks, source, folder, pool, shares.append) as results:
+            scores = {
+                name: file.read_samples(slice(0, SAMPLES))
+                for name, (_, file) in zip(c.attacks, results, strict=True)
+            }
     assert shares == sorted(shares)
     assert (min(shares) > 0, shares[-1]) == (True, 1)
     return scores
@@ -138,23 +149,23 @@ def test_finite_population_changes_only_lira(world: SyntheticScores):
 def test_blocks_hold_the_values_of_the_store(world: SyntheticScores, blocks: str):
     source, low = source_of(world), 0
     for block in source.blocks():
-        samples = block.sample_slice
+        samples = block.at
         assert samples.start == low
         low = samples.stop
-        np.testing.assert_array_equal(block.target_loss_TxC, world.target_TxN[:, samples])
-        np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[:, samples])
+        np.testing.assert_array_equal(block.loss_TxC, world.target_TxN[:, samples])
+        np.testing.assert_array_equal(block.reference_loss_RxC, world.reference_MxN[:, samples])
         in_MxN = world.reference_member_MxN
-        np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[:, samples])
-        assert set(block.statistics) == set(config.ATTACK_STATISTICS.values())
+        np.testing.assert_array_equal(block.reference_member_RxC, in_MxN[:, samples])
+        assert set(block.statistics) == set(registry.statistics_of(registry.ATTACKS))
         for name, value_TxC in block.statistics.items():
             target_values = world.statistics[name][world.references :]
             np.testing.assert_array_equal(value_TxC, target_values[:, samples])
         parts = list(block.split())
-        assert [parts[0].sample_slice.start, parts[-1].sample_slice.stop] == [
+        assert [parts[0].at.start, parts[-1].at.stop] == [
             samples.start,
             samples.stop,
         ]
-        for name in ("target_loss_TxC", "reference_loss_MxC", "reference_member_MxC"):
+        for name in ("loss_TxC", "reference_loss_RxC", "reference_member_RxC"):
             joined = np.concatenate([getattr(part, name) for part in parts], axis=1)
             np.testing.assert_array_equal(joined, getattr(block, name))
         zlib_C = np.concatenate([part.zlib_bytes_C for part in parts])
@@ -168,9 +179,9 @@ def test_blocks_hold_the_values_of_the_store(world: SyntheticScores, blocks: str
 
 def test_with_references_keeps_the_requested_order(world: SyntheticScores):
     [block] = source_of(world).with_references([7, 2, 0]).blocks()
-    np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[[7, 2, 0]])
+    np.testing.assert_array_equal(block.reference_loss_RxC, world.reference_MxN[[7, 2, 0]])
     in_MxN = world.reference_member_MxN
-    np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[[7, 2, 0]])
+    np.testing.assert_array_equal(block.reference_member_RxC, in_MxN[[7, 2, 0]])
 
 
 def test_labels_of_all_models_are_shuffled_alike(world: SyntheticScores, blocks: str):
@@ -178,15 +189,15 @@ def test_labels_of_all_models_are_shuffled_alike(world: SyntheticScores, blocks:
     noise = source.with_shuffled_labels(3)
     assert noise.targets == source.targets[:1]
     read = list(noise.blocks())
-    loss_MxN = np.concatenate([b.reference_loss_MxC for b in read], axis=1)
+    loss_MxN = np.concatenate([b.reference_loss_RxC for b in read], axis=1)
     np.testing.assert_array_equal(loss_MxN, world.reference_MxN)
-    loss_TxN = np.concatenate([b.target_loss_TxC for b in read], axis=1)
+    loss_TxN = np.concatenate([b.loss_TxC for b in read], axis=1)
     np.testing.assert_array_equal(loss_TxN, world.target_TxN[:1])
-    moved_MxN = np.concatenate([b.reference_member_MxC for b in read], axis=1)
+    moved_MxN = np.concatenate([b.reference_member_RxC for b in read], axis=1)
     before = np.vstack([world.member_N, world.reference_member_MxN])
     after = np.vstack([noise.target_member_TxN2, moved_MxN])
     for block in read:  # the same columns in another order, in each block
-        pair = before[:, block.sample_slice], after[:, block.sample_slice]
+        pair = before[:, block.at], after[:, block.at]
         assert sorted(map(tuple, pair[0].T)) == sorted(map(tuple, pair[1].T))
         assert (pair[0] != pair[1]).any()
     again, other = source.with_shuffled_labels(3), source.with_shuffled_labels(4)
@@ -198,12 +209,12 @@ def test_labels_of_all_models_are_shuffled_alike(world: SyntheticScores, blocks:
 
 def test_select_samples(world: SyntheticScores, blocks: str):
     for ids_Z in (np.array([0, 3, 127, 128, 130, 599]), np.array([300]), np.arange(SAMPLES)):
-        block = signals.select_samples(source_of(world), ids_Z)
-        assert block.sample_slice == slice(0, len(ids_Z))
-        np.testing.assert_array_equal(block.target_loss_TxC, world.target_TxN[:, ids_Z])
-        np.testing.assert_array_equal(block.reference_loss_MxC, world.reference_MxN[:, ids_Z])
+        block = select_samples(source_of(world), ids_Z)
+        assert block.at == slice(0, len(ids_Z))
+        np.testing.assert_array_equal(block.loss_TxC, world.target_TxN[:, ids_Z])
+        np.testing.assert_array_equal(block.reference_loss_RxC, world.reference_MxN[:, ids_Z])
         in_MxN = world.reference_member_MxN
-        np.testing.assert_array_equal(block.reference_member_MxC, in_MxN[:, ids_Z])
+        np.testing.assert_array_equal(block.reference_member_RxC, in_MxN[:, ids_Z])
 
 
 @pytest.mark.parametrize("changes", VARIANTS[:4], ids=str)
@@ -212,9 +223,13 @@ def test_separation_equals_slow_reference(
 ):
     c = dataclasses.replace(C, **changes)
     source = source_of(world)
-    [fitted] = signals.fit_attacks(source, [signals.AttackGroup(("lira_online",), c)])
+    scatter_2x2 = registry.fit_attack("lira_online", FitInputs(source), vars(c)).fit
     actual = np.concatenate(
-        [signals.separation(p, fitted, c) for b in source.blocks() for p in b.split()]
+        [
+            registry.separation(part, scatter_2x2, finite_population=c.finite_population)
+            for block in source.blocks()
+            for part in block.split()
+        ]
     )
     ins = [
         world.reference_MxN[m, n].astype(float) for n, m in enumerate(world.reference_member_MxN.T)
@@ -242,9 +257,8 @@ def test_separation_equals_slow_reference(
 def test_separation_is_nan_without_variance():
     one = np.ones((4, 1))
     in_MxC = np.array([[True], [True], [False], [False]])
-    block = signals.SampleBlock(slice(0, 1), one, one, in_MxC, {}, np.ones(1), np.ones((1, 1)))
-    fitted = signals.AttackFit(None, {}, {}, None)
-    assert np.isnan(signals.separation(block, fitted, C)).all()
+    block = Block(slice(0, 1), one, one, in_MxC, {}, np.ones(1), np.ones((1, 1)))
+    assert np.isnan(registry.separation(block, None, finite_population=False)).all()
 
 
 def test_operating_points_of_each_target(tmp_path: Path):
@@ -264,15 +278,11 @@ def test_operating_points_of_each_target(tmp_path: Path):
 
 def test_unneeded_fits_read_nothing(world: SyntheticScores, monkeypatch: pytest.MonkeyPatch):
     pooled = dataclasses.replace(C, variance="pooled")
-    monkeypatch.setattr(
-        signals.AttackInputs, "blocks", lambda self: pytest.fail("a pass over the store")
-    )
-    groups = [
-        signals.AttackGroup(("loss", "rmia_simple"), pooled),
-        signals.AttackGroup(("lira_online",), C),
-    ]
-    for fitted in signals.fit_attacks(source_of(world), groups):
-        assert (fitted.scatter_2x2, dict(fitted.sorted_log_alpha_TxZ)) == (None, {})
+    monkeypatch.setattr(AttackInputs, "blocks", lambda self: pytest.fail("a pass over the store"))
+    attacks = [("loss", pooled), ("rmia_simple", pooled), ("lira_online", C)]
+    inputs = FitInputs(source_of(world))
+    tasks = [registry.Task(registry.find(name), inputs, vars(c)) for name, c in attacks]
+    assert [fitted.fit for fitted in registry.fit_attacks(tasks)] == [None] * 3
 
 
 @pytest.mark.parametrize("most", [1, 2, 16])
@@ -285,18 +295,18 @@ def test_batched_attacks_equal_single_attacks(
     targets = tuple(model.order_seed for model in source.targets)
     four, five, others = (0, 1, 2, 3), (0, 1, 2, 3, 4), (1, 3, 4, 6)
     attacks = [
-        TargetAttack("lira_online", True, targets, four),
-        TargetAttack("lira_offline", True, targets, four),
-        TargetAttack("rmia", True, targets, five, rmia_samples=20, rmia_gamma=1.0),
-        TargetAttack("rmia", True, targets, five, rmia_samples=20, rmia_gamma=1.1),
+        AttackSpec("lira_online", True, targets, four),
+        AttackSpec("lira_offline", True, targets, four),
+        AttackSpec("rmia", True, targets, five, rmia_samples=20, rmia_gamma=1.0),
+        AttackSpec("rmia", True, targets, five, rmia_samples=20, rmia_gamma=1.1),
         *(
-            TargetAttack("rmia_offline", True, targets, five, rmia_samples=50, rmia_a=a)
+            AttackSpec("rmia_offline", True, targets, five, rmia_samples=50, rmia_a=a)
             for a in (0.0, 0.3, "tuned", None)
         ),
-        TargetAttack("lira_online", True, targets, others),
-        TargetAttack("shrunk", True, targets, others),
-        TargetAttack("stacked", True, targets, five),
-        TargetAttack("loss", True, targets, ()),
+        AttackSpec("lira_online", True, targets, others),
+        AttackSpec("shrunk", True, targets, others),
+        AttackSpec("stacked", True, targets, five),
+        AttackSpec("loss", True, targets, ()),
     ]
     done: list[float] = []
     with ThreadPoolExecutor(2) as pool:
@@ -309,11 +319,12 @@ def test_batched_attacks_equal_single_attacks(
         assert set(batched) == {attack.id for attack in attacks}
         for attack in attacks:
             single = source.with_references(attack.references or range(2))
-            settings = dataclasses.replace(c, rmia_samples=attack.rmia_samples or c.rmia_samples)
-            settings = dataclasses.replace(settings, rmia_gamma=attack.rmia_gamma or c.rmia_gamma)
-            group = signals.AttackGroup((attack.attack,), settings, rmia_a=attack.rmia_a)
-            with score_matrix.score_all([group], single, tmp_path, pool) as [(_, files)]:
-                expected_TxN = files[attack.attack].read_samples(slice(0, SAMPLES))
+            settings = {**vars(c), "rmia_samples": attack.rmia_samples or c.rmia_samples}
+            settings["rmia_gamma"] = attack.rmia_gamma or c.rmia_gamma
+            settings["rmia_a"] = c.rmia_a if attack.rmia_a is None else attack.rmia_a
+            task = AttackTask(attack.attack, settings)
+            with score_matrix.score_all([task], single, tmp_path, pool) as [(_, file)]:
+                expected_TxN = file.read_samples(slice(0, SAMPLES))
             rtol = 1e-9 if attack.attack in INEXACT else 0.0
             np.testing.assert_allclose(
                 batched[attack.id], expected_TxN, rtol, rtol, err_msg=attack.id
@@ -331,10 +342,8 @@ def test_studies_of_the_number_of_references_are_on_the_same_samples(
         attack
         for references in ((1, 2), (0, 3, 4, 5), tuple(range(8)))
         for attack in (
-            TargetAttack("lira_online", True, targets, references, in_and_out_among=(1, 2)),
-            TargetAttack(
-                "rmia", True, targets, references, rmia_samples=20, in_and_out_among=(1, 2)
-            ),
+            AttackSpec("lira_online", True, targets, references, in_and_out_among=(1, 2)),
+            AttackSpec("rmia", True, targets, references, rmia_samples=20, in_and_out_among=(1, 2)),
         )
     ]
     with ThreadPoolExecutor(2) as pool:
@@ -371,26 +380,92 @@ def test_samples_without_a_tfidf_have_the_median():
         [np.log(8), np.log(5), 3],
         [np.log(16), np.log(4), 4],
     ]
-    np.testing.assert_allclose(
-        signals.sample_covariates(columns.__getitem__), expected_NxK, rtol=1e-6
-    )
+    np.testing.assert_allclose(sample_covariates(columns.__getitem__), expected_NxK, rtol=1e-6)
     columns["tfidf"] = np.full(4, np.nan)
     # A property that all samples lack is left out.
-    assert signals.sample_covariates(columns.__getitem__).shape == (4, 2)
+    assert sample_covariates(columns.__getitem__).shape == (4, 2)
 
 
 def test_a_is_tuned_on_the_references(world: SyntheticScores):
     inputs, index_R = source_of(world), np.array([1, 3, 4, 6])
-    attacks = {
-        a: signals.AttackGroup(("rmia_offline",), C, index_R, a) for a in (None, 0.3, "tuned")
-    }
-    fits = dict(zip(attacks, signals.fit_attacks(inputs, [*attacks.values()]), strict=True))
-    block = signals.draw_samples(inputs, C.rmia_samples).with_references(index_R)
-    references = -block.reference_loss_MxC, block.reference_member_MxC
+
+    def fit(a: float | str, index_R: np.ndarray) -> registry.FittedAttack:
+        settings = {**vars(C), "rmia_a": a}
+        return registry.fit_attack("rmia_offline", FitInputs(inputs, index_R), settings)
+
+    block = draw_samples(inputs, C.rmia_samples).with_references(index_R)
+    references = -block.reference_loss_RxC, block.reference_member_RxC
     tuned = stats.tuned_rmia_a(*references, *references)
-    assert {a: fit.rmia_a for a, fit in fits.items()} == {None: 1.0, 0.3: 0.3, "tuned": tuned}
-    alone = signals.AttackGroup(("rmia_offline",), C, np.array([1]), "tuned")
-    [fit] = signals.fit_attacks(inputs, [alone])
-    assert fit.rmia_a is None  # With a single reference there is nothing to tune on, and no score.
+    assert [fit(a, index_R).fit.a for a in (0.3, "tuned")] == [0.3, tuned]
+    alone = fit("tuned", np.array([1]))  # nothing to tune on, and no score
+    assert np.isnan(alone.fit.a)
     for part in inputs.blocks():
-        assert np.isnan(signals.membership_scores(alone, part, fit)["rmia_offline"]).all()
+        assert np.isnan(alone(part.with_references(np.array([1])))).all()
+
+
+def config_of(attacks: tuple[str, ...], statistics: Any = ()) -> config.Config:
+    c = config.Config()
+    attack = dataclasses.replace(c.attack, attacks=attacks)
+    return dataclasses.replace(c, attack=attack, score=config.Score(statistics=statistics))
+
+
+def test_rules_of_each_attack():
+    assert registry.problems(config.Config()) == []
+    for name, attack in registry.ATTACKS.items():
+        if attack.statistics:
+            needed = ",".join(attack.statistics)
+            line = (
+                f"attack.attacks=lira_online,{name}: {name} requires more than the loss; set "
+                f"--config.score.statistics={needed}"
+            )
+            assert registry.problems(config_of(("lira_online", name))) == [line]
+            assert registry.problems(config_of(("lira_online", name), attack.statistics)) == []
+
+
+def test_all_rules_about_attacks_are_listed_at_once():
+    unknown, of_base, unmet = registry.problems(
+        config_of(("LIRA_onlin", "base_calibrated", "lowercase", "min_k"), ("min_k",))
+    )
+    assert unknown.endswith(
+        "there is no attack 'LIRA_onlin'; did you mean lira_online or lira_offline?"
+    )
+    assert "base_calibrated needs the losses of a base" in of_base
+    assert unmet.endswith(
+        "lowercase requires more than the loss; set --config.score.statistics=min_k,lowercase_loss"
+    )
+    with pytest.raises(
+        UserError, match="attack 'xyz': there is none of this name; choose from lira_online, "
+    ):
+        registry.find("xyz")
+
+
+def test_statistics_of_attacks_are_variables_of_the_store():
+    needed = {*registry.statistics_of(registry.ATTACKS)}
+    [choices, _] = get_args(load.field_types()["score.statistics"])
+    # The other statistics are only for figures.
+    assert needed < {*get_args(choices)} <= {*schema.VARIABLES}
+    # The default attacks need no further statistics.
+    assert registry.statistics_of(config.Config().attack.attacks) == ()
+
+
+def test_results_that_attacks_share_are_computed_once(
+    world: SyntheticScores, monkeypatch: pytest.MonkeyPatch
+):
+    calls: list[str] = []
+
+    def counted(name: str) -> None:
+        function = getattr(stats, name)
+        monkeypatch.setattr(stats, name, lambda *a, **k: calls.append(name) or function(*a, **k))
+
+    for name in ("fit_gaussians", "rmia_log_alpha", "fit_loss_model"):
+        counted(name)
+    inputs = FitInputs(source_of(world))
+    names = ("lira_online", "lira_offline", "rmia", "rmia_simple", "shrunk", "stacked")
+    fits = registry.fit_attacks(
+        [registry.Task(registry.find(name), inputs, vars(C)) for name in names]
+    )
+    assert calls == ["rmia_log_alpha", "fit_loss_model"]  # of drawn samples
+    [block] = inputs.blocks()
+    for fitted in fits:
+        fitted(block)
+    assert calls[2:] == ["fit_gaussians", "rmia_log_alpha"]
