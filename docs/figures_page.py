@@ -14,12 +14,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from lm_mia.attacks.registry import attack_name
-from lm_mia.attacks.spec import LossNeed, Need, StudyNeed
-
 from analysis import departures
 from analysis.figures import MODULES
 from analysis.paper_figure import PaperFigure
+from lm_mia.attacks.registry import attack_name
+from lm_mia.attacks.spec import LossNeed, Need, StudyNeed
 from lm_mia.config import load
 from lm_mia.config.paper import figure_number
 from lm_mia.model import flops

@@ -43,7 +43,14 @@ SMALL = {
 }
 """Fields of the quickstart, made small; with three kinds of attacks, which have all tables and figures."""
 
-OF_OWN = ("model.", "train.", "optimizer.", "attack.attacks", "attack.resample", "attack.bootstraps")
+OF_OWN = (
+    "model.",
+    "train.",
+    "optimizer.",
+    "attack.attacks",
+    "attack.resample",
+    "attack.bootstraps",
+)
 """The settings among them that ``own:`` takes over from the quickstart."""
 
 WITH_REPORT = {"tutorial.md", "audit-your-models.md", "how-to/figure.md"}
