@@ -1,4 +1,4 @@
-"""Reads attacks on the targets of a recipe from its tables, for ROC figures and comparisons.
+"""Reads attacks on the targets of a recipe from its pieces, for ROC figures and comparisons.
 
 The attacks stage computes what figures declare in `PaperFigure.needs`; nothing is computed from losses here.
 
@@ -7,30 +7,30 @@ parts of the references, R1: all references, and then each half of them, H1: all
 """
 
 import dataclasses
-import functools
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
-from analysis import io
 from analysis.claims import jackknife
 from analysis.claims.compare import Claim, Estimate, claim_below
 from analysis.claims.jackknife import Jackknife
-from analysis.io import MissingModelsError, RecipeResults, WorkdirError, fewest_references
+from analysis.io import MissingModelsError, RecipeResults, fewest_references
 from lm_mia import stats
-from lm_mia.atomic import TARGETS_CSV
-from lm_mia.attacks import spec
-from lm_mia.attacks.spec import PAPER_REFERENCES, AttackSpec, Need, ObservedStatistic, RmiaA
+from lm_mia.attacks import evaluations, spec
+from lm_mia.attacks.spec import (
+    PAPER_REFERENCES,
+    AttackSpec,
+    Need,
+    ObservedStatistic,
+    Request,
+    RmiaA,
+)
 from lm_mia.config import num_canaries
 from lm_mia.data import subsets
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.errors import raise_failed_read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +52,7 @@ class AttackResult:
     """TPR of each target at the FPRs of the config."""
     fpr_G: np.ndarray
     tpr_TxG: np.ndarray
-    """TPR of each target at the points of the ROC curve; no points for attacks of a group of references."""
-    auc_TxH1: np.ndarray
-    """The AUC, on all samples and on halves of them; no values if the tables do not have the halves."""
-    tpr_TxH1xF: np.ndarray
-    """As `auc_TxH1`, at the FPRs of the config."""
+    """TPR of each target at the points of the ROC curve."""
 
     def tpr_T(self, fpr: float) -> np.ndarray:
         """Returns the TPR of each target at one of the FPRs of the config; NaN if ``fpr`` is not one of them."""
@@ -72,28 +68,26 @@ def read_attack(
     step: int = 0,
     observed: ObservedStatistic = "loss",
     replicas: bool = False,
-    reference_part: int | None = None,
     rmia_samples: int = 0,
     rmia_gamma: float = 0.0,
     rmia_a: RmiaA | None = None,
     is_count_study: bool = False,
 ) -> AttackResult:
-    """Reads an attack on every target of a recipe from its tables.
+    """Reads an attack on every target of a recipe.
 
     Args:
-      recipe: the recipe whose tables are read.
+      recipe: the recipe whose results are read.
       name: the name of the attack.
       references: the number of references, the first ones; 0 uses all that are present.
       step: the training step at which the models were scored; 0 is the end of training.
       observed: the statistic that the attacker observes for each sample.
       replicas: attack the replicas, which share a training subset, instead of the targets.
-      reference_part: as in `spec.AttackSpec`.
       rmia_samples, rmia_gamma: settings of RMIA; 0 uses those of the config.
       rmia_a: setting of offline RMIA; None uses that of the config.
       is_count_study: as for `spec.target_attack`.
 
     Raises:
-      MissingModelsError: there are too few models, or the tables do not have this attack.
+      MissingModelsError: there are too few models, or the attack was not made with these settings.
     """
     attack = find_attack(
         recipe,
@@ -102,16 +96,22 @@ def read_attack(
         step=step,
         observed=observed,
         replicas=replicas,
-        reference_part=reference_part,
         rmia_samples=rmia_samples,
         rmia_gamma=rmia_gamma,
         rmia_a=rmia_a,
         is_count_study=is_count_study,
     )
-    results = _read_results(recipe)
-    if attack.id not in results:
-        raise _missing_attack(recipe, attack)
-    return results[attack.id]
+    return _to_result(attack, read_piece(recipe, Request(attack, evaluations.operating_points)))
+
+
+def read_piece(
+    recipe: RecipeResults, request: Request, columns: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Returns an evaluation of an attack, or some of its columns; raises MissingModelsError if it was not made."""
+    table = recipe.pieces.read(request, columns)
+    if table is None:
+        raise _missing_attack(recipe, request.spec)
+    return table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,27 +120,25 @@ class JackknifedAttack:
 
     result: AttackResult
     """With the first references."""
-    parts_P: tuple[AttackResult, ...]
-    """With the `spec.num_reference_parts` parts of the references."""
+    rates: pd.DataFrame
+    """AUC and TPRs with all references (part 0) and with the `spec.reference_parts`, on halves of the samples."""
     over: str
     """As in `Jackknife`."""
     not_covered: tuple[str, ...]
 
     @property
+    def num_parts(self) -> int:
+        """The number of parts of the references."""
+        return int(self.rates["part"].max())
+
+    @property
     def auc(self) -> Jackknife:
         """The mean AUC over targets."""
-        return self._jackknife(lambda result: result.auc_TxH1)
+        return self._jackknife("auc")
 
     def tpr(self, fpr: float, summary: jackknife.Summary = jackknife.mean) -> Jackknife:
         """Returns the mean TPR over targets, or another summary, at an FPR of the config; NaN if it is not one."""
-
-        def value(result: AttackResult) -> np.ndarray:
-            at = np.flatnonzero(np.isclose(result.fpr_F, fpr, rtol=1e-9))
-            if not len(at):
-                return np.full(result.auc_TxH1.shape, np.nan)
-            return result.tpr_TxH1xF[:, :, at[0]]
-
-        return self._jackknife(value, summary)
+        return self._jackknife(self._tpr_column(fpr), summary)
 
     def shared_tpr_variance(self, fpr: float) -> float:
         """Returns the variance of the TPR that the targets share, since one set of references attacks all of them.
@@ -148,19 +146,26 @@ class JackknifedAttack:
         It is estimated from halves of the references, and is 0 where the estimate is negative; NaN if there are no
         halves, or a single target. ``fpr`` is one of the FPRs of the config.
         """
-        if len(self.parts_P) != spec.NUM_HALVES:
+        if self.num_parts != spec.NUM_HALVES:
             return math.nan
-        half_TxH = np.stack([part.tpr_T(fpr) for part in self.parts_P], axis=1)
+        half_TxH = self._values(self._tpr_column(fpr))[1:, :, 0].T
         return float(np.maximum(stats.shared_reference_variance(half_TxH), 0.0))
 
-    def _jackknife(
-        self,
-        value: Callable[[AttackResult], np.ndarray],
-        summary: jackknife.Summary = jackknife.mean,
-    ) -> Jackknife:
-        parts_PxTxH1 = [value(part) for part in self.parts_P]
+    def _tpr_column(self, fpr: float) -> str:
+        """Returns the name of the column of the TPR at an FPR; empty if it is not one of the config's."""
+        at = np.flatnonzero(np.isclose(self.result.fpr_F, fpr, rtol=1e-9))
+        return f"tpr_at_{self.result.fpr_F[at[0]]:g}" if len(at) else ""
+
+    def _values(self, column: str) -> np.ndarray:
+        """Returns value_PxTxH1, with all references first; NaN without a column."""
+        shape = self.num_parts + 1, len(self.result.auc_T), -1
+        values = self.rates[column] if column else self.rates["auc"] * math.nan
+        return values.to_numpy(float).reshape(shape)
+
+    def _jackknife(self, column: str, summary: jackknife.Summary = jackknife.mean) -> Jackknife:
+        whole_TxH1, *parts_PxTxH1 = self._values(column)
         return Jackknife.from_attacks(
-            value(self.result), parts_PxTxH1, self.over, self.not_covered, summary
+            whole_TxH1, parts_PxTxH1, self.over, self.not_covered, summary
         )
 
 
@@ -177,30 +182,25 @@ def read_jackknife(
       options: step, observed, rmia_samples, rmia_gamma, rmia_a and is_count_study, as for `read_attack`.
 
     Raises:
-      MissingModelsError: as `read_attack`, or the tables do not have what the interval needs.
+      MissingModelsError: as `read_attack`, or the attack was not made on halves of the samples.
     """
     result = read_attack(recipe, name, references, **options)
-    if not result.auc_TxH1.size:
+    attack = find_attack(recipe, name, references, **options)
+    parts = find_parts(recipe, name, references, **options)
+    rates = recipe.pieces.read(Request(attack, evaluations.halved_rates, parts))
+    if rates is None:
         raise MissingModelsError(
-            f"{recipe.name}: the tables do not have {name} on halves of the samples; run lm-mia attack with this "
+            f"{recipe.name}: there are no results of {name} on halves of the samples; run lm-mia attack with this "
             "figure in figures (its needs must have jackknife=True)"
         )
-    parts = spec.num_reference_parts(result.references, len(recipe.references))
-    sets = f"{parts} sets of " if parts == spec.JACKKNIFE_GROUPS else ""
+    sets = f"{len(parts)} sets of " if len(parts) == spec.JACKKNIFE_GROUPS else ""
     references_text = f", {sets}{result.references} references" if parts else ""
     fixed = () if parts else ("the references",)
     compared = options.get("rmia_samples") or recipe.config.attack.rmia_samples
     if name in ("rmia", "rmia_offline") and compared < num_canaries(recipe.config):
         fixed += ("the samples that RMIA compares with",)
-    return JackknifedAttack(
-        result,
-        tuple(
-            read_attack(recipe, name, references, reference_part=part, **options)
-            for part in range(parts)
-        ),
-        f"{len(result.auc_T)} targets{references_text} and the samples",
-        fixed,
-    )
+    over = f"{len(result.auc_T)} targets{references_text} and the samples"
+    return JackknifedAttack(result, rates if parts else rates.assign(part=0), over, fixed)
 
 
 def recipe_difference(
@@ -242,15 +242,15 @@ def same_targets(new: RecipeResults, old: RecipeResults) -> bool:
 
 
 def lira_reference_counts(recipe: RecipeResults, *, replicas: bool) -> set[int]:
-    """Returns the numbers of references with which the tables have LiRA on all targets, or replicas, of a recipe."""
-    results = _read_results(recipe)
-    attacks = {
-        n: spec.target_attack(
+    """Returns the numbers of references with which LiRA was made on all targets, or replicas, of a recipe."""
+    counts = set[int]()
+    for n in range(spec.MIN_REFERENCES, len(recipe.references) + 1):
+        attack = spec.target_attack(
             recipe.config, recipe.models, "lira_online", n, targets_are_replicas=replicas
         )
-        for n in range(spec.MIN_REFERENCES, len(recipe.references) + 1)
-    }
-    return {n for n, attack in attacks.items() if attack and attack.id in results}
+        if attack and recipe.pieces.has(Request(attack, evaluations.operating_points)):
+            counts.add(n)
+    return counts
 
 
 def read_sample_scores(
@@ -263,11 +263,11 @@ def read_sample_scores(
     observed: ObservedStatistic = "loss",
     rmia_a: RmiaA | None = None,
 ) -> Iterator[tuple[ModelSeeds, np.ndarray, np.ndarray]]:
-    """Yields (target, member_N2, score_N2) of an attack for each target of a recipe, from its tables.
+    """Yields (target, member_N2, score_N2) of an attack for each target of a recipe.
 
     The arrays are of the attacked samples, as `RecipeResults.attacked`. The membership score of a sample with too few
     references is NaN. For a part of the references, the arrays hold the first `spec.JACKKNIFE_SAMPLES` samples only.
-    Arguments and errors are those of `read_attack`; the tables have the scores of needs with sample_scores=True.
+    Arguments and errors are those of `read_attack`; there are the scores of needs with sample_scores=True.
     """
     attack = find_attack(
         recipe,
@@ -278,17 +278,10 @@ def read_sample_scores(
         observed=observed,
         rmia_a=rmia_a,
     )
-    path = recipe.recipe_dir / TARGETS_CSV.parent / "target_scores" / f"{attack.id}.parquet"
-    _read_results(recipe)  # raises if the tables were made with other settings
-    if not path.is_file():
-        raise _missing_attack(recipe, attack)
+    request = Request(attack, evaluations.sample_scores)
     for target in map(subsets.reference, attack.targets):
         names = [str(target), f"member/{target}"]
-        try:
-            table = pd.read_parquet(path, columns=names)
-        except (ValueError, OSError, pa.ArrowException) as error:
-            raise_failed_read(error, path)
-            raise WorkdirError(f"{path}: damaged; run lm-mia attack again") from error
+        table = read_piece(recipe, request, names)
         score_N2, member_N2 = (table[name].to_numpy() for name in names)
         yield target, member_N2, score_N2
 
@@ -318,6 +311,15 @@ def find_attack(
     return attack
 
 
+def find_parts(
+    recipe: RecipeResults, name: str, references: int, **options: Any
+) -> tuple[AttackSpec, ...]:
+    """Returns the `spec.reference_parts` of an attack; arguments as for `find_attack`."""
+    count = references or len(recipe.references)
+    options["targets_are_replicas"] = options.pop("replicas", False)
+    return spec.reference_parts(recipe.config, recipe.models, name, count, **options)
+
+
 def _missing_attack(recipe: RecipeResults, attack: AttackSpec) -> MissingModelsError:
     details = f"{attack.attack} with {len(attack.references)} references"
     if attack.reference_part is not None:
@@ -330,92 +332,33 @@ def _missing_attack(recipe: RecipeResults, attack: AttackSpec) -> MissingModelsE
     details += " on replicas" if attack.targets_are_replicas else ""
     details += f" at step {attack.step}" if attack.step else ""
     return MissingModelsError(
-        f"{recipe.name}: the tables do not contain {details}; run lm-mia attack with this figure in figures (its needs "
+        f"{recipe.name}: there are no results of {details}; run lm-mia attack with this figure in figures (its needs "
         "must include this attack)"
     )
 
 
-def _read_results(recipe: RecipeResults) -> dict[str, AttackResult]:
-    """Returns the attacks in a recipe's tables by their ids.
-
-    Raises:
-      MissingModelsError: there are none, or they were made with other settings.
-    """
-    path = recipe.recipe_dir / TARGETS_CSV
-    try:
-        made_with = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["settings"]
-        modified_ns = path.stat().st_mtime_ns
-    except FileNotFoundError:
-        raise MissingModelsError(
-            f"{recipe.name}: no attacks on targets yet; run lm-mia attack"
-        ) from None
-    except (ValueError, LookupError, TypeError):
-        made_with, modified_ns = None, 0
-    if made_with != spec.attack_settings(recipe.config.attack):
-        raise MissingModelsError(
-            f"{recipe.name}: the attacks were made with other settings; run lm-mia attack again"
-        )
-    return _parse_results(path, modified_ns)
-
-
-@functools.lru_cache(maxsize=64)
-def _parse_results(path: Path, modified_ns: int) -> dict[str, AttackResult]:
-    """Reads targets.csv and target_roc.parquet; ``modified_ns`` distinguishes versions of the file in the cache."""
-    del modified_ns
-    rows = io.read_table(path.parents[1], path.name, _COLUMNS)
-    try:
-        roc = pd.read_parquet(path.with_name("target_roc.parquet"))
-        points = dict(tuple(roc.groupby("attack_id", sort=False)))
-        jackknife = pd.read_parquet(path.with_name("target_jackknife.parquet"))
-        halves = dict(tuple(jackknife.groupby("attack_id", sort=False)))
-        return {
-            str(attack_id): _to_result(targets, points[attack_id], halves.get(attack_id))
-            for attack_id, targets in pd.DataFrame(rows).groupby("attack_id", sort=False)
-        }
-    except (ValueError, KeyError, OSError, pa.ArrowException) as error:
-        raise_failed_read(error, path.parent)
-        raise WorkdirError(
-            f"{path.parents[1]}: tables/target_roc.parquet or target_jackknife.parquet cannot be read; "
-            "run lm-mia attack again"
-        ) from error
-
-
-_COLUMNS = ("attack_id", "references", "rmia_a", "target", "auc", "left_out")
-
-
-def _to_result(
-    targets: pd.DataFrame, points: pd.DataFrame, halves: pd.DataFrame | None
-) -> AttackResult:
-    T, auc_T = len(targets), targets["auc"].to_numpy(float)
+def _to_result(attack: AttackSpec, table: pd.DataFrame) -> AttackResult:
+    T = len(attack.targets)
 
     def select(on_curve: bool) -> tuple[np.ndarray, np.ndarray]:
-        selected = points[points["on_curve"] == on_curve]
+        selected = table[table["on_curve"] == on_curve]
         fpr_TxK, tpr_TxK = (
             selected[name].to_numpy(float).reshape(T, -1) for name in ("fpr", "tpr")
         )
         return fpr_TxK[0], tpr_TxK
 
     (fpr_F, tpr_TxF), (fpr_G, tpr_TxG) = select(False), select(True)
-    auc_TxH1, tpr_TxH1xF = np.empty((T, 0)), np.empty((T, 0, len(fpr_F)))
-    if halves is not None:
-        auc_TxH = halves["auc"].to_numpy(float).reshape(T, -1)
-        tpr = halves[[f"tpr_at_{fpr:g}" for fpr in fpr_F]].to_numpy(float)
-        auc_TxH1 = np.concatenate([auc_T[:, None], auc_TxH], axis=1)
-        tpr_TxH1xF = np.concatenate(
-            [tpr_TxF[:, None], tpr.reshape(*auc_TxH.shape, len(fpr_F))], axis=1
-        )
+    of_target = table.drop_duplicates("target")
     return AttackResult(
-        references=int(targets["references"].iloc[0]),
-        targets=tuple(targets["target"]),
-        auc_T=auc_T,
-        left_out=int(targets["left_out"].max()),
-        rmia_a=float(targets["rmia_a"].iloc[0]),
+        references=len(attack.references),
+        targets=tuple(of_target["target"]),
+        auc_T=of_target["auc"].to_numpy(float),
+        left_out=int(of_target["left_out"].max()),
+        rmia_a=float(of_target["rmia_a"].iloc[0]),
         fpr_F=fpr_F,
         tpr_TxF=tpr_TxF,
         fpr_G=fpr_G,
         tpr_TxG=tpr_TxG,
-        auc_TxH1=auc_TxH1,
-        tpr_TxH1xF=tpr_TxH1xF,
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads empirical epsilons, balanced accuracies and bounds of attacks on targets from their table.
+"""Reads empirical epsilons, balanced accuracies and bounds of attacks on targets from their pieces.
 
 T: targets, H1: all samples, and then each half of them, P: parts of the references.
 """
@@ -9,18 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis import attacks, io
+from analysis import attacks
 from analysis.claims.jackknife import Jackknife
 from analysis.io import MissingModelsError, RecipeResults
-from lm_mia.attacks.spec import EPSILON_TPRS, JACKKNIFE_GROUPS, RmiaA, num_reference_parts
+from lm_mia.attacks import evaluations
+from lm_mia.attacks.spec import JACKKNIFE_GROUPS, Request, RmiaA
 
-TABLE = "target_epsilons.parquet"
 BOUNDS = ("bound_epsilon", "bound_epsilon_if_gaussian")
-_COLUMNS = (
-    *("attack_id", "target", "half", "balanced_accuracy"),
-    *(f"epsilon_at_tpr_{tpr:g}" for tpr in EPSILON_TPRS),
-    *BOUNDS,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +25,7 @@ class AttackEpsilons:
     whole: pd.DataFrame
     """The rows of the attack with the first references."""
     parts_P: Sequence[pd.DataFrame]
-    """Those with each part of the references; none if there are no parts, or if the table does not have them."""
+    """Those with each part of the references; none if there are no parts."""
     over: str
     """As in `Jackknife`."""
     not_covered: tuple[str, ...]
@@ -54,39 +49,34 @@ def read_epsilons(
     """Reads the epsilons of an attack on every target of a recipe.
 
     Args:
-      recipe: the recipe whose table is read.
+      recipe: the recipe whose results are read.
       name: the name of the attack.
       references: the number of references, the first ones.
       rmia_a: as for `attacks.read_attack`.
 
     Raises:
-      MissingModelsError: there are too few models, or the table does not have the attack.
-      WorkdirError: the table cannot be read.
+      MissingModelsError: there are too few models, or the attack was not made.
     """
-    attacks.read_attack(
-        recipe, name, references, rmia_a=rmia_a
-    )  # raises if it was made with other settings
-    parts = num_reference_parts(references, len(recipe.references))
-    ids = [
-        attacks.find_attack(recipe, name, references, reference_part=part, rmia_a=rmia_a).id
-        for part in (None, *range(parts))
-    ]
-    table = pd.DataFrame(io.read_samples(recipe.recipe_dir, _COLUMNS, TABLE))
-    by_id = dict(tuple(table.groupby("attack_id", sort=False)))
-    if ids[0] not in by_id:
-        raise MissingModelsError(
-            f"{recipe.name}: tables/{TABLE} does not have {name} with {references} references; run lm-mia attack with "
-            "this figure in figures (its needs must have epsilons=True)"
-        )
-    whole = by_id[ids[0]]
-    parts_P = [by_id[part] for part in ids[1:] if part in by_id]
-    has_parts = parts > 0 and len(parts_P) == parts
+    attack = attacks.find_attack(recipe, name, references, rmia_a=rmia_a)
+    parts = attacks.find_parts(recipe, name, references, rmia_a=rmia_a)
+    for used in (parts, ()):
+        table = recipe.pieces.read(Request(attack, evaluations.epsilons, used))
+        if table is not None:
+            return _to_epsilons(table if used else table.assign(part=0), references, len(used))
+    raise MissingModelsError(
+        f"{recipe.name}: there are no epsilons of {name} with {references} references; run lm-mia attack with this "
+        "figure in figures (its needs must have epsilons=True)"
+    )
+
+
+def _to_epsilons(table: pd.DataFrame, references: int, parts: int) -> AttackEpsilons:
+    whole, *parts_P = (rows for _, rows in table.groupby("part"))
     sets = f"{parts} sets of " if parts == JACKKNIFE_GROUPS else ""
     return AttackEpsilons(
         whole,
-        parts_P if has_parts else [],
+        parts_P,
         f"{whole['target'].nunique()} targets"
-        + (f", {sets}{references} references" if has_parts else "")
+        + (f", {sets}{references} references" if parts else "")
         + " and the samples",
-        () if has_parts else ("the references",),
+        () if parts else ("the references",),
     )

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import pandas as pd
@@ -35,6 +35,9 @@ from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError, raise_failed_read
+
+if TYPE_CHECKING:
+    from lm_mia.attacks.evaluate import Pieces
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -415,6 +418,13 @@ class RecipeResults:
         """Training tokens of a model, over all epochs, per parameter without embeddings."""
         mean = float(np.diff(self.population.offsets_N1).mean())
         return self.samples * self.config.train.epochs * mean / self.parameters
+
+    @functools.cached_property
+    def pieces(self) -> "Pieces":
+        """The results of attacks, which are stored under the hash of what determines them."""
+        from lm_mia.attacks.evaluate import open_pieces  # loads the score store
+
+        return open_pieces(self.config, self.recipe_dir)
 
     @functools.cached_property
     def models(self) -> PresentModels:

@@ -39,13 +39,7 @@ from lm_mia.atomic import (
     ZERO_RUN_JSON,
     write_atomically,
 )
-from lm_mia.attacks.spec import (
-    AttackSpec,
-    PresentModels,
-    assign_roles,
-    attack_settings,
-    target_attack,
-)
+from lm_mia.attacks.spec import PresentModels, Request, assign_roles, target_attack
 from lm_mia.config import measurable_attack
 from lm_mia.config.listed_figures import is_file, matches
 from lm_mia.config.recipe import from_dict
@@ -367,42 +361,41 @@ def _summarize_reference_targets(recipe_dir: Path) -> str:
 
 def _summarize_targets(recipe_dir: Path) -> str:
     """Summarizes LiRA with all references, with the numbers of `analysis.comparison`; empty without targets."""
-    import pyarrow.parquet as pq
+    from lm_mia.attacks import evaluations  # loads SciPy, as the next one does
+    from lm_mia.attacks.evaluate import open_pieces
 
     c = from_dict(_json(recipe_dir / "config.json")["config"])
     c = dataclasses.replace(c, attack=measurable_attack(c))
-    made_with = _json((recipe_dir / TARGETS_CSV).with_suffix(".json")).get("settings")
-    if made_with != attack_settings(c.attack):
-        return "attacked with other settings; run lm-mia attack again"
     models = [
         row for row in _rows(recipe_dir / "tables" / "models.csv") if row["role"] == "reference"
     ]
     present = PresentModels(tuple(int(row["subset_seed"]) for row in models), ())
     count = len(assign_roles(present, c.attack).references)
-    attack = target_attack(c, present, "lira_online", count)
-    if attack is None:
+    pieces = open_pieces(c, recipe_dir)
+
+    def points(name: str) -> Sequence[Mapping[Any, Any]]:
+        """Returns the rates of an attack at attack.fprs; none if it was not made."""
+        attack = target_attack(c, present, name, count)
+        if attack is None:
+            return []
+        table = pieces.read(Request(attack, evaluations.operating_points))
+        return [] if table is None else table[~table["on_curve"]].to_dict("records")
+
+    if target_attack(c, present, "lira_online", count) is None:
         return ""
-    rows = _rows(recipe_dir / TARGETS_CSV)
-    auc_T = _aucs(rows, attack)
+    if not (rows := points("lira_online")):
+        return "attacked with other settings; run lm-mia attack again"
+    auc_T = _aucs(rows)
     counts = f"({plural(len(auc_T), 'target')}, {plural(count, 'reference')})"
     if any(map(math.isnan, auc_T)):
         return f"LiRA has no AUC, since samples have too few IN or OUT references {counts}"
-    points = pq.read_table(
-        (recipe_dir / TARGETS_CSV).with_name("target_roc.parquet"),
-        columns=["fpr", "tpr"],
-        filters=[("attack_id", "==", attack.id), ("on_curve", "==", False)],
-    ).to_pylist()
     focus = c.attack.focus_fpr
-    # It is missing if so many samples have no score that the rate cannot be measured.
-    tpr_T = [
-        math.nan if point["tpr"] is None else point["tpr"]
-        for point in points
-        if math.isclose(point["fpr"], focus)
-    ]
+    # It is NaN if so many samples have no score that the rate cannot be measured.
+    tpr_T = [row["tpr"] for row in rows if math.isclose(row["fpr"], focus)]
     others = ", ".join(
         f"{other_name} {_format_auc(other_auc_T)}"
         for other, other_name in _OTHER_ATTACKS.items()
-        if (other_auc_T := _aucs(rows, target_attack(c, present, other, count)))
+        if (other_auc_T := _aucs(points(other)))
     )
     numbers = _format_numbers(
         _format_auc(auc_T),
@@ -410,7 +403,7 @@ def _summarize_targets(recipe_dir: Path) -> str:
         focus,
         f" ({others})" if others else "",
         interval=_interval(recipe_dir, f"tpr_at_{focus:g}"),
-        nonmembers=f"{min(int(row['nonmembers']) for row in rows if row['attack_id'] == attack.id):,}",
+        nonmembers=f"{min(row['nonmembers'] for row in rows):,}",
     )
     return f"{numbers} {counts}"
 
@@ -439,9 +432,9 @@ def _summarize_zero_run(recipe_dir: Path) -> str:
     return f"zero-run evaluation of {plural(facts['models'], 'reference')} in {recipe_dir / 'tables' / 'zero_run.csv'}"
 
 
-def _aucs(rows: Sequence[Mapping[str, str]], attack: AttackSpec | None) -> list[float]:
-    """Returns the AUC of an attack on each target, from the rows of targets.csv; empty if it was not made."""
-    return [float(row["auc"] or "nan") for row in rows if attack and row["attack_id"] == attack.id]
+def _aucs(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Returns the AUC of each target, in order."""
+    return [*{row["target"]: float(row["auc"]) for row in rows}.values()]
 
 
 def _format_auc(auc_T: Sequence[float]) -> str:

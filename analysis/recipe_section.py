@@ -99,7 +99,6 @@ OTHER_TABLES = {
     "replica_true_positives.csv": "true positives of each replica by flip rate",
     "decision_jackknife.parquet": "numbers about decisions with parts of the models and samples, for intervals",
     "target_jackknife.parquet": "their AUCs and TPRs on halves of the samples, for intervals of differences",
-    "targets.json": "settings of these attacks, and digests of their tables",
     "sample_losses.csv": "losses of the individual samples that a figure needs, under every reference",
 }
 """Tables that this section does not read: for figures of the paper, comparisons of recipes, and own analyses."""

@@ -1,5 +1,6 @@
 """The AUC of LiRA on each replica, all of one training subset, and on each reference with its own subset."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,23 +10,26 @@ from matplotlib.figure import Figure
 
 from analysis import io, plotting, tables
 from analysis.formatting import plural
-from lm_mia.atomic import TARGETS_CSV
+from lm_mia.attacks import evaluations
+from lm_mia.attacks.spec import AttackSpec, Request
 
 
 def read_replica_aucs(recipe_dir: Path) -> list[float]:
-    """Reads the AUC of online LiRA with all references on each replica from tables/targets.csv; empty without them."""
+    """Reads the AUC of online LiRA with all references on each replica; empty without them."""
     facts = io.read_flip_facts(recipe_dir)
-    if not io.has_table(recipe_dir, TARGETS_CSV.name):
-        return []
-    columns = ("attack", "references", "in_and_out_among", "observed", "step", "target", "auc")
-    return [
-        row["auc"]
-        for row in io.read_table(recipe_dir, TARGETS_CSV.name, columns)
-        if row["target"] in facts["replica_models"]
-        and (row["attack"], row["observed"]) == ("lira_online", "loss")
-        and (row["references"], row["step"]) == (facts["references"], facts["config"]["step"])
-        and not isinstance(row["in_and_out_among"], str)  # Studies leave out half of the samples.
-    ]
+    replicas, references = (
+        tuple(int(name.rpartition("-")[2]) for name in facts[key])
+        for key in ("replica_models", "reference_models")
+    )
+    attack = AttackSpec("lira_online", True, replicas, references, facts["config"]["step"])
+    recipe = io.read_recipe(recipe_dir)
+    used = {k: tuple(v) if isinstance(v, list) else v for k, v in facts["config"].items()}
+    c = dataclasses.replace(
+        recipe.config.attack, **used
+    )  # of the tables, if the config has changed
+    pieces = dataclasses.replace(recipe.pieces, c=c)
+    table = pieces.read(Request(attack, evaluations.operating_points), ["target", "auc"])
+    return [] if table is None else table.drop_duplicates("target")["auc"].tolist()
 
 
 def draw_auc_by_subset(replica_auc: Sequence[float], reference_auc: Sequence[float]) -> Figure:

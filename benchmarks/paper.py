@@ -46,7 +46,7 @@ def tables(clock: Clock, folder: Path, *, references: int, targets: int) -> Resu
         start = time.perf_counter()
         source = _source(folder, references, targets)
         member_TxN2 = source.target_member_TxN2
-        curve = score_matrix.curve_fprs(c, member_TxN2[0])
+        curve = score_matrix.curve_fprs(c.band, member_TxN2[0])
         task = AttackTask("lira_online", vars(c))
         with score_matrix.score_all([task], source, folder, pool) as [(fitted, file)]:
             seconds["scores"] = time.perf_counter() - start

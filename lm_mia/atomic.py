@@ -38,15 +38,11 @@ MEMBERSHIP_SCORES_JSON = Path("tables", "membership_scores.json")
 """Completion marker of membership_scores.parquet and the tables of advantages and audits, if there are no replicas."""
 MODELS_JSON = Path("tables", "models.json")
 """Completion marker of models.csv and sample_losses.csv, which `lm-mia attack` writes."""
-TARGETS_JSON = Path("tables", "targets.json")
-"""Completion marker of the tables of attacks on targets, which `lm-mia attack` writes."""
 STUDY_JSONS = tuple(
     Path("tables", f"{study}.json")
     for study in ("fragile_hits", "recency", "reference_numbers", "text_groups", "token_tfidf")
 )
 """Completion markers of the tables of studies, which `lm-mia attack` writes for the figures that need them."""
-TARGET_SCORES = "target_scores"
-"""Folder in which every JSON file is the completion marker of a parquet file with the scores of one attack."""
 _MARKER_NAMES = {
     path.name
     for path in (
@@ -59,14 +55,13 @@ _MARKER_NAMES = {
         TOKENS_JSON,
         MEMBERSHIP_SCORES_JSON,
         MODELS_JSON,
-        TARGETS_JSON,
         *STUDY_JSONS,
     )
 }
 CHANGED_TABLE = "missing, changed, damaged or written by an earlier version"
 """What messages say about a table or its JSON file that is not as it was when it was written."""
 TARGETS_CSV = Path("tables", "targets.csv")
-"""Every attack that was computed, one line per attack and target. Lines are only added, until the settings change."""
+"""The requested attacks, one line per attack and target."""
 
 
 @contextlib.contextmanager
@@ -220,9 +215,7 @@ def remove_changed_tables(folder: Path) -> list[Path]:
 
 def _markers(folder: Path) -> list[Path]:
     """Returns the completion markers in a folder of tables; JSON files with other names belong to the user."""
-    scores = folder if folder.name == TARGET_SCORES else folder / TARGET_SCORES
-    named = (path for path in folder.glob("*.json") if path.name in _MARKER_NAMES)
-    return sorted({*named, *scores.glob("*.json")})
+    return sorted(path for path in folder.glob("*.json") if path.name in _MARKER_NAMES)
 
 
 def _read_marker(path: Path) -> dict[str, Any]:

@@ -137,13 +137,7 @@ def test_json_files_of_the_user_are_no_markers(tmp_path: Path):
     for notes in (tmp_path / "notes.json", tmp_path / "own" / "flips.json"):
         notes.parent.mkdir(exist_ok=True)
         notes.write_text('["a.csv"]')
-    scores = tmp_path / "target_scores"
-    scores.mkdir()
-    (scores / "loss-0-1.parquet").write_text("x")
-    atomic.write_completion_marker(scores / "loss-0-1.json", {}, ["loss-0-1.parquet"])
-    (scores / "loss-0-1.parquet").write_text("y")
-    assert atomic.is_changed(scores / "loss-0-1.parquet")
-    changed = [tmp_path / "a.csv", scores / "loss-0-1.parquet"]
+    changed = [tmp_path / "a.csv"]
     assert [*atomic.all_changed_tables(tmp_path)] == changed
     assert atomic.remove_changed_tables(tmp_path) == changed
     remaining = {"notes.json", "own/flips.json"}
@@ -163,8 +157,8 @@ def test_a_marker_that_names_files_of_other_folders_or_replaces_another_is_damag
     outside.write_text("changed")
     assert atomic.remove_changed_tables(folder) == [folder / "models.json"]
     assert outside.read_text() == "changed"
-    (folder / "targets.json").write_bytes(path.read_bytes())
-    assert atomic.changed_tables(folder / "targets.json") == [folder / "targets.json"]
+    (folder / "pooling.json").write_bytes(path.read_bytes())
+    assert atomic.changed_tables(folder / "pooling.json") == [folder / "pooling.json"]
 
 
 def test_tables_are_unchanged_before_and_after_their_replacement(tmp_path: Path):

@@ -4,7 +4,8 @@ T: targets, F: false positive rates, N2: samples of the population (2N).
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from lm_mia.attacks import (
     audit,
     decision_jackknife,
     decisions,
+    evaluations,
     models,
     rate_intervals,
     reference_targets,
@@ -38,11 +40,12 @@ from lm_mia.attacks import (
     target_warnings,
 )
 from lm_mia.attacks.designs import model_design
+from lm_mia.attacks.evaluate import Pieces, evaluate
+from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import AttackInputs, open_inputs
 from lm_mia.attacks.score_table import TABLE as SCORE_TABLE
 from lm_mia.attacks.score_table import MembershipScoreTable
-from lm_mia.attacks.spec import FORMAT, AttackSpec, decision_settings
-from lm_mia.attacks.targets import TargetTables
+from lm_mia.attacks.spec import FORMAT, AttackSpec, Request, decision_settings
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
@@ -84,22 +87,22 @@ def run(
     population: Population,
     c: config.Attack,
     token_samples: Sequence[int],
-    target_tables: TargetTables,
+    pieces: Pieces,
     folder: Path,
     pool: ThreadPoolExecutor,
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
-) -> dict[str, int]:
+) -> tuple[dict[str, int], list[Request]]:
     """Attacks all replicas and writes the tables of their decisions, unless the tables are current.
 
     Args:
       token_samples: ids of the samples for whose tokens the store has log-probabilities.
-      target_tables: the tables to which the attacks are added.
+      pieces: where the operating points of the attacks are stored.
       pool: threads that compute parts of the samples.
       store, population, c, folder, progress, say: as in `runner.run`.
 
     Returns:
-      The numbers of attacks, as `runner.run`.
+      The numbers of attacks, as `runner.run`, and the pieces.
 
     Raises:
       UserError: if too few models are present or one is corrupt, or if no member or no non-member has enough
@@ -111,15 +114,16 @@ def run(
     shown = _shown_token_samples(inputs, token_samples)
     identity = _identity(inputs, c) | {"shown_token_samples": shown}
     facts_path = folder / FLIPS_JSON.name
-    if is_current(facts_path, identity) and all(attack in target_tables for attack in attacks):
-        return counts
+    requests = [Request(attack, evaluations.operating_points) for attack in attacks]
+    if is_current(facts_path, identity) and all(map(pieces.has, requests)):
+        return counts, requests
     steps = len(attacks) + _NUM_SHUFFLES + 2
 
     def show(done: float) -> None:
         progress("attack", done, steps)
 
     bin_counts, attack_decisions, intervals = _run_attacks(
-        attacks, inputs, population, c, shown, target_tables, folder, pool, show, say
+        requests, inputs, population, c, shown, pieces, folder, pool, show, say
     )
     _write_shuffled(inputs, c, folder, pool, lambda done: show(len(attacks) + done))
     of_references = _write_reference_targets(inputs, population, c, folder, pool)
@@ -144,22 +148,22 @@ def run(
     found = {"warnings": target_warnings.warnings(inputs, population)}
     write_completion_marker(facts_path, identity | _facts(inputs, bin_counts, c) | found, written)
     show(steps)
-    return counts | {"computed": len(attacks)}
+    return counts | {"computed": len(attacks)}, requests
 
 
 def _run_attacks(
-    attacks: Sequence[AttackSpec],
+    requests: Sequence[Request],
     inputs: AttackInputs,
     population: Population,
     c: config.Attack,
     shown_token_samples: Sequence[int],
-    target_tables: TargetTables,
+    pieces: Pieces,
     folder: Path,
     pool: ThreadPoolExecutor,
     progress: Callable[[float], None],
     say: Callable[[str], None],
 ) -> tuple[stats.FlipBinCounts, list[attack_flips.AttackDecisions], list[pd.DataFrame]]:
-    """Computes the attacks, adds them to the target tables, and writes the tables that follow from their scores.
+    """Computes the attacks with their pieces, and writes the tables that follow from their scores.
 
     The tables of decisions are those of online LiRA with all references; flips.json is deleted before the first one.
 
@@ -168,41 +172,39 @@ def _run_attacks(
       of intervals.csv, which are none without bootstrap draws.
     """
     num_references, member_N2 = len(inputs.references), inputs.target_member_TxN2[0]
-    attack_rows, roc_tables, counts = {}, {}, None
+    attack_rows: dict[AttackSpec, Mapping[str, object]] = {}
+    roc_tables: dict[AttackSpec, pd.DataFrame] = {}
+    counts: decisions.DecisionCounts | None = None
     interval_tables: dict[AttackSpec, list[pd.DataFrame]] = {}
     group_N2 = stats.sample_groups(population.document_N)
     advantage_rows: dict[AttackSpec, list[dict[str, Any]]] = {}
     audits: dict[AttackSpec, audit.Audit] = {}
     attack_decisions: dict[AttackSpec, attack_flips.AttackDecisions] = {}
     unscored_N2 = np.zeros(0, bool)  # by online LiRA with all references, which is computed first
-    curve = score_matrix.curve_fprs(c, member_N2)
+    attacks = [request.spec for request in requests]
     main_first = sorted(attacks, key=lambda attack: attack.attack != "lira_online")
     progress(0)
     first_id = inputs.store.first_canary
     with MembershipScoreTable(
         folder, c.attacks, inputs.targets, len(member_N2), first_id
     ) as score_table:
-        for attack, fitted, file in score_matrix.score_attacks(
-            main_first, inputs, c, folder, pool, progress
-        ):
-            name, count = attack.attack, len(attack.references)
-            points = score_matrix.operating_points(
-                file, inputs.target_member_TxN2, c.fprs, pool, curve
-            )
+
+        def add(scores: Scores, _: AttackInputs, attack: AttackSpec) -> None:
+            nonlocal counts, unscored_N2
+            file, name, count = scores.file, attack.attack, len(attack.references)
+            points = scores.operating_points(c.fprs, c.band)
             score_N2 = file.read_target(0)
             has_all_references = count == num_references or not _uses_references(name)
             is_main = has_all_references and name == "lira_online"
             if is_main:
                 _check_scored_samples(points, num_references, c, say)
-            if attack not in target_tables:
-                target_tables.add(attack, inputs.targets, points, len(c.fprs), fitted)
             if is_main:
                 for marker in (FLIPS_JSON, MEMBERSHIP_SCORES_JSON):
                     (folder / marker.name).unlink(missing_ok=True)
                 unscored_N2 = np.isnan(score_N2)
                 columns = population.sample_columns()
                 counts = decisions.write_decision_tables(
-                    inputs, fitted.fit, file, points, columns, c, folder, pool
+                    inputs, scores.fit, file, points, columns, c, folder, pool
                 )
                 shown_samples.write(
                     folder,
@@ -216,7 +218,7 @@ def _run_attacks(
             if has_all_references:
                 score_table.add(name, file, pool)
             if not (points.members_T.all() and points.nonmembers_T.all()):
-                continue  # With so few references, no sample of a class has a score.
+                return  # With so few references, no sample of a class has a score.
             not_shared = float(np.mean(np.isnan(score_N2) ^ unscored_N2))
             attack_rows[attack] = tables.attack_row(name, count, points, not_shared, c)
             roc_tables[attack] = tables.roc_rows(name, count, points, c)
@@ -260,9 +262,19 @@ def _run_attacks(
                             pool,
                         ),
                     ]
+
+        evaluate(
+            sorted(requests, key=lambda request: request.spec.attack != "lira_online"),
+            pieces,
+            inputs.store,
+            population,
+            pool,
+            lambda done, _: progress(done),
+            say,
+            {attack: functools.partial(add, attack=attack) for attack in main_first},
+        )
         score_table.write_table(folder / SCORE_TABLE, {"member": member_N2})
     assert counts is not None, "lira_online is always one of the attacks"
-    target_tables.write()
     rows = [attack_rows[attack] for attack in attacks if attack in attack_rows]
     write_csv(folder / "attacks.csv", pd.DataFrame(rows))
     write_csv(folder / "roc.csv", pd.concat([roc_tables[a] for a in attacks if a in roc_tables]))

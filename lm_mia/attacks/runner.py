@@ -19,7 +19,8 @@ from lm_mia.attacks import (
     variance,
     zero_run,
 )
-from lm_mia.attacks.spec import RecipeNeeds
+from lm_mia.attacks.evaluate import Pieces
+from lm_mia.attacks.spec import RecipeNeeds, Request
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
@@ -36,6 +37,7 @@ def run(
     folder: Path,
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
+    pieces: Pieces,
     requested: RecipeNeeds = _NOTHING,
     token_settings: token_tables.TokenSettings = _NO_TOKENS,
 ) -> dict[str, int]:
@@ -49,6 +51,7 @@ def run(
       progress: called as ``progress(label, done, total)`` with numbers of attacks; the label is "attack" for the tables
         of decisions and "attack targets" for the others.
       say: called with lines for the user about missing models and about samples without a score.
+      pieces: the pieces of the recipe, to which missing ones are added.
       requested: what figures need in addition to the tables of decisions.
       token_settings: the samples whose tokens have tables, and other settings of these.
 
@@ -80,7 +83,6 @@ def run(
                 f"{len(missing)} of {len(references)} models are missing; run `lm-mia run` to make them"
             )
     canaries = population.from_sample(store.first_canary)
-    target_tables = targets.TargetTables(folder, c)
     on_replicas, failure = {"requested": 0, "computed": 0, "left_out": 0}, None
     # The pool keeps the cores busy. Further threads of BLAS would wait for each other longer than they compute, since
     # its matrices are small; on a busy machine, ranges of coin flips would take a hundred times as long.
@@ -88,13 +90,18 @@ def run(
         threadpoolctl.threadpool_limits(1, user_api="blas"),
         ThreadPoolExecutor(available_cores()) as pool,
     ):
-        shared = target_tables, folder, pool, progress, say
+        shared = pieces, folder, pool, progress, say
+        on_replicas_requests: list[Request] = []
         try:
             if c.replicas:
-                on_replicas = replicas.run(store, canaries, c, token_settings.samples, *shared)
+                on_replicas, on_replicas_requests = replicas.run(
+                    store, canaries, c, token_settings.samples, *shared
+                )
         except UserError as error:
             failure = error  # such as too few replicas; the targets are attacked nevertheless
         on_targets = targets.run(store, canaries, c, requested, *shared)
+        if not failure or requested.requests:
+            targets.export([*on_replicas_requests, *requested.requests], pieces, folder)
         # If the command fails, the tables of earlier attacks stay as they are.
         if not failure or c.targets:
             more_references.run(store, canaries, c, folder, pool)

@@ -242,18 +242,22 @@ def score_attacks(
                 yield attack, fitted, file
 
 
-def _task(attack: AttackSpec, index: Mapping[int, int], c: config.Attack) -> AttackTask:
-    """Returns an attack with the positions of its references in place of their numbers, and with its settings."""
-    settings = {
+def settings_of(attack: AttackSpec, c: config.Attack) -> dict[str, Any]:
+    """Returns the settings that an attack may read, those of the recipe unless the attack has its own."""
+    return {
         **vars(c),
         "rmia_samples": attack.rmia_samples or c.rmia_samples,
         "rmia_gamma": attack.rmia_gamma or c.rmia_gamma,
         "rmia_a": c.rmia_a if attack.rmia_a is None else attack.rmia_a,
         "variance": "pooled" if attack.pools_variances else c.variance,
     }
+
+
+def _task(attack: AttackSpec, index: Mapping[int, int], c: config.Attack) -> AttackTask:
+    """Returns an attack with the positions of its references in place of their numbers, and with its settings."""
     return AttackTask(
         attack.attack,
-        settings,
+        settings_of(attack, c),
         tuple(index[number] for number in attack.references),
         tuple(index[number] for number in attack.in_and_out_among),
     )
@@ -268,14 +272,14 @@ def _reference_index(positions: Sequence[int] | None) -> ReferenceIndex:
     )
 
 
-def curve_fprs(c: config.Attack, member_N2: np.ndarray) -> list[float]:
+def curve_fprs(band: tuple[float, float], member_N2: np.ndarray) -> list[float]:
     """Returns the FPRs of the points of ROC curves.
 
     They are 0, the ends of attack.band, and 100 rates from 1 / (number of non-members) to 1 in equal ratios. Attacks
     that leave out samples have no TPR at the first points (`operating_points`).
     """
     grid_G = np.geomspace(1 / max(int((~member_N2).sum()), 1), 1, _CURVE_POINTS)
-    return [*np.unique([0.0, *c.band, *grid_G])]
+    return [*np.unique([0.0, *band, *grid_G])]
 
 
 def operating_points(

@@ -11,8 +11,8 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from lm_mia.config.schema import (
     Attack,
@@ -270,20 +270,24 @@ class AttackSpec:
         return f"{self.attack}-{len(self.references)}-{digest}"
 
 
+class Request(NamedTuple):
+    """An evaluation of an attack, and of the same attack with parts of its references, which one piece holds."""
+
+    spec: AttackSpec
+    evaluation: Callable[..., Any]
+    """A function of `lm_mia.attacks.evaluations`, or one like them."""
+    parts: tuple[AttackSpec, ...] = ()
+    """The result of `reference_parts`; empty if the intervals do not cover the references."""
+
+
 @dataclasses.dataclass(frozen=True)
 class RecipeNeeds:
     """What the attacks stage computes for one recipe in addition to the tables of decisions."""
 
-    attacks: Sequence[AttackSpec] = ()
-    keep_scores: frozenset[str] = frozenset()
-    """Ids of the attacks whose scores of all samples are kept."""
-    jackknife: frozenset[str] = frozenset()
-    """Ids of the attacks that are also evaluated on halves of the samples."""
-    epsilons: frozenset[str] = frozenset()
-    """Ids of the attacks for which epsilon is estimated."""
+    requests: Sequence[Request] = ()
     score_table: Sequence[AttackSpec] = ()
-    """The attacks whose scores under every target are in membership_scores.parquet, all of them among ``attacks``;
-    empty if there are replicas, whose scores are in that table then."""
+    """The attacks whose scores under every target are in membership_scores.parquet; empty if there are replicas, whose
+    scores are in that table then."""
     loss_samples: Sequence[int] = ()
     """Ids of samples whose losses under each reference and target are listed."""
     studies: Sequence[Study] = ()
@@ -480,6 +484,25 @@ def num_reference_parts(references: int, available: int) -> int:
     return JACKKNIFE_GROUPS if references * JACKKNIFE_GROUPS <= available else 0
 
 
+def reference_parts(
+    config: Config, models: PresentModels, attack: str, references: int, **options: Any
+) -> tuple[AttackSpec, ...]:
+    """Returns an attack with each part of its references, for intervals; none if there are too few references.
+
+    Args:
+      config, models, attack, references: as for `target_attack`.
+      options: its other arguments, but for the part.
+    """
+    if not _find(attack).uses_references:
+        return ()
+    available = len(assign_roles(models, config.attack).references)
+    parts = (
+        target_attack(config, models, attack, references, reference_part=part, **options)
+        for part in range(num_reference_parts(references, available))
+    )
+    return tuple(part for part in parts if part is not None)
+
+
 def matching_recipes(
     patterns: Iterable[str], names_by_recipe: Mapping[str, Sequence[str]]
 ) -> list[str]:
@@ -509,10 +532,10 @@ def recipe_needs(
       needs: the needs of all figures.
       recipes: the recipes of the command, by key.
     """
+    from lm_mia.attacks import evaluations  # loads SciPy, as `_find`
+
     needs = list(needs)
-    attacks, kept, jackknife, epsilons = target_attacks(
-        (n for n in needs if isinstance(n, Need)), recipes
-    )
+    requests = target_requests((n for n in needs if isinstance(n, Need)), recipes)
     names = {key: recipe.names for key, recipe in recipes.items()}
     samples: dict[str, set[int]] = {key: set() for key in recipes}
     for need in (n for n in needs if isinstance(n, LossNeed)):
@@ -529,11 +552,9 @@ def recipe_needs(
         strongest = target_attack(recipe.config, recipe.models, "lira_online", count)
         score_table = _attacks_of_score_table(recipe, count)
         added = [strongest, *score_table] if strongest else []
+        points = [Request(attack, evaluations.operating_points) for attack in added]
         result[key] = RecipeNeeds(
-            tuple(dict.fromkeys((*attacks[key], *added))),
-            frozenset(kept[key]),
-            frozenset(jackknife[key]),
-            frozenset(epsilons[key]),
+            tuple(dict.fromkeys((*requests[key], *points))),
             score_table,
             tuple(sorted(samples[key])),
             tuple(dict.fromkeys(studies[key])),
@@ -553,44 +574,28 @@ def _attacks_of_score_table(recipe: RecipeModels, references: int) -> list[Attac
     return [attack for attack in attacks if attack is not None]
 
 
-def target_attacks(
+def target_requests(
     needs: Iterable[Need], recipes: Mapping[str, RecipeModels]
-) -> tuple[
-    dict[str, list[AttackSpec]], dict[str, set[str]], dict[str, set[str]], dict[str, set[str]]
-]:
-    """Returns the attacks that follow from needs, without duplicates.
+) -> dict[str, list[Request]]:
+    """Returns the evaluations of attacks that follow from needs, without duplicates.
 
     A recipe that has too few models for a need, or was not scored at its epochs, is skipped.
 
     Args:
       needs: the needs of all figures.
       recipes: the recipes of the command, by key.
-
-    Returns:
-      For each key, the attacks, and the ids of those whose scores of all samples are kept, of those that are also
-      evaluated on halves of the samples, and of those for which epsilon is estimated.
     """
-    attacks: dict[str, dict[str, AttackSpec]] = {key: {} for key in recipes}
-    kept: dict[str, set[str]] = {key: set() for key in recipes}
-    jackknife: dict[str, set[str]] = {key: set() for key in recipes}
-    epsilons: dict[str, set[str]] = {key: set() for key in recipes}
+    requests: dict[str, dict[Request, None]] = {key: {} for key in recipes}
     names = {key: recipe.names for key, recipe in recipes.items()}
     for need in needs:
         group = {key: recipes[key] for key in matching_recipes(need.recipes, names)}
-        for key, attacks_of_need in _attacks_of_need(need, group).items():
-            attacks[key] |= {attack.id: attack for attack in attacks_of_need}
-            ids = {attack.id for attack in attacks_of_need}
-            kept[key] |= ids if need.sample_scores else set()
-            jackknife[key] |= ids if need.jackknife else set()
-            epsilons[key] |= ids if need.epsilons else set()
-    unique = {key: list(by_id.values()) for key, by_id in attacks.items()}
-    return unique, kept, jackknife, epsilons
+        for key, requests_of_need in _requests_of_need(need, group).items():
+            requests[key] |= dict.fromkeys(requests_of_need)
+    return {key: [*unique] for key, unique in requests.items()}
 
 
-def _attacks_of_need(
-    need: Need, recipes: Mapping[str, RecipeModels]
-) -> dict[str, list[AttackSpec]]:
-    """Returns the attacks that follow from one need, for each of its recipes."""
+def _requests_of_need(need: Need, recipes: Mapping[str, RecipeModels]) -> dict[str, list[Request]]:
+    """Returns the evaluations that follow from one need, for each of its recipes."""
     configs = comparable_configs(need.targets, recipes)
     common = min(
         (
@@ -601,31 +606,30 @@ def _attacks_of_need(
     )
     if need.most_references is not None:
         common = min(common, need.most_references)
-    attacks: dict[str, list[AttackSpec]] = {}
 
     def reads(attack: str, setting: str) -> bool:
         return setting in _find(attack).settings
 
+    requests: dict[str, list[Request]] = {key: [] for key in configs}
     for key, config in configs.items():
         vary = need.references == "powers"
         counts = reference_counts(config, common) if vary else [common]
         epochs = scored_epochs(config) if need.epochs == "all" else need.epochs
         steps = {0} if epochs == "end" else {score_step(config, epoch) for epoch in epochs}
         sizes = [round(share * num_canaries(config)) for share in need.rmia_shares] or [0]
-        candidates = (
-            target_attack(
-                config,
-                recipes[key].models,
+        combinations = (
+            (
                 attack,
                 count,
-                targets_are_replicas=attacks_replicas(need.targets, config),
-                step=step,
-                observed=observed,
-                rmia_samples=size,
-                rmia_gamma=gamma,
-                rmia_a=a,
-                reference_part=part,
-                is_count_study=vary,
+                {
+                    "targets_are_replicas": attacks_replicas(need.targets, config),
+                    "step": step,
+                    "observed": observed,
+                    "rmia_samples": size,
+                    "rmia_gamma": gamma,
+                    "rmia_a": a,
+                    "is_count_study": vary,
+                },
             )
             for attack in need.attacks
             for observed in need.observed
@@ -634,10 +638,30 @@ def _attacks_of_need(
             for size in (sizes if reads(attack, "rmia_samples") else [0])
             for gamma in ((need.rmia_gammas or [0.0]) if reads(attack, "rmia_gamma") else [0.0])
             for a in ((need.rmia_as or [None]) if reads(attack, "rmia_a") else [None])
-            for part in [None, *range(NUM_HALVES if need.jackknife else 0)]
         )
-        attacks[key] = [attack for attack in candidates if attack is not None]
-    return attacks
+        for attack, count, options in combinations:
+            arguments = config, recipes[key].models, attack, count
+            whole = target_attack(*arguments, **options)
+            if whole is not None:
+                parts = reference_parts(*arguments, **options) if need.jackknife else ()
+                requests[key] += _evaluations_of(need, whole, parts)
+    return requests
+
+
+def _evaluations_of(
+    need: Need, whole: AttackSpec, parts: tuple[AttackSpec, ...]
+) -> Iterator[Request]:
+    """Yields the evaluations of one attack that a need asks for."""
+    from lm_mia.attacks import evaluations  # loads SciPy, as `_find`
+
+    yield Request(whole, evaluations.operating_points)
+    if need.jackknife:
+        yield Request(whole, evaluations.halved_rates, parts)
+    if need.epsilons:
+        yield Request(whole, evaluations.epsilons, parts)
+    if need.sample_scores:
+        for attack in (whole, *parts):
+            yield Request(attack, evaluations.sample_scores)
 
 
 def comparable_configs(

@@ -500,6 +500,7 @@ def attack(
     Also raises UserError if there are too few models for any attack.
     """
     from lm_mia.attacks import registry, runner
+    from lm_mia.attacks.evaluate import open_pieces
     from lm_mia.attacks.token_tables import TokenSettings
     from lm_mia.data.batch_order import Batches
 
@@ -523,7 +524,10 @@ def attack(
         c.extract.suffix_tokens,
         Batches(c.train.batch_size, c.train.epochs),
     )
-    counts = runner.run(store, population, settings, tables, progress, say, requested, tokens)
+    pieces = open_pieces(c, recipe.folder)
+    counts = runner.run(
+        store, population, settings, tables, progress, say, pieces, requested, tokens
+    )
     other_tables = requested.loss_samples or settings.leave_one_out or settings.zero_run
     if not (counts["requested"] or other_tables):
         raise UserError(

@@ -315,11 +315,15 @@ class Store:
         Raises:
           UserError: if models are missing, or the store is damaged.
         """
-        stored = self.models()
-        known = dict(zip(stored, schema.read_digests(self.path) if stored else [], strict=True))
+        known = self.known_digests()
         if missing := {model for model in models if not known.get(model)}:
             self._raise_missing(missing, {schema.DIGEST: list(models)})
         return [known[model] for model in models]
+
+    def known_digests(self) -> dict[ModelSeeds, str]:
+        """Returns the digest of each model in the store, in its order; "" for models whose scores are not complete."""
+        stored = self.models()
+        return dict(zip(stored, schema.read_digests(self.path) if stored else [], strict=True))
 
     def write_tokens(self, model: ModelSeeds, log_prob_T: np.ndarray, step: int = 0) -> None:
         """Writes the log-probabilities of the tokens of `token_samples` under a model; `step` as in `write_model`."""

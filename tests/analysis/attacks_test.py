@@ -124,7 +124,7 @@ def test_missing_attacks_are_named(recipes: SweepResults):
     with pytest.raises(io.MissingModelsError, match="24 references and"):
         attacks.read_attack(recipes["main"], references=25)
     message = (
-        "^small: the tables do not contain lira_online with [0-9]+ references on target_logit; "
+        "^small: there are no results of lira_online with [0-9]+ references on target_logit; "
         r"run lm-mia attack with this figure in figures \(its needs must include this attack\)$"
     )
     with pytest.raises(io.MissingModelsError, match=message):

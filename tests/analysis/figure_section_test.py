@@ -1,7 +1,6 @@
 """Figures and the attack stage: which attacks a figure needs, and messages about missing tables."""
 
 import dataclasses
-import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -49,15 +48,8 @@ def test_figures_do_not_depend_on_attacks_of_other_figures(
     assert (result.claims, result.notes) == (expected.claims, expected.notes)
 
 
-def truncate(tables: Path, name: str) -> None:
-    data = (tables / name).read_bytes()
-    (tables / name).write_bytes(data[: len(data) // 2])
-
-
-def change_settings(tables: Path) -> None:
-    settings = json.loads((tables / "targets.json").read_text())
-    settings["settings"]["fprs"] = [0.25]
-    (tables / "targets.json").write_text(json.dumps(settings))
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 @pytest.fixture(scope="module")
@@ -71,30 +63,12 @@ def attacked(recipes: SweepResults, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda tables: (tables / "models.csv").unlink(), "small: not attacked yet; "),
-        (lambda tables: (tables / "targets.csv").unlink(), "small: no attacks on targets yet; "),
-        (lambda tables: (tables / "targets.json").unlink(), "small: no attacks on targets yet; "),
-        (change_settings, "small: the attacks were made with other settings; "),
+        (lambda folder: (folder / "tables" / "models.csv").unlink(), "small: not attacked yet; "),
+        (lambda folder: truncate(folder / "tables" / "models.csv"), "small: tables/models.csv "),
+        (lambda folder: shutil.rmtree(folder / "pieces"), "small: there are no results of lira_"),
         (
-            lambda tables: truncate(tables, "targets.json"),
-            "small: the attacks were made with other ",
-        ),
-        (lambda tables: truncate(tables, "models.csv"), "small: tables/models.csv "),
-        (
-            lambda tables: (tables / "targets.csv").write_text("x\n1\n"),
-            "small: tables/targets.csv has no column attack_id, references, rmia_a, target, auc, left_out; ",
-        ),
-        (
-            lambda tables: truncate(tables, "target_roc.parquet"),
-            "tables/target_roc.parquet or target_jackknife.parquet cannot be read; ",
-        ),
-        (
-            lambda tables: truncate(tables, "target_jackknife.parquet"),
-            "tables/target_roc.parquet or target_jackknife.parquet cannot be read; ",
-        ),
-        (
-            lambda tables: (tables / "target_roc.parquet").unlink(),
-            "tables/target_roc.parquet or target_jackknife.parquet cannot be read; ",
+            lambda folder: [truncate(p) for p in (folder / "pieces").glob("halved_rates-*")],
+            "on halves of the samples; run lm-mia attack with this figure",
         ),
     ],
 )
@@ -105,7 +79,7 @@ def test_damaged_tables_are_reported_with_the_command_that_repairs_them(
     shutil.copytree(recipe.recipe_dir.parents[1], tmp_path / "w")
     folder = tmp_path / "w" / "recipes" / "small"
     small = SweepResults([dataclasses.replace(recipe, recipe_dir=folder)])
-    damage(folder / "tables")
+    damage(folder)
     shown = figure_section.make_section(name, small, tmp_path)
     assert message in shown.missing
     assert "\n" not in shown.missing
@@ -138,7 +112,7 @@ def test_the_page_names_the_papers_of_its_figures(
 def test_missing_attacks_are_reported(attacked: SweepResults, tmp_path: Path):
     shown = figure_section.make_section("strongmia_fig13_rmia_gamma", attacked, tmp_path)
     assert re.fullmatch(
-        r"small: the tables do not contain rmia with 24 references and \|Z\|=[0-9]+, gamma=1; run lm-mia attack with "
+        r"small: there are no results of rmia with 24 references and \|Z\|=[0-9]+, gamma=1; run lm-mia attack with "
         r"this figure in figures \(its needs must include this attack\)",
         shown.missing,
     )
@@ -160,7 +134,7 @@ def test_attacks_of_a_user_defined_figure_are_computed(
     names = ["fixed-10M", "fixed-302M", "flip-140M"]  # the last recipe has no targets
     own = copied(names, recipes, tmp_path / "w")
     without_attacks = figure_section.make_section(str(figure_file), own, tmp_path)
-    assert without_attacks.missing == "fixed-10M: no attacks on targets yet; run lm-mia attack"
+    assert without_attacks.missing.startswith("fixed-10M: there are no results of lira_online with")
     attack([str(figure_file)], own)
     shown = figure_section.make_section(str(figure_file), own, tmp_path)
     assert (shown.missing, shown.title) == ("", "LiRA against RMIA")

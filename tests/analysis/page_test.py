@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,7 @@ from analysis import (
 )
 from analysis.figures import MODULES, dp_bound, find, finite_population, one_run
 from analysis.io import SweepResults, WorkdirError, read_recipes
+from lm_mia.attacks.results import Key, Results
 from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError
 from lm_mia.run.workdir import write_config
@@ -175,7 +177,6 @@ def test_figures_report_missing_models(name: str, tmp_path: Path):
 NOISE_RECIPES = ("main", "data-1536", "fixed-10M", "fixed-140M", "fixed-1018M", "epochs-140M")
 """Prefixes of the recipes that these figures need."""
 EFFECT_FIGURES = (
-    "strongmia_fig01_references",
     "strongmia_fig04_data_and_size",
     "strongmia_fig08_statistic",
     "strongmia_fig17_overtraining",
@@ -487,7 +488,9 @@ def test_warnings_about_targets_are_shown_beside_the_numbers(linked: Path):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_summary_lines_of_targets_match_the_comparison(linked: Path):
+def test_summary_lines_of_targets_match_the_comparison(
+    linked: Path, monkeypatch: pytest.MonkeyPatch
+):
     write(linked, ["fixed-10M", "flip-140M"])
     with (linked / "tables" / "comparison.csv").open() as file:
         line, _ = csv.DictReader(file)
@@ -504,28 +507,26 @@ def test_summary_lines_of_targets_match_the_comparison(linked: Path):
     )
     assert page.summary_lines(linked, ["fixed-10M"])[0] == expected.format(*numbers)
     folder = linked / "recipes" / "fixed-10M"
-    original = (folder / "tables").resolve()
-    (folder / "tables").unlink()
-    shutil.copytree(original, folder / "tables")
-    roc = pd.read_parquet(folder / "tables" / "target_roc.parquet")
-    roc.assign(tpr=roc["tpr"].where(roc["on_curve"])).to_parquet(
-        folder / "tables" / "target_roc.parquet"
+    original = (folder / "pieces").resolve()
+    (folder / "pieces").unlink()
+    assert page.summary_lines(linked, ["fixed-10M"])[0].endswith(
+        "other settings; run lm-mia attack again"
     )
-    few = pd.read_csv(folder / "tables" / "targets.csv").assign(nonmembers=12)
-    few.to_csv(folder / "tables" / "targets.csv", index=False)
+    shutil.copytree(original, folder / "pieces")
+    read = Results.read
+
+    def without_tpr(results: Results, key: Key, columns: Any = None) -> pd.DataFrame | None:
+        table = read(results, key, columns)
+        if table is not None:
+            table = table.assign(tpr=table["tpr"].where(table["on_curve"]), nonmembers=12)
+        return table
+
+    monkeypatch.setattr(Results, "read", without_tpr)
     assert page.summary_lines(linked, ["fixed-10M"])[0].endswith(
         "TPR unknown at 5% FPR, which needs 20 non-members with a score; there are 12 "
         "(4 targets, 16 references)"
     )
-    (folder / "tables" / "target_roc.parquet").write_text("x")
-    assert page.summary_lines(linked, ["fixed-10M"])[0].endswith(
-        "cannot be read; run lm-mia attack again"
-    )
-    (folder / "tables" / "targets.json").write_text("{}")
-    assert page.summary_lines(linked, ["fixed-10M"])[0].endswith(
-        "other settings; run lm-mia attack again"
-    )
-    (folder / "tables" / "targets.csv").unlink()
+    (folder / "tables").unlink()
     assert page.summary_lines(linked, ["fixed-10M"])[0] == "fixed-10M: not attacked yet"
 
 

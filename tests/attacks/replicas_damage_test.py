@@ -28,10 +28,9 @@ POOLING_TABLES = [
 ]
 OPTIONAL_TABLES = ["intervals.csv", "resampled_references.csv", "true_positive_probability.parquet"]
 OPTIONAL_TABLES += POOLING_TABLES
-TARGET_TABLES = ["models.csv", "models.json", "flips.json", "targets.csv", "targets.json"]
-TARGET_TABLES += ["target_roc.parquet", "target_jackknife.parquet"]
-TARGET_TABLES += ["more_references.csv", "more_references.json"]
-TABLES = sorted({*replicas.DECISION_TABLES, *TARGET_TABLES} - {*OPTIONAL_TABLES})
+EXPORTS = ["targets.csv", "target_roc.parquet"]
+OTHERS = ["models.csv", "models.json", "flips.json", "more_references.csv", "more_references.json"]
+TABLES = sorted({*replicas.DECISION_TABLES, *EXPORTS, *OTHERS} - {*OPTIONAL_TABLES})
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +129,7 @@ def test_interrupted_attack_leaves_complete_tables(
         if path.suffix == ".parquet":
             table = pd.read_parquet(path)
             is_per_sample = path.name not in (
-                *TARGET_TABLES,
+                *EXPORTS,
                 "decision_jackknife.parquet",
                 POOLING_TABLES[2],
             )
@@ -195,7 +194,7 @@ def test_leftovers_of_a_killed_attack_are_removed(complete_run: AttackRun, tmp_p
     assert sorted(files(folder)) == TABLES
 
 
-@pytest.mark.parametrize("name", [*TARGET_TABLES, "samples.parquet", "pooling.json"])
+@pytest.mark.parametrize("name", [*OTHERS, "samples.parquet", "pooling.json"])
 def test_a_failed_read_deletes_no_table(
     complete_run: AttackRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ):

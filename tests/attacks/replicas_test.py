@@ -29,9 +29,8 @@ TARGET_TABLES = {
     "flips.json",
     "target_roc.parquet",
     "targets.csv",
-    "targets.json",
 }
-TARGET_TABLES |= {"target_jackknife.parquet", "more_references.csv", "more_references.json"}
+TARGET_TABLES |= {"more_references.csv", "more_references.json"}
 TABLES = sorted({*replicas.DECISION_TABLES} - OPTIONAL_TABLES | TARGET_TABLES)
 ONE_ATTACK: tuple[str, ...] = ("lira_online",)
 FEW = dataclasses.replace(SMALL, attacks=ONE_ATTACK, bootstraps=0)
@@ -363,7 +362,6 @@ def test_attack_at_a_step_uses_only_its_losses(tmp_path: Path, monkeypatch: pyte
     about_models = {
         "models.csv",
         "models.json",
-        "targets.json",
         "flips.json",
         "targets.csv",
         "target_roc.parquet",

@@ -9,7 +9,8 @@ import pandas as pd
 from synthetic_scores import SMALL, FakePopulation, SyntheticScores, write_scores
 
 from lm_mia import config
-from lm_mia.attacks import runner, spec
+from lm_mia.attacks import evaluations, runner, spec
+from lm_mia.attacks.evaluate import pieces_of
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
 
@@ -57,6 +58,8 @@ def attack(store: Store, population: FakePopulation, folder: Path) -> dict[str, 
     )
     models = {"main": spec.RecipeModels(("main",), full, present)}
     need = spec.Need(("main",), attacks=("lira_online", "rmia"), sample_scores=True)
+    pieces = pieces_of(store, "recipe", C, folder.with_name(f"{folder.name}-pieces"))
+    requested = spec.recipe_needs([need], models)["main"]
     runner.run(
         store,
         cast(Population, population),
@@ -64,10 +67,16 @@ def attack(store: Store, population: FakePopulation, folder: Path) -> dict[str, 
         folder,
         lambda *progress: None,
         lambda line: None,
-        spec.recipe_needs([need], models)["main"],
+        pieces,
+        requested,
     )
     tables = {str(p.relative_to(folder)): pd.read_csv(p) for p in folder.rglob("*.csv")}
     tables |= {str(p.relative_to(folder)): pd.read_parquet(p) for p in folder.rglob("*.parquet")}
+    for request in requested.requests:
+        if request.evaluation is evaluations.sample_scores:
+            scores = pieces.read(request)
+            assert scores is not None
+            tables[f"scores of {request.spec.attack}"] = scores
     for table in tables.values():
         for name in {"id", "sample"} & {*table}:
             table[name] -= store.first_canary
@@ -87,7 +96,7 @@ def test_tables_are_those_of_the_canaries_alone(tmp_path: Path):
     assert with_ids.issuperset(
         {"samples.parquet", "membership_scores.parquet", "vulnerability.parquet", "archetypes.csv"}
     )
-    assert sum(name.startswith("target_scores/") for name in with_ids) == 2
+    assert sum(name.startswith("scores of") for name in with_ids) == 2
     for name, table in tables.items():
         pd.testing.assert_frame_equal(table, expected[name], check_exact=True, obj=name)
     counts = tables["targets.csv"][["members", "nonmembers", "left_out"]]

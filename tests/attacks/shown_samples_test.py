@@ -11,6 +11,7 @@ from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from lm_mia import config
 from lm_mia.attacks import replicas, runner, shown_samples
+from lm_mia.attacks.evaluate import pieces_of
 from lm_mia.attacks.token_tables import TokenSettings
 
 SAMPLES = 200
@@ -63,7 +64,8 @@ def test_random_and_extreme_samples_are_chosen_from_many(
     scores = write_scores(tmp_path, C, SAMPLES)
     arguments = scores.store, scores.population, C, tmp_path / "tables", lambda *_: None
     tokens = TokenSettings(tuple(range(100, 200, 10)))
-    runner.run(*arguments, lambda _: None, token_settings=tokens)
+    pieces = pieces_of(scores.store, "recipe", C, tmp_path / "pieces")
+    runner.run(*arguments, lambda _: None, pieces, token_settings=tokens)
     run = AttackRun(scores, C, tmp_path / "tables", [], [])
     shown = table(run)
     assert (np.diff(shown["id"]) > 0).all()
@@ -96,7 +98,8 @@ def test_other_stored_tokens_change_only_a_subset(tmp_path: Path, monkeypatch: p
     def computed(c: config.Attack, token_samples: tuple[int, ...]) -> int:
         arguments = scores.store, scores.population, c, tmp_path / "tables", lambda *_: None
         tokens = TokenSettings(token_samples)
-        return runner.run(*arguments, lambda _: None, token_settings=tokens)["computed"]
+        pieces = pieces_of(scores.store, "recipe", c, tmp_path / "pieces")
+        return runner.run(*arguments, lambda _: None, pieces, token_settings=tokens)["computed"]
 
     assert computed(C, (1,)) > 0
     assert computed(C, (1, 2)) == 0

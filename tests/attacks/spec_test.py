@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tiny_config import TINY, change
 
-from lm_mia.attacks import registry, spec
+from lm_mia.attacks import evaluations, registry, spec
 from lm_mia.attacks.spec import (
     AttackSpec,
     LossNeed,
@@ -15,6 +15,7 @@ from lm_mia.attacks.spec import (
     Need,
     PresentModels,
     RecipeModels,
+    Request,
 )
 from lm_mia.config import Attack, Config, Train, score_steps
 
@@ -238,7 +239,13 @@ def recipe(*names: str, present: PresentModels = ALL, **changes: Any) -> RecipeM
 def attacks(
     need: Need | Sequence[Need], recipes: Mapping[str, RecipeModels]
 ) -> dict[str, list[AttackSpec]]:
-    return spec.target_attacks([need] if isinstance(need, Need) else need, recipes)[0]
+    """Returns the attacks, each before its parts."""
+    needs = [need] if isinstance(need, Need) else need
+    requests = spec.target_requests(needs, recipes)
+    return {
+        key: [*dict.fromkeys(attack for r in of_recipe for attack in (r.spec, *r.parts))]
+        for key, of_recipe in requests.items()
+    }
 
 
 def expected(recipe: RecipeModels, name: str, references: int, **options: Any) -> AttackSpec:
@@ -252,9 +259,13 @@ def test_needs_are_merged_without_duplicates():
     lira, loss = expected(main, "lira_online", 8), expected(main, "loss", 8)
     two = [Need(("main",), ("lira_online", "loss"), sample_scores=False)]
     two += [Need(("ma*",), ("lira_online",), sample_scores=True), Need(("other",), ("rmia",))]
-    result, kept, *_ = spec.target_attacks(two, {"main": main})
-    assert result == {"main": [lira, loss]}
-    assert kept == {"main": {lira.id}}
+    assert spec.target_requests(two, {"main": main}) == {
+        "main": [
+            Request(lira, evaluations.operating_points),
+            Request(loss, evaluations.operating_points),
+            Request(lira, evaluations.sample_scores),
+        ]
+    }
     # the same attack with any number of references
     powers = Need(("main",), ("loss", "lira_online"), references="powers")
     assert attacks(powers, {"main": main}) == {
@@ -359,7 +370,7 @@ def test_parts_of_references_need_enough_references():
     ]
     fifteen = recipe("a", present=models([*range(4), *range(5, 20)]), attack__references=20)
     parts = [x.reference_part for x in attacks(need, {"a": fifteen})["a"]]
-    assert parts == [None, *range(1, 8), None, None, None]  # the pair of reference 5 is missing
+    assert parts == [None] * 4  # eight sets of two need 16
     sets = [x.references for x in result if len(x.references) == 2]
     assert sets == [(4, 5), *((4 + 2 * g, 5 + 2 * g) for g in range(8))]
 
@@ -367,10 +378,20 @@ def test_parts_of_references_need_enough_references():
 def test_attacks_for_intervals_are_marked():
     present = models(range(20))
     recipes = {"a": recipe("a", present=present, attack__references=20)}
-    for jackknife, marked in ((False, 0), (True, 15)):
-        result = spec.recipe_needs([Need(("a",), jackknife=jackknife)], recipes)["a"]
-        assert len(result.jackknife) == marked
-        assert result.jackknife <= {attack.id for attack in result.attacks}
+    [plain] = spec.recipe_needs([Need(("a",))], recipes)["a"].requests
+    assert plain.evaluation is evaluations.operating_points
+    need = Need(("a",), jackknife=True, epsilons=True, sample_scores=True)
+    points, halves, epsilons, *scores = spec.recipe_needs([need], recipes)["a"].requests
+    assert points == plain
+    assert (halves.evaluation, epsilons.evaluation) == (
+        evaluations.halved_rates,
+        evaluations.epsilons,
+    )
+    assert [part.reference_part for part in halves.parts] == [*range(14)]
+    assert halves.parts == epsilons.parts
+    # The scores of all samples are too large for one piece.
+    assert [request.spec for request in scores] == [points.spec, *halves.parts]
+    assert {request.evaluation for request in scores} == {evaluations.sample_scores}
 
 
 def test_recipes_without_replicas_are_attacked_by_every_attack():
@@ -386,10 +407,11 @@ def test_recipes_without_replicas_are_attacked_by_every_attack():
     table = results["targets"].score_table
     assert [attack.attack for attack in table] == [*names]
     assert all(len(a.references) in (0, 12) and len(a.targets) == 4 for a in table)
-    assert set(table) <= set(results["targets"].attacks)
-    assert len(set(results["targets"].attacks)) == len(results["targets"].attacks)
+    requests = results["targets"].requests
+    assert {Request(a, evaluations.operating_points) for a in table} <= {*requests}
+    assert len({*requests}) == len(requests)
     assert (results["both"].score_table, results["few"].score_table) == ([], [])
-    assert {a.attack for a in results["both"].attacks} == {"lira_online"}
+    assert {r.spec.attack for r in results["both"].requests} == {"lira_online"}
 
 
 def test_epochs_select_score_steps():

@@ -2,22 +2,20 @@
 
 import dataclasses
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from synthetic_scores import FakePopulation
 
 from lm_mia import config, stats
-from lm_mia.attacks import models, runner, score_matrix, spec, target_warnings, targets
+from lm_mia.attacks import evaluations, models, runner, score_matrix, spec, target_warnings, targets
+from lm_mia.attacks.evaluate import Pieces, pieces_of
 from lm_mia.attacks.runner import RecipeNeeds
-from lm_mia.attacks.spec import AttackSpec
+from lm_mia.attacks.spec import AttackSpec, Request
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.seeds import permutation
@@ -33,7 +31,6 @@ C = config.Attack(
     band=(0.01, 0.2),
     rmia_samples=100,
 )
-FILES = ("targets.csv", "target_roc.parquet", "target_jackknife.parquet", "targets.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +50,21 @@ class World:
         assert attack is not None
         return attack
 
+    def parts(self, name: str, references: int = 16) -> tuple[AttackSpec, ...]:
+        """Returns the attack with each part of its references."""
+        present = models.model_numbers(models.present_models(self.store))
+        full_config = config.Config(population=config.Population(samples=SAMPLES), attack=C)
+        return spec.reference_parts(full_config, present, name, references)
+
+    def pieces(self, folder: Path, c: config.Attack = C) -> Pieces:
+        return pieces_of(self.store, "recipe", c, folder / "pieces")
+
     def run(
         self,
         folder: Path,
         attacks: Sequence[AttackSpec],
-        keep: Sequence[AttackSpec] = (),
         c: config.Attack = C,
-        jackknife: Sequence[AttackSpec] = (),
-        epsilons: Sequence[AttackSpec] = (),
+        more: Sequence[Request] = (),
         score_table: Sequence[AttackSpec] = (),
     ) -> tuple[int, int, int]:
         """Returns the numbers of attacks that were requested, computed and left out."""
@@ -71,16 +75,15 @@ class World:
             folder,
             lambda *_: None,
             self.messages.append,
-            RecipeNeeds(
-                attacks,
-                keep_scores=frozenset(attack.id for attack in keep),
-                jackknife=frozenset(attack.id for attack in jackknife),
-                epsilons=frozenset(attack.id for attack in epsilons),
-                score_table=score_table,
-            ),
+            self.pieces(folder, c),
+            RecipeNeeds([*points_of(attacks), *more], score_table),
         )
         assert list(counts) == ["requested", "computed", "left_out"]
         return counts["requested"], counts["computed"], counts["left_out"]
+
+
+def points_of(attacks: Sequence[AttackSpec]) -> list[Request]:
+    return [Request(attack, evaluations.operating_points) for attack in attacks]
 
 
 def make_world(
@@ -119,8 +122,6 @@ def attacks_of_every_kind(world: World) -> list[AttackSpec]:
         world.attack("zlib"),
         world.attack("loss", observed="target_logit"),
         world.attack("lira_online", observed="target_logit"),
-        world.attack("lira_online", reference_part=0),
-        world.attack("lira_online", reference_part=13),
     ]
 
 
@@ -129,37 +130,14 @@ def computed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables of attacks of every kind; tests that change them take a copy."""
     folder = tmp_path_factory.mktemp("computed")
     attacks = attacks_of_every_kind(world)
-    marked = attacks[3], attacks[10]
-    assert world.run(folder, attacks, attacks[:1], jackknife=marked) == (12, 12, 0)
+    more = [
+        Request(attacks[0], evaluations.halved_rates, world.parts("lira_online")),
+        Request(attacks[3], evaluations.halved_rates),
+        Request(attacks[0], evaluations.sample_scores),
+    ]
+    assert world.run(folder, attacks, more=more) == (24, 24, 0)
     assert world.messages == []
     return folder
-
-
-@pytest.fixture(scope="module")
-def two_tables(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tables of two attacks, one of which keeps its scores."""
-    folder = tmp_path_factory.mktemp("two")
-    attacks = [world.attack("loss"), world.attack("lira_online", 4)]
-    assert world.run(folder, attacks, attacks[1:]) == (2, 2, 0)
-    return folder
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in FILES}
-
-
-def check_same_results(folder: Path, other: Path) -> None:
-    """Compares tables regardless of the order in which the attacks were computed."""
-    lines = [sorted((f / "targets.csv").read_text().splitlines()) for f in (folder, other)]
-    assert lines[0] == lines[1]
-    key = ["attack_id", "target", "on_curve", "fpr"]
-    ours, theirs = (
-        pd.read_parquet(f / "target_roc.parquet").sort_values(key, ignore_index=True)
-        for f in (folder, other)
-    )
-    pd.testing.assert_frame_equal(ours, theirs)
-    markers = [json.loads((f / "targets.json").read_text()) for f in (folder, other)]
-    assert markers[0]["settings"] == markers[1]["settings"]
 
 
 def slow_scores(world: World, attack: AttackSpec, t: int) -> np.ndarray:
@@ -221,8 +199,7 @@ def test_targets_are_evaluated_with_their_own_membership(world: World, computed:
                 part = points[points["on_curve"] == on_curve]
                 rates = C.fprs
                 if on_curve:
-                    rates = score_matrix.curve_fprs(C, world.member_MxN[0])
-                    rates = rates if attack.reference_part is None else []
+                    rates = score_matrix.curve_fprs(C.band, world.member_MxN[0])
                 assert part["fpr"].tolist() == list(rates)
                 at = "vertex" if on_curve else "paper"
                 expected = stats.tpr_at_fpr(score_N, member_N, rates, at=at).tpr_TxF[0]
@@ -230,7 +207,7 @@ def test_targets_are_evaluated_with_their_own_membership(world: World, computed:
                 scored = operating_points.nonmembers_T[0]
                 expected[[0 < rate * scored < 1 - 1e-9 for rate in rates]] = np.nan
                 np.testing.assert_allclose(part["tpr"], expected, rtol=1e-12)
-    assert unlike > 30  # the membership of the first target would give other numbers
+    assert unlike > 25  # the membership of the first target would give other numbers
     assert (table["left_out"] > 0).any()
 
 
@@ -239,18 +216,16 @@ def test_columns_describe_the_attack(world: World, computed: Path):
     described = table.drop(columns=["target", "auc", "members", "nonmembers", "left_out"])
     described_columns = described.drop_duplicates().set_index("attack_id").agg(",".join, axis=1)
     expected = [
-        "lira_online,16,4-19,,,loss,0,,,,",
-        "lira_online,6,4-9,,,loss,0,,,,",
-        "lira_offline,5,4-8,,,loss,0,,,,",
-        "rmia,16,4-19,,,loss,0,100,1.0,,",
-        "rmia_offline,6,4-9,,,loss,0,40,1.2,0.3,False",
-        "rmia_simple,4,4-7,,,loss,0,,,,",
-        "loss,0,,,,loss,0,,,,",
-        "zlib,0,,,,loss,0,,,,",
-        "loss,0,,,,target_logit,0,,,,",
-        "lira_online,16,4-19,,,target_logit,0,,,,",
-        "lira_online,8,4-5 8-9 12-13 16-17,0,,loss,0,,,,",
-        "lira_online,8,6-9 12-13 18-19,13,,loss,0,,,,",
+        "lira_online,16,4-19,,loss,0,,,,",
+        "lira_online,6,4-9,,loss,0,,,,",
+        "lira_offline,5,4-8,,loss,0,,,,",
+        "rmia,16,4-19,,loss,0,100,1.0,,",
+        "rmia_offline,6,4-9,,loss,0,40,1.2,0.3,False",
+        "rmia_simple,4,4-7,,loss,0,,,,",
+        "loss,0,,,loss,0,,,,",
+        "zlib,0,,,loss,0,,,,",
+        "loss,0,,,target_logit,0,,,,",
+        "lira_online,16,4-19,,target_logit,0,,,,",
     ]
     assert described_columns.to_dict() == {
         attack.id: line for attack, line in zip(attacks_of_every_kind(world), expected, strict=True)
@@ -260,47 +235,65 @@ def test_columns_describe_the_attack(world: World, computed: Path):
 
 def test_rates_of_halves_of_the_samples(world: World, computed: Path):
     table = pd.read_parquet(computed / "target_jackknife.parquet")
-    attacks = attacks_of_every_kind(world)
+    attacks, parts = attacks_of_every_kind(world), world.parts("lira_online")
     half_HxN = stats.HALVES_HxG[:, stats.sample_groups(FakePopulation(SAMPLES, PIECES).document_N)]
-    assert set(table["attack_id"]) == {attacks[3].id, attacks[10].id}
-    for attack in (attacks[3], attacks[10]):
+    used_H1xN = np.concatenate([np.ones((1, SAMPLES), bool), half_HxN])
+    assert len(parts) == 14
+    assert set(table["attack_id"]) == {attacks[0].id, attacks[3].id}
+    for part, whole, attack in (
+        (0, attacks[0], attacks[0]),
+        (0, attacks[3], attacks[3]),
+        (1, attacks[0], parts[0]),
+        (14, attacks[0], parts[13]),
+    ):
+        of_part = table[(table["attack_id"] == whole.id) & (table["part"] == part)]
         for t in (0, 3):
-            rows = table[
-                (table["attack_id"] == attack.id) & (table["target"] == f"reference-{t:02d}")
-            ]
-            assert rows["sample_half"].tolist() == list(range(14))
+            rows = of_part[of_part["target"] == f"reference-{t:02d}"]
+            assert rows["half"].tolist() == list(range(15))
             score_N = slow_scores(world, attack, t)
-            for h, half_N in enumerate(half_HxN):
-                points = stats.tpr_at_fpr(score_N[half_N], world.member_MxN[t, half_N], C.fprs)
+            for h, used_N in enumerate(used_H1xN):
+                points = stats.tpr_at_fpr(score_N[used_N], world.member_MxN[t, used_N], C.fprs)
                 expected = [points.auc_T[0], *points.tpr_TxF[0]]
                 names = ["auc", "tpr_at_0.02", "tpr_at_0.1", "tpr_at_0.5"]
                 np.testing.assert_allclose(rows.iloc[h][names].astype(float), expected, rtol=1e-12)
 
 
-def test_halves_are_added_to_an_attack_that_the_tables_have(
-    world: World, two_tables: Path, tmp_path: Path
+def test_scores_of_every_sample(
+    world: World, computed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    shutil.copytree(two_tables, tmp_path / "t")
-    attack = world.attack("loss")
-    before = pd.read_csv(tmp_path / "t" / "targets.csv")
-    assert world.run(tmp_path / "t", [attack], jackknife=[attack]) == (1, 1, 0)
-    assert world.run(tmp_path / "t", [attack], jackknife=[attack]) == (1, 0, 0)
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t" / "targets.csv"), before)
-    assert len(pd.read_parquet(tmp_path / "t" / "target_jackknife.parquet")) == 4 * 14
+    attack = world.attack("lira_online")
+    request = Request(attack, evaluations.sample_scores)
+    kept = world.pieces(computed).read(request)
+    assert kept is not None
+    names = [f"reference-{t:02d}" for t in range(4)]
+    assert kept.columns.tolist() == ["id", *names, *(f"member/{name}" for name in names)]
+    assert kept["id"].tolist() == list(range(SAMPLES))
+    for t in range(4):
+        np.testing.assert_array_equal(kept[f"reference-{t:02d}"], slow_scores(world, attack, t))
+        member_N2 = subsets.member(t, SAMPLES, "exact")
+        np.testing.assert_array_equal(kept[f"member/reference-{t:02d}"], member_N2)
+    monkeypatch.setattr(evaluations, "JACKKNIFE_SAMPLES", 200)
+    [part] = world.parts("lira_online")[:1]
+    request = Request(part, evaluations.sample_scores)
+    world.run(tmp_path, [], more=[request])
+    of_part = world.pieces(tmp_path).read(request)
+    assert of_part is not None
+    np.testing.assert_array_equal(of_part[names[3]], slow_scores(world, part, 3)[:200])
 
 
-def test_epsilons_of_targets(world: World, two_tables: Path, tmp_path: Path):
-    folder = Path(shutil.copytree(two_tables, tmp_path / "t"))
-    attack, part = world.attack("lira_online"), world.attack("lira_online", reference_part=0)
+def test_epsilons_of_targets(world: World, tmp_path: Path):
+    folder, attack = tmp_path / "t", world.attack("lira_online")
+    assert world.run(folder, [attack]) == (1, 1, 0)
     assert not (folder / "target_epsilons.parquet").exists()
-    assert world.run(folder, [attack, part], epsilons=[attack, part]) == (2, 2, 0)
-    assert world.run(folder, [attack, part], epsilons=[attack, part]) == (2, 0, 0)
+    request = Request(attack, evaluations.epsilons, world.parts("lira_online"))
+    assert world.run(folder, [attack], more=[request]) == (15, 15, 0)
+    assert world.run(folder, [attack], more=[request]) == (15, 0, 0)
     table = pd.read_parquet(folder / "target_epsilons.parquet")
     half_HxN = stats.HALVES_HxG[:, stats.sample_groups(FakePopulation(SAMPLES, PIECES).document_N)]
     used_H1xN = np.concatenate([np.ones((1, SAMPLES), bool), half_HxN])
-    assert len(table) == 2 * 4 * len(used_H1xN)
+    assert len(table) == 15 * 4 * len(used_H1xN)
     for t in (0, 3):
-        of_target = (table["attack_id"] == attack.id) & (table["target"] == f"reference-{t:02d}")
+        of_target = (table["part"] == 0) & (table["target"] == f"reference-{t:02d}")
         rows = table[of_target].to_dict("records")
         assert [row["half"] for row in rows] == [*range(15)]
         score_N, member_N = slow_scores(world, attack, t), world.member_MxN[t]
@@ -317,10 +310,11 @@ def test_epsilons_of_targets(world: World, two_tables: Path, tmp_path: Path):
         assert rows[0]["bound_canaries"] == bound.canaries
         assert all(np.isnan(row["bound_epsilon"]) for row in rows[1:])
     # Attacks with a part of the references are for intervals only.
-    assert table.loc[table["attack_id"] == part.id, "bound_epsilon"].isna().all()
+    assert table.loc[table["part"] > 0, "bound_epsilon"].isna().all()
     # Another level of the bounds.
     changed = dataclasses.replace(C, alpha=0.3)
-    assert world.run(folder, [attack], c=changed, epsilons=[attack]) == (1, 1, 0)
+    whole = [Request(attack, evaluations.epsilons)]
+    assert world.run(folder, [attack], c=changed, more=whole) == (1, 1, 0)
     higher = pd.read_parquet(folder / "target_epsilons.parquet")["bound_epsilon"].max()
     assert higher > table["bound_epsilon"].max() > 0
 
@@ -350,18 +344,17 @@ def test_table_of_membership_scores(world: World, tmp_path: Path):
     # Zlib is in targets.csv, but its scores are not in any table.
     assert world.run(tmp_path, more, score_table=attacks) == (4, 3, 0)
     check_score_table(world, tmp_path, attacks)
-    path, before = tmp_path / "membership_scores.parquet", files(tmp_path)
+    path = tmp_path / "membership_scores.parquet"
+    written = [p.stat().st_mtime_ns for p in (path, tmp_path / "targets.csv")]
     assert len(pd.read_csv(tmp_path / "targets.csv")) == 16
-    written = path.stat().st_mtime_ns
     assert world.run(tmp_path, more, score_table=attacks) == (4, 0, 0)
-    assert (path.stat().st_mtime_ns, files(tmp_path)) == (written, before)
+    assert [p.stat().st_mtime_ns for p in (path, tmp_path / "targets.csv")] == written
     for damage in (path.unlink, lambda: path.write_bytes(b"x" * 100)):
         damage()
         assert world.run(tmp_path, more, score_table=attacks) == (4, 3, 0)
         check_score_table(world, tmp_path, attacks)
     assert world.run(tmp_path, more, score_table=attacks[1:]) == (4, 2, 0)
     check_score_table(world, tmp_path, attacks[1:])
-    assert files(tmp_path) == before
 
 
 def test_warnings_are_written_with_the_membership_scores(
@@ -421,8 +414,8 @@ def test_table_of_membership_scores_leaves_out_attacks_without_their_scores(
     assert world.run(tmp_path, attacks, score_table=attacks) == (2, 0, 1)
 
 
-def test_no_table_of_membership_scores_without_attacks(world: World, two_tables: Path):
-    assert not (two_tables / "membership_scores.parquet").exists()
+def test_no_table_of_membership_scores_without_attacks(computed: Path):
+    assert not (computed / "membership_scores.parquet").exists()
 
 
 def test_large_table_of_membership_scores_has_the_first_target_and_the_mean(
@@ -452,152 +445,6 @@ def test_noise_has_an_auc_of_one_half(tmp_path: Path, design: subsets.Design):
     auc = pd.read_csv(tmp_path / "t" / "targets.csv")["auc"]
     assert auc.mean() == pytest.approx(0.5, abs=0.05)
     assert auc.between(0.38, 0.62).all()
-
-
-def test_kept_scores_equal_those_of_the_attack(
-    world: World, computed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    attack = world.attack("lira_online")
-    [path] = (computed / "target_scores").glob("*.parquet")
-    assert path.name == f"{attack.id}.parquet"
-    kept = pd.read_parquet(path)
-    names = [f"reference-{t:02d}" for t in range(4)]
-    assert kept.columns.tolist() == ["id", *names, *(f"member/{name}" for name in names)]
-    assert kept["id"].tolist() == list(range(SAMPLES))
-    for t in range(4):
-        np.testing.assert_array_equal(kept[f"reference-{t:02d}"], slow_scores(world, attack, t))
-        member_N2 = subsets.member(t, SAMPLES, "exact")
-        np.testing.assert_array_equal(kept[f"member/reference-{t:02d}"], member_N2)
-    # Scores that are requested later, missing or damaged are computed; the tables do not change.
-    folder = Path(shutil.copytree(computed, tmp_path / "t"))
-    monkeypatch.setattr(targets, "_GROUP_SAMPLES", 128)
-    for name in (attack, world.attack("zlib")):
-        again = folder / "target_scores" / f"{name.id}.parquet"
-        for damage in (
-            lambda p: p.unlink(missing_ok=True),
-            lambda p: p.write_bytes(p.read_bytes()[:-9]),
-        ):
-            damage(again)
-            assert world.run(folder, attacks_of_every_kind(world), [attack, name]) == (12, 1, 0)
-            assert world.run(folder, attacks_of_every_kind(world), [attack, name]) == (12, 0, 0)
-        assert pq.ParquetFile(again).num_row_groups == 3
-    assert pd.read_parquet(folder / "target_scores" / path.name).equals(kept)
-    assert files(folder) == files(computed)
-
-
-def test_a_second_run_computes_nothing_and_changes_no_table(
-    world: World, computed: Path, tmp_path: Path
-):
-    folder = Path(shutil.copytree(computed, tmp_path / "t"))
-    kept = [*FILES, f"target_scores/{world.attack('lira_online').id}.parquet"]
-    before = [(folder / name).stat() for name in kept]
-    assert world.run(folder, attacks_of_every_kind(world), [world.attack("lira_online")]) == (
-        12,
-        0,
-        0,
-    )
-    assert world.run(folder, attacks_of_every_kind(world)[3:5]) == (2, 0, 0)
-    after = [(folder / name).stat() for name in kept]
-    assert [(s.st_mtime_ns, s.st_ino) for s in after] == [(s.st_mtime_ns, s.st_ino) for s in before]
-
-
-def test_new_attacks_are_appended(world: World, computed: Path, tmp_path: Path):
-    """In any number of commands, since existing rows do not change."""
-    attacks = attacks_of_every_kind(world)
-    for split in ([3, 4, 10], [1, 7], [11]):
-        folder = tmp_path / str(split)
-        before = b""
-        for last in (*split, 12):
-            num_present = len(pd.read_csv(folder / "targets.csv")) // 4 if before else 0
-            assert world.run(folder, attacks[:last]) == (last, last - num_present, 0)
-            text = (folder / "targets.csv").read_bytes()
-            assert text.startswith(before)
-            before = text
-        check_same_results(folder, computed)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"fprs": (0.1,), "focus_fpr": 0.1}, {"variance": "pooled"}], ids=str
-)
-def test_other_settings_restart_the_tables(
-    world: World, computed: Path, tmp_path: Path, changes: dict[str, Any]
-):
-    folder, c = Path(shutil.copytree(computed, tmp_path / "t")), dataclasses.replace(C, **changes)
-    attack = world.attack("lira_online")
-    assert world.run(folder, [attack], c=c) == (1, 1, 0)
-    assert len(pd.read_csv(folder / "targets.csv")) == 4
-    assert not list((folder / "target_scores").iterdir())
-    recomputed = tmp_path / "fresh"
-    world.run(recomputed, [attack], c=c)
-    assert files(folder) == files(recomputed)
-    assert world.run(folder, attacks_of_every_kind(world), [attack]) == (12, 12, 0)
-
-
-def test_tables_of_other_settings_are_always_deleted(world: World, computed: Path, tmp_path: Path):
-    folder = Path(shutil.copytree(computed, tmp_path / "t"))
-    assert world.run(folder, [], c=dataclasses.replace(C, variance="pooled")) == (0, 0, 0)
-    assert not (folder / "targets.csv").exists()
-    assert not list((folder / "target_scores").iterdir())
-
-
-def truncate(part: float) -> Any:
-    return lambda data: data[: int(len(data) * part)]
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        ("target_roc.parquet", truncate(0.5)),
-        ("target_roc.parquet", truncate(0)),
-        ("target_roc.parquet", None),
-        ("targets.csv", truncate(0.5)),
-        ("targets.csv", lambda data: data[: data.rindex(b"\n", 0, -1) + 1]),  # lacks its last line
-        ("targets.csv", lambda data: data[:-5]),
-        ("targets.csv", lambda data: b"\xff" + data),
-        ("targets.csv", lambda data: data.replace(b"attack_id", b"attack id")),
-        ("targets.csv", truncate(0)),
-        ("targets.csv", None),
-        ("targets.json", lambda data: data.replace(b"0.02", b"0.03")),
-        ("targets.json", truncate(0.5)),
-        ("targets.json", lambda data: b"[]"),
-        ("targets.json", None),
-    ],
-)
-def test_damaged_tables_are_recomputed(
-    world: World, two_tables: Path, tmp_path: Path, name: str, damage: Any
-):
-    folder = Path(shutil.copytree(two_tables, tmp_path / "t"))
-    if damage:
-        (folder / name).write_bytes(damage((folder / name).read_bytes()))
-    else:
-        (folder / name).unlink()
-    attacks = [world.attack("loss"), world.attack("lira_online", 4)]
-    assert world.run(folder, attacks, attacks[1:]) == (2, 2, 0)
-    assert files(folder) == files(two_tables)
-    assert (folder / "target_scores" / f"{attacks[1].id}.parquet").exists()
-
-
-def test_run_killed_between_tables_is_completed(
-    world: World, computed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    folder, attacks = tmp_path / "t", attacks_of_every_kind(world)
-    world.run(folder, attacks[:11])
-    replace = os.replace
-
-    def killed(source: Path, path: Path) -> None:
-        if Path(path).name == "targets.csv":
-            raise KeyboardInterrupt
-        replace(source, path)
-
-    monkeypatch.setattr(os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        world.run(folder, attacks)
-    monkeypatch.undo()
-    (folder / ".targets.csv.4711").write_text("attack_id,")
-    assert world.run(folder, attacks) == (12, 1, 0)
-    check_same_results(folder, computed)
-    assert not (folder / ".targets.csv.4711").exists()
-    assert world.run(folder, attacks) == (12, 0, 0)
 
 
 def test_models_without_a_statistic_are_reported_on_one_line(tmp_path: Path):

@@ -37,7 +37,7 @@ def test_treating_votes_as_independent_would_not_cover(coverage: ModuleType):
     design = coverage.shocks("strong shocks", -1, 0.5, 1.0)
     true_share, rng = design.true_share(0), np.random.default_rng(7)
     covered, naive = 0, 0
-    for _ in range(30):
+    for _ in range(20):
         vote_BxN = design.draw(rng, 32, 2**14)
         votes = stats.count_vote_histograms(vote_BxN, np.full((32, 1), 0.5))
         samples_K = votes.samples_FxK[0]
@@ -47,8 +47,8 @@ def test_treating_votes_as_independent_would_not_cover(coverage: ModuleType):
             inside = limits.low <= true_share <= limits.high
             naive += inside and is_naive
             covered += inside and not is_naive
-    assert covered >= 27
-    assert naive <= 20
+    assert covered >= 18
+    assert naive <= 13
 
 
 def test_true_shares(coverage: ModuleType):

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from slow_model import parameters
@@ -139,19 +140,13 @@ def find_tables(workdir: Path) -> dict[str, list[Written]]:
             continue
         name = re.sub(r"^recipes/[^/]+/", "recipes/NAME/", name)
         name = re.sub(r"^populations/[^/]+/", "populations/HASH/", name)
-        name = re.sub(r"/target_scores/[^/]+[.]", "/target_scores/ID.", name)
         name = re.sub(r"^tables/[a-z]+_(fig|tab)\d\d_\w+", r"tables/PAPER_\1NN_*", name)
         placeholders: dict[str, Iterable[str]] = {"SCHEME": SCHEMES, "HALF": map(str, range(14))}
-        settings = path.parent / "targets.json"
-        if settings.is_file():
-            placeholders["FPR"] = [
-                f"{fpr:g}" for fpr in json.loads(settings.read_text())["settings"]["fprs"]
-            ]
+        rates = path.parent / "target_roc.parquet"
+        if rates.is_file():
+            points = pd.read_parquet(rates, columns=["on_curve", "fpr"])
+            placeholders["FPR"] = [f"{f:g}" for f in points["fpr"][~points["on_curve"]].unique()]
         columns = read_columns(path)
-        if name.endswith("ID.parquet"):
-            with (path.parents[1] / "targets.csv").open(newline="") as file:
-                lines = [*csv.DictReader(file)]
-            placeholders["TARGET"] = [r["target"] for r in lines if r["attack_id"] == path.stem]
         if path.name == "membership_scores.parquet":
             scores = [column.split("/") for column in columns if "/" in column]
             placeholders |= {
@@ -173,7 +168,7 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_workdir(workdir, samples=100, attacks=attacks, replicas=8, **settings)
     tokens = workdir / "recipes" / "tokens" / "tables"
     tokens.mkdir(parents=True)
-    for name in ("shown_samples.parquet", "targets.json"):
+    for name in ("shown_samples.parquet", "target_roc.parquet"):
         shutil.copy(workdir / "recipes" / RECIPE / "tables" / name, tokens)
     write_token_tables(tokens)
     return workdir

@@ -68,7 +68,7 @@ def test_a_variant_is_trained_and_scored(tiny: Population, params: Any):
     """Packed sequences give each sample the loss that it has alone, and members have lower losses."""
     assert set(params) == {"token_embed", "blocks", "ln_out"}
     loss_N2 = Scorer(MODEL, tiny, 16, 4, mesh()).score(params, (), 0, 20)["loss"]
-    for i, loss in enumerate(loss_N2):
+    for i, loss in enumerate(loss_N2[:6]):
         x_L = tiny.sample(i)
         logits_LxV: Any = MODEL.apply({"params": params}, x_L[None])
         assert loss == pytest.approx(slow_losses(logits_LxV[0], x_L).mean(), rel=1e-5)

@@ -13,8 +13,8 @@ from synthetic_figures import ROOT
 
 from analysis import page
 from lm_mia import config
-from lm_mia.attacks import registry
-from lm_mia.attacks.spec import LossNeed, Need
+from lm_mia.attacks import evaluations, registry
+from lm_mia.attacks.spec import LossNeed, Need, Request
 from lm_mia.data.population import open_population
 from lm_mia.errors import UserError
 from lm_mia.run import pipeline
@@ -122,10 +122,8 @@ def test_figures_add_attacks_and_nothing_is_computed_twice(
         "main/targets.csv",
         "main/target_roc.parquet",
         "main/target_jackknife.parquet",
-        "main/targets.json",
     }
     assert {name for name in second if second[name] != first.get(name)} == grown
-    assert second["main/targets.csv"].startswith(first["main/targets.csv"])
 
     monkeypatch.setattr(registry, "fit_attacks", lambda *_: pytest.fail("computed again"))
     assert attack(tasks, LIRA + BOTH) == [
@@ -197,9 +195,10 @@ def test_requested_attacks(tasks: list[SweepRecipe]):
     needs_by_recipe = pipeline.requested_attacks(pairs, [])
     assert list(needs_by_recipe) == ["main", "other"]
     for name, requested in needs_by_recipe.items():
-        lira, *others = requested.attacks  # for the comparison of recipes
+        lira, *others = (r.spec for r in requested.requests)  # for the comparison of recipes
         assert (lira.attack, len(lira.references)) == ("lira_online", 8)
-        assert (requested.keep_scores, requested.loss_samples) == (frozenset(), ())
+        assert {r.evaluation for r in requested.requests} == {evaluations.operating_points}
+        assert requested.loss_samples == ()
         # The recipe without replicas has a table of membership scores under its targets.
         assert [attack.attack for attack in others] == (["loss"] if name == "other" else [])
         assert [*requested.score_table] == ([lira, *others] if name == "other" else [])
@@ -212,18 +211,16 @@ def test_requested_attacks(tasks: list[SweepRecipe]):
             Need(("nothing",)),
         ],
     )
-    rmia, lira, loss = needs_by_recipe["other"].attacks
-    assert (rmia.attack, lira.attack, loss.attack) == ("rmia", "lira_online", "loss")
-    assert needs_by_recipe["other"].score_table == [lira, loss]
-    assert needs_by_recipe["other"].keep_scores == {rmia.id}
+    rmia, kept, lira, loss = needs_by_recipe["other"].requests
+    assert kept == Request(rmia.spec, evaluations.sample_scores)
+    assert [r.spec.attack for r in (rmia, lira, loss)] == ["rmia", "lira_online", "loss"]
+    assert needs_by_recipe["other"].score_table == [lira.spec, loss.spec]
     assert [needs_by_recipe[name].loss_samples for name in ("main", "other")] == [
         (0, 45, 47),
         (45,),
     ]
-    assert [needs_by_recipe["main"].attacks, needs_by_recipe["main"].keep_scores] == [
-        (lira,),
-        frozenset(),
-    ]
+    [only] = needs_by_recipe["main"].requests
+    assert (only.spec.attack, only.evaluation) == ("lira_online", evaluations.operating_points)
 
 
 def test_sample_losses_are_added_by_figures(tasks: list[SweepRecipe]):
@@ -239,7 +236,7 @@ def test_damaged_store_does_not_stop_other_recipes(tasks: list[SweepRecipe]):
     (main.folder / "scores.zarr" / "zarr.json").write_text("{")
     pairs = [(task, open_population(task.population_dir, verify=False)) for task in tasks]
     needs_by_recipe = pipeline.requested_attacks(pairs, [Need(("*",))])
-    assert [len(needs_by_recipe[task.name].attacks) for task in tasks] == [0, 2]
+    assert [len(needs_by_recipe[task.name].requests) for task in tasks] == [0, 2]
     with pytest.raises(UserError, match=r"scores\.zarr.*"):
         attack([main], [])
     assert attack([other], []) == [f"attack: other: {attack_counts(2, 0, 2)}"]
@@ -265,15 +262,26 @@ def test_tables_of_decisions_are_removed_without_replicas(tasks: list[SweepRecip
     assert not (main.folder / "tables" / "flips.json").exists()
 
 
-def test_attacks_missing_from_targets_csv_are_computed_again(tasks: list[SweepRecipe]):
+def test_an_edited_export_is_overwritten_and_a_damaged_piece_is_computed_again(
+    tasks: list[SweepRecipe],
+):
     main = tasks[0]
     attack([main], [])
-    original = (main.folder / "tables" / "targets.csv").read_text()
-    (main.folder / "tables" / "targets.csv").write_text(original[: len(original) // 2])
-    noticed, message = attack([main], [])
-    assert "by an earlier version; deleted with all tables of the same JSON file" in noticed
+    table = main.folder / "tables" / "targets.csv"
+    original = table.read_text()
+    table.write_text(original[: len(original) // 2])
+    [message] = attack([main], [])
+    assert message.endswith(attack_counts(ON_REPLICAS + 1, ON_REPLICAS + 1, 0))
+    assert table.read_text() == original
+    pieces = sorted((main.folder / "pieces").glob("*.parquet"))
+    assert len(pieces) == ON_REPLICAS + 1
+    before = [path.read_bytes() for path in pieces]
+    for path in pieces:
+        path.write_bytes(path.read_bytes()[:-9])
+    [message] = attack([main], [])
     assert message.endswith(attack_counts(ON_REPLICAS + 1, 0, ON_REPLICAS + 1))
-    assert (main.folder / "tables" / "targets.csv").read_text() == original
+    assert [path.read_bytes() for path in pieces] == before
+    assert table.read_text() == original
 
 
 def test_missing_models_are_reported_without_replicas(tasks: list[SweepRecipe]):

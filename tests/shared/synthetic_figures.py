@@ -90,11 +90,12 @@ def make(
 OF_TARGETS = (
     "targets.csv",
     "target_roc.parquet",
-    "targets.json",
-    "target_scores",
+    "target_jackknife.parquet",
+    "target_epsilons.parquet",
     "sample_losses.csv",
+    "pieces",
 )
-"""Tables that the attack stage makes for figures, in addition to models.csv and the tables of decisions."""
+"""What the attack stage makes for figures, in addition to models.csv and the tables of decisions."""
 
 
 def without_targets(recipe: RecipeResults, workdir: Path) -> RecipeResults:
@@ -135,23 +136,19 @@ def attack(figures: Sequence[str], recipes: SweepResults) -> None:
 
 
 def with_needs_alone(figure: str, recipes: SweepResults, workdir: Path) -> SweepResults:
-    """Returns the recipes with only those rows of their target tables that one figure needs."""
+    """Returns the recipes with only those pieces that one figure needs."""
     for recipe, _, _, needs in requested([figure], recipes):
-        tables, links = recipe.recipe_dir / "tables", workdir / "recipes" / recipe.name / "tables"
-        links.mkdir(parents=True)
-        ids = {attack.id for attack in needs.attacks}
-        targets = pd.read_csv(tables / "targets.csv")
-        targets[targets["attack_id"].isin(ids)].to_csv(links / "targets.csv", index=False)
-        roc = pd.read_parquet(tables / "target_roc.parquet")
-        roc[roc["attack_id"].isin(ids)].to_parquet(links / "target_roc.parquet")
-        (links / "targets.json").symlink_to(tables / "targets.json")
-        (links / "target_scores").mkdir()
-        for name in (f"{kept}.parquet" for kept in needs.keep_scores):
-            (links / "target_scores" / name).symlink_to(tables / "target_scores" / name)
+        folder, pieces = workdir / "recipes" / recipe.name, recipe.pieces
+        (folder / "pieces").mkdir(parents=True)
+        (folder / "tables").mkdir()
+        for request in needs.requests:
+            path = pieces.results.path(pieces.key(request))
+            if path.exists():
+                (folder / "pieces" / path.name).symlink_to(path)
         if needs.loss_samples:
-            losses = pd.read_csv(tables / "sample_losses.csv")
+            losses = pd.read_csv(recipe.recipe_dir / "tables" / "sample_losses.csv")
             losses = losses[losses["sample"].isin(needs.loss_samples)]
-            losses.to_csv(links / "sample_losses.csv", index=False)
+            losses.to_csv(folder / "tables" / "sample_losses.csv", index=False)
     return SweepResults([without_targets(recipe, workdir) for recipe in recipes.recipes])
 
 

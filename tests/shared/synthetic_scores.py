@@ -11,6 +11,7 @@ import pandas as pd
 
 from lm_mia import config
 from lm_mia.attacks import runner
+from lm_mia.attacks.evaluate import pieces_of
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
@@ -174,6 +175,7 @@ def run_attacks(scores: SyntheticScores, c: config.Attack, folder: Path) -> Atta
         folder,
         lambda *n: out.progress.append(n),
         out.messages.append,
+        pieces_of(scores.store, "recipe", c, folder.with_name(f"{folder.name}-pieces")),
     )
     return out
 

@@ -17,7 +17,8 @@ import pandas as pd
 
 from lm_mia import config
 from lm_mia.attacks import runner
-from lm_mia.config.recipe import FORMAT
+from lm_mia.attacks.evaluate import pieces_of
+from lm_mia.config.recipe import FORMAT, recipe_hash
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
@@ -187,8 +188,10 @@ def write_workdir(
     recipe = folder / "recipes" / name
     store = _write_store(recipe, world, c, absent)
     population = cast(Population, Texts(samples, pieces))
-    runner.run(store, population, c, recipe / "tables", lambda *_: None, lambda _: None)
-    _write_config(folder, name, samples, pieces, later)
+    stored = _write_config(folder, name, samples, pieces, later)
+    results = pieces_of(store, recipe_hash(stored), c, recipe / "pieces")
+    silent: Any = lambda *_: None  # noqa: E731
+    runner.run(store, population, c, recipe / "tables", silent, silent, results)
     present = [m for m, model in enumerate(models) if str(model) not in absent]
     _write_log(folder / "metrics.jsonl", name, world, present, rng)
     return recipe
@@ -250,8 +253,8 @@ def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[
 
 def _write_config(
     folder: Path, name: str, samples: int, pieces: int, later: tuple[dict[str, Any], ...]
-) -> None:
-    """Writes config.json, with another attack section than that of the tables."""
+) -> config.Config:
+    """Writes config.json, with another attack section than that of the tables, and returns the config."""
     c = config.Config(
         tokenizer=config.Tokenizer(vocab_size=1024),
         population=config.Population(samples=samples, length_tokens=128),
@@ -291,6 +294,7 @@ def _write_config(
     population = folder / "populations" / "89abcdef"
     population.mkdir(parents=True, exist_ok=True)
     (population / "manifest.json").write_text(json.dumps(manifest))
+    return c
 
 
 def _write_log(

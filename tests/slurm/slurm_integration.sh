@@ -44,8 +44,8 @@ config=(
   --config.model.width=32 --config.attack.references=4 --config.attack.replicas=2
   --config.attack.resample_references=0 --config.extract.samples=0 --config.train.workers=1
 )
-one=(--config.train.epochs=45)
-pair=(--config.compute.devices_per_model=0 --config.train.epochs=8)
+one=(--config.train.epochs=36)
+pair=(--config.compute.devices_per_model=0 --config.train.epochs=4)
 declare -A stops_before # of a held job: the number of requests to stop before it was held
 
 # --- checks ---
@@ -64,7 +64,7 @@ model_of() { # prints the model that job $2 of workdir $1 trains, once it has ma
 }
 is_nearly_trained() { # whether job $2 of workdir $1 may have made the last step of model $3
   grep "\"event\": \"train\", \"model\": \"$3\".*\"job\": \"$2\"" "$1/metrics.jsonl" |
-    grep -q '"step": 3[3-6][0-9]' # of 360; logged every 18 steps
+    grep -q '"step": 2[6-8][0-9]' # of 288; logged every 14 steps
 }
 resumed() { grep -q "\"model_trained\", \"model\": \"$2\".*\"resumed_at\": [1-9]" "$1/metrics.jsonl"; }
 processes() { pgrep -f -- "^$python -m launch make-models .*--job=$1( |\$)"; }

@@ -133,6 +133,12 @@ def test_independent_numbers_add_their_variances():
     assert result.over == "cells of each recipe"
 
 
+def mean_aucs(attack: attacks.JackknifedAttack) -> np.ndarray:
+    """Returns the mean AUC over targets with each part of the references, on all samples."""
+    of_parts = attack.rates[(attack.rates["part"] > 0) & (attack.rates["half"] == 0)]
+    return of_parts.groupby("part")["auc"].mean().to_numpy()
+
+
 def test_recipe_difference_covers_targets_references_and_samples(recipes: SweepResults):
     small, large = (recipes[f"chinchilla-{size}"] for size in ("10M", "302M"))
     result = attacks.recipe_difference(large, small, 16)
@@ -140,15 +146,8 @@ def test_recipe_difference_covers_targets_references_and_samples(recipes: SweepR
     assert result.value == pytest.approx(float(a.mean() - b.mean()))
     assert result.over == "4 targets, 16 references and the samples of each recipe"
     assert result.not_covered == ()
-    half = [
-        np.array(
-            [
-                attacks.read_attack(r, references=16, reference_part=h).auc_T.mean()
-                for h in range(14)
-            ]
-        )
-        for r in (large, small)
-    ]
+    half = [mean_aucs(attacks.read_jackknife(r, references=16)) for r in (large, small)]
+    assert [len(auc_P) for auc_P in half] == [14, 14]
     references = [(((x[::2] - x[1::2]) / 2) ** 2).mean() for x in half]
     targets = [x.var(ddof=1) / 4 for x in (a, b)]
     least = sum(max(pair) for pair in zip(references, targets, strict=True))
@@ -160,26 +159,21 @@ def test_recipe_difference_covers_targets_references_and_samples(recipes: SweepR
 def test_few_references_are_used_in_disjoint_sets(recipes: SweepResults):
     main = recipes["main"]  # 24 references, so that each of 8 sets has 2
     attack = attacks.read_jackknife(main, references=2, is_count_study=True)
-    sets = [
-        attacks.read_attack(main, references=2, reference_part=g, is_count_study=True)
-        for g in range(8)
-    ]
-    models = [sorted(s.references for s in sets)]
-    assert models == [[2] * 8]
-    assert attack.auc.value == pytest.approx(np.mean([s.auc_T.mean() for s in sets]))
+    sets = attacks.find_parts(main, "lira_online", 2, is_count_study=True)
+    assert sorted(n for s in sets for n in s.references) == [*range(4, 20)]
+    assert attack.auc.value == pytest.approx(mean_aucs(attack).mean())
     assert attack.auc.over == "4 targets, 8 sets of 2 references and the samples"
     assert attack.not_covered == ()
     few = attacks.read_jackknife(main, references=8, is_count_study=True)
-    assert (few.not_covered, len(few.parts_P)) == (("the references",), 0)
+    assert (few.not_covered, few.num_parts) == (("the references",), 0)
     assert (few.auc - attack.auc).not_covered == ("the references",)
-    with pytest.raises(MissingModelsError, match="too few for this attack"):
-        attacks.read_attack(main, references=8, reference_part=0)
+    assert attacks.find_parts(main, "lira_online", 8) == ()
 
 
 def test_missing_parts_are_reported(recipes: SweepResults):
     # no figure needs intervals of the offline attack on this recipe
-    with pytest.raises(MissingModelsError, match="the tables do not contain lira_offline"):
+    with pytest.raises(MissingModelsError, match="there are no results of lira_offline"):
         attacks.read_jackknife(recipes["main"], "lira_offline", 16)
     # Figure 24 draws the attack on replicas, but takes its interval from another table.
-    with pytest.raises(MissingModelsError, match="do not have lira_online on halves of the"):
+    with pytest.raises(MissingModelsError, match="no results of lira_online on halves of the"):
         attacks.read_jackknife(recipes["flip-302M"], references=16, replicas=True)

@@ -22,9 +22,10 @@ def test_claims_with_few_references_are_not_tested():
 
 def attack(auc: float, noise: float = 0.01) -> JackknifedAttack:
     """Returns an attack with this AUC, on average, under 8 targets."""
-    auc_TxH1 = auc + np.repeat(noise * np.arange(-3.5, 4)[:, None], 15, axis=1)
-    result = cast("AttackResult", SimpleNamespace(auc_TxH1=auc_TxH1))
-    return JackknifedAttack(result, (), "8 targets", ())
+    auc_T = auc + noise * np.arange(-3.5, 4)
+    result = cast("AttackResult", SimpleNamespace(auc_T=auc_T))
+    rates = pd.DataFrame({"part": 0, "auc": np.repeat(auc_T, 15)})
+    return JackknifedAttack(result, rates, "8 targets", ())
 
 
 @pytest.mark.parametrize(

@@ -72,11 +72,10 @@ def test_spread_of_figure_4(recipes: SweepResults, monkeypatch: pytest.MonkeyPat
     for recipe in family:
         attack = scaling.read_attack(recipe, references=count)
         std[scaling.size_label(recipe)] = [attack.tpr_T(rate).std(ddof=1) for rate in rates]
-        halves = [
-            scaling.read_attack(recipe, references=count, reference_part=part).tpr_T(rates[-1])
-            for part in range(14)
-        ]
-        shared = max(stats.shared_reference_variance(np.transpose(halves)), 0)
+        table = scaling.attacks.read_jackknife(recipe, references=count).rates
+        of_halves = table[(table["part"] > 0) & (table["half"] == 0)]
+        half_PxT = of_halves.pivot(index="part", columns="target", values=f"tpr_at_{rates[-1]:g}")
+        shared = max(stats.shared_reference_variance(half_PxT.to_numpy().T), 0)
         rows = drawn.data[drawn.data["panel"] == "b, TPR"].to_dict("records")
         [row] = [
             row

@@ -1,0 +1,187 @@
+"""Evaluations: plain functions of membership scores and members, each of which returns one table.
+
+    evaluation(scores, *, SETTINGS) -> a data frame, or data frames one after another
+
+The keyword-only parameters are the settings of the section ``attack`` of the config that it reads; it is computed again
+only if one of them, or the scores, change. A table has no columns about the attack.
+
+T: attacked models, C: samples of a block, N: attacked samples, F: false positive rates, H: halves of the samples, H1:
+all samples, and then each half of them.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm_mia import stats
+from lm_mia.attacks import score_matrix
+from lm_mia.attacks.registry import RmiaFit
+from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
+from lm_mia.attacks.spec import EPSILON_TPRS, JACKKNIFE_SAMPLES
+
+_GROUP_SAMPLES = 2**17  # number of samples per row group of a table of samples
+_ESTIMATES = (*(f"epsilon_at_tpr_{tpr:g}" for tpr in EPSILON_TPRS), "balanced_accuracy")
+_BOUNDS = ("canaries", "guesses", "correct", "epsilon", "epsilon_if_gaussian", "mu", "ceiling")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scores:
+    """The membership scores of one attack on models that are attacked together."""
+
+    file: MembershipScoreFile
+    """score_TxN, read by model or by block of samples."""
+    member_TxN: np.ndarray
+    """Whether each attacked model was trained on each sample."""
+    targets: Sequence[str]
+    """The names of the attacked models."""
+    first_id: int
+    """Id of the first sample."""
+    group_N: np.ndarray
+    """The result of `stats.sample_groups`."""
+    fit: Any
+    """What the attack estimated on all samples or on drawn ones, as `registry.FittedAttack.fit`."""
+    is_part: bool
+    """Whether the attack uses a part of the references, for the variance that is due to their choice."""
+    pool: ThreadPoolExecutor
+    _points: dict[tuple[object, ...], stats.OperatingPoints] = dataclasses.field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    def operating_points(
+        self, fprs: tuple[float, ...], band: tuple[float, float]
+    ) -> stats.OperatingPoints:
+        """Returns the operating points of each model at rates, and then at the points of a ROC curve; computed once."""
+        if (key := (fprs, band)) not in self._points:
+            curve = score_matrix.curve_fprs(band, self.member_TxN[0])
+            self._points[key] = score_matrix.operating_points(
+                self.file, self.member_TxN, fprs, self.pool, curve
+            )
+        return self._points[key]
+
+    def by_target(
+        self, evaluate: Callable[[np.ndarray, np.ndarray], Mapping[str, Any]]
+    ) -> pd.DataFrame:
+        """Returns the columns of ``evaluate(score_N, member_N)``, model after model, after the column "target"."""
+
+        def evaluate_target(t: int) -> Mapping[str, Any]:
+            return evaluate(self.file.read_target(t), self.member_TxN[t])
+
+        # Arrays are collected, since a data frame for each model would take longer than evaluating few samples.
+        parts = [*map_in_order(self.pool, evaluate_target, range(len(self.targets)))]
+        table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        rows_T = [len(next(iter(part.values()))) for part in parts]
+        return pd.DataFrame({"target": np.repeat(self.targets, rows_T)} | table)
+
+
+Evaluation = Callable[..., pd.DataFrame | Iterator[pd.DataFrame]]
+
+
+def operating_points(
+    scores: Scores, *, fprs: tuple[float, ...], band: tuple[float, float]
+) -> pd.DataFrame:
+    """Returns AUC and TPRs of each model, at ``fprs`` and then at the points of a ROC curve (on_curve).
+
+    The curve has the points 0, the ends of ``band``, and 100 rates from 1 / non-members to 1 in equal ratios. A TPR is
+    NaN at an FPR above 0 of less than one non-member. The column rmia_a is the parameter a that offline RMIA used; it
+    is NaN for other attacks, and if it could not be tuned.
+    """
+    points = scores.operating_points(fprs, band)
+    rates, models = len(points.fpr_F), len(scores.targets)
+    table = {
+        "target": np.repeat(scores.targets, rates),
+        "on_curve": np.tile(np.arange(rates) >= len(fprs), models),
+        "fpr": np.tile(points.fpr_F, models),
+        "tpr": points.tpr_TxF.ravel(),
+    }
+    for name in ("auc", "members", "nonmembers", "left_out"):
+        table[name] = np.repeat(getattr(points, f"{name}_T"), rates)
+    rmia_a = scores.fit.a if isinstance(scores.fit, RmiaFit) else np.nan
+    return pd.DataFrame(table).assign(rmia_a=rmia_a)
+
+
+def halved_rates(scores: Scores, *, fprs: tuple[float, ...]) -> pd.DataFrame:
+    """Returns AUC and TPRs of each model on all samples and on halves of them, for intervals.
+
+    The column half is 0 for all samples, and h for ``stats.HALVES_HxG[h - 1]``.
+    """
+    points = score_matrix.operating_points(scores.file, scores.member_TxN, fprs, scores.pool)
+    auc_TxH, tpr_TxHxF = score_matrix.rates_of_halves(
+        scores.file, scores.member_TxN, scores.group_N, fprs, scores.pool
+    )
+    auc_TxH1 = np.concatenate([points.auc_T[:, None], auc_TxH], axis=1)
+    tpr_TxH1xF = np.concatenate([points.tpr_TxF[:, None], tpr_TxHxF], axis=1)
+    models, halves = auc_TxH1.shape
+    table = {
+        "target": np.repeat(scores.targets, halves),
+        "half": np.tile(np.arange(halves), models),
+        "auc": auc_TxH1.ravel(),
+    }
+    table |= {f"tpr_at_{fpr:g}": tpr_TxH1xF[..., f].ravel() for f, fpr in enumerate(fprs)}
+    return pd.DataFrame(table)
+
+
+def epsilons(scores: Scores, *, delta: float, alpha: float, design: str) -> pd.DataFrame:
+    """Returns empirical epsilon and balanced accuracy of each model, and bounds on epsilon from its run.
+
+    The column half is 0 for all samples, and h for ``stats.HALVES_HxG[h - 1]``. Estimates of epsilon are at most the
+    logarithm of the number of members with a score. Bounds are in the rows of all samples; they are NaN for a part of
+    the references, and if it is not known how members were drawn.
+    """
+    has_bounds = not scores.is_part and design != "given"
+    half_HxN = stats.HALVES_HxG[:, scores.group_N]
+
+    def evaluate(score_N: np.ndarray, member_N: np.ndarray) -> dict[str, np.ndarray]:
+        members = max(int((member_N & ~np.isnan(score_N)).sum()), 1)
+        rows = [_estimates(score_N, member_N, members, delta)]
+        rows += [
+            _estimates(score_N[half_N], member_N[half_N], members, delta) for half_N in half_HxN
+        ]
+        value_H1xK = np.array(rows)
+        columns = {"half": np.arange(len(rows))}
+        columns |= dict(zip(_ESTIMATES, value_H1xK.T, strict=True))
+        bound_K = _bounds(score_N, member_N, delta, alpha) if has_bounds else None
+        for k, name in enumerate(_BOUNDS):
+            value_H1 = np.full(len(rows), np.nan)
+            if bound_K is not None:
+                value_H1[0] = bound_K[k]
+            columns[f"bound_{name}"] = value_H1
+        return columns
+
+    return scores.by_target(evaluate)
+
+
+def sample_scores(scores: Scores) -> Iterator[pd.DataFrame]:
+    """Yields sample ids, and for each model its membership scores and its members, a column each.
+
+    A part of the references keeps the first samples only (`JACKKNIFE_SAMPLES`), since it serves intervals.
+    """
+    samples = scores.file.num_samples
+    samples = min(samples, JACKKNIFE_SAMPLES) if scores.is_part else samples
+    for low in range(0, samples, _GROUP_SAMPLES):
+        at = slice(low, min(low + _GROUP_SAMPLES, samples))
+        columns = {"id": scores.first_id + np.arange(at.start, at.stop)}
+        columns |= dict(zip(scores.targets, scores.file.read_samples(at), strict=True))
+        members = (f"member/{target}" for target in scores.targets)
+        columns |= dict(zip(members, scores.member_TxN[:, at], strict=True))
+        yield pd.DataFrame(columns)
+
+
+def _estimates(
+    score_N: np.ndarray, member_N: np.ndarray, members: int, delta: float
+) -> list[float]:
+    """Returns the values of `_ESTIMATES`; epsilons are at most ln(members)."""
+    estimated = stats.empirical_epsilons(score_N, member_N, delta=delta, rates_G=EPSILON_TPRS)
+    accuracy = stats.max_balanced_accuracy(score_N, member_N).balanced_accuracy_T
+    return [*map(float, stats.capped_epsilon(estimated.tpr_G, members)), *map(float, accuracy)]
+
+
+def _bounds(score_N: np.ndarray, member_N: np.ndarray, delta: float, alpha: float) -> list[float]:
+    """Returns the values of `_BOUNDS`: pairs of a member and a non-member are valid for every design of the subsets."""
+    bound = stats.one_run_bound(
+        score_N, member_N, membership="half", delta=delta, confidence=1 - alpha
+    )
+    return [float(getattr(bound, name)) for name in _BOUNDS]

@@ -1,0 +1,164 @@
+"""Which pieces are computed, when they are computed again, and their values on a tiny store."""
+
+import dataclasses
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_scores import SMALL, SyntheticScores, write_scores
+
+from lm_mia import config
+from lm_mia.attacks import evaluations, results
+from lm_mia.attacks.evaluate import Pieces, evaluate, pieces_of
+from lm_mia.attacks.spec import AttackSpec, Request
+from lm_mia.data.population import Population
+
+C = dataclasses.replace(SMALL, references=8, replicas=3)
+LIRA = AttackSpec("lira_online", True, (0, 1, 2), tuple(range(8)))
+LOSS = AttackSpec("loss", True, (0, 1, 2), ())
+HALF = dataclasses.replace(LIRA, references=(0, 1, 4, 5), reference_part=0)
+POINTS = [Request(attack, evaluations.operating_points) for attack in (LIRA, LOSS)]
+EPSILONS = Request(LIRA, evaluations.epsilons)
+HALVES = Request(LIRA, evaluations.halved_rates, (HALF,))
+SCORES = Request(LIRA, evaluations.sample_scores)
+
+
+@pytest.fixture(scope="module")
+def scores(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
+    return write_scores(tmp_path_factory.mktemp("scores"), C, 80)
+
+
+def run(
+    scores: SyntheticScores,
+    folder: Path,
+    requests: list[Request],
+    c: config.Attack = C,
+    **changes: Any,
+) -> tuple[int, Pieces]:
+    """Returns how many attacks were made, and the pieces."""
+    pieces = dataclasses.replace(pieces_of(scores.store, "recipe", c, folder), **changes)
+    population = cast(Population, scores.population)
+    silent: Any = lambda *_: None  # noqa: E731
+    with ThreadPoolExecutor(2) as pool:
+        counts = evaluate(requests, pieces, scores.store, population, pool, silent, silent)
+    return counts["computed"], pieces
+
+
+def test_only_missing_pieces_are_computed(scores: SyntheticScores, tmp_path: Path):
+    assert run(scores, tmp_path, POINTS[:1])[0] == 1
+    assert run(scores, tmp_path, [*POINTS, *POINTS])[0] == 1
+    assert run(scores, tmp_path, [*POINTS, EPSILONS])[0] == 1
+    assert run(scores, tmp_path, [*POINTS, HALVES])[0] == 2  # with all references, and with half
+    assert run(scores, tmp_path, [*POINTS, EPSILONS, HALVES])[0] == 0
+    assert len([*tmp_path.iterdir()]) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "computed"),
+    [
+        ({"alpha": 0.2}, {EPSILONS}),
+        ({"delta": 1e-3}, {EPSILONS}),
+        ({"fprs": (0.1, 0.5)}, {*POINTS, HALVES}),
+        ({"band": (0.02, 0.2)}, {*POINTS}),
+        ({"variance": "pooled"}, {POINTS[0], EPSILONS, HALVES, SCORES}),
+        ({"rmia_gamma": 2.0, "rmia_samples": 50, "bootstraps": 7, "priors": (0.3,)}, set()),
+    ],
+    ids=["alpha", "delta", "fprs", "band", "variance", "others"],
+)
+def test_a_setting_counts_where_it_is_read(
+    scores: SyntheticScores, tmp_path: Path, changes: dict[str, Any], computed: set[Request]
+):
+    requests = [*POINTS, EPSILONS, HALVES, SCORES]
+    _, pieces = run(scores, tmp_path, requests)
+    changed = dataclasses.replace(pieces, c=dataclasses.replace(C, **changes))
+    assert {request for request in requests if not changed.has(request)} == computed
+
+
+def test_scores_recipe_format_and_design_count(
+    scores: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    _, pieces = run(scores, tmp_path, POINTS)
+    digests = {**pieces.digests, "reference-07": "another"}
+    retrained = dataclasses.replace(pieces, digests=digests)
+    assert [retrained.has(request) for request in POINTS] == [False, True]
+    unused = dataclasses.replace(pieces, digests={**pieces.digests, "reference-08": "another"})
+    assert all(map(unused.has, POINTS))
+    with_base = dataclasses.replace(pieces, always=("base-00",))
+    other = dataclasses.replace(pieces, recipe_hash="other")
+    assert not any(map(with_base.has, POINTS))
+    assert not any(map(other.has, POINTS))
+    monkeypatch.setattr("lm_mia.attacks.evaluate.RESULTS_FORMAT", results.RESULTS_FORMAT + 1)
+    assert not any(map(pieces.has, POINTS))
+
+
+def test_a_killed_command_continues_after_its_last_piece(
+    scores: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    requests = [*POINTS, EPSILONS, SCORES]
+    _, expected = run(scores, tmp_path / "expected", requests)
+    write, written = results.Results.write, 0
+
+    def killed(self: results.Results, *args: Any) -> None:
+        nonlocal written
+        if written == 2:
+            raise KeyboardInterrupt
+        write(self, *args)
+        written += 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results.Results, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(scores, tmp_path / "killed", requests)
+    before = {path.name for path in (tmp_path / "killed").iterdir()}
+    assert len(before) == 2
+    run(scores, tmp_path / "killed", requests)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "killed").iterdir()} == {
+        path.name: path.read_bytes() for path in expected.results.folder.iterdir()
+    }
+
+
+def test_an_evaluation_of_a_user(scores: SyntheticScores, tmp_path: Path):
+    """Youden's J of each model: a function of scores, and nothing else."""
+
+    def youden(scores: evaluations.Scores, *, priors: tuple[float, ...]) -> pd.DataFrame:
+        def evaluate(score_N: np.ndarray, member_N: np.ndarray) -> dict[str, np.ndarray]:
+            rates = [np.mean(score_N[group_N] >= 0) for group_N in (member_N, ~member_N)]
+            return {"j": np.array([rates[0] - rates[1]]), "prior": np.array(priors[:1])}
+
+        return scores.by_target(evaluate)
+
+    request = Request(LIRA, youden)
+    _, pieces = run(scores, tmp_path, [request])
+    table = pieces.read(request)
+    assert table is not None
+    assert table["target"].tolist() == ["replica-00", "replica-01", "replica-02"]
+    assert (table["j"] > 0).all()
+    changed = dataclasses.replace(pieces, c=dataclasses.replace(C, priors=(0.2,)))
+    assert not changed.has(request)
+    assert dataclasses.replace(pieces, c=dataclasses.replace(C, alpha=0.2)).has(request)
+
+
+GOLDEN = {
+    "operating_points": "991f0de57e24",
+    "halved_rates": "e4c970766f07",
+    "epsilons": "4c8294edc2d8",
+    "sample_scores": "3adddb1eab04",
+}
+
+
+def test_golden_values(scores: SyntheticScores, tmp_path: Path):
+    """If this fails because numbers or columns changed: raise RESULTS_FORMAT, and replace the digests."""
+    requests = [POINTS[0], HALVES, EPSILONS, SCORES]
+    _, pieces = run(scores, tmp_path, requests)
+    found = {}
+    for request in requests:
+        table = pieces.read(request)
+        assert table is not None
+        # Rounded, since sums differ in the last digits between versions of NumPy and processors.
+        text = table.to_csv(index=False, float_format="%.9g")
+        found[request.evaluation.__name__] = hashlib.sha256(text.encode()).hexdigest()[:12]
+    assert (results.RESULTS_FORMAT, found) == (1, GOLDEN)
