@@ -7,7 +7,7 @@ T: attacked models, N: attacked samples.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
@@ -21,9 +21,8 @@ from lm_mia.attacks.designs import ModelDesign, model_design
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import AttackInputs, open_inputs
 from lm_mia.attacks.models import present_models
-from lm_mia.attacks.registry import FittedAttack
-from lm_mia.attacks.results import RESULTS_FORMAT, Key, Results, read_settings
-from lm_mia.attacks.score_matrix import MembershipScoreFile
+from lm_mia.attacks.results import RESULTS_FORMAT, Key, Results
+from lm_mia.attacks.settings import read_settings
 from lm_mia.attacks.spec import AttackSpec, Request
 from lm_mia.config.recipe import recipe_hash
 from lm_mia.data import subsets
@@ -156,10 +155,17 @@ def evaluate(
     design = model_design(store, present_models(store)) if groups else None
     group_N = stats.sample_groups(population.document_N)
     tables: dict[Request, dict[int, pd.DataFrame]] = {r: {} for r in missing if r.parts}
-    done = 0
+    folder, done = pieces.results.folder, 0
+    folder.mkdir(parents=True, exist_ok=True)  # for the temporary files of scores
     for same in groups:
         inputs = open_group(same, store, population, design)
-        for spec, fitted, file in score(same, inputs, pieces, pool, done, len(specs), progress):
+
+        def show(count: float, before: int = done) -> None:
+            progress(before + count, len(specs))
+
+        for spec, fitted, file in score_matrix.score_attacks(
+            same, inputs, pieces.c, folder, pool, show
+        ):
             done += 1
             scores = Scores(
                 file,
@@ -195,33 +201,6 @@ def evaluate(
     requested = {s for request in requests for s in (request.spec, *request.parts)} | {*also}
     left_out = {*specs} - {spec for same in groups for spec in same}
     return {"requested": len(requested), "computed": done, "left_out": len(left_out)}
-
-
-def score(
-    specs: Sequence[AttackSpec],
-    inputs: AttackInputs,
-    pieces: Pieces,
-    pool: ThreadPoolExecutor,
-    done: int,
-    total: int,
-    progress: Callable[[float, float], None],
-) -> Iterator[tuple[AttackSpec, FittedAttack, MembershipScoreFile]]:
-    """Yields (attack, its fit, file of scores), as `score_matrix.score_attacks`, and shows the progress.
-
-    Args:
-      specs, inputs: attacks that read the same scores, and these.
-      pieces: has the settings, and the folder for temporary files.
-      pool: threads that compute parts of the samples.
-      done, total: the number of attacks that other calls have made, and the number of all attacks.
-      progress: as in `evaluate`.
-    """
-    folder = pieces.results.folder
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def show(count: float) -> None:
-        progress(done + count, total)
-
-    yield from score_matrix.score_attacks(specs, inputs, pieces.c, folder, pool, show)
 
 
 def group_by_inputs(

@@ -11,7 +11,6 @@ T: attacked models, R: references, C: samples of a block, K: covariates, Z: draw
 import dataclasses
 import difflib
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ import numpy as np
 
 from lm_mia import stats
 from lm_mia.attacks.inputs import Block, FitInputs
+from lm_mia.attacks.settings import read_settings, settings_of
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 
@@ -44,10 +44,9 @@ class Attack:
     """Whether it needs properties of the texts, which imported losses may lack."""
 
     @property
-    def settings(self) -> list[str]:
+    def settings(self) -> tuple[str, ...]:
         """The names of the settings that the attack reads."""
-        functions = self.score, self.fit, self.sum_over_samples
-        return sorted({name for f in functions if f for name in _settings_of(f)})
+        return settings_of(*(f for f in (self.score, self.fit, self.sum_over_samples) if f))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +60,9 @@ class FittedAttack:
 
     def __call__(self, block: Block) -> np.ndarray:
         """Returns score_TxC, NaN where the block has no score because of the design."""
-        function = self.attack.score
-        score_TxC = (
-            function(block, self.fit, **_read(function, self.settings))
-            if self.attack.fit or self.attack.sum_over_samples
-            else function(block, **_read(function, self.settings))
-        )
+        has_fit = self.attack.fit or self.attack.sum_over_samples
+        inputs = (block, self.fit) if has_fit else (block,)
+        score_TxC = self.attack.score(*inputs, **read_settings(self.attack.score, self.settings))
         if block.has_score_TxC is None or not self.attack.uses_references:
             return score_TxC
         return np.where(block.has_score_TxC, score_TxC, np.nan)
@@ -88,7 +84,7 @@ def fit_attacks(tasks: Sequence[Task]) -> list[FittedAttack]:
     summed: list[Callable[[Block], np.ndarray] | None] = []
     for attack, _, settings in tasks:
         function = attack.sum_over_samples
-        summed.append(function(**_read(function, settings)) if function else None)
+        summed.append(function(**read_settings(function, settings)) if function else None)
     totals: list[Any] = [None] * len(tasks)
     if any(summed):
         for block in tasks[0].inputs.source.blocks():
@@ -99,7 +95,7 @@ def fit_attacks(tasks: Sequence[Task]) -> list[FittedAttack]:
                     part = function(blocks[id(task.inputs)])
                     totals[i] = part if totals[i] is None else totals[i] + part
     fits = [
-        inputs.once(attack.fit, **_read(attack.fit, settings)) if attack.fit else total
+        inputs.once(attack.fit, **read_settings(attack.fit, settings)) if attack.fit else total
         for (attack, inputs, settings), total in zip(tasks, totals, strict=True)
     ]
     return [
@@ -399,15 +395,3 @@ def attack_name(attack: str) -> str:
 def _hint(name: str) -> str:
     close = difflib.get_close_matches(name.lower(), ATTACKS, 2)
     return f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(ATTACKS)}"
-
-
-@functools.cache
-def _settings_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Returns the names of the keyword-only parameters."""
-    parameters = inspect.signature(function).parameters.values()
-    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-
-
-def _read(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that a function reads."""
-    return {name: settings[name] for name in _settings_of(function)}

@@ -198,7 +198,6 @@ def _run_attacks(
             is_main = has_all_references and name == "lira_online"
             if is_main:
                 _check_scored_samples(points, num_references, c, say)
-            if is_main:
                 for marker in (FLIPS_JSON, MEMBERSHIP_SCORES_JSON):
                     (folder / marker.name).unlink(missing_ok=True)
                 unscored_N2 = np.isnan(score_N2)

@@ -10,14 +10,12 @@ and are compared when the piece is read.
 """
 
 import contextlib
-import functools
 import hashlib
-import inspect
 import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,21 +105,6 @@ class Results:
 def digest(value: Any) -> str:
     """Returns 20 hexadecimal digits of the SHA-256 of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:20]
-
-
-@functools.cache
-def settings_of(*functions: Callable[..., Any]) -> tuple[str, ...]:
-    """Returns the settings that functions read: the names of their keyword-only parameters, sorted.
-
-    A function is called with these settings and no others, so that its key cannot leave one out.
-    """
-    parameters = [p for f in functions for p in inspect.signature(f).parameters.values()]
-    return tuple(sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY}))
-
-
-def read_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that a function reads, with their values."""
-    return {name: settings[name] for name in settings_of(function)}
 
 
 @contextlib.contextmanager

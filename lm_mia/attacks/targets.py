@@ -38,7 +38,6 @@ from lm_mia.attacks import (
     audit,
     evaluations,
     rate_intervals,
-    score_matrix,
     spec,
     target_warnings,
 )
@@ -173,7 +172,7 @@ def _intervals(
     )
     if len(member_TxN2) == 1:
         return first
-    points = score_matrix.operating_points(file, member_TxN2, c.fprs, pool)
+    points = scores.operating_points(c.fprs, c.band)
     mean = rate_intervals.of_mean(
         name, "target", file, member_TxN2, points, scores.group_N, c, pool
     )

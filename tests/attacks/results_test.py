@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_mia.attacks.results import Results, digest, read_settings, settings_of
+from lm_mia.attacks.results import Results, digest
 
 KEY = {"what": "rates", "settings": {"fprs": [0.1, 0.2]}, "names": ["a", "b"]}
 TABLE = pd.DataFrame(
@@ -140,16 +140,3 @@ def test_pieces_that_nobody_asked_for_are_unused(results: Results):
         os.utime(path, (then, then))
     assert again.unused() == [abandoned, again.path(other)]
     assert again.unused() == [abandoned]  # now it was asked for
-
-
-def test_settings_are_keyword_only_parameters():
-    def evaluation(scores: Any, part: int = 0, *, fprs: Any, alpha: Any) -> None: ...
-
-    def other(scores: Any, *, alpha: Any, delta: Any = 1.0) -> None: ...
-
-    assert settings_of(evaluation) == ("alpha", "fprs")
-    assert settings_of(evaluation, other) == ("alpha", "delta", "fprs")
-    settings = {"alpha": 0.1, "fprs": (0.2,), "band": (0, 1)}
-    assert read_settings(evaluation, settings) == {"alpha": 0.1, "fprs": (0.2,)}
-    with pytest.raises(KeyError):
-        read_settings(other, settings)
