@@ -20,9 +20,10 @@ def order_statistics(
 ) -> FloatArray:
     """Selects the r-th smallest number for each rank r.
 
-    A first pass counts how many numbers share each value of the first 16 bits, and so finds the first 16 bits of each
-    order statistic. Once few numbers with these bits remain, a last pass gathers and sorts them; otherwise, another
-    pass finds the next 16 bits. So there are 2 to 4 passes, whatever the numbers are, and their order does not matter.
+    Few numbers are sorted. Otherwise, a first pass counts how many numbers share each value of the first 16 bits, and
+    so finds the first 16 bits of each order statistic. Once few numbers with these bits remain, a last pass gathers and
+    sorts them; otherwise, another pass finds the next 16 bits. So there are 2 to 4 passes after the one that finds that
+    there are too many numbers to sort, whatever the numbers are, and their order does not matter.
 
     Args:
       blocks: function that returns the numbers, as float64 arrays value_K without NaN, once per pass.
@@ -31,14 +32,13 @@ def order_statistics(
     Returns:
       value_R; empty if there are no numbers or no ranks.
     """
+    if (sorted_K := _sorted_if_few(blocks)) is not None:
+        return sorted_K[ranks(sorted_K.size)] if sorted_K.size else sorted_K
     shift = 64 - _BITS
     count_B = np.zeros(2**_BITS, np.int64)
     for value_K in blocks():
         count_B += np.bincount((_as_keys(value_K) >> shift) + 2 ** (_BITS - 1), minlength=2**_BITS)
-    count = int(count_B.sum())
-    if count == 0:
-        return np.empty(0)
-    rank_R = ranks(count)
+    rank_R = ranks(int(count_B.sum()))
     if rank_R.size == 0:
         return np.empty(0)
     bucket_R, rank_R, size_R = _locate(np.broadcast_to(count_B, (rank_R.size, 2**_BITS)), rank_R)
@@ -59,6 +59,16 @@ def order_statistics(
         bucket_R, rank_R, size_R = _locate(count_PxB[index_R], rank_R)
         prefix_R = (prefix_R << _BITS) | bucket_R
     return _from_keys(prefix_R)
+
+
+def _sorted_if_few(blocks: Callable[[], Iterable[FloatArray]]) -> FloatArray | None:
+    """Returns all numbers in ascending order; None if there are too many to sort at once."""
+    parts: list[FloatArray] = [np.empty(0)]
+    for value_K in blocks():
+        parts.append(value_K)
+        if sum(map(len, parts)) > _GATHERED:
+            return None
+    return np.sort(np.concatenate(parts))
 
 
 def _locate(count_RxB: IntArray, rank_R: IntArray) -> tuple[IntArray, IntArray, IntArray]:

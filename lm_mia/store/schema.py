@@ -10,6 +10,7 @@ The coordinates `model` (short names), `role` and `digest` are strings of a fixe
 M: models, K: checkpoints.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -126,9 +127,9 @@ def variable_spec(
 class StoreContents:
     """The models, variables and checkpoints of a store, as readers see them."""
 
-    models: list[ModelSeeds]
+    models: tuple[ModelSeeds, ...]
     """In store order."""
-    names: set[str]
+    names: frozenset[str]
     """Names of variables and coordinates."""
     checkpoint_steps: tuple[int, ...]
     """Training steps of the checkpoints, the end of training last; empty if models are scored only at the end, since
@@ -137,6 +138,21 @@ class StoreContents:
 
 def read_contents(path: Path) -> StoreContents | None:
     """Returns the contents of a store, or None if it does not exist yet; raises UserError if it is damaged."""
+    return _contents_at(path, _metadata_stamps(path))
+
+
+def _metadata_stamps(path: Path) -> tuple[object, ...]:
+    """Returns what changes if one of the files is replaced that `read_contents` reads."""
+    files = [path / "zarr.json", path / TOKENS / "zarr.json", path / "member" / "c"]
+    for name in ("model", "role", *SEEDS, "step"):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            files += sorted((path / name / "c").iterdir())
+    return tuple((file, file_stamp(file)) for file in files)
+
+
+@functools.lru_cache(maxsize=64)
+def _contents_at(path: Path, stamps: tuple[object, ...]) -> StoreContents | None:
+    """Returns `read_contents` of a store whose files have these stamps, which only serve as a key of the cache."""
     _check_codecs(path, file_stamp(path / "zarr.json"))
     if not (path / "zarr.json").exists():
         return _new_store(path)
@@ -162,7 +178,7 @@ def read_contents(path: Path) -> StoreContents | None:
         raise damaged_store_error(path, "model, role or seeds")
     if (step_K < 0).any():
         raise damaged_store_error(path, "step")
-    return StoreContents(models, names, tuple(map(int, step_K)))
+    return StoreContents(tuple(models), frozenset(names), tuple(map(int, step_K)))
 
 
 def file_stamp(file: Path) -> tuple[int, int, int] | None:

@@ -481,7 +481,7 @@ class Store:
         if (contents := schema.read_contents(self.path)) is None:
             return [], set()
         schema.check_contents(self.path, contents, self._checkpoint_steps, self.token_samples)
-        return contents.models, contents.names
+        return [*contents.models], {*contents.names}
 
     def _complete(
         self, name: str, names: set[str], index_R: Sequence[int], num_models: int
