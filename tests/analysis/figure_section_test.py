@@ -24,18 +24,9 @@ def copied(names: Sequence[str], recipes: SweepResults, workdir: Path) -> SweepR
 @pytest.mark.parametrize(
     ("name", "names"),
     [
-        ("strongmia_fig06_vulnerability", ["main"]),  # scores of all samples
         ("strongmia_fig08_statistic", ["main"]),  # logits
         ("strongmia_fig14_offline", ["small"]),  # RMIA
         ("strongmia_fig16_duplicates", ["main", "distinct"]),  # without groups of references
-        (
-            "strongmia_fig24_mean_roc",  # replicas, and targets on compute-optimal data
-            ["flip-140M", "flip-302M", "chinchilla-140M", "chinchilla-302M"],
-        ),
-        (
-            "strongmia_fig32_losses_by_size",
-            ["fixed-10M", "fixed-44M", "fixed-140M", "fixed-302M", "fixed-1018M"],
-        ),
     ],
 )
 def test_figures_do_not_depend_on_attacks_of_other_figures(

@@ -232,7 +232,11 @@ def test_other_workers_make_the_models_of_a_killed_worker(tiny: tiny_run.Tiny, t
     def kill_one(event: supervisor.Event) -> None:
         seen.append(event)
         if [event["event"] for event in seen].count("train") == 1 and event["event"] == "train":
-            at_work = sorted(multiprocessing.active_children(), key=lambda process: process.name)
+            # Names end in a number that grows from process to process; SpawnProcess-10 follows SpawnProcess-9.
+            at_work = sorted(
+                multiprocessing.active_children(),
+                key=lambda process: int(process.name.split("-")[-1]),
+            )
             pid = at_work[event["index"]].pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)

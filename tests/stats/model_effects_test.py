@@ -224,7 +224,6 @@ def draw_world(seed: int, slopes: float, beta: float, gap: float = 1.0) -> World
 
 
 SECTION_4 = {  # (slopes, beta): AUC of shrunk and of stacked
-    (0.0, 0.0): (0.739, 0.744),
     (0.0, 3.0): (0.762, 0.764),
     (0.2, 0.0): (0.733, 0.738),
     (0.6, 3.0): (0.611, 0.609),
@@ -280,8 +279,7 @@ def test_aucs_of_members_that_depend_on_a_covariate(slopes: float, beta: float):
 
 
 @pytest.mark.montecarlo
-@pytest.mark.parametrize("slopes", [0.0, 0.6])
-@pytest.mark.parametrize("beta", [0.0, 3.0])
+@pytest.mark.parametrize(("slopes", "beta"), [(0.0, 3.0), (0.6, 0.0)])
 def test_noise_has_an_auc_of_one_half(slopes: float, beta: float):
     np.testing.assert_allclose(mean_aucs(30, slopes, beta, gap=0.0), 0.5, atol=0.01)
 
