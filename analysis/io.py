@@ -37,7 +37,7 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError, raise_failed_read
 
 if TYPE_CHECKING:
-    from lm_mia.attacks.evaluate import Pieces
+    from lm_mia.attacks.pieces import Pieces
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -422,7 +422,7 @@ class RecipeResults:
     @functools.cached_property
     def pieces(self) -> "Pieces":
         """The results of attacks, which are stored under the hash of what determines them."""
-        from lm_mia.attacks.evaluate import open_pieces  # loads the score store
+        from lm_mia.attacks.pieces import open_pieces  # loads the score store
 
         return open_pieces(self.config, self.recipe_dir)
 

@@ -362,7 +362,7 @@ def _summarize_reference_targets(recipe_dir: Path) -> str:
 def _summarize_targets(recipe_dir: Path) -> str:
     """Summarizes LiRA with all references, with the numbers of `analysis.comparison`; empty without targets."""
     from lm_mia.attacks import evaluations  # loads SciPy, as the next one does
-    from lm_mia.attacks.evaluate import open_pieces
+    from lm_mia.attacks.pieces import open_pieces
 
     c = from_dict(_json(recipe_dir / "config.json")["config"])
     c = dataclasses.replace(c, attack=measurable_attack(c))

@@ -12,16 +12,16 @@ Source: CausalMIA, sections 3 to 7 and Appendix G.1.
 import dataclasses
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import threadpoolctl
 
-from analysis.io import SweepResults, read_table
+from analysis.io import SweepResults
 from lm_mia import seeds, stats
-from lm_mia.atomic import is_current, replacing, write_completion_marker, write_csv
+from lm_mia.atomic import replacing, write_csv
+from lm_mia.attacks.results import Results
 from lm_mia.machine import available_cores
 
 FORMAT = 1
@@ -96,39 +96,38 @@ def dp_sgd_epsilon() -> float:
 
 
 def load(recipes: SweepResults) -> RegressionResults:
-    """Returns the results, from the tables of the workdir if they are there.
+    """Returns the results, from the pieces of the workdir if they are there.
 
-    Otherwise they are computed with all cores, which takes about a minute, and written to the workdir.
+    Otherwise they are computed with all cores, which takes about a minute, and stored. The tables are exported.
 
     Args:
       recipes: results of a sweep; only its workdir and its progress bar are used.
     """
     if recipes.workdir is None:
         return compute(recipes.progress)
-    folder = recipes.workdir / "tables"
-    marker, settings = folder / "regression.json", _settings()
-    metrics_path, curves_path = (folder / name for name in _TABLES)
-    if not is_current(marker, settings):
+    pieces, folder = Results(recipes.workdir / "pieces"), recipes.workdir / "tables"
+    metrics, curves = (pieces.read(_key(name)) for name in _TABLES)
+    if metrics is None or curves is None:
         results = compute(recipes.progress)
-        folder.mkdir(parents=True, exist_ok=True)
-        marker.unlink(missing_ok=True)
-        write_csv(metrics_path, results.metrics)
-        with replacing(curves_path) as temporary:
-            results.curves.to_parquet(temporary, index=False)
-        write_completion_marker(marker, settings, _TABLES)
-    metrics = pd.DataFrame(read_table(recipes.workdir, _TABLES[0], command="report"))
-    return RegressionResults(metrics, pd.read_parquet(curves_path))
+        pieces.write(_key(_TABLES[0]), results.metrics)
+        pieces.write(_key(_TABLES[1]), results.curves)
+        metrics, curves = results.metrics, results.curves
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(folder / _TABLES[0], metrics)
+    with replacing(folder / _TABLES[1]) as temporary:
+        curves.to_parquet(temporary, index=False)
+    return RegressionResults(metrics, curves)
 
 
-def _settings() -> dict[str, Any]:
+def _key(table: str) -> dict[str, Any]:
     """Returns everything that the results depend on."""
-    packages = ("numpy", "scipy", "scikit-learn")
     return {
+        "what": "regression",
+        "table": table,
         "format": FORMAT,
         "sizes": SIZES,
         "ridge_penalty": RIDGE_PENALTY,
         "dp_sgd": dataclasses.asdict(DP_SGD),
-        "versions": {name: metadata.version(name) for name in packages},
     }
 
 

@@ -15,13 +15,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from scipy.stats import laplace, norm
 
 from lm_mia import stats
-from lm_mia.attacks.advantage import advantage_rows
+from lm_mia.attacks.advantage import membership_advantage
+from lm_mia.attacks.evaluations import Scores
+from lm_mia.attacks.inputs import AttackInputs
 from lm_mia.attacks.score_matrix import MembershipScoreFile
+from lm_mia.attacks.spec import AttackSpec
+from lm_mia.data import subsets
 from lm_mia.machine import available_cores
 
 _N = 300
@@ -244,13 +249,37 @@ def cost(experiments: int) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # The peak begins at the present value.
         before, start = memory_mib("VmRSS"), time.perf_counter()
         for _ in range(attacks):
-            arguments = {"document_N2": np.arange(samples), "has_split_documents": False}
-            advantage_rows("loss", 0, file, member_TxN, (0.5, 0.1), pool, **arguments)
+            membership_advantage(_scores(file, member_TxN, pool), priors=(0.5, 0.1))
         seconds = time.perf_counter() - start
         more = memory_mib("VmHWM") - before
     print("| attacks | targets | samples | cores | seconds | additional memory, MiB |")
     print("|---|---|---|---|---|---|")
     print(f"| {attacks} | {targets} | {samples:,} | {cores} | {seconds:.0f} | {more:.0f} |")
+
+
+class _Population:
+    """The part of a population that the advantage depends on."""
+
+    has_split_documents = False
+
+    def __init__(self, samples: int) -> None:
+        self.document_N = np.arange(samples)
+
+
+def _scores(file: MembershipScoreFile, member_TxN: np.ndarray, pool: ThreadPoolExecutor) -> Scores:
+    targets, samples = member_TxN.shape
+    nothing_N = np.zeros(samples)
+    inputs = AttackInputs(
+        cast(Any, None),
+        [*map(subsets.reference, range(targets))],
+        [],
+        member_TxN,
+        nothing_N,
+        nothing_N[:, None],
+    )
+    spec = AttackSpec("loss", False, tuple(range(targets)), ())
+    population = cast(Any, _Population(samples))
+    return Scores(spec, file, None, inputs, population, nothing_N, pool)
 
 
 def draw_gaussian(rng: np.random.Generator, samples: int) -> tuple[np.ndarray, np.ndarray]:

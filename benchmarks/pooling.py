@@ -28,6 +28,8 @@ import synthetic
 from lm_mia import config, stats
 from lm_mia.attacks import pooling as attacks_pooling
 from lm_mia.attacks.inputs import AttackInputs, Block
+from lm_mia.attacks.results import Results
+from lm_mia.attacks.table_sets import Work
 from lm_mia.data.population import Population
 
 FPRS = (0.01, 0.05, 0.1)
@@ -450,9 +452,13 @@ def stage(samples: int = 2**20, models: int = 128) -> None:
         def show(label: str, done: float, total: float) -> None:
             times.append(time.monotonic())
 
+        results = Results(tables)
+        work = Work(pool, tables, show, print)
+        table_set = attacks_pooling.table_set(store, population, c, work)
+        assert table_set is not None
         measured(
             "pooling.csv, its intervals, and vulnerability.parquet",
-            lambda: attacks_pooling.run(store, population, c, tables, pool, show),
+            lambda: table_set.compute(lambda name, table: results.write({"what": name}, table)),
         )
         names = "fewer models and intervals", "all models and samples", "rates of samples"
         for name, (start, end) in zip(names, itertools.pairwise(times[1:]), strict=True):

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launch import heartbeats, jobs
-from lm_mia.atomic import FLIPS_JSON, all_changed_tables
+from lm_mia.atomic import FLIPS_JSON
 from lm_mia.config import to_dict
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.durations import format_duration
@@ -29,7 +29,7 @@ from lm_mia.errors import UserError
 from lm_mia.run import inventory, plan, progress
 from lm_mia.run.progress import plural
 from lm_mia.run.sweep import Sweep, SweepRecipe, require_workdir
-from lm_mia.run.workdir import changed_settings, changed_table_message, table_metadata
+from lm_mia.run.workdir import changed_settings, table_metadata
 
 _LINE_SECONDS = 10.0  # between lines if the output is not a terminal
 _REFRESH_SECONDS = 2.0  # between updates of --watch
@@ -45,12 +45,11 @@ _MIN_WIDTH_OF_BARS = 100  # characters; narrower consoles have no room for progr
 _RATE_MODELS = 32  # models over which the rate is averaged
 
 
-def recipe_status(recipe: SweepRecipe, *, checks_tables: bool = True) -> dict[str, Any]:
+def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
     """Returns the state of a recipe, as plain values.
 
     Args:
       recipe: the recipe.
-      checks_tables: whether all tables are read, at about 1 GB/s, to find changed ones.
 
     Returns:
       Counts of models: ``models`` (requested), ``done`` (trained and scored), ``to_score`` (trained, not scored) and
@@ -77,7 +76,7 @@ def recipe_status(recipe: SweepRecipe, *, checks_tables: bool = True) -> dict[st
     }
     status |= {name: [] for name in ("running", "vanished", "failing", "set_aside", "diverged")}
     status |= {"missing": len(models), "models_per_hour": None, "seconds_left": None, "hosts": {}}
-    status |= {"made_by": {}, "population": _population(recipe), **_tables(recipe, checks_tables)}
+    status |= {"made_by": {}, "population": _population(recipe), **_tables(recipe)}
     stored = recipe.stored_config()
     if stored is None:
         return status
@@ -114,19 +113,18 @@ def _population(recipe: SweepRecipe) -> dict[str, Any]:
     return facts
 
 
-def _tables(recipe: SweepRecipe, checks_tables: bool) -> dict[str, Any]:
-    """Returns whether the tables of the attacks exist, match the config and are as they were written."""
-    changed = all_changed_tables(recipe.folder / FLIPS_JSON.parent) if checks_tables else {}
+def _tables(recipe: SweepRecipe) -> dict[str, Any]:
+    """Returns whether the tables of the attacks exist and match the config."""
     state, settings = "missing", dict[str, Any]()
     if not recipe.config.attack.replicas:
         state = "no replicas"
     elif table_metadata(recipe.folder) is not None:
         different = changed_settings(recipe.folder, recipe.config)
         settings = {f"attack.{name}": list(values) for name, values in different.items()}
-        state = "other settings" if settings else "changed" if changed else "present"
+        state = "other settings" if settings else "present"
     elif (recipe.folder / FLIPS_JSON.parent).exists():
         state = "unfinished"
-    return {"tables": state, "table_settings": settings, "changed_tables": [*map(str, changed)]}
+    return {"tables": state, "table_settings": settings}
 
 
 def _report(sweep: Sweep) -> str:
@@ -195,12 +193,11 @@ def _events(path: Path, recipe: str) -> Iterator[dict[str, Any]]:
                         yield event
 
 
-def sweep_status(sweep: Sweep, *, checks_tables: bool = True) -> dict[str, Any]:
+def sweep_status(sweep: Sweep) -> dict[str, Any]:
     """Returns the state of a sweep, as plain values.
 
     Args:
       sweep: the sweep.
-      checks_tables: as in `recipe_status`.
 
     Returns:
       ``recipes``: a dict for each, as returned by `recipe_status`; ``report``: "present", "missing" or "older than the
@@ -212,7 +209,7 @@ def sweep_status(sweep: Sweep, *, checks_tables: bool = True) -> dict[str, Any]:
         for name in sweep.workdir.recipe_names()
         if name not in requested
     ]
-    recipes = [recipe_status(recipe, checks_tables=checks_tables) for recipe in sweep.recipes]
+    recipes = [recipe_status(recipe) for recipe in sweep.recipes]
     return {"recipes": recipes, "report": _report(sweep), "others": others}
 
 
@@ -334,7 +331,7 @@ def live_view(sweep: Sweep) -> Iterator[Callable[[], bool]]:
         def refresh() -> bool:
             nonlocal last_line_time
             # Reading all tables at each refresh would take too long.
-            status = sweep_status(sweep, checks_tables=False)
+            status = sweep_status(sweep)
             if console.is_terminal:
                 live.update(_render(status, console.width), refresh=True)
             elif time.monotonic() - last_line_time > _LINE_SECONDS:
@@ -451,10 +448,6 @@ def _notes(status: dict[str, Any]) -> list[str]:
             lines.append(
                 f"tables      {r['recipe']}: made with other settings: {made_with}; {remedy}"
             )
-        lines += [
-            f"tables      {message} with the same --config and --workdir"
-            for message in map(changed_table_message, map(Path, r["changed_tables"]))
-        ]
     populations = {r["population"]["path"]: r["population"] for r in status["recipes"]}
     for path, p in populations.items():
         built = f"{p['samples']} samples, sha256 {p['sha256']}"

@@ -22,13 +22,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
-from lm_mia.atomic import CSV_MISSING_VALUES, is_changed
+from lm_mia.atomic import CSV_MISSING_VALUES
 from lm_mia.config import Config
 from lm_mia.config.recipe import from_dict
 from lm_mia.data.population import Population, open_population
 from lm_mia.data.zarr_metadata import check_zarr
-from lm_mia.errors import UserError, raise_failed_read, with_flags
-from lm_mia.run.workdir import Workdir, changed_table_message
+from lm_mia.errors import UserError, raise_failed_read
+from lm_mia.run.workdir import Workdir
 
 if TYPE_CHECKING:  # imported where they are used, since they take about a second to load
     import numpy as np
@@ -300,8 +300,7 @@ class RecipeView:
           The table. Missing values are NaN.
 
         Raises:
-          UserError: if there is no such table (the message lists those that exist), or if it was changed after it was
-            written.
+          UserError: if there is no such table; the message lists those that exist.
 
         Example:
           >>> attacks = lm_mia.open("runs/quickstart").recipes["quickstart"].table("attacks")
@@ -311,11 +310,6 @@ class RecipeView:
         import pandas as pd
 
         files = self._table_files()
-        deleted = [self.path / "tables" / f"{name}{suffix}" for suffix in (".csv", ".parquet")]
-        for path in [files[name]] if name in files else deleted:
-            if is_changed(path):
-                message = changed_table_message(path)
-                raise UserError(with_flags(message, [f"--workdir={self.workdir.path}"]))
         if name not in files:
             hint = f"choose from {', '.join(self.tables)}" if files else "run `lm-mia attack` first"
             raise UserError(f"table={name!r}: recipe {self.name} has no such table; {hint}")

@@ -306,6 +306,12 @@ def test_later_stages_need_a_population(
     assert list(tmp_path.iterdir()) == []
 
 
+def without_pieces(workdir: Path) -> dict[str, bytes]:
+    """Returns the content of a workdir without results of attacks, which any command may add."""
+    content = tiny_run.content(workdir)
+    return {name: data for name, data in content.items() if "/pieces/" not in name}
+
+
 @pytest.mark.parametrize("damage", ["config", "tokens", "shard", "rows"])
 def test_damaged_or_different_workdirs_are_refused(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
@@ -335,7 +341,7 @@ def test_damaged_or_different_workdirs_are_refused(
         raw = bytearray(shard.read_bytes())
         raw[5] ^= 1
         shard.write_bytes(raw)
-        (recipe / "tables" / "flips.json").unlink()  # else the tables are current
+        shutil.rmtree(recipe / "pieces")  # else no scores are read
         lines = [f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"]
     else:
         verb = "attack"
@@ -344,7 +350,7 @@ def test_damaged_or_different_workdirs_are_refused(
             f"{recipe}/scores.zarr: 3 of 4 references and 2 of 2 replicas are present, but an attack needs at "
             "least 4 and 2; run `lm-mia run` first"
         ]
-    before = tiny_run.content(w)
+    before = without_pieces(w)
     messages = refused(tiny.argv(verb, w, *flags), capsys)
     lines = [with_flags(line, tiny.argv(verb, w, *flags)) for line in lines]
     assert [
@@ -352,11 +358,10 @@ def test_damaged_or_different_workdirs_are_refused(
         for line in messages
         if not line.startswith(("corpus:", "draw:", "vocabulary:", "population:", "models:"))
     ] == lines
-    after = tiny_run.content(w)
+    after = without_pieces(w)
     # Each command writes these.
-    tables = "recipes/tiny/tables"
-    written = (f"{tables}/models.csv", f"{tables}/models.json")
-    for name in ("recipes/tiny/config.json", "metrics.jsonl", *written):
+    written = ("recipes/tiny/config.json", "metrics.jsonl", "recipes/tiny/tables/models.csv")
+    for name in written:
         del before[name], after[name]
     assert after == before
 
@@ -367,7 +372,7 @@ def test_a_deleted_corrupt_shard_is_rewritten(
     w = tiny.copy(tmp_path / "w")
     shard = tiny_run.recipe_of(w) / "scores.zarr" / "loss" / "c" / "3" / "0"
     shard.write_bytes(b"x" * shard.stat().st_size)
-    shutil.rmtree(tiny_run.recipe_of(w) / "tables")
+    shutil.rmtree(tiny_run.recipe_of(w) / "pieces")
     [*_, line] = refused(tiny.argv("run", w), capsys)
     Path(line.partition(":")[0]).unlink()
 

@@ -14,13 +14,14 @@ non-members in a bin.
 
 import dataclasses
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lm_mia import seeds, stats
-from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
+from lm_mia.attacks.evaluations import Scores
+from lm_mia.attacks.score_matrix import map_in_order
 
 TABLE = "advantage.csv"
 """Name of the table."""
@@ -49,30 +50,14 @@ class _Estimates:
     pointwise_high: float = np.nan
 
 
-def advantage_rows(
-    attack: str,
-    references: int,
-    file: MembershipScoreFile,
-    member_TxN2: np.ndarray,
-    priors: Sequence[float],
-    pool: ThreadPoolExecutor,
-    *,
-    document_N2: np.ndarray,
-    has_split_documents: bool,
-) -> list[dict[str, Any]]:
-    """Returns the rows of advantage.csv of one attack, one per prior.
+def membership_advantage(scores: Scores, *, priors: tuple[float, ...]) -> pd.DataFrame:
+    """Returns the rows of advantage.csv of one attack, one per prior probability of membership.
 
-    Args:
-      attack: name of the attack.
-      references: number of references.
-      file: its scores under the targets.
-      member_TxN2: membership of the samples in the training subset of each target.
-      priors: prior probabilities of membership.
-      pool: threads, one target at a time each.
-      document_N2: number of the document of each sample.
-      has_split_documents: whether samples are pieces of documents. They are not independent then, so there are no
-        intervals.
+    If samples are pieces of documents, they are not independent, so there are no intervals.
     """
+    file, member_TxN2 = scores.file, scores.member_TxN
+    document_N2 = scores.population.document_N
+    has_split_documents = scores.population.has_split_documents
     order_N2 = seeds.permutation(0, "advantage/halves", int(document_N2.max(initial=-1)) + 1)
     place_N2 = None
     if has_split_documents:
@@ -83,7 +68,7 @@ def advantage_rows(
     def count_target(t: int) -> _BinCounts:
         return _count_in_bins(file.read_target(t)[order_N2], member_TxN2[t][order_N2], place_N2)
 
-    counts_T = [*map_in_order(pool, count_target, range(file.num_targets))]
+    counts_T = [*map_in_order(scores.pool, count_target, range(file.num_targets))]
     shuffled = [_shuffled(counts_T[0], seed) for seed in range(_SHUFFLES)]
     rows: list[dict[str, Any]] = []
     for prior in priors:
@@ -92,8 +77,7 @@ def advantage_rows(
         first = dataclasses.asdict(of_targets[0])
         if has_split_documents:
             first |= {"held_out_low": np.nan, "held_out_high": np.nan}
-        row = {"attack": attack, "references": references, "prior": prior}
-        row |= {"baseline": abs(1 - 2 * prior), **first}
+        row = {"prior": prior, "baseline": abs(1 - 2 * prior), **first}
         for name in ("held_out", "plug_in"):
             value_T = np.array([getattr(estimates, name) for estimates in of_targets])
             row |= {f"{name}_mean": value_T.mean(), f"{name}_std": value_T.std()}
@@ -101,7 +85,7 @@ def advantage_rows(
             row[f"shuffled_{name}"] = np.mean([getattr(values, name) for values in of_shuffles])
         row |= {"bins": counts_T[0].fitted_2xJ.shape[1], "targets": len(counts_T)}
         rows.append(row | {"left_out": max(counts.left_out for counts in counts_T)})
-    return rows
+    return pd.DataFrame(rows)
 
 
 def _count_in_bins(

@@ -8,20 +8,18 @@ B: replicas, F: false positive rates of the config, C: samples of a block, K: nu
 the population (2N), A1 and H1: as in `lm_mia.stats.jackknife`.
 """
 
-import dataclasses
 import functools
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from lm_mia import config, stats
-from lm_mia.attacks import decision_jackknife, tables
-from lm_mia.attacks.decisions import DecisionCounts, Votes, add_votes, count_votes_by_class
+from lm_mia import stats
+from lm_mia.attacks import decision_jackknife, decisions, tables
+from lm_mia.attacks.decisions import Votes, add_votes, count_votes_by_class
+from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import sample_slices
-from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
-from lm_mia.data.population import Population
+from lm_mia.attacks.score_matrix import map_in_order
 
 TABLE = "attack_flips.csv"
 """Name of the table."""
@@ -36,129 +34,121 @@ _PARTS = ("tpr", "member_flip_rate", "member_coin_flips", "coin_flip_tpr")
 """The columns of decision_jackknife.parquet from which they follow."""
 
 
-@dataclasses.dataclass(frozen=True)
-class AttackDecisions:
-    """The decisions of all replicas under one attack with all its references, at the rates of the config."""
+def attack_flips(
+    scores: Scores,
+    *,
+    alpha: float,
+    band: tuple[float, float],
+    focus_fpr: float,
+    fprs: tuple[float, ...],
+) -> pd.DataFrame:
+    """Returns the columns of attack_flips.csv about one attack other than online LiRA, a row for each FPR.
 
-    attack: str
-    references: int
-    tpr_BxF: np.ndarray
-    not_shared: float
-    """Fraction of the samples that have a score under only one of the two, this attack and online LiRA."""
-    num_samples: int
-    """Number of samples of the population."""
-    votes: Votes
-    coin_flips: pd.DataFrame
-    """The result of `tables.coin_flip_shares` for these votes."""
-    parts: dict[str, np.ndarray]
-    """Name of `_PARTS` -> value_A1xH1xF, without groups of replicas and on halves of the samples; empty for LiRA, whose
-    values are in decision_jackknife.parquet."""
-
-
-def count_decisions(
-    attack: str,
-    references: int,
-    file: MembershipScoreFile,
-    points: stats.OperatingPoints,
-    member_N2: np.ndarray,
-    not_shared: float,
-    population: Population,
-    c: config.Attack,
-    pool: ThreadPoolExecutor,
-) -> AttackDecisions:
-    """Counts the decisions of all replicas under an attack other than online LiRA.
-
-    Args:
-      attack: name of the attack.
-      references: number of references.
-      file: its scores under the replicas, which are read in blocks of samples.
-      points: its operating points, at attack.fprs first.
-      member_N2: membership in the training subset of the replicas.
-      not_shared: as in `AttackDecisions`.
-      population: provides the documents, if they are split.
-      c: settings of the recipe.
-      pool: threads that count the votes of parts of the samples.
+    The range of coin flips among 127 replicas is computed at the focus FPR. There are no rows if some replica has no
+    member or no non-member with a score.
     """
-    points = tables.select_fprs(points, slice(len(c.fprs)))
+    if not scores.has_both_classes:
+        return pd.DataFrame()
+    points = tables.select_fprs(scores.operating_points(fprs, band), slice(len(fprs)))
     has_decisions_F = tables.has_decisions(points)
-    document_N2 = population.document_N
-    group_N2 = document_N2 if population.has_split_documents else None
+    member_N, group_N = scores.member_TxN[0], scores.cluster_N
 
     def count(at: slice) -> Votes:
-        group_C = None if group_N2 is None else group_N2[at]
+        group_C = None if group_N is None else group_N[at]
+        score_TxC = scores.file.read_samples(at)
         return count_votes_by_class(
-            file.read_samples(at), points.threshold_TxF, has_decisions_F, member_N2[at], group_C
+            score_TxC, points.threshold_TxF, has_decisions_F, member_N[at], group_C
         )
 
-    votes = functools.reduce(add_votes, map_in_order(pool, count, sample_slices(file.num_samples)))
-    metrics = decision_jackknife.metrics_of_scores(file, member_N2, document_N2, c)
-    coin_flips = tables.coin_flip_shares(
-        votes, c.fprs, c.alpha, ranges=("member",), range_fprs=(c.focus_fpr,)
+    slices = sample_slices(scores.file.num_samples)
+    votes = functools.reduce(add_votes, map_in_order(scores.pool, count, slices))
+    shares = tables.coin_flip_shares(
+        votes, fprs, alpha, ranges=("member",), range_fprs=(focus_fpr,)
     )
-    return AttackDecisions(
-        attack,
-        references,
-        points.tpr_TxF,
-        not_shared,
-        file.num_samples,
-        votes,
-        coin_flips,
-        {name: getattr(metrics, f"{name}_A1xH1xF") for name in _PARTS},
-    )
+    return shares_of_votes(votes, shares, points.tpr_TxF, len(member_N), alpha)
 
 
-def lira_decisions(
-    references: int, points: stats.OperatingPoints, counts: DecisionCounts, num_samples: int
-) -> AttackDecisions:
-    """Returns the decisions under online LiRA, from the counts that the other tables of decisions are based on.
-
-    Args:
-      references: number of references.
-      points: the operating points of the replicas, at attack.fprs first.
-      counts: the counts of the other tables.
-      num_samples: number of samples of the population.
-    """
-    return AttackDecisions(
-        "lira_online",
-        references,
-        points.tpr_TxF[:, : len(counts.coin_flips)],
-        0.0,
-        num_samples,
-        counts.votes,
-        counts.coin_flips,
-        {},
-    )
-
-
-def attack_flips(
-    decisions: Sequence[AttackDecisions], lira_jackknife: pd.DataFrame, alpha: float
+def lira_flips(
+    scores: Scores,
+    *,
+    alpha: float,
+    band: tuple[float, float],
+    focus_fpr: float,
+    fprs: tuple[float, ...],
 ) -> pd.DataFrame:
-    """Returns attack_flips.csv: a row for each attack and FPR.
+    """Returns the same columns of online LiRA, from the counts on which the other tables of decisions are based."""
+    settings = {"alpha": alpha, "band": band, "focus_fpr": focus_fpr, "fprs": fprs}
+    votes = scores.once(decisions.count_decisions, **settings).votes[len(scores.targets)]
+    shares = scores.once(decisions.coin_flips, **settings)
+    tpr_BxF = scores.operating_points(fprs, band).tpr_TxF[:, : len(fprs)]
+    return shares_of_votes(votes, shares, tpr_BxF, scores.file.num_samples, alpha)
+
+
+def flip_parts(
+    scores: Scores, *, alpha: float, focus_fpr: float, fprs: tuple[float, ...]
+) -> pd.DataFrame:
+    """Returns what the intervals of differences follow from, without groups of replicas and on halves of the samples.
+
+    The columns are those of decision_jackknife.parquet. There are no rows if there are none of `attack_flips`.
+    """
+    if not scores.has_both_classes:
+        return pd.DataFrame()
+    metrics = decision_jackknife.metrics_of_scores(
+        scores, alpha=alpha, focus_fpr=focus_fpr, fprs=fprs
+    )
+    table = decision_jackknife.to_frame(metrics, 0, fprs)
+    return table[["replicas", "samples", "fpr", *_PARTS]]
+
+
+def compare(
+    shares: Sequence[pd.DataFrame],
+    parts: Mapping[str, pd.DataFrame],
+    lira_jackknife: pd.DataFrame,
+) -> pd.DataFrame:
+    """Returns attack_flips.csv: a row for each attack and FPR, with the differences from online LiRA.
 
     Args:
-      decisions: the decisions under all attacks, online LiRA among them.
+      shares: the rows of each attack, online LiRA among them, with the column attack.
+      parts: name of each attack but online LiRA -> the result of `flip_parts`.
       lira_jackknife: the result of `decision_jackknife.decision_jackknife`.
+    """
+    [lira] = (table for table in shares if table["attack"].iloc[0] == "lira_online")
+    lira_parts = _part_values(lira_jackknife[lira_jackknife["references"] == 0])
+    by_attack = {name: _part_values(table) for name, table in parts.items()}
+    return pd.concat(
+        [
+            _with_differences(
+                table, by_attack.get(str(table["attack"].iloc[0]), {}), lira, lira_parts
+            )
+            for table in shares
+        ]
+    )
+
+
+def shares_of_votes(
+    votes: Votes,
+    coin_flips: pd.DataFrame,
+    tpr_BxF: np.ndarray,
+    num_samples: int,
+    alpha: float,
+) -> pd.DataFrame:
+    """Returns the columns about an attack itself, a row for each FPR.
+
+    Args:
+      votes: the votes of all replicas.
+      coin_flips: the result of `tables.coin_flip_shares` for these votes.
+      tpr_BxF: the true positive rates of the replicas.
+      num_samples: the number of samples.
       alpha: level of the coin-flip test.
     """
-    [lira] = (d for d in decisions if d.attack == "lira_online")
-    lira_table, lira_parts = _shares(lira, alpha), _lira_parts(lira_jackknife)
-    return pd.concat(
-        [_with_differences(_shares(d, alpha), d.parts, lira_table, lira_parts) for d in decisions]
-    )
-
-
-def _shares(decisions: AttackDecisions, alpha: float) -> pd.DataFrame:
-    """Returns the columns about the attack itself."""
-    coin_flips, votes = decisions.coin_flips, decisions.votes
     replicas = votes["member"].replicas
     votes_K = np.arange(replicas + 1)
     flip_K = stats.flip_rate(votes_K, replicas)
     is_coin_flip_K = stats.flip_bins(votes_K, replicas, alpha) == stats.COIN_FLIP_BIN
     scored_F = sum(histograms.samples_FxK.sum(axis=1) for histograms in votes.values())
-    table = pd.DataFrame({"attack": decisions.attack, "references": decisions.references}, [0])
-    table = table.merge(coin_flips[["fpr", "replicas", "cutoff"]], how="cross")
-    table["tpr_mean"] = decisions.tpr_BxF.mean(axis=0)
-    table["tpr_std"] = decisions.tpr_BxF.std(axis=0)
+    table = coin_flips[["fpr", "replicas", "cutoff"]].copy()
+    table["tpr_mean"] = tpr_BxF.mean(axis=0)
+    table["tpr_std"] = tpr_BxF.std(axis=0)
     table["coin_flip_tpr"] = _mean(votes["member"], is_coin_flip_K * votes_K / replicas)
     table["coin_flip_tp_fraction"] = _ratio(
         table["coin_flip_tpr"].to_numpy(), table["tpr_mean"].to_numpy()
@@ -169,9 +159,7 @@ def _shares(decisions: AttackDecisions, alpha: float) -> pd.DataFrame:
         table[f"member_coin_flips{suffix}"] = coin_flips[f"member_fraction{suffix}"]
     for suffix in ("", "_se"):
         table[f"nonmember_coin_flips{suffix}"] = coin_flips[f"nonmember_fraction{suffix}"]
-    return table.assign(
-        left_out=decisions.num_samples - scored_F, not_shared_fraction=decisions.not_shared
-    )
+    return table.assign(left_out=num_samples - scored_F)
 
 
 def _mean(votes: stats.VoteHistograms, value_K: np.ndarray) -> np.ndarray:
@@ -186,11 +174,10 @@ def _ratio(coin_flip_tpr: np.ndarray, tpr: np.ndarray) -> np.ndarray:
     return coin_flip_tpr / np.where(tpr > 0, tpr, np.nan)
 
 
-def _lira_parts(jackknife: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Returns `AttackDecisions.parts` of LiRA with all references."""
-    rows = jackknife[jackknife["references"] == 0]
-    shape = tuple(int(rows[axis].max()) + 1 for axis in ("replicas", "samples"))
-    return {name: rows[name].to_numpy().reshape(*shape, -1) for name in _PARTS}
+def _part_values(table: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Returns name of `_PARTS` -> value_A1xH1xF, from rows in the order of `flip_parts`."""
+    shape = tuple(int(table[axis].max()) + 1 for axis in ("replicas", "samples"))
+    return {name: table[name].to_numpy().reshape(*shape, -1) for name in _PARTS}
 
 
 def _with_differences(

@@ -10,16 +10,14 @@ target is never attacked with its complement.
 N2: samples that training subsets are drawn from.
 """
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lm_mia import config, stats
-from lm_mia.atomic import write_csv
+from lm_mia import stats
+from lm_mia.attacks.evaluations import Scores
 from lm_mia.data.subsets import Design
 
 TABLES = TABLE, CURVE_TABLE = "audit.csv", "audit_curve.csv"
@@ -27,8 +25,6 @@ TABLES = TABLE, CURVE_TABLE = "audit.csv", "audit_curve.csv"
 AT_TPR = 0.01
 """The true positive rate of the first estimate, as in PrivacyGuard."""
 _COLUMNS = (
-    "attack",
-    "references",
     "method",
     "adjacency",
     "delta",
@@ -44,75 +40,44 @@ _COLUMNS = (
     "is_bound",
     "left_out",
 )
-_CURVE_COLUMNS = ("attack", "references", "guesses", "sides", "correct", "epsilon", "mu")
+_CURVE_COLUMNS = ("guesses", "sides", "correct", "epsilon", "mu")
 _CONFIDENCE = 0.95  # of the intervals of estimates, as in intervals.csv
 
 
-@dataclasses.dataclass(frozen=True)
-class Audit:
-    """The audit of one attack."""
-
-    rows: list[dict[str, Any]]
-    """Rows of audit.csv."""
-    curve: pd.DataFrame
-    """Rows of audit_curve.csv; none if no bound holds."""
-    intervals: stats.EpsilonIntervals | None
-    """Estimates with their intervals; None without bootstrap draws."""
-
-
-def audit(
-    attack: str,
-    references: int,
-    score_N2: np.ndarray,
-    member_N2: np.ndarray,
-    design: Design,
-    c: config.Attack,
-    cluster_N2: np.ndarray | None = None,
-) -> Audit:
-    """Audits one attack.
+def epsilon_audit(
+    scores: Scores, *, alpha: float, bootstraps: int, delta: float, design: Design
+) -> pd.DataFrame:
+    """Returns the rows of audit.csv of one attack; none if no member or no non-member of the first target has a score.
 
     Args:
-      attack: name of the attack.
-      references: number of references.
-      score_N2: its scores under the first target; NaN where it has none.
-      member_N2: membership in the training subset of that target.
-      design: how this membership was drawn; "given": unknown, and there are no bounds.
-      c: settings of the recipe.
-      cluster_N2: documents of samples that are pieces of documents, for the intervals of estimates.
-
-    Returns:
-      The rows of both tables; none if no member or no non-member has a score.
+      scores: its scores.
+      alpha: one minus the confidence of bounds.
+      bootstraps: number of draws for the intervals of estimates; 0: there are no intervals.
+      delta: of (epsilon, delta)-differential privacy.
+      design: how the members of the first target were drawn; "given": unknown, and there are no bounds.
     """
+    score_N2, member_N2 = scores.file.read_target(0), scores.member_TxN[0]
     missing_N2 = np.isnan(score_N2)
     members, nonmembers = (int((c_N2 & ~missing_N2).sum()) for c_N2 in (member_N2, ~member_N2))
     if not (members and nonmembers):
-        return Audit([], pd.DataFrame(), None)
+        return _typed([])
     intervals = None
-    if c.bootstraps:
-        intervals = stats.epsilon_intervals(
-            score_N2,
-            member_N2,
-            delta=c.delta,
-            at_tpr=AT_TPR,
-            confidence=_CONFIDENCE,
-            replicates=c.bootstraps,
-            cluster_N=cluster_N2,
-        )
-    common = {"attack": attack, "references": references, "delta": c.delta}
+    if bootstraps:
+        intervals = scores.once(epsilon_intervals, bootstraps=bootstraps, delta=delta)
     left_out = {"canaries": len(score_N2), "left_out": int(missing_N2.sum())}
     cap = float(np.log(members))
     rows: list[dict[str, Any]] = [
-        common
-        | {"method": method, "adjacency": "add_remove", "confidence": _CONFIDENCE}
+        {"method": method, "adjacency": "add_remove", "delta": delta, "confidence": _CONFIDENCE}
         | estimate
         | {"ceiling": cap, "is_bound": False}
         | left_out
-        for method, estimate in _estimates(score_N2, member_N2, c, intervals).items()
+        for method, estimate in _estimates(score_N2, member_N2, delta, intervals).items()
     ]
-    curve = pd.DataFrame()
-    if (bound := one_run_bound(score_N2, member_N2, design, c)) is not None:
+    bound = scores.once(_bound_of_first, alpha=alpha, delta=delta, design=design)
+    if bound is not None:
         left_out["canaries"] = bound.canaries
-        of_bound = common | {"adjacency": bound.adjacency, "confidence": 1 - c.alpha} | left_out
+        of_bound = {"adjacency": bound.adjacency, "delta": delta, "confidence": 1 - alpha}
+        of_bound |= left_out
         rows.append(
             of_bound
             | {"method": "one_run", "guesses": bound.guesses, "correct": bound.correct}
@@ -124,26 +89,54 @@ def audit(
             | {"correct": bound.correct_gaussian, "epsilon": bound.epsilon_if_gaussian}
             | {"mu": bound.mu, "ceiling": bound.ceiling_if_gaussian, "is_bound": False}
         )
-        curve = pd.DataFrame(
-            {"attack": attack, "references": references, "guesses": bound.curve.guesses_C}
-            | {"sides": bound.curve.sides_C, "correct": bound.curve.correct_C}
-            | {"epsilon": bound.curve.epsilon_C, "mu": bound.curve.mu_C}
-        )
-    return Audit(rows, curve, intervals)
+    return _typed(rows)
 
 
-def write(folder: Path, audits: Sequence[Audit]) -> None:
-    """Writes the tables of audits."""
-    rows = [row for one in audits for row in one.rows]
-    counts = {"guesses": "Int64", "correct": "Int64"}
-    write_csv(folder / TABLE, pd.DataFrame(rows, columns=[*_COLUMNS]).astype(counts))
-    curves = [one.curve for one in audits if len(one.curve)]
-    empty = pd.DataFrame(columns=[*_CURVE_COLUMNS])
-    write_csv(folder / CURVE_TABLE, pd.concat(curves, ignore_index=True) if curves else empty)
+def audit_curve(scores: Scores, *, alpha: float, delta: float, design: Design) -> pd.DataFrame:
+    """Returns the rows of audit_curve.csv of one attack; none if no bound holds. Settings are as in `epsilon_audit`."""
+    score_N2, member_N2 = scores.file.read_target(0), scores.member_TxN[0]
+    scored_N2 = member_N2[~np.isnan(score_N2)]
+    bound = None
+    if scored_N2.any() and not scored_N2.all():
+        bound = scores.once(_bound_of_first, alpha=alpha, delta=delta, design=design)
+    if bound is None:
+        return pd.DataFrame({name: np.zeros(0) for name in _CURVE_COLUMNS})
+    return pd.DataFrame(
+        {"guesses": bound.curve.guesses_C, "sides": bound.curve.sides_C}
+        | {"correct": bound.curve.correct_C, "epsilon": bound.curve.epsilon_C}
+        | {"mu": bound.curve.mu_C}
+    )
+
+
+def epsilon_intervals(scores: Scores, bootstraps: int, delta: float) -> stats.EpsilonIntervals:
+    """Returns estimates with their intervals for the first target, whose confidence is that of intervals.csv."""
+    return stats.epsilon_intervals(
+        scores.file.read_target(0),
+        scores.member_TxN[0],
+        delta=delta,
+        at_tpr=AT_TPR,
+        confidence=_CONFIDENCE,
+        replicates=bootstraps,
+        cluster_N=scores.cluster_N,
+    )
+
+
+def _typed(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=[*_COLUMNS])
+    texts = {"method": object, "adjacency": object, "is_bound": bool}
+    counts = {"canaries": np.int64, "left_out": np.int64, "guesses": "Int64", "correct": "Int64"}
+    others = dict.fromkeys([n for n in _COLUMNS if n not in (*texts, *counts)], np.float64)
+    return table.astype(texts | counts | others)
+
+
+def _bound_of_first(
+    scores: Scores, alpha: float, delta: float, design: Design
+) -> stats.OneRunBound | None:
+    return one_run_bound(scores.file.read_target(0), scores.member_TxN[0], design, alpha, delta)
 
 
 def one_run_bound(
-    score_N2: np.ndarray, member_N2: np.ndarray, design: Design, c: config.Attack
+    score_N2: np.ndarray, member_N2: np.ndarray, design: Design, alpha: float, delta: float
 ) -> stats.OneRunBound | None:
     """Returns the bound of one target; None if it is not known how the membership was drawn."""
     if design == "given":
@@ -152,20 +145,20 @@ def one_run_bound(
         score_N2,
         member_N2,
         membership="coins" if design == "bernoulli" else "half",
-        delta=c.delta,
-        confidence=1 - c.alpha,
+        delta=delta,
+        confidence=1 - alpha,
     )
 
 
 def say_if_delta_is_large(
-    c: config.Attack, canaries: int, design: Design, say: Callable[[str], None]
+    delta: float, canaries: int, design: Design, say: Callable[[str], None]
 ) -> None:
     """Tells the user if delta is so large that the audit can hardly show anything."""
     if design != "bernoulli":
         canaries //= 2  # pairs
-    if design != "given" and c.delta * canaries > 1:
+    if design != "given" and delta * canaries > 1:
         say(
-            f"attack.delta={c.delta:g}: above 1/{canaries:,}, one over the number of canaries, so a mechanism may "
+            f"attack.delta={delta:g}: above 1/{canaries:,}, one over the number of canaries, so a mechanism may "
             f"reveal a whole canary, and the bounds of {TABLE} can hardly show anything; try "
             f"--config.attack.delta={0.1 / canaries:.0e}"
         )
@@ -174,7 +167,7 @@ def say_if_delta_is_large(
 def _estimates(
     score_N2: np.ndarray,
     member_N2: np.ndarray,
-    c: config.Attack,
+    delta: float,
     intervals: stats.EpsilonIntervals | None,
 ) -> dict[str, dict[str, float]]:
     """Returns the estimates of epsilon by method, with the ends of their intervals if these were computed."""
@@ -186,8 +179,8 @@ def _estimates(
             for method, value in (("estimate_tpr", at_tpr), ("estimate_max", largest))
         }
     members = int((member_N2 & ~np.isnan(score_N2)).sum())
-    at = stats.empirical_epsilons(score_N2, member_N2, delta=c.delta, rates_G=AT_TPR)
-    grid = stats.empirical_epsilons(score_N2, member_N2, delta=c.delta)
+    at = stats.empirical_epsilons(score_N2, member_N2, delta=delta, rates_G=AT_TPR)
+    grid = stats.empirical_epsilons(score_N2, member_N2, delta=delta)
     largest = np.fmax.reduce([grid.tpr_G, grid.fpr_G, grid.tnr_G, grid.fnr_G], axis=None)
     return {
         method: {"epsilon": float(stats.capped_epsilon(value, members))}

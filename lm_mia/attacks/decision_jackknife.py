@@ -11,8 +11,8 @@ import pandas as pd
 
 from lm_mia import config, stats
 from lm_mia.attacks import study_inputs
+from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import AttackInputs
-from lm_mia.attacks.score_matrix import MembershipScoreFile
 
 _SAMPLES = study_inputs.FIRST_SAMPLES
 
@@ -37,7 +37,8 @@ def decision_jackknife(
     member_N2 = inputs.target_member_TxN2[0]
 
     def evaluate(index: int, score_BxN: np.ndarray) -> pd.DataFrame:
-        return _to_frame(_metrics(score_BxN, member_N2, document_N2, c), index, c.fprs)
+        metrics = _metrics(score_BxN, member_N2, document_N2, c.alpha, c.focus_fpr, c.fprs)
+        return to_frame(metrics, index, c.fprs)
 
     halves = study_inputs.reference_halves(inputs.references)
     tables = study_inputs.map_reference_sets(inputs, halves, c, pool, evaluate, _SAMPLES)
@@ -45,30 +46,33 @@ def decision_jackknife(
 
 
 def metrics_of_scores(
-    file: MembershipScoreFile, member_N2: np.ndarray, document_N2: np.ndarray, c: config.Attack
+    scores: Scores, *, alpha: float, focus_fpr: float, fprs: tuple[float, ...]
 ) -> stats.DecisionMetrics:
-    """Returns the metrics of an attack on the same samples as in `decision_jackknife`, with all its references.
-
-    Args:
-      file: its scores under the replicas.
-      member_N2: membership in the training subset of the replicas.
-      document_N2, c: as in `decision_jackknife`.
-    """
-    samples = min(_SAMPLES, file.num_samples)
-    return _metrics(file.read_samples(slice(0, samples)), member_N2, document_N2, c)
+    """Returns the metrics of an attack on the same samples as in `decision_jackknife`, with all its references."""
+    samples = min(_SAMPLES, scores.file.num_samples)
+    score_BxN, document_N2 = (
+        scores.file.read_samples(slice(0, samples)),
+        scores.population.document_N,
+    )
+    return _metrics(score_BxN, scores.member_TxN[0], document_N2, alpha, focus_fpr, fprs)
 
 
 def _metrics(
-    score_BxN: np.ndarray, member_N2: np.ndarray, document_N2: np.ndarray, c: config.Attack
+    score_BxN: np.ndarray,
+    member_N2: np.ndarray,
+    document_N2: np.ndarray,
+    alpha: float,
+    focus_fpr: float,
+    fprs: tuple[float, ...],
 ) -> stats.DecisionMetrics:
     """Returns the metrics of scores of the first N samples."""
     samples = score_BxN.shape[1]
-    focus = min(range(len(c.fprs)), key=lambda f: abs(c.fprs[f] - c.focus_fpr))
+    focus = min(range(len(fprs)), key=lambda f: abs(fprs[f] - focus_fpr))
     group_N = stats.sample_groups(document_N2[:samples])
-    return stats.decision_metrics(score_BxN, member_N2[:samples], group_N, c.fprs, focus, c.alpha)
+    return stats.decision_metrics(score_BxN, member_N2[:samples], group_N, fprs, focus, alpha)
 
 
-def _to_frame(
+def to_frame(
     metrics: stats.DecisionMetrics, references: int, fprs: tuple[float, ...]
 ) -> pd.DataFrame:
     """Returns a row for each left-out group of replicas, half of the samples and FPR; the index 0 stands for all."""

@@ -7,111 +7,24 @@ T: attacked models, N: attacked samples.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import pandas as pd
 
-from lm_mia import config, stats
+from lm_mia import stats
 from lm_mia.attacks import registry, score_matrix
 from lm_mia.attacks.designs import ModelDesign, model_design
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import AttackInputs, open_inputs
 from lm_mia.attacks.models import present_models
-from lm_mia.attacks.results import RESULTS_FORMAT, Key, Results
+from lm_mia.attacks.pieces import Pieces, models_of, target_models
 from lm_mia.attacks.settings import read_settings
 from lm_mia.attacks.spec import AttackSpec, Request
-from lm_mia.config.recipe import recipe_hash
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.store.store import Store, open_store
-
-FOLDER = "pieces"
-"""Name of the folder of a recipe in which its pieces are."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Pieces:
-    """The pieces of a recipe, and what their keys name."""
-
-    recipe_hash: str
-    digests: Mapping[str, str]
-    """Name of a model in the store -> digest of its scores; "" if it is not scored at all of its score points."""
-    always: tuple[str, ...]
-    """Names of the models on which all attacks depend: the base and, if the subsets were given, all models, since
-    attacks leave out models with related subsets."""
-    c: config.Attack
-    """Settings of the recipe."""
-    design: str
-    """How the training subsets were drawn, which some evaluations read as a setting."""
-    results: Results
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings that attacks and evaluations may read, by name."""
-        return {**vars(self.c), "design": self.design}
-
-    def key(self, request: Request) -> Key:
-        """Returns what determines the evaluation of an attack."""
-        names = [
-            *self.always,
-            *(str(m) for s in (request.spec, *request.parts) for m in models_of(s)),
-        ]
-        return {
-            "what": request.evaluation.__name__,
-            "format": RESULTS_FORMAT,
-            "recipe": self.recipe_hash,
-            "models": {name: self.digests.get(name, "") for name in sorted({*names})},
-            "spec": _spec_key(request.spec, self.c),
-            "parts": [[*part.references] for part in request.parts],
-            "settings": read_settings(request.evaluation, self.settings),
-        }
-
-    def read(self, request: Request, columns: Sequence[str] | None = None) -> pd.DataFrame | None:
-        """Returns a piece, or some of its columns; None if it is missing or damaged."""
-        return self.results.read(self.key(request), columns)
-
-    def has(self, request: Request) -> bool:
-        """Returns whether a piece is there and intact."""
-        return self.results.has(self.key(request))
-
-
-def open_pieces(c: config.Config, recipe_dir: Path) -> Pieces:
-    """Returns the pieces of a recipe; raises UserError if its score store is damaged."""
-    attack = config.measurable_attack(c)
-    return pieces_of(open_store(c, recipe_dir), recipe_hash(c), attack, recipe_dir / FOLDER)
-
-
-def pieces_of(store: Store, recipe: str, c: config.Attack, folder: Path) -> Pieces:
-    """Returns the pieces in a folder.
-
-    Args:
-      store: the score store of the recipe.
-      recipe: the hash of the recipe.
-      c: settings of the recipe.
-      folder: where the pieces are.
-    """
-    digests = {str(model): digest for model, digest in store.known_digests().items()}
-    always = [model for model in store.models() if model.role == "base"]
-    if store.design == "given":
-        always = store.models()
-    names = tuple(map(str, always))
-    return Pieces(recipe, digests, names, c, store.design, Results(folder))
-
-
-def models_of(spec: AttackSpec) -> list[ModelSeeds]:
-    """Returns the models that take part in an attack."""
-    references = *spec.references, *spec.in_and_out_among
-    return [*target_models(spec), *map(subsets.reference, dict.fromkeys(references))]
-
-
-def target_models(spec: AttackSpec) -> list[ModelSeeds]:
-    """Returns the attacked models."""
-    return [*map(subsets.replica if spec.targets_are_replicas else subsets.reference, spec.targets)]
+from lm_mia.store.store import Store
 
 
 def evaluate(
@@ -122,7 +35,6 @@ def evaluate(
     pool: ThreadPoolExecutor,
     progress: Callable[[float, float], None],
     say: Callable[[str], None],
-    also: Mapping[AttackSpec, Callable[[Scores, AttackInputs], None]] = MappingProxyType({}),
 ) -> dict[str, int]:
     """Computes the requested pieces that are missing or damaged.
 
@@ -136,17 +48,16 @@ def evaluate(
       pool: threads that compute parts of the samples.
       progress: called with the number of attacks that are done, which may be fractional, and their number.
       say: called with lines for the user.
-      also: further attacks that are made in any case, and what is called with their scores.
 
     Returns:
       The numbers of attacks: "requested", "computed", and "left_out" because models are not scored as required.
 
     Raises:
-      UserError: if scores are corrupt.
+      UserError: if scores are corrupt, or if an evaluation is not possible.
     """
     requests = [*dict.fromkeys(requests)]
     missing = [request for request in requests if not pieces.has(request)]
-    uses: dict[AttackSpec, list[tuple[Request, int]]] = {spec: [] for spec in also}
+    uses: dict[AttackSpec, list[tuple[Request, int]]] = {}
     for request in missing:
         for part, spec in enumerate((request.spec, *request.parts)):
             uses.setdefault(spec, []).append((request, part))
@@ -157,6 +68,8 @@ def evaluate(
     tables: dict[Request, dict[int, pd.DataFrame]] = {r: {} for r in missing if r.parts}
     folder, done = pieces.results.folder, 0
     folder.mkdir(parents=True, exist_ok=True)  # for the temporary files of scores
+    if specs:
+        progress(0, len(specs))
     for same in groups:
         inputs = open_group(same, store, population, design)
 
@@ -167,30 +80,22 @@ def evaluate(
             same, inputs, pieces.c, folder, pool, show
         ):
             done += 1
-            scores = Scores(
-                file,
-                inputs.target_member_TxN2,
-                [*map(str, inputs.targets)],
-                population.first_id,
-                group_N,
-                fitted.fit,
-                spec.reference_part is not None,
-                pool,
-            )
+            used = _inputs_of(spec, inputs)
+            scores = Scores(spec, file, fitted.fit, used, population, group_N, pool)
             for request, part in uses[spec]:
                 table = request.evaluation(
                     scores, **read_settings(request.evaluation, pieces.settings)
                 )
                 if request.parts:
-                    assert isinstance(table, pd.DataFrame), "only whole attacks are streamed"
+                    assert isinstance(table, pd.DataFrame), (
+                        "the parts of an attack are not streamed"
+                    )
                     tables[request][part] = table.assign(part=part)
                     if len(tables[request]) <= len(request.parts):
                         continue
                     by_part = tables.pop(request)
                     table = pd.concat([by_part[p] for p in sorted(by_part)], ignore_index=True)
                 pieces.results.write(pieces.key(request), table)
-            if spec in also:
-                also[spec](scores, inputs)
     if specs:
         progress(len(specs), len(specs))
     for requirement, models in missing_models.items():
@@ -198,7 +103,7 @@ def evaluate(
             f"{len(models)} models are not scored{requirement}: attacks that need these scores are left out; run "
             "`lm-mia run` first"
         )
-    requested = {s for request in requests for s in (request.spec, *request.parts)} | {*also}
+    requested = {s for request in requests for s in (request.spec, *request.parts)}
     left_out = {*specs} - {spec for same in groups for spec in same}
     return {"requested": len(requested), "computed": done, "left_out": len(left_out)}
 
@@ -251,17 +156,16 @@ def open_group(
     )
 
 
+def _inputs_of(spec: AttackSpec, inputs: AttackInputs) -> AttackInputs:
+    """Returns the inputs with the references of one attack only."""
+    used = {*spec.references}
+    return inputs.with_references(
+        i for i, model in enumerate(inputs.references) if model.subset_seed in used
+    )
+
+
 def _required_store(spec: AttackSpec, store: Store) -> Store:
     """Returns the store with the requirements of an attack."""
     names = registry.statistics_of([spec.attack])
     names += (spec.observed,) if spec.observed != "loss" else ()
     return dataclasses.replace(store, statistics=names, token_samples=(), step=spec.step)
-
-
-def _spec_key(spec: AttackSpec, c: config.Attack) -> dict[str, Any]:
-    """Returns what a piece depends on of an attack, with the values of the settings that the attack reads."""
-    settings = score_matrix.settings_of(spec, c)
-    own = {name: settings[name] for name in registry.find(spec.attack).settings}
-    left_out = "rmia_samples", "rmia_gamma", "rmia_a"  # among the settings
-    fields = {k: v for k, v in dataclasses.asdict(spec).items() if k not in left_out}
-    return fields | {"settings": own}

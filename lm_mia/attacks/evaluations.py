@@ -10,20 +10,29 @@ all samples, and then each half of them.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from lm_mia import stats
 from lm_mia.attacks import score_matrix
+from lm_mia.attacks.inputs import AttackInputs
 from lm_mia.attacks.registry import RmiaFit
+from lm_mia.attacks.results import Table
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
-from lm_mia.attacks.spec import EPSILON_TPRS, JACKKNIFE_SAMPLES
+from lm_mia.attacks.spec import EPSILON_TPRS, JACKKNIFE_SAMPLES, AttackSpec
+from lm_mia.data.population import Population
 
+Out = TypeVar("Out")
+
+MAX_SCORES = 2**25
+"""Maximum number of scores of an attack that `stored_scores` keeps, which take 128 MiB."""
 _GROUP_SAMPLES = 2**17  # number of samples per row group of a table of samples
+_GROUP_SCORES = 2**22  # number of scores per row group
 _ESTIMATES = (*(f"epsilon_at_tpr_{tpr:g}" for tpr in EPSILON_TPRS), "balanced_accuracy")
 _BOUNDS = ("canaries", "guesses", "correct", "epsilon", "epsilon_if_gaussian", "mu", "ceiling")
 
@@ -32,35 +41,68 @@ _BOUNDS = ("canaries", "guesses", "correct", "epsilon", "epsilon_if_gaussian", "
 class Scores:
     """The membership scores of one attack on models that are attacked together."""
 
+    spec: AttackSpec
     file: MembershipScoreFile
     """score_TxN, read by model or by block of samples."""
-    member_TxN: np.ndarray
-    """Whether each attacked model was trained on each sample."""
-    targets: Sequence[str]
-    """The names of the attacked models."""
-    first_id: int
-    """Id of the first sample."""
-    group_N: np.ndarray
-    """The result of `stats.sample_groups`."""
     fit: Any
     """What the attack estimated on all samples or on drawn ones, as `registry.FittedAttack.fit`."""
-    is_part: bool
-    """Whether the attack uses a part of the references, for the variance that is due to their choice."""
+    inputs: AttackInputs
+    """The attacked models and the references."""
+    population: Population
+    """The attacked samples."""
+    group_N: np.ndarray
+    """The result of `stats.sample_groups`."""
     pool: ThreadPoolExecutor
-    _points: dict[tuple[object, ...], stats.OperatingPoints] = dataclasses.field(
-        default_factory=dict, init=False, repr=False
-    )
+    _once: dict[Hashable, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def member_TxN(self) -> np.ndarray:
+        """Whether each attacked model was trained on each sample."""
+        return self.inputs.target_member_TxN2
+
+    @functools.cached_property
+    def targets(self) -> list[str]:
+        """The names of the attacked models."""
+        return [*map(str, self.inputs.targets)]
+
+    @property
+    def first_id(self) -> int:
+        """Id of the first sample."""
+        return self.population.first_id
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the attack uses a part of the references, for the variance that is due to their choice."""
+        return self.spec.reference_part is not None
+
+    @property
+    def cluster_N(self) -> np.ndarray | None:
+        """The document of each sample if documents are split into samples, otherwise None."""
+        return self.population.document_N if self.population.has_split_documents else None
+
+    @functools.cached_property
+    def has_both_classes(self) -> bool:
+        """Whether every attacked model has a member with a score and a non-member with one."""
+        return all(
+            member_N[~missing_N].any() and not member_N[~missing_N].all()
+            for member_N, missing_N in (
+                (self.member_TxN[t], np.isnan(self.file.read_target(t)))
+                for t in range(len(self.targets))
+            )
+        )
+
+    def once(self, function: Callable[..., Out], **arguments: Hashable) -> Out:
+        """Returns ``function(self, **arguments)``, which is computed once for all evaluations of the attack."""
+        key = function, *sorted(arguments.items())
+        if key not in self._once:
+            self._once[key] = function(self, **arguments)
+        return self._once[key]
 
     def operating_points(
         self, fprs: tuple[float, ...], band: tuple[float, float]
     ) -> stats.OperatingPoints:
         """Returns the operating points of each model at rates, and then at the points of a ROC curve; computed once."""
-        if (key := (fprs, band)) not in self._points:
-            curve = score_matrix.curve_fprs(band, self.member_TxN[0])
-            self._points[key] = score_matrix.operating_points(
-                self.file, self.member_TxN, fprs, self.pool, curve
-            )
-        return self._points[key]
+        return self.once(_operating_points, fprs=fprs, band=band)
 
     def by_target(
         self, evaluate: Callable[[np.ndarray, np.ndarray], Mapping[str, Any]]
@@ -77,7 +119,7 @@ class Scores:
         return pd.DataFrame({"target": np.repeat(self.targets, rows_T)} | table)
 
 
-Evaluation = Callable[..., pd.DataFrame | Iterator[pd.DataFrame]]
+Evaluation = Callable[..., Table]
 
 
 def operating_points(
@@ -101,6 +143,49 @@ def operating_points(
         table[name] = np.repeat(getattr(points, f"{name}_T"), rates)
     rmia_a = scores.fit.a if isinstance(scores.fit, RmiaFit) else np.nan
     return pd.DataFrame(table).assign(rmia_a=rmia_a)
+
+
+def read_points(table: pd.DataFrame) -> stats.OperatingPoints:
+    """Returns the points of a table of `operating_points`, whose thresholds and accuracies are not stored (NaN)."""
+    of_target = table.drop_duplicates("target")
+    shape = len(of_target), len(table) // max(len(of_target), 1)
+    unknown_TxF = np.full(shape, np.nan)
+    return stats.OperatingPoints(
+        table["fpr"].to_numpy()[: shape[1]],
+        unknown_TxF,
+        table["tpr"].to_numpy().reshape(shape),
+        unknown_TxF,
+        unknown_TxF,
+        unknown_TxF,
+        *(of_target[name].to_numpy() for name in ("auc", "members", "nonmembers", "left_out")),
+    )
+
+
+def missing_scores(scores: Scores) -> pd.DataFrame:
+    """Returns whether each sample has no score under the first model."""
+    return pd.DataFrame({"missing": np.isnan(scores.file.read_target(0))})
+
+
+def num_stored(targets: int, samples: int) -> int:
+    """Returns for how many models, the first ones, `stored_scores` has a column."""
+    return targets if targets * samples <= MAX_SCORES else 1
+
+
+def stored_scores(scores: Scores) -> Iterator[pd.DataFrame]:
+    """Yields the scores of each sample as float32: a column for each model, or the mean and the first of many models.
+
+    Many are those that have more than `MAX_SCORES` scores together.
+    """
+    first, samples, targets = scores.targets[0], scores.file.num_samples, len(scores.targets)
+    has_all = num_stored(targets, samples) == targets
+    rows = max(1024, _GROUP_SCORES // targets)
+    for low in range(0, samples, rows):
+        score_TxC = scores.file.read_samples(slice(low, min(low + rows, samples)))
+        columns = dict(zip(scores.targets, score_TxC, strict=True))
+        if not has_all:
+            columns = {"mean": score_TxC.mean(axis=0), first: score_TxC[0]}
+        with np.errstate(over="ignore"):  # infinite where a score exceeds the range of float32
+            yield pd.DataFrame({k: v.astype(np.float32) for k, v in columns.items()})
 
 
 def halved_rates(scores: Scores, *, fprs: tuple[float, ...]) -> pd.DataFrame:
@@ -168,6 +253,13 @@ def sample_scores(scores: Scores) -> Iterator[pd.DataFrame]:
         members = (f"member/{target}" for target in scores.targets)
         columns |= dict(zip(members, scores.member_TxN[:, at], strict=True))
         yield pd.DataFrame(columns)
+
+
+def _operating_points(
+    scores: Scores, fprs: tuple[float, ...], band: tuple[float, float]
+) -> stats.OperatingPoints:
+    curve = score_matrix.curve_fprs(band, scores.member_TxN[0])
+    return score_matrix.operating_points(scores.file, scores.member_TxN, fprs, scores.pool, curve)
 
 
 def _estimates(

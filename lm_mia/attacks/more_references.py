@@ -15,20 +15,19 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
-from lm_mia.atomic import MORE_REFERENCES_JSON, is_current, write_completion_marker, write_csv
 from lm_mia.attacks import models, registry
 from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, open_inputs
 from lm_mia.attacks.resampling import disjoint_sets, reference_units
 from lm_mia.attacks.score_matrix import map_in_order
-from lm_mia.attacks.spec import FORMAT, assign_roles, decision_settings
+from lm_mia.attacks.spec import assign_roles, decision_settings
+from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
@@ -57,14 +56,8 @@ class _FirstSamples(AttackInputs):
         yield self.block
 
 
-def run(
-    store: Store,
-    population: Population,
-    c: config.Attack,
-    folder: Path,
-    pool: ThreadPoolExecutor,
-) -> None:
-    """Writes more_references.csv and more_references.json, unless they are current.
+def table_set(store: Store, population: Population, c: config.Attack, work: Work) -> TableSet:
+    """Returns more_references.csv.
 
     The targets are those with training subsets of their own or, if there are none, the replicas.
 
@@ -72,52 +65,46 @@ def run(
       store: the score store of the recipe.
       population: provides the compressed sizes of texts.
       c: models, attacks and false positive rates.
-      folder: folder of the tables.
-      pool: threads, each of which attacks with one set of references.
-
-    Raises:
-      UserError: if scores are corrupt.
+      work: threads, each of which attacks with one set of references.
     """
     store = dataclasses.replace(store, statistics=(), step=c.step)
-    roles = assign_roles(models.model_numbers(models.present_models(store, c.step)), c)
+    present = models.present_models(store, c.step)
+    roles = assign_roles(models.model_numbers(present), c)
     targets = [*map(subsets.reference, roles.targets), *map(subsets.replica, roles.replicas)]
     over = "targets" if roles.targets else "replicas"
     targets = targets[: min(len(roles.targets) or len(roles.replicas), _MAX_TARGETS)]
     references = [*map(subsets.reference, roles.references)]
     attacks = tuple(n for n in c.attacks if registry.find(n).uses_references)
-    identity: dict[str, Any] = {
-        "format": FORMAT,
+    settings = {
         "config": decision_settings(c),
         "reference_models": [*map(str, references)],
         "target_models": [*map(str, targets)],
     }
-    marker = folder / MORE_REFERENCES_JSON.name
-    if is_current(marker, identity):
-        return
-    # Deleted first, so that no reader combines an old table with new settings.
-    for path in (marker, folder / TABLE):
-        path.unlink(missing_ok=True)
-    design = model_design(store, models.present_models(store, c.step)) if targets else None
-    units = reference_units(references, design)
-    facts: dict[str, Any] = {"over": over, "targets": len(targets), "samples": 0, "reason": ""}
-    if not targets:
-        facts["reason"] = "there is no target or replica to attack"
-    elif len(units) < _MIN_UNITS:
-        kind = "groups of references with related training subsets"
-        kind = kind if any(len(unit_R) > 2 for unit_R in units) else "complete pairs of references"
-        facts["reason"] = (
-            f"there are {len(units)} {kind}; an extrapolation needs at least {_MIN_UNITS}, one for each quarter of the "
-            "references"
-        )
-    else:
+
+    def compute(write: Write) -> Facts:
+        design = model_design(store, present) if targets else None
+        units = reference_units(references, design)
+        facts = {"over": over, "targets": len(targets), "samples": 0}
+        if not targets:
+            return facts | {"reason": "there is no target or replica to attack"}
+        if len(units) < _MIN_UNITS:
+            kind = "groups of references with related training subsets"
+            kind = (
+                kind if any(len(unit_R) > 2 for unit_R in units) else "complete pairs of references"
+            )
+            reason = (
+                f"there are {len(units)} {kind}; an extrapolation needs at least {_MIN_UNITS}, one for each quarter of "
+                "the references"
+            )
+            return facts | {"reason": reason}
         inputs = open_inputs(store, population, targets, references, (), design=design)
         parts = [_first_samples(part) for _, part in inputs.by_target()]
-        facts["samples"] = parts[0].num_samples
         # Replicas share their training subset, so together they count as one target.
         num_subsets = len(targets) if roles.targets else 1
-        quarter_QxR = _quarters(units)
-        write_csv(folder / TABLE, _table(parts, quarter_QxR, attacks, num_subsets, c, pool))
-    write_completion_marker(marker, identity | facts, [] if facts["reason"] else [TABLE])
+        write(TABLE, _table(parts, _quarters(units), attacks, num_subsets, c, work.pool))
+        return facts | {"samples": parts[0].num_samples, "reason": ""}
+
+    return TableSet("more_references", [*targets, *references], settings, compute)
 
 
 def _quarters(units: Sequence[np.ndarray]) -> np.ndarray:

@@ -19,22 +19,23 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy.stats
+import scipy  # its parts are loaded when they are first used
 
 from lm_mia import config, stats
-from lm_mia.atomic import POOLING_JSON, is_current, replacing, write_completion_marker, write_csv
 from lm_mia.attacks import models, spec, vulnerability
 from lm_mia.attacks.designs import reference_design
 from lm_mia.attacks.inputs import AttackInputs, Block, open_inputs
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
+from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
 from lm_mia.data.population import Population
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import Store
 
 TABLE, JACKKNIFE = "pooling.csv", "pooling_jackknife.parquet"
@@ -55,75 +56,72 @@ samples are a random choice, since the population is in random order."""
 _STEP_SAMPLES = 2**11  # evaluated at a time; their thresholds have an axis for FPRs
 
 
-def run(
-    store: Store,
-    population: Population,
-    c: config.Attack,
-    folder: Path,
-    pool: ThreadPoolExecutor,
-    progress: Callable[[str, float, float], None],
-) -> None:
-    """Writes the tables if attack.leave_one_out is set and they are not current; deletes them if it is not set.
+def table_set(
+    store: Store, population: Population, c: config.Attack, work: Work
+) -> TableSet | None:
+    """Returns the tables and those of single samples; None unless attack.leave_one_out is set.
 
     Args:
       store: the score store of the recipe.
       population: provides the documents of the samples.
       c: settings of the recipe.
-      folder: folder of the tables.
-      pool: threads that compute parts of the samples.
-      progress: called as ``progress(label, done, total)``.
-
-    Raises:
-      UserError: if scores are corrupt.
+      work: threads that compute parts of the samples.
     """
+    if not c.leave_one_out:
+        return None
     store = dataclasses.replace(store, statistics=(), token_samples=(), step=c.step)
     present = models.present_models(store, c.step)
     references = [m for m in present if m.role == "reference" and m.subset_seed < c.references]
     replicas = [m for m in present if m.role == "replica" and m.order_seed < c.replicas]
-    identity: dict[str, Any] = {
-        "format": spec.FORMAT,
+    settings = {
         "config": spec.decision_settings(c),
         "reference_models": [*map(str, references)],
         "replica_models": [*map(str, replicas)],
     }
-    marker = folder / POOLING_JSON.name
-    if c.leave_one_out and is_current(marker, identity):
-        return
-    # Deleted first, so that no reader combines old tables with new settings.
-    for name in (marker.name, TABLE, JACKKNIFE, vulnerability.TABLE, vulnerability.SAMPLE_FPR):
-        (folder / name).unlink(missing_ok=True)
-    if not c.leave_one_out:
-        return
-    fprs = [fpr for fpr in c.fprs if 0 < fpr < 1]
-    if not fprs:
-        reason = "no rate of attack.fprs is between 0 and 1"
-        write_completion_marker(marker, identity | {"reason": reason}, [])
-        return
-    inputs = None
-    if references:
-        inputs = open_inputs(store, population, references[:1], references, ())
-    if inputs is None or len(inputs.references) < config.FEWEST_FOR_LEAVE_ONE_OUT:
-        reason = (
-            f"{len(inputs.references) if inputs else 0} references can be attacked with the others; at least "
-            f"{config.FEWEST_FOR_LEAVE_ONE_OUT} are needed"
-        )
-        write_completion_marker(marker, identity | {"reason": reason}, [])
-        return
+
+    def compute(write: Write) -> Facts:
+        fprs = [fpr for fpr in c.fprs if 0 < fpr < 1]
+        if not fprs:
+            return {"reason": "no rate of attack.fprs is between 0 and 1"}
+        inputs = None
+        if references:
+            inputs = open_inputs(store, population, references[:1], references, ())
+        if inputs is None or len(inputs.references) < config.FEWEST_FOR_LEAVE_ONE_OUT:
+            reason = (
+                f"{len(inputs.references) if inputs else 0} references can be attacked with the others; at least "
+                f"{config.FEWEST_FOR_LEAVE_ONE_OUT} are needed"
+            )
+            return {"reason": reason}
+        roles = spec.assign_roles(models.model_numbers(present), c)
+        return _compute(inputs, replicas, roles, population, c, fprs, work, write)
+
+    return TableSet("pooling", [*references, *replicas], settings, compute)
+
+
+def _compute(
+    inputs: AttackInputs,
+    replicas: Sequence[ModelSeeds],
+    roles: spec.ModelRoles,
+    population: Population,
+    c: config.Attack,
+    fprs: list[float],
+    work: Work,
+    write: Write,
+) -> Facts:
+    """Computes the tables from attacks on every reference with all the others."""
 
     def show(done: int) -> None:
-        progress("thresholds", done, 3)
+        work.progress("thresholds", done, 3)
 
     show(0)
-    design = reference_design(store, inputs.references)
-    table, jackknife = _study(inputs, population.document_N, c, design, fprs, pool)
+    design = reference_design(inputs.store, inputs.references)
+    table, jackknife = _study(inputs, population.document_N, c, design, fprs, work.pool)
     show(1)
-    with _all_scores(inputs, c, design, folder, pool) as grid:
-        on_all_samples = evaluate(grid, fprs, pool)
+    with _all_scores(inputs, c, design, work.folder, work.pool) as grid:
+        on_all_samples = evaluate(grid, fprs, work.pool)
         show(2)
-        roles = spec.assign_roles(models.model_numbers(present), c)
-        facts = vulnerability.write_tables(
-            inputs, replicas, roles, grid.standardized_MxN, grid.count_out_MxN, c, folder, pool
-        )
+        scores = grid.standardized_MxN, grid.count_out_MxN
+        facts = vulnerability.write_tables(inputs, replicas, roles, *scores, c, work, write)
     # These models are evaluated on all samples, with the intervals on the first samples.
     columns = [name for name in on_all_samples if name not in ("fpr", "strategy")]
     for oracle in (False, True):
@@ -136,15 +134,14 @@ def run(
         (table["tpr"] - margin).clip(0),
         (table["tpr"] + margin).clip(upper=1),
     )
-    write_csv(folder / TABLE, table)
-    with replacing(folder / JACKKNIFE) as temporary:
-        jackknife.to_parquet(temporary, index=False)
-    written = [TABLE, JACKKNIFE, vulnerability.TABLE]
-    written += [vulnerability.SAMPLE_FPR] if (folder / vulnerability.SAMPLE_FPR).is_file() else []
-    facts |= {"reason": "", "models": len(inputs.references)}
-    facts |= {"pairs": design.has_complements}
-    write_completion_marker(marker, identity | facts, written)
+    write(TABLE, table)
+    write(JACKKNIFE, jackknife)
     show(3)
+    return facts | {
+        "reason": "",
+        "models": len(inputs.references),
+        "pairs": design.has_complements,
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,16 +279,27 @@ class _Sums:
     in_cells: int
     out_cells: int
     left_out: int
-    tpr_F: np.ndarray
-    """Sum of the TPRs of single samples."""
-    fpr_F: np.ndarray
-    in_samples: int
+    tpr_F: np.ndarray | float = 0.0
+    """Sum of the TPRs of single samples, for strategies whose rates are means over samples."""
+    fpr_F: np.ndarray | float = 0.0
+    in_samples: int = 0
     """Number of samples that have a TPR."""
-    out_samples: int
+    out_samples: int = 0
 
     @classmethod
-    def of(cls, rates: stats.SampleRates) -> "_Sums":
-        """Returns the sums of one block."""
+    def of_cells(cls, rates: stats.PooledRates) -> "_Sums":
+        """Returns the sums of one block for rates over all scores."""
+        return cls(
+            rates.called_in_F,
+            rates.called_out_F,
+            rates.in_cells,
+            rates.out_cells,
+            rates.left_out,
+        )
+
+    @classmethod
+    def of_samples(cls, rates: stats.SampleRates) -> "_Sums":
+        """Returns the sums of one block, also for means of the rates of single samples."""
         return cls(
             rates.called_in_FxN.sum(axis=1),
             rates.called_out_FxN.sum(axis=1),
@@ -357,16 +365,15 @@ def _pooled_strategies(
             "standardized_predictive": predictive_FxK[:, block.count_out_MxN],
             "per_sample": stats.per_sample_threshold(lira_MxC, member_MxC, fprs, rule="linear"),
         }
-        return {
-            name: _Sums.of(
-                stats.rates_by_sample(
-                    lira_MxC if name in ("naive", "per_sample") else standardized_MxC,
-                    member_MxC,
-                    threshold,
-                )
-            )
-            for name, threshold in thresholds.items()
-        }
+        sums = {}
+        for name, threshold in thresholds.items():
+            score_MxC = lira_MxC if name in ("naive", "per_sample") else standardized_MxC
+            cells = score_MxC, member_MxC, threshold
+            if name in ("per_sample", "standardized_normal"):
+                sums[name] = _Sums.of_samples(stats.rates_by_sample(*cells))
+            else:
+                sums[name] = _Sums.of_cells(stats.pooled_rates(*cells))
+        return sums
 
     blocks = (
         slice(low, min(low + _STEP_SAMPLES, num_samples))

@@ -3,7 +3,7 @@
 The interval of one model covers the choice of the samples, and that of a mean also the training of the models. Every
 row says what its interval does not cover.
 
-T: targets, N2: samples of the population (2N).
+T: targets, N: samples.
 """
 
 from collections.abc import Iterable
@@ -13,8 +13,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from lm_mia import config, stats
-from lm_mia.attacks import score_matrix
+from lm_mia import stats
+from lm_mia.attacks import audit, score_matrix
+from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 
 TABLE = "intervals.csv"
@@ -32,35 +33,55 @@ _NOT_COVERED: dict[Role, str] = {
 }
 
 
-def of_first_model(
-    attack: str,
-    role: Role,
-    score_N2: np.ndarray,
-    member_N2: np.ndarray,
-    cluster_N2: np.ndarray | None,
-    estimates: stats.EpsilonIntervals,
-    c: config.Attack,
+def rate_intervals(
+    scores: Scores,
+    *,
+    band: tuple[float, float],
+    bootstraps: int,
+    delta: float,
+    fprs: tuple[float, ...],
 ) -> pd.DataFrame:
-    """Returns the rows of the first model: AUC, TPRs and balanced accuracy.
+    """Returns the rows of intervals.csv of one attack: of the first model and, if there are several, of their mean.
+
+    There are none without bootstrap draws, or if no member or no non-member of the first model has a score.
+    """
+    score_N, member_N = scores.file.read_target(0), scores.member_TxN[0]
+    scored_N = member_N[~np.isnan(score_N)]
+    if not (bootstraps and scored_N.any() and not scored_N.all()):
+        return pd.DataFrame()
+    role: Role = "replica" if scores.spec.targets_are_replicas else "target"
+    estimates = scores.once(audit.epsilon_intervals, bootstraps=bootstraps, delta=delta)
+    result = stats.bootstrap_intervals(
+        score_N, member_N, fprs, cluster_N=scores.cluster_N, replicates=bootstraps
+    )
+    first = _first_model(result, estimates, int(scored_N.sum()), fprs)
+    first.insert(0, "role", role)
+    if len(scores.targets) == 1:
+        return first
+    points = scores.operating_points(fprs, band)
+    mean = mean_interval(
+        role, scores.file, scores.member_TxN, points, scores.group_N, fprs, scores.pool
+    )
+    return pd.concat([first, mean], ignore_index=True)
+
+
+def _first_model(
+    result: stats.BootstrapIntervals,
+    estimates: stats.EpsilonIntervals,
+    members: int,
+    fprs: tuple[float, ...],
+) -> pd.DataFrame:
+    """Returns the rows of one model: AUC, TPRs and balanced accuracy.
 
     Args:
-      attack: name of the attack.
-      role: what the model is.
-      score_N2: its membership scores.
-      member_N2: its members.
-      cluster_N2: the document of each sample if documents are split into samples, otherwise None.
-      estimates: the result of `stats.epsilon_intervals`, which has the balanced accuracy.
-      c: settings of the recipe.
+      result: has the AUC and the TPRs.
+      estimates: has the balanced accuracy.
+      members: the number of members with a score.
+      fprs: the false positive rates of the TPRs.
     """
-    result = stats.bootstrap_intervals(
-        score_N2, member_N2, c.fprs, cluster_N=cluster_N2, replicates=c.bootstraps
-    )
-    is_scored_N2 = ~np.isnan(score_N2)
-    members = int((member_N2 & is_scored_N2).sum())
-    tpr_names = _tpr_names(c)
+    tpr_names = _tpr_names(fprs)
     table = pd.DataFrame(
-        {"attack": attack, "role": role, "models": 1}
-        | {"metric": ["auc", *tpr_names, "balanced_accuracy"]}
+        {"models": 1, "metric": ["auc", *tpr_names, "balanced_accuracy"]}
         | {
             name: [
                 getattr(result, f"auc{end}_T")[0],
@@ -78,33 +99,32 @@ def of_first_model(
     return table.assign(members=members, left_out=int(result.left_out_T[0]))
 
 
-def of_mean(
-    attack: str,
+def mean_interval(
     role: Role,
     file: MembershipScoreFile,
     members: Iterable[np.ndarray],
     points: stats.OperatingPoints,
-    group_N2: np.ndarray,
-    c: config.Attack,
+    group_N: np.ndarray,
+    fprs: tuple[float, ...],
     pool: ThreadPoolExecutor,
 ) -> pd.DataFrame:
     """Returns the rows of the mean over all models of a file of scores: AUC and TPRs.
 
     Args:
-      attack, role, c: as in `of_first_model`.
+      role: what the models are.
       file: the membership scores of every model.
-      members: member_N2 of each model.
-      points: their operating points, at attack.fprs first.
-      group_N2: the result of `stats.sample_groups`.
+      members: member_N of each model.
+      points: their operating points, at ``fprs`` first.
+      group_N: the result of `stats.sample_groups`.
+      fprs: the false positive rates of the TPRs.
       pool: threads, each of which evaluates some of the models.
     """
-    auc_TxH, tpr_TxHxF = score_matrix.rates_of_halves(file, members, group_N2, c.fprs, pool)
-    rate_TxS = np.column_stack([points.auc_T, points.tpr_TxF[:, : len(c.fprs)]])
+    auc_TxH, tpr_TxHxF = score_matrix.rates_of_halves(file, members, group_N, fprs, pool)
+    rate_TxS = np.column_stack([points.auc_T, points.tpr_TxF[:, : len(fprs)]])
     rate_TxHxS = np.concatenate([auc_TxH[:, :, None], tpr_TxHxF], axis=2)
     low_S, high_S = stats.mean_rate_interval(rate_TxS, rate_TxHxS)
     table = pd.DataFrame(
-        {"attack": attack, "role": role, "models": len(rate_TxS)}
-        | {"metric": ["auc", *_tpr_names(c)]}
+        {"role": role, "models": len(rate_TxS), "metric": ["auc", *_tpr_names(fprs)]}
         | {"value": rate_TxS.mean(axis=0), "low": low_S, "high": high_S}
     )
     table["method"] = np.where(table["low"].isna(), "", "models and samples")
@@ -113,5 +133,5 @@ def of_mean(
     return table.assign(members=int(points.members_T.max()), left_out=int(points.left_out_T.max()))
 
 
-def _tpr_names(c: config.Attack) -> list[str]:
-    return [f"tpr_at_{fpr:g}" for fpr in c.fprs]
+def _tpr_names(fprs: tuple[float, ...]) -> list[str]:
+    return [f"tpr_at_{fpr:g}" for fpr in fprs]

@@ -10,58 +10,91 @@ M: attacked references, C: samples of a block, F: false positive rates, N2: samp
 
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lm_mia import config, stats
-from lm_mia.atomic import replacing
-from lm_mia.attacks import rate_intervals, score_matrix
+from lm_mia.attacks import rate_intervals, score_matrix, spec
 from lm_mia.attacks.designs import reference_design
 from lm_mia.attacks.inputs import AttackInputs, Block
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
+from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
+from lm_mia.data.subsets import ModelSeeds
+
+TABLE, PROBABILITIES = "reference_targets.csv", "true_positive_probability.parquet"
+INTERVALS = "reference_intervals.csv"
+"""Rows of intervals.csv."""
+
+
+def table_set(
+    open_inputs: Callable[[], AttackInputs],
+    references: Sequence[ModelSeeds],
+    c: config.Attack,
+    group_N2: Callable[[], np.ndarray],
+    work: Work,
+) -> TableSet:
+    """Returns the tables of online LiRA on every reference.
+
+    Args:
+      open_inputs: opens the models.
+      references: the references, which are attacked.
+      c: settings of the recipe.
+      group_N2: computes `stats.sample_groups`.
+      work: threads that compute parts of the samples, or targets.
+    """
+
+    def compute(write: Write) -> Facts:
+        attack_references(open_inputs(), c, group_N2(), work, write)
+        return {}
+
+    names = [*map(str, references)]
+    settings = {"config": spec.decision_settings(c), "reference_models": names}
+    return TableSet("reference_targets", references, settings, compute)
 
 
 def attack_references(
-    inputs: AttackInputs,
-    c: config.Attack,
-    group_N2: np.ndarray,
-    probabilities: Path | None,
-    folder: Path,
-    pool: ThreadPoolExecutor,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Returns reference_targets.csv: AUC and TPRs of online LiRA on every reference; and its rows of intervals.csv.
+    inputs: AttackInputs, c: config.Attack, group_N2: np.ndarray, work: Work, write: Write
+) -> None:
+    """Computes AUC and TPRs of online LiRA on every reference, and with bootstrap draws the rows of intervals.csv.
+
+    With attack.leave_one_out, also the posterior of membership of every sample over the references that trained on it
+    (Appendix E.1).
 
     Args:
       inputs: the models; only the references are attacked.
       c: settings of the recipe.
       group_N2: the result of `stats.sample_groups`.
-      probabilities: the path to which true_positive_probability.parquet is written, or None: the posterior of
-        membership of every sample over the references that trained on it (Appendix E.1).
-      folder: folder for the temporary file of scores.
-      pool: threads that compute parts of the samples, or targets.
+      work: threads that compute parts of the samples, or targets.
+      write: stores a table.
     """
     inputs = dataclasses.replace(inputs, targets=inputs.targets[:1], statistics=())
     models = inputs.references
     design = reference_design(inputs.store, models)
-    with MembershipScoreFile(folder, len(models), inputs.num_samples) as file:
-        _write_scores(inputs, c, design, file, probabilities, pool)
-        points = score_matrix.operating_points(file, _members(inputs), c.fprs, pool)
-        intervals = rate_intervals.of_mean(
-            "lira_online", "reference", file, _members(inputs), points, group_N2, c, pool
-        )
+    with MembershipScoreFile(work.folder, len(models), inputs.num_samples) as file:
+        probabilities = _write_scores(inputs, c, design, file, work.pool)
+        if c.leave_one_out:
+            write(PROBABILITIES, probabilities)
+        else:
+            for _ in probabilities:
+                pass
+        points = score_matrix.operating_points(file, _members(inputs), c.fprs, work.pool)
+        if c.bootstraps:
+            members = _members(inputs)
+            rows = rate_intervals.mean_interval(
+                "reference", file, members, points, group_N2, c.fprs, work.pool
+            )
+            write(INTERVALS, rows)
     table = pd.DataFrame({"target": [*map(str, models)]})
     table["references"] = len(models) - np.bincount(design.group_M)[design.group_M]
     table["auc"] = points.auc_T
     for f, fpr in enumerate(c.fprs):
         table[f"tpr_at_{fpr:g}"] = points.tpr_TxF[:, f]
     table["members"], table["nonmembers"] = points.members_T, points.nonmembers_T
-    return table.assign(left_out=points.left_out_T), intervals
+    write(TABLE, table.assign(left_out=points.left_out_T))
 
 
 def _members(inputs: AttackInputs) -> Iterator[np.ndarray]:
@@ -76,10 +109,12 @@ def _write_scores(
     c: config.Attack,
     design: stats.Design,
     file: MembershipScoreFile,
-    probabilities: Path | None,
     pool: ThreadPoolExecutor,
-) -> None:
-    """Writes the scores of every sample under every reference to the file, and the posteriors if they are requested."""
+) -> Iterator[pa.Table]:
+    """Writes the scores of every sample under every reference to the file; yields rows of the posteriors of blocks.
+
+    The rows are empty tables unless attack.leave_one_out is set.
+    """
     scatter_Mx2x2 = None
     if c.variance == "pooled":
 
@@ -94,7 +129,7 @@ def _write_scores(
         parts = (part for block in inputs.blocks() for part in block.split())
         scatter_Mx2x2 = sum(map_in_order(pool, scatter, parts), np.zeros((file.num_targets, 2, 2)))
 
-    def score(part: Block) -> pa.Table | None:
+    def score(part: Block) -> pa.Table:
         score_MxC = stats.lira_leave_one_out(
             part.reference_loss_RxC,
             part.reference_member_RxC,
@@ -105,21 +140,12 @@ def _write_scores(
             scatter_Mx2x2=scatter_Mx2x2,
         )
         file.write(0, part.at, score_MxC)
-        return _probability_rows(inputs.ids(part.at), part, score_MxC) if probabilities else None
+        if not c.leave_one_out:
+            return pa.table({})
+        return _probability_rows(inputs.ids(part.at), part, score_MxC)
 
-    if probabilities is None:
-        for block in inputs.blocks():
-            for _ in map_in_order(pool, score, block.split()):
-                pass
-        return
-    writer = None
-    with replacing(probabilities) as temporary:
-        for block in inputs.blocks():
-            table = pa.concat_tables([*map_in_order(pool, score, block.split())])
-            writer = writer or pq.ParquetWriter(temporary, table.schema)
-            writer.write_table(table)
-        assert writer is not None
-        writer.close()
+    for block in inputs.blocks():
+        yield pa.concat_tables([*map_in_order(pool, score, block.split())])
 
 
 def _probability_rows(id_C: np.ndarray, part: Block, score_MxC: np.ndarray) -> pa.Table:

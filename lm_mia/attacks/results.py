@@ -9,30 +9,28 @@ rename a column or drop rows. So the key, the columns with their types and the n
 and are compared when the piece is read.
 """
 
-import contextlib
 import hashlib
 import json
-import os
-import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from lm_mia.atomic import TEMPORARY, abandoned, replacing
+from lm_mia.errors import UserError
 
 RESULTS_FORMAT = 1
 """Part of every key. It is increased whenever code of lm_mia gives other numbers or columns for the same scores; the
 test of golden values says when."""
 
-_TEMPORARY = ".new-"
-_ABANDONED_SECONDS = 24 * 3600  # A temporary file of this age belongs to a process that was killed.
-
 Key = Mapping[str, Any]
 """What determines a piece, as JSON values; its field "what" names the piece."""
-Frames = pd.DataFrame | Iterable[pd.DataFrame]
+Part = pd.DataFrame | pa.Table
+Table = pd.DataFrame | pa.Table | Iterable[pd.DataFrame | pa.Table]
 """A table, or its row groups one after another if the whole would take too much memory."""
 
 
@@ -48,27 +46,53 @@ class Results:
 
         It must be computed then. Nothing is deleted, since the disk may only have failed to read it for a moment.
         """
-        table = self._load(key, columns)
-        return None if table is None else table.to_pandas()
+        try:
+            return to_frame(pa.concat_tables(self._parts(key, columns)))
+        except Exception:
+            return None  # A flipped bit may raise anything, NotImplementedError among others.
 
     def has(self, key: Key) -> bool:
         """Returns whether a piece is there and intact, which takes reading it (about 1 GB/s)."""
-        return self._load(key, None) is not None
+        try:
+            for _ in self._parts(key, None):
+                pass
+        except Exception:
+            return False
+        return True
 
-    def write(self, key: Key, frames: Frames) -> None:
+    def parts(self, key: Key) -> Iterator[pa.Table]:
+        """Yields the row groups of a piece.
+
+        Raises:
+          UserError: the piece is missing or cannot be read.
+        """
+        try:
+            yield from self._parts(key, None)
+        except Exception as error:
+            raise UserError(
+                f"{self.path(key)}: missing or damaged; run `lm-mia attack` again"
+            ) from error
+
+    def write(self, key: Key, table: Table) -> None:
         """Writes a piece; an error while it is computed or written leaves no file, and deletes none."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        parts = iter([frames] if isinstance(frames, pd.DataFrame) else frames)
-        table = pa.Table.from_pandas(next(parts), preserve_index=False)
-        schema, rows = table.schema.remove_metadata(), len(table)
+        is_whole = isinstance(table, pd.DataFrame | pa.Table)
+        parts: Iterator[Part] = iter([table] if is_whole else table)
+        first = _to_arrow(next(parts), None)
+        schema, rows = first.schema, len(first)
         with (
-            _replacing(self.path(key)) as temporary,
-            pq.ParquetWriter(temporary, schema, write_page_checksum=True) as writer,
+            replacing(self.path(key)) as temporary,
+            pq.ParquetWriter(
+                temporary,
+                schema,
+                write_page_checksum=True,
+                use_compliant_nested_type=False,  # which would rename the values of lists
+            ) as writer,
         ):
-            writer.write_table(table.replace_schema_metadata(None))
-            for frame in parts:
-                writer.write_table(pa.Table.from_pandas(frame, schema, preserve_index=False))
-                rows += len(frame)
+            writer.write_table(first)
+            for part in parts:
+                writer.write_table(_to_arrow(part, schema))
+                rows += len(part)
             description = _description(key, schema, rows)
             writer.add_key_value_metadata({"lm_mia": json.dumps(description)})
 
@@ -83,23 +107,36 @@ class Results:
 
         They may be deleted at any time: a reader that has opened a piece keeps it, and any other computes it again.
         """
-        old = time.time() - _ABANDONED_SECONDS
-        finished = (p for p in self.folder.glob("*.parquet") if not p.name.startswith(_TEMPORARY))
+        finished = (p for p in self.folder.glob("*.parquet") if not p.name.startswith(TEMPORARY))
         unused = [path for path in finished if path.name not in self._asked]
-        # Another process may just have renamed its file.
-        with contextlib.suppress(FileNotFoundError):
-            unused += [p for p in self.folder.glob(f"{_TEMPORARY}*") if p.stat().st_mtime < old]
-        return sorted(unused)
+        return sorted([*unused, *abandoned(self.folder)])
 
-    def _load(self, key: Key, columns: Sequence[str] | None) -> pa.Table | None:
-        try:
-            with pq.ParquetFile(self.path(key), page_checksum_verification=True) as file:
-                table, schema = file.read(columns), file.schema_arrow
-                stored = json.loads(file.metadata.metadata[b"lm_mia"])
-            is_intact = stored == _description(key, schema, table.num_rows)
-            return table.replace_schema_metadata(None) if is_intact else None
-        except Exception:
-            return None  # A flipped bit may raise anything, NotImplementedError among others.
+    def _parts(self, key: Key, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+        """Yields the row groups of a piece; raises any exception at all if one is damaged."""
+        with pq.ParquetFile(self.path(key), page_checksum_verification=True) as file:
+            stored, rows = json.loads(file.metadata.metadata[b"lm_mia"]), 0
+            if stored != _description(key, file.schema_arrow, stored["rows"]):
+                raise ValueError(f"{self.path(key)}: not the piece of this key")
+            if not file.num_row_groups:
+                yield file.schema_arrow.empty_table().select(columns or file.schema_arrow.names)
+            for group in range(file.num_row_groups):
+                part = file.read_row_group(group, columns)
+                rows += part.num_rows
+                yield part.replace_schema_metadata(None)
+            if rows != stored["rows"]:
+                raise ValueError(f"{self.path(key)}: {rows} rows instead of {stored['rows']}")
+
+
+def to_frame(table: pa.Table) -> pd.DataFrame:
+    """Returns a table as a data frame, in which columns of integers stay integers if some are missing."""
+    frame = table.to_pandas()
+    for name in table.column_names:
+        column = table[name]
+        if column.null_count and pa.types.is_integer(column.type):
+            value_N = column.fill_null(0).to_numpy()
+            missing_N = np.asarray(column.is_null())
+            frame[name] = pd.arrays.IntegerArray(value_N, missing_N)
+    return frame
 
 
 def digest(value: Any) -> str:
@@ -107,16 +144,10 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:20]
 
 
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Context manager that yields a temporary path, which replaces ``path`` when the block ends."""
-    # A process id would not be unique on all hosts that share the folder.
-    temporary = path.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}{path.suffix}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _to_arrow(part: Part, schema: pa.Schema | None) -> pa.Table:
+    is_frame = isinstance(part, pd.DataFrame)
+    table: pa.Table = pa.Table.from_pandas(part, schema, preserve_index=False) if is_frame else part
+    return table.replace_schema_metadata(None)
 
 
 def _description(key: Key, schema: pa.Schema, rows: int) -> dict[str, Any]:

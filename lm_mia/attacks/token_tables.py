@@ -17,20 +17,17 @@ import dataclasses
 import functools
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
-import scipy.stats
+import scipy  # its parts are loaded when they are first used
 
 from lm_mia import config, stats
-from lm_mia.atomic import TOKENS_JSON, is_current, replacing, write_completion_marker, write_csv
-from lm_mia.attacks import shown_samples
 from lm_mia.attacks.designs import reference_design
-from lm_mia.attacks.spec import FORMAT, JACKKNIFE_GROUPS, reference_groups
+from lm_mia.attacks.spec import JACKKNIFE_GROUPS, reference_groups
+from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
 from lm_mia.data import subsets
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population, token_columns
@@ -95,77 +92,66 @@ class _Tokens:
         return np.concatenate([np.ones((1, len(self.ids_S)), bool), half_HxS])
 
 
-def run(
+def table_set(
     store: Store,
     population: Population,
     c: config.Attack,
     settings: TokenSettings,
-    folder: Path,
-    say: Callable[[str], None],
-) -> None:
-    """Writes the tables, unless they are current; removes them if no tokens are requested.
+    shown_S: np.ndarray,
+    work: Work,
+) -> TableSet | None:
+    """Returns the tables; None if no tokens are requested, or if too few references have their log-probabilities.
 
     Args:
       store: the score store of the recipe.
       population: all samples.
       c: settings of the attack.
       settings: the other settings.
-      folder: folder of the tables.
-      say: called with a line for the user if too few references have the log-probabilities.
-
-    Raises:
-      UserError: if scores are corrupt.
+      shown_S: ids of the samples on the page of single samples; empty without replicas.
+      work: the user is told what is not possible.
     """
-    marker = folder / TOKENS_JSON.name
     ids = tuple(i for i in settings.samples if i >= store.first_canary)
+    if not ids:
+        return None
     store = dataclasses.replace(store, statistics=(), token_samples=settings.samples, step=c.step)
     references = [*map(subsets.reference, range(c.references))]
-    missing = {*store.missing_models(references, store.step)} if ids else {*references}
+    missing = {*store.missing_models(references, store.step)}
     references = [model for model in references if model not in missing]
-    shown_S = _shown_ids(folder) if ids and c.replicas else np.zeros(0, np.int64)
-    identity: dict[str, Any] = {
-        "format": FORMAT,
-        "settings": dataclasses.asdict(settings),
-        "shown_samples": hashlib.sha256(shown_S.tobytes()).hexdigest(),
-        "variance": c.variance,
-        "step": c.step,
-        "reference_models": [*map(str, references)],
-    }
-    if is_current(marker, identity):
-        return
-    # Deleted first, so that no reader combines an old table with new settings.
-    for path in (marker, *(folder / name for name in TABLES)):
-        path.unlink(missing_ok=True)
-    if not ids:
-        return
     if len(references) < _MIN_REFERENCES:
-        say(
+        work.say(
             f"score.token_samples: {len(references)} references have log-probabilities of tokens, but the tables of "
             f"tokens need at least {_MIN_REFERENCES}; they are not written; run `lm-mia run` to make the missing ones"
         )
-        return
-    tokens = _read(store, population, references, ids, settings)
-    write_csv(folder / MEMBERSHIP, _token_membership(tokens, _piece_counts(population)))
-    suffixes = _suffixes(tokens, c, settings, reference_design(store, references))
-    written = [MEMBERSHIP]
-    if shown_S.size:
-        with replacing(folder / SHOWN_TOKENS) as temporary:
-            _shown_tokens(tokens, population, shown_S).to_parquet(temporary, index=False)
-        written.append(SHOWN_TOKENS)
-    if suffixes is None:
-        needed = settings.prefix_tokens + settings.suffix_tokens
-        say(
-            f"extract.prefix_tokens={settings.prefix_tokens}, extract.suffix_tokens={settings.suffix_tokens}: fewer "
-            f"than 16 of score.token_samples have {needed} tokens; {SUFFIXES} is not written; lower one of the two"
-        )
-    else:
-        rows, correlations = suffixes
-        with replacing(folder / SUFFIXES) as temporary:
-            rows.to_parquet(temporary, index=False)
-        write_csv(folder / CORRELATIONS, correlations)
-        written += [SUFFIXES, CORRELATIONS]
-    facts = {"references": len(references), "samples": len(ids)}
-    write_completion_marker(marker, identity | facts, written)
+        return None
+    identity = {
+        "settings": dataclasses.asdict(settings),
+        "shown_samples": hashlib.sha256(shown_S.tobytes()).hexdigest(),
+        "variance": c.variance,
+        "finite_population": c.finite_population,
+        "step": c.step,
+        "reference_models": [*map(str, references)],
+    }
+
+    def compute(write: Write) -> Facts:
+        tokens = _read(store, population, references, ids, settings)
+        write(MEMBERSHIP, _token_membership(tokens, _piece_counts(population)))
+        suffixes = _suffixes(tokens, c, settings, reference_design(store, references))
+        if shown_S.size:
+            write(SHOWN_TOKENS, _shown_tokens(tokens, population, shown_S))
+        if suffixes is None:
+            needed = settings.prefix_tokens + settings.suffix_tokens
+            work.say(
+                f"extract.prefix_tokens={settings.prefix_tokens}, extract.suffix_tokens={settings.suffix_tokens}: "
+                f"fewer than 16 of score.token_samples have {needed} tokens; {SUFFIXES} is not written; lower one of "
+                "the two"
+            )
+        else:
+            rows, correlations = suffixes
+            write(SUFFIXES, rows)
+            write(CORRELATIONS, correlations)
+        return {"references": len(references), "samples": len(ids)}
+
+    return TableSet("tokens", references, identity, compute)
 
 
 def _read(
@@ -257,14 +243,6 @@ def _token_membership(tokens: _Tokens, count_V: np.ndarray) -> pd.DataFrame:
                     )
                 )
     return pd.concat(frames, ignore_index=True)
-
-
-def _shown_ids(folder: Path) -> np.ndarray:
-    """Returns the ids in shown_samples.parquet; empty without tables of decisions."""
-    path = folder / shown_samples.TABLE
-    if not path.is_file():
-        return np.zeros(0, np.int64)
-    return pq.read_table(path, columns=["id"])["id"].to_numpy()
 
 
 def _shown_tokens(tokens: _Tokens, population: Population, shown_S: np.ndarray) -> pd.DataFrame:

@@ -11,20 +11,19 @@ C: samples that are used, H: halves of the samples.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
-from lm_mia.atomic import VARIANCE_JSON, is_current, write_completion_marker, write_csv
 from lm_mia.attacks import registry, resampling
 from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, open_inputs
 from lm_mia.attacks.score_matrix import map_in_order
-from lm_mia.attacks.spec import FORMAT, decision_settings
+from lm_mia.attacks.spec import decision_settings
+from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
@@ -85,79 +84,67 @@ class _Levels:
     sets: Sequence[int]
 
 
-def run(
-    store: Store,
-    population: Population,
-    c: config.Attack,
-    folder: Path,
-    pool: ThreadPoolExecutor,
-    say: Callable[[str], None],
-) -> None:
-    """Writes variance_components.csv and .json, unless they are current; removes them if they are not requested.
+def table_set(
+    store: Store, population: Population, c: config.Attack, work: Work
+) -> TableSet | None:
+    """Returns variance_components.csv; None if attack.replica_inits is below 2 or models for it are missing.
 
     Args:
       store: the score store of the recipe.
       population: provides the documents of the samples.
       c: settings of the recipe.
-      folder: folder of the tables.
-      pool: threads that compute scores with sets of references, or components of parts of the samples.
-      say: called with a line for the user if models are missing.
-
-    Raises:
-      UserError: if scores are corrupt.
+      work: threads that compute scores with sets of references, or components of parts of the samples; the user is told
+        if models are missing.
     """
-    marker = folder / VARIANCE_JSON.name
+    if c.replica_inits < 2:
+        return None
     store = dataclasses.replace(store, statistics=(), step=c.step)
-    inits = range(c.replica_inits)
     crossed = [
         subsets.crossed(i, b) if i else subsets.replica(b)
-        for i in inits
+        for i in range(c.replica_inits)
         for b in range(c.orders_per_init)
     ]
     references = [*map(subsets.reference, range(c.references))]
     missing = {*store.missing_models([*crossed, *references], store.step)}
     references = [model for model in references if model not in missing]
-    identity: dict[str, Any] = {
-        "format": FORMAT,
+    units, size = resampling.reference_units(references), c.resample_references // 2 * 2
+    sets = sum(map(len, units)) // size
+    if missing.intersection(crossed) or sets < 2:
+        work.say(
+            f"attack.replica_inits={c.replica_inits}: {len(missing.intersection(crossed))} of {len(crossed)} models "
+            f"with the target's subset are missing, and there are {sets} sets of references, of which at least 2 are "
+            f"needed; {TABLE} is not written; run `lm-mia run` to make the missing models"
+        )
+        return None
+    settings = {
         "config": decision_settings(c),
         "replica_inits": c.replica_inits,
         "orders_per_init": c.orders_per_init,
         "reference_models": [*map(str, references)],
     }
-    if is_current(marker, identity):
-        return
-    # Deleted first, so that no reader combines an old table with new settings.
-    for path in (marker, folder / TABLE):
-        path.unlink(missing_ok=True)
-    if c.replica_inits < 2:
-        return
-    units, size = resampling.reference_units(references), c.resample_references // 2 * 2
-    sets = sum(map(len, units)) // size
-    if missing.intersection(crossed) or sets < 2:
-        say(
-            f"attack.replica_inits={c.replica_inits}: {len(missing.intersection(crossed))} of {len(crossed)} models "
-            f"with the target's subset are missing, and there are {sets} sets of references, of which at least 2 are "
-            f"needed; {TABLE} is not written; run `lm-mia run` to make the missing models"
-        )
-        return
-    index_SxR = resampling.disjoint_sets(units, size)
-    inputs = open_inputs(store, population, crossed, references, ())
-    scores = _score(inputs, (len(inits), c.orders_per_init), index_SxR, c, pool)
-    group_C = stats.sample_groups(population.document_N[: scores.loss_TxC.shape[1]])
-    has_score_C = np.logical_not(np.isnan(scores.score_SxTxC).any(axis=(0, 1)))
-    if not all(
-        (scores.member_TxC[:, has_score_C] == is_member).sum(axis=1).min() >= 8
-        for is_member in (False, True)
-    ):
-        say(
-            f"attack.resample_references={c.resample_references}: too few samples have a score with every set of "
-            f"references; {TABLE} is not written; use larger sets or attack.variance=pooled"
-        )
-        return
-    write_csv(folder / TABLE, components_table(scores, has_score_C, group_C, c.focus_fpr, pool))
-    facts = {"sets": sets, "references_per_set": index_SxR.shape[1], "fpr": c.focus_fpr}
-    facts |= {"references": len(references), "samples": int(has_score_C.sum())}
-    write_completion_marker(marker, identity | facts, [TABLE])
+
+    def compute(write: Write) -> Facts:
+        index_SxR = resampling.disjoint_sets(units, size)
+        inputs = open_inputs(store, population, crossed, references, ())
+        shape = c.replica_inits, c.orders_per_init
+        scores = _score(inputs, shape, index_SxR, c, work.pool)
+        group_C = stats.sample_groups(population.document_N[: scores.loss_TxC.shape[1]])
+        has_score_C = np.logical_not(np.isnan(scores.score_SxTxC).any(axis=(0, 1)))
+        facts = {"sets": sets, "references_per_set": index_SxR.shape[1], "fpr": c.focus_fpr}
+        facts |= {"references": len(references), "samples": int(has_score_C.sum())}
+        if not all(
+            (scores.member_TxC[:, has_score_C] == is_member).sum(axis=1).min() >= 8
+            for is_member in (False, True)
+        ):
+            work.say(
+                f"attack.resample_references={c.resample_references}: too few samples have a score with every set of "
+                f"references; {TABLE} is not written; use larger sets or attack.variance=pooled"
+            )
+            return facts
+        write(TABLE, components_table(scores, has_score_C, group_C, c.focus_fpr, work.pool))
+        return facts
+
+    return TableSet("variance_components", [*crossed, *references], settings, compute)
 
 
 @dataclasses.dataclass(frozen=True)

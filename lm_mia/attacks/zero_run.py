@@ -39,21 +39,16 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
-from lm_mia.atomic import (
-    ZERO_RUN_JSON,
-    is_current,
-    replacing,
-    write_completion_marker,
-    write_csv,
-)
-from lm_mia.attacks import models, propensity, spec, text_features
+from lm_mia.attacks import models, propensity, text_features
 from lm_mia.attacks import shift as shifts
 from lm_mia.attacks.inputs import AttackInputs, Block, open_inputs, sample_slices
 from lm_mia.attacks.resampling import reference_units
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.attacks.shift import Shift, ShiftError
+from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
 from lm_mia.data.imported import TEXT
 from lm_mia.data.population import Population
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.store.store import Store
 
 TABLE, CURVES, SAMPLES = "zero_run.csv", "zero_run_curves.csv", "zero_run_samples.parquet"
@@ -90,48 +85,45 @@ _COLUMNS = (
 )
 
 
-def run(
-    store: Store,
-    population: Population,
-    c: config.Attack,
-    folder: Path,
-    pool: ThreadPoolExecutor,
-    progress: Callable[[str, float, float], None],
-    say: Callable[[str], None],
-) -> None:
-    """Writes the tables if attack.zero_run is set and they are not current; deletes them if it is not set.
+def table_set(
+    store: Store, population: Population, c: config.Attack, work: Work
+) -> TableSet | None:
+    """Returns the tables; None unless attack.zero_run is set.
 
     Args:
       store: the score store of the recipe.
       population: provides tokens, sources and other properties of the texts.
       c: settings of the recipe.
-      folder: folder of the tables.
-      pool: threads that evaluate runs.
-      progress: called as ``progress(label, done, total)``.
-      say: called with a line for each shift that is not possible.
-
-    Raises:
-      UserError: if scores are corrupt.
+      work: threads that evaluate runs; the user is told which shifts are not possible.
     """
+    if not c.zero_run:
+        return None
     store = dataclasses.replace(store, statistics=(), token_samples=(), step=c.step)
     present = models.present_models(store, c.step)
     references = [m for m in present if m.role == "reference" and m.subset_seed < c.references]
-    identity: dict[str, Any] = {
-        "format": spec.FORMAT,
+    settings = {
         "zero_run": list(c.zero_run),
         "zero_run_strengths": list(c.zero_run_strengths),
         "step": c.step,
         "design": store.design,
         "reference_models": [*map(str, references)],
     }
-    marker = folder / ZERO_RUN_JSON.name
-    if c.zero_run and is_current(marker, identity):
-        return
-    # Deleted first, so that no reader combines old tables with new settings.
-    for name in (marker.name, TABLE, CURVES, SAMPLES, INTERFERENCE, EFFECTS):
-        (folder / name).unlink(missing_ok=True)
-    if not c.zero_run:
-        return
+
+    def compute(write: Write) -> Facts:
+        return _compute(store, population, references, c, work, write)
+
+    return TableSet("zero_run", references, settings, compute)
+
+
+def _compute(
+    store: Store,
+    population: Population,
+    references: Sequence[ModelSeeds],
+    c: config.Attack,
+    work: Work,
+    write: Write,
+) -> Facts:
+    """Computes the tables."""
     facts: dict[str, Any] = {"reason": "", "shift_reasons": {}, "covariates": 0, "samples": 0}
     inputs, pairs = None, False
     if references and store.design != "given":
@@ -150,18 +142,17 @@ def run(
             "are needed"
         )
     if facts["reason"]:
-        say(f"attack.zero_run={','.join(c.zero_run)}: {facts['reason']}")
-        write_completion_marker(marker, identity | facts, [])
-        return
+        work.say(f"attack.zero_run={','.join(c.zero_run)}: {facts['reason']}")
+        return facts
     assert inputs is not None
     experiment = _open_experiment(inputs, population, pairs)
     settings, facts["shift_reasons"] = _possible_settings(experiment, c)
     facts["covariates"] = experiment.feature_NxK.shape[1]
     facts["samples"] = experiment.loss_MxN.shape[1]
     for name, reason in facts["shift_reasons"].items():
-        say(f"attack.zero_run={name}: this shift is not possible: {reason}")
+        work.say(f"attack.zero_run={name}: this shift is not possible: {reason}")
     if not facts["covariates"]:
-        say(
+        work.say(
             "attack.zero_run: the samples have neither tokens, texts nor other properties that differ, so estimators "
             f"that learn from them are left out ({', '.join(LEARNED)})"
         )
@@ -169,24 +160,21 @@ def run(
     steps = len(tasks) + len(ATTACKS) * len(inputs.references)
 
     def show(done: int) -> None:
-        progress("zero-run", done, steps)
+        work.progress("zero-run", done, steps)
 
     show(0)
     results = []
-    for result in map_in_order(pool, lambda task: _evaluate(experiment, *task), tasks):
+    for result in map_in_order(work.pool, lambda task: _evaluate(experiment, *task), tasks):
         results.append(result)
         show(len(results))
     rows = [row for result in results for row in result.rows]
-    write_csv(folder / TABLE, pd.DataFrame(rows, columns=[*_COLUMNS]))
+    write(TABLE, pd.DataFrame(rows, columns=[*_COLUMNS]))
     empty = pd.DataFrame(columns=["shift", "strength", "attack", "estimator", "fpr", "tpr"])
-    write_csv(folder / CURVES, pd.concat([empty, *(t for r in results for t in r.curves)]))
-    written = [TABLE, CURVES, INTERFERENCE, EFFECTS]
+    write(CURVES, pd.concat([empty, *(t for r in results for t in r.curves)]))
     if samples := [result.samples for result in results if result.samples is not None]:
-        with replacing(folder / SAMPLES) as temporary:
-            pd.concat(samples, ignore_index=True).to_parquet(temporary, index=False)
-        written.append(SAMPLES)
-    _write_interference(inputs, pairs, folder, pool, lambda done: show(len(tasks) + done))
-    write_completion_marker(marker, identity | facts, written)
+        write(SAMPLES, pd.concat(samples, ignore_index=True))
+    _write_interference(inputs, pairs, write, work, lambda done: show(len(tasks) + done))
+    return facts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -486,15 +474,15 @@ def _samples(experiment: _Experiment, shift: Shift, learned_S: np.ndarray | None
 def _write_interference(
     inputs: AttackInputs,
     pairs: bool,
-    folder: Path,
-    pool: ThreadPoolExecutor,
+    write: Write,
+    work: Work,
     show: Callable[[int], None],
 ) -> None:
-    """Writes interference.csv and effects.parquet from all samples, a block or a model at a time."""
+    """Computes interference.csv and effects.parquet from all samples, a block or a model at a time."""
     rows: list[dict[str, Any]] = []
     weight_N = np.ones(inputs.num_samples)
     for a, attack in enumerate(ATTACKS):
-        with _scores(inputs, attack, folder, pool) as (score_MxN, member_MxN):
+        with _scores(inputs, attack, work.folder, work.pool) as (score_MxN, member_MxN):
 
             def blocks(
                 half: slice, score_MxN: np.ndarray = score_MxN, member_MxN: np.ndarray = member_MxN
@@ -510,8 +498,7 @@ def _write_interference(
                 for half in halves
             ]
             if attack == "loss":
-                with replacing(folder / EFFECTS) as temporary:
-                    _effects(inputs, truths[0]).to_parquet(temporary, index=False)
+                write(EFFECTS, _effects(inputs, truths[0]))
             before = a * len(score_MxN)
             names = [*map(str, inputs.references)]
             rows += _interference_rows(
@@ -520,10 +507,10 @@ def _write_interference(
                 score_MxN,
                 member_MxN,
                 [*zip(halves, truths, strict=True)],
-                pool,
+                work.pool,
                 lambda m, n=before: show(n + m),
             )
-    write_csv(folder / INTERFERENCE, pd.DataFrame(rows))
+    write(INTERFERENCE, pd.DataFrame(rows))
 
 
 def _halves(models: int) -> list[slice]:

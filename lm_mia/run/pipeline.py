@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from lm_mia import config
-from lm_mia.atomic import EXTRACTION_JSON, FLIPS_JSON, is_current
+from lm_mia.atomic import FLIPS_JSON
 from lm_mia.attacks import spec
 from lm_mia.attacks.spec import FigureNeed, PresentModels, RecipeModels, RecipeNeeds
 from lm_mia.config import validate
@@ -29,9 +29,9 @@ from lm_mia.run.progress import Display, plural
 from lm_mia.run.remaining import RecipeWork, RemainingTime
 from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb, requested_table_stages
 from lm_mia.run.sweep import Sweep, SweepRecipe
-from lm_mia.run.workdir import changed_settings, changed_table_messages, table_metadata
+from lm_mia.run.workdir import changed_settings, table_metadata
 from lm_mia.run.worker import WorkerTask
-from lm_mia.store.store import open_store, with_stored_statistics
+from lm_mia.store.store import Store, open_store, with_stored_statistics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +94,6 @@ def run(
         if {"attack", "extract", "report"} & {*stages}:
             # Only one command at a time may write tables and figures.
             with _exclusive_lock(sweep.workdir.path / ".report.lock", display):
-                _check_tables_unchanged(stages, sweep.recipes)
                 failed = _make_tables(stages, recipe_populations, figure_needs, display)
                 if len(failed) == len(recipe_populations):
                     raise UserError("\n".join([*failed.values(), *diverged]))
@@ -144,16 +143,6 @@ def _check(verb: Verb, sweep: Sweep) -> None:
         attacked = [recipe for recipe in sweep.recipes if recipe.config.attack.replicas]
         with_tables = [recipe for recipe in attacked if table_metadata(recipe.folder)]
         check_tables(with_tables or (attacked if len(sweep.recipes) == 1 else []))
-
-
-def _check_tables_unchanged(stages: Sequence[Stage], recipes: Sequence[SweepRecipe]) -> None:
-    """Raises UserError if the command would read tables that are not as they were when they were written."""
-    messages = list[str]()
-    for recipe in recipes:
-        requested = requested_table_stages(recipe.config)
-        messages += changed_table_messages(recipe.folder, stages, requested)
-    if messages:
-        raise UserError("\n".join(messages))
 
 
 def check_tables(recipes: Sequence[SweepRecipe]) -> None:
@@ -499,15 +488,13 @@ def attack(
 
     Also raises UserError if there are too few models for any attack.
     """
-    from lm_mia.attacks import registry, runner
-    from lm_mia.attacks.evaluate import open_pieces
+    from lm_mia.attacks import runner
+    from lm_mia.attacks.pieces import open_pieces
     from lm_mia.attacks.token_tables import TokenSettings
     from lm_mia.data.batch_order import Batches
 
     c = recipe.config
-    # Only the statistics that the attacks need must be present, not all that the config requests.
-    needed = registry.statistics_of(c.attack.attacks)
-    store = dataclasses.replace(open_store(c, recipe.folder), statistics=needed, token_samples=())
+    store = _attacked_store(recipe)
     tables = recipe.folder / "tables"
     settings = config.measurable_attack(c)
     if left_out := sorted({*c.attack.fprs} - {*settings.fprs}):
@@ -546,28 +533,61 @@ def attack(
 def extract(recipe: SweepRecipe, population: Population, display: Display) -> None:
     """Computes how easily samples can be extracted from the first replica, and from the first reference if requested.
 
-    Nothing is computed if the tables already have the results.
+    Nothing is computed if the results are stored.
     """
-    c, tables = recipe.config, recipe.folder / "tables"
-    metadata = table_metadata(recipe.folder)
-    assert metadata is not None, "checked before, or just written"
-    by_name = {str(seeds): seeds for seeds in recipe.models}
-    target = by_name[metadata["first_target"]]
-    reference = by_name[metadata["reference_models"][0]] if c.extract.reference else None
+    from lm_mia.attacks import decisions, exports, replicas, table_sets
+    from lm_mia.attacks.pieces import open_pieces
+    from lm_mia.attacks.results import digest
+    from lm_mia.attacks.spec import Request
 
-    def attacked_step(model_seeds: ModelSeeds) -> int:
-        return c.attack.step or inventory.total_steps(c, model_seeds)
-
-    inputs = {
+    c, pieces = recipe.config, open_pieces(recipe.config, recipe.folder)
+    attacked = population.from_sample(config.first_canary(c))
+    attacks = replicas.find_replicas(
+        _attacked_store(recipe), attacked, config.measurable_attack(c), lambda line: None
+    )
+    target, reference = attacks.targets[0], attacks.references[0] if c.extract.reference else None
+    of_samples = Request(attacks.main, decisions.samples)
+    settings = {
         "model": str(target),
         "reference": str(reference or ""),
-        "step": attacked_step(target),
+        "step": _attacked_step(c, target),
+        "config": dataclasses.asdict(c.extract),
+        "samples": digest(pieces.key(of_samples)),
     }
-    inputs |= {"config": dataclasses.asdict(c.extract)}
-    inputs |= {"samples_sha256": metadata["tables"]["samples.parquet"]}
-    if is_current(recipe.folder / EXTRACTION_JSON, inputs):
+
+    def compute(write: table_sets.Write) -> table_sets.Facts:
+        scores = pieces.read(of_samples, ["id", "member", "score"])
+        if scores is None:
+            raise UserError(
+                f"{recipe.folder}: there are no results of these attacks; run `lm-mia attack` first"
+            )
+        return _extract(recipe, population, scores, target, reference, display, write)
+
+    models = [target, reference] if reference else [target]
+    tables = table_sets.TableSet("extraction", models, settings, compute)
+    if (stored := table_sets.find(tables, pieces)) is not None:
         display.say(f"extract: {recipe.name}: the results are already in its tables")
-        return
+    else:
+        stored = table_sets.get(tables, pieces)
+    found = exports.of_set(stored, pieces) | exports.facts_of(stored)
+    exports.write(recipe.folder / "tables", found, ["extraction_reference.csv"])
+
+
+def _attacked_step(c: config.Config, model_seeds: ModelSeeds) -> int:
+    return c.attack.step or inventory.total_steps(c, model_seeds)
+
+
+def _extract(
+    recipe: SweepRecipe,
+    population: Population,
+    scores: "pd.DataFrame",
+    target: ModelSeeds,
+    reference: ModelSeeds | None,
+    display: Display,
+    write: Callable[[str, "pd.DataFrame"], None],
+) -> Mapping[str, Any]:
+    """Computes the tables of the extraction; returns what its JSON file says about them."""
+    c = recipe.config
     os.environ |= devices.assign(1, 1).environments[0]
     # Imported here because they load JAX, which no other stage needs in this process.
     from lm_mia.model import transformer
@@ -579,9 +599,7 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
         c.model, population.vocab_size, population.length_tokens
     )
     model = transformer.TransformerLM(model_config)
-    samples = extraction.select_samples(
-        extraction.read_membership_scores(tables / "samples.parquet"), population, c.extract
-    )
+    samples = extraction.select_samples(scores, population, c.extract)
     if len(samples) < c.extract.samples:
         members, is_random = int(samples["member"].sum()), c.extract.choose == "random"
         display.say(
@@ -594,7 +612,7 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
     def measure(model_seeds: ModelSeeds) -> "pd.DataFrame":
         params = restore_params(
             model_seeds,
-            attacked_step(model_seeds),
+            _attacked_step(c, model_seeds),
             model,
             inventory.checkpoint_dir(recipe.folder, model_seeds),
             this_backend.mesh,
@@ -606,5 +624,17 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
     if reference:
         member_N = subsets.member_of_config(reference, c)
         results = extraction.add_reference(results, measure(reference), member_N)
-    extraction.write_tables(tables, results, c.extract, inputs)
+    for name, table in extraction.tables(results, c.extract).items():
+        write(name, table)
     display.say(extraction.summary(results, c.extract))
+    schemes = extraction.sampling_schemes(c.extract)
+    return {"schemes": {name: str(scheme) for name, scheme in schemes.items()}}
+
+
+def _attacked_store(recipe: SweepRecipe) -> Store:
+    """Returns the score store, in which only the statistics that the attacks need must be present."""
+    from lm_mia.attacks import registry
+
+    needed = registry.statistics_of(recipe.config.attack.attacks)
+    store = open_store(recipe.config, recipe.folder)
+    return dataclasses.replace(store, statistics=needed, token_samples=())

@@ -17,22 +17,19 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lm_mia import config
 from lm_mia.atomic import (
-    CHANGED_TABLE,
     EXTRACTION_JSON,
     FLIPS_JSON,
     MORE_REFERENCES_JSON,
     POOLING_JSON,
     TARGETS_CSV,
     ZERO_RUN_JSON,
-    all_changed_tables,
     append_line,
-    is_current,
     write_atomically,
 )
 from lm_mia.attacks import spec
@@ -218,58 +215,21 @@ def contains_models(recipe_dir: Path) -> bool:
     return (recipe_dir / "scores.zarr").exists() or (recipe_dir / "checkpoints").exists()
 
 
-def changed_table_message(table: Path) -> str:
-    """Returns the error message for a table, or its JSON file, that is not as it was when it was written."""
-    return f"{table}: {CHANGED_TABLE}; run `lm-mia {_stage_of_table(table)}` again"
-
-
-def changed_table_messages(
-    recipe_dir: Path, stages: Collection[Stage], requested: Collection[Stage]
-) -> list[str]:
-    """Returns an error message for each table that is not as it was when it was written and that a command reads.
-
-    Args:
-      recipe_dir: folder of a recipe, which need not have tables.
-      stages: the stages of the command, which compute changed tables again.
-      requested: those of the stages "attack" and "extract" that the recipe's config requests.
-    """
-    read: set[Stage] = {"attack"} if "extract" in stages else set()
-    if "report" in stages:
-        read = {"attack", "extract"}
-    checked = read - ({*stages} & {*requested})
-    if not checked:  # hashing all tables takes time
-        return []
-    messages = list[str]()
-    for table, marker in all_changed_tables(recipe_dir / "tables").items():
-        stage = _stage_of_table(table)
-        if stage not in checked:
-            continue
-        if stage in requested:
-            messages.append(changed_table_message(table))
-        else:
-            messages.append(
-                f"{table}: {CHANGED_TABLE}, and the config does not request it any more; delete {marker} to "
-                "leave it out"
-            )
-    return messages
-
-
-def _stage_of_table(table: Path) -> Stage:
-    return "extract" if table.name.startswith(EXTRACTION_JSON.stem) else "attack"
-
-
 def table_metadata(recipe_dir: Path) -> dict[str, Any] | None:
     """Returns the content of a recipe's flips.json, or None if the tables are missing or incomplete.
 
-    It has at least "config" (the attack settings), "first_target" and "tables" (digests of the files).
+    It has at least "config" (the attack settings) and "first_target".
     """
     path = recipe_dir / FLIPS_JSON
     if not path.exists():
         return None
     try:
         stored = json.loads(path.read_text())
-        checked = {"config": dict(stored["config"]), "tables": dict(stored["tables"])}
-        return {**stored, **checked, "first_target": stored["first_target"]}
+        return {
+            **stored,
+            "config": dict(stored["config"]),
+            "first_target": stored["first_target"],
+        }
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
 
@@ -299,15 +259,14 @@ def changed_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any,
 def unfinished_table_stages(recipe_dir: Path, c: config.Config) -> frozenset[Stage]:
     """Returns those of the stages "attack" and "extract" that a config requests and whose tables are not finished.
 
-    Tables are unfinished if they are missing, were changed, or were made with other settings. Those of "extract" are
-    computed again after those of "attack".
+    Tables are unfinished if they are missing or were made with other settings. Those of "extract" are computed again
+    after those of "attack".
     """
     requested = requested_table_stages(c)
-    changed = {_stage_of_table(table) for table in all_changed_tables(recipe_dir / "tables")}
-    if "attack" in changed or table_metadata(recipe_dir) is None or changed_settings(recipe_dir, c):
+    if table_metadata(recipe_dir) is None or changed_settings(recipe_dir, c):
         return requested
-    settings = {"config": dataclasses.asdict(c.extract)}
-    has_extraction = is_current(recipe_dir / EXTRACTION_JSON, settings)
+    used = _read_fields(recipe_dir / EXTRACTION_JSON, ["config"]).get("config")
+    has_extraction = used == json.loads(json.dumps(dataclasses.asdict(c.extract)))
     return requested & ({"extract"} if not has_extraction else set())
 
 

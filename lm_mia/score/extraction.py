@@ -12,7 +12,6 @@ V: tokens in the vocabulary.
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,10 +19,9 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, seeds, stats
-from lm_mia.atomic import EXTRACTION_JSON, write_completion_marker, write_csv
 from lm_mia.data.documents import ProgressCallback
 from lm_mia.data.population import Population
-from lm_mia.errors import UserError, raise_failed_read
+from lm_mia.errors import UserError
 from lm_mia.model import decoding, transformer
 
 _CALL_TOKENS = 8192
@@ -31,19 +29,6 @@ _PROBABILITIES = (0.1, 0.5, 0.9, 0.99, 0.999)
 _MAX_QUERIES_EXPONENT = 18  # curves have 1, 10, ..., 10^18 queries
 _OVERLAP, _LIKELY = 0.8, (0.5, 0.01)  # thresholds of PrivacyGuard's Table 4
 _GREEDY, _SAMPLED = stats.SamplingScheme(temperature=0), stats.SamplingScheme()
-
-
-def read_membership_scores(path: Path) -> pd.DataFrame:
-    """Reads the columns id, member and score of the attack's table of samples.
-
-    Raises:
-      UserError: if the table is missing or cannot be read.
-    """
-    try:
-        return pd.read_parquet(path, columns=["id", "member", "score"])
-    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-        raise_failed_read(error, path)
-        raise UserError(f"{path}: missing or damaged; run `lm-mia attack` again") from error
 
 
 def select_samples(
@@ -289,7 +274,7 @@ def extraction_rates(results: pd.DataFrame, extract_config: config.Extract) -> p
             for criterion, values in is_extracted.items():
                 count, low, high = values.count(), np.nan, np.nan
                 if count and extract_config.choose == "random":
-                    low, high = stats.clopper_pearson(values.sum(), count)
+                    low, high = map(float, stats.clopper_pearson(values.sum(), count))
                 row |= {str(criterion): values.mean()}
                 row |= {f"{criterion}_low": low, f"{criterion}_high": high}
             rows.append(row)
@@ -364,34 +349,21 @@ def _by_class(results: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {name: samples for name, samples in classes.items() if len(samples)}
 
 
-def write_tables(
-    tables_dir: Path,
-    results: pd.DataFrame,
-    extract_config: config.Extract,
-    inputs: dict[str, Any],
-) -> None:
-    """Writes the tables of the extraction and, last, extraction.json, which describes them.
+def tables(results: pd.DataFrame, extract_config: config.Extract) -> dict[str, pd.DataFrame]:
+    """Returns the tables of the extraction by file name.
 
     Args:
-      tables_dir: folder of the recipe's tables.
       results: result of `extract`, or of `add_reference` if ``extract_config.reference`` is set.
       extract_config: the settings of the extraction.
-      inputs: the models, settings and membership scores from which the tables were computed.
     """
-    path = tables_dir / EXTRACTION_JSON.name
-    tables = {
+    by_name = {
         "extraction.csv": results,
         "extraction_curves.csv": extraction_curves(results),
         "extraction_rates.csv": extraction_rates(results, extract_config),
     }
     if extract_config.reference:
-        tables["extraction_reference.csv"] = compare_with_reference(results)
-    path.unlink(missing_ok=True)
-    (tables_dir / "extraction_reference.csv").unlink(missing_ok=True)
-    for name, table in tables.items():
-        write_csv(tables_dir / name, table)
-    schemes = {name: str(scheme) for name, scheme in sampling_schemes(extract_config).items()}
-    write_completion_marker(path, inputs | {"schemes": schemes}, tables)
+        by_name["extraction_reference.csv"] = compare_with_reference(results)
+    return by_name
 
 
 def summary(results: pd.DataFrame, extract_config: config.Extract) -> str:

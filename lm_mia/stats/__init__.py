@@ -138,16 +138,6 @@ from lm_mia.stats.jackknife import (
     shared_reference_variance,
 )
 from lm_mia.stats.leave_one_out import leave_one_out_scatter, lira_leave_one_out
-from lm_mia.stats.likelihood_ratio import (
-    LiraGaussians,
-    Variance,
-    fit_gaussians,
-    lira,
-    lira_from_gaussians,
-    posterior,
-    with_pooled_variance,
-    within_sample_scatter,
-)
 from lm_mia.stats.linear_regression import (
     DpSgd,
     RegressionData,
@@ -156,6 +146,16 @@ from lm_mia.stats.linear_regression import (
     dp_sgd_residuals,
     ridge_residuals,
     simulate_regression,
+)
+from lm_mia.stats.lira import (
+    LiraGaussians,
+    Variance,
+    fit_gaussians,
+    lira,
+    lira_from_gaussians,
+    posterior,
+    with_pooled_variance,
+    within_sample_scatter,
 )
 from lm_mia.stats.more_references import (
     MoreReferences,
@@ -199,7 +199,7 @@ from lm_mia.stats.pooling import (
     rates_by_sample,
 )
 from lm_mia.stats.ranking import nonmembers_needed
-from lm_mia.stats.robust_mia import (
+from lm_mia.stats.rmia import (
     rmia,
     rmia_from_log_alpha,
     rmia_log_alpha,

@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from lm_mia.stats.array_types import FloatArray
-from lm_mia.stats.likelihood_ratio import fit_gaussians
+from lm_mia.stats.lira import fit_gaussians
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ from lm_mia.stats.array_types import FloatArray, IntArray
 from lm_mia.stats.flips import COIN_FLIP_BIN, VERY_UNSTABLE_BIN, flip_bins, flip_rate
 from lm_mia.stats.inputs import as_counts, as_float64, as_members, check_magnitude
 from lm_mia.stats.intervals import check_confidence
-from lm_mia.stats.likelihood_ratio import posterior
+from lm_mia.stats.lira import posterior
 
 _GROUPS = 8
 """Samples are divided into this many groups, and so are replicas, unless there are fewer."""
@@ -200,7 +200,7 @@ def mean_rate_interval(
         freedom_S = np.square(variance_S) / (
             np.square(over_models_S) / (targets - 1) + np.square(over_samples_S) / (_GROUPS - 1)
         )
-        margin_S = scipy.stats.t.ppf((1 + confidence) / 2, freedom_S) * np.sqrt(variance_S)
+        margin_S = scipy.special.stdtrit(freedom_S, (1 + confidence) / 2) * np.sqrt(variance_S)
     margin_S = np.where(variance_S == 0, 0.0, margin_S)  # all rates are equal
     return np.maximum(mean_S - margin_S, 0.0), np.minimum(mean_S + margin_S, 1.0)
 
@@ -470,7 +470,7 @@ def jackknife_margin(value_A1xR1xH1: ArrayLike, confidence: float = 0.95) -> flo
     value = as_float64(value_A1xR1xH1, "values")[0, 0, 0]
     if not (variance > 0 or (variance == 0 and value == 0)):
         return math.nan
-    return float(scipy.stats.t.ppf((1 + confidence) / 2, df)) * math.sqrt(variance)
+    return float(scipy.special.stdtrit(df, (1 + confidence) / 2)) * math.sqrt(variance)
 
 
 def _check(

@@ -16,7 +16,7 @@ from scipy.special import log_ndtr
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.design import Design, check_no_overlap, design_of, partners
 from lm_mia.stats.inputs import as_counts
-from lm_mia.stats.likelihood_ratio import (
+from lm_mia.stats.lira import (
     Variance,
     as_variance_factor,
     check_references,

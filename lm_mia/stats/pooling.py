@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.inputs import as_counts, as_float64, as_members, as_real
-from lm_mia.stats.likelihood_ratio import chunks_of_samples
+from lm_mia.stats.lira import chunks_of_samples
 from lm_mia.stats.moments import divide_or_nan
 from lm_mia.stats.order_statistics import order_statistics
 
@@ -404,20 +404,23 @@ def rates_by_sample(
     """
     score_MxN, member_MxN = _check_cells(score_MxN, member_MxN)
     threshold = _as_threshold(threshold, score_MxN.shape)
-    samples = score_MxN.shape[1]
+    samples, count_type = score_MxN.shape[1], np.min_scalar_type(score_MxN.shape[0])
+
+    def count(cell_MxC: BoolArray) -> IntArray:
+        # Small types are several times as fast as the integers of np.count_nonzero.
+        return cell_MxC.view(np.uint8).sum(axis=0, dtype=count_type).astype(np.int64)
+
     called_in_FxN, called_out_FxN = np.zeros((2, len(threshold), samples), np.int64)
     in_N, out_N = np.zeros((2, samples), np.int64)
     for chunk in _chunks(score_MxN.shape):
         score_MxC, in_MxC = score_MxN[:, chunk], member_MxN[:, chunk]
         present_MxC = ~np.isnan(score_MxC)
-        in_N[chunk] = np.count_nonzero(present_MxC & in_MxC, axis=0)
-        out_N[chunk] = np.count_nonzero(present_MxC, axis=0) - in_N[chunk]
+        in_N[chunk] = count(present_MxC & in_MxC)
+        out_N[chunk] = count(present_MxC) - in_N[chunk]
         for f, threshold_MxC in enumerate(_of_chunk(threshold, chunk)):
             called_MxC = score_MxC >= threshold_MxC
-            called_in_FxN[f, chunk] = np.count_nonzero(called_MxC & in_MxC, axis=0)
-            called_out_FxN[f, chunk] = (
-                np.count_nonzero(called_MxC, axis=0) - called_in_FxN[f, chunk]
-            )
+            called_in_FxN[f, chunk] = count(called_MxC & in_MxC)
+            called_out_FxN[f, chunk] = count(called_MxC) - called_in_FxN[f, chunk]
     left_out = score_MxN.size - int(in_N.sum() + out_N.sum())
     return SampleRates(called_in_FxN, called_out_FxN, in_N, out_N, left_out)
 

@@ -24,7 +24,7 @@ from scipy.special import gammaln, polygamma, psi, stdtr
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.design import complements, design_of
 from lm_mia.stats.inputs import MAX_LOSS, as_float64, as_real, check_magnitude, check_scale
-from lm_mia.stats.likelihood_ratio import check_references, chunks_of_samples
+from lm_mia.stats.lira import check_references, chunks_of_samples
 from lm_mia.stats.model_effects import (
     RANK_TOLERANCE,
     attenuation,

@@ -17,7 +17,7 @@ from scipy.special import expit
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.design import design_of
 from lm_mia.stats.leave_one_out import LeftOut, leave_one_out_moments
-from lm_mia.stats.likelihood_ratio import check_references, chunks_of_samples
+from lm_mia.stats.lira import check_references, chunks_of_samples
 from lm_mia.stats.shrinkage import (
     LossModel,
     SamplePosterior,

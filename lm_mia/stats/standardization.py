@@ -24,7 +24,7 @@ from lm_mia.stats.leave_one_out import (
     leave_one_out_moments,
     left_out_by_design,
 )
-from lm_mia.stats.likelihood_ratio import (
+from lm_mia.stats.lira import (
     LiraGaussians,
     as_variance_factor,
     check_references,

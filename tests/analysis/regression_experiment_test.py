@@ -132,8 +132,13 @@ def test_results_are_kept_in_the_workdir(tmp_path: Path, monkeypatch: pytest.Mon
                 changed.setattr(experiment, name, 7)
                 with pytest.raises(AssertionError, match="computed again"):
                     experiment.load(recipes)
-        with (tmp_path / "tables" / "regression.csv").open("a") as file:
-            file.write("ridge,one_run,9,1,1,1,1,1\n")  # a damaged table is not used
+        export = tmp_path / "tables" / "regression.csv"
+        text = export.read_text()
+        export.write_text(f"{text}ridge,one_run,9,1,1,1,1,1\n")  # which is overwritten
+        pd.testing.assert_frame_equal(first.metrics, experiment.load(recipes).metrics)
+        assert export.read_text() == text
+        for piece in (tmp_path / "pieces").iterdir():
+            piece.write_bytes(piece.read_bytes()[:-9])
         with pytest.raises(AssertionError, match="computed again"):
             experiment.load(recipes)
     third = experiment.load(recipes)

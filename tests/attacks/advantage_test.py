@@ -1,37 +1,27 @@
 """The membership advantage of attacks, compared with estimates from whole arrays, sample by sample."""
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from array_scores import array_scores
 from synthetic_scores import SMALL, AttackRun
 
 from lm_mia import seeds, stats
 from lm_mia.attacks import advantage
-from lm_mia.attacks.score_matrix import MembershipScoreFile
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
 
 
 def rows_of(
     score_TxN: np.ndarray,
     member_TxN: np.ndarray,
     folder: Path,
-    pool: ThreadPoolExecutor,
-    **changes: Any,
-) -> list[dict[str, Any]]:
-    arguments: dict[str, Any] = {"priors": (0.5, 0.1), "has_split_documents": False}
-    arguments |= {"document_N2": np.arange(score_TxN.shape[1])} | changes
-    with MembershipScoreFile(folder, *score_TxN.shape) as file:
-        file.write(0, slice(0, score_TxN.shape[1]), score_TxN)
-        return advantage.advantage_rows("rmia", 7, file, member_TxN, pool=pool, **arguments)
+    priors: tuple[float, ...] = (0.5, 0.1),
+    document_N: np.ndarray | None = None,
+) -> list[dict[Any, Any]]:
+    with array_scores(score_TxN, member_TxN, folder, document_N=document_N) as scores:
+        return advantage.membership_advantage(scores, priors=priors).to_dict("records")
 
 
 def slow_estimates(score_N: np.ndarray, member_N: np.ndarray, prior: float) -> dict[str, float]:
@@ -73,7 +63,7 @@ def check(row: Mapping[Any, Any], score_TxN: np.ndarray, member_TxN: np.ndarray)
     assert row["baseline"] == pytest.approx(abs(1 - 2 * row["prior"]))
 
 
-def test_rows_are_those_of_whole_arrays(tmp_path: Path, pool: ThreadPoolExecutor):
+def test_rows_are_those_of_whole_arrays(tmp_path: Path):
     rng = np.random.default_rng(0)
     member_TxN = rng.random((5, 400)) < 0.5
     score_TxN = rng.normal(size=(5, 400)) + member_TxN
@@ -83,28 +73,25 @@ def test_rows_are_those_of_whole_arrays(tmp_path: Path, pool: ThreadPoolExecutor
     score_TxN[4] = 1.0
     # The first target is the one with intervals.
     for order in ([0, 1, 2, 3, 4], [1, 0], [2, 0], [3, 0], [4, 0]):
-        rows = rows_of(score_TxN[order], member_TxN[order], tmp_path, pool)
-        assert [(r["attack"], r["references"], r["prior"]) for r in rows] == [
-            ("rmia", 7, 0.5),
-            ("rmia", 7, 0.1),
-        ]
+        rows = rows_of(score_TxN[order], member_TxN[order], tmp_path)
+        assert [row["prior"] for row in rows] == [0.5, 0.1]
         for row in rows:
             check(row, score_TxN[order], member_TxN[order])
 
 
-def test_scores_are_only_compared(tmp_path: Path, pool: ThreadPoolExecutor):
+def test_scores_are_only_compared(tmp_path: Path):
     rng = np.random.default_rng(1)
     member_TxN = rng.random((2, 200)) < 0.5
     score_TxN = rng.normal(size=(2, 200)) + member_TxN
-    same = rows_of(np.exp(score_TxN), member_TxN, tmp_path, pool)
-    assert same == rows_of(score_TxN, member_TxN, tmp_path, pool)
+    same = rows_of(np.exp(score_TxN), member_TxN, tmp_path)
+    assert same == rows_of(score_TxN, member_TxN, tmp_path)
 
 
-def test_shuffled_labels_show_the_bias_of_the_plug_in(tmp_path: Path, pool: ThreadPoolExecutor):
+def test_shuffled_labels_show_the_bias_of_the_plug_in(tmp_path: Path):
     rng = np.random.default_rng(2)
     member_TxN = np.repeat(rng.random((1, 4096)) < 0.5, 2, axis=0)
     score_TxN = rng.normal(size=(2, 4096)) + 3 * member_TxN
-    row, at_tenth = rows_of(score_TxN, member_TxN, tmp_path, pool)
+    row, at_tenth = rows_of(score_TxN, member_TxN, tmp_path)
     assert row["held_out"] > 0.8
     bias = np.sqrt(row["bins"] / (np.pi * 1024))
     assert row["shuffled_plug_in"] == pytest.approx(bias, rel=0.25)
@@ -128,15 +115,15 @@ def test_shuffled_counts_have_the_distribution_of_shuffled_labels():
     np.testing.assert_array_equal(member_RxJ.sum(axis=1), 2)
 
 
-def test_pieces_of_documents_have_no_intervals(tmp_path: Path, pool: ThreadPoolExecutor):
+def test_pieces_of_documents_have_no_intervals(tmp_path: Path):
     member_TxN = np.arange(60)[None] % 2 == 0
     score_TxN = member_TxN + 0.01 * np.arange(60)
-    [row] = rows_of(score_TxN, member_TxN, tmp_path, pool, priors=[0.5], has_split_documents=True)
+    [row] = rows_of(score_TxN, member_TxN, tmp_path, (0.5,), np.arange(60))
     assert row["held_out"] > 0.5
     assert np.isnan([row["held_out_low"], row["held_out_high"]]).all()
 
 
-def test_pieces_of_a_document_are_in_one_half(tmp_path: Path, pool: ThreadPoolExecutor):
+def test_pieces_of_a_document_are_in_one_half(tmp_path: Path):
     # The pieces of a document have nearly equal scores. If some of them were fitted and the others held out, documents
     # would be recognized, and the mean without any leakage would be 0.42.
     rng = np.random.default_rng(0)
@@ -145,19 +132,17 @@ def test_pieces_of_a_document_are_in_one_half(tmp_path: Path, pool: ThreadPoolEx
     member_TxN = rng.permuted(np.arange(24) < 12 + np.zeros((targets, 1)), axis=1)[:, document_N]
     score_TxN = rng.normal(size=(targets, 24))[:, document_N]
     score_TxN += 0.01 * rng.normal(size=score_TxN.shape)
-    split = {"document_N2": document_N, "has_split_documents": True, "priors": [0.5]}
-    [row] = rows_of(score_TxN, member_TxN, tmp_path, pool, **split)
+    [row] = rows_of(score_TxN, member_TxN, tmp_path, (0.5,), document_N)
     assert abs(row["held_out_mean"]) < 3 * row["held_out_std"] / targets**0.5
     # All samples are of one document, so nothing is held out.
-    split["document_N2"] = 0 * document_N
-    [row] = rows_of(score_TxN, member_TxN, tmp_path, pool, **split)
+    [row] = rows_of(score_TxN, member_TxN, tmp_path, (0.5,), 0 * document_N)
     assert np.isnan(row["held_out_mean"])
 
 
-def test_too_few_scores_of_a_class(tmp_path: Path, pool: ThreadPoolExecutor):
+def test_too_few_scores_of_a_class(tmp_path: Path):
     member_TxN = np.arange(20)[None] < 10
     score_TxN = np.where(np.arange(20) < 9, np.nan, 1.0)[None]  # One member has a score.
-    [row] = rows_of(score_TxN, member_TxN, tmp_path, pool, priors=[0.5])
+    [row] = rows_of(score_TxN, member_TxN, tmp_path, (0.5,))
     assert np.isnan([row["held_out"], row["plug_in_mean"], row["shuffled_plug_in"]]).all()
     assert row["left_out"] == 9
 

@@ -12,8 +12,7 @@ import pytest
 from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from lm_mia import config, stats
-from lm_mia.attacks import attack_flips, tables
-from lm_mia.attacks.attack_flips import AttackDecisions
+from lm_mia.attacks import attack_flips, decision_jackknife, tables
 from lm_mia.attacks.decisions import count_votes_by_class
 
 COMPARED = ("tpr", "member_flip_rate", "member_coin_flips", "coin_flip_tp_fraction")
@@ -166,8 +165,11 @@ def test_intervals_are_those_of_the_same_parts(attacked: AttackRun):
 MEMBER_N = np.arange(16) < 8
 
 
-def decided(attack: str, score_BxN: np.ndarray) -> AttackDecisions:
-    """Returns the decisions of an attack on 8 members and 8 non-members, two of which are called members."""
+Decided = tuple[pd.DataFrame, pd.DataFrame]
+
+
+def decided(attack: str, score_BxN: np.ndarray) -> Decided:
+    """Returns the rows and the parts of an attack on 8 members and 8 non-members, two of which are called members."""
     fprs = (0.25,)
     points = stats.tpr_at_fpr(score_BxN, MEMBER_N, fprs)
     has_decisions_F = tables.has_decisions(points)
@@ -176,18 +178,13 @@ def decided(attack: str, score_BxN: np.ndarray) -> AttackDecisions:
     metrics = stats.decision_metrics(
         score_BxN, MEMBER_N, stats.sample_groups(np.arange(16)), fprs, 0
     )
-    parts = {name: getattr(metrics, f"{name}_A1xH1xF") for name in attack_flips._PARTS}
-    return AttackDecisions(attack, 4, points.tpr_TxF, 0.0, 16, votes, shares, parts)
+    table = attack_flips.shares_of_votes(votes, shares, points.tpr_TxF, 16, 0.05)
+    table.insert(0, "attack", attack)
+    return table, decision_jackknife.to_frame(metrics, 0, fprs)
 
 
-def jackknife(decisions: AttackDecisions) -> pd.DataFrame:
-    """Returns the rows of decision_jackknife.parquet that have these values."""
-    parts = decisions.parts
-    index = np.indices(parts["tpr"].shape)
-    names = ("replicas", "samples", "fpr")
-    columns = {name: axis.ravel() for name, axis in zip(names, index, strict=True)}
-    values = {name: value.ravel() for name, value in parts.items()}
-    return pd.DataFrame({"references": 0} | columns | values)
+def compared(lira: Decided, other: Decided) -> pd.DataFrame:
+    return attack_flips.compare([lira[0], other[0]], {"loss": other[1]}, lira[1])
 
 
 def test_hand_worked_case():
@@ -198,10 +195,7 @@ def test_hand_worked_case():
         score_BxN[:votes, sample] = 1
     lira = decided("lira_online", score_BxN)
     stable_BxN = np.where(np.arange(16) == 1, 0, score_BxN)  # the member with 4 votes gets none
-    table = attack_flips.attack_flips(
-        [dataclasses.replace(lira, parts={}), decided("loss", stable_BxN)], jackknife(lira), 0.05
-    )
-    row, other = records(table)
+    row, other = records(compared(lira, decided("loss", stable_BxN)))
     assert row["replicas"] == 8
     assert row["tpr_mean"] == pytest.approx((8 + 4 + 1) / 64)
     assert row["tpr_std"] == pytest.approx(np.std([3, 2, 2, 2, 1, 1, 1, 1]) / 8)
@@ -221,10 +215,7 @@ def test_an_attack_with_the_decisions_of_lira_does_not_differ_from_it():
     rng = np.random.default_rng(0)
     score_BxN = rng.normal(size=(8, 16)) + 2 * MEMBER_N
     lira, same = decided("lira_online", score_BxN), decided("loss", np.exp(score_BxN))
-    table = attack_flips.attack_flips(
-        [dataclasses.replace(lira, parts={}), same], jackknife(lira), 0.05
-    )
-    assert differences(records(table)[1]) == [0] * 12
+    assert differences(records(compared(lira, same))[1]) == [0] * 12
 
 
 def test_attacks_that_leave_out_samples(tmp_path: Path):

@@ -1,12 +1,12 @@
 """The audit of one attack, compared with the statistics that it is made of."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from array_scores import array_scores
 
 from lm_mia import config, stats
 from lm_mia.attacks import audit
@@ -16,7 +16,7 @@ C = config.Attack(bootstraps=20, alpha=0.1, delta=1e-4)
 METHODS = ["estimate_tpr", "estimate_max", "one_run", "one_run_gaussian"]
 
 
-def scores(design: subsets.Design, samples: int = 600) -> tuple[np.ndarray, np.ndarray]:
+def drawn_scores(design: subsets.Design, samples: int = 600) -> tuple[np.ndarray, np.ndarray]:
     drawn = "bernoulli" if design == "given" else design
     member_N2 = subsets.member(5, samples, drawn)
     score_N2 = np.random.default_rng(0).normal(size=samples) + 2 * member_N2
@@ -24,17 +24,28 @@ def scores(design: subsets.Design, samples: int = 600) -> tuple[np.ndarray, np.n
     return score_N2, member_N2
 
 
+def audited(
+    score_N2: np.ndarray,
+    member_N2: np.ndarray,
+    design: subsets.Design,
+    folder: Path,
+    bootstraps: int = C.bootstraps,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns the rows of both tables."""
+    settings: dict[str, Any] = {"alpha": C.alpha, "delta": C.delta, "design": design}
+    with array_scores(score_N2[None], member_N2[None], folder) as scores:
+        rows = audit.epsilon_audit(scores, bootstraps=bootstraps, **settings)
+        return rows, audit.audit_curve(scores, **settings)
+
+
 @pytest.mark.parametrize("design", ["exact", "balanced", "bernoulli", "given"])
 def test_rows(design: subsets.Design, tmp_path: Path):
-    score_N2, member_N2 = scores(design)
-    result = audit.audit("rmia", 9, score_N2, member_N2, design, C)
-    audit.write(tmp_path, [result])
-    table = pd.read_csv(tmp_path / audit.TABLE).set_index("method")
+    score_N2, member_N2 = drawn_scores(design)
+    table, curve = audited(score_N2, member_N2, design, tmp_path)
+    table = table.set_index("method")
     is_known = design != "given"
     assert table.index.tolist() == METHODS[: 4 if is_known else 2]
     assert table.is_bound.tolist() == [False, False, True, False][: len(table)]
-    assert (table.attack == "rmia").all()
-    assert (table.references == 9).all()
     assert (table.delta == 1e-4).all()
     assert (table.left_out == 7).all()
     estimates = stats.epsilon_intervals(score_N2, member_N2, delta=1e-4, replicates=20)
@@ -46,7 +57,6 @@ def test_rows(design: subsets.Design, tmp_path: Path):
         assert (row["canaries"], row["confidence"], row["adjacency"]) == (600, 0.95, "add_remove")
         members = (member_N2 & ~np.isnan(score_N2)).sum()
         assert row["ceiling"] == pytest.approx(np.log(members))
-    curve = pd.read_csv(tmp_path / audit.CURVE_TABLE)
     if not is_known:
         assert curve.empty
         return
@@ -76,24 +86,21 @@ def test_rows(design: subsets.Design, tmp_path: Path):
     assert curve.epsilon.max() == row["epsilon"]
 
 
-def test_estimates_without_bootstrap_are_the_same():
-    score_N2, member_N2 = scores("exact")
-    with_ends = audit.audit("loss", 0, score_N2, member_N2, "given", C)
-    c = dataclasses.replace(C, bootstraps=0)
-    without = audit.audit("loss", 0, score_N2, member_N2, "given", c)
-    assert without.intervals is None
-    for row, other in zip(without.rows, with_ends.rows, strict=True):
-        assert row["epsilon"] == other["epsilon"]
-        assert "low" not in row
+def test_estimates_without_bootstrap_are_the_same(tmp_path: Path):
+    score_N2, member_N2 = drawn_scores("exact")
+    with_ends, _ = audited(score_N2, member_N2, "given", tmp_path)
+    without, _ = audited(score_N2, member_N2, "given", tmp_path, bootstraps=0)
+    assert without["epsilon"].tolist() == with_ends["epsilon"].tolist()
+    assert without["low"].isna().all()
 
 
 def test_no_rows_without_a_class(tmp_path: Path):
-    score_N2, member_N2 = scores("exact")
+    score_N2, member_N2 = drawn_scores("exact")
     score_N2[member_N2] = np.nan
-    result = audit.audit("loss", 0, score_N2, member_N2, "exact", C)
-    audit.write(tmp_path, [result])
-    assert pd.read_csv(tmp_path / audit.TABLE).empty
-    assert "epsilon" in pd.read_csv(tmp_path / audit.CURVE_TABLE)
+    table, curve = audited(score_N2, member_N2, "exact", tmp_path)
+    assert len(table) == len(curve) == 0
+    assert "epsilon" in table
+    assert "epsilon" in curve
 
 
 @pytest.mark.parametrize(
@@ -102,8 +109,7 @@ def test_no_rows_without_a_class(tmp_path: Path):
 )
 def test_a_large_delta_is_said(delta: float, design: subsets.Design, lines: int):
     messages: list[str] = []
-    c = dataclasses.replace(C, delta=delta)
-    audit.say_if_delta_is_large(c, 1000, design, messages.append)
+    audit.say_if_delta_is_large(delta, 1000, design, messages.append)
     assert len(messages) == lines
     if lines:
         assert messages[0].startswith("attack.delta=0.0011: above 1/1,000")

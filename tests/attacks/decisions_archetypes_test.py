@@ -6,8 +6,6 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from synthetic_scores import SMALL, AttackRun, FakePopulation
 
@@ -31,25 +29,27 @@ Sample = tuple[bool, float, float]  # member, votes, separation
 
 
 def find_archetypes(
-    tmp_path: Path, samples: Sequence[Sample], c: config.Attack = C, group: int = 10**6
+    samples: Sequence[Sample], c: config.Attack = C, block: int = 10**6
 ) -> pd.DataFrame:
-    """Returns the archetypes of samples in a file with row groups; at the other FPR, all votes are inverted."""
+    """Returns the archetypes of samples, which are given in blocks."""
     table = pd.DataFrame(samples, columns=["member", "votes", "separation"])
     B = c.replicas
-    votes_N = table.votes.to_numpy(float)
-    columns = {"id": np.arange(len(table)), "member": table.member.to_numpy(bool)}
-    columns["separation"] = table.separation.to_numpy(float)
-    for fpr, votes_at_fpr_N in ((0.25, votes_N), (0.1, B - votes_N)):
-        votes = pa.array(votes_at_fpr_N.astype(np.float32), mask=np.isnan(votes_at_fpr_N)).cast(
-            pa.int16()
-        )
-        columns |= {
-            f"votes_{fpr}": votes,
-            f"flip_rate_{fpr}": 2 * votes_at_fpr_N * (B - votes_at_fpr_N) / (B * (B - 1)),
+    votes_N = table["votes"].to_numpy(float)
+    rows = pd.DataFrame(
+        {
+            "id": np.arange(len(table)),
+            "member": table["member"].to_numpy(bool),
+            "separation": table["separation"].to_numpy(float),
+            "votes": votes_N,
+            "flip_rate": 2 * votes_N * (B - votes_N) / (B * (B - 1)),
         }
-    path = tmp_path / "samples.parquet"
-    pq.write_table(pa.table(columns), path, row_group_size=group)
-    out = decisions.find_archetypes(path, cast(Population, FakePopulation(len(table))), B, c)
+    )
+    names = ("alpha", "ambiguous_separation", "clear_separation", "stable_flip")
+    settings = {name: getattr(c, name) for name in (*names, "stable_member_flip")}
+    blocks = (rows.iloc[low : low + block] for low in range(0, len(rows), block))
+    rules = decisions.archetype_rules(B, **settings)
+    population = cast(Population, FakePopulation(len(table)))
+    out = decisions.find_archetypes(blocks, rules, population, c.focus_fpr)
     assert out.kind.tolist() == KINDS
     assert (out.fpr == c.focus_fpr).all()
     return out
@@ -59,7 +59,7 @@ def ids(table: pd.DataFrame) -> list[Any]:
     return [None if pd.isna(i) else int(i) for i in table.id]
 
 
-def test_archetypes_satisfy_their_rules(tmp_path: Path):
+def test_archetypes_satisfy_their_rules():
     samples: list[Sample] = [
         (True, 9, 1.99),  # 0: not clear
         (True, 7, 2.5),  # 1: not stable
@@ -77,7 +77,7 @@ def test_archetypes_satisfy_their_rules(tmp_path: Path):
         (False, 7, 0.1),
         (False, 8, 0.2),
     ]
-    table = find_archetypes(tmp_path, samples)
+    table = find_archetypes(samples)
     assert ids(table) == [4, 6, 9, 12]
     assert table.candidates.tolist() == [2, 1, 3, 2]
     assert table.member.tolist() == [True, False, True, True]
@@ -99,14 +99,14 @@ def test_archetypes_satisfy_their_rules(tmp_path: Path):
     ]
 
 
-@pytest.mark.parametrize("group", [1, 2, 100])
-def test_first_candidate_is_selected_across_row_groups(tmp_path: Path, group: int):
+@pytest.mark.parametrize("block", [1, 2, 100])
+def test_first_candidate_is_selected_across_blocks(block: int):
     samples: list[Sample] = [(False, 5.0, 1.0)] * 3 + [
         (True, 9, 3.0),
         (True, 8, 9.0),
         (True, 9, 4.0),
     ]
-    table = find_archetypes(tmp_path, samples, group=group)
+    table = find_archetypes(samples, block=block)
     assert ids(table) == [3, None, None, None]
     assert table.candidates.tolist() == [3, 0, 0, 0]
 
@@ -114,7 +114,7 @@ def test_first_candidate_is_selected_across_row_groups(tmp_path: Path, group: in
 def test_kinds_without_candidates_have_an_empty_id(tmp_path: Path):
     nan = math.nan
     for samples in ([(True, nan, 3.0), (False, nan, nan)], [(True, 9, nan), (False, 4, nan)], []):
-        table = find_archetypes(tmp_path, cast(list[Sample], samples))
+        table = find_archetypes(cast(list[Sample], samples))
         assert ids(table) == [None] * 4
         assert table.candidates.tolist() == [0] * 4
         path = tmp_path / "archetypes.csv"
@@ -126,40 +126,40 @@ def test_kinds_without_candidates_have_an_empty_id(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("replicas", "low"), [(2, 1), (4, 1), (5, 1), (20, 6)])
-def test_unanimous_samples_are_not_coin_flips(tmp_path: Path, replicas: int, low: int):
+def test_unanimous_samples_are_not_coin_flips(replicas: int, low: int):
     """With few replicas the test has no power, but a unanimous decision is not a coin flip."""
     c = dataclasses.replace(C, replicas=replicas)
     assert max(stats.coin_flip_cutoff(replicas, 0.05)[0], 1) == low
     samples = [(False, votes, 0.0) for votes in range(replicas + 1)]
-    table = find_archetypes(tmp_path, samples, c).set_index("kind").loc["ambiguous unstable"]
+    table = find_archetypes(samples, c).set_index("kind").loc["ambiguous unstable"]
     assert (table.id, table.candidates) == (low, replicas - 2 * low + 1)
     assert table.rule.endswith(f"{low} to {replicas - low} of {replicas} votes")
 
 
-def test_half_of_the_replicas_are_no_majority(tmp_path: Path):
+def test_half_of_the_replicas_are_no_majority():
     c = dataclasses.replace(C, replicas=4, stable_flip=0.5)
     samples = [(member, votes, 9.0) for member in (True, False) for votes in range(5)]
     limits = {"stable_flip": 0.7, "stable_member_flip": 0.7}
-    table = find_archetypes(tmp_path, samples, dataclasses.replace(c, **limits))
+    table = find_archetypes(samples, dataclasses.replace(c, **limits))
     assert ids(table)[:2] == [3, 5]
     assert table.candidates.tolist()[:2] == [2, 2]
 
 
-def test_flip_rate_at_the_limit_is_stable(tmp_path: Path):
+def test_flip_rate_at_the_limit_is_stable():
     # 1 of 20 votes: 38 / 380; 2 votes: 72 / 380 = 0.19; 3 votes: 102 / 380 = 0.27
     c = dataclasses.replace(C, replicas=20, stable_flip=0.1, stable_member_flip=0.19)
     samples: list[Sample] = [(False, 2, 9.0), (False, 1, 9.0), (True, 17, 9.0), (True, 18, 9.0)]
-    table = find_archetypes(tmp_path, [*samples, (True, 2, 0.0), (True, 19, 0.0)], c)
+    table = find_archetypes([*samples, (True, 2, 0.0), (True, 19, 0.0)], c)
     assert ids(table)[:3] == [3, 1, 5]
     assert table.candidates.tolist()[:3] == [1, 1, 1]
     assert "flip rate <= 0.19, most replicas decide member" in table.rule[0]
 
 
 @pytest.mark.parametrize("number", [1e-9, 1e-5, 123456789.125, 0.1 + 0.2])
-def test_numbers_in_rules_are_exact_decimals(tmp_path: Path, number: float):
+def test_numbers_in_rules_are_exact_decimals(number: float):
     c = dataclasses.replace(C, clear_separation=number, ambiguous_separation=0.0)
     below = math.nextafter(number, 0)
-    table = find_archetypes(tmp_path, [(True, 9, below), (True, 9, number)], c)
+    table = find_archetypes([(True, 9, below), (True, 9, number)], c)
     assert ids(table)[0] == 1
     rule = table.rule[0]
     assert "e" not in rule.partition(">=")[2].partition(",")[0]

@@ -359,8 +359,7 @@ def test_results_do_not_depend_on_block_sizes(
     for name in files - others:
         if name.endswith("json"):
             described = [json.loads((folder / name).read_text()) for folder in folders]
-            digests = {"tables": {}, "sha256": ""}
-            assert described[0] | digests == described[1] | digests, name
+            assert described[0] == described[1], name
         elif variance == "per_sample":
             texts = [(folder / name).read_bytes() for folder in folders]
             assert texts[0] == texts[1], name

@@ -13,7 +13,8 @@ from synthetic_scores import SMALL, SyntheticScores, write_scores
 
 from lm_mia import config
 from lm_mia.attacks import evaluations, results
-from lm_mia.attacks.evaluate import Pieces, evaluate, pieces_of
+from lm_mia.attacks.evaluate import evaluate
+from lm_mia.attacks.pieces import Pieces, pieces_of
 from lm_mia.attacks.spec import AttackSpec, Request
 from lm_mia.data.population import Population
 
@@ -91,7 +92,7 @@ def test_scores_recipe_format_and_design_count(
     other = dataclasses.replace(pieces, recipe_hash="other")
     assert not any(map(with_base.has, POINTS))
     assert not any(map(other.has, POINTS))
-    monkeypatch.setattr("lm_mia.attacks.evaluate.RESULTS_FORMAT", results.RESULTS_FORMAT + 1)
+    monkeypatch.setattr("lm_mia.attacks.pieces.RESULTS_FORMAT", results.RESULTS_FORMAT + 1)
     assert not any(map(pieces.has, POINTS))
 
 

@@ -1,16 +1,14 @@
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from failed_reads import fail_reads
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, write_scores
+from table_case import compute
 
 from lm_mia import stats
-from lm_mia.atomic import changed_tables
 from lm_mia.attacks import models
 from lm_mia.attacks.spec import PresentModels
 from lm_mia.data import subsets
@@ -34,9 +32,8 @@ def test_present_models(world: SyntheticScores, tmp_path: Path):
     present = models.present_models(world.store)
     assert [str(model) for model in present] == NAMES
     assert models.model_numbers(present) == PresentModels((*range(10), 11), (0, 2))
-    path = tmp_path / "models.csv"
-    models.write_models(world.store, present, path)
-    table = pd.read_csv(path)
+    compute(models.models_set(world.store, present), tmp_path)
+    table = pd.read_csv(tmp_path / "models.csv")
     seeds = ["role", "subset_seed", "init_seed", "order_seed"]
     assert table.columns.tolist() == ["model", *seeds, "member_loss_nats", "nonmember_loss_nats"]
     assert table["model"].tolist() == NAMES
@@ -46,37 +43,9 @@ def test_present_models(world: SyntheticScores, tmp_path: Path):
         loss_N, member_N = world.loss_MxN[m].astype(float), world.member_MxN[m]
         assert row["member_loss_nats"] == pytest.approx(loss_N[member_N].mean())
         assert row["nonmember_loss_nats"] == pytest.approx(loss_N[~member_N].mean())
-    path.write_text(path.read_text().replace("reference", "someone"))
-    models.write_models(world.store, present, path)  # lists other models, so it is replaced
-    pd.testing.assert_frame_equal(pd.read_csv(path), table)
     none = Store(tmp_path / "scores.zarr")
-    models.write_models(none, models.present_models(none), tmp_path / "none.csv")
-    assert (tmp_path / "none.csv").read_text() == ",".join(table.columns) + "\n"
-
-
-@pytest.mark.parametrize("replaced_before", [0, 1, 2])
-def test_a_kill_while_models_are_replaced_leaves_no_changed_table(
-    replaced_before: int,
-    world: SyntheticScores,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    path, present = tmp_path / "models.csv", models.present_models(world.store)
-    models.write_models(world.store, present[:3], path)
-    replace, replaced = os.replace, list[str]()
-
-    def replace_or_stop(source: Path, target: Path) -> None:
-        if len(replaced) == replaced_before:
-            raise KeyboardInterrupt
-        replaced.append(target.name)
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", replace_or_stop)
-    with pytest.raises(KeyboardInterrupt):
-        models.write_models(world.store, present, path)
-    assert replaced == ["models.json", "models.csv"][:replaced_before]
-    assert len(pd.read_csv(path)) == (3 if replaced_before < 2 else len(present))
-    assert changed_tables(tmp_path / "models.json") == []
+    compute(models.models_set(none, models.present_models(none)), tmp_path / "none")
+    assert (tmp_path / "none" / "models.csv").read_text() == ",".join(table.columns) + "\n"
 
 
 def test_later_models_are_sorted_by_number(tmp_path: Path):
@@ -112,35 +81,12 @@ def check_losses(table: pd.DataFrame, world: SyntheticScores, ids: list[int], co
 
 def test_losses_of_samples(world: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, present = tmp_path / "sample_losses.csv", models.present_models(world.store)[:11]
-    assert models.write_sample_losses(world.store, present[:9], [199, 5], DOCUMENTS, path)
+    compute(models.sample_losses_set(world.store, present[:9], [199, 5], DOCUMENTS), tmp_path)
     check_losses(pd.read_csv(path), world, [5, 199], 9)
-    before, old = path.read_bytes(), path.stat()
-    for ids in ([199], [5, 199], []):
-        assert not models.write_sample_losses(world.store, present[:9], ids, DOCUMENTS, path)
-    assert (path.stat().st_mtime_ns, path.read_bytes()) == (old.st_mtime_ns, before)
-    assert models.write_sample_losses(
-        world.store, present[:9], [7], DOCUMENTS, path
-    )  # as for another figure
-    check_losses(pd.read_csv(path), world, [5, 7, 199], 9)
-    assert models.write_sample_losses(
-        world.store, present, [7], DOCUMENTS, path
-    )  # with more models
-    check_losses(pd.read_csv(path), world, [5, 7, 199], 11)
-    original = path.read_bytes()
-    for damage in (
-        b"\xff",
-        original[: len(original) // 2],
-        original[:-20],
-        original.replace(b"model", b"mood"),
-    ):
-        path.write_bytes(damage)
-        assert models.write_sample_losses(world.store, present, [5, 7, 199], DOCUMENTS, path)
-        assert path.read_bytes() == original
     # block by block
-    path.unlink()
     blocks = Store.blocks
     monkeypatch.setattr(Store, "blocks", lambda self, parts: blocks(self, parts, 64))
-    assert models.write_sample_losses(world.store, present, [5, 7, 199], DOCUMENTS, path)
+    compute(models.sample_losses_set(world.store, present, [5, 7, 199], DOCUMENTS), tmp_path)
     check_losses(pd.read_csv(path), world, [5, 7, 199], 11)
 
 
@@ -165,16 +111,3 @@ def test_archetype_losses_without_archetypes(world: SyntheticScores):
     losses = models.archetype_losses(world.store, present[:2], present[-1:], no_archetypes)
     assert losses.columns.tolist() == ["kind", "sample", "model", "role", "member", "loss_nats"]
     assert len(losses) == 0
-
-
-def test_a_failed_read_forgets_no_sample(
-    world: SyntheticScores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    path, present = tmp_path / "sample_losses.csv", models.present_models(world.store)[:9]
-    models.write_sample_losses(world.store, present, [5], DOCUMENTS, path)
-    before = path.read_bytes()
-    with monkeypatch.context() as failing:
-        fail_reads(failing, path)
-        with pytest.raises(OSError, match=path.name):
-            models.write_sample_losses(world.store, present, [7], DOCUMENTS, path)
-    assert path.read_bytes() == before

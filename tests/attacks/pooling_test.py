@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import json
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 from synthetic_scores import SMALL, SyntheticScores, write_scores
+from table_case import compute, working
 
 from lm_mia import config, stats
 from lm_mia.attacks import pooling, vulnerability
@@ -28,11 +28,10 @@ FPRS = (0.1, 0.3)
 
 
 def run(world: SyntheticScores, c: config.Attack, folder: Path) -> list[tuple[str, float, float]]:
-    """Runs the stage; returns the progress that it reported."""
-    progress = []
+    """Computes the tables; returns the progress that was reported."""
     folder.mkdir(exist_ok=True)
-    with ThreadPoolExecutor(2) as pool:
-        pooling.run(world.store, world.population, c, folder, pool, lambda *at: progress.append(at))
+    with working(folder) as (work, progress):
+        compute(pooling.table_set(world.store, world.population, c, work), folder)
     return progress
 
 
@@ -274,25 +273,16 @@ def test_false_positive_rates_of_samples_on_targets_outside_the_references(
     assert sorted({*table["fpr"]}) == [*FPRS]
 
 
-def test_tables_are_computed_again_only_if_settings_change(
-    world: SyntheticScores, folder: Path, tmp_path: Path
-):
-    c = dataclasses.replace(C, references=8)
-    assert len(run(world, c, tmp_path)) == 4
-    assert run(world, c, tmp_path) == []
-    assert len(run(world, dataclasses.replace(c, fprs=(0.1, 0.2)), tmp_path)) == 4
-    (tmp_path / vulnerability.TABLE).write_bytes(b"damaged")
-    assert len(run(world, dataclasses.replace(c, fprs=(0.1, 0.2)), tmp_path)) == 4
-    # Too few models: the reason is stored, and old tables are deleted.
-    run(world, dataclasses.replace(c, references=6), tmp_path)
+def test_reasons_why_there_are_no_tables(world: SyntheticScores, tmp_path: Path):
+    run(world, dataclasses.replace(C, references=6), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["pooling.json"]
     reason = json.loads((tmp_path / "pooling.json").read_text())["reason"]
     assert reason == "6 references can be attacked with the others; at least 8 are needed"
-    run(world, dataclasses.replace(c, fprs=(0.0, 1.0), focus_fpr=1.0), tmp_path)
+    run(world, dataclasses.replace(C, fprs=(0.0, 1.0), focus_fpr=1.0), tmp_path)
     reason = json.loads((tmp_path / "pooling.json").read_text())["reason"]
     assert reason == "no rate of attack.fprs is between 0 and 1"
-    run(world, dataclasses.replace(c, leave_one_out=False), tmp_path)
-    assert [*tmp_path.iterdir()] == []
+    run(world, dataclasses.replace(C, leave_one_out=False), tmp_path / "other")
+    assert [*(tmp_path / "other").iterdir()] == []
 
 
 def test_without_scores_of_nonmembers_there_are_no_rates():

@@ -1,18 +1,21 @@
 """Attacks on every reference with the others: scores by `lira`, and by whole pairs in the balanced design."""
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from attack_variants import SAMPLES, VARIANTS, blocks
 from synthetic_scores import SMALL, SyntheticScores, run_attacks, write_scores
+from table_case import working
 
 from lm_mia import config, stats
 from lm_mia.attacks import reference_targets, replicas
+from lm_mia.attacks.inputs import AttackInputs
+from lm_mia.attacks.results import Table, to_frame
 from lm_mia.data import subsets
 
 __all__ = ["blocks"]  # a fixture
@@ -47,19 +50,31 @@ def expected_scores(world: SyntheticScores, c: config.Attack) -> np.ndarray:
     return np.array(scores)
 
 
+def attacked(source: AttackInputs, c: config.Attack, folder: Path) -> dict[str, pd.DataFrame]:
+    """Returns the tables by file name."""
+    found: dict[str, pd.DataFrame] = {}
+
+    def write(name: str, table: Table) -> None:
+        is_whole = isinstance(table, pd.DataFrame)
+        found[name] = table if is_whole else to_frame(pa.concat_tables([*table]))
+
+    group_N = stats.sample_groups(np.arange(source.num_samples))
+    with working(folder) as (work, _):
+        reference_targets.attack_references(source, c, group_N, work, write)
+    return found
+
+
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_every_reference_is_attacked_with_the_others(
     world: SyntheticScores, changes: dict[str, Any], tmp_path: Path
 ):
     c = dataclasses.replace(C, **changes)
-    source = replicas.replica_inputs(world.store, world.population, c, pytest.fail)
-    path = tmp_path / "p.parquet"
-    with ThreadPoolExecutor(2) as pool:
-        table, intervals = reference_targets.attack_references(
-            source, c, stats.sample_groups(np.arange(SAMPLES)), path, tmp_path, pool
-        )
-    assert list(tmp_path.iterdir()) == [path]
+    source = replicas.find_replicas(world.store, world.population, c, pytest.fail).inputs
+    found = attacked(source, dataclasses.replace(c, leave_one_out=True, bootstraps=1), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    table = found[reference_targets.TABLE]
+    intervals = found[reference_targets.INTERVALS]
 
     score_MxN, member_MxN = expected_scores(world, c), world.reference_member_MxN
     points = stats.tpr_at_fpr(score_MxN, member_MxN, c.fprs)
@@ -79,7 +94,7 @@ def test_every_reference_is_attacked_with_the_others(
     assert (intervals.low < intervals.value).all()
     assert (intervals.value < intervals.high).all()
 
-    probability = pd.read_parquet(path)
+    probability = found[reference_targets.PROBABILITIES]
     assert probability.columns.tolist() == ["id", "mean", "std", "share_above_half", "targets"]
     assert probability.id.tolist() == list(range(SAMPLES))
     posteriors = [[] for _ in range(SAMPLES)]
@@ -99,15 +114,10 @@ def test_noise_is_at_chance_in_a_balanced_design(tmp_path: Path):
     """Without its complement, no reference reveals the members of the one that is attacked."""
     c = dataclasses.replace(C, references=8, replicas=2, variance="pooled")
     world = write_scores(tmp_path, c, 4000, design="balanced", effect=0.0)
-    source = replicas.replica_inputs(world.store, world.population, c, pytest.fail)
-    with ThreadPoolExecutor(2) as pool:
-        table, _ = reference_targets.attack_references(
-            source, c, stats.sample_groups(np.arange(source.num_samples)), None, tmp_path, pool
-        )
-        alone = source.with_references([0, 2, 4, 6])  # without a complement to leave out
-        few, _ = reference_targets.attack_references(
-            alone, c, stats.sample_groups(np.arange(4000)), None, tmp_path, pool
-        )
+    source = replicas.find_replicas(world.store, world.population, c, pytest.fail).inputs
+    table = attacked(source, c, tmp_path)[reference_targets.TABLE]
+    alone = source.with_references([0, 2, 4, 6])  # without a complement to leave out
+    few = attacked(alone, c, tmp_path)[reference_targets.TABLE]
     assert len(table) == 8
     # The STD of one AUC is 0.009; pairs of targets have nearly opposite errors.
     np.testing.assert_allclose(table.auc, 0.5, atol=0.04)
@@ -126,11 +136,8 @@ def test_noise_is_at_chance_in_a_balanced_design(tmp_path: Path):
 def test_a_reference_without_its_complement_is_attacked_with_all_others(tmp_path: Path):
     c = dataclasses.replace(C, references=12, replicas=2, variance="pooled")
     world = write_scores(tmp_path, c, 100, design="balanced", absent=(3,))
-    source = replicas.replica_inputs(world.store, world.population, c, lambda _: None)
-    with ThreadPoolExecutor(1) as pool:
-        table, _ = reference_targets.attack_references(
-            source, c, stats.sample_groups(np.arange(source.num_samples)), None, tmp_path, pool
-        )
+    source = replicas.find_replicas(world.store, world.population, c, lambda _: None).inputs
+    table = attacked(source, c, tmp_path)[reference_targets.TABLE]
     present = [m for m in range(12) if m != 3]
     assert table.target.tolist() == [f"reference-{m:02d}" for m in present]
     assert table.references.tolist() == [10 if m == 2 else 9 for m in present]
@@ -144,11 +151,8 @@ def test_a_reference_without_its_complement_is_attacked_with_all_others(tmp_path
 def test_too_few_references_have_no_auc(tmp_path: Path):
     c = dataclasses.replace(C, references=4, replicas=2)
     world = write_scores(tmp_path, c, 50, design="balanced")
-    source = replicas.replica_inputs(world.store, world.population, c, pytest.fail)
-    with ThreadPoolExecutor(1) as pool:
-        table, _ = reference_targets.attack_references(
-            source, c, stats.sample_groups(np.arange(source.num_samples)), None, tmp_path, pool
-        )
+    source = replicas.find_replicas(world.store, world.population, c, pytest.fail).inputs
+    table = attacked(source, c, tmp_path)[reference_targets.TABLE]
     assert table.auc.isna().all()
     assert table.left_out.tolist() == [50] * 4
     assert table.members.tolist() == [0] * 4

@@ -54,7 +54,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
 
 
 def source_of(world: SyntheticScores, c: config.Attack = C) -> AttackInputs:
-    return replicas.replica_inputs(world.store, world.population, c, pytest.fail)
+    return replicas.find_replicas(world.store, world.population, c, pytest.fail).inputs
 
 
 def expected(world: SyntheticScores, c: config.Attack) -> dict[str, np.ndarray]:

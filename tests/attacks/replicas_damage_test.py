@@ -7,13 +7,11 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-from failed_reads import fail_reads
 from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from lm_mia import stats
-from lm_mia.attacks import decisions, inputs, replicas
+from lm_mia.attacks import decisions, exports, inputs, replicas
 from lm_mia.errors import UserError
 from lm_mia.store.store import Store
 
@@ -29,8 +27,8 @@ POOLING_TABLES = [
 OPTIONAL_TABLES = ["intervals.csv", "resampled_references.csv", "true_positive_probability.parquet"]
 OPTIONAL_TABLES += POOLING_TABLES
 EXPORTS = ["targets.csv", "target_roc.parquet"]
-OTHERS = ["models.csv", "models.json", "flips.json", "more_references.csv", "more_references.json"]
-TABLES = sorted({*replicas.DECISION_TABLES, *EXPORTS, *OTHERS} - {*OPTIONAL_TABLES})
+OTHERS = ["models.csv", "more_references.csv", "more_references.json"]
+TABLES = sorted({*exports.OF_REPLICAS, *EXPORTS, *OTHERS} - {*OPTIONAL_TABLES})
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +59,7 @@ def test_too_few_models_raise(tmp_path: Path, absent: tuple[int, ...]):
         f"{tmp_path}/recipe_x/scores.zarr: {references} of 4 references and {replicas} of 3 replicas are present, "
         "but an attack needs at least 4 and 2; run `lm-mia run` first"
     )
-    assert list(files(tmp_path / "tables")) == ["models.csv", "models.json"]
+    assert list(files(tmp_path / "tables")) == ["models.csv"]
 
 
 @pytest.mark.parametrize("variable", ["loss", "member"])
@@ -77,8 +75,7 @@ def test_corrupt_shard_leaves_tables_unchanged(
     assert str(caught.value) == (
         f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"
     )
-    models = {"models.csv": b"", "models.json": b""}
-    assert {**files(folder), **models} == {**files(complete_run.folder), **models}
+    assert files(folder) == files(complete_run.folder)
 
 
 @pytest.mark.parametrize(
@@ -86,15 +83,15 @@ def test_corrupt_shard_leaves_tables_unchanged(
     [
         (stats, "lira_from_gaussians", 3),
         (stats, "count_true_positives", 2),
-        (decisions.pa, "concat_tables", 2),
         (stats, "equal_count_bins", 5),
         (stats, "bootstrap_intervals", 1),
         (stats, "auc", 2),
         (stats, "true_positive_probability", 2),
         (decisions, "find_archetypes", 1),
+        (exports, "rows_of_attacks", 2),
     ],
 )
-def test_interrupted_attack_leaves_complete_tables(
+def test_interrupted_attack_leaves_all_tables(
     complete_run: AttackRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -102,7 +99,7 @@ def test_interrupted_attack_leaves_complete_tables(
     name: str,
     failing_call: int,
 ):
-    """Each table is completely old or new, nothing marks the tables as complete, and no other files are left."""
+    """Tables are those of the last attack that ended until they are replaced, and no other files are left."""
     folder = shutil.copytree(complete_run.folder, tmp_path / "tables")
     monkeypatch.setattr(inputs, "_SLICE_SAMPLES", 20)
     monkeypatch.setattr(decisions, "_ROW_GROUP", 40)
@@ -115,27 +112,17 @@ def test_interrupted_attack_leaves_complete_tables(
             raise OSError("no space left on device")
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(module, name, fails)
-    with pytest.raises(OSError, match="no space left"):
-        run_attacks(
-            complete_run.scores, dataclasses.replace(complete_run.c, clear_separation=9.0), folder
-        )
-    # flips.json is deleted when the first table is written.
-    has_begun = name != "lira_from_gaussians"
-    assert sorted(files(folder)) == sorted(
-        {*TABLES, *OPTIONAL_TABLES} - ({"flips.json"} if has_begun else set())
-    )
-    for path in folder.iterdir():
-        if path.suffix == ".parquet":
-            table = pd.read_parquet(path)
-            is_per_sample = path.name not in (
-                *EXPORTS,
-                "decision_jackknife.parquet",
-                POOLING_TABLES[2],
-            )
-            assert len(table) == 100 or not is_per_sample
-        elif path.suffix == ".csv":
-            assert len(pd.read_csv(path)) > 0
+    c = dataclasses.replace(complete_run.c, clear_separation=9.0)
+    with monkeypatch.context() as failing:
+        failing.setattr(module, name, fails)
+        with pytest.raises(OSError, match="no space left"):
+            run_attacks(complete_run.scores, c, folder)
+    assert {*files(folder)} == {*files(complete_run.folder)}
+    if name != "rows_of_attacks":
+        assert files(folder) == files(complete_run.folder)
+    again = run_attacks(complete_run.scores, c, folder)
+    whole = run_attacks(complete_run.scores, c, tmp_path / "whole")
+    assert files(again.folder) == files(whole.folder)
 
 
 def test_unrequested_tables_are_removed(complete_run: AttackRun, tmp_path: Path):
@@ -173,7 +160,7 @@ def test_class_without_scores_raises(tmp_path: Path, usable: str):
         f"attack.references=4: no {missing} has enough IN and OUT references with different losses for LiRA; "
         "request more references"
     )
-    assert list(files(tmp_path / "tables")) == ["models.csv", "models.json"]
+    assert list(files(tmp_path / "tables")) == ["models.csv"]
 
 
 @pytest.mark.parametrize("member", [True, False])
@@ -185,22 +172,3 @@ def test_target_with_one_class_raises(tmp_path: Path, member: bool):
 
     with pytest.raises(UserError, match=f"no {'non-member' if member else 'member'} has enough"):
         run_attacks(write_scores(tmp_path, FEW, 40, labels=labels), FEW, tmp_path / "tables")
-
-
-def test_leftovers_of_a_killed_attack_are_removed(complete_run: AttackRun, tmp_path: Path):
-    folder = shutil.copytree(complete_run.folder, tmp_path / "tables")
-    (folder / ".samples.parquet.4711").write_text("half")
-    run_attacks(complete_run.scores, dataclasses.replace(FEW, references=8), folder)
-    assert sorted(files(folder)) == TABLES
-
-
-@pytest.mark.parametrize("name", [*OTHERS, "samples.parquet", "pooling.json"])
-def test_a_failed_read_deletes_no_table(
-    complete_run: AttackRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-):
-    folder = shutil.copytree(complete_run.folder, tmp_path / "tables")
-    with monkeypatch.context() as failing:
-        fail_reads(failing, folder / name)
-        with pytest.raises(OSError, match=name):
-            run_attacks(complete_run.scores, complete_run.c, folder)
-    assert files(folder) == files(complete_run.folder)

@@ -69,7 +69,7 @@ def test_resampled_references(
     world: SyntheticScores, changes: dict[str, Any], size: int, tmp_path: Path
 ):
     c = dataclasses.replace(C, **changes, resample_references=size)
-    source = replicas.replica_inputs(world.store, world.population, c, pytest.fail)
+    source = replicas.find_replicas(world.store, world.population, c, pytest.fail).inputs
     with ThreadPoolExecutor(2) as pool:
         table = resampling.resampled_references(source, c, tmp_path, pool)
     assert list(tmp_path.iterdir()) == []
@@ -116,7 +116,7 @@ def test_attack_writes_resampled_references(optional_run: AttackRun):
 
 
 def test_reference_pairs_are_never_split(world: SyntheticScores):
-    source = replicas.replica_inputs(world.store, world.population, C, pytest.fail)
+    source = replicas.find_replicas(world.store, world.population, C, pytest.fail).inputs
     pairs = [[2 * p, 2 * p + 1] for p in range(10)]  # the last of 21 references has no partner
     assert np.array(resampling.reference_units(source.references)).tolist() == pairs
     fewer = source.with_references([0, 1, 3, 4, 5, 8])  # seeds 2, 7, ... are lost

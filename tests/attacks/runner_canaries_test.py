@@ -10,7 +10,7 @@ from synthetic_scores import SMALL, FakePopulation, SyntheticScores, write_score
 
 from lm_mia import config
 from lm_mia.attacks import evaluations, runner, spec
-from lm_mia.attacks.evaluate import pieces_of
+from lm_mia.attacks.pieces import pieces_of
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
 

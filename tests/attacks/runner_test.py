@@ -16,13 +16,13 @@ def blas_threads() -> set[int]:
 
 
 def test_blas_has_one_thread_during_attacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    during, run = [], replicas.run
+    during, find = [], replicas.find_replicas
 
     def spy(*args):
         during.append(blas_threads())
-        return run(*args)
+        return find(*args)
 
-    monkeypatch.setattr(replicas, "run", spy)
+    monkeypatch.setattr(replicas, "find_replicas", spy)
     c = dataclasses.replace(SMALL, attacks=("lira_online",), bootstraps=0)
     scores = write_scores(tmp_path, c, 200)
     with threadpoolctl.threadpool_limits(2, user_api="blas"):

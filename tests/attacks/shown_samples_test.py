@@ -1,7 +1,6 @@
 """shown_samples.parquet: which samples it has, and that its losses and decisions are those of the other tables."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +8,8 @@ import pandas as pd
 import pytest
 from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
-from lm_mia import config
-from lm_mia.attacks import replicas, runner, shown_samples
-from lm_mia.attacks.evaluate import pieces_of
+from lm_mia.attacks import runner, shown_samples
+from lm_mia.attacks.pieces import pieces_of
 from lm_mia.attacks.token_tables import TokenSettings
 
 SAMPLES = 200
@@ -64,7 +62,7 @@ def test_random_and_extreme_samples_are_chosen_from_many(
     scores = write_scores(tmp_path, C, SAMPLES)
     arguments = scores.store, scores.population, C, tmp_path / "tables", lambda *_: None
     tokens = TokenSettings(tuple(range(100, 200, 10)))
-    pieces = pieces_of(scores.store, "recipe", C, tmp_path / "pieces")
+    pieces = pieces_of(scores.store, "recipe", C, tmp_path / "pieces", tokens.samples)
     runner.run(*arguments, lambda _: None, pieces, token_settings=tokens)
     run = AttackRun(scores, C, tmp_path / "tables", [], [])
     shown = table(run)
@@ -89,23 +87,3 @@ def test_random_and_extreme_samples_are_chosen_from_many(
     )
     votes = [np.nan if row[0] is None else sum(row) for row in shown["decisions_0.1"]]
     assert np.array_equal(votes, samples["votes_0.1"][shown["id"]], equal_nan=True)
-
-
-def test_other_stored_tokens_change_only_a_subset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The identity of the tables has the ids only if they determine which samples are shown."""
-    scores = write_scores(tmp_path, C, SAMPLES)
-
-    def computed(c: config.Attack, token_samples: tuple[int, ...]) -> int:
-        arguments = scores.store, scores.population, c, tmp_path / "tables", lambda *_: None
-        tokens = TokenSettings(token_samples)
-        pieces = pieces_of(scores.store, "recipe", c, tmp_path / "pieces")
-        return runner.run(*arguments, lambda _: None, pieces, token_settings=tokens)["computed"]
-
-    assert computed(C, (1,)) > 0
-    assert computed(C, (1, 2)) == 0
-    marker = json.loads((tmp_path / "tables" / "flips.json").read_text())
-    assert marker["shown_token_samples"] == []
-    assert shown_samples.TABLE in replicas.DECISION_TABLES
-    monkeypatch.setattr(shown_samples, "MAX_SAMPLES", 44)
-    assert computed(C, (1, 2)) > 0
-    assert computed(C, (1, 2)) == 0

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_scores import SMALL, SyntheticScores, write_scores
+from table_case import compute, working
 
 from lm_mia import config, stats
 from lm_mia.attacks import spec, studies, study_inputs, text_groups, token_tfidf
@@ -30,25 +30,14 @@ def scores(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
     return write_scores(tmp_path_factory.mktemp("studies"), C, 160)
 
 
-def run(
-    scores: SyntheticScores, c: config.Attack, folder: Path, *names: spec.Study
-) -> list[tuple[str, float, float]]:
-    """Runs studies and returns their progress."""
-    progress: list[tuple[str, float, float]] = []
+def run(scores: SyntheticScores, c: config.Attack, folder: Path, *names: spec.Study) -> None:
+    """Writes the tables of studies."""
     batches = Batches(BATCH_SIZE, EPOCHS)
     folder.mkdir(exist_ok=True)
-    with ThreadPoolExecutor(2) as pool:
-        studies.run(
-            scores.store,
-            scores.population,
-            c,
-            batches,
-            spec.RecipeNeeds(studies=names),
-            folder,
-            pool,
-            lambda *done: progress.append(done),
-        )
-    return progress
+    with working(folder) as (work, _):
+        for name in names:
+            arguments = scores.store, scores.population, c, batches, work
+            compute(studies.table_set(name, *arguments), folder)
 
 
 def test_true_positives_are_compared_with_the_other_replicas(
@@ -277,23 +266,12 @@ def test_groups_of_texts_are_not_possible(scores: SyntheticScores, tmp_path: Pat
         text_groups.tables(cast(Any, SimpleNamespace(population=population)))
 
 
-def test_current_studies_are_kept(scores: SyntheticScores, tmp_path: Path):
-    assert run(scores, FEW, tmp_path) == []  # nothing is requested
-    assert run(scores, FEW, tmp_path, "fragile_hits") == [("studies", 0, 1), ("studies", 1, 1)]
-    assert run(scores, FEW, tmp_path, "fragile_hits") == []
-    (tmp_path / "fragile_hit_bins.csv").write_text("changed")
-    assert run(scores, FEW, tmp_path, "fragile_hits") != []
-    assert run(scores, dataclasses.replace(FEW, alpha=0.1), tmp_path, "fragile_hits") != []
-
-
 def test_too_few_replicas_are_a_reason(scores: SyntheticScores, tmp_path: Path):
-    run(scores, FEW, tmp_path, "fragile_hits")
     run(scores, dataclasses.replace(FEW, replicas=8), tmp_path, "fragile_hits")
     facts = json.loads((tmp_path / "fragile_hits.json").read_text())
     assert facts["reason"] == (
         "8 replicas and 12 references are present, but at least 9 and 4 are needed"
     )
-    assert facts["tables"] == {}
     assert [path.name for path in tmp_path.iterdir()] == ["fragile_hits.json"]
 
 

@@ -1,5 +1,4 @@
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -125,19 +124,14 @@ def test_correlations_are_means_over_models(world: World):
     assert table.groupby(["models", "samples"]).ngroups == 9 * 15
 
 
-def test_tables_are_kept_while_current_and_removed_if_not_requested(world: World, tmp_path: Path):
-    copied = dataclasses.replace(world, folder=tmp_path)
-    for path in world.folder.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    before = (tmp_path / token_tables.SUFFIXES).stat().st_mtime_ns
-    assert run(copied) == []
-    assert (tmp_path / token_tables.SUFFIXES).stat().st_mtime_ns == before
-    [message] = run(copied, dataclasses.replace(SETTINGS, suffix_tokens=40))
+def test_long_suffixes_and_no_tokens_are_left_out(world: World, tmp_path: Path):
+    other = dataclasses.replace(world, folder=tmp_path)
+    [message] = run(other, dataclasses.replace(SETTINGS, suffix_tokens=40))
     assert message.startswith("extract.prefix_tokens=5, extract.suffix_tokens=40: fewer than 16 of")
-    facts = json.loads((tmp_path / "tokens.json").read_text())
-    assert [*facts["tables"]] == [token_tables.MEMBERSHIP]
-    assert run(copied, TokenSettings()) == []
-    assert [*tmp_path.iterdir()] == []
+    assert {path.name for path in tmp_path.iterdir()} == {token_tables.MEMBERSHIP, "tokens.json"}
+    nothing = dataclasses.replace(world, folder=tmp_path / "nothing")
+    assert run(nothing, TokenSettings()) == []
+    assert not nothing.folder.exists()
 
 
 def test_losses_of_the_tokens_of_shown_samples(tmp_path: Path):

@@ -1,7 +1,6 @@
 import dataclasses
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -9,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_scores import SMALL, FakePopulation
+from table_case import compute, working
 
 from lm_mia import config, stats
 from lm_mia.attacks import variance
@@ -66,8 +66,8 @@ def requested(c: config.Attack) -> list[ModelSeeds]:
 def run(store: Store, c: config.Attack, folder: Path) -> list[str]:
     messages: list[str] = []
     population = cast(Population, FakePopulation(SAMPLES))
-    with ThreadPoolExecutor(1) as pool:
-        variance.run(store, population, c, folder, pool, messages.append)
+    with working(folder, messages.append) as (work, _):
+        compute(variance.table_set(store, population, c, work), folder)
     return messages
 
 
@@ -170,16 +170,8 @@ def test_parts_and_facts(made: tuple[Store, Path]):
     assert (facts["sets"], facts["references_per_set"], facts["fpr"]) == (3, 4, C.focus_fpr)
 
 
-def test_table_is_kept_while_current_and_removed_if_not_requested(
-    made: tuple[Store, Path], tmp_path: Path
-):
-    store, folder = made
-    for name in (variance.TABLE, "variance_components.json"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    before = (tmp_path / variance.TABLE).stat()
-    assert run(store, C, tmp_path) == []
-    assert (tmp_path / variance.TABLE).stat() == before
-    assert run(store, dataclasses.replace(C, replica_inits=1), tmp_path) == []
+def test_there_is_no_table_of_one_initialization(made: tuple[Store, Path], tmp_path: Path):
+    assert run(made[0], dataclasses.replace(C, replica_inits=1), tmp_path) == []
     assert [*tmp_path.iterdir()] == []
 
 

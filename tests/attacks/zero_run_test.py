@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_scores import FakePopulation
+from table_case import compute, working
 
 from lm_mia import config, stats
 from lm_mia.attacks import zero_run
@@ -71,12 +71,11 @@ def write_store(
 def run(
     world: tuple[Store, Population], folder: Path, c: config.Attack = C
 ) -> tuple[list[str], list[Any]]:
-    """Runs the stage; returns its messages and its progress."""
+    """Computes the tables; returns messages and progress."""
     folder.mkdir(exist_ok=True)
     said: list[str] = []
-    progress: list[Any] = []
-    with ThreadPoolExecutor(2) as pool:
-        zero_run.run(*world, c, folder, pool, lambda *at: progress.append(at), said.append)
+    with working(folder, said.append) as (work, progress):
+        compute(zero_run.table_set(*world, c, work), folder)
     return said, progress
 
 
@@ -262,21 +261,17 @@ def test_effects_and_interference(world: tuple[Store, Population], folder: Path)
     assert of_loss["members"]["trials"] + of_loss["nonmembers"]["trials"] == MODELS
 
 
-def test_tables_are_kept_recomputed_identically_and_deleted(
+def test_shifts_do_not_depend_on_each_other(
     world: tuple[Store, Population], folder: Path, tmp_path: Path
 ):
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    assert run(world, tmp_path, dataclasses.replace(C, alpha=0.1)) == ([], [])  # not recomputed
-    (tmp_path / "effects.parquet").write_bytes(b"damaged")
-    c = dataclasses.replace(C, zero_run=("graded",))
-    run(world, tmp_path, c)
+    run(world, tmp_path, dataclasses.replace(C, zero_run=("graded",)))
     for name in ("effects.parquet", "interference.csv"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
     for name in ("zero_run.csv", "zero_run_curves.csv"):
         all_rows, rows = ((f / name).read_text().splitlines() for f in (folder, tmp_path))
         assert rows == [row for row in all_rows if row.startswith(("graded", "shift"))]
-    run(world, tmp_path, dataclasses.replace(c, zero_run=()))
-    assert not [*tmp_path.iterdir()]
+    assert run(world, tmp_path / "none", dataclasses.replace(C, zero_run=())) == ([], [])
+    assert not [*(tmp_path / "none").iterdir()]
 
 
 @pytest.mark.usefixtures("without_covariates")
@@ -334,6 +329,8 @@ def test_reasons_are_said_and_recorded(world: tuple[Store, Population], tmp_path
     assert "random order" in facts["shift_reasons"]["disjoint"]
     shutil.rmtree(tmp_path / "shuffled")
 
+    for path in tmp_path.iterdir():
+        path.unlink()
     [line], facts = reasons(dataclasses.replace(world[0], design="given"), plain)
     assert "import the losses with --subset=exact" in line
     assert facts["reason"] in line

@@ -206,7 +206,9 @@ def extracted(
     task = SweepRecipe(
         Workdir(workdir), recipe.name, dataclasses.replace(recipe.config, extract=extract)
     )
-    shutil.copytree(recipe.recipe_dir / "tables", task.folder / "tables")
+    for name in ("tables", "pieces"):
+        shutil.copytree(recipe.recipe_dir / name, task.folder / name)
+    (task.folder / "scores.zarr").symlink_to(recipe.recipe_dir / "scores.zarr")
     display: Any = SimpleNamespace(update=lambda *_: None, say=lambda _: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "assign", lambda *_: devices.WorkerDevices([{}], 1, 1, 0))

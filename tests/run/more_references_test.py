@@ -10,7 +10,6 @@ import tiny_run
 from tiny_run import Tiny, tiny
 
 from lm_mia import cli
-from lm_mia.atomic import write_completion_marker
 from lm_mia.run import more_references
 
 __all__ = ["tiny"]  # a fixture
@@ -43,7 +42,7 @@ def attacked(tiny: Tiny, workdir: Path) -> Path:
     tables = tiny_run.recipe_of(tiny.copy(workdir)) / "tables"
     facts = {"reference_models": [f"reference-{i:02}" for i in range(16)], "reason": ""}
     (tables / "more_references.csv").write_text(TABLE)
-    write_completion_marker(tables / "more_references.json", facts, ["more_references.csv"])
+    (tables / "more_references.json").write_text(json.dumps(facts))
     return workdir
 
 

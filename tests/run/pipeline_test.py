@@ -101,7 +101,6 @@ def test_sweep_runs_all_stages_and_resumes(
     assert {"flips.json", "attacks.csv", "shuffled.csv"} < {p.name for p in main.glob("tables/*")}
     target_tables = {
         "models.csv",
-        "models.json",
         "targets.csv",
         "target_roc.parquet",
     }

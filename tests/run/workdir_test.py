@@ -14,21 +14,18 @@ import lm_mia
 from analysis import io
 from lm_mia import config
 from lm_mia.atomic import (
+    EXTRACTION_JSON,
     FLIPS_JSON,
     MORE_REFERENCES_JSON,
     POOLING_JSON,
     ZERO_RUN_JSON,
-    remove_changed_tables,
-    write_completion_marker,
 )
 from lm_mia.attacks import spec
 from lm_mia.errors import UserError
 from lm_mia.run import workdir
-from lm_mia.run.stages import Stage
 from lm_mia.run.workdir import (
     Workdir,
     changed_settings,
-    changed_table_messages,
     contains_models,
     provenance,
     table_metadata,
@@ -145,9 +142,7 @@ def test_an_empty_workdir_has_no_recipes(tmp_path: Path):
 
 def write_facts(recipe: Path, attack: dict[str, Any]) -> None:
     (recipe / "tables").mkdir(parents=True, exist_ok=True)
-    (recipe / FLIPS_JSON).write_text(
-        json.dumps({"config": attack, "first_target": "replica-00", "tables": {}})
-    )
+    (recipe / FLIPS_JSON).write_text(json.dumps({"config": attack, "first_target": "replica-00"}))
 
 
 def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
@@ -171,8 +166,7 @@ def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
         (tmp_path / name).write_text(json.dumps(old_alpha))
         assert changed_settings(tmp_path, TINY)["alpha"] == (0.05, 0.5)
         (tmp_path / name).unlink()
-    of_an_earlier_version = json.dumps({"config": attack, "first_target": "replica-00"})
-    for text in ("{", "{}", "[]", of_an_earlier_version):
+    for text in ("{", "{}", "[]", json.dumps({"config": attack})):
         (tmp_path / FLIPS_JSON).write_text(text)
         with pytest.raises(UserError, match=r"flips.json: damaged; run `lm-mia attack` again"):
             table_metadata(tmp_path)
@@ -300,62 +294,18 @@ def test_edited_config_is_refused(tmp_path: Path):
 
 
 def test_unfinished_tables(tmp_path: Path):
-    attack = spec.decision_settings(config.measurable_attack(TINY))
-    tables, extracting = tmp_path / "tables", change(TINY, "extract.samples", 8)
-    tables.mkdir()
+    extracting = change(TINY, "extract.samples", 8)
     assert unfinished_table_stages(tmp_path, TINY) == {"attack"}
-    (tables / "samples.parquet").write_text("written")
-    write_completion_marker(
-        tables / "flips.json", {"config": attack, "first_target": "a"}, ["samples.parquet"]
-    )
+    write_facts(tmp_path, spec.decision_settings(config.measurable_attack(TINY)))
     assert unfinished_table_stages(tmp_path, TINY) == set()
     assert unfinished_table_stages(tmp_path, extracting) == {"extract"}
-    (tables / "extraction.csv").write_text("written")
     settings = {"config": config.to_dict(extracting)["extract"]}
-    write_completion_marker(tables / "extraction.json", settings, ["extraction.csv"])
+    (tmp_path / EXTRACTION_JSON).write_text(json.dumps(settings))
     assert unfinished_table_stages(tmp_path, extracting) == set()
-    assert unfinished_table_stages(tmp_path, change(extracting, "extract.samples", 9)) == {
-        "extract"
-    }
-    (tables / "extraction.csv").write_text("changed")
-    assert unfinished_table_stages(tmp_path, extracting) == {"extract"}
-    (tables / "samples.parquet").write_text("changed")
-    assert unfinished_table_stages(tmp_path, extracting) == {"attack", "extract"}
-    assert unfinished_table_stages(tmp_path, TINY) == {"attack"}
-
-
-def test_changed_tables_are_refused_with_the_command_that_makes_them(tmp_path: Path):
-    tables = tmp_path / "recipes" / "a" / "tables"
-    tables.mkdir(parents=True)
-    for marker, name in (("flips", "samples.parquet"), ("extraction", "extraction.csv")):
-        (tables / name).write_text("written")
-        write_completion_marker(tables / f"{marker}.json", {}, [name])
-    both: list[Stage] = ["attack", "extract"]
-    assert changed_table_messages(tables.parent, ["report"], both) == []
-    (tables / "samples.parquet").write_text("changed")
-    (tables / "extraction.csv").unlink()
-    messages = [
-        f"{tables / name}: missing, changed, damaged or written by an earlier version; run `lm-mia {stage}` again"
-        for stage, name in (("extract", "extraction.csv"), ("attack", "samples.parquet"))
-    ]
-    assert changed_table_messages(tables.parent, ["report"], both) == messages
-    # Tables that a command computes again or does not read are no reason to refuse it.
-    assert changed_table_messages(tables.parent, ["extract"], both) == messages[1:]
-    assert changed_table_messages(tables.parent, ["attack"], both) == []
-    assert changed_table_messages(tables.parent, ["attack", "extract", "report"], both) == []
-
-
-def test_changed_tables_that_no_command_makes_again_are_to_be_deleted(tmp_path: Path):
-    tables = tmp_path / "tables"
-    tables.mkdir()
-    (tables / "extraction.csv").write_text("written")
-    write_completion_marker(tables / "extraction.json", {}, ["extraction.csv"])
-    (tables / "extraction.csv").write_text("changed")
-    every: list[Stage] = ["attack", "extract", "report"]
-    for stages in (every[2:], every):
-        [message] = changed_table_messages(tmp_path, stages, ["attack"])
-        assert message.endswith(f"; delete {tables / 'extraction.json'} to leave it out")
-    assert remove_changed_tables(tables) == []  # only `lm-mia extract` makes them again
+    more = change(extracting, "extract.samples", 9)
+    assert unfinished_table_stages(tmp_path, more) == {"extract"}
+    other = change(extracting, "attack.alpha", 0.5)
+    assert unfinished_table_stages(tmp_path, other) == {"attack", "extract"}
 
 
 def test_a_config_that_cannot_be_read_is_not_called_damaged(

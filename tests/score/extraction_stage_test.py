@@ -9,7 +9,6 @@ import tiny_run
 from tiny_run import _on_cpu, tiny
 
 from lm_mia import cli
-from lm_mia.atomic import write_completion_marker
 from lm_mia.data import subsets
 from lm_mia.errors import with_flags
 from lm_mia.score import extraction
@@ -50,29 +49,14 @@ def test_extract_stage_writes_tables_and_skips_finished_ones(
         patch.setattr(extraction, "extract", lambda *_: pytest.fail("recomputed"))
         assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
     assert "extract: tiny: the results are already in its tables" in capsys.readouterr().err
+    assert tiny_run.content(tables) == before
+    for path in (tiny_run.recipe_of(w) / "pieces").glob("extraction-*.parquet"):
+        path.write_bytes(path.read_bytes()[:-5])
     (tables / "extraction_curves.csv").write_text("")
     assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
     assert tiny_run.content(tables) == before
     assert cli.main(tiny.argv("extract", w, "--config.extract.samples=5", *FLAGS[1:])) == 0
     assert len(pd.read_csv(tables / "extraction.csv")) == 5
-
-
-@pytest.mark.usefixtures("_on_cpu")
-def test_extraction_uses_the_replica_of_the_membership_scores(tiny: tiny_run.Tiny, tmp_path: Path):
-    w = tiny.copy(tmp_path / "w")
-    tables = tiny_run.recipe_of(w) / "tables"
-    facts = tables / "flips.json"
-    marker = json.loads(facts.read_text())
-    del marker["sha256"]
-    assert marker["first_target"] == "replica-00"
-    tables_of_replicas = []
-    for order in (0, 1):
-        model = f"replica-{order:02d}"
-        write_completion_marker(facts, marker | {"first_target": model}, marker["tables"])
-        assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
-        assert json.loads((tables / "extraction.json").read_text())["model"] == model
-        tables_of_replicas.append((tables / "extraction.csv").read_text())
-    assert tables_of_replicas[0] != tables_of_replicas[1]
 
 
 @pytest.mark.usefixtures("_on_cpu")
@@ -105,16 +89,17 @@ def test_missing_tables_are_reported(
 ):
     w = tiny.copy(tmp_path / "w")
     tables = tiny_run.recipe_of(w) / "tables"
-    samples, facts = tables / "samples.parquet", tables / "flips.json"
+    facts = tables / "flips.json"
+    [samples] = (tiny_run.recipe_of(w) / "pieces").glob("samples-*.parquet")
     for damage in (lambda: samples.write_text("junk"), samples.unlink):
         damage()
         argv = tiny.argv("extract", w, *FLAGS)
         assert cli.main(argv) == 2
         assert capsys.readouterr().err.splitlines()[-1] == (
-            f"{samples}: missing, changed, damaged or written by an earlier version; run "
-            + with_flags("`lm-mia attack` again", argv)
+            f"{tiny_run.recipe_of(w)}: there are no results of these attacks; run "
+            + with_flags("`lm-mia attack` first", argv)
         )
-    facts.unlink()  # the state that a killed attack leaves
+    facts.unlink()
     argv = tiny.argv("extract", w, *FLAGS)
     assert cli.main(argv) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (

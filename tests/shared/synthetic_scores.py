@@ -11,7 +11,7 @@ import pandas as pd
 
 from lm_mia import config
 from lm_mia.attacks import runner
-from lm_mia.attacks.evaluate import pieces_of
+from lm_mia.attacks.pieces import pieces_of
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store

@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 from synthetic_scores import SMALL
+from table_case import compute, working
 
 from lm_mia.attacks import token_tables
 from lm_mia.attacks.token_tables import TokenSettings
@@ -76,7 +77,12 @@ class World:
 
 def run(world: World, settings: TokenSettings = SETTINGS) -> list[str]:
     messages: list[str] = []
-    token_tables.run(world.store, population(), C, settings, world.folder, messages.append)
+    shown_S, path = np.zeros(0, np.int64), world.folder / "shown_samples.parquet"
+    if path.exists():
+        shown_S = pd.read_parquet(path, columns=["id"])["id"].to_numpy()
+    with working(world.folder, messages.append) as (work, _):
+        arguments = world.store, population(), C, settings, shown_S, work
+        compute(token_tables.table_set(*arguments), world.folder)
     return messages
 
 

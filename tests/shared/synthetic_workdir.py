@@ -17,7 +17,7 @@ import pandas as pd
 
 from lm_mia import config
 from lm_mia.attacks import runner
-from lm_mia.attacks.evaluate import pieces_of
+from lm_mia.attacks.pieces import pieces_of
 from lm_mia.config.recipe import FORMAT, recipe_hash
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
@@ -234,7 +234,12 @@ def write_extraction(
         table = extraction.add_reference(table, other, np.arange(len(scored)) % 2 == 0)
     target = json.loads((tables / "flips.json").read_text())["first_target"]
     facts = {"model": target, "reference": "reference-00", "step": 7}
-    extraction.write_tables(tables, table, c, facts | {"config": dataclasses.asdict(c)})
+    facts |= {"config": dataclasses.asdict(c)}
+    schemes = {name: str(scheme) for name, scheme in extraction.sampling_schemes(c).items()}
+    (tables / "extraction.json").write_text(json.dumps(facts | {"schemes": schemes}))
+    (tables / "extraction_reference.csv").unlink(missing_ok=True)
+    for name, rows in extraction.tables(table, c).items():
+        rows.to_csv(tables / name, index=False)
     return table
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -607,7 +608,7 @@ def test_blocks_of_samples_equal_the_whole(monkeypatch: pytest.MonkeyPatch, offl
             target_TxN, loss_MxN, member_MxN, model, covariate_NxK=x_NxK[block]
         )
         np.testing.assert_allclose(actual, whole[:, block], rtol=1e-12)
-    monkeypatch.setattr("lm_mia.stats.likelihood_ratio._CHUNK", 7)
+    monkeypatch.setattr(sys.modules["lm_mia.stats.lira"], "_CHUNK", 7)
     actual = stats.shrunk_lira(*data.arguments, covariate_NxK=x_NxK, offline=offline)
     np.testing.assert_allclose(actual, whole, rtol=1e-12)
 

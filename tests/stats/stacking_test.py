@@ -1,6 +1,7 @@
 """Stacked LiRA against a slow reference, what it learns, what it must not see, and edges; see also shrinkage_test."""
 
 import dataclasses
+import sys
 from typing import Any
 
 import numpy as np
@@ -262,7 +263,7 @@ def test_blocks_of_samples_equal_the_whole(monkeypatch: pytest.MonkeyPatch):
             target_TxN, loss_MxN, member_MxN, model, regression, covariate_NxK=x_NxK[block]
         )
         np.testing.assert_allclose(actual, whole[:, block], rtol=1e-12)
-    monkeypatch.setattr("lm_mia.stats.likelihood_ratio._CHUNK", 7)
+    monkeypatch.setattr(sys.modules["lm_mia.stats.lira"], "_CHUNK", 7)
     actual = stats.stacked_lira(*data.arguments, covariate_NxK=x_NxK)
     np.testing.assert_allclose(actual, whole, rtol=1e-6, atol=1e-8)
 

@@ -23,11 +23,6 @@ from lm_mia.stats.moments import (
     mean_variance_count,
 )
 
-# glibc returns freed memory to the system beyond twice the largest block that was ever freed. Without the large block
-# that is freed here, the temporaries of each chunk would be requested again, which doubles the time of a fit.
-_large = np.empty(2**21)
-del _large
-
 _CHUNK = 2**10  # samples that are processed at once: M x C float64 numbers fit the cache of a core
 
 Variance = Literal["per_sample", "pooled"]
