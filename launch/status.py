@@ -27,7 +27,7 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
 from lm_mia.run import inventory, plan, progress
-from lm_mia.run.progress import plural
+from lm_mia.run.progress import format_bytes, plural
 from lm_mia.run.sweep import Sweep, SweepRecipe, require_workdir
 from lm_mia.run.workdir import changed_settings, table_metadata
 
@@ -201,7 +201,8 @@ def sweep_status(sweep: Sweep) -> dict[str, Any]:
 
     Returns:
       ``recipes``: a dict for each, as returned by `recipe_status`; ``report``: "present", "missing" or "older than the
-      tables"; ``others``: folders of recipes of the workdir that are not in the config.
+      tables"; ``others``: folders of recipes of the workdir that are not in the config; ``pieces``: number of files and
+      bytes of the stored results of attacks.
     """
     requested = {recipe.name for recipe in sweep.recipes}
     others = [
@@ -210,7 +211,9 @@ def sweep_status(sweep: Sweep) -> dict[str, Any]:
         if name not in requested
     ]
     recipes = [recipe_status(recipe) for recipe in sweep.recipes]
-    return {"recipes": recipes, "report": _report(sweep), "others": others}
+    sizes = [path.stat().st_size for path in sweep.workdir.path.glob("**/pieces/*.parquet")]
+    pieces = {"files": len(sizes), "bytes": sum(sizes)}
+    return {"recipes": recipes, "report": _report(sweep), "others": others, "pieces": pieces}
 
 
 def print_status(
@@ -457,6 +460,12 @@ def _notes(status: dict[str, Any]) -> list[str]:
         if status["report"].startswith("older")
         else ""
     )
+    if pieces := status["pieces"]["files"]:
+        size = format_bytes(status["pieces"]["bytes"])
+        lines.append(
+            f"results     {size} of attacks in {pieces} files; `lm-mia rm unused` deletes those that the config does "
+            "not ask for"
+        )
     lines.append(f"report      {status['report']}{remedy}")
     lines += [
         f"other       {path}: a recipe of the workdir that the config does not request"

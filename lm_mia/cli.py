@@ -23,7 +23,7 @@ from lm_mia.config import Config, load
 from lm_mia.errors import UserError, collect_errors, run_action
 from lm_mia.run import plan
 from lm_mia.run import sweep as sweeps
-from lm_mia.run.progress import Display
+from lm_mia.run.progress import Display, format_bytes, plural
 from lm_mia.run.stages import STAGES, Verb
 from lm_mia.run.sweep import Sweep
 
@@ -36,6 +36,7 @@ VERBS = {
     "extract": "compute how easily samples can be extracted from a model",
     "report": "draw the figures and write report.html",
     "status": "show which models are done, running and missing",
+    "rm": "delete what is not needed: `lm-mia rm unused` deletes results of attacks that the config does not ask for",
     "plan": "estimate the cost of a config and its sweep, and what more references would add",
     "import": "write losses of models that were trained elsewhere to a workdir",
     "audit": "audit a file of scores or losses of any models: AUC, TPR, and epsilon with valid bounds",
@@ -98,6 +99,8 @@ def _run(argv: list[str]) -> int:
         return _hf_train(argv)
     if verb == "canaries":
         return _canaries(argv)
+    if verb == "rm":
+        return _remove(argv)
     options, sweep = _read(verb, argv)
     if verb == "plan":
         if options.device == "cpu":
@@ -224,6 +227,27 @@ def _make_tables(verb: Verb, sweep: Sweep) -> int:
         names = [recipe.name for recipe in finished.recipes]
         print(*page.summary_lines(finished.workdir.path, names), sep="\n")
     _raise_failures(failures)
+    return 0
+
+
+def _remove(argv: Sequence[str]) -> int:
+    """Deletes results of attacks that the workdir does not ask for, and prints how many."""
+    if argv[:1] != ["unused"] and not {*argv} & {"-h", "--help"}:
+        given = argv[0] if argv else "WHAT"
+        raise UserError(
+            f"{given}: `lm-mia rm` deletes unused; run `lm-mia rm unused --workdir=DIR`"
+        )
+    _, sweep = _read("rm", argv[1:] if argv[:1] == ["unused"] else argv)
+    from analysis import page
+    from lm_mia.run import pipeline, progress
+
+    figures, _ = page.leave_out_missing([*sweep.figures])
+    with progress.display(overall=False) as display:
+        counts = pipeline.remove_unused(sweep, page.figure_needs(figures), display)
+    for name, deleted, deleted_bytes, kept in counts:
+        print(
+            f"{name}: deleted {plural(deleted, 'result')} ({format_bytes(deleted_bytes)}), kept {kept}"
+        )
     return 0
 
 
@@ -562,7 +586,7 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
         )
     sweep = sweeps.sweep_from_flags(options, overrides, problems, needs_workdir=verb != "plan")
     left_out = ""
-    if sweep and not problems and verb not in ("attack", "report"):
+    if sweep and not problems and verb not in ("attack", "report", "rm"):
         sweep, left_out = sweeps.leave_out_imported(sweep, f"lm-mia {verb}")
     if sweep and verb == "plan":
         collect_errors(problems, lambda: sweeps.check_attacked(sweep.recipes))

@@ -290,6 +290,20 @@ def test_unknown_verbs_are_refused(capsys: pytest.CaptureFixture[str]):
     assert line.startswith("lm-mia: argument VERB: invalid choice: 'rum' (choose from ")
 
 
+def test_rm_deletes_only_unused_results(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    before = {k: v for k, v in tiny_run.content(w).items() if ".lock" not in k}
+    (tiny_run.recipe_of(w) / "pieces" / "rates-0.parquet").write_text("x" * 2000)
+    assert cli.main(["rm", "unused", f"--workdir={w}"]) == 0
+    assert capsys.readouterr().out.startswith("tiny: deleted 1 result (2.0 kB), kept ")
+    after = tiny_run.content(w)
+    assert {k: v for k, v in after.items() if ".lock" not in k} == before
+    [line] = refused(["rm", "recipe", f"--workdir={w}"], capsys)
+    assert line.startswith("recipe: `lm-mia rm` deletes unused; run `lm-mia rm unused")
+
+
 @pytest.mark.parametrize("verb", ["train", "score", "attack", "report", "status"])
 def test_later_stages_need_a_population(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str

@@ -38,6 +38,7 @@ from lm_mia.attacks import (
     text_groups,
     token_tables,
     token_tfidf,
+    user_code,
     variance,
     vulnerability,
     zero_run,
@@ -147,7 +148,10 @@ def of_replicas(
     exports |= {
         "attacks.csv": lambda: _attacks(specs, points, main, c, pieces),
         "roc.csv": lambda: pd.concat(
-            [tables.roc_rows(spec.attack, len(spec.references), points[spec], c) for spec in specs]
+            [
+                tables.roc_rows(user_code.short(spec.attack), len(spec.references), points[spec], c)
+                for spec in specs
+            ]
         ),
         attack_flips.TABLE: lambda: _attack_flips(
             complete, main, _read_table(jackknife, "decision_jackknife.parquet", pieces), pieces
@@ -289,7 +293,7 @@ def rows_of_attacks(
         table = pieces.table(Request(spec, evaluation))
         if count:
             table.insert(0, "references", len(spec.references))
-        table.insert(0, "attack", spec.attack)
+        table.insert(0, "attack", user_code.short(spec.attack))
         rows.append(table)
     # A column of an attack without rows has no type.
     return pd.concat([table for table in rows if len(table)] or rows[:1], ignore_index=True)
@@ -316,7 +320,9 @@ def membership_scores(
         columns = {"id": pa.array(first_id + np.arange(low, high))}
         columns |= {name: pa.array(value_N[low:high]) for name, value_N in member_N.items()}
         for spec, part in zip(specs, parts, strict=True):
-            columns |= {f"{spec.attack}/{name}": part[name] for name in part.column_names}
+            columns |= {
+                f"{user_code.short(spec.attack)}/{name}": part[name] for name in part.column_names
+            }
         yield pa.table(columns)
         low = high
 
@@ -352,7 +358,7 @@ def _attacks(
     return pd.DataFrame(
         [
             tables.attack_row(
-                spec.attack,
+                user_code.short(spec.attack),
                 len(spec.references),
                 points[spec],
                 _not_shared(spec, main, pieces),
@@ -381,10 +387,12 @@ def _attack_flips(
         of_attack = attack_flips.lira_flips if spec == main else attack_flips.attack_flips
         table = pieces.table(Request(spec, of_attack))
         table.insert(0, "references", len(spec.references))
-        table.insert(0, "attack", spec.attack)
+        table.insert(0, "attack", user_code.short(spec.attack))
         shares.append(table.assign(not_shared_fraction=_not_shared(spec, main, pieces)))
         if spec != main:
-            parts[spec.attack] = pieces.table(Request(spec, attack_flips.flip_parts))
+            parts[user_code.short(spec.attack)] = pieces.table(
+                Request(spec, attack_flips.flip_parts)
+            )
     return attack_flips.compare(shares, parts, jackknife)
 
 
@@ -402,7 +410,7 @@ def _exported(request: Request, pieces: Pieces) -> dict[str, pd.DataFrame]:
     attack, of_target = request.spec, table.drop_duplicates("target")
     rmia_a = of_target["rmia_a"] if attack.rmia_a is not None else None
     described = {
-        "attack": attack.attack,
+        "attack": user_code.short(attack.attack),
         "references": len(attack.references),
         "reference_models": _format_ranges(attack.references),
         "in_and_out_among": _format_ranges(attack.in_and_out_among) or None,

@@ -75,19 +75,22 @@ class Block:
 
     def split(self) -> Iterator["Block"]:
         """Yields parts of the block, one for each task of a thread."""
-        low = self.at.start
-        for at in sample_slices(self.at.stop - low):
-            yield Block(
-                slice(low + at.start, low + at.stop),
-                self.loss_TxC[:, at],
-                self.reference_loss_RxC[:, at],
-                self.reference_member_RxC[:, at],
-                {name: value_TxC[:, at] for name, value_TxC in self.statistics.items()},
-                self.zlib_bytes_C[at],
-                self.covariate_CxK[at],
-                None if self.has_score_TxC is None else self.has_score_TxC[:, at],
-                None if self.base_loss_C is None else self.base_loss_C[at],
-            )
+        for at in sample_slices(self.at.stop - self.at.start):
+            yield self.part(at)
+
+    def part(self, at: slice) -> "Block":
+        """Returns some samples of the block, by their positions in it."""
+        return Block(
+            slice(self.at.start + at.start, self.at.start + at.stop),
+            self.loss_TxC[:, at],
+            self.reference_loss_RxC[:, at],
+            self.reference_member_RxC[:, at],
+            {name: value_TxC[:, at] for name, value_TxC in self.statistics.items()},
+            self.zlib_bytes_C[at],
+            self.covariate_CxK[at],
+            None if self.has_score_TxC is None else self.has_score_TxC[:, at],
+            None if self.base_loss_C is None else self.base_loss_C[at],
+        )
 
 
 class BlockSource(Protocol):

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
-from lm_mia.attacks import models, registry
+from lm_mia.attacks import models, registry, user_code
 from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, open_inputs
 from lm_mia.attacks.resampling import disjoint_sets, reference_units
@@ -177,7 +177,7 @@ def _table(
     rows = []
     for (a, name), (k, metric) in itertools.product(enumerate(attacks), enumerate(metrics)):
         reason = _reason(value_SxAxK1[:, a, k], value_SxAxK1[:, a, -1], references)
-        names = {"attack": name, "metric": metric}
+        names = {"attack": user_code.short(name), "metric": metric}
         rows += _rows(value_SxAxK1[:, a, k], references, reason, names, num_subsets)
     return pd.DataFrame(rows)
 

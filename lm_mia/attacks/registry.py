@@ -11,6 +11,7 @@ T: attacked models, R: references, C: samples of a block, K: covariates, Z: draw
 import dataclasses
 import difflib
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,8 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lm_mia import stats
+from lm_mia.attacks import user_code
 from lm_mia.attacks.inputs import Block, FitInputs
 from lm_mia.attacks.settings import read_settings, settings_of
+from lm_mia.config import Attack as AttackSettings
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 
@@ -42,6 +45,8 @@ class Attack:
     """Whether the attack needs the model that the attacked ones were fine-tuned from."""
     uses_texts: bool = False
     """Whether it needs properties of the texts, which imported losses may lack."""
+    code: str = ""
+    """What stands for the code of a user's attack in keys; empty for those of lm_mia."""
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -348,21 +353,57 @@ ATTACKS: Mapping[str, Attack] = MappingProxyType(
 
 
 def find(name: str) -> Attack:
-    """Returns an attack by its name.
+    """Returns an attack by its name, or by ``FILE.py:NAME``, where NAME is a function like ``score`` or an `Attack`.
 
     Raises:
       UserError: there is no such attack.
     """
     if name in ATTACKS:
         return ATTACKS[name]
+    if user_code.is_in_file(name):
+        return _of_user(user_code.absolute(name))
     raise UserError(f"attack {name!r}: there is none of this name; {_hint(name)}")
+
+
+@functools.cache
+def _of_user(name: str) -> Attack:
+    attack = user_code.load(name)
+    if inspect.isfunction(attack):
+        attack = Attack(attack, user_code.short(name).replace("_", " "))
+    if not isinstance(attack, Attack):
+        raise UserError(
+            f"attack.attacks={name}: is neither a function score(block, *, SETTINGS) nor an Attack of "
+            "lm_mia.attacks.registry; name one of these"
+        )
+    unknown = {*attack.settings} - {field.name for field in dataclasses.fields(AttackSettings)}
+    if unknown:
+        raise UserError(
+            f"attack.attacks={name}: keyword-only parameters are settings of the section attack, but there are none of "
+            f"the names {', '.join(sorted(unknown))}; see lm-mia fields"
+        )
+    return dataclasses.replace(attack, code=user_code.code_digest(name))
 
 
 def problems(config: Config) -> list[str]:
     """Returns one line for each rule that attack.attacks breaks."""
     names = config.attack.attacks
     shown = f"attack.attacks={','.join(names)}"
-    lines = [f"{shown}: there is no attack {n!r}; {_hint(n)}" for n in names if n not in ATTACKS]
+    of_users = [name for name in names if user_code.is_in_file(name)]
+    lines = [
+        f"{shown}: there is no attack {n!r}; {_hint(n)}"
+        for n in names
+        if n not in ATTACKS and n not in of_users
+    ]
+    for name in of_users:
+        try:
+            find(name)
+        except UserError as error:
+            lines.append(str(error))
+    short_names = [user_code.short(name) for name in names]
+    if twice := sorted({name for name in short_names if short_names.count(name) > 1}):
+        lines.append(
+            f"{shown}: tables would have the name {', '.join(twice)} twice; rename one of the functions"
+        )
     known = [name for name in names if name in ATTACKS]
     is_imported = config.corpus.source == "imported"
     if not is_imported and (of_base := [name for name in known if ATTACKS[name].uses_base]):
@@ -389,7 +430,7 @@ def statistics_of(names: Iterable[str]) -> tuple[str, ...]:
 
 def attack_name(attack: str) -> str:
     """Returns the name of an attack for readers, such as "LiRA" for lira_online."""
-    return ATTACKS[attack].label if attack in ATTACKS else attack.replace("_", " ")
+    return ATTACKS[attack].label if attack in ATTACKS else user_code.short(attack).replace("_", " ")
 
 
 def _hint(name: str) -> str:

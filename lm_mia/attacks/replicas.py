@@ -28,6 +28,7 @@ from lm_mia.attacks import (
     resampling,
     score_matrix,
     target_warnings,
+    user_code,
 )
 from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.inputs import AttackInputs, open_inputs
@@ -259,7 +260,8 @@ def shuffled_labels(inputs: AttackInputs, c: config.Attack, work: Work) -> pd.Da
                 left_out[name] = max(left_out[name], int(result.left_out_T[0]))
         work.progress("shuffled labels", shuffle + 1, _NUM_SHUFFLES)
     rows = [
-        {"attack": name, "references": len(inputs.references) * _uses_references(name)}
+        {"attack": user_code.short(name)}
+        | {"references": len(inputs.references) * _uses_references(name)}
         | {"shuffles": _NUM_SHUFFLES, "auc_mean": np.mean(values), "auc_std": np.std(values)}
         | {"auc_min": np.min(values), "auc_max": np.max(values)}
         | {"one_run_epsilon_mean": np.mean(epsilon[name])}

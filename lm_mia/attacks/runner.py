@@ -1,9 +1,11 @@
 """Runs all attacks of a recipe: from the score store to pieces, and from these to exported tables."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import threadpoolctl
@@ -29,9 +31,10 @@ from lm_mia.attacks.pieces import Pieces
 from lm_mia.attacks.replicas import Replicas
 from lm_mia.attacks.shown_samples import shown_samples
 from lm_mia.attacks.spec import RecipeNeeds, Request
-from lm_mia.attacks.table_sets import StoredTables, TableSet, Work, get
+from lm_mia.attacks.table_sets import StoredTables, TableSet, Work, find, get
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
+from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.machine import available_cores
 from lm_mia.store.store import Store
@@ -106,18 +109,65 @@ def run(
             failure = error  # such as too few replicas; the targets are attacked nevertheless
         recipe.attack_targets(requested, attacked, counts, found, has_failed=failure is not None)
         if not failure or c.targets:  # otherwise, the tables of earlier commands stay
-            recipe.compute_sets(requested, token_settings, attacked, found)
-        if requested.loss_samples:
-            references = [model for model in present if model.role == "reference"]
-            losses = models.sample_losses_set(
-                store, references, requested.loss_samples, population.document_N
-            )
+            others = recipe.other_sets(requested, token_settings, attacked)
+            for done, tables in enumerate(others):
+                progress("other tables", done, len(others))
+                stored = recipe.get(tables)
+                found.add_tables(stored, pieces)
+                found.exports |= exports.facts_of(stored)
+            found.names |= {*exports.OF_SETS}
+        if losses := _sample_losses(store, population, requested, present):
             found.add_tables(recipe.get(losses), pieces)
         found.names.add(models.SAMPLE_LOSSES)
         exports.write(folder, found.exports, found.names)
     if failure:
         raise failure
     return counts
+
+
+def ask(
+    store: Store,
+    population: Population,
+    c: config.Attack,
+    pieces: Pieces,
+    requested: RecipeNeeds = _NOTHING,
+    token_settings: token_tables.TokenSettings = _NO_TOKENS,
+) -> None:
+    """Asks for all pieces that `run` would export and computes none, so that `Results.unused` returns the others."""
+    present = models.present_models(store)
+    silent: Any = lambda *_: None  # noqa: E731
+    with ThreadPoolExecutor(1) as pool:
+        work = Work(pool, pieces.results.folder, silent, silent)
+        recipe = _Recipe(store, population, c, pieces, work)
+        scored = requested.score_table
+        requests = [*requested.requests, *targets.requests_of_score_table(scored, c)]
+        sets, attacked = [models.models_set(store, present)], None
+        with contextlib.suppress(UserError):  # too few replicas
+            if c.replicas:
+                attacked = replicas.find_replicas(store, recipe.attacked, c, silent)
+                requests += attacked.requests()
+                sets += attacked.sets(work).values()
+        sets += recipe.other_sets(requested, token_settings, attacked)
+        optional = (
+            targets.warnings_set(scored, store, recipe.attacked),
+            _sample_losses(store, population, requested, present),
+        )
+        sets += filter(None, optional)
+        for request in requests:
+            pieces.results.path(pieces.key(request))
+        for tables in sets:
+            find(tables, pieces)
+
+
+def _sample_losses(
+    store: Store, population: Population, requested: RecipeNeeds, present: Sequence[ModelSeeds]
+) -> TableSet | None:
+    if not requested.loss_samples:
+        return None
+    references = [model for model in present if model.role == "reference"]
+    return models.sample_losses_set(
+        store, references, requested.loss_samples, population.document_N
+    )
 
 
 @dataclasses.dataclass
@@ -212,18 +262,19 @@ class _Recipe:
             found.exports |= exports.of_requests([*of_replicas, *requested.requests], pieces)
             found.names |= {*exports.OF_REQUESTS}
 
-    def compute_sets(
+    def other_sets(
         self,
         requested: RecipeNeeds,
         token_settings: token_tables.TokenSettings,
         attacked: Replicas | None,
-        found: _Found,
-    ) -> None:
-        """Computes the tables that are no evaluation of one attack."""
+    ) -> list[TableSet]:
+        """Returns the tables that are no evaluation of one attack, but for those of replicas."""
         store, canaries, c, work = self.store, self.attacked, self.c, self.work
         shown_S = np.zeros(0, np.int64)
         if attacked:
-            shown_S = self.pieces.table(Request(attacked.main, shown_samples))["id"].to_numpy()
+            request = Request(attacked.main, shown_samples)
+            shown = self.pieces.read(request, ["id"])
+            shown_S = shown_S if shown is None else shown["id"].to_numpy()
         sets = [
             more_references.table_set(store, canaries, c, work),
             pooling.table_set(store, canaries, c, work),
@@ -235,13 +286,7 @@ class _Recipe:
             studies.table_set(name, store, canaries, c, token_settings.batches, work)
             for name in requested.studies
         ]
-        for done, tables in enumerate([*filter(None, sets), *of_studies]):
-            stored = self.get(tables)
-            found.add_tables(stored, self.pieces)
-            found.exports |= exports.facts_of(stored)
-            if tables in of_studies:
-                work.progress("studies", done - len([*filter(None, sets)]) + 1, len(of_studies))
-        found.names |= {*exports.OF_SETS}
+        return [*filter(None, sets), *of_studies]
 
 
 def _say_what_is_left_out(attacks: Replicas, pieces: Pieces, work: Work) -> None:

@@ -18,10 +18,11 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from lm_mia import config, stats
-from lm_mia.attacks import registry
+from lm_mia.attacks import registry, user_code
 from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, ReferenceIndex
 from lm_mia.attacks.registry import FittedAttack
 from lm_mia.attacks.spec import AttackSpec
+from lm_mia.errors import UserError
 
 _MAX_PENDING = 8  # number of items that wait for a thread
 _CURVE_POINTS = 100
@@ -192,13 +193,50 @@ def score_all(
                     key = task.references, task.in_and_out_among
                     if key not in blocks:
                         blocks[key] = task.select(block)
-                    file.write(first, block.at, fitted(blocks[key]))
+                    is_of_user = bool(fitted.attack.code)
+                    score = _checked_scores if is_of_user and not block.at.start else _scores
+                    file.write(first, block.at, score(task.attack, fitted, blocks[key]))
                 return block.at.stop
 
             parts = (piece for block in part.blocks() for piece in block.split())
             for done in map_in_order(pool, score_block, parts):
                 progress((p + done / inputs.num_samples) / len(by_target))
         yield list(zip(fits_by_part[0], files, strict=True))
+
+
+def _scores(name: str, fitted: FittedAttack, block: Block) -> np.ndarray:
+    """Returns score_TxC; raises UserError if a user's attack fails."""
+    if not fitted.attack.code:
+        return fitted(block)
+    try:
+        score_TxC = np.asarray(fitted(block), np.float64)
+    except Exception as error:
+        raise UserError(f"attack.attacks={name}: fails with {user_code.describe(error)}") from error
+    if score_TxC.shape != block.loss_TxC.shape:
+        raise UserError(
+            f"attack.attacks={name}: returns an array of shape {score_TxC.shape}; it must return a score for each "
+            f"model and sample of the block, here of shape {block.loss_TxC.shape}, as block.loss_TxC has"
+        )
+    if np.isinf(score_TxC).any():
+        raise UserError(
+            f"attack.attacks={name}: returns infinite scores; return NaN for samples that have no score, such as those "
+            "that all references were trained on"
+        )
+    return score_TxC
+
+
+def _checked_scores(name: str, fitted: FittedAttack, block: Block) -> np.ndarray:
+    """Returns `_scores`; raises UserError if they depend on which samples are in the block."""
+    score_TxC, samples = _scores(name, fitted, block), block.at.stop - block.at.start
+    for at in (slice(0, samples // 2), slice(samples // 2, samples)):
+        alone_TxC = _scores(name, fitted, block.part(at))
+        if not np.allclose(alone_TxC, score_TxC[:, at], rtol=1e-6, atol=1e-9, equal_nan=True):
+            raise UserError(
+                f"attack.attacks={name}: the score of a sample depends on which other samples are in its block; "
+                "compute what must be known of all samples in a function fit(inputs, *, SETTINGS), whose result is the "
+                "second argument of the score, and name an Attack(score, label, fit) of lm_mia.attacks.registry"
+            )
+    return score_TxC
 
 
 def score_attacks(

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from lm_mia.attacks import user_code
 from lm_mia.config.schema import (
     Attack,
     Config,
@@ -77,7 +78,7 @@ class _FieldChecks:
     def names(self, field: str, value: object, choices: Sequence[str] = ()) -> None:
         if not isinstance(value, tuple) or not value or not all(isinstance(v, str) for v in value):
             self.add(field, value, 'must be a tuple of names, such as ("main",)')
-        elif choices and not set(value) <= set(choices):
+        elif choices and not {v for v in value if ".py:" not in v} <= {*choices}:
             self.add(field, value, f"choose from {', '.join(choices)}")
 
     def one_of(self, field: str, value: object, choices: Sequence[str]) -> None:
@@ -265,9 +266,10 @@ class AttackSpec:
     @functools.cached_property
     def id(self) -> str:
         """Identifies the attack in the tables: name, number of references, and a hash of `FORMAT` and all fields."""
-        text = json.dumps([FORMAT, dataclasses.astuple(self)])
+        name = user_code.short(self.attack)
+        text = json.dumps([FORMAT, dataclasses.astuple(dataclasses.replace(self, attack=name))])
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return f"{self.attack}-{len(self.references)}-{digest}"
+        return f"{name}-{len(self.references)}-{digest}"
 
 
 class Request(NamedTuple):

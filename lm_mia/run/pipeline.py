@@ -36,6 +36,9 @@ from lm_mia.store.store import Store, open_store, with_stored_statistics
 if TYPE_CHECKING:
     import pandas as pd
 
+    from lm_mia.attacks.table_sets import TableSet
+    from lm_mia.attacks.token_tables import TokenSettings
+
 RecipePopulations = list[tuple[SweepRecipe, Population]]
 
 _CHECK_SECONDS = 10.0  # between checks for models that other processes have finished
@@ -490,8 +493,6 @@ def attack(
     """
     from lm_mia.attacks import runner
     from lm_mia.attacks.pieces import open_pieces
-    from lm_mia.attacks.token_tables import TokenSettings
-    from lm_mia.data.batch_order import Batches
 
     c = recipe.config
     store = _attacked_store(recipe)
@@ -505,15 +506,9 @@ def attack(
             f"{config.lowest_fpr(config.num_canaries(c)):.3g}"
             + (f"; attack.focus_fpr becomes {focus:g}" if focus != c.attack.focus_fpr else "")
         )
-    tokens = TokenSettings(
-        c.score.token_samples,
-        c.extract.prefix_tokens,
-        c.extract.suffix_tokens,
-        Batches(c.train.batch_size, c.train.epochs),
-    )
     pieces = open_pieces(c, recipe.folder)
     counts = runner.run(
-        store, population, settings, tables, progress, say, pieces, requested, tokens
+        store, population, settings, tables, progress, say, pieces, requested, _token_settings(c)
     )
     other_tables = requested.loss_samples or settings.leave_one_out or settings.zero_run
     if not (counts["requested"] or other_tables):
@@ -530,12 +525,86 @@ def attack(
     recipe.workdir.log_event({"event": "attack", "recipe": recipe.name, **counts})
 
 
+def remove_unused(
+    sweep: Sweep, figure_needs: Sequence[FigureNeed], display: Display
+) -> list[tuple[str, int, int, int]]:
+    """Deletes the pieces of recipes that neither their configs nor the figures ask for.
+
+    Args:
+      sweep: the recipes.
+      figure_needs: what the figures need from the stage "attack".
+      display: says that another command holds the lock.
+
+    Returns:
+      For each recipe its name, the number of deleted files and their bytes, and the number of those that are kept.
+    """
+    from lm_mia.attacks import runner, table_sets
+    from lm_mia.attacks.pieces import open_pieces
+
+    counts = []
+    with _exclusive_lock(sweep.workdir.path / ".report.lock", display):
+        populations = [
+            (recipe, open_population(recipe.population_dir, verify=False))
+            for recipe in sweep.recipes
+        ]
+        needs_by_recipe = requested_attacks(populations, figure_needs)
+        for recipe, population in populations:
+            c, pieces = recipe.config, open_pieces(recipe.config, recipe.folder)
+            runner.ask(
+                _attacked_store(recipe),
+                population,
+                config.measurable_attack(c),
+                pieces,
+                needs_by_recipe[recipe.name],
+                _token_settings(c),
+            )
+            with contextlib.suppress(UserError):  # too few replicas
+                if "extract" in requested_table_stages(c):
+                    table_sets.find(_extraction(recipe, population, display), pieces)
+            unused = pieces.results.unused()
+            deleted_bytes = sum(path.stat().st_size for path in unused)
+            for path in unused:
+                path.unlink(missing_ok=True)
+            kept = len([*pieces.results.folder.glob("*.parquet")])
+            counts.append((recipe.name, len(unused), deleted_bytes, kept))
+    return counts
+
+
+def _token_settings(c: config.Config) -> "TokenSettings":
+    from lm_mia.attacks.token_tables import TokenSettings
+    from lm_mia.data.batch_order import Batches
+
+    return TokenSettings(
+        c.score.token_samples,
+        c.extract.prefix_tokens,
+        c.extract.suffix_tokens,
+        Batches(c.train.batch_size, c.train.epochs),
+    )
+
+
 def extract(recipe: SweepRecipe, population: Population, display: Display) -> None:
     """Computes how easily samples can be extracted from the first replica, and from the first reference if requested.
 
     Nothing is computed if the results are stored.
     """
-    from lm_mia.attacks import decisions, exports, replicas, table_sets
+    from lm_mia.attacks import exports, table_sets
+    from lm_mia.attacks.pieces import open_pieces
+
+    pieces, tables = (
+        open_pieces(recipe.config, recipe.folder),
+        _extraction(recipe, population, display),
+    )
+    if (stored := table_sets.find(tables, pieces)) is not None:
+        display.say(f"extract: {recipe.name}: the results are already in its tables")
+    else:
+        stored = table_sets.get(tables, pieces)
+    found = exports.of_set(stored, pieces) | exports.facts_of(stored)
+    exports.write(recipe.folder / "tables", found, ["extraction_reference.csv"])
+
+
+def _extraction(recipe: SweepRecipe, population: Population, display: Display) -> "TableSet":
+    """Returns the tables of extraction; raises UserError if there are too few models."""
+    from lm_mia.attacks import decisions, replicas, table_sets
     from lm_mia.attacks.pieces import open_pieces
     from lm_mia.attacks.results import digest
     from lm_mia.attacks.spec import Request
@@ -564,13 +633,7 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
         return _extract(recipe, population, scores, target, reference, display, write)
 
     models = [target, reference] if reference else [target]
-    tables = table_sets.TableSet("extraction", models, settings, compute)
-    if (stored := table_sets.find(tables, pieces)) is not None:
-        display.say(f"extract: {recipe.name}: the results are already in its tables")
-    else:
-        stored = table_sets.get(tables, pieces)
-    found = exports.of_set(stored, pieces) | exports.facts_of(stored)
-    exports.write(recipe.folder / "tables", found, ["extraction_reference.csv"])
+    return table_sets.TableSet("extraction", models, settings, compute)
 
 
 def _attacked_step(c: config.Config, model_seeds: ModelSeeds) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import filelock
 
 from lm_mia import config
+from lm_mia.attacks import user_code
 from lm_mia.config import Config, listed_figures, load, validate
 from lm_mia.config.recipe import (
     FORMAT,
@@ -166,7 +167,7 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
         workdir.check()
     if config_arg is None:
         return _recipes_of_workdir(workdir, overrides)
-    entries = load.load_sweep(config_arg, overrides)
+    entries = [(s, _with_absolute_files(c)) for s, c in load.load_sweep(config_arg, overrides)]
     requests = recipe_requests(entries, load.default_name(config_arg))
     recipes = [
         SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
@@ -308,6 +309,12 @@ def check_attacks(configs: Sequence[Config]) -> None:
         raise UserError("\n".join(lines))
 
 
+def _with_absolute_files(c: Config) -> Config:
+    """Returns a config in which users' attacks have absolute paths, so that later commands may start in any folder."""
+    names = tuple(map(user_code.absolute, c.attack.attacks))
+    return dataclasses.replace(c, attack=dataclasses.replace(c.attack, attacks=names))
+
+
 def check_attacked(recipes: Sequence[SweepRecipe]) -> None:
     """Raises UserError with a line for each recipe of which nothing could be attacked after its models are trained."""
     problems = [
@@ -399,7 +406,10 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
                 )
             )
         recipe = SweepRecipe(
-            workdir, name, load.apply_overrides(c, overrides), tuple(stored["names"])
+            workdir,
+            name,
+            _with_absolute_files(load.apply_overrides(c, overrides)),
+            tuple(stored["names"]),
         )
         recipe.stored_config()
         recipes.append(recipe)

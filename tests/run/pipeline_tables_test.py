@@ -6,6 +6,8 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -18,7 +20,7 @@ from lm_mia.attacks.spec import LossNeed, Need, Request
 from lm_mia.data.population import open_population
 from lm_mia.errors import UserError
 from lm_mia.run import pipeline
-from lm_mia.run.sweep import SweepRecipe
+from lm_mia.run.sweep import Sweep, SweepRecipe
 
 LIRA, BOTH = ["strongmia_fig01_references"], ["strongmia_fig09_lira_and_rmia"]
 ON_REPLICAS = 5 + 1
@@ -255,6 +257,28 @@ def test_edited_exports_are_overwritten_and_damaged_pieces_are_computed_again(
     assert message.endswith(attack_counts(ON_REPLICAS + 1, 0, ON_REPLICAS + 1))
     assert [path.read_bytes() for path in pieces] == intact
     assert content(main) == before
+
+
+def test_results_that_the_config_does_not_ask_for_are_removed(tasks: list[SweepRecipe]):
+    needs = page.figure_needs(LIRA)
+    sweep = Sweep("synthetic", tasks[0].workdir, (), tuple(tasks), ())
+    display = SimpleNamespace(say=pytest.fail)
+    attack(tasks, LIRA)
+    kept = {recipe.name: sorted((recipe.folder / "pieces").iterdir()) for recipe in tasks}
+    c = dataclasses.replace(tasks[0].config.attack, alpha=0.2, attacks=("lira_online", "zlib"))
+    attack(
+        [dataclasses.replace(tasks[0], config=dataclasses.replace(tasks[0].config, attack=c))], []
+    )
+    counts = pipeline.remove_unused(sweep, needs, cast(Any, display))
+    for (name, deleted, deleted_bytes, num_kept), recipe in zip(counts, tasks, strict=True):
+        assert sorted((recipe.folder / "pieces").iterdir()) == kept[name]
+        assert num_kept == len(kept[name])
+        assert (deleted > 10) == (deleted_bytes > 10_000) == (name == "main")
+    assert [line.rpartition(", ")[2] for line in attack(tasks, LIRA)] == ["0 computed"] * 2
+    # Without the figure, what only the figure needs is removed.
+    counts = pipeline.remove_unused(sweep, [], cast(Any, display))
+    assert 0 < counts[0][1] < len(kept["main"])
+    assert counts[1][1] == 0
 
 
 def test_missing_models_are_reported_without_replicas(tasks: list[SweepRecipe]):

@@ -1,0 +1,115 @@
+"""Code of users: attacks in their own files, and what stands for code in the keys of results."""
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from lm_mia.errors import UserError
+
+_SUFFIX = ".py:"
+
+
+def is_in_file(name: str) -> bool:
+    """Returns whether a name is that of something in a Python file, ``FILE.py:NAME``."""
+    return _SUFFIX in name
+
+
+def absolute(name: str) -> str:
+    """Returns ``FILE.py:NAME`` with the absolute path of the file; other names are returned as they are."""
+    file, suffix, inside = name.rpartition(_SUFFIX)
+    return f"{os.path.abspath(file + '.py')}:{inside}" if suffix else name
+
+
+def short(name: str) -> str:
+    """Returns the name in tables: that inside the file."""
+    return name.rpartition(_SUFFIX)[2]
+
+
+def load(name: str) -> Any:
+    """Returns what ``FILE.py:NAME`` names.
+
+    Raises:
+      UserError: the file is missing or fails, or defines nothing of this name.
+    """
+    file, _, inside = absolute(name).rpartition(_SUFFIX)
+    module = _load_module(Path(file + ".py"))
+    if not hasattr(module, inside):
+        raise UserError(
+            f"{name}: the file does not define {inside}; correct the name, or add the function"
+        )
+    return getattr(module, inside)
+
+
+@functools.cache
+def _load_module(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file; correct the path before .py:NAME")
+    spec = importlib.util.spec_from_file_location(
+        f"lm_mia_user_{path.stem}_{_digest(str(path))}", path
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # needed by dataclasses in the file
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{path}: the file fails with {describe(error)}; correct it") from error
+    return module
+
+
+def describe(error: BaseException) -> str:
+    """Returns the type and the message of an error in one line, with the place where it was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    message = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{message} ({last.filename}, line {last.lineno})"
+
+
+@functools.cache  # The first call is when the file is loaded, before it may be edited.
+def code_digest(name: str) -> str:
+    """Returns what stands for the code of ``FILE.py:NAME`` in a key.
+
+    It is a digest of the definition of NAME and of all definitions of the file that it names, directly or through
+    others. Comments, the docstring of the file and layout do not matter. Other files that this one imports are not
+    followed.
+    """
+    file, _, inside = absolute(name).rpartition(_SUFFIX)
+    body = ast.parse(Path(file + ".py").read_text(encoding="utf-8")).body
+    # Statements that define nothing, such as np.seterr(...), may affect everything.
+    needed = [node for node in body if not _defined_names(node) and not _is_docstring(node)]
+    needed += [node for node in body if inside in _defined_names(node)]
+    for node in needed:  # grows while it is read
+        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        needed += [n for n in body if n not in needed and names & _defined_names(n)]
+    return _digest("\n".join(sorted(map(ast.unparse, needed))))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _defined_names(node: ast.stmt) -> set[str]:
+    """Returns the names that a statement of a module binds."""
+    match node:
+        case ast.FunctionDef() | ast.ClassDef():
+            return {node.name}
+        case ast.Import() | ast.ImportFrom():
+            return {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        case ast.Assign() | ast.AnnAssign():
+            return {
+                n.id
+                for n in ast.walk(node)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            }
+    return set()
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
