@@ -9,7 +9,6 @@ parts of the references, R1: all references, and then each half of them, H1: all
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,13 +23,15 @@ from lm_mia.attacks.spec import (
     PAPER_REFERENCES,
     AttackSpec,
     Need,
-    ObservedStatistic,
     Request,
-    RmiaA,
+    Variant,
 )
 from lm_mia.config import num_canaries
 from lm_mia.data import subsets
 from lm_mia.data.subsets import ModelSeeds
+
+ONLINE_LIRA = Variant()
+"""With all references, on targets."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,47 +61,13 @@ class AttackResult:
         return self.tpr_TxF[:, at[0]] if len(at) else np.full(len(self.auc_T), np.nan)
 
 
-def read_attack(
-    recipe: RecipeResults,
-    name: str = "lira_online",
-    references: int = 0,
-    *,
-    step: int = 0,
-    observed: ObservedStatistic = "loss",
-    replicas: bool = False,
-    rmia_samples: int = 0,
-    rmia_gamma: float = 0.0,
-    rmia_a: RmiaA | None = None,
-    is_count_study: bool = False,
-) -> AttackResult:
+def read_attack(recipe: RecipeResults, variant: Variant = ONLINE_LIRA) -> AttackResult:
     """Reads an attack on every target of a recipe.
-
-    Args:
-      recipe: the recipe whose results are read.
-      name: the name of the attack.
-      references: the number of references, the first ones; 0 uses all that are present.
-      step: the training step at which the models were scored; 0 is the end of training.
-      observed: the statistic that the attacker observes for each sample.
-      replicas: attack the replicas, which share a training subset, instead of the targets.
-      rmia_samples, rmia_gamma: settings of RMIA; 0 uses those of the config.
-      rmia_a: setting of offline RMIA; None uses that of the config.
-      is_count_study: as for `spec.target_attack`.
 
     Raises:
       MissingModelsError: there are too few models, or the attack was not made with these settings.
     """
-    attack = find_attack(
-        recipe,
-        name,
-        references,
-        step=step,
-        observed=observed,
-        replicas=replicas,
-        rmia_samples=rmia_samples,
-        rmia_gamma=rmia_gamma,
-        rmia_a=rmia_a,
-        is_count_study=is_count_study,
-    )
+    attack = find_attack(recipe, variant)
     return _to_result(attack, read_piece(recipe, Request(attack, evaluations.operating_points)))
 
 
@@ -169,35 +136,28 @@ class JackknifedAttack:
         )
 
 
-def read_jackknife(
-    recipe: RecipeResults, name: str = "lira_online", references: int = 0, **options: Any
-) -> JackknifedAttack:
+def read_jackknife(recipe: RecipeResults, variant: Variant = ONLINE_LIRA) -> JackknifedAttack:
     """Reads an attack on every target of a recipe, with what its interval needs.
 
     The interval covers the targets, the samples and, if there are parts of the references, the references. With parts
     that are disjoint sets (see `spec.AttackSpec.reference_part`), the number is the mean over these sets.
 
-    Args:
-      recipe, name, references: as for `read_attack`.
-      options: step, observed, rmia_samples, rmia_gamma, rmia_a and is_count_study, as for `read_attack`.
-
     Raises:
       MissingModelsError: as `read_attack`, or the attack was not made on halves of the samples.
     """
-    result = read_attack(recipe, name, references, **options)
-    attack = find_attack(recipe, name, references, **options)
-    parts = find_parts(recipe, name, references, **options)
+    result, attack = read_attack(recipe, variant), find_attack(recipe, variant)
+    parts = spec.reference_parts(recipe.attackable, variant)
     rates = recipe.pieces.read(Request(attack, evaluations.halved_rates, parts))
     if rates is None:
         raise MissingModelsError(
-            f"{recipe.name}: there are no results of {name} on halves of the samples; run lm-mia attack with this "
-            "figure in figures (its needs must have jackknife=True)"
+            f"{recipe.name}: there are no results of {variant.attack} on halves of the samples; run lm-mia attack with "
+            "this figure in figures (its needs must have jackknife=True)"
         )
     sets = f"{len(parts)} sets of " if len(parts) == spec.JACKKNIFE_GROUPS else ""
     references_text = f", {sets}{result.references} references" if parts else ""
     fixed = () if parts else ("the references",)
-    compared = options.get("rmia_samples") or recipe.config.attack.rmia_samples
-    if name in ("rmia", "rmia_offline") and compared < num_canaries(recipe.config):
+    compared = variant.rmia_samples or recipe.config.attack.rmia_samples
+    if variant.attack in ("rmia", "rmia_offline") and compared < num_canaries(recipe.config):
         fixed += ("the samples that RMIA compares with",)
     over = f"{len(result.auc_T)} targets{references_text} and the samples"
     return JackknifedAttack(result, rates if parts else rates.assign(part=0), over, fixed)
@@ -218,7 +178,9 @@ def recipe_difference(
       references: the number of references with which the targets of both are attacked.
       value: returns the number, such as the AUC.
     """
-    new_value, old_value = (value(read_jackknife(r, references=references)) for r in (new, old))
+    new_value, old_value = (
+        value(read_jackknife(r, Variant(references=references))) for r in (new, old)
+    )
     return paired_or_independent(new, old, new_value, old_value)
 
 
@@ -245,39 +207,23 @@ def lira_reference_counts(recipe: RecipeResults, *, replicas: bool) -> set[int]:
     """Returns the numbers of references with which LiRA was made on all targets, or replicas, of a recipe."""
     counts = set[int]()
     for n in range(spec.MIN_REFERENCES, len(recipe.references) + 1):
-        attack = spec.target_attack(
-            recipe.config, recipe.models, "lira_online", n, targets_are_replicas=replicas
-        )
+        attack = spec.attack_spec(recipe.attackable, Variant(references=n, replicas=replicas))
         if attack and recipe.pieces.has(Request(attack, evaluations.operating_points)):
             counts.add(n)
     return counts
 
 
 def read_sample_scores(
-    recipe: RecipeResults,
-    references: int,
-    reference_part: int | None = None,
-    *,
-    name: str = "lira_online",
-    step: int = 0,
-    observed: ObservedStatistic = "loss",
-    rmia_a: RmiaA | None = None,
+    recipe: RecipeResults, variant: Variant, part: int | None = None
 ) -> Iterator[tuple[ModelSeeds, np.ndarray, np.ndarray]]:
     """Yields (target, member_N2, score_N2) of an attack for each target of a recipe.
 
     The arrays are of the attacked samples, as `RecipeResults.attacked`. The membership score of a sample with too few
-    references is NaN. For a part of the references, the arrays hold the first `spec.JACKKNIFE_SAMPLES` samples only.
-    Arguments and errors are those of `read_attack`; there are the scores of needs with sample_scores=True.
+    references is NaN. For a part of the references, as in `spec.attack_spec`, the arrays hold the first
+    `spec.JACKKNIFE_SAMPLES` samples only. Errors are those of `read_attack`; there are the scores of needs with
+    sample_scores=True.
     """
-    attack = find_attack(
-        recipe,
-        name,
-        references,
-        reference_part=reference_part,
-        step=step,
-        observed=observed,
-        rmia_a=rmia_a,
-    )
+    attack = find_attack(recipe, variant, part)
     request = Request(attack, evaluations.sample_scores)
     for target in map(subsets.reference, attack.targets):
         names = [str(target), f"member/{target}"]
@@ -286,38 +232,20 @@ def read_sample_scores(
         yield target, member_N2, score_N2
 
 
-def find_attack(
-    recipe: RecipeResults,
-    name: str,
-    references: int,
-    *,
-    replicas: bool = False,
-    **options: object,
-) -> AttackSpec:
-    """Returns an attack on all targets, or replicas, of a recipe; arguments and errors are those of `read_attack`."""
-    attack = spec.target_attack(
-        recipe.config,
-        recipe.models,
-        name,
-        references or len(recipe.references),
-        targets_are_replicas=replicas,
-        **options,  # pyright: ignore[reportArgumentType]
-    )
+def find_attack(recipe: RecipeResults, variant: Variant, part: int | None = None) -> AttackSpec:
+    """Returns an attack on all targets, or replicas, of a recipe, as `spec.attack_spec`.
+
+    Raises:
+      MissingModelsError: there are too few models.
+    """
+    attack = spec.attack_spec(recipe.attackable, variant, part)
     if attack is None:
-        kind, attacked = ("replicas", recipe.replicas) if replicas else ("targets", recipe.targets)
+        kind = "replicas" if variant.replicas else "targets"
+        attacked = recipe.replicas if variant.replicas else recipe.targets
         raise MissingModelsError(
             f"{recipe.name}: {len(recipe.references)} references and {len(attacked)} {kind} are too few for this attack"
         )
     return attack
-
-
-def find_parts(
-    recipe: RecipeResults, name: str, references: int, **options: Any
-) -> tuple[AttackSpec, ...]:
-    """Returns the `spec.reference_parts` of an attack; arguments as for `find_attack`."""
-    count = references or len(recipe.references)
-    options["targets_are_replicas"] = options.pop("replicas", False)
-    return spec.reference_parts(recipe.config, recipe.models, name, count, **options)
 
 
 def _missing_attack(recipe: RecipeResults, attack: AttackSpec) -> MissingModelsError:
@@ -414,7 +342,8 @@ def lira_by_epoch(
     if missing := [f"{epoch:g}" for epoch in required if epoch not in epochs]:
         raise MissingModelsError(f"{recipe.name}: not scored after epoch {', '.join(missing)}")
     return {
-        e: read_jackknife(recipe, references=references, step=recipe.step_after(e)) for e in epochs
+        e: read_jackknife(recipe, Variant(references=references, step=recipe.step_after(e)))
+        for e in epochs
     }
 
 

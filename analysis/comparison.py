@@ -24,6 +24,7 @@ from analysis.formatting import (
 from analysis.io import RecipeResults
 from lm_mia.atomic import FLIPS_JSON, write_csv
 from lm_mia.attacks.registry import attack_name
+from lm_mia.attacks.spec import Variant
 from lm_mia.errors import UserError
 
 NAME = "comparison"
@@ -258,7 +259,7 @@ def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
 
 
 def _summarize_targets(recipe: RecipeResults, summary: RecipeSummary) -> RecipeSummary:
-    result = attacks.read_attack(recipe, references=summary.references)
+    result = attacks.read_attack(recipe, Variant(references=summary.references))
     tpr_T = result.tpr_T(summary.fpr)
     tpr_T = tpr_T[~pd.isna(tpr_T)]
     tpr = (float(tpr_T.mean()), _std(tpr_T)) if len(tpr_T) else _NONE

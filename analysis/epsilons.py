@@ -13,7 +13,7 @@ from analysis import attacks
 from analysis.claims.jackknife import Jackknife
 from analysis.io import MissingModelsError, RecipeResults
 from lm_mia.attacks import evaluations
-from lm_mia.attacks.spec import JACKKNIFE_GROUPS, Request, RmiaA
+from lm_mia.attacks.spec import JACKKNIFE_GROUPS, Request, Variant, reference_parts
 
 BOUNDS = ("bound_epsilon", "bound_epsilon_if_gaussian")
 
@@ -43,29 +43,24 @@ class AttackEpsilons:
         return self.whole.loc[self.whole["half"] == 0, column].to_numpy(float)
 
 
-def read_epsilons(
-    recipe: RecipeResults, name: str, references: int, rmia_a: RmiaA | None = None
-) -> AttackEpsilons:
+def read_epsilons(recipe: RecipeResults, variant: Variant) -> AttackEpsilons:
     """Reads the epsilons of an attack on every target of a recipe.
-
-    Args:
-      recipe: the recipe whose results are read.
-      name: the name of the attack.
-      references: the number of references, the first ones.
-      rmia_a: as for `attacks.read_attack`.
 
     Raises:
       MissingModelsError: there are too few models, or the attack was not made.
     """
-    attack = attacks.find_attack(recipe, name, references, rmia_a=rmia_a)
-    parts = attacks.find_parts(recipe, name, references, rmia_a=rmia_a)
+    attack, parts = (
+        attacks.find_attack(recipe, variant),
+        reference_parts(recipe.attackable, variant),
+    )
     for used in (parts, ()):
         table = recipe.pieces.read(Request(attack, evaluations.epsilons, used))
         if table is not None:
-            return _to_epsilons(table if used else table.assign(part=0), references, len(used))
+            table = table if used else table.assign(part=0)
+            return _to_epsilons(table, variant.references, len(used))
     raise MissingModelsError(
-        f"{recipe.name}: there are no epsilons of {name} with {references} references; run lm-mia attack with this "
-        "figure in figures (its needs must have epsilons=True)"
+        f"{recipe.name}: there are no epsilons of {variant.attack} with {variant.references} references; run lm-mia "
+        "attack with this figure in figures (its needs must have epsilons=True)"
     )
 
 

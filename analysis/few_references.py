@@ -13,7 +13,7 @@ from analysis import attacks
 from analysis.attacks import JackknifedAttack
 from analysis.epsilons import AttackEpsilons, read_epsilons
 from analysis.io import RecipeResults
-from lm_mia.attacks.spec import Need, RmiaA
+from lm_mia.attacks.spec import Need, RmiaA, Variant
 from lm_mia.data.subsets import ModelSeeds
 
 RECIPE = "epochs-140M"
@@ -37,19 +37,21 @@ class FewReferences:
 
     def read(self, recipe: RecipeResults) -> JackknifedAttack:
         """Reads the attack on every target, with what its interval needs; raises as `attacks.read_jackknife`."""
-        return attacks.read_jackknife(recipe, self.name, self.count(recipe), rmia_a=self.rmia_a)
+        return attacks.read_jackknife(recipe, self.variant(recipe))
 
     def epsilons(self, recipe: RecipeResults) -> AttackEpsilons:
         """Reads the epsilons of the attack on every target; raises as `epsilons.read_epsilons`."""
-        return read_epsilons(recipe, self.name, self.count(recipe), self.rmia_a)
+        return read_epsilons(recipe, self.variant(recipe))
 
     def sample_scores(
         self, recipe: RecipeResults
     ) -> Iterator[tuple[ModelSeeds, np.ndarray, np.ndarray]]:
         """Yields (target, member_N2, score_N2), as `attacks.read_sample_scores`."""
-        return attacks.read_sample_scores(
-            recipe, self.count(recipe), name=self.name, rmia_a=self.rmia_a
-        )
+        return attacks.read_sample_scores(recipe, self.variant(recipe))
+
+    def variant(self, recipe: RecipeResults) -> Variant:
+        """Returns the attack with the references of a recipe."""
+        return Variant(self.name, self.count(recipe), rmia_a=self.rmia_a)
 
     def count(self, recipe: RecipeResults) -> int:
         """Returns the number of references."""

@@ -20,7 +20,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from lm_mia.atomic import CSV_MISSING_VALUES, FLIPS_JSON, MEMBERSHIP_SCORES_JSON
-from lm_mia.attacks.spec import PresentModels, assign_roles, score_step
+from lm_mia.attacks.spec import PresentModels, RecipeModels, assign_roles, score_step
 from lm_mia.config import (
     MODEL_SIZES,
     Config,
@@ -441,6 +441,11 @@ class RecipeResults:
             references=tuple(int(m["subset_seed"]) for m in rows if m["role"] == "reference"),
             replicas=tuple(int(m["order_seed"]) for m in rows if m["role"] == "replica"),
         )
+
+    @property
+    def attackable(self) -> RecipeModels:
+        """The recipe as the attacks stage saw it, from which `spec.attack_spec` finds attacks."""
+        return RecipeModels(self.names, self.config, self.models)
 
     @property
     def references(self) -> list[ModelSeeds]:

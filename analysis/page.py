@@ -39,7 +39,14 @@ from lm_mia.atomic import (
     ZERO_RUN_JSON,
     write_atomically,
 )
-from lm_mia.attacks.spec import PresentModels, Request, assign_roles, target_attack
+from lm_mia.attacks.spec import (
+    PresentModels,
+    RecipeModels,
+    Request,
+    Variant,
+    assign_roles,
+    attack_spec,
+)
 from lm_mia.config import measurable_attack
 from lm_mia.config.listed_figures import is_file, matches
 from lm_mia.config.recipe import from_dict
@@ -370,18 +377,18 @@ def _summarize_targets(recipe_dir: Path) -> str:
         row for row in _rows(recipe_dir / "tables" / "models.csv") if row["role"] == "reference"
     ]
     present = PresentModels(tuple(int(row["subset_seed"]) for row in models), ())
-    count = len(assign_roles(present, c.attack).references)
+    recipe, count = RecipeModels((), c, present), len(assign_roles(present, c.attack).references)
     pieces = open_pieces(c, recipe_dir)
 
     def points(name: str) -> Sequence[Mapping[Any, Any]]:
         """Returns the rates of an attack at attack.fprs; none if it was not made."""
-        attack = target_attack(c, present, name, count)
+        attack = attack_spec(recipe, Variant(name))
         if attack is None:
             return []
         table = pieces.read(Request(attack, evaluations.operating_points))
         return [] if table is None else table[~table["on_curve"]].to_dict("records")
 
-    if target_attack(c, present, "lira_online", count) is None:
+    if attack_spec(recipe, Variant()) is None:
         return ""
     if not (rows := points("lira_online")):
         return "attacked with other settings; run lm-mia attack again"

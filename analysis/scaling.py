@@ -26,7 +26,7 @@ from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural, size_lab
 from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults, WorkdirError
 from analysis.paper_figure import FigureResult, PaperFigure, write
 from lm_mia import config
-from lm_mia.attacks.spec import MIN_REFERENCES, Need
+from lm_mia.attacks.spec import MIN_REFERENCES, Need, Variant
 from lm_mia.config.recipe import differences
 from lm_mia.errors import UserError
 from lm_mia.model import flops
@@ -253,7 +253,7 @@ def _is_usable(recipe: RecipeResults) -> bool:
 
 def _read_point(recipe: RecipeResults, references: int) -> Point:
     replicas = not recipe.config.attack.targets
-    result = attacks.read_attack(recipe, references=references, replicas=replicas)
+    result = attacks.read_attack(recipe, Variant(references=references, replicas=replicas))
     return Point(recipe, result, replicas, _read_shares(recipe))
 
 

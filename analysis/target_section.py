@@ -20,6 +20,7 @@ from analysis.formatting import found_card, percent, plural, plus_minus
 from analysis.io import MissingModelsError, RecipeResults
 from analysis.recipe_section import RecipeSection, save
 from lm_mia.attacks.registry import attack_name
+from lm_mia.attacks.spec import Variant
 
 
 def draw(recipe: RecipeResults) -> RecipeSection:
@@ -95,7 +96,9 @@ def read(recipe: RecipeResults) -> dict[str, AttackResult]:
     results = {}
     for name in recipe.config.attack.attacks:
         try:
-            results[name] = attacks.read_attack(recipe, name, step=recipe.config.attack.step)
+            results[name] = attacks.read_attack(
+                recipe, Variant(name, step=recipe.config.attack.step)
+            )
         except MissingModelsError:
             if name == "lira_online":
                 raise

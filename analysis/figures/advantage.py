@@ -27,7 +27,7 @@ from analysis.io import RecipeResults, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 from lm_mia.attacks import spec
-from lm_mia.attacks.spec import Need, ObservedStatistic
+from lm_mia.attacks.spec import Need, ObservedStatistic, Variant
 
 PRIOR = 0.5
 """The probability of membership, unless a figure says otherwise."""
@@ -85,7 +85,7 @@ def read_queries(
     return [
         Query(score_N2[used, None], member_N2[used], document_N2[used])
         for _, member_N2, score_N2 in attacks.read_sample_scores(
-            recipe, count, name=name, step=step, observed=observed
+            recipe, Variant(name, count, step=step, observed=observed)
         )
     ]
 

@@ -19,7 +19,7 @@ from analysis.io import MissingModelsError, RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 from lm_mia.attacks import registry
-from lm_mia.attacks.spec import Need, num_reference_parts
+from lm_mia.attacks.spec import Need, Variant, num_reference_parts
 from lm_mia.config import num_canaries
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -99,7 +99,7 @@ def read_kinds(recipe: RecipeResults, name: str) -> dict[str, KindScores]:
     parts = num_reference_parts(count, 0) if uses_references else 0
     score_R1xTxN, member_TxN = [], np.zeros((0, 0), bool)
     for part in (None, *range(parts)):
-        read = [*attacks.read_sample_scores(recipe, count, part, name=name)]
+        read = [*attacks.read_sample_scores(recipe, Variant(name, count), part)]
         score_R1xTxN.append([score_N for _, _, score_N in read])
         member_TxN = np.array([member_N for _, member_N, _ in read])
     whole = KindScores(np.array(score_R1xTxN), member_TxN, uses_references)

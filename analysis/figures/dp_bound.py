@@ -14,7 +14,7 @@ from analysis.claims.compare import Claim, Estimate, VarianceTerm, claim_all, cl
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
-from lm_mia.attacks.spec import JACKKNIFE_SAMPLES, Need
+from lm_mia.attacks.spec import JACKKNIFE_SAMPLES, Need, Variant
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 """Privacy budgets at which mechanisms are simulated."""
@@ -77,7 +77,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     frames.append(pd.DataFrame(simulated))
     scores = [
         score_N2[used][member_N2[used]]
-        for _, member_N2, score_N2 in attacks.read_sample_scores(main, count)
+        for _, member_N2, score_N2 in attacks.read_sample_scores(main, Variant(references=count))
     ]
     frames.append(_draw_privacy_loss(right, scores))
     claims = (claim_all(FIG06_STATEMENTS[0], parts),)

@@ -5,7 +5,7 @@ from analysis.attacks import read_jackknife
 from analysis.claims.compare import claim_all, claim_equivalent, claim_greater
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
-from lm_mia.attacks.spec import Need
+from lm_mia.attacks.spec import Need, Variant
 
 # Figure 3: LiRA after one and more epochs.
 FIG03_STATEMENTS = (
@@ -20,9 +20,9 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
     whole, half = attacks.with_equal_models([recipes["chinchilla-44M"], recipes["epochs-44M"]])
     long = recipes["epochs-140M"]
     count = attacks.common_references([whole, half])
-    on_whole = read_jackknife(whole, references=count)
-    on_first = read_jackknife(half, references=count, step=half.step_after(1))
-    on_second = read_jackknife(half, references=count)
+    on_whole = read_jackknife(whole, Variant(references=count))
+    on_first = read_jackknife(half, Variant(references=count, step=half.step_after(1)))
+    on_second = read_jackknife(half, Variant(references=count))
     first_whole, first, second = (a.result for a in (on_whole, on_first, on_second))
     on_long = attacks.lira_by_epoch(long, attacks.common_references([long]))
     epochs = {epoch: attack.result for epoch, attack in on_long.items()}

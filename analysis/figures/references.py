@@ -27,7 +27,7 @@ from analysis.io import Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import finish_roc_axes
 from lm_mia.attacks.registry import attack_name
-from lm_mia.attacks.spec import Need
+from lm_mia.attacks.spec import Need, Variant
 from lm_mia.config import num_canaries
 
 ROC_COLUMNS = ("attack", "references", "fpr", "tpr_mean", "tpr_std")
@@ -223,7 +223,10 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
     """Draws mean ROC curves per number of references, and tests the growth of the AUC."""
     main = recipes["main"]
     counts = attacks.reference_counts(main)
-    lira = {count: read_jackknife(main, references=count, is_count_study=True) for count in counts}
+    lira = {
+        count: read_jackknife(main, Variant(references=count, is_count_study=True))
+        for count in counts
+    }
     curves = [plotting.RocCurve(f"{count} references", lira[count].result) for count in counts]
     auc = {count: attack.result.auc_T for count, attack in lira.items()}
     ours = {
@@ -284,7 +287,7 @@ def draw_fig10(recipes: SweepResults) -> FigureResult:
     main = recipes["main"]
     counts = attacks.reference_counts(main)
     on_lira, on_rmia = (
-        {n: read_jackknife(main, name, references=n, is_count_study=True) for n in counts}
+        {n: read_jackknife(main, Variant(name, n, is_count_study=True)) for n in counts}
         for name in ("lira_online", "rmia")
     )
     lira, rmia = (
@@ -381,13 +384,13 @@ def draw_fig14(recipes: SweepResults) -> FigureResult:
     small = recipes["small"]
     count, many = attacks.common_references([small]), attacks.rmia_sample_counts(small)[-1]
     whole = num_canaries(small.config)
-    lira_off = read_jackknife(small, "lira_offline", references=count)
-    rmia_off = read_jackknife(small, "rmia_offline", references=count, rmia_samples=many)
+    lira_off = read_jackknife(small, Variant("lira_offline", count))
+    rmia_off = read_jackknife(small, Variant("rmia_offline", count, rmia_samples=many))
     # With gamma 1 and all samples as comparison samples, RMIA ranks samples by their ratio, as simple RMIA does.
-    simple_off = read_jackknife(small, "rmia_offline", references=count, rmia_samples=whole)
-    lira = read_jackknife(small, references=count)
-    rmia = read_jackknife(small, "rmia", references=count, rmia_samples=many)
-    simple = read_jackknife(small, "rmia_simple", references=count)
+    simple_off = read_jackknife(small, Variant("rmia_offline", count, rmia_samples=whole))
+    lira = read_jackknife(small, Variant(references=count))
+    rmia = read_jackknife(small, Variant("rmia", count, rmia_samples=many))
+    simple = read_jackknife(small, Variant("rmia_simple", count))
     panels = [
         (
             title,

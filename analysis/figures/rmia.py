@@ -12,7 +12,7 @@ from analysis.claims.compare import (
 from analysis.claims.jackknife import Jackknife
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
-from lm_mia.attacks.spec import Need
+from lm_mia.attacks.spec import Need, Variant
 
 # Figure 9: ROC curves of LiRA and RMIA with increasing numbers of references.
 FIG09_STATEMENTS = (
@@ -27,7 +27,7 @@ def draw_fig09(recipes: SweepResults) -> FigureResult:
     main = recipes["main"]
     counts = attacks.reference_counts(main)
     results = {
-        name: [read_jackknife(main, name, references=n, is_count_study=True) for n in counts]
+        name: [read_jackknife(main, Variant(name, n, is_count_study=True)) for n in counts]
         for name in ("lira_online", "rmia")
     }
     titles = ("(a) LiRA", "(b) RMIA")
@@ -78,9 +78,9 @@ def draw_fig11(recipes: SweepResults) -> FigureResult:
     """Draws the ROC curves of the three attacks, with the same models."""
     small = recipes["small"]
     count, few = attacks.common_references([small]), attacks.rmia_sample_counts(small)[0]
-    lira = read_jackknife(small, references=count)
-    simple = read_jackknife(small, "rmia_simple", references=count)
-    rmia = read_jackknife(small, "rmia", references=count, rmia_samples=few)
+    lira = read_jackknife(small, Variant(references=count))
+    simple = read_jackknife(small, Variant("rmia_simple", count))
+    rmia = read_jackknife(small, Variant("rmia", count, rmia_samples=few))
     curves = [
         plotting.RocCurve("LiRA", lira.result, plotting.BLUE),
         plotting.RocCurve("Simple RMIA", simple.result, plotting.PURPLE, "-."),
@@ -133,9 +133,9 @@ def draw_fig12(recipes: SweepResults) -> FigureResult:
     """Draws a curve per number of comparison samples, and those of simple RMIA and LiRA."""
     small = recipes["small"]
     count, sizes = attacks.common_references([small]), attacks.rmia_sample_counts(small)
-    rmia = [read_jackknife(small, "rmia", references=count, rmia_samples=z) for z in sizes]
-    lira = read_jackknife(small, references=count)
-    simple = read_jackknife(small, "rmia_simple", references=count)
+    rmia = [read_jackknife(small, Variant("rmia", count, rmia_samples=z)) for z in sizes]
+    lira = read_jackknife(small, Variant(references=count))
+    simple = read_jackknife(small, Variant("rmia_simple", count))
     curves = [
         *(plotting.RocCurve(f"|Z| = {z:,}", a.result) for z, a in zip(sizes, rmia, strict=True)),
         plotting.RocCurve("Simple RMIA", simple.result, plotting.VERMILLION, "--"),
@@ -188,7 +188,7 @@ def draw_fig13(recipes: SweepResults) -> FigureResult:
     few, many = sizes[0], sizes[-1]
     results = {
         z: [
-            read_jackknife(small, "rmia", references=count, rmia_samples=z, rmia_gamma=gamma)
+            read_jackknife(small, Variant("rmia", count, rmia_samples=z, rmia_gamma=gamma))
             for gamma in GAMMAS
         ]
         for z in (few, many)

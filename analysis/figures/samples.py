@@ -24,7 +24,7 @@ from analysis.claims.trends import BinnedMeans, rank_correlation
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import stats
-from lm_mia.attacks.spec import JACKKNIFE_SAMPLES, Need, StudyNeed, num_reference_parts
+from lm_mia.attacks.spec import JACKKNIFE_SAMPLES, Need, StudyNeed, Variant, num_reference_parts
 from lm_mia.config import first_canary
 from lm_mia.data.subsets import ModelSeeds
 
@@ -75,7 +75,9 @@ def target_posteriors(recipe: RecipeResults, reference_part: int | None = None) 
       MissingModelsError, WorkdirError: as `read_sample_scores`.
     """
     targets, count = [], attacks.common_references([recipe])
-    for model, member_N2, score_N2 in read_sample_scores(recipe, count, reference_part):
+    for model, member_N2, score_N2 in read_sample_scores(
+        recipe, Variant(references=count), reference_part
+    ):
         ids_S = np.flatnonzero(member_N2 & ~np.isnan(score_N2))
         targets.append(Target(model, member_N2, ids_S, stats.posterior(score_N2[ids_S])))
     return targets

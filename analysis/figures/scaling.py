@@ -21,7 +21,7 @@ from analysis.claims.jackknife import log_relative_std, log_std
 from analysis.formatting import percent, size_label
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
-from lm_mia.attacks.spec import Need
+from lm_mia.attacks.spec import Need, Variant
 
 # Figure 2: LiRA on models of several sizes, each on its compute-optimal data.
 FIG02_STATEMENTS = (
@@ -40,7 +40,7 @@ def draw_fig02(recipes: SweepResults) -> FigureResult:
     family = recipes.family("chinchilla")
     sizes = attacks.with_equal_models([recipe for _, recipe in family])
     count = attacks.common_references(sizes)
-    on_recipe = [(recipe, read_jackknife(recipe, references=count)) for recipe in sizes]
+    on_recipe = [(recipe, read_jackknife(recipe, Variant(references=count))) for recipe in sizes]
     results = [(recipe, attack.result) for recipe, attack in on_recipe]
     curves = [
         plotting.RocCurve(f"{size_label(recipe)}, {recipe.samples:,} samples", result)
@@ -139,8 +139,8 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
     all_recipes = attacks.with_equal_models([recipe for family in families for _, recipe in family])
     by_data, by_size = all_recipes[: len(families[0])], all_recipes[len(families[0]) :]
     count = attacks.common_references(all_recipes)
-    data = [(recipe, read_attack(recipe, references=count)) for recipe in by_data]
-    on_size = [(recipe, read_jackknife(recipe, references=count)) for recipe in by_size]
+    data = [(recipe, read_attack(recipe, Variant(references=count))) for recipe in by_data]
+    on_size = [(recipe, read_jackknife(recipe, Variant(references=count))) for recipe in by_size]
     size = [(recipe, attack.result) for recipe, attack in on_size]
     spread = _spread_by_size(on_size)
     data_curves = [
@@ -217,7 +217,9 @@ def _size_claims(by_size: Sequence[RecipeResults], count: int) -> tuple[Claim, .
     small, large = by_size[0], by_size[-1]
     ends = f"{size_label(large)} minus {size_label(small)}"
     rates = attacks.resolved_fprs(by_size)
-    on_size = {size_label(recipe): read_jackknife(recipe, references=count) for recipe in by_size}
+    on_size = {
+        size_label(recipe): read_jackknife(recipe, Variant(references=count)) for recipe in by_size
+    }
     return (
         claim_greater(FIG04_STATEMENTS[1], f"AUC, {ends}", recipe_difference(large, small, count)),
         claim_all(FIG04_STATEMENTS[2], [_claim_tpr(large, small, rate, count) for rate in rates]),
@@ -274,7 +276,9 @@ def draw_fig16(recipes: SweepResults) -> FigureResult:
     """Draws the ROC curves of the two populations."""
     main, distinct = attacks.with_equal_models([recipes["main"], recipes["distinct"]])
     count = attacks.common_references([main, distinct])
-    with_all, without = (read_attack(recipe, references=count) for recipe in (main, distinct))
+    with_all, without = (
+        read_attack(recipe, Variant(references=count)) for recipe in (main, distinct)
+    )
     tokens = distinct.config.population.distinct_prefix_tokens
     curves = [
         plotting.RocCurve("All samples", with_all, plotting.BLUE),

@@ -5,7 +5,7 @@ from analysis.attacks import read_jackknife
 from analysis.claims.compare import claim_greater
 from analysis.io import SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
-from lm_mia.attacks.spec import Need
+from lm_mia.attacks.spec import Need, Variant
 
 # Figure 8: LiRA on the loss and on the logit of every sample.
 FIG08_STATEMENTS = ("LiRA on the loss beats LiRA on the logit.",)
@@ -15,8 +15,8 @@ def draw_fig08(recipes: SweepResults) -> FigureResult:
     """Draws the ROC curves of LiRA on the loss and on the logit, with the same models."""
     main = recipes["main"]
     count = attacks.common_references([main])
-    on_loss = read_jackknife(main, references=count)
-    on_logit = read_jackknife(main, references=count, observed="target_logit")
+    on_loss = read_jackknife(main, Variant(references=count))
+    on_logit = read_jackknife(main, Variant(references=count, observed="target_logit"))
     loss, logit = on_loss.result, on_logit.result
     curves = [
         plotting.RocCurve("Loss", loss, plotting.BLUE),

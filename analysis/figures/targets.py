@@ -24,7 +24,7 @@ from analysis.notes import replicas_note
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import RocCurve, per_target_frame, roc_panels
 from lm_mia import stats
-from lm_mia.attacks.spec import Need
+from lm_mia.attacks.spec import Need, Variant
 
 
 def _every_target(recipes: SweepResults, family: str) -> FigureResult:
@@ -34,7 +34,7 @@ def _every_target(recipes: SweepResults, family: str) -> FigureResult:
     panels = [
         (
             f"({letter}) {size_label(recipe)}, {recipe.samples:,} samples",
-            [RocCurve(size_label(recipe), read_attack(recipe, references=count))],
+            [RocCurve(size_label(recipe), read_attack(recipe, Variant(references=count)))],
         )
         for letter, recipe in zip(string.ascii_lowercase, recipes_by_size, strict=False)
     ]
@@ -67,7 +67,9 @@ def draw_fig20(recipes: SweepResults) -> FigureResult:
     frames, grows = [], []
     for recipe, row in zip(recipes_by_size, grid, strict=True):
         name = size_label(recipe)
-        on_size = [read_jackknife(recipe, references=n, is_count_study=True) for n in counts]
+        on_size = [
+            read_jackknife(recipe, Variant(references=n, is_count_study=True)) for n in counts
+        ]
         results = [attack.result for attack in on_size]
         for axes, result in zip(row, results, strict=True):
             plotting.draw_roc_per_target(axes, [plotting.RocCurve("", result)], low=low)
@@ -105,7 +107,10 @@ def draw_fig24(recipes: SweepResults) -> FigureResult:
     """Draws a panel per size, with bands over replicas."""
     by_size = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
     count = fewest_references(list(by_size.values()))
-    results = {size: read_attack(r, references=count, replicas=True) for size, r in by_size.items()}
+    results = {
+        size: read_attack(r, Variant(references=count, replicas=True))
+        for size, r in by_size.items()
+    }
     curves = [
         (size_title(by_size[size]), plotting.RocCurve("LiRA", results[size], plotting.BLUE))
         for size in REPLICA_SIZES
@@ -162,7 +167,7 @@ def _claim_above_optimal(by_size: Mapping[str, RecipeResults], recipes: SweepRes
             f"AUC of {size_label(replicas)}, {replicas.samples:,} minus {compared.samples:,} samples",
             jackknife.independent_difference(
                 decisions.read_jackknife(replicas, "auc"),
-                read_jackknife(compared, references=count).auc,
+                read_jackknife(compared, Variant(references=count)).auc,
             ),
         )
         for replicas, compared in zip(by_size.values(), found, strict=True)

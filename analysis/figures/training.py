@@ -33,7 +33,7 @@ from analysis.formatting import size_label
 from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import config, stats
-from lm_mia.attacks.spec import LossNeed, Need
+from lm_mia.attacks.spec import LossNeed, Need, Variant
 from lm_mia.data.subsets import ModelSeeds
 
 _STYLES: dict[str, tuple[str, str, Literal["-", "--"]]] = {
@@ -213,7 +213,7 @@ def draw_fig15(recipes: SweepResults) -> FigureResult:
     losses = {recipe: loss for recipe, loss in losses.items() if len(loss)}
     recipes_by_schedule = attacks.with_equal_models([recipes[name] for name in SCHEDULES])
     count = attacks.common_references(recipes_by_schedule)
-    results = [read_attack(recipe, references=count) for recipe in recipes_by_schedule]
+    results = [read_attack(recipe, Variant(references=count)) for recipe in recipes_by_schedule]
     curves = [
         plotting.RocCurve(label, result, color, dash)
         for (label, color, dash), result in zip(SCHEDULES.values(), results, strict=True)

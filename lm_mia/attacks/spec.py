@@ -1,14 +1,15 @@
 """What figures need from the attacks stage, as plain data, and the attacks that follow from it.
 
-A figure declares `Need`s. `target_attacks` turns them into attacks on the models that are present, each a
-`AttackSpec`. The attacks stage computes these attacks and writes them to tables, where a figure looks them up by
-`AttackSpec.id`. Both sides build them with the functions of this module, so that they agree on every model.
+A figure declares `Need`s. `target_requests` turns them into attacks on the models that are present, each an
+`AttackSpec`, and evaluations of these, which the attacks stage computes and stores. A figure that reads them names the
+same attacks as `Variant`s, from which `attack_spec` finds the models.
 """
 
 import dataclasses
 import fnmatch
 import functools
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -223,11 +224,34 @@ class ModelRoles:
 
 @dataclasses.dataclass(frozen=True)
 class RecipeModels:
-    """What `target_attacks` needs to know about a recipe."""
+    """A recipe, with the models that can be attacked."""
 
     names: tuple[str, ...]
     config: Config
     models: PresentModels
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """An attack as a figure asks for it, whatever models a recipe has."""
+
+    attack: str = "lira_online"
+    references: int = 0
+    """The number of references, the first ones; 0: all of the recipe."""
+    replicas: bool = False
+    """Whether replicas are attacked, rather than targets with training subsets of their own."""
+    step: int = 0
+    """As in `AttackSpec`."""
+    observed: ObservedStatistic = "loss"
+    rmia_samples: int = 0
+    """For RMIA; 0: attack.rmia_samples."""
+    rmia_gamma: float = 0.0
+    """For RMIA; 0: attack.rmia_gamma."""
+    rmia_a: RmiaA | None = None
+    """For offline RMIA; None: attack.rmia_a."""
+    is_count_study: bool = False
+    """Whether the attack is part of a study of the number of references, whose samples depend on
+    `AttackSpec.in_and_out_among`: the first two references, or those of a part that is a disjoint set."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -376,74 +400,54 @@ def scored_epochs(config: Config) -> list[float]:
     return sorted({*config.score.at_epochs, float(config.train.epochs)})
 
 
-def target_attack(
-    config: Config,
-    models: PresentModels,
-    attack: str,
-    references: int,
-    *,
-    targets_are_replicas: bool = False,
-    step: int = 0,
-    observed: ObservedStatistic = "loss",
-    rmia_samples: int = 0,
-    rmia_gamma: float = 0.0,
-    rmia_a: RmiaA | None = None,
-    reference_part: int | None = None,
-    is_count_study: bool = False,
+def attack_spec(
+    recipe: RecipeModels, variant: Variant, part: int | None = None
 ) -> AttackSpec | None:
-    """Returns an attack on all targets of a recipe.
+    """Returns an attack on all targets, or on all replicas, of a recipe.
 
     Args:
-      config: the config of the recipe.
-      models: the models that are present.
-      attack: the name of the attack.
-      references: the number of references; the first ones are used.
-      targets_are_replicas: whether replicas are attacked, rather than targets with training subsets of their own.
-      step, observed: as in `AttackSpec`.
-      rmia_samples, rmia_gamma: for RMIA; 0: those of the config.
-      rmia_a: for offline RMIA; None: that of the config.
-      reference_part: as in `AttackSpec`, with the groups of `reference_groups`.
-      is_count_study: whether the attack is part of a study of the number of references, whose samples depend on
-        `AttackSpec.in_and_out_among`: the first two references, or those of a part that is a disjoint set.
+      recipe: the recipe, with the models that are present.
+      variant: the attack.
+      part: None, or the number of a part of the references, as `AttackSpec.reference_part`.
 
     Returns:
-      The attack, or None if there are too few models for it, or if the groups of references are too small for it.
+      The attack, or None if there are too few models for it, or if the groups of references are too small for the part.
     """
-    roles = assign_roles(models, config.attack)
-    targets = roles.replicas if targets_are_replicas else roles.targets
-    if not targets or len(roles.references) < max(references, MIN_REFERENCES):
+    c, entry = recipe.config, _find(variant.attack)
+    roles = assign_roles(recipe.models, c.attack)
+    targets = roles.replicas if variant.replicas else roles.targets
+    count = variant.references or len(roles.references)
+    if not targets or len(roles.references) < max(count, MIN_REFERENCES):
         return None
-    used, pair = roles.references[:references], roles.references[:2]
-    uses_references = _find(attack).uses_references
-    if reference_part is not None:
+    used, pair = roles.references[:count], roles.references[:2]
+    if part is not None:
+        if not entry.uses_references:
+            return None
         groups = reference_groups(roles.references)
-        if references >= 2 * JACKKNIFE_GROUPS:
-            half = half_groups(reference_part)
-            used = tuple(
-                r for r, group in zip(used, groups[:references], strict=True) if group in half
-            )
+        if count >= 2 * JACKKNIFE_GROUPS:
+            half = half_groups(part)
+            used = tuple(r for r, group in zip(used, groups[:count], strict=True) if group in half)
         else:
             numbered = zip(roles.references, groups, strict=True)
-            used = tuple([r for r, group in numbered if group == reference_part][:references])
-            if len(used) < references:
+            used = tuple([r for r, group in numbered if group == part][:count])
+            if len(used) < count:
                 return None
             pair = used[:2]
-        if not uses_references:
-            return None
-    settings = _find(attack).settings
-    samples = min(rmia_samples or config.attack.rmia_samples, num_canaries(config))
+    samples = min(variant.rmia_samples or c.attack.rmia_samples, num_canaries(c))
+    gamma = variant.rmia_gamma or c.attack.rmia_gamma
+    a = c.attack.rmia_a if variant.rmia_a is None else variant.rmia_a
     return AttackSpec(
-        attack,
-        targets_are_replicas,
+        variant.attack,
+        variant.replicas,
         targets,
-        used if uses_references else (),
-        step,
-        observed,
-        samples if "rmia_samples" in settings else 0,
-        (rmia_gamma or config.attack.rmia_gamma) if "rmia_gamma" in settings else 0.0,
-        (config.attack.rmia_a if rmia_a is None else rmia_a) if "rmia_a" in settings else None,
-        reference_part,
-        pair if is_count_study and uses_references else (),
+        used if entry.uses_references else (),
+        variant.step,
+        variant.observed,
+        samples if "rmia_samples" in entry.settings else 0,
+        gamma if "rmia_gamma" in entry.settings else 0.0,
+        a if "rmia_a" in entry.settings else None,
+        part,
+        pair if variant.is_count_study and entry.uses_references else (),
     )
 
 
@@ -486,23 +490,14 @@ def num_reference_parts(references: int, available: int) -> int:
     return JACKKNIFE_GROUPS if references * JACKKNIFE_GROUPS <= available else 0
 
 
-def reference_parts(
-    config: Config, models: PresentModels, attack: str, references: int, **options: Any
-) -> tuple[AttackSpec, ...]:
-    """Returns an attack with each part of its references, for intervals; none if there are too few references.
-
-    Args:
-      config, models, attack, references: as for `target_attack`.
-      options: its other arguments, but for the part.
-    """
-    if not _find(attack).uses_references:
+def reference_parts(recipe: RecipeModels, variant: Variant) -> tuple[AttackSpec, ...]:
+    """Returns an attack with each part of its references, for intervals; none if there are too few references."""
+    if not _find(variant.attack).uses_references:
         return ()
-    available = len(assign_roles(models, config.attack).references)
-    parts = (
-        target_attack(config, models, attack, references, reference_part=part, **options)
-        for part in range(num_reference_parts(references, available))
-    )
-    return tuple(part for part in parts if part is not None)
+    available = len(assign_roles(recipe.models, recipe.config.attack).references)
+    parts = num_reference_parts(variant.references or available, available)
+    specs = (attack_spec(recipe, variant, part) for part in range(parts))
+    return tuple(spec for spec in specs if spec is not None)
 
 
 def matching_recipes(
@@ -550,9 +545,8 @@ def recipe_needs(
             studies[key].append(need.study)
     result = {}
     for key, recipe in recipes.items():
-        count = len(assign_roles(recipe.models, recipe.config.attack).references)
-        strongest = target_attack(recipe.config, recipe.models, "lira_online", count)
-        score_table = _attacks_of_score_table(recipe, count)
+        strongest = attack_spec(recipe, Variant())
+        score_table = _attacks_of_score_table(recipe)
         added = [strongest, *score_table] if strongest else []
         points = [Request(attack, evaluations.operating_points) for attack in added]
         result[key] = RecipeNeeds(
@@ -564,15 +558,12 @@ def recipe_needs(
     return result
 
 
-def _attacks_of_score_table(recipe: RecipeModels, references: int) -> list[AttackSpec]:
+def _attacks_of_score_table(recipe: RecipeModels) -> list[AttackSpec]:
     """Returns `RecipeNeeds.score_table`."""
     c = recipe.config.attack
     if c.replicas:
         return []
-    attacks = (
-        target_attack(recipe.config, recipe.models, name, references, step=c.step)
-        for name in c.attacks
-    )
+    attacks = (attack_spec(recipe, Variant(name, step=c.step)) for name in c.attacks)
     return [attack for attack in attacks if attack is not None]
 
 
@@ -598,56 +589,44 @@ def target_requests(
 
 def _requests_of_need(need: Need, recipes: Mapping[str, RecipeModels]) -> dict[str, list[Request]]:
     """Returns the evaluations that follow from one need, for each of its recipes."""
-    configs = comparable_configs(need.targets, recipes)
-    common = min(
-        (
-            len(assign_roles(recipes[key].models, config.attack).references)
-            for key, config in configs.items()
-        ),
-        default=0,
-    )
+    compared = comparable_recipes(need.targets, recipes)
+    references = [
+        len(assign_roles(recipe.models, recipe.config.attack).references)
+        for recipe in compared.values()
+    ]
+    common = min(references, default=0)
     if need.most_references is not None:
         common = min(common, need.most_references)
-
-    def reads(attack: str, setting: str) -> bool:
-        return setting in _find(attack).settings
-
-    requests: dict[str, list[Request]] = {key: [] for key in configs}
-    for key, config in configs.items():
-        vary = need.references == "powers"
-        counts = reference_counts(config, common) if vary else [common]
-        epochs = scored_epochs(config) if need.epochs == "all" else need.epochs
-        steps = {0} if epochs == "end" else {score_step(config, epoch) for epoch in epochs}
-        sizes = [round(share * num_canaries(config)) for share in need.rmia_shares] or [0]
-        combinations = (
-            (
-                attack,
-                count,
-                {
-                    "targets_are_replicas": attacks_replicas(need.targets, config),
-                    "step": step,
-                    "observed": observed,
-                    "rmia_samples": size,
-                    "rmia_gamma": gamma,
-                    "rmia_a": a,
-                    "is_count_study": vary,
-                },
-            )
-            for attack in need.attacks
-            for observed in need.observed
-            for step in sorted(step for step in steps if step is not None)
-            for count in counts
-            for size in (sizes if reads(attack, "rmia_samples") else [0])
-            for gamma in ((need.rmia_gammas or [0.0]) if reads(attack, "rmia_gamma") else [0.0])
-            for a in ((need.rmia_as or [None]) if reads(attack, "rmia_a") else [None])
-        )
-        for attack, count, options in combinations:
-            arguments = config, recipes[key].models, attack, count
-            whole = target_attack(*arguments, **options)
+    requests: dict[str, list[Request]] = {key: [] for key in compared}
+    for key, recipe in compared.items():
+        for variant in _variants(need, recipe.config, common):
+            whole = attack_spec(recipe, variant)
             if whole is not None:
-                parts = reference_parts(*arguments, **options) if need.jackknife else ()
+                parts = reference_parts(recipe, variant) if need.jackknife else ()
                 requests[key] += _evaluations_of(need, whole, parts)
     return requests
+
+
+def _variants(need: Need, c: Config, references: int) -> Iterator[Variant]:
+    """Yields the attacks that a need asks for of one recipe, with at most this many references."""
+    vary = need.references == "powers"
+    counts = reference_counts(c, references) if vary else [references]
+    epochs = scored_epochs(c) if need.epochs == "all" else need.epochs
+    steps = {0} if epochs == "end" else {score_step(c, epoch) for epoch in epochs}
+    sizes = [round(share * num_canaries(c)) for share in need.rmia_shares]
+    for attack in need.attacks:
+        read = _find(attack).settings
+        combinations = itertools.product(
+            need.observed,
+            sorted(step for step in steps if step is not None),
+            counts,
+            sizes if sizes and "rmia_samples" in read else [0],
+            need.rmia_gammas if need.rmia_gammas and "rmia_gamma" in read else [0.0],
+            need.rmia_as if need.rmia_as and "rmia_a" in read else [None],
+        )
+        for observed, step, count, size, gamma, a in combinations:
+            replicas = attacks_replicas(need.targets, c)
+            yield Variant(attack, count, replicas, step, observed, size, gamma, a, vary)
 
 
 def _evaluations_of(
@@ -666,10 +645,10 @@ def _evaluations_of(
             yield Request(attack, evaluations.sample_scores)
 
 
-def comparable_configs(
+def comparable_recipes(
     targets: TargetKind, recipes: Mapping[str, RecipeModels]
-) -> dict[str, Config]:
-    """Returns the configs of the recipes that have enough models, with equal numbers of references and targets.
+) -> dict[str, RecipeModels]:
+    """Returns the recipes that have enough models, with equal numbers of references and targets in their configs.
 
     Args:
       targets: as `Need.targets`.
@@ -681,17 +660,18 @@ def comparable_configs(
         if recipe.config.attack.targets and not attacks_replicas(targets, recipe.config)
     ]
     equal = with_equal_counts([recipes[key].config for key in compared]) if compared else []
-    configs = {key: recipe.config for key, recipe in recipes.items()}
-    configs |= dict(zip(compared, equal, strict=True))
+    configs = dict(zip(compared, equal, strict=True))
+    restricted = {
+        key: dataclasses.replace(recipe, config=configs.get(key, recipe.config))
+        for key, recipe in recipes.items()
+    }
+    fewest = Variant(references=MIN_REFERENCES)
     return {
-        key: config
-        for key, config in configs.items()
-        if target_attack(
-            config,
-            recipes[key].models,
-            "lira_online",
-            MIN_REFERENCES,
-            targets_are_replicas=attacks_replicas(targets, config),
+        key: recipe
+        for key, recipe in restricted.items()
+        if attack_spec(
+            recipe,
+            dataclasses.replace(fewest, replicas=attacks_replicas(targets, recipe.config)),
         )
     }
 

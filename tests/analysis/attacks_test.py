@@ -10,6 +10,7 @@ import pytest
 from analysis import attacks, io
 from analysis.io import SweepResults
 from lm_mia import config, stats
+from lm_mia.attacks.spec import Variant
 from lm_mia.store.store import open_store
 
 
@@ -78,7 +79,7 @@ def test_targets_are_attacked_with_the_references_after_them(recipes: SweepResul
     store = open_store(main.config, main.recipe_dir)
     loss_TxN2, member_TxN2 = store.read(targets)
     reference_MxN2, reference_member_MxN2 = store.read(references[:8])
-    result = attacks.read_attack(main, references=8, is_count_study=True)
+    result = attacks.read_attack(main, Variant(references=8, is_count_study=True))
     score_TxN2 = stats.lira(loss_TxN2, reference_MxN2, reference_member_MxN2, variance="pooled")
     # Attacks with any number of references are on the samples that the first two references suffice for.
     score_TxN2[:, reference_member_MxN2[0] == reference_member_MxN2[1]] = np.nan
@@ -101,15 +102,15 @@ def test_rmia_and_logits_match_the_statistics(recipes: SweepResults):
     reference_MxN2, _ = store.read(references)
     alpha_TxN2 = stats.rmia_simple(-loss_TxN2, -reference_MxN2)
     auc = [stats.auc(s, m).auc_T[0] for s, m in zip(alpha_TxN2, member_TxN2, strict=True)]
-    assert attacks.read_attack(small, "rmia_simple").auc_T == pytest.approx(auc, abs=1e-12)
-    logits = attacks.read_attack(main, observed="target_logit").auc_T
+    assert attacks.read_attack(small, Variant("rmia_simple")).auc_T == pytest.approx(auc, abs=1e-12)
+    logits = attacks.read_attack(main, Variant(observed="target_logit")).auc_T
     assert (logits > 0.5).all()  # a higher logit is more member-like
     assert (logits < attacks.read_attack(main).auc_T).all()  # the logit is the loss with noise
 
 
 def test_replicas_match_the_attack_stage(recipes: SweepResults):
     flip = recipes["flip-140M"]
-    result = attacks.read_attack(flip, replicas=True)
+    result = attacks.read_attack(flip, Variant(replicas=True))
     table = pd.read_csv(flip.recipe_dir / "tables" / "attacks.csv")
     [*_, row] = table[table["attack"] == "lira_online"].to_dict("records")
     assert row["references"] == result.references
@@ -122,10 +123,10 @@ def test_missing_attacks_are_named(recipes: SweepResults):
     with pytest.raises(io.MissingModelsError, match="0 targets are too few"):
         attacks.read_attack(recipes["flip-140M"])
     with pytest.raises(io.MissingModelsError, match="24 references and"):
-        attacks.read_attack(recipes["main"], references=25)
+        attacks.read_attack(recipes["main"], Variant(references=25))
     message = (
         "^small: there are no results of lira_online with [0-9]+ references on target_logit; "
         r"run lm-mia attack with this figure in figures \(its needs must include this attack\)$"
     )
     with pytest.raises(io.MissingModelsError, match=message):
-        attacks.read_attack(recipes["small"], observed="target_logit")
+        attacks.read_attack(recipes["small"], Variant(observed="target_logit"))

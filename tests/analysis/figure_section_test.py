@@ -13,7 +13,7 @@ from synthetic_figures import attack, without_targets
 from analysis import attacks, figure_section, page
 from analysis.figures import find
 from analysis.io import SweepResults
-from lm_mia.attacks.spec import Need
+from lm_mia.attacks.spec import Need, Variant
 
 
 def copied(names: Sequence[str], recipes: SweepResults, workdir: Path) -> SweepResults:
@@ -131,6 +131,6 @@ def test_attacks_of_a_user_defined_figure_are_computed(
     assert (shown.missing, shown.title) == ("", "LiRA against RMIA")
     data = pd.read_csv(tmp_path / "tables" / "mine.csv")
     assert data["recipe"].tolist() == ["fixed-10M", "fixed-302M"]
-    expected = attacks.read_attack(own["fixed-10M"], "rmia", 16).auc_T.mean()
+    expected = attacks.read_attack(own["fixed-10M"], Variant("rmia", 16)).auc_T.mean()
     assert data["rmia"].tolist()[0] == pytest.approx(expected, abs=1e-12)
     assert (tmp_path / "figures" / "mine.png").is_file()

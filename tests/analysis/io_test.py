@@ -12,6 +12,7 @@ from synthetic_workdir import copy_workdir, write_workdir
 from analysis import attacks, io, recipe_section
 from analysis.io import SweepResults
 from lm_mia import config
+from lm_mia.attacks.spec import Variant
 from lm_mia.run.workdir import write_config
 
 
@@ -35,7 +36,8 @@ def test_steps_of_score_points_by_epoch(recipes: SweepResults):
     assert epochs.step_after(4) == 0
     assert epochs.step_after(1) * 4 == config.total_steps(epochs.config)
     aucs = [
-        attacks.read_attack(epochs, step=epochs.step_after(e)).auc_T.mean() for e in (1, 2, 3, 4)
+        attacks.read_attack(epochs, Variant(step=epochs.step_after(e))).auc_T.mean()
+        for e in (1, 2, 3, 4)
     ]
     assert aucs == sorted(aucs)
 

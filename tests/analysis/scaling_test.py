@@ -11,6 +11,7 @@ from synthetic_figures import attack, without_targets
 
 from analysis import attacks, io, scaling
 from analysis.io import SweepResults
+from lm_mia.attacks.spec import Variant
 from lm_mia.run.workdir import write_config
 
 
@@ -25,7 +26,7 @@ def test_table_is_tidy_with_equal_numbers_of_references(recipes: SweepResults):
     row, recipe = auc_rows.to_dict("records")[0], recipes["fixed-10M"]
     assert (row["layers"], row["width"], row["parameters"]) == (1, 32, 12 * 32**2)
     assert row["samples"] == recipe.samples
-    result = attacks.read_attack(recipe, references=16)
+    result = attacks.read_attack(recipe, Variant(references=16))
     assert row["value"] == pytest.approx(result.auc_T[0], abs=1e-12)
     per_sample = len(recipe.population.tokens) / (2 * row["samples"])
     assert row["tokens_per_parameter"] == pytest.approx(
@@ -131,7 +132,7 @@ def test_two_workdirs_with_equal_numbers_of_references(
     auc = data[data["metric"] == "auc"].groupby("recipe", sort=False)["value"].mean()
     assert [*auc.index] == ["one/fixed-10M", "make_two_workdirs/fixed-302M"]
     expected = [
-        attacks.read_attack(recipes[name], references=16).auc_T.mean()
+        attacks.read_attack(recipes[name], Variant(references=16)).auc_T.mean()
         for name in ("fixed-10M", "fixed-302M")
     ]
     assert auc.tolist() == pytest.approx(expected, abs=1e-12)

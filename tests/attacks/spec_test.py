@@ -16,6 +16,7 @@ from lm_mia.attacks.spec import (
     PresentModels,
     RecipeModels,
     Request,
+    Variant,
 )
 from lm_mia.config import Attack, Config, Train, score_steps
 
@@ -75,7 +76,9 @@ def test_attacks_with_all_numbers_of_references_are_on_the_same_samples():
     many, c = models(range(24)), change(change(C, "attack.references", 24), "attack.targets", 4)
 
     def study(count: int, part: int | None = None, name: str = "rmia") -> AttackSpec:
-        result = spec.target_attack(c, many, name, count, reference_part=part, is_count_study=True)
+        result = spec.attack_spec(
+            RecipeModels((), c, many), Variant(name, count, is_count_study=True), part
+        )
         assert result is not None
         return result
 
@@ -86,7 +89,7 @@ def test_attacks_with_all_numbers_of_references_are_on_the_same_samples():
     assert {study(16, half).in_and_out_among for half in range(14)} == {(4, 5)}
     assert [study(2, g).in_and_out_among for g in (0, 3)] == [(4, 5), (10, 11)]
     assert study(4, name="loss").in_and_out_among == ()
-    other = spec.target_attack(c, many, "lira_online", 4)
+    other = spec.attack_spec(RecipeModels((), c, many), Variant("lira_online", 4))
     assert other is not None
     assert (other.in_and_out_among, other.pools_variances) == ((), False)
 
@@ -111,27 +114,41 @@ def test_score_step_is_none_where_models_are_not_scored():
 
 
 def test_target_attack_uses_the_first_references():
-    result = spec.target_attack(C, ALL, "lira_online", 6, step=3, observed="target_logit")
+    result = spec.attack_spec(
+        RecipeModels((), C, ALL), Variant("lira_online", 6, step=3, observed="target_logit")
+    )
     assert result == AttackSpec(
         "lira_online", False, (0, 1, 2, 3), (4, 5, 6, 7, 8, 9), 3, "target_logit"
     )
-    on_replicas = spec.target_attack(C, ALL, "lira_online", 2, targets_are_replicas=True)
+    on_replicas = spec.attack_spec(
+        RecipeModels((), C, ALL), Variant("lira_online", 2, replicas=True)
+    )
     assert on_replicas == AttackSpec("lira_online", True, (0, 1), (4, 5))
 
 
 def test_too_few_models_give_no_attack():
-    assert spec.target_attack(C, ALL, "lira_online", 8)
-    assert spec.target_attack(C, ALL, "lira_online", 9) is None
-    assert spec.target_attack(C, models(range(5)), "loss", 1) is None  # one reference is too few
+    assert spec.attack_spec(RecipeModels((), C, ALL), Variant("lira_online", 8))
+    assert spec.attack_spec(RecipeModels((), C, ALL), Variant("lira_online", 9)) is None
     assert (
-        spec.target_attack(C, models(range(8)), "lira_online", 2, targets_are_replicas=True) is None
+        spec.attack_spec(RecipeModels((), C, models(range(5))), Variant("loss", 1)) is None
+    )  # one reference is too few
+    assert (
+        spec.attack_spec(
+            RecipeModels((), C, models(range(8))), Variant("lira_online", 2, replicas=True)
+        )
+        is None
     )
-    assert spec.target_attack(change(C, "attack.targets", 0), ALL, "lira_online", 2) is None
+    assert (
+        spec.attack_spec(
+            RecipeModels((), change(C, "attack.targets", 0), ALL), Variant("lira_online", 2)
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize("name", registry.ATTACKS)
 def test_attacks_have_only_the_fields_that_they_use(name: str):
-    result = spec.target_attack(C, ALL, name, 4)
+    result = spec.attack_spec(RecipeModels((), C, ALL), Variant(name, 4))
     assert result is not None
     free = name in {"base_calibrated", "loss", "zlib", "min_k", "min_k_plus_plus", "lowercase"}
     assert result.references == (() if free else (4, 5, 6, 7))
@@ -139,7 +156,9 @@ def test_attacks_have_only_the_fields_that_they_use(name: str):
     # attack.rmia_samples is 10,000; the population has 16 samples
     assert (result.rmia_samples, result.rmia_gamma) == ((16, 1.0) if rmia else (0, 0.0))
     assert result.rmia_a == (1.0 if name == "rmia_offline" else None)
-    explicit = spec.target_attack(C, ALL, name, 4, rmia_samples=5, rmia_gamma=1.5, rmia_a=0.0)
+    explicit = spec.attack_spec(
+        RecipeModels((), C, ALL), Variant(name, 4, rmia_samples=5, rmia_gamma=1.5, rmia_a=0.0)
+    )
     assert explicit is not None
     assert (explicit.rmia_samples, explicit.rmia_gamma) == ((5, 1.5) if rmia else (0, 0.0))
     assert explicit.rmia_a == (0.0 if name == "rmia_offline" else None)
@@ -160,21 +179,23 @@ def test_parts_of_references_are_whole_pairs():
     for half in range(0, spec.NUM_HALVES, 2):
         used = []
         for part in (half, half + 1):
-            result = spec.target_attack(c, many, "lira_online", 20, reference_part=part)
+            result = spec.attack_spec(RecipeModels((), c, many), Variant("lira_online", 20), part)
             assert result is not None
             assert [i + 1 for i in result.references[::2]] == list(result.references[1::2])
             assert all(i % 2 == 0 for i in result.references[::2])
             used += result.references
         assert sorted(used) == list(range(4, 24))
     sets = [
-        spec.target_attack(c, many, "lira_online", 2, reference_part=g)
+        spec.attack_spec(RecipeModels((), c, many), Variant("lira_online", 2), g)
         for g in range(spec.JACKKNIFE_GROUPS)
     ]
     assert [s.references for s in sets if s] == [(4 + 2 * g, 5 + 2 * g) for g in range(8)]
     assert [spec.num_reference_parts(n, 20) for n in (2, 3, 15, 16, 20)] == [8, 0, 0, 14, 14]
-    assert spec.target_attack(c, many, "lira_online", 15, reference_part=0) is None
-    assert spec.target_attack(c, many, "lira_online", 16, reference_part=0)
-    assert spec.target_attack(c, many, "loss", 16, reference_part=0) is None  # has no references
+    assert spec.attack_spec(RecipeModels((), c, many), Variant("lira_online", 15), 0) is None
+    assert spec.attack_spec(RecipeModels((), c, many), Variant("lira_online", 16), 0)
+    assert (
+        spec.attack_spec(RecipeModels((), c, many), Variant("loss", 16), 0) is None
+    )  # has no references
 
 
 def test_missing_references_do_not_split_the_pairs_of_others():
@@ -183,7 +204,7 @@ def test_missing_references_do_not_split_the_pairs_of_others():
     many = models([i for i in range(30) if i not in (4, 9, 10)])
     c = change(change(C, "attack.references", 30), "attack.targets", 4)
     for half in range(spec.NUM_HALVES):
-        result = spec.target_attack(c, many, "lira_online", 23, reference_part=half)
+        result = spec.attack_spec(RecipeModels((), c, many), Variant("lira_online", 23), half)
         assert result is not None
         present = {*many.references} & {r ^ 1 for r in result.references}
         assert present <= {*result.references}
@@ -249,7 +270,7 @@ def attacks(
 
 
 def expected(recipe: RecipeModels, name: str, references: int, **options: Any) -> AttackSpec:
-    result = spec.target_attack(recipe.config, recipe.models, name, references, **options)
+    result = spec.attack_spec(recipe, Variant(name, references, **options))
     assert result is not None
     return result
 

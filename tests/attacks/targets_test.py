@@ -46,7 +46,9 @@ class World:
     def attack(self, name: str, references: int = 16, **changes: Any) -> AttackSpec:
         present = models.model_numbers(models.present_models(self.store))
         full_config = config.Config(population=config.Population(samples=SAMPLES), attack=C)
-        attack = spec.target_attack(full_config, present, name, references, **changes)
+        attack = spec.attack_spec(
+            spec.RecipeModels((), full_config, present), spec.Variant(name, references, **changes)
+        )
         assert attack is not None
         return attack
 
@@ -54,7 +56,9 @@ class World:
         """Returns the attack with each part of its references."""
         present = models.model_numbers(models.present_models(self.store))
         full_config = config.Config(population=config.Population(samples=SAMPLES), attack=C)
-        return spec.reference_parts(full_config, present, name, references)
+        return spec.reference_parts(
+            spec.RecipeModels((), full_config, present), spec.Variant(name, references)
+        )
 
     def pieces(self, folder: Path, c: config.Attack = C) -> Pieces:
         return pieces_of(self.store, "recipe", c, folder / "pieces")

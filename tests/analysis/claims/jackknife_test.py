@@ -11,6 +11,7 @@ from analysis.claims.jackknife import Jackknife
 from analysis.io import MissingModelsError, SweepResults
 from lm_mia import stats
 from lm_mia.attacks import spec
+from lm_mia.attacks.spec import Variant, reference_parts
 from lm_mia.stats.jackknife import _variance_of
 
 HALVES = [sorted(spec.half_groups(h)) for h in range(spec.NUM_HALVES)]
@@ -142,11 +143,11 @@ def mean_aucs(attack: attacks.JackknifedAttack) -> np.ndarray:
 def test_recipe_difference_covers_targets_references_and_samples(recipes: SweepResults):
     small, large = (recipes[f"chinchilla-{size}"] for size in ("10M", "302M"))
     result = attacks.recipe_difference(large, small, 16)
-    a, b = (attacks.read_attack(r, references=16).auc_T for r in (large, small))
+    a, b = (attacks.read_attack(r, Variant(references=16)).auc_T for r in (large, small))
     assert result.value == pytest.approx(float(a.mean() - b.mean()))
     assert result.over == "4 targets, 16 references and the samples of each recipe"
     assert result.not_covered == ()
-    half = [mean_aucs(attacks.read_jackknife(r, references=16)) for r in (large, small)]
+    half = [mean_aucs(attacks.read_jackknife(r, Variant(references=16))) for r in (large, small)]
     assert [len(auc_P) for auc_P in half] == [14, 14]
     references = [(((x[::2] - x[1::2]) / 2) ** 2).mean() for x in half]
     targets = [x.var(ddof=1) / 4 for x in (a, b)]
@@ -158,22 +159,22 @@ def test_recipe_difference_covers_targets_references_and_samples(recipes: SweepR
 
 def test_few_references_are_used_in_disjoint_sets(recipes: SweepResults):
     main = recipes["main"]  # 24 references, so that each of 8 sets has 2
-    attack = attacks.read_jackknife(main, references=2, is_count_study=True)
-    sets = attacks.find_parts(main, "lira_online", 2, is_count_study=True)
+    attack = attacks.read_jackknife(main, Variant(references=2, is_count_study=True))
+    sets = reference_parts(main.attackable, Variant("lira_online", 2, is_count_study=True))
     assert sorted(n for s in sets for n in s.references) == [*range(4, 20)]
     assert attack.auc.value == pytest.approx(mean_aucs(attack).mean())
     assert attack.auc.over == "4 targets, 8 sets of 2 references and the samples"
     assert attack.not_covered == ()
-    few = attacks.read_jackknife(main, references=8, is_count_study=True)
+    few = attacks.read_jackknife(main, Variant(references=8, is_count_study=True))
     assert (few.not_covered, few.num_parts) == (("the references",), 0)
     assert (few.auc - attack.auc).not_covered == ("the references",)
-    assert attacks.find_parts(main, "lira_online", 8) == ()
+    assert reference_parts(main.attackable, Variant("lira_online", 8)) == ()
 
 
 def test_missing_parts_are_reported(recipes: SweepResults):
     # no figure needs intervals of the offline attack on this recipe
     with pytest.raises(MissingModelsError, match="there are no results of lira_offline"):
-        attacks.read_jackknife(recipes["main"], "lira_offline", 16)
+        attacks.read_jackknife(recipes["main"], Variant("lira_offline", 16))
     # Figure 24 draws the attack on replicas, but takes its interval from another table.
     with pytest.raises(MissingModelsError, match="no results of lira_online on halves of the"):
-        attacks.read_jackknife(recipes["flip-302M"], references=16, replicas=True)
+        attacks.read_jackknife(recipes["flip-302M"], Variant(references=16, replicas=True))

@@ -11,6 +11,7 @@ import pytest
 from analysis.figures import canaries
 from analysis.io import MissingModelsError, RecipeResults
 from lm_mia import config, stats
+from lm_mia.attacks.spec import Variant
 
 TARGETS, CANARIES, RANDOM = 3, 160, 80
 SHIFT = {"lira_online": (3.0, 1.0), "loss": (2.0, 0.2)}
@@ -18,13 +19,13 @@ SHIFT = {"lira_online": (3.0, 1.0), "loss": (2.0, 0.2)}
 
 
 def scores_of(
-    recipe: RecipeResults, references: int, part: int | None = None, *, name: str, **_: Any
+    recipe: RecipeResults, variant: Variant, part: int | None = None
 ) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
     """Yields scores with unit variance in which natural canaries come first."""
     for target in range(TARGETS):
         member_N = np.random.default_rng(target).random(CANARIES) < 0.5
-        rng = np.random.default_rng([target, part or 0, len(name)])
-        shift_N = np.where(np.arange(CANARIES) >= CANARIES - RANDOM, *SHIFT[name])
+        rng = np.random.default_rng([target, part or 0, len(variant.attack)])
+        shift_N = np.where(np.arange(CANARIES) >= CANARIES - RANDOM, *SHIFT[variant.attack])
         yield None, member_N, rng.normal(size=CANARIES) + shift_N * member_N
 
 
@@ -41,7 +42,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecipeResults:
 
 def test_kinds_are_the_first_and_the_last_canaries(recipe: RecipeResults):
     kinds = canaries.read_kinds(recipe, "lira_online")
-    [(_, member_N, score_N), *_] = scores_of(recipe, 32, name="lira_online")
+    [(_, member_N, score_N), *_] = scores_of(recipe, Variant("lira_online", 32))
     assert kinds["natural"].score_R1xTxN.shape == (15, TARGETS, 80)
     np.testing.assert_array_equal(kinds["natural"].score_R1xTxN[0, 0], score_N[:80])
     np.testing.assert_array_equal(kinds["random"].score_R1xTxN[0, 0], score_N[80:])
@@ -50,7 +51,7 @@ def test_kinds_are_the_first_and_the_last_canaries(recipe: RecipeResults):
     auc = canaries.over_targets(kinds["random"], canaries.auc)
     expected = [
         stats.auc(score_N[80:], member_N[80:]).auc_T[0]
-        for _, member_N, score_N in scores_of(recipe, 32, name="lira_online")
+        for _, member_N, score_N in scores_of(recipe, Variant("lira_online", 32))
     ]
     assert auc.value == pytest.approx(np.mean(expected))
     assert (auc.over, auc.not_covered) == ("3 targets, their references and the canaries", ())

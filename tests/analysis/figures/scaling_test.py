@@ -10,6 +10,7 @@ from analysis.claims.compare import Estimate
 from analysis.figures import scaling
 from analysis.io import SweepResults
 from lm_mia import stats
+from lm_mia.attacks.spec import Variant
 
 FPRS = (0.001, 0.01, 0.1, 0.5)
 
@@ -70,9 +71,9 @@ def test_spread_of_figure_4(recipes: SweepResults, monkeypatch: pytest.MonkeyPat
     rates = scaling.attacks.resolved_fprs(family)
     std = {}
     for recipe in family:
-        attack = scaling.read_attack(recipe, references=count)
+        attack = scaling.read_attack(recipe, Variant(references=count))
         std[scaling.size_label(recipe)] = [attack.tpr_T(rate).std(ddof=1) for rate in rates]
-        table = scaling.attacks.read_jackknife(recipe, references=count).rates
+        table = scaling.attacks.read_jackknife(recipe, Variant(references=count)).rates
         of_halves = table[(table["part"] > 0) & (table["half"] == 0)]
         half_PxT = of_halves.pivot(index="part", columns="target", values=f"tpr_at_{rates[-1]:g}")
         shared = max(stats.shared_reference_variance(half_PxT.to_numpy().T), 0)
