@@ -55,7 +55,9 @@ def _run_command(argv: list[str], prog: str) -> int:
     verb = argv[0]
     problems: list[str] = []
     args, overrides = _parser_of_verb(verb, prog).parse_flags(argv[1:], problems)
-    sweep = sweeps.sweep_from_flags(args, overrides, problems, needs_workdir=verb != "plan")
+    sweep = sweeps.sweep_from_flags(
+        args, overrides, problems, needs_workdir=verb != "plan", attacks=verb != "status"
+    )
     if verb == "status" and args.watch and (args.json or args.verify):
         problems.append("--watch: cannot be combined with --json or --verify; leave it out")
     if verb == "make-models" and args.workers < 0:

@@ -2,12 +2,11 @@
 
 import difflib
 import importlib
-import importlib.util
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lm_mia.attacks import user_code
 from lm_mia.attacks.spec import FigureNeed
 from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError
@@ -153,13 +152,8 @@ def find(name: str) -> "PaperFigure":
         raise UserError(f"figures={name!r}: an included figure has this name; rename the file")
     from analysis.paper_figure import PaperFigure  # imported late because it loads matplotlib
 
-    spec = importlib.util.spec_from_file_location(f"custom_figure_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # needed by dataclasses in the file
     try:
-        spec.loader.exec_module(module)
+        module = user_code.import_file(path)
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"figures={name!r}: the file fails with {reason}; correct it") from error

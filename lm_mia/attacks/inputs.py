@@ -61,6 +61,15 @@ class Block:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
+    def __post_init__(self) -> None:
+        # All attacks share the arrays, so that one which changed them would change the scores of the others.
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, field.name, _read_only(value))
+        statistics = {name: _read_only(value) for name, value in self.statistics.items()}
+        object.__setattr__(self, "statistics", statistics)
+
     def once(self, function: Callable[..., Out], **arguments: Hashable) -> Out:
         """Returns ``function(self, **arguments)``, which is computed once for all attacks on this block."""
         return _call_once(self._once, function, self, arguments)
@@ -91,6 +100,12 @@ class Block:
             None if self.has_score_TxC is None else self.has_score_TxC[:, at],
             None if self.base_loss_C is None else self.base_loss_C[at],
         )
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class BlockSource(Protocol):

@@ -14,7 +14,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from lm_mia.attacks.inputs import Block, FitInputs
 from lm_mia.attacks.settings import read_settings, settings_of
 from lm_mia.config import Attack as AttackSettings
 from lm_mia.config import Config
+from lm_mia.config.schema import Statistic
 from lm_mia.errors import UserError
 
 
@@ -99,13 +100,24 @@ def fit_attacks(tasks: Sequence[Task]) -> list[FittedAttack]:
                 if function:
                     part = function(blocks[id(task.inputs)])
                     totals[i] = part if totals[i] is None else totals[i] + part
-    fits = [
-        inputs.once(attack.fit, **read_settings(attack.fit, settings)) if attack.fit else total
-        for (attack, inputs, settings), total in zip(tasks, totals, strict=True)
-    ]
     return [
-        FittedAttack(task.attack, task.settings, fit) for task, fit in zip(tasks, fits, strict=True)
+        FittedAttack(task.attack, task.settings, _fit(task) if task.attack.fit else total)
+        for task, total in zip(tasks, totals, strict=True)
     ]
+
+
+def _fit(task: Task) -> Any:
+    """Returns the result of ``fit``; raises UserError if that of a user's attack fails."""
+    attack, inputs, settings = task
+    assert attack.fit is not None
+    try:
+        return inputs.once(attack.fit, **read_settings(attack.fit, settings))
+    except Exception as error:
+        if not attack.code or isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"attack.attacks: the function fit of {attack.label} fails with {user_code.describe(error)}"
+        ) from error
 
 
 def fit_attack(name: str, inputs: FitInputs, settings: Mapping[str, Any]) -> FittedAttack:
@@ -381,6 +393,11 @@ def _of_user(name: str) -> Attack:
             f"attack.attacks={name}: keyword-only parameters are settings of the section attack, but there are none of "
             f"the names {', '.join(sorted(unknown))}; see lm-mia fields"
         )
+    if unscored := sorted({*attack.statistics} - {*get_args(Statistic)}):
+        raise UserError(
+            f"attack.attacks={name}: there are no statistics {', '.join(unscored)}; choose from "
+            f"{', '.join(get_args(Statistic))}"
+        )
     return dataclasses.replace(attack, code=user_code.code_digest(name))
 
 
@@ -394,24 +411,29 @@ def problems(config: Config) -> list[str]:
         for n in names
         if n not in ATTACKS and n not in of_users
     ]
+    known = [name for name in names if name in ATTACKS]
     for name in of_users:
         try:
             find(name)
+            known.append(name)
         except UserError as error:
             lines.append(str(error))
+    if built_in := [name for name in of_users if user_code.short(name) in ATTACKS]:
+        lines.append(
+            f"{shown}: {' and '.join(built_in)} has the name of an attack of lm_mia; rename the function"
+        )
     short_names = [user_code.short(name) for name in names]
     if twice := sorted({name for name in short_names if short_names.count(name) > 1}):
         lines.append(
             f"{shown}: tables would have the name {', '.join(twice)} twice; rename one of the functions"
         )
-    known = [name for name in names if name in ATTACKS]
     is_imported = config.corpus.source == "imported"
-    if not is_imported and (of_base := [name for name in known if ATTACKS[name].uses_base]):
+    if not is_imported and (of_base := [name for name in known if find(name).uses_base]):
         lines.append(
             f"{shown}: {' and '.join(of_base)} needs the losses of a base, which only imported losses have; leave it "
             "out"
         )
-    unmet = [n for n in known if not {*ATTACKS[n].statistics} <= {*config.score.statistics}]
+    unmet = [n for n in known if not {*find(n).statistics} <= {*config.score.statistics}]
     if unmet:
         needed = statistics_of(unmet)
         remedy = f"set --config.score.statistics={','.join([*config.score.statistics, *needed])}"
@@ -434,5 +456,7 @@ def attack_name(attack: str) -> str:
 
 
 def _hint(name: str) -> str:
+    if name.endswith(".py"):
+        return f"name a function or an Attack in the file, as {name}:NAME"
     close = difflib.get_close_matches(name.lower(), ATTACKS, 2)
     return f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(ATTACKS)}"

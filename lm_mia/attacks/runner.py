@@ -110,8 +110,10 @@ def run(
         recipe.attack_targets(requested, attacked, counts, found, has_failed=failure is not None)
         if not failure or c.targets:  # otherwise, the tables of earlier commands stay
             others = recipe.other_sets(requested, token_settings, attacked)
-            for done, tables in enumerate(others):
-                progress("other tables", done, len(others))
+            for tables in others:
+                if tables.name in requested.studies:
+                    names = [*requested.studies]
+                    progress("studies", names.index(tables.name), len(names))
                 stored = recipe.get(tables)
                 found.add_tables(stored, pieces)
                 found.exports |= exports.facts_of(stored)

@@ -209,9 +209,16 @@ def _scores(name: str, fitted: FittedAttack, block: Block) -> np.ndarray:
     if not fitted.attack.code:
         return fitted(block)
     try:
-        score_TxC = np.asarray(fitted(block), np.float64)
+        score_TxC = fitted(block)
+        if isinstance(score_TxC, np.ma.MaskedArray):
+            score_TxC = np.ma.filled(score_TxC.astype(np.float64), np.nan)
+        score_TxC = np.asarray(score_TxC)
     except Exception as error:
         raise UserError(f"attack.attacks={name}: fails with {user_code.describe(error)}") from error
+    if score_TxC.dtype.kind not in "biuf":
+        raise UserError(
+            f"attack.attacks={name}: returns values of type {score_TxC.dtype}; scores must be real numbers"
+        )
     if score_TxC.shape != block.loss_TxC.shape:
         raise UserError(
             f"attack.attacks={name}: returns an array of shape {score_TxC.shape}; it must return a score for each "
@@ -222,7 +229,7 @@ def _scores(name: str, fitted: FittedAttack, block: Block) -> np.ndarray:
             f"attack.attacks={name}: returns infinite scores; return NaN for samples that have no score, such as those "
             "that all references were trained on"
         )
-    return score_TxC
+    return score_TxC.astype(np.float64)
 
 
 def _checked_scores(name: str, fitted: FittedAttack, block: Block) -> np.ndarray:
@@ -232,9 +239,9 @@ def _checked_scores(name: str, fitted: FittedAttack, block: Block) -> np.ndarray
         alone_TxC = _scores(name, fitted, block.part(at))
         if not np.allclose(alone_TxC, score_TxC[:, at], rtol=1e-6, atol=1e-9, equal_nan=True):
             raise UserError(
-                f"attack.attacks={name}: the score of a sample depends on which other samples are in its block; "
-                "compute what must be known of all samples in a function fit(inputs, *, SETTINGS), whose result is the "
-                "second argument of the score, and name an Attack(score, label, fit) of lm_mia.attacks.registry"
+                f"attack.attacks={name}: the score of a sample is random, or depends on which other samples are in its "
+                "block; compute what must be known of all samples in a function fit(inputs, *, SETTINGS), whose result "
+                "is the second argument of the score, and name an Attack(score, label, fit) of lm_mia.attacks.registry"
             )
     return score_TxC
 

@@ -49,8 +49,21 @@ def load(name: str) -> Any:
 
 @functools.cache
 def _load_module(path: Path) -> ModuleType:
+    remedy = "or leave the attack out of --config.attack.attacks"
     if not path.is_file():
-        raise UserError(f"{path}: there is no such file; correct the path before .py:NAME")
+        raise UserError(
+            f"{path}: there is no such file; correct the path before .py:NAME, {remedy}"
+        )
+    try:
+        return import_file(path)
+    except (Exception, SystemExit) as error:
+        raise UserError(
+            f"{path}: the file fails with {describe(error)}; correct it, {remedy}"
+        ) from error
+
+
+def import_file(path: Path) -> ModuleType:
+    """Runs a Python file as a module, which may import others in its folder; raises what the file raises."""
     spec = importlib.util.spec_from_file_location(
         f"lm_mia_user_{path.stem}_{_digest(str(path))}", path
     )
@@ -58,15 +71,18 @@ def _load_module(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # needed by dataclasses in the file
+    sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{path}: the file fails with {describe(error)}; correct it") from error
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 
 def describe(error: BaseException) -> str:
     """Returns the type and the message of an error in one line, with the place where it was raised."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error}"  # which names the place in the file
     last = traceback.extract_tb(error.__traceback__)[-1]
     message = " ".join(f"{type(error).__name__}: {error}".split())
     return f"{message} ({last.filename}, line {last.lineno})"

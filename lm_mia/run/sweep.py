@@ -119,7 +119,12 @@ class Sweep:
 
 
 def sweep_from_flags(
-    args: argparse.Namespace, overrides: Sequence[str], problems: list[str], *, needs_workdir: bool
+    args: argparse.Namespace,
+    overrides: Sequence[str],
+    problems: list[str],
+    *,
+    needs_workdir: bool,
+    attacks: bool = True,
 ) -> Sweep | None:
     """Returns the sweep that the flags of a command describe, as `read_sweep` does; None if a flag is invalid.
 
@@ -129,6 +134,7 @@ def sweep_from_flags(
       problems: error messages about other flags; those about these flags are appended. A missing flag is reported only
         if there are no other errors, since it may have been misspelled.
       needs_workdir: whether the command requires a workdir even if it has a config.
+      attacks: as in `read_sweep`.
     """
     lacks_workdir = needs_workdir and not args.workdir
     if not problems:
@@ -146,10 +152,14 @@ def sweep_from_flags(
     if lacks_workdir:  # also report errors in the config
         collect_errors(problems, lambda: load.load_sweep(args.config, overrides))
         return None
-    return collect_errors(problems, lambda: read_sweep(args.config, args.workdir, overrides))
+    return collect_errors(
+        problems, lambda: read_sweep(args.config, args.workdir, overrides, attacks=attacks)
+    )
 
 
-def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[str]) -> Sweep:
+def read_sweep(
+    config_arg: str | None, folder: str | None, overrides: Sequence[str], *, attacks: bool = True
+) -> Sweep:
     """Returns the recipes that a command requests.
 
     Args:
@@ -157,6 +167,7 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
         of the workdir, with the settings of their last command.
       folder: the workdir, which need not exist if there is a config. None: no folder is read, as for `lm-mia plan`.
       overrides: flags such as ``--config.section.field=value``, which apply to all recipes.
+      attacks: whether attack.attacks is checked, for which the files of users' attacks must exist.
 
     Raises:
       UserError: with one line per error in the config and its sweep, or if a folder of the workdir has models of
@@ -166,7 +177,7 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
     if folder is not None:
         workdir.check()
     if config_arg is None:
-        return _recipes_of_workdir(workdir, overrides)
+        return _recipes_of_workdir(workdir, overrides, attacks=attacks)
     entries = [(s, _with_absolute_files(c)) for s, c in load.load_sweep(config_arg, overrides)]
     requests = recipe_requests(entries, load.default_name(config_arg))
     recipes = [
@@ -180,7 +191,8 @@ def read_sweep(config_arg: str | None, folder: str | None, overrides: Sequence[s
         dataclasses.replace(recipe, other_names=frozenset(all_names - {*recipe.names}))
         for recipe in recipes
     ]
-    check_attacks([c for _, c in entries])
+    if attacks:
+        check_attacks([c for _, c in entries])
     for recipe in recipes if folder is not None else ():
         recipe.stored_config()
     figures = listed_figures.with_absolute_paths(entries[0][1].figures)
@@ -380,7 +392,7 @@ def _stored_key(workdir: Workdir, name: str) -> tuple[Any, ...] | None:
         return None
 
 
-def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
+def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str], *, attacks: bool) -> Sweep:
     """Returns the recipes of a workdir, with the settings of their last command and the overrides."""
     contents = require_workdir(workdir)
     if any(word.startswith("--config.name") for word in overrides):
@@ -415,7 +427,8 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str]) -> Sweep:
         recipes.append(recipe)
     if not recipes:
         raise UserError(f"--workdir={workdir.path}: has no recipes yet; add --config=quickstart")
-    check_attacks([recipe.config for recipe in recipes])
+    if attacks:
+        check_attacks([recipe.config for recipe in recipes])
     changes = load.figure_changes(overrides)
     figures = changes.shown
     if figures is None:
@@ -547,7 +560,7 @@ def _with_current_folders(sweep: Sweep) -> list[SweepRecipe]:
     """Returns the recipes with their current folders, some of which another command may have just created."""
     if sweep.config_arg is None:  # the settings are those of the workdir and the flags
         names = {recipe.name for recipe in sweep.recipes}
-        current = _recipes_of_workdir(sweep.workdir, sweep.overrides).recipes
+        current = _recipes_of_workdir(sweep.workdir, sweep.overrides, attacks=True).recipes
         return [recipe for recipe in current if recipe.name in names]
     recipes = []
     for recipe in sweep.recipes:

@@ -39,6 +39,24 @@ def infinite(block):
     return np.full_like(block.loss_TxC, np.inf)
 
 
+def in_place(block):
+    block.loss_TxC[:] = 0
+    return block.loss_TxC
+
+
+def imaginary(block):
+    return 1j * block.loss_TxC
+
+
+def masked(block):
+    at_C = np.arange(block.at.start, block.at.stop)
+    return np.ma.array(-block.loss_TxC, mask=np.broadcast_to(at_C % 4 == 0, block.loss_TxC.shape))
+
+
+def loss(block):
+    return -block.loss_TxC
+
+
 def unknown_setting(block, *, gamma):
     return block.loss_TxC
 
@@ -53,6 +71,15 @@ def score(block, mean_Tx1):
 
 fitted = Attack(score, "Below the mean", fit=mean_loss, uses_references=False)
 number = 7
+
+
+def failing_fit(inputs):
+    return inputs.draw(10).nothing
+
+
+unfitted = Attack(score, "Unfitted", fit=failing_fit)
+of_unknown = Attack(score, "Of unknown", statistics=("perplexity",))
+of_tokens = Attack(score, "Of tokens", statistics=("min_k",))
 """
 
 
@@ -97,11 +124,17 @@ def test_an_attack_of_a_user_is_in_all_tables(mine: Path, tmp_path: Path):
     [
         (
             "centered",
-            "depends on which other samples are in its block; compute what must be known ",
+            "is random, or depends on which other samples are in its block; compute what must be known ",
         ),
         (
             "transposed",
             "returns an array of shape (200, 3); it must return a score for each model ",
+        ),
+        ("in_place", "fails with ValueError: assignment destination is read-only ("),
+        ("imaginary", "returns values of type complex64; scores must be real numbers"),
+        (
+            "unfitted",
+            "the function fit of Unfitted fails with AttributeError: 'Block' object has no ",
         ),
         ("infinite", "returns infinite scores; return NaN for samples that have no score"),
         ("fails", "fails with AttributeError: 'Block' object has no attribute 'no_such_thing' ("),
@@ -112,6 +145,12 @@ def test_wrong_scores_are_refused(mine: Path, tmp_path: Path, name: str, message
         run_attacks(world(tmp_path), settings(f"{mine}:{name}"), tmp_path / "tables")
     assert message in str(caught.value)
     assert "fit(inputs" in str(caught.value) or name != "centered"
+
+
+def test_masked_scores_are_missing(mine: Path, tmp_path: Path):
+    run = run_attacks(world(tmp_path), settings(f"{mine}:masked"), tmp_path / "tables")
+    attacks = run.csv("attacks.csv")
+    assert attacks["left_out"][attacks["attack"] == "masked"].tolist() == [50] * 4
 
 
 def problems(*names: str) -> list[str]:
@@ -126,6 +165,11 @@ def test_mistakes_are_found_before_any_work(mine: Path, tmp_path: Path):
     assert "does not define other" in problems(f"{mine}:other")[0]
     assert "is neither a function" in problems(f"{mine}:number")[0]
     assert "there are none of the names gamma" in problems(f"{mine}:unknown_setting")[0]
+    assert "has the name of an attack of lm_mia; rename the function" in problems(f"{mine}:loss")[0]
+    assert "there are no statistics perplexity; choose from" in problems(f"{mine}:of_unknown")[0]
+    [line] = problems(f"{mine}:of_tokens")
+    assert line.endswith("requires more than the loss; set --config.score.statistics=min_k")
+    assert f"name a function or an Attack in the file, as {mine}:NAME" in problems(str(mine))[0]
     copy = tmp_path / "copy.py"
     copy.write_text(MINE)
     [line] = problems(f"{mine}:fitted", f"{copy}:fitted")
@@ -133,6 +177,16 @@ def test_mistakes_are_found_before_any_work(mine: Path, tmp_path: Path):
     broken = tmp_path / "broken.py"
     broken.write_text("x = 1 / 0")
     assert "fails with ZeroDivisionError: division by zero" in problems(f"{broken}:f")[0]
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("def f(:")
+    assert "fails with SyntaxError: invalid syntax (wrong.py, line 1)" in problems(f"{wrong}:f")[0]
+
+
+def test_a_file_may_import_others_beside_it(tmp_path: Path):
+    (tmp_path / "beside_mine.py").write_text("FACTOR = 3")
+    path = tmp_path / "mine.py"
+    path.write_text("from beside_mine import FACTOR")
+    assert user_code.load(f"{path}:FACTOR") == 3
 
 
 def digest_of(path: Path, text: str, name: str = "below_median") -> str:
