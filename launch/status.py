@@ -211,7 +211,12 @@ def sweep_status(sweep: Sweep) -> dict[str, Any]:
         if name not in requested
     ]
     recipes = [recipe_status(recipe) for recipe in sweep.recipes]
-    sizes = [path.stat().st_size for path in sweep.workdir.path.glob("**/pieces/*.parquet")]
+    sizes = []
+    for path in sweep.workdir.path.glob("recipes/*/pieces/*.parquet"):
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # another command may have just renamed or deleted it
+            sizes.append(path.stat().st_size)
     pieces = {"files": len(sizes), "bytes": sum(sizes)}
     return {"recipes": recipes, "report": _report(sweep), "others": others, "pieces": pieces}
 

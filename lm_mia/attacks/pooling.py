@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -337,52 +337,49 @@ class _Sums:
 
 
 def _pooled_strategies(
-    grid: ScoreGrid, fprs: list[float], student_df: float, pool: ThreadPoolExecutor | None = None
+    grid: ScoreGrid,
+    fprs: list[float],
+    student_df: float,
+    pool: ThreadPoolExecutor | None = None,
+    counted: Mapping[str, stats.SampleRates] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Returns strategy -> columns of `evaluate`, for all strategies but per_model."""
+    """Returns strategy -> columns of `evaluate`, for all strategies but per_model.
+
+    Args:
+      grid, fprs, pool: as for `evaluate`.
+      student_df: degrees of freedom of Student's t.
+      counted: the result of `_count_by_sample` for these samples; None computes it here.
+    """
     num_samples = grid.member_MxN.shape[1]
-    fpr_F, most_out = np.asarray(fprs), int(grid.count_out_MxN.max(initial=0))
     one_threshold = {
         "naive": stats.pooled_threshold(grid.lira_MxN, grid.member_MxN, fprs),
         "standardized": stats.pooled_threshold(grid.standardized_MxN, grid.member_MxN, fprs),
-        "standardized_normal": scipy.stats.norm.isf(fpr_F),
-        "standardized_student_t": (
-            scipy.stats.norm.isf(fpr_F)
-            if np.isinf(student_df)
-            else scipy.stats.t.isf(fpr_F, student_df)
-        ),
     }
-    predictive_FxK = stats.predictive_threshold(np.arange(most_out + 1), fprs)
 
     def sum_block(at: slice) -> dict[str, _Sums]:
         block = grid.select(samples=at)
-        lira_MxC, standardized_MxC, member_MxC = (
-            np.asarray(block.lira_MxN),
-            np.asarray(block.standardized_MxN),
-            np.asarray(block.member_MxN),
-        )
-        thresholds = one_threshold | {
-            "standardized_predictive": predictive_FxK[:, block.count_out_MxN],
-            "per_sample": stats.per_sample_threshold(lira_MxC, member_MxC, fprs, rule="linear"),
+        member_MxC = np.asarray(block.member_MxN)
+        of_cells = {
+            name: stats.pooled_rates(np.asarray(score_MxC), member_MxC, one_threshold[name])
+            for name, score_MxC in (
+                ("naive", block.lira_MxN),
+                ("standardized", block.standardized_MxN),
+            )
         }
-        sums = {}
-        for name, threshold in thresholds.items():
-            score_MxC = lira_MxC if name in ("naive", "per_sample") else standardized_MxC
-            cells = score_MxC, member_MxC, threshold
-            if name in ("per_sample", "standardized_normal"):
-                sums[name] = _Sums.of_samples(stats.rates_by_sample(*cells))
-            else:
-                sums[name] = _Sums.of_cells(stats.pooled_rates(*cells))
-        return sums
+        of_samples = (
+            {name: _select(rates, at, len(member_MxC)) for name, rates in counted.items()}
+            if counted
+            else _count_by_sample(block, fprs, student_df)
+        )
+        sums = {name: _Sums.of_cells(rates) for name, rates in of_cells.items()}
+        return sums | {name: _Sums.of_samples(rates) for name, rates in of_samples.items()}
 
-    blocks = (
-        slice(low, min(low + _STEP_SAMPLES, num_samples))
-        for low in range(0, max(num_samples, 1), _STEP_SAMPLES)  # one block without samples
-    )
+    blocks = _sample_blocks(num_samples)
     results = map_in_order(pool, sum_block, blocks) if pool else map(sum_block, blocks)
     total = next(iter(results := iter(results)))
     for block_sums in results:
         total = {name: sums + block_sums[name] for name, sums in total.items()}
+    one_threshold |= _normal_thresholds(fprs, student_df)
     rates = {
         name: sums.rates(one_threshold.get(name, np.nan), over_samples=name == "per_sample")
         for name, sums in total.items()
@@ -396,6 +393,54 @@ def _pooled_strategies(
         one_threshold["standardized_normal"], over_samples=True
     )
     return rates
+
+
+def _sample_blocks(samples: int) -> Iterator[slice]:
+    """Yields the samples that are evaluated at a time; one block without samples if there are none."""
+    for low in range(0, max(samples, 1), _STEP_SAMPLES):
+        yield slice(low, min(low + _STEP_SAMPLES, samples))
+
+
+def _normal_thresholds(fprs: list[float], student_df: float) -> dict[str, np.ndarray]:
+    """Returns strategy -> threshold_F of standardized scores with a known distribution."""
+    fpr_F = np.asarray(fprs)
+    normal_F = scipy.stats.norm.isf(fpr_F)
+    student_F = normal_F if np.isinf(student_df) else scipy.stats.t.isf(fpr_F, student_df)
+    return {"standardized_normal": normal_F, "standardized_student_t": student_F}
+
+
+def _count_by_sample(
+    grid: ScoreGrid, fprs: list[float], student_df: float
+) -> dict[str, stats.SampleRates]:
+    """Returns strategy -> decisions on each sample, for strategies whose thresholds do not depend on other samples."""
+    lira_MxN, standardized_MxN, member_MxN = (
+        np.asarray(grid.lira_MxN),
+        np.asarray(grid.standardized_MxN),
+        np.asarray(grid.member_MxN),
+    )
+    count_out_MxN = np.asarray(grid.count_out_MxN)
+    most_out = int(count_out_MxN.max(initial=0))
+    predictive_FxK = stats.predictive_threshold(np.arange(most_out + 1), fprs)
+    thresholds = _normal_thresholds(fprs, student_df)
+    thresholds["standardized_predictive"] = predictive_FxK[:, count_out_MxN]
+    rates = {
+        name: stats.rates_by_sample(standardized_MxN, member_MxN, threshold)
+        for name, threshold in thresholds.items()
+    }
+    threshold_FxN = stats.per_sample_threshold(lira_MxN, member_MxN, fprs, rule="linear")
+    return rates | {"per_sample": stats.rates_by_sample(lira_MxN, member_MxN, threshold_FxN)}
+
+
+def _select(rates: stats.SampleRates, at: slice | np.ndarray, models: int) -> stats.SampleRates:
+    """Returns the decisions of some models on a part of the samples."""
+    in_S, out_S = rates.in_N[at], rates.out_N[at]
+    # Sums over samples have the same last bits as those of counts that were computed for these samples alone.
+    called_in_FxS, called_out_FxS = (
+        np.ascontiguousarray(called_FxN[:, at])
+        for called_FxN in (rates.called_in_FxN, rates.called_out_FxN)
+    )
+    left_out = models * len(in_S) - int(in_S.sum() + out_S.sum())
+    return stats.SampleRates(called_in_FxS, called_out_FxS, in_S, out_S, left_out)
 
 
 def _model_points(
@@ -496,9 +541,25 @@ def _tprs_of_halves(grid: ScoreGrid, half_HxN: np.ndarray, fprs: list[float]) ->
     Thresholds are those of the half, except that the degrees of freedom of Student's t are those of all samples.
     """
     student_df = stats.fit_student_t(grid.standardized_MxN, grid.member_MxN)
-    parts = [grid, *(grid.select(samples=half_N) for half_N in half_HxN)]
-    columns = [_pooled_strategies(part, fprs, student_df) for part in parts]
+    models, samples = grid.member_MxN.shape
+    blocks = [
+        _count_by_sample(grid.select(samples=at), fprs, student_df)
+        for at in _sample_blocks(samples)
+    ]
+    counted = {name: _concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    columns = [_pooled_strategies(grid, fprs, student_df, counted=counted)]
+    for half_N in half_HxN:
+        of_half = {name: _select(rates, half_N, models) for name, rates in counted.items()}
+        part = grid.select(samples=half_N)
+        columns.append(_pooled_strategies(part, fprs, student_df, counted=of_half))
     return np.array([[of[name]["tpr"] for name in STRATEGIES[:-1]] for of in columns])
+
+
+def _concatenate(blocks: Sequence[stats.SampleRates]) -> stats.SampleRates:
+    """Returns the decisions on the samples of all blocks."""
+    names = ("called_in_FxN", "called_out_FxN", "in_N", "out_N")
+    arrays = (np.concatenate([getattr(b, name) for b in blocks], axis=-1) for name in names)
+    return stats.SampleRates(*arrays, left_out=sum(block.left_out for block in blocks))
 
 
 def _jackknife_rows(tpr_A1xH1xSxF: np.ndarray, fprs: list[float]) -> pd.DataFrame:
