@@ -58,11 +58,9 @@ def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
       models that failed and will be tried again; ``set_aside`` and ``diverged``, with reason and log.
       ``models_per_hour`` and ``seconds_left``: None if unknown. ``hosts``: numbers of models and failures of each
       machine. ``made_by``: number of models of each version of lm_mia. ``population``: its path, samples and sha256,
-      the last two None if it is not built. ``tables``: "present", "missing", "unfinished" (an attack was interrupted),
-      "other settings" (than those of the config), "changed" (not as they were when they were written, or written by an
-      earlier version) or "no replicas" (none are requested, so that there are no tables of decisions).
-      ``table_settings``: for "other settings", name -> [requested, made with]. ``changed_tables``: paths of the tables
-      that are changed; empty if they are not checked.
+      the last two None if it is not built. ``tables``: "present", "missing", "unfinished" (there are only tables of
+      other attacks), "other settings" (than those of the config) or "no replicas" (none are requested, so that there
+      are no tables of decisions). ``table_settings``: for "other settings", name -> [requested, made with].
 
     Raises:
       UserError: if the folder has models of another recipe, or files in it are damaged.
