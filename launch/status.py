@@ -27,7 +27,7 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
 from lm_mia.run import inventory, plan, progress
-from lm_mia.run.progress import format_bytes, plural
+from lm_mia.run.progress import plural
 from lm_mia.run.sweep import Sweep, SweepRecipe, require_workdir
 from lm_mia.run.workdir import changed_settings, table_metadata
 
@@ -211,9 +211,8 @@ def sweep_status(sweep: Sweep) -> dict[str, Any]:
     recipes = [recipe_status(recipe) for recipe in sweep.recipes]
     sizes = []
     for path in sweep.workdir.path.glob("recipes/*/pieces/*.parquet"):
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # another command may have just renamed or deleted it
+        # Another command may have just renamed or deleted it.
+        with contextlib.suppress(FileNotFoundError):
             sizes.append(path.stat().st_size)
     pieces = {"files": len(sizes), "bytes": sum(sizes)}
     return {"recipes": recipes, "report": _report(sweep), "others": others, "pieces": pieces}
@@ -464,7 +463,7 @@ def _notes(status: dict[str, Any]) -> list[str]:
         else ""
     )
     if pieces := status["pieces"]["files"]:
-        size = format_bytes(status["pieces"]["bytes"])
+        size = plan.format_bytes(status["pieces"]["bytes"])
         lines.append(
             f"results     {size} of attacks in {pieces} files; `lm-mia rm unused` deletes those that the config does "
             "not ask for"

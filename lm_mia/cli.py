@@ -23,7 +23,7 @@ from lm_mia.config import Config, load
 from lm_mia.errors import UserError, collect_errors, run_action
 from lm_mia.run import plan
 from lm_mia.run import sweep as sweeps
-from lm_mia.run.progress import Display, format_bytes, plural
+from lm_mia.run.progress import Display, plural
 from lm_mia.run.stages import STAGES, Verb
 from lm_mia.run.sweep import Sweep
 
@@ -246,7 +246,7 @@ def _remove(argv: Sequence[str]) -> int:
         counts = pipeline.remove_unused(sweep, page.figure_needs(figures), display)
     for name, deleted, deleted_bytes, kept in counts:
         print(
-            f"{name}: deleted {plural(deleted, 'result')} ({format_bytes(deleted_bytes)}), kept {kept}"
+            f"{name}: deleted {plural(deleted, 'result')} ({plan.format_bytes(deleted_bytes)}), kept {kept}"
         )
     return 0
 

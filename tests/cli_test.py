@@ -297,7 +297,7 @@ def test_rm_deletes_only_unused_results(
     before = {k: v for k, v in tiny_run.content(w).items() if ".lock" not in k}
     (tiny_run.recipe_of(w) / "pieces" / "rates-0.parquet").write_text("x" * 2000)
     assert cli.main(["rm", "unused", f"--workdir={w}"]) == 0
-    assert capsys.readouterr().out.startswith("tiny: deleted 1 result (2.0 kB), kept ")
+    assert capsys.readouterr().out.startswith("tiny: deleted 1 result (2 kB), kept ")
     after = tiny_run.content(w)
     assert {k: v for k, v in after.items() if ".lock" not in k} == before
     [line] = refused(["rm", "recipe", f"--workdir={w}"], capsys)

@@ -20,7 +20,7 @@ import pandas as pd
 
 from lm_mia import stats
 from lm_mia.attacks import score_matrix
-from lm_mia.attacks.inputs import AttackInputs
+from lm_mia.attacks.inputs import AttackInputs, call_once
 from lm_mia.attacks.registry import RmiaFit
 from lm_mia.attacks.results import Table
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
@@ -93,10 +93,7 @@ class Scores:
 
     def once(self, function: Callable[..., Out], **arguments: Hashable) -> Out:
         """Returns ``function(self, **arguments)``, which is computed once for all evaluations of the attack."""
-        key = function, *sorted(arguments.items())
-        if key not in self._once:
-            self._once[key] = function(self, **arguments)
-        return self._once[key]
+        return call_once(self._once, function, self, arguments)
 
     def operating_points(
         self, fprs: tuple[float, ...], band: tuple[float, float]

@@ -38,7 +38,6 @@ from lm_mia.attacks import (
     text_groups,
     token_tables,
     token_tfidf,
-    user_code,
     variance,
     vulnerability,
     zero_run,
@@ -81,13 +80,31 @@ OF_REQUESTS = (
 """Tables of the evaluations that figures need."""
 MODELS = models.MODELS
 OF_SETS = (
-    *(more_references.TABLE, "more_references.json"),
-    *(pooling.TABLE, pooling.JACKKNIFE, vulnerability.TABLE, vulnerability.SAMPLE_FPR),
-    *("pooling.json", zero_run.TABLE, zero_run.CURVES, zero_run.SAMPLES, zero_run.INTERFERENCE),
-    *(zero_run.EFFECTS, "zero_run.json", variance.TABLE, "variance_components.json"),
-    *(*token_tables.TABLES, "tokens.json"),
-    *(fragile_hits.TABLE, fragile_hits.BINS, recency.TABLE, recency.RATES, recency.SHUFFLED),
-    *(reference_numbers.TABLE, text_groups.TABLE, token_tfidf.TABLE),
+    more_references.TABLE,
+    "more_references.json",
+    pooling.TABLE,
+    pooling.JACKKNIFE,
+    vulnerability.TABLE,
+    vulnerability.SAMPLE_FPR,
+    "pooling.json",
+    zero_run.TABLE,
+    zero_run.CURVES,
+    zero_run.SAMPLES,
+    zero_run.INTERFERENCE,
+    zero_run.EFFECTS,
+    "zero_run.json",
+    variance.TABLE,
+    "variance_components.json",
+    *token_tables.TABLES,
+    "tokens.json",
+    fragile_hits.TABLE,
+    fragile_hits.BINS,
+    recency.TABLE,
+    recency.RATES,
+    recency.SHUFFLED,
+    reference_numbers.TABLE,
+    text_groups.TABLE,
+    token_tfidf.TABLE,
     *(f"{study}.json" for study in studies.STUDIES),
 )
 """Tables that are no evaluation of one attack."""
@@ -148,10 +165,7 @@ def of_replicas(
     exports |= {
         "attacks.csv": lambda: _attacks(specs, points, main, c, pieces),
         "roc.csv": lambda: pd.concat(
-            [
-                tables.roc_rows(user_code.short(spec.attack), len(spec.references), points[spec], c)
-                for spec in specs
-            ]
+            [tables.roc_rows(spec.name, len(spec.references), points[spec], c) for spec in specs]
         ),
         attack_flips.TABLE: lambda: _attack_flips(
             complete, main, _read_table(jackknife, "decision_jackknife.parquet", pieces), pieces
@@ -293,7 +307,7 @@ def rows_of_attacks(
         table = pieces.table(Request(spec, evaluation))
         if count:
             table.insert(0, "references", len(spec.references))
-        table.insert(0, "attack", user_code.short(spec.attack))
+        table.insert(0, "attack", spec.name)
         rows.append(table)
     # A column of an attack without rows has no type.
     return pd.concat([table for table in rows if len(table)] or rows[:1], ignore_index=True)
@@ -320,9 +334,7 @@ def membership_scores(
         columns = {"id": pa.array(first_id + np.arange(low, high))}
         columns |= {name: pa.array(value_N[low:high]) for name, value_N in member_N.items()}
         for spec, part in zip(specs, parts, strict=True):
-            columns |= {
-                f"{user_code.short(spec.attack)}/{name}": part[name] for name in part.column_names
-            }
+            columns |= {f"{spec.name}/{name}": part[name] for name in part.column_names}
         yield pa.table(columns)
         low = high
 
@@ -358,7 +370,7 @@ def _attacks(
     return pd.DataFrame(
         [
             tables.attack_row(
-                user_code.short(spec.attack),
+                spec.name,
                 len(spec.references),
                 points[spec],
                 _not_shared(spec, main, pieces),
@@ -387,20 +399,18 @@ def _attack_flips(
         of_attack = attack_flips.lira_flips if spec == main else attack_flips.attack_flips
         table = pieces.table(Request(spec, of_attack))
         table.insert(0, "references", len(spec.references))
-        table.insert(0, "attack", user_code.short(spec.attack))
+        table.insert(0, "attack", spec.name)
         shares.append(table.assign(not_shared_fraction=_not_shared(spec, main, pieces)))
         if spec != main:
-            parts[user_code.short(spec.attack)] = pieces.table(
-                Request(spec, attack_flips.flip_parts)
-            )
+            parts[spec.name] = pieces.table(Request(spec, attack_flips.flip_parts))
     return attack_flips.compare(shares, parts, jackknife)
 
 
 def _exported(request: Request, pieces: Pieces) -> dict[str, pd.DataFrame]:
     """Returns the rows of a piece in `OF_REQUESTS`; none if there is no piece, because the attack was left out."""
-    table = pieces.read(request)
-    if table is None:
+    if not pieces.has(request):
         return {}
+    table = pieces.table(request)
     if not request.parts and request.evaluation is not evaluations.operating_points:
         table = table.assign(part=0)
     if request.evaluation is evaluations.halved_rates:
@@ -410,7 +420,7 @@ def _exported(request: Request, pieces: Pieces) -> dict[str, pd.DataFrame]:
     attack, of_target = request.spec, table.drop_duplicates("target")
     rmia_a = of_target["rmia_a"] if attack.rmia_a is not None else None
     described = {
-        "attack": user_code.short(attack.attack),
+        "attack": attack.name,
         "references": len(attack.references),
         "reference_models": _format_ranges(attack.references),
         "in_and_out_among": _format_ranges(attack.in_and_out_among) or None,

@@ -72,7 +72,7 @@ class Block:
 
     def once(self, function: Callable[..., Out], **arguments: Hashable) -> Out:
         """Returns ``function(self, **arguments)``, which is computed once for all attacks on this block."""
-        return _call_once(self._once, function, self, arguments)
+        return call_once(self._once, function, self, arguments)
 
     def with_references(self, index_R: "ReferenceIndex") -> "Block":
         """Returns the block with only the selected references."""
@@ -137,7 +137,7 @@ class FitInputs:
 
     def once(self, function: Callable[..., Out], **arguments: Hashable) -> Out:
         """Returns ``function(self, **arguments)``, which is computed once for all attacks with these references."""
-        return _call_once(self._once, function, self, arguments)
+        return call_once(self._once, function, self, arguments)
 
     def blocks(self) -> Iterator[Block]:
         """Yields all samples in order."""
@@ -422,13 +422,14 @@ def _label_permutation(seed: int, at: slice) -> np.ndarray:
     return permutation(seed, f"shuffled labels {at.start}", at.stop - at.start)
 
 
-def _call_once(
+def call_once(
     results: dict[Hashable, Any],
     function: Callable[..., Out],
-    source: Block | FitInputs,
+    source: object,
     arguments: Mapping[str, Hashable],
 ) -> Out:
-    key = function, *arguments.items()
+    """Returns ``function(source, **arguments)``, which is computed unless it is among the results."""
+    key = function, *sorted(arguments.items())  # callers name them in any order
     if key not in results:
         results[key] = function(source, **arguments)
     return results[key]

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from lm_mia import config
-from lm_mia.attacks import registry, score_matrix, user_code
+from lm_mia.attacks import registry, score_matrix
 from lm_mia.attacks.results import RESULTS_FORMAT, Key, Results, to_frame
 from lm_mia.attacks.settings import read_settings
 from lm_mia.attacks.spec import AttackSpec, Request
@@ -152,5 +152,5 @@ def _spec_key(spec: AttackSpec, c: config.Attack) -> dict[str, Any]:
     left_out = "rmia_samples", "rmia_gamma", "rmia_a"  # among the settings
     fields = {k: v for k, v in dataclasses.asdict(spec).items() if k not in left_out}
     if code := registry.find(spec.attack).code:  # a path has no place in a key
-        fields |= {"attack": user_code.short(spec.attack), "code": code}
+        fields |= {"attack": spec.name, "code": code}
     return fields | {"settings": own}

@@ -79,7 +79,7 @@ class _FieldChecks:
     def names(self, field: str, value: object, choices: Sequence[str] = ()) -> None:
         if not isinstance(value, tuple) or not value or not all(isinstance(v, str) for v in value):
             self.add(field, value, 'must be a tuple of names, such as ("main",)')
-        elif choices and not {v for v in value if ".py:" not in v} <= {*choices}:
+        elif choices and not {v for v in value if not user_code.is_in_file(v)} <= {*choices}:
             self.add(field, value, f"choose from {', '.join(choices)}")
 
     def one_of(self, field: str, value: object, choices: Sequence[str]) -> None:
@@ -287,13 +287,17 @@ class AttackSpec:
         """Whether LiRA pools variances over the samples even if attack.variance is per_sample."""
         return bool(self.in_and_out_among) and len(self.references) < FEWEST_FOR_VARIANCES
 
+    @property
+    def name(self) -> str:
+        """The name of the attack in tables, without the file of a user's attack."""
+        return user_code.short(self.attack)
+
     @functools.cached_property
     def id(self) -> str:
         """Identifies the attack in the tables: name, number of references, and a hash of `FORMAT` and all fields."""
-        name = user_code.short(self.attack)
-        text = json.dumps([FORMAT, dataclasses.astuple(dataclasses.replace(self, attack=name))])
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return f"{name}-{len(self.references)}-{digest}"
+        fields = dataclasses.astuple(dataclasses.replace(self, attack=self.name))
+        digest = hashlib.sha256(json.dumps([FORMAT, fields]).encode()).hexdigest()[:8]
+        return f"{self.name}-{len(self.references)}-{digest}"
 
 
 class Request(NamedTuple):

@@ -36,6 +36,7 @@ from lm_mia.store.store import Store, open_store, with_stored_statistics
 if TYPE_CHECKING:
     import pandas as pd
 
+    from lm_mia.attacks.pieces import Pieces
     from lm_mia.attacks.table_sets import TableSet
     from lm_mia.attacks.token_tables import TokenSettings
 
@@ -560,7 +561,7 @@ def remove_unused(
             )
             with contextlib.suppress(UserError):  # too few replicas
                 if "extract" in requested_table_stages(c):
-                    table_sets.find(_extraction(recipe, population, display), pieces)
+                    table_sets.find(_extraction(recipe, population, display, pieces), pieces)
             unused = pieces.results.unused()
             deleted_bytes = sum(path.stat().st_size for path in unused)
             for path in unused:
@@ -590,10 +591,8 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
     from lm_mia.attacks import exports, table_sets
     from lm_mia.attacks.pieces import open_pieces
 
-    pieces, tables = (
-        open_pieces(recipe.config, recipe.folder),
-        _extraction(recipe, population, display),
-    )
+    pieces = open_pieces(recipe.config, recipe.folder)
+    tables = _extraction(recipe, population, display, pieces)
     if (stored := table_sets.find(tables, pieces)) is not None:
         display.say(f"extract: {recipe.name}: the results are already in its tables")
     else:
@@ -602,14 +601,15 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
     exports.write(recipe.folder / "tables", found, ["extraction_reference.csv"])
 
 
-def _extraction(recipe: SweepRecipe, population: Population, display: Display) -> "TableSet":
+def _extraction(
+    recipe: SweepRecipe, population: Population, display: Display, pieces: "Pieces"
+) -> "TableSet":
     """Returns the tables of extraction; raises UserError if there are too few models."""
     from lm_mia.attacks import decisions, replicas, table_sets
-    from lm_mia.attacks.pieces import open_pieces
     from lm_mia.attacks.results import digest
     from lm_mia.attacks.spec import Request
 
-    c, pieces = recipe.config, open_pieces(recipe.config, recipe.folder)
+    c = recipe.config
     attacked = population.from_sample(config.first_canary(c))
     attacks = replicas.find_replicas(
         _attacked_store(recipe), attacked, config.measurable_attack(c), lambda line: None

@@ -24,17 +24,6 @@ from lm_mia.run.stages import ModelVerb
 _LINE_SECONDS = 10  # between lines if the output is not a terminal
 
 
-def format_bytes(size: float) -> str:
-    """Formats a number of bytes, such as "512 B", "1.5 MB" or "12 GB"; units are powers of 1,000."""
-    units = ("B", "kB", "MB", "GB", "TB")
-    power = 0
-    while size >= 999.5 and power < len(units) - 1:
-        size, power = size / 1000, power + 1
-    return (
-        f"{size:.0f} {units[power]}" if size >= 9.95 or not power else f"{size:.1f} {units[power]}"
-    )
-
-
 def plural(count: int, noun: str) -> str:
     """Returns a count with its noun, such as "1 model" or "1,024 models"."""
     return f"{count:,} {noun}" + "s" * (count != 1)
