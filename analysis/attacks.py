@@ -26,6 +26,7 @@ from lm_mia.attacks.spec import (
     Request,
     Variant,
 )
+from lm_mia.attacks.table_sets import Unavailable
 from lm_mia.config import num_canaries
 from lm_mia.data import subsets
 from lm_mia.data.subsets import ModelSeeds
@@ -75,10 +76,20 @@ def read_piece(
     recipe: RecipeResults, request: Request, columns: Sequence[str] | None = None
 ) -> pd.DataFrame:
     """Returns an evaluation of an attack, or some of its columns; raises MissingModelsError if it was not made."""
-    table = recipe.pieces.read(request, columns)
+    table = find_piece(recipe, request, columns)
     if table is None:
         raise _missing_attack(recipe, request.spec)
     return table
+
+
+def find_piece(
+    recipe: RecipeResults, request: Request, columns: Sequence[str] | None = None
+) -> pd.DataFrame | None:
+    """Returns an evaluation of an attack; None if no figure declares it, or if models are not scored as it requires."""
+    try:
+        return recipe.pieces.read(request, columns)
+    except Unavailable:
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +158,7 @@ def read_jackknife(recipe: RecipeResults, variant: Variant = ONLINE_LIRA) -> Jac
     """
     result, attack = read_attack(recipe, variant), find_attack(recipe, variant)
     parts = spec.reference_parts(recipe.attackable, variant)
-    rates = recipe.pieces.read(Request(attack, evaluations.halved_rates, parts))
+    rates = find_piece(recipe, Request(attack, evaluations.halved_rates, parts))
     if rates is None:
         raise MissingModelsError(
             f"{recipe.name}: there are no results of {variant.attack} on halves of the samples; run lm-mia attack with "

@@ -54,7 +54,7 @@ def read_epsilons(recipe: RecipeResults, variant: Variant) -> AttackEpsilons:
         reference_parts(recipe.attackable, variant),
     )
     for used in (parts, ()):
-        table = recipe.pieces.read(Request(attack, evaluations.epsilons, used))
+        table = attacks.find_piece(recipe, Request(attack, evaluations.epsilons, used))
         if table is not None:
             table = table if used else table.assign(part=0)
             return _to_epsilons(table, variant.references, len(used))

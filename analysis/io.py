@@ -4,6 +4,7 @@
 one recipe, WORKDIR/recipes/NAME.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -20,7 +21,15 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from lm_mia.atomic import CSV_MISSING_VALUES, FLIPS_JSON, MEMBERSHIP_SCORES_JSON
-from lm_mia.attacks.spec import PresentModels, RecipeModels, assign_roles, score_step
+from lm_mia.attacks.spec import (
+    FigureNeed,
+    PresentModels,
+    RecipeModels,
+    RecipeNeeds,
+    assign_roles,
+    recipe_needs,
+    score_step,
+)
 from lm_mia.config import (
     MODEL_SIZES,
     Config,
@@ -37,6 +46,7 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError, raise_failed_read
 
 if TYPE_CHECKING:
+    from lm_mia.attacks.experiment import RecipeView
     from lm_mia.attacks.pieces import Pieces
 
 T = TypeVar("T")
@@ -358,6 +368,8 @@ class RecipeResults:
     """All names by which figures refer to the recipe."""
     population_dir: Path
     """In the workdir; recipes with the same samples share it."""
+    declared: RecipeNeeds = dataclasses.field(default_factory=RecipeNeeds)
+    """What the figures need of the recipe."""
 
     @property
     def name(self) -> str:
@@ -421,10 +433,15 @@ class RecipeResults:
 
     @functools.cached_property
     def pieces(self) -> "Pieces":
-        """The results of attacks, which are stored under the hash of what determines them."""
-        from lm_mia.attacks.pieces import open_pieces  # loads the score store
+        """The results of attacks; those that figures declare are computed if they are missing."""
+        return self.view.pieces
 
-        return open_pieces(self.config, self.recipe_dir)
+    @functools.cached_property
+    def view(self) -> "RecipeView":
+        """The results of the attacks stage."""
+        from lm_mia.attacks.exports import open_view  # loads the score store
+
+        return open_view(self.config, self.recipe_dir, lambda: self.population, self.declared)
 
     @functools.cached_property
     def models(self) -> PresentModels:
@@ -613,6 +630,22 @@ def read_recipe(recipe_dir: Path) -> RecipeResults:
         ) from error
     config = dataclasses.replace(config, attack=measurable_attack(config))
     return RecipeResults(recipe_dir, config, tuple(record["names"]), population_dir)
+
+
+def with_needs(recipes: SweepResults, needs: Sequence[FigureNeed]) -> SweepResults:
+    """Returns recipes whose view has what figures need; those that were not attacked yet are unchanged."""
+    attacked: dict[str, RecipeModels] = {}
+    for recipe in recipes.recipes:
+        with contextlib.suppress(MissingModelsError):
+            attacked[recipe.name] = recipe.attackable
+    declared = recipe_needs(needs, attacked)
+    views = [
+        dataclasses.replace(recipe, declared=declared[recipe.name])
+        if recipe.name in declared
+        else recipe
+        for recipe in recipes.recipes
+    ]
+    return SweepResults([*views, *recipes.without_population], recipes.workdir, recipes.progress)
 
 
 def fewest_references(recipes: Sequence[RecipeResults]) -> int:

@@ -101,6 +101,7 @@ def write_page(
 
     check_figures(figures, io.read_workdir(workdir)["recipes"])
     sweep = io.read_recipes(workdir, recipes, progress)
+    sweep = io.with_needs(sweep, figure_needs(figures))
     all_recipes = [*sweep.recipes, *sweep.without_population]
     with_tables = [r for r in sweep.recipes if (r.recipe_dir / FLIPS_JSON).is_file()]
     # Sections for all recipes of a large sweep would make the page too long; their comparison suffices. Recipes with an

@@ -27,7 +27,7 @@ def read_replica_aucs(recipe_dir: Path) -> list[float]:
     c = dataclasses.replace(
         recipe.config.attack, **used
     )  # of the tables, if the config has changed
-    pieces = dataclasses.replace(recipe.pieces, c=c)
+    pieces = dataclasses.replace(recipe.view.stored, c=c)
     table = pieces.read(Request(attack, evaluations.operating_points), ["target", "auc"])
     return [] if table is None else table.drop_duplicates("target")["auc"].tolist()
 

@@ -66,8 +66,7 @@ def evaluate(
     design = model_design(store, present_models(store)) if groups else None
     group_N = stats.sample_groups(population.document_N)
     tables: dict[Request, dict[int, pd.DataFrame]] = {r: {} for r in missing if r.parts}
-    folder, done = pieces.results.folder, 0
-    folder.mkdir(parents=True, exist_ok=True)  # for the temporary files of scores
+    folder, done = pieces.results.scratch(), 0
     if specs:
         progress(0, len(specs))
     for same in groups:

@@ -5,11 +5,13 @@ that the config does not ask for any more are removed at the same moment. They c
 delete them, and the next command writes them again.
 """
 
+import contextlib
+import dataclasses
 import filecmp
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,10 @@ from lm_mia.attacks import (
     recency,
     reference_numbers,
     reference_targets,
+    registry,
     studies,
     tables,
+    targets,
     text_groups,
     token_tables,
     token_tfidf,
@@ -42,200 +46,308 @@ from lm_mia.attacks import (
     vulnerability,
     zero_run,
 )
-from lm_mia.attacks.pieces import Pieces, target_models
-from lm_mia.attacks.replicas import DECISIONS, Replicas
-from lm_mia.attacks.results import Table, to_frame
-from lm_mia.attacks.spec import AttackSpec, Request
-from lm_mia.attacks.table_sets import StoredTables
+from lm_mia.attacks.experiment import Content, RecipeView, silent
+from lm_mia.attacks.pieces import open_pieces, target_models
+from lm_mia.attacks.replicas import DECISIONS
+from lm_mia.attacks.results import to_frame
+from lm_mia.attacks.shown_samples import shown_samples
+from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request, Study
+from lm_mia.attacks.table_sets import StoredTables, TableSet, Unavailable
+from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.store.store import Store
+from lm_mia.store.store import Store, open_store
 
-Export = Callable[[], Table | Mapping[str, Any]]
-"""Returns a table or, for a JSON file, an object."""
-
-SCORE_TABLE = "membership_scores.parquet"
-OF_SCORES = (advantage.TABLE, *audit.TABLES, rate_intervals.TABLE, SCORE_TABLE)
-"""Tables of the attacks of the config with all references, on replicas or on targets."""
-OF_REPLICAS = (
-    *DECISIONS,
-    *OF_SCORES,
-    "attacks.csv",
-    "roc.csv",
-    attack_flips.TABLE,
-    "shuffled.csv",
-    "decision_jackknife.parquet",
-    reference_targets.TABLE,
-    reference_targets.PROBABILITIES,
-    "resampled_references.csv",
-    "flips.json",
-)
-"""Tables that need replicas; the last ones are written only if settings request them."""
 OF_REQUESTS = (
     "targets.csv",
     "target_roc.parquet",
     "target_jackknife.parquet",
     "target_epsilons.parquet",
 )
-"""Tables of the evaluations that figures need."""
-MODELS = models.MODELS
-OF_SETS = (
-    more_references.TABLE,
-    "more_references.json",
-    pooling.TABLE,
-    pooling.JACKKNIFE,
-    vulnerability.TABLE,
-    vulnerability.SAMPLE_FPR,
-    "pooling.json",
-    zero_run.TABLE,
-    zero_run.CURVES,
-    zero_run.SAMPLES,
-    zero_run.INTERFERENCE,
-    zero_run.EFFECTS,
-    "zero_run.json",
-    variance.TABLE,
-    "variance_components.json",
-    *token_tables.TABLES,
-    "tokens.json",
-    fragile_hits.TABLE,
-    fragile_hits.BINS,
-    recency.TABLE,
-    recency.RATES,
-    recency.SHUFFLED,
-    reference_numbers.TABLE,
-    text_groups.TABLE,
-    token_tfidf.TABLE,
-    *(f"{study}.json" for study in studies.STUDIES),
+"""Tables of the evaluations that figures read."""
+SCORE_TABLE = "membership_scores.parquet"
+
+
+# Sets of tables that one function computes together
+
+
+def models_set(view: RecipeView) -> TableSet:
+    """Returns models.csv."""
+    return models.models_set(view.store, view.present)
+
+
+def sample_losses_set(view: RecipeView) -> TableSet:
+    """Returns sample_losses.csv; raises Unavailable if no figure reads it."""
+    if not view.declared.loss_samples:
+        raise Unavailable(
+            f"{view.name}: no figure of the config reads losses of single samples; run lm-mia attack with such a "
+            "figure in figures"
+        )
+    references = [model for model in view.present if model.role == "reference"]
+    ids, document_N = view.declared.loss_samples, view.population.document_N
+    return models.sample_losses_set(view.store, references, ids, document_N)
+
+
+def replica_set(name: str) -> Callable[[RecipeView], TableSet]:
+    """Returns the function that returns a set of `Replicas.sets`."""
+
+    def make(view: RecipeView) -> TableSet:
+        sets = view.once(_replica_sets)
+        if name not in sets:
+            raise Unavailable(f"{view.name}: attack.resample_references must be set")
+        return sets[name]
+
+    return make
+
+
+def _replica_sets(view: RecipeView) -> Mapping[str, TableSet]:
+    return view.replicas.sets(view.work)
+
+
+SHUFFLED, JACKKNIFE, RESAMPLED = map(
+    replica_set, ("shuffled", "decision_jackknife", "resampled_references")
 )
-"""Tables that are no evaluation of one attack."""
+REFERENCE_TARGETS, REPLICA_WARNINGS = map(replica_set, ("reference_targets", "replica_warnings"))
 
 
-def of_set(stored: StoredTables, pieces: Pieces) -> dict[str, Export]:
-    """Returns the tables of a set."""
-    results, tables_of = pieces.results, stored.of
-    return {
-        name: lambda name=name: results.parts(tables_of.key(pieces, name)) for name in stored.names
-    }
+def more_references_set(view: RecipeView) -> TableSet:
+    """Returns what more references would add."""
+    return more_references.table_set(view.store, view.attacked, view.c, view.work)
 
 
-def facts_of(stored: StoredTables) -> dict[str, Export]:
-    """Returns NAME.json, the settings and models of the tables of a set, and facts about them."""
-    if not (stored.names or stored.facts.get("reason")):
-        return {}
-    return {f"{stored.of.name}.json": lambda: {**stored.of.settings, **stored.facts}}
+def pooling_set(view: RecipeView) -> TableSet:
+    """Returns attacks on each reference with the others; raises Unavailable unless attack.leave_one_out is set."""
+    tables = pooling.table_set(view.store, view.attacked, view.c, view.work)
+    return _requested(view, tables, "attack.leave_one_out must be set; run lm-mia attack with it")
 
 
-def of_replicas(
-    replicas: Replicas, sets: Mapping[str, StoredTables], pieces: Pieces
-) -> dict[str, Export]:
-    """Returns all tables of decisions.
-
-    Args:
-      replicas: the attacks.
-      sets: name of `Replicas.sets` -> its tables.
-      pieces: where the evaluations are stored.
-    """
-    c, main = replicas.c, replicas.main
-    exports: dict[str, Export] = {
-        name: lambda evaluation=evaluation: pieces.parts(Request(main, evaluation))
-        for name, evaluation in DECISIONS.items()
-    }
-    for stored in sets.values():
-        exports |= of_set(stored, pieces)
-    exports.pop(reference_targets.INTERVALS, None)
-    points = {spec: _points(spec, pieces) for spec in replicas.specs}
-    specs = [spec for spec in replicas.specs if _have_scores(points[spec])]
-    complete = [spec for spec in replicas.complete if spec in specs]
-    jackknife, of_references = sets["decision_jackknife"], sets["reference_targets"]
-
-    def intervals() -> pd.DataFrame:
-        parts = [rows_of_attacks(complete, rate_intervals.rate_intervals, pieces, count=False)]
-        if reference_targets.INTERVALS in of_references.names:
-            rows = _read_table(of_references, reference_targets.INTERVALS, pieces)
-            rows.insert(0, "attack", "lira_online")
-            parts.append(rows)
-        return pd.concat(parts)
-
-    def flips() -> dict[str, Any]:
-        shares = pieces.table(Request(main, DECISIONS["flip_shares.csv"]))
-        warnings = sets["replica_warnings"].facts["warnings"]
-        left_out = int(shares["left_out"].iloc[0])
-        return {**replicas.facts(), "left_out": left_out, "warnings": warnings}
-
-    exports |= {
-        "attacks.csv": lambda: _attacks(specs, points, main, c, pieces),
-        "roc.csv": lambda: pd.concat(
-            [tables.roc_rows(spec.name, len(spec.references), points[spec], c) for spec in specs]
-        ),
-        attack_flips.TABLE: lambda: _attack_flips(
-            complete, main, _read_table(jackknife, "decision_jackknife.parquet", pieces), pieces
-        ),
-        "flips.json": flips,
-    }
-    exports |= of_scores(complete, pieces)
-
-    def members() -> dict[str, np.ndarray]:
-        return {"member": _members(replicas.store, replicas.targets[:1])[0]}
-
-    first_id = replicas.population.first_id
-    exports[SCORE_TABLE] = lambda: membership_scores(replicas.complete, members, first_id, pieces)
-    if c.bootstraps:
-        exports[rate_intervals.TABLE] = intervals
-    return exports
+def zero_run_set(view: RecipeView) -> TableSet:
+    """Returns zero-run evaluation; raises Unavailable unless attack.zero_run is set."""
+    tables = zero_run.table_set(view.store, view.attacked, view.c, view.work)
+    return _requested(view, tables, "attack.zero_run must be set; run lm-mia attack with it")
 
 
-def of_score_table(
-    specs: Sequence[AttackSpec],
-    warnings: Sequence[str],
-    store: Store,
-    population: Population,
-    pieces: Pieces,
-) -> dict[str, Export]:
-    """Returns the tables of the attacks of the config on targets.
+def variance_set(view: RecipeView) -> TableSet:
+    """Returns components of variance; raises Unavailable without crossed models."""
+    tables = variance.table_set(view.store, view.attacked, view.c, view.work)
+    reason = "attack.replica_inits must be above 1, and all of its models present; run lm-mia run with it"
+    return _requested(view, tables, reason)
 
-    Args:
-      specs: the attacks.
-      warnings: what users should know about the targets.
-      store: the score store of the recipe.
-      population: the attacked samples.
-      pieces: where the evaluations are stored.
-    """
-    specs = [spec for spec in specs if pieces.has(Request(spec, evaluations.stored_scores))]
-    if not specs:
-        return {}
-    targets = target_models(specs[0])
-    shown = targets[: evaluations.num_stored(len(targets), len(population))]
 
-    def members() -> dict[str, np.ndarray]:
-        names = (f"member/{target}" for target in shown)
-        return dict(zip(names, _members(store, shown), strict=True))
+def tokens_set(view: RecipeView) -> TableSet:
+    """Returns tables of tokens; raises Unavailable without their log-probabilities."""
+    shown_S = np.zeros(0, np.int64)
+    with contextlib.suppress(Unavailable):
+        shown = view.pieces.read(Request(view.replicas.main, shown_samples), ["id"])
+        shown_S = shown_S if shown is None else shown["id"].to_numpy()
+    tables = token_tables.table_set(
+        view.store, view.population, view.c, view.token_settings, shown_S, view.work
+    )
+    return _requested(view, tables, "score.token_samples must be set, and scored; run lm-mia run")
 
-    def intervals() -> pd.DataFrame:
-        empty = pd.DataFrame(columns=rate_intervals.COLUMNS)
-        if not pieces.c.bootstraps:
-            return empty
-        rows = rows_of_attacks(specs, rate_intervals.rate_intervals, pieces, count=False)
+
+def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
+    """Returns the function that returns the tables of a study; it raises Unavailable if no figure reads them."""
+
+    def make(view: RecipeView) -> TableSet:
+        if study not in view.declared.studies:
+            raise Unavailable(
+                f"{view.name}: there is no study {study}; run lm-mia attack with this figure in figures"
+            )
+        return studies.table_set(
+            study, view.store, view.attacked, view.c, view.token_settings.batches, view.work
+        )
+
+    return make
+
+
+STUDIES = {study: study_set(study) for study in studies.STUDIES}
+
+
+def target_warnings_set(view: RecipeView) -> TableSet:
+    """Returns warnings about the targets; raises Unavailable if none is attacked with references."""
+    tables = targets.warnings_set(view.declared.score_table, view.store, view.attacked)
+    return _requested(view, tables, "no target is attacked with references")
+
+
+def _requested(view: RecipeView, tables: TableSet | None, reason: str) -> TableSet:
+    if tables is None:
+        raise Unavailable(f"{view.name}: {reason}")
+    return tables
+
+
+SETS = {
+    models_set: (models.MODELS,),
+    sample_losses_set: (models.SAMPLE_LOSSES,),
+    SHUFFLED: ("shuffled.csv",),
+    JACKKNIFE: ("decision_jackknife.parquet",),
+    RESAMPLED: ("resampled_references.csv",),
+    REFERENCE_TARGETS: (reference_targets.TABLE, reference_targets.PROBABILITIES),
+    more_references_set: (more_references.TABLE,),
+    pooling_set: (
+        pooling.TABLE,
+        pooling.JACKKNIFE,
+        vulnerability.TABLE,
+        vulnerability.SAMPLE_FPR,
+    ),
+    zero_run_set: (
+        zero_run.TABLE,
+        zero_run.CURVES,
+        zero_run.SAMPLES,
+        zero_run.INTERFERENCE,
+        zero_run.EFFECTS,
+    ),
+    variance_set: (variance.TABLE,),
+    tokens_set: token_tables.TABLES,
+    STUDIES["fragile_hits"]: (fragile_hits.TABLE, fragile_hits.BINS),
+    STUDIES["recency"]: (recency.TABLE, recency.RATES, recency.SHUFFLED),
+    STUDIES["reference_numbers"]: (reference_numbers.TABLE,),
+    STUDIES["text_groups"]: (text_groups.TABLE,),
+    STUDIES["token_tfidf"]: (token_tfidf.TABLE,),
+}
+"""Function that returns a set -> the file names of its tables."""
+WITH_FACTS = {
+    "more_references": more_references_set,
+    "pooling": pooling_set,
+    "zero_run": zero_run_set,
+    "variance_components": variance_set,
+    "tokens": tokens_set,
+    **STUDIES,
+}
+"""Sets with a JSON file of their name."""
+
+
+# Tables that consist of several evaluations
+
+
+def attacks_csv(view: RecipeView) -> pd.DataFrame:
+    """Returns the rates of each attack on the replicas, by number of references."""
+    main, points = view.replicas.main, view.once(_points_of_replicas)
+    rows = [
+        tables.attack_row(
+            spec.name, len(spec.references), points[spec], _not_shared(spec, main, view), view.c
+        )
+        for spec in _specs_with_scores(view)
+    ]
+    return pd.DataFrame(rows)
+
+
+def roc_csv(view: RecipeView) -> pd.DataFrame:
+    """Returns the mean ROC curve of each attack on the replicas."""
+    points = view.once(_points_of_replicas)
+    rows = [
+        tables.roc_rows(spec.name, len(spec.references), points[spec], view.c)
+        for spec in _specs_with_scores(view)
+    ]
+    return pd.concat(rows)
+
+
+def attack_flips_csv(view: RecipeView) -> pd.DataFrame:
+    """Returns the flip rates under each attack, compared with those under LiRA."""
+    main = view.replicas.main
+    jackknife = view.table("decision_jackknife.parquet")
+    shares, parts = [], {}
+    for spec in _complete_specs(view):
+        of_attack = attack_flips.lira_flips if spec == main else attack_flips.attack_flips
+        table = view.pieces.table(Request(spec, of_attack))
+        table.insert(0, "references", len(spec.references))
+        table.insert(0, "attack", spec.name)
+        shares.append(table.assign(not_shared_fraction=_not_shared(spec, main, view)))
+        if spec != main:
+            parts[spec.name] = view.pieces.table(Request(spec, attack_flips.flip_parts))
+    return attack_flips.compare(shares, parts, jackknife)
+
+
+def flips_json(view: RecipeView) -> dict[str, Any]:
+    """Returns what the tables of decisions are of."""
+    shares = view.pieces.table(Request(view.replicas.main, DECISIONS["flip_shares.csv"]))
+    warnings = view.stored_set(REPLICA_WARNINGS).facts["warnings"]
+    left_out = int(shares["left_out"].iloc[0])
+    return {**view.replicas.facts(), "left_out": left_out, "warnings": warnings}
+
+
+def intervals_csv(view: RecipeView) -> pd.DataFrame:
+    """Returns bootstrap intervals of AUC and TPRs of each attack with all references."""
+    empty = pd.DataFrame(columns=rate_intervals.COLUMNS)
+    if not view.c.bootstraps:
+        if view.c.replicas:
+            raise Unavailable(f"{view.name}: attack.bootstraps=0: there are no intervals")
+        _complete_specs(view)
+        return empty
+    rows = rows_of_attacks(view, rate_intervals.rate_intervals, count=False)
+    if not view.c.replicas:
         return rows if len(rows) else empty
-
-    return of_scores(specs, pieces) | {
-        rate_intervals.TABLE: intervals,
-        SCORE_TABLE: lambda: membership_scores(specs, members, population.first_id, pieces),
-        "membership_scores.json": lambda: {"warnings": [*warnings]},
-    }
-
-
-def of_scores(specs: Sequence[AttackSpec], pieces: Pieces) -> dict[str, Export]:
-    """Returns the tables of advantages and audits of attacks."""
-    return {
-        advantage.TABLE: lambda: rows_of_attacks(specs, advantage.membership_advantage, pieces),
-        audit.TABLE: lambda: rows_of_attacks(specs, audit.epsilon_audit, pieces),
-        audit.CURVE_TABLE: lambda: rows_of_attacks(specs, audit.audit_curve, pieces),
-    }
+    of_references = view.stored_set(REFERENCE_TARGETS)
+    if reference_targets.INTERVALS not in of_references.names:
+        return rows
+    others = _read_table(of_references, reference_targets.INTERVALS, view)
+    others.insert(0, "attack", "lira_online")
+    return pd.concat([rows, others])
 
 
-def of_requests(requests: Sequence[Request], pieces: Pieces) -> dict[str, Export]:
-    """Returns the tables of the evaluations that figures need, `OF_REQUESTS`; attacks that were left out are not in
-    them."""
+def advantage_csv(view: RecipeView) -> pd.DataFrame:
+    """Returns the membership advantage of each attack."""
+    return rows_of_attacks(view, advantage.membership_advantage)
+
+
+def audit_csv(view: RecipeView) -> pd.DataFrame:
+    """Returns the epsilons of each attack."""
+    return rows_of_attacks(view, audit.epsilon_audit)
+
+
+def audit_curve_csv(view: RecipeView) -> pd.DataFrame:
+    """Returns the curve of epsilon of each attack."""
+    return rows_of_attacks(view, audit.audit_curve)
+
+
+def membership_scores(view: RecipeView) -> Iterator[pa.Table]:
+    """Returns the scores of each sample, in a column ATTACK/MODEL for each attack and model, and its membership."""
+    if view.c.replicas:
+        specs: Sequence[AttackSpec] = view.replicas.complete
+        members = {"member": view.replicas.targets[:1]}
+    else:
+        specs = _complete_specs(view)
+        models_T = target_models(specs[0])
+        shown = models_T[: evaluations.num_stored(len(models_T), len(view.attacked))]
+        members = {f"member/{model}": [model] for model in shown}
+    return _membership_scores(view, specs, members)
+
+
+def _membership_scores(
+    view: RecipeView, specs: Sequence[AttackSpec], members: Mapping[str, Sequence[ModelSeeds]]
+) -> Iterator[pa.Table]:
+    models_M = [model for [model] in members.values()]
+    member_N = dict(zip(members, _members(view.store, models_M), strict=True))
+    low, first_id = 0, view.attacked.first_id
+    of_attacks = [view.pieces.parts(Request(s, evaluations.stored_scores)) for s in specs]
+    for parts in zip(*of_attacks, strict=True):  # row groups of the same samples
+        high = low + len(parts[0])
+        columns = {"id": pa.array(first_id + np.arange(low, high))}
+        columns |= {name: pa.array(value_N[low:high]) for name, value_N in member_N.items()}
+        for spec, part in zip(specs, parts, strict=True):
+            columns |= {f"{spec.name}/{name}": part[name] for name in part.column_names}
+        yield pa.table(columns)
+        low = high
+
+
+def membership_scores_json(view: RecipeView) -> dict[str, Any]:
+    """Returns warnings about the targets."""
+    if view.c.replicas:
+        raise Unavailable(f"{view.name}: flips.json has the warnings about replicas")
+    _complete_specs(view)
+    try:
+        return {"warnings": view.stored_set(target_warnings_set).facts["warnings"]}
+    except Unavailable:
+        return {"warnings": []}
+
+
+def _request_tables(view: RecipeView) -> dict[str, pd.DataFrame]:
+    """Returns the tables of the evaluations that figures read; attacks that were left out are not in them."""
+    requests = [*view.declared.requests]
+    with contextlib.suppress(Unavailable):
+        specs = view.replicas.specs
+        requests = [Request(s, evaluations.operating_points) for s in specs] + requests
+    view.ensure(requests)
     parts: dict[str, list[pd.DataFrame]] = {}
     for request in dict.fromkeys(requests):
         if request.evaluation not in (
@@ -244,37 +356,137 @@ def of_requests(requests: Sequence[Request], pieces: Pieces) -> dict[str, Export
             evaluations.epsilons,
         ):
             continue
-        for name, table in _exported(request, pieces).items():
+        for name, table in _exported(request, view).items():
             table.insert(0, "attack_id", request.spec.id)
             parts.setdefault(name, []).append(table)
-    return {
-        name: lambda found=found: pd.concat(found, ignore_index=True)
-        for name, found in parts.items()
-    }
+    return {name: pd.concat(found, ignore_index=True) for name, found in parts.items()}
 
 
-def write(folder: Path, exports: Mapping[str, Export], names: Iterable[str]) -> None:
-    """Writes all tables, and then removes others.
+def _of_requests(name: str) -> Callable[[RecipeView], pd.DataFrame]:
+    def table(view: RecipeView) -> pd.DataFrame:
+        found = view.once(_request_tables)
+        if name not in found:
+            raise Unavailable(f"{view.name}: there are no attacks for {name}")
+        return found[name]
 
-    An equal file keeps its time, by which the report is found to be older than the tables.
+    return table
+
+
+def _of_decisions(evaluation: evaluations.Evaluation) -> Callable[[RecipeView], Iterator[pa.Table]]:
+    return lambda view: view.pieces.parts(Request(view.replicas.main, evaluation))
+
+
+def _of_set(make: Callable[[RecipeView], TableSet], name: str) -> Callable[[RecipeView], Content]:
+    def table(view: RecipeView) -> Iterator[pa.Table]:
+        stored = view.stored_set(make)
+        if name not in stored.names:
+            reason = stored.facts.get("reason") or f"its models or settings do not allow {name}"
+            raise Unavailable(f"{view.name}: {reason}")
+        return view.pieces.results.parts(stored.of.key(view.pieces, name))
+
+    return table
+
+
+def _facts(make: Callable[[RecipeView], TableSet]) -> Callable[[RecipeView], dict[str, Any]]:
+    def facts(view: RecipeView) -> dict[str, Any]:
+        stored = view.stored_set(make)
+        if not (stored.names or stored.facts.get("reason")):
+            raise Unavailable(f"{view.name}: {stored.of.name} has no tables")
+        return {**stored.of.settings, **stored.facts}
+
+    return facts
+
+
+TABLES: Mapping[str, Callable[[RecipeView], Content]] = {
+    **{name: _of_decisions(evaluation) for name, evaluation in DECISIONS.items()},
+    **{name: _of_set(make, name) for make, names in SETS.items() for name in names},
+    **{f"{name}.json": _facts(make) for name, make in WITH_FACTS.items()},
+    "attacks.csv": attacks_csv,
+    "roc.csv": roc_csv,
+    attack_flips.TABLE: attack_flips_csv,
+    "flips.json": flips_json,
+    rate_intervals.TABLE: intervals_csv,
+    advantage.TABLE: advantage_csv,
+    audit.TABLE: audit_csv,
+    audit.CURVE_TABLE: audit_curve_csv,
+    SCORE_TABLE: membership_scores,
+    "membership_scores.json": membership_scores_json,
+    **{name: _of_requests(name) for name in OF_REQUESTS},
+}
+"""File name of a table -> the function that returns it."""
+WITHOUT_STUDIES = {
+    name: TABLES[name] for name in (models.MODELS, models.SAMPLE_LOSSES, *OF_REQUESTS)
+}
+"""Tables that tell of models and attacks on targets alone."""
+
+
+def open_view(
+    c: config.Config,
+    recipe_dir: Path,
+    open_population: Callable[[], Population],
+    declared: RecipeNeeds,
+    progress: Callable[[str, float, float], None] = silent,
+    say: Callable[[str], None] = silent,
+) -> RecipeView:
+    """Opens a recipe; raises UserError if its score store is damaged.
 
     Args:
-      folder: folder of the tables.
-      exports: name -> table.
-      names: names of files that are removed unless they are among the exports.
+      c: config of the recipe.
+      recipe_dir: the folder of the recipe.
+      open_population: returns its samples.
+      declared: what figures read in addition to the tables of decisions.
+      progress, say: as `RecipeView`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, export in exports.items():
-        path = folder / name
-        with replacing(path) as temporary:
-            _write(temporary, path.suffix, export())
-            if path.is_file() and filecmp.cmp(path, temporary, shallow=False):
-                os.utime(temporary, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
-    for path in (*(folder / name for name in {*names} - {*exports}), *abandoned(folder)):
+    store = open_store(c, recipe_dir)
+    return RecipeView(
+        recipe_dir.name,
+        # Only the statistics that the attacks need must be present.
+        dataclasses.replace(
+            store, statistics=registry.statistics_of(c.attack.attacks), token_samples=()
+        ),
+        open_population,
+        config.measurable_attack(c),
+        open_pieces(c, recipe_dir),
+        TABLES,
+        declared,
+        token_tables.TokenSettings(
+            c.score.token_samples,
+            c.extract.prefix_tokens,
+            c.extract.suffix_tokens,
+            Batches(c.train.batch_size, c.train.epochs),
+        ),
+        progress,
+        say,
+    )
+
+
+def write_tables(view: RecipeView, folder: Path, *, keeps_others: bool = False) -> None:
+    """Writes all tables of a view, and then removes those that it does not have any more, unless they are kept."""
+    missing = []
+    for name in view.tables:
+        try:
+            write(folder, name, view.content(name))
+        except Unavailable:
+            missing.append(name)
+    others = () if keeps_others else (folder / name for name in missing)
+    for path in (*others, *abandoned(folder)):
         path.unlink(missing_ok=True)
 
 
-def _write(path: Path, suffix: str, content: Table | Mapping[str, Any]) -> None:
+def write(folder: Path, name: str, content: Content) -> None:
+    """Writes a table or a JSON file.
+
+    An equal file keeps its time, by which the report is found to be older than the tables.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    with replacing(path) as temporary:
+        _write(temporary, path.suffix, content)
+        if path.is_file() and filecmp.cmp(path, temporary, shallow=False):
+            os.utime(temporary, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+
+
+def _write(path: Path, suffix: str, content: Content) -> None:
     if isinstance(content, Mapping):
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         return
@@ -286,25 +498,20 @@ def _write(path: Path, suffix: str, content: Table | Mapping[str, Any]) -> None:
     if isinstance(content, pd.DataFrame):
         content.to_parquet(path, index=False)
         return
-    parts = iter(content)
-    first = next(parts)
+    first = next(content)
     with pq.ParquetWriter(path, first.schema) as writer:
         writer.write_table(first)
-        for part in parts:
+        for part in content:
             writer.write_table(part)
 
 
 def rows_of_attacks(
-    specs: Sequence[AttackSpec],
-    evaluation: evaluations.Evaluation,
-    pieces: Pieces,
-    *,
-    count: bool = True,
+    view: RecipeView, evaluation: evaluations.Evaluation, *, count: bool = True
 ) -> pd.DataFrame:
     """Returns the rows of attacks one after another, after the columns attack and, by default, references."""
     rows = []
-    for spec in specs:
-        table = pieces.table(Request(spec, evaluation))
+    for spec in _complete_specs(view):
+        table = view.pieces.table(Request(spec, evaluation))
         if count:
             table.insert(0, "references", len(spec.references))
         table.insert(0, "attack", spec.name)
@@ -313,30 +520,33 @@ def rows_of_attacks(
     return pd.concat([table for table in rows if len(table)] or rows[:1], ignore_index=True)
 
 
-def membership_scores(
-    specs: Sequence[AttackSpec],
-    members: Callable[[], Mapping[str, np.ndarray]],
-    first_id: int,
-    pieces: Pieces,
-) -> Iterator[pa.Table]:
-    """Yields membership_scores.parquet: id, columns of membership, and a column ATTACK/MODEL for each attack and model.
+def _complete_specs(view: RecipeView) -> list[AttackSpec]:
+    """Returns the attacks of the config with all references that have scores; raises Unavailable if there are none."""
+    if view.c.replicas:
+        with_scores = _specs_with_scores(view)
+        return [spec for spec in view.replicas.complete if spec in with_scores]
+    specs = view.declared.score_table
+    stored = [Request(spec, evaluations.stored_scores) for spec in specs]
+    view.ensure(stored)
+    stored = [request for request in stored if view.pieces.has(request)]
+    if not stored:
+        raise Unavailable(f"{view.name}: too few models are present to attack a target")
+    return [request.spec for request in stored]
 
-    Args:
-      specs: the attacks.
-      members: returns name of a column -> member_N, membership of the samples in a training subset.
-      first_id: id of the first sample.
-      pieces: where the scores are stored.
-    """
-    member_N, low = members(), 0
-    of_attacks = [pieces.parts(Request(spec, evaluations.stored_scores)) for spec in specs]
-    for parts in zip(*of_attacks, strict=True):  # row groups of the same samples
-        high = low + len(parts[0])
-        columns = {"id": pa.array(first_id + np.arange(low, high))}
-        columns |= {name: pa.array(value_N[low:high]) for name, value_N in member_N.items()}
-        for spec, part in zip(specs, parts, strict=True):
-            columns |= {f"{spec.name}/{name}": part[name] for name in part.column_names}
-        yield pa.table(columns)
-        low = high
+
+def _points_of_replicas(view: RecipeView) -> dict[AttackSpec, stats.OperatingPoints]:
+    return {
+        spec: evaluations.read_points(
+            view.pieces.table(Request(spec, evaluations.operating_points))
+        )
+        for spec in view.replicas.specs
+    }
+
+
+def _specs_with_scores(view: RecipeView) -> list[AttackSpec]:
+    """Returns the attacks under which all replicas have members and non-members with scores."""
+    points = view.once(_points_of_replicas)
+    return [spec for spec, found in points.items() if _have_scores(found)]
 
 
 def _members(store: Store, models: Sequence[ModelSeeds]) -> np.ndarray:
@@ -345,13 +555,10 @@ def _members(store: Store, models: Sequence[ModelSeeds]) -> np.ndarray:
     return value["member"]
 
 
-def _read_table(stored: StoredTables, name: str, pieces: Pieces) -> pd.DataFrame:
+def _read_table(stored: StoredTables, name: str, view: RecipeView) -> pd.DataFrame:
     """Returns a table of a set."""
-    return to_frame(pa.concat_tables([*pieces.results.parts(stored.of.key(pieces, name))]))
-
-
-def _points(spec: AttackSpec, pieces: Pieces) -> stats.OperatingPoints:
-    return evaluations.read_points(pieces.table(Request(spec, evaluations.operating_points)))
+    key = stored.of.key(view.pieces, name)
+    return to_frame(pa.concat_tables([*view.pieces.results.parts(key)]))
 
 
 def _have_scores(points: stats.OperatingPoints) -> bool:
@@ -359,58 +566,20 @@ def _have_scores(points: stats.OperatingPoints) -> bool:
     return bool(points.members_T.all() and points.nonmembers_T.all())
 
 
-def _attacks(
-    specs: Sequence[AttackSpec],
-    points: Mapping[AttackSpec, stats.OperatingPoints],
-    main: AttackSpec,
-    c: config.Attack,
-    pieces: Pieces,
-) -> pd.DataFrame:
-    """Returns attacks.csv."""
-    return pd.DataFrame(
-        [
-            tables.attack_row(
-                spec.name,
-                len(spec.references),
-                points[spec],
-                _not_shared(spec, main, pieces),
-                c,
-            )
-            for spec in specs
-        ]
-    )
-
-
-def _not_shared(spec: AttackSpec, main: AttackSpec, pieces: Pieces) -> float:
+def _not_shared(spec: AttackSpec, main: AttackSpec, view: RecipeView) -> float:
     """Returns the fraction of the samples that have a score under only one of two attacks."""
     missing_2xN = [
-        pieces.table(Request(s, evaluations.missing_scores))["missing"].to_numpy()
+        view.pieces.table(Request(s, evaluations.missing_scores))["missing"].to_numpy()
         for s in (spec, main)
     ]
     return float(np.mean(missing_2xN[0] ^ missing_2xN[1]))
 
 
-def _attack_flips(
-    specs: Sequence[AttackSpec], main: AttackSpec, jackknife: pd.DataFrame, pieces: Pieces
-) -> pd.DataFrame:
-    """Returns attack_flips.csv."""
-    shares, parts = [], {}
-    for spec in specs:
-        of_attack = attack_flips.lira_flips if spec == main else attack_flips.attack_flips
-        table = pieces.table(Request(spec, of_attack))
-        table.insert(0, "references", len(spec.references))
-        table.insert(0, "attack", spec.name)
-        shares.append(table.assign(not_shared_fraction=_not_shared(spec, main, pieces)))
-        if spec != main:
-            parts[spec.name] = pieces.table(Request(spec, attack_flips.flip_parts))
-    return attack_flips.compare(shares, parts, jackknife)
-
-
-def _exported(request: Request, pieces: Pieces) -> dict[str, pd.DataFrame]:
-    """Returns the rows of a piece in `OF_REQUESTS`; none if there is no piece, because the attack was left out."""
-    if not pieces.has(request):
+def _exported(request: Request, view: RecipeView) -> dict[str, pd.DataFrame]:
+    """Returns the rows of a piece as `_request_tables`; none if there is no piece, because the attack was left out."""
+    if not view.pieces.has(request):
         return {}
-    table = pieces.table(request)
+    table = view.pieces.table(request)
     if not request.parts and request.evaluation is not evaluations.operating_points:
         table = table.assign(part=0)
     if request.evaluation is evaluations.halved_rates:

@@ -1,7 +1,7 @@
 """The pieces of a recipe: what determines each evaluation of an attack, and where it is stored."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,13 @@ class Pieces:
     token_samples: tuple[int, ...]
     """The ids of the samples whose tokens are stored, another such setting."""
     results: Results
+    compute: Callable[[Request], None] | None = None
+    """Computes and stores a piece that is missing when it is read; None: reading it raises an error."""
     _small: dict[Request, pa.Table] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
+    )
+    _intact: set[Request] = dataclasses.field(
+        default_factory=set, init=False, repr=False, compare=False
     )
 
     @property
@@ -68,7 +73,8 @@ class Pieces:
         }
 
     def read(self, request: Request, columns: Sequence[str] | None = None) -> pd.DataFrame | None:
-        """Returns a piece, or some of its columns; None if it is missing or damaged."""
+        """Returns a piece, or some of its columns; None if it is missing or damaged and cannot be computed."""
+        self._ensure(request)
         return self.results.read(self.key(request), columns)
 
     def table(self, request: Request) -> pd.DataFrame:
@@ -77,28 +83,34 @@ class Pieces:
         Raises:
           UserError: the piece is missing or damaged.
         """
-        return to_frame(self._keep(request) or pa.concat_tables(self.parts(request)))
+        self._ensure(request)
+        kept = self._small.get(request)
+        return to_frame(pa.concat_tables(self.parts(request)) if kept is None else kept)
 
     def has(self, request: Request) -> bool:
         """Returns whether a piece is there and intact, which takes reading it (about 1 GB/s)."""
         try:
-            return self._keep(request) is not None or all(True for _ in self.parts(request))
+            parts = self.results.parts(self.key(request))
+            table = next(parts)
+            if table.nbytes <= _SMALL_BYTES:
+                self._small[request] = pa.concat_tables([table, *parts])
+            elif not all(True for _ in parts):
+                return False
         except UserError:
             return False
-
-    def _keep(self, request: Request) -> pa.Table | None:
-        """Returns a small piece, which is read once; None if it is large."""
-        if request not in self._small:
-            parts = self.parts(request)
-            table = next(parts)
-            if table.nbytes > _SMALL_BYTES:
-                return None
-            self._small[request] = pa.concat_tables([table, *parts])
-        return self._small[request]
+        self._intact.add(request)
+        return True
 
     def parts(self, request: Request) -> Iterator[pa.Table]:
-        """Yields the row groups of a piece; raises UserError if it is missing or damaged."""
+        """Yields the row groups of a piece; raises UserError if it is missing or damaged and cannot be computed."""
+        self._ensure(request)
         return self.results.parts(self.key(request))
+
+    def _ensure(self, request: Request) -> None:
+        """Computes a piece if it is missing or damaged; each is checked once."""
+        if request in self._intact or self.has(request) or self.compute is None:
+            return
+        self.compute(request)
 
 
 def open_pieces(c: config.Config, recipe_dir: Path) -> Pieces:

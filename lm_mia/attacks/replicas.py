@@ -34,11 +34,10 @@ from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.inputs import AttackInputs, open_inputs
 from lm_mia.attacks.shown_samples import shown_samples
 from lm_mia.attacks.spec import AttackSpec, Request, decision_settings
-from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
+from lm_mia.attacks.table_sets import Facts, TableSet, Unavailable, Work, Write
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.errors import UserError
 from lm_mia.store.store import Store
 
 DECISIONS = {
@@ -192,7 +191,7 @@ class Replicas:
 def find_replicas(
     store: Store, population: Population, c: config.Attack, say: Callable[[str], None]
 ) -> Replicas:
-    """Returns the models of an attack that are present at its step; raises UserError if there are too few.
+    """Returns the models of an attack that are present at its step; raises Unavailable if there are too few.
 
     Args:
       store: the score store of the recipe, with the statistics that the attacks need.
@@ -207,7 +206,7 @@ def find_replicas(
     references = [model for model in present if model.role == "reference"]
     targets = [model for model in present if model.role == "replica"]
     if len(references) < 4 or len(targets) < 2:
-        raise UserError(
+        raise Unavailable(
             f"{store.path}: {len(references)} of {c.references} references and {len(targets)} of {c.replicas} replicas "
             f"are present{store.requirement}, but an attack needs at least 4 and 2; run `lm-mia run` first"
         )

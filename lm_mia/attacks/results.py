@@ -9,8 +9,11 @@ rename a column or drop rows. So the key, the columns with their types and the n
 and are compared when the piece is read.
 """
 
+import errno
 import hashlib
 import json
+import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +43,7 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._asked: set[str] = set()
+        self._kept: dict[str, pa.Table] = {}  # in a folder that cannot be written
 
     def read(self, key: Key, columns: Sequence[str] | None = None) -> pd.DataFrame | None:
         """Returns a piece, or some of its columns; None if it is missing or cannot be read, for whatever reason.
@@ -74,10 +78,17 @@ class Results:
             ) from error
 
     def write(self, key: Key, table: Table) -> None:
-        """Writes a piece; an error while it is computed or written leaves no file, and deletes none."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Writes a piece; an error while it is computed or written leaves no file, and deletes none.
+
+        If the folder cannot be written, the piece is kept in memory.
+        """
         is_whole = isinstance(table, pd.DataFrame | pa.Table)
         parts: Iterator[Part] = iter([table] if is_whole else table)
+        if not self._is_writable():
+            whole = [_to_arrow(next(parts), None)]
+            whole += [_to_arrow(part, whole[0].schema) for part in parts]
+            self._kept[self.path(key).name] = pa.concat_tables(whole)
+            return
         first = _to_arrow(next(parts), None)
         schema, rows = first.schema, len(first)
         with (
@@ -96,6 +107,20 @@ class Results:
             description = _description(key, schema, rows)
             writer.add_key_value_metadata({"lm_mia": json.dumps(description)})
 
+    def scratch(self) -> Path:
+        """Returns a folder for temporary files: that of the pieces, if it can be written."""
+        return self.folder if self._is_writable() else Path(tempfile.gettempdir())
+
+    def _is_writable(self) -> bool:
+        """Returns whether pieces can be written; creates the folder."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM):
+                raise
+            return False
+        return os.access(self.folder, os.W_OK)
+
     def path(self, key: Key) -> Path:
         """Returns the path of a piece, and remembers that it was asked for."""
         name = f"{key['what']}-{digest(key)}.parquet"
@@ -113,6 +138,9 @@ class Results:
 
     def _parts(self, key: Key, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         """Yields the row groups of a piece; raises any exception at all if one is damaged."""
+        if (kept := self._kept.get(self.path(key).name)) is not None:
+            yield kept if columns is None else kept.select([*columns])
+            return
         with pq.ParquetFile(self.path(key), page_checksum_verification=True) as file:
             stored, rows = json.loads(file.metadata.metadata[b"lm_mia"]), 0
             if stored != _description(key, file.schema_arrow, stored["rows"]):

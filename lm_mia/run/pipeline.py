@@ -31,14 +31,13 @@ from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb, requested_table_st
 from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import changed_settings, table_metadata
 from lm_mia.run.worker import WorkerTask
-from lm_mia.store.store import Store, open_store, with_stored_statistics
+from lm_mia.store.store import open_store, with_stored_statistics
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lm_mia.attacks.pieces import Pieces
+    from lm_mia.attacks.experiment import RecipeView
     from lm_mia.attacks.table_sets import TableSet
-    from lm_mia.attacks.token_tables import TokenSettings
 
 RecipePopulations = list[tuple[SweepRecipe, Population]]
 
@@ -488,16 +487,20 @@ def attack(
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
 ) -> None:
-    """Computes the tables of a recipe from its scores; arguments and errors are those of `lm_mia.attacks.runner.run`.
+    """Computes the tables of a recipe from its scores; errors are those of `lm_mia.attacks.runner.run`.
 
     Also raises UserError if there are too few models for any attack.
+
+    Args:
+      recipe, population: the recipe and its samples.
+      requested: what figures need in addition to the tables of decisions.
+      progress: called as ``progress(label, done, total)``.
+      say: called with lines for the user.
     """
     from lm_mia.attacks import runner
-    from lm_mia.attacks.pieces import open_pieces
+    from lm_mia.attacks.exports import open_view
 
     c = recipe.config
-    store = _attacked_store(recipe)
-    tables = recipe.folder / "tables"
     settings = config.measurable_attack(c)
     if left_out := sorted({*c.attack.fprs} - {*settings.fprs}):
         focus = settings.focus_fpr
@@ -507,10 +510,8 @@ def attack(
             f"{config.lowest_fpr(config.num_canaries(c)):.3g}"
             + (f"; attack.focus_fpr becomes {focus:g}" if focus != c.attack.focus_fpr else "")
         )
-    pieces = open_pieces(c, recipe.folder)
-    counts = runner.run(
-        store, population, settings, tables, progress, say, pieces, requested, _token_settings(c)
-    )
+    view = open_view(c, recipe.folder, lambda: population, requested, progress, say)
+    counts = runner.run(view, recipe.folder / "tables")
     other_tables = requested.loss_samples or settings.leave_one_out or settings.zero_run
     if not (counts["requested"] or other_tables):
         raise UserError(
@@ -540,7 +541,7 @@ def remove_unused(
       For each recipe its name, the number of deleted files and their bytes, and the number of those that are kept.
     """
     from lm_mia.attacks import runner, table_sets
-    from lm_mia.attacks.pieces import open_pieces
+    from lm_mia.attacks.exports import open_view
 
     counts = []
     with _exclusive_lock(sweep.workdir.path / ".report.lock", display):
@@ -550,18 +551,14 @@ def remove_unused(
         ]
         needs_by_recipe = requested_attacks(populations, figure_needs)
         for recipe, population in populations:
-            c, pieces = recipe.config, open_pieces(recipe.config, recipe.folder)
-            runner.ask(
-                _attacked_store(recipe),
-                population,
-                config.measurable_attack(c),
-                pieces,
-                needs_by_recipe[recipe.name],
-                _token_settings(c),
+            view = open_view(
+                recipe.config, recipe.folder, lambda p=population: p, needs_by_recipe[recipe.name]
             )
+            runner.ask(view)
+            pieces = view.stored
             with contextlib.suppress(UserError):  # too few replicas
-                if "extract" in requested_table_stages(c):
-                    table_sets.find(_extraction(recipe, population, display, pieces), pieces)
+                if "extract" in requested_table_stages(recipe.config):
+                    table_sets.find(_extraction(recipe, view, display), pieces)
             unused = pieces.results.unused()
             deleted_bytes = sum(path.stat().st_size for path in unused)
             for path in unused:
@@ -571,49 +568,36 @@ def remove_unused(
     return counts
 
 
-def _token_settings(c: config.Config) -> "TokenSettings":
-    from lm_mia.attacks.token_tables import TokenSettings
-    from lm_mia.data.batch_order import Batches
-
-    return TokenSettings(
-        c.score.token_samples,
-        c.extract.prefix_tokens,
-        c.extract.suffix_tokens,
-        Batches(c.train.batch_size, c.train.epochs),
-    )
-
-
 def extract(recipe: SweepRecipe, population: Population, display: Display) -> None:
     """Computes how easily samples can be extracted from the first replica, and from the first reference if requested.
 
     Nothing is computed if the results are stored.
     """
     from lm_mia.attacks import exports, table_sets
-    from lm_mia.attacks.pieces import open_pieces
 
-    pieces = open_pieces(recipe.config, recipe.folder)
-    tables = _extraction(recipe, population, display, pieces)
-    if (stored := table_sets.find(tables, pieces)) is not None:
+    view = exports.open_view(
+        recipe.config, recipe.folder, lambda: population, RecipeNeeds(), display.update, display.say
+    )
+    tables = _extraction(recipe, view, display)
+    if (stored := table_sets.find(tables, view.pieces)) is not None:
         display.say(f"extract: {recipe.name}: the results are already in its tables")
     else:
-        stored = table_sets.get(tables, pieces)
-    found = exports.of_set(stored, pieces) | exports.facts_of(stored)
-    exports.write(recipe.folder / "tables", found, ["extraction_reference.csv"])
+        stored = table_sets.get(tables, view.pieces)
+    folder = recipe.folder / "tables"
+    for name in stored.names:
+        exports.write(folder, name, view.pieces.results.parts(tables.key(view.pieces, name)))
+    exports.write(folder, "extraction.json", {**tables.settings, **stored.facts})
+    if "extraction_reference.csv" not in stored.names:
+        (folder / "extraction_reference.csv").unlink(missing_ok=True)
 
 
-def _extraction(
-    recipe: SweepRecipe, population: Population, display: Display, pieces: "Pieces"
-) -> "TableSet":
+def _extraction(recipe: SweepRecipe, view: "RecipeView", display: Display) -> "TableSet":
     """Returns the tables of extraction; raises UserError if there are too few models."""
-    from lm_mia.attacks import decisions, replicas, table_sets
+    from lm_mia.attacks import decisions, table_sets
     from lm_mia.attacks.results import digest
     from lm_mia.attacks.spec import Request
 
-    c = recipe.config
-    attacked = population.from_sample(config.first_canary(c))
-    attacks = replicas.find_replicas(
-        _attacked_store(recipe), attacked, config.measurable_attack(c), lambda line: None
-    )
+    c, attacks = recipe.config, view.replicas
     target, reference = attacks.targets[0], attacks.references[0] if c.extract.reference else None
     of_samples = Request(attacks.main, decisions.samples)
     settings = {
@@ -621,16 +605,16 @@ def _extraction(
         "reference": str(reference or ""),
         "step": _attacked_step(c, target),
         "config": dataclasses.asdict(c.extract),
-        "samples": digest(pieces.key(of_samples)),
+        "samples": digest(view.pieces.key(of_samples)),
     }
 
     def compute(write: table_sets.Write) -> table_sets.Facts:
-        scores = pieces.read(of_samples, ["id", "member", "score"])
+        scores = view.pieces.read(of_samples, ["id", "member", "score"])
         if scores is None:
             raise UserError(
                 f"{recipe.folder}: there are no results of these attacks; run `lm-mia attack` first"
             )
-        return _extract(recipe, population, scores, target, reference, display, write)
+        return _extract(recipe, view.population, scores, target, reference, display, write)
 
     models = [target, reference] if reference else [target]
     return table_sets.TableSet("extraction", models, settings, compute)
@@ -692,12 +676,3 @@ def _extract(
     display.say(extraction.summary(results, c.extract))
     schemes = extraction.sampling_schemes(c.extract)
     return {"schemes": {name: str(scheme) for name, scheme in schemes.items()}}
-
-
-def _attacked_store(recipe: SweepRecipe) -> Store:
-    """Returns the score store, in which only the statistics that the attacks need must be present."""
-    from lm_mia.attacks import registry
-
-    needed = registry.statistics_of(recipe.config.attack.attacks)
-    store = open_store(recipe.config, recipe.folder)
-    return dataclasses.replace(store, statistics=needed, token_samples=())

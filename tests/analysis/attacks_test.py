@@ -1,6 +1,7 @@
 """Attacks on targets against the statistics and the attack stage; the models and FPRs that figures compare."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from analysis import attacks, io
 from analysis.io import SweepResults
 from lm_mia import config, stats
-from lm_mia.attacks.spec import Variant
+from lm_mia.attacks.spec import Need, Variant
 from lm_mia.store.store import open_store
 
 
@@ -130,3 +131,24 @@ def test_missing_attacks_are_named(recipes: SweepResults):
     )
     with pytest.raises(io.MissingModelsError, match=message):
         attacks.read_attack(recipes["small"], Variant(observed="target_logit"))
+
+
+def test_attacks_that_figures_need_are_computed_if_they_are_missing(
+    recipes: SweepResults, tmp_path: Path
+):
+    """In a workdir with scores alone, the attacks equal those of the attacks stage."""
+    recipe = recipes["data-384"]
+    variant = Variant(references=len(recipe.references))
+    folder = tmp_path / "recipes" / recipe.name
+    shutil.copytree(recipe.recipe_dir / "scores.zarr", folder / "scores.zarr")
+    (folder / "tables").mkdir()
+    shutil.copy(recipe.recipe_dir / "tables" / "models.csv", folder / "tables")
+    unattacked = dataclasses.replace(recipe, recipe_dir=folder)
+    with pytest.raises(io.MissingModelsError, match=r"no results of lira_online .* needs"):
+        attacks.read_attack(unattacked, variant)
+    need = Need(("data-384",), jackknife=True)
+    [attacked] = io.with_needs(SweepResults([unattacked]), [need]).recipes
+    found, expected = (attacks.read_jackknife(r, variant) for r in (attacked, recipe))
+    pd.testing.assert_frame_equal(found.rates, expected.rates)
+    np.testing.assert_array_equal(found.result.tpr_TxG, expected.result.tpr_TxG)
+    assert [*(folder / "pieces").glob("operating_points-*.parquet")]

@@ -4,6 +4,7 @@ import os
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,8 @@ import pytest
 from array_scores import array_scores
 
 from lm_mia.attacks import evaluations, exports
+from lm_mia.attacks.experiment import RecipeView
+from lm_mia.attacks.table_sets import Unavailable
 
 SAMPLES = 2500
 MEMBER_TxN = np.broadcast_to(np.arange(SAMPLES) % 3 == 0, (3, SAMPLES))
@@ -51,17 +54,32 @@ def test_mean_and_first_target_of_many_scores(tmp_path: Path, monkeypatch: pytes
         np.testing.assert_array_equal(table["replica-00"], score_TxN[0].astype(np.float32))
 
 
-def written(folder: Path, value: int = 1) -> dict[str, bytes]:
-    """Exports three files, and returns the content of the folder."""
+def view_of_tables(tables: dict[str, Any]) -> RecipeView:
+    """Returns a view with other tables."""
+    nothing: Any = None
+    return RecipeView("recipe", nothing, nothing, nothing, nothing, tables)
+
+
+def unavailable(view: RecipeView) -> pd.DataFrame:
+    raise Unavailable("too few models")
+
+
+def written(folder: Path, value: int = 1, *, keeps_others: bool = False) -> dict[str, bytes]:
+    """Exports four files, and returns the content of the folder."""
     table = pd.DataFrame({"a": [value]})
     groups = [pa.table({"a": [value]}), pa.table({"a": [value + 1]})]
-    tables: dict[str, exports.Export] = {
-        "t.csv": lambda: table,
-        "g.csv": lambda: iter(groups),
-        "g.parquet": lambda: iter(groups),
-        "facts.json": lambda: {"a": value},
+    tables = {
+        "t.csv": lambda _: table,
+        "g.csv": lambda _: iter(groups),
+        "g.parquet": lambda _: iter(groups),
+        "facts.json": lambda _: {"a": value},
+        "old.csv": unavailable,
     }
-    exports.write(folder, tables, ["t.csv", "old.csv"])
+    view = view_of_tables(tables)
+    exports.write_tables(view, folder, keeps_others=keeps_others)
+    assert view.has("t.csv")
+    assert not view.has("old.csv")
+    assert not view.has("other.csv")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -78,6 +96,8 @@ def test_tables_are_replaced_and_others_removed(tmp_path: Path):
     for path in (abandoned, recent):
         path.write_text("half")
     os.utime(abandoned, (0, time.time() - 25 * 3600))
+    kept = written(tmp_path, keeps_others=True)
+    assert kept == {**first, "mine.csv": b"a", "old.csv": b"a", recent.name: b"half"}
     assert written(tmp_path) == {**first, "mine.csv": b"a", recent.name: b"half"}
 
 
@@ -94,9 +114,9 @@ def test_an_equal_table_keeps_its_time(tmp_path: Path):
 def test_a_failure_leaves_the_old_tables(tmp_path: Path):
     first = written(tmp_path)
 
-    def fails() -> pd.DataFrame:
+    def fails(view: RecipeView) -> pd.DataFrame:
         raise OSError("no space left on device")
 
     with pytest.raises(OSError, match="no space left"):
-        exports.write(tmp_path, {"t.csv": fails}, ["g.csv"])
+        exports.write_tables(view_of_tables({"t.csv": fails}), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
+from synthetic_scores import SMALL, TABLES_OF_REPLICAS, AttackRun, run_attacks, write_scores
 
 from lm_mia import stats
 from lm_mia.attacks import decisions, exports, inputs, replicas
@@ -28,7 +28,7 @@ OPTIONAL_TABLES = ["intervals.csv", "resampled_references.csv", "true_positive_p
 OPTIONAL_TABLES += POOLING_TABLES
 EXPORTS = ["targets.csv", "target_roc.parquet"]
 OTHERS = ["models.csv", "more_references.csv", "more_references.json"]
-TABLES = sorted({*exports.OF_REPLICAS, *EXPORTS, *OTHERS} - {*OPTIONAL_TABLES})
+TABLES = sorted({*TABLES_OF_REPLICAS, *EXPORTS, *OTHERS} - {*OPTIONAL_TABLES})
 
 
 @pytest.fixture(autouse=True)

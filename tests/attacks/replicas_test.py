@@ -9,10 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import norm
-from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, write_scores
+from synthetic_scores import (
+    SMALL,
+    TABLES_OF_REPLICAS,
+    AttackRun,
+    SyntheticScores,
+    run_attacks,
+    write_scores,
+)
 
 from lm_mia import stats
-from lm_mia.attacks import exports, registry, replicas, score_matrix, spec
+from lm_mia.attacks import registry, replicas, score_matrix, spec
 from lm_mia.attacks.inputs import sample_covariates
 from lm_mia.errors import UserError
 from lm_mia.seeds import permutation
@@ -29,7 +36,7 @@ TARGET_TABLES = {
     "targets.csv",
 }
 TARGET_TABLES |= {"more_references.csv", "more_references.json"}
-TABLES = sorted({*exports.OF_REPLICAS} - OPTIONAL_TABLES | TARGET_TABLES)
+TABLES = sorted({*TABLES_OF_REPLICAS} - OPTIONAL_TABLES | TARGET_TABLES)
 ONE_ATTACK: tuple[str, ...] = ("lira_online",)
 FEW = dataclasses.replace(SMALL, attacks=ONE_ATTACK, bootstraps=0)
 

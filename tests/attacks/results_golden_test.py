@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 from synthetic_scores import SMALL, write_scores
+from views import view_of
 
 from lm_mia.attacks import evaluations, registry, runner, studies
-from lm_mia.attacks.pieces import pieces_of
 from lm_mia.attacks.results import RESULTS_FORMAT
 from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request
 
@@ -93,11 +93,8 @@ def test_golden_values(tmp_path: Path):
         Request(lira, evaluations.sample_scores),
     ]
     needs = RecipeNeeds(requests, (), (3, 5), [*studies.STUDIES])
-    pieces = pieces_of(scores.store, "recipe", C, tmp_path / "pieces")
-    silent = lambda *_: None  # noqa: E731
-    runner.run(
-        scores.store, scores.population, C, tmp_path / "tables", silent, silent, pieces, needs
-    )
+    view = view_of(scores.store, scores.population, C, tmp_path / "pieces", needs)
+    runner.run(view, tmp_path / "tables")
     by_name: dict[str, list[str]] = {}
     for path in (tmp_path / "pieces").glob("*.parquet"):
         key = json.loads(pq.read_metadata(path).metadata[b"lm_mia"])["key"]

@@ -7,10 +7,10 @@ from typing import cast
 import numpy as np
 import pandas as pd
 from synthetic_scores import SMALL, FakePopulation, SyntheticScores, write_scores
+from views import view_of
 
 from lm_mia import config
 from lm_mia.attacks import evaluations, runner, spec
-from lm_mia.attacks.pieces import pieces_of
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
 
@@ -58,23 +58,15 @@ def attack(store: Store, population: FakePopulation, folder: Path) -> dict[str, 
     )
     models = {"main": spec.RecipeModels(("main",), full, present)}
     need = spec.Need(("main",), attacks=("lira_online", "rmia"), sample_scores=True)
-    pieces = pieces_of(store, "recipe", C, folder.with_name(f"{folder.name}-pieces"))
     requested = spec.recipe_needs([need], models)["main"]
-    runner.run(
-        store,
-        cast(Population, population),
-        C,
-        folder,
-        lambda *progress: None,
-        lambda line: None,
-        pieces,
-        requested,
-    )
+    pieces = folder.with_name(f"{folder.name}-pieces")
+    view = view_of(store, cast(Population, population), C, pieces, requested)
+    runner.run(view, folder)
     tables = {str(p.relative_to(folder)): pd.read_csv(p) for p in folder.rglob("*.csv")}
     tables |= {str(p.relative_to(folder)): pd.read_parquet(p) for p in folder.rglob("*.parquet")}
     for request in requested.requests:
         if request.evaluation is evaluations.sample_scores:
-            scores = pieces.read(request)
+            scores = view.stored.read(request)
             assert scores is not None
             tables[f"scores of {request.spec.attack}"] = scores
     for table in tables.values():

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
+from views import view_of
 
 from lm_mia.attacks import runner, shown_samples
-from lm_mia.attacks.pieces import pieces_of
 from lm_mia.attacks.token_tables import TokenSettings
 
 SAMPLES = 200
@@ -60,10 +60,10 @@ def test_random_and_extreme_samples_are_chosen_from_many(
     monkeypatch.setattr(shown_samples, "MAX_SAMPLES", 44)
     monkeypatch.setattr(shown_samples, "MAX_TOKEN_SAMPLES", 4)
     scores = write_scores(tmp_path, C, SAMPLES)
-    arguments = scores.store, scores.population, C, tmp_path / "tables", lambda *_: None
     tokens = TokenSettings(tuple(range(100, 200, 10)))
-    pieces = pieces_of(scores.store, "recipe", C, tmp_path / "pieces", tokens.samples)
-    runner.run(*arguments, lambda _: None, pieces, token_settings=tokens)
+    pieces = tmp_path / "pieces"
+    view = view_of(scores.store, scores.population, C, pieces, tokens=tokens)
+    runner.run(view, tmp_path / "tables")
     run = AttackRun(scores, C, tmp_path / "tables", [], [])
     shown = table(run)
     assert (np.diff(shown["id"]) > 0).all()

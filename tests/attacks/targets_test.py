@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_scores import FakePopulation
+from views import view_of
 
 from lm_mia import config, stats
 from lm_mia.attacks import evaluations, exports, models, runner, score_matrix, spec, target_warnings
 from lm_mia.attacks.pieces import Pieces, pieces_of
-from lm_mia.attacks.runner import RecipeNeeds
-from lm_mia.attacks.spec import AttackSpec, Request
+from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.seeds import permutation
@@ -72,16 +72,15 @@ class World:
         score_table: Sequence[AttackSpec] = (),
     ) -> tuple[int, int, int]:
         """Returns the numbers of attacks that were requested, computed and left out."""
-        counts = runner.run(
+        view = view_of(
             self.store,
             cast(Population, FakePopulation(SAMPLES, PIECES)),
             c,
-            folder,
-            lambda *_: None,
-            self.messages.append,
-            self.pieces(folder, c),
+            folder / "pieces",
             RecipeNeeds([*points_of(attacks), *more], score_table),
+            say=self.messages.append,
         )
+        counts = runner.run(view, folder)
         assert list(counts) == ["requested", "computed", "left_out"]
         return counts["requested"], counts["computed"], counts["left_out"]
 

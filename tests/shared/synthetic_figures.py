@@ -17,8 +17,7 @@ from analysis import page
 from analysis.figures import MODULES
 from analysis.io import RecipeResults, SweepResults
 from lm_mia.attacks import text_groups
-from lm_mia.attacks.runner import RecipeNeeds
-from lm_mia.attacks.spec import matching_recipes
+from lm_mia.attacks.spec import RecipeNeeds, matching_recipes
 from lm_mia.config import Config, Corpus, Tokenizer, load
 from lm_mia.data.population import Population, open_population
 from lm_mia.run import pipeline

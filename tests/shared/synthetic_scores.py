@@ -8,10 +8,10 @@ from typing import cast
 
 import numpy as np
 import pandas as pd
+from views import view_of
 
 from lm_mia import config
 from lm_mia.attacks import runner
-from lm_mia.attacks.pieces import pieces_of
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
@@ -168,15 +168,15 @@ class AttackRun:
 def run_attacks(scores: SyntheticScores, c: config.Attack, folder: Path) -> AttackRun:
     """Runs the attacks on a store."""
     out = AttackRun(scores, c, folder, [], [])
-    runner.run(
+    view = view_of(
         scores.store,
         scores.population,
         c,
-        folder,
-        lambda *n: out.progress.append(n),
-        out.messages.append,
-        pieces_of(scores.store, "recipe", c, folder.with_name(f"{folder.name}-pieces")),
+        folder.with_name(f"{folder.name}-pieces"),
+        progress=lambda *n: out.progress.append(n),
+        say=out.messages.append,
     )
+    runner.run(view, folder)
     return out
 
 
@@ -190,3 +190,34 @@ SMALL = config.Attack(
     bootstraps=30,
     clear_separation=1.5,
 )
+
+TABLES_OF_REPLICAS = (
+    "error_rates.csv",
+    "thresholds.csv",
+    "flip_shares.csv",
+    "flip_shares_by_replicas.csv",
+    "true_positives.csv",
+    "replica_true_positives.csv",
+    "coin_free_roc.csv",
+    "partial_auc.csv",
+    "samples.parquet",
+    "flip_curves.csv",
+    "archetypes.csv",
+    "archetype_losses.csv",
+    "shown_samples.parquet",
+    "advantage.csv",
+    "audit.csv",
+    "audit_curve.csv",
+    "intervals.csv",
+    "attack_flips.csv",
+    "reference_targets.csv",
+    "true_positive_probability.parquet",
+    "membership_scores.parquet",
+    "attacks.csv",
+    "roc.csv",
+    "shuffled.csv",
+    "decision_jackknife.parquet",
+    "resampled_references.csv",
+    "flips.json",
+)
+"""Tables of attacks on replicas; some are written only if settings request them."""

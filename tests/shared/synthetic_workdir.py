@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
+from views import view_of
 
 from lm_mia import config
 from lm_mia.attacks import runner
-from lm_mia.attacks.pieces import pieces_of
 from lm_mia.config.recipe import FORMAT, recipe_hash
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
@@ -189,9 +189,8 @@ def write_workdir(
     store = _write_store(recipe, world, c, absent)
     population = cast(Population, Texts(samples, pieces))
     stored = _write_config(folder, name, samples, pieces, later)
-    results = pieces_of(store, recipe_hash(stored), c, recipe / "pieces")
-    silent: Any = lambda *_: None  # noqa: E731
-    runner.run(store, population, c, recipe / "tables", silent, silent, results)
+    view = view_of(store, population, c, recipe / "pieces", recipe=recipe_hash(stored))
+    runner.run(view, recipe / "tables")
     present = [m for m, model in enumerate(models) if str(model) not in absent]
     _write_log(folder / "metrics.jsonl", name, world, present, rng)
     return recipe

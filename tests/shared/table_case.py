@@ -27,14 +27,16 @@ def compute(tables: TableSet | None, folder: Path) -> list[str]:
     if tables is None:
         return []
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, exports.Export] = {}
+    names: list[str] = []
 
     def write(name: str, table: Table) -> None:
-        whole = table if isinstance(table, pd.DataFrame | pa.Table) else [*table]
-        found[name] = lambda: [whole] if isinstance(whole, pa.Table) else whole
+        if not isinstance(table, pd.DataFrame):
+            table = iter([table] if isinstance(table, pa.Table) else [*table])
+        exports.write(folder, name, table)
+        names.append(name)
 
     facts = tables.compute(write)
-    if found or facts.get("reason"):
-        found[f"{tables.name}.json"] = lambda: {**tables.settings, **facts}
-    exports.write(folder, found, [])
-    return [*found]
+    if names or facts.get("reason"):
+        names.append(f"{tables.name}.json")
+        exports.write(folder, names[-1], {**tables.settings, **facts})
+    return names
