@@ -370,6 +370,8 @@ class RecipeResults:
     """In the workdir; recipes with the same samples share it."""
     declared: RecipeNeeds = dataclasses.field(default_factory=RecipeNeeds)
     """What the figures need of the recipe."""
+    progress: Callable[[str, float, float], None] = lambda *_: None
+    """Called as ``progress(label, done, total)`` while missing attacks are computed."""
 
     @property
     def name(self) -> str:
@@ -441,7 +443,9 @@ class RecipeResults:
         """The results of the attacks stage."""
         from lm_mia.attacks.exports import open_view  # loads the score store
 
-        return open_view(self.config, self.recipe_dir, lambda: self.population, self.declared)
+        return open_view(
+            self.config, self.recipe_dir, lambda: self.population, self.declared, self.progress
+        )
 
     @functools.cached_property
     def models(self) -> PresentModels:
@@ -640,7 +644,7 @@ def with_needs(recipes: SweepResults, needs: Sequence[FigureNeed]) -> SweepResul
             attacked[recipe.name] = recipe.attackable
     declared = recipe_needs(needs, attacked)
     views = [
-        dataclasses.replace(recipe, declared=declared[recipe.name])
+        dataclasses.replace(recipe, declared=declared[recipe.name], progress=recipes.progress)
         if recipe.name in declared
         else recipe
         for recipe in recipes.recipes

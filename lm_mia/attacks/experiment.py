@@ -24,7 +24,7 @@ from lm_mia.attacks.inputs import call_once
 from lm_mia.attacks.pieces import Pieces
 from lm_mia.attacks.replicas import Replicas, find_replicas
 from lm_mia.attacks.results import to_frame
-from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request
+from lm_mia.attacks.spec import RecipeNeeds, Request
 from lm_mia.attacks.table_sets import StoredTables, TableSet, Unavailable, Work
 from lm_mia.attacks.token_tables import TokenSettings
 from lm_mia.data.population import Population
@@ -73,6 +73,8 @@ class RecipeView:
     """Called as ``progress(label, done, total)``."""
     say: Callable[[str], None] = silent
     """Called with lines for the user."""
+    computes: bool = True
+    """Whether missing evaluations of attacks are computed when they are read."""
     no_replicas: str = ""
     """Why there are no attacks on replicas, for a command that found out; empty: unknown."""
     _tried: set[Request] = dataclasses.field(default_factory=set, init=False, repr=False)
@@ -111,7 +113,7 @@ class RecipeView:
     @functools.cached_property
     def pieces(self) -> Pieces:
         """The evaluations of attacks; those that are missing are computed when they are read."""
-        return dataclasses.replace(self.stored, compute=self._compute)
+        return dataclasses.replace(self.stored, compute=self._compute if self.computes else None)
 
     @functools.cached_property
     def work(self) -> Work:
@@ -131,13 +133,6 @@ class RecipeView:
         with contextlib.suppress(Unavailable):
             return self.replicas.requests()
         return []
-
-    @property
-    def specs(self) -> Sequence[AttackSpec]:
-        """The attacks of the config with all references, on replicas or, if there are none, on targets."""
-        if self.c.replicas:
-            return self.replicas.complete
-        return self.declared.score_table
 
     def evaluate(self, requests: Sequence[Request], label: str) -> dict[str, int]:
         """Computes the missing ones of some evaluations, and returns the numbers of attacks; see `evaluate`."""

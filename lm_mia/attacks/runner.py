@@ -82,6 +82,7 @@ def run(view: RecipeView, folder: Path) -> dict[str, int]:
 
 def ask(view: RecipeView) -> None:
     """Asks for all pieces that `run` would export and computes none, so that `Results.unused` returns the others."""
+    view = dataclasses.replace(view, computes=False)
     for request in (*view.replica_requests(), *view.target_requests):
         view.stored.results.path(view.stored.key(request))
     for make in (*exports.SETS, exports.REPLICA_WARNINGS, exports.target_warnings_set):

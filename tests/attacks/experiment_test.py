@@ -16,6 +16,7 @@ from lm_mia.attacks import (
     exports,
     recency,
     replicas,
+    runner,
     variance,
     zero_run,
 )
@@ -131,3 +132,12 @@ def test_results_that_a_recipe_does_not_have_say_why(view: RecipeView, scores: S
     with pytest.raises(Unavailable, match=r"attack.replicas=0: tables of decisions need replicas"):
         without.table("attacks.csv")
     assert not without.has("flips.json")
+
+
+def test_asking_for_all_results_computes_none(view: RecipeView, tmp_path: Path):
+    runner.ask(view)
+    assert not [*tmp_path.rglob("*.parquet")]
+    runner.run(view, tmp_path / "tables")
+    again = dataclasses.replace(view)
+    runner.ask(again)
+    assert again.stored.results.unused() == []
