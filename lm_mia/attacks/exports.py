@@ -52,7 +52,7 @@ from lm_mia.attacks.replicas import DECISIONS
 from lm_mia.attacks.results import to_frame
 from lm_mia.attacks.shown_samples import shown_samples
 from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request, Study
-from lm_mia.attacks.table_sets import StoredTables, TableSet, Unavailable
+from lm_mia.attacks.table_sets import TableSet, Unavailable
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
@@ -280,7 +280,8 @@ def intervals_csv(view: RecipeView) -> pd.DataFrame:
     of_references = view.stored_set(REFERENCE_TARGETS)
     if reference_targets.INTERVALS not in of_references.names:
         return rows
-    others = _read_table(of_references, reference_targets.INTERVALS, view)
+    parts = of_references.parts(reference_targets.INTERVALS, view.pieces)
+    others = to_frame(pa.concat_tables([*parts]))
     others.insert(0, "attack", "lira_online")
     return pd.concat([rows, others])
 
@@ -382,7 +383,7 @@ def _of_set(make: Callable[[RecipeView], TableSet], name: str) -> Callable[[Reci
         if name not in stored.names:
             reason = stored.facts.get("reason") or f"its models or settings do not allow {name}"
             raise Unavailable(f"{view.name}: {reason}")
-        return view.pieces.results.parts(stored.of.key(view.pieces, name))
+        return stored.parts(name, view.pieces)
 
     return table
 
@@ -553,12 +554,6 @@ def _members(store: Store, models: Sequence[ModelSeeds]) -> np.ndarray:
     """Returns member_MxN of the attacked samples."""
     [(_, value)] = store.canary_blocks({"member": ("member", models)}, sys.maxsize)
     return value["member"]
-
-
-def _read_table(stored: StoredTables, name: str, view: RecipeView) -> pd.DataFrame:
-    """Returns a table of a set."""
-    key = stored.of.key(view.pieces, name)
-    return to_frame(pa.concat_tables([*view.pieces.results.parts(key)]))
 
 
 def _have_scores(points: stats.OperatingPoints) -> bool:

@@ -6,12 +6,13 @@ about the tables, which are stored last: if they are there, and all tables are i
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from lm_mia.attacks.pieces import Pieces
 from lm_mia.attacks.results import RESULTS_FORMAT, Key, Table
@@ -75,6 +76,10 @@ class StoredTables:
     facts: dict[str, Any]
     names: tuple[str, ...]
     """The file names of the tables."""
+
+    def parts(self, name: str, pieces: Pieces) -> Iterator[pa.Table]:
+        """Yields the row groups of a table; raises UserError if it is missing or damaged."""
+        return pieces.results.parts(self.of.key(pieces, name))
 
 
 def find(tables: TableSet, pieces: Pieces) -> StoredTables | None:

@@ -585,7 +585,7 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
         stored = table_sets.get(tables, view.pieces)
     folder = recipe.folder / "tables"
     for name in stored.names:
-        exports.write(folder, name, view.pieces.results.parts(tables.key(view.pieces, name)))
+        exports.write(folder, name, stored.parts(name, view.pieces))
     exports.write(folder, "extraction.json", {**tables.settings, **stored.facts})
     if "extraction_reference.csv" not in stored.names:
         (folder / "extraction_reference.csv").unlink(missing_ok=True)
