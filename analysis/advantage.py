@@ -5,7 +5,6 @@ Numbers without "mean" are about the first replica, to which the intervals belon
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,43 +13,18 @@ from matplotlib.patches import Patch
 
 from analysis import io, plotting
 from analysis.formatting import percent
-from analysis.io import Record
+from analysis.io import RecipeResults, Record
 from lm_mia.attacks.registry import attack_name
 
 TABLE = "advantage.csv"
-COLUMNS = (
-    "attack",
-    "references",
-    "prior",
-    "baseline",
-    "held_out",
-    "held_out_low",
-    "held_out_high",
-    "plug_in",
-    "pointwise_low",
-    "pointwise_high",
-    "held_out_mean",
-    "held_out_std",
-    "plug_in_mean",
-    "plug_in_std",
-    "shuffled_held_out",
-    "shuffled_plug_in",
-    "bins",
-    "targets",
-    "left_out",
-)
 
 
-def read(recipe_dir: Path) -> dict[float, list[Record]]:
+def read(recipe: RecipeResults) -> dict[float, list[Record]]:
     """Reads tables/advantage.csv; returns prior -> rows, in the order of the config.
 
     Attacks with a larger advantage at the first prior come first, for every prior. Rows without a number are left out.
     """
-    rows = [
-        row
-        for row in io.read_table(recipe_dir, TABLE, COLUMNS)
-        if row["held_out"] == row["held_out"]
-    ]
+    rows = [row for row in io.read_table(recipe, TABLE) if row["held_out"] == row["held_out"]]
     by_prior: dict[float, list[Record]] = {}
     for row in rows:
         by_prior.setdefault(row["prior"], []).append(row)
@@ -163,7 +137,7 @@ def draw(by_prior: Mapping[float, Sequence[Record]]) -> Figure:
     return figure
 
 
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figure of a recipe; None if no attack has an advantage, since a class has too few scores."""
-    by_prior = read(recipe_dir)
+    by_prior = read(recipe)
     return {"advantage": draw(by_prior) if by_prior else None}

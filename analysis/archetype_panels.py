@@ -3,31 +3,15 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
 from analysis import io, plotting
 from analysis.formatting import percent
-from analysis.io import Record
-
-COLUMNS = (
-    "kind",
-    "rule",
-    "candidates",
-    "fpr",
-    "id",
-    "member",
-    "votes",
-    "flip_rate",
-    "separation",
-    "text_preview",
-)
-LOSS_COLUMNS = ("kind", "role", "member", "loss_nats")
+from analysis.io import RecipeResults, Record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +45,11 @@ class Archetype:
         return "member" if self.member else "non-member"
 
 
-def read_archetypes(recipe_dir: Path) -> list[Archetype]:
+def read_archetypes(recipe: RecipeResults) -> list[Archetype]:
     """Reads the samples of tables/archetypes.csv with their losses from tables/archetype_losses.csv."""
-    losses = pd.DataFrame(io.read_table(recipe_dir, "archetype_losses.csv", LOSS_COLUMNS))
+    losses = io.read_frame(recipe, "archetype_losses.csv")
     archetypes = []
-    for row in (row for row in _read_rows(recipe_dir) if not _is_unmatched(row)):
+    for row in (row for row in _read_rows(recipe) if not _is_unmatched(row)):
         of_kind = losses[losses["kind"] == row["kind"]]
         loss, is_reference = of_kind["loss_nats"].to_numpy(float), of_kind["role"] == "reference"
         is_member = of_kind["member"].astype(bool)
@@ -89,9 +73,9 @@ def read_archetypes(recipe_dir: Path) -> list[Archetype]:
     return archetypes
 
 
-def read_unmatched_kinds(recipe_dir: Path) -> list[Record]:
+def read_unmatched_kinds(recipe: RecipeResults) -> list[Record]:
     """Reads the rows of tables/archetypes.csv whose rule no sample satisfies."""
-    return [row for row in _read_rows(recipe_dir) if _is_unmatched(row)]
+    return [row for row in _read_rows(recipe) if _is_unmatched(row)]
 
 
 def draw_archetypes(archetypes: Sequence[Archetype]) -> Figure:
@@ -106,14 +90,14 @@ def draw_archetypes(archetypes: Sequence[Archetype]) -> Figure:
     return figure
 
 
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figure of a recipe; None if no sample satisfies a rule."""
-    archetypes = read_archetypes(recipe_dir)
+    archetypes = read_archetypes(recipe)
     return {"archetypes": draw_archetypes(archetypes) if archetypes else None}
 
 
-def _read_rows(recipe_dir: Path) -> list[Record]:
-    return io.read_table(recipe_dir, "archetypes.csv", COLUMNS)
+def _read_rows(recipe: RecipeResults) -> list[Record]:
+    return io.read_table(recipe, "archetypes.csv")
 
 
 def _is_unmatched(row: Record) -> bool:

@@ -5,14 +5,13 @@ All attacks are compared at attack.focus_fpr, over the same replicas and samples
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from analysis import io, plotting
 from analysis.formatting import percent
-from analysis.io import Record
+from analysis.io import RecipeResults, Record
 from analysis.tables import scores_same_samples
 from lm_mia.attacks.registry import attack_name
 
@@ -20,32 +19,14 @@ TABLE = "attack_flips.csv"
 COMPARED = ("tpr", "member_flip_rate", "member_coin_flips", "coin_flip_tp_fraction")
 """The numbers that are compared with those of LiRA."""
 _DIFFERENCES = [f"{n}_minus_lira{end}" for n in COMPARED for end in ("", "_low", "_high")]
-COLUMNS = (
-    "attack",
-    "references",
-    "fpr",
-    "tpr_mean",
-    "tpr_std",
-    "coin_flip_tp_fraction",
-    "member_flip_rate",
-    "member_coin_flips",
-    "member_coin_flips_se",
-    "member_coin_flips_127_low",
-    "member_coin_flips_127_high",
-    "nonmember_coin_flips",
-    "nonmember_coin_flips_se",
-    *_DIFFERENCES,
-    "left_out",
-    "not_shared_fraction",
-)
 _OTHER_MARKERS = "<>pXh*dH8"
 """Markers of the attacks that have no style in `plotting.ATTACKS`, drawn in outline."""
 
 
-def read(recipe_dir: Path) -> list[Record]:
+def read(recipe: RecipeResults) -> list[Record]:
     """Reads the rows of tables/attack_flips.csv at attack.focus_fpr, those with the highest TPR first."""
-    focus = io.read_flip_facts(recipe_dir)["config"]["focus_fpr"]
-    rows = io.read_table(recipe_dir, TABLE, COLUMNS)
+    focus = recipe.view.facts("flips")["config"]["focus_fpr"]
+    rows = io.read_table(recipe, TABLE)
     at_focus = [row for row in rows if math.isclose(row["fpr"], focus)]
     return sorted(at_focus, key=lambda r: math.inf if math.isnan(r["tpr_mean"]) else -r["tpr_mean"])
 
@@ -198,9 +179,9 @@ def draw(rows: Sequence[Record]) -> Figure:
     return figure
 
 
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figure of a recipe; None with too few replicas for the coin-flip test, or with nothing to compare."""
-    facts = io.read_flip_facts(recipe_dir)
-    rows = drawn(read(recipe_dir))
+    facts = recipe.view.facts("flips")
+    rows = drawn(read(recipe))
     is_drawn = io.coin_flip_test_has_power(facts) and len(rows) > 1
     return {"attack_flips": draw(rows) if is_drawn else None}

@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.claims import jackknife
 from analysis.claims.compare import Claim, Estimate, claim_below
 from analysis.claims.jackknife import Jackknife
-from analysis.io import MissingModelsError, RecipeResults, fewest_references
+from analysis.io import RecipeResults, fewest_references
 from lm_mia import stats
 from lm_mia.attacks import evaluations, spec
 from lm_mia.attacks.spec import (
@@ -26,10 +26,10 @@ from lm_mia.attacks.spec import (
     Request,
     Variant,
 )
-from lm_mia.attacks.table_sets import Unavailable
 from lm_mia.config import num_canaries
 from lm_mia.data import subsets
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import Unavailable
 
 ONLINE_LIRA = Variant()
 """With all references, on targets."""
@@ -66,7 +66,7 @@ def read_attack(recipe: RecipeResults, variant: Variant = ONLINE_LIRA) -> Attack
     """Reads an attack on every target of a recipe.
 
     Raises:
-      MissingModelsError: there are too few models, or the attack was not made with these settings.
+      Unavailable: there are too few models, or the attack was not made with these settings.
     """
     attack = find_attack(recipe, variant)
     return _to_result(attack, read_piece(recipe, Request(attack, evaluations.operating_points)))
@@ -75,7 +75,7 @@ def read_attack(recipe: RecipeResults, variant: Variant = ONLINE_LIRA) -> Attack
 def read_piece(
     recipe: RecipeResults, request: Request, columns: Sequence[str] | None = None
 ) -> pd.DataFrame:
-    """Returns an evaluation of an attack, or some of its columns; raises MissingModelsError if it was not made."""
+    """Returns an evaluation of an attack, or some of its columns; raises Unavailable if it was not made."""
     table = find_piece(recipe, request, columns)
     if table is None:
         raise _missing_attack(recipe, request.spec)
@@ -154,13 +154,13 @@ def read_jackknife(recipe: RecipeResults, variant: Variant = ONLINE_LIRA) -> Jac
     that are disjoint sets (see `spec.AttackSpec.reference_part`), the number is the mean over these sets.
 
     Raises:
-      MissingModelsError: as `read_attack`, or the attack was not made on halves of the samples.
+      Unavailable: as `read_attack`, or the attack was not made on halves of the samples.
     """
     result, attack = read_attack(recipe, variant), find_attack(recipe, variant)
     parts = spec.reference_parts(recipe.attackable, variant)
     rates = find_piece(recipe, Request(attack, evaluations.halved_rates, parts))
     if rates is None:
-        raise MissingModelsError(
+        raise Unavailable(
             f"{recipe.name}: there are no results of {variant.attack} on halves of the samples; run lm-mia attack with "
             "this figure in figures (its needs must have jackknife=True)"
         )
@@ -247,19 +247,19 @@ def find_attack(recipe: RecipeResults, variant: Variant, part: int | None = None
     """Returns an attack on all targets, or replicas, of a recipe, as `spec.attack_spec`.
 
     Raises:
-      MissingModelsError: there are too few models.
+      Unavailable: there are too few models.
     """
     attack = spec.attack_spec(recipe.attackable, variant, part)
     if attack is None:
         kind = "replicas" if variant.replicas else "targets"
         attacked = recipe.replicas if variant.replicas else recipe.targets
-        raise MissingModelsError(
+        raise Unavailable(
             f"{recipe.name}: {len(recipe.references)} references and {len(attacked)} {kind} are too few for this attack"
         )
     return attack
 
 
-def _missing_attack(recipe: RecipeResults, attack: AttackSpec) -> MissingModelsError:
+def _missing_attack(recipe: RecipeResults, attack: AttackSpec) -> Unavailable:
     details = f"{attack.attack} with {len(attack.references)} references"
     if attack.reference_part is not None:
         details += f" (part {attack.reference_part})"
@@ -270,7 +270,7 @@ def _missing_attack(recipe: RecipeResults, attack: AttackSpec) -> MissingModelsE
     details += f" on {attack.observed}" if attack.observed != "loss" else ""
     details += " on replicas" if attack.targets_are_replicas else ""
     details += f" at step {attack.step}" if attack.step else ""
-    return MissingModelsError(
+    return Unavailable(
         f"{recipe.name}: there are no results of {details}; run lm-mia attack with this figure in figures (its needs "
         "must include this attack)"
     )
@@ -314,11 +314,11 @@ def reference_counts(recipe: RecipeResults, most: int = 0) -> list[int]:
     """Returns the numbers of references to compare: powers of two, up to ``most`` or, if 0, all that are present.
 
     Raises:
-      MissingModelsError: there are fewer than two such numbers.
+      Unavailable: there are fewer than two such numbers.
     """
     counts = spec.reference_counts(recipe.config, most or len(recipe.references))
     if len(counts) < 2:
-        raise MissingModelsError(
+        raise Unavailable(
             f"{recipe.name}: {counts[-1]} references are too few to compare numbers of references"
         )
     return counts
@@ -347,11 +347,11 @@ def lira_by_epoch(
     """Reads LiRA after every epoch at which the models were scored.
 
     Raises:
-      MissingModelsError: the models were not scored after one of the required epochs.
+      Unavailable: the models were not scored after one of the required epochs.
     """
     epochs = spec.scored_epochs(recipe.config)
     if missing := [f"{epoch:g}" for epoch in required if epoch not in epochs]:
-        raise MissingModelsError(f"{recipe.name}: not scored after epoch {', '.join(missing)}")
+        raise Unavailable(f"{recipe.name}: not scored after epoch {', '.join(missing)}")
     return {
         e: read_jackknife(recipe, Variant(references=references, step=recipe.step_after(e)))
         for e in epochs

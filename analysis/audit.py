@@ -5,44 +5,24 @@ All numbers are about the first replica or, without replicas, the first target.
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from analysis import io, plotting
 from analysis.formatting import percent
-from analysis.io import Record
+from analysis.io import RecipeResults, Record
 from lm_mia.attacks.registry import attack_name
 
 TABLE, CURVE_TABLE = "audit.csv", "audit_curve.csv"
-COLUMNS = (
-    "attack",
-    "references",
-    "method",
-    "adjacency",
-    "delta",
-    "confidence",
-    "canaries",
-    "guesses",
-    "correct",
-    "epsilon",
-    "low",
-    "high",
-    "mu",
-    "ceiling",
-    "is_bound",
-    "left_out",
-)
-CURVE_COLUMNS = ("attack", "references", "guesses", "sides", "correct", "epsilon", "mu")
 
 Audits = Mapping[str, Mapping[str, Record]]
 """Attack -> method -> row."""
 
 
-def read(recipe_dir: Path) -> Audits:
+def read(recipe: RecipeResults) -> Audits:
     """Reads tables/audit.csv; attacks with a larger bound come first, then those with a larger estimate."""
     audits: dict[str, dict[str, Record]] = {}
-    for row in io.read_table(recipe_dir, TABLE, COLUMNS):
+    for row in io.read_table(recipe, TABLE):
         audits.setdefault(row["attack"], {})[row["method"]] = row
 
     def order(item: tuple[str, Mapping[str, Record]]) -> tuple[float, ...]:
@@ -129,9 +109,9 @@ def draw(curves: Mapping[str, Sequence[Record]], audits: Audits) -> Figure:
     return figure
 
 
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figure of a recipe; None if no bound holds."""
     curves: dict[str, list[Record]] = {}
-    for row in io.read_table(recipe_dir, CURVE_TABLE, CURVE_COLUMNS):
+    for row in io.read_table(recipe, CURVE_TABLE):
         curves.setdefault(row["attack"], []).append(row)
-    return {"audit": draw(curves, read(recipe_dir)) if curves else None}
+    return {"audit": draw(curves, read(recipe)) if curves else None}

@@ -22,10 +22,10 @@ from analysis.formatting import (
     share_range,
 )
 from analysis.io import RecipeResults
-from lm_mia.atomic import FLIPS_JSON, write_csv
+from lm_mia.atomic import write_csv
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import Variant
-from lm_mia.errors import UserError
+from lm_mia.errors import Unavailable, UserError
 
 NAME = "comparison"
 """The name of the files."""
@@ -108,7 +108,7 @@ def summarize(recipe: RecipeResults) -> RecipeSummary:
     if not recipe.has_population:
         return dataclasses.replace(summary, missing_reason="its population is not built yet")
     try:
-        if (recipe.recipe_dir / FLIPS_JSON).is_file():
+        if recipe.view.has("flips.json"):
             return _summarize_replicas(recipe)
         references, targets, replicas = map(
             len, (recipe.references, recipe.targets, recipe.replicas)
@@ -123,9 +123,9 @@ def summarize(recipe: RecipeResults) -> RecipeSummary:
             )
             return dataclasses.replace(summary, missing_reason=reason)
         if not attack.targets:
-            io.read_flip_facts(recipe.recipe_dir)  # says what is missing
+            recipe.view.facts("flips")  # says what is missing
         return _summarize_targets(recipe, summary)
-    except (io.MissingModelsError, UserError) as error:
+    except UserError as error:
         return dataclasses.replace(summary, missing_reason=markup.reason(error))
 
 
@@ -209,9 +209,7 @@ def render(summaries: Sequence[RecipeSummary], image: str, links: Sequence[str])
         min_replicas=MIN_HEADLINE_REPLICAS,
         references=sorted({m.references for m in shown}),
         image=image,
-        more_references=more_references.strongest(
-            [(m.recipe.name, m.recipe.recipe_dir) for m in shown]
-        ),
+        more_references=more_references.strongest([m.recipe for m in shown]),
         all_imported=all(m.recipe.is_imported for m in shown),
         attack_name=attack_name,
         links={name: markup.anchor(name) for name in links},
@@ -219,22 +217,20 @@ def render(summaries: Sequence[RecipeSummary], image: str, links: Sequence[str])
             (m.recipe.name, warning)
             for m in shown
             if m.recipe.name not in links
-            for warning in io.read_warnings(m.recipe.recipe_dir)
+            for warning in io.read_warnings(m.recipe)
         ],
     )
 
 
 def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
-    facts = io.read_flip_facts(recipe.recipe_dir)
+    facts = recipe.view.facts("flips")
     focus = facts["config"]["focus_fpr"]
-    at_focus = [f"tpr_at_{focus:g}_{what}" for what in ("mean", "std")]
-    columns = ("attack", "references", "auc_mean", "auc_std", *at_focus)
-    rows = tables.best_per_attack(io.read_table(recipe.recipe_dir, "attacks.csv", columns))
+    rows = tables.best_per_attack(io.read_table(recipe, "attacks.csv"))
     lira, loss = (tables.find_attack(rows, name) for name in ("lira_online", "loss"))
     if lira is None:
-        raise io.WorkdirError(f"{recipe.recipe_dir}: LiRA has no AUC in tables/attacks.csv")
+        raise Unavailable(f"{recipe.name}: LiRA has no AUC")
     shares: dict[str, Any] = {}
-    for row in tables.coin_flip_rows(tables.read_flip_shares(recipe.recipe_dir)):
+    for row in tables.coin_flip_rows(tables.read_flip_shares(recipe)):
         if math.isclose(row["fpr"], focus):
             for kind in tables.CLASS_NAMES:
                 limits = (row[f"{kind}_fraction_127_{end}"] for end in ("low", "high"))
@@ -242,13 +238,13 @@ def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
                 if facts["replicas"] >= MIN_HEADLINE_REPLICAS:
                     shares[f"coin_flip_{kind}s"] = row[f"{kind}_fraction"]
             shares["coin_flip_cutoff"] = row["cutoff"]
-    subsets = tables.read_reference_targets(recipe.recipe_dir, [focus])
+    subsets = tables.read_reference_targets(recipe, [focus])
     return RecipeSummary(
         recipe,
         focus,
         auc=(lira["auc_mean"], lira["auc_std"]),
         reference_targets_auc=(subsets["auc_mean"], subsets["auc_std"]),
-        tpr=(lira[at_focus[0]], lira[at_focus[1]]),
+        tpr=(lira[f"tpr_at_{focus:g}_mean"], lira[f"tpr_at_{focus:g}_std"]),
         loss_auc=(loss["auc_mean"], loss["auc_std"]) if loss else _NONE,
         **shares,
         over="replicas",

@@ -11,9 +11,10 @@ import pandas as pd
 
 from analysis import attacks
 from analysis.claims.jackknife import Jackknife
-from analysis.io import MissingModelsError, RecipeResults
+from analysis.io import RecipeResults
 from lm_mia.attacks import evaluations
 from lm_mia.attacks.spec import JACKKNIFE_GROUPS, Request, Variant, reference_parts
+from lm_mia.errors import Unavailable
 
 BOUNDS = ("bound_epsilon", "bound_epsilon_if_gaussian")
 
@@ -47,7 +48,7 @@ def read_epsilons(recipe: RecipeResults, variant: Variant) -> AttackEpsilons:
     """Reads the epsilons of an attack on every target of a recipe.
 
     Raises:
-      MissingModelsError: there are too few models, or the attack was not made.
+      Unavailable: there are too few models, or the attack was not made.
     """
     attack, parts = (
         attacks.find_attack(recipe, variant),
@@ -58,7 +59,7 @@ def read_epsilons(recipe: RecipeResults, variant: Variant) -> AttackEpsilons:
         if table is not None:
             table = table if used else table.assign(part=0)
             return _to_epsilons(table, variant.references, len(used))
-    raise MissingModelsError(
+    raise Unavailable(
         f"{recipe.name}: there are no epsilons of {variant.attack} with {variant.references} references; run lm-mia "
         "attack with this figure in figures (its needs must have epsilons=True)"
     )

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,24 +13,11 @@ from matplotlib.ticker import PercentFormatter
 from analysis import io, plotting
 from analysis.claims.trends import RankCorrelation
 from analysis.formatting import percent, plural
-from analysis.io import Record
+from analysis.io import RecipeResults, Record
 from analysis.plotting import CLASSES
 
 TABLE, CURVES, RATES = "extraction.csv", "extraction_curves.csv", "extraction_rates.csv"
 REFERENCE, FACTS = "extraction_reference.csv", "extraction.json"
-TABLES = (TABLE, CURVES, RATES, REFERENCE, FACTS)
-COLUMNS = (
-    "id",
-    "member",
-    "score",
-    "log_p_greedy",
-    "log_p_sampled",
-    "log_p_chosen",
-    "exact_greedy",
-    "contained_greedy",
-    "overlap_greedy",
-)
-CURVE_COLUMNS = ("scheme", "class", "queries", "probability", "share")
 CRITERIA = {
     "inclusion": "Inclusion",
     "overlap_above_0.8": "LCS > 0.8",
@@ -39,18 +25,6 @@ CRITERIA = {
     "p_above_0.01": "p_z > 0.01",
 }
 """Criterion of PrivacyGuard's Table 4 -> its name there; see `lm_mia.score.extraction.extracted`."""
-RATE_COLUMNS = ("scheme", "class", "samples", "left_out", *CRITERIA)
-REFERENCE_COLUMNS = (
-    "scheme",
-    "criterion",
-    "in_target",
-    "in_reference",
-    "samples",
-    "both",
-    "target_only",
-    "reference_only",
-    "neither",
-)
 LIKELY = 1e-3
 """The table counts suffixes with a higher probability than this."""
 _HEAVY = 20
@@ -235,40 +209,19 @@ def format_rate(row: Record, criterion: str) -> str:
     return f"{percent(share)}{interval}"
 
 
-def has_tables(recipe_dir: Path) -> bool:
-    """Returns whether `lm-mia extract` has finished."""
-    return io.has_table(recipe_dir, FACTS)
-
-
-def read(recipe_dir: Path) -> Extraction | None:
-    """Reads the tables; None if they are missing or do not match the scores or the first replica of the attack.
-
-    Tables of earlier versions, which did not record how samples were chosen, count as missing.
-    """
-    if not has_tables(recipe_dir):
+def read(recipe: RecipeResults) -> Extraction | None:
+    """Reads the tables; None if no samples were extracted."""
+    if not recipe.view.has(FACTS):
         return None
-    facts = io.read_json(recipe_dir, f"tables/{FACTS}", ("model", "config", "schemes"), "extract")
-    if "choose" not in facts["config"]:
-        return None
-    samples = io.read_table(recipe_dir, TABLE, COLUMNS, "extract")
-    curves = io.read_table(recipe_dir, CURVES, CURVE_COLUMNS, "extract")
-    rates = io.read_table(recipe_dir, RATES, RATE_COLUMNS, "extract")
-    reference = (
-        io.read_table(recipe_dir, REFERENCE, REFERENCE_COLUMNS, "extract")
-        if facts["config"]["reference"]
-        else []
-    )
-    attacked = io.read_samples(recipe_dir, ["id", "score"])
-    score_N = attacked["score"]
+    facts = recipe.view.facts("extraction")
+    samples = io.read_table(recipe, TABLE)
+    curves = io.read_table(recipe, CURVES)
+    rates = io.read_table(recipe, RATES)
+    reference = io.read_table(recipe, REFERENCE) if facts["config"]["reference"] else []
     # The ids of canaries do not begin with 0.
-    positions = [int(row["id"] - attacked["id"][0]) for row in samples]
-    if not samples or not all(0 <= position < len(score_N) for position in positions):
-        return None
-    scores = [row["score"] for row in samples]
-    are_equal = np.array_equal(scores, score_N[positions], equal_nan=True)
-    if not are_equal or facts["model"] != io.read_flip_facts(recipe_dir)["first_target"]:
-        return None
-    document_N = io.read_documents(recipe_dir)[positions]
+    first_id = recipe.attacked.first_id
+    positions = [int(row["id"]) - first_id for row in samples]
+    document_N = io.read_documents(recipe)[positions]
     return Extraction(samples, curves, rates, reference, facts, document_N)
 
 
@@ -326,7 +279,7 @@ def _draw_curves(axes: Axes, curves: Sequence[Record]) -> None:
     axes.legend(handles=handles, loc="best")
 
 
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figure of a recipe; None without tables of its attack."""
-    extraction = read(recipe_dir)
+    extraction = read(recipe)
     return {"extraction": draw(extraction) if extraction else None}

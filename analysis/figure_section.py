@@ -12,7 +12,7 @@ from analysis import departures, markup, published
 from analysis.claims.compare import VERDICTS, Claim, claim_untested, holm
 from analysis.figures import MODULES, file_name, find
 from analysis.formatting import size_title
-from analysis.io import REPLICA_SIZES, MissingModelsError, SweepResults
+from analysis.io import REPLICA_SIZES, SweepResults
 from analysis.paper_figure import FigureResult, not_seen_note, write
 from lm_mia.atomic import write_csv
 from lm_mia.errors import UserError
@@ -142,7 +142,7 @@ def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSecti
         result = figure.draw(recipes)
         png = write(workdir, file, result)
     except Exception as error:
-        is_expected = isinstance(error, MissingModelsError | UserError)
+        is_expected = isinstance(error, UserError)
         if name in MODULES and not is_expected:
             raise  # our own bug; an error in a user's file is shown on the page
         missing = markup.reason(error) if is_expected else f"{type(error).__name__}: {error}"

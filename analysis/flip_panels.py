@@ -5,7 +5,6 @@ Panels of StrongMIA's Figures 5 and 26 to 30, and figures of the section of a re
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from analysis import io, plotting, tables
 from analysis.formatting import percent, plus_minus
-from analysis.io import Record
+from analysis.io import RecipeResults, Record
 from analysis.plotting import CLASSES
 from lm_mia import stats
 
@@ -183,7 +182,6 @@ def draw_coin_flips_by_replicas(rows: Sequence[Record]) -> Figure:
     return figure
 
 
-CURVE_COLUMNS = ("fpr", "binned_by", "class", "x_mean", "flip_rate_mean", "samples", "left_out")
 CURVE_PANELS = (
     ("distance", "Distance to the threshold"),
     ("posterior", "Posterior of membership"),
@@ -243,7 +241,6 @@ def draw_curves(rows: Sequence[Record], facts: Record) -> Figure:
     return figure
 
 
-COIN_FREE_COLUMNS = ("fpr", "tpr_mean", "tpr_coin_free", "tpr_unstable_free")
 _COIN_FREE_CURVES: tuple[tuple[str, str, str, plotting.LineStyle], ...] = (
     ("tpr_mean", "All true positives", plotting.BLUE, "-"),
     ("tpr_coin_free", "Without coin flips", plotting.VERMILLION, "--"),
@@ -294,15 +291,15 @@ def _finish_linear_axes(axes: Axes) -> None:
         axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figures of a recipe; those about coin flips are None if there are too few replicas for the test."""
-    facts = io.read_flip_facts(recipe_dir)
+    facts = recipe.view.facts("flips")
     fprs = panel_fprs(facts["config"]["fprs"], facts["config"]["focus_fpr"])
-    columns = io.read_samples(recipe_dir, ["member", *(f"flip_rate_{f:g}" for f in fprs)])
+    columns = io.read_samples(recipe, ["member", *(f"flip_rate_{f:g}" for f in fprs)])
     flip = {f: columns[f"flip_rate_{f:g}"].astype(float) for f in fprs}
-    shares = tables.read_flip_shares(recipe_dir)
-    curves = io.read_table(recipe_dir, "flip_curves.csv", CURVE_COLUMNS)
-    coin_free = io.read_table(recipe_dir, "coin_free_roc.csv", COIN_FREE_COLUMNS)
+    shares = tables.read_flip_shares(recipe)
+    curves = io.read_table(recipe, "flip_curves.csv")
+    coin_free = io.read_table(recipe, "coin_free_roc.csv")
     figures: dict[str, Figure | None] = {
         "flip_ccdf": draw_ccdf(flip, columns["member"].astype(bool), facts),
         "flip_curves": draw_curves(rows_at_fpr(curves, facts["config"]["focus_fpr"]), facts),
@@ -312,7 +309,7 @@ def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
     }
     if io.coin_flip_test_has_power(facts):
         figures["coin_flip_share"] = draw_coin_flips(shares)
-        by_replicas = tables.read_coin_flips_by_replicas(recipe_dir)
+        by_replicas = tables.read_coin_flips_by_replicas(recipe)
         figures["coin_flips_by_replicas"] = draw_coin_flips_by_replicas(by_replicas)
         figures["coin_free_roc"] = draw_coin_free(coin_free, tuple(facts["config"]["band"]))
     return figures

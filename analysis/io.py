@@ -10,17 +10,13 @@ import difflib
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.csv as pc
-import pyarrow.parquet as pq
 
-from lm_mia.atomic import CSV_MISSING_VALUES, FLIPS_JSON, MEMBERSHIP_SCORES_JSON
 from lm_mia.attacks.spec import (
     FigureNeed,
     PresentModels,
@@ -43,7 +39,7 @@ from lm_mia.config.recipe import check_format, from_dict
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.errors import UserError, raise_failed_read
+from lm_mia.errors import Unavailable, UserError
 
 if TYPE_CHECKING:
     from lm_mia.attacks.experiment import RecipeView
@@ -57,77 +53,49 @@ REPLICA_SIZES = ("140M", "302M")
 """The model sizes of which the paper trains replicas."""
 
 
-class WorkdirError(UserError):
-    """A part of the workdir is missing or broken; printed as one line, exit code 2."""
-
-
-def read_table(
-    recipe_dir: Path, name: str, columns: Sequence[str] = (), command: str = "attack"
-) -> list[Record]:
-    """Reads tables/NAME, a CSV file.
-
-    Args:
-      recipe_dir: the folder of the recipe.
-      name: the file name of the table.
-      columns: columns that the table must have.
-      command: the `lm-mia` command that writes the table; named in error messages.
-
-    Returns:
-      The rows. Numbers are read to the last digit; empty cells are NaN.
+def read_table(recipe: "RecipeResults", name: str) -> list[Record]:
+    """Returns the rows of a table of a recipe, such as attacks.csv; missing values are NaN.
 
     Raises:
-      WorkdirError: the table is missing, cannot be parsed or lacks a column.
+      Unavailable: the recipe has no such table; the message says why.
     """
-    path = _existing(recipe_dir, f"tables/{name}")
-    try:
-        frame = pc.read_csv(path, _READ_OPTIONS, _PARSE_OPTIONS, _CONVERT_OPTIONS).to_pandas()
-    except (ValueError, pa.ArrowException) as error:
-        raise WorkdirError(
-            f"{recipe_dir}: tables/{name} is not a valid table ({type(error).__name__}); {_rerun(command)}"
-        ) from error
-    _check_names(recipe_dir, f"tables/{name}", list(frame.columns), columns, command=command)
-    frame = frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], float))
-    return [{str(k): v for k, v in row.items()} for row in frame.to_dict("records")]
+    rows = read_frame(recipe, name).to_dict("records")
+    return [{str(k): v for k, v in row.items()} for row in rows]
 
 
 def read_samples(
-    recipe_dir: Path, columns: Sequence[str], name: str = "samples.parquet"
+    recipe: "RecipeResults", columns: Sequence[str], name: str = "samples.parquet"
 ) -> dict[str, np.ndarray]:
-    """Reads columns of the table tables/NAME in Parquet, such as those of each sample; missing votes are NaN.
+    """Returns columns of a table, such as those of each sample; missing votes are NaN.
 
     Raises:
-      WorkdirError: the table is missing, cannot be read or lacks a column.
+      Unavailable: the recipe has no such table; the message says why.
     """
-    path = _existing(recipe_dir, f"tables/{name}")
-    try:
-        _check_names(recipe_dir, f"tables/{name}", pq.read_schema(path).names, columns)
-        frame = pd.read_parquet(path, columns=list(columns))
-    except (ValueError, OSError, pa.ArrowException) as error:
-        raise_failed_read(error, recipe_dir / "tables")
-        raise WorkdirError(f"{recipe_dir}: tables/{name} cannot be read; {_rerun()}") from error
+    frame = read_frame(recipe, name, columns)
     return {c: frame[c].to_numpy() for c in columns}
 
 
-def read_documents(recipe_dir: Path) -> np.ndarray:
-    """Returns document_N, the document of each sample in tables/samples.parquet, on which intervals depend.
-
-    Unless documents are split, each sample has its own.
+def read_frame(
+    recipe: "RecipeResults", name: str, columns: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Returns a table of a recipe, or some of its columns; missing values are NaN, also among integers.
 
     Raises:
-      WorkdirError: as `read_samples`.
+      Unavailable: the recipe has no such table; the message says why.
     """
-    try:
-        is_split = (
-            "document" in pq.read_schema(_existing(recipe_dir, "tables/samples.parquet")).names
-        )
-    except (ValueError, OSError, pa.ArrowException) as error:
-        raise_failed_read(error, recipe_dir / "tables")
-        raise WorkdirError(
-            f"{recipe_dir}: tables/samples.parquet cannot be read; {_rerun()}"
-        ) from error
-    if is_split:
-        return read_samples(recipe_dir, ["document"])["document"]
-    return np.arange(len(read_samples(recipe_dir, ["id"])["id"]))
+    frame = recipe.view.table(name, columns)
+    with_missing = [c for c in frame.columns if isinstance(frame[c].dtype, pd.Int64Dtype)]
+    without_values = frame.columns[frame.isna().all()]
+    return frame.astype(dict.fromkeys([*with_missing, *without_values], float))
+
+
+def read_documents(recipe: "RecipeResults") -> np.ndarray:
+    """Returns document_N, the document of each attacked sample, on which intervals depend.
+
+    Unless documents are split, each sample has its own.
+    """
+    document_N: np.ndarray = recipe.attacked.document_N
+    return document_N
 
 
 def read_json(
@@ -136,54 +104,30 @@ def read_json(
     """Reads the JSON object in DIRECTORY/NAME, which must have these fields and is written by ``lm-mia COMMAND``.
 
     Raises:
-      WorkdirError: the file is missing, is not a JSON object or lacks a field.
+      UserError: the file is missing, is not a JSON object or lacks a field.
     """
     try:
         contents = json.loads(_existing(directory, name).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise WorkdirError(f"{directory}: {name} is not valid JSON; {_rerun(command)}") from error
+        raise UserError(f"{directory}: {name} is not valid JSON; {_rerun(command)}") from error
     if not isinstance(contents, dict):
-        raise WorkdirError(f"{directory}: {name} is not a JSON object; {_rerun(command)}")
+        raise UserError(f"{directory}: {name} is not a JSON object; {_rerun(command)}")
     _check_names(directory, name, list(contents), fields, "field", command)
     return contents
 
 
-def read_flip_facts(recipe_dir: Path) -> Record:
-    """Reads tables/flips.json, which describes the tables of decisions.
-
-    Its "config" holds the settings of the attack. Its "references" and "replicas" are the numbers of models that were
-    present, which may be smaller than the config's.
-
-    Raises:
-      WorkdirError: the file is missing, incomplete or belongs to another recipe.
-    """
-    name = "tables/flips.json"
-    facts = read_json(recipe_dir, name, ("recipe", "config", "first_target", *_FLIP_FACTS))
-    if not isinstance(facts["config"], dict) or facts["recipe"] != recipe_name(recipe_dir):
-        raise WorkdirError(f"{recipe_dir}: {name} belongs to another recipe; {_rerun()}")
-    _check_names(recipe_dir, f"{name} config", list(facts["config"]), _ATTACK_SETTINGS, "field")
-    return facts
-
-
-def read_warnings(recipe_dir: Path) -> list[str]:
-    """Returns sentences for the reader about targets whose membership may depend on properties of the samples.
-
-    Raises:
-      WorkdirError: the file that holds them is damaged.
-    """
-    for marker in (FLIPS_JSON, MEMBERSHIP_SCORES_JSON):
-        if has_table(recipe_dir, marker.name):
-            warnings = read_json(recipe_dir, str(marker)).get("warnings", [])
+def read_warnings(recipe: "RecipeResults") -> list[str]:
+    """Returns sentences for the reader about targets whose membership may depend on properties of the samples."""
+    for name in ("flips", "membership_scores"):
+        with contextlib.suppress(Unavailable):
+            warnings = recipe.view.facts(name)["warnings"]
             return [f"{warning[0].upper()}{warning[1:]}." for warning in warnings]
     return []
 
 
-def read_run_record(recipe_dir: Path) -> Record:
-    """Reads config.json of a recipe: the config and the versions of the commands that made it.
-
-    Its attack section may be older than the tables; see `read_flip_facts`.
-    """
-    name = "config.json"
+def read_run_record(recipe: "RecipeResults") -> Record:
+    """Reads config.json of a recipe: the config and the versions of the commands that made it."""
+    recipe_dir, name = recipe.recipe_dir, "config.json"
     record = read_json(recipe_dir, name, ("config", "lm_mia", "packages", "commit", "later"))
     sections = record["config"] if isinstance(record["config"], dict) else {}
     needed = ("corpus", "tokenizer", "population", "model", "train")
@@ -191,24 +135,11 @@ def read_run_record(recipe_dir: Path) -> Record:
     return record
 
 
-def read_manifest(recipe_dir: Path) -> Record:
+def read_manifest(recipe: "RecipeResults") -> Record:
     """Reads the manifest of the population of a recipe; empty if there is no manifest."""
-    record = read_json(recipe_dir, "config.json", ("population",))
-    population_dir = parent_workdir(recipe_dir) / "populations" / str(record["population"])
-    if not (population_dir / "manifest.json").is_file():
+    if not recipe.has_population:
         return {}
-    return read_json(population_dir, "manifest.json", command="corpus")
-
-
-def require_tables(recipe_dir: Path, names: Iterable[str]) -> None:
-    """Raises WorkdirError for the first of these tables that is missing."""
-    for name in names:
-        _existing(recipe_dir, f"tables/{name}")
-
-
-def has_table(recipe_dir: Path, name: str) -> bool:
-    """Returns whether tables/NAME exists; for tables that are written only on request."""
-    return (recipe_dir / "tables" / name).is_file()
+    return read_json(recipe.population_dir, "manifest.json", command="corpus")
 
 
 def coin_flip_test_has_power(facts: Record) -> bool:
@@ -216,37 +147,33 @@ def coin_flip_test_has_power(facts: Record) -> bool:
     return facts["k_low"] > 0
 
 
-def read_flip_facts_with_power(recipe_dir: Path) -> Record:
-    """Reads tables/flips.json of a recipe whose replicas suffice for the coin-flip test.
+def read_flip_facts_with_power(recipe: "RecipeResults") -> Record:
+    """Returns what flips.json says of a recipe whose replicas suffice for the coin-flip test.
 
     Raises:
-      WorkdirError: as `read_flip_facts`, or there are too few replicas.
+      Unavailable: there are no tables of decisions, or too few replicas.
     """
-    facts = read_flip_facts(recipe_dir)
+    facts = recipe.view.facts("flips")
     if not coin_flip_test_has_power(facts):
-        raise WorkdirError(
-            f"{recipe_dir}: {facts['replicas']} replicas are too few to tell a decision from a coin flip"
+        raise Unavailable(
+            f"{recipe.name}: {facts['replicas']} replicas are too few to tell a decision from a coin flip"
         )
     return facts
 
 
-def read_mean_losses(recipe_dir: Path) -> pd.DataFrame:
-    """Reads the mean losses at the end of training of all models, by name, from models.csv.
+def read_mean_losses(recipe: "RecipeResults") -> pd.DataFrame:
+    """Returns the mean losses at the end of training of all models, by name, from models.csv.
 
     Returns:
       A table with the columns member_loss_nats and nonmember_loss_nats.
-
-    Raises:
-      WorkdirError: as in `read_table`.
     """
     columns = ["member_loss_nats", "nonmember_loss_nats"]
-    rows = read_table(recipe_dir, "models.csv", ("model", *columns))
-    return pd.DataFrame(rows, columns=["model", *columns]).set_index("model")
+    return read_frame(recipe, "models.csv", ["model", *columns]).set_index("model")
 
 
-def read_events(recipe_dir: Path, event: str) -> list[Record]:
+def read_events(recipe: "RecipeResults", event: str) -> list[Record]:
     """Reads the events of one kind of a recipe from the workdir's metrics.jsonl, in order; skips invalid lines."""
-    path, name = parent_workdir(recipe_dir) / "metrics.jsonl", recipe_name(recipe_dir)
+    path, name = parent_workdir(recipe.recipe_dir) / "metrics.jsonl", recipe.name
     events: list[Record] = []
     if not path.is_file():
         return events
@@ -282,55 +209,13 @@ def _absolute(recipe_dir: Path) -> Path:
     return Path(os.path.abspath(recipe_dir))
 
 
-# One block, so that column types are inferred from the whole file.
-_READ_OPTIONS, _PARSE_OPTIONS = (
-    pc.ReadOptions(block_size=2**28),
-    pc.ParseOptions(newlines_in_values=True),
-)
-_CONVERT_OPTIONS = pc.ConvertOptions(null_values=[*CSV_MISSING_VALUES], strings_can_be_null=True)
-_FLIP_FACTS = (
-    "references",
-    "replicas",
-    "reference_models",
-    "replica_models",
-    "k_low",
-    "cutoff",
-    "max_flip_rate",
-    "left_out",
-)
-_ATTACK_SETTINGS = (
-    "references",
-    "replicas",
-    "fprs",
-    "focus_fpr",
-    "alpha",
-    "variance",
-    "band",
-    "bootstraps",
-    "resample_references",
-    "attacks",
-    "step",
-)
-
-
 def _existing(directory: Path, name: str) -> Path:
     if not directory.is_dir():
-        raise WorkdirError(f"{directory}: there is no such folder; run lm-mia run first")
+        raise UserError(f"{directory}: there is no such folder; run lm-mia run first")
     path = directory / name
     if path.is_file():
         return path
-    if name.startswith("tables/") and _requested_replicas(directory) == 0:
-        raise WorkdirError(
-            f"{directory}: attack.replicas=0: tables of decisions need replicas; run again with attack.replicas > 0"
-        )
-    raise WorkdirError(f"{directory}: {name} is missing; run lm-mia attack first")
-
-
-def _requested_replicas(recipe_dir: Path) -> object:
-    """Returns the number of replicas that the last command requested; None if unknown."""
-    if not (recipe_dir / "config.json").is_file():
-        return None
-    return read_run_record(recipe_dir)["config"].get("attack", {}).get("replicas")
+    raise UserError(f"{directory}: {name} is missing; run lm-mia run first")
 
 
 def _check_names(
@@ -343,7 +228,7 @@ def _check_names(
 ) -> None:
     missing = [name for name in needed if name not in present]
     if missing:
-        raise WorkdirError(
+        raise UserError(
             f"{directory}: {file} has no {kind} {', '.join(missing)}; {_rerun(command)}"
         )
 
@@ -352,11 +237,7 @@ def _rerun(command: str = "attack") -> str:
     return f"run lm-mia {command} again"
 
 
-class MissingModelsError(Exception):
-    """Recipes, models or attacks that a figure needs are missing; the message is shown instead of the figure."""
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class RecipeResults:
     """One recipe of a workdir, with its config, population and models."""
 
@@ -449,19 +330,10 @@ class RecipeResults:
 
     @functools.cached_property
     def models(self) -> PresentModels:
-        """Seeds of the models that were present at the last attack.
+        """Seeds of the models that are scored."""
+        from lm_mia.attacks.models import model_numbers
 
-        Raises:
-          MissingModelsError: the recipe has not been attacked yet.
-        """
-        path = self.recipe_dir / "tables" / "models.csv"
-        if not path.is_file():
-            raise MissingModelsError(f"{self.name}: not attacked yet; run lm-mia attack")
-        rows = read_table(self.recipe_dir, "models.csv", ("role", "subset_seed", "order_seed"))
-        return PresentModels(
-            references=tuple(int(m["subset_seed"]) for m in rows if m["role"] == "reference"),
-            replicas=tuple(int(m["order_seed"]) for m in rows if m["role"] == "replica"),
-        )
+        return model_numbers(self.view.present)
 
     @property
     def attackable(self) -> RecipeModels:
@@ -470,28 +342,28 @@ class RecipeResults:
 
     @property
     def references(self) -> list[ModelSeeds]:
-        """The references that were present at the last attack, without the targets; see `spec.assign_roles`."""
+        """The references that are present, without the targets; see `spec.assign_roles`."""
         return [*map(subsets.reference, assign_roles(self.models, self.config.attack).references)]
 
     @property
     def targets(self) -> list[ModelSeeds]:
-        """The targets that were present at the last attack, each with its own training subset."""
+        """The targets that are present, each with its own training subset."""
         return [*map(subsets.reference, assign_roles(self.models, self.config.attack).targets)]
 
     @property
     def replicas(self) -> list[ModelSeeds]:
-        """The replicas that were present at the last attack, which share a training subset."""
+        """The replicas that are present, which share a training subset."""
         return [*map(subsets.replica, assign_roles(self.models, self.config.attack).replicas)]
 
     def step_after(self, epochs: float) -> int:
         """Returns the training step at which models were scored after a number of epochs; 0 is the end of training.
 
         Raises:
-          MissingModelsError: the models were not scored at this point.
+          Unavailable: the models were not scored at this point.
         """
         step = score_step(self.config, epochs)
         if step is None:
-            raise MissingModelsError(f"{self.name}: not scored after epoch {epochs:g}")
+            raise Unavailable(f"{self.name}: not scored after epoch {epochs:g}")
         return step
 
 
@@ -504,7 +376,7 @@ class SweepResults(Mapping[str, RecipeResults]):
       progress: called by such figures as ``progress(label, done, total)``.
 
     Raises:
-      WorkdirError: two recipes have the same name.
+      UserError: two recipes have the same name.
     """
 
     def __init__(
@@ -520,7 +392,7 @@ class SweepResults(Mapping[str, RecipeResults]):
         for recipe in self.recipes:
             for name in recipe.names:
                 if name in by_name:
-                    raise WorkdirError(
+                    raise UserError(
                         f"name={name!r}: both {by_name[name].recipe_dir} and {recipe.recipe_dir} have this name; "
                         "select one with --recipe=NAME, or use another workdir for one of them"
                     )
@@ -536,7 +408,7 @@ class SweepResults(Mapping[str, RecipeResults]):
         for recipe in self.recipes:
             if name in recipe.names:
                 return recipe
-        raise MissingModelsError(f"no recipe {name} in this workdir")
+        raise Unavailable(f"no recipe {name} in this workdir")
 
     def __contains__(self, name: object) -> bool:
         return any(name in recipe.names for recipe in self.recipes)
@@ -549,7 +421,7 @@ class SweepResults(Mapping[str, RecipeResults]):
         """Returns the recipe of a name, or the default if there is none."""
         try:
             return self[name]
-        except MissingModelsError:
+        except Unavailable:
             return default
 
     def __iter__(self) -> Iterator[str]:
@@ -562,11 +434,11 @@ class SweepResults(Mapping[str, RecipeResults]):
         """Returns the recipes named PREFIX-SUFFIX as (suffix, recipe), sorted by parameters and samples.
 
         Raises:
-          MissingModelsError: there is no such recipe.
+          Unavailable: there is no such recipe.
         """
         suffixes = [n.removeprefix(f"{prefix}-") for n in self if n.startswith(f"{prefix}-")]
         if not suffixes:
-            raise MissingModelsError(f"no recipe {prefix}-... in this workdir")
+            raise Unavailable(f"no recipe {prefix}-... in this workdir")
         recipes = [(suffix, self[f"{prefix}-{suffix}"]) for suffix in suffixes]
         return sorted(recipes, key=lambda item: (item[1].parameters, item[1].samples))
 
@@ -584,20 +456,20 @@ def read_recipes(
       progress: as in `SweepResults`.
 
     Raises:
-      WorkdirError: there is no such workdir or recipe, or a config.json is damaged.
+      UserError: there is no such workdir or recipe, or a config.json is damaged.
     """
     listed = read_workdir(workdir)["recipes"]
     existing = [name for name in listed if (workdir / "recipes" / name / "config.json").is_file()]
     recipes = [read_recipe(workdir / "recipes" / name) for name in existing]
     if not recipes:
-        raise WorkdirError(f"{workdir}: there are no recipes in it; run lm-mia run first")
+        raise UserError(f"{workdir}: there are no recipes in it; run lm-mia run first")
     if names is None:
         return SweepResults(recipes, workdir, progress)
     by_name = {name: recipe for recipe in recipes for name in (*recipe.names, recipe.name)}
     for name in names:
         if name not in by_name:
             close = difflib.get_close_matches(name, by_name, 3) or list(by_name)[:10]
-            raise WorkdirError(
+            raise UserError(
                 f"--recipe={name}: {workdir} has no such recipe; did you mean {' or '.join(close)}?"
             )
     selected = {by_name[name].recipe_dir for name in names}
@@ -609,12 +481,12 @@ def read_workdir(workdir: Path) -> Record:
     """Reads config.json of a workdir: the names of its recipes and of the requested figures.
 
     Raises:
-      WorkdirError: there is no workdir, or no config.json in it.
+      UserError: there is no workdir, or no config.json in it.
     """
     if not workdir.is_dir():
-        raise WorkdirError(f"{workdir}: there is no such folder; run lm-mia run first")
+        raise UserError(f"{workdir}: there is no such folder; run lm-mia run first")
     if not (workdir / "config.json").is_file():
-        raise WorkdirError(f"{workdir}: there are no recipes in it; run lm-mia run first")
+        raise UserError(f"{workdir}: there are no recipes in it; run lm-mia run first")
     record = read_json(workdir, "config.json", ("recipes", "figures"), command="run")
     return record | {"figures": listed_figures.from_file(record["figures"], workdir)}
 
@@ -628,7 +500,7 @@ def read_recipe(recipe_dir: Path) -> RecipeResults:
     try:
         config = from_dict(record["config"])
     except (TypeError, ValueError) as error:
-        raise WorkdirError(
+        raise UserError(
             f"{recipe_dir}: config.json was written by another version of lm_mia, with other fields; "
             "draw it with that version"
         ) from error
@@ -640,7 +512,7 @@ def with_needs(recipes: SweepResults, needs: Sequence[FigureNeed]) -> SweepResul
     """Returns recipes whose view has what figures need; those that were not attacked yet are unchanged."""
     attacked: dict[str, RecipeModels] = {}
     for recipe in recipes.recipes:
-        with contextlib.suppress(MissingModelsError):
+        with contextlib.suppress(UserError):  # such as damaged scores, which its section reports
             attacked[recipe.name] = recipe.attackable
     declared = recipe_needs(needs, attacked)
     views = [

@@ -6,18 +6,16 @@ The numbers are those of more_references.csv; nothing is extrapolated here.
 import dataclasses
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from analysis import formatting, io, plotting
+from analysis.io import RecipeResults
 from lm_mia import stats
-from lm_mia.atomic import MORE_REFERENCES_JSON
 from lm_mia.attacks.registry import attack_name
 
-TABLE = MORE_REFERENCES_JSON.with_suffix(".csv").name
-COLUMNS = ("attack", "metric", "references", "kind", "value", "low", "high", "reason")
+TABLE = "more_references.csv"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,22 +95,17 @@ class MoreReferences:
         return []
 
 
-def read(recipe_dir: Path) -> MoreReferences | None:
-    """Reads more_references.csv and more_references.json of a recipe; None if `lm-mia attack` has not written them.
-
-    Raises:
-      io.WorkdirError: a file is damaged, or the table is missing although the JSON file gives no reason.
-    """
-    if not io.has_table(recipe_dir, MORE_REFERENCES_JSON.name):
+def read(recipe: RecipeResults) -> MoreReferences | None:
+    """Reads what more references would add to a recipe; None if the recipe has no such tables."""
+    if not recipe.view.has("more_references.json"):
         return None
-    fields = ("over", "targets", "samples", "reason")
-    facts = io.read_json(recipe_dir, str(MORE_REFERENCES_JSON), fields)
+    facts = recipe.view.facts("more_references")
     models = formatting.plural(facts["targets"], facts["over"].removesuffix("s"))
     more = MoreReferences(models, facts["samples"], facts["reason"])
     if more.reason:
         return more
     points: dict[str, dict[str, dict[str, list[Point]]]] = {}
-    for row in io.read_table(recipe_dir, TABLE, COLUMNS):
+    for row in io.read_table(recipe, TABLE):
         reason = row["reason"] if isinstance(row["reason"], str) else ""
         point = Point(row["references"], row["value"], row["low"], row["high"], reason)
         by_kind = points.setdefault(row["attack"], {}).setdefault(row["metric"], {})
@@ -200,27 +193,18 @@ def draw(attacks: dict[str, dict[str, Growth]]) -> Figure | None:
     return figure
 
 
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figure of a recipe; None if nothing is predicted."""
-    more = read(recipe_dir)
+    more = read(recipe)
     return {"more_references": draw(more.attacks) if more else None}
 
 
-def strongest(
-    recipes: Sequence[tuple[str, Path]],
-) -> list[tuple[str, str, Growth]]:
-    """Returns (recipe, attack, AUC) of the attack with the highest AUC today of each recipe that has a prediction.
-
-    Args:
-      recipes: (name, folder) of the recipes.
-    """
+def strongest(recipes: Sequence[RecipeResults]) -> list[tuple[str, str, Growth]]:
+    """Returns (recipe, attack, AUC) of the attack with the highest AUC today of each recipe that has a prediction."""
     rows = []
-    for name, recipe_dir in recipes:
-        try:
-            more = read(recipe_dir)
-        except io.WorkdirError:  # The section of the recipe says so.
-            continue
+    for recipe in recipes:
+        more = read(recipe)
         if more and more.attacks:
             attack, metrics = next(iter(more.attacks.items()))
-            rows.append((name, attack, metrics["auc"]))
+            rows.append((recipe.name, attack, metrics["auc"]))
     return rows

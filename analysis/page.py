@@ -6,10 +6,8 @@ Modules that draw are imported where they are needed, so that `summary_lines` an
 """
 
 import argparse
-import csv
-import dataclasses
+import contextlib
 import datetime
-import json
 import math
 import shlex
 import statistics
@@ -30,27 +28,15 @@ from analysis.formatting import (
     share_range,
 )
 from lm_mia.atomic import (
-    EXTRACTION_JSON,
-    FLIPS_JSON,
-    MEMBERSHIP_SCORES_JSON,
-    MORE_REFERENCES_JSON,
-    POOLING_JSON,
-    TARGETS_CSV,
-    ZERO_RUN_JSON,
     write_atomically,
 )
 from lm_mia.attacks.spec import (
-    PresentModels,
-    RecipeModels,
     Request,
     Variant,
-    assign_roles,
     attack_spec,
 )
-from lm_mia.config import measurable_attack
 from lm_mia.config.listed_figures import is_file, matches
-from lm_mia.config.recipe import from_dict
-from lm_mia.errors import UserError, raise_failed_read
+from lm_mia.errors import UserError
 
 if TYPE_CHECKING:
     from analysis.comparison import RecipeSummary
@@ -87,7 +73,7 @@ def write_page(
 
     Raises:
       UserError: there is no such figure.
-      analysis.io.WorkdirError: the workdir or a recipe does not exist, or there is nothing to show.
+      UserError: the workdir or a recipe does not exist, or there is nothing to show.
     """
     from analysis import (
         comparison,
@@ -103,19 +89,16 @@ def write_page(
     sweep = io.read_recipes(workdir, recipes, progress)
     sweep = io.with_needs(sweep, figure_needs(figures))
     all_recipes = [*sweep.recipes, *sweep.without_population]
-    with_tables = [r for r in sweep.recipes if (r.recipe_dir / FLIPS_JSON).is_file()]
-    # Sections for all recipes of a large sweep would make the page too long; their comparison suffices. Recipes with an
-    # evaluation that is shown nowhere else have one.
-    without_replicas = [
-        r
-        for r in sweep.recipes
-        if r not in with_tables
-        if r.is_imported
-        or len(all_recipes) == 1
-        or r.config.attack.zero_run
-        or not r.config.attack.targets
-        if _has_tables_without_replicas(r)
-    ]
+    failures: dict[str, str] = {}
+    with_tables, without_replicas = [], []
+    for recipe in sweep.recipes:
+        try:
+            if recipe.view.has("flips.json"):
+                with_tables.append(recipe)
+            elif _has_section_without_replicas(recipe, alone=len(all_recipes) == 1):
+                without_replicas.append(recipe)
+        except UserError as error:  # such as a damaged score store
+            failures[recipe.name] = markup.reason(error)
     for recipe in all_recipes:
         if recipe not in with_tables:
             (recipe.recipe_dir / sample_page.PAGE).unlink(missing_ok=True)
@@ -130,19 +113,19 @@ def write_page(
     progress("report", 0, total)
     if with_tables:
         sample_page.start_bundling()  # while the figures are drawn
-    recipe_sections: dict[str, RecipeSection | str] = {}
+    recipe_sections: dict[str, RecipeSection | str] = {**failures}
     for recipe in with_tables:
         try:
             alone = len(all_recipes) == 1
-            recipe_sections[recipe.name] = recipe_section.draw(recipe.recipe_dir, alone=alone)
-            sample_page.write(recipe.recipe_dir)
-        except (io.MissingModelsError, UserError) as error:
+            recipe_sections[recipe.name] = recipe_section.draw(recipe, alone=alone)
+            sample_page.write(recipe)
+        except UserError as error:
             recipe_sections[recipe.name] = markup.reason(error)
         step()
     for recipe in without_replicas:
         try:
             recipe_sections[recipe.name] = target_section.draw(recipe)
-        except (io.MissingModelsError, UserError) as error:
+        except UserError as error:
             recipe_sections[recipe.name] = markup.reason(error)
         step()
     summaries = []
@@ -154,7 +137,7 @@ def write_page(
     has_comparison = has_comparison and not all(m.missing_reason for m in summaries)
     if len(failures) == len(recipe_sections) and not figures and not has_comparison:
         reason = [*failures.values(), *(m.missing_reason for m in summaries)][0]
-        raise io.WorkdirError(
+        raise UserError(
             reason if len(all_recipes) == 1 else f"{workdir}: nothing to show yet: {reason}"
         )
     for name, reason in failures.items():
@@ -174,13 +157,25 @@ def write_page(
     return workdir / "report.html"
 
 
-def _has_tables_without_replicas(recipe: "RecipeResults") -> bool:
-    """Returns whether a recipe has attacks on targets or, if it requests none, studies of its references alone."""
+def _has_section_without_replicas(recipe: "RecipeResults", *, alone: bool) -> bool:
+    """Returns whether a recipe without replicas has a section.
+
+    Sections for all recipes of a large sweep would make the page too long; their comparison suffices. Recipes with an
+    evaluation that is shown nowhere else have one.
+    """
     attack = recipe.config.attack
     if attack.targets:
-        return (recipe.recipe_dir / TARGETS_CSV).is_file()
-    studies = ((attack.leave_one_out, POOLING_JSON), (attack.zero_run, ZERO_RUN_JSON))
-    return any(is_set and (recipe.recipe_dir / path).is_file() for is_set, path in studies)
+        is_shown = alone or recipe.is_imported or attack.zero_run
+        return bool(is_shown) and recipe.view.has("targets.csv")
+    studies = ((attack.leave_one_out, "pooling.json"), (attack.zero_run, "zero_run.json"))
+    return any(is_set and recipe.view.has(name) for is_set, name in studies)
+
+
+def _has_decisions(recipe: "RecipeResults") -> bool:
+    try:
+        return recipe.view.has("flips.json")
+    except UserError:
+        return False
 
 
 def leave_out_missing(figures: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -262,142 +257,111 @@ def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:
     Returns:
       The lines. If the tables of a recipe cannot be read, its line says so; no error is raised.
     """
-    names: Sequence[str] = recipes or _json(workdir / "config.json").get("recipes", [])
-    compared = {row.get("recipe"): row for row in _rows(workdir / "tables" / "comparison.csv")}
+    from analysis import io
+    from lm_mia.attacks.exports import is_report_outdated
+
     lines = []
-    for name in names:
-        recipe_dir = workdir / "recipes" / name
-        lines.append(_summary_line(recipe_dir, compared.get(name)))
-        lines += [f"{name}: warning: {sentence}" for sentence in _warnings(recipe_dir)]
+    sweep = io.with_needs(io.read_recipes(workdir, recipes), ())
+    for recipe in [*sweep.recipes, *sweep.without_population]:
+        lines.append(f"{recipe.name}: {_summarize(recipe)}")
+        with contextlib.suppress(UserError):
+            sentences = io.read_warnings(recipe)
+            lines += [f"{recipe.name}: warning: {sentence}" for sentence in sentences]
     page = workdir / "report.html"
     if page.is_file():
-        tables = [
-            workdir / "recipes" / name / f
-            for name in names
-            for f in (
-                *(FLIPS_JSON, EXTRACTION_JSON, TARGETS_CSV, MORE_REFERENCES_JSON),
-                *(POOLING_JSON, ZERO_RUN_JSON),
-            )
-        ]
-        newest = max((path.stat().st_mtime for path in tables if path.is_file()), default=0.0)
-        outdated = " (older than the tables)" if page.stat().st_mtime < newest else ""
+        outdated = " (older than the tables)" if is_report_outdated(workdir) else ""
         lines.append(f"report: {page}{outdated}")
     return lines
 
 
-def _summary_line(recipe_dir: Path, compared: dict[str, str] | None) -> str:
-    """Returns the line of one recipe from its tables; without tables, the reason from its row of comparison.csv."""
-    name = recipe_dir.name
-    try:
-        if (recipe_dir / FLIPS_JSON).is_file():
-            return f"{name}: {_summarize_replicas(recipe_dir)}"
-        attacks_targets = (recipe_dir / TARGETS_CSV).is_file()
-        if attacks_targets and (summary := _summarize_targets(recipe_dir)):
-            return f"{name}: {summary}"
-        if (recipe_dir / POOLING_JSON).is_file():
-            return f"{name}: {_summarize_pooling(recipe_dir)}"
-        if (recipe_dir / ZERO_RUN_JSON).is_file():
-            return f"{name}: {_summarize_zero_run(recipe_dir)}"
-        if attacks_targets:
-            return f"{name}: too few models"
-    except (OSError, KeyError, ValueError, TypeError, StopIteration) as error:
-        raise_failed_read(error, recipe_dir / "tables")
-        return f"{name}: its tables cannot be read; run lm-mia attack again"
-    if compared and (reason := compared.get("missing_reason")):
-        return f"{name}: no numbers: {reason.removeprefix(f'{name}: ')}"
-    return f"{name}: not attacked yet"
+def _summarize(recipe: "RecipeResults") -> str:
+    """Returns the main numbers of a recipe in words; without numbers, the reason."""
+    if recipe.has_population:
+        with contextlib.suppress(UserError):
+            if recipe.view.has("flips.json"):
+                return _summarize_replicas(recipe)
+            if recipe.config.attack.targets and (summary := _summarize_targets(recipe)):
+                return summary
+            if recipe.view.has("pooling.json"):
+                return _summarize_pooling(recipe)
+            if recipe.view.has("zero_run.json"):
+                return _summarize_zero_run(recipe)
+    from analysis import comparison  # loads Matplotlib
+
+    reason = comparison.summarize(recipe).missing_reason
+    return f"no numbers: {reason.removeprefix(f'{recipe.name}: ')}"
 
 
-def _warnings(recipe_dir: Path) -> list[str]:
-    """Returns the sentences without which numbers of the targets should not be read."""
-    found = [_json(recipe_dir / marker) for marker in (FLIPS_JSON, MEMBERSHIP_SCORES_JSON)]
-    return next((facts["warnings"] for facts in found if "warnings" in facts), [])
+def _summarize_replicas(recipe: "RecipeResults") -> str:
+    from analysis import io, tables
 
-
-def _summarize_replicas(recipe_dir: Path) -> str:
-    facts = _json(recipe_dir / FLIPS_JSON)
+    facts = recipe.view.facts("flips")
     focus = facts["config"]["focus_fpr"]
-    best: dict[str, dict[str, str]] = {}
-    for row in _rows(recipe_dir / "tables" / "attacks.csv"):
-        if int(row["references"]) >= int(
-            best.get(row["attack"], {"references": "0"})["references"]
-        ):
-            best[row["attack"]] = row
+    rows = tables.best_per_attack(io.read_table(recipe, "attacks.csv"))
+    best = {row["attack"]: row for row in rows}
     lira = best["lira_online"]
-    other_subsets = _summarize_reference_targets(recipe_dir)
+    other_subsets = _summarize_reference_targets(recipe)
     if other_subsets:
         other_subsets = f" over {facts['replicas']} replicas, {other_subsets}"
     others = ", ".join(
-        f"{name} {plus_minus(float(row['auc_mean']), float(row['auc_std'] or 'nan'))}"
+        f"{name} {plus_minus(row['auc_mean'], row['auc_std'])}"
         for attack, name in _OTHER_ATTACKS.items()
         if (row := best.get(attack))
     )
     numbers = _format_numbers(
-        plus_minus(float(lira["auc_mean"]), float(lira["auc_std"] or "nan")),
-        float(lira[f"tpr_at_{focus:g}_mean"] or "nan"),
+        plus_minus(lira["auc_mean"], lira["auc_std"]),
+        lira[f"tpr_at_{focus:g}_mean"],
         focus,
         other_subsets + (f" ({others})" if others else ""),
-        interval=_interval(recipe_dir, f"tpr_at_{focus:g}"),
+        interval=_interval(recipe, f"tpr_at_{focus:g}"),
     )
     counts = f"({facts['replicas']} replicas, {facts['references']} references)"
     if facts["replicas"] < MIN_HEADLINE_REPLICAS:
         return f"{numbers}; fewer than {MIN_HEADLINE_REPLICAS} replicas are too few to report coin flips {counts}"
     shares = next(
         row
-        for row in _rows(recipe_dir / "tables" / "flip_shares.csv")
-        if row["bin"] == "coin flip" and math.isclose(float(row["fpr"]), focus)
+        for row in tables.coin_flip_rows(tables.read_flip_shares(recipe))
+        if math.isclose(row["fpr"], focus)
     )
     observed, at_127 = [], []
     for column, name in (("member_fraction", "members"), ("nonmember_fraction", "non-members")):
-        observed.append(f"{100 * float(shares[column] or 'nan'):.1f}% of {name}")
-        low, high = (float(shares[f"{column}_127_{end}"] or "nan") for end in ("low", "high"))
-        at_127.append(share_range(low, high))
+        observed.append(f"{100 * shares[column]:.1f}% of {name}")
+        at_127.append(share_range(shares[f"{column}_127_low"], shares[f"{column}_127_high"]))
     return (
         f"{numbers}; coin flips (flip rate {facts['cutoff']:.3f} or more): {', '.join(observed)}; 127 replicas would "
         f"show {' and '.join(at_127)} {counts}"
     )
 
 
-def _summarize_reference_targets(recipe_dir: Path) -> str:
+def _summarize_reference_targets(recipe: "RecipeResults") -> str:
     """Summarizes the AUC of LiRA over targets with different training subsets; empty for fewer than two of them."""
-    rows = _rows(recipe_dir / "tables" / "reference_targets.csv")
-    auc_M = [float(row["auc"]) for row in rows if row["auc"]]
+    from analysis import io
+
+    auc_M = io.read_frame(recipe, "reference_targets.csv", ["auc"])["auc"].dropna().tolist()
     if len(auc_M) < 2:
         return ""
     return f"{_format_auc(auc_M)} over {len(auc_M)} targets of different subsets"
 
 
-def _summarize_targets(recipe_dir: Path) -> str:
+def _summarize_targets(recipe: "RecipeResults") -> str:
     """Summarizes LiRA with all references, with the numbers of `analysis.comparison`; empty without targets."""
-    from lm_mia.attacks import evaluations  # loads SciPy, as the next one does
-    from lm_mia.attacks.pieces import open_pieces
-
-    c = from_dict(_json(recipe_dir / "config.json")["config"])
-    c = dataclasses.replace(c, attack=measurable_attack(c))
-    models = [
-        row for row in _rows(recipe_dir / "tables" / "models.csv") if row["role"] == "reference"
-    ]
-    present = PresentModels(tuple(int(row["subset_seed"]) for row in models), ())
-    recipe, count = RecipeModels((), c, present), len(assign_roles(present, c.attack).references)
-    pieces = open_pieces(c, recipe_dir)
+    from lm_mia.attacks import evaluations  # loads SciPy
 
     def points(name: str) -> Sequence[Mapping[Any, Any]]:
         """Returns the rates of an attack at attack.fprs; none if it was not made."""
-        attack = attack_spec(recipe, Variant(name))
-        if attack is None:
+        attack = attack_spec(recipe.attackable, Variant(name))
+        if attack is None or attack not in recipe.view.declared.score_table:
             return []
-        table = pieces.read(Request(attack, evaluations.operating_points))
-        return [] if table is None else table[~table["on_curve"]].to_dict("records")
+        table = recipe.view.pieces.table(Request(attack, evaluations.operating_points))
+        return table[~table["on_curve"]].to_dict("records")
 
-    if attack_spec(recipe, Variant()) is None:
-        return ""
     if not (rows := points("lira_online")):
-        return "attacked with other settings; run lm-mia attack again"
+        return ""
     auc_T = _aucs(rows)
-    counts = f"({plural(len(auc_T), 'target')}, {plural(count, 'reference')})"
+    counts = f"({plural(len(auc_T), 'target')}, {plural(len(recipe.references), 'reference')})"
     if any(map(math.isnan, auc_T)):
         return f"LiRA has no AUC, since samples have too few IN or OUT references {counts}"
-    focus = c.attack.focus_fpr
+    focus = recipe.config.attack.focus_fpr
     # It is NaN if so many samples have no score that the rate cannot be measured.
     tpr_T = [row["tpr"] for row in rows if math.isclose(row["fpr"], focus)]
     others = ", ".join(
@@ -410,34 +374,37 @@ def _summarize_targets(recipe_dir: Path) -> str:
         statistics.fmean(tpr_T),
         focus,
         f" ({others})" if others else "",
-        interval=_interval(recipe_dir, f"tpr_at_{focus:g}"),
+        interval=_interval(recipe, f"tpr_at_{focus:g}"),
         nonmembers=f"{min(row['nonmembers'] for row in rows):,}",
     )
     return f"{numbers} {counts}"
 
 
-def _summarize_pooling(recipe_dir: Path) -> str:
+def _summarize_pooling(recipe: "RecipeResults") -> str:
     """Summarizes the attacks on each reference with the others, if there are neither replicas nor targets."""
-    facts = _json(recipe_dir / POOLING_JSON)
+    from analysis import io
+
+    facts = recipe.view.facts("pooling")
     if facts["reason"]:
         return f"no pooled rates: {facts['reason']}"
     focus = facts["config"]["focus_fpr"]
     counts = f"({plural(facts['models'], 'reference')}, each attacked with the others)"
-    for row in _rows((recipe_dir / POOLING_JSON).with_suffix(".csv")):
-        is_shown = row["strategy"] == "standardized" and row["oracle"] == "False"
-        if is_shown and int(row["models"]) == facts["models"] and float(row["fpr"]) == focus:
-            if not row["tpr"]:
+    for row in io.read_table(recipe, "pooling.csv"):
+        is_shown = row["strategy"] == "standardized" and not row["oracle"]
+        if is_shown and row["models"] == facts["models"] and row["fpr"] == focus:
+            if math.isnan(row["tpr"]):
                 break
-            tpr = f"TPR {float(row['tpr']):.3f} at {percent(focus)} FPR"
+            tpr = f"TPR {row['tpr']:.3f} at {percent(focus)} FPR"
             return f"{tpr}, by one threshold for standardized losses {counts}"
     return f"no TPR at an FPR of {percent(focus)}, which {needs_nonmembers(focus)} {counts}"
 
 
-def _summarize_zero_run(recipe_dir: Path) -> str:
-    facts = _json(recipe_dir / ZERO_RUN_JSON)
+def _summarize_zero_run(recipe: "RecipeResults") -> str:
+    facts = recipe.view.facts("zero_run")
     if facts["reason"]:
         return f"no zero-run evaluation: {facts['reason']}"
-    return f"zero-run evaluation of {plural(facts['models'], 'reference')} in {recipe_dir / 'tables' / 'zero_run.csv'}"
+    table = recipe.recipe_dir / "tables" / "zero_run.csv"
+    return f"zero-run evaluation of {plural(facts['models'], 'reference')} in {table}"
 
 
 def _aucs(rows: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -452,18 +419,20 @@ def _format_auc(auc_T: Sequence[float]) -> str:
     )
 
 
-def _interval(recipe_dir: Path, metric: str) -> str:
+def _interval(recipe: "RecipeResults", metric: str) -> str:
     """Returns the 95% interval of a metric of LiRA, of the mean over the attacked models if there are several; empty
     without one."""
+    from analysis import tables
+
     rows = [
         row
-        for row in _rows(recipe_dir / "tables" / "intervals.csv")
+        for row in tables.read_intervals(recipe, recipe.config.attack.bootstraps)
         if row["attack"] == "lira_online" and row["metric"] == metric and row["role"] != "reference"
     ]
-    row = max(rows, key=lambda row: int(row["models"]), default=None)
-    if not row or not row["low"]:
+    row = max(rows, key=lambda row: row["models"], default=None)
+    if not row or math.isnan(row["low"]):
         return ""
-    return f"{float(row['low']):.3f} to {float(row['high']):.3f}"
+    return f"{row['low']:.3f} to {row['high']:.3f}"
 
 
 def _format_numbers(
@@ -476,24 +445,6 @@ def _format_numbers(
         return f"{text}{tpr:.3f}{covered} at {percent(fpr)} FPR"
     needs = f"which {needs_nonmembers(fpr)} with a score; there are {nonmembers}"
     return f"{text}unknown at {percent(fpr)} FPR, {needs}"
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file; empty if there is none."""
-    try:
-        contents = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise_failed_read(error, path)
-        return {}
-    return contents if isinstance(contents, dict) else {}
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file; an empty list if there is no file."""
-    if not path.is_file():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def _render(
@@ -557,7 +508,7 @@ def _render(
 
 def _is_single_recipe(recipes: "Sequence[RecipeResults]") -> bool:
     """Returns whether the page shows a single recipe with decisions, for which a comparison would add nothing."""
-    return len(recipes) == 1 and (recipes[0].recipe_dir / FLIPS_JSON).is_file()
+    return len(recipes) == 1 and _has_decisions(recipes[0])
 
 
 def _cards(
@@ -620,7 +571,7 @@ def main(argv: Sequence[str]) -> int:
                 print(line, file=sys.stderr)
         silent: Callable[[str, float, float], None] = lambda *_: None  # noqa: E731
         print(write_page(options.workdir, options.recipe, figures, silent, print))
-    except (UserError, io.WorkdirError, OSError) as error:
+    except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

@@ -5,34 +5,17 @@ All numbers are at attack.focus_fpr, from pooling.csv and vulnerability.parquet 
 
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from analysis import io, plotting
 from analysis.formatting import percent
-from analysis.io import Record
-from lm_mia.atomic import POOLING_JSON
+from analysis.io import RecipeResults, Record
 
-TABLE = POOLING_JSON.with_suffix(".csv").name
+TABLE = "pooling.csv"
 JACKKNIFE = "pooling_jackknife.parquet"
 VULNERABILITY = "vulnerability.parquet"
-COLUMNS = (
-    "fpr",
-    "strategy",
-    "oracle",
-    "models",
-    "threshold",
-    "tpr",
-    "realized_fpr",
-    "in_cells",
-    "out_cells",
-    "samples",
-    "left_out",
-    "tpr_low",
-    "tpr_high",
-)
 STRATEGIES = {
     "naive": "LiRA scores, one threshold",
     "standardized": "Standardized losses, one threshold",
@@ -85,21 +68,17 @@ class Pooling:
         return " ".join(sentences)
 
 
-def read(recipe_dir: Path) -> Pooling | None:
-    """Reads the strategies at attack.focus_fpr; None if attack.leave_one_out did not request them.
-
-    Raises:
-      io.WorkdirError: a file is damaged, or the table is missing although pooling.json gives no reason.
-    """
-    if not io.has_table(recipe_dir, POOLING_JSON.name):
+def read(recipe: RecipeResults) -> Pooling | None:
+    """Reads the strategies at attack.focus_fpr; None if attack.leave_one_out did not request them."""
+    if not recipe.view.has("pooling.json"):
         return None
-    facts = io.read_json(recipe_dir, str(POOLING_JSON), ("reason", "config"))
+    facts = recipe.view.facts("pooling")
     if facts["reason"]:
         return Pooling(facts["reason"])
     focus = facts["config"]["focus_fpr"]
     rows = {
         row["strategy"]: row
-        for row in io.read_table(recipe_dir, TABLE, COLUMNS)
+        for row in io.read_table(recipe, TABLE)
         if math.isclose(row["fpr"], focus)
         and row["models"] == facts["models"]
         and not row["oracle"]
@@ -153,10 +132,10 @@ def draw(pooling: Pooling) -> Figure:
     return figure
 
 
-def draw_gaussian(recipe_dir: Path, fpr: float) -> Figure:
+def draw_gaussian(recipe: RecipeResults, fpr: float) -> Figure:
     """Draws histograms of the TPRs that Gaussians predict for each sample, with and without population correction."""
     names = ("tpr_gaussian", "tpr_gaussian_population")
-    columns = io.read_samples(recipe_dir, names, VULNERABILITY)
+    columns = io.read_samples(recipe, names, VULNERABILITY)
     figure = plotting.new_figure(6.2, 3.9)
     axes = figure.subplots()
     edges = np.linspace(0, 1, 41)
@@ -188,9 +167,9 @@ def draw_gaussian(recipe_dir: Path, fpr: float) -> Figure:
     return figure
 
 
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figures of a recipe; None without numbers."""
-    pooling = read(recipe_dir)
+    pooling = read(recipe)
     if not pooling or pooling.reason:
         return {"pooling": None, "gaussian_tpr": None}
-    return {"pooling": draw(pooling), "gaussian_tpr": draw_gaussian(recipe_dir, pooling.fpr)}
+    return {"pooling": draw(pooling), "gaussian_tpr": draw_gaussian(recipe, pooling.fpr)}

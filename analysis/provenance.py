@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from analysis import extraction, io, markup, recipe_section
+from analysis import io, markup, recipe_section
 from analysis.io import RecipeResults, Record
 from lm_mia.errors import UserError
 
@@ -16,28 +16,22 @@ def render(recipes: Sequence[RecipeResults]) -> str:
     for recipe in recipes:
         try:
             contents.append(recipe_facts(recipe))
-        except (io.MissingModelsError, UserError) as error:
+        except UserError as error:
             contents.append({"name": recipe.name, "error": markup.reason(error)})
     return markup.environment().get_template("made.html.j2").render(recipes=contents)
 
 
 def recipe_facts(recipe: RecipeResults) -> dict[str, Any]:
     """Returns what the section shows about one recipe."""
-    folder, run = recipe.recipe_dir, io.read_run_record(recipe.recipe_dir)
+    run = io.read_run_record(recipe)
     config = run["config"]
-    if io.has_table(
-        folder, "flips.json"
-    ):  # the tables may have been made with other settings than those of the last command
-        config |= {"attack": io.read_flip_facts(folder)["config"]}
-    if io.has_table(folder, extraction.FACTS) and (extracted := extraction.read(folder)):
-        config |= {"extract": extracted.facts["config"]}
-    manifest = io.read_manifest(folder)
+    manifest = io.read_manifest(recipe)
     details = {k: v for k, v in manifest.items() if isinstance(v, dict | list)}
     return {
         "name": recipe.name,
         "error": "",
         "names": ", ".join(recipe.shown_names),
-        "tables": recipe_section.table_files(folder),
+        "tables": recipe_section.table_files(recipe),
         "config": json.dumps(config, indent=2),
         "commands": _commands(run),
         "model": ""

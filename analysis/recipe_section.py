@@ -36,7 +36,7 @@ from analysis.formatting import (
     plus_minus,
     share_range,
 )
-from analysis.io import Record
+from analysis.io import RecipeResults, Record
 from lm_mia import stats
 from lm_mia.attacks.registry import attack_name
 from lm_mia.data.population import describe_text_use, has_split_documents, text_use
@@ -86,8 +86,7 @@ MORE_TABLES = {
 OTHER_TABLES = {
     "membership_scores.parquet": "membership scores of every sample from every attack under every replica",
     "models.csv": "all models that are present, with their seeds and mean losses",
-    "models.json": "digests by which changes of this table are noticed",
-    "membership_scores.json": "settings and digests of the tables of attacks, if there are no replicas",
+    "membership_scores.json": "warnings about the targets, if there are no replicas",
     "targets.csv": "AUC of every attack on every target or replica",
     "target_roc.parquet": "ROC curves of these attacks",
     "shown_tokens.parquet": "losses of the single tokens of some of these samples",
@@ -131,21 +130,21 @@ class RecipeSection:
     """As returned by `facts`."""
 
 
-def draw(recipe_dir: Path, *, alone: bool) -> RecipeSection:
+def draw(recipe: RecipeResults, *, alone: bool) -> RecipeSection:
     """Draws and writes the figures of a recipe, WORKDIR/figures/NAME-FIGURE.png and .pdf, and renders its section.
 
     Args:
-      recipe_dir: the folder of the recipe, WORKDIR/recipes/NAME.
+      recipe: the recipe.
       alone: whether the page has no other recipe.
 
     Raises:
-      io.WorkdirError: a table is missing or unreadable; nothing is written.
+      Unavailable: the recipe has no tables of decisions; nothing is written.
     """
-    contents = facts(recipe_dir)
+    contents = facts(recipe)
     figures: dict[str, Figure | None] = {}
     for module in FIGURES:
-        figures |= module.recipe_figures(recipe_dir)
-    images = {name: markup.data_uri(png) for name, png in save(recipe_dir, figures).items()}
+        figures |= module.recipe_figures(recipe)
+    images = {name: markup.data_uri(png) for name, png in save(recipe, figures).items()}
     return RecipeSection(contents["name"], render(contents, images, alone=alone), contents)
 
 
@@ -156,15 +155,15 @@ def render(contents: Mapping[str, Any], images: Mapping[str, str], *, alone: boo
     return template.render(images=images, at=at, file=file, alone=alone, **contents)
 
 
-def facts(recipe_dir: Path) -> dict[str, Any]:
+def facts(recipe: RecipeResults) -> dict[str, Any]:
     """Returns everything that the templates show except the images."""
-    record, flip_facts = io.read_run_record(recipe_dir), io.read_flip_facts(recipe_dir)
-    io.require_tables(recipe_dir, TABLES)
+    record, flip_facts = io.read_run_record(recipe), recipe.view.facts("flips")
     attack, config = flip_facts["config"], record["config"]
-    samples = io.read_samples(recipe_dir, ["member", "tokens"])
+    samples = io.read_samples(recipe, ["member", "tokens"])
     member_N, tokens_N = samples["member"].astype(bool), samples["tokens"].astype(float)
+    extracted = extraction.read(recipe)
     page = {
-        "name": io.recipe_name(recipe_dir),
+        "name": recipe.name,
         "imported": config["corpus"]["source"] == "imported",
         "focus": attack["focus_fpr"],
         "fprs": attack["fprs"],
@@ -174,17 +173,17 @@ def facts(recipe_dir: Path) -> dict[str, Any]:
             flip_facts["replicas"], imported=config["corpus"]["source"] == "imported"
         ),
         "missing_models": notes.missing_models_note(flip_facts),
-        "warnings": io.read_warnings(recipe_dir),
+        "warnings": io.read_warnings(recipe),
         "coin_flip_note": notes.coin_flip_note(flip_facts),
         "coin_flip_power_note": notes.coin_flip_power_note(flip_facts),
-        "medians": training.medians(recipe_dir),
-        "properties": [prop.table_row() for prop in vulnerability.read(recipe_dir)],
+        "medians": training.medians(recipe),
+        "properties": [prop.table_row() for prop in vulnerability.read(recipe)],
         "min_group_members": vulnerability.MIN_GROUP_MEMBERS,
-        "extraction": extraction.read(recipe_dir),
-        "extraction_exists": extraction.has_tables(recipe_dir),
+        "extraction": extracted,
+        "extraction_is_missing": bool(recipe.config.extract.samples) and not extracted,
         "likely": extraction.LIKELY,
         "criteria": extraction.CRITERIA,
-        "population": _population(recipe_dir, config, tokens_N, member_N),
+        "population": _population(recipe, config, tokens_N, member_N),
         "model": config["model"],
         "block_parameters": 12 * config["model"]["layers"] * config["model"]["width"] ** 2,
         "train": config["train"],
@@ -199,19 +198,19 @@ def facts(recipe_dir: Path) -> dict[str, Any]:
         "percentage": tables.format_percentage,
         "share": tables.format_share,
     }
-    page |= _attacks(recipe_dir, flip_facts) | _decisions(recipe_dir, flip_facts, member_N)
+    page |= _attacks(recipe, flip_facts) | _decisions(recipe, flip_facts, member_N)
     return page | {"cards": _cards(page), "sections": _sections(page)}
 
 
-def table_files(recipe_dir: Path) -> dict[str, str]:
-    """Returns file name -> description of the recipe's tables that the page uses; empty if it has no tables."""
-    if not io.has_table(recipe_dir, "flips.json"):
+def table_files(recipe: RecipeResults) -> dict[str, str]:
+    """Returns file name -> description of the exported tables of a recipe with replicas."""
+    if not recipe.view.has("flips.json"):
         return {}
-    hidden = () if extraction.read(recipe_dir) else extraction.TABLES
+    folder = recipe.recipe_dir / "tables"
     return {
         name: description
         for name, description in {**TABLES, **MORE_TABLES, **OTHER_TABLES}.items()
-        if io.has_table(recipe_dir, name) and name not in hidden
+        if (folder / name).is_file()
     }
 
 
@@ -269,34 +268,31 @@ def _sections(page: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(markup.anchor(page["name"], name), title) for name, title in titles.items()]
 
 
-def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
+def _attacks(recipe: RecipeResults, facts: Record) -> dict[str, Any]:
     """Returns the numbers of the section on attacks."""
     fprs = facts["config"]["fprs"]
-    tpr_columns = [f"tpr_at_{f:g}_{statistic}" for f in fprs for statistic in ("mean", "std")]
-    columns = (*references.ATTACK_COLUMNS, "targets", *tpr_columns, "left_out")
-    attacks = io.read_table(recipe_dir, "attacks.csv", columns)
-    columns = ("shuffles", "auc_mean", "auc_min", "auc_max", "left_out")
+    attacks = io.read_table(recipe, "attacks.csv")
     shuffled: list[Record] = []
-    if io.has_table(recipe_dir, "shuffled.csv"):
-        shuffled = io.read_table(recipe_dir, "shuffled.csv", ("attack", "references", *columns))
-    rates = tables.read_error_rates(recipe_dir)
-    intervals = tables.read_intervals(recipe_dir, facts["config"]["bootstraps"])
+    if recipe.view.has("shuffled.csv"):
+        shuffled = io.read_table(recipe, "shuffled.csv")
+    rates = tables.read_error_rates(recipe)
+    intervals = tables.read_intervals(recipe, facts["config"]["bootstraps"])
     mean_intervals = tables.mean_intervals(intervals, "replica")
     subset_intervals = tables.mean_intervals(intervals, "reference")
     strongest = tables.best_per_attack(attacks)
     order = {r["attack"]: i for i, r in enumerate(strongest)}
-    advantages, audits = advantage.read(recipe_dir), audit.read(recipe_dir)
+    advantages, audits = advantage.read(recipe), audit.read(recipe)
     not_drawn = [attack_name(n) for n in order if n not in plotting.ATTACKS]
     drawn = [r for r in attacks if r["attack"] in plotting.ATTACKS]
     return {
         "lira": tables.find_attack(strongest, "lira_online"),
-        "reference_targets": tables.read_reference_targets(recipe_dir, fprs),
+        "reference_targets": tables.read_reference_targets(recipe, fprs),
         "loss": tables.find_attack(strongest, "loss"),
         "stacked": tables.find_attack(strongest, "stacked"),
-        "more_references": more_references.read(recipe_dir),
-        "pooling": pooling.read(recipe_dir),
+        "more_references": more_references.read(recipe),
+        "pooling": pooling.read(recipe),
         "strategy_names": pooling.STRATEGIES,
-        "zero_run": zero_run.read(recipe_dir),
+        "zero_run": zero_run.read(recipe),
         "zero_run_estimators": zero_run.ESTIMATORS,
         "zero_run_metrics": zero_run.METRICS,
         "signed": zero_run.signed,
@@ -346,23 +342,23 @@ def _attacks(recipe_dir: Path, facts: Record) -> dict[str, Any]:
     }
 
 
-def _decisions(recipe_dir: Path, facts: Record, member_N: np.ndarray) -> dict[str, Any]:
+def _decisions(recipe: RecipeResults, facts: Record, member_N: np.ndarray) -> dict[str, Any]:
     """Returns the numbers of the section on decisions and their stability."""
     attack, has_power = facts["config"], io.coin_flip_test_has_power(facts)
     focus = attack["focus_fpr"]
-    shares = tables.read_flip_shares(recipe_dir)
-    curves = io.read_table(recipe_dir, "flip_curves.csv", flip_panels.CURVE_COLUMNS)
+    shares = tables.read_flip_shares(recipe)
+    curves = io.read_table(recipe, "flip_curves.csv")
     bins = tables.flip_bins(shares)
     coin_flips = tables.coin_flip_rows(shares)
     focus_rows = (r for r in coin_flips if math.isclose(r["fpr"], focus))
     enough_replicas = facts["replicas"] >= MIN_HEADLINE_REPLICAS
-    by_attack = attack_flips.read(recipe_dir)
+    by_attack = attack_flips.read(recipe)
     return {
         "has_power": has_power,
         "enough_replicas": enough_replicas,
         "coin_flips": sorted(coin_flips, key=lambda r: r["fpr"]),
-        "by_replicas": tables.read_coin_flips_by_replicas(recipe_dir),
-        "disagreements": {} if enough_replicas else _disagreements(recipe_dir, focus, member_N),
+        "by_replicas": tables.read_coin_flips_by_replicas(recipe),
+        "disagreements": {} if enough_replicas else _disagreements(recipe, focus, member_N),
         "focus_row": next(focus_rows, None),
         "attack_flips": by_attack,
         "attack_flips_verdict": attack_flips.verdict(by_attack),
@@ -371,20 +367,20 @@ def _decisions(recipe_dir: Path, facts: Record, member_N: np.ndarray) -> dict[st
         "shares": tables.shares_by_fpr(shares),
         "bins": bins,
         "parts": tables.unstable_groups(bins),
-        "positives": tables.read_true_positives(recipe_dir),
-        "areas": tables.read_partial_aucs(recipe_dir),
+        "positives": tables.read_true_positives(recipe),
+        "areas": tables.read_partial_aucs(recipe),
         "bin_sizes": flip_panels.bin_sizes(flip_panels.rows_at_fpr(curves, focus)),
-        "resampled": tables.read_resampled(recipe_dir),
+        "resampled": tables.read_resampled(recipe),
         "min_sets": notes.min_replicas_for_test(attack["alpha"]),
-        "probabilities": samples.read_probabilities(recipe_dir),
-        "archetypes": archetype_panels.read_archetypes(recipe_dir),
-        "unmatched_kinds": archetype_panels.read_unmatched_kinds(recipe_dir),
+        "probabilities": samples.read_probabilities(recipe),
+        "archetypes": archetype_panels.read_archetypes(recipe),
+        "unmatched_kinds": archetype_panels.read_unmatched_kinds(recipe),
     }
 
 
-def _disagreements(recipe_dir: Path, fpr: float, member_N: np.ndarray) -> dict[str, float]:
+def _disagreements(recipe: RecipeResults, fpr: float, member_N: np.ndarray) -> dict[str, float]:
     """Returns the shares of members and of non-members with a score on which the replicas disagree."""
-    flip_N = io.read_samples(recipe_dir, [f"flip_rate_{fpr:g}"])[f"flip_rate_{fpr:g}"].astype(float)
+    flip_N = io.read_samples(recipe, [f"flip_rate_{fpr:g}"])[f"flip_rate_{fpr:g}"].astype(float)
     scored_N = ~np.isnan(flip_N)
     classes = {"members": member_N & scored_N, "non-members": ~member_N & scored_N}
     return {
@@ -395,9 +391,9 @@ def _disagreements(recipe_dir: Path, fpr: float, member_N: np.ndarray) -> dict[s
 
 
 def _population(
-    recipe_dir: Path, config: Record, tokens_N: np.ndarray, member_N: np.ndarray
+    recipe: RecipeResults, config: Record, tokens_N: np.ndarray, member_N: np.ndarray
 ) -> Record:
-    manifest = io.read_manifest(recipe_dir)
+    manifest = io.read_manifest(recipe)
     used = text_use(manifest)
     return {
         "samples": len(member_N),
@@ -416,10 +412,10 @@ def _population(
     }
 
 
-def save(recipe_dir: Path, figures: Mapping[str, Figure | None]) -> dict[str, Path]:
+def save(recipe: RecipeResults, figures: Mapping[str, Figure | None]) -> dict[str, Path]:
     """Writes the figures of a recipe and returns the paths of the PNGs; deletes the files of figures that are None."""
-    figures_dir = io.parent_workdir(recipe_dir) / "figures"
-    name, written = io.recipe_name(recipe_dir), {}
+    figures_dir = io.parent_workdir(recipe.recipe_dir) / "figures"
+    name, written = recipe.name, {}
     for figure_name, figure in figures.items():
         if figure is None:
             plotting.remove(figures_dir, f"{name}-{figure_name}")

@@ -21,7 +21,7 @@ import numpy as np
 
 from analysis import io, markup, plotting, provenance
 from analysis.formatting import percent, plural
-from analysis.io import Record
+from analysis.io import RecipeResults, Record
 from lm_mia.atomic import write_atomically
 
 PAGE = "samples.html"
@@ -39,22 +39,22 @@ _PROPERTIES = {
 _BUNDLE = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed'))"
 
 
-def write(recipe_dir: Path) -> Path:
+def write(recipe: RecipeResults) -> Path:
     """Writes the page of a recipe from its tables and returns its path.
 
     Raises:
-      io.WorkdirError: a table is missing or unreadable; nothing is written.
+      Unavailable: the recipe has no tables of decisions; nothing is written.
     """
-    facts = io.read_flip_facts(recipe_dir)
-    data = _read(recipe_dir, facts)
+    facts = recipe.view.facts("flips")
+    data = _read(recipe, facts)
     is_complete = {*data["chosen_by"]} == {"all"}
-    num_samples = len(io.read_samples(recipe_dir, ["id"])["id"])
+    num_samples = len(io.read_samples(recipe, ["id"])["id"])
     html = (
         markup.environment()
         .get_template("sample_page.html.j2")
         .render(
-            name=facts["recipe"],
-            report=f"../../report.html#{markup.anchor(facts['recipe'])}",
+            name=recipe.name,
+            report=f"../../report.html#{markup.anchor(recipe.name)}",
             facts=facts,
             samples=num_samples,
             shown=len(data["id"]),
@@ -71,8 +71,8 @@ def write(recipe_dir: Path) -> Path:
             vega=_pack(start_bundling().result()),
         )
     )
-    write_atomically(recipe_dir / PAGE, html)
-    return recipe_dir / PAGE
+    write_atomically(recipe.recipe_dir / PAGE, html)
+    return recipe.recipe_dir / PAGE
 
 
 @functools.cache
@@ -98,13 +98,13 @@ def _pack(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
 
 
-def _read(recipe_dir: Path, facts: Record) -> dict[str, Any]:
+def _read(recipe: RecipeResults, facts: Record) -> dict[str, Any]:
     """Returns all data for the script of the page; missing and infinite numbers are None."""
     fprs = facts["config"]["fprs"]
-    shown = _read_lists(recipe_dir, fprs)
+    shown = _read_lists(recipe, fprs)
     names = ["member", "mean_score", "tokens", "tfidf", "unk"]
     names += [f"{name}_{fpr:g}" for fpr in fprs for name in ("flip_rate", "votes")]
-    all_samples = io.read_samples(recipe_dir, ["id", *names])
+    all_samples = io.read_samples(recipe, ["id", *names])
     # The ids of both tables are in ascending order.
     index_S = np.searchsorted(all_samples["id"], shown["id"])
     values = {name: all_samples[name][index_S] for name in names}
@@ -128,7 +128,7 @@ def _read(recipe_dir: Path, facts: Record) -> dict[str, Any]:
         data[name] = _numbers(shown[name], 4)
     data["reference_member"] = _characters(shown["reference_member"])
     data["decisions"] = [_characters(shown[f"decisions_{fpr:g}"]) for fpr in fprs]
-    data["token_losses"] = _read_token_losses(recipe_dir, shown["id"])
+    data["token_losses"] = _read_token_losses(recipe, shown["id"])
     data["properties"] = [
         {"name": name, "title": title, "decimals": decimals}
         for name, (title, decimals) in _PROPERTIES.items()
@@ -137,22 +137,22 @@ def _read(recipe_dir: Path, facts: Record) -> dict[str, Any]:
     return data
 
 
-def _read_lists(recipe_dir: Path, fprs: list[float]) -> dict[str, np.ndarray]:
+def _read_lists(recipe: RecipeResults, fprs: list[float]) -> dict[str, np.ndarray]:
     """Reads shown_samples.parquet; columns of lists are arrays with one row per sample and one column per model."""
     names = ["id", "chosen_by", "text", "reference_loss_nats", "reference_member"]
     names += ["replica_loss_nats", *(f"decisions_{fpr:g}" for fpr in fprs)]
     return {
         name: np.stack([*column]) if name not in names[:3] else column
-        for name, column in io.read_samples(recipe_dir, names, TABLE).items()
+        for name, column in io.read_samples(recipe, names, TABLE).items()
     }
 
 
-def _read_token_losses(recipe_dir: Path, id_S: np.ndarray) -> dict[str, dict[str, Any]]:
+def _read_token_losses(recipe: RecipeResults, id_S: np.ndarray) -> dict[str, dict[str, Any]]:
     """Returns id -> pieces and mean losses under IN and OUT references, for samples with stored token losses."""
-    if not io.has_table(recipe_dir, TOKEN_TABLE):
+    if not recipe.view.has(TOKEN_TABLE):
         return {}
     names = ["id", "position", "piece", "in_loss_nats", "out_loss_nats"]
-    table = io.read_samples(recipe_dir, names, TOKEN_TABLE)
+    table = io.read_samples(recipe, names, TOKEN_TABLE)
     starts = np.flatnonzero(np.diff(table["id"], prepend=-1))
     shown = {*id_S.tolist()}
     token_losses = {}

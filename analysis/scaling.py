@@ -23,12 +23,12 @@ from matplotlib.lines import Line2D
 from analysis import attacks, io, plotting
 from analysis.attacks import AttackResult
 from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural, size_label
-from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults, WorkdirError
+from analysis.io import RecipeResults, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, write
 from lm_mia import config
 from lm_mia.attacks.spec import MIN_REFERENCES, Need, Variant
 from lm_mia.config.recipe import differences
-from lm_mia.errors import UserError
+from lm_mia.errors import Unavailable, UserError
 from lm_mia.model import flops
 
 QUANTITIES = {
@@ -107,12 +107,12 @@ def draw(sweep: SweepResults, x: str = "") -> FigureResult:
     """Draws all recipes that have attacked targets or replicas, against one quantity or, if empty, against all.
 
     Raises:
-      MissingModelsError: no recipe was attacked yet, or not with equal numbers of references.
+      Unavailable: no recipe was attacked yet, or not with equal numbers of references.
     """
     recipes = _with_equal_models_per_workdir(sweep)
     usable = [recipe for recipe in recipes if _is_usable(recipe)]
     if not usable:
-        raise MissingModelsError(
+        raise Unavailable(
             "no recipe was attacked with a target and two references yet; run lm-mia run first"
         )
     references = _common_reference_count(usable)
@@ -145,7 +145,7 @@ def _common_reference_count(recipes: Sequence[RecipeResults]) -> int:
     ]
     common = set.intersection(*counts)
     if not common:
-        raise MissingModelsError(
+        raise Unavailable(
             "the tables of these recipes have no attacks with equal numbers of references; run lm-mia attack with "
             "the figure scaling, in each workdir with the same --config.attack.references"
         )
@@ -219,11 +219,11 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     try:
         if options.x not in ("", *QUANTITIES):
-            raise WorkdirError(f"--x={options.x}: must be one of {', '.join(QUANTITIES)}")
+            raise UserError(f"--x={options.x}: must be one of {', '.join(QUANTITIES)}")
         result = draw(_read_recipes(options.workdir, options.recipe), options.x)
         out = options.out or options.workdir[0]
         png = write(out, "scaling", result)
-    except (MissingModelsError, UserError, WorkdirError, OSError) as error:
+    except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     print(out / "tables" / "scaling.csv", png, *result.notes, sep="\n")
@@ -247,7 +247,7 @@ def _is_usable(recipe: RecipeResults) -> bool:
     try:
         targets = recipe.targets if recipe.config.attack.targets else recipe.replicas
         return len(recipe.references) >= MIN_REFERENCES and bool(targets)
-    except MissingModelsError:
+    except Unavailable:
         return False
 
 
@@ -259,12 +259,11 @@ def _read_point(recipe: RecipeResults, references: int) -> Point:
 
 def _read_shares(recipe: RecipeResults) -> list[Record]:
     """Returns `Point.shares`; empty if there are too few replicas for a share of coin flips."""
-    if not io.has_table(recipe.recipe_dir, "flip_shares.csv"):
+    if not recipe.view.has("flip_shares.csv"):
         return []
-    facts = io.read_flip_facts(recipe.recipe_dir)
+    facts = recipe.view.facts("flips")
     if facts["replicas"] < MIN_HEADLINE_REPLICAS:
         return []
-    columns = ("fpr", "bin", "member_fraction", "nonmember_fraction")
     return [
         {
             "references": facts["references"],
@@ -274,7 +273,7 @@ def _read_shares(recipe: RecipeResults) -> list[Record]:
             "fpr": row["fpr"],
             "value": row[f"{metric.removeprefix('coin_flip_').removesuffix('s')}_fraction"],
         }
-        for row in io.read_table(recipe.recipe_dir, "flip_shares.csv", columns)
+        for row in io.read_table(recipe, "flip_shares.csv")
         if row["bin"] == "coin flip"
         for metric in SHARES
     ]

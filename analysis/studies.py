@@ -10,8 +10,9 @@ import numpy as np
 
 from analysis import io
 from analysis.claims.jackknife import Jackknife
-from analysis.io import MissingModelsError, RecipeResults, Record
+from analysis.io import RecipeResults, Record
 from lm_mia.attacks.spec import Study
+from lm_mia.errors import Unavailable
 
 AXES = ("replicas", "references", "samples")
 """Columns of the tables of studies for intervals, as in decision_jackknife.parquet."""
@@ -19,20 +20,14 @@ TRAINING_SUBSET = "the training subset"
 
 
 def read_facts(recipe: RecipeResults, study: Study) -> Record:
-    """Reads NAME.json of a study: the settings and models of its tables.
+    """Returns NAME.json of a study: the settings and models of its tables.
 
     Raises:
-      MissingModelsError: the study has no tables; the message has the reason.
-      WorkdirError: the file is damaged.
+      Unavailable: the study has no tables; the message has the reason.
     """
-    name = f"{study}.json"
-    if not io.has_table(recipe.recipe_dir, name):
-        raise MissingModelsError(
-            f"{recipe.name}: there is no study {study}; run lm-mia attack with this figure in figures"
-        )
-    facts = io.read_json(recipe.recipe_dir, f"tables/{name}", ("config", "models", "reason"))
+    facts = recipe.view.facts(study)
     if facts["reason"]:
-        raise MissingModelsError(f"{recipe.name}: {facts['reason']}")
+        raise Unavailable(f"{recipe.name}: {facts['reason']}")
     return facts
 
 
@@ -51,17 +46,15 @@ def read_parts(
       where: further columns and their values, which together select the rows of one number.
 
     Raises:
-      WorkdirError: the table is missing or cannot be read, or has no such rows.
+      Unavailable: there is no such table, or no such row.
     """
     where = where or {}
-    columns = io.read_samples(recipe.recipe_dir, [*AXES, *where, name], table)
+    columns = io.read_samples(recipe, [*AXES, *where, name], table)
     at = np.ones(len(columns[name]), np.bool_)
     for key, value in where.items():
         at &= columns[key] == value
     if not at.any():
-        raise io.WorkdirError(
-            f"{recipe.recipe_dir}: tables/{table} has no rows with {dict(where)}; run lm-mia attack again"
-        )
+        raise Unavailable(f"{recipe.name}: {table} has no rows with {dict(where)}")
     index = tuple(columns[axis][at] for axis in AXES)
     value_A1xR1xH1 = np.full([axis.max() + 1 for axis in index], math.nan)
     value_A1xR1xH1[index] = columns[name][at]

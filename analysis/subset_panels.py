@@ -1,35 +1,24 @@
 """The AUC of LiRA on each replica, all of one training subset, and on each reference with its own subset."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from analysis import io, plotting, tables
 from analysis.formatting import plural
+from analysis.io import RecipeResults
 from lm_mia.attacks import evaluations
-from lm_mia.attacks.spec import AttackSpec, Request
+from lm_mia.attacks.spec import Request
 
 
-def read_replica_aucs(recipe_dir: Path) -> list[float]:
-    """Reads the AUC of online LiRA with all references on each replica; empty without them."""
-    facts = io.read_flip_facts(recipe_dir)
-    replicas, references = (
-        tuple(int(name.rpartition("-")[2]) for name in facts[key])
-        for key in ("replica_models", "reference_models")
-    )
-    attack = AttackSpec("lira_online", True, replicas, references, facts["config"]["step"])
-    recipe = io.read_recipe(recipe_dir)
-    used = {k: tuple(v) if isinstance(v, list) else v for k, v in facts["config"].items()}
-    c = dataclasses.replace(
-        recipe.config.attack, **used
-    )  # of the tables, if the config has changed
-    pieces = dataclasses.replace(recipe.view.stored, c=c)
-    table = pieces.read(Request(attack, evaluations.operating_points), ["target", "auc"])
-    return [] if table is None else table.drop_duplicates("target")["auc"].tolist()
+def read_replica_aucs(recipe: RecipeResults) -> list[float]:
+    """Reads the AUC of online LiRA with all references on each replica."""
+    main = recipe.view.replicas.main
+    table = recipe.view.pieces.table(Request(main, evaluations.operating_points))
+    auc_M: list[float] = table.drop_duplicates("target")["auc"].tolist()
+    return auc_M
 
 
 def draw_auc_by_subset(replica_auc: Sequence[float], reference_auc: Sequence[float]) -> Figure:
@@ -65,10 +54,10 @@ def draw_auc_by_subset(replica_auc: Sequence[float], reference_auc: Sequence[flo
     return figure
 
 
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figure of a recipe; None if there are fewer than two AUCs of a kind."""
-    replicas = [auc for auc in read_replica_aucs(recipe_dir) if not math.isnan(auc)]
-    rows = io.read_table(recipe_dir, tables.REFERENCE_TARGETS, ("auc",))
+    replicas = [auc for auc in read_replica_aucs(recipe) if not math.isnan(auc)]
+    rows = io.read_table(recipe, tables.REFERENCE_TARGETS)
     references = [row["auc"] for row in rows if not math.isnan(row["auc"])]
     enough = len(replicas) > 1 and len(references) > 1
     return {"auc_by_subset": draw_auc_by_subset(replicas, references) if enough else None}

@@ -3,11 +3,10 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from analysis import io
 from analysis.formatting import plus_minus
-from analysis.io import Record
+from analysis.io import RecipeResults, Record
 from lm_mia.attacks.registry import attack_name
 
 RATES = {"acc": "acc", "fnr": "fnr", "fpr": "realized_fpr", "tnr": "tnr", "tpr": "tpr"}
@@ -18,44 +17,8 @@ UNSTABLE_GROUPS = {
     "union": ("Very unstable + coin flip", 3, 4),
 }
 """The groups of columns of StrongMIA Tables 5 and 6: title, first and last flip bin."""
-SHARE_COLUMNS = (
-    "fpr",
-    "bin",
-    "low",
-    "high",
-    "member_fraction",
-    "nonmember_fraction",
-    "members",
-    "nonmembers",
-)
 CLASS_NAMES = ("member", "nonmember")
 """The classes in the names of columns."""
-COIN_FLIP_COLUMNS = (
-    "fpr",
-    "replicas",
-    "cutoff",
-    *(
-        f"{name}_fraction{suffix}"
-        for name in CLASS_NAMES
-        for suffix in ("", "_se", "_127_low", "_127_high")
-    ),
-)
-"""Columns of coin flips, in flip_shares.csv and in flip_shares_by_replicas.csv."""
-INTERVAL_COLUMNS = (
-    *("attack", "role", "models", "metric", "value", "low", "high", "method", "not_covered"),
-    *("true_positives", "members", "left_out"),
-)
-PARTIAL_AUC_COLUMNS = (
-    "low",
-    "high",
-    "curve",
-    "pauc",
-    "pauc_normalized",
-    "lift",
-    "lift_normalized",
-    "lift_retained_fraction",
-    "mean_tpr_dropped_fraction",
-)
 CHANCE_MARGIN = 0.03
 """How far from 0.5 the mean AUC with shuffled labels may lie."""
 MAX_NOT_SHARED = 0.01
@@ -106,11 +69,11 @@ def name_other_samples(rows: Sequence[Record]) -> str:
     return ", ".join(parts)
 
 
-def read_reference_targets(recipe_dir: Path, fprs: Sequence[float]) -> Record:
+def read_reference_targets(recipe: RecipeResults, fprs: Sequence[float]) -> Record:
     """Reads tables/reference_targets.csv and summarizes the attacks on the references as targets.
 
     Args:
-      recipe_dir: the folder of the recipe.
+      recipe: the folder of the recipe.
       fprs: the FPRs of the table.
 
     Returns:
@@ -120,8 +83,7 @@ def read_reference_targets(recipe_dir: Path, fprs: Sequence[float]) -> Record:
       and for a TPR that one of them lacks.
     """
     values = ("auc", *(f"tpr_at_{fpr:g}" for fpr in fprs))
-    columns = ("target", "references", "members", "nonmembers", "left_out", *values)
-    rows = io.read_table(recipe_dir, REFERENCE_TARGETS, columns)
+    rows = io.read_table(recipe, REFERENCE_TARGETS)
     scored = [row for row in rows if not math.isnan(row["auc"])]
     summary: Record = {
         "targets": len(scored),
@@ -158,11 +120,9 @@ def shuffled_control(shuffled: Sequence[Record]) -> Record:
     }
 
 
-def read_error_rates(recipe_dir: Path) -> list[Record]:
+def read_error_rates(recipe: RecipeResults) -> list[Record]:
     """Reads the rows of StrongMIA Tables 1 and 2."""
-    rates = (*RATES.values(), "balanced_acc")
-    columns = [f"{r}_{statistic}" for r in rates for statistic in ("mean", "std")]
-    return io.read_table(recipe_dir, "error_rates.csv", ("fpr", "replicas", "left_out", *columns))
+    return io.read_table(recipe, "error_rates.csv")
 
 
 def format_rate(row: Record, name: str) -> str:
@@ -174,20 +134,17 @@ def format_rate(row: Record, name: str) -> str:
     return plus_minus(mean, std)
 
 
-def read_true_positives(recipe_dir: Path) -> list[Record]:
+def read_true_positives(recipe: RecipeResults) -> list[Record]:
     """Reads the rows of StrongMIA Tables 5 and 6."""
     groups = [f"{name}_{value}" for name in UNSTABLE_GROUPS for value in ("tp", "fraction")]
     columns = [f"{n}_{statistic}" for n in ("tpr", "tp", *groups) for statistic in ("mean", "std")]
     columns += [f"{name}_ratio_of_means" for name in UNSTABLE_GROUPS]
-    return io.read_table(
-        recipe_dir, "true_positives.csv", ("fpr", "replicas", "left_out", *columns)
-    )
+    return io.read_table(recipe, "true_positives.csv")
 
 
-def read_replica_true_positives(recipe_dir: Path, fpr: float) -> list[Record]:
+def read_replica_true_positives(recipe: RecipeResults, fpr: float) -> list[Record]:
     """Reads the rows of tables/replica_true_positives.csv at an FPR, one per replica."""
-    columns = ("order_seed", "fpr", "tp", "very_unstable_tp", "coin_flip_tp")
-    rows = io.read_table(recipe_dir, "replica_true_positives.csv", columns)
+    rows = io.read_table(recipe, "replica_true_positives.csv")
     return [row for row in rows if math.isclose(row["fpr"], fpr)]
 
 
@@ -241,10 +198,9 @@ def shares_by_fpr(shares: Sequence[Record]) -> dict[float, dict[str, Record]]:
     return dict(sorted(rows.items()))
 
 
-def read_flip_shares(recipe_dir: Path) -> list[Record]:
+def read_flip_shares(recipe: RecipeResults) -> list[Record]:
     """Reads tables/flip_shares.csv."""
-    columns = dict.fromkeys((*SHARE_COLUMNS, *COIN_FLIP_COLUMNS))
-    return io.read_table(recipe_dir, "flip_shares.csv", list(columns))
+    return io.read_table(recipe, "flip_shares.csv")
 
 
 def coin_flip_rows(shares: Sequence[Record]) -> list[Record]:
@@ -252,9 +208,9 @@ def coin_flip_rows(shares: Sequence[Record]) -> list[Record]:
     return [row for row in shares if row["bin"] == "coin flip"]
 
 
-def read_coin_flips_by_replicas(recipe_dir: Path) -> list[Record]:
+def read_coin_flips_by_replicas(recipe: RecipeResults) -> list[Record]:
     """Reads tables/flip_shares_by_replicas.csv, ordered by the number of replicas."""
-    rows = io.read_table(recipe_dir, "flip_shares_by_replicas.csv", COIN_FLIP_COLUMNS)
+    rows = io.read_table(recipe, "flip_shares_by_replicas.csv")
     return sorted(rows, key=lambda row: row["replicas"])
 
 
@@ -282,11 +238,11 @@ def unstable_groups(bins: Sequence[Record]) -> list[Record]:
     return groups
 
 
-def read_intervals(recipe_dir: Path, bootstraps: int) -> list[Record]:
+def read_intervals(recipe: RecipeResults, bootstraps: int) -> list[Record]:
     """Reads the rows of tables/intervals.csv; none if attack.bootstraps is 0."""
     if not bootstraps:
         return []
-    return io.read_table(recipe_dir, "intervals.csv", INTERVAL_COLUMNS)
+    return io.read_table(recipe, "intervals.csv")
 
 
 def mean_intervals(rows: Sequence[Record], role: str) -> Mapping[tuple[str, str], Record]:
@@ -304,29 +260,28 @@ def not_covered(intervals: Mapping[tuple[str, str], Record]) -> str:
     return next((row["not_covered"] for row in intervals.values()), "")
 
 
-def read_partial_aucs(recipe_dir: Path) -> dict[tuple[float, float], dict[str, Record]]:
+def read_partial_aucs(recipe: RecipeResults) -> dict[tuple[float, float], dict[str, Record]]:
     """Reads the rows of tables/partial_auc.csv by (lowest, highest) FPR and by curve.
 
     The curves are "raw", "coin-free" and "unstable-free".
     """
     bands: dict[tuple[float, float], dict[str, Record]] = {}
-    for row in io.read_table(recipe_dir, "partial_auc.csv", PARTIAL_AUC_COLUMNS):
+    for row in io.read_table(recipe, "partial_auc.csv"):
         bands.setdefault((row["low"], row["high"]), {})[row["curve"]] = row
     return bands
 
 
-def read_resampled(recipe_dir: Path) -> list[Record]:
+def read_resampled(recipe: RecipeResults) -> list[Record]:
     """Reads flip rates over sets of references (StrongMIA E.2.8), one entry per way of choosing the sets.
 
     Returns:
       For each way "sampling", "title", "kind" of test, "sets", "references_per_set", "has_power" (of that test),
       "cutoff", "left_out" and "shares" (bins by FPR); empty if the table was not requested.
     """
-    if not io.has_table(recipe_dir, _RESAMPLED):
+    if not recipe.view.has(_RESAMPLED):
         return []
-    columns = ("sampling", "sets", "references_per_set", *SHARE_COLUMNS, "left_out")
     by_scheme: dict[str, list[Record]] = {}
-    for row in io.read_table(recipe_dir, _RESAMPLED, columns):
+    for row in io.read_table(recipe, _RESAMPLED):
         by_scheme.setdefault(row["sampling"], []).append(row)
     entries = []
     for sampling, rows in by_scheme.items():

@@ -17,28 +17,28 @@ from matplotlib.figure import Figure
 from analysis import advantage, attacks, audit, io, markup, plotting, pooling, tables, zero_run
 from analysis.attacks import AttackResult
 from analysis.formatting import found_card, percent, plural, plus_minus
-from analysis.io import MissingModelsError, RecipeResults
+from analysis.io import RecipeResults
 from analysis.recipe_section import RecipeSection, save
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import Variant
+from lm_mia.errors import Unavailable
 
 
 def draw(recipe: RecipeResults) -> RecipeSection:
     """Draws and writes the figures of a recipe, WORKDIR/figures/NAME-FIGURE.png and .pdf, and renders its section.
 
     Raises:
-      io.MissingModelsError: the recipe has not been attacked.
-      io.WorkdirError: a table is missing or unreadable.
+      Unavailable: there are too few models.
     """
     contents = facts(recipe)
     figures: dict[str, Figure | None] = {}
     if recipe.config.attack.targets:
         figures["roc_targets"] = draw_roc(contents["results"])
-        figures |= advantage.recipe_figures(recipe.recipe_dir)
-        figures |= audit.recipe_figures(recipe.recipe_dir)
-    figures |= pooling.recipe_figures(recipe.recipe_dir)
-    figures |= zero_run.recipe_figures(recipe.recipe_dir)
-    images = {name: markup.data_uri(png) for name, png in save(recipe.recipe_dir, figures).items()}
+        figures |= advantage.recipe_figures(recipe)
+        figures |= audit.recipe_figures(recipe)
+    figures |= pooling.recipe_figures(recipe)
+    figures |= zero_run.recipe_figures(recipe)
+    images = {name: markup.data_uri(png) for name, png in save(recipe, figures).items()}
     template = markup.environment().get_template("target.html.j2")
     name = recipe.name
     html = template.render(images=images, at=markup.anchor(name), file=f"{name}-", **contents)
@@ -47,11 +47,11 @@ def draw(recipe: RecipeResults) -> RecipeSection:
 
 def facts(recipe: RecipeResults) -> dict[str, Any]:
     """Returns everything that the template shows except the images."""
-    folder, c = recipe.recipe_dir, recipe.config
-    manifest, has_targets = io.read_manifest(folder), c.attack.targets > 0
+    c = recipe.config
+    manifest, has_targets = io.read_manifest(recipe), c.attack.targets > 0
     results = read(recipe) if has_targets else {}
-    advantages = advantage.read(folder) if has_targets else {}
-    audits = audit.read(folder) if has_targets else {}
+    advantages = advantage.read(recipe) if has_targets else {}
+    audits = audit.read(recipe) if has_targets else {}
     intervals = _read_intervals(recipe) if has_targets else {}
     page = {
         "name": recipe.name,
@@ -74,10 +74,10 @@ def facts(recipe: RecipeResults) -> dict[str, Any]:
         "audits": audits,
         "audit_headline": audit.headline(audits),
         "attacked": "target",
-        "warnings": io.read_warnings(folder),
-        "pooling": pooling.read(folder),
+        "warnings": io.read_warnings(recipe),
+        "pooling": pooling.read(recipe),
         "strategy_names": pooling.STRATEGIES,
-        "zero_run": zero_run.read(folder),
+        "zero_run": zero_run.read(recipe),
         "zero_run_estimators": zero_run.ESTIMATORS,
         "zero_run_metrics": zero_run.METRICS,
         "signed": zero_run.signed,
@@ -99,7 +99,7 @@ def read(recipe: RecipeResults) -> dict[str, AttackResult]:
             results[name] = attacks.read_attack(
                 recipe, Variant(name, step=recipe.config.attack.step)
             )
-        except MissingModelsError:
+        except Unavailable:
             if name == "lira_online":
                 raise
     return dict(sorted(results.items(), key=lambda item: -_mean(item[1].auc_T)))
@@ -107,7 +107,7 @@ def read(recipe: RecipeResults) -> dict[str, AttackResult]:
 
 def _read_intervals(recipe: RecipeResults) -> Mapping[tuple[str, str], Any]:
     """Returns the intervals of the mean over the targets, or of the only target, by attack and metric."""
-    rows = tables.read_intervals(recipe.recipe_dir, recipe.config.attack.bootstraps)
+    rows = tables.read_intervals(recipe, recipe.config.attack.bootstraps)
     if len(recipe.targets) > 1:
         return tables.mean_intervals(rows, "target")
     return {(row["attack"], row["metric"]): row for row in rows}

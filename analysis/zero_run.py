@@ -9,34 +9,18 @@ R: runs, or pairs of complementary runs.
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import scipy.stats
 from matplotlib.figure import Figure
 
 from analysis import io, plotting
-from analysis.io import Record
-from lm_mia.atomic import ZERO_RUN_JSON
+from analysis.io import RecipeResults, Record
 from lm_mia.attacks.registry import attack_name
 
-TABLE, INTERFERENCE = ZERO_RUN_JSON.with_suffix(".csv").name, "interference.csv"
+TABLE, INTERFERENCE = "zero_run.csv", "interference.csv"
 METRICS = {"auc": "AUC", "tpr_0.05": "TPR at 5% FPR", "ate": "Mean effect"}
 """Column of zero_run.csv -> its name."""
-COLUMNS = (
-    "shift",
-    "strength",
-    "attack",
-    "model",
-    "estimator",
-    "members",
-    "ate_se",
-    "auc_se",
-    "effective_nonmembers",
-    "has_overlap",
-    *METRICS,
-)
-INTERFERENCE_COLUMNS = ("attack", "model", "ate", "auc", "sd_ate", "sd_auc")
 ESTIMATORS = {
     "iid": "Same source",
     "naive": "Unadjusted",
@@ -185,23 +169,21 @@ def shift_title(shift: str, strength: float) -> str:
     return f"graded, strength {strength:g}" if shift == "graded" else shift
 
 
-def read(recipe_dir: Path) -> ZeroRun | None:
+def read(recipe: RecipeResults) -> ZeroRun | None:
     """Reads the tables; None if attack.zero_run did not request them.
 
     Raises:
-      io.WorkdirError: a file is damaged, or a table is missing although zero_run.json gives no reason.
     """
-    if not io.has_table(recipe_dir, ZERO_RUN_JSON.name):
+    if not recipe.view.has("zero_run.json"):
         return None
-    fields = ("reason", "shift_reasons", "models", "pairs", "covariates")
-    facts = io.read_json(recipe_dir, str(ZERO_RUN_JSON), fields)
+    facts = recipe.view.facts("zero_run")
     if facts["reason"]:
         return ZeroRun(facts["reason"])
-    rows = io.read_table(recipe_dir, TABLE, COLUMNS)
+    rows = io.read_table(recipe, TABLE)
     grouped: dict[tuple[str, float, str], list[Record]] = {}
     for row in rows:
         grouped.setdefault((row["shift"], row["strength"], row["attack"]), []).append(row)
-    interference = io.read_table(recipe_dir, INTERFERENCE, INTERFERENCE_COLUMNS)
+    interference = io.read_table(recipe, INTERFERENCE)
     return ZeroRun(
         "",
         facts["shift_reasons"],
@@ -325,7 +307,7 @@ def draw(zero_run: ZeroRun) -> Figure:
     return figure
 
 
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figure of a recipe; None without numbers."""
-    zero_run = read(recipe_dir)
+    zero_run = read(recipe)
     return {"zero_run": draw(zero_run) if zero_run and zero_run.settings else None}

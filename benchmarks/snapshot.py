@@ -48,13 +48,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xarray as xr
 
-from lm_mia.atomic import CSV_MISSING_VALUES, replacing
+from lm_mia.atomic import replacing
 from lm_mia.errors import UserError, run_action
 
 Table = dict[str, np.ndarray]
 """Column -> values: int64, float64 (missing: NaN), or texts (object; missing: None)."""
 Snapshot = dict[str, dict[str, Table]]
 """Name of the workdir -> name of the table -> table."""
+_MISSING_CELLS = ("", "nan", "NaN")
+"""The cells of a CSV table that stand for a missing value; other words, such as NA, are texts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +269,7 @@ def _read_csv(path: Path) -> Table:
         raise ValueError("rows of different lengths")
     columns = zip(*rows, strict=True) if rows else [()] * len(header)
     return {
-        name: _from_texts([None if v in CSV_MISSING_VALUES else v for v in values])
+        name: _from_texts([None if v in _MISSING_CELLS else v for v in values])
         for name, values in zip(header, columns, strict=True)
     }
 

@@ -21,15 +21,14 @@ from rich.table import Table
 from rich.text import Text
 
 from launch import heartbeats, jobs
-from lm_mia.atomic import FLIPS_JSON
 from lm_mia.config import to_dict
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
 from lm_mia.run import inventory, plan, progress
 from lm_mia.run.progress import plural
+from lm_mia.run.stored_results import count_pieces, is_report_outdated
 from lm_mia.run.sweep import Sweep, SweepRecipe, require_workdir
-from lm_mia.run.workdir import changed_settings, table_metadata
 
 _LINE_SECONDS = 10.0  # between lines if the output is not a terminal
 _REFRESH_SECONDS = 2.0  # between updates of --watch
@@ -58,9 +57,9 @@ def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
       models that failed and will be tried again; ``set_aside`` and ``diverged``, with reason and log.
       ``models_per_hour`` and ``seconds_left``: None if unknown. ``hosts``: numbers of models and failures of each
       machine. ``made_by``: number of models of each version of lm_mia. ``population``: its path, samples and sha256,
-      the last two None if it is not built. ``tables``: "present", "missing", "unfinished" (there are only tables of
-      other attacks), "other settings" (than those of the config) or "no replicas" (none are requested, so that there
-      are no tables of decisions). ``table_settings``: for "other settings", name -> [requested, made with].
+      the last two None if it is not built. ``tables``: "present", "missing", "unfinished" (there are only some
+      of the results that the config asks for) or "no replicas" (none are requested, so that there are no tables of
+      decisions).
 
     Raises:
       UserError: if the folder has models of another recipe, or files in it are damaged.
@@ -74,7 +73,7 @@ def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
     }
     status |= {name: [] for name in ("running", "vanished", "failing", "set_aside", "diverged")}
     status |= {"missing": len(models), "models_per_hour": None, "seconds_left": None, "hosts": {}}
-    status |= {"made_by": {}, "population": _population(recipe), **_tables(recipe)}
+    status |= {"made_by": {}, "population": _population(recipe), "tables": _tables(recipe)}
     stored = recipe.stored_config()
     if stored is None:
         return status
@@ -111,25 +110,21 @@ def _population(recipe: SweepRecipe) -> dict[str, Any]:
     return facts
 
 
-def _tables(recipe: SweepRecipe) -> dict[str, Any]:
-    """Returns whether the tables of the attacks exist and match the config."""
-    state, settings = "missing", dict[str, Any]()
+def _tables(recipe: SweepRecipe) -> str:
+    """Returns whether the results from which the tables are made are there."""
     if not recipe.config.attack.replicas:
-        state = "no replicas"
-    elif table_metadata(recipe.folder) is not None:
-        different = changed_settings(recipe.folder, recipe.config)
-        settings = {f"attack.{name}": list(values) for name, values in different.items()}
-        state = "other settings" if settings else "present"
-    elif (recipe.folder / FLIPS_JSON.parent).exists():
-        state = "unfinished"
-    return {"tables": state, "table_settings": settings}
+        return "no replicas"
+    stored, wanted = count_pieces(recipe)
+    if stored == wanted:
+        return "present"
+    return "unfinished" if stored else "missing"
 
 
 def _report(sweep: Sweep) -> str:
     """Returns the state of the report: "missing", "present" or "older than the tables"."""
     if not sweep.workdir.report.exists():
         return "missing"
-    return "older than the tables" if sweep.workdir.is_report_outdated() else "present"
+    return "older than the tables" if is_report_outdated(sweep.workdir.path) else "present"
 
 
 def _add_failures(
@@ -445,14 +440,6 @@ def _notes(status: dict[str, Any]) -> list[str]:
         if len(r["made_by"]) > 1:
             by = ", ".join(f"{version} ({count})" for version, count in r["made_by"].items())
             lines.append(f"versions    {r['recipe']}: made by several versions of lm_mia: {by}")
-        if r["table_settings"]:
-            made_with = ", ".join(
-                f"{name}={used!r}" for name, (_, used) in r["table_settings"].items()
-            )
-            remedy = "run `lm-mia attack` with the same --config and --workdir to make them again"
-            lines.append(
-                f"tables      {r['recipe']}: made with other settings: {made_with}; {remedy}"
-            )
     populations = {r["population"]["path"]: r["population"] for r in status["recipes"]}
     for path, p in populations.items():
         built = f"{p['samples']} samples, sha256 {p['sha256']}"

@@ -11,23 +11,23 @@ Example:
   >>> recipe.table("attacks")["attack"].iloc[0]
   'lira_online'
 
-Only `open_arrays` writes to a workdir, and nothing in this module loads JAX.
+Only `open_arrays` and `RecipeView.table` write to a workdir, the latter only results that are missing; nothing in this
+module loads JAX.
 """
 
 import dataclasses
 import functools
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
-from lm_mia.atomic import CSV_MISSING_VALUES
 from lm_mia.config import Config
 from lm_mia.config.recipe import from_dict
 from lm_mia.data.population import Population, open_population
 from lm_mia.data.zarr_metadata import check_zarr
-from lm_mia.errors import UserError, raise_failed_read
+from lm_mia.errors import Unavailable, UserError, raise_failed_read
 from lm_mia.run.workdir import Workdir
 
 if TYPE_CHECKING:  # imported where they are used, since they take about a second to load
@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # imported where they are used, since they take about a secon
     import xarray as xr
     from numpy.typing import ArrayLike
 
+    from analysis.io import SweepResults
+    from lm_mia.attacks import experiment
     from lm_mia.run.audit import Audit
     from lm_mia.run.audit_statistics import GroupScore, MembershipDesign
 
@@ -69,12 +71,21 @@ def open(workdir: str | os.PathLike[str]) -> "Results":
         raise UserError(
             f"workdir={str(opened.path)!r}: {problem}; pass the --workdir of an `lm-mia run` command"
         )
+    views = functools.cache(functools.partial(_open_views, opened.path))
     recipes = {
-        name: RecipeView(opened, name, stored)
+        name: RecipeView(opened, name, stored, views)
         for name in opened.read_config()["recipes"]
         if (stored := opened.read_recipe_config(name))
     }
     return Results(opened.path, Recipes(recipes))
+
+
+def _open_views(workdir: Path) -> "SweepResults":
+    """Opens the results of all recipes of a workdir, with what its figures need."""
+    from analysis import io, page
+
+    figures, _ = page.leave_out_missing(io.read_workdir(workdir)["figures"])
+    return io.with_needs(io.read_recipes(workdir), page.figure_needs(figures))
 
 
 def open_arrays(
@@ -216,11 +227,11 @@ class RecipeView:
     """The name of the recipe's folder."""
     _stored: dict[str, Any] = dataclasses.field(compare=False)
     """The recipe's config.json."""
+    _views: "Callable[[], SweepResults]" = dataclasses.field(compare=False)
+    """Returns the results of all recipes of the workdir."""
 
     def __repr__(self) -> str:
-        names = [*map(repr, self.tables)]
-        shown = [*names[:4], "..."] if len(names) > 5 else names
-        return f"RecipeView({self.name!r}, {len(names)} tables: [{', '.join(shown)}])"
+        return f"RecipeView({self.name!r})"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -284,39 +295,38 @@ class RecipeView:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of the tables that exist, in alphabetical order; see `table`."""
-        return tuple(sorted(self._table_files()))
+        """The names of the tables whose results are stored, in alphabetical order; see `table`."""
+        return tuple(sorted(Path(file).stem for file in self._view.stored_tables()))
 
     def table(self, name: str) -> "pd.DataFrame":
-        """Reads a table of results.
+        """Returns a table of results.
 
+        What is missing is computed, and stored in the workdir if it can be written: for example after training, before
+        the first ``lm-mia attack``. Attacks and figures in files of the user, which the config names, are run for this.
         The data dictionary in the documentation describes all tables and their columns.
 
         Args:
-          name: one of `tables`, such as ``attacks`` for ``tables/attacks.csv``, or ``membership_scores`` for the scores
-            of every sample.
+          name: such as ``attacks``, which ``lm-mia attack`` also writes to ``tables/attacks.csv``, or
+            ``membership_scores`` for the scores of every sample; `tables` lists those that are stored.
 
         Returns:
-          The table. Missing values are NaN.
+          The table. Missing values are NaN, or ``pandas.NA`` in a column of integers.
 
         Raises:
-          UserError: if there is no such table; the message lists those that exist.
+          UserError: if there is no such table, or the models or the settings of the recipe do not allow it; the message
+            says why.
 
         Example:
           >>> attacks = lm_mia.open("runs/quickstart").recipes["quickstart"].table("attacks")
           >>> attacks.columns[:3].tolist()
           ['attack', 'references', 'targets']
         """
-        import pandas as pd
-
-        files = self._table_files()
+        files = {Path(file).stem: file for file in self._view.tables if not file.endswith(".json")}
         if name not in files:
-            hint = f"choose from {', '.join(self.tables)}" if files else "run `lm-mia attack` first"
-            raise UserError(f"table={name!r}: recipe {self.name} has no such table; {hint}")
-        path = files[name]
-        if path.suffix == ".parquet":
-            return pd.read_parquet(path)
-        return pd.read_csv(path, keep_default_na=False, na_values=[*CSV_MISSING_VALUES])
+            raise UserError(
+                f"table={name!r}: there is no such table; choose from {', '.join(sorted(files))}"
+            )
+        return self._view.table(files[name])
 
     def samples(self) -> "pd.DataFrame":
         """Reads the sample table of the population.
@@ -359,11 +369,13 @@ class RecipeView:
             )
         return population.text(i)
 
-    def _table_files(self) -> dict[str, Path]:
-        """Returns the files of all tables: path without extension -> file."""
-        folder = self.path / "tables"
-        files = (path for kind in ("csv", "parquet") for path in folder.rglob(f"*.{kind}"))
-        return {path.relative_to(folder).with_suffix("").as_posix(): path for path in files}
+    @functools.cached_property
+    def _view(self) -> "experiment.RecipeView":
+        opened = self._views()
+        for recipe in opened.recipes:
+            if recipe.name == self.name:
+                return recipe.view
+        raise Unavailable(f"{self.name}: its population is not built; run `lm-mia run` first")
 
     @functools.cached_property
     def _population(self) -> Population:

@@ -16,16 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-FLIPS_JSON = Path("tables", "flips.json")
-"""What the tables of decisions are of, with their settings; exported by `lm-mia attack`."""
-EXTRACTION_JSON = Path("tables", "extraction.json")
-MORE_REFERENCES_JSON = Path("tables", "more_references.json")
-POOLING_JSON = Path("tables", "pooling.json")
-ZERO_RUN_JSON = Path("tables", "zero_run.json")
-MEMBERSHIP_SCORES_JSON = Path("tables", "membership_scores.json")
-TARGETS_CSV = Path("tables", "targets.csv")
-"""The requested attacks, one line per attack and target."""
-
 TEMPORARY = ".new-"
 """How the names of temporary files begin."""
 _ABANDONED_SECONDS = 24 * 3600
@@ -61,10 +51,6 @@ def write_atomically(path: Path, text: str) -> None:
     """Replaces the content of a file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-CSV_MISSING_VALUES = ("", "nan", "NaN")
-"""The cells of a CSV table that stand for a missing value; other words, such as NA, are texts."""
 
 
 def append_line(path: Path, text: str) -> None:

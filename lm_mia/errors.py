@@ -23,6 +23,10 @@ class UserError(Exception):
     """
 
 
+class Unavailable(UserError):
+    """A recipe has no such result; the message says why, such as too few models, and which command would make it."""
+
+
 SIGTERM_EXIT_CODE = 143
 """Exit code of a command or process that was stopped by SIGTERM and has saved its state."""
 

@@ -65,13 +65,15 @@ def test_tables_are_data_frames(tiny: tiny_run.Tiny, recipe: api.RecipeView):
     pd.testing.assert_frame_equal(recipe.table("attacks"), pd.read_csv(tables / "attacks.csv"))
 
 
-def test_texts_in_tables_are_not_read_as_missing_values(tiny: tiny_run.Tiny, tmp_path: Path):
+def test_missing_results_are_computed(tiny: tiny_run.Tiny, recipe: api.RecipeView, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w")
-    table = workdir / "recipes" / "tiny" / "tables" / "texts.csv"
-    table.write_text("text,value\nNA,0.1\nnull,\n,nan\n")
-    frame = lm_mia.open(workdir).recipes["tiny"].table("texts")
-    assert frame["text"].tolist()[:2] == ["NA", "null"]
-    assert frame["value"].isna().tolist() == [False, True, True]
+    folder = tiny_run.recipe_of(workdir)
+    shutil.rmtree(folder / "pieces")
+    (folder / "tables" / "attacks.csv").write_text("edited\n")  # nothing reads exports
+    copy = lm_mia.open(workdir).recipes["tiny"]
+    assert copy.tables == ()
+    pd.testing.assert_frame_equal(copy.table("attacks"), recipe.table("attacks"))
+    assert "attacks" in copy.tables
 
 
 def test_samples_and_texts(recipe: api.RecipeView):
@@ -90,7 +92,7 @@ def test_config_comes_from_the_last_command(recipe: api.RecipeView):
 
 
 def test_missing_names_list_those_that_exist(tiny: tiny_run.Tiny, recipe: api.RecipeView):
-    with pytest.raises(UserError, match=r"^table='rocs': recipe tiny has no such table; choose"):
+    with pytest.raises(UserError, match=r"^table='rocs': there is no such table; choose"):
         recipe.table("rocs")
     recipes = lm_mia.open(tiny.workdir).recipes
     for error in (UserError, KeyError):
@@ -126,7 +128,7 @@ def test_workdirs_without_results_are_refused(tiny: tiny_run.Tiny, tmp_path: Pat
     assert recipe.tables == ()
     with pytest.raises(UserError, match=r"scores.zarr: no scores yet; run `lm-mia run` first$"):
         recipe.scores()
-    with pytest.raises(UserError, match=r"recipe tiny has no such table; run `lm-mia attack`"):
+    with pytest.raises(UserError, match="0 of 2 replicas are present"):
         recipe.table("attacks")
     shutil.rmtree(new / "populations")
     with pytest.raises(UserError, match=r"run `lm-mia corpus` first$"):
@@ -140,10 +142,11 @@ def test_config_of_another_version_is_reported_on_one_line(tiny: tiny_run.Tiny, 
     stored["config"]["attack"]["strength"] = 3
     write_config(path, stored)
     recipe = lm_mia.open(workdir).recipes["tiny"]
-    assert len(recipe.table("attacks")) > 1
-    with pytest.raises(UserError, match="was written by another version of lm_mia") as caught:
-        _ = recipe.config
-    assert "\n" not in str(caught.value)
+    assert recipe.scores()["loss"].size
+    for read in (lambda: recipe.config, lambda: recipe.table("attacks")):
+        with pytest.raises(UserError, match="was written by another version of lm_mia") as caught:
+            read()
+        assert "\n" not in str(caught.value)
 
 
 def test_damaged_scores_are_reported_on_one_line(tiny: tiny_run.Tiny, tmp_path: Path):
@@ -157,8 +160,7 @@ def test_representations_are_short(tiny: tiny_run.Tiny, recipe: api.RecipeView):
     results = lm_mia.open(tiny.workdir)
     assert repr(results) == f"Results({str(tiny.workdir)!r}, recipes=['tiny'])"
     assert repr(results.recipes) == "Recipes(['tiny'])"
-    assert repr(recipe).startswith("RecipeView('tiny', ")
-    assert len(repr(recipe)) < 120
+    assert repr(recipe) == "RecipeView('tiny')"
 
 
 @pytest.mark.process

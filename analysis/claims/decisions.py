@@ -10,6 +10,7 @@ import numpy as np
 from analysis import io
 from analysis.claims.jackknife import Jackknife
 from analysis.io import RecipeResults
+from lm_mia.errors import Unavailable, UserError
 
 TABLE = "decision_jackknife.parquet"
 _AXES = ("replicas", "references", "samples")
@@ -28,16 +29,14 @@ def read_jackknife(recipe: RecipeResults, name: str, fpr: float | None = None) -
       fpr: one of the false positive rates of the config; None for numbers that are the same at each.
 
     Raises:
-      WorkdirError: the table is missing or cannot be read, or does not have this FPR.
+      Unavailable: there is no such table, or it does not have this FPR.
     """
-    facts = io.read_flip_facts(recipe.recipe_dir)
-    columns = io.read_samples(recipe.recipe_dir, (*_AXES, "fpr", name), TABLE)
+    facts = recipe.view.facts("flips")
+    columns = io.read_samples(recipe, (*_AXES, "fpr", name), TABLE)
     fprs = columns["fpr"]
     at = np.isclose(fprs, fprs[0] if fpr is None else fpr, rtol=1e-9)
     if not at.any():
-        raise io.WorkdirError(
-            f"{recipe.recipe_dir}: tables/{TABLE} has no FPR of {fpr:g}; run lm-mia attack again"
-        )
+        raise Unavailable(f"{recipe.name}: {TABLE} has no FPR of {fpr:g}")
     index = tuple(columns[axis][at] for axis in _AXES)
     value_A1xR1xH1 = np.full([axis.max() + 1 for axis in index], math.nan)
     value_A1xR1xH1[index] = columns[name][at]
@@ -54,7 +53,7 @@ def read_jackknife(recipe: RecipeResults, name: str, fpr: float | None = None) -
 
 def different_replicas(first: RecipeResults, other: RecipeResults) -> str:
     """Returns why shares of coin flips of two recipes cannot be compared; empty if they have equally many replicas."""
-    replicas = [io.read_flip_facts(recipe.recipe_dir)["replicas"] for recipe in (first, other)]
+    replicas = [recipe.view.facts("flips")["replicas"] for recipe in (first, other)]
     if replicas[0] == replicas[1]:
         return ""
     return (
@@ -64,11 +63,7 @@ def different_replicas(first: RecipeResults, other: RecipeResults) -> str:
 
 
 def check_same_members(first: RecipeResults, other: RecipeResults) -> None:
-    """Raises WorkdirError if the replicas of two recipes have different members, so that samples are not paired."""
-    member_N2, other_N2 = (
-        io.read_samples(r.recipe_dir, ["member"])["member"] for r in (first, other)
-    )
+    """Raises UserError if the replicas of two recipes have different members, so that samples are not paired."""
+    member_N2, other_N2 = (io.read_samples(r, ["member"])["member"] for r in (first, other))
     if not np.array_equal(member_N2, other_N2):
-        raise io.WorkdirError(
-            f"{first.recipe_dir} and {other.recipe_dir} do not have the same members"
-        )
+        raise UserError(f"{first.name} and {other.name} do not have the same members")

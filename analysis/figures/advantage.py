@@ -78,7 +78,7 @@ def read_queries(
       recipe, name, step, observed: as for `attacks.read_attack`; all references are used, at most those of the paper.
 
     Raises:
-      MissingModelsError, WorkdirError: as `attacks.read_sample_scores`.
+      UserError: as `attacks.read_sample_scores`.
     """
     count, document_N2 = attacks.common_references([recipe]), recipe.attacked.document_N
     used = slice(0, spec.JACKKNIFE_SAMPLES)

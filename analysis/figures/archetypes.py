@@ -10,8 +10,8 @@ from analysis.paper_figure import FigureResult, PaperFigure
 
 def _archetypes(recipe: RecipeResults) -> FigureResult:
     """Draws a panel per kind of sample of one recipe; their rules and texts are notes."""
-    facts = io.read_flip_facts_with_power(recipe.recipe_dir)
-    archetypes = archetype_panels.read_archetypes(recipe.recipe_dir)
+    facts = io.read_flip_facts_with_power(recipe)
+    archetypes = archetype_panels.read_archetypes(recipe)
     rows = [
         {
             "kind": a.kind,
@@ -36,7 +36,7 @@ def _archetypes(recipe: RecipeResults) -> FigureResult:
     ]
     unmatched = [
         f"{row['kind'].capitalize()} ({row['rule']}): no sample."
-        for row in archetype_panels.read_unmatched_kinds(recipe.recipe_dir)
+        for row in archetype_panels.read_unmatched_kinds(recipe)
     ]
     columns = ["kind", "sample", "member", "votes", "flip_rate", "group", "loss_nats"]
     return FigureResult(

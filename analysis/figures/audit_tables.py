@@ -40,7 +40,7 @@ def draw_tab01(recipes: SweepResults) -> FigureResult:
     count = LIRA["Online"].count(recipe)
     names = [str(recipe.targets[0]), *map(str, recipe.references[:count])]
     labels = ["Target", *(f"Reference {k}" for k in range(1, count + 1))]
-    losses = io.read_mean_losses(recipe.recipe_dir)
+    losses = io.read_mean_losses(recipe)
     data = pd.DataFrame({"label": labels, "model": names}).join(losses, on="model")
     table = pd.DataFrame(
         {heading: [f"{loss:.3f}" for loss in data[column]] for column, heading in _LOSSES.items()},

@@ -15,12 +15,13 @@ from analysis import attacks, plotting
 from analysis.claims.compare import Estimate, claim_greater
 from analysis.claims.jackknife import Jackknife
 from analysis.formatting import percent
-from analysis.io import MissingModelsError, RecipeResults, SweepResults
+from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 from lm_mia.attacks import registry
 from lm_mia.attacks.spec import Need, Variant, num_reference_parts
 from lm_mia.config import num_canaries
+from lm_mia.errors import Unavailable
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 """Returns a number from (score_N, member_N)."""
@@ -87,11 +88,11 @@ def read_kinds(recipe: RecipeResults, name: str) -> dict[str, KindScores]:
       name: the attack.
 
     Raises:
-      MissingModelsError, WorkdirError: the recipe has canaries of one kind only, or as `attacks.read_sample_scores`.
+      Unavailable, UserError: the recipe has canaries of one kind only, or as `attacks.read_sample_scores`.
     """
     canaries, random = num_canaries(recipe.config), recipe.config.population.random_samples
     if not 0 < random < canaries:
-        raise MissingModelsError(
+        raise Unavailable(
             f"{recipe.name}: its canaries are all of one kind (population.random_samples={random}, {canaries} canaries)"
         )
     count = attacks.common_references([recipe])
@@ -151,7 +152,7 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
     """Draws the scores of both kinds, ROC curves, and the bounds on epsilon of every target."""
     recipe = recipes["canaries"]
     if recipe.config.train.subset != "bernoulli":
-        raise MissingModelsError(
+        raise Unavailable(
             f"{recipe.name}: train.subset={recipe.config.train.subset!r}: the audit of one kind of canaries needs "
             "independent coins; set train.subset=bernoulli"
         )

@@ -26,8 +26,9 @@ from analysis.claims.compare import (
     claim_untested,
 )
 from analysis.extraction import CRITERIA, Extraction
-from analysis.io import MissingModelsError, RecipeResults, SweepResults
+from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
+from lm_mia.errors import Unavailable
 
 RECIPE = "memorized"
 """The recipe of PrivacyGuard's figures, whose models are trained until they reproduce some of their members."""
@@ -35,12 +36,12 @@ RECIPE = "memorized"
 
 def _read(recipe: RecipeResults, choose: str) -> Extraction:
     """Reads the extraction of a recipe, whose samples must have been chosen as the figure requires."""
-    result = extraction.read(recipe.recipe_dir)
+    result = extraction.read(recipe)
     if result is None:
-        raise MissingModelsError(f"{recipe.name}: there are no tables of extraction for its attack")
+        raise Unavailable(f"{recipe.name}: there are no tables of extraction for its attack")
     chosen = result.facts["config"]["choose"]
     if chosen != choose:
-        raise MissingModelsError(
+        raise Unavailable(
             f"{recipe.name}: its tables of extraction have extract.choose={chosen}, but this figure needs "
             f"{choose}; run lm-mia extract with --config.extract.choose={choose}"
         )

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis import io, plotting
+from analysis import plotting
 from analysis.claims.compare import (
     Claim,
     Estimate,
@@ -278,9 +278,9 @@ def _frame(
 def _order_share(recipes: SweepResults) -> float | None:
     """Returns the share of the variance of losses that is due to the order of the training data; None if unknown."""
     recipe = recipes.get(_RECIPE)
-    if recipe is None or not io.has_table(recipe.recipe_dir, "pooling.json"):
+    if recipe is None or not recipe.view.has("pooling.json"):
         return None
-    facts = io.read_json(recipe.recipe_dir, "tables/pooling.json", ("reason",))
+    facts = recipe.view.facts("pooling")
     return None if facts["reason"] or facts["replicas"] < 2 else float(facts["order_share"])
 
 

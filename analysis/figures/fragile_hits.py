@@ -13,7 +13,6 @@ from lm_mia.attacks.spec import StudyNeed
 
 RECIPE = "flip-140M"
 TABLE, BINS = "fragile_hits.parquet", "fragile_hit_bins.csv"
-_BIN_COLUMNS = ("bin", "margin_mean", "stable", "agreement", "flip_rate", "fpr")
 STATEMENTS = (
     "True positives with a larger margin have a lower flip rate.",
     "Most true positives in the quarter with the largest margins are stable.",
@@ -24,7 +23,7 @@ def draw(recipes: SweepResults) -> FigureResult:
     """Draws stability and flip rate of the true positives of one target, by their margin."""
     recipe = recipes[RECIPE]
     studies.read_facts(recipe, "fragile_hits")
-    bins = pd.DataFrame(io.read_table(recipe.recipe_dir, BINS, _BIN_COLUMNS))
+    bins = io.read_frame(recipe, BINS)
     at = f"at an FPR of {percent(float(bins['fpr'].iloc[0]))}"
     correlation, auc, stable, lowest, highest, hits = (
         studies.read_parts(recipe, TABLE, name)

@@ -15,12 +15,12 @@ from analysis.claims.jackknife import Jackknife
 from analysis.formatting import percent, size_label, size_title
 from analysis.io import (
     REPLICA_SIZES,
-    MissingModelsError,
     RecipeResults,
     Record,
     SweepResults,
 )
 from analysis.paper_figure import FigureResult, PaperFigure
+from lm_mia.errors import Unavailable
 
 # Figure 5: coin-flip decisions against the false positive rate, and one unstable sample.
 FIG05_STATEMENTS = (
@@ -33,13 +33,11 @@ _RISE = (0.01, 0.1)
 def draw_fig05(recipes: SweepResults) -> FigureResult:
     """Draws shares of coin flips with the TPR above, and the losses of an unstable sample."""
     recipe = recipes["flip-302M"]
-    facts = io.read_flip_facts_with_power(recipe.recipe_dir)
-    shares = tables.read_flip_shares(recipe.recipe_dir)
-    rates = tables.read_error_rates(recipe.recipe_dir)
+    facts = io.read_flip_facts_with_power(recipe)
+    shares = tables.read_flip_shares(recipe)
+    rates = tables.read_error_rates(recipe)
     archetypes = [
-        a
-        for a in archetype_panels.read_archetypes(recipe.recipe_dir)
-        if a.kind == "ambiguous unstable"
+        a for a in archetype_panels.read_archetypes(recipe) if a.kind == "ambiguous unstable"
     ]
     no_sample_note = (
         "No sample is both ambiguous and like a coin flip, so the right panel is missing."
@@ -110,9 +108,7 @@ def _claim_rises(recipe: RecipeResults, facts: Record) -> Claim:
 
 
 def _ours(recipe: RecipeResults, shares: list[Record]) -> dict[str, tuple[float, float]]:
-    attacks = io.read_table(
-        recipe.recipe_dir, "attacks.csv", ("attack", "references", "auc_mean", "auc_std")
-    )
+    attacks = io.read_table(recipe, "attacks.csv")
     best = tables.best_per_attack(attacks)
     lira = next(row for row in best if row["attack"] == "lira_online")
     ours = {"auc": (lira["auc_mean"], lira["auc_std"])}
@@ -122,7 +118,7 @@ def _ours(recipe: RecipeResults, shares: list[Record]) -> dict[str, tuple[float,
                 100 * row[name][f"{kind}_fraction"] for name in ("coin flip", "very unstable")
             )
             ours[f"fpr={fpr:g} unstable {kind}s"] = (coin_flip + very_unstable, np.nan)
-    for row in tables.read_true_positives(recipe.recipe_dir):
+    for row in tables.read_true_positives(recipe):
         for part in ("coin_flip", "union"):
             mean, std = row[f"{part}_fraction_mean"], row[f"{part}_fraction_std"]
             ours[f"fpr={row['fpr']:g} {part} of tp"] = 100 * mean, 100 * std
@@ -142,16 +138,14 @@ def draw_fig26(recipes: SweepResults) -> FigureResult:
 
 def _flip_detail(recipe: RecipeResults) -> FigureResult:
     """Draws the figure of one recipe, with the claim that Figures 26 and 27 share."""
-    facts = io.read_flip_facts_with_power(recipe.recipe_dir)
+    facts = io.read_flip_facts_with_power(recipe)
     fprs = flip_panels.available_fprs(facts, FPRS)
     if not fprs:
-        raise MissingModelsError(
-            f"{recipe.name}: attack.fprs has none of {', '.join(map(str, FPRS))}"
-        )
-    columns = io.read_samples(recipe.recipe_dir, ["member", *(f"flip_rate_{f:g}" for f in fprs)])
+        raise Unavailable(f"{recipe.name}: attack.fprs has none of {', '.join(map(str, FPRS))}")
+    columns = io.read_samples(recipe, ["member", *(f"flip_rate_{f:g}" for f in fprs)])
     member_N = columns["member"].astype(bool)
     flip = {f: columns[f"flip_rate_{f:g}"].astype(float) for f in fprs}
-    curves = io.read_table(recipe.recipe_dir, "flip_curves.csv", flip_panels.CURVE_COLUMNS)
+    curves = io.read_table(recipe, "flip_curves.csv")
     curves = {f: flip_panels.rows_at_fpr(curves, f) for f in fprs}
     fewest, most = flip_panels.bin_sizes([row for rows in curves.values() for row in rows])
     ours = {
@@ -251,7 +245,7 @@ def draw_fig27(recipes: SweepResults) -> FigureResult:
 
 def _claim_gaps(large: RecipeResults, small: RecipeResults) -> tuple[Claim, Claim]:
     decisions.check_same_members(large, small)
-    fpr = io.read_flip_facts(large.recipe_dir)["config"]["focus_fpr"]
+    fpr = large.view.facts("flips")["config"]["focus_fpr"]
     at = f"at an FPR of {percent(fpr)}"
     gap, small_gap = (_gap(recipe, fpr) for recipe in (large, small))
     return (
@@ -287,9 +281,9 @@ def draw_fig28(recipes: SweepResults) -> FigureResult:
 
 def _flip_by_fpr(recipe: RecipeResults) -> FigureResult:
     """Draws the figure of one recipe, with the claim that Figures 28 and 29 share."""
-    facts = io.read_flip_facts_with_power(recipe.recipe_dir)
-    shares = tables.read_flip_shares(recipe.recipe_dir)
-    rates = tables.read_error_rates(recipe.recipe_dir)
+    facts = io.read_flip_facts_with_power(recipe)
+    shares = tables.read_flip_shares(recipe)
+    rates = tables.read_error_rates(recipe)
     low, fprs = attacks.lowest_resolved_fpr(recipe), facts["config"]["fprs"]
     parts = [_claim_gap(recipe, f) for f in fprs if low <= f <= 1.001 * _MOST_FPR]
     columns = ["fpr", "tpr_mean", "tpr_std"]
@@ -343,7 +337,7 @@ def draw_fig29(recipes: SweepResults) -> FigureResult:
 
 
 def _claim_more_coin_flips(large: RecipeResults, small: RecipeResults) -> Claim:
-    large_facts, _ = (io.read_flip_facts_with_power(recipe.recipe_dir) for recipe in (large, small))
+    large_facts, _ = (io.read_flip_facts_with_power(recipe) for recipe in (large, small))
     decisions.check_same_members(large, small)
     if reason := decisions.different_replicas(large, small):
         return claim_untested(FIG29_STATEMENTS[-1], reason)
@@ -378,18 +372,14 @@ _CLAIM_NOTE = (
 def draw_fig30(recipes: SweepResults) -> FigureResult:
     """Draws a row per size, with both curves on logarithmic and on linear axes."""
     by_size = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
-    facts = {
-        size: io.read_flip_facts_with_power(recipe.recipe_dir) for size, recipe in by_size.items()
-    }
+    facts = {size: io.read_flip_facts_with_power(recipe) for size, recipe in by_size.items()}
     figure = plotting.new_figure(8.4, 7.4)
     grid = figure.subplots(2, 2)
     data, ours, not_comparable = [], {}, set()
     for (left, right), (size, recipe) in zip(grid, by_size.items(), strict=True):
         band = tuple(facts[size]["config"]["band"])
-        curves = io.read_table(
-            recipe.recipe_dir, "coin_free_roc.csv", flip_panels.COIN_FREE_COLUMNS
-        )
-        areas = tables.read_partial_aucs(recipe.recipe_dir)
+        curves = io.read_table(recipe, "coin_free_roc.csv")
+        areas = tables.read_partial_aucs(recipe)
         flip_panels.draw_coin_free_panels(left, right, curves, band)
         raw, free, stable = (
             areas[0, 1][curve]["pauc"] for curve in ("raw", "coin-free", "unstable-free")

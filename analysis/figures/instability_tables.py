@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from analysis import io, notes, tables
+from analysis import notes, tables
 from analysis.claims.compare import Claim, claim_different, claim_untested
 from analysis.claims.jackknife import Jackknife
 from analysis.formatting import percent, plus_minus
@@ -18,8 +18,8 @@ _RATE_CLASSES = {"acc": "All", "fnr": "Members", "tpr": "Members"}
 
 def _error_rates(recipe: RecipeResults) -> FigureResult:
     """Draws a table with a row per FPR for one recipe."""
-    facts = io.read_flip_facts(recipe.recipe_dir)
-    rows = tables.read_error_rates(recipe.recipe_dir)
+    facts = recipe.view.facts("flips")
+    rows = tables.read_error_rates(recipe)
     headings = [(name.upper(), _RATE_CLASSES.get(name, "Non-members")) for name in tables.RATES]
     table = pd.DataFrame(
         [[tables.format_rate(row, name) for name in tables.RATES] for row in rows],
@@ -45,8 +45,8 @@ def _error_rates(recipe: RecipeResults) -> FigureResult:
 
 def _flip_shares(recipe: RecipeResults) -> FigureResult:
     """Draws a table with a row per FPR for one recipe."""
-    facts = io.read_flip_facts(recipe.recipe_dir)
-    shares = tables.read_flip_shares(recipe.recipe_dir)
+    facts = recipe.view.facts("flips")
+    shares = tables.read_flip_shares(recipe)
     bins, by_fpr = tables.flip_bins(shares), tables.shares_by_fpr(shares)
     classes = {"member_fraction": "Mem.", "nonmember_fraction": "Non-mem."}
     headings = [(f"{b['bin']} {b['range']}", name) for b in bins for name in classes.values()]
@@ -90,9 +90,9 @@ _PRINTED_PERCENT = 0.1
 
 def _true_positives(recipe: RecipeResults) -> FigureResult:
     """Draws a table with a row per FPR for one recipe; shares are means over the replicas."""
-    facts = io.read_flip_facts(recipe.recipe_dir)
-    rows = tables.read_true_positives(recipe.recipe_dir)
-    shares = tables.read_flip_shares(recipe.recipe_dir)
+    facts = recipe.view.facts("flips")
+    rows = tables.read_true_positives(recipe)
+    shares = tables.read_flip_shares(recipe)
     parts = tables.unstable_groups(tables.flip_bins(shares))
     headings = [("TPR", "mean ± STD"), ("TP", "mean ± STD")]
     for part in parts:
@@ -146,7 +146,7 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
 def _claim_ratios_differ(recipe: RecipeResults, facts: Record) -> Claim:
     """Compares the mean of each replica's share of coin flips with the ratio of the mean counts."""
     fpr = facts["config"]["focus_fpr"]
-    rows = tables.read_replica_true_positives(recipe.recipe_dir, fpr)
+    rows = tables.read_replica_true_positives(recipe, fpr)
     tp_B, coin_flip_tp_B = (
         np.array([row[name] for row in rows]) for name in ("tp", "coin_flip_tp")
     )

@@ -17,10 +17,11 @@ from matplotlib.axes import Axes
 from analysis import io, plotting
 from analysis.claims.compare import Estimate, VarianceTerm, claim_equivalent
 from analysis.formatting import percent
-from analysis.io import MissingModelsError, RecipeResults, SweepResults
+from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
-from analysis.zero_run import INTERFERENCE, INTERFERENCE_COLUMNS
+from analysis.zero_run import INTERFERENCE
 from lm_mia.attacks.registry import attack_name
+from lm_mia.errors import Unavailable
 
 RECIPE = "epochs-140M"
 MARGIN = 0.01
@@ -56,15 +57,14 @@ class Runs:
         """Reads the rows of an attack in interference.csv.
 
         Raises:
-          MissingModelsError: the recipe has no such evaluation.
-          WorkdirError: the table is damaged.
+          Unavailable: the recipe has no such evaluation.
         """
-        if not io.has_table(recipe.recipe_dir, INTERFERENCE):
-            raise MissingModelsError(
+        if not recipe.view.has(INTERFERENCE):
+            raise Unavailable(
                 f"{recipe.name}: there is no comparison of runs; run lm-mia attack with "
                 "--config.attack.zero_run=groups,graded,disjoint"
             )
-        table = io.read_table(recipe.recipe_dir, INTERFERENCE, INTERFERENCE_COLUMNS)
+        table = io.read_table(recipe, INTERFERENCE)
         rows = {row["model"]: row for row in table if row["attack"] == attack}
         multi_run, trials = rows.pop("multi_run"), rows.pop("trials", {})
         return cls(
@@ -170,7 +170,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     recipe = recipes[RECIPE]
     Runs.read(recipe, "loss")
     columns = ["sample", "effect", "effect_se"]
-    effects = pd.DataFrame(io.read_samples(recipe.recipe_dir, columns, "effects.parquet"))
+    effects = io.read_frame(recipe, "effects.parquet", columns)
     effects = effects.set_index("sample").sort_index()
     column: Callable[[str], np.ndarray] = recipe.population.column
     ids_N = effects.index.to_numpy()

@@ -32,7 +32,7 @@ def draw(recipes: SweepResults) -> FigureResult:
     """Draws the decision rate of members by their last step, and how much of the variance this step explains."""
     recipe = recipes[RECIPE]
     studies.read_facts(recipe, "recency")
-    columns = io.read_samples(recipe.recipe_dir, ["bin", "last_seen", "fpr"], RATES)
+    columns = io.read_samples(recipe, ["bin", "last_seen", "fpr"], RATES)
     bins = pd.DataFrame(columns).drop_duplicates()
     at = f"at an FPR of {percent(float(bins['fpr'].iloc[0]))}"
     rate_K = [studies.read_parts(recipe, RATES, "decision_rate", {"bin": k}) for k in bins["bin"]]
@@ -89,8 +89,7 @@ def _row(estimate: Estimate, **columns: object) -> dict[str, object]:
 
 def _explained(recipe: RecipeResults) -> pd.DataFrame:
     """Returns rows (quantity, statistic, value, low, high, shuffled_low, shuffled_high) of the explained shares."""
-    columns = ("quantity", "shift", *_SHARES)
-    shuffled = pd.DataFrame(io.read_table(recipe.recipe_dir, SHUFFLED, columns))
+    shuffled = io.read_frame(recipe, SHUFFLED)
     rows = []
     for quantity in _QUANTITIES:
         of_quantity = shuffled[shuffled["quantity"] == quantity]

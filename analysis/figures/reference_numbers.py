@@ -28,7 +28,7 @@ def draw(recipes: SweepResults) -> FigureResult:
     recipe = recipes[RECIPE]
     studies.read_facts(recipe, STUDY)
     columns = ["reference_count", "sets", "at_equal", "fpr", *studies.AXES, "coin_flips", "tpr"]
-    table = pd.DataFrame(io.read_samples(recipe.recipe_dir, columns, TABLE))
+    table = io.read_frame(recipe, TABLE, columns)
     is_whole = (table[[*studies.AXES]] == 0).all(axis=1)
     whole: dict[Any, Any] = (
         table[is_whole].set_index(["at_equal", "reference_count"]).to_dict("index")

@@ -5,7 +5,6 @@ Also the figures of a recipe's section: ROC curves, and the AUC against the numb
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,7 @@ from analysis.claims.compare import (
     claim_untested,
 )
 from analysis.claims.jackknife import Jackknife
-from analysis.io import Record, SweepResults
+from analysis.io import RecipeResults, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import finish_roc_axes
 from lm_mia.attacks.registry import attack_name
@@ -86,15 +85,15 @@ def by_curve(rows: Sequence[Record]) -> dict[Key, list[Record]]:
     return curves
 
 
-def recipe_figures(folder: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figures of a recipe: ROC curves and the AUC by references; None if there is nothing to compare.
 
     Attacks that score other samples than LiRA with all references are not drawn, since their AUCs are not comparable.
     """
-    attacks = io.read_table(folder, "attacks.csv", ATTACK_COLUMNS)
+    attacks = io.read_table(recipe, "attacks.csv")
     strongest = [r for r in tables.best_per_attack(attacks) if tables.scores_same_samples(r)]
     attacks = [r for r in attacks if tables.scores_same_samples(r)]
-    roc = by_curve(io.read_table(folder, "roc.csv", ROC_COLUMNS))
+    roc = by_curve(io.read_table(recipe, "roc.csv"))
     roc, roc_strongest = (
         {(r["attack"], r["references"]): roc[r["attack"], r["references"]] for r in rows}
         for rows in (attacks, strongest)
@@ -148,7 +147,6 @@ def _evenly_chosen(values: list[int], max_values: int) -> list[int]:
 
 
 AUC_COLUMNS = ("attack", "references", "auc_mean", "auc_std")
-ATTACK_COLUMNS = (*AUC_COLUMNS, "not_shared_fraction")
 _LABEL_X = 1.35
 """Where labels begin, as a multiple of the right end of the x axis."""
 

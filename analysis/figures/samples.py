@@ -9,7 +9,6 @@ P: pairs of a target and a member.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -72,7 +71,7 @@ def target_posteriors(recipe: RecipeResults, reference_part: int | None = None) 
       reference_part: as in `spec.AttackSpec`.
 
     Raises:
-      MissingModelsError, WorkdirError: as `read_sample_scores`.
+      UserError: as `read_sample_scores`.
     """
     targets, count = [], attacks.common_references([recipe])
     for model, member_N2, score_N2 in read_sample_scores(
@@ -209,11 +208,11 @@ class Probabilities:
     left_out: int
 
 
-def read_probabilities(recipe_dir: Path) -> Probabilities | None:
+def read_probabilities(recipe: RecipeResults) -> Probabilities | None:
     """Reads tables/true_positive_probability.parquet; None if attack.leave_one_out did not request it."""
-    if not io.has_table(recipe_dir, PROBABILITY_TABLE):
+    if not recipe.view.has(PROBABILITY_TABLE):
         return None
-    columns = io.read_samples(recipe_dir, PROBABILITY_COLUMNS, PROBABILITY_TABLE)
+    columns = io.read_samples(recipe, PROBABILITY_COLUMNS, PROBABILITY_TABLE)
     has_target_N = columns["targets"] > 0
     return Probabilities(
         mean_N=columns["mean"][has_target_N],
@@ -256,9 +255,9 @@ def draw_probabilities(probabilities: Probabilities) -> Figure:
     return figure
 
 
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figure of a recipe; None without the table."""
-    probabilities = read_probabilities(recipe_dir)
+    probabilities = read_probabilities(recipe)
     return {
         "probability": draw_probabilities(probabilities)
         if probabilities and len(probabilities.mean_N)
@@ -385,7 +384,7 @@ _CURVE_BINS, _HISTOGRAM_BINS = 400, 40
 
 def draw_fig21(recipes: SweepResults) -> FigureResult:
     """Draws the sorted means with a band of one standard deviation, and histograms of means and deviations."""
-    columns = io.read_samples(recipes["fixed-140M"].recipe_dir, _FIG21_COLUMNS, PROBABILITY_TABLE)
+    columns = io.read_samples(recipes["fixed-140M"], _FIG21_COLUMNS, PROBABILITY_TABLE)
     has_two_N = columns["targets"] > 1
     mean_S, std_S = columns["mean"][has_two_N], columns["std"][has_two_N]
     order_S = np.argsort(mean_S, kind="stable")
@@ -462,7 +461,7 @@ def draw_fig31(recipes: SweepResults) -> FigureResult:
     studies.read_facts(main, "token_tfidf")
     targets_R1xT, population = targets_by_reference_part(main), main.attacked
     targets = targets_R1xT[0]
-    [over_all_N2] = io.read_samples(main.recipe_dir, ["tfidf"], "token_tfidf.parquet").values()
+    [over_all_N2] = io.read_samples(main, ["tfidf"], "token_tfidf.parquet").values()
     over_distinct_N2 = population.column("tfidf")
     unk_N2 = population.column("unk").astype(float)
     figure = plotting.new_figure(14, 4.2)

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis import figures, formatting, io
+from analysis import figures, formatting
 from analysis.departures import DEPARTURES
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config import Config, load
 from lm_mia.config.paper import figure_number
+from lm_mia.errors import Unavailable
 
 _HEADS_OF_RUN = ["samples", "model", "models"]
 _HEADS = (
@@ -56,7 +57,7 @@ def _settings_of_run(recipes: SweepResults) -> FigureResult:
     """Draws a table with a row per recipe of this run."""
     shown = recipes.recipes
     if not shown:
-        raise io.MissingModelsError("no recipe has a population yet; run lm-mia run first")
+        raise Unavailable("no recipe has a population yet; run lm-mia run first")
     rows = [{"recipe": recipe.name, **_facts(recipe.config)} for recipe in shown]
     index = pd.Index([recipe.name for recipe in shown], name="Recipe")
     cells = [_cells_of_run(recipe) for recipe in shown]
@@ -121,7 +122,7 @@ def _cells_of_run(recipe: RecipeResults | None) -> tuple[str, str, str]:
             "replicas": len(recipe.replicas),
         }
         models = ", ".join(f"{n} {role}" for role, n in counts.items() if n) or "none yet"
-    except io.MissingModelsError:
+    except Unavailable:
         models = "not attacked yet"
     return f"{recipe.samples:,}", f"{formatting.size_label(recipe)} ({m.layers}x{m.width})", models
 

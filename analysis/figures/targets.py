@@ -3,7 +3,6 @@
 import math
 import string
 from collections.abc import Mapping
-from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -187,8 +186,8 @@ def draw_fig25(recipes: SweepResults) -> FigureResult:
     data, parts, replicas = [], [], []
     for (left, right), size in zip(grid, REPLICA_SIZES, strict=True):
         recipe = recipes[f"flip-{size}"]
-        threshold_TxF = _read_thresholds(recipe.recipe_dir)
-        rates = pd.DataFrame(tables.read_error_rates(recipe.recipe_dir)).set_index("fpr")
+        threshold_TxF = _read_thresholds(recipe)
+        rates = pd.DataFrame(tables.read_error_rates(recipe)).set_index("fpr")
         rows = rates[["tpr_mean", "tpr_std"]].join(_summary(threshold_TxF), how="inner")
         _panels(left, right, rows)
         left.set_title(size_title(recipe))
@@ -210,11 +209,9 @@ def draw_fig25(recipes: SweepResults) -> FigureResult:
     )
 
 
-def _read_thresholds(recipe_dir: Path) -> pd.DataFrame:
+def _read_thresholds(recipe: RecipeResults) -> pd.DataFrame:
     """Returns the posterior at the threshold, with a row per replica and a column per FPR below 1."""
-    rows = pd.DataFrame(
-        io.read_table(recipe_dir, "thresholds.csv", ("order_seed", "fpr", "threshold"))
-    )
+    rows = io.read_frame(recipe, "thresholds.csv")
     rows["threshold"] = stats.posterior(rows["threshold"].to_numpy(float))
     return rows[rows["fpr"] < 1].pivot(index="order_seed", columns="fpr", values="threshold")
 

@@ -43,7 +43,7 @@ def draw(recipes: SweepResults) -> FigureResult:
     recipe = recipes[RECIPE]
     studies.read_facts(recipe, STUDY)
     columns = ["division", "group", "lowest", "highest", "samples_in_group", "focus_fpr"]
-    groups = pd.DataFrame(io.read_samples(recipe.recipe_dir, columns, TABLE)).drop_duplicates()
+    groups = io.read_frame(recipe, TABLE, columns).drop_duplicates()
     focus = float(groups["focus_fpr"].iloc[0])
     at = f"at an FPR of {percent(focus)}"
     number = {

@@ -27,10 +27,11 @@ from analysis.claims.compare import (
 )
 from analysis.claims.jackknife import Jackknife, independent_difference
 from analysis.formatting import percent
-from analysis.io import MissingModelsError, RecipeResults, SweepResults
+from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from analysis.pooling import STRATEGIES
 from lm_mia import stats
+from lm_mia.errors import Unavailable
 
 FPRS = (0.01, 0.05, 0.1)
 """The false positive rates of the panels: those of the paper that are measurable with a thousand non-members."""
@@ -79,17 +80,17 @@ class Strategies:
           oracle: whether moments are over the losses of all models but the target, for every number of models.
 
         Raises:
-          MissingModelsError: the recipe has no such tables, or none of the rates.
+          Unavailable: the recipe has no such tables, or none of the rates.
         """
         rates = _read_table(recipe, "pooling.csv", _RATES)
-        parts = pd.DataFrame(io.read_samples(recipe.recipe_dir, _PARTS, _JACKKNIFE))
+        parts = io.read_frame(recipe, _JACKKNIFE, _PARTS)
         rates, parts = (
             frame[(frame["oracle"].astype(bool) == oracle) & _is_at(frame["fpr"], FPRS)]
             for frame in (rates, parts)
         )
         if rates.empty:
             wanted = ", ".join(map(percent, FPRS))
-            raise MissingModelsError(f"{recipe.name}: pooling.csv has none of the FPRs {wanted}")
+            raise Unavailable(f"{recipe.name}: pooling.csv has none of the FPRs {wanted}")
         return cls(rates.reset_index(drop=True), parts)
 
     @property
@@ -123,14 +124,14 @@ _PARTS = ("fpr", "strategy", "oracle", "models", "part", "half", "tpr")
 
 
 def _read_table(recipe: RecipeResults, name: str, columns: Sequence[str]) -> pd.DataFrame:
-    """Reads a table of `lm-mia attack` with attack.leave_one_out; raises MissingModelsError without it."""
-    if io.has_table(recipe.recipe_dir, name):
-        return pd.DataFrame(io.read_table(recipe.recipe_dir, name, columns))
+    """Reads a table of `lm-mia attack` with attack.leave_one_out; raises Unavailable without it."""
+    if recipe.view.has(name):
+        return io.read_frame(recipe, name)
     reason = "attack.leave_one_out must be set; run lm-mia attack"
-    if io.has_table(recipe.recipe_dir, "pooling.json"):
-        facts = io.read_json(recipe.recipe_dir, "tables/pooling.json", ("reason",))
+    if recipe.view.has("pooling.json"):
+        facts = recipe.view.facts("pooling")
         reason = facts["reason"] or f"there is no {name}; at least two targets are needed"
-    raise MissingModelsError(f"{recipe.name}: {reason}")
+    raise Unavailable(f"{recipe.name}: {reason}")
 
 
 def _is_at(fpr_K: pd.Series, fprs: Sequence[float]) -> np.ndarray:
@@ -276,9 +277,7 @@ def draw_a2(recipes: SweepResults) -> FigureResult:
     fprs = sorted(table["fpr"].unique())
     targets = int(table["nonmember_models"].max())
     if not fprs:
-        raise MissingModelsError(
-            f"{recipe.name}: sample_fpr.csv has none of the rates of the figure"
-        )
+        raise Unavailable(f"{recipe.name}: sample_fpr.csv has none of the rates of the figure")
     figure = plotting.new_figure(4.1 * len(fprs), 4.6)
     grid = figure.subplots(1, len(fprs), squeeze=False)[0]
     frames, excess_parts, rejected_parts = [], [], []

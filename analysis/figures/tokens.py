@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from analysis import io, plotting
 from analysis.claims.compare import claim_equivalent, claim_greater
 from analysis.claims.jackknife import Jackknife
-from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults
+from analysis.io import RecipeResults, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
+from lm_mia.errors import Unavailable
 
 RECIPE = "tokens-140M"
 FACTS, MEMBERSHIP, SUFFIXES, CORRELATIONS = (
@@ -27,13 +28,13 @@ _MARGIN = 0.2
 
 
 def _read_facts(recipe: RecipeResults, table: str) -> Record:
-    """Reads tokens.json; raises MissingModelsError if there is no such table."""
-    if not io.has_table(recipe.recipe_dir, FACTS) or not io.has_table(recipe.recipe_dir, table):
-        raise MissingModelsError(
+    """Reads tokens.json; raises Unavailable if there is no such table."""
+    if not recipe.view.has(FACTS) or not recipe.view.has(table):
+        raise Unavailable(
             f"{recipe.name}: there is no {table}, since score.token_samples is empty, or its samples are too short for "
             "prefix and suffix; run lm-mia run"
         )
-    return io.read_json(recipe.recipe_dir, f"tables/{FACTS}", ("settings", "references", "samples"))
+    return recipe.view.facts("tokens")
 
 
 def _jackknife(values: pd.Series, facts: Record) -> Jackknife:
@@ -56,12 +57,8 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     """Draws the suffixes under the model and under OUT models, and their ratio against the membership score."""
     recipe = recipes[RECIPE]
     facts = _read_facts(recipe, SUFFIXES)
-    rows = pd.read_parquet(recipe.recipe_dir / "tables" / SUFFIXES)
-    table = pd.DataFrame(
-        io.read_table(
-            recipe.recipe_dir, CORRELATIONS, ("statistic", "class", "value", "models", "samples")
-        )
-    )
+    rows = io.read_frame(recipe, SUFFIXES)
+    table = io.read_frame(recipe, CORRELATIONS)
 
     def number(statistic: str, of_class: str) -> Jackknife:
         chosen = table[(table["statistic"] == statistic) & (table["class"] == of_class)]
@@ -163,8 +160,7 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
     """Draws the AUC of single tokens, and how much more likely IN models find them, by rarity, position and recency."""
     recipe = recipes[RECIPE]
     facts = _read_facts(recipe, MEMBERSHIP)
-    columns = ("kind", "bin", "x", "gap_nats", "auc", "pairs", "models", "samples")
-    table = pd.DataFrame(io.read_table(recipe.recipe_dir, MEMBERSHIP, columns))
+    table = io.read_frame(recipe, MEMBERSHIP)
     table = table.set_index(["models", "samples"])
     figure = plotting.new_figure(12, 7)
     grid = figure.subplots(2, 3, sharey="row", sharex="col")

@@ -7,7 +7,6 @@ and, if models were validated, the loss of held-out samples beside it. R: models
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -30,11 +29,12 @@ from analysis.claims.compare import (
 )
 from analysis.claims.jackknife import Jackknife
 from analysis.formatting import size_label
-from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults
+from analysis.io import RecipeResults, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import config, stats
 from lm_mia.attacks.spec import LossNeed, Need, Variant
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import Unavailable
 
 _STYLES: dict[str, tuple[str, str, Literal["-", "--"]]] = {
     "reference": ("References", plotting.BLUE, "-"),
@@ -58,13 +58,13 @@ class Log:
     """As `curves`, for the held-out samples; empty without validation."""
 
 
-def read_log(folder: Path) -> Log:
+def read_log(recipe: RecipeResults) -> Log:
     """Reads the log of a recipe."""
-    facts = io.read_flip_facts(folder)
+    facts = recipe.view.facts("flips")
     order = [*facts["reference_models"], *facts["replica_models"]]
     names = set(order)
     train, trained, validated = (
-        [e for e in io.read_events(folder, kind) if e.get("model") in names]
+        [e for e in io.read_events(recipe, kind) if e.get("model") in names]
         for kind in ("train", "model_trained", "validation")
     )
     steps = [e["steps"] for e in train if isinstance(e.get("steps"), int)]
@@ -96,7 +96,7 @@ def curves(events: Iterable[Record], value: str = "loss_nats") -> dict[str, tupl
     return by_model
 
 
-def medians(folder: Path) -> dict[str, float]:
+def medians(recipe: RecipeResults) -> dict[str, float]:
     """Returns medians over the attacked models of a recipe; values that its log lacks are left out.
 
     Returns:
@@ -104,11 +104,11 @@ def medians(folder: Path) -> dict[str, float]:
       "member_loss" and "nonmember_loss", the mean losses on members and on non-members after training. Losses are in
       nats per token.
     """
-    log, facts = read_log(folder), io.read_flip_facts(folder)
+    log, facts = read_log(recipe), recipe.view.facts("flips")
     curves = [curve for _, curve in log.curves.values()]
     names = [*facts["reference_models"], *facts["replica_models"]]
     # Models that were scored at the attacked step may lack their scores at the end of training.
-    losses = io.read_mean_losses(folder).reindex(names).dropna()
+    losses = io.read_mean_losses(recipe).reindex(names).dropna()
     # Resumed ones are partly timed.
     uninterrupted = [e for e in log.trained if not e.get("resumed_at")]
     values = {
@@ -183,12 +183,12 @@ def _draw_lines(axes: Axes, lines: Mapping[str, tuple[str, Curve]], epoch_steps:
     axes.legend(handles=handles, loc="upper right")
 
 
-def recipe_figures(recipe_dir: Path) -> dict[str, Figure | None]:
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
     """Draws the figure of a recipe; None if the log has no training events of its models."""
-    log = read_log(recipe_dir)
+    log = read_log(recipe)
     if not log.curves:
         return {"training": None}
-    epochs = io.read_run_record(recipe_dir)["config"]["train"]["epochs"]
+    epochs = recipe.config.train.epochs
     return {"training": draw_losses(log.curves, log.steps / epochs, log.validation)}
 
 
@@ -248,7 +248,7 @@ def draw_fig15(recipes: SweepResults) -> FigureResult:
 def read_validation(recipe: RecipeResults) -> pd.DataFrame:
     """Returns rows (model, share, loss_nats): validation losses of references and targets during training, if any."""
     names = {str(model) for model in (*recipe.references, *recipe.targets)}
-    events = [e for e in io.read_events(recipe.recipe_dir, "validation") if e.get("model") in names]
+    events = [e for e in io.read_events(recipe, "validation") if e.get("model") in names]
     total = config.total_steps(recipe.config)
     rows = [
         {"model": model, "share": step / total, "loss_nats": loss}
@@ -421,31 +421,31 @@ def in_out_distance(loss_Mx3: np.ndarray, member_Mx3: np.ndarray) -> float:
 
 
 def _shared_models(family: Sequence[RecipeResults]) -> tuple[list[ModelSeeds], ModelSeeds]:
-    """Returns the references and one target that all sizes have; raises MissingModelsError if there are none."""
+    """Returns the references and one target that all sizes have; raises Unavailable if there are none."""
     if lacking := [r.name for r in family if len(r.references) < 4 or not r.targets]:
-        raise MissingModelsError(f"too few references or no target of {', '.join(lacking)}")
+        raise Unavailable(f"too few references or no target of {', '.join(lacking)}")
     references = family[0].references[: io.fewest_references(family)]
     target = family[0].targets[0]
     if any(not {*references, target} <= {*r.references, *r.targets} for r in family):
-        raise MissingModelsError(
+        raise Unavailable(
             "fixed-...: models of some sizes are missing or have other training subsets"
         )
     return references, target
 
 
 def _read_losses(recipe: RecipeResults, models: Sequence[ModelSeeds], ids_3: np.ndarray) -> Losses:
-    """Reads tables/sample_losses.csv; raises MissingModelsError if models or samples are missing."""
-    if not io.has_table(recipe.recipe_dir, "sample_losses.csv"):
-        raise MissingModelsError(
+    """Reads tables/sample_losses.csv; raises Unavailable if models or samples are missing."""
+    if not recipe.view.has("sample_losses.csv"):
+        raise Unavailable(
             f"{recipe.name}: there are no losses of samples; run lm-mia attack with this figure"
         )
-    rows = pd.DataFrame(io.read_table(recipe.recipe_dir, "sample_losses.csv", LOSS_COLUMNS))
+    rows = io.read_frame(recipe, "sample_losses.csv")
     by_model = rows.pivot(index="model", columns="sample")
     try:
         loss, member = (by_model[n].loc[[*map(str, models)], ids_3] for n in LOSS_COLUMNS[2:4])
         means = [by_model[n].loc[[*map(str, models)], ids_3[0]] for n in MEAN_COLUMNS]
     except KeyError:
-        raise MissingModelsError(
+        raise Unavailable(
             f"{recipe.name}: losses of some models or samples are missing; run lm-mia attack with this figure"
         ) from None
     return Losses(

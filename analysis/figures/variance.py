@@ -22,14 +22,13 @@ from analysis.claims.compare import (
     claim_greater,
 )
 from analysis.formatting import percent
-from analysis.io import MissingModelsError, RecipeResults, Record, SweepResults
+from analysis.io import RecipeResults, Record, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
+from lm_mia.errors import Unavailable
 
 RECIPE = "crossed-140M"
 TABLE, FACTS = "variance_components.csv", "variance_components.json"
-_COLUMNS = ("quantity", "class", "component", "variance", "varied", "part")
-_FACT_NAMES = ("replica_inits", "orders_per_init", "sets", "references_per_set", "fpr", "samples")
 STATEMENTS = (
     "A member's loss depends more on the batch order than on the initialization.",
     "The decision about a member depends more on order and initialization than on the rest of the training subset.",
@@ -73,13 +72,13 @@ class Components:
 
     @classmethod
     def read(cls, recipe: RecipeResults) -> "Components":
-        """Reads the table of a recipe; raises MissingModelsError without it."""
-        if not io.has_table(recipe.recipe_dir, FACTS):
-            raise MissingModelsError(
+        """Reads the table of a recipe; raises Unavailable without it."""
+        if not recipe.view.has(FACTS):
+            raise Unavailable(
                 f"{recipe.name}: attack.replica_inits must be above 1, and all its models present; run lm-mia run"
             )
-        facts = io.read_json(recipe.recipe_dir, f"tables/{FACTS}", _FACT_NAMES)
-        rows = pd.DataFrame(io.read_table(recipe.recipe_dir, TABLE, _COLUMNS))
+        facts = recipe.view.facts("variance_components")
+        rows = io.read_frame(recipe, TABLE)
         return cls.from_rows(rows, facts)
 
     @classmethod

@@ -24,11 +24,12 @@ from analysis.claims.compare import (
     claim_untested,
 )
 from analysis.formatting import percent
-from analysis.io import MissingModelsError, RecipeResults, SweepResults
+from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
-from analysis.zero_run import COLUMNS, ESTIMATORS, METRICS, STYLES, TABLE, shift_title
+from analysis.zero_run import ESTIMATORS, METRICS, STYLES, TABLE, shift_title
 from analysis.zero_run import read as read_zero_run
 from lm_mia.attacks.registry import attack_name
+from lm_mia.errors import Unavailable
 
 RECIPE = "epochs-140M"
 STRENGTH = 2.0
@@ -59,16 +60,15 @@ def read(recipe: RecipeResults) -> pd.DataFrame:
     """Reads zero_run.csv of a recipe, with the column pair: the number of each run, shared with its complement if any.
 
     Raises:
-      MissingModelsError: the recipe has no zero-run evaluation.
-      WorkdirError: a table is damaged.
+      Unavailable: the recipe has no zero-run evaluation.
     """
-    zero_run = read_zero_run(recipe.recipe_dir)
+    zero_run = read_zero_run(recipe)
     if zero_run is None or not zero_run.settings:
-        raise MissingModelsError(
+        raise Unavailable(
             f"{recipe.name}: there is no zero-run evaluation; run lm-mia attack with "
             "--config.attack.zero_run=groups,graded,disjoint"
         )
-    table = pd.DataFrame(io.read_table(recipe.recipe_dir, TABLE, COLUMNS))
+    table = io.read_frame(recipe, TABLE)
     position = {name: i for i, name in enumerate(table["model"].unique())}
     return table.assign(pair=table["model"].map(position) // (2 if zero_run.pairs else 1))
 
@@ -84,13 +84,13 @@ def values(
       strength: the strength of the graded shift; None: `STRENGTH`.
 
     Raises:
-      MissingModelsError: there are none.
+      Unavailable: there are none.
     """
     rows = table[(table["shift"] == shift) & (table["attack"] == attack)]
     if shift == "graded":
         rows = rows[rows["strength"] == (STRENGTH if strength is None else strength)]
     if rows.empty:
-        raise MissingModelsError(
+        raise Unavailable(
             f"{TABLE} has no rows of {attack} with the shift {shift}; set attack.zero_run"
         )
     return rows
@@ -122,7 +122,7 @@ def draw_fig03c(recipes: SweepResults) -> FigureResult:
     """Draws the ROC curves of the first run under each shift, and the AUCs of all runs."""
     recipe = recipes[RECIPE]
     table = read(recipe)
-    curves = pd.DataFrame(io.read_table(recipe.recipe_dir, "zero_run_curves.csv"))
+    curves = io.read_frame(recipe, "zero_run_curves.csv")
     shifts = [shift for shift in SHIFTS if shift in set(table["shift"])]
     figure = plotting.new_figure(5.2 * len(shifts), 8.6)
     grid = figure.subplots(2, len(shifts), squeeze=False)
@@ -230,10 +230,10 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
     recipe = recipes[RECIPE]
     table = read(recipe)
     columns = ["shift", "strength", "group", "score", "log_odds_oracle", "log_odds_learned"]
-    samples = pd.DataFrame(io.read_samples(recipe.recipe_dir, columns, "zero_run_samples.parquet"))
+    samples = io.read_frame(recipe, "zero_run_samples.parquet", columns)
     samples = samples[samples["shift"] == "groups"]
     if samples.empty:
-        raise MissingModelsError(
+        raise Unavailable(
             f"{recipe.name}: there is no evaluation with the shift groups; run lm-mia attack with "
             "--config.attack.zero_run=groups,graded,disjoint"
         )
@@ -316,7 +316,7 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
     graded = table[table["shift"] == "graded"]
     strengths = sorted(set(graded["strength"]))
     if len(strengths) < 2:
-        raise MissingModelsError(
+        raise Unavailable(
             f"{RECIPE}: needs the graded shift at several strengths; set attack.zero_run_strengths"
         )
     attacks = [name for name in ("loss", "reference_calibrated") if name in set(graded["attack"])]

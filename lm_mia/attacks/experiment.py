@@ -25,10 +25,11 @@ from lm_mia.attacks.pieces import Pieces
 from lm_mia.attacks.replicas import Replicas, find_replicas
 from lm_mia.attacks.results import to_frame
 from lm_mia.attacks.spec import RecipeNeeds, Request
-from lm_mia.attacks.table_sets import StoredTables, TableSet, Unavailable, Work
+from lm_mia.attacks.table_sets import StoredTables, TableSet, Work
 from lm_mia.attacks.token_tables import TokenSettings
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import Unavailable, UserError
 from lm_mia.machine import available_cores
 from lm_mia.store.store import Store
 
@@ -69,6 +70,10 @@ class RecipeView:
     declared: RecipeNeeds = dataclasses.field(default_factory=RecipeNeeds)
     """What figures read in addition to the tables of decisions."""
     token_settings: TokenSettings = dataclasses.field(default_factory=TokenSettings)
+    extraction: config.Extract = dataclasses.field(default_factory=config.Extract)
+    """Settings of the extraction of samples."""
+    extract: Callable[[table_sets.Write], table_sets.Facts] | None = None
+    """Computes the tables of the extraction from a model; None: this command computes none."""
     progress: Callable[[str, float, float], None] = silent
     """Called as ``progress(label, done, total)``."""
     say: Callable[[str], None] = silent
@@ -120,7 +125,9 @@ class RecipeView:
         """Threads that compute, and whom they tell."""
         threads = 1 if len(self.population) <= _FEW_SAMPLES else available_cores()
         pool = ThreadPoolExecutor(threads)
-        return Work(pool, self.stored.results.scratch(), self.progress, self.say)
+        results = self.stored.results
+        folder = results.scratch() if self.computes else results.folder
+        return Work(pool, folder, self.progress, self.say)
 
     @functools.cached_property
     def target_requests(self) -> list[Request]:
@@ -150,6 +157,8 @@ class RecipeView:
 
     def ensure(self, requests: Sequence[Request]) -> None:
         """Computes the missing ones of some evaluations, unless this was tried before, as of models without scores."""
+        if not self.computes:
+            return
         untried = [request for request in dict.fromkeys(requests) if request not in self._tried]
         if any(not self.pieces.has(request) for request in untried):
             self.evaluate(untried, "attack")
@@ -161,6 +170,18 @@ class RecipeView:
         except Unavailable:
             return False
         return True
+
+    def stored_tables(self) -> list[str]:
+        """Returns the file names of the tables whose results are stored; none is computed."""
+        view, names = dataclasses.replace(self, computes=False), []
+        for name in self.tables:
+            if not name.endswith(".json"):
+                with contextlib.suppress(UserError):
+                    content = view.content(name)
+                    if isinstance(content, Iterator):
+                        next(content)  # opens it
+                    names.append(name)
+        return names
 
     def content(self, name: str) -> Content:
         """Returns a table, in parts if it is large, or the object of a JSON file; raises `Unavailable` without it."""
@@ -202,8 +223,11 @@ class RecipeView:
         """Returns the tables of a set, which are computed if they are not there."""
         key = "stored", make
         if key not in self._once:
+            tables = self.once(make)
+            if not (self.computes or table_sets.find(tables, self.stored)):
+                raise Unavailable(f"{self.name}: {tables.name} is missing; run lm-mia attack")
             with self.computing():
-                self._once[key] = table_sets.get(self.once(make), self.pieces)
+                self._once[key] = table_sets.get(tables, self.pieces)
         return self._once[key]
 
     @contextlib.contextmanager

@@ -49,13 +49,14 @@ from lm_mia.attacks import (
 from lm_mia.attacks.experiment import Content, RecipeView, silent
 from lm_mia.attacks.pieces import open_pieces, target_models
 from lm_mia.attacks.replicas import DECISIONS
-from lm_mia.attacks.results import to_frame
+from lm_mia.attacks.results import digest, to_frame
 from lm_mia.attacks.shown_samples import shown_samples
 from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request, Study
-from lm_mia.attacks.table_sets import TableSet, Unavailable
+from lm_mia.attacks.table_sets import Facts, TableSet, Write
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import Unavailable
 from lm_mia.store.store import Store, open_store
 
 OF_REQUESTS = (
@@ -146,6 +147,29 @@ def tokens_set(view: RecipeView) -> TableSet:
     return _requested(view, tables, "score.token_samples must be set, and scored; run lm-mia run")
 
 
+def extraction_set(view: RecipeView) -> TableSet:
+    """Returns the extraction of samples; raises Unavailable unless extract.samples is set."""
+    c, replicas = view.extraction, view.replicas
+    if not c.samples:
+        raise Unavailable(f"{view.name}: extract.samples=0; run lm-mia extract with more")
+    target = replicas.targets[0]
+    reference = replicas.references[0] if c.reference else None
+    settings = {
+        "model": str(target),
+        "reference": str(reference or ""),
+        "step": view.c.step,
+        "config": dataclasses.asdict(c),
+        "samples": digest(view.pieces.key(Request(replicas.main, DECISIONS["samples.parquet"]))),
+    }
+
+    def compute(write: Write) -> Facts:
+        if view.extract is None:
+            raise Unavailable(f"{view.name}: no samples were extracted yet; run lm-mia extract")
+        return view.extract(write)
+
+    return TableSet("extraction", [target, reference] if reference else [target], settings, compute)
+
+
 def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
     """Returns the function that returns the tables of a study; it raises Unavailable if no figure reads them."""
 
@@ -199,6 +223,12 @@ SETS = {
     ),
     variance_set: (variance.TABLE,),
     tokens_set: token_tables.TABLES,
+    extraction_set: (
+        "extraction.csv",
+        "extraction_curves.csv",
+        "extraction_rates.csv",
+        "extraction_reference.csv",
+    ),
     STUDIES["fragile_hits"]: (fragile_hits.TABLE, fragile_hits.BINS),
     STUDIES["recency"]: (recency.TABLE, recency.RATES, recency.SHUFFLED),
     STUDIES["reference_numbers"]: (reference_numbers.TABLE,),
@@ -212,6 +242,7 @@ WITH_FACTS = {
     "zero_run": zero_run_set,
     "variance_components": variance_set,
     "tokens": tokens_set,
+    "extraction": extraction_set,
     **STUDIES,
 }
 """Sets with a JSON file of their name."""
@@ -456,8 +487,9 @@ def open_view(
             c.extract.suffix_tokens,
             Batches(c.train.batch_size, c.train.epochs),
         ),
-        progress,
-        say,
+        c.extract,
+        progress=progress,
+        say=say,
     )
 
 
@@ -472,6 +504,22 @@ def write_tables(view: RecipeView, folder: Path, *, keeps_others: bool = False) 
     others = () if keeps_others else (folder / name for name in missing)
     for path in (*others, *abandoned(folder)):
         path.unlink(missing_ok=True)
+
+
+def write_extraction(view: RecipeView, folder: Path) -> None:
+    """Writes the tables of the extraction, which are computed if they are missing."""
+    for name in (*SETS[extraction_set], "extraction.json"):
+        try:
+            write(folder, name, view.content(name))
+        except Unavailable:
+            (folder / name).unlink(missing_ok=True)
+
+
+def is_report_outdated(workdir: Path) -> bool:
+    """Returns whether the report of a workdir is older than an exported table of one of its recipes."""
+    tables = [path.stat().st_mtime for path in workdir.glob("recipes/*/tables/*")]
+    report = workdir / "report.html"
+    return report.exists() and bool(tables) and report.stat().st_mtime < max(tables)
 
 
 def write(folder: Path, name: str, content: Content) -> None:

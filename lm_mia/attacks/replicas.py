@@ -34,10 +34,11 @@ from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.inputs import AttackInputs, open_inputs
 from lm_mia.attacks.shown_samples import shown_samples
 from lm_mia.attacks.spec import AttackSpec, Request, decision_settings
-from lm_mia.attacks.table_sets import Facts, TableSet, Unavailable, Work, Write
+from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import Unavailable
 from lm_mia.store.store import Store
 
 DECISIONS = {

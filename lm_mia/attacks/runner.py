@@ -8,9 +8,9 @@ from pathlib import Path
 from lm_mia.attacks import audit, evaluations, exports, table_sets
 from lm_mia.attacks.experiment import RecipeView
 from lm_mia.attacks.spec import Request
-from lm_mia.attacks.table_sets import TableSet, Unavailable
+from lm_mia.attacks.table_sets import TableSet
 from lm_mia.data import subsets
-from lm_mia.errors import UserError
+from lm_mia.errors import Unavailable, UserError
 
 _OF_TARGETS = (
     exports.more_references_set,
@@ -28,6 +28,7 @@ _OF_REPLICAS = (
     exports.REPLICA_WARNINGS,
     exports.RESAMPLED,
 )
+_ALL_SETS = (*exports.SETS, exports.REPLICA_WARNINGS, exports.target_warnings_set)
 
 
 def run(view: RecipeView, folder: Path) -> dict[str, int]:
@@ -85,9 +86,28 @@ def ask(view: RecipeView) -> None:
     view = dataclasses.replace(view, computes=False)
     for request in (*view.replica_requests(), *view.target_requests):
         view.stored.results.path(view.stored.key(request))
-    for make in (*exports.SETS, exports.REPLICA_WARNINGS, exports.target_warnings_set):
+    for make in _ALL_SETS:
         with contextlib.suppress(Unavailable):
             table_sets.find(view.once(make), view.stored)
+
+
+def count_pieces(view: RecipeView) -> tuple[int, int]:
+    """Returns how many of the pieces that `run` would make are there, and how many it would make; reads none of them.
+
+    The tables of a set count as one.
+    """
+    requests = dict.fromkeys((*view.replica_requests(), *view.target_requests))
+    found = [view.stored.results.path(view.stored.key(r)).is_file() for r in requests]
+    for make in _ALL_SETS:
+        if make is not exports.extraction_set:
+            with contextlib.suppress(Unavailable):
+                found.append(has_set(make, view))
+    return sum(found), len(found)
+
+
+def has_set(make: Callable[[RecipeView], TableSet], view: RecipeView) -> bool:
+    """Returns whether the tables of a set are there, without reading them; raises Unavailable without such a set."""
+    return view.stored.results.path(view.once(make).key(view.stored)).is_file()
 
 
 def _make(view: RecipeView, sets: Iterable[Callable[[RecipeView], TableSet]]) -> None:

@@ -17,16 +17,11 @@ import pyarrow as pa
 from lm_mia.attacks.pieces import Pieces
 from lm_mia.attacks.results import RESULTS_FORMAT, Key, Table
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.errors import UserError
 
 Write = Callable[[str, Table], None]
 """Stores a table under its file name."""
 Facts = Mapping[str, Any]
 """What is said about tables, as JSON values."""
-
-
-class Unavailable(UserError):
-    """A recipe has no such result; the message says why, such as too few models, and which command would make it."""
 
 
 @dataclasses.dataclass(frozen=True)

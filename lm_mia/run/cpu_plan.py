@@ -30,8 +30,8 @@ from lm_mia.run.model_times import Timeline, durations
 from lm_mia.run.plan import RecipeCost
 from lm_mia.run.progress import Display
 from lm_mia.run.stages import requested_table_stages
+from lm_mia.run.stored_results import unfinished_table_stages
 from lm_mia.run.sweep import Sweep, SweepRecipe
-from lm_mia.run.workdir import unfinished_table_stages
 
 STAGES: tuple[str, ...] = ("corpus", "start", "train", "score", "attack", "extract", "report")
 """The stages of a plan; "start" is the start of workers, including compilation."""
@@ -166,7 +166,7 @@ def make_plan(sweep: Sweep, tokens_per_sample: float | None, display: Display) -
         logged = work.timeline.stage_seconds
         unfinished = requested_table_stages(c)
         if not work.missing:
-            unfinished = unfinished_table_stages(recipe.folder, c)
+            unfinished = unfinished_table_stages(recipe)
         for stage in unfinished:
             seconds[stage] = logged.get(stage, guesses[stage])
             if stage not in logged:

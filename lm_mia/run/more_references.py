@@ -1,11 +1,9 @@
 """What more references would add to the attacks of a recipe, and their cost, for ``lm-mia plan``.
 
-The numbers are those of more_references.csv, which ``lm-mia attack`` writes.
+The numbers are those of more_references.csv.
 """
 
-import csv
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +11,9 @@ from typing import Any
 import rich.box
 from rich.table import Table
 
-from lm_mia import config
-from lm_mia.atomic import CSV_MISSING_VALUES, MORE_REFERENCES_JSON
 from lm_mia.durations import format_duration
-from lm_mia.errors import raise_failed_read
+from lm_mia.errors import UserError
+from lm_mia.run.stored_results import open_results
 from lm_mia.run.sweep import SweepRecipe
 
 Cell = dict[str, float]
@@ -49,33 +46,30 @@ class Forecast:
 
 
 def read_forecast(recipe: SweepRecipe, chip_hours_per_model: float) -> Forecast | None:
-    """Reads what `lm-mia attack` wrote.
+    """Reads what the last `lm-mia attack` computed.
 
     Args:
       recipe: the recipe.
       chip_hours_per_model: the cost of training and scoring a model.
 
     Returns:
-      The predictions; None if the recipe has not been attacked, or if its tables are damaged.
+      The predictions; None if the recipe has not been attacked with its present models and settings.
     """
-    marker = recipe.folder / MORE_REFERENCES_JSON
     try:
-        facts = json.loads(marker.read_text(encoding="utf-8"))
+        view = open_results(recipe, with_user_attacks=True)
+        facts = view.facts("more_references")
         references = len(facts["reference_models"])
-        focus_fpr = config.measurable_attack(recipe.config).focus_fpr
-        forecast = Forecast(recipe.name, focus_fpr, references, facts["reason"])
+        forecast = Forecast(recipe.name, view.c.focus_fpr, references, facts["reason"])
         if facts["reason"]:
             return forecast
-        attacks: dict[str, dict[str, dict[int, Cell]]] = {}
-        with marker.with_suffix(".csv").open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                count = int(row["references"])
-                if count >= references:
-                    values = attacks.setdefault(row["attack"], {}).setdefault(row["metric"], {})
-                    values[count] = {name: _number(row[name]) for name in ("value", "low", "high")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise_failed_read(error, marker)
+        rows = view.table("more_references.csv").to_dict("records")
+    except UserError:
         return None
+    attacks: dict[str, dict[str, dict[int, Cell]]] = {}
+    for row in rows:
+        if row["references"] >= references:
+            values = attacks.setdefault(row["attack"], {}).setdefault(row["metric"], {})
+            values[row["references"]] = {name: row[name] for name in ("value", "low", "high")}
     larger = sorted({n for m in attacks.values() for values in m.values() for n in values})[1:]
     hours = {count: chip_hours_per_model * (count - references) for count in larger}
     return dataclasses.replace(forecast, attacks=attacks, chip_hours=hours)
@@ -167,10 +161,6 @@ def _unseen(forecasts: Sequence[Forecast]) -> str:
 
     shares = [stats.unseen_share(forecast.references) for forecast in forecasts]
     return f"up to {' to '.join(dict.fromkeys(f'{share:.0%}' for share in (min(shares), max(shares))))}"
-
-
-def _number(text: str) -> float:
-    return math.nan if text in CSV_MISSING_VALUES else float(text)
 
 
 def _format(cell: Cell) -> str:

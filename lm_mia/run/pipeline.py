@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from lm_mia import config
-from lm_mia.atomic import FLIPS_JSON
 from lm_mia.attacks import spec
 from lm_mia.attacks.spec import FigureNeed, PresentModels, RecipeModels, RecipeNeeds
 from lm_mia.config import validate
@@ -29,7 +28,6 @@ from lm_mia.run.progress import Display, plural
 from lm_mia.run.remaining import RecipeWork, RemainingTime
 from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb, requested_table_stages
 from lm_mia.run.sweep import Sweep, SweepRecipe
-from lm_mia.run.workdir import changed_settings, table_metadata
 from lm_mia.run.worker import WorkerTask
 from lm_mia.store.store import open_store, with_stored_statistics
 
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from lm_mia.attacks.experiment import RecipeView
-    from lm_mia.attacks.table_sets import TableSet
 
 RecipePopulations = list[tuple[SweepRecipe, Population]]
 
@@ -139,36 +136,6 @@ def _check(verb: Verb, sweep: Sweep) -> None:
         raise UserError(
             "attack.replicas=0: extraction needs a replica to extract from; try --config.attack.replicas=2"
         )
-    if verb == "extract":
-        pairs = zip(sweep.recipes, requested_by_recipe, strict=True)
-        check_tables([recipe for recipe, requested in pairs if "extract" in requested])
-    if verb == "report":
-        attacked = [recipe for recipe in sweep.recipes if recipe.config.attack.replicas]
-        with_tables = [recipe for recipe in attacked if table_metadata(recipe.folder)]
-        check_tables(with_tables or (attacked if len(sweep.recipes) == 1 else []))
-
-
-def check_tables(recipes: Sequence[SweepRecipe]) -> None:
-    """Raises UserError if a recipe has no finished tables, or its tables were made with other attack settings."""
-    for recipe in recipes:
-        if not recipe.population_dir.exists():
-            open_population(recipe.population_dir, verify=False)
-        if table_metadata(recipe.folder) is None:
-            raise UserError(
-                f"{recipe.folder / FLIPS_JSON}: no finished tables; run `lm-mia attack` first"
-            )
-    different = [
-        f"attack.{name}={_format_value(requested)}: the tables in {recipe.folder} were made with "
-        f"{_format_value(used)}; use this value, or run `lm-mia attack` first"
-        for recipe in recipes
-        for name, (requested, used) in changed_settings(recipe.folder, recipe.config).items()
-    ]
-    if different:
-        raise UserError("\n".join(different))
-
-
-def _format_value(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
 
 
 def build_populations(sweep: Sweep, display: Display) -> tuple[Sweep, RecipePopulations]:
@@ -540,7 +507,7 @@ def remove_unused(
     Returns:
       For each recipe its name, the number of deleted files and their bytes, and the number of those that are kept.
     """
-    from lm_mia.attacks import runner, table_sets
+    from lm_mia.attacks import runner
     from lm_mia.attacks.exports import open_view
 
     counts = []
@@ -556,9 +523,6 @@ def remove_unused(
             )
             runner.ask(view)
             pieces = view.stored
-            with contextlib.suppress(UserError):  # too few replicas
-                if "extract" in requested_table_stages(recipe.config):
-                    table_sets.find(_extraction(recipe, view, display), pieces)
             unused = pieces.results.unused()
             deleted_bytes = sum(path.stat().st_size for path in unused)
             for path in unused:
@@ -578,46 +542,10 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
     view = exports.open_view(
         recipe.config, recipe.folder, lambda: population, RecipeNeeds(), display.update, display.say
     )
-    tables = _extraction(recipe, view, display)
-    if (stored := table_sets.find(tables, view.pieces)) is not None:
+    view = dataclasses.replace(view, extract=lambda write: _extract(recipe, view, display, write))
+    if table_sets.find(exports.extraction_set(view), view.stored):
         display.say(f"extract: {recipe.name}: the results are already in its tables")
-    else:
-        stored = table_sets.get(tables, view.pieces)
-    folder = recipe.folder / "tables"
-    for name in stored.names:
-        exports.write(folder, name, stored.parts(name, view.pieces))
-    exports.write(folder, "extraction.json", {**tables.settings, **stored.facts})
-    if "extraction_reference.csv" not in stored.names:
-        (folder / "extraction_reference.csv").unlink(missing_ok=True)
-
-
-def _extraction(recipe: SweepRecipe, view: "RecipeView", display: Display) -> "TableSet":
-    """Returns the tables of extraction; raises UserError if there are too few models."""
-    from lm_mia.attacks import decisions, table_sets
-    from lm_mia.attacks.results import digest
-    from lm_mia.attacks.spec import Request
-
-    c, attacks = recipe.config, view.replicas
-    target, reference = attacks.targets[0], attacks.references[0] if c.extract.reference else None
-    of_samples = Request(attacks.main, decisions.samples)
-    settings = {
-        "model": str(target),
-        "reference": str(reference or ""),
-        "step": _attacked_step(c, target),
-        "config": dataclasses.asdict(c.extract),
-        "samples": digest(view.pieces.key(of_samples)),
-    }
-
-    def compute(write: table_sets.Write) -> table_sets.Facts:
-        scores = view.pieces.read(of_samples, ["id", "member", "score"])
-        if scores is None:
-            raise UserError(
-                f"{recipe.folder}: there are no results of these attacks; run `lm-mia attack` first"
-            )
-        return _extract(recipe, view.population, scores, target, reference, display, write)
-
-    models = [target, reference] if reference else [target]
-    return table_sets.TableSet("extraction", models, settings, compute)
+    exports.write_extraction(view, recipe.folder / "tables")
 
 
 def _attacked_step(c: config.Config, model_seeds: ModelSeeds) -> int:
@@ -626,15 +554,14 @@ def _attacked_step(c: config.Config, model_seeds: ModelSeeds) -> int:
 
 def _extract(
     recipe: SweepRecipe,
-    population: Population,
-    scores: "pd.DataFrame",
-    target: ModelSeeds,
-    reference: ModelSeeds | None,
+    view: "RecipeView",
     display: Display,
     write: Callable[[str, "pd.DataFrame"], None],
 ) -> Mapping[str, Any]:
     """Computes the tables of the extraction; returns what its JSON file says about them."""
-    c = recipe.config
+    c, population, replicas = recipe.config, view.population, view.replicas
+    target = replicas.targets[0]
+    scores = view.table("samples.parquet", ["id", "member", "score"])
     os.environ |= devices.assign(1, 1).environments[0]
     # Imported here because they load JAX, which no other stage needs in this process.
     from lm_mia.model import transformer
@@ -668,11 +595,15 @@ def _extract(
         return extraction.extract(params, model, population, samples, c.extract, display.update)
 
     results = measure(target)
-    if reference:
+    if c.extract.reference:
+        reference = replicas.references[0]
         member_N = subsets.member_of_config(reference, c)
         results = extraction.add_reference(results, measure(reference), member_N)
     for name, table in extraction.tables(results, c.extract).items():
         write(name, table)
     display.say(extraction.summary(results, c.extract))
     schemes = extraction.sampling_schemes(c.extract)
-    return {"schemes": {name: str(scheme) for name, scheme in schemes.items()}}
+    return {
+        "step": _attacked_step(c, target),
+        "schemes": {name: str(scheme) for name, scheme in schemes.items()},
+    }

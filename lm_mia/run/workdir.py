@@ -17,27 +17,15 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lm_mia import config
-from lm_mia.atomic import (
-    EXTRACTION_JSON,
-    FLIPS_JSON,
-    MORE_REFERENCES_JSON,
-    POOLING_JSON,
-    TARGETS_CSV,
-    ZERO_RUN_JSON,
-    append_line,
-    write_atomically,
-)
-from lm_mia.attacks import spec
+from lm_mia.atomic import append_line, write_atomically
 from lm_mia.config import listed_figures
 from lm_mia.config import recipe as recipes
-from lm_mia.errors import UserError, raise_failed_read
+from lm_mia.errors import UserError
 from lm_mia.machine import available_cores
-from lm_mia.run.stages import Stage, requested_table_stages
 
 _RECIPE_FIELDS = ("names", "recipe_hash", "population", "population_sha256", "format")
 _PROVENANCE_FIELDS = ("lm_mia", "packages", "commit", "cpu_cores")
@@ -45,7 +33,6 @@ _OLD_RECIPE = re.compile("recipe_[0-9a-f]{8}")
 """Names of folders of models in a workdir of version 0.1."""
 _PARTS = ("config.json", "metrics.jsonl", "populations", "recipes", "figures", "tables", "logs")
 """Parts of a workdir that commands read or write and that may be symbolic links."""
-_ZERO_RUN_SETTINGS = ("zero_run", "zero_run_strengths")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,22 +157,6 @@ class Workdir:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         append_line(self.path / "metrics.jsonl", json.dumps({"time": now, **event}))
 
-    def is_report_outdated(self) -> bool:
-        """Returns whether the report is older than the tables of any recipe."""
-        files = (
-            (self.path / "recipes").glob(f"*/{FLIPS_JSON}"),
-            (self.path / "recipes").glob(f"*/{EXTRACTION_JSON}"),
-            (self.path / "recipes").glob(f"*/{TARGETS_CSV}"),
-            (self.path / "recipes").glob(f"*/{MORE_REFERENCES_JSON}"),
-            (self.path / "recipes").glob(f"*/{POOLING_JSON}"),
-        )
-        table_times = [path.stat().st_mtime for paths in files for path in paths]
-        return (
-            self.report.exists()
-            and bool(table_times)
-            and self.report.stat().st_mtime < max(table_times)
-        )
-
 
 def _broken_links(workdir: Path) -> list[Path]:
     """Returns the links to missing files among a workdir and the parts of it that may be kept elsewhere."""
@@ -213,71 +184,6 @@ def _is_list_of_strings(value: object) -> bool:
 def contains_models(recipe_dir: Path) -> bool:
     """Returns whether a recipe's folder holds models or scores."""
     return (recipe_dir / "scores.zarr").exists() or (recipe_dir / "checkpoints").exists()
-
-
-def table_metadata(recipe_dir: Path) -> dict[str, Any] | None:
-    """Returns the content of a recipe's flips.json, or None if the tables are missing or incomplete.
-
-    It has at least "config" (the attack settings) and "first_target".
-    """
-    path = recipe_dir / FLIPS_JSON
-    if not path.exists():
-        return None
-    try:
-        stored = json.loads(path.read_text())
-        return {
-            **stored,
-            "config": dict(stored["config"]),
-            "first_target": stored["first_target"],
-        }
-    except (ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{path}: damaged; run `lm-mia attack` again") from error
-
-
-def changed_settings(recipe_dir: Path, c: config.Config) -> dict[str, tuple[Any, Any]]:
-    """Returns the attack settings in which finished tables differ from the config: name -> (config, tables)."""
-    metadata = table_metadata(recipe_dir)
-    if not metadata:
-        return {}
-    measurable = dataclasses.replace(c, attack=config.measurable_attack(c))
-    requested, used = config.to_dict(measurable)["attack"], metadata["config"]
-    decisions = [*spec.decision_settings(measurable.attack)]
-    compared = [*decisions, "zero_run"]
-    if requested["zero_run"]:
-        compared.append("zero_run_strengths")
-    used = {"zero_run": []} | used | _read_fields(recipe_dir / ZERO_RUN_JSON, _ZERO_RUN_SETTINGS)
-    different = {n: (requested[n], used.get(n)) for n in compared if used.get(n) != requested[n]}
-    # If a command was killed, these tables may still be those of an earlier command.
-    for marker in (MORE_REFERENCES_JSON, POOLING_JSON):
-        used = _read_fields(recipe_dir / marker, ["config"]).get("config", requested)
-        different |= {
-            n: (requested[n], used.get(n)) for n in decisions if used.get(n) != requested[n]
-        }
-    return different
-
-
-def unfinished_table_stages(recipe_dir: Path, c: config.Config) -> frozenset[Stage]:
-    """Returns those of the stages "attack" and "extract" that a config requests and whose tables are not finished.
-
-    Tables are unfinished if they are missing or were made with other settings. Those of "extract" are computed again
-    after those of "attack".
-    """
-    requested = requested_table_stages(c)
-    if table_metadata(recipe_dir) is None or changed_settings(recipe_dir, c):
-        return requested
-    used = _read_fields(recipe_dir / EXTRACTION_JSON, ["config"]).get("config")
-    has_extraction = used == json.loads(json.dumps(dataclasses.asdict(c.extract)))
-    return requested & ({"extract"} if not has_extraction else set())
-
-
-def _read_fields(marker: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Returns fields of a completion marker; an empty dict if it is missing or damaged, or lacks one of them."""
-    try:
-        stored = json.loads(marker.read_text())
-        return {name: stored[name] for name in names}
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise_failed_read(error, marker)
-        return {}
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -3,16 +3,14 @@
 import math
 import re
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.patches import Rectangle
-from synthetic_workdir import write_workdir
+from synthetic_workdir import with_tables, write_workdir
 
 from analysis import advantage, recipe_section
-from analysis.io import Record
+from analysis.io import RecipeResults, Record
 
 
 def row(
@@ -71,15 +69,15 @@ def test_figure_has_a_panel_per_prior_and_two_bars_per_attack() -> None:
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
     settings = {"attacks": ("lira_online", "loss"), "bootstraps": 0}
     return write_workdir(tmp_path_factory.mktemp("w"), samples=120, **settings)
 
 
-def test_section_of_a_recipe(recipe: Path) -> None:
+def test_section_of_a_recipe(recipe: RecipeResults) -> None:
     html = recipe_section.render(recipe_section.facts(recipe), defaultdict(str))
     section = html[html.index("<h4>Membership advantage") :].partition("</details>")[0]
-    table = pd.read_csv(recipe / "tables" / advantage.TABLE)
+    table = recipe.view.table(advantage.TABLE)
     for _, numbers in table.iterrows():
         assert f"{numbers['held_out']:.3f}" in section
         assert f"{numbers['plug_in']:.3f}" in section
@@ -90,10 +88,7 @@ def test_section_of_a_recipe(recipe: Path) -> None:
     assert advantage.recipe_figures(recipe)["advantage"] is not None
 
 
-def test_no_numbers(recipe: Path, tmp_path: Path) -> None:
-    (tmp_path / "tables").mkdir()
-    table = pd.read_csv(recipe / "tables" / advantage.TABLE)
-    table["held_out"] = math.nan
-    table.to_csv(tmp_path / "tables" / advantage.TABLE, index=False)
-    assert advantage.read(tmp_path) == {}
-    assert advantage.recipe_figures(tmp_path) == {"advantage": None}
+def test_no_numbers(recipe: RecipeResults) -> None:
+    changed = with_tables(recipe, advantage=lambda table: table.assign(held_out=math.nan))
+    assert advantage.read(changed) == {}
+    assert advantage.recipe_figures(changed) == {"advantage": None}

@@ -9,8 +9,8 @@ import pytest
 from matplotlib.collections import LineCollection
 from synthetic_workdir import Page, write_workdir
 
-from analysis import attack_flips, io, page
-from analysis.io import Record
+from analysis import attack_flips, page
+from analysis.io import RecipeResults, Record
 
 
 def row(
@@ -106,9 +106,9 @@ def test_figure_shows_attacks_with_references() -> None:
     np.testing.assert_allclose(bars.get_segments()[0], [[0.5, 44], [0.5, 46]])
 
 
-def page_of(folder: Path, **settings: Any) -> tuple[Path, Page]:
+def page_of(folder: Path, **settings: Any) -> tuple[RecipeResults, Page]:
     recipe = write_workdir(folder, samples=120, bootstraps=0, **settings)
-    path = page.write_page(recipe.parents[1], None, (), lambda *_: None, lambda _: None)
+    path = page.write_page(folder, None, (), lambda *_: None, lambda _: None)
     return recipe, Page(path.read_text(encoding="utf-8"))
 
 
@@ -145,8 +145,3 @@ def test_page_without_a_comparison(settings: dict[str, Any], tmp_path: Path) -> 
 
 def test_tables_without_lira_are_not_compared() -> None:
     assert attack_flips.verdict([row(), row("loss", 0.2)]) == ""
-
-
-def test_missing_table(tmp_path: Path) -> None:
-    with pytest.raises(io.WorkdirError):
-        attack_flips.read(tmp_path / "recipes" / "demo")

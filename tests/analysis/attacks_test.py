@@ -11,7 +11,8 @@ import pytest
 from analysis import attacks, io
 from analysis.io import SweepResults
 from lm_mia import config, stats
-from lm_mia.attacks.spec import Need, Variant
+from lm_mia.attacks.spec import Need, RecipeNeeds, Variant
+from lm_mia.errors import Unavailable
 from lm_mia.store.store import open_store
 
 
@@ -121,15 +122,15 @@ def test_replicas_match_the_attack_stage(recipes: SweepResults):
 
 
 def test_missing_attacks_are_named(recipes: SweepResults):
-    with pytest.raises(io.MissingModelsError, match="0 targets are too few"):
+    with pytest.raises(Unavailable, match="0 targets are too few"):
         attacks.read_attack(recipes["flip-140M"])
-    with pytest.raises(io.MissingModelsError, match="24 references and"):
+    with pytest.raises(Unavailable, match="24 references and"):
         attacks.read_attack(recipes["main"], Variant(references=25))
     message = (
         "^small: there are no results of lira_online with [0-9]+ references on target_logit; "
         r"run lm-mia attack with this figure in figures \(its needs must include this attack\)$"
     )
-    with pytest.raises(io.MissingModelsError, match=message):
+    with pytest.raises(Unavailable, match=message):
         attacks.read_attack(recipes["small"], Variant(observed="target_logit"))
 
 
@@ -141,10 +142,8 @@ def test_attacks_that_figures_need_are_computed_if_they_are_missing(
     variant = Variant(references=len(recipe.references))
     folder = tmp_path / "recipes" / recipe.name
     shutil.copytree(recipe.recipe_dir / "scores.zarr", folder / "scores.zarr")
-    (folder / "tables").mkdir()
-    shutil.copy(recipe.recipe_dir / "tables" / "models.csv", folder / "tables")
-    unattacked = dataclasses.replace(recipe, recipe_dir=folder)
-    with pytest.raises(io.MissingModelsError, match=r"no results of lira_online .* needs"):
+    unattacked = dataclasses.replace(recipe, recipe_dir=folder, declared=RecipeNeeds())
+    with pytest.raises(Unavailable, match=r"no results of lira_online .* needs"):
         attacks.read_attack(unattacked, variant)
     need = Need(("data-384",), jackknife=True)
     [attacked] = io.with_needs(SweepResults([unattacked]), [need]).recipes

@@ -3,14 +3,15 @@
 import math
 import re
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from views import recipe_of_tables
 
 from analysis import audit, markup
 from analysis.io import Record
+from lm_mia.attacks.experiment import Content
 from lm_mia.attacks.registry import attack_name
 
 
@@ -90,20 +91,19 @@ def test_section_with_and_without_bounds() -> None:
     assert "so there is no audit" in section({})
 
 
-def test_tables_are_read_in_order_of_the_bounds(tmp_path: Path) -> None:
-    (tmp_path / "tables").mkdir()
+def test_tables_are_read_in_order_of_the_bounds() -> None:
     of_attacks = [("loss", rows(0.0)), ("rmia", rows(2.0)), ("lira_online", rows(1.0))]
     lines = [
         {"method": method} | row | {"attack": name, "is_bound": method == "one_run"}
         for name, of_attack in of_attacks
         for method, row in of_attack.items()
     ]
-    pd.DataFrame(lines).to_csv(tmp_path / "tables" / audit.TABLE, index=False)
-    audits = audit.read(tmp_path)
+    tables: dict[str, Content] = {audit.TABLE: pd.DataFrame(lines)}
+    audits = audit.read(recipe_of_tables(tables))
     assert [*audits] == ["rmia", "lira_online", "loss"]
     assert audits["rmia"]["one_run"]["epsilon"] == 2.0
     curve = pd.DataFrame({"attack": ["rmia"], "references": [8], "guesses": [16]})
     curve = curve.assign(sides="members", correct=15, epsilon=2.0, mu=0.7)
     for rows_of_curve, drawn in ((curve, True), (curve[:0], False)):
-        rows_of_curve.to_csv(tmp_path / "tables" / audit.CURVE_TABLE, index=False)
-        assert (audit.recipe_figures(tmp_path)["audit"] is not None) == drawn
+        recipe = recipe_of_tables({**tables, audit.CURVE_TABLE: rows_of_curve})
+        assert (audit.recipe_figures(recipe)["audit"] is not None) == drawn

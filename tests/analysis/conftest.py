@@ -4,16 +4,17 @@ import pytest
 from matplotlib.figure import Figure
 from synthetic_figures import folder
 
-from analysis import plotting
-from analysis.io import SweepResults, read_recipes
+from analysis import page, plotting
+from analysis.figures import MODULES
+from analysis.io import SweepResults, read_recipes, with_needs
 
 __all__ = ["folder"]  # a fixture
 
 
 @pytest.fixture(scope="session")
 def recipes(folder: Path) -> SweepResults:
-    """The recipes of the synthetic sweep."""
-    return read_recipes(folder)
+    """The recipes of the synthetic sweep, with what all figures need."""
+    return with_needs(read_recipes(folder), page.figure_needs([*MODULES]))
 
 
 @pytest.fixture

@@ -1,37 +1,44 @@
 """Extraction: its tables, figure and section of the page."""
 
-import json
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-from synthetic_workdir import RECIPE_FIGURES, Page, copy_workdir, write_extraction, write_workdir
+from synthetic_workdir import (
+    RECIPE_FIGURES,
+    Page,
+    copy_workdir,
+    with_tables,
+    write_extraction,
+    write_workdir,
+)
 
-from analysis import extraction, io, recipe_section
+from analysis import extraction, recipe_section
+from analysis.io import RecipeResults
 
 INF = float("inf")
 
 
 @pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
     folder = tmp_path_factory.mktemp("run") / "demo"
     return write_workdir(folder, samples=100, attacks=("lira_online",), references=8, bootstraps=0)
 
 
 @pytest.fixture
-def finished(attacked: Path, tmp_path: Path) -> Path:
+def finished(attacked: RecipeResults, tmp_path: Path) -> RecipeResults:
     """Returns a separate copy without an extraction."""
     return copy_workdir(attacked, tmp_path / "demo")
 
 
-def page(folder: Path) -> Page:
-    drawn = extraction.recipe_figures(folder)["extraction"] is not None
+def page(recipe: RecipeResults) -> Page:
+    drawn = extraction.recipe_figures(recipe)["extraction"] is not None
     return Page(
         recipe_section.render(
-            recipe_section.facts(folder),
+            recipe_section.facts(recipe),
             {name: "data:," for name in RECIPE_FIGURES + ("extraction",) * drawn},
         )
     )
@@ -154,23 +161,22 @@ def test_rank_correlation_uses_negative_log_probability() -> None:
     assert make_extraction(rows([-INF, -INF]), [], FACTS).rank_correlation() is None
 
 
-def test_rates_are_shown_with_intervals_of_random_samples_only(finished: Path) -> None:
-    write_extraction(finished, 40, choose="random")
-    read = extraction.read(finished)
+def test_rates_are_shown_with_intervals_of_random_samples_only(finished: RecipeResults) -> None:
+    of_random = write_extraction(finished, 40, choose="random")
+    read = extraction.read(of_random)
     assert read is not None
     assert (
         "drawn at random from the members and the non-members that are long" in read.request_text()
     )
     row = next(r for r in read.rates if (r["scheme"], r["class"]) == ("greedy", "members"))
     low, high = (f"{100 * row[f'inclusion_{end}']:.3g}%" for end in ("low", "high"))
-    shown = page(finished).words
+    shown = page(of_random).words
     assert f"[{low}, {high}]" in shown
     assert "p_z > 0.01" in shown
     assert "Left out: 2 samples whose suffix has no letters or digits" in shown
     assert "exact 95% intervals for the share of all members" in shown
     assert "reference-00" not in shown
-    write_extraction(finished, 40)
-    shown = page(finished).words
+    shown = page(write_extraction(finished, 40)).words
     assert f"[{low}, {high}]" not in shown
     assert "These samples were not drawn at random" in shown
 
@@ -183,9 +189,11 @@ def test_missing_texts_have_no_rate() -> None:
     assert extraction.format_rate(row | {"p_above_0.5_low": math.nan}, "p_above_0.5") == "25%"
 
 
-def test_extraction_from_the_reference_is_shown_for_samples_it_did_not_see(finished: Path) -> None:
-    write_extraction(finished, 40, reference=True)
-    read = extraction.read(finished)
+def test_extraction_from_the_reference_is_shown_for_samples_it_did_not_see(
+    finished: RecipeResults,
+) -> None:
+    with_reference = write_extraction(finished, 40, reference=True)
+    read = extraction.read(with_reference)
     assert read is not None
     first = read.reference_rows()[0]
     assert (first["scheme"], first["criterion"]) == ("Greedy", "Inclusion")
@@ -193,7 +201,7 @@ def test_extraction_from_the_reference_is_shown_for_samples_it_did_not_see(finis
     counts = [trained[name] for name in ("both", "target_only", "reference_only", "neither")]
     assert sum(counts) == trained["samples"]
     assert counts[0] == counts[2] == 0  # nothing is extracted from the reference
-    shown = page(finished).words
+    shown = page(with_reference).words
     assert "The same prefixes were given to reference-00" in shown
     assert "Only the replica was trained on them" in shown
     read.reference[:] = [r for r in read.reference if r["in_reference"]]
@@ -203,7 +211,7 @@ def test_extraction_from_the_reference_is_shown_for_samples_it_did_not_see(finis
     assert extraction.REFERENCE not in recipe_section.table_files(finished)
 
 
-def test_samples_without_a_score_are_not_drawn(finished: Path) -> None:
+def test_samples_without_a_score_are_not_drawn(finished: RecipeResults) -> None:
     samples = rows([-5.0, -6.0, -7.0], score=[3.0, 1.0, math.nan])
     figure = extraction.draw(make_extraction(samples, [], FACTS))
     legend = figure.axes[0].get_legend()
@@ -211,35 +219,37 @@ def test_samples_without_a_score_are_not_drawn(finished: Path) -> None:
     assert [t.get_text() for t in legend.get_texts()] == ["Members (1)", "Non-members (1)"]
 
 
-def test_curves_are_drawn_if_any_sample_is_extractable(finished: Path) -> None:
-    table = write_extraction(finished, 40)
-    read = extraction.read(finished)
+def test_curves_are_drawn_if_any_sample_is_extractable(finished: RecipeResults) -> None:
+    likely = write_extraction(finished, 40)
+    table = likely.view.table(extraction.TABLE)
+    read = extraction.read(likely)
     assert read is not None
     assert read.is_extractable
     assert (len(read.samples), int(read.member_N.sum())) == (40, int(table.member.sum()))
     assert len(extraction.draw(read).axes) == 2
-    text = page(finished).words
+    text = page(likely).words
     assert "5. Which samples can be extracted" in text
     assert extraction.TABLE in recipe_section.table_files(finished)
     assert "n queries with probability p" in text
     assert read.request_text() in text
     assert all(row["scheme"] + row["highest"] + row["median"] in text for row in read.scheme_rows())
     assert f"the choice of samples: {read.rank_correlation()}." in text
-    write_extraction(finished, 40, level=-150.0)
-    unlikely = extraction.read(finished)
+    of_unlikely = write_extraction(finished, 40, level=-150.0)
+    unlikely = extraction.read(of_unlikely)
     assert unlikely is not None
     assert not unlikely.is_extractable
     assert len(extraction.draw(unlikely).axes) == 1
-    assert "n queries with probability p" not in page(finished).words
+    assert "n queries with probability p" not in page(of_unlikely).words
 
 
-def test_figure_without_nonmembers_is_drawn(finished: Path) -> None:
-    write_extraction(finished, 40)
-    for name in (extraction.TABLE, extraction.CURVES):
-        table = pd.read_csv(finished / "tables" / name)
-        is_member = table["member"] if "member" in table else table["class"] == "members"
-        table[is_member].to_csv(finished / "tables" / name, index=False)
-    read = extraction.read(finished)
+def test_figure_without_nonmembers_is_drawn(finished: RecipeResults) -> None:
+    read = extraction.read(
+        with_tables(
+            write_extraction(finished, 40),
+            extraction=lambda table: table[table["member"]],
+            extraction_curves=lambda table: table[table["class"] == "members"],
+        )
+    )
     assert read is not None
     assert read.member_N.all()
     assert len(extraction.draw(read).axes[1].get_lines()) == 2
@@ -253,43 +263,21 @@ def test_heavy_tailed_scores_have_a_logarithmic_axis() -> None:
         assert extraction.draw(result).axes[0].get_xscale() == scale
 
 
-def test_page_without_tables_has_no_section(finished: Path) -> None:
+def test_page_without_tables_has_no_section(finished: RecipeResults) -> None:
     text = page(finished).words
     assert "extract" not in text
     assert not [name for name in recipe_section.table_files(finished) if "extraction" in name]
-    write_extraction(finished, 40)
-    (finished / "tables" / extraction.FACTS).unlink()  # as after a kill before the last file
-    assert "extract" not in page(finished).words
 
 
-@pytest.mark.parametrize("difference", ["scores", "ids", "none", "replica", "version"])
-def test_extraction_of_another_attack_is_not_shown(finished: Path, difference: str) -> None:
-    table = write_extraction(finished, 40)
-    if difference == "scores":
-        table["score"] += np.where(np.arange(40) == 39, 1e-6, 0)
-    elif difference == "ids":
-        table["id"] += 90
-    elif difference == "replica":
-        facts = finished / "tables" / extraction.FACTS
-        row = json.loads(facts.read_text())["model"]
-        facts.write_text(facts.read_text().replace(row, "replica-09"))
-    elif difference == "version":  # an earlier one, which did not record how samples were chosen
-        facts = finished / "tables" / extraction.FACTS
-        facts.write_text(facts.read_text().replace('"choose"', '"x"'))
-    else:
-        table = table[:0]
-    table.to_csv(finished / "tables" / extraction.TABLE, index=False)
-    assert extraction.recipe_figures(finished) == {"extraction": None}
-    shown = page(finished)
-    text = shown.words
-    assert "belong to another attack or to an earlier version of lm-mia and are not shown;" in text
-    assert "Which samples can be extracted" not in text
-    assert not [name for name in recipe_section.table_files(finished) if "extraction" in name]
+def test_extraction_of_another_attack_is_not_shown(finished: RecipeResults) -> None:
+    extracted = write_extraction(finished, 40)
+    assert extraction.read(extracted) is not None
+    attack = dataclasses.replace(extracted.config.attack, references=6)
+    other = dataclasses.replace(
+        extracted, config=dataclasses.replace(extracted.config, attack=attack)
+    )
+    assert extraction.recipe_figures(other) == {"extraction": None}
+    shown = page(other)
+    assert "Samples were not extracted from these models yet; run lm-mia extract." in shown.words
+    assert "Which samples can be extracted" not in shown.words
     assert not [a for _, a in shown.tags if "extraction.pdf" in (a.get("href") or "")]
-
-
-def test_damaged_tables_name_the_extract_command(finished: Path) -> None:
-    write_extraction(finished, 40)
-    (finished / "tables" / extraction.CURVES).write_text("x\n1\n")
-    with pytest.raises(io.WorkdirError, match=r"run lm-mia extract again$"):
-        extraction.read(finished)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from synthetic_figures import attack, without_targets
 
-from analysis import attacks, figure_section, page
+from analysis import attacks, figure_section, io, page
 from analysis.figures import find
 from analysis.io import SweepResults
 from lm_mia.attacks.spec import Need, Variant
@@ -34,6 +34,7 @@ def test_figures_do_not_depend_on_attacks_of_other_figures(
 ):
     alone = copied(names, recipes, tmp_path)
     attack([name], alone)
+    alone = io.with_needs(alone, page.figure_needs([name]))
     result, expected = (find(name).draw(results) for results in (alone, recipes))
     pd.testing.assert_frame_equal(result.data, expected.data)
     assert (result.claims, result.notes) == (expected.claims, expected.notes)
@@ -52,31 +53,23 @@ def attacked(recipes: SweepResults, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    "damage",
     [
-        (lambda folder: (folder / "tables" / "models.csv").unlink(), "small: not attacked yet; "),
-        (lambda folder: truncate(folder / "tables" / "models.csv"), "small: tables/models.csv "),
-        (lambda folder: shutil.rmtree(folder / "pieces"), "small: there are no results of lira_"),
-        (
-            lambda folder: [truncate(p) for p in (folder / "pieces").glob("halved_rates-*")],
-            "on halves of the samples; run lm-mia attack with this figure",
-        ),
+        lambda folder: shutil.rmtree(folder / "tables"),
+        lambda folder: shutil.rmtree(folder / "pieces"),
+        lambda folder: [truncate(path) for path in (folder / "pieces").glob("halved_rates-*")],
     ],
 )
-def test_damaged_tables_are_reported_with_the_command_that_repairs_them(
-    damage: Callable[[Path], None], message: str, attacked: SweepResults, tmp_path: Path
+def test_missing_or_damaged_results_are_computed_again(
+    damage: Callable[[Path], None], attacked: SweepResults, tmp_path: Path
 ):
     name, [recipe] = "strongmia_fig14_offline", attacked.recipes
     shutil.copytree(recipe.recipe_dir.parents[1], tmp_path / "w")
     folder = tmp_path / "w" / "recipes" / "small"
-    small = SweepResults([dataclasses.replace(recipe, recipe_dir=folder)])
     damage(folder)
-    shown = figure_section.make_section(name, small, tmp_path)
-    assert message in shown.missing
-    assert "\n" not in shown.missing
-    assert "; run lm-mia attack" in shown.missing
-    assert {claim.verdict for claim in shown.claims} == {"not tested"}
-    attack([name], small)
+    copy = SweepResults([dataclasses.replace(recipe, recipe_dir=folder)])
+    small = io.with_needs(copy, page.figure_needs([name]))
+    assert not figure_section.make_section(name, small, tmp_path).missing
     pd.testing.assert_frame_equal(find(name).draw(small).data, find(name).draw(attacked).data)
 
 

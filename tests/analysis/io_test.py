@@ -6,14 +6,16 @@ import math
 from collections import defaultdict
 from pathlib import Path
 
+import pandas as pd
 import pytest
-from synthetic_workdir import copy_workdir, write_workdir
+from synthetic_workdir import with_files, write_workdir
+from views import recipe_of_tables
 
 from analysis import attacks, io, recipe_section
-from analysis.io import SweepResults
+from analysis.io import RecipeResults, SweepResults
 from lm_mia import config
 from lm_mia.attacks.spec import Variant
-from lm_mia.run.workdir import write_config
+from lm_mia.errors import Unavailable, UserError
 
 
 def test_families_are_ordered_and_recipes_share_names(recipes: SweepResults):
@@ -24,7 +26,7 @@ def test_families_are_ordered_and_recipes_share_names(recipes: SweepResults):
 
 
 def test_unknown_recipes_raise_or_return_the_default(recipes: SweepResults):
-    with pytest.raises(io.MissingModelsError, match="no recipe nonsense in this workdir"):
+    with pytest.raises(Unavailable, match="no recipe nonsense in this workdir"):
         recipes["nonsense"]
     assert recipes.get("nonsense") is None
     assert recipes.get("nonsense", 0) == 0
@@ -43,13 +45,11 @@ def test_steps_of_score_points_by_epoch(recipes: SweepResults):
 
 
 def test_folders_without_recipes_are_reported(tmp_path: Path):
-    with pytest.raises(io.WorkdirError, match=r"config\.json"):
+    with pytest.raises(UserError, match=r"config\.json"):
         io.read_recipe(tmp_path)
-    with pytest.raises(
-        io.WorkdirError, match=r"none: there is no such folder; run lm-mia run first"
-    ):
+    with pytest.raises(UserError, match=r"none: there is no such folder; run lm-mia run first"):
         io.read_recipes(tmp_path / "none")
-    with pytest.raises(io.WorkdirError, match="there are no recipes in it; run lm-mia run first"):
+    with pytest.raises(UserError, match="there are no recipes in it; run lm-mia run first"):
         io.read_recipes(tmp_path)
 
 
@@ -57,7 +57,7 @@ def test_recipes_are_selected_by_any_of_their_names(folder: Path):
     results = io.read_recipes(folder, ["data-384", "fixed-140M"])
     assert [r.name for r in results.recipes] == ["main", "data-384"]
     assert "fixed-140M" in results.recipes[0].names
-    with pytest.raises(io.WorkdirError, match=r"--recipe=data-38: .* did you mean data-384 or "):
+    with pytest.raises(UserError, match=r"--recipe=data-38: .* did you mean data-384 or "):
         io.read_recipes(folder, ["data-38"])
 
 
@@ -72,7 +72,8 @@ def test_only_complete_events_of_the_recipe_are_read(tmp_path: Path):
         '{"event": "train", "recipe": "a", "step": 3}',
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    assert [e["step"] for e in io.read_events(recipe, "train")] == [1, 3]
+    read = RecipeResults(recipe, config.Config(), ("a",), tmp_path)
+    assert [e["step"] for e in io.read_events(read, "train")] == [1, 3]
 
 
 def test_targets_stay_the_same_while_references_are_added(recipes: SweepResults):
@@ -87,7 +88,7 @@ def test_two_recipes_with_one_name_are_reported(recipes: SweepResults, tmp_path:
     one = recipes["data-384"]
     other = dataclasses.replace(one, recipe_dir=tmp_path / "recipes" / "b")
     with pytest.raises(
-        io.WorkdirError, match=r"name='data-384': .*data-384 and .*/b have this name; select"
+        UserError, match=r"name='data-384': .*data-384 and .*/b have this name; select"
     ):
         io.SweepResults([one, other])
     assert list(io.SweepResults([one])) == ["data-384"]
@@ -103,52 +104,37 @@ def test_unscored_epochs_are_reported(recipes: SweepResults):
     assert 1 in stored["score"]["at_epochs"]
     score = dataclasses.replace(recipe.config.score, at_epochs=(2.0,))
     later = dataclasses.replace(recipe, config=dataclasses.replace(recipe.config, score=score))
-    with pytest.raises(io.MissingModelsError, match="epochs-140M: not scored after epoch 1"):
+    with pytest.raises(Unavailable, match="epochs-140M: not scored after epoch 1"):
         later.step_after(1)
     assert later.step_after(2) > 0
 
 
-def test_tables_are_read_as_written(tmp_path: Path) -> None:
-    """Numbers keep all digits, columns have one type, texts keep line breaks and quotes, and empty cells are NaN."""
-    (tmp_path / "tables").mkdir()
-    text = 'a line\nand ""more"", with NaN'
-    lines = ["fpr,id,none,text", "0.1,,,nan", f'0.30000000000000004,7,,"{text}"', "-inf,8,,x"]
-    (tmp_path / "tables" / "x.csv").write_text("\n".join(lines) + "\n")
-    first, second, third = io.read_table(tmp_path, "x.csv", ("fpr", "id"))
-    assert first["fpr"] == 0.1
-    assert math.isnan(first["id"])
-    assert (second["fpr"], second["id"]) == (0.1 + 0.2, 7)
-    assert math.isnan(second["none"])
-    assert second["text"] == text.replace('""', '"')
-    assert third["fpr"] == -float("inf")
-    with pytest.raises(io.WorkdirError, match=r"x\.csv has no column tpr; run lm-mia attack"):
-        io.read_table(tmp_path, "x.csv", ("fpr", "tpr"))
-
-
-def test_missing_tables_without_replicas_name_the_setting(finished: Path, tmp_path: Path) -> None:
-    copy = copy_workdir(finished, tmp_path / "w")
-    stored = json.loads((copy / "config.json").read_text())
-    stored["config"]["attack"]["replicas"] = 0
-    write_config(copy / "config.json", stored)
-    (copy / "tables" / "flips.json").unlink()
-    with pytest.raises(io.WorkdirError, match=r"attack.replicas=0: tables of decisions"):
-        io.read_flip_facts(copy)
-
-
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
     folder = tmp_path_factory.mktemp("run") / "demo"
     return write_workdir(folder, samples=100, attacks=("lira_online", "loss"))
 
 
-def test_page_names_the_score_point(finished: Path, tmp_path: Path) -> None:
-    folder = copy_workdir(finished, tmp_path / "w")
-    path = folder / "tables" / "flips.json"
-    facts = json.loads(path.read_text())
-    path.write_text(json.dumps(facts | {"config": facts["config"] | {"step": 7}}))
+def test_missing_integers_and_empty_columns_are_nan() -> None:
+    table = pd.DataFrame({"id": pd.array([None, 7], "Int64"), "none": [None, None], "x": [0.1, 2]})
+    recipe = recipe_of_tables({"x.csv": table})
+    first, second = io.read_table(recipe, "x.csv")
+    assert math.isnan(first["id"])
+    assert (second["id"], first["x"]) == (7, 0.1)
+    assert math.isnan(second["none"])
+    assert io.read_samples(recipe, ["id"], "x.csv")["id"].dtype == float
+    with pytest.raises(Unavailable, match=r"there is no table y\.csv"):
+        io.read_table(recipe, "y.csv")
+
+
+def test_page_names_the_score_point(finished: RecipeResults) -> None:
+    facts = finished.view.facts("flips")
+    at_step = with_files(
+        finished, {"flips.json": facts | {"config": facts["config"] | {"step": 7}}}
+    )
     shown, plain = (
         recipe_section.render(recipe_section.facts(recipe), defaultdict(str))
-        for recipe in (folder, finished)
+        for recipe in (at_step, finished)
     )
     assert "16 replicas, at step 7 of training</dd>" in shown
     assert "16 replicas</dd>" in plain

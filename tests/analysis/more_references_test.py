@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_workdir import Page, copy_workdir, write_workdir
+from synthetic_workdir import Page, copy_workdir, with_files, write_workdir
+from views import recipe_of_tables
 
 from analysis import comparison, io, more_references, recipe_section
+from analysis.io import RecipeResults
 from analysis.more_references import Growth, Point
 from lm_mia.attacks.registry import attack_name
 
@@ -17,17 +19,17 @@ ATTACKS = ("lira_online", "rmia", "rmia_simple", "lira_offline", "loss")
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
     """A recipe with 16 references and per-sample variances, so that LiRA has few scores with a quarter of them."""
     settings = {"samples": 200, "attacks": ATTACKS, "bootstraps": 0}
     return write_workdir(tmp_path_factory.mktemp("run"), references=16, replicas=3, **settings)
 
 
-def table(recipe: Path) -> pd.DataFrame:
-    return pd.read_csv(recipe / "tables" / "more_references.csv")
+def table(recipe: RecipeResults) -> pd.DataFrame:
+    return recipe.view.table("more_references.csv")
 
 
-def test_numbers_are_those_of_the_table(recipe: Path):
+def test_numbers_are_those_of_the_table(recipe: RecipeResults):
     more = more_references.read(recipe)
     assert more is not None
     assert (more.models, more.samples, more.reason) == ("3 replicas", 200, "")
@@ -44,7 +46,7 @@ def test_numbers_are_those_of_the_table(recipe: Path):
         assert growth.shown == (growth.observed[2], *growth.predicted)
 
 
-def test_figure_shows_observed_and_predicted_aucs(recipe: Path):
+def test_figure_shows_observed_and_predicted_aucs(recipe: RecipeResults):
     figure = more_references.recipe_figures(recipe)["more_references"]
     assert figure is not None
     [axes] = figure.axes
@@ -64,7 +66,7 @@ def test_figure_shows_observed_and_predicted_aucs(recipe: Path):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_page_shows_values_with_intervals(recipe: Path):
+def test_page_shows_values_with_intervals(recipe: RecipeResults):
     section = recipe_section.draw(recipe, alone=True)
     words = Page(section.html).words
     assert "Would more references help?" in words
@@ -81,14 +83,13 @@ def test_page_shows_values_with_intervals(recipe: Path):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_attacks_without_a_prediction_have_a_dash_and_the_reason(recipe: Path, tmp_path: Path):
-    copy = copy_workdir(recipe, tmp_path / "w")
+def test_attacks_without_a_prediction_have_a_dash_and_the_reason(recipe: RecipeResults):
     rows = table(recipe)
     lira = (rows.attack == "lira_online") & (rows.kind == "predicted")
     rows.loc[lira, ["value", "low", "high"]] = np.nan
     rows["reason"] = rows["reason"].astype(object)
     rows.loc[lira, "reason"] = "no member has a score"
-    rows.to_csv(copy / "tables" / "more_references.csv", index=False)
+    copy = with_files(recipe, {"more_references.csv": rows})
     more = more_references.read(copy)
     assert more is not None
     point = more.attacks["lira_online"]["auc"].predicted[0]
@@ -115,53 +116,26 @@ def test_too_few_references_are_explained(tmp_path: Path):
     assert "is not predicted: there are 3 complete pairs of references" in words
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_tables_of_an_earlier_version_have_no_section(recipe: Path, tmp_path: Path):
-    copy = copy_workdir(recipe, tmp_path / "w")
-    (copy / "tables" / "more_references.json").unlink()
-    assert more_references.read(copy) is None
-    assert "Would more" not in recipe_section.draw(copy, alone=True).html
-
-
-def test_damaged_tables_are_reported(recipe: Path, tmp_path: Path):
-    copy = copy_workdir(recipe, tmp_path / "w")
-    (copy / "tables" / "more_references.csv").unlink()
-    with pytest.raises(io.WorkdirError, match=r"more_references.csv is missing"):
-        more_references.read(copy)
-    marker = copy / "tables" / "more_references.json"
-    marker.write_text(json.dumps({"reason": ""}))
-    with pytest.raises(io.WorkdirError, match=r"more_references.json has no field over"):
-        more_references.read(copy)
-
-
-def test_strongest_attack_of_each_recipe(recipe: Path, tmp_path: Path):
-    few = tmp_path / "few"
-    (few / "tables").mkdir(parents=True)
+def test_strongest_attack_of_each_recipe(recipe: RecipeResults):
     facts = {"over": "targets", "targets": 1, "samples": 0, "reason": "there are too few"}
-    (few / "tables" / "more_references.json").write_text(json.dumps(facts))
-    damaged = tmp_path / "damaged"
-    (damaged / "tables").mkdir(parents=True)
-    (damaged / "tables" / "more_references.json").write_text("{")
-    recipes = [("new", tmp_path), ("few", few), ("demo", recipe), ("damaged", damaged)]
-    [(name, attack, growth)] = more_references.strongest(recipes)
+    few = recipe_of_tables({"more_references.json": facts})
+    [(name, attack, growth)] = more_references.strongest([recipe_of_tables({}), few, recipe])
     more = more_references.read(recipe)
     assert more is not None
     assert (name, attack) == ("demo", next(iter(more.attacks)))
     assert repr(growth) == repr(more.attacks[attack]["auc"])
 
 
-def test_comparison_of_recipes_shows_the_strongest_attack_of_each(recipe: Path, tmp_path: Path):
+def test_comparison_of_recipes_shows_the_strongest_attack_of_each(
+    recipe: RecipeResults, tmp_path: Path
+):
     settings = {"samples": 120, "attacks": ("lira_online", "loss"), "bootstraps": 0}
     few = write_workdir(tmp_path / "few", name="few", references=6, replicas=2, **settings)
-    summaries = [
-        comparison.summarize(results)
-        for folder in (recipe, few)
-        for results in io.read_recipes(folder.parents[1]).recipes
-    ]
+    summaries = [comparison.summarize(results) for results in (recipe, few)]
     html = comparison.render(summaries, "", [])
     words = Page(html).words
     assert words.count("Would more references help?") == 1
-    [(name, attack, auc)] = more_references.strongest([("demo", recipe)])
+    [(name, attack, auc)] = more_references.strongest([recipe])
     cells = "".join(f"{point}{point.interval}" for point in auc.shown)
     assert f"{name}{attack_name(attack)}16{cells}" in words
     without = comparison.render(summaries[1:], "", [])
@@ -169,15 +143,15 @@ def test_comparison_of_recipes_shows_the_strongest_attack_of_each(recipe: Path, 
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_imported_models_have_no_plan(recipe: Path, tmp_path: Path):
+def test_imported_models_have_no_plan(recipe: RecipeResults, tmp_path: Path):
     copy = copy_workdir(recipe, tmp_path / "w")
-    stored = json.loads((copy / "config.json").read_text())
+    path = copy.recipe_dir / "config.json"
+    stored = json.loads(path.read_text())
     stored["config"]["corpus"]["source"] = "imported"
-    (copy / "config.json").write_text(json.dumps(stored))
-    for folder, has_plan in ((recipe, True), (copy, False)):
-        [results] = io.read_recipes(folder.parents[1]).recipes
+    path.write_text(json.dumps(stored))
+    for results, has_plan in ((recipe, True), (io.read_recipe(copy.recipe_dir), False)):
         compared = comparison.render([comparison.summarize(results)], "", [])
-        for html in (compared, recipe_section.draw(folder, alone=True).html):
+        for html in (compared, recipe_section.draw(results, alone=True).html):
             assert "Would more references help?" in html
             assert ("lm-mia plan" in html) == has_plan
 

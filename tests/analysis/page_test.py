@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,8 +30,10 @@ from analysis import (
     regression_experiment,
 )
 from analysis.figures import MODULES, dp_bound, find, finite_population, one_run
-from analysis.io import SweepResults, WorkdirError, read_recipes
-from lm_mia.attacks.results import Key, Results
+from analysis.io import SweepResults, read_recipes
+from lm_mia.attacks import exports, text_groups
+from lm_mia.attacks.pieces import Pieces
+from lm_mia.attacks.spec import Request
 from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError
 from lm_mia.run.workdir import write_config
@@ -76,7 +77,8 @@ EFFECTS = (
 
 @pytest.fixture(autouse=True)
 def small_simulations(monkeypatch: pytest.MonkeyPatch):
-    """Simulations of figures take seconds at their full size."""
+    """Simulations of figures take seconds at their full size, and the sweep has few samples."""
+    monkeypatch.setattr(text_groups, "FEWEST_FALSE_POSITIVES", 0.5)  # as in the sweep
     sizes = {"models": 64, "population": 40, "dimensions": 20}
     monkeypatch.setattr(finite_population, "SIZES", sizes)
     monkeypatch.setattr(dp_bound, "SIZES", {"simulations": 2, "samples": 2**10})
@@ -151,8 +153,6 @@ def test_recipes_of_own_texts_are_named_by_their_own_sizes(recipes: SweepResults
     config = dataclasses.replace(recipes["flip-140M"].config, compare_with_papers=False)
     folder = tmp_path / "recipes" / "flip-98.3k"
     shutil.copytree(recipes["flip-140M"].recipe_dir, folder)
-    facts = json.loads((folder / "tables" / "flips.json").read_text())
-    (folder / "tables" / "flips.json").write_text(json.dumps(facts | {"recipe": folder.name}))
     own = dataclasses.replace(recipes["flip-140M"], recipe_dir=folder, names=names, config=config)
     assert (own.shown_names, recipes["flip-140M"].shown_names) == (names[:1], ("flip-140M",))
     sweep = SweepResults([own])
@@ -355,21 +355,22 @@ def test_recipes_without_tables_or_targets_show_the_reason(linked: Path, tmp_pat
     settings["config"]["attack"] |= {"targets": 0}
     stored.unlink()
     stored.write_text(json.dumps(settings))
-    with pytest.raises(WorkdirError, match=r"^[^\n]*attack.replicas=0: tables of [^\n]*$"):
+    with pytest.raises(UserError, match=r"^[^\n]*attack.replicas=0: tables of [^\n]*$"):
         write(linked, ["fixed-10M"])
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_failing_recipe_is_reported_and_the_others_shown(linked: Path):
-    tables_dir = linked / "recipes" / "flip-302M" / "tables"
-    original = tables_dir.resolve()
-    tables_dir.unlink()
-    shutil.copytree(original, tables_dir)
-    (tables_dir / "attacks.csv").write_text("x\n1\n")
+    scores = linked / "recipes" / "flip-302M" / "scores.zarr"
+    original = scores.resolve()
+    scores.unlink()
+    shutil.copytree(original, scores)
+    (scores / "zarr.json").write_text("{")
     shown, logged = write(linked, ["flip-302M", "flip-140M"])
     assert len(logged) == 1
-    assert re.match(r"not shown: flip-302M: .*attacks\.csv has no column attack", logged[0])
-    assert shown.words.count("attacks.csv has no column attack") == 2  # in the table as well
+    assert re.match(r"not shown: flip-302M: .*scores\.zarr.* damaged", logged[0])
+    assert shown.words.count("scores.zarr: damaged") == 2  # in the table as well
+    assert "The record of this recipe cannot be read" not in shown.words
     ids = {attributes.get("id") for _, attributes in shown.tags}
     assert {"flip-302M/", "flip-140M/trained"} <= ids
     assert "flip-302M/trained" not in ids
@@ -411,7 +412,7 @@ def test_below_12_replicas_coin_flips_are_no_main_number(tmp_path: Path):
     assert "fewer than 12 replicas are too few to report coin flips (8 replicas" in line
     summary = comparison.summarize(read_recipes(tmp_path / "w").recipes[0])
     assert np.isnan(summary.coin_flip_members)
-    row = pd.read_csv(recipe / "tables" / "flip_shares.csv").query("bin == 'coin flip'")
+    row = recipe.view.table("flip_shares.csv").query("bin == 'coin flip'")
     row = row[np.isclose(row["fpr"], 0.05)].iloc[0]
     assert summary.members_at_127 == (
         row["member_fraction_127_low"],
@@ -421,20 +422,20 @@ def test_below_12_replicas_coin_flips_are_no_main_number(tmp_path: Path):
     assert text in shown.words
 
 
-def test_summary_lines_match_the_tables(tmp_path: Path):
+def test_summary_lines_match_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     recipe = write_workdir(
         tmp_path / "w", samples=240, bootstraps=2, attacks=("lira_online", "stacked", "loss")
     )
-    attack_rows = pd.read_csv(recipe / "tables" / "attacks.csv")
+    attack_rows = recipe.view.table("attacks.csv")
     lira, stacked, loss = (
         attack_rows[attack_rows["attack"] == name].sort_values("references").iloc[-1]
         for name in ("lira_online", "stacked", "loss")
     )
-    shares = pd.read_csv(recipe / "tables" / "flip_shares.csv")
+    shares = recipe.view.table("flip_shares.csv")
     coin = shares[(shares["bin"] == "coin flip") & np.isclose(shares["fpr"], 0.05)].iloc[0]
-    auc_M = pd.read_csv(recipe / "tables" / "reference_targets.csv")["auc"]
+    auc_M = recipe.view.table("reference_targets.csv")["auc"]
     assert len(auc_M) == 16
-    ends = pd.read_csv(recipe / "tables" / "intervals.csv").query(
+    ends = recipe.view.table("intervals.csv").query(
         "attack == 'lira_online' and role == 'replica' and models == 16 and metric == 'tpr_at_0.05'"
     )
     [(low, high)] = ends[["low", "high"]].to_numpy()
@@ -451,34 +452,39 @@ def test_summary_lines_match_the_tables(tmp_path: Path):
         f"{100 * coin['nonmember_fraction_127_low']:.1f}% to {100 * coin['nonmember_fraction_127_high']:.1f}% "
         "(16 replicas, 16 references)"
     )
-    report, newer = tmp_path / "w" / "report.html", recipe / "tables" / "flips.json"
+    report, newer = tmp_path / "w" / "report.html", recipe.recipe_dir / "tables" / "flips.json"
     report.write_text("")
     os.utime(report, (newer.stat().st_atime, newer.stat().st_mtime - 9))
     assert (
         page.summary_lines(tmp_path / "w", ["demo"])[1]
         == f"report: {report} (older than the tables)"
     )
-    facts = json.loads(newer.read_text())
-    newer.write_text(json.dumps(facts | {"warnings": ["first", "second"]}))
+    facts = {**recipe.view.facts("flips"), "warnings": ["first", "second"]}
+    warned = {"flips.json": lambda _: facts}
+    monkeypatch.setattr(exports, "TABLES", {**exports.TABLES, **warned})
     assert page.summary_lines(tmp_path / "w", ["demo"])[1:3] == [
-        "demo: warning: first",
-        "demo: warning: second",
+        "demo: warning: First.",
+        "demo: warning: Second.",
     ]
-    newer.write_text("{}")
-    assert page.summary_lines(tmp_path / "w", ["demo", "none"])[:2] == [
-        "demo: its tables cannot be read; run lm-mia attack again",
-        "none: not attacked yet",
-    ]
+    shutil.rmtree(recipe.recipe_dir / "scores.zarr")
+    line = page.summary_lines(tmp_path / "w", ["demo"])[0]
+    assert line.startswith("demo: no numbers: ")
+    assert "0 of 16 replicas are present" in line
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_warnings_about_targets_are_shown_beside_the_numbers(linked: Path):
+def test_warnings_about_targets_are_shown_beside_the_numbers(
+    linked: Path, monkeypatch: pytest.MonkeyPatch
+):
     """In the section of a recipe, or beside the comparison if it has none."""
-    for name, marker in (("flip-140M", "flips.json"), ("fixed-10M", "membership_scores.json")):
-        path = linked / "recipes" / name / "tables" / marker
-        facts = json.loads(path.read_text()) if path.is_file() else {}
-        path.unlink(missing_ok=True)  # it may be a link
-        path.write_text(json.dumps(facts | {"warnings": [f"of {name}"]}))
+    warned = {
+        name: lambda view, facts=exports.TABLES[name]: {
+            **facts(view),
+            "warnings": [f"of {view.name}"],
+        }
+        for name in ("flips.json", "membership_scores.json")
+    }
+    monkeypatch.setattr(exports, "TABLES", {**exports.TABLES, **warned})
     write(linked, ["fixed-10M", "flip-140M"])
     html = (linked / "report.html").read_text()
     assert '<p class="verdict failed">Of flip-140M.</p>' in html
@@ -506,47 +512,31 @@ def test_summary_lines_of_targets_match_the_comparison(
         "FPR (4 targets, 16 references)"
     )
     assert page.summary_lines(linked, ["fixed-10M"])[0] == expected.format(*numbers)
-    folder = linked / "recipes" / "fixed-10M"
-    original = (folder / "pieces").resolve()
-    (folder / "pieces").unlink()
-    assert page.summary_lines(linked, ["fixed-10M"])[0].endswith(
-        "other settings; run lm-mia attack again"
-    )
-    shutil.copytree(original, folder / "pieces")
-    read = Results.read
+    read = Pieces.table
 
-    def without_tpr(results: Results, key: Key, columns: Any = None) -> pd.DataFrame | None:
-        table = read(results, key, columns)
-        if table is not None:
-            table = table.assign(tpr=table["tpr"].where(table["on_curve"]), nonmembers=12)
-        return table
+    def without_tpr(pieces: Pieces, request: Request) -> pd.DataFrame:
+        table = read(pieces, request)
+        return table.assign(tpr=table["tpr"].where(table["on_curve"]), nonmembers=12)
 
-    monkeypatch.setattr(Results, "read", without_tpr)
+    monkeypatch.setattr(Pieces, "table", without_tpr)
     assert page.summary_lines(linked, ["fixed-10M"])[0].endswith(
         "TPR unknown at 5% FPR, which needs 20 non-members with a score; there are 12 "
         "(4 targets, 16 references)"
     )
-    (folder / "tables").unlink()
-    assert page.summary_lines(linked, ["fixed-10M"])[0] == "fixed-10M: not attacked yet"
 
 
-def test_summary_lines_without_targets_ignore_earlier_ones(linked: Path):
-    folder = linked / "recipes" / "fixed-10M"
-    stored = json.loads((folder / "config.json").read_text())
+def test_summary_lines_without_targets_have_pooled_rates(
+    linked: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = linked / "recipes" / "fixed-10M" / "config.json"
+    stored = json.loads(path.read_text())
     stored["config"]["attack"] |= {"replicas": 0, "targets": 0, "leave_one_out": True}
-    (folder / "config.json").unlink()
-    (folder / "config.json").write_text(json.dumps(stored))
-    original = (folder / "tables").resolve()
-    (folder / "tables").unlink()
-    shutil.copytree(original, folder / "tables")
-    for name in ("pooling.json", "pooling.csv"):
-        (folder / "tables" / name).unlink(missing_ok=True)
-    assert page.summary_lines(linked, ["fixed-10M"])[0] == "fixed-10M: too few models"
+    path.unlink()  # a link
+    path.write_text(json.dumps(stored))
     facts = {"reason": "", "models": 16, "config": {"focus_fpr": 0.05}}
-    (folder / "tables" / "pooling.json").write_text(json.dumps(facts))
-    (folder / "tables" / "pooling.csv").write_text(
-        "strategy,oracle,models,fpr,tpr\nstandardized,False,16,0.05,0.25\n"
-    )
+    row = {"strategy": "standardized", "oracle": False, "models": 16, "fpr": 0.05, "tpr": 0.25}
+    pooled = {"pooling.json": lambda _: facts, "pooling.csv": lambda _: pd.DataFrame([row])}
+    monkeypatch.setattr(exports, "TABLES", {**exports.TABLES, **pooled})
     assert page.summary_lines(linked, ["fixed-10M"])[0] == (
         "fixed-10M: TPR 0.250 at 5% FPR, by one threshold for standardized losses (16 references, each attacked with "
         "the others)"
@@ -554,14 +544,27 @@ def test_summary_lines_without_targets_ignore_earlier_ones(linked: Path):
 
 
 @pytest.mark.process
+def test_checking_figures_imports_no_large_libraries():
+    heavy = {"jax", "matplotlib", "pandas", "scipy", "zarr"}
+    code = (
+        "import sys\nfrom analysis import page\npage.check_figures(['scaling'])\n"
+        f"sys.exit(', '.join({heavy} & {{*sys.modules}}) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.process
 def test_summary_lines_import_no_plotting_libraries(tmp_path: Path):
+    write_workdir(tmp_path / "w", samples=100, bootstraps=0, attacks=("lira_online", "loss"))
     code = (
         "import sys\nfrom pathlib import Path\nfrom analysis import page\n"
-        f"page.check_figures(['scaling']); page.summary_lines(Path({str(tmp_path)!r}), None)\n"
-        "sys.exit(str({'jax', 'matplotlib', 'pandas', 'scipy', 'zarr'} & {*sys.modules}) * False "
-        "or bool({'jax', 'matplotlib', 'pandas', 'scipy', 'zarr'} & {*sys.modules}))"
+        f"print(*page.summary_lines(Path({str(tmp_path / 'w')!r}), None))\n"
+        "sys.exit(', '.join({'jax', 'matplotlib'} & {*sys.modules}) or 0)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("demo: LiRA AUC 0.")
 
 
 USER_FIGURE = """

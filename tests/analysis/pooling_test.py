@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.artist import getp
+from views import recipe_of_files
 
-from analysis import io, pooling
+from analysis import pooling
 
 FACTS = {"reason": "", "config": {"focus_fpr": 0.05}, "models": 16, "pairs": True}
 FACTS |= {"order_share": 0.25, "replicas": 4}
@@ -39,7 +40,7 @@ def write(folder: Path, facts: dict[str, object] = FACTS) -> Path:
 
 
 def test_numbers_are_those_with_all_models_at_the_focus_rate(tmp_path: Path):
-    shown = pooling.read(write(tmp_path))
+    shown = pooling.read(recipe_of_files(write(tmp_path)))
     assert shown is not None
     assert {row["strategy"]: row["tpr"] for row in shown.rows} == pytest.approx(TPR)
     assert (shown.models, shown.pairs, shown.fpr, shown.reason) == (16, True, 0.05, "")
@@ -51,7 +52,7 @@ def test_numbers_are_those_with_all_models_at_the_focus_rate(tmp_path: Path):
 
 
 def test_figures_show_rates_and_intervals(tmp_path: Path):
-    figures = pooling.recipe_figures(write(tmp_path))
+    figures = pooling.recipe_figures(recipe_of_files(write(tmp_path)))
     bars, histogram = figures["pooling"], figures["gaussian_tpr"]
     assert bars is not None
     assert histogram is not None
@@ -69,13 +70,13 @@ def test_figures_show_rates_and_intervals(tmp_path: Path):
 
 
 def test_without_tables_or_with_a_reason_nothing_is_drawn(tmp_path: Path):
-    assert pooling.read(tmp_path) is None
-    assert {*pooling.recipe_figures(tmp_path).values()} == {None}
+    assert pooling.read(recipe_of_files(tmp_path)) is None
+    assert {*pooling.recipe_figures(recipe_of_files(tmp_path)).values()} == {None}
     write(tmp_path, {"reason": "too few", "config": {}})
-    shown = pooling.read(tmp_path)
+    shown = pooling.read(recipe_of_files(tmp_path))
     assert shown is not None
     assert shown.reason == "too few"
-    assert {*pooling.recipe_figures(tmp_path).values()} == {None}
+    assert {*pooling.recipe_figures(recipe_of_files(tmp_path)).values()} == {None}
 
 
 @pytest.mark.filterwarnings("error")
@@ -83,19 +84,12 @@ def test_without_scores_nothing_is_drawn(tmp_path: Path):
     path = write(tmp_path) / "tables" / "pooling.csv"
     table = pd.read_csv(path).assign(realized_fpr=math.nan, tpr=math.nan)
     table.to_csv(path, index=False)
-    shown = pooling.read(tmp_path)
+    shown = pooling.read(recipe_of_files(tmp_path))
     assert shown is not None
     assert shown.reason == "no non-member has enough OUT references with different losses"
-    assert {*pooling.recipe_figures(tmp_path).values()} == {None}
+    assert {*pooling.recipe_figures(recipe_of_files(tmp_path)).values()} == {None}
     # Samples may have scores although none has the moments of both classes.
     nothing = pd.DataFrame({"tpr_gaussian": [math.nan], "tpr_gaussian_population": [math.nan]})
     nothing.to_parquet(tmp_path / "tables" / "vulnerability.parquet")
-    [axes] = pooling.draw_gaussian(tmp_path, 0.05).axes
+    [axes] = pooling.draw_gaussian(recipe_of_files(tmp_path), 0.05).axes
     assert all(getp(patch, "data").values.sum() == 0 for patch in axes.patches)
-
-
-def test_missing_table_is_reported(tmp_path: Path):
-    write(tmp_path)
-    (tmp_path / "tables" / "pooling.csv").unlink()
-    with pytest.raises(io.WorkdirError, match=r"pooling.csv"):
-        pooling.read(tmp_path)

@@ -1,21 +1,19 @@
 """The tables and the page of a recipe whose samples are pieces of documents."""
 
-from pathlib import Path
-
 import numpy as np
-import pandas as pd
 import pytest
 from synthetic_workdir import FPRS, Page, write_workdir
 
-from analysis import io, page, vulnerability
+from analysis import page, vulnerability
 from analysis.claims.trends import RankCorrelation
+from analysis.io import RecipeResults
 from lm_mia import stats
 
 DOCUMENTS, PIECES = 60, 8
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
     return write_workdir(
         tmp_path_factory.mktemp("split") / "demo",
         samples=DOCUMENTS * PIECES,
@@ -24,15 +22,15 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def test_samples_have_their_documents(recipe: Path):
-    table = pd.read_parquet(recipe / "tables" / "samples.parquet")
+def test_samples_have_their_documents(recipe: RecipeResults):
+    table = recipe.view.table("samples.parquet")
     assert table["document"].tolist() == np.repeat(np.arange(DOCUMENTS), PIECES).tolist()
     assert table["piece"].tolist() == [*range(PIECES)] * DOCUMENTS
 
 
-def test_intervals_are_over_documents(recipe: Path):
-    samples = pd.read_parquet(recipe / "tables" / "samples.parquet")
-    table = pd.read_csv(recipe / "tables" / "intervals.csv")
+def test_intervals_are_over_documents(recipe: RecipeResults):
+    samples = recipe.view.table("samples.parquet")
+    table = recipe.view.table("intervals.csv")
     rows = table[table["attack"] == "lira_online"]
     rows = rows[(rows["metric"] != "balanced_accuracy") & (rows["models"] == 1)]
     expected, over_samples = (
@@ -49,7 +47,7 @@ def test_intervals_are_over_documents(recipe: Path):
     assert expected.auc_low_T[0] != over_samples.auc_low_T[0]
 
 
-def test_properties_of_samples_have_their_documents(recipe: Path):
+def test_properties_of_samples_have_their_documents(recipe: RecipeResults):
     properties = vulnerability.read(recipe)
     for prop in properties:
         assert prop.document_N.tolist() == np.repeat(np.arange(DOCUMENTS), PIECES).tolist()
@@ -59,14 +57,11 @@ def test_properties_of_samples_have_their_documents(recipe: Path):
     assert prop.table_row()["trend"] == str(over_documents)
 
 
-def test_documents_without_a_table(tmp_path: Path):
-    with pytest.raises(io.WorkdirError, match=r"samples\.parquet"):
-        io.read_documents(tmp_path)
-
-
 @pytest.mark.usefixtures("undrawn")
-def test_page_says_what_splitting_does(recipe: Path):
-    written = page.write_page(recipe.parents[1], None, (), lambda *_: None, lambda _: None)
+def test_page_says_what_splitting_does(recipe: RecipeResults):
+    written = page.write_page(
+        recipe.recipe_dir.parents[1], None, (), lambda *_: None, lambda _: None
+    )
     shown = Page(written.read_text())
     assert f"The samples are consecutive pieces of {DOCUMENTS} documents." in shown.words
     assert (

@@ -1,16 +1,17 @@
 import base64
 import concurrent.futures
+import dataclasses
 import gzip
 import html.parser
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
+from synthetic_workdir import with_files
 
 from analysis import sample_page
+from analysis.io import SweepResults
 
 TEXT = "</script><script>alert(1)</script> <!-- <script>"
 
@@ -34,25 +35,22 @@ class Scripts(html.parser.HTMLParser):
 
 
 def test_page_holds_missing_values_no_members_and_texts_with_markup(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipes: SweepResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    recipe = tmp_path / "flip-302M"
-    shutil.copytree(folder / "recipes" / "flip-302M", recipe)
-    samples, shown = (
-        recipe / "tables" / name for name in ("samples.parquet", "shown_samples.parquet")
-    )
-    table = pd.read_parquet(samples).assign(member=False, mean_score=np.inf)
-    table.to_parquet(samples)
-    lists = pd.read_parquet(shown)
+    recipe = recipes["flip-302M"]
+    table = recipe.view.table("samples.parquet").assign(member=False, mean_score=np.inf)
+    lists = recipe.view.table("shown_samples.parquet")
     for name in ("reference_loss_nats", "replica_loss_nats"):
         first, second, *others = lists[name]
         lists[name] = [np.full_like(first, np.nan), np.full_like(second, np.inf), *others]
-    lists.assign(text=TEXT).to_parquet(shown)
+    tables = {"samples.parquet": table, "shown_samples.parquet": lists.assign(text=TEXT)}
+    changed = dataclasses.replace(with_files(recipe, tables), recipe_dir=tmp_path)
+    vars(changed)["view"] = with_files(recipe, tables).view
     bundle = concurrent.futures.Future[str]()
     bundle.set_result("")
     monkeypatch.setattr(sample_page, "start_bundling", lambda: bundle)
     scripts = Scripts()
-    scripts.feed(sample_page.write(recipe).read_text())
+    scripts.feed(sample_page.write(changed).read_text())
     assert scripts.ids == ["data", "datatables", "datatables-css", "vega", None]
     text = gzip.decompress(base64.b64decode(scripts.contents[0])).decode()
 

@@ -104,9 +104,7 @@ def test_recipes_without_models_or_tables_are_left_out(
     left = dataclasses.replace(recipes["small"], recipe_dir=folder)
     drawn = scaling.draw(io.SweepResults([recipes["fixed-10M"], left]))
     assert drawn.notes[-1] == "Left out because models are missing or not attacked yet: small."
-    with pytest.raises(
-        io.MissingModelsError, match=r"^no recipe was attacked .*; run lm-mia run first$"
-    ):
+    with pytest.raises(io.Unavailable, match=r"^no recipe was attacked .*; run lm-mia run first$"):
         scaling.draw(io.SweepResults([left]))
 
 

@@ -1,12 +1,14 @@
 """Column headings and cells of the tables on the page."""
 
 import math
-from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from views import recipe_of_tables
 
 from analysis import tables
+from analysis.io import RecipeResults
 
 NAN = float("nan")
 
@@ -41,16 +43,17 @@ def test_attacks_on_other_samples_are_named() -> None:
     assert tables.name_other_samples(rows[2:3]) == ""
 
 
-def write_reference_targets(folder: Path, auc: list[str]) -> None:
-    lines = ["target,references,auc,tpr_at_0.1,members,nonmembers,left_out"]
-    lines += [f"reference-{m:02d},6,{a},{0.1 * m},9,8,{3 + m}" for m, a in enumerate(auc)]
-    (folder / "tables").mkdir(exist_ok=True)
-    (folder / "tables" / "reference_targets.csv").write_text("\n".join(lines) + "\n")
+def with_reference_targets(auc: list[float]) -> RecipeResults:
+    rows = [
+        {"target": f"reference-{m:02d}", "references": 6, "auc": a, "tpr_at_0.1": 0.1 * m}
+        | {"members": 9, "nonmembers": 8, "left_out": 3 + m}
+        for m, a in enumerate(auc)
+    ]
+    return recipe_of_tables({"reference_targets.csv": pd.DataFrame(rows)})
 
 
-def test_reference_targets_are_summarized(tmp_path: Path) -> None:
-    write_reference_targets(tmp_path, ["0.6", "0.8", ""])
-    summary = tables.read_reference_targets(tmp_path, [0.1])
+def test_reference_targets_are_summarized() -> None:
+    summary = tables.read_reference_targets(with_reference_targets([0.6, 0.8, NAN]), [0.1])
     assert summary == {
         "targets": 2,
         "references": 6,
@@ -60,8 +63,7 @@ def test_reference_targets_are_summarized(tmp_path: Path) -> None:
         "tpr_at_0.1_mean": pytest.approx(0.05),
         "tpr_at_0.1_std": pytest.approx(0.05),
     }
-    write_reference_targets(tmp_path, ["0.6", ""])
-    summary = tables.read_reference_targets(tmp_path, [0.1])
+    summary = tables.read_reference_targets(with_reference_targets([0.6, NAN]), [0.1])
     assert summary["targets"] == 1
     assert all(math.isnan(summary[f"auc_{what}"]) for what in ("mean", "std"))
 

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from views import recipe_of_files
 
-from analysis import io, markup, zero_run
+from analysis import markup, zero_run
 from analysis.formatting import percent, plural
 from lm_mia.attacks.registry import attack_name
 
@@ -50,7 +51,7 @@ def write(folder: Path, **changes: object) -> Path:
 
 
 def test_errors_have_means_and_t_intervals_over_runs(tmp_path: Path):
-    shown = zero_run.read(write(tmp_path))
+    shown = zero_run.read(recipe_of_files(write(tmp_path)))
     assert shown is not None
     assert [s.title for s in shown.settings[::2]] == [
         *("groups", "graded, strength 1", "graded, strength 2")
@@ -76,7 +77,7 @@ def test_errors_have_means_and_t_intervals_over_runs(tmp_path: Path):
 
 
 def test_complementary_runs_count_once(tmp_path: Path):
-    shown = zero_run.read(write(tmp_path, pairs=True))
+    shown = zero_run.read(recipe_of_files(write(tmp_path, pairs=True)))
     assert shown is not None
     naive = shown.settings[0].find("naive")
     assert naive is not None
@@ -93,14 +94,14 @@ def test_estimates_that_do_not_exist_have_no_error():
 
 
 def test_verdict_and_figure(tmp_path: Path):
-    shown = zero_run.read(write(tmp_path))
+    shown = zero_run.read(recipe_of_files(write(tmp_path)))
     assert shown is not None
     assert shown.verdict == (
         "With the shift groups, the AUC of the loss is off by +0.100 without adjustment, by -0.010 with true "
         "weights and by 0.000 with AIPW. With the shift graded, strength 2, the AUC of the loss is off by +0.100 "
         "without adjustment, by -0.010 with true weights and by 0.000 with AIPW."
     )
-    figure = zero_run.recipe_figures(tmp_path)["zero_run"]
+    figure = zero_run.recipe_figures(recipe_of_files(tmp_path))["zero_run"]
     assert figure is not None
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Loss", "Calibrated loss"]
     labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
@@ -113,7 +114,7 @@ def test_verdict_and_figure(tmp_path: Path):
 
 
 def test_section_shows_the_numbers_and_escapes_reasons(tmp_path: Path):
-    shown = zero_run.read(write(tmp_path))
+    shown = zero_run.read(recipe_of_files(write(tmp_path)))
     template = markup.environment().get_template("zero_run.html.j2")
     names = {"zero_run": shown, "zero_run_estimators": zero_run.ESTIMATORS}
     names |= {"zero_run_metrics": zero_run.METRICS, "signed": zero_run.signed}
@@ -128,18 +129,10 @@ def test_section_shows_the_numbers_and_escapes_reasons(tmp_path: Path):
     assert "There is no such evaluation: too few." in html
 
 
-@pytest.mark.parametrize("name", ["zero_run.csv", "interference.csv", "zero_run.json"])
-def test_damaged_tables_are_reported(tmp_path: Path, name: str):
-    write(tmp_path)
-    (tmp_path / "tables" / name).write_text("something else\n1\n")
-    with pytest.raises(io.WorkdirError, match=f"{name}.*run lm-mia attack again$"):
-        zero_run.read(tmp_path)
-
-
 def test_without_tables_or_with_a_reason_nothing_is_drawn(tmp_path: Path):
-    assert zero_run.read(tmp_path) is None
-    assert zero_run.recipe_figures(tmp_path) == {"zero_run": None}
-    shown = zero_run.read(write(tmp_path, reason="too few"))
+    assert zero_run.read(recipe_of_files(tmp_path)) is None
+    assert zero_run.recipe_figures(recipe_of_files(tmp_path)) == {"zero_run": None}
+    shown = zero_run.read(recipe_of_files(write(tmp_path, reason="too few")))
     assert shown is not None
     assert shown.reason == "too few"
-    assert zero_run.recipe_figures(tmp_path) == {"zero_run": None}
+    assert zero_run.recipe_figures(recipe_of_files(tmp_path)) == {"zero_run": None}

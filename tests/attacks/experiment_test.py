@@ -22,7 +22,7 @@ from lm_mia.attacks import (
 )
 from lm_mia.attacks.experiment import RecipeView
 from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request
-from lm_mia.attacks.table_sets import Unavailable
+from lm_mia.errors import Unavailable
 
 C = dataclasses.replace(SMALL, attacks=("lira_online", "loss"), bootstraps=0)
 LIRA = AttackSpec("lira_online", False, (0, 1), tuple(range(2, 12)))

@@ -14,7 +14,7 @@ from array_scores import array_scores
 
 from lm_mia.attacks import evaluations, exports
 from lm_mia.attacks.experiment import RecipeView
-from lm_mia.attacks.table_sets import Unavailable
+from lm_mia.errors import Unavailable
 
 SAMPLES = 2500
 MEMBER_TxN = np.broadcast_to(np.arange(SAMPLES) % 3 == 0, (3, SAMPLES))

@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
-from synthetic_workdir import FOCUS, FPRS, Texts, write_workdir
+from synthetic_workdir import FOCUS, FPRS, with_files, write_workdir
 
 from analysis import sample_page
 
@@ -27,14 +27,11 @@ FEW = {"samples": SAMPLES, "attacks": ("lira_online",), "bootstraps": 0}
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Texts, "text", lambda self, i: TEXTS[i])
-        recipe = write_workdir(tmp_path_factory.mktemp("run") / "demo", **FEW)
+    recipe = write_workdir(tmp_path_factory.mktemp("run") / "demo", texts=TEXTS, **FEW)
     tokens = pd.DataFrame({"id": 7, "position": [1, 2, 3], "piece": PIECES})
     tokens = tokens.assign(in_loss_nats=[1.0, 2.0, 3.0], out_loss_nats=[1.5, 2.0, float("nan")])
-    tokens.to_parquet(recipe / "tables" / "shown_tokens.parquet")
-    sample_page.write(recipe)
-    return recipe
+    sample_page.write(with_files(recipe, {"shown_tokens.parquet": tokens}))
+    return recipe.recipe_dir
 
 
 @pytest.fixture(scope="module")

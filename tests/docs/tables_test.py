@@ -171,6 +171,7 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("shown_samples.parquet", "target_roc.parquet"):
         shutil.copy(workdir / "recipes" / RECIPE / "tables" / name, tokens)
     write_token_tables(tokens)
+    shutil.rmtree(workdir / "populations")  # written by hand
     return workdir
 
 

@@ -84,7 +84,7 @@ def test_status_counts_models(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
     assert (second["models"], second["done"], second["missing"]) == (6, 0, 6)
     assert (first["recipe"], first["names"]) == ("tiny", ["tiny", "references=4"])
     assert (second["recipe"], second["names"]) == ("epochs=2", ["epochs=2"])
-    assert (first["tables"], second["tables"]) == ("present", "missing")
+    assert (first["tables"], second["tables"]) == ("missing", "missing")  # too few models
     assert second["folder"] == str(sweep.recipes[1].folder)
     after = tiny_run.content(sweep.workdir.path)
     assert {k: v for k, v in after.items() if not k.endswith(".lock")} == {
@@ -300,22 +300,33 @@ def test_status_reports_missing_models_tables_and_report(
     out = capsys.readouterr().out.splitlines()
     [cells] = [[cell.strip() for cell in line.split("│")] for line in out if " of 7" in line]
     assert cells[1:6] == ["tiny", "4 of 7", "0", "1", "3"]
-    assert "other settings" in cells
+    assert "missing" in cells
     [r] = read_json(sweep, capsys)["recipes"]
     assert (r["models"], r["done"], r["to_score"], r["missing"]) == (7, 4, 1, 3)
-    assert r["tables"] == "other settings"
-    assert r["table_settings"] == {"attack.replicas": [3, 2]}
+    assert r["tables"] == "missing"
     lines = read_lines(sweep, capsys)
-    assert (
-        "tables      tiny: made with other settings: attack.replicas=2; run `lm-mia attack` with the same "
-        "--config and --workdir to make them again" in lines
-    )
     sha256 = json.loads((tiny_run.population_of(w) / "manifest.json").read_text())["sha256"]
     assert f"population  32 samples, sha256 {sha256}" in lines
     assert "report      missing" in lines
     assert tiny_run.content(w) == before
-    (recipe / "tables" / "flips.json").unlink()
-    assert read_json(sweep, capsys)["recipes"][0]["tables"] == "unfinished"
+
+
+def test_results_of_other_settings_are_unfinished(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+
+    def tables(*overrides: str) -> str:
+        return read_json(read_tiny_sweep(tiny, w, *overrides), capsys)["recipes"][0]["tables"]
+
+    assert tables() == "present"
+    assert tables("--config.attack.alpha=0.5") == "unfinished"
+    shutil.rmtree(tiny_run.recipe_of(w) / "tables")  # exports, which nothing reads
+    assert tables() == "present"
+    next((tiny_run.recipe_of(w) / "pieces").iterdir()).unlink()
+    assert tables() == "unfinished"
+    shutil.rmtree(tiny_run.recipe_of(w) / "pieces")
+    assert tables() == "missing"
 
 
 def test_an_outdated_report_is_reported(

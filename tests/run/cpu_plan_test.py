@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def test_a_finished_workdir_needs_no_probe(
     assert not any(line.startswith(("models ", "guesses ")) for line in out.splitlines())
     assert err.strip() == ""  # no bar, since there is nothing to measure
     w = tiny.copy(tmp_path / "w")
-    (tiny_run.recipe_of(w) / "tables" / "flips.json").unlink()
+    shutil.rmtree(tiny_run.recipe_of(w) / "pieces")
     [recipe] = planned(capsys, flags[0], f"--workdir={w}")["recipes"]
     assert recipe["minutes"]["attack"] > 0
 

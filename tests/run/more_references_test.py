@@ -1,16 +1,23 @@
 """What `lm-mia plan` prints about more references."""
 
+import dataclasses
+import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_run
 from tiny_run import Tiny, tiny
 
 from lm_mia import cli
+from lm_mia.attacks import exports, table_sets
 from lm_mia.run import more_references
+from lm_mia.run.stored_results import open_results
+from lm_mia.run.sweep import read_sweep
 
 __all__ = ["tiny"]  # a fixture
 
@@ -38,11 +45,17 @@ TABLE = (
 
 
 def attacked(tiny: Tiny, workdir: Path) -> Path:
-    """A workdir whose recipe has a table, as if it had 16 references."""
-    tables = tiny_run.recipe_of(tiny.copy(workdir)) / "tables"
-    facts = {"reference_models": [f"reference-{i:02}" for i in range(16)], "reason": ""}
-    (tables / "more_references.csv").write_text(TABLE)
-    (tables / "more_references.json").write_text(json.dumps(facts))
+    """A workdir whose recipe has these results, as if it had 16 references."""
+    [recipe] = read_sweep(None, str(tiny.copy(workdir)), []).recipes
+    view = open_results(recipe, with_user_attacks=True)
+    shutil.rmtree(recipe.folder / "pieces")
+
+    def compute(write: table_sets.Write) -> table_sets.Facts:
+        write("more_references.csv", pd.read_csv(io.StringIO(TABLE)))
+        return {"reference_models": [f"reference-{i:02}" for i in range(16)], "reason": ""}
+
+    tables = dataclasses.replace(exports.more_references_set(view), compute=compute)
+    table_sets.get(tables, view.stored)
     return workdir
 
 
@@ -110,25 +123,15 @@ def test_a_reason_is_printed_if_there_are_too_few_references(
     assert out.endswith(f"tiny: no prediction for more references: {reason}\n")
 
 
-@pytest.mark.parametrize("damage", ["no marker", "no table", "marker", "table"])
-def test_damaged_tables_are_ignored(
-    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+def test_results_that_are_missing_are_not_computed(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    workdir = attacked(tiny, tmp_path / "w")
-    tables = tiny_run.recipe_of(workdir) / "tables"
-    marker, table = tables / "more_references.json", tables / "more_references.csv"
-    match damage:
-        case "no marker":
-            marker.unlink()
-        case "no table":
-            table.unlink()
-        case "marker":
-            marker.write_text("{")
-        case "table":
-            table.write_text(HEADER + "lira_online,auc,many\n")
+    workdir = tiny.copy(tmp_path / "w")
+    pieces = tiny_run.recipe_of(workdir) / "pieces"
+    shutil.rmtree(pieces)
     [recipe] = plan(capsys, workdir, "--json")["recipes"]
     assert recipe["more_references"] is None
-    assert "more references" not in plan(capsys, workdir)
+    assert not pieces.exists()
 
 
 def test_only_the_strongest_attack_of_several_recipes_is_printed():

@@ -307,5 +307,4 @@ def test_rates_that_the_population_cannot_show_are_left_out(tasks: list[SweepRec
     assert pd.read_csv(tables / "partial_auc.csv").low.tolist() == [1 / nonmembers] * 3 + [0] * 3
     assert "votes_0.1" in pd.read_parquet(tables / "samples.parquet").columns
     assert json.loads((tables / "flips.json").read_text())["config"]["focus_fpr"] == 0.1
-    pipeline.check_tables([task])  # the tables are those of the config
     assert attack([task], ())[-1].endswith("0 computed")

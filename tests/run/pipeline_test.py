@@ -10,9 +10,9 @@ import tiny_run
 from tiny_run import _on_cpu, refused, run_in_process, tiny
 
 from analysis import page
-from analysis.io import WorkdirError
 from lm_mia import cli
 from lm_mia.data import corpus
+from lm_mia.errors import UserError
 from lm_mia.run import supervisor
 from lm_mia.train import checkpoint
 
@@ -271,7 +271,7 @@ def test_error_of_the_page_is_reported_on_one_line(
     config: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
     def write_page(*_: Any) -> None:
-        raise WorkdirError("nothing to show")
+        raise UserError("nothing to show")
 
     monkeypatch.setattr(page, "write_page", write_page)
     folder = copy(finished, tmp_path / "w")

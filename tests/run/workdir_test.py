@@ -1,35 +1,21 @@
-import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from failed_reads import fail_reads
-from tiny_config import TINY, change
 
 import lm_mia
 from analysis import io
-from lm_mia import config
-from lm_mia.atomic import (
-    EXTRACTION_JSON,
-    FLIPS_JSON,
-    MORE_REFERENCES_JSON,
-    POOLING_JSON,
-    ZERO_RUN_JSON,
-)
-from lm_mia.attacks import spec
+from lm_mia.attacks.exports import is_report_outdated
 from lm_mia.errors import UserError
 from lm_mia.run import workdir
 from lm_mia.run.workdir import (
     Workdir,
-    changed_settings,
     contains_models,
     provenance,
-    table_metadata,
-    unfinished_table_stages,
     write_config,
 )
 
@@ -140,47 +126,16 @@ def test_an_empty_workdir_has_no_recipes(tmp_path: Path):
     assert Workdir(tmp_path).recipe_names() == []
 
 
-def write_facts(recipe: Path, attack: dict[str, Any]) -> None:
-    (recipe / "tables").mkdir(parents=True, exist_ok=True)
-    (recipe / FLIPS_JSON).write_text(json.dumps({"config": attack, "first_target": "replica-00"}))
-
-
-def test_settings_of_tables_are_compared_with_the_config(tmp_path: Path):
-    assert table_metadata(tmp_path) is None
-    assert changed_settings(tmp_path, TINY) == {}
-    measurable = config.measurable_attack(TINY)
-    attack = config.to_dict(dataclasses.replace(TINY, attack=measurable))["attack"]
-    write_facts(tmp_path, attack)
-    assert changed_settings(tmp_path, TINY) == {}
-    assert changed_settings(tmp_path, change(TINY, "attack.alpha", 0.5)) == {"alpha": (0.5, 0.05)}
-    write_facts(tmp_path, spec.decision_settings(measurable))
-    assert changed_settings(tmp_path, TINY) == {}
-    groups = change(TINY, "attack.zero_run", ("groups",))
-    assert changed_settings(tmp_path, groups)["zero_run"] == (["groups"], [])
-    zero_run = {"zero_run": ["groups"], "zero_run_strengths": [2.0], "step": 7}
-    (tmp_path / ZERO_RUN_JSON).write_text(json.dumps(zero_run))
-    assert changed_settings(tmp_path, groups) == {}
-    assert changed_settings(tmp_path, TINY) == {"zero_run": ([], ["groups"])}
-    for name in (MORE_REFERENCES_JSON, POOLING_JSON):
-        old_alpha = {"config": spec.decision_settings(measurable) | {"alpha": 0.5}}
-        (tmp_path / name).write_text(json.dumps(old_alpha))
-        assert changed_settings(tmp_path, TINY)["alpha"] == (0.05, 0.5)
-        (tmp_path / name).unlink()
-    for text in ("{", "{}", "[]", json.dumps({"config": attack})):
-        (tmp_path / FLIPS_JSON).write_text(text)
-        with pytest.raises(UserError, match=r"flips.json: damaged; run `lm-mia attack` again"):
-            table_metadata(tmp_path)
-
-
 def test_report_is_outdated_if_tables_are_newer(tmp_path: Path):
-    w = Workdir(tmp_path)
-    assert not w.is_report_outdated()
+    w, table = Workdir(tmp_path), tmp_path / "recipes" / "a" / "tables" / "attacks.csv"
+    assert not is_report_outdated(tmp_path)
     w.report.write_text("")
-    write_facts(w.recipe_dir("a"), {})
+    table.parent.mkdir(parents=True)
+    table.write_text("")
     os.utime(w.report, (100, 100))
-    assert w.is_report_outdated()
-    os.utime(w.recipe_dir("a") / FLIPS_JSON, (50, 50))
-    assert not w.is_report_outdated()
+    assert is_report_outdated(tmp_path)
+    os.utime(table, (50, 50))
+    assert not is_report_outdated(tmp_path)
 
 
 def test_log_lines_are_json_with_a_time(tmp_path: Path):
@@ -291,21 +246,6 @@ def test_edited_config_is_refused(tmp_path: Path):
         write_config(path, {"recipes": [name], "figures": []})
         with pytest.raises(UserError, match="not a config written by lm-mia"):
             Workdir(tmp_path).read_config()
-
-
-def test_unfinished_tables(tmp_path: Path):
-    extracting = change(TINY, "extract.samples", 8)
-    assert unfinished_table_stages(tmp_path, TINY) == {"attack"}
-    write_facts(tmp_path, spec.decision_settings(config.measurable_attack(TINY)))
-    assert unfinished_table_stages(tmp_path, TINY) == set()
-    assert unfinished_table_stages(tmp_path, extracting) == {"extract"}
-    settings = {"config": config.to_dict(extracting)["extract"]}
-    (tmp_path / EXTRACTION_JSON).write_text(json.dumps(settings))
-    assert unfinished_table_stages(tmp_path, extracting) == set()
-    more = change(extracting, "extract.samples", 9)
-    assert unfinished_table_stages(tmp_path, more) == {"extract"}
-    other = change(extracting, "attack.alpha", 0.5)
-    assert unfinished_table_stages(tmp_path, other) == {"attack", "extract"}
 
 
 def test_a_config_that_cannot_be_read_is_not_called_damaged(

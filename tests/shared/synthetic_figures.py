@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import pandas as pd
 import pytest
 
 from analysis import page
 from analysis.figures import MODULES
-from analysis.io import RecipeResults, SweepResults
+from analysis.io import RecipeResults, SweepResults, with_needs
 from lm_mia.attacks import text_groups
 from lm_mia.attacks.spec import RecipeNeeds, matching_recipes
 from lm_mia.config import Config, Corpus, Tokenizer, load
@@ -107,7 +106,7 @@ def without_targets(recipe: RecipeResults, workdir: Path) -> RecipeResults:
     log = workdir / "metrics.jsonl"
     if not log.exists():
         shutil.copy(recipe.recipe_dir.parents[1] / log.name, log)  # attacks add to it
-    return dataclasses.replace(recipe, recipe_dir=folder)
+    return dataclasses.replace(recipe, recipe_dir=folder, declared=RecipeNeeds())
 
 
 def requested(
@@ -144,11 +143,8 @@ def with_needs_alone(figure: str, recipes: SweepResults, workdir: Path) -> Sweep
             path = pieces.results.path(pieces.key(request))
             if path.exists():
                 (folder / "pieces" / path.name).symlink_to(path)
-        if needs.loss_samples:
-            losses = pd.read_csv(recipe.recipe_dir / "tables" / "sample_losses.csv")
-            losses = losses[losses["sample"].isin(needs.loss_samples)]
-            losses.to_csv(folder / "tables" / "sample_losses.csv", index=False)
-    return SweepResults([without_targets(recipe, workdir) for recipe in recipes.recipes])
+    alone = [without_targets(recipe, workdir) for recipe in recipes.recipes]
+    return with_needs(SweepResults(alone), page.figure_needs([figure]))
 
 
 if __name__ == "__main__":

@@ -7,20 +7,22 @@ earlier training of the first model. The losses of all of these differ widely fr
 import dataclasses
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from views import view_of
 
+from analysis import io
+from analysis.io import RecipeResults
 from lm_mia import config
-from lm_mia.attacks import runner
-from lm_mia.config.recipe import FORMAT, recipe_hash
+from lm_mia.attacks import exports, runner, table_sets
+from lm_mia.attacks.experiment import Content
+from lm_mia.config.recipe import FORMAT, POPULATION_FORMAT, recipe_hash
 from lm_mia.data import subsets
-from lm_mia.data.population import Population
+from lm_mia.data.population import IMPORTED, SPLIT_DOCUMENTS, describe_files, manifest_bytes
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.score import extraction
 from lm_mia.store.store import Store
@@ -75,55 +77,6 @@ class World:
     """Models of an earlier, larger attack, which are only in the log."""
 
 
-class Texts:
-    """The part of a population that attacks use."""
-
-    first_id = 0
-    is_imported = True
-    """As for imported losses, there are no tokens."""
-    is_shuffled = False
-
-    def __init__(self, samples: int, pieces: int = 1) -> None:
-        self.lengths_N = 20 + np.arange(samples) % 108
-        n = np.arange(samples)
-        self.columns = {
-            "tokens": self.lengths_N,
-            "unk": np.where(n % 3 == 0, n % 7, 0),
-            "zlib_bytes": 100 + n % 37,
-            "tfidf": np.where(n % 50 == 0, np.nan, 2 + n * 37 % 101 / 40),
-            "prefix_group": n,
-            "source": np.full(samples, "", object),
-        }
-
-        self.has_split_documents = pieces > 1
-        self.document_N = n // pieces
-        if self.has_split_documents:
-            self.columns |= {"document": self.document_N, "piece": n % pieces}
-
-    def column(self, name: str) -> np.ndarray:
-        return self.columns[name]
-
-    @property
-    def column_names(self) -> frozenset[str]:
-        return frozenset(self.columns)
-
-    def sample_columns(self) -> dict[str, np.ndarray]:
-        return {name: column_N for name, column_N in self.columns.items() if name != "source"}
-
-    def __len__(self) -> int:
-        return len(self.lengths_N)
-
-    def from_sample(self, first: int) -> "Texts":
-        assert first == 0, "these recipes have no canaries"
-        return self
-
-    def text(self, i: int) -> str:
-        return NASTY
-
-    def texts(self, i_S: np.ndarray) -> list[str]:
-        return [self.text(i) for i in i_S]
-
-
 class Page(HTMLParser):
     """Collects tags with their attributes, and the text."""
 
@@ -155,8 +108,9 @@ def write_workdir(
     design: subsets.Design = "exact",
     absent: Sequence[str] = (),
     later: tuple[dict[str, Any], ...] = (),
+    texts: Sequence[str] | None = None,
     **settings: Any,
-) -> Path:
+) -> RecipeResults:
     """Writes a workdir of one recipe as after `lm-mia attack`; training on a sample lowers its loss by `effect`.
 
     Args:
@@ -168,10 +122,11 @@ def write_workdir(
       design: design of the training subsets.
       absent: names of models without values in the store.
       later: later commands of config.json.
+      texts: the texts of the samples; None: `NASTY` and some words.
       settings: settings of the attack, in addition to or instead of the defaults of this function.
 
     Returns:
-      The folder of the recipe.
+      The recipe.
     """
     defaults = {"references": 16, "replicas": 16, "fprs": FPRS, "focus_fpr": FOCUS}
     defaults |= {"attacks": ATTACKS, "bootstraps": 40, "rmia_samples": 100, "band": (0.01, 0.2)}
@@ -186,35 +141,59 @@ def write_workdir(
     ]
     world = World(models, loss_MxN.astype(np.float32), member_MxN, larger)
     recipe = folder / "recipes" / name
-    store = _write_store(recipe, world, c, absent)
-    population = cast(Population, Texts(samples, pieces))
-    stored = _write_config(folder, name, samples, pieces, later)
-    view = view_of(store, population, c, recipe / "pieces", recipe=recipe_hash(stored))
-    runner.run(view, recipe / "tables")
+    _write_store(recipe, world, c, absent)
+    _write_config(folder, name, samples, later, c, design)
+    _write_population(folder / "populations" / "89abcdef", samples, pieces, texts)
+    runner.run(io.read_recipe(recipe).view, recipe / "tables")
     present = [m for m, model in enumerate(models) if str(model) not in absent]
     _write_log(folder / "metrics.jsonl", name, world, present, rng)
-    return recipe
+    return io.read_recipe(recipe)
 
 
-def copy_workdir(recipe: Path, to: Path) -> Path:
-    """Copies the whole workdir of a recipe; returns the folder of the recipe in the copy."""
-    shutil.copytree(recipe.parents[1], to)
-    return to / "recipes" / recipe.name
+def copy_workdir(recipe: RecipeResults, to: Path) -> RecipeResults:
+    """Copies the whole workdir of a recipe; returns the recipe in the copy."""
+    shutil.copytree(recipe.recipe_dir.parents[1], to)
+    return io.read_recipe(to / "recipes" / recipe.name)
+
+
+def with_tables(recipe: RecipeResults, **tables: Callable[[pd.DataFrame], Any]) -> RecipeResults:
+    """Returns a recipe with changed tables: name of a table without ".csv" -> function of the original table."""
+    frames = {
+        f"{name}.csv": change(recipe.view.table(f"{name}.csv")) for name, change in tables.items()
+    }
+    return with_files(recipe, frames)
+
+
+def with_files(recipe: RecipeResults, contents: Mapping[str, Content]) -> RecipeResults:
+    """Returns a recipe with other tables: file name -> content."""
+    changed = {name: lambda _, content=content: content for name, content in contents.items()}
+    copy = dataclasses.replace(recipe)
+    view = dataclasses.replace(recipe.view, tables={**recipe.view.tables, **changed})
+    vars(copy)["view"] = view  # the cached property
+    return copy
 
 
 def write_extraction(
-    folder: Path, samples: int = 60, level: float = -9.0, **settings: Any
-) -> pd.DataFrame:
-    """Writes the tables of lm-mia extract for the highest scores; suffixes have about this log probability.
+    recipe: RecipeResults, samples: int = 60, level: float = -9.0, **settings: Any
+) -> RecipeResults:
+    """Writes what lm-mia extract stores for the highest scores; suffixes have about this log probability.
 
     Args:
-      folder: folder of the recipe.
+      recipe: the recipe, whose config gets the settings of the extraction.
       samples: number of samples.
       level: mean log probability of a suffix under plain sampling.
       settings: further settings of the extraction; with ``reference=True``, nothing is extracted from the reference.
+
+    Returns:
+      The recipe with the extraction.
     """
-    tables, rng = folder / "tables", np.random.default_rng(1)
-    scored = pd.read_parquet(tables / "samples.parquet", columns=["id", "member", "score"])
+    c = config.Extract(samples=samples, prefix_tokens=20, suffix_tokens=30, **settings)
+    path = recipe.recipe_dir / "config.json"
+    stored = json.loads(path.read_text())
+    stored["config"]["extract"] = json.loads(json.dumps(dataclasses.asdict(c)))
+    path.write_text(json.dumps(stored))
+    view, rng = io.read_recipe(recipe.recipe_dir).view, np.random.default_rng(1)
+    scored = view.table("samples.parquet", ["id", "member", "score"])
     table = scored.sort_values("score", ascending=False).head(samples).reset_index(drop=True)
     table["in_prompt"] = np.where(np.arange(samples) % 25 == 1, 1.0, 0.0)
     log_p_N = np.minimum(level + 4 * rng.normal(size=samples), -0.01)
@@ -227,24 +206,29 @@ def write_extraction(
             table[f"{measure}_{name}"] = written.astype(float)
         table[f"overlap_{name}"] = np.where(np.arange(samples) % every <= 2, 1.0, 0.25)
         table[f"substring_{name}"] = table[f"edit_{name}"] = np.where(written, 1.0, 0.1)
-    c = config.Extract(samples=samples, prefix_tokens=20, suffix_tokens=30, **settings)
     if c.reference:
         other = table.assign(log_p_greedy=-np.inf, included_greedy=0.0, overlap_greedy=0.0)
         table = extraction.add_reference(table, other, np.arange(len(scored)) % 2 == 0)
-    target = json.loads((tables / "flips.json").read_text())["first_target"]
-    facts = {"model": target, "reference": "reference-00", "step": 7}
-    facts |= {"config": dataclasses.asdict(c)}
-    schemes = {name: str(scheme) for name, scheme in extraction.sampling_schemes(c).items()}
-    (tables / "extraction.json").write_text(json.dumps(facts | {"schemes": schemes}))
-    (tables / "extraction_reference.csv").unlink(missing_ok=True)
-    for name, rows in extraction.tables(table, c).items():
-        rows.to_csv(tables / name, index=False)
-    return table
+
+    def extract(write: table_sets.Write) -> table_sets.Facts:
+        for name, rows in extraction.tables(table, c).items():
+            write(name, rows)
+        schemes = extraction.sampling_schemes(c)
+        return {"step": 7, "schemes": {name: str(scheme) for name, scheme in schemes.items()}}
+
+    folder, results = recipe.recipe_dir / "tables", view.stored.results
+    results.path(exports.extraction_set(view).key(view.stored)).unlink(missing_ok=True)
+    exports.write_extraction(dataclasses.replace(view, extract=extract), folder)
+    return io.read_recipe(recipe.recipe_dir)
 
 
-def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[str]) -> Store:
+def _statistics(c: config.Attack) -> tuple[Any, ...]:
+    return tuple(STATISTICS[a] for a in c.attacks if a in STATISTICS)
+
+
+def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[str]) -> None:
     folder.mkdir(parents=True)
-    statistics = tuple(STATISTICS[a] for a in c.attacks if a in STATISTICS)
+    statistics = _statistics(c)
     store = Store(folder / "scores.zarr", statistics)
     samples = world.loss_MxN.shape[1]
     store.create_or_extend(world.models, {"tokens": np.arange(samples)}, {})
@@ -252,32 +236,30 @@ def _write_store(folder: Path, world: World, c: config.Attack, absent: Sequence[
         if str(model) not in absent:
             values = {name: loss_N + 0.01 * i for i, name in enumerate(statistics, 1)}
             store.write_model(model, loss_N, member_N, values)
-    return store
 
 
 def _write_config(
-    folder: Path, name: str, samples: int, pieces: int, later: tuple[dict[str, Any], ...]
-) -> config.Config:
-    """Writes config.json, with another attack section than that of the tables, and returns the config."""
+    folder: Path,
+    name: str,
+    samples: int,
+    later: tuple[dict[str, Any], ...],
+    attack: config.Attack,
+    design: subsets.Design,
+) -> None:
+    """Writes config.json of the recipe, and lists it in that of the workdir."""
     c = config.Config(
         tokenizer=config.Tokenizer(vocab_size=1024),
         population=config.Population(samples=samples, length_tokens=128),
         model=config.Model(size="custom", layers=2, width=64, heads=4, dtype="float32"),
-        train=config.Train(subset="exact", batch_size=16, epochs=4),
-        attack=config.Attack(
-            references=777,
-            replicas=888,
-            focus_fpr=0.125,
-            fprs=(0.125,),
-            alpha=0.9,
-            variance="pooled",
-        ),
+        train=config.Train(subset=design, batch_size=16, epochs=4),
+        score=config.Score(statistics=_statistics(attack)),
+        attack=attack,
         name=name,
     )
     run = {
         "config": config.to_dict(c),
         "names": [name],
-        "recipe_hash": "0123abcd",
+        "recipe_hash": recipe_hash(c),
         "format": FORMAT,
     }
     run |= {"population": "89abcdef", "population_sha256": "f" * 64}
@@ -288,17 +270,44 @@ def _write_config(
     if listed.exists():
         names = [*json.loads(listed.read_text())["recipes"], name]
     listed.write_text(json.dumps({"format": FORMAT, "recipes": names, "figures": []}))
-    text = {"documents": samples // pieces, "document_tokens": 10_000_000, "sample_tokens": 125_000}
-    provenance = {"corpus_sha256": "0" * 64, "text": text}
-    manifest = {"sha256": "f" * 64, "vocab_size": 1024, "provenance": provenance}
-    manifest["settings"] = {
-        "population.length_tokens": 128,
-        "corpus.split_documents": pieces > 1,
+
+
+def _write_population(
+    population: Path, samples: int, pieces: int, texts: Sequence[str] | None
+) -> None:
+    if population.exists():
+        return
+    n = np.arange(samples)
+    words_Nx9 = np.random.default_rng(0).choice([f"word{i}" for i in range(40)], (samples, 9))
+    columns = {
+        "id": n,
+        "tokens": 20 + n % 108,
+        "unk": np.where(n % 3 == 0, n % 7, 0),
+        "zlib_bytes": 100 + n % 37,
+        "tfidf": np.where(n % 50 == 0, np.nan, 2 + n * 37 % 101 / 40),
+        "prefix_group": n,
+        "source": np.full(samples, "", object),
+        "text": texts or [f"{NASTY} {' '.join(words)}" for words in words_Nx9],
     }
-    population = folder / "populations" / "89abcdef"
-    population.mkdir(parents=True, exist_ok=True)
-    (population / "manifest.json").write_text(json.dumps(manifest))
-    return c
+    if pieces > 1:
+        columns |= {"document": n // pieces, "piece": n % pieces}
+    population.mkdir(parents=True)
+    pd.DataFrame(columns).to_parquet(population / "samples.parquet")
+    used = {"documents": samples // pieces, "document_tokens": 10_000_000, "sample_tokens": 125_000}
+    manifest = {
+        "format": POPULATION_FORMAT,
+        "files": describe_files(population, ["samples.parquet"]),
+        "samples": samples,
+        "sha256": "f" * 64,
+        "vocab_size": 1024,
+        "provenance": {"corpus_sha256": "0" * 64, "text": used},
+        "settings": {
+            "corpus.source": IMPORTED,  # there are no tokens
+            "population.length_tokens": 128,
+            SPLIT_DOCUMENTS: pieces > 1,
+        },
+    }
+    (population / "manifest.json").write_bytes(manifest_bytes(manifest))
 
 
 def _write_log(

@@ -8,7 +8,7 @@ import pytest
 from analysis import attacks
 from analysis.claims import jackknife
 from analysis.claims.jackknife import Jackknife
-from analysis.io import MissingModelsError, SweepResults
+from analysis.io import SweepResults, Unavailable
 from lm_mia import stats
 from lm_mia.attacks import spec
 from lm_mia.attacks.spec import Variant, reference_parts
@@ -173,8 +173,8 @@ def test_few_references_are_used_in_disjoint_sets(recipes: SweepResults):
 
 def test_missing_parts_are_reported(recipes: SweepResults):
     # no figure needs intervals of the offline attack on this recipe
-    with pytest.raises(MissingModelsError, match="there are no results of lira_offline"):
+    with pytest.raises(Unavailable, match="there are no results of lira_offline"):
         attacks.read_jackknife(recipes["main"], Variant("lira_offline", 16))
     # Figure 24 draws the attack on replicas, but takes its interval from another table.
-    with pytest.raises(MissingModelsError, match="no results of lira_online on halves of the"):
+    with pytest.raises(Unavailable, match="no results of lira_online on halves of the"):
         attacks.read_jackknife(recipes["flip-302M"], Variant(references=16, replicas=True))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from analysis.figures import canaries
-from analysis.io import MissingModelsError, RecipeResults
+from analysis.io import RecipeResults, Unavailable
 from lm_mia import config, stats
 from lm_mia.attacks.spec import Variant
 
@@ -89,5 +89,5 @@ def test_other_recipes_are_refused(
     changed = dataclasses.replace(getattr(recipe.config, section), **changes)
     c = dataclasses.replace(recipe.config, **{section: changed})
     recipes: Any = {"canaries": dataclasses.replace(recipe, config=c)}
-    with pytest.raises(MissingModelsError, match=message):
+    with pytest.raises(Unavailable, match=message):
         canaries.draw_fig01(recipes)

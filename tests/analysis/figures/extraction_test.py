@@ -10,7 +10,7 @@ import pytest
 
 from analysis import extraction as tables
 from analysis.figures import extraction
-from analysis.io import MissingModelsError
+from analysis.io import Unavailable
 from analysis.published import published_numbers
 from lm_mia import config
 from lm_mia.score.extraction import extraction_curves, extraction_rates
@@ -110,7 +110,7 @@ def test_query_curves_are_drawn_for_both_random_schemes(monkeypatch: pytest.Monk
 def test_figures_need_samples_that_were_chosen_as_in_the_paper(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(MissingModelsError, match=r"choose=scores, but this figure needs random; "):
+    with pytest.raises(Unavailable, match=r"choose=scores, but this figure needs random; "):
         extraction.draw_tab04(as_sweep(monkeypatch, made_samples(), "scores"))
-    with pytest.raises(MissingModelsError, match=r"choose=random, but this figure needs scores; "):
+    with pytest.raises(Unavailable, match=r"choose=random, but this figure needs scores; "):
         extraction.draw_fig07(as_sweep(monkeypatch, made_samples()))

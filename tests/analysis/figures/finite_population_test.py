@@ -3,11 +3,11 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from views import recipe_of_files
 
 from analysis.figures import finite_population
 from analysis.figures.finite_population import Simulation, draw_a3, draw_fig02
@@ -55,7 +55,7 @@ def test_order_of_the_training_data_is_read_from_the_tables(tmp_path: Path):
     (tmp_path / "tables").mkdir()
     facts = {"reason": "", "order_share": 0.4, "replicas": 32}
     (tmp_path / "tables" / "pooling.json").write_text(json.dumps(facts))
-    recipes: Any = {"flip-140M": SimpleNamespace(recipe_dir=tmp_path)}
+    recipes: Any = {"flip-140M": recipe_of_files(tmp_path)}
     drawn = draw_fig02(recipes)
     assert "40% of the variance" in drawn.notes[1]
     assert "the factor is 1.60 instead of 2" in drawn.notes[1]

@@ -1,11 +1,10 @@
 """Numbers that depend on the number of replicas: which of them are compared with the paper and between recipes."""
 
-import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from synthetic_workdir import with_files
 
 from analysis import figure_section, published, scaling
 from analysis.claims.jackknife import Jackknife
@@ -16,26 +15,18 @@ from analysis.io import RecipeResults, SweepResults
 NAMES = ("flip-140M", "flip-302M")
 
 
-def with_replicas(recipe: RecipeResults, replicas: int, workdir: Path) -> RecipeResults:
-    """Returns the recipe with tables that say that they are of this number of replicas."""
-    folder = workdir / "recipes" / recipe.name
-    (folder / "tables").mkdir(parents=True)
-    for path in (*recipe.recipe_dir.iterdir(), *(recipe.recipe_dir / "tables").iterdir()):
-        if path.name not in ("tables", "flips.json"):
-            (folder / path.relative_to(recipe.recipe_dir)).symlink_to(path)
-    facts = json.loads((recipe.recipe_dir / "tables" / "flips.json").read_text())
-    (folder / "tables" / "flips.json").write_text(json.dumps(facts | {"replicas": replicas}))
-    return dataclasses.replace(recipe, recipe_dir=folder)
+def with_replicas(recipe: RecipeResults, replicas: int) -> RecipeResults:
+    """Returns the recipe with tables that tell of another number of replicas."""
+    return with_files(recipe, {"flips.json": recipe.view.facts("flips") | {"replicas": replicas}})
 
 
 @pytest.fixture
-def sweep(recipes: SweepResults, tmp_path: Path):
+def sweep(recipes: SweepResults):
     """Returns the two recipes with these numbers of replicas."""
 
     def make(*replicas: int) -> SweepResults:
         made = [
-            with_replicas(recipes[name], count, tmp_path / f"{replicas}")
-            for name, count in zip(NAMES, replicas, strict=True)
+            with_replicas(recipes[name], count) for name, count in zip(NAMES, replicas, strict=True)
         ]
         return SweepResults(made)
 

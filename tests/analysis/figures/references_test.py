@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
+from views import recipe_of_files
 
 from analysis.attacks import AttackResult, JackknifedAttack
 from analysis.claims.jackknife import Jackknife
@@ -89,7 +90,7 @@ def test_only_attacks_on_the_same_samples_are_drawn_together(
         "draw_auc_references",
         lambda rows: drawn.update(auc={(r["attack"], r["references"]) for r in rows}),
     )
-    references.recipe_figures(tmp_path)
+    references.recipe_figures(recipe_of_files(tmp_path))
     shared = {key for key, share in not_shared.items() if share <= 0.01}
     assert drawn["draw_roc_references"] == drawn["auc"] == shared
     # Each attack with its largest number of references, or not at all.

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from views import recipe_of_files
 
 from analysis import studies
 from analysis.figures import text_groups
-from analysis.io import RecipeResults, SweepResults
+from analysis.io import SweepResults
 from lm_mia.attacks.spec import PresentModels
-from lm_mia.config import Config
 
 GROUPS = {"tokens": [(3, 30), (31, 96)], "tfidf": [(1.25, 4.0)] * 2, "prefix": [(1, 1), (2, 5)]}
 """Division -> the range of each group."""
@@ -47,7 +47,7 @@ def results(folder: Path, divisions: tuple[str, ...]) -> SweepResults:
     pd.concat(tables).to_parquet(folder / "tables" / text_groups.TABLE, index=False)
     facts = {"config": {}, "models": [], "reason": "", "format": 1, "tables": {}}
     (folder / "tables" / "text_groups.json").write_text(json.dumps(facts))
-    recipe = RecipeResults(folder, Config(), (text_groups.RECIPE,), folder)
+    recipe = recipe_of_files(folder, text_groups.RECIPE)
     vars(recipe)["models"] = PresentModels(tuple(range(32)), tuple(range(10)))
     made = SweepResults([])
     made.recipes = [recipe]

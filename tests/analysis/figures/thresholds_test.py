@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from views import recipe_of_files
 
 from analysis import figure_section
 from analysis.figures import thresholds
-from analysis.io import MissingModelsError, RecipeResults
+from analysis.io import Unavailable
 from lm_mia import stats
-from lm_mia.config import Config
 
 FIG01, A1, A2 = "reliability_fig01_strategies", "reliability_figA1_oracle", "reliability_figA2_sample_fpr"  # fmt: skip
 STRATEGIES = [*thresholds._STYLES]
@@ -21,7 +21,7 @@ MODELS = (8, 16, 20)
 
 def recipes_in(folder: Path) -> Any:
     (folder / "tables").mkdir(exist_ok=True)
-    recipe = RecipeResults(folder, Config(), ("main", "small"), folder)
+    recipe = recipe_of_files(folder, "main", "small")
     return {"main": recipe, "small": recipe}
 
 
@@ -74,9 +74,7 @@ def test_claims_on_strategies(tmp_path: Path, figure: str, claims: int):
 def test_figures_name_what_is_missing(tmp_path: Path):
     recipes = recipes_in(tmp_path)
     for name in (FIG01, A2):
-        with pytest.raises(
-            MissingModelsError, match=r"leave_one_out must be set; run lm-mia attack"
-        ):
+        with pytest.raises(Unavailable, match=r"leave_one_out must be set; run lm-mia attack"):
             thresholds.FIGURES[name].draw(recipes)
     (tmp_path / "tables" / "pooling.json").write_text(json.dumps({"reason": "6 references"}))
     shown = figure_section.make_section(FIG01, recipes, tmp_path)

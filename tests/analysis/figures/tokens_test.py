@@ -5,10 +5,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from synthetic_tokens import REFERENCES, write_token_tables
+from views import recipe_of_files
 
 from analysis.figures import tokens
-from analysis.io import MissingModelsError, RecipeResults, SweepResults
-from lm_mia.config import Config
+from analysis.io import SweepResults, Unavailable
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> SweepResults:
     folder = tmp_path_factory.mktemp("recipe")
     write_token_tables(folder / "tables")
     made = SweepResults([])
-    made.recipes = [RecipeResults(folder, Config(), (tokens.RECIPE,), folder)]
+    made.recipes = [recipe_of_files(folder, tokens.RECIPE)]
     return made
 
 
@@ -59,7 +59,7 @@ def test_tokens_that_carry_membership(recipes: SweepResults):
 def test_missing_tables(recipes: SweepResults, tmp_path: Path):
     del recipes
     made = SweepResults([])
-    made.recipes = [RecipeResults(tmp_path, Config(), (tokens.RECIPE,), tmp_path)]
+    made.recipes = [recipe_of_files(tmp_path, tokens.RECIPE)]
     for draw in (tokens.draw_fig06, tokens.draw_fig07):
-        with pytest.raises(MissingModelsError, match=r"score\.token_samples is empty"):
+        with pytest.raises(Unavailable, match=r"score\.token_samples is empty"):
             draw(made)

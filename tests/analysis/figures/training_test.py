@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from synthetic_workdir import OTHER_RECIPE, RECIPE, copy_workdir, write_workdir
+from synthetic_workdir import OTHER_RECIPE, RECIPE, copy_workdir, with_tables, write_workdir
 
 from analysis import io
 from analysis.figures import training
+from analysis.io import RecipeResults
 
 
 def test_training_curves_show_the_last_training() -> None:
@@ -24,19 +25,19 @@ def test_training_curves_show_the_last_training() -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
     folder = tmp_path_factory.mktemp("run") / "demo"
     return write_workdir(folder, samples=100, attacks=("lira_online", "loss"), bootstraps=0)
 
 
 @pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
+def copied(finished: RecipeResults, tmp_path: Path) -> RecipeResults:
     """A separate copy, whose log can be extended."""
     return copy_workdir(finished, tmp_path / "demo")
 
 
-def log(folder: Path, *events: dict[str, Any]) -> None:
-    with (folder.parents[1] / "metrics.jsonl").open("a") as file:
+def log(recipe: RecipeResults, *events: dict[str, Any]) -> None:
+    with (recipe.recipe_dir.parents[1] / "metrics.jsonl").open("a") as file:
         file.write("\n")  # the last line of the log is incomplete
         file.writelines(json.dumps(event) + "\n" for event in events)
 
@@ -57,7 +58,7 @@ def thin_lines(axes: Axes) -> list[tuple[list[float], list[float]]]:
     return [([*map(float, x.get_xdata())], [*map(float, x.get_ydata())]) for x in lines]  # pyright: ignore[reportArgumentType]
 
 
-def test_figure_without_validation_has_one_panel(finished: Path) -> None:
+def test_figure_without_validation_has_one_panel(finished: RecipeResults) -> None:
     figure = training.recipe_figures(finished)["training"]
     assert figure is not None
     [axes] = figure.axes
@@ -66,7 +67,7 @@ def test_figure_without_validation_has_one_panel(finished: Path) -> None:
     assert training.read_log(finished).validation == {}
 
 
-def test_validation_losses_have_a_second_panel(copied: Path) -> None:
+def test_validation_losses_have_a_second_panel(copied: RecipeResults) -> None:
     first, second, replica = "reference-00", "reference-01", "replica-15"
     log(
         copied,
@@ -109,14 +110,12 @@ def test_validation_losses_have_a_second_panel(copied: Path) -> None:
     assert axes.get_xlim() == train_axes.get_xlim()
 
 
-def test_medians_leave_out_models_without_scores_at_the_end(copied: Path) -> None:
-    path = copied / "tables" / "models.csv"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if not line.startswith("reference-00,")))
-    means = io.read_mean_losses(copied)
+def test_medians_leave_out_models_without_scores_at_the_end(finished: RecipeResults) -> None:
+    changed = with_tables(finished, models=lambda table: table[table["model"] != "reference-00"])
+    means = io.read_mean_losses(changed)
     names = [f"reference-{i:02}" for i in range(1, 16)] + [f"replica-{i:02}" for i in range(16)]
     expected = means.loc[names, "member_loss_nats"].median()
-    assert training.medians(copied)["member_loss"] == pytest.approx(expected)
+    assert training.medians(changed)["member_loss"] == pytest.approx(expected)
 
 
 def test_distance_of_in_and_out_losses_by_hand() -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
+from views import recipe_of_files
 
 from analysis.figures import variance
-from analysis.io import MissingModelsError, RecipeResults, SweepResults
-from lm_mia.config import Config
+from analysis.io import SweepResults, Unavailable
 
 FACTORS = ("init", "order", "init_order")
 WITH_REFERENCES = (
@@ -55,7 +55,7 @@ def results(folder: Path) -> SweepResults:
     facts = {"replica_inits": 4, "orders_per_init": 3, "sets": 3, "references_per_set": 8}
     facts |= {"fpr": 0.05, "samples": 100, "format": 1}
     (tables / variance.FACTS).write_text(json.dumps(facts))
-    recipe = RecipeResults(folder, Config(), (variance.RECIPE,), folder)
+    recipe = recipe_of_files(folder, variance.RECIPE)
     made = SweepResults([])
     made.recipes = [recipe]
     return made
@@ -106,6 +106,6 @@ def test_figure_has_all_claims(tmp_path: Path):
 
 
 def test_missing_table(tmp_path: Path):
-    recipe = RecipeResults(tmp_path, Config(), (variance.RECIPE,), tmp_path)
-    with pytest.raises(MissingModelsError, match=r"attack\.replica_inits must be above 1"):
+    recipe = recipe_of_files(tmp_path, variance.RECIPE)
+    with pytest.raises(Unavailable, match=r"attack\.replica_inits must be above 1"):
         variance.Components.read(recipe)

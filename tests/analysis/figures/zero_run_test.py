@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from views import recipe_of_files
 
 from analysis.figures import interference, zero_run
-from analysis.io import MissingModelsError, RecipeResults
-from lm_mia import config
+from analysis.io import RecipeResults, Unavailable
 from lm_mia.attacks.zero_run import ATTACKS, ESTIMATORS
 
 RUNS = 12
@@ -82,7 +82,7 @@ def write(recipe: RecipeResults, table: pd.DataFrame, spread: float = 1.0, **fac
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> RecipeResults:
-    return RecipeResults(tmp_path, config.Config(), ("epochs-140M",), tmp_path)
+    return recipe_of_files(tmp_path, "epochs-140M")
 
 
 def recipes_of(recipe: RecipeResults) -> Any:
@@ -126,13 +126,13 @@ def test_pairs_of_complements_count_once(recipe: RecipeResults):
 
 
 def test_missing_parts_are_reported(recipe: RecipeResults):
-    with pytest.raises(MissingModelsError, match="there is no zero-run evaluation"):
+    with pytest.raises(Unavailable, match="there is no zero-run evaluation"):
         zero_run.draw_fig03c(recipes_of(recipe))
-    with pytest.raises(MissingModelsError, match="there is no comparison of runs"):
+    with pytest.raises(Unavailable, match="there is no comparison of runs"):
         interference.draw_fig05(recipes_of(recipe))
     table = zero_run_table()
     write(recipe, table[table["strength"] == 0.0])
-    with pytest.raises(MissingModelsError, match="at several strengths"):
+    with pytest.raises(Unavailable, match="at several strengths"):
         zero_run.draw_fig07(recipes_of(recipe))
 
 
