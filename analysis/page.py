@@ -255,7 +255,7 @@ def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:
       recipes: names of recipes; None for all.
 
     Returns:
-      The lines. If the tables of a recipe cannot be read, its line says so; no error is raised.
+      The lines. If a recipe has no numbers, its line says why; no error is raised.
     """
     from analysis import io
     from lm_mia.attacks.exports import is_report_outdated

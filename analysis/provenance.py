@@ -1,5 +1,6 @@
 """How the recipes on the report page were produced: files, versions, commit, settings and population."""
 
+import contextlib
 import importlib.metadata
 import json
 from collections.abc import Sequence
@@ -26,12 +27,15 @@ def recipe_facts(recipe: RecipeResults) -> dict[str, Any]:
     run = io.read_run_record(recipe)
     config = run["config"]
     manifest = io.read_manifest(recipe)
+    tables: dict[str, str] = {}
+    with contextlib.suppress(UserError):  # such as damaged scores, which its section reports
+        tables = recipe_section.table_files(recipe)
     details = {k: v for k, v in manifest.items() if isinstance(v, dict | list)}
     return {
         "name": recipe.name,
         "error": "",
         "names": ", ".join(recipe.shown_names),
-        "tables": recipe_section.table_files(recipe),
+        "tables": tables,
         "config": json.dumps(config, indent=2),
         "commands": _commands(run),
         "model": ""

@@ -174,7 +174,10 @@ def digest(value: Any) -> str:
 
 def _to_arrow(part: Part, schema: pa.Schema | None) -> pa.Table:
     is_frame = isinstance(part, pd.DataFrame)
-    table: pa.Table = pa.Table.from_pandas(part, schema, preserve_index=False) if is_frame else part
+    # More threads take longer to start than they save.
+    table: pa.Table = (
+        pa.Table.from_pandas(part, schema, preserve_index=False, nthreads=1) if is_frame else part
+    )
     return table.replace_schema_metadata(None)
 
 

@@ -442,10 +442,14 @@ class Store:
         index = {model: i for i, model in enumerate(store_models)}
         checkpoint = self._checkpoint_index(self.step)
         missing: set[ModelSeeds] = set()
+        opened = {name: self._open_variable(name) for name in requested if name in names}
         for variable, models in requested.items():
             stored = [model for model in models if model in index]
-            complete_RxK = self._complete(
-                variable, names, [index[model] for model in stored], len(store_models)
+            complete_RxK = complete_models(
+                opened.get(variable),
+                [index[model] for model in stored],
+                len(store_models),
+                len(self.steps) + 1,
             )
             missing |= {model for model in models if model not in index}
             missing |= {
@@ -453,7 +457,7 @@ class Store:
             }
         if missing:
             self._raise_missing(missing, requested)
-        arrays = {variable: self.open_array(variable, self.step) for variable in requested}
+        arrays = {name: self._at_step(name, array, self.step) for name, array in opened.items()}
         return {
             name: reader.ModelSelection(
                 self.path / variable,
@@ -509,7 +513,9 @@ class Store:
 
     def open_array(self, name: str, step: int, write: bool = False) -> ts.TensorStore:
         """Returns a variable at one step as an array of shape (models, samples or tokens)."""
-        array = self._open_variable(name, write)
+        return self._at_step(name, self._open_variable(name, write), step)
+
+    def _at_step(self, name: str, array: ts.TensorStore, step: int) -> ts.TensorStore:
         for checkpoint in self.checkpoint_key(name, step):
             array = array[:, checkpoint]
         return array
