@@ -162,7 +162,8 @@ def _spec_key(spec: AttackSpec, c: config.Attack) -> dict[str, Any]:
     settings = score_matrix.settings_of(spec, c)
     own = {name: settings[name] for name in registry.find(spec.attack).settings}
     left_out = "rmia_samples", "rmia_gamma", "rmia_a"  # among the settings
-    fields = {k: v for k, v in vars(spec).items() if k not in left_out}
+    names = (field.name for field in dataclasses.fields(spec))
+    fields = {name: getattr(spec, name) for name in names if name not in left_out}
     if code := registry.find(spec.attack).code:  # a path has no place in a key
         fields |= {"attack": spec.name, "code": code}
     return fields | {"settings": own}
