@@ -25,7 +25,7 @@ def read_facts(recipe: RecipeResults, study: Study) -> Record:
     Raises:
       Unavailable: the study has no tables; the message has the reason.
     """
-    facts = recipe.view.facts(study)
+    facts = recipe.view.facts(study.name)
     if facts["reason"]:
         raise Unavailable(f"{recipe.name}: {facts['reason']}")
     return facts

@@ -224,7 +224,7 @@ def _needs(figure: PaperFigure) -> list[str]:
     attacks = [need for need in figure.needs if isinstance(need, Need)]
     losses = [need for need in figure.needs if isinstance(need, LossNeed)]
     said = [f"the losses of {len(need.from_end)} samples under every model" for need in losses]
-    said += [f"the study `{n.study}`" for n in figure.needs if isinstance(n, StudyNeed)]
+    said += [f"the study `{n.study.name}`" for n in figure.needs if isinstance(n, StudyNeed)]
     if attacks:
         names = dict.fromkeys(attack_name(name) for need in attacks for name in need.attacks)
         kinds = dict.fromkeys(need.targets for need in attacks)

@@ -20,6 +20,7 @@ from analysis.attacks import read_sample_scores
 from analysis.claims.compare import Claim, claim_greater, claim_untested
 from analysis.claims.jackknife import Jackknife
 from analysis.claims.trends import BinnedMeans, rank_correlation
+from analysis.experiments.strongmia import token_tfidf
 from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import stats
@@ -458,10 +459,10 @@ _TFIDF_BINS, _MAX_UNKNOWN, _MIN_MEMBERS = 30, 3, 20
 def draw_fig31(recipes: SweepResults) -> FigureResult:
     """Draws the mean TF-IDF and the numbers of unknown tokens of three groups of members."""
     main = recipes["main"]
-    studies.read_facts(main, "token_tfidf")
+    studies.read_facts(main, token_tfidf.STUDY)
     targets_R1xT, population = targets_by_reference_part(main), main.attacked
     targets = targets_R1xT[0]
-    [over_all_N2] = io.read_samples(main, ["tfidf"], "token_tfidf.parquet").values()
+    [over_all_N2] = io.read_samples(main, ["tfidf"], token_tfidf.TABLE).values()
     over_distinct_N2 = population.column("tfidf")
     unk_N2 = population.column("unk").astype(float)
     figure = plotting.new_figure(14, 4.2)
@@ -615,7 +616,7 @@ FIGURES = {
         draw=draw_fig31,
         needs=(
             Need(("main",), sample_scores=True, jackknife=True),
-            StudyNeed(("main",), "token_tfidf"),
+            StudyNeed(("main",), token_tfidf.STUDY),
         ),
     ),
 }

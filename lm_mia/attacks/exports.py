@@ -8,10 +8,12 @@ delete them, and the next command writes them again.
 import contextlib
 import dataclasses
 import filecmp
+import functools
+import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +23,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_mia import config, stats
-from lm_mia.atomic import abandoned, replacing
+from lm_mia.atomic import abandoned, replacing, write_atomically
 from lm_mia.attacks import (
     advantage,
     attack_flips,
     audit,
     evaluations,
-    fragile_hits,
     models,
     more_references,
     pooling,
     rate_intervals,
-    recency,
-    reference_numbers,
     reference_targets,
     registry,
-    studies,
     tables,
     targets,
-    text_groups,
     token_tables,
-    token_tfidf,
+    user_code,
     variance,
     vulnerability,
     zero_run,
@@ -51,7 +48,8 @@ from lm_mia.attacks.pieces import open_pieces, target_models
 from lm_mia.attacks.replicas import DECISIONS
 from lm_mia.attacks.results import digest, to_frame
 from lm_mia.attacks.shown_samples import shown_samples
-from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request, Study
+from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request, Study, decision_settings
+from lm_mia.attacks.study_inputs import StudyError
 from lm_mia.attacks.table_sets import Facts, TableSet, Write
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
@@ -67,6 +65,9 @@ OF_REQUESTS = (
 )
 """Tables of the evaluations that figures read."""
 SCORE_TABLE = "membership_scores.parquet"
+_EXPORTED = "exported.json"
+"""In the folder of the pieces: the names of the exported tables, since those of studies are known only while figures
+name them."""
 
 
 # Sets of tables that one function computes together
@@ -170,22 +171,37 @@ def extraction_set(view: RecipeView) -> TableSet:
     return TableSet("extraction", [target, reference] if reference else [target], settings, compute)
 
 
+@functools.cache
 def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
-    """Returns the function that returns the tables of a study; it raises Unavailable if no figure reads them."""
+    """Returns the function that returns the tables of a study.
+
+    If the recipe does not allow it, for example because it has too few models, there are none, and the facts have the
+    reason.
+    """
+    source = inspect.getsourcefile(study.compute)
+    code = user_code.code_digest(f"{source}:{study.compute.__name__}")
 
     def make(view: RecipeView) -> TableSet:
-        if study not in view.declared.studies:
-            raise Unavailable(
-                f"{view.name}: there is no study {study}; run lm-mia attack with this figure in figures"
-            )
-        return studies.table_set(
-            study, view.store, view.attacked, view.c, view.token_settings.batches, view.work
-        )
+        present = models.present_models(view.store, view.c.step)
+        settings = {
+            "config": decision_settings(view.c),
+            "batches": dataclasses.asdict(view.token_settings.batches),
+            "models": [*map(str, present)],
+        }
+
+        def compute(write: Write) -> Facts:
+            try:
+                tables = study.compute(view)
+            except StudyError as error:
+                return {"reason": str(error)}
+            for file in study.files:
+                if file in tables:
+                    write(file, tables[file])
+            return {"reason": ""}
+
+        return TableSet(study.name, present, settings, compute, code)
 
     return make
-
-
-STUDIES = {study: study_set(study) for study in studies.STUDIES}
 
 
 def target_warnings_set(view: RecipeView) -> TableSet:
@@ -229,11 +245,6 @@ SETS = {
         "extraction_rates.csv",
         "extraction_reference.csv",
     ),
-    STUDIES["fragile_hits"]: (fragile_hits.TABLE, fragile_hits.BINS),
-    STUDIES["recency"]: (recency.TABLE, recency.RATES, recency.SHUFFLED),
-    STUDIES["reference_numbers"]: (reference_numbers.TABLE,),
-    STUDIES["text_groups"]: (text_groups.TABLE,),
-    STUDIES["token_tfidf"]: (token_tfidf.TABLE,),
 }
 """Function that returns a set -> the file names of its tables."""
 WITH_FACTS = {
@@ -243,7 +254,6 @@ WITH_FACTS = {
     "variance_components": variance_set,
     "tokens": tokens_set,
     "extraction": extraction_set,
-    **STUDIES,
 }
 """Sets with a JSON file of their name."""
 
@@ -479,7 +489,7 @@ def open_view(
         open_population,
         config.measurable_attack(c),
         open_pieces(c, recipe_dir),
-        TABLES,
+        with_studies(TABLES, declared.studies),
         declared,
         token_tables.TokenSettings(
             c.score.token_samples,
@@ -493,17 +503,37 @@ def open_view(
     )
 
 
+def with_studies(
+    tables: Mapping[str, Callable[[RecipeView], Content]], studies: Iterable[Study]
+) -> dict[str, Callable[[RecipeView], Content]]:
+    """Returns tables and those of studies."""
+    of_studies: dict[str, Callable[[RecipeView], Content]] = {}
+    for study in studies:
+        make = study_set(study)
+        of_studies |= {name: _of_set(make, name) for name in study.files}
+        of_studies[f"{study.name}.json"] = _facts(make)
+    return {**tables, **of_studies}
+
+
 def write_tables(view: RecipeView, folder: Path, *, keeps_others: bool = False) -> None:
     """Writes all tables of a view, and then removes those that it does not have any more, unless they are kept."""
-    missing = []
+    listed = view.stored.results.folder / _EXPORTED
+    earlier: list[str] = []
+    with contextlib.suppress(FileNotFoundError, ValueError):  # it may be damaged
+        earlier = json.loads(listed.read_text())
+    written, missing = [], []
     for name in view.tables:
         try:
             write(folder, name, view.content(name))
+            written.append(name)
         except Unavailable:
             missing.append(name)
-    others = () if keeps_others else (folder / name for name in missing)
-    for path in (*others, *abandoned(folder)):
+    others = {*missing, *earlier} - {*written}
+    for path in (*(() if keeps_others else (folder / name for name in others)), *abandoned(folder)):
         path.unlink(missing_ok=True)
+    kept = {*written, *(others if keeps_others else ())}
+    listed.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(listed, json.dumps(sorted(kept), indent=1) + "\n")
 
 
 def write_extraction(view: RecipeView, folder: Path) -> None:

@@ -18,7 +18,6 @@ _OF_TARGETS = (
     exports.zero_run_set,
     exports.variance_set,
     exports.tokens_set,
-    *exports.STUDIES.values(),
 )
 """The sets of tables that need no replicas, in the order in which they are computed."""
 _OF_REPLICAS = (
@@ -28,7 +27,12 @@ _OF_REPLICAS = (
     exports.REPLICA_WARNINGS,
     exports.RESAMPLED,
 )
-_ALL_SETS = (*exports.SETS, exports.REPLICA_WARNINGS, exports.target_warnings_set)
+
+
+def _all_sets(view: RecipeView) -> list[Callable[[RecipeView], TableSet]]:
+    """Returns the functions that return all sets of a recipe."""
+    studies = map(exports.study_set, view.declared.studies)
+    return [*exports.SETS, exports.REPLICA_WARNINGS, exports.target_warnings_set, *studies]
 
 
 def run(view: RecipeView, folder: Path) -> dict[str, int]:
@@ -70,10 +74,12 @@ def run(view: RecipeView, folder: Path) -> dict[str, int]:
     ):
         audit.say_if_delta_is_large(c.delta, len(view.attacked), view.store.design, say)
     if not failure or c.targets:
-        _make(view, [exports.target_warnings_set, *_OF_TARGETS, exports.sample_losses_set])
+        _make(view, [exports.target_warnings_set, *_OF_TARGETS])
+        _make_studies(view)
+        _make(view, [exports.sample_losses_set])
     if failure:
         # The tables of decisions of an earlier command stay.
-        tables = exports.TABLES if c.targets else exports.WITHOUT_STUDIES
+        tables = view.tables if c.targets else exports.WITHOUT_STUDIES
         left = dataclasses.replace(view, no_replicas=str(failure), tables=tables)
         exports.write_tables(left, folder, keeps_others=True)
         raise failure
@@ -86,7 +92,7 @@ def ask(view: RecipeView) -> None:
     view = dataclasses.replace(view, computes=False)
     for request in (*view.replica_requests(), *view.target_requests):
         view.stored.results.path(view.stored.key(request))
-    for make in _ALL_SETS:
+    for make in _all_sets(view):
         with contextlib.suppress(Unavailable):
             table_sets.find(view.once(make), view.stored)
 
@@ -98,7 +104,7 @@ def count_pieces(view: RecipeView) -> tuple[int, int]:
     """
     requests = dict.fromkeys((*view.replica_requests(), *view.target_requests))
     found = [view.stored.results.path(view.stored.key(r)).is_file() for r in requests]
-    for make in _ALL_SETS:
+    for make in _all_sets(view):
         if make is not exports.extraction_set:
             with contextlib.suppress(Unavailable):
                 found.append(has_set(make, view))
@@ -112,12 +118,16 @@ def has_set(make: Callable[[RecipeView], TableSet], view: RecipeView) -> bool:
 
 def _make(view: RecipeView, sets: Iterable[Callable[[RecipeView], TableSet]]) -> None:
     """Computes the tables of sets that the models and settings of the recipe allow."""
-    studies = [exports.STUDIES[name] for name in view.declared.studies]
     for make in sets:
-        if make in studies:
-            view.progress("studies", studies.index(make), len(studies))
         with contextlib.suppress(Unavailable):
             view.stored_set(make)
+
+
+def _make_studies(view: RecipeView) -> None:
+    studies = view.declared.studies
+    for done, study in enumerate(studies):
+        view.progress("studies", done, len(studies))
+        _make(view, [exports.study_set(study)])
 
 
 def _evaluate(view: RecipeView, requests: list[Request], label: str, counts: dict[str, int]) -> int:

@@ -25,7 +25,10 @@ from lm_mia.config.schema import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from lm_mia.attacks import registry
+    from lm_mia.attacks.experiment import RecipeView
 
 FORMAT = 11
 """Part of every table of the attacks stage. It is increased whenever the same scores would give other numbers or
@@ -180,8 +183,24 @@ class LossNeed:
         check.report()
 
 
-Study = Literal["fragile_hits", "recency", "reference_numbers", "text_groups", "token_tfidf"]
-"""An analysis of a recipe that only the figures that need it request; lm_mia.attacks.studies lists what each writes."""
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """Tables of a recipe that only the figures that name the study need."""
+
+    name: str
+    """Also the name of a JSON file, which has the reason if there are no tables."""
+    compute: Callable[["RecipeView"], Mapping[str, "pd.DataFrame"]]
+    """Returns the tables: file name -> table. It may raise `lm_mia.attacks.study_inputs.StudyError`. The tables are
+    computed again if its code changes, that of the other definitions of its file included."""
+    files: tuple[str, ...]
+    """The file names of all tables that it may return."""
+
+    def __post_init__(self) -> None:
+        if not (self.name.isidentifier() and callable(self.compute) and self.files):
+            raise ValueError(
+                f"Study: name={self.name!r}, files={self.files!r}: the name must be a word, compute a function, and "
+                "files the names of its tables"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +214,8 @@ class StudyNeed:
     def __post_init__(self) -> None:
         check = _FieldChecks("StudyNeed")
         check.names("recipes", self.recipes)
-        check.one_of("study", self.study, get_args(Study))
+        if not isinstance(self.study, Study):
+            raise ValueError(f"StudyNeed: study={self.study!r}: must be a Study")
         check.report()
 
 

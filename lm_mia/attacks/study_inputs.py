@@ -7,7 +7,7 @@ B: replicas, T: attacked models, R: references, S: sets of references, N: the sa
 import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,10 +17,10 @@ from lm_mia.attacks import models, registry, score_matrix, spec
 from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, open_inputs
 from lm_mia.data import subsets
-from lm_mia.data.batch_order import Batches
-from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.store.store import Store
+
+if TYPE_CHECKING:  # it imports this module
+    from lm_mia.attacks.experiment import RecipeView
 
 FIRST_SAMPLES = 2**15
 """The number of samples that are used, which bounds time and memory. The first samples are a random choice, since the
@@ -38,35 +38,20 @@ class StudyError(Exception):
     """A recipe does not allow a study; the message says why."""
 
 
-@dataclasses.dataclass(frozen=True)
-class StudyInputs:
-    """A recipe, as its studies see it."""
-
-    store: Store
-    population: Population
-    c: config.Attack
-    batches: Batches
-    pool: ThreadPoolExecutor
-
-    @property
-    def focus(self) -> float:
-        """The false positive rate at which decisions are studied."""
-        return self.c.focus_fpr
-
-    def replicas(self, fewest_references: int = 4) -> AttackInputs:
-        """Returns the replicas and references that are present; raises StudyError if there are fewer than required."""
-        present = models.present_models(self.store, self.c.step)
-        roles = spec.assign_roles(models.model_numbers(present), self.c)
-        replicas = [*map(subsets.replica, roles.replicas)]
-        references = [*map(subsets.reference, roles.targets + roles.references)]
-        if len(replicas) < FEWEST_REPLICAS or len(references) < fewest_references:
-            raise StudyError(
-                f"{len(replicas)} replicas and {len(references)} references are present, but at least "
-                f"{FEWEST_REPLICAS} and {fewest_references} are needed"
-            )
-        store = dataclasses.replace(self.store, statistics=(), step=self.c.step)
-        design = model_design(store, present)
-        return open_inputs(store, self.population, replicas, references, (), design=design)
+def replicas(view: "RecipeView", fewest_references: int = 4) -> AttackInputs:
+    """Returns the replicas and references that are present; raises StudyError if there are fewer than required."""
+    present = models.present_models(view.store, view.c.step)
+    roles = spec.assign_roles(models.model_numbers(present), view.c)
+    targets = [*map(subsets.replica, roles.replicas)]
+    references = [*map(subsets.reference, roles.targets + roles.references)]
+    if len(targets) < FEWEST_REPLICAS or len(references) < fewest_references:
+        raise StudyError(
+            f"{len(targets)} replicas and {len(references)} references are present, but at least "
+            f"{FEWEST_REPLICAS} and {fewest_references} are needed"
+        )
+    store = dataclasses.replace(view.store, statistics=(), step=view.c.step)
+    design = model_design(store, present)
+    return open_inputs(store, view.attacked, targets, references, (), design=design)
 
 
 def reference_halves(references: Sequence[ModelSeeds]) -> list[np.ndarray]:

@@ -48,11 +48,14 @@ class TableSet:
     """Everything else that the function reads, as JSON values."""
     compute: Callable[[Write], Facts]
     """Passes each table to its argument, and returns facts about the tables."""
+    code: str = ""
+    """Stands for the code of the function, if RESULTS_FORMAT does not."""
 
     def key(self, pieces: Pieces, table: str = "") -> Key:
         """Returns what determines a table, or the facts."""
         names = sorted({*pieces.always, *map(str, self.models)})
-        return {
+        code = {"code": self.code} if self.code else {}
+        return code | {
             "what": self.name,
             "table": table,
             "format": RESULTS_FORMAT,

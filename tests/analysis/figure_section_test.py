@@ -13,7 +13,7 @@ from synthetic_figures import attack, without_targets
 from analysis import attacks, figure_section, io, page
 from analysis.figures import find
 from analysis.io import SweepResults
-from lm_mia.attacks.spec import Need, Variant
+from lm_mia.attacks.spec import Need, StudyNeed, Variant
 
 
 def copied(names: Sequence[str], recipes: SweepResults, workdir: Path) -> SweepResults:
@@ -102,10 +102,10 @@ def test_missing_attacks_are_reported(attacked: SweepResults, tmp_path: Path):
     )
 
 
-def example_figure() -> str:
-    """Returns the Python file of docs/how-to/figure.md."""
+def example_figure(name: str = "mine.py") -> str:
+    """Returns a Python file of docs/how-to/figure.md."""
     page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "figure.md"
-    return page.read_text(encoding="utf-8").partition('title="mine.py"\n')[2].partition("```")[0]
+    return page.read_text(encoding="utf-8").partition(f'title="{name}"\n')[2].partition("```")[0]
 
 
 def test_attacks_of_a_user_defined_figure_are_computed(
@@ -127,3 +127,27 @@ def test_attacks_of_a_user_defined_figure_are_computed(
     expected = attacks.read_attack(own["fixed-10M"], Variant("rmia", 16)).auc_T.mean()
     assert data["rmia"].tolist()[0] == pytest.approx(expected, abs=1e-12)
     assert (tmp_path / "figures" / "mine.png").is_file()
+
+
+def test_the_study_of_a_user_defined_figure_is_computed(recipes: SweepResults, tmp_path: Path):
+    figure_file = tmp_path / "zlib_flips.py"
+    figure_file.write_text(example_figure("zlib_flips.py"))
+    own = copied(["flip-140M"], recipes, tmp_path / "w")
+    [need] = page.figure_needs([str(figure_file)])
+    assert isinstance(need, StudyNeed)
+    shown = figure_section.make_section(str(figure_file), io.with_needs(own, [need]), tmp_path)
+    assert (shown.missing, shown.title) == ("", "Flip rate by compressed size")
+    [recipe] = own.recipes
+    samples = recipe.view.table("samples.parquet")
+    members = samples[samples["member"]]
+    data = pd.read_csv(tmp_path / "tables" / "zlib_flips.csv")
+    assert len(data) == 8
+    assert data["zlib_bytes"].is_monotonic_increasing
+    smallest = members.sort_values("zlib_bytes", kind="stable")[: len(members) // 8]
+    assert data["flip_rate"][0] == pytest.approx(smallest["flip_rate_0.05"].mean(), abs=0.02)
+    # Its table is exported by the command, and removed when no figure names it any more.
+    table = recipe.recipe_dir / "tables" / "zlib_flips.csv"
+    attack([str(figure_file)], own)
+    assert pd.read_csv(table)["flip_rate"].tolist() == data["flip_rate"].tolist()
+    attack(["open_fig03_recency"], own)
+    assert not table.exists()

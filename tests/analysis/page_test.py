@@ -29,9 +29,10 @@ from analysis import (
     published,
     regression_experiment,
 )
+from analysis.experiments.open import text_groups
 from analysis.figures import MODULES, dp_bound, find, finite_population, one_run
 from analysis.io import SweepResults, read_recipes
-from lm_mia.attacks import exports, text_groups
+from lm_mia.attacks import exports
 from lm_mia.attacks.pieces import Pieces
 from lm_mia.attacks.spec import Request
 from lm_mia.config.paper import figure_number

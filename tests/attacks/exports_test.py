@@ -14,6 +14,8 @@ from array_scores import array_scores
 
 from lm_mia.attacks import evaluations, exports
 from lm_mia.attacks.experiment import RecipeView
+from lm_mia.attacks.pieces import Pieces
+from lm_mia.attacks.results import Results
 from lm_mia.errors import Unavailable
 
 SAMPLES = 2500
@@ -54,10 +56,11 @@ def test_mean_and_first_target_of_many_scores(tmp_path: Path, monkeypatch: pytes
         np.testing.assert_array_equal(table["replica-00"], score_TxN[0].astype(np.float32))
 
 
-def view_of_tables(tables: dict[str, Any]) -> RecipeView:
-    """Returns a view with other tables."""
+def view_of_tables(tables: dict[str, Any], folder: Path) -> RecipeView:
+    """Returns a view with other tables, whose pieces would be beside a folder of tables."""
     nothing: Any = None
-    return RecipeView("recipe", nothing, nothing, nothing, nothing, tables)
+    pieces = Pieces("", {}, (), nothing, "exact", (), Results(folder.parent / "pieces"))
+    return RecipeView("recipe", nothing, nothing, nothing, pieces, tables)
 
 
 def unavailable(view: RecipeView) -> pd.DataFrame:
@@ -75,7 +78,7 @@ def written(folder: Path, value: int = 1, *, keeps_others: bool = False) -> dict
         "facts.json": lambda _: {"a": value},
         "old.csv": unavailable,
     }
-    view = view_of_tables(tables)
+    view = view_of_tables(tables, folder)
     exports.write_tables(view, folder, keeps_others=keeps_others)
     assert view.has("t.csv")
     assert not view.has("old.csv")
@@ -84,39 +87,57 @@ def written(folder: Path, value: int = 1, *, keeps_others: bool = False) -> dict
 
 
 def test_tables_are_replaced_and_others_removed(tmp_path: Path):
-    first = written(tmp_path)
+    folder = tmp_path / "tables"
+    first = written(folder)
     assert first["t.csv"] == b"a\n1\n"
     assert first["g.csv"] == b"a\n1\n2\n"
     assert first["facts.json"] == b'{\n "a": 1\n}\n'
-    assert pd.read_parquet(tmp_path / "g.parquet")["a"].tolist() == [1, 2]
-    (tmp_path / "t.csv").write_text("edited")
+    assert pd.read_parquet(folder / "g.parquet")["a"].tolist() == [1, 2]
+    (folder / "t.csv").write_text("edited")
     for name in ("old.csv", "mine.csv"):
-        (tmp_path / name).write_text("a")
-    abandoned, recent = (tmp_path / f".new-{name}.csv" for name in ("1", "2"))
+        (folder / name).write_text("a")
+    abandoned, recent = (folder / f".new-{name}.csv" for name in ("1", "2"))
     for path in (abandoned, recent):
         path.write_text("half")
     os.utime(abandoned, (0, time.time() - 25 * 3600))
-    kept = written(tmp_path, keeps_others=True)
+    kept = written(folder, keeps_others=True)
     assert kept == {**first, "mine.csv": b"a", "old.csv": b"a", recent.name: b"half"}
-    assert written(tmp_path) == {**first, "mine.csv": b"a", recent.name: b"half"}
+    assert written(folder) == {**first, "mine.csv": b"a", recent.name: b"half"}
 
 
 def test_an_equal_table_keeps_its_time(tmp_path: Path):
-    written(tmp_path)
-    for path in tmp_path.iterdir():
+    folder = tmp_path / "tables"
+    written(folder)
+    for path in folder.iterdir():
         os.utime(path, (1000, 1000))
-    written(tmp_path)
-    assert {path.stat().st_mtime for path in tmp_path.iterdir()} == {1000}
-    written(tmp_path, value=2)
-    assert min(path.stat().st_mtime for path in tmp_path.iterdir()) > 1000
+    written(folder)
+    assert {path.stat().st_mtime for path in folder.iterdir()} == {1000}
+    written(folder, value=2)
+    assert min(path.stat().st_mtime for path in folder.iterdir()) > 1000
 
 
 def test_a_failure_leaves_the_old_tables(tmp_path: Path):
-    first = written(tmp_path)
+    folder = tmp_path / "tables"
+    first = written(folder)
 
     def fails(view: RecipeView) -> pd.DataFrame:
         raise OSError("no space left on device")
 
     with pytest.raises(OSError, match="no space left"):
-        exports.write_tables(view_of_tables({"t.csv": fails}), tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
+        exports.write_tables(view_of_tables({"t.csv": fails}, folder), folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
+
+
+def test_tables_that_are_no_longer_known_are_removed(tmp_path: Path):
+    """Tables of studies are known only while a figure names the study."""
+    folder = tmp_path / "tables"
+    table = {"a.csv": lambda _: pd.DataFrame({"a": [1]})}
+    study = {"study.csv": lambda _: pd.DataFrame({"b": [1]})}
+    exports.write_tables(view_of_tables({**table, **study}, folder), folder)
+    (folder / "mine.csv").write_text("a")
+    exports.write_tables(view_of_tables(table, folder), folder, keeps_others=True)
+    assert (folder / "study.csv").is_file()
+    exports.write_tables(view_of_tables(table, folder), folder)
+    assert {path.name for path in folder.iterdir()} == {"a.csv", "mine.csv"}
+    (tmp_path / "pieces" / "exported.json").write_text("{damaged")
+    exports.write_tables(view_of_tables(table, folder), folder)

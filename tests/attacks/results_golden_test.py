@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from synthetic_scores import SMALL, write_scores
 from views import view_of
 
-from lm_mia.attacks import evaluations, registry, runner, studies
+from lm_mia.attacks import evaluations, registry, runner
 from lm_mia.attacks.results import RESULTS_FORMAT
 from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request
 
@@ -92,7 +92,7 @@ def test_golden_values(tmp_path: Path):
         Request(lira, evaluations.epsilons, (half,)),
         Request(lira, evaluations.sample_scores),
     ]
-    needs = RecipeNeeds(requests, (), (3, 5), [*studies.STUDIES])
+    needs = RecipeNeeds(requests, (), (3, 5))
     view = view_of(scores.store, scores.population, C, tmp_path / "pieces", needs)
     runner.run(view, tmp_path / "tables")
     by_name: dict[str, list[str]] = {}

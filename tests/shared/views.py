@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.io import RecipeResults
 from lm_mia import config
 from lm_mia.attacks.experiment import Content, RecipeView
-from lm_mia.attacks.exports import TABLES
+from lm_mia.attacks.exports import TABLES, with_studies
 from lm_mia.attacks.pieces import pieces_of
 from lm_mia.attacks.spec import RecipeNeeds
 from lm_mia.attacks.token_tables import TokenSettings
@@ -98,7 +98,7 @@ def view_of(
         lambda: population,
         c,
         pieces_of(store, recipe, c, folder, tokens.samples),
-        TABLES,
+        with_studies(TABLES, declared.studies if declared else ()),
         declared or RecipeNeeds(),
         tokens,
         progress=progress,

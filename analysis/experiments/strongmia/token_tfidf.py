@@ -9,7 +9,9 @@ several times counts once. StrongMIA Figure 31(a) is of the mean over all tokens
 import numpy as np
 import pandas as pd
 
-from lm_mia.attacks.study_inputs import StudyError, StudyInputs
+from lm_mia.attacks.experiment import RecipeView
+from lm_mia.attacks.spec import Study
+from lm_mia.attacks.study_inputs import StudyError
 from lm_mia.data import features
 from lm_mia.data.documents import no_progress
 from lm_mia.data.population import FREQUENCY_FILE
@@ -17,13 +19,13 @@ from lm_mia.data.population import FREQUENCY_FILE
 TABLE = "token_tfidf.parquet"
 
 
-def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
+def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
     """Returns the table of the study.
 
     Raises:
       StudyError: the losses were imported, so that the tokens are not known.
     """
-    population = study.population
+    population = view.attacked
     if population.is_imported:
         raise StudyError(
             "the losses were imported, so that the tokens of the samples are not known"
@@ -42,3 +44,6 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
     )
     ids_N = population.first_id + np.arange(len(population))
     return {TABLE: pd.DataFrame({"id": ids_N, "tfidf": tfidf_N})}
+
+
+STUDY = Study("token_tfidf", tables, (TABLE,))

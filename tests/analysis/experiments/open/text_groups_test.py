@@ -9,7 +9,7 @@ import pytest
 from views import recipe_of_files
 
 from analysis import studies
-from analysis.figures import text_groups
+from analysis.experiments.open import text_groups
 from analysis.io import SweepResults
 from lm_mia.attacks.spec import PresentModels
 

@@ -1,4 +1,6 @@
-"""The study "reference_numbers": whether decisions about members are more stable with more references.
+"""Open question 1: do more references make the decisions about members more stable?
+
+The study asks whether decisions about members are more stable with more references.
 
 With more references LiRA finds more members at a false positive rate. Since a sample that no replica calls a member
 never flips, flip rates are also computed at an equal true positive rate: that with the fewest references. LiRA pools
@@ -17,14 +19,25 @@ B: replicas, R: references, S: sets of references, N: the samples that are used,
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
+from analysis import io, plotting, studies
+from analysis.claims.compare import claim_greater
+from analysis.claims.jackknife import Jackknife
+from analysis.formatting import percent
+from analysis.io import SweepResults
+from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 from lm_mia.attacks import spec, study_inputs
-from lm_mia.attacks.study_inputs import StudyError, StudyInputs
+from lm_mia.attacks.experiment import RecipeView
+from lm_mia.attacks.spec import Study, StudyNeed
+from lm_mia.attacks.study_inputs import StudyError
 from lm_mia.data.subsets import ModelSeeds
 
 BoolArray = NDArray[np.bool_]
@@ -36,17 +49,17 @@ _OPERATING_POINTS = ("fpr", "tpr")
 _COLUMNS = ("flip_rate", "coin_flips", "tpr")
 
 
-def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
+def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
     """Returns the table of the study.
 
     Raises:
       StudyError: there are too few replicas or references.
       UserError: scores are corrupt.
     """
-    inputs = study.replicas(fewest_references=2 * _FEWEST_TO_HALVE)
-    c = dataclasses.replace(study.c, variance="pooled")
+    inputs = study_inputs.replicas(view, fewest_references=2 * _FEWEST_TO_HALVE)
+    c = dataclasses.replace(view.c, variance="pooled")
     member_N2 = inputs.target_member_TxN2[0]
-    group_N2 = stats.sample_groups(study.population.document_N)
+    group_N2 = stats.sample_groups(view.attacked.document_N)
     kept_A1xB = study_inputs.without_replicas(len(inputs.targets))
     counts = _numbers(len(inputs.references))
     sets_R1xS = {count: _parts(count, inputs.references) for count in counts}
@@ -56,7 +69,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
         return np.logical_not(np.isnan(score_BxN).any(axis=0))
 
     whole = [index_R for count in counts for index_R in sets_R1xS[count][0]]
-    present = study_inputs.map_reference_sets(inputs, whole, c, study.pool, presence)
+    present = study_inputs.map_reference_sets(inputs, whole, c, view.work.pool, presence)
     common_N = np.all(present, axis=0)
     member_N = member_N2[: len(common_N)]
     if not ((common_N & member_N).any() and (common_N & ~member_N).any()):
@@ -68,12 +81,14 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
             score_BxN[:, common_N & ~member_N],
             score_BxN[:, common_N & member_N],
         )
-        threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, study.focus)
+        threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, view.c.focus_fpr)
         return float((score_BxM >= threshold_B[:, None]).mean())
 
     fewest = sets_R1xS[counts[0]][0]
     fewest_tpr = float(
-        np.mean(study_inputs.map_reference_sets(inputs, fewest, c, study.pool, true_positive_rate))
+        np.mean(
+            study_inputs.map_reference_sets(inputs, fewest, c, view.work.pool, true_positive_rate)
+        )
     )
 
     def evaluate(_: int, score_BxN: np.ndarray) -> np.ndarray:
@@ -87,21 +102,21 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
                 score_BxN[:, used_N & member_N],
                 score_BxN[:, used_N & ~member_N],
             )
-            if not (score_BxM.size and study_inputs.has_threshold(outside_BxN, study.focus)):
+            if not (score_BxM.size and study_inputs.has_threshold(outside_BxN, view.c.focus_fpr)):
                 continue
             threshold_PxB = (
-                study_inputs.thresholds_at_fpr(outside_BxN, study.focus),
+                study_inputs.thresholds_at_fpr(outside_BxN, view.c.focus_fpr),
                 np.array([_threshold_at_tpr(s, fewest_tpr) for s in score_BxM]),
             )
             for p, threshold_B in enumerate(threshold_PxB):
                 decision_BxM = score_BxM >= threshold_B[:, None]
                 for a, kept_B in enumerate(kept_A1xB):
-                    value[a, h, p] = _stability(decision_BxM[kept_B], study.c.alpha)
+                    value[a, h, p] = _stability(decision_BxM[kept_B], view.c.alpha)
         return value
 
     parts = [(count, r) for count in counts for r in range(len(sets_R1xS[count]))]
     index_SxR = [index_R for count, r in parts for index_R in sets_R1xS[count][r]]
-    results = iter(study_inputs.map_reference_sets(inputs, index_SxR, c, study.pool, evaluate))
+    results = iter(study_inputs.map_reference_sets(inputs, index_SxR, c, view.work.pool, evaluate))
     # The mean over disjoint sets of the same number of references.
     mean = {
         (count, r): np.mean([next(results) for _ in sets_R1xS[count][r]], axis=0)
@@ -118,7 +133,7 @@ def tables(study: StudyInputs) -> dict[str, pd.DataFrame]:
                     reference_count=count,
                     sets=len(sets_R1xS[count][0]),
                     at_equal=point,
-                    fpr=study.focus,
+                    fpr=view.c.focus_fpr,
                 )
             )
     return {TABLE: pd.concat(rows, ignore_index=True)}
@@ -163,3 +178,122 @@ def _stability(decision_BxM: np.ndarray, alpha: float) -> list[float]:
     coin_flip_M = (votes_M >= low) & (votes_M <= replicas - low)
     flip_rate = float(stats.flip_rate(votes_M, replicas).mean())
     return [flip_rate, float(coin_flip_M.mean()), float(decision_BxM.mean())]
+
+
+STUDY = Study("reference_numbers", tables, (TABLE,))
+
+
+RECIPE = "flip-140M"
+STATEMENTS = (
+    "With more references, decisions about members are more stable at the same false positive rate.",
+    "With more references, decisions about members are more stable at the same true positive rate.",
+)
+_COLORS = {"fpr": plotting.BLUE, "tpr": plotting.ORANGE}
+
+
+def draw(recipes: SweepResults) -> FigureResult:
+    """Draws flip rates and coin flips of members by the number of references, at an equal FPR and at an equal TPR."""
+    recipe = recipes[RECIPE]
+    studies.read_facts(recipe, STUDY)
+    columns = ["reference_count", "sets", "at_equal", "fpr", *studies.AXES, "coin_flips", "tpr"]
+    table = io.read_frame(recipe, TABLE, columns)
+    is_whole = (table[[*studies.AXES]] == 0).all(axis=1)
+    whole: dict[Any, Any] = (
+        table[is_whole].set_index(["at_equal", "reference_count"]).to_dict("index")
+    )
+    counts = sorted(set(table["reference_count"]))
+    rate: dict[tuple[str, int], Jackknife] = {
+        (point, count): studies.read_parts(
+            recipe, TABLE, "flip_rate", {"at_equal": point, "reference_count": count}
+        )
+        for point in _COLORS
+        for count in counts
+    }
+    rows = []
+    for (point, count), flip_rate in rate.items():
+        facts, estimate = whole[point, count], flip_rate.estimate()
+        rows.append(
+            {
+                "at_equal": point,
+                "references": count,
+                "sets": int(facts["sets"]),
+                "tpr": facts["tpr"],
+            }
+            | {"flip_rate": estimate.value, "low": estimate.low, "high": estimate.high}
+            | {"coin_flips": facts["coin_flips"]}
+        )
+    data = pd.DataFrame(rows)
+    fpr = percent(float(table["fpr"].iloc[0]))
+    tpr = percent(whole["tpr", counts[0]]["tpr"])
+    at = {"fpr": f"at an FPR of {fpr}", "tpr": f"at a TPR of {tpr}"}
+    claims = tuple(
+        claim_greater(
+            statement,
+            f"Flip rate of members {at[point]}, {counts[0]} minus {counts[-1]} references",
+            (rate[point, counts[0]] - rate[point, counts[-1]]).estimate(),
+        )
+        for statement, point in zip(STATEMENTS, _COLORS, strict=True)
+    )
+    found = ", ".join(percent(whole["fpr", count]["tpr"]) for count in counts)
+    sets = [int(whole["fpr", count]["sets"]) for count in counts]
+    return FigureResult(
+        data,
+        _figure(data, at),
+        claims=claims,
+        notes=(
+            f"The same {len(recipe.replicas)} replicas are attacked by LiRA with {_listed(counts)} references, with "
+            "pooled variances. A flip is a disagreement of two replicas that are attacked with the same references. "
+            f"Each number is the mean over {_listed(sets)} disjoint sets of references, on the samples that have "
+            "scores with all of these sets. Bars are 95% intervals over replicas, references and samples.",
+            f"At an FPR of {fpr}, these references find {found} of the members. Samples that no replica calls a member "
+            "are stable, so that a stronger attack may flip more only because it finds more. At an equal TPR the "
+            f"thresholds let each replica find {tpr} of the members, as with {counts[0]} references.",
+            not_seen_note(claims),
+        ),
+    )
+
+
+def _listed(counts: list[int]) -> str:
+    return f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"
+
+
+def _figure(data: pd.DataFrame, at: dict[str, str]) -> Figure:
+    figure = plotting.new_figure(11, 4.4)
+    left, right = figure.subplots(1, 2)
+    for point, color in _COLORS.items():
+        rows = data[data["at_equal"] == point]
+        label = at[point].removeprefix("at a ").removeprefix("at an ")
+        plotting.errorbars(
+            left, [*rows["references"]], [*rows["flip_rate"]], [*rows["high"]], color, label
+        )
+        right.plot(rows["references"], rows["coin_flips"], "o-", color=color)
+    left.set(ylabel="Mean flip rate of members", title="(a) Flip rate")
+    right.set(ylabel="Members whose decisions are coin flips", title="(b) Coin flips")
+    left.legend(fontsize=9)
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(
+            sorted(set(data["references"])), [*map(str, sorted(set(data["references"])))]
+        )
+        axes.set_xlabel("References")
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    return figure
+
+
+FIGURES = {
+    "open_fig01_references": PaperFigure(
+        title="Open question 1: References and flips",
+        paper=(
+            "The paper varies the number of references for the AUC (Figure 1) and finds that decisions flip between "
+            "replicas with 128 references (Figure 5). It does not ask whether more references make them more stable."
+        ),
+        statements=STATEMENTS,
+        draw=draw,
+        needs=(StudyNeed((RECIPE,), STUDY),),
+        expect=(
+            "At cpu, decisions are less stable with more references: the flip rate of members rises from 8% to 16% "
+            "with 4 to 32 references at an FPR of 5%, and from 8% to 10% where all find the same number of members."
+        ),
+    )
+}

@@ -11,10 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_scores import SMALL, SyntheticScores, write_scores
-from table_case import compute, working
+from table_case import compute
+from views import view_of
 
+from analysis.experiments.open import fragile_hits, recency, reference_numbers, text_groups
+from analysis.experiments.strongmia import token_tfidf
 from lm_mia import config, stats
-from lm_mia.attacks import spec, studies, study_inputs, text_groups, token_tfidf
+from lm_mia.attacks import exports, spec, study_inputs
+from lm_mia.attacks.token_tables import TokenSettings
 from lm_mia.data import batch_order
 from lm_mia.data.batch_order import Batches
 
@@ -30,20 +34,17 @@ def scores(tmp_path_factory: pytest.TempPathFactory) -> SyntheticScores:
     return write_scores(tmp_path_factory.mktemp("studies"), C, 160)
 
 
-def run(scores: SyntheticScores, c: config.Attack, folder: Path, *names: spec.Study) -> None:
-    """Writes the tables of studies."""
-    batches = Batches(BATCH_SIZE, EPOCHS)
-    folder.mkdir(exist_ok=True)
-    with working(folder) as (work, _):
-        for name in names:
-            arguments = scores.store, scores.population, c, batches, work
-            compute(studies.table_set(name, *arguments), folder)
+def run(scores: SyntheticScores, c: config.Attack, folder: Path, study: spec.Study) -> None:
+    """Writes the tables of a study."""
+    tokens = TokenSettings(batches=Batches(BATCH_SIZE, EPOCHS))
+    view = view_of(scores.store, scores.population, c, folder.parent / "pieces", tokens=tokens)
+    compute(exports.study_set(study)(view), folder)
 
 
 def test_true_positives_are_compared_with_the_other_replicas(
     scores: SyntheticScores, tmp_path: Path
 ):
-    run(scores, C, tmp_path, "fragile_hits")
+    run(scores, C, tmp_path, fragile_hits.STUDY)
     table = pd.read_parquet(tmp_path / "fragile_hits.parquet")
     assert len(table) == 9 * 15 * 15
     group_N = stats.sample_groups(np.arange(160))
@@ -72,7 +73,7 @@ def test_true_positives_are_compared_with_the_other_replicas(
 
 
 def test_recency_is_that_of_each_replica(scores: SyntheticScores, tmp_path: Path):
-    run(scores, FEW, tmp_path, "recency")
+    run(scores, FEW, tmp_path, recency.STUDY)
     shares, rates = (
         pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("recency", "recency_rates")
     )
@@ -116,7 +117,7 @@ def test_recency_is_that_of_each_replica(scores: SyntheticScores, tmp_path: Path
 
 def test_the_order_of_imported_losses_is_not_known(scores: SyntheticScores, tmp_path: Path):
     imported = dataclasses.replace(scores, store=dataclasses.replace(scores.store, design="given"))
-    run(imported, FEW, tmp_path, "recency")
+    run(imported, FEW, tmp_path, recency.STUDY)
     facts = json.loads((tmp_path / "recency.json").read_text())
     assert facts["reason"] == "the batch order of imported losses is not known"
 
@@ -138,7 +139,7 @@ def test_decisions_with_more_references(references: int, tmp_path: Path):
     """All numbers of references are compared on the same samples, and at the TPR that the fewest have on these."""
     c, sets = dataclasses.replace(C, references=references), SETS[references]
     scores = write_scores(tmp_path, c, 480)
-    run(scores, c, tmp_path / "tables", "reference_numbers")
+    run(scores, c, tmp_path / "tables", reference_numbers.STUDY)
     table = pd.read_parquet(tmp_path / "tables" / "reference_numbers.parquet")
     assert len(table) == len(sets) * 2 * 9 * 15 * 15
     group_R = np.array(spec.reference_groups(range(references)))
@@ -198,7 +199,7 @@ def test_thresholds_of_groups_of_texts(
     population.columns["tfidf"][3] = np.nan
     monkeypatch.setattr(SyntheticScores, "population", population)
     monkeypatch.setattr(text_groups, "FEWEST_FALSE_POSITIVES", 0.8)  # 8 non-members
-    run(scores, FEW, tmp_path, "text_groups")
+    run(scores, FEW, tmp_path, text_groups.STUDY)
     table = pd.read_parquet(tmp_path / "text_groups.parquet")
     score_BxN = stats.lira(
         scores.target_TxN, scores.reference_MxN[:12], scores.reference_member_MxN[:12]
@@ -257,17 +258,17 @@ def test_one_threshold_and_thresholds_of_groups_have_the_same_false_positive_rat
 
 
 def test_groups_of_texts_are_not_possible(scores: SyntheticScores, tmp_path: Path):
-    run(scores, FEW, tmp_path, "text_groups")
+    run(scores, FEW, tmp_path, text_groups.STUDY)
     facts = json.loads((tmp_path / "text_groups.json").read_text())
     assert facts["reason"] == "the texts cannot be divided into groups of 40 or more non-members"
     population: Any = scores.population
     population.columns = {"tokens": population.lengths_N}
     with pytest.raises(study_inputs.StudyError, match="no tfidf, prefix_group"):
-        text_groups.tables(cast(Any, SimpleNamespace(population=population)))
+        text_groups.tables(cast(Any, SimpleNamespace(attacked=population)))
 
 
 def test_too_few_replicas_are_a_reason(scores: SyntheticScores, tmp_path: Path):
-    run(scores, dataclasses.replace(FEW, replicas=8), tmp_path, "fragile_hits")
+    run(scores, dataclasses.replace(FEW, replicas=8), tmp_path, fragile_hits.STUDY)
     facts = json.loads((tmp_path / "fragile_hits.json").read_text())
     assert facts["reason"] == (
         "8 replicas and 12 references are present, but at least 9 and 4 are needed"
@@ -279,24 +280,26 @@ def test_a_recipe_has_the_studies_of_its_figures():
     names = {"a": "flip-140M", "b": "main"}
     none = spec.PresentModels((), ())
     recipes = {k: spec.RecipeModels((n,), config.Config(), none) for k, n in names.items()}
-    wanted = spec.StudyNeed(("flip-*",), "fragile_hits")
+    wanted = spec.StudyNeed(("flip-*",), fragile_hits.STUDY)
     found = spec.recipe_needs([wanted, wanted], recipes)
-    assert found["a"].studies == ("fragile_hits",)
+    assert found["a"].studies == (fragile_hits.STUDY,)
     assert found["b"].studies == ()
-    with pytest.raises(ValueError, match=r"^StudyNeed: study='x': choose from"):
+    with pytest.raises(ValueError, match=r"^StudyNeed: study='x': must be a Study"):
         spec.StudyNeed(("main",), "x")  # pyright: ignore
+    with pytest.raises(ValueError, match=r"^Study: name='two words'"):
+        spec.Study("two words", fragile_hits.tables, ("a.csv",))
 
 
 def test_tfidf_over_all_tokens_of_a_population(tmp_path: Path):
     population = docstring_population.write(tmp_path / "p", frequency_samples=40).from_sample(2)
-    study: Any = SimpleNamespace(population=population)
-    table = token_tfidf.tables(study)["token_tfidf.parquet"]
+    view: Any = SimpleNamespace(attacked=population)
+    table = token_tfidf.tables(view)["token_tfidf.parquet"]
     assert table["id"].tolist() == [*range(2, 2 + len(population))]
     frequency_V = np.load(population.folder / "document_frequency.npy")
     for n in (0, 5, len(population) - 1):
         text = [t for t in population.sample(n).tolist() if t not in (1, 2)]  # <eos>, <bos>
         value = [text.count(t) * (np.log(41 / (1 + frequency_V[t])) + 1) for t in text]
         assert table["tfidf"][n] == pytest.approx(np.mean(value))
-    imported = SimpleNamespace(population=SimpleNamespace(is_imported=True))
+    imported = SimpleNamespace(attacked=SimpleNamespace(is_imported=True))
     with pytest.raises(study_inputs.StudyError, match="imported"):
         token_tfidf.tables(cast(Any, imported))
