@@ -1,7 +1,5 @@
 """Open question 2: can an attacker with one target tell which of its true positives are stable?
 
-The study asks whether an attacker with one target can tell which true positives are stable.
-
 Each replica in turn is the only target. The margins of its true positives at attack.focus_fpr are compared with the
 decisions of the other replicas (`stats.hit_stability`).
 
@@ -106,15 +104,7 @@ def _mean(value_B: np.ndarray) -> float:
     return float(known.mean()) if known.size else np.nan
 
 
-STUDY = Study(
-    "fragile_hits",
-    tables,
-    (
-        TABLE,
-        BINS,
-    ),
-)
-
+STUDY = Study("fragile_hits", tables, (TABLE, BINS))
 
 RECIPE = "flip-140M"
 STATEMENTS = (

@@ -1,9 +1,5 @@
 """Open question 3: does recency, the step at which a replica last saw a sample, explain why its decisions flip?
 
-K: bins of the last step.
-
-The study asks how much of what differs between replicas is explained by when they last saw a sample.
-
 Replicas have one training subset and one initialization, and differ in the order of their batches. Each replica last
 saw a member at a step of its own, which follows from its seed. Bins of this step are compared with the loss, the
 membership score and the decision at attack.focus_fpr (`stats.explained_within_samples`).
@@ -147,16 +143,7 @@ def _shuffled(value_QxBxM: tuple[np.ndarray, ...], bin_BxM: np.ndarray) -> pd.Da
     return pd.DataFrame(rows)
 
 
-STUDY = Study(
-    "recency",
-    tables,
-    (
-        TABLE,
-        RATES,
-        SHUFFLED,
-    ),
-)
-
+STUDY = Study("recency", tables, (TABLE, RATES, SHUFFLED))
 
 RECIPE = "flip-140M"
 _QUANTITIES = {"loss": "Loss", "score": "Score", "decision": "Decision"}

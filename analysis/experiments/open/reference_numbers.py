@@ -1,7 +1,5 @@
 """Open question 1: do more references make the decisions about members more stable?
 
-The study asks whether decisions about members are more stable with more references.
-
 With more references LiRA finds more members at a false positive rate. Since a sample that no replica calls a member
 never flips, flip rates are also computed at an equal true positive rate: that with the fewest references. LiRA pools
 variances over the samples with any number of references, so that a few references suffice.
@@ -181,7 +179,6 @@ def _stability(decision_BxM: np.ndarray, alpha: float) -> list[float]:
 
 
 STUDY = Study("reference_numbers", tables, (TABLE,))
-
 
 RECIPE = "flip-140M"
 STATEMENTS = (

@@ -1,7 +1,5 @@
 """Open question 5: does a membership score mean the same for all texts?
 
-The study asks whether a membership score means the same for all texts.
-
 Samples are divided by their length, by their mean TF-IDF, and by whether others share their prefix. The same replicas
 are attacked with one threshold for all samples, and with a threshold for each group of samples. Thresholds are at
 attack.focus_fpr and are applied to samples on which they were not calibrated: samples are divided into the groups of
@@ -222,7 +220,6 @@ def _share(part: float, whole: float) -> float:
 
 
 STUDY = Study("text_groups", tables, (TABLE,))
-
 
 RECIPE = "flip-140M"
 STATEMENTS = (
