@@ -3,6 +3,8 @@
 import math
 
 import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.container import ErrorbarContainer
 
 from analysis import flip_panels, plotting
 
@@ -35,8 +37,11 @@ def test_coin_flips_by_replicas_show_shares_and_ranges() -> None:
     [axes] = flip_panels.draw_coin_flips_by_replicas(rows).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["8", "16"]
     assert axes.get_ylabel() == "Coin-flip decisions at 5% FPR"
-    members = axes.containers[0].lines[0]
-    assert members.get_ydata().tolist() == [50, 40]
+    container = axes.containers[0]
+    assert isinstance(container, ErrorbarContainer)
+    members = container.lines[0]
+    assert members is not None
+    assert np.asarray(members.get_ydata()).tolist() == [50, 40]
     labels = axes.get_legend_handles_labels()[1]
     assert sorted(labels) == sorted(
         [
@@ -46,5 +51,7 @@ def test_coin_flips_by_replicas_show_shares_and_ranges() -> None:
             "Non-members, range at 127 replicas",
         ]
     )
-    bars = [segment[:, 1].tolist() for segment in axes.collections[1].get_segments()]
+    ranges = axes.collections[1]
+    assert isinstance(ranges, LineCollection)
+    bars = [segment[:, 1].tolist() for segment in ranges.get_segments()]
     assert bars[0] == [10, 30]

@@ -93,14 +93,9 @@ def test_invalid_input_is_reported_on_one_line(
     assert line.startswith(message.format(**folders))
 
 
-@pytest.mark.parametrize("attacked", [True, False])
-def test_recipes_without_models_or_tables_are_left_out(
-    attacked: bool, recipes: SweepResults, tmp_path: Path
-):
+def test_recipes_without_models_are_left_out(recipes: SweepResults, tmp_path: Path):
     folder = tmp_path / "recipes" / "small"
-    (folder / "tables").mkdir(parents=True)
-    if attacked:  # as before any model is scored
-        (folder / "tables" / "models.csv").write_text("model,role,subset_seed,order_seed\n")
+    folder.mkdir(parents=True)
     left = dataclasses.replace(recipes["small"], recipe_dir=folder)
     drawn = scaling.draw(io.SweepResults([recipes["fixed-10M"], left]))
     assert drawn.notes[-1] == "Left out because models are missing or not attacked yet: small."
