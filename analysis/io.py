@@ -509,7 +509,7 @@ def read_recipe(recipe_dir: Path) -> RecipeResults:
 
 
 def with_needs(recipes: SweepResults, needs: Sequence[FigureNeed]) -> SweepResults:
-    """Returns recipes whose view has what figures need; those that were not attacked yet are unchanged."""
+    """Returns recipes whose view has what figures need; those with damaged scores are unchanged."""
     attacked: dict[str, RecipeModels] = {}
     for recipe in recipes.recipes:
         with contextlib.suppress(UserError):  # such as damaged scores, which its section reports

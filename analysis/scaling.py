@@ -107,14 +107,12 @@ def draw(sweep: SweepResults, x: str = "") -> FigureResult:
     """Draws all recipes that have attacked targets or replicas, against one quantity or, if empty, against all.
 
     Raises:
-      Unavailable: no recipe was attacked yet, or not with equal numbers of references.
+      Unavailable: models are missing, or there are no equal numbers of references.
     """
     recipes = _with_equal_models_per_workdir(sweep)
     usable = [recipe for recipe in recipes if _is_usable(recipe)]
     if not usable:
-        raise Unavailable(
-            "no recipe was attacked with a target and two references yet; run lm-mia run first"
-        )
+        raise Unavailable("no recipe has a target and two references yet; run lm-mia run first")
     references = _common_reference_count(usable)
     points = [_read_point(recipe, references) for recipe in usable]
     left_out = [recipe for recipe in recipes if recipe not in usable]
@@ -175,7 +173,7 @@ def _notes(
         )
     if left_out:
         names = ", ".join(map(recipe_label, left_out))
-        notes.append(f"Left out because models are missing or not attacked yet: {names}.")
+        notes.append(f"Left out because models are missing: {names}.")
     return tuple(notes)
 
 
@@ -247,7 +245,7 @@ def _is_usable(recipe: RecipeResults) -> bool:
     try:
         targets = recipe.targets if recipe.config.attack.targets else recipe.replicas
         return len(recipe.references) >= MIN_REFERENCES and bool(targets)
-    except Unavailable:
+    except UserError:  # damaged scores
         return False
 
 

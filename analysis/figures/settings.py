@@ -10,7 +10,7 @@ from analysis.io import RecipeResults, SweepResults
 from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config import Config, load
 from lm_mia.config.paper import figure_number
-from lm_mia.errors import Unavailable
+from lm_mia.errors import Unavailable, UserError
 
 _HEADS_OF_RUN = ["samples", "model", "models"]
 _HEADS = (
@@ -122,8 +122,8 @@ def _cells_of_run(recipe: RecipeResults | None) -> tuple[str, str, str]:
             "replicas": len(recipe.replicas),
         }
         models = ", ".join(f"{n} {role}" for role, n in counts.items() if n) or "none yet"
-    except Unavailable:
-        models = "not attacked yet"
+    except UserError:
+        models = "unknown, since its scores are damaged"
     return f"{recipe.samples:,}", f"{formatting.size_label(recipe)} ({m.layers}x{m.width})", models
 
 

@@ -32,9 +32,8 @@ Out = TypeVar("Out")
 MAX_SCORES = 2**25
 """Maximum number of scores of an attack that `stored_scores` keeps, which take 128 MiB."""
 _GROUP_SAMPLES = 2**17  # number of samples per row group of a table of samples
-_GROUP_SCORES = (
-    2**20
-)  # number of scores per row group; an export holds one row group of each attack in memory
+_GROUP_SCORES = 2**20
+"""Number of scores per row group. An export holds a row group of each attack in memory."""
 _ESTIMATES = (*(f"epsilon_at_tpr_{tpr:g}" for tpr in EPSILON_TPRS), "balanced_accuracy")
 _BOUNDS = ("canaries", "guesses", "correct", "epsilon", "epsilon_if_gaussian", "mu", "ceiling")
 

@@ -98,8 +98,8 @@ def test_recipes_without_models_are_left_out(recipes: SweepResults, tmp_path: Pa
     folder.mkdir(parents=True)
     left = dataclasses.replace(recipes["small"], recipe_dir=folder)
     drawn = scaling.draw(io.SweepResults([recipes["fixed-10M"], left]))
-    assert drawn.notes[-1] == "Left out because models are missing or not attacked yet: small."
-    with pytest.raises(io.Unavailable, match=r"^no recipe was attacked .*; run lm-mia run first$"):
+    assert drawn.notes[-1] == "Left out because models are missing: small."
+    with pytest.raises(io.Unavailable, match=r"^no recipe has a target .*; run lm-mia run first$"):
         scaling.draw(io.SweepResults([left]))
 
 

@@ -16,7 +16,7 @@ from synthetic_workdir import FOCUS, FPRS, with_files, write_workdir
 
 from analysis import sample_page
 
-SAMPLES = 120
+SAMPLES = 200
 TEXTS = [f'text number {i} with <b>tags</b> &amp; "quotes"' for i in range(SAMPLES)]
 TEXTS[7] = (
     "</script><script>document.title = 'injected'</script> <!-- <script> \u2028 \u2029 \x00 é 漢 end of seven"
@@ -127,8 +127,9 @@ def test_filters_and_searches(page: webdriver.Chrome, recipe: Path):
     field(page, "flip_rate", "low").send_keys("0.1")
     kept = kept[kept["flip_rate_0.2"].round(4) >= 0.1]
     assert count(page) == len(kept) > 0
-    assert column(page, 1) == [*map(str, kept["id"])]
-    assert column(page, 3) == [f"{rate:.3f}" for rate in kept["flip_rate_0.2"]]
+    first_rows = kept[:25]
+    assert column(page, 1) == [*map(str, first_rows["id"])]
+    assert column(page, 3) == [f"{rate:.3f}" for rate in first_rows["flip_rate_0.2"]]
     page.find_element(By.CSS_SELECTOR, "button[type=reset]").click()
     wait(page, lambda: count(page) == SAMPLES)
     page.find_element(By.ID, "search").send_keys("SEVEN end")
