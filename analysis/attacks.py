@@ -1,6 +1,6 @@
 """Reads attacks on the targets of a recipe from its pieces, for ROC figures and comparisons.
 
-The attacks stage computes what figures declare in `PaperFigure.needs`; nothing is computed from losses here.
+The attacks stage computes what figures declare in `Experiment.needs`; nothing is computed from losses here.
 
 T: targets, F: false positive rates of the config, G: points of a ROC curve, N2: samples of the population (2N), P:
 parts of the references, R1: all references, and then each half of them, H1: all samples, and then each half of them.

@@ -23,6 +23,7 @@ from analysis.formatting import (
 )
 from analysis.io import RecipeResults
 from lm_mia.atomic import write_csv
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import Variant
 from lm_mia.errors import Unavailable, UserError
@@ -178,6 +179,89 @@ def draw(summaries: Sequence[RecipeSummary]) -> Figure | None:
         handles.values(), handles.keys(), loc="outside upper center", ncols=3, frameon=False
     )
     return figure
+
+
+COMPARISON_TABLE = Table(
+    "comparison.csv",
+    (
+        "Written with the page, unless it shows a single recipe that has tables of decisions. Each row is a recipe "
+        "of the page. Its numbers are over replicas, from the tables of decisions, if it has these; otherwise over "
+        "targets, from `targets.csv`. All numbers are of the attack with all references, so that numbers of "
+        "references may differ between recipes."
+    ),
+    {
+        "recipe": Column("none", "name of the recipe's folder"),
+        "names": Column("none", "all names of the recipe, separated by spaces"),
+        "parameters": Column(
+            "count",
+            "parameters of a model without embeddings, 12 layers width^2",
+        ),
+        "samples": Column(
+            "count",
+            "training samples of a model: half of the population",
+        ),
+        "epochs": Column("count", "epochs of training"),
+        "auc, auc_std": Column(
+            "fraction",
+            (
+                "AUC of online LiRA: mean and standard deviation (ddof = 0) over the attacked models; over targets, "
+                "the deviation of a single one is empty"
+            ),
+        ),
+        "fpr": Column(
+            "fraction",
+            "`attack.focus_fpr`, at which the TPR and the coin flips are taken",
+        ),
+        "tpr, tpr_std": Column("fraction", "TPR of online LiRA, likewise"),
+        "reference_targets_auc, reference_targets_auc_std": Column(
+            "fraction",
+            (
+                "AUC of LiRA over the references as targets with subsets of their own: mean and standard deviation "
+                "of `reference_targets.csv`; empty without tables of decisions"
+            ),
+        ),
+        "loss_auc, loss_auc_std": Column(
+            "fraction",
+            "AUC of the loss attack, likewise; empty over targets, and if `attack.attacks` has no `loss`",
+        ),
+        "coin_flip_cutoff": Column(
+            "fraction",
+            "smallest flip rate of a coin flip, which depends on the number of replicas; empty over targets",
+        ),
+        "coin_flip_members, coin_flip_nonmembers": Column(
+            "fraction",
+            "samples of the class in the bin `coin flip`; empty over targets, and with fewer than 12 replicas",
+        ),
+        "coin_flip_members_127_low, coin_flip_members_127_high": Column(
+            "fraction",
+            (
+                "range of the fraction of members that 127 replicas would show (see [Conventions](#conventions)); "
+                "empty over targets"
+            ),
+        ),
+        "coin_flip_nonmembers_127_low, coin_flip_nonmembers_127_high": Column(
+            "fraction", "range for non-members"
+        ),
+        "over": Column(
+            "none",
+            "which models were attacked: `replicas` or `targets`; empty without numbers",
+        ),
+        "references": Column(
+            "count",
+            (
+                "references used: over replicas all that are present, targets included; otherwise those that are not "
+                "targets"
+            ),
+        ),
+        "targets": Column("count", "references that are targets; 0 if unknown"),
+        "replicas": Column("count", "replicas that are present; 0 if unknown"),
+        "missing_reason": Column(
+            "none",
+            "the reason why there are no numbers; otherwise empty",
+        ),
+    },
+    key=("recipe",),
+)
 
 
 def write(workdir: Path, summaries: Sequence[RecipeSummary]) -> Path | None:

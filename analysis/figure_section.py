@@ -10,11 +10,12 @@ import pandas as pd
 
 from analysis import departures, markup, published
 from analysis.claims.compare import VERDICTS, Claim, claim_untested, holm
+from analysis.experiment import Drawing, not_seen_note, write
 from analysis.figures import MODULES, file_name, find
 from analysis.formatting import size_title
 from analysis.io import REPLICA_SIZES, SweepResults
-from analysis.paper_figure import FigureResult, not_seen_note, write
 from lm_mia.atomic import write_csv
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.errors import UserError
 
 PAPERS = {
@@ -60,7 +61,7 @@ class FigureSection:
     title: str
     paper: str
     """What the paper found."""
-    result: FigureResult | None
+    result: Drawing | None
     """None if the figure could not be drawn."""
     missing: str
     """Why the figure is not drawn; empty if it is."""
@@ -127,7 +128,7 @@ def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSecti
     """Draws a figure or table and writes its files; if that fails, for example because models are missing, says why.
 
     Args:
-      name: the name of a figure of the paper, or the path of a Python file that defines FIGURE.
+      name: the name of a figure of the paper, or the path of a Python file that defines EXPERIMENT.
       recipes: the recipes of the workdir.
       workdir: where figures/ and tables/ are written.
     """
@@ -192,6 +193,66 @@ def count_verdicts(sections: Sequence[FigureSection]) -> dict[str, int]:
     """Returns the number of claims per verdict."""
     verdicts = [claim.verdict for section in sections for claim in section.claims]
     return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+
+
+CLAIMS_TABLE = Table(
+    "claims.csv",
+    (
+        "Written with the page if it shows figures of the paper. Each row is a claim of the paper on one of these "
+        "figures."
+    ),
+    {
+        "figure": Column(
+            "none",
+            "name of the figure, such as `strongmia_fig01_references`",
+        ),
+        "statement": Column("none", "the claim"),
+        "verdict": Column(
+            "none",
+            (
+                "`seen`: the whole 95% interval lies where the claim says; `seen in these models`: so it does, but "
+                "it does not cover everything that a repetition of the experiment would draw anew; `opposite`: the "
+                "whole interval lies on the other side, and covers everything; `undecided`: none of these; `not "
+                "tested`: there is no interval"
+            ),
+        ),
+        "p_value": Column(
+            "fraction",
+            (
+                "the smallest alpha at which the interval with confidence 1 - alpha decides the claim, in either "
+                "direction; the claim is decided if it is below 0.05; empty if the claim is not tested"
+            ),
+        ),
+        "p_holm": Column(
+            "fraction",
+            "`p_value` adjusted for the number of tested claims in the table by Holm's method",
+        ),
+        "value": Column(
+            "none",
+            (
+                "the number that decides the verdict, in its own unit, mostly a difference of AUCs or TPRs "
+                "(fractions); this and the next four columns are empty if there are several numbers, or none"
+            ),
+        ),
+        "low, high": Column(
+            "none",
+            "ends of the 95% interval of `value`, a Student's t interval",
+        ),
+        "over": Column(
+            "none",
+            "what the interval is over, such as `8 targets, 32 references and the samples`",
+        ),
+        "not_covered": Column(
+            "none",
+            "what the interval holds fixed although a repetition would draw it anew; empty if it covers everything",
+        ),
+        "finding": Column(
+            "none",
+            "the numbers behind the verdict in words, or why there are none",
+        ),
+    },
+    key=("figure", "statement"),
+)
 
 
 def write_claims(workdir: Path, sections: Sequence[FigureSection]) -> None:

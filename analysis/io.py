@@ -321,11 +321,14 @@ class RecipeResults:
 
     @functools.cached_property
     def view(self) -> "RecipeView":
-        """The results of the attacks stage."""
+        """The results of the attacks stage, with the studies of every recipe."""
+        from analysis import experiments
         from lm_mia.attacks.exports import open_view  # loads the score store
 
+        studies = [*(need.study for need in experiments.of_every_recipe()), *self.declared.studies]
+        declared = dataclasses.replace(self.declared, studies=[*dict.fromkeys(studies)])
         return open_view(
-            self.config, self.recipe_dir, lambda: self.population, self.declared, self.progress
+            self.config, self.recipe_dir, lambda: self.population, declared, self.progress
         )
 
     @functools.cached_property

@@ -64,7 +64,7 @@ def write_page(
     Args:
       workdir: the workdir.
       recipes: names of the recipes to show; None shows all.
-      figures: names of figures of the paper, or paths of Python files that define FIGURE, in the order of the page.
+      figures: names of figures of the paper, or paths of Python files that define EXPERIMENT, in the order of the page.
       progress: called as ``progress("report", done, total)``, and with other labels by figures that take long.
       log: called with one line for each recipe or figure that could not be shown, with the reason.
 
@@ -209,8 +209,8 @@ def check_figures(
       are_listed: whether the workdir lists these figures, so that the message names the flag that removes them.
 
     Raises:
-      UserError: one line for each name that is not a figure, whose file does not define FIGURE, or whose image or table
-        would replace that of another figure or part of the page.
+      UserError: one line for each name that is not a figure, whose file does not define EXPERIMENT, or whose image or
+        table would replace that of another figure or part of the page.
     """
     wrong: dict[str, str] = {}
     files: dict[str, str] = {}
@@ -243,8 +243,10 @@ def check_figures(
 
 
 def figure_needs(names: Sequence[str]) -> list["FigureNeed"]:
-    """Returns what figures need from the attacks stage; arguments and errors are those of `check_figures`."""
-    return [need for name in names for need in find(name).needs]
+    """Returns what the page and figures need from the attacks stage; arguments and errors are as of `check_figures`."""
+    from analysis import experiments
+
+    return [*experiments.of_every_recipe(), *(need for name in names for need in find(name).reads)]
 
 
 def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:
@@ -261,7 +263,7 @@ def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:
     from lm_mia.attacks.exports import is_report_outdated
 
     lines = []
-    sweep = io.with_needs(io.read_recipes(workdir, recipes), ())
+    sweep = io.with_needs(io.read_recipes(workdir, recipes), figure_needs(()))
     for recipe in [*sweep.recipes, *sweep.without_population]:
         lines.append(f"{recipe.name}: {_summarize(recipe)}")
         with contextlib.suppress(UserError):
@@ -387,7 +389,7 @@ def _summarize_pooling(recipe: "RecipeResults") -> str:
     facts = recipe.view.facts("pooling")
     if facts["reason"]:
         return f"no pooled rates: {facts['reason']}"
-    focus = facts["config"]["focus_fpr"]
+    focus = facts["settings"]["focus_fpr"]
     counts = f"({plural(facts['models'], 'reference')}, each attacked with the others)"
     for row in io.read_table(recipe, "pooling.csv"):
         is_shown = row["strategy"] == "standardized" and not row["oracle"]
@@ -556,7 +558,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("workdir", type=Path, help="the workdir")
     figure = (
-        "name of a figure, such as strongmia_fig01_references, or path of a Python file that defines FIGURE; "
+        "name of a figure, such as strongmia_fig01_references, or path of a Python file that defines EXPERIMENT; "
         "repeatable (default: the figures listed in the workdir's config.json)"
     )
     parser.add_argument("--figure", action="append", metavar="NAME", help=figure)

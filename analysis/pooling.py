@@ -75,7 +75,7 @@ def read(recipe: RecipeResults) -> Pooling | None:
     facts = recipe.view.facts("pooling")
     if facts["reason"]:
         return Pooling(facts["reason"])
-    focus = facts["config"]["focus_fpr"]
+    focus = facts["settings"]["focus_fpr"]
     rows = {
         row["strategy"]: row
         for row in io.read_table(recipe, TABLE)

@@ -21,6 +21,7 @@ import threadpoolctl
 from analysis.io import SweepResults
 from lm_mia import seeds, stats
 from lm_mia.atomic import replacing, write_csv
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.results import Results
 from lm_mia.machine import available_cores
 
@@ -93,6 +94,57 @@ def dp_sgd_epsilon() -> float:
         DP_SGD.sampling_rate(samples), DP_SGD.noise_multiplier, DP_SGD.steps(samples)
     )
     return float(stats.gaussian_dp_epsilon(mu, DELTA))
+
+
+REGRESSION_TABLE = Table(
+    "regression.csv",
+    (
+        "Written with the page if its figures include the linear regressions of CausalMIA (`causal_tab02`, "
+        "`causal_fig03a` and `causal_fig03b`), which are simulations and take a minute. They are computed again only "
+        "if the simulation or the version of a package has changed. Each row is an algorithm, an evaluation of the "
+        "loss attack, and a seed."
+    ),
+    {
+        "algorithm": Column(
+            "none",
+            "`ridge`: ridge regression; `dp_sgd`: SGD with clipped gradients and noise",
+        ),
+        "evaluation": Column(
+            "none",
+            (
+                "`multi_run`, `one_run`, `raw` (zero-run with shifted non-members, unadjusted), `oracle` (with true "
+                "weights, the density ratio), `learned` (with learned weights, by a cross-fitted logistic "
+                "regression) or `same_samples` (with weights by a logistic regression that is fitted to the same "
+                "samples)"
+            ),
+        ),
+        "seed": Column("none", "seed of the data and the models, from 0"),
+        "auc": Column("fraction", "area under the ROC curve"),
+        "youden": Column("fraction", "largest TPR - FPR"),
+        "ate": Column(
+            "none",
+            "mean score of members minus that of (weighted) non-members; the score is the negative loss",
+        ),
+        "tpr": Column("fraction", "TPR at an FPR of 20%"),
+        "effective_nonmembers": Column("count", "(sum of weights)^2 / sum of squared weights"),
+    },
+    key=("algorithm", "evaluation", "seed"),
+)
+
+
+REGRESSION_CURVES_TABLE = Table(
+    "regression_curves.parquet",
+    "Written with `regression.csv`: the ROC curves, at 101 FPRs.",
+    {
+        "algorithm, evaluation, seed": Column("none", "as in `regression.csv`"),
+        "fpr": Column("fraction", "requested FPR"),
+        "tpr": Column(
+            "fraction",
+            "TPR at the last vertex of the ROC curve with at most this FPR",
+        ),
+    },
+    key=("algorithm", "evaluation", "seed", "fpr"),
+)
 
 
 def load(recipes: SweepResults) -> RegressionResults:

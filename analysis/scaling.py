@@ -22,10 +22,11 @@ from matplotlib.lines import Line2D
 
 from analysis import attacks, io, plotting
 from analysis.attacks import AttackResult
+from analysis.experiment import Drawing, Experiment, write
 from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural, size_label
 from analysis.io import RecipeResults, Record, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, write
 from lm_mia import config
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.spec import MIN_REFERENCES, Need, Variant
 from lm_mia.config.recipe import differences
 from lm_mia.errors import Unavailable, UserError
@@ -103,7 +104,63 @@ class Point:
         return pd.concat([rows, pd.DataFrame({**columns, **row} for row in self.shares)])
 
 
-def draw(sweep: SweepResults, x: str = "") -> FigureResult:
+SCALING_TABLE = Table(
+    "scaling.csv",
+    (
+        "Written by `python -m analysis.scaling`, and with the page if its figures include `scaling`. Each row is a "
+        "recipe, an attacked model, a metric and an FPR. Attacks are online LiRA, with the same number of references "
+        "for every recipe."
+    ),
+    {
+        "recipe": Column(
+            "none",
+            (
+                "all names of the recipe, separated by commas; with several workdirs, each begins with the name of "
+                "its workdir"
+            ),
+        ),
+        "layers": Column("count", "layers of a model"),
+        "width": Column("count", "width of a model"),
+        "parameters": Column(
+            "count",
+            "parameters of a model without embeddings, 12 layers width^2",
+        ),
+        "samples": Column(
+            "count",
+            "training samples of a model: half of the population",
+        ),
+        "epochs": Column("count", "epochs of training"),
+        "tokens_per_parameter": Column(
+            "tokens per parameter",
+            "`samples` x `epochs` x mean length of a sample / `parameters`",
+        ),
+        "flops_per_model": Column("FLOPs", "useful operations of training one model"),
+        "references": Column(
+            "count",
+            "references of the attack; of coin flips, those of the tables of decisions, which may be more",
+        ),
+        "target": Column(
+            "none",
+            "name of the attacked model; of coin flips `all replicas`",
+        ),
+        "metric": Column(
+            "none",
+            (
+                "`auc`, `tpr`, `coin_flip_members` or `coin_flip_nonmembers` (samples of the class in the bin `coin "
+                "flip`)"
+            ),
+        ),
+        "fpr": Column(
+            "fraction",
+            "requested FPR, one of `attack.fprs`; empty for the AUC",
+        ),
+        "value": Column("fraction", "the metric"),
+    },
+    key=("recipe", "target", "fpr", "metric"),
+)
+
+
+def draw(sweep: SweepResults, x: str = "") -> Drawing:
     """Draws all recipes that have attacked targets or replicas, against one quantity or, if empty, against all.
 
     Raises:
@@ -120,7 +177,7 @@ def draw(sweep: SweepResults, x: str = "") -> FigureResult:
     shown = points
     if len({row["replicas"] for point in points for row in point.shares}) > 1:
         shown = [dataclasses.replace(point, shares=[]) for point in points]
-    return FigureResult(
+    return Drawing(
         data=pd.concat([point.to_frame() for point in points]),
         figure=_draw_figure(shown, [x] if x else list(QUANTITIES), focus_fpr),
         notes=_notes(points, references, left_out),
@@ -382,7 +439,7 @@ def flops_per_model(recipe: RecipeResults) -> float:
 
 
 FIGURES = {
-    "scaling": PaperFigure(
+    "scaling": Experiment(
         title="Scaling: attacks by model size, training samples and epochs",
         paper=(
             "On compute-optimal data, vulnerability does not rise steadily with model size; on the same data it does. "
@@ -395,7 +452,7 @@ FIGURES = {
         ),
         statements=(),
         draw=draw,
-        needs=(Need(("*",), targets="either", most_references=None),),
+        reads=(Need(("*",), targets="either", most_references=None),),
     ),
 }
 

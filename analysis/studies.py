@@ -10,25 +10,12 @@ import numpy as np
 
 from analysis import io
 from analysis.claims.jackknife import Jackknife
-from analysis.io import RecipeResults, Record
-from lm_mia.attacks.spec import Study
+from analysis.io import RecipeResults
 from lm_mia.errors import Unavailable
 
 AXES = ("replicas", "references", "samples")
 """Columns of the tables of studies for intervals, as in decision_jackknife.parquet."""
 TRAINING_SUBSET = "the training subset"
-
-
-def read_facts(recipe: RecipeResults, study: Study) -> Record:
-    """Returns NAME.json of a study: the settings and models of its tables.
-
-    Raises:
-      Unavailable: the study has no tables; the message has the reason.
-    """
-    facts = recipe.view.facts(study.name)
-    if facts["reason"]:
-        raise Unavailable(f"{recipe.name}: {facts['reason']}")
-    return facts
 
 
 def read_parts(

@@ -32,8 +32,8 @@ from attack_strength import (
     read_losses,
 )
 
+from analysis.experiments.recipe.more_references import MAX_LEFT_OUT
 from lm_mia import stats
-from lm_mia.attacks.more_references import MAX_LEFT_OUT
 from lm_mia.data import subsets
 
 COUNTS = (8, 16, 32)

@@ -19,17 +19,23 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import scipy.stats
 import synthetic
 
+from analysis.experiments.reliability import pooling as attacks_pooling
+from analysis.experiments.reliability.pooling import LiraSettings
 from lm_mia import config, stats
-from lm_mia.attacks import pooling as attacks_pooling
 from lm_mia.attacks.inputs import AttackInputs, Block
 from lm_mia.attacks.results import Results
+from lm_mia.attacks.settings import settings_of
+from lm_mia.attacks.spec import ModelRoles
+from lm_mia.attacks.studies import StudyView
 from lm_mia.attacks.table_sets import Work
+from lm_mia.data import subsets
 from lm_mia.data.population import Population
 
 FPRS = (0.01, 0.05, 0.1)
@@ -396,7 +402,6 @@ class _OneBlock:
 def table_intervals(experiments: int, models: int = 16, samples: int = 300) -> None:
     """Prints the coverage of the intervals of pooling.csv, over new models and new samples."""
     values: dict[tuple[str, float], list[tuple[float, float]]] = {}
-    c = config.Attack(references=models, leave_one_out=True)
     with ThreadPoolExecutor(1) as pool:
         for experiment in range(experiments):
             rng = np.random.default_rng([7, experiment])
@@ -407,7 +412,12 @@ def table_intervals(experiments: int, models: int = 16, samples: int = 300) -> N
             loss_MxN = sd_N * (noise_MxN - gap_N * member_MxN)
             inputs = cast(AttackInputs, _OneBlock(loss_MxN, member_MxN))
             table, _ = attacks_pooling._study(
-                inputs, np.arange(samples), c, stats.design_of(member_MxN), [0.01, 0.05], pool
+                inputs,
+                np.arange(samples),
+                LiraSettings(),
+                stats.design_of(member_MxN),
+                [0.01, 0.05],
+                pool,
             )
             rows = table[(table["models"] == models) & ~table["oracle"]]
             for row in rows.to_dict("records"):
@@ -454,11 +464,19 @@ def stage(samples: int = 2**20, models: int = 128) -> None:
 
         results = Results(tables)
         work = Work(pool, tables, show, print)
-        table_set = attacks_pooling.table_set(store, population, c, work)
-        assert table_set is not None
+        roles = ModelRoles(tuple(range(models)), (), (0, 1))
+        view = SimpleNamespace(store=store, attacked=population, roles=roles, work=work)
+        view.references = [*map(subsets.reference, roles.references)]
+        view.replicas = [*map(subsets.replica, roles.replicas)]
+        view.present = [*view.references, *view.replicas]
+        settings = {name: getattr(c, name) for name in settings_of(attacks_pooling.compute)}
         measured(
             "pooling.csv, its intervals, and vulnerability.parquet",
-            lambda: table_set.compute(lambda name, table: results.write({"what": name}, table)),
+            lambda: attacks_pooling.compute(
+                cast(StudyView, view),
+                lambda name, table: results.write({"what": name}, table),
+                **settings,
+            ),
         )
         names = "fewer models and intervals", "all models and samples", "rates of samples"
         for name, (start, end) in zip(names, itertools.pairwise(times[1:]), strict=True):

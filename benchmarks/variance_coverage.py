@@ -31,9 +31,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.claims.compare import Estimate
+from analysis.experiments.open import variance
 from analysis.figures.variance import Components, claims_about
 from lm_mia import stats
-from lm_mia.attacks import variance
 
 FPR = 0.05
 _FACTORS = 4

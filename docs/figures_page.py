@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from analysis import departures
+from analysis.experiment import Experiment
 from analysis.figures import MODULES
-from analysis.paper_figure import PaperFigure
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import LossNeed, Need, StudyNeed
 from lm_mia.config import load
@@ -219,12 +219,12 @@ def _departures(name: str) -> list[str]:
     return ["**Departures from the paper.**", "", *items, ""] if items else []
 
 
-def _needs(figure: PaperFigure) -> list[str]:
+def _needs(figure: Experiment) -> list[str]:
     """Returns a paragraph on what the attacks stage computes for a figure; empty if tables of decisions suffice."""
-    attacks = [need for need in figure.needs if isinstance(need, Need)]
-    losses = [need for need in figure.needs if isinstance(need, LossNeed)]
+    attacks = [need for need in figure.reads if isinstance(need, Need)]
+    losses = [need for need in figure.reads if isinstance(need, LossNeed)]
     said = [f"the losses of {len(need.from_end)} samples under every model" for need in losses]
-    said += [f"the study `{n.study.name}`" for n in figure.needs if isinstance(n, StudyNeed)]
+    said += [f"the study `{n.study.name}`" for n in figure.reads if isinstance(n, StudyNeed)]
     if attacks:
         names = dict.fromkeys(attack_name(name) for need in attacks for name in need.attacks)
         kinds = dict.fromkeys(need.targets for need in attacks)
@@ -255,7 +255,7 @@ def _anchor(name: str) -> str:
     return "_".join(name.split("_")[:2])
 
 
-def _figure(name: str) -> PaperFigure:
+def _figure(name: str) -> Experiment:
     return importlib.import_module(MODULES[name]).FIGURES[name]
 
 

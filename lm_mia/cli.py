@@ -19,6 +19,7 @@ from typing import Literal
 
 import tyro
 
+from lm_mia.attacks.spec import FigureNeed
 from lm_mia.config import Config, load
 from lm_mia.errors import UserError, collect_errors, run_action
 from lm_mia.run import plan
@@ -107,7 +108,9 @@ def _run(argv: list[str]) -> int:
             _print_cpu_plan(sweep, options)
         else:
             chip = plan.parse_chip(options.device, options.mfu)
-            plan.print_plan(sweep, chip, options.tokens_per_sample, options.json)
+            plan.print_plan(
+                sweep, chip, options.tokens_per_sample, options.json, _needs_of_every_recipe
+            )
         if options.verbose and not options.json:
             plan.print_architectures(sweep)
         return 0
@@ -115,6 +118,12 @@ def _run(argv: list[str]) -> int:
         return _make_models(verb, sweep, options)
     assert verb in ("run", "attack", "extract", "report")
     return _make_tables(verb, sweep)
+
+
+def _needs_of_every_recipe() -> list[FigureNeed]:
+    from analysis import experiments
+
+    return [*experiments.of_every_recipe()]
 
 
 def _print_cpu_plan(sweep: Sweep, options: argparse.Namespace) -> None:

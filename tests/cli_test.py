@@ -158,10 +158,10 @@ def test_a_moved_workdir_of_links_needs_no_texts(
 FIGURE = """
 import pandas as pd
 from analysis import plotting
-from analysis.paper_figure import FigureResult, PaperFigure
+from analysis.experiment import Drawing, Experiment
 def draw(recipes):
-    return FigureResult(pd.DataFrame({"x": [1]}), plotting.new_figure())
-FIGURE = PaperFigure(title="Mine", paper="", statements=(), draw=draw)
+    return Drawing(pd.DataFrame({"x": [1]}), plotting.new_figure())
+EXPERIMENT = Experiment(title="Mine", paper="", statements=(), draw=draw)
 """
 
 

@@ -26,7 +26,7 @@ ALLOWED_IMPORTS = {
     "launch": "config data run",
     "analysis": "attacks config data model.flops stats",
     "api": "analysis attacks config data run",
-    "cli": "analysis config data.canaries hf launch run",
+    "cli": "analysis attacks config data.canaries hf launch run",
     "errors": "",
     "seeds": "",
     "atomic": "",
@@ -177,6 +177,8 @@ def test_no_figure_imports_another():
     for path in python_files("analysis/figures"):
         assert not {n for n in imported_names(path) if n.startswith("analysis.figures.")}, path
     for path in python_files("analysis/experiments"):
+        if path.name == "__init__.py":  # which lists them
+            continue
         folders = "analysis.figures.", "analysis.experiments."
         assert not {n for n in imported_names(path) if n.startswith(folders)}, path
 

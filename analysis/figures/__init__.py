@@ -12,7 +12,7 @@ from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError
 
 if TYPE_CHECKING:
-    from analysis.paper_figure import PaperFigure
+    from analysis.experiment import Experiment
 
 MODULES: dict[str, str] = {
     "strongmia_fig01_references": "analysis.figures.references",
@@ -130,14 +130,14 @@ def exists(name: str) -> bool:
     return name in MODULES or (name.endswith(".py") and os.path.isfile(name))
 
 
-def find(name: str) -> "PaperFigure":
-    """Returns a figure by its name in `MODULES`, or the FIGURE of a user's Python file.
+def find(name: str) -> "Experiment":
+    """Returns a figure by its name in `MODULES`, or the EXPERIMENT of a user's Python file.
 
     Args:
       name: a name in `MODULES`, or the path of a file, such as ``mine.py``.
 
     Raises:
-      UserError: there is no such figure, or the file fails or does not define ``FIGURE = PaperFigure(...)``.
+      UserError: there is no such figure, or the file fails or does not define ``EXPERIMENT = Experiment(...)``.
     """
     if name in MODULES:
         return importlib.import_module(MODULES[name]).FIGURES[name]
@@ -146,27 +146,27 @@ def find(name: str) -> "PaperFigure":
         raise UserError(f"figures={name!r}: there is no such figure; {_hint(name)}")
     if not exists(name):
         raise UserError(
-            f"figures={name!r}: there is no such file; it must define FIGURE = PaperFigure(...)"
+            f"figures={name!r}: there is no such file; it must define EXPERIMENT = Experiment(...)"
         )
     if path.stem in MODULES:
         raise UserError(f"figures={name!r}: an included figure has this name; rename the file")
-    from analysis.paper_figure import PaperFigure  # imported late because it loads matplotlib
+    from analysis.experiment import Experiment  # imported late because it loads matplotlib
 
     try:
         module = user_code.import_file(path)
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"figures={name!r}: the file fails with {reason}; correct it") from error
-    figure = getattr(module, "FIGURE", None)
-    if not isinstance(figure, PaperFigure):
+    figure = getattr(module, "EXPERIMENT", None)
+    if not isinstance(figure, Experiment):
         raise UserError(
-            f"figures={name!r}: the file does not define FIGURE = PaperFigure(...) of analysis.paper_figure; add it"
+            f"figures={name!r}: the file does not define EXPERIMENT = Experiment(...) of analysis.experiment; add it"
         )
-    if not isinstance(figure.needs, tuple) or not all(
-        isinstance(need, FigureNeed) for need in figure.needs
+    if not isinstance(figure.reads, tuple) or not all(
+        isinstance(need, FigureNeed) for need in figure.reads
     ):
         raise UserError(
-            f"figures={name!r}: needs={figure.needs!r} must be a tuple of Need, LossNeed and StudyNeed, such as "
+            f"figures={name!r}: reads={figure.reads!r} must be a tuple of Need, LossNeed and StudyNeed, such as "
             '(Need(("main",)),); correct it'
         )
     return figure

@@ -22,9 +22,9 @@ from analysis.claims.compare import (
     claim_untested,
 )
 from analysis.claims.jackknife import Jackknife
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.formatting import percent
 from analysis.io import RecipeResults, Record, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 from lm_mia.attacks import spec
 from lm_mia.attacks.spec import Need, ObservedStatistic, Variant
@@ -189,7 +189,7 @@ def same_sample_estimates(query: Query) -> dict[str, tuple[float, float, float]]
     return estimates
 
 
-def draw_fig02(recipes: SweepResults) -> FigureResult:
+def draw_fig02(recipes: SweepResults) -> Drawing:
     """Draws the advantage of the loss by epoch, as estimated in the paper and on held-out samples."""
     recipe = recipes["epochs-140M-small"]
     epochs = spec.scored_epochs(recipe.config)
@@ -250,7 +250,7 @@ def draw_fig02(recipes: SweepResults) -> FigureResult:
         "inside the other band, it is not necessarily more accurate.",
         not_seen_note(claims),
     )
-    return FigureResult(data, figure, claims=claims, notes=notes)
+    return Drawing(data, figure, claims=claims, notes=notes)
 
 
 def _claim_inside(data: pd.DataFrame) -> Claim:
@@ -290,7 +290,7 @@ _QUERIES = {
 }
 
 
-def draw_fig04(recipes: SweepResults) -> FigureResult:
+def draw_fig04(recipes: SweepResults) -> Drawing:
     """Draws the advantage of the loss, alone and with a second number."""
     main = recipes["main"]
     loss = read_queries(main)
@@ -350,7 +350,7 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
         "estimates on normal scores with Silverman's bandwidth for every query.",
         not_seen_note(claims),
     )
-    return FigureResult(data, figure, claims=claims, notes=notes)
+    return Drawing(data, figure, claims=claims, notes=notes)
 
 
 def _joined(first: Query, second: Query) -> Query:
@@ -408,7 +408,7 @@ def optimal_and_heuristic(query: Query, metric: str, prior: float) -> tuple[floa
     return values[0], values[1]
 
 
-def draw_fig05(recipes: SweepResults) -> FigureResult:
+def draw_fig05(recipes: SweepResults) -> Drawing:
     """Draws two metrics of the optimal and the heuristic rule by epoch."""
     recipe = recipes["epochs-140M-small"]
     epochs = spec.scored_epochs(recipe.config)
@@ -450,7 +450,7 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
         "are 95% intervals over targets and samples.",
         not_seen_note(claims),
     )
-    return FigureResult(pd.concat(rows, ignore_index=True), figure, claims=claims, notes=notes)
+    return Drawing(pd.concat(rows, ignore_index=True), figure, claims=claims, notes=notes)
 
 
 # Figure 8: small groups of samples.
@@ -497,7 +497,7 @@ def _smaller(name: str, rest: str, small_N2: np.ndarray) -> Group:
     return Group(rest, name, ~small_N2)
 
 
-def draw_fig08(recipes: SweepResults) -> FigureResult:
+def draw_fig08(recipes: SweepResults) -> Drawing:
     """Draws the advantage in small groups of samples beside that in the rest, of the loss and the calibrated loss."""
     recipe = recipes["fixed-140M"]
     by_property, frames, claims = groups(recipe), [], []
@@ -539,9 +539,7 @@ def draw_fig08(recipes: SweepResults) -> FigureResult:
         "hold the references fixed.",
         not_seen_note(claims),
     )
-    return FigureResult(
-        pd.concat(frames, ignore_index=True), figure, claims=tuple(claims), notes=notes
-    )
+    return Drawing(pd.concat(frames, ignore_index=True), figure, claims=tuple(claims), notes=notes)
 
 
 def with_equal_fit(fit_N2: np.ndarray, small_N2: np.ndarray) -> np.ndarray:
@@ -590,7 +588,7 @@ def _need(recipe: str, **fields: object) -> Need:
 
 
 FIGURES = {
-    "mace_fig02_progress": PaperFigure(
+    "mace_fig02_progress": Experiment(
         title="MACE Figure 2: Advantage by epoch",
         paper=(
             "The advantage of an adversary that observes the discriminator score of a sample, on generative models of "
@@ -604,9 +602,9 @@ FIGURES = {
         ),
         statements=FIG02_STATEMENTS,
         draw=draw_fig02,
-        needs=(_need("epochs-140M-small", epochs="all"),),
+        reads=(_need("epochs-140M-small", epochs="all"),),
     ),
-    "mace_fig04_vector_queries": PaperFigure(
+    "mace_fig04_vector_queries": Experiment(
         title="MACE Figure 4: Advantage of queries of two numbers",
         paper=(
             "Two discriminator scores have a much larger advantage than one, on a generative model with several "
@@ -618,12 +616,12 @@ FIGURES = {
         ),
         statements=FIG04_STATEMENTS,
         draw=draw_fig04,
-        needs=(
+        reads=(
             _need("main", attacks=("loss", "reference_calibrated")),
             _need("main", observed=("target_logit",)),
         ),
     ),
-    "mace_fig05_metrics": PaperFigure(
+    "mace_fig05_metrics": Experiment(
         title="MACE Figure 5: Optimal and heuristic rules by two metrics",
         paper=(
             "By accuracy, an attack that calls the samples with the highest discriminator scores members is as good as "
@@ -635,9 +633,9 @@ FIGURES = {
         ),
         statements=FIG05_STATEMENTS,
         draw=draw_fig05,
-        needs=(_need("epochs-140M-small", epochs="all"),),
+        reads=(_need("epochs-140M-small", epochs="all"),),
     ),
-    "mace_fig08_subgroups": PaperFigure(
+    "mace_fig08_subgroups": Experiment(
         title="MACE Figure 8: Advantage in small groups of samples",
         paper=(
             "On a dataset of 6,900 images of the digit zero and 700 of the digit six, the advantage on sixes is "
@@ -649,6 +647,6 @@ FIGURES = {
         ),
         statements=FIG08_STATEMENTS,
         draw=draw_fig08,
-        needs=(_need("fixed-140M", attacks=("loss", "reference_calibrated")),),
+        reads=(_need("fixed-140M", attacks=("loss", "reference_calibrated")),),
     ),
 }

@@ -3,12 +3,12 @@
 import pandas as pd
 
 from analysis import archetype_panels, io, notes
+from analysis.experiment import Drawing, Experiment
 from analysis.formatting import plural
 from analysis.io import RecipeResults
-from analysis.paper_figure import FigureResult, PaperFigure
 
 
-def _archetypes(recipe: RecipeResults) -> FigureResult:
+def _archetypes(recipe: RecipeResults) -> Drawing:
     """Draws a panel per kind of sample of one recipe; their rules and texts are notes."""
     facts = io.read_flip_facts_with_power(recipe)
     archetypes = archetype_panels.read_archetypes(recipe)
@@ -39,7 +39,7 @@ def _archetypes(recipe: RecipeResults) -> FigureResult:
         for row in archetype_panels.read_unmatched_kinds(recipe)
     ]
     columns = ["kind", "sample", "member", "votes", "flip_rate", "group", "loss_nats"]
-    return FigureResult(
+    return Drawing(
         data=pd.DataFrame(rows, columns=pd.Index(columns)),
         figure=archetype_panels.draw_archetypes(archetypes) if archetypes else None,
         notes=(*shown, *unmatched, *notes.replica_notes(facts)),
@@ -47,7 +47,7 @@ def _archetypes(recipe: RecipeResults) -> FigureResult:
 
 
 FIGURES = {
-    "strongmia_fig22_archetypes_140m": PaperFigure(
+    "strongmia_fig22_archetypes_140m": Experiment(
         title="Figure 22: Sample archetypes, 140M",
         paper=(
             "At an FPR of 1%, 125 replicas show clear, stable members and non-members, and ambiguous samples, stable "
@@ -60,7 +60,7 @@ FIGURES = {
         statements=(),
         draw=lambda recipes: _archetypes(recipes["flip-140M"]),
     ),
-    "strongmia_fig23_archetypes_302m": PaperFigure(
+    "strongmia_fig23_archetypes_302m": Experiment(
         title="Figure 23: Sample archetypes, 302M",
         paper=(
             "At an FPR of 1%, 127 replicas show clear, stable non-members and ambiguous samples, stable or not; a "

@@ -11,6 +11,7 @@ from analysis import few_references, io
 from analysis.claims.compare import Claim, Estimate, claim_greater
 from analysis.claims.jackknife import Jackknife
 from analysis.epsilons import BOUNDS, AttackEpsilons
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.few_references import (
     LIRA,
     LIRA_NEED,
@@ -21,7 +22,6 @@ from analysis.few_references import (
 )
 from analysis.formatting import percent
 from analysis.io import RecipeResults, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia.attacks.spec import EPSILON_TPRS
 
 _HEADINGS = (
@@ -34,7 +34,7 @@ _HEADINGS = (
 _LOSSES = {"member_loss_nats": "Training loss", "nonmember_loss_nats": "Held-out loss"}
 
 
-def draw_tab01(recipes: SweepResults) -> FigureResult:
+def draw_tab01(recipes: SweepResults) -> Drawing:
     """Draws a table with the training and the held-out loss of the target and of each reference."""
     recipe = recipes[RECIPE]
     count = LIRA["Online"].count(recipe)
@@ -58,7 +58,7 @@ def draw_tab01(recipes: SweepResults) -> FigureResult:
         f"It exceeds the training loss by {gap.min():.3f} to {gap.max():.3f}. The paper's classifiers have an accuracy "
         "of 97% on training data and 85% on test data; a language model has no such accuracy, so its loss is shown.",
     )
-    return FigureResult(data, table=table, ours=ours, not_comparable=frozenset(ours), notes=notes)
+    return Drawing(data, table=table, ours=ours, not_comparable=frozenset(ours), notes=notes)
 
 
 TAB02_STATEMENTS = ("Online LiRA has a higher epsilon at a TPR of 1% than offline LiRA.",)
@@ -68,7 +68,7 @@ TAB03_STATEMENTS = (
 )
 
 
-def draw_tab02(recipes: SweepResults) -> FigureResult:
+def draw_tab02(recipes: SweepResults) -> Drawing:
     """Draws a table of online and of offline LiRA, with few and with all references."""
     recipe = recipes[RECIPE]
     few, every = (
@@ -88,7 +88,7 @@ def draw_tab02(recipes: SweepResults) -> FigureResult:
     return _result(rows, [("online", online), ("offline", offline)], claims, recipe)
 
 
-def draw_tab03(recipes: SweepResults) -> FigureResult:
+def draw_tab03(recipes: SweepResults) -> Drawing:
     """Draws a table of offline RMIA, with the default a and with a tuned one."""
     recipe = recipes[RECIPE]
     lira = few_references.LIRA["Offline"]
@@ -138,13 +138,13 @@ def _result(
     claims: tuple[Claim, ...],
     recipe: RecipeResults,
     notes: tuple[str, ...] = (),
-) -> FigureResult:
+) -> Drawing:
     """Returns the table of some attacks.
 
     Args:
       rows: the attacks.
       published: (first part of the keys of published numbers, attack).
-      claims, notes: as in `FigureResult`.
+      claims, notes: as in `Drawing`.
       recipe: the recipe.
     """
     data, cells = [], []
@@ -185,7 +185,7 @@ def _result(
         *notes,
         not_seen_note(claims),
     )
-    return FigureResult(
+    return Drawing(
         pd.DataFrame(data),
         table=table,
         claims=claims,
@@ -201,7 +201,7 @@ def _with_ends(estimate: Estimate, digits: int) -> str:
 
 
 FIGURES = {
-    "privacyguard_tab01_models": PaperFigure(
+    "privacyguard_tab01_models": Experiment(
         title="PrivacyGuard Table 1: Losses of the models",
         paper=(
             "The accuracy of one target and 7 references, classifiers that are trained on halves of CIFAR-10 for 50 "
@@ -213,7 +213,7 @@ FIGURES = {
         statements=(),
         draw=draw_tab01,
     ),
-    "privacyguard_tab02_lira": PaperFigure(
+    "privacyguard_tab02_lira": Experiment(
         title="PrivacyGuard Table 2: Epsilon, AUC and accuracy of LiRA",
         paper=(
             "At a TPR of 1% the interval of epsilon is 1.60 to 2.38 online and 0.56 to 1.11 offline. The accuracy is "
@@ -226,13 +226,13 @@ FIGURES = {
         ),
         statements=TAB02_STATEMENTS,
         draw=draw_tab02,
-        needs=(
+        reads=(
             dataclasses.replace(LIRA_NEED, epsilons=True),
             LIRA_WITH_ALL_NEED,
             dataclasses.replace(LIRA_WITH_ALL_NEED, jackknife=False, epsilons=True),
         ),
     ),
-    "privacyguard_tab03_rmia": PaperFigure(
+    "privacyguard_tab03_rmia": Experiment(
         title="PrivacyGuard Table 3: Epsilon, AUC and accuracy of RMIA",
         paper=(
             "Offline RMIA with 3 references has an AUC of 0.567, higher than 0.530 of offline LiRA with 7. At a TPR of "
@@ -244,6 +244,6 @@ FIGURES = {
         ),
         statements=TAB03_STATEMENTS,
         draw=draw_tab03,
-        needs=(dataclasses.replace(RMIA_NEED, epsilons=True), LIRA_NEED),
+        reads=(dataclasses.replace(RMIA_NEED, epsilons=True), LIRA_NEED),
     ),
 }

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from analysis import attacks, few_references, plotting
 from analysis.claims.compare import claim_all, claim_equivalent, claim_greater
 from analysis.claims.jackknife import Jackknife
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.few_references import (
     DEFAULT_A,
     LIRA,
@@ -26,7 +27,6 @@ from analysis.few_references import (
 )
 from analysis.formatting import percent
 from analysis.io import RecipeResults, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 
 _BINS = 40
@@ -42,7 +42,7 @@ FIG04_STATEMENTS = (
 )
 
 
-def draw_fig03(recipes: SweepResults) -> FigureResult:
+def draw_fig03(recipes: SweepResults) -> Drawing:
     """Draws histograms of the scores of online and of offline LiRA under one target."""
     recipe = recipes[RECIPE]
     panels = {
@@ -64,10 +64,10 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
         "The claim that members have higher scores is tested as an AUC above 0.5.",
         not_seen_note(claims),
     )
-    return FigureResult(data, figure, claims=claims, notes=notes)
+    return Drawing(data, figure, claims=claims, notes=notes)
 
 
-def draw_fig04(recipes: SweepResults) -> FigureResult:
+def draw_fig04(recipes: SweepResults) -> Drawing:
     """Draws the ROC curves of online and of offline LiRA."""
     recipe = recipes[RECIPE]
     lira = few_references.read_attacks(recipe, LIRA)
@@ -84,7 +84,7 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
         )
         for statement, attacks in zip(FIG04_STATEMENTS, by_count, strict=True)
     )
-    return FigureResult(
+    return Drawing(
         plotting.panels_frame([("", curves)]),
         _draw_roc(curves),
         claims=claims,
@@ -105,7 +105,7 @@ FIG05_STATEMENTS = ("With a = 0.3 and with a tuned a, offline RMIA has the same 
 FIG06_STATEMENTS = ("With a tuned a, the lowest scores separate non-members from members better.",)
 
 
-def draw_fig05(recipes: SweepResults) -> FigureResult:
+def draw_fig05(recipes: SweepResults) -> Drawing:
     """Draws the ROC curves of offline RMIA, with the default a and with a tuned one."""
     recipe = recipes[RECIPE]
     rmia = few_references.read_attacks(recipe, RMIA)
@@ -117,7 +117,7 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
     difference = (at_tuned.auc - at_default.auc).estimate()
     what = f"AUC with a tuned a minus with a = {DEFAULT_A:g}"
     claims = (claim_equivalent(FIG05_STATEMENTS[0], what, difference, _MARGIN),)
-    return FigureResult(
+    return Drawing(
         plotting.panels_frame([("", curves)]),
         _draw_roc(curves),
         claims=claims,
@@ -136,7 +136,7 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
     )
 
 
-def draw_fig06(recipes: SweepResults) -> FigureResult:
+def draw_fig06(recipes: SweepResults) -> Drawing:
     """Draws histograms of the scores of offline RMIA under one target, with the default a and with a tuned one."""
     recipe = recipes[RECIPE]
     panels = {
@@ -157,7 +157,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
         f"non-members below the threshold that {percent(_FNR)} of the members are below.",
         not_seen_note(claims),
     )
-    return FigureResult(data, figure, claims=claims, notes=notes)
+    return Drawing(data, figure, claims=claims, notes=notes)
 
 
 def _tnr(recipe: RecipeResults, attack: FewReferences) -> Jackknife:
@@ -232,7 +232,7 @@ def _draw_roc(curves: Sequence[plotting.RocCurve]) -> Figure:
 
 
 FIGURES = {
-    "privacyguard_fig03_scores": PaperFigure(
+    "privacyguard_fig03_scores": Experiment(
         title="PrivacyGuard Figure 3: Scores of LiRA",
         paper=(
             "For 25,000 members and as many non-members of a CIFAR-10 classifier, the LiRA scores of members are "
@@ -245,9 +245,9 @@ FIGURES = {
         ),
         statements=FIG03_STATEMENTS,
         draw=draw_fig03,
-        needs=(LIRA_NEED, dataclasses.replace(LIRA_NEED, jackknife=False, sample_scores=True)),
+        reads=(LIRA_NEED, dataclasses.replace(LIRA_NEED, jackknife=False, sample_scores=True)),
     ),
-    "privacyguard_fig04_roc": PaperFigure(
+    "privacyguard_fig04_roc": Experiment(
         title="PrivacyGuard Figure 4: ROC curves of LiRA",
         paper=(
             "With 7 references, online LiRA has a significantly higher AUC, 0.6074, than offline LiRA, 0.5297 "
@@ -259,9 +259,9 @@ FIGURES = {
         ),
         statements=FIG04_STATEMENTS,
         draw=draw_fig04,
-        needs=(LIRA_NEED, LIRA_WITH_ALL_NEED),
+        reads=(LIRA_NEED, LIRA_WITH_ALL_NEED),
     ),
-    "privacyguard_fig05_rmia_roc": PaperFigure(
+    "privacyguard_fig05_rmia_roc": Experiment(
         title="PrivacyGuard Figure 5: ROC curves of RMIA by the parameter a",
         paper=(
             "With 3 references, offline RMIA has about the same AUC with the default a = 0.3, 0.5673, and with an a "
@@ -275,9 +275,9 @@ FIGURES = {
         ),
         statements=FIG05_STATEMENTS,
         draw=draw_fig05,
-        needs=(RMIA_NEED,),
+        reads=(RMIA_NEED,),
     ),
-    "privacyguard_fig06_rmia_scores": PaperFigure(
+    "privacyguard_fig06_rmia_scores": Experiment(
         title="PrivacyGuard Figure 6: Scores of RMIA by the parameter a",
         paper=(
             "A tuned a separates members and non-members better in the left tail of the scores than a = 0.3 (Section "
@@ -286,6 +286,6 @@ FIGURES = {
         expect="At cpu a tuned a separates the classes better, at low and at high scores.",
         statements=FIG06_STATEMENTS,
         draw=draw_fig06,
-        needs=(dataclasses.replace(RMIA_NEED, jackknife=False, sample_scores=True),),
+        reads=(dataclasses.replace(RMIA_NEED, jackknife=False, sample_scores=True),),
     ),
 }

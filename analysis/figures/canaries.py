@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from analysis import attacks, plotting
 from analysis.claims.compare import Estimate, claim_greater
 from analysis.claims.jackknife import Jackknife
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.formatting import percent
 from analysis.io import RecipeResults, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 from lm_mia.attacks import registry
 from lm_mia.attacks.spec import Need, Variant, num_reference_parts
@@ -148,7 +148,7 @@ def one_run_epsilon(score_N: np.ndarray, member_N: np.ndarray) -> float:
     return stats.one_run_bound(score_N, member_N, membership="coins", delta=DELTA).epsilon
 
 
-def draw_fig01(recipes: SweepResults) -> FigureResult:
+def draw_fig01(recipes: SweepResults) -> Drawing:
     """Draws the scores of both kinds, ROC curves, and the bounds on epsilon of every target."""
     recipe = recipes["canaries"]
     if recipe.config.train.subset != "bernoulli":
@@ -199,7 +199,7 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
             difference("lira_online", one_run_epsilon, halves=False),
         ),
     )
-    return FigureResult(
+    return Drawing(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
@@ -284,7 +284,7 @@ def _draw_epsilon(axes: Axes, kinds: Mapping[str, Mapping[str, KindScores]]) -> 
 
 
 FIGURES = {
-    "canaries_fig01_random_tokens": PaperFigure(
+    "canaries_fig01_random_tokens": Experiment(
         title="Canaries Figure 1: Random tokens and natural text",
         paper=(
             "The Secret Sharer (Carlini et al. 2019) measures memorization with random sequences that are inserted "
@@ -299,6 +299,6 @@ FIGURES = {
         ),
         statements=FIG01_STATEMENTS,
         draw=draw_fig01,
-        needs=(Need(("canaries",), attacks=tuple(ATTACKS), jackknife=True, sample_scores=True),),
+        reads=(Need(("canaries",), attacks=tuple(ATTACKS), jackknife=True, sample_scores=True),),
     ),
 }

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 
 from analysis import attacks, plotting
 from analysis.claims.compare import Claim, Estimate, VarianceTerm, claim_all, claim_greater
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.io import SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 from lm_mia.attacks.spec import JACKKNIFE_SAMPLES, Need, Variant
 
@@ -57,7 +57,7 @@ def simulate_advantage(mechanism: str, epsilon: float, seed: int) -> float:
     return stats.held_out_advantage(f, member_N[~fit_N], 0.5).value
 
 
-def draw_fig06(recipes: SweepResults) -> FigureResult:
+def draw_fig06(recipes: SweepResults) -> Drawing:
     """Draws the bound with both mechanisms by epsilon, and |f| of the samples of language models."""
     main = recipes["main"]
     count, used = attacks.common_references([main]), slice(0, JACKKNIFE_SAMPLES)
@@ -92,7 +92,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
         not_seen_note(claims),
     )
     tanh = float(stats.dp_advantage_bound(1.0, 0.5))
-    return FigureResult(
+    return Drawing(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
@@ -162,7 +162,7 @@ def _claim_below_bound(label: str, epsilon: float, advantage: Estimate) -> Claim
 
 
 FIGURES = {
-    "mace_fig06_dp_bound": PaperFigure(
+    "mace_fig06_dp_bound": Experiment(
         title="MACE Figure 6: Advantage and differential privacy",
         paper=(
             "Training with epsilon-differential privacy bounds the advantage at a prior of 1/2 by tanh(epsilon / 2), "
@@ -175,6 +175,6 @@ FIGURES = {
         ),
         statements=FIG06_STATEMENTS,
         draw=draw_fig06,
-        needs=(Need(("main",), sample_scores=True),),
+        reads=(Need(("main",), sample_scores=True),),
     ),
 }

@@ -3,8 +3,8 @@
 from analysis import attacks, plotting
 from analysis.attacks import read_jackknife
 from analysis.claims.compare import claim_all, claim_equivalent, claim_greater
+from analysis.experiment import Drawing, Experiment
 from analysis.io import SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.attacks.spec import Need, Variant
 
 # Figure 3: LiRA after one and more epochs.
@@ -15,7 +15,7 @@ FIG03_STATEMENTS = (
 )
 
 
-def draw_fig03(recipes: SweepResults) -> FigureResult:
+def draw_fig03(recipes: SweepResults) -> Drawing:
     """Draws (a) equally many seen samples from two data sizes, (b) each of many epochs."""
     whole, half = attacks.with_equal_models([recipes["chinchilla-44M"], recipes["epochs-44M"]])
     long = recipes["epochs-140M"]
@@ -45,7 +45,7 @@ def draw_fig03(recipes: SweepResults) -> FigureResult:
         ),
     ]
     low, last = attacks.lowest_resolved_fpr(half), max(epochs)
-    return FigureResult(
+    return Drawing(
         data=plotting.panels_frame(panels),
         figure=plotting.roc_panels(panels),
         claims=(
@@ -93,7 +93,7 @@ FIG17_STATEMENTS = (
 MARGIN = 0.01
 
 
-def draw_fig17(recipes: SweepResults) -> FigureResult:
+def draw_fig17(recipes: SweepResults) -> Drawing:
     """Draws a panel per number of samples, with a curve per epoch."""
     both = attacks.with_equal_models([recipes["epochs-140M"], recipes["epochs-140M-small"]])
     count = attacks.common_references(both)
@@ -123,7 +123,7 @@ def draw_fig17(recipes: SweepResults) -> FigureResult:
     faster = attacks.paired_or_independent(both[1], both[0], *gains)
     last = max(less)
     perfect = on_less[last].auc.scaled(1, -1).estimate()
-    return FigureResult(
+    return Drawing(
         data=plotting.panels_frame(panels),
         figure=plotting.roc_panels(panels),
         claims=(
@@ -154,7 +154,7 @@ def draw_fig17(recipes: SweepResults) -> FigureResult:
 
 
 FIGURES = {
-    "strongmia_fig03_epochs": PaperFigure(
+    "strongmia_fig03_epochs": Experiment(
         title="Figure 3: LiRA after more epochs",
         paper=(
             "A 44M model has an AUC of 0.620 after one epoch of its compute-optimal data, and on half of it 0.628 "
@@ -168,13 +168,13 @@ FIGURES = {
         ),
         statements=FIG03_STATEMENTS,
         draw=draw_fig03,
-        needs=(
+        reads=(
             Need(("chinchilla-44M", "epochs-44M"), jackknife=True),
             Need(("chinchilla-44M", "epochs-44M"), epochs=(1,), jackknife=True),
             Need(("epochs-140M",), epochs="all", jackknife=True),
         ),
     ),
-    "strongmia_fig17_overtraining": PaperFigure(
+    "strongmia_fig17_overtraining": Experiment(
         title="Figure 17: LiRA after each epoch of over-training",
         paper=(
             "A 140M model of 7M samples goes from an AUC of 0.573 after one epoch to 0.797 after ten; of 2^19 "
@@ -187,6 +187,6 @@ FIGURES = {
         ),
         statements=FIG17_STATEMENTS,
         draw=draw_fig17,
-        needs=(Need(("epochs-140M", "epochs-140M-small"), epochs="all", jackknife=True),),
+        reads=(Need(("epochs-140M", "epochs-140M-small"), epochs="all", jackknife=True),),
     ),
 }

@@ -25,9 +25,9 @@ from analysis.claims.compare import (
     claim_greater,
     claim_untested,
 )
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.extraction import CRITERIA, Extraction
 from analysis.io import RecipeResults, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia.errors import Unavailable
 
 RECIPE = "memorized"
@@ -56,7 +56,7 @@ _MARGIN, _SUFFIX_TOKENS = 0.2, 50
 _COLUMNS = ["id", "member", "score", "log_p_sampled"]
 
 
-def draw_fig07(recipes: SweepResults) -> FigureResult:
+def draw_fig07(recipes: SweepResults) -> Drawing:
     """Draws the negative log probability of each suffix against the membership score."""
     main = recipes["main"]
     result = _read(main, "scores")
@@ -73,7 +73,7 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
     if main.config.extract.suffix_tokens == _SUFFIX_TOKENS:
         ours["largest_probability"] = (math.exp(-nats_N.min()), math.nan)
         ours["smallest_nats"] = (float(nats_N.min()), math.nan)
-    return FigureResult(
+    return Drawing(
         data=pd.DataFrame(result.samples)[_COLUMNS],
         figure=extraction.draw(dataclasses.replace(result, curves=[])),
         claims=(claim,),
@@ -98,7 +98,7 @@ _SCHEMES = {"greedy": "Greedy", "chosen": "Top-k"}
 """Name of a scheme in the tables -> in the paper. "chosen" is top-k sampling with the default ``extract.top_k=40``."""
 
 
-def draw_tab04(recipes: SweepResults) -> FigureResult:
+def draw_tab04(recipes: SweepResults) -> Drawing:
     """Draws a table with a row per decoding scheme and class, above those of the paper."""
     recipe = recipes[RECIPE]
     result = _read(recipe, "random")
@@ -149,7 +149,7 @@ def draw_tab04(recipes: SweepResults) -> FigureResult:
         "intervals over samples.",
         not_seen_note(claims),
     )
-    return FigureResult(
+    return Drawing(
         pd.DataFrame(rows),
         table=table,
         claims=claims,
@@ -198,7 +198,7 @@ _CLASS_STYLES: tuple[tuple[str, str, plotting.LineStyle], ...] = (
 )
 
 
-def draw_fig08(recipes: SweepResults) -> FigureResult:
+def draw_fig08(recipes: SweepResults) -> Drawing:
     """Draws the share of random members, and of non-members, against the number of queries, for several p."""
     recipe = recipes[RECIPE]
     result = _read(recipe, "random")
@@ -225,7 +225,7 @@ def draw_fig08(recipes: SweepResults) -> FigureResult:
         if top_k
         else "",
     )
-    return FigureResult(curves, figure, notes=notes)
+    return Drawing(curves, figure, notes=notes)
 
 
 def _draw_queries(axes: Axes, curves: pd.DataFrame) -> None:
@@ -239,7 +239,7 @@ def _draw_queries(axes: Axes, curves: pd.DataFrame) -> None:
 
 
 FIGURES = {
-    "strongmia_fig07_extraction": PaperFigure(
+    "strongmia_fig07_extraction": Experiment(
         title="Figure 7: Extraction of the samples with the highest scores",
         paper=(
             "Of the 1,000 samples with the highest LiRA scores under a 140M model of 7M samples, 713 are members. "
@@ -253,7 +253,7 @@ FIGURES = {
         statements=FIG07_STATEMENTS,
         draw=draw_fig07,
     ),
-    "privacyguard_tab04_extraction": PaperFigure(
+    "privacyguard_tab04_extraction": Experiment(
         title="PrivacyGuard Table 4: Extraction rates of random samples",
         paper=(
             "Of 10,000 random Enron emails, 4.9% are included in what Pythia-12B generates greedily from the first 50 "
@@ -270,7 +270,7 @@ FIGURES = {
         statements=TAB04_STATEMENTS,
         draw=draw_tab04,
     ),
-    "privacyguard_fig08_queries": PaperFigure(
+    "privacyguard_fig08_queries": Experiment(
         title="PrivacyGuard Figure 8: Extraction of random members by the number of queries",
         paper=(
             "The share of (n, p)-discoverably extractable emails rises with the number of queries n and falls with the "

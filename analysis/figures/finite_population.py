@@ -25,9 +25,9 @@ from analysis.claims.compare import (
     claim_equivalent,
     claim_greater,
 )
+from analysis.experiment import Drawing, Experiment
 from analysis.formatting import percent
 from analysis.io import SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import stats
 
 SIZES = {"models": 2_048, "population": 1_000, "dimensions": 500}
@@ -103,7 +103,7 @@ def _simulate(share: float, seed: int, models: int, population: int, dimensions:
     return Simulation(training_samples / population, training_samples, sd)
 
 
-def draw_fig02(recipes: SweepResults) -> FigureResult:
+def draw_fig02(recipes: SweepResults) -> Drawing:
     """Draws SDs by norm, their ratios, the factor of the variance by the share of training samples, and TPRs."""
     first = simulate(0.5, seed=0)
     order_share = _order_share(recipes)
@@ -121,7 +121,7 @@ def draw_fig02(recipes: SweepResults) -> FigureResult:
         else f"Panel (c) lacks the curve of {_RECIPE}, whose share of the variance due to the order of the training "
         "data is unknown: run lm-mia attack on this recipe."
     )
-    return FigureResult(
+    return Drawing(
         data=pd.concat(frames, ignore_index=True),
         figure=figure,
         claims=_fig02_claims(),
@@ -293,7 +293,7 @@ def _simulation_note(simulation: Simulation) -> str:
     )
 
 
-def draw_a3(recipes: SweepResults) -> FigureResult:
+def draw_a3(recipes: SweepResults) -> Drawing:
     """Draws the SDs by norm for several shares of training samples, with and without the correction."""
     del recipes  # nothing is read
     figure = plotting.new_figure(10.4, 8.0)
@@ -316,7 +316,7 @@ def draw_a3(recipes: SweepResults) -> FigureResult:
         "caption in the paper says that the empirical SD fails as N/N+ tends to 0; in fact, it fails as N/N+ tends to "
         "1."
     )
-    return FigureResult(
+    return Drawing(
         data=pd.concat(frames, ignore_index=True),
         figure=figure,
         claims=(claim_all(A3_STATEMENTS[0], steps),),
@@ -325,7 +325,7 @@ def draw_a3(recipes: SweepResults) -> FigureResult:
 
 
 FIGURES = {
-    "reliability_fig02_finite_population": PaperFigure(
+    "reliability_fig02_finite_population": Experiment(
         title="Reliability Figure 2: Finite-population correction in a simulation",
         paper=(
             "If the training sets of all models are subsets of one population, statistics of a sample vary less over "
@@ -341,7 +341,7 @@ FIGURES = {
         statements=FIG02_STATEMENTS,
         draw=draw_fig02,
     ),
-    "reliability_figA3_sampling_ratio": PaperFigure(
+    "reliability_figA3_sampling_ratio": Experiment(
         title="Reliability Figure A3: Finite-population bias by the share of training samples",
         paper=(
             "Standard deviations over subsets of a population are close to those over new training sets if the subsets "

@@ -12,6 +12,7 @@ from analysis import archetype_panels, attacks, flip_panels, io, notes, plotting
 from analysis.claims import decisions
 from analysis.claims.compare import Claim, claim_all, claim_greater, claim_untested
 from analysis.claims.jackknife import Jackknife
+from analysis.experiment import Drawing, Experiment
 from analysis.formatting import percent, size_label, size_title
 from analysis.io import (
     REPLICA_SIZES,
@@ -19,7 +20,6 @@ from analysis.io import (
     Record,
     SweepResults,
 )
-from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.errors import Unavailable
 
 # Figure 5: coin-flip decisions against the false positive rate, and one unstable sample.
@@ -30,7 +30,7 @@ FIG05_STATEMENTS = (
 _RISE = (0.01, 0.1)
 
 
-def draw_fig05(recipes: SweepResults) -> FigureResult:
+def draw_fig05(recipes: SweepResults) -> Drawing:
     """Draws shares of coin flips with the TPR above, and the losses of an unstable sample."""
     recipe = recipes["flip-302M"]
     facts = io.read_flip_facts_with_power(recipe)
@@ -44,7 +44,7 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
     )
     data = pd.DataFrame(tables.coin_flip_rows(shares))
     ours = _ours(recipe, shares)
-    return FigureResult(
+    return Drawing(
         data=data.merge(pd.DataFrame(rates)[["fpr", "tpr_mean", "tpr_std"]], on="fpr"),
         figure=_fig05_figure(shares, rates, archetypes),
         claims=(_claim_more_in_members(recipe, facts), _claim_rises(recipe, facts)),
@@ -131,12 +131,12 @@ FPRS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 """The FPRs of the rows of the figure in the paper."""
 
 
-def draw_fig26(recipes: SweepResults) -> FigureResult:
+def draw_fig26(recipes: SweepResults) -> Drawing:
     """Draws a row per FPR, with the columns of the paper."""
     return _flip_detail(recipes["flip-140M"])
 
 
-def _flip_detail(recipe: RecipeResults) -> FigureResult:
+def _flip_detail(recipe: RecipeResults) -> Drawing:
     """Draws the figure of one recipe, with the claim that Figures 26 and 27 share."""
     facts = io.read_flip_facts_with_power(recipe)
     fprs = flip_panels.available_fprs(facts, FPRS)
@@ -154,7 +154,7 @@ def _flip_detail(recipe: RecipeResults) -> FigureResult:
         for name, class_N in (("members", member_N), ("nonmembers", ~member_N))
         for share in [float(np.mean(flip_N[class_N & ~np.isnan(flip_N)] >= 0.4))]
     }
-    return FigureResult(
+    return Drawing(
         data=_flip_detail_data(flip, member_N, curves),
         figure=_flip_detail_figure(flip, member_N, curves, facts),
         claims=(_claim_falls(recipe, facts),),
@@ -236,7 +236,7 @@ FIG27_STATEMENTS = (
 )
 
 
-def draw_fig27(recipes: SweepResults) -> FigureResult:
+def draw_fig27(recipes: SweepResults) -> Drawing:
     """Draws a row per FPR, with the columns of the paper."""
     large, small = recipes["flip-302M"], recipes["flip-140M"]
     drawn = _flip_detail(large)
@@ -274,12 +274,12 @@ FIG28_STATEMENTS = ("At all FPRs up to 20%, members flip more than non-members."
 _MOST_FPR = 0.2
 
 
-def draw_fig28(recipes: SweepResults) -> FigureResult:
+def draw_fig28(recipes: SweepResults) -> Drawing:
     """Draws a panel for each of five ranges of flip rates, with the TPR above."""
     return _flip_by_fpr(recipes["flip-140M"])
 
 
-def _flip_by_fpr(recipe: RecipeResults) -> FigureResult:
+def _flip_by_fpr(recipe: RecipeResults) -> Drawing:
     """Draws the figure of one recipe, with the claim that Figures 28 and 29 share."""
     facts = io.read_flip_facts_with_power(recipe)
     shares = tables.read_flip_shares(recipe)
@@ -287,7 +287,7 @@ def _flip_by_fpr(recipe: RecipeResults) -> FigureResult:
     low, fprs = attacks.lowest_resolved_fpr(recipe), facts["config"]["fprs"]
     parts = [_claim_gap(recipe, f) for f in fprs if low <= f <= 1.001 * _MOST_FPR]
     columns = ["fpr", "tpr_mean", "tpr_std"]
-    return FigureResult(
+    return Drawing(
         data=pd.DataFrame(shares).merge(pd.DataFrame(rates)[columns], on="fpr"),
         figure=_flip_by_fpr_figure(shares, rates),
         claims=(
@@ -329,7 +329,7 @@ FIG29_STATEMENTS = (
 )
 
 
-def draw_fig29(recipes: SweepResults) -> FigureResult:
+def draw_fig29(recipes: SweepResults) -> Drawing:
     """Draws a panel for each of five ranges of flip rates, with the TPR above."""
     large, small = recipes["flip-302M"], recipes["flip-140M"]
     drawn = _flip_by_fpr(large)
@@ -369,7 +369,7 @@ _CLAIM_NOTE = (
 )
 
 
-def draw_fig30(recipes: SweepResults) -> FigureResult:
+def draw_fig30(recipes: SweepResults) -> Drawing:
     """Draws a row per size, with both curves on logarithmic and on linear axes."""
     by_size = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
     facts = {size: io.read_flip_facts_with_power(recipe) for size, recipe in by_size.items()}
@@ -397,7 +397,7 @@ def draw_fig30(recipes: SweepResults) -> FigureResult:
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     shown = [note for size in REPLICA_SIZES for note in notes.replica_notes(facts[size])]
     not_comparable_notes = dict.fromkeys(map(notes.not_comparable_note, facts.values()))
-    return FigureResult(
+    return Drawing(
         data=pd.concat(data),
         figure=figure,
         claims=(_claim_tpr_share(by_size, facts), _claim_further_fall(by_size, facts)),
@@ -487,7 +487,7 @@ def _partial_auc(recipe: RecipeResults, name: str, fprs: list[float]) -> Jackkni
 
 
 FIGURES = {
-    "strongmia_fig05_instability": PaperFigure(
+    "strongmia_fig05_instability": Experiment(
         title="Figure 5: Decision instability of replicas, 302M",
         paper=(
             "Over 127 replicas of a 302M model trained on 2^19 samples, the AUC is stable (0.752 ± 0.007). Yet at an "
@@ -504,7 +504,7 @@ FIGURES = {
         statements=FIG05_STATEMENTS,
         draw=draw_fig05,
     ),
-    "strongmia_fig26_flip_detail_140m": PaperFigure(
+    "strongmia_fig26_flip_detail_140m": Experiment(
         title="Figure 26: Flip rates in detail, 140M",
         paper=(
             "Flip rates over 125 replicas rise with the FPR, more for members: at an FPR of 10%, 49% of members and "
@@ -519,7 +519,7 @@ FIGURES = {
         statements=FIG26_STATEMENTS,
         draw=draw_fig26,
     ),
-    "strongmia_fig27_flip_detail_302m": PaperFigure(
+    "strongmia_fig27_flip_detail_302m": Experiment(
         title="Figure 27: Flip rates in detail, 302M",
         paper=(
             "As Figure 26, over 127 replicas, and members flip still more: at an FPR of 10%, 70% of members and 7% "
@@ -533,7 +533,7 @@ FIGURES = {
         statements=FIG27_STATEMENTS,
         draw=draw_fig27,
     ),
-    "strongmia_fig28_flip_by_fpr_140m": PaperFigure(
+    "strongmia_fig28_flip_by_fpr_140m": Experiment(
         title="Figure 28: Flip rates by FPR, 140M",
         paper=(
             "As the FPR grows, fewer decisions are very stable and more are like coin flips. At FPRs up to about 20% "
@@ -548,7 +548,7 @@ FIGURES = {
         statements=FIG28_STATEMENTS,
         draw=draw_fig28,
     ),
-    "strongmia_fig29_flip_by_fpr_302m": PaperFigure(
+    "strongmia_fig29_flip_by_fpr_302m": Experiment(
         title="Figure 29: Flip rates by FPR, 302M",
         paper=(
             "As Figure 28, with larger gaps between members and non-members and more decisions that are like coin "
@@ -562,7 +562,7 @@ FIGURES = {
         statements=FIG29_STATEMENTS,
         draw=draw_fig29,
     ),
-    "strongmia_fig30_coin_free": PaperFigure(
+    "strongmia_fig30_coin_free": Experiment(
         title="Figure 30: ROC curves without coin flips",
         paper=(
             "Of the AUC of 302M about 0.059 rests on coin flips. Between FPRs of 0.01% and 10% the curve without "

@@ -8,15 +8,15 @@ import pandas as pd
 from analysis import notes, tables
 from analysis.claims.compare import Claim, claim_different, claim_untested
 from analysis.claims.jackknife import Jackknife
+from analysis.experiment import Drawing, Experiment
 from analysis.formatting import percent, plus_minus
 from analysis.io import RecipeResults, Record
-from analysis.paper_figure import FigureResult, PaperFigure
 
 # Tables 1 and 2: accuracy and error rates of LiRA on replicas at fixed false positive rates.
 _RATE_CLASSES = {"acc": "All", "fnr": "Members", "tpr": "Members"}
 
 
-def _error_rates(recipe: RecipeResults) -> FigureResult:
+def _error_rates(recipe: RecipeResults) -> Drawing:
     """Draws a table with a row per FPR for one recipe."""
     facts = recipe.view.facts("flips")
     rows = tables.read_error_rates(recipe)
@@ -35,15 +35,13 @@ def _error_rates(recipe: RecipeResults) -> FigureResult:
         for name, column in tables.RATES.items()
     }
     shown = (notes.replicas_note(facts["replicas"]), notes.missing_models_note(facts))
-    return FigureResult(
-        pd.DataFrame(rows), table=table, ours=ours, notes=tuple(filter(None, shown))
-    )
+    return Drawing(pd.DataFrame(rows), table=table, ours=ours, notes=tuple(filter(None, shown)))
 
 
 # Tables 3 and 4: shares of members and of non-members in each range of flip rates.
 
 
-def _flip_shares(recipe: RecipeResults) -> FigureResult:
+def _flip_shares(recipe: RecipeResults) -> Drawing:
     """Draws a table with a row per FPR for one recipe."""
     facts = recipe.view.facts("flips")
     shares = tables.read_flip_shares(recipe)
@@ -68,7 +66,7 @@ def _flip_shares(recipe: RecipeResults) -> FigureResult:
         for (fpr, kind), limits in tables.coin_flip_percent_ranges(shares).items()
     }
     ours = {key: number for key, number in ours.items() if key not in ranges}
-    return FigureResult(
+    return Drawing(
         pd.DataFrame(shares),
         table=table,
         ours=ours,
@@ -88,7 +86,7 @@ _PRINTED_PERCENT = 0.1
 """The two summaries differ if they do by more than the last digit of the shares in percent."""
 
 
-def _true_positives(recipe: RecipeResults) -> FigureResult:
+def _true_positives(recipe: RecipeResults) -> Drawing:
     """Draws a table with a row per FPR for one recipe; shares are means over the replicas."""
     facts = recipe.view.facts("flips")
     rows = tables.read_true_positives(recipe)
@@ -126,7 +124,7 @@ def _true_positives(recipe: RecipeResults) -> FigureResult:
             f"Numbers of true positives are not comparable, either: they are among {members:,} members here, and among "
             f"{_PAPER_MEMBERS:,} in the paper."
         )
-    return FigureResult(
+    return Drawing(
         pd.DataFrame(rows),
         table=table,
         claims=(_claim_ratios_differ(recipe, facts),),
@@ -183,7 +181,7 @@ def ratio_gap(tp_Bx1x2: np.ndarray) -> np.ndarray:
 
 
 FIGURES = {
-    "strongmia_tab01_error_rates_140m": PaperFigure(
+    "strongmia_tab01_error_rates_140m": Experiment(
         title="Table 1: Error rates, 140M",
         paper=(
             "Accuracy and error rates per class, means ± STD over 125 replicas, hardly vary. The TPR is 0.104 "
@@ -197,7 +195,7 @@ FIGURES = {
         statements=(),
         draw=lambda recipes: _error_rates(recipes["flip-140M"]),
     ),
-    "strongmia_tab02_error_rates_302m": PaperFigure(
+    "strongmia_tab02_error_rates_302m": Experiment(
         title="Table 2: Error rates, 302M",
         paper=(
             "As Table 1, over 127 replicas: the TPR is 0.181 ± 0.013 at an FPR of 1% and 0.435 ± 0.014 at 10%; the "
@@ -211,7 +209,7 @@ FIGURES = {
         statements=(),
         draw=lambda recipes: _error_rates(recipes["flip-302M"]),
     ),
-    "strongmia_tab03_flip_shares_140m": PaperFigure(
+    "strongmia_tab03_flip_shares_140m": Experiment(
         title="Table 3: Flip rates, 140M",
         paper=(
             "For 125 replicas, with a cutoff of 0.490: at an FPR of 1%, decisions on 57.48% of members and 94.88% of "
@@ -226,7 +224,7 @@ FIGURES = {
         statements=(),
         draw=lambda recipes: _flip_shares(recipes["flip-140M"]),
     ),
-    "strongmia_tab04_flip_shares_302m": PaperFigure(
+    "strongmia_tab04_flip_shares_302m": Experiment(
         title="Table 4: Flip rates, 302M",
         paper=(
             "For 127 replicas, with a cutoff of 0.487: at an FPR of 1%, decisions on 35.27% of members and 95.41% of "
@@ -240,7 +238,7 @@ FIGURES = {
         statements=(),
         draw=lambda recipes: _flip_shares(recipes["flip-302M"]),
     ),
-    "strongmia_tab05_true_positives_140m": PaperFigure(
+    "strongmia_tab05_true_positives_140m": Experiment(
         title="Table 5: What unstable members contribute to the TPR, 140M",
         paper=(
             "Over 125 replicas at an FPR of 0.1%, 6.8% ± 0.3% of the true positives are on members whose decisions "
@@ -255,7 +253,7 @@ FIGURES = {
         statements=TAB05_STATEMENTS,
         draw=lambda recipes: _true_positives(recipes["flip-140M"]),
     ),
-    "strongmia_tab06_true_positives_302m": PaperFigure(
+    "strongmia_tab06_true_positives_302m": Experiment(
         title="Table 6: What unstable members contribute to the TPR, 302M",
         paper=(
             "Over 127 replicas at an FPR of 0.1%, 15.4% ± 0.6% of the true positives are on members whose decisions "

@@ -16,9 +16,9 @@ from matplotlib.axes import Axes
 
 from analysis import io, plotting
 from analysis.claims.compare import Estimate, VarianceTerm, claim_equivalent
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.formatting import percent
 from analysis.io import RecipeResults, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from analysis.zero_run import INTERFERENCE
 from lm_mia.attacks.registry import attack_name
 from lm_mia.errors import Unavailable
@@ -111,7 +111,7 @@ class Runs:
         )
 
 
-def draw_fig05(recipes: SweepResults) -> FigureResult:
+def draw_fig05(recipes: SweepResults) -> Drawing:
     """Draws the AUC and the mean effect of every one-run evaluation with the multi-run truth, for both attacks."""
     recipe = recipes[RECIPE]
     loss, calibrated = (Runs.read(recipe, name) for name in ("loss", "reference_calibrated"))
@@ -147,7 +147,7 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
             f"{loss.trials['auc']:.3f} with a standard deviation of {loss.trials['sd_auc']:.3f}, which is far less "
             "precise than a one-run evaluation on all samples."
         )
-    return FigureResult(
+    return Drawing(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
@@ -165,7 +165,7 @@ def draw_fig05(recipes: SweepResults) -> FigureResult:
     )
 
 
-def draw_fig06(recipes: SweepResults) -> FigureResult:
+def draw_fig06(recipes: SweepResults) -> Drawing:
     """Draws the mean effect of training on a sample by its length, its TF-IDF and its source."""
     recipe = recipes[RECIPE]
     Runs.read(recipe, "loss")
@@ -188,7 +188,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     frames.append(_draw_sources(source_axes, effect_N, column("source")[ids_N].astype(str)))
     z_N = effects["effect"] / effects["effect_se"]
     noise, total = float((effects["effect_se"] ** 2).mean()), float(effects["effect"].var())
-    return FigureResult(
+    return Drawing(
         pd.concat(frames, ignore_index=True),
         figure,
         notes=(
@@ -257,7 +257,7 @@ def _group_means(effect_N: np.ndarray, group_N: np.ndarray) -> pd.DataFrame:
 
 
 FIGURES = {
-    "causal_fig05_interference": PaperFigure(
+    "causal_fig05_interference": Experiment(
         title="CausalMIA Figure 5 (ours): One-run and multi-run evaluations",
         paper=(
             "Multi-run and one-run evaluations nearly coincide on linear regression (Section 7); for other models, "
@@ -272,7 +272,7 @@ FIGURES = {
         statements=FIG05_STATEMENTS,
         draw=draw_fig05,
     ),
-    "causal_fig06_effects": PaperFigure(
+    "causal_fig06_effects": Experiment(
         title="CausalMIA Figure 6 (ours): Effects of training on a sample",
         paper="The paper leaves effects that differ between groups of samples to future work (Section 9).",
         expect=(

@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 
 from analysis import plotting
 from analysis.claims.compare import Claim, Estimate, VarianceTerm, claim_all, claim_greater
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.io import SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 
 Sides = Literal["both", "members"]
@@ -76,7 +76,7 @@ def simulate(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return score_N, np.arange(2 * samples) < samples
 
 
-def draw_fig07(recipes: SweepResults) -> FigureResult:
+def draw_fig07(recipes: SweepResults) -> Drawing:
     """Draws the simulated scores, and epsilon by the number of guesses."""
     del recipes  # a simulation
     score_N, member_N = simulate(SEED)
@@ -110,7 +110,7 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
         "best number of guesses in each is that of the mean over the others, so that it is not chosen by chance.",
         not_seen_note(claims),
     )
-    return FigureResult(
+    return Drawing(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
@@ -218,7 +218,7 @@ def _mean(value_B: np.ndarray) -> Estimate:
 
 
 FIGURES = {
-    "privacyguard_fig07_one_run": PaperFigure(
+    "privacyguard_fig07_one_run": Experiment(
         title="PrivacyGuard Figure 7: Epsilon from one run",
         paper=(
             "Of 1,000 simulated members and as many non-members, those with the highest scores are guessed to be "

@@ -22,8 +22,8 @@ from analysis.claims.compare import (
     claim_untested,
 )
 from analysis.claims.jackknife import Jackknife
+from analysis.experiment import Drawing, Experiment
 from analysis.io import RecipeResults, Record, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import finish_roc_axes
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import Need, Variant
@@ -217,7 +217,7 @@ FIG01_STATEMENTS = (
 )
 
 
-def draw_fig01(recipes: SweepResults) -> FigureResult:
+def draw_fig01(recipes: SweepResults) -> Drawing:
     """Draws mean ROC curves per number of references, and tests the growth of the AUC."""
     main = recipes["main"]
     counts = attacks.reference_counts(main)
@@ -232,7 +232,7 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
         for a, b in ((1, 8), (8, 64), (128, 256))
         if 2 * a in auc and 2 * b in auc
     }
-    return FigureResult(
+    return Drawing(
         data=pd.concat([curve.to_frame() for curve in curves]),
         figure=plotting.roc_figure(curves),
         claims=_fig01_claims({count: attack.auc for count, attack in lira.items()}),
@@ -280,7 +280,7 @@ FEWEST_REFERENCES = (2, 4)
 FEW_REFERENCES, MORE_REFERENCES = 8, 16
 
 
-def draw_fig10(recipes: SweepResults) -> FigureResult:
+def draw_fig10(recipes: SweepResults) -> Drawing:
     """Draws the AUC of each attack against the number of references, with a band over targets."""
     main = recipes["main"]
     counts = attacks.reference_counts(main)
@@ -313,7 +313,7 @@ def draw_fig10(recipes: SweepResults) -> FigureResult:
         for in_references, count in published.items()
         if count in results
     }
-    return FigureResult(
+    return Drawing(
         data=pd.concat(frames, ignore_index=True),
         figure=figure,
         claims=_fig10_claims(on_lira, on_rmia),
@@ -377,7 +377,7 @@ FIG14_STATEMENTS = (
 MARGIN = 0.02
 
 
-def draw_fig14(recipes: SweepResults) -> FigureResult:
+def draw_fig14(recipes: SweepResults) -> Drawing:
     """Draws a panel for the offline and the online setting, with a curve per attack."""
     small = recipes["small"]
     count, many = attacks.common_references([small]), attacks.rmia_sample_counts(small)[-1]
@@ -405,7 +405,7 @@ def draw_fig14(recipes: SweepResults) -> FigureResult:
     ]
     low = attacks.lowest_resolved_fpr(small)
     at = f"TPR at an FPR of {low:g}"
-    return FigureResult(
+    return Drawing(
         data=plotting.panels_frame(panels),
         figure=plotting.roc_panels(panels),
         claims=(
@@ -442,7 +442,7 @@ def draw_fig14(recipes: SweepResults) -> FigureResult:
 
 
 FIGURES = {
-    "strongmia_fig01_references": PaperFigure(
+    "strongmia_fig01_references": Experiment(
         title="Figure 1: LiRA with different numbers of references",
         paper=(
             "The AUC of a 140M model grows with the number of references, with diminishing returns: by 13.3% from 1 "
@@ -455,9 +455,9 @@ FIGURES = {
         ),
         statements=FIG01_STATEMENTS,
         draw=draw_fig01,
-        needs=(Need(("main",), references="powers", most_references=None, jackknife=True),),
+        reads=(Need(("main",), references="powers", most_references=None, jackknife=True),),
     ),
-    "strongmia_fig10_auc_by_references": PaperFigure(
+    "strongmia_fig10_auc_by_references": Experiment(
         title="Figure 10: AUC of LiRA and RMIA by the number of references",
         paper=(
             "On a 140M model of 7M samples RMIA is ahead with 4 to 16 IN references (at 4: AUC 0.643 against 0.594), "
@@ -471,9 +471,9 @@ FIGURES = {
         ),
         statements=FIG10_STATEMENTS,
         draw=draw_fig10,
-        needs=(attacks.LIRA_AND_RMIA_BY_REFERENCES,),
+        reads=(attacks.LIRA_AND_RMIA_BY_REFERENCES,),
     ),
-    "strongmia_fig14_offline": PaperFigure(
+    "strongmia_fig14_offline": Experiment(
         title="Figure 14: Offline and online attacks",
         paper=(
             "On a 10M model of 2^19 samples RMIA beats LiRA offline, where only OUT references are used (64 on "
@@ -486,7 +486,7 @@ FIGURES = {
         ),
         statements=FIG14_STATEMENTS,
         draw=draw_fig14,
-        needs=(
+        reads=(
             Need(("small",), ("lira_online", "lira_offline", "rmia_simple"), jackknife=True),
             Need(("small",), ("rmia",), rmia_shares=attacks.RMIA_SHARES[-1:], jackknife=True),
             Need(

@@ -21,8 +21,8 @@ from analysis.claims.compare import (
     claim_equivalent,
     claim_greater,
 )
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.io import SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from analysis.regression_experiment import ALGORITHMS, EVALUATIONS, RegressionResults
 from lm_mia import stats
 
@@ -56,7 +56,7 @@ FIG03B_STATEMENTS = (
 )
 
 
-def draw_tab02(recipes: SweepResults) -> FigureResult:
+def draw_tab02(recipes: SweepResults) -> Drawing:
     """Draws a table of all metrics of each algorithm and evaluation, each row followed by the paper's."""
     results = experiment.load(recipes)
     numbers = published.published_numbers(_TABLE)
@@ -86,7 +86,7 @@ def draw_tab02(recipes: SweepResults) -> FigureResult:
     claims = _claims(results)
     table = pd.DataFrame.from_dict(cells, orient="index").fillna("–")
     table.index.name = "algorithm, evaluation"
-    return FigureResult(
+    return Drawing(
         pd.DataFrame(data),
         table=table,
         claims=claims,
@@ -169,19 +169,19 @@ def _claims(results: RegressionResults) -> tuple[Claim, ...]:
     )
 
 
-def draw_fig03a(recipes: SweepResults) -> FigureResult:
+def draw_fig03a(recipes: SweepResults) -> Drawing:
     """Draws the mean ROC curves of ridge regression over seeds."""
     results = experiment.load(recipes)
     figure = plotting.new_figure(6.2, 5.2)
     data = _draw_curves(figure.subplots(), results, "ridge")
-    return FigureResult(
+    return Drawing(
         data,
         figure,
         notes=(_curves_note("ridge"),),
     )
 
 
-def draw_fig03b(recipes: SweepResults) -> FigureResult:
+def draw_fig03b(recipes: SweepResults) -> Drawing:
     """Draws the mean ROC curves of DP-SGD over seeds, and the bounds that differential privacy sets."""
     results = experiment.load(recipes)
     epsilon = experiment.dp_sgd_epsilon()
@@ -231,7 +231,7 @@ def draw_fig03b(recipes: SweepResults) -> FigureResult:
         "maximum.",
         not_seen_note(claims),
     )
-    return FigureResult(
+    return Drawing(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
@@ -289,7 +289,7 @@ def _mean(value_S: np.ndarray) -> Estimate:
 
 
 FIGURES = {
-    _TABLE: PaperFigure(
+    _TABLE: Experiment(
         title="CausalMIA Table 2: Multi-run, one-run and zero-run evaluation on linear regression",
         paper=(
             "On ridge regression, the loss attack has an AUC of 0.561 in the multi-run and the one-run regime. With "
@@ -304,7 +304,7 @@ FIGURES = {
         statements=TAB02_STATEMENTS,
         draw=draw_tab02,
     ),
-    "causal_fig03a_ridge": PaperFigure(
+    "causal_fig03a_ridge": Experiment(
         title="CausalMIA Figure 3a: ROC curves on ridge regression",
         paper=(
             "The ROC curves of multi-run and one-run evaluation nearly coincide. Zero-run evaluation shows a stronger "
@@ -317,7 +317,7 @@ FIGURES = {
         statements=(),
         draw=draw_fig03a,
     ),
-    "causal_fig03b_dp_sgd": PaperFigure(
+    "causal_fig03b_dp_sgd": Experiment(
         title="CausalMIA Figure 3b: ROC curves on DP-SGD",
         paper=(
             "The unadjusted ROC curve of zero-run evaluation is above the bound of (0.602, 0.01)-differential privacy. "

@@ -10,8 +10,8 @@ from analysis.claims.compare import (
     claim_untested,
 )
 from analysis.claims.jackknife import Jackknife
+from analysis.experiment import Drawing, Experiment
 from analysis.io import SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.attacks.spec import Need, Variant
 
 # Figure 9: ROC curves of LiRA and RMIA with increasing numbers of references.
@@ -22,7 +22,7 @@ FIG09_STATEMENTS = (
 )
 
 
-def draw_fig09(recipes: SweepResults) -> FigureResult:
+def draw_fig09(recipes: SweepResults) -> Drawing:
     """Draws a panel per attack, with a curve per number of references."""
     main = recipes["main"]
     counts = attacks.reference_counts(main)
@@ -51,7 +51,7 @@ def draw_fig09(recipes: SweepResults) -> FigureResult:
         for name, group in zip(("of LiRA ", "of RMIA "), results.values(), strict=True)
     }
     claims.append(attacks.claim_auc_bound(FIG09_STATEMENTS[2], auc))
-    return FigureResult(
+    return Drawing(
         data=plotting.panels_frame(panels),
         figure=plotting.roc_panels(panels),
         claims=tuple(claims),
@@ -74,7 +74,7 @@ FIG11_STATEMENTS = (
 MARGIN = 0.02
 
 
-def draw_fig11(recipes: SweepResults) -> FigureResult:
+def draw_fig11(recipes: SweepResults) -> Drawing:
     """Draws the ROC curves of the three attacks, with the same models."""
     small = recipes["small"]
     count, few = attacks.common_references([small]), attacks.rmia_sample_counts(small)[0]
@@ -88,7 +88,7 @@ def draw_fig11(recipes: SweepResults) -> FigureResult:
     ]
     low = attacks.unresolved_rmia_fpr(small, few)
     at = f"TPR at an FPR of {low:g}"
-    return FigureResult(
+    return Drawing(
         data=plotting.panels_frame([("", curves)]),
         figure=plotting.roc_figure(curves),
         claims=(
@@ -129,7 +129,7 @@ FIG12_STATEMENTS = (
 )
 
 
-def draw_fig12(recipes: SweepResults) -> FigureResult:
+def draw_fig12(recipes: SweepResults) -> Drawing:
     """Draws a curve per number of comparison samples, and those of simple RMIA and LiRA."""
     small = recipes["small"]
     count, sizes = attacks.common_references([small]), attacks.rmia_sample_counts(small)
@@ -143,7 +143,7 @@ def draw_fig12(recipes: SweepResults) -> FigureResult:
     ]
     low = attacks.unresolved_rmia_fpr(small, sizes[0])
     at = f"TPR at an FPR of {low:g}"
-    return FigureResult(
+    return Drawing(
         data=plotting.panels_frame([("", curves)]),
         figure=plotting.roc_figure(curves),
         claims=(
@@ -181,7 +181,7 @@ FIG13_STATEMENTS = (
 GAMMAS = (1.0, 1.02, 1.05, 1.1, 1.2)
 
 
-def draw_fig13(recipes: SweepResults) -> FigureResult:
+def draw_fig13(recipes: SweepResults) -> Drawing:
     """Draws a panel per number of comparison samples, with a curve per gamma."""
     small = recipes["small"]
     count, sizes = attacks.common_references([small]), attacks.rmia_sample_counts(small)
@@ -214,7 +214,7 @@ def draw_fig13(recipes: SweepResults) -> FigureResult:
         )
         for z, group in results.items()
     ]
-    return FigureResult(
+    return Drawing(
         data=plotting.panels_frame(panels),
         figure=plotting.roc_panels(panels),
         claims=(
@@ -243,7 +243,7 @@ def _lowered(least: Jackknife, most: Jackknife, few: int, at: str) -> Claim:
 
 
 FIGURES = {
-    "strongmia_fig09_lira_and_rmia": PaperFigure(
+    "strongmia_fig09_lira_and_rmia": Experiment(
         title="Figure 9: LiRA and RMIA with different numbers of references",
         paper=(
             "On a 140M model of 7M samples both attacks gain from more references. LiRA keeps gaining where RMIA, "
@@ -255,9 +255,9 @@ FIGURES = {
         ),
         statements=FIG09_STATEMENTS,
         draw=draw_fig09,
-        needs=(attacks.LIRA_AND_RMIA_BY_REFERENCES,),
+        reads=(attacks.LIRA_AND_RMIA_BY_REFERENCES,),
     ),
-    "strongmia_fig11_rmia_variants": PaperFigure(
+    "strongmia_fig11_rmia_variants": Experiment(
         title="Figure 11: LiRA, simple RMIA and RMIA",
         paper=(
             "On a 10M model of 2^19 samples with 128 references the three attacks have about the same AUC. RMIA "
@@ -270,12 +270,12 @@ FIGURES = {
         ),
         statements=FIG11_STATEMENTS,
         draw=draw_fig11,
-        needs=(
+        reads=(
             Need(("small",), ("lira_online", "rmia_simple"), jackknife=True),
             Need(("small",), ("rmia",), rmia_shares=attacks.RMIA_SHARES[:1], jackknife=True),
         ),
     ),
-    "strongmia_fig12_rmia_population": PaperFigure(
+    "strongmia_fig12_rmia_population": Experiment(
         title="Figure 12: RMIA by the number of comparison samples",
         paper=(
             "On a 10M model of 2^19 samples RMIA has about the same AUC with 10,000 to 300,000 comparison samples. "
@@ -287,12 +287,12 @@ FIGURES = {
         ),
         statements=FIG12_STATEMENTS,
         draw=draw_fig12,
-        needs=(
+        reads=(
             Need(("small",), ("lira_online", "rmia_simple"), jackknife=True),
             Need(("small",), ("rmia",), rmia_shares=attacks.RMIA_SHARES, jackknife=True),
         ),
     ),
-    "strongmia_fig13_rmia_gamma": PaperFigure(
+    "strongmia_fig13_rmia_gamma": Experiment(
         title="Figure 13: RMIA by gamma",
         paper=(
             "On a 10M model of 2^19 samples the AUC of RMIA is stable as gamma grows. With 10,000 comparison samples "
@@ -306,7 +306,7 @@ FIGURES = {
         ),
         statements=FIG13_STATEMENTS,
         draw=draw_fig13,
-        needs=(
+        reads=(
             Need(
                 ("small",),
                 ("rmia",),

@@ -15,14 +15,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import attacks, io, plotting, studies, vulnerability
+from analysis import attacks, io, plotting, vulnerability
 from analysis.attacks import read_sample_scores
 from analysis.claims.compare import Claim, claim_greater, claim_untested
 from analysis.claims.jackknife import Jackknife
 from analysis.claims.trends import BinnedMeans, rank_correlation
+from analysis.experiment import Drawing, Experiment
 from analysis.experiments.strongmia import token_tfidf
 from analysis.io import RecipeResults, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import stats
 from lm_mia.attacks.spec import JACKKNIFE_SAMPLES, Need, StudyNeed, Variant, num_reference_parts
 from lm_mia.config import first_canary
@@ -274,7 +274,7 @@ FIG06_STATEMENTS = (
 _MAX_POINTS, _STEP_BINS, _LENGTH_BINS = 5_000, 20, 32
 
 
-def draw_fig06(recipes: SweepResults) -> FigureResult:
+def draw_fig06(recipes: SweepResults) -> Drawing:
     """Draws posteriors against steps with binned means, and the lengths of three groups of members."""
     points, means, num_pairs, claim_steps = _vulnerability_by_step(recipes["fixed-140M"])
     main = recipes["main"]
@@ -296,7 +296,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     right.set(xlabel="Tokens", title="(b) Lengths by vulnerability")
     right.legend(loc="upper left")
     truncated_share = float((tokens_N2 == longest).mean())
-    return FigureResult(
+    return Drawing(
         data=pd.concat(
             [
                 points.assign(panel="a", series="member"),
@@ -383,7 +383,7 @@ _FIG21_COLUMNS = ("mean", "std", "targets")
 _CURVE_BINS, _HISTOGRAM_BINS = 400, 40
 
 
-def draw_fig21(recipes: SweepResults) -> FigureResult:
+def draw_fig21(recipes: SweepResults) -> Drawing:
     """Draws the sorted means with a band of one standard deviation, and histograms of means and deviations."""
     columns = io.read_samples(recipes["fixed-140M"], _FIG21_COLUMNS, PROBABILITY_TABLE)
     has_two_N = columns["targets"] > 1
@@ -406,7 +406,7 @@ def draw_fig21(recipes: SweepResults) -> FigureResult:
     _draw_histogram(middle, mean_S, "Mean over models trained on the sample", "(b) Means")
     _draw_histogram(right, std_S, "Standard deviation over these models", "(c) Standard deviations")
     models = columns["targets"][has_two_N]
-    return FigureResult(
+    return Drawing(
         data=pd.concat([curve, *histograms]),
         figure=figure,
         ours={
@@ -456,10 +456,9 @@ FIG31_STATEMENTS = (
 _TFIDF_BINS, _MAX_UNKNOWN, _MIN_MEMBERS = 30, 3, 20
 
 
-def draw_fig31(recipes: SweepResults) -> FigureResult:
+def draw_fig31(recipes: SweepResults) -> Drawing:
     """Draws the mean TF-IDF and the numbers of unknown tokens of three groups of members."""
     main = recipes["main"]
-    studies.read_facts(main, token_tfidf.STUDY)
     targets_R1xT, population = targets_by_reference_part(main), main.attacked
     targets = targets_R1xT[0]
     [over_all_N2] = io.read_samples(main, ["tfidf"], token_tfidf.TABLE).values()
@@ -477,7 +476,7 @@ def draw_fig31(recipes: SweepResults) -> FigureResult:
         targets_R1xT, rank_correlation, [over_distinct_N2] * len(targets), population.document_N
     )
     num_with_unknown = int((unk_N2 > 0).sum())
-    return FigureResult(
+    return Drawing(
         data=pd.concat([*shares, counted.assign(panel="b")]),
         figure=figure,
         claims=(
@@ -568,7 +567,7 @@ def _draw_unknown(axes: Axes, unk: Mapping[str, np.ndarray]) -> pd.DataFrame:
 
 
 FIGURES = {
-    "strongmia_fig06_vulnerability": PaperFigure(
+    "strongmia_fig06_vulnerability": Experiment(
         title="Figure 6: Vulnerability of members by the step at which they were last seen, and by length",
         paper=(
             "Most members of a 140M model have a probability of membership near 0.5; members last seen near the end of "
@@ -582,12 +581,12 @@ FIGURES = {
         ),
         statements=FIG06_STATEMENTS,
         draw=draw_fig06,
-        needs=(
+        reads=(
             Need(("fixed-140M",), sample_scores=True, jackknife=True),
             Need(("main",), sample_scores=True, jackknife=True),
         ),
     ),
-    "strongmia_fig21_true_positive_probability": PaperFigure(
+    "strongmia_fig21_true_positive_probability": Experiment(
         title="Figure 21: True-positive probability of every sample",
         paper=(
             "Each of 128 models of 140M parameters is attacked with all others as references. Over the models that "
@@ -602,7 +601,7 @@ FIGURES = {
         statements=(),
         draw=draw_fig21,
     ),
-    "strongmia_fig31_text_properties": PaperFigure(
+    "strongmia_fig31_text_properties": Experiment(
         title="Figure 31: TF-IDF and unknown tokens of members by vulnerability",
         paper=(
             "For a 140M model trained on 7M samples, the most vulnerable members tend to have a higher mean TF-IDF "
@@ -614,7 +613,7 @@ FIGURES = {
         ),
         statements=FIG31_STATEMENTS,
         draw=draw_fig31,
-        needs=(
+        reads=(
             Need(("main",), sample_scores=True, jackknife=True),
             StudyNeed(("main",), token_tfidf.STUDY),
         ),

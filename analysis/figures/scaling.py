@@ -18,9 +18,9 @@ from analysis.claims.compare import (
     claim_up_and_down,
 )
 from analysis.claims.jackknife import log_relative_std, log_std
+from analysis.experiment import Drawing, Experiment
 from analysis.formatting import percent, size_label
 from analysis.io import RecipeResults, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.attacks.spec import Need, Variant
 
 # Figure 2: LiRA on models of several sizes, each on its compute-optimal data.
@@ -35,7 +35,7 @@ _RISING, _DROP = ("10M", "85M", "302M"), "489M"
 """The sizes of Figure 2(b) up to the drop; the paper leaves out 44M and 140M there."""
 
 
-def draw_fig02(recipes: SweepResults) -> FigureResult:
+def draw_fig02(recipes: SweepResults) -> Drawing:
     """Draws (a) ROC curves per size and (b) the TPR at fixed FPRs by size."""
     family = recipes.family("chinchilla")
     sizes = attacks.with_equal_models([recipe for _, recipe in family])
@@ -55,7 +55,7 @@ def draw_fig02(recipes: SweepResults) -> FigureResult:
         (f"AUC, {size_label(b)} minus {size_label(a)}", recipe_difference(b, a, count))
         for a, b in itertools.pairwise(sizes)
     ]
-    return FigureResult(
+    return Drawing(
         data=plotting.panels_frame([("", curves)]),
         figure=figure,
         claims=(
@@ -133,7 +133,7 @@ FIG04_STATEMENTS = (
 )
 
 
-def draw_fig04(recipes: SweepResults) -> FigureResult:
+def draw_fig04(recipes: SweepResults) -> Drawing:
     """Draws (a) ROC curves per number of samples and (b) the TPR at fixed FPRs by model size."""
     families = [recipes.family("data"), recipes.family("fixed")]
     all_recipes = attacks.with_equal_models([recipe for family in families for _, recipe in family])
@@ -166,7 +166,7 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
         )
         for (old, _), (new, _) in itertools.pairwise(data)
     ]
-    return FigureResult(
+    return Drawing(
         data=pd.concat(
             [
                 curve.to_frame().assign(panel=panel)
@@ -272,7 +272,7 @@ FIG16_STATEMENTS = ("Samples that share a prefix hardly change the AUC.",)
 MARGIN = 0.02
 
 
-def draw_fig16(recipes: SweepResults) -> FigureResult:
+def draw_fig16(recipes: SweepResults) -> Drawing:
     """Draws the ROC curves of the two populations."""
     main, distinct = attacks.with_equal_models([recipes["main"], recipes["distinct"]])
     count = attacks.common_references([main, distinct])
@@ -286,7 +286,7 @@ def draw_fig16(recipes: SweepResults) -> FigureResult:
     ]
     gain = recipe_difference(main, distinct, count)
     what = "AUC with all samples minus AUC without shared prefixes"
-    return FigureResult(
+    return Drawing(
         data=plotting.panels_frame([("", curves)]),
         figure=plotting.roc_figure(curves),
         claims=(claim_equivalent(FIG16_STATEMENTS[0], what, gain, MARGIN),),
@@ -300,7 +300,7 @@ def draw_fig16(recipes: SweepResults) -> FigureResult:
 
 
 FIGURES = {
-    "strongmia_fig02_compute_optimal": PaperFigure(
+    "strongmia_fig02_compute_optimal": Experiment(
         title="Figure 2: LiRA on compute-optimally trained models",
         paper=(
             "With 128 references the AUC is 0.592 at 10M, 0.699 at 85M, 0.678 at 140M (Figure 1), 0.689 at 302M, "
@@ -314,9 +314,9 @@ FIGURES = {
         ),
         statements=FIG02_STATEMENTS,
         draw=draw_fig02,
-        needs=(Need(("chinchilla-*",), jackknife=True),),
+        reads=(Need(("chinchilla-*",), jackknife=True),),
     ),
-    "strongmia_fig04_data_and_size": PaperFigure(
+    "strongmia_fig04_data_and_size": Experiment(
         title="Figure 4: LiRA by data size and model size",
         paper=(
             "For 140M models on 50K to 10M samples, the AUC is highest, 0.753, at about 1M samples, and below 0.7 at "
@@ -330,9 +330,9 @@ FIGURES = {
         ),
         statements=FIG04_STATEMENTS,
         draw=draw_fig04,
-        needs=(Need(("data-*", "fixed-*"), jackknife=True),),
+        reads=(Need(("data-*", "fixed-*"), jackknife=True),),
     ),
-    "strongmia_fig16_duplicates": PaperFigure(
+    "strongmia_fig16_duplicates": Experiment(
         title="Figure 16: LiRA with and without samples that share a prefix",
         paper=(
             "For a 140M model trained on 7M samples, the AUC is 0.683 on C4 and 0.680 without the samples that share a "
@@ -344,6 +344,6 @@ FIGURES = {
         ),
         statements=FIG16_STATEMENTS,
         draw=draw_fig16,
-        needs=(Need(("main", "distinct"), jackknife=True),),
+        reads=(Need(("main", "distinct"), jackknife=True),),
     ),
 }

@@ -6,8 +6,8 @@ import pandas as pd
 
 from analysis import figures, formatting
 from analysis.departures import DEPARTURES
+from analysis.experiment import Drawing, Experiment
 from analysis.io import RecipeResults, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.config import Config, load
 from lm_mia.config.paper import figure_number
 from lm_mia.errors import Unavailable, UserError
@@ -22,7 +22,7 @@ _HEADS = (
 )
 
 
-def draw_tab07(recipes: SweepResults) -> FigureResult:
+def draw_tab07(recipes: SweepResults) -> Drawing:
     """Draws a table with a row per recipe, with the figures that need it; without a comparison, of this run only."""
     if not recipes.compares_with_papers:
         return _settings_of_run(recipes)
@@ -39,7 +39,7 @@ def draw_tab07(recipes: SweepResults) -> FigureResult:
     index = pd.Index(
         [", ".join(figure_numbers) for figure_numbers, _ in published.values()], name="Figures"
     )
-    return FigureResult(
+    return Drawing(
         data=pd.DataFrame(rows),
         table=pd.DataFrame(cells, index, pd.MultiIndex.from_tuples(_HEADS)),
         notes=(
@@ -53,7 +53,7 @@ def draw_tab07(recipes: SweepResults) -> FigureResult:
     )
 
 
-def _settings_of_run(recipes: SweepResults) -> FigureResult:
+def _settings_of_run(recipes: SweepResults) -> Drawing:
     """Draws a table with a row per recipe of this run."""
     shown = recipes.recipes
     if not shown:
@@ -61,7 +61,7 @@ def _settings_of_run(recipes: SweepResults) -> FigureResult:
     rows = [{"recipe": recipe.name, **_facts(recipe.config)} for recipe in shown]
     index = pd.Index([recipe.name for recipe in shown], name="Recipe")
     cells = [_cells_of_run(recipe) for recipe in shown]
-    return FigureResult(pd.DataFrame(rows), table=pd.DataFrame(cells, index, _HEADS_OF_RUN))
+    return Drawing(pd.DataFrame(rows), table=pd.DataFrame(cells, index, _HEADS_OF_RUN))
 
 
 def _departure_notes() -> Iterator[str]:
@@ -148,7 +148,7 @@ def _facts(c: Config) -> dict[str, object]:
 
 
 FIGURES = {
-    "strongmia_tab07_settings": PaperFigure(
+    "strongmia_tab07_settings": Experiment(
         title="Table 7: Settings of the figures",
         paper=(
             "Models of 10M to 1018M parameters are trained on 50,000 to 50.9M samples of C4, of about 400 tokens "

@@ -3,15 +3,15 @@
 from analysis import attacks, plotting
 from analysis.attacks import read_jackknife
 from analysis.claims.compare import claim_greater
+from analysis.experiment import Drawing, Experiment
 from analysis.io import SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia.attacks.spec import Need, Variant
 
 # Figure 8: LiRA on the loss and on the logit of every sample.
 FIG08_STATEMENTS = ("LiRA on the loss beats LiRA on the logit.",)
 
 
-def draw_fig08(recipes: SweepResults) -> FigureResult:
+def draw_fig08(recipes: SweepResults) -> Drawing:
     """Draws the ROC curves of LiRA on the loss and on the logit, with the same models."""
     main = recipes["main"]
     count = attacks.common_references([main])
@@ -23,7 +23,7 @@ def draw_fig08(recipes: SweepResults) -> FigureResult:
         plotting.RocCurve("Logit", logit, plotting.VERMILLION, "--"),
     ]
     gain = (on_loss.auc - on_logit.auc).estimate()
-    return FigureResult(
+    return Drawing(
         data=plotting.panels_frame([("", curves)]),
         figure=plotting.roc_figure(curves),
         claims=(
@@ -35,7 +35,7 @@ def draw_fig08(recipes: SweepResults) -> FigureResult:
 
 
 FIGURES = {
-    "strongmia_fig08_statistic": PaperFigure(
+    "strongmia_fig08_statistic": Experiment(
         title="Figure 8: LiRA on the loss and on the logit",
         paper=(
             "On a 140M model of 7M samples with 128 references, LiRA on the loss (AUC 0.678) beats LiRA on the logit "
@@ -44,6 +44,6 @@ FIGURES = {
         expect="The loss has the higher AUC at cpu too, by a smaller margin of about 0.02.",
         statements=FIG08_STATEMENTS,
         draw=draw_fig08,
-        needs=(Need(("main",), observed=("loss", "target_logit"), jackknife=True),),
+        reads=(Need(("main",), observed=("loss", "target_logit"), jackknife=True),),
     ),
 }

@@ -17,16 +17,16 @@ from analysis.attacks import (
 )
 from analysis.claims import decisions, jackknife
 from analysis.claims.compare import Claim, Estimate, claim_all, claim_greater, claim_untested
+from analysis.experiment import Drawing, Experiment
 from analysis.formatting import percent, size_label, size_title
 from analysis.io import REPLICA_SIZES, RecipeResults, SweepResults, fewest_references
 from analysis.notes import replicas_note
-from analysis.paper_figure import FigureResult, PaperFigure
 from analysis.plotting import RocCurve, per_target_frame, roc_panels
 from lm_mia import stats
 from lm_mia.attacks.spec import Need, Variant
 
 
-def _every_target(recipes: SweepResults, family: str) -> FigureResult:
+def _every_target(recipes: SweepResults, family: str) -> Drawing:
     """Draws a panel per recipe of a family, in order of model size, with a line per target."""
     recipes_by_size = with_equal_models([recipe for _, recipe in recipes.family(family)])
     count = common_references(recipes_by_size)
@@ -40,7 +40,7 @@ def _every_target(recipes: SweepResults, family: str) -> FigureResult:
     frames = [
         per_target_frame(curve.result, size=curve.label, references=count) for _, [curve] in panels
     ]
-    return FigureResult(
+    return Drawing(
         data=pd.concat(frames, ignore_index=True),
         figure=roc_panels(panels, columns=2 if len(panels) in (2, 4) else 3, per_target=True),
         notes=(f"Each line is a target. Attacks use {count} references.",),
@@ -51,7 +51,7 @@ def _every_target(recipes: SweepResults, family: str) -> FigureResult:
 FIG20_STATEMENTS = ("At every size the AUC grows with the number of references.",)
 
 
-def draw_fig20(recipes: SweepResults) -> FigureResult:
+def draw_fig20(recipes: SweepResults) -> Drawing:
     """Draws a grid with a row per size and a column per number of references, with a line per target."""
     recipes_by_size = attacks.with_equal_models(
         [recipe for _, recipe in recipes.family("chinchilla")]
@@ -84,7 +84,7 @@ def draw_fig20(recipes: SweepResults) -> FigureResult:
         axes.set_title(f"{count} references", fontsize=10)
     figure.supxlabel("False positive rate", fontsize=11)
     figure.supylabel("True positive rate", fontsize=11)
-    return FigureResult(
+    return Drawing(
         data=pd.concat(frames, ignore_index=True),
         figure=figure,
         claims=(claim_all(FIG20_STATEMENTS[0], grows),),
@@ -102,7 +102,7 @@ FIG24_STATEMENTS = (
 )
 
 
-def draw_fig24(recipes: SweepResults) -> FigureResult:
+def draw_fig24(recipes: SweepResults) -> Drawing:
     """Draws a panel per size, with bands over replicas."""
     by_size = {size: recipes[f"flip-{size}"] for size in REPLICA_SIZES}
     count = fewest_references(list(by_size.values()))
@@ -117,7 +117,7 @@ def draw_fig24(recipes: SweepResults) -> FigureResult:
     rows = [curve.to_frame().assign(series=title) for title, curve in curves]
     replicas = {size: len(results[size].auc_T) for size in REPLICA_SIZES}
     replica_texts = {replicas_note(n): None for n in replicas.values()}
-    return FigureResult(
+    return Drawing(
         data=pd.concat(rows),
         figure=plotting.roc_panels([(title, [curve]) for title, curve in curves]),
         claims=(
@@ -179,7 +179,7 @@ FIG25_STATEMENTS = ("At higher FPRs the thresholds of replicas vary more.",)
 _HIGH = 0.1
 
 
-def draw_fig25(recipes: SweepResults) -> FigureResult:
+def draw_fig25(recipes: SweepResults) -> Drawing:
     """Draws a row per size: mean TPR ± STD, and range and middle half of the thresholds, as posteriors."""
     figure = plotting.new_figure(9.6, 6.8)
     grid = figure.subplots(2, 2, sharex=True, sharey="col")
@@ -198,7 +198,7 @@ def draw_fig25(recipes: SweepResults) -> FigureResult:
         axes.set_xlabel("False positive rate")
     for axes in grid[0]:
         axes.legend(loc="upper left" if axes is grid[0, 0] else "lower left")
-    return FigureResult(
+    return Drawing(
         data=pd.concat(data),
         figure=figure,
         claims=(claim_all(FIG25_STATEMENTS[0], parts),),
@@ -264,7 +264,7 @@ def _claim_varies(recipe: RecipeResults) -> Claim:
 
 
 FIGURES = {
-    "strongmia_fig18_compute_optimal_targets": PaperFigure(
+    "strongmia_fig18_compute_optimal_targets": Experiment(
         title="Figure 18: Every target on compute-optimal data",
         paper=(
             "LiRA on 16 targets of each size on its compute-optimal data, each with its own training subset: targets "
@@ -276,9 +276,9 @@ FIGURES = {
         ),
         statements=(),
         draw=lambda recipes: _every_target(recipes, "chinchilla"),
-        needs=(Need(("chinchilla-*",)),),
+        reads=(Need(("chinchilla-*",)),),
     ),
-    "strongmia_fig19_fixed_data_targets": PaperFigure(
+    "strongmia_fig19_fixed_data_targets": Experiment(
         title="Figure 19: Every target on the same data at each size",
         paper=(
             "LiRA on 16 targets of each size on the same 2^23 samples: the AUCs of a size are close, and at low FPRs "
@@ -289,9 +289,9 @@ FIGURES = {
         ),
         statements=(),
         draw=lambda recipes: _every_target(recipes, "fixed"),
-        needs=(Need(("fixed-*",)),),
+        reads=(Need(("fixed-*",)),),
     ),
-    "strongmia_fig20_targets_by_references": PaperFigure(
+    "strongmia_fig20_targets_by_references": Experiment(
         title="Figure 20: Targets on compute-optimal data by the number of references",
         paper=(
             "LiRA on 8 targets of each size on its compute-optimal data: at every size more references, up to 128, "
@@ -303,9 +303,9 @@ FIGURES = {
         ),
         statements=FIG20_STATEMENTS,
         draw=draw_fig20,
-        needs=(Need(("chinchilla-*",), references="powers", jackknife=True),),
+        reads=(Need(("chinchilla-*",), references="powers", jackknife=True),),
     ),
-    "strongmia_fig24_mean_roc": PaperFigure(
+    "strongmia_fig24_mean_roc": Experiment(
         title="Figure 24: Mean ROC curves over replicas",
         paper=(
             "The mean AUC is 0.706 ± 0.004 over 125 replicas of 140M and 0.752 ± 0.007 over 127 of 302M, both "
@@ -317,13 +317,13 @@ FIGURES = {
         ),
         statements=FIG24_STATEMENTS,
         draw=draw_fig24,
-        needs=(
+        reads=(
             Need(("flip-140M", "flip-302M"), targets="replicas", most_references=None),
             Need(("flip-140M", "flip-302M"), jackknife=True),
             Need(("chinchilla-140M", "chinchilla-302M"), jackknife=True),
         ),
     ),
-    "strongmia_fig25_thresholds": PaperFigure(
+    "strongmia_fig25_thresholds": Experiment(
         title="Figure 25: TPR and decision thresholds at fixed FPR",
         paper=(
             "The TPR at a fixed FPR hardly varies between replicas. The threshold is very high and varies little at "

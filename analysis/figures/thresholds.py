@@ -26,9 +26,9 @@ from analysis.claims.compare import (
     claim_untested,
 )
 from analysis.claims.jackknife import Jackknife, independent_difference
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.formatting import percent
 from analysis.io import RecipeResults, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from analysis.pooling import STRATEGIES
 from lm_mia import stats
 from lm_mia.errors import Unavailable
@@ -139,7 +139,7 @@ def _is_at(fpr_K: pd.Series, fprs: Sequence[float]) -> np.ndarray:
     return np.isin(fpr_K.to_numpy(float), fprs)
 
 
-def draw_fig01(recipes: SweepResults) -> FigureResult:
+def draw_fig01(recipes: SweepResults) -> Drawing:
     """Draws the TPR and the realized FPR of every strategy by the number of models, a column per FPR."""
     strategies = Strategies.read(recipes["main"], oracle=False)
     fewest, most = strategies.models[0], strategies.models[-1]
@@ -155,7 +155,7 @@ def draw_fig01(recipes: SweepResults) -> FigureResult:
     return _result(recipes["main"], strategies, claims, moments)
 
 
-def draw_a1(recipes: SweepResults) -> FigureResult:
+def draw_a1(recipes: SweepResults) -> Drawing:
     """Draws the same as `draw_fig01`, with moments over all models but the target."""
     strategies = Strategies.read(recipes["main"], oracle=True)
     claims = (
@@ -170,7 +170,7 @@ def draw_a1(recipes: SweepResults) -> FigureResult:
 
 def _result(
     recipe: RecipeResults, strategies: Strategies, claims: tuple[Claim, ...], moments: str
-) -> FigureResult:
+) -> Drawing:
     variance = {
         "pooled": "one variance for all samples",
         "per_sample": "a variance for each sample",
@@ -185,7 +185,7 @@ def _result(
         "losses always use a variance for each sample.",
         not_seen_note(claims),
     )
-    return FigureResult(strategies.rates, _draw_rates(strategies), claims=claims, notes=notes)
+    return Drawing(strategies.rates, _draw_rates(strategies), claims=claims, notes=notes)
 
 
 def _claim_greater(
@@ -269,7 +269,7 @@ def _draw_rates(strategies: Strategies) -> Figure:
     return figure
 
 
-def draw_a2(recipes: SweepResults) -> FigureResult:
+def draw_a2(recipes: SweepResults) -> Drawing:
     """Draws the distribution over samples of their false positive rates, beside that of equal rates."""
     recipe = recipes["small"]
     table = _read_table(recipe, "sample_fpr.csv", _SAMPLE_FPR)
@@ -314,7 +314,7 @@ def draw_a2(recipes: SweepResults) -> FigureResult:
         f"is one-sided, at {percent(_ALPHA)}. Claims must hold at each FPR; the intervals are over samples.",
         not_seen_note(claims),
     )
-    return FigureResult(pd.concat(frames), figure, claims=claims, notes=notes)
+    return Drawing(pd.concat(frames), figure, claims=claims, notes=notes)
 
 
 _SAMPLE_FPR = ("strategy", "fpr", "nonmember_models", "called", "samples")
@@ -408,7 +408,7 @@ def _draw_sample_fprs(
 
 
 FIGURES = {
-    "reliability_fig01_strategies": PaperFigure(
+    "reliability_fig01_strategies": Experiment(
         title="Reliability Figure 1: TPR by strategy for the threshold",
         paper=(
             "Every model is attacked with the others, for 8 to 4,096 models of tabular data. One threshold for the "
@@ -428,7 +428,7 @@ FIGURES = {
         statements=FIG01_STATEMENTS,
         draw=draw_fig01,
     ),
-    "reliability_figA1_oracle": PaperFigure(
+    "reliability_figA1_oracle": Experiment(
         title="Reliability Figure A1: TPR by strategy for the threshold, with moments over all models",
         paper=(
             "As in Figure 1, but means and variances of a sample are over the losses of all models except the target. "
@@ -442,7 +442,7 @@ FIGURES = {
         statements=A1_STATEMENTS,
         draw=draw_a1,
     ),
-    "reliability_figA2_sample_fpr": PaperFigure(
+    "reliability_figA2_sample_fpr": Experiment(
         title="Reliability Figure A2: False positive rates of single samples",
         paper=(
             "With one threshold for LiRA scores, the false positive rates of samples have heavy tails: many samples "

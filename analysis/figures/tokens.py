@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from analysis import io, plotting
 from analysis.claims.compare import claim_equivalent, claim_greater
 from analysis.claims.jackknife import Jackknife
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.io import RecipeResults, Record, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia.errors import Unavailable
 
 RECIPE = "tokens-140M"
@@ -53,7 +53,7 @@ FIG06_STATEMENTS = (
 )
 
 
-def draw_fig06(recipes: SweepResults) -> FigureResult:
+def draw_fig06(recipes: SweepResults) -> Drawing:
     """Draws the suffixes under the model and under OUT models, and their ratio against the membership score."""
     recipe = recipes[RECIPE]
     facts = _read_facts(recipe, SUFFIXES)
@@ -113,7 +113,7 @@ def draw_fig06(recipes: SweepResults) -> FigureResult:
     )
     settings = facts["settings"]
     extracted = float(rows["log_p"].max())
-    return FigureResult(
+    return Drawing(
         shown,
         figure,
         claims=claims,
@@ -156,7 +156,7 @@ _KINDS = {
 }
 
 
-def draw_fig07(recipes: SweepResults) -> FigureResult:
+def draw_fig07(recipes: SweepResults) -> Drawing:
     """Draws the AUC of single tokens, and how much more likely IN models find them, by rarity, position and recency."""
     recipe = recipes[RECIPE]
     facts = _read_facts(recipe, MEMBERSHIP)
@@ -199,7 +199,7 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
             upper_half["recency"].estimate(),
         ),
     )
-    return FigureResult(
+    return Drawing(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
@@ -246,7 +246,7 @@ def _share_note(rows: pd.DataFrame) -> str:
 
 
 FIGURES = {
-    "open_fig06_extraction": PaperFigure(
+    "open_fig06_extraction": Experiment(
         title="Open question 6: Extraction of random samples and their membership scores",
         paper=(
             "For the 1,000 samples with the highest LiRA scores, the score says nothing about the probability of the "
@@ -262,7 +262,7 @@ FIGURES = {
             "is 1.9 nats on average."
         ),
     ),
-    "open_fig07_tokens": PaperFigure(
+    "open_fig07_tokens": Experiment(
         title="Open question 7: The tokens that carry membership",
         paper=(
             "Members that were seen late in training, that are long, or that have unusual words are more vulnerable "

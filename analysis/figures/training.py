@@ -28,9 +28,9 @@ from analysis.claims.compare import (
     independent_difference,
 )
 from analysis.claims.jackknife import Jackknife
+from analysis.experiment import Drawing, Experiment
 from analysis.formatting import size_label
 from analysis.io import RecipeResults, Record, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure
 from lm_mia import config, stats
 from lm_mia.attacks.spec import LossNeed, Need, Variant
 from lm_mia.data.subsets import ModelSeeds
@@ -206,7 +206,7 @@ SCHEDULES: dict[str, tuple[str, str, plotting.LineStyle]] = {
 MARGIN = 0.03
 
 
-def draw_fig15(recipes: SweepResults) -> FigureResult:
+def draw_fig15(recipes: SweepResults) -> Drawing:
     """Draws (a) the mean validation loss over models per size and (b) ROC curves per optimizer setting."""
     sizes = attacks.with_equal_models([recipe for _, recipe in recipes.family("chinchilla")])
     losses = {recipe: read_validation(recipe) for recipe in sizes}
@@ -228,7 +228,7 @@ def draw_fig15(recipes: SweepResults) -> FigureResult:
         left.legend(fontsize=8.5)
     plotting.draw_roc(right, curves, f"(b) LiRA at {size_label(recipes_by_schedule[0])}")
     table = [frame.assign(panel="a", series=size_label(recipe)) for recipe, frame in losses.items()]
-    return FigureResult(
+    return Drawing(
         data=pd.concat([*table, *(curve.to_frame().assign(panel="b") for curve in curves)]),
         figure=figure,
         claims=(_claim_lower(losses), _claim_same(recipes_by_schedule, count)),
@@ -349,7 +349,7 @@ class Losses:
         return Jackknife(np.array(values)[:, None, None], f"{len(loss_Mx3)} references")
 
 
-def draw_fig32(recipes: SweepResults) -> FigureResult:
+def draw_fig32(recipes: SweepResults) -> Drawing:
     """Draws a row per size and a column per sample: reference losses with fitted normals, and the target's loss."""
     family = attacks.with_equal_models([r for size, r in recipes.family("fixed") if size in _SIZES])
     references, target = _shared_models(family)
@@ -372,7 +372,7 @@ def draw_fig32(recipes: SweepResults) -> FigureResult:
         )
         for a, b in pairwise(losses_by_size)
     ]
-    return FigureResult(
+    return Drawing(
         data=pd.concat(data),
         figure=_fig32_figure(losses_by_size, ids_3),
         claims=(claim_all(FIG32_STATEMENTS[0], falls), _claim_distance(losses_by_size)),
@@ -492,7 +492,7 @@ def _panel(axes: Axes, loss_R: np.ndarray, member_R: np.ndarray) -> None:
 
 
 FIGURES = {
-    "strongmia_fig15_schedules": PaperFigure(
+    "strongmia_fig15_schedules": Experiment(
         title="Figure 15: Validation loss, and LiRA by optimizer settings",
         paper=(
             "Larger models on their compute-optimal data have lower validation losses. Of 140M models of 7M samples "
@@ -505,9 +505,9 @@ FIGURES = {
         ),
         statements=FIG15_STATEMENTS,
         draw=draw_fig15,
-        needs=(Need(tuple(SCHEDULES), jackknife=True),),
+        reads=(Need(tuple(SCHEDULES), jackknife=True),),
     ),
-    "strongmia_fig32_losses_by_size": PaperFigure(
+    "strongmia_fig32_losses_by_size": Experiment(
         title="Figure 32: Losses of three samples by model size",
         paper=(
             "The loss of a sample falls as the model grows from 10M to 302M, on the same 2^23 training samples, "
@@ -520,6 +520,6 @@ FIGURES = {
         ),
         statements=FIG32_STATEMENTS,
         draw=draw_fig32,
-        needs=(LossNeed(tuple(f"fixed-{size}" for size in _SIZES), _FROM_END),),
+        reads=(LossNeed(tuple(f"fixed-{size}" for size in _SIZES), _FROM_END),),
     ),
 }

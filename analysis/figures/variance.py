@@ -21,9 +21,9 @@ from analysis.claims.compare import (
     claim_equivalent,
     claim_greater,
 )
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.formatting import percent
 from analysis.io import RecipeResults, Record, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 from lm_mia.errors import Unavailable
 
@@ -146,7 +146,7 @@ class Components:
         return Estimate.from_variance(whole, terms, over, tuple(fixed))
 
 
-def draw(recipes: SweepResults) -> FigureResult:
+def draw(recipes: SweepResults) -> Drawing:
     """Draws shares of the variance of losses, scores and decisions, and flip rates by what is drawn anew."""
     components = Components.read(recipes[RECIPE])
     figure = plotting.new_figure(11.4, 8)
@@ -173,7 +173,7 @@ def draw(recipes: SweepResults) -> FigureResult:
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     frames.append(flips.assign(panel="flip_rate"))
     claims = claims_about(components)
-    return FigureResult(
+    return Drawing(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
@@ -299,7 +299,7 @@ def claims_about(components: Components) -> tuple[Claim, ...]:
 
 
 FIGURES = {
-    "open_fig04_variance": PaperFigure(
+    "open_fig04_variance": Experiment(
         title="Open question 4: Order, initialization, subset or references",
         paper=(
             "Replicas differ only in the seed of the batch order (Section 5). To vary the references instead is said "

@@ -23,9 +23,9 @@ from analysis.claims.compare import (
     claim_greater,
     claim_untested,
 )
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.formatting import percent
 from analysis.io import RecipeResults, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from analysis.zero_run import ESTIMATORS, METRICS, STYLES, TABLE, shift_title
 from analysis.zero_run import read as read_zero_run
 from lm_mia.attacks.registry import attack_name
@@ -118,7 +118,7 @@ def over_runs(value_M: pd.Series | np.ndarray) -> Estimate:
     return Estimate.from_variance(float(value_M.mean()), [term], f"{count} runs", NOT_COVERED)
 
 
-def draw_fig03c(recipes: SweepResults) -> FigureResult:
+def draw_fig03c(recipes: SweepResults) -> Drawing:
     """Draws the ROC curves of the first run under each shift, and the AUCs of all runs."""
     recipe = recipes[RECIPE]
     table = read(recipe)
@@ -152,7 +152,7 @@ def draw_fig03c(recipes: SweepResults) -> FigureResult:
     )
     auc = rows.groupby("estimator")["auc"]
     ours = {f"auc_{name}": (float(auc.mean()[name]), float(auc.std()[name])) for name in COMPARED}
-    return FigureResult(
+    return Drawing(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
@@ -225,7 +225,7 @@ def _draw_errors(axes: Axes, rows: pd.DataFrame, shift: str) -> pd.DataFrame:
     return pd.concat(frames).assign(panel=f"auc, {shift}")
 
 
-def draw_fig04(recipes: SweepResults) -> FigureResult:
+def draw_fig04(recipes: SweepResults) -> Drawing:
     """Draws the losses of members and of both kinds of non-members, and the inequality of the weights."""
     recipe = recipes[RECIPE]
     table = read(recipe)
@@ -247,7 +247,7 @@ def draw_fig04(recipes: SweepResults) -> FigureResult:
             FIG04_STATEMENTS[0], "Share of the largest 10% of the weights", over_runs(share_M), 0.5
         ),
     )
-    return FigureResult(
+    return Drawing(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
@@ -310,7 +310,7 @@ def _draw_weights(axes: Axes, samples: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(frames).assign(panel="b")
 
 
-def draw_fig07(recipes: SweepResults) -> FigureResult:
+def draw_fig07(recipes: SweepResults) -> Drawing:
     """Draws the mean error of each estimator by the strength of the shift, by attack and metric."""
     table = read(recipes[RECIPE])
     graded = table[table["shift"] == "graded"]
@@ -335,7 +335,7 @@ def draw_fig07(recipes: SweepResults) -> FigureResult:
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(ESTIMATORS), fontsize=10)
     claims = _fig07_claims(table, strengths)
-    return FigureResult(
+    return Drawing(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
@@ -400,7 +400,7 @@ def _share_flagged(table: pd.DataFrame, shift: str) -> float:
 
 
 FIGURES = {
-    "causal_fig03c_text": PaperFigure(
+    "causal_fig03c_text": Experiment(
         title="CausalMIA Figure 3c: Members and non-members from different sources",
         paper=(
             "The loss attack on a ResNet has an AUC of 0.75 if 90% of the members and 10% of the non-members are clean "
@@ -416,7 +416,7 @@ FIGURES = {
         statements=FIG03C_STATEMENTS,
         draw=draw_fig03c,
     ),
-    "causal_fig04_weights": PaperFigure(
+    "causal_fig04_weights": Experiment(
         title="CausalMIA Figure 4: Losses and weights",
         paper=(
             "Losses of non-members from the other source are higher than those of non-members from the same source, "
@@ -430,7 +430,7 @@ FIGURES = {
         statements=FIG04_STATEMENTS,
         draw=draw_fig04,
     ),
-    "causal_fig07_estimators": PaperFigure(
+    "causal_fig07_estimators": Experiment(
         title="CausalMIA Figure 7 (ours): Error of each estimator by the strength of the shift",
         paper="The paper evaluates one shift per experiment, and does not know the truth for real data.",
         expect=(

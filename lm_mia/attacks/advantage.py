@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import seeds, stats
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.score_matrix import map_in_order
 
@@ -48,6 +49,90 @@ class _Estimates:
     plug_in: float = np.nan
     pointwise_low: float = np.nan
     pointwise_high: float = np.nan
+
+
+ADVANTAGE_TABLE = Table(
+    "advantage.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions; for recipes without replicas it describes the "
+        "targets instead, and is written with `membership_scores.parquet`. Each row is an attack of `attack.attacks` "
+        "with all references, and a prior of `attack.priors`.\n"
+        "\n"
+        "The *membership advantage* of a decision rule is 2 P(correct) - 1 if a sample is a member with a "
+        "probability of `prior` (MACE, Section 2.5). The samples of each class with a score are divided at random "
+        "into two halves; pieces of a document are in the same half. The first half is *fitted*: the ratio of the "
+        "densities of members and of non-members is estimated in equal-count bins of the score. The second half is "
+        '*held out*: the rule "member where a member is more likely" is evaluated on it. Columns without `_mean` '
+        "or `_std` are about the first target alone. The numbers of an attack are empty if fewer than two members or "
+        "two non-members have a score. `lm_mia.stats` has the functions for [your own scores](how-to/advantage.md)."
+    ),
+    {
+        "attack": Column("none", "as in `attacks.csv`"),
+        "references": Column(
+            "count",
+            "number of references; 0 for attacks without references",
+        ),
+        "prior": Column("fraction", "probability that a sample is a member"),
+        "baseline": Column(
+            "fraction",
+            "abs(1 - 2 `prior`): the advantage of always answering with the more frequent class",
+        ),
+        "held_out": Column(
+            "fraction",
+            "2 (`prior` TPR + (1 - `prior`) TNR) - 1 of the rule, on the held-out half; from -1 to 1",
+        ),
+        "held_out_low, held_out_high": Column(
+            "fraction",
+            (
+                "95% interval of the rule's advantage, from Clopper-Pearson intervals of TPR and TNR. The advantage "
+                "of the best rule for this score is at least `held_out_low` with a confidence of 97.5%, and always "
+                "at least `baseline`; `held_out_high` does not bound it. Empty if `corpus.split_documents` is set, "
+                "since pieces of a document are not independent"
+            ),
+        ),
+        "plug_in": Column(
+            "fraction",
+            (
+                "mean of abs(f) over the held-out half, with the classes weighted by the prior, where f = 2 P(member "
+                "given the score) - 1 is estimated from the fitted half (MACE, Algorithm 1). Biased, upwards for a "
+                "prior of 0.5; compare it with `shuffled_plug_in`"
+            ),
+        ),
+        "pointwise_low, pointwise_high": Column(
+            "fraction",
+            (
+                "means of the ends of the 95% intervals of abs(f) of single samples (MACE, Lemma 6). This is not a "
+                "confidence interval of the advantage"
+            ),
+        ),
+        "held_out_mean, held_out_std": Column("fraction", "`held_out` over the targets"),
+        "plug_in_mean, plug_in_std": Column("fraction", "`plug_in` over the targets"),
+        "shuffled_held_out": Column(
+            "fraction",
+            "`held_out` with labels shuffled within each half, mean over 10 shuffles: about `baseline`",
+        ),
+        "shuffled_plug_in": Column(
+            "fraction",
+            (
+                "`plug_in` with shuffled labels, mean over the same shuffles: the value without leakage, or less if "
+                "`corpus.split_documents` is set, since the labels of single pieces are shuffled"
+            ),
+        ),
+        "bins": Column(
+            "count",
+            (
+                "equal-count bins of the score: 2 n^(1/3) for n fitted samples of the smaller class, rounded, at "
+                "most 100; fewer if scores are tied"
+            ),
+        ),
+        "targets": Column("count", "number of attacked replicas or targets"),
+        "left_out": Column(
+            "count",
+            "samples without a score; the largest number over the targets",
+        ),
+    },
+    key=("attack", "prior"),
+)
 
 
 def membership_advantage(scores: Scores, *, priors: tuple[float, ...]) -> pd.DataFrame:

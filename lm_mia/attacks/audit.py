@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import stats
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.data.subsets import Design
 
@@ -42,6 +43,98 @@ _COLUMNS = (
 )
 _CURVE_COLUMNS = ("guesses", "sides", "correct", "epsilon", "mu")
 _CONFIDENCE = 0.95  # of the intervals of estimates, as in intervals.csv
+
+
+AUDIT_TABLE = Table(
+    "audit.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions; for recipes without replicas, with "
+        "`membership_scores.parquet`. It shows what the scores of the first replica or target reveal about epsilon "
+        "of (epsilon, delta)-differential privacy; [Bounds on epsilon](how-to/audit-models.md) explains how to read "
+        "it. Each row is an attack of `attack.attacks` with all references, and a method:\n"
+        "\n"
+        "- `estimate_tpr`: ln((TPR - delta) / FPR) at the highest threshold with a TPR of at least 1% (PrivacyGuard, "
+        "Eq. 2);\n"
+        "- `estimate_max`: the largest such estimate, and of ln((TNR - delta) / FNR), over the thresholds at which "
+        "one of the four rates is 1%, 2%, ..., 99%;\n"
+        "- `one_run`: a lower bound on epsilon for any mechanism, from the number of correct guesses among the most "
+        "certain ones (Steinke et al. 2024);\n"
+        "- `one_run_gaussian`: the epsilon of the smallest mu-GDP that fits the guesses (Mahloujifar et al. 2025). "
+        "It is a lower bound on epsilon only for a Gaussian mechanism.\n"
+        "\n"
+        "If `train.subset` is `bernoulli`, the membership of each sample is a coin toss of its own. If it is `exact` "
+        "or `balanced`, members are paired with non-members at random, and a coin toss determines which of the two "
+        "is the member. If it is `given`, there are only the estimates. There are no rows for an attack without "
+        "scores of members or without scores of non-members."
+    ),
+    {
+        "attack": Column("none", "as in `attacks.csv`"),
+        "references": Column(
+            "count",
+            "number of references; 0 for attacks without references",
+        ),
+        "method": Column(
+            "none",
+            "`estimate_tpr`, `estimate_max`, `one_run` or `one_run_gaussian`",
+        ),
+        "adjacency": Column(
+            "none",
+            (
+                "which training sets are neighbors: they differ by one sample that is added or removed "
+                "(`add_remove`), or replaced (`replace_one`)"
+            ),
+        ),
+        "delta": Column("fraction", "`attack.delta`"),
+        "confidence": Column(
+            "fraction",
+            "of the interval of an estimate, 0.95; of a bound, 1 - `attack.alpha`, for each attack on its own",
+        ),
+        "canaries": Column(
+            "count",
+            (
+                "of an estimate, samples; of a bound, samples or pairs whose membership was drawn by coin tosses, "
+                "with or without a score"
+            ),
+        ),
+        "guesses": Column(
+            "count",
+            (
+                "number of guesses that gives the largest bound; guesses that missing scores prevent count as wrong; "
+                "tied scores are ordered by keys of the samples. Empty for estimates"
+            ),
+        ),
+        "correct": Column("count", "correct guesses; empty for estimates"),
+        "epsilon": Column(
+            "none",
+            (
+                "the bound or the estimate; bounds are 0 if the guesses show nothing, and estimates are at most "
+                "ln(number of members)"
+            ),
+        ),
+        "low, high": Column(
+            "none",
+            (
+                "2.5% and 97.5% quantiles of an estimate over `attack.bootstraps` sets of samples, as in "
+                "`intervals.csv`; neither is a lower bound on epsilon. Empty for bounds, and if `attack.bootstraps` "
+                "is 0"
+            ),
+        ),
+        "mu": Column(
+            "none",
+            "of mu-GDP, for `one_run_gaussian`; empty for the others",
+        ),
+        "ceiling": Column(
+            "none",
+            "`epsilon` of an attack whose guesses are all correct; of an estimate, ln(number of members)",
+        ),
+        "is_bound": Column(
+            "none",
+            "whether `epsilon` is a lower bound for any mechanism: `True` for `one_run`",
+        ),
+        "left_out": Column("count", "samples without a score"),
+    },
+    key=("attack", "method"),
+)
 
 
 def epsilon_audit(
@@ -90,6 +183,36 @@ def epsilon_audit(
             | {"mu": bound.mu, "ceiling": bound.ceiling_if_gaussian, "is_bound": False}
         )
     return _typed(rows)
+
+
+AUDIT_CURVE_TABLE = Table(
+    "audit_curve.csv",
+    (
+        "Written with `audit.csv`. Each row is an attack and one of the tests whose largest bounds are in "
+        "`audit.csv`: 16, 32, 64, ... guesses, and which sides of the scores are guessed. The level `attack.alpha` "
+        "is divided by the number of tests."
+    ),
+    {
+        "attack": Column("none", "as in `attacks.csv`"),
+        "references": Column(
+            "count",
+            "number of references; 0 for attacks without references",
+        ),
+        "guesses": Column("count", "number of guesses"),
+        "sides": Column(
+            "none",
+            (
+                "`both`: the highest half of them are guessed to be members and the lowest half not; `members`: the "
+                "highest are guessed to be members, or, for pairs, the larger score of the pairs with the largest "
+                "differences"
+            ),
+        ),
+        "correct": Column("count", "correct guesses"),
+        "epsilon": Column("none", "lower bound on epsilon for any mechanism"),
+        "mu": Column("none", "lower bound on mu of Gaussian differential privacy"),
+    },
+    key=("attack", "sides", "guesses"),
+)
 
 
 def audit_curve(scores: Scores, *, alpha: float, delta: float, design: Design) -> pd.DataFrame:

@@ -11,10 +11,71 @@ import pandas as pd
 
 from lm_mia import config, stats
 from lm_mia.attacks import study_inputs
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import AttackInputs
 
 _SAMPLES = study_inputs.FIRST_SAMPLES
+
+
+DECISION_JACKKNIFE_TABLE = Table(
+    "decision_jackknife.parquet",
+    (
+        "Written by `lm-mia attack` with the tables of decisions, for intervals of claims. Each row is a choice of "
+        "replicas, references and samples, and an FPR of `attack.fprs`. The numbers are of online LiRA on at most "
+        "the first 32,768 samples, and thresholds are calibrated on the samples that are used."
+    ),
+    {
+        "replicas": Column(
+            "none",
+            (
+                "0: all replicas; g: without group g. Replicas are divided into 8 groups, or each is a group if "
+                "there are fewer"
+            ),
+        ),
+        "references": Column(
+            "none",
+            "0: all references; h: half h - 1 of them, as `reference_part` of `targets.csv`, if there are 16 or more",
+        ),
+        "samples": Column(
+            "none",
+            "0: all samples; h: half h of them, as `half` of `target_jackknife.parquet`",
+        ),
+        "fpr": Column("fraction", "requested FPR"),
+        "auc": Column("fraction", "AUC, mean over replicas; the same at every FPR"),
+        "distance_correlation": Column(
+            "none",
+            (
+                "rank correlation over members of the flip rate with the mean distance of the posterior from the "
+                "threshold, at `attack.focus_fpr`; the same at every FPR"
+            ),
+        ),
+        "member_flip_rate, nonmember_flip_rate": Column(
+            "fraction", "flip rate, mean over the samples of the class"
+        ),
+        "member_coin_flips, nonmember_coin_flips": Column(
+            "fraction",
+            (
+                "samples of the class whose decisions are coin flips; the cutoff is that of the number of replicas "
+                "that are used"
+            ),
+        ),
+        "tpr": Column("fraction", "true positive rate, mean over replicas"),
+        "coin_flip_tpr": Column(
+            "fraction",
+            "the part of it that is due to members whose decisions are coin flips",
+        ),
+        "unstable_tpr": Column(
+            "fraction",
+            "the part of it that is due to members whose decisions are very unstable or coin flips",
+        ),
+        "threshold_spread": Column(
+            "fraction",
+            "distance of a replica's threshold, as a posterior, from the median threshold, mean over replicas",
+        ),
+    },
+    key=("references", "replicas", "samples", "fpr"),
+)
 
 
 def decision_jackknife(
@@ -41,7 +102,7 @@ def decision_jackknife(
         return to_frame(metrics, index, c.fprs)
 
     halves = study_inputs.reference_halves(inputs.references)
-    tables = study_inputs.map_reference_sets(inputs, halves, c, pool, evaluate, _SAMPLES)
+    tables = study_inputs.map_reference_sets(inputs, halves, vars(c), pool, evaluate, _SAMPLES)
     return pd.concat(tables)
 
 

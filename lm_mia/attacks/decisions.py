@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lm_mia import stats
 from lm_mia.attacks import registry, tables
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import Block, sample_slices
 from lm_mia.attacks.models import archetype_losses as losses_of_archetypes
@@ -34,6 +35,46 @@ _FEWEST_REPLICAS = 8  # The coin-flip test has little power with fewer.
 _PREVIEW_CHARS = 240
 
 
+ERROR_RATES_TABLE = Table(
+    "error_rates.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is an FPR of `attack.fprs`, for online "
+        "LiRA with all references; means and standard deviations are over replicas. StrongMIA Tables 1 and 2."
+    ),
+    {
+        "attack": Column("none", "always `lira_online`"),
+        "fpr": Column("fraction", "requested FPR"),
+        "acc_mean, acc_std": Column("fraction", "accuracy, (TP + TN) / samples with a score"),
+        "balanced_acc_mean, balanced_acc_std": Column(
+            "fraction",
+            "(TPR + TNR) / 2; equal to the accuracy if both classes have the same size",
+        ),
+        "fnr_mean, fnr_std": Column("fraction", "false negative rate, 1 - TPR"),
+        "realized_fpr_mean, realized_fpr_std": Column(
+            "fraction",
+            "realized FPR, at most `fpr`; the paper takes it as given",
+        ),
+        "tnr_mean, tnr_std": Column("fraction", "true negative rate, 1 - realized FPR"),
+        "tpr_mean, tpr_std": Column(
+            "fraction",
+            (
+                "true positive rate, TP / members with a score; like the accuracies and the FNR, empty if the "
+                "non-members with a score cannot show this FPR"
+            ),
+        ),
+        "replicas": Column(
+            "count",
+            "replicas, over which means and standard deviations are taken",
+        ),
+        "left_out": Column(
+            "count",
+            "samples without a score; the largest number over replicas",
+        ),
+    },
+    key=("fpr",),
+)
+
+
 def error_rates(
     scores: Scores, *, band: tuple[float, float], fprs: tuple[float, ...]
 ) -> pd.DataFrame:
@@ -41,11 +82,104 @@ def error_rates(
     return tables.error_rates(_points_at_fprs(scores, band, fprs))
 
 
+THRESHOLDS_TABLE = Table(
+    "thresholds.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is a replica and an FPR of `attack.fprs`, "
+        "for online LiRA with all references. StrongMIA Figure 25."
+    ),
+    {
+        "order_seed": Column("none", "the replica's order seed, which is its number"),
+        "fpr": Column("fraction", "requested FPR"),
+        "threshold": Column(
+            "nats",
+            (
+                "the replica's threshold for scores of online LiRA, a score of a non-member; `-inf` at an FPR of 1, "
+                "and `inf` if there is none (see [Conventions](#conventions))"
+            ),
+        ),
+        "tpr": Column(
+            "fraction",
+            (
+                "the replica's true positive rate at the threshold; empty if the non-members with a score cannot "
+                "show this FPR"
+            ),
+        ),
+        "realized_fpr": Column(
+            "fraction",
+            "the replica's false positive rate at the threshold, at most `fpr`",
+        ),
+    },
+    key=("order_seed", "fpr"),
+)
+
+
 def thresholds(
     scores: Scores, *, band: tuple[float, float], fprs: tuple[float, ...]
 ) -> pd.DataFrame:
     """Returns thresholds.csv: the threshold of each replica at each FPR (StrongMIA Figure 25)."""
     return tables.thresholds(_points_at_fprs(scores, band, fprs), _order_seeds(scores))
+
+
+FLIP_SHARES_TABLE = Table(
+    "flip_shares.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is an FPR of `attack.fprs` and a bin of "
+        "flip rates. StrongMIA Tables 3 and 4, Figures 5, 28 and 29."
+    ),
+    {
+        "fpr": Column("fraction", "requested FPR"),
+        "bin": Column("none", "name of the bin (see [Conventions](#conventions))"),
+        "low, high": Column(
+            "fraction",
+            "range of flip rates of the bin; `low` is included, `high` only in the last bin",
+        ),
+        "member_fraction": Column(
+            "fraction",
+            "fraction of all members with votes that are in the bin; empty if there are none",
+        ),
+        "nonmember_fraction": Column(
+            "fraction",
+            "fraction of all non-members with votes that are in the bin",
+        ),
+        "members": Column("count", "members in the bin"),
+        "nonmembers": Column("count", "non-members in the bin"),
+        "replicas": Column("count", "B, the number of votes on each sample"),
+        "left_out": Column(
+            "count",
+            "samples of both classes without votes, since they have no score under one of the replicas",
+        ),
+        "cutoff": Column(
+            "fraction",
+            (
+                "t, the smallest flip rate of a coin flip with B replicas; this and all following columns only in "
+                "rows of the bin `coin flip`"
+            ),
+        ),
+        "member_fraction_se": Column(
+            "fraction",
+            (
+                "standard error of `member_fraction` over samples (documents, if they are split) and replicas (see "
+                "`lm_mia.stats.mean_std_error`)"
+            ),
+        ),
+        "member_fraction_127_low, member_fraction_127_high": Column(
+            "fraction",
+            (
+                "range of the fraction of members in the bin that 127 replicas would show (see "
+                "[Conventions](#conventions))"
+            ),
+        ),
+        "nonmember_fraction_se": Column(
+            "fraction",
+            "standard error of `nonmember_fraction`, likewise",
+        ),
+        "nonmember_fraction_127_low, nonmember_fraction_127_high": Column(
+            "fraction", "range for non-members"
+        ),
+    },
+    key=("fpr", "bin"),
+)
 
 
 def flip_shares(
@@ -61,6 +195,45 @@ def flip_shares(
     counts = scores.once(count_decisions, **settings).bin_counts
     shares = tables.flip_shares(counts, len(scores.targets), fprs, alpha)
     return tables.with_uncertainty(shares, scores.once(coin_flips, **settings))
+
+
+FLIP_SHARES_BY_REPLICAS_TABLE = Table(
+    "flip_shares_by_replicas.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is a number of replicas: the first 8, 16, "
+        "32, ... and all of them, at `attack.focus_fpr`. It shows how the share of coin flips falls with the number "
+        "of replicas while its range narrows."
+    ),
+    {
+        "fpr": Column("fraction", "requested FPR"),
+        "replicas": Column("count", "B, the number of replicas whose votes are counted"),
+        "cutoff": Column(
+            "fraction",
+            "t, the smallest flip rate of a coin flip with B replicas",
+        ),
+        "member_fraction": Column(
+            "fraction",
+            "fraction of members with votes that are in the bin `coin flip`",
+        ),
+        "member_fraction_se": Column(
+            "fraction",
+            "its standard error over samples (documents, if they are split) and replicas",
+        ),
+        "member_fraction_127_low, member_fraction_127_high": Column(
+            "fraction",
+            "range of the fraction that 127 replicas would show (see [Conventions](#conventions))",
+        ),
+        "nonmember_fraction": Column(
+            "fraction",
+            "fraction of non-members with votes that are in the bin `coin flip`",
+        ),
+        "nonmember_fraction_se": Column("fraction", "its standard error, likewise"),
+        "nonmember_fraction_127_low, nonmember_fraction_127_high": Column(
+            "fraction", "range for non-members"
+        ),
+    },
+    key=("replicas",),
+)
 
 
 def flip_shares_by_replicas(
@@ -82,6 +255,61 @@ def flip_shares_by_replicas(
     return pd.concat([*parts, of_all[of_all["fpr"] == focus_fpr]])
 
 
+TRUE_POSITIVES_TABLE = Table(
+    "true_positives.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is an FPR of `attack.fprs`. Bins are made "
+        "from the votes of all replicas; true positives are counted for each replica, and means and standard "
+        "deviations are over replicas. Shares are means of each replica's ratio, as in the paper: a replica without "
+        "a true positive has a share of 0, and if no replica has any, the shares are empty. The ratios of the mean "
+        "counts are beside them. StrongMIA Tables 5 and 6, Appendix E.2.6."
+    ),
+    {
+        "fpr": Column("fraction", "requested FPR"),
+        "tpr_mean, tpr_std": Column("fraction", "true positives / members with votes"),
+        "tp_mean, tp_std": Column(
+            "count",
+            (
+                "true positives among members with votes; empty, like all numbers of true positives, if no member "
+                "has votes at this FPR"
+            ),
+        ),
+        "very_unstable_tp_mean, very_unstable_tp_std": Column(
+            "count", "true positives in the bin `very unstable`"
+        ),
+        "very_unstable_fraction_mean, very_unstable_fraction_std": Column(
+            "fraction",
+            "fraction of the replica's true positives that are in this bin",
+        ),
+        "coin_flip_tp_mean, coin_flip_tp_std": Column(
+            "count", "true positives in the bin `coin flip`"
+        ),
+        "coin_flip_fraction_mean, coin_flip_fraction_std": Column(
+            "fraction",
+            "fraction of the replica's true positives that are in this bin",
+        ),
+        "union_tp_mean, union_tp_std": Column(
+            "count",
+            "true positives in either bin; the standard deviation is of each replica's sum",
+        ),
+        "union_fraction_mean, union_fraction_std": Column(
+            "fraction",
+            "fraction of the replica's true positives that are in either bin",
+        ),
+        "very_unstable_ratio_of_means, coin_flip_ratio_of_means, union_ratio_of_means": Column(
+            "fraction",
+            "mean number of true positives in the bin, or in either, divided by the mean number of all",
+        ),
+        "replicas": Column(
+            "count",
+            "replicas, over which means and standard deviations are taken",
+        ),
+        "left_out": Column("count", "samples without votes, of both classes"),
+    },
+    key=("fpr",),
+)
+
+
 def true_positives(
     scores: Scores,
     *,
@@ -93,6 +321,28 @@ def true_positives(
     """Returns true_positives.csv: true positives of members with unstable decisions (StrongMIA Tables 5 and 6)."""
     total = scores.once(count_decisions, alpha=alpha, band=band, focus_fpr=focus_fpr, fprs=fprs)
     return tables.true_positives(total.true_positives_TxFx5, total.bin_counts, fprs)
+
+
+REPLICA_TRUE_POSITIVES_TABLE = Table(
+    "replica_true_positives.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is a replica and an FPR of `attack.fprs`; "
+        "`true_positives.csv` has the means over replicas. StrongMIA Appendix E.2.6."
+    ),
+    {
+        "order_seed": Column("none", "the replica"),
+        "fpr": Column("fraction", "requested FPR"),
+        "tp": Column(
+            "count",
+            "true positives among members with votes; empty, like the other two, without votes at this FPR",
+        ),
+        "very_unstable_tp, coin_flip_tp": Column(
+            "count",
+            "those in the bins `very unstable` and `coin flip`; bins are made from the votes of all replicas",
+        ),
+    },
+    key=("order_seed", "fpr"),
+)
 
 
 def replica_true_positives(
@@ -111,6 +361,34 @@ def replica_true_positives(
     )
 
 
+COIN_FREE_ROC_TABLE = Table(
+    "coin_free_roc.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is a point of the mean ROC curve of "
+        "online LiRA with all references, at the rates of `roc.csv`. StrongMIA Eq. 24, Figure 30."
+    ),
+    {
+        "fpr": Column("fraction", "requested FPR"),
+        "tpr_mean": Column(
+            "fraction",
+            "true positive rate, mean over replicas, among members with votes",
+        ),
+        "tpr_coin_free": Column(
+            "fraction",
+            (
+                "the same without the true positives whose decisions are coin flips at this FPR; the members that "
+                "are removed differ from rate to rate, so this is not the curve of a threshold rule, and it may fall"
+            ),
+        ),
+        "tpr_unstable_free": Column(
+            "fraction",
+            "the same without the true positives whose decisions are very unstable, either",
+        ),
+    },
+    key=("fpr",),
+)
+
+
 def coin_free_roc(
     scores: Scores,
     *,
@@ -123,6 +401,51 @@ def coin_free_roc(
     total = scores.once(count_decisions, alpha=alpha, band=band, focus_fpr=focus_fpr, fprs=fprs)
     fpr_G = scores.operating_points(fprs, band).fpr_F[len(fprs) :]
     return tables.coin_free_roc(fpr_G, total.vote_counts, len(scores.targets))
+
+
+PARTIAL_AUC_TABLE = Table(
+    "partial_auc.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is a range of FPRs (`attack.band`, then 0 "
+        "to 1) and a curve of `coin_free_roc.csv`, whose points are connected by straight lines. StrongMIA Appendix "
+        "E.2.6."
+    ),
+    {
+        "low, high": Column("fraction", "ends a and b of the range of FPRs"),
+        "curve": Column(
+            "none",
+            "`raw` (`tpr_mean`), `coin-free` (`tpr_coin_free`) or `unstable-free` (`tpr_unstable_free`)",
+        ),
+        "pauc": Column(
+            "fraction",
+            "area under the curve between a and b, at most b - a",
+        ),
+        "pauc_normalized": Column("fraction", "`pauc` / (b - a): the mean TPR over the range"),
+        "lift": Column(
+            "fraction",
+            "`pauc` minus that of guessing, (b^2 - a^2) / 2; may be negative",
+        ),
+        "lift_normalized": Column(
+            "fraction",
+            "`lift` / (b - a): the mean of TPR - FPR over the range",
+        ),
+        "lift_retained_fraction": Column(
+            "fraction",
+            (
+                "lift of the curve divided by that of the raw curve; negative if it is below chance; not in rows of "
+                "the raw curve, and empty unless the raw lift is above 0"
+            ),
+        ),
+        "mean_tpr_dropped_fraction": Column(
+            "fraction",
+            (
+                "fraction of the raw curve's mean TPR over the range that is missing in the curve; not in rows of "
+                "the raw curve, and empty if the raw area is 0"
+            ),
+        ),
+    },
+    key=("low", "high", "curve"),
+)
 
 
 def partial_auc(
@@ -268,6 +591,66 @@ def _replica_counts(replicas: int) -> list[int]:
 # Single samples
 
 
+SAMPLES_TABLE = Table(
+    "samples.parquet",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is a sample of the population, in the "
+        "order of ids; scores are those of online LiRA with all references. StrongMIA Figures 6, 26, 27 and 31."
+    ),
+    {
+        "id": Column("none", "number of the sample in the population, from 0"),
+        "member": Column("none", "whether the replicas were trained on it"),
+        "tokens, unk": Column(
+            "count",
+            "as in [the sample table](#the-sample-table-populationshash)",
+        ),
+        "zlib_bytes": Column("bytes", "as in the sample table"),
+        "tfidf": Column("none", "as in the sample table"),
+        "prefix_group": Column("none", "as in the sample table"),
+        "document, piece": Column(
+            "none",
+            "as in the sample table; only if `corpus.split_documents` is set",
+        ),
+        "score": Column("nats", "score under the first replica"),
+        "mean_score": Column("nats", "mean score over replicas"),
+        "mean_posterior": Column(
+            "fraction",
+            "mean over replicas of the posterior of the score; not the posterior of `mean_score`",
+        ),
+        "separation": Column(
+            "standard deviations",
+            (
+                "(OUT mean - IN mean) / sqrt((IN variance + OUT variance) / 2), of the losses under the references; "
+                "pooled variances if `attack.variance=pooled`; NaN where the score is"
+            ),
+        ),
+        "votes_FPR": Column(
+            "count",
+            (
+                'B1, the number of replicas that decide "member"; null if the sample has no score under one of the '
+                "replicas"
+            ),
+        ),
+        "flip_rate_FPR": Column("fraction", "flip rate; NaN where votes are null"),
+        "p_value_FPR": Column(
+            "fraction",
+            (
+                "two-sided equal-tail p-value of the votes if they were fair coins, at most 1 (StrongMIA Eq. 22); "
+                "NaN where votes are null"
+            ),
+        ),
+        "distance_FPR": Column(
+            "fraction",
+            (
+                "mean over replicas of the absolute difference between the sample's posterior and the posterior of "
+                "the replica's threshold (Appendix E.2.5); a threshold of `-inf` has posterior 0"
+            ),
+        ),
+    },
+    key=("id",),
+)
+
+
 def samples(
     scores: Scores,
     *,
@@ -332,6 +715,42 @@ def _sample_rows(
     yield from map_in_order(scores.pool, rows, parts)
 
 
+FLIP_CURVES_TABLE = Table(
+    "flip_curves.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is a bin of samples of one class, at an "
+        "FPR of `attack.fprs`: samples are sorted by their distance to the threshold or by their posterior and "
+        "divided into 50 bins of equal size. Equal values stay in one bin, so there may be fewer bins, of different "
+        "sizes. StrongMIA Figures 26 and 27."
+    ),
+    {
+        "fpr": Column("fraction", "requested FPR"),
+        "binned_by": Column(
+            "none",
+            (
+                "the quantity by which samples are sorted and binned: `distance` (`distance_FPR` of "
+                "`samples.parquet`) or `posterior` (`mean_posterior`)"
+            ),
+        ),
+        "class": Column("none", "`members` or `nonmembers`"),
+        "x_mean": Column(
+            "fraction",
+            "mean distance or posterior of the samples in the bin",
+        ),
+        "flip_rate_mean": Column(
+            "fraction",
+            "mean flip rate (`flip_rate_FPR`) of the samples in the bin",
+        ),
+        "samples": Column("count", "number of samples in the bin"),
+        "left_out": Column(
+            "count",
+            "samples of the class without a flip rate or distance, which are in no bin",
+        ),
+    },
+    key=("fpr", "binned_by", "class", "x_mean"),
+)
+
+
 def flip_curves(
     scores: Scores, *, band: tuple[float, float], fprs: tuple[float, ...]
 ) -> pd.DataFrame:
@@ -378,6 +797,44 @@ def flip_curves(
 
 
 # Archetypes
+
+
+ARCHETYPES_TABLE = Table(
+    "archetypes.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is one of four kinds of samples, each "
+        "defined by a rule, with the first sample, in order of ids, that satisfies the rule. If there is none, the "
+        "columns of the sample are empty. StrongMIA Figure 22."
+    ),
+    {
+        "kind": Column(
+            "none",
+            "`clear stable member`, `clear stable non-member`, `ambiguous stable` or `ambiguous unstable`",
+        ),
+        "rule": Column(
+            "none",
+            (
+                "the rule in words, with the numbers of `attack.clear_separation`, `ambiguous_separation`, "
+                "`stable_flip` and, for clear members, `stable_member_flip`"
+            ),
+        ),
+        "candidates": Column("count", "samples that satisfy the rule"),
+        "fpr": Column(
+            "fraction",
+            "`attack.focus_fpr`, at which votes and flip rates are taken",
+        ),
+        "id": Column("none", "the sample"),
+        "member": Column("none", "whether the replicas were trained on it"),
+        "votes": Column("count", "its `votes_FPR` at this FPR"),
+        "flip_rate": Column("fraction", "its `flip_rate_FPR` at this FPR"),
+        "separation": Column("standard deviations", "its `separation`"),
+        "text_preview": Column(
+            "none",
+            "the first 240 characters of its text, decoded from its tokens",
+        ),
+    },
+    key=("kind",),
+)
 
 
 def archetypes(

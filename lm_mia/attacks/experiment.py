@@ -26,7 +26,7 @@ from lm_mia.attacks.replicas import Replicas, find_replicas
 from lm_mia.attacks.results import to_frame
 from lm_mia.attacks.spec import RecipeNeeds, Request
 from lm_mia.attacks.table_sets import StoredTables, TableSet, Work
-from lm_mia.attacks.token_tables import TokenSettings
+from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import Unavailable, UserError
@@ -41,6 +41,17 @@ _SMALL_BYTES = 2**21
 Content = pd.DataFrame | Iterator[pa.Table] | Mapping[str, Any]
 """A table, in parts if it is stored, or the object of a JSON file."""
 Out = TypeVar("Out")
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenSettings:
+    """The settings of a recipe, other than those of the attack, that studies may depend on."""
+
+    samples: tuple[int, ...] = ()
+    """score.token_samples."""
+    prefix_tokens: int = 50
+    suffix_tokens: int = 50
+    batches: Batches = dataclasses.field(default_factory=Batches)
 
 
 def silent(*_: object) -> None:

@@ -8,8 +8,6 @@ delete them, and the next command writes them again.
 import contextlib
 import dataclasses
 import filecmp
-import functools
-import inspect
 import json
 import os
 import sys
@@ -28,28 +26,26 @@ from lm_mia.attacks import (
     advantage,
     attack_flips,
     audit,
+    decision_jackknife,
+    decisions,
     evaluations,
     models,
-    more_references,
-    pooling,
     rate_intervals,
     reference_targets,
     registry,
+    replicas,
+    resampling,
+    shown_samples,
     tables,
     targets,
-    token_tables,
-    user_code,
-    variance,
-    vulnerability,
-    zero_run,
 )
-from lm_mia.attacks.experiment import Content, RecipeView, silent
+from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.experiment import Content, RecipeView, TokenSettings, silent
 from lm_mia.attacks.pieces import open_pieces, target_models
 from lm_mia.attacks.replicas import DECISIONS
 from lm_mia.attacks.results import digest, to_frame
-from lm_mia.attacks.shown_samples import shown_samples
-from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request, Study, decision_settings
-from lm_mia.attacks.study_inputs import StudyError
+from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request, Study
+from lm_mia.attacks.studies import study_set
 from lm_mia.attacks.table_sets import Facts, TableSet, Write
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
@@ -112,40 +108,220 @@ SHUFFLED, JACKKNIFE, RESAMPLED = map(
 REFERENCE_TARGETS, REPLICA_WARNINGS = map(replica_set, ("reference_targets", "replica_warnings"))
 
 
-def more_references_set(view: RecipeView) -> TableSet:
-    """Returns what more references would add."""
-    return more_references.table_set(view.store, view.attacked, view.c, view.work)
+EXTRACTION_TABLE = Table(
+    "extraction.csv",
+    (
+        "Written by `lm-mia extract` (and `lm-mia run`), if `extract.samples` is above 0. Each row is one of the "
+        "`extract.samples` samples, in descending order of their scores (ties: lowest id first). `extract.choose` "
+        "says which: those with the highest scores, among those with a score and enough tokens, or (`random`) a "
+        "uniform draw of members and an equally large one of non-members, without replacement, from all samples with "
+        "enough tokens. The first replica is prompted with the first `extract.prefix_tokens` tokens of the sample; "
+        "the next `extract.suffix_tokens` tokens are the *suffix*. SCHEME is `greedy` (always the most likely "
+        "token), `sampled` (temperature 1, all tokens) or `chosen` (`extract.temperature`, `top_k` and `top_p`). "
+        "StrongMIA Figure 7, PrivacyGuard Table 4.\n"
+        "\n"
+        "Greedy decoding generates one text, and the other schemes `extract.generations`; if that is 0, the latter "
+        "have only the column `log_p_SCHEME`. If there are several texts, values are the largest over these. *Texts* "
+        "are decoded from the tokens, in lower case, without ASCII punctuation "
+        "([`clean_text`](reference/stats.md#lm_mia.stats.clean_text)); where nothing remains of the suffix, values "
+        "are empty."
+    ),
+    {
+        "id": Column("none", "the sample"),
+        "member": Column("none", "whether the first replica was trained on it"),
+        "score": Column(
+            "nats",
+            "its `score` of `samples.parquet`; may be empty for random samples",
+        ),
+        "in_prompt": Column(
+            "none",
+            "1 if the text of the suffix is also in that of the prefix, so that a model can copy it, else 0",
+        ),
+        "log_p_SCHEME": Column(
+            "nats",
+            (
+                "log-probability that the scheme draws the suffix after the prefix, the sum over its tokens; `-inf`: "
+                "never"
+            ),
+        ),
+        "exact_SCHEME": Column(
+            "none",
+            "1 if a generated text begins with the suffix, token by token, else 0",
+        ),
+        "contained_SCHEME": Column(
+            "none",
+            "1 if a generated text contains the tokens of the suffix anywhere, else 0",
+        ),
+        "overlap_SCHEME": Column(
+            "fraction",
+            (
+                "length of the longest common subsequence of the tokens of the suffix and of a generated text, "
+                "divided by the suffix's length; it grows with the length of the text, `extract.written_tokens`"
+            ),
+        ),
+        "included_SCHEME": Column(
+            "none",
+            "1 if a generated text contains the text of the suffix, else 0",
+        ),
+        "substring_SCHEME": Column(
+            "fraction",
+            (
+                "length of the longest contiguous part of the suffix's text that is in a generated text, in "
+                "characters, divided by its length"
+            ),
+        ),
+        "edit_SCHEME": Column(
+            "fraction",
+            (
+                "1 minus the edit distance of the suffix's text and a generated text, divided by the length of the "
+                "longer one"
+            ),
+        ),
+        "reference_member": Column(
+            "none",
+            (
+                "whether the first reference was trained on the sample; this and the next columns exist only with "
+                "`extract.reference`"
+            ),
+        ),
+        "reference_log_p_SCHEME": Column(
+            "nats",
+            "`log_p_SCHEME` of the first reference, given the same prefix",
+        ),
+        "reference_exact_SCHEME, reference_contained_SCHEME, reference_included_SCHEME": Column(
+            "none",
+            "the same measures for texts that the first reference generates",
+        ),
+        "reference_overlap_SCHEME, reference_substring_SCHEME, reference_edit_SCHEME": Column(
+            "fraction", "the same"
+        ),
+    },
+    key=("id",),
+)
 
 
-def pooling_set(view: RecipeView) -> TableSet:
-    """Returns attacks on each reference with the others; raises Unavailable unless attack.leave_one_out is set."""
-    tables = pooling.table_set(view.store, view.attacked, view.c, view.work)
-    return _requested(view, tables, "attack.leave_one_out must be set; run lm-mia attack with it")
+EXTRACTION_CURVES_TABLE = Table(
+    "extraction_curves.csv",
+    (
+        "Written by `lm-mia extract` with `extraction.csv`. Each row is a scheme, a class of the samples of "
+        "`extraction.csv`, a number of queries (1, 10, ..., 10^18) and a probability (0.1, 0.5, 0.9, 0.99, 0.999). A "
+        "class without samples has no rows. Definition: (n, p)-discoverable extraction, Hayes et al. 2025, "
+        "*Measuring memorization in language models via probabilistic extraction*."
+    ),
+    {
+        "scheme": Column("none", "`greedy`, `sampled` or `chosen`"),
+        "class": Column("none", "`members` or `nonmembers`"),
+        "queries": Column("count", "n, independent queries"),
+        "probability": Column("fraction", "p"),
+        "share": Column(
+            "fraction",
+            (
+                "samples of the class whose suffix is drawn at least once in n queries with probability 1 - (1 - "
+                "p_z)^n >= p, where log p_z is `log_p_SCHEME`"
+            ),
+        ),
+        "left_out": Column(
+            "count",
+            "samples of the class without a log p_z, which the share leaves out",
+        ),
+    },
+    key=("scheme", "class", "probability", "queries"),
+)
 
 
-def zero_run_set(view: RecipeView) -> TableSet:
-    """Returns zero-run evaluation; raises Unavailable unless attack.zero_run is set."""
-    tables = zero_run.table_set(view.store, view.attacked, view.c, view.work)
-    return _requested(view, tables, "attack.zero_run must be set; run lm-mia attack with it")
+EXTRACTION_RATES_TABLE = Table(
+    "extraction_rates.csv",
+    (
+        "Written by `lm-mia extract` with `extraction.csv`. Each row is a scheme and a class of the samples of "
+        '`extraction.csv`, without the samples that can be "extracted" without any memory of the training data: '
+        "those whose suffix has a text that is also in the prefix (`in_prompt`), or no text at all. Shares that need "
+        "generated texts are empty if there are none. Columns that end in `_low` and `_high` are exact "
+        "(Clopper-Pearson) 95% intervals for the share among all samples of the class that have enough tokens. They "
+        "are valid only if the samples are a random draw, and empty unless `extract.choose=random`. PrivacyGuard "
+        "Table 4."
+    ),
+    {
+        "scheme": Column("none", "`greedy`, `sampled` or `chosen`"),
+        "class": Column("none", "`members` or `nonmembers` of the first replica"),
+        "samples": Column("count", "samples that the shares are of"),
+        "left_out": Column("count", "samples of the class that the shares leave out"),
+        "inclusion": Column("fraction", "samples with `included_SCHEME` = 1"),
+        "overlap_above_0.8": Column("fraction", "samples with `overlap_SCHEME` > 0.8"),
+        "p_above_0.5": Column(
+            "fraction",
+            "samples whose suffix has a probability (exp of `log_p_SCHEME`) above 0.5",
+        ),
+        "p_above_0.01": Column(
+            "fraction",
+            "samples whose suffix has a probability above 0.01",
+        ),
+        "inclusion_low, inclusion_high": Column("fraction", "ends of the interval of `inclusion`"),
+        "overlap_above_0.8_low, overlap_above_0.8_high": Column(
+            "fraction", "ends of the interval of `overlap_above_0.8`"
+        ),
+        "p_above_0.5_low, p_above_0.5_high": Column(
+            "fraction", "ends of the interval of `p_above_0.5`"
+        ),
+        "p_above_0.01_low, p_above_0.01_high": Column(
+            "fraction", "ends of the interval of `p_above_0.01`"
+        ),
+    },
+    key=("scheme", "class"),
+)
 
 
-def variance_set(view: RecipeView) -> TableSet:
-    """Returns components of variance; raises Unavailable without crossed models."""
-    tables = variance.table_set(view.store, view.attacked, view.c, view.work)
-    reason = "attack.replica_inits must be above 1, and all of its models present; run lm-mia run with it"
-    return _requested(view, tables, reason)
+EXTRACTION_REFERENCE_TABLE = Table(
+    "extraction_reference.csv",
+    (
+        "Written by `lm-mia extract` with `extract.reference`: how many samples are extracted from the first "
+        "replica, from the first reference, from both or from neither. Each row is a scheme, a criterion and a pair "
+        "of memberships that occurs. Both models were trained in the same way on random halves of the population, so "
+        "that samples that only the replica was trained on, and that are extracted from it alone, show the effect of "
+        "training on a sample; samples that neither was trained on show the effect of chance."
+    ),
+    {
+        "scheme": Column("none", "`greedy`, `sampled` or `chosen`"),
+        "criterion": Column(
+            "none",
+            "name of a share of `extraction_rates.csv`, such as `inclusion`",
+        ),
+        "in_target": Column(
+            "none",
+            "whether the first replica was trained on the samples",
+        ),
+        "in_reference": Column("none", "whether the first reference was trained on them"),
+        "samples": Column("count", "samples of the row"),
+        "left_out": Column(
+            "count",
+            "samples with these memberships that are left out, as in `extraction_rates.csv`",
+        ),
+        "both": Column("count", "samples extracted from both models"),
+        "target_only": Column("count", "samples extracted from the replica only"),
+        "reference_only": Column("count", "samples extracted from the reference only"),
+        "neither": Column("count", "samples extracted from neither"),
+    },
+    key=("scheme", "samples", "criterion"),
+)
 
 
-def tokens_set(view: RecipeView) -> TableSet:
-    """Returns tables of tokens; raises Unavailable without their log-probabilities."""
-    shown_S = np.zeros(0, np.int64)
-    with contextlib.suppress(Unavailable):
-        shown = view.pieces.read(Request(view.replicas.main, shown_samples), ["id"])
-        shown_S = shown_S if shown is None else shown["id"].to_numpy()
-    tables = token_tables.table_set(
-        view.store, view.population, view.c, view.token_settings, shown_S, view.work
-    )
-    return _requested(view, tables, "score.token_samples must be set, and scored; run lm-mia run")
+EXTRACTION_JSON_TABLE = Table(
+    "extraction.json",
+    "Written by `lm-mia extract` with the tables of extraction, which it describes.",
+    {
+        "model": Column("none", "name of the replica that was queried"),
+        "reference": Column(
+            "none",
+            "name of the reference that was also queried; empty without `extract.reference`",
+        ),
+        "step": Column("steps", "training step of the replica"),
+        "config": Column("none", "all settings `extract.*` (see `lm-mia fields`)"),
+        "samples": Column(
+            "none",
+            "hash of what determines the `samples.parquet` that the samples were taken from",
+        ),
+        "schemes": Column("none", "each scheme in words, by name"),
+    },
+)
 
 
 def extraction_set(view: RecipeView) -> TableSet:
@@ -171,39 +347,6 @@ def extraction_set(view: RecipeView) -> TableSet:
     return TableSet("extraction", [target, reference] if reference else [target], settings, compute)
 
 
-@functools.cache
-def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
-    """Returns the function that returns the tables of a study.
-
-    If the recipe does not allow it, for example because it has too few models, there are none, and the facts have the
-    reason.
-    """
-    source = inspect.getsourcefile(study.compute)
-    code = user_code.code_digest(f"{source}:{study.compute.__name__}")
-
-    def make(view: RecipeView) -> TableSet:
-        present = models.present_models(view.store, view.c.step)
-        settings = {
-            "config": decision_settings(view.c),
-            "batches": dataclasses.asdict(view.token_settings.batches),
-            "models": [*map(str, present)],
-        }
-
-        def compute(write: Write) -> Facts:
-            try:
-                tables = study.compute(view)
-            except StudyError as error:
-                return {"reason": str(error)}
-            for file in study.files:
-                if file in tables:
-                    write(file, tables[file])
-            return {"reason": ""}
-
-        return TableSet(study.name, present, settings, compute, code)
-
-    return make
-
-
 def target_warnings_set(view: RecipeView) -> TableSet:
     """Returns warnings about the targets; raises Unavailable if none is attacked with references."""
     tables = targets.warnings_set(view.declared.score_table, view.store, view.attacked)
@@ -223,22 +366,6 @@ SETS = {
     JACKKNIFE: ("decision_jackknife.parquet",),
     RESAMPLED: ("resampled_references.csv",),
     REFERENCE_TARGETS: (reference_targets.TABLE, reference_targets.PROBABILITIES),
-    more_references_set: (more_references.TABLE,),
-    pooling_set: (
-        pooling.TABLE,
-        pooling.JACKKNIFE,
-        vulnerability.TABLE,
-        vulnerability.SAMPLE_FPR,
-    ),
-    zero_run_set: (
-        zero_run.TABLE,
-        zero_run.CURVES,
-        zero_run.SAMPLES,
-        zero_run.INTERFERENCE,
-        zero_run.EFFECTS,
-    ),
-    variance_set: (variance.TABLE,),
-    tokens_set: token_tables.TABLES,
     extraction_set: (
         "extraction.csv",
         "extraction_curves.csv",
@@ -247,14 +374,7 @@ SETS = {
     ),
 }
 """Function that returns a set -> the file names of its tables."""
-WITH_FACTS = {
-    "more_references": more_references_set,
-    "pooling": pooling_set,
-    "zero_run": zero_run_set,
-    "variance_components": variance_set,
-    "tokens": tokens_set,
-    "extraction": extraction_set,
-}
+WITH_FACTS = {"extraction": extraction_set}
 """Sets with a JSON file of their name."""
 
 
@@ -297,6 +417,49 @@ def attack_flips_csv(view: RecipeView) -> pd.DataFrame:
         if spec != main:
             parts[spec.name] = view.pieces.table(Request(spec, attack_flips.flip_parts))
     return attack_flips.compare(shares, parts, jackknife)
+
+
+FLIPS_JSON_TABLE = Table(
+    "flips.json",
+    "Written by `lm-mia attack` with the tables of decisions, which it describes.",
+    {
+        "config": Column("none", "all settings `attack.*` (see `lm-mia fields`)"),
+        "reference_models": Column("none", "names of the references that were used"),
+        "replica_models": Column("none", "names of the replicas that were attacked"),
+        "design": Column(
+            "none",
+            "how the training subsets were drawn, `train.subset`",
+        ),
+        "recipe": Column("none", "name of the recipe's folder"),
+        "attack": Column(
+            "none",
+            "the attack whose decisions are analyzed, always `lira_online`",
+        ),
+        "first_target": Column("none", "name of the first replica"),
+        "references": Column(
+            "count",
+            "references that were used; fewer than requested if some are missing",
+        ),
+        "replicas": Column(
+            "count",
+            "B, replicas that were attacked; fewer than requested if some are missing",
+        ),
+        "k_low": Column(
+            "count",
+            "smallest number of votes that is a coin flip; 0 if there are too few replicas for the test",
+        ),
+        "cutoff": Column("fraction", "smallest flip rate of a coin flip"),
+        "max_flip_rate": Column("fraction", "the largest possible flip rate of B replicas"),
+        "left_out": Column("count", "samples without votes"),
+        "warnings": Column(
+            "none",
+            (
+                "sentences about targets whose membership may depend on a property of the samples; printed by "
+                "`lm-mia attack` and shown on the page"
+            ),
+        ),
+    },
+)
 
 
 def flips_json(view: RecipeView) -> dict[str, Any]:
@@ -342,6 +505,35 @@ def audit_curve_csv(view: RecipeView) -> pd.DataFrame:
     return rows_of_attacks(view, audit.audit_curve)
 
 
+MEMBERSHIP_SCORES_TABLE = Table(
+    "membership_scores.parquet",
+    (
+        "Written by `lm-mia attack` with the tables of decisions, or for recipes without replicas with the tables of "
+        "targets. Each row is a sample of the population, in the order of ids, with its scores from each attack of "
+        "`attack.attacks` with all references. If the attacks have more than 2^28 scores in all (attacks x targets x "
+        "samples; 1 GiB), the table has only the scores under the first target, and the mean over targets. In the "
+        "names of the columns, ATTACK is the name of an attack, and TARGET that of a replica, or of a target with a "
+        "training subset of its own in recipes without replicas, or `mean`."
+    ),
+    {
+        "id": Column("none", "the sample"),
+        "member": Column("none", "whether the replicas were trained on it"),
+        "member/TARGET": Column(
+            "none",
+            "instead of `member` in recipes without replicas: whether this target was trained on it",
+        ),
+        "ATTACK/TARGET": Column(
+            "none",
+            (
+                "score as float32, in the unit of the attack (see [Conventions](#conventions)); NaN if there is "
+                "none, or for `mean` if one of them is missing; infinite beyond the range of float32"
+            ),
+        ),
+    },
+    key=("id",),
+)
+
+
 def membership_scores(view: RecipeView) -> Iterator[pa.Table]:
     """Returns the scores of each sample, in a column ATTACK/MODEL for each attack and model, and its membership."""
     if view.c.replicas:
@@ -372,6 +564,24 @@ def _membership_scores(
         low = high
 
 
+MEMBERSHIP_SCORES_JSON_TABLE = Table(
+    "membership_scores.json",
+    (
+        "Written by `lm-mia attack` if targets are attacked but no replicas; with replicas, `flips.json` has the "
+        "warnings."
+    ),
+    {
+        "warnings": Column(
+            "none",
+            (
+                "sentences about targets whose membership may depend on a property of the samples; printed by "
+                "`lm-mia attack` and shown on the page"
+            ),
+        ),
+    },
+)
+
+
 def membership_scores_json(view: RecipeView) -> dict[str, Any]:
     """Returns warnings about the targets."""
     if view.c.replicas:
@@ -383,6 +593,179 @@ def membership_scores_json(view: RecipeView) -> dict[str, Any]:
         return {"warnings": []}
 
 
+TARGETS_TABLE = Table(
+    "targets.csv",
+    (
+        "Written by every `lm-mia attack`, from the results in `pieces/`. Each row is an attack and a target. It "
+        "lists the attacks of `attacks.csv` on each replica, the attacks that the figures of the command need, and, "
+        "for recipes with `attack.targets`, online LiRA with all references that are not targets. It is replaced "
+        "when the command ends, and no command reads it."
+    ),
+    {
+        "attack_id": Column(
+            "none",
+            (
+                "identifies the attack: its name, number of references, and 8 digits of a hash of everything that "
+                "determines it"
+            ),
+        ),
+        "attack": Column("none", "name of the attack"),
+        "references": Column("count", "references used; 0 for attacks without references"),
+        "reference_models": Column(
+            "none",
+            "numbers of these references, as ranges: `0-2 5 7-8`; empty without references",
+        ),
+        "in_and_out_among": Column(
+            "none",
+            (
+                "in studies of the number of references, two references: only samples that one of them was trained "
+                "on, and the other was not, have a score; empty otherwise"
+            ),
+        ),
+        "observed": Column(
+            "none",
+            "what the attacker observes of each sample: `loss`, or `target_logit` (StrongMIA Figure 8)",
+        ),
+        "step": Column("steps", "training step at which all models were scored"),
+        "rmia_samples": Column(
+            "count",
+            "comparison samples of RMIA; empty for other attacks",
+        ),
+        "rmia_gamma": Column("none", "gamma of RMIA; empty for other attacks"),
+        "rmia_a": Column(
+            "none",
+            "parameter a of offline RMIA; empty for other attacks",
+        ),
+        "rmia_a_is_tuned": Column(
+            "none",
+            "whether this value was tuned on the references; empty for other attacks",
+        ),
+        "target": Column("none", "name of the model that is attacked"),
+        "auc": Column(
+            "fraction",
+            "area under the ROC curve; empty if a class has no score",
+        ),
+        "members": Column("count", "members of the target with a score"),
+        "nonmembers": Column("count", "non-members of the target with a score"),
+        "left_out": Column("count", "samples without a score"),
+    },
+    key=("attack_id", "target"),
+)
+
+
+TARGET_ROC_TABLE = Table(
+    "target_roc.parquet",
+    "Written by `lm-mia attack` with `targets.csv`. Each row is a row of `targets.csv` and an FPR.",
+    {
+        "attack_id": Column("none", "as in `targets.csv`"),
+        "target": Column("none", "as in `targets.csv`"),
+        "on_curve": Column(
+            "none",
+            "false: the FPR is one of `attack.fprs`; true: it is a point of the ROC curve, at the rates of `roc.csv`",
+        ),
+        "fpr": Column("fraction", "requested FPR"),
+        "tpr": Column(
+            "fraction",
+            (
+                "true positive rate at the threshold of this FPR, or at the vertex of the ROC curve if `on_curve` is "
+                "true; NaN if a class has no score, or if the non-members with a score cannot show this FPR"
+            ),
+        ),
+    },
+    key=("attack_id", "target", "on_curve", "fpr"),
+)
+
+
+TARGET_JACKKNIFE_TABLE = Table(
+    "target_jackknife.parquet",
+    (
+        "Written by `lm-mia attack` with `targets.csv`, for the attacks from which intervals of claims are computed. "
+        "Each row is a row of `targets.csv`, with all references or a part of them, on all samples or half of them. "
+        "References are divided into 8 groups of pairs. With 16 references or more, a part is half of the groups; "
+        "with fewer, it is a set of references of one group, if each group has as many. Samples are divided into 8 "
+        "groups by their number or, if `corpus.split_documents` is set, by that of their document; a half consists "
+        "of 4 groups. The TPRs are at thresholds that are calibrated on the half."
+    ),
+    {
+        "attack_id": Column("none", "as in `targets.csv`"),
+        "target": Column("none", "as in `targets.csv`"),
+        "half": Column(
+            "none",
+            "0: all samples; 1 to 14: half of them, as `stats.HALVES_HxG`; halves 2i - 1 and 2i are complements",
+        ),
+        "auc": Column(
+            "fraction",
+            "area under the ROC curve; NaN if a class has no score",
+        ),
+        "tpr_at_FPR": Column(
+            "fraction",
+            (
+                "true positive rate at the threshold of this FPR; NaN if a class has no score, or if the non-members "
+                "of the half cannot show this FPR"
+            ),
+        ),
+        "part": Column(
+            "none",
+            "0: all references; above 0: a part of them. Halves of the references 2i - 1 and 2i are complements",
+        ),
+    },
+    key=("attack_id", "part", "target", "half"),
+)
+
+
+TARGET_EPSILONS_TABLE = Table(
+    "target_epsilons.parquet",
+    (
+        "Written by `lm-mia attack` with `targets.csv`, for the attacks whose epsilon a figure shows (PrivacyGuard's "
+        "Tables 2 and 3). Each row is a row of `targets.csv` with all samples or with half of them, as in "
+        "`target_jackknife.parquet`. Epsilons are at `attack.delta`. Estimates of epsilon are not bounds. Each bound "
+        "is valid with a confidence of 1 - `attack.alpha` on its own, for training sets that differ by replacing a "
+        "sample: members and non-members are paired at random, and the attack guesses that the one with the larger "
+        "score is the member."
+    ),
+    {
+        "attack_id": Column("none", "as in `targets.csv`"),
+        "target": Column("none", "as in `targets.csv`"),
+        "half": Column(
+            "none",
+            "0: all samples; 1 to 14: half of them, as `stats.HALVES_HxG`",
+        ),
+        "epsilon_at_tpr_0.01, epsilon_at_tpr_0.1": Column(
+            "none",
+            (
+                "ln((TPR - delta) / FPR) at the highest threshold with at least this TPR; at most the logarithm of "
+                "the number of members, which is its value without false positives; NaN if a class has no score"
+            ),
+        ),
+        "balanced_accuracy": Column(
+            "fraction",
+            "largest mean of TPR and TNR over all thresholds; NaN if a class has no score",
+        ),
+        "bound_canaries": Column(
+            "count",
+            (
+                "pairs; this and the following columns are NaN on halves of the samples and for attacks with a part "
+                "of the references"
+            ),
+        ),
+        "bound_guesses": Column("count", "number of guesses that gave the bound"),
+        "bound_correct": Column("count", "number of these guesses that were correct"),
+        "bound_epsilon": Column("none", "one-run bound on epsilon"),
+        "bound_epsilon_if_gaussian": Column(
+            "none",
+            "the same for a Gaussian mechanism; not a bound for other mechanisms",
+        ),
+        "bound_mu": Column(
+            "none",
+            "one-run bound on mu of Gaussian differential privacy",
+        ),
+        "bound_ceiling": Column("none", "bound of an attack whose guesses are all correct"),
+        "part": Column("none", "as in `target_jackknife.parquet`"),
+    },
+    key=("attack_id", "part", "target", "half"),
+)
+
+
 def _request_tables(view: RecipeView) -> dict[str, pd.DataFrame]:
     """Returns the tables of the evaluations that figures read; attacks that were left out are not in them."""
     requests = [*view.declared.requests]
@@ -391,7 +774,10 @@ def _request_tables(view: RecipeView) -> dict[str, pd.DataFrame]:
         requests = [Request(s, evaluations.operating_points) for s in specs] + requests
     view.ensure(requests)
     parts: dict[str, list[pd.DataFrame]] = {}
+    with_parts = {request[:2] for request in requests if request.parts}
     for request in dict.fromkeys(requests):
+        if request[:2] in with_parts and not request.parts:
+            continue  # another figure needs the same, and parts of it
         if request.evaluation not in (
             evaluations.operating_points,
             evaluations.halved_rates,
@@ -456,6 +842,48 @@ TABLES: Mapping[str, Callable[[RecipeView], Content]] = {
     **{name: _of_requests(name) for name in OF_REQUESTS},
 }
 """File name of a table -> the function that returns it."""
+DECLARED = (
+    models.MODELS_TABLE,
+    tables.ATTACKS_TABLE,
+    tables.ROC_TABLE,
+    decisions.ERROR_RATES_TABLE,
+    decisions.THRESHOLDS_TABLE,
+    decisions.FLIP_SHARES_TABLE,
+    decisions.FLIP_SHARES_BY_REPLICAS_TABLE,
+    attack_flips.ATTACK_FLIPS_TABLE,
+    advantage.ADVANTAGE_TABLE,
+    audit.AUDIT_TABLE,
+    audit.AUDIT_CURVE_TABLE,
+    decisions.TRUE_POSITIVES_TABLE,
+    decisions.REPLICA_TRUE_POSITIVES_TABLE,
+    decisions.COIN_FREE_ROC_TABLE,
+    decisions.PARTIAL_AUC_TABLE,
+    decision_jackknife.DECISION_JACKKNIFE_TABLE,
+    decisions.FLIP_CURVES_TABLE,
+    decisions.SAMPLES_TABLE,
+    shown_samples.SHOWN_SAMPLES_TABLE,
+    MEMBERSHIP_SCORES_TABLE,
+    MEMBERSHIP_SCORES_JSON_TABLE,
+    reference_targets.REFERENCE_TARGETS_TABLE,
+    decisions.ARCHETYPES_TABLE,
+    models.ARCHETYPE_LOSSES_TABLE,
+    replicas.SHUFFLED_TABLE,
+    rate_intervals.INTERVALS_TABLE,
+    resampling.RESAMPLED_REFERENCES_TABLE,
+    reference_targets.TRUE_POSITIVE_PROBABILITY_TABLE,
+    FLIPS_JSON_TABLE,
+    TARGETS_TABLE,
+    TARGET_ROC_TABLE,
+    TARGET_JACKKNIFE_TABLE,
+    TARGET_EPSILONS_TABLE,
+    models.SAMPLE_LOSSES_TABLE,
+    EXTRACTION_TABLE,
+    EXTRACTION_CURVES_TABLE,
+    EXTRACTION_RATES_TABLE,
+    EXTRACTION_REFERENCE_TABLE,
+    EXTRACTION_JSON_TABLE,
+)
+"""All tables of a recipe but those of studies."""
 WITHOUT_STUDIES = {
     name: TABLES[name] for name in (models.MODELS, models.SAMPLE_LOSSES, *OF_REQUESTS)
 }
@@ -491,7 +919,7 @@ def open_view(
         open_pieces(c, recipe_dir),
         with_studies(TABLES, declared.studies),
         declared,
-        token_tables.TokenSettings(
+        TokenSettings(
             c.score.token_samples,
             c.extract.prefix_tokens,
             c.extract.suffix_tokens,
@@ -510,8 +938,9 @@ def with_studies(
     of_studies: dict[str, Callable[[RecipeView], Content]] = {}
     for study in studies:
         make = study_set(study)
-        of_studies |= {name: _of_set(make, name) for name in study.files}
-        of_studies[f"{study.name}.json"] = _facts(make)
+        of_studies |= {table.file: _of_set(make, table.file) for table in study.tables}
+        if study.facts:
+            of_studies[f"{study.name}.json"] = _facts(make)
     return {**tables, **of_studies}
 
 

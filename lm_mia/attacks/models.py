@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import stats
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.spec import PresentModels
 from lm_mia.attacks.table_sets import Facts, TableSet, Write
 from lm_mia.data.subsets import ModelSeeds
@@ -42,6 +43,37 @@ def model_numbers(models: Sequence[ModelSeeds]) -> PresentModels:
     )
 
 
+MODELS_TABLE = Table(
+    "models.csv",
+    (
+        "Written by every `lm-mia attack`. Each row is a model that was scored at the end of training, whether it is "
+        "attacked or not: crossed models (`attack.replica_inits`), references and replicas, each by number."
+    ),
+    {
+        "model": Column(
+            "none",
+            (
+                "name: the role and a number, which is the subset seed of a reference and the order seed of a "
+                "replica; a crossed model has two numbers, that of its initialization and its order seed"
+            ),
+        ),
+        "role": Column("none", "`reference`, `replica` or `crossed`"),
+        "subset_seed": Column("none", "seed of the training subset"),
+        "init_seed": Column("none", "seed of the initial parameters"),
+        "order_seed": Column("none", "seed of the batch order"),
+        "member_loss_nats": Column(
+            "nats per token",
+            (
+                "mean loss at the end of training on the samples that the model was trained on; with canaries, on "
+                "the canaries among them"
+            ),
+        ),
+        "nonmember_loss_nats": Column("nats per token", "the same on all other samples"),
+    },
+    key=("model",),
+)
+
+
 def models_set(store: Store, models: Sequence[ModelSeeds]) -> TableSet:
     """Returns models.csv, with the name, role, seeds and mean losses at the end of training of models.
 
@@ -61,6 +93,34 @@ def models_set(store: Store, models: Sequence[ModelSeeds]) -> TableSet:
         return {}
 
     return TableSet("models", models, {"models": names}, compute)
+
+
+SAMPLE_LOSSES_TABLE = Table(
+    "sample_losses.csv",
+    (
+        "Written by `lm-mia attack` if a figure needs losses of single samples (Figure 32). Each row is such a "
+        "sample under a present reference; targets are included."
+    ),
+    {
+        "sample": Column("none", "id of the sample"),
+        "model": Column("none", "name of the model"),
+        "role": Column("none", "role of the model, always `reference`"),
+        "member": Column("none", "whether the model was trained on the sample"),
+        "loss_nats": Column(
+            "nats per token",
+            "loss of the sample under the model, at the end of training",
+        ),
+        "mean_loss_nats": Column(
+            "nats per token",
+            "mean loss over all samples of the population under the model, with equal weight per sample",
+        ),
+        "mean_loss_nats_half_HALF": Column(
+            "nats per token",
+            "the same over half of the samples, as in `target_jackknife.parquet`",
+        ),
+    },
+    key=("sample", "model"),
+)
 
 
 def sample_losses_set(
@@ -112,6 +172,27 @@ def sample_losses_set(
         return {}
 
     return TableSet("sample_losses", models, {"models": names, "samples": ids_S}, compute)
+
+
+ARCHETYPE_LOSSES_TABLE = Table(
+    "archetype_losses.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is a sample of `archetypes.csv` under a "
+        "reference or replica of the attack; there are no rows for kinds without a sample. StrongMIA Figure 22."
+    ),
+    {
+        "kind": Column("none", "kind of the sample"),
+        "sample": Column("none", "id of the sample"),
+        "model": Column("none", "name of the model"),
+        "role": Column("none", "`reference` or `replica`"),
+        "member": Column("none", "whether this model was trained on the sample"),
+        "loss_nats": Column(
+            "nats per token",
+            "loss of the sample under this model, at `attack.step`",
+        ),
+    },
+    key=("kind", "model"),
+)
 
 
 def archetype_losses(

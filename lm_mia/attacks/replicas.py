@@ -30,6 +30,7 @@ from lm_mia.attacks import (
     target_warnings,
     user_code,
 )
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.inputs import AttackInputs, open_inputs
 from lm_mia.attacks.shown_samples import shown_samples
@@ -234,6 +235,39 @@ def complete_requests(spec: AttackSpec, c: config.Attack) -> list[Request]:
 
 def _uses_references(attack: str) -> bool:
     return registry.find(attack).uses_references
+
+
+SHUFFLED_TABLE = Table(
+    "shuffled.csv",
+    (
+        "Written by `lm-mia attack` with the tables of decisions. Each row is an attack of `attack.attacks` with all "
+        "references, on the first replica, repeated 10 times after a permutation of the membership labels of all "
+        "samples, the same for the target and all references (within blocks of 65,536 samples). The labels are then "
+        "noise, so an AUC far from 0.5 would show a leak."
+    ),
+    {
+        "attack": Column("none", "name of the attack"),
+        "references": Column("count", "references used; 0 for attacks without references"),
+        "shuffles": Column("count", "repetitions, 10"),
+        "auc_mean, auc_std": Column(
+            "fraction",
+            "mean and standard deviation (ddof = 0) of the AUC over repetitions",
+        ),
+        "auc_min, auc_max": Column("fraction", "smallest and largest AUC of a repetition"),
+        "one_run_epsilon_mean, one_run_epsilon_max": Column(
+            "none",
+            (
+                "mean and largest of the bounds `one_run` of `audit.csv` over repetitions: each is above 0 with a "
+                "probability of at most `attack.alpha`. Empty if `train.subset` is `given`"
+            ),
+        ),
+        "left_out": Column(
+            "count",
+            "samples without a score; the largest number over repetitions",
+        ),
+    },
+    key=("attack",),
+)
 
 
 def shuffled_labels(inputs: AttackInputs, c: config.Attack, work: Work) -> pd.DataFrame:

@@ -8,18 +8,11 @@ from pathlib import Path
 from lm_mia.attacks import audit, evaluations, exports, table_sets
 from lm_mia.attacks.experiment import RecipeView
 from lm_mia.attacks.spec import Request
+from lm_mia.attacks.studies import study_set
 from lm_mia.attacks.table_sets import TableSet
 from lm_mia.data import subsets
 from lm_mia.errors import Unavailable, UserError
 
-_OF_TARGETS = (
-    exports.more_references_set,
-    exports.pooling_set,
-    exports.zero_run_set,
-    exports.variance_set,
-    exports.tokens_set,
-)
-"""The sets of tables that need no replicas, in the order in which they are computed."""
 _OF_REPLICAS = (
     exports.SHUFFLED,
     exports.REFERENCE_TARGETS,
@@ -31,7 +24,7 @@ _OF_REPLICAS = (
 
 def _all_sets(view: RecipeView) -> list[Callable[[RecipeView], TableSet]]:
     """Returns the functions that return all sets of a recipe."""
-    studies = map(exports.study_set, view.declared.studies)
+    studies = map(study_set, view.declared.studies)
     return [*exports.SETS, exports.REPLICA_WARNINGS, exports.target_warnings_set, *studies]
 
 
@@ -74,7 +67,7 @@ def run(view: RecipeView, folder: Path) -> dict[str, int]:
     ):
         audit.say_if_delta_is_large(c.delta, len(view.attacked), view.store.design, say)
     if not failure or c.targets:
-        _make(view, [exports.target_warnings_set, *_OF_TARGETS])
+        _make(view, [exports.target_warnings_set])
         _make_studies(view)
         _make(view, [exports.sample_losses_set])
     if failure:
@@ -127,7 +120,9 @@ def _make_studies(view: RecipeView) -> None:
     studies = view.declared.studies
     for done, study in enumerate(studies):
         view.progress("studies", done, len(studies))
-        _make(view, [exports.study_set(study)])
+        _make(view, [study_set(study)])
+    if studies:
+        view.progress("studies", len(studies), len(studies))
 
 
 def _evaluate(view: RecipeView, requests: list[Request], label: str, counts: dict[str, int]) -> int:

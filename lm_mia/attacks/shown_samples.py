@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lm_mia import stats
 from lm_mia.attacks import tables
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import sample_slices, select_samples
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
@@ -25,6 +26,45 @@ MAX_SAMPLES = 2**12
 MAX_TOKEN_SAMPLES = 2**8
 """The maximum number of samples that are in the table because the losses of their tokens are stored."""
 _MAX_CHARS = 2000  # of a text
+
+
+SHOWN_SAMPLES_TABLE = Table(
+    "shown_samples.parquet",
+    (
+        "Written by `lm-mia attack` with the tables of decisions, for [the page of single "
+        "samples](how-to/single-samples.md). Each row is a sample of the page, in the order of ids. If there are at "
+        "most 4,096 samples, the table has all of them. Otherwise it has 4,096: first up to 256 samples whose token "
+        "losses are stored (`score.token_samples`). Half of the remaining places go to random samples, a quarter to "
+        "the samples with the highest flip rates at `attack.focus_fpr`, and a quarter to those with the highest mean "
+        "scores; no sample is chosen twice. Only the random ones represent all samples. Each value of a list belongs "
+        "to a model, in the order of `reference_models` or `replica_models` in `flips.json`."
+    ),
+    {
+        "id": Column("none", "the sample"),
+        "chosen_by": Column(
+            "none",
+            "`all`, or the rule by which it was chosen: `tokens`, `random`, `flip rate` or `score`",
+        ),
+        "text": Column(
+            "none",
+            "first 2,000 characters of its text, as it was tokenized; empty for imported losses without texts",
+        ),
+        "reference_loss_nats": Column(
+            "nats per token",
+            "list: loss of the sample under each reference",
+        ),
+        "reference_member": Column("none", "list: whether each reference was trained on it"),
+        "replica_loss_nats": Column(
+            "nats per token",
+            "list: loss of the sample under each replica",
+        ),
+        "decisions_FPR": Column(
+            "none",
+            "list: whether each replica's score reaches its threshold at this FPR; null without a score",
+        ),
+    },
+    key=("id",),
+)
 
 
 def shown_samples(

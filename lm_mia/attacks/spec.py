@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from lm_mia.attacks import user_code
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.config.schema import (
     Attack,
     Config,
@@ -25,10 +26,9 @@ from lm_mia.config.schema import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from lm_mia.attacks import registry
-    from lm_mia.attacks.experiment import RecipeView
+    from lm_mia.attacks.studies import StudyView
+    from lm_mia.data.subsets import ModelSeeds
 
 FORMAT = 11
 """Part of every table of the attacks stage. It is increased whenever the same scores would give other numbers or
@@ -185,22 +185,39 @@ class LossNeed:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """Tables of a recipe that only the figures that name the study need."""
+    """Tables of a recipe that belong to an experiment, and the function that computes them."""
 
     name: str
-    """Also the name of a JSON file, which has the reason if there are no tables."""
-    compute: Callable[["RecipeView"], Mapping[str, "pd.DataFrame"]]
-    """Returns the tables: file name -> table. It may raise `lm_mia.attacks.study_inputs.StudyError`. The tables are
-    computed again if its code changes, that of the other definitions of its file included."""
-    files: tuple[str, ...]
-    """The file names of all tables that it may return."""
+    compute: Callable[..., Mapping[str, Any] | None]
+    """``compute(view, write, *, SETTINGS)`` passes each table to ``write(FILE, table)``, and returns facts about them
+    as JSON values, or None. ``view`` is a `lm_mia.attacks.studies.StudyView`; the keyword-only parameters are the
+    settings of the attack that it reads, such as ``focus_fpr``.
+
+    It raises `lm_mia.errors.Unavailable` if the models of a recipe do not allow the study. The tables are computed
+    again if its code changes, that of the other definitions of its file that it names included."""
+    tables: tuple[Table, ...]
+    """All tables that it may write."""
+    reads: tuple[str, ...] = ()
+    """File names of the other tables of the recipe that it reads."""
+    not_requested: Callable[..., str] | None = None
+    """``not_requested(*, SETTINGS)`` returns why the settings of a recipe do not ask for the study; empty if they do.
+    None: it is always computed."""
+    models: Callable[["StudyView"], Sequence["ModelSeeds"]] | None = None
+    """Returns the models whose scores it reads; None: those that the config asks for, without crossed models."""
+    facts: Mapping[str, Column] = dataclasses.field(default_factory=dict)
+    """The facts that are exported as NAME.json, with its settings and the models; empty: there is no such file."""
 
     def __post_init__(self) -> None:
-        if not (self.name.isidentifier() and callable(self.compute) and self.files):
+        if not (isinstance(self.name, str) and self.name.isidentifier() and callable(self.compute)):
             raise ValueError(
-                f"Study: name={self.name!r}, files={self.files!r}: the name must be a word, compute a function, and "
-                "files the names of its tables"
+                f"Study: name={self.name!r}: must be a word, and compute a function with the parameters view, write "
+                "and settings"
             )
+        if not self.tables or not all(isinstance(table, Table) for table in self.tables):
+            raise ValueError(f"Study: tables={self.tables!r}: must be a tuple of Table")
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.compute))
 
 
 @dataclasses.dataclass(frozen=True)

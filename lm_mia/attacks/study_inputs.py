@@ -4,23 +4,22 @@ B: replicas, T: attacked models, R: references, S: sets of references, N: the sa
 `lm_mia.stats.jackknife`.
 """
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from lm_mia import config, stats
-from lm_mia.attacks import models, registry, score_matrix, spec
+from lm_mia import stats
+from lm_mia.attacks import registry, score_matrix, spec
 from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, open_inputs
-from lm_mia.data import subsets
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import Unavailable
 
 if TYPE_CHECKING:  # it imports this module
-    from lm_mia.attacks.experiment import RecipeView
+    from lm_mia.attacks.studies import StudyView
 
 FIRST_SAMPLES = 2**15
 """The number of samples that are used, which bounds time and memory. The first samples are a random choice, since the
@@ -34,24 +33,16 @@ all replicas but those of group k - 1, for half k - 1 of the references, and for
 Out = TypeVar("Out")
 
 
-class StudyError(Exception):
-    """A recipe does not allow a study; the message says why."""
-
-
-def replicas(view: "RecipeView", fewest_references: int = 4) -> AttackInputs:
-    """Returns the replicas and references that are present; raises StudyError if there are fewer than required."""
-    present = models.present_models(view.store, view.c.step)
-    roles = spec.assign_roles(models.model_numbers(present), view.c)
-    targets = [*map(subsets.replica, roles.replicas)]
-    references = [*map(subsets.reference, roles.targets + roles.references)]
+def replicas(view: "StudyView", fewest_references: int = 4) -> AttackInputs:
+    """Returns the replicas and references that are present; raises Unavailable if there are fewer than required."""
+    targets, references = view.replicas, view.references
     if len(targets) < FEWEST_REPLICAS or len(references) < fewest_references:
-        raise StudyError(
+        raise Unavailable(
             f"{len(targets)} replicas and {len(references)} references are present, but at least "
             f"{FEWEST_REPLICAS} and {fewest_references} are needed"
         )
-    store = dataclasses.replace(view.store, statistics=(), step=view.c.step)
-    design = model_design(store, present)
-    return open_inputs(store, view.attacked, targets, references, (), design=design)
+    design = model_design(view.store, view.present)
+    return open_inputs(view.store, view.attacked, targets, references, (), design=design)
 
 
 def reference_halves(references: Sequence[ModelSeeds]) -> list[np.ndarray]:
@@ -67,7 +58,7 @@ def reference_halves(references: Sequence[ModelSeeds]) -> list[np.ndarray]:
 def map_reference_sets(
     inputs: AttackInputs,
     index_SxR: Sequence[np.ndarray],
-    c: config.Attack,
+    lira: Mapping[str, Any],
     pool: ThreadPoolExecutor,
     evaluate: Callable[[int, np.ndarray], Out],
     max_samples: int = FIRST_SAMPLES,
@@ -77,7 +68,7 @@ def map_reference_sets(
     Args:
       inputs: the models.
       index_SxR: the positions of the references of each set.
-      c: settings of the recipe.
+      lira: the settings that `lira_online` reads.
       pool: threads, each of which evaluates one set.
       evaluate: called with the number of a set and score_TxN, in threads.
       max_samples: the number of samples that are used, if there are as many.
@@ -85,9 +76,9 @@ def map_reference_sets(
     Returns:
       The results in the order of the sets.
     """
-    lira, every = registry.find("lira_online"), FitInputs(inputs)
+    attack, every = registry.find("lira_online"), FitInputs(inputs)
     fits = registry.fit_attacks(
-        [registry.Task(lira, every.select(index_R), vars(c)) for index_R in index_SxR]
+        [registry.Task(attack, every.select(index_R), lira) for index_R in index_SxR]
     )
     parts = first_parts(inputs, max_samples)
 

@@ -352,7 +352,8 @@ class Config:
     the same recipe the same name share its models."""
     figures: tuple[str, ...] = ()
     """Figures on the report page, in this order: names such as strongmia_fig01_references, or paths of Python files
-    that define FIGURE. On the command line, -NAME removes a figure from those that the config or the workdir lists."""
+    that define EXPERIMENT. On the command line, -NAME removes a figure from those that the config or the workdir
+    lists."""
     compare_with_papers: bool = False
     """Whether the report page says what the papers found, with their numbers, and whether their claims are seen in
     these models. The configs of the papers set it."""

@@ -5,12 +5,13 @@ The numbers are those of more_references.csv.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import rich.box
 from rich.table import Table
 
+from lm_mia.attacks.spec import FigureNeed
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
 from lm_mia.run.stored_results import open_results
@@ -45,20 +46,25 @@ class Forecast:
         )
 
 
-def read_forecast(recipe: SweepRecipe, chip_hours_per_model: float) -> Forecast | None:
+def read_forecast(
+    recipe: SweepRecipe, chip_hours_per_model: float, read_needs: Callable[[], Sequence[FigureNeed]]
+) -> Forecast | None:
     """Reads what the last `lm-mia attack` computed.
 
     Args:
       recipe: the recipe.
       chip_hours_per_model: the cost of training and scoring a model.
+      read_needs: returns needs with the study of more references; it is called if the recipe has scores.
 
     Returns:
       The predictions; None if the recipe has not been attacked with its present models and settings.
     """
     try:
-        view = open_results(recipe, with_user_attacks=True)
+        if not recipe.folder.is_dir():
+            return None
+        view = open_results(recipe, read_needs(), with_user_attacks=True)
         facts = view.facts("more_references")
-        references = len(facts["reference_models"])
+        references = facts["references"]
         forecast = Forecast(recipe.name, view.c.focus_fpr, references, facts["reason"])
         if facts["reason"]:
             return forecast

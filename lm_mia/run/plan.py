@@ -13,7 +13,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lm_mia import config
+from lm_mia.attacks.spec import FigureNeed
 from lm_mia.config.recipe import population_hash
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
@@ -250,7 +251,11 @@ def add_cost_flags(group: argparse._ArgumentGroup, other_devices: str = "") -> N
 
 
 def print_plan(
-    sweep: Sweep, chip: Chip, tokens_per_sample: float | None, as_json_text: bool
+    sweep: Sweep,
+    chip: Chip,
+    tokens_per_sample: float | None,
+    as_json_text: bool,
+    read_needs: Callable[[], Sequence[FigureNeed]],
 ) -> None:
     """Prints the cost of a sweep, and what more references would add, as tables or as JSON; writes no files.
 
@@ -264,7 +269,7 @@ def print_plan(
     ]
     forecasts = [
         more_references.read_forecast(
-            r, chip_hours(cost, speeds.speed(cost.batches, chip))[0] / cost.models
+            r, chip_hours(cost, speeds.speed(cost.batches, chip))[0] / cost.models, read_needs
         )
         for r, cost in zip(sweep.recipes, costs, strict=True)
     ]

@@ -1,10 +1,12 @@
 """What is stored of the results of a recipe, for commands that neither compute results nor run code of users."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lm_mia.attacks import user_code
+from lm_mia.attacks.spec import FigureNeed
 from lm_mia.errors import UserError
 from lm_mia.run.stages import Stage, requested_table_stages
 from lm_mia.run.sweep import SweepRecipe
@@ -13,11 +15,14 @@ if TYPE_CHECKING:
     from lm_mia.attacks.experiment import RecipeView
 
 
-def open_results(recipe: SweepRecipe, *, with_user_attacks: bool = False) -> "RecipeView":
+def open_results(
+    recipe: SweepRecipe, figure_needs: Sequence[FigureNeed] = (), *, with_user_attacks: bool = False
+) -> "RecipeView":
     """Opens the results of a recipe as a view that computes nothing.
 
     Args:
       recipe: the recipe.
+      figure_needs: what is read in addition to the tables of decisions.
       with_user_attacks: whether the attacks in files of the user are included, whose files are then run.
 
     Raises:
@@ -33,7 +38,7 @@ def open_results(recipe: SweepRecipe, *, with_user_attacks: bool = False) -> "Re
         c = dataclasses.replace(c, attack=dataclasses.replace(c.attack, attacks=names))
         recipe = dataclasses.replace(recipe, config=c)
     population = open_population(recipe.population_dir, verify=False)
-    needs = requested_attacks([(recipe, population)], ())[recipe.name]
+    needs = requested_attacks([(recipe, population)], figure_needs)[recipe.name]
     view = open_view(c, recipe.folder, lambda: population, needs)
     return dataclasses.replace(view, computes=False)
 
@@ -41,8 +46,8 @@ def open_results(recipe: SweepRecipe, *, with_user_attacks: bool = False) -> "Re
 def count_pieces(recipe: SweepRecipe) -> tuple[int, int]:
     """Returns how many pieces of the attacks stage are stored, and how many the config asks for.
 
-    Attacks in files of the user and what figures need in addition are not counted. If the scores are damaged, or there
-    are too few models, nothing is stored of one piece.
+    Attacks in files of the user, and what experiments need in addition, are not counted. If the scores are damaged, or
+    there are too few models, nothing is stored of one piece.
     """
     from lm_mia.attacks import runner
 

@@ -103,8 +103,8 @@ def test_missing_attacks_are_reported(attacked: SweepResults, tmp_path: Path):
 
 
 def example_figure(name: str = "mine.py") -> str:
-    """Returns a Python file of docs/how-to/figure.md."""
-    page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "figure.md"
+    """Returns a Python file of docs/how-to/experiment.md."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "experiment.md"
     return page.read_text(encoding="utf-8").partition(f'title="{name}"\n')[2].partition("```")[0]
 
 
@@ -114,7 +114,7 @@ def test_attacks_of_a_user_defined_figure_are_computed(
     figure_file = tmp_path / "mine.py"
     figure_file.write_text(example_figure())
     page.check_figures([str(figure_file)])
-    assert page.figure_needs([str(figure_file)]) == [Need(("*",), ("lira_online", "rmia"))]
+    assert page.figure_needs([str(figure_file)])[-1] == Need(("*",), ("lira_online", "rmia"))
     names = ["fixed-10M", "fixed-302M", "flip-140M"]  # the last recipe has no targets
     own = copied(names, recipes, tmp_path / "w")
     without_attacks = figure_section.make_section(str(figure_file), own, tmp_path)
@@ -133,7 +133,7 @@ def test_the_study_of_a_user_defined_figure_is_computed(recipes: SweepResults, t
     figure_file = tmp_path / "zlib_flips.py"
     figure_file.write_text(example_figure("zlib_flips.py"))
     own = copied(["flip-140M"], recipes, tmp_path / "w")
-    [need] = page.figure_needs([str(figure_file)])
+    need = page.figure_needs([str(figure_file)])[-1]
     assert isinstance(need, StudyNeed)
     shown = figure_section.make_section(str(figure_file), io.with_needs(own, [need]), tmp_path)
     assert (shown.missing, shown.title) == ("", "Flip rate by compressed size")
@@ -145,8 +145,15 @@ def test_the_study_of_a_user_defined_figure_is_computed(recipes: SweepResults, t
     assert data["zlib_bytes"].is_monotonic_increasing
     smallest = members.sort_values("zlib_bytes", kind="stable")[: len(members) // 8]
     assert data["flip_rate"][0] == pytest.approx(smallest["flip_rate_0.05"].mean(), abs=0.02)
+    # The correlation with all models and samples is that of the exported flip rates.
+    [claim] = shown.claims
+    assert claim.estimate is not None
+    rates = members.dropna(subset=["flip_rate_0.05"])
+    expected = rates["zlib_bytes"].corr(rates["flip_rate_0.05"], method="spearman")
+    assert claim.estimate.value == pytest.approx(expected)
+    assert claim.estimate.has_interval
     # Its table is exported by the command, and removed when no figure names it any more.
-    table = recipe.recipe_dir / "tables" / "zlib_flips.csv"
+    table = recipe.recipe_dir / "tables" / "zlib_flip_bins.csv"
     attack([str(figure_file)], own)
     assert pd.read_csv(table)["flip_rate"].tolist() == data["flip_rate"].tolist()
     attack(["open_fig03_recency"], own)

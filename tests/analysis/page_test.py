@@ -277,7 +277,7 @@ def test_page_has_all_figures_and_claims(linked: Path):
 def test_simulations_show_their_progress(linked: Path):
     figure_file = linked / "mine.py"
     figure_file.write_text(
-        "from analysis.figures import regression\nFIGURE = regression.FIGURES['causal_tab02_regression']"
+        "from analysis.figures import regression\nEXPERIMENT = regression.FIGURES['causal_tab02_regression']"
     )
     updates: list[tuple[str, float, float]] = []
     page.write_page(
@@ -534,10 +534,11 @@ def test_summary_lines_without_targets_have_pooled_rates(
     stored["config"]["attack"] |= {"replicas": 0, "targets": 0, "leave_one_out": True}
     path.unlink()  # a link
     path.write_text(json.dumps(stored))
-    facts = {"reason": "", "models": 16, "config": {"focus_fpr": 0.05}}
+    facts = {"reason": "", "models": 16, "settings": {"focus_fpr": 0.05}}
     row = {"strategy": "standardized", "oracle": False, "models": 16, "fpr": 0.05, "tpr": 0.25}
     pooled = {"pooling.json": lambda _: facts, "pooling.csv": lambda _: pd.DataFrame([row])}
-    monkeypatch.setattr(exports, "TABLES", {**exports.TABLES, **pooled})
+    with_studies = exports.with_studies
+    monkeypatch.setattr(exports, "with_studies", lambda *a: {**with_studies(*a), **pooled})
     assert page.summary_lines(linked, ["fixed-10M"])[0] == (
         "fixed-10M: TPR 0.250 at 5% FPR, by one threshold for standardized losses (16 references, each attacked with "
         "the others)"
@@ -571,14 +572,14 @@ def test_summary_lines_import_no_plotting_libraries(tmp_path: Path):
 USER_FIGURE = """
 import pandas as pd
 
-from analysis.paper_figure import FigureResult, PaperFigure
+from analysis.experiment import Drawing, Experiment
 
 
 def draw(recipes):
-    return FigureResult(pd.DataFrame({"samples": [recipes["main"].samples]}))
+    return Drawing(pd.DataFrame({"samples": [recipes["main"].samples]}))
 
 
-FIGURE = PaperFigure(
+EXPERIMENT = Experiment(
     title="User figure: number of samples", paper="The paper has more.", statements=("There are some.",), draw=draw
 )
 """
@@ -608,7 +609,7 @@ def test_user_defined_figure_is_drawn(recipes: SweepResults, tmp_path: Path):
 
 
 def test_unknown_figures_are_reported_on_one_line_each(tmp_path: Path):
-    (tmp_path / "undefined.py").write_text(USER_FIGURE.replace("FIGURE =", "OTHER ="))
+    (tmp_path / "undefined.py").write_text(USER_FIGURE.replace("EXPERIMENT =", "OTHER ="))
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "scaling.py").write_text(USER_FIGURE)
     for name, message in (
@@ -620,8 +621,8 @@ def test_unknown_figures_are_reported_on_one_line_each(tmp_path: Path):
             "there is no such figure; did you mean strongmia_fig05_instability or mace_fig05_metrics or ",
         ),
         ("qqq", "there is no such figure; choose from strongmia_fig01_references, "),
-        (f"{tmp_path}/yours.py", "there is no such file; it must define FIGURE"),
-        (f"{tmp_path}/undefined.py", "the file does not define FIGURE = PaperFigure(...)"),
+        (f"{tmp_path}/yours.py", "there is no such file; it must define EXPERIMENT"),
+        (f"{tmp_path}/undefined.py", "the file does not define EXPERIMENT = Experiment(...)"),
         (f"{tmp_path}/broken.py", "the file fails with ZeroDivisionError: division by zero"),
         (f"{tmp_path}/scaling.py", "an included figure has this name; rename the file"),
     ):

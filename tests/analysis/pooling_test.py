@@ -12,7 +12,7 @@ from views import recipe_of_files
 
 from analysis import pooling
 
-FACTS = {"reason": "", "config": {"focus_fpr": 0.05}, "models": 16, "pairs": True}
+FACTS = {"reason": "", "settings": {"focus_fpr": 0.05}, "models": 16, "pairs": True}
 FACTS |= {"order_share": 0.25, "replicas": 4}
 TPR = dict(zip(pooling.STRATEGIES, np.linspace(0.2, 0.55, 8), strict=True))
 

@@ -10,14 +10,14 @@ import pytest
 from synthetic_scores import SMALL, SyntheticScores, write_scores
 from views import view_of
 
+from analysis.experiments.causal import zero_run
+from analysis.experiments.open import variance
 from lm_mia.attacks import (
     evaluations,
     experiment,
     exports,
     replicas,
     runner,
-    variance,
-    zero_run,
 )
 from lm_mia.attacks.experiment import RecipeView
 from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request

@@ -248,7 +248,7 @@ def test_progress_and_messages(attacked: AttackRun):
         "and have no score (NaN); more references or train.subset='balanced' avoid this"
     ]
     labels = [*dict.fromkeys(label for label, _, _ in attacked.progress)]
-    assert labels == ["attack", "shuffled labels"]
+    assert labels == ["attack", "shuffled labels", "studies"]
     for label in labels:
         done = [done for name, done, _ in attacked.progress if name == label]
         assert {total for name, _, total in attacked.progress if name == label} == {done[-1]}

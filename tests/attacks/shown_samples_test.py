@@ -10,7 +10,7 @@ from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 from views import view_of
 
 from lm_mia.attacks import runner, shown_samples
-from lm_mia.attacks.token_tables import TokenSettings
+from lm_mia.attacks.experiment import TokenSettings
 
 SAMPLES = 200
 C = dataclasses.replace(SMALL, attacks=("lira_online",), bootstraps=0)

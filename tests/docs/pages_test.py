@@ -36,7 +36,7 @@ SMALL = {
     "optimizer.warmup-steps": "1",
     "attack.attacks": "lira_online,stacked,loss",
     "attack.references": "8",
-    "attack.replicas": "6",
+    "attack.replicas": "9",
     "attack.resample-references": "0",
     "attack.bootstraps": "20",
     "extract.samples": "10",
@@ -53,7 +53,7 @@ OF_OWN = (
 )
 """The settings among them that ``own:`` takes over from the quickstart."""
 
-WITH_REPORT = {"tutorial.md", "audit-your-models.md", "how-to/figure.md"}
+WITH_REPORT = {"tutorial.md", "audit-your-models.md", "how-to/experiment.md"}
 """Pages whose commands draw report pages, which takes seconds each; the other pages are about other things."""
 
 pytestmark = pytest.mark.process
@@ -147,7 +147,7 @@ def test_a_page_runs(
         name != "tutorial.md"
     ):  # which starts workers; others would import and compile everything again
         request.getfixturevalue("_workers_in_this_process")
-    if name not in ("tutorial.md", "how-to/figure.md"):
+    if name not in ("tutorial.md", "how-to/experiment.md"):
         monkeypatch.delitem(plotting.FORMATS, "pdf")  # takes half of the drawing time
     steps = blocks(name)
     assert steps, f"{name}: nothing runs; is a block marked as ```text by mistake?"

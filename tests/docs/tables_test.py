@@ -1,13 +1,15 @@
-"""Compares docs/tables.md with the tables, columns and JSON fields that are actually written."""
+"""Compares docs/tables.md, and the declarations it is made of, with the tables that are actually written."""
 
 import csv
 import dataclasses
+import importlib
+import itertools
 import json
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -21,6 +23,7 @@ from unoptimized import without_optimizations
 
 from analysis import comparison, figure_section, io, regression_experiment
 from lm_mia import config
+from lm_mia.attacks import exports
 from lm_mia.data.population import PIECE_COLUMNS, SAMPLE_COLUMNS, open_population
 from lm_mia.run import backend, devices, pipeline
 from lm_mia.run.sweep import SweepRecipe
@@ -158,6 +161,13 @@ def find_tables(workdir: Path) -> dict[str, list[Written]]:
 
 
 @pytest.fixture(scope="module")
+def tables_page() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PAGE.parent)
+        yield importlib.import_module("tables_page")
+
+
+@pytest.fixture(scope="module")
 def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workdir of one recipe with all optional tables of decisions."""
     workdir = tmp_path_factory.mktemp("synthetic")
@@ -235,6 +245,29 @@ def written(
 def test_page_documents_all_written_tables(written: dict[str, list[Written]]):
     differences = find_differences(documented(PAGE.read_text(encoding="utf-8")), written)
     assert not differences, "docs/tables.md:\n" + "\n".join(differences)
+
+
+def test_the_page_is_generated_from_the_declarations(tables_page: ModuleType):
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == tables_page.page_text(), "run python docs/tables_page.py"
+    assert {table.file for table in exports.DECLARED} == {*exports.TABLES}
+
+
+def test_rows_are_identified_and_ordered_by_the_key(
+    written: dict[str, list[Written]], tables_page: ModuleType
+):
+    declared = {f"recipes/NAME/tables/{table.file}": table for table in tables_page.of_recipe()}
+    declared |= {f"tables/{table.file}": table for table in tables_page.OF_WORKDIR}
+    for name, table in declared.items():
+        assert bool(table.key) != name.endswith(".json"), name
+        for path in {w.path for w in written.get(name, []) if table.key}:
+            rows = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+            rows = rows[[*table.key]].astype(object).where(rows[[*table.key]].notna(), None)
+            rows = [*rows.itertuples(index=False, name=None)]
+            for k in range(1, len(table.key) + 1):
+                starts = [row[:k] for row, _ in itertools.groupby(rows, key=lambda row: row[:k])]
+                assert len(starts) == len({*starts}), f"{path}: {table.key[:k]}"
+            assert len({*rows}) == len(rows), f"{path}: {table.key}"
 
 
 def test_columns_have_a_unit_and_a_definition():

@@ -13,8 +13,11 @@ import pytest
 import tiny_run
 from tiny_run import Tiny, tiny
 
+from analysis import experiments
+from analysis.experiments.recipe import more_references as more_references_study
 from lm_mia import cli
-from lm_mia.attacks import exports, table_sets
+from lm_mia.attacks import table_sets
+from lm_mia.attacks.studies import study_set
 from lm_mia.run import more_references
 from lm_mia.run.stored_results import open_results
 from lm_mia.run.sweep import read_sweep
@@ -47,14 +50,14 @@ TABLE = (
 def attacked(tiny: Tiny, workdir: Path) -> Path:
     """A workdir whose recipe has these results, as if it had 16 references."""
     [recipe] = read_sweep(None, str(tiny.copy(workdir)), []).recipes
-    view = open_results(recipe, with_user_attacks=True)
+    view = open_results(recipe, experiments.of_every_recipe(), with_user_attacks=True)
     shutil.rmtree(recipe.folder / "pieces")
 
     def compute(write: table_sets.Write) -> table_sets.Facts:
         write("more_references.csv", pd.read_csv(io.StringIO(TABLE)))
-        return {"reference_models": [f"reference-{i:02}" for i in range(16)], "reason": ""}
+        return {"references": 16, "reason": ""}
 
-    tables = dataclasses.replace(exports.more_references_set(view), compute=compute)
+    tables = dataclasses.replace(study_set(more_references_study.STUDY)(view), compute=compute)
     table_sets.get(tables, view.stored)
     return workdir
 

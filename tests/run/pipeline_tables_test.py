@@ -276,7 +276,7 @@ def test_results_that_the_config_does_not_ask_for_are_removed(tasks: list[SweepR
         assert (deleted > 10) == (deleted_bytes > 10_000) == (name == "main")
     assert [line.rpartition(", ")[2] for line in attack(tasks, LIRA)] == ["0 computed"] * 2
     # Without the figure, what only the figure needs is removed.
-    counts = pipeline.remove_unused(sweep, [], cast(Any, display))
+    counts = pipeline.remove_unused(sweep, page.figure_needs([]), cast(Any, display))
     assert 0 < counts[0][1] < len(kept["main"])
     assert counts[1][1] == 0
 

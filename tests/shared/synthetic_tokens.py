@@ -7,10 +7,10 @@ from typing import cast
 import numpy as np
 import pandas as pd
 from synthetic_scores import SMALL
-from table_case import compute, working
+from table_case import compute, set_of_study, working
 
-from lm_mia.attacks import token_tables
-from lm_mia.attacks.token_tables import TokenSettings
+from analysis.experiments.open import tokens
+from lm_mia.attacks.experiment import TokenSettings
 from lm_mia.data import subsets
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population, token_columns
@@ -77,12 +77,11 @@ class World:
 
 def run(world: World, settings: TokenSettings = SETTINGS) -> list[str]:
     messages: list[str] = []
-    shown_S, path = np.zeros(0, np.int64), world.folder / "shown_samples.parquet"
-    if path.exists():
-        shown_S = pd.read_parquet(path, columns=["id"])["id"].to_numpy()
+    path = world.folder / "shown_samples.parquet"
+    shown = {path.name: pd.read_parquet(path, columns=["id"])} if path.exists() else {}
     with working(world.folder, messages.append) as (work, _):
-        arguments = world.store, population(), C, settings, shown_S, work
-        compute(token_tables.table_set(*arguments), world.folder)
+        tables = set_of_study(tokens.STUDY, world.store, population(), C, work, settings, shown)
+        compute(tables, world.folder)
     return messages
 
 

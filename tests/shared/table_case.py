@@ -1,6 +1,7 @@
 """Runs the function of a set of tables, and exports what it returns, as a command would."""
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +10,16 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from lm_mia import config
 from lm_mia.attacks import exports
+from lm_mia.attacks.experiment import RecipeView, TokenSettings
 from lm_mia.attacks.results import Table
+from lm_mia.attacks.spec import Study
+from lm_mia.attacks.studies import study_set
 from lm_mia.attacks.table_sets import TableSet, Work
+from lm_mia.data.population import Population
+from lm_mia.errors import Unavailable
+from lm_mia.store.store import Store
 
 
 @contextmanager
@@ -20,6 +28,35 @@ def working(folder: Path, say: Callable[[str], None] = print) -> Iterator[tuple[
     progress: list[Any] = []
     with ThreadPoolExecutor(2) as pool:
         yield Work(pool, folder, lambda *at: progress.append(at), say), progress
+
+
+def set_of_study(
+    study: Study,
+    store: Store,
+    population: Population,
+    c: config.Attack,
+    work: Work,
+    tokens: TokenSettings | None = None,
+    tables: Mapping[str, pd.DataFrame] | None = None,
+) -> TableSet | None:
+    """Returns the tables of a study of a store; None if the settings do not ask for it.
+
+    Args:
+      study: the study.
+      store, population: the scores and the attacked samples.
+      c, tokens: settings.
+      work: with what the tables are computed.
+      tables: the tables that the study reads.
+    """
+    nothing: Any = None
+    others = {name: lambda _, table=table: table for name, table in (tables or {}).items()}
+    view = RecipeView("recipe", store, lambda: population, c, nothing, others)
+    view = dataclasses.replace(view, token_settings=tokens or TokenSettings())
+    vars(view).update(attacked=population, work=work)  # cached properties
+    try:
+        return study_set(study)(view)
+    except Unavailable:
+        return None
 
 
 def compute(tables: TableSet | None, folder: Path) -> list[str]:

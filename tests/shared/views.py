@@ -1,5 +1,6 @@
 """Views of recipes that consist of a store alone, or of tables alone."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -7,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 
+from analysis import experiments
 from analysis.io import RecipeResults
 from lm_mia import config
-from lm_mia.attacks.experiment import Content, RecipeView
+from lm_mia.attacks.experiment import Content, RecipeView, TokenSettings
 from lm_mia.attacks.exports import TABLES, with_studies
 from lm_mia.attacks.pieces import pieces_of
 from lm_mia.attacks.spec import RecipeNeeds
-from lm_mia.attacks.token_tables import TokenSettings
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
 
@@ -91,15 +92,17 @@ def view_of(
     recipe: str = "recipe",
 ) -> RecipeView:
     """Returns a view whose pieces are in a folder; `recipe` stands for the hash of the recipe."""
-    tokens = tokens or TokenSettings()
+    tokens, declared = tokens or TokenSettings(), declared or RecipeNeeds()
+    of_every_recipe = [need.study for need in experiments.of_every_recipe()]
+    declared = dataclasses.replace(declared, studies=[*of_every_recipe, *declared.studies])
     return RecipeView(
         "recipe",
         store,
         lambda: population,
         c,
         pieces_of(store, recipe, c, folder, tokens.samples),
-        with_studies(TABLES, declared.studies if declared else ()),
-        declared or RecipeNeeds(),
+        with_studies(TABLES, declared.studies),
+        declared,
         tokens,
         progress=progress,
         say=say,

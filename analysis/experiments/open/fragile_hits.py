@@ -9,6 +9,8 @@ decisions of the other replicas (`stats.hit_stability`).
 B: replicas, N: the samples that are used, M: members, A1, R1, H1: as in `lm_mia.stats.jackknife`.
 """
 
+from typing import Literal
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -16,26 +18,37 @@ from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting, studies
 from analysis.claims.compare import claim_greater
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.formatting import percent
 from analysis.io import SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 from lm_mia.attacks import study_inputs
-from lm_mia.attacks.experiment import RecipeView
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.spec import Study, StudyNeed
+from lm_mia.attacks.studies import StudyView
+from lm_mia.attacks.table_sets import Write
 
 TABLE, BINS = "fragile_hits.parquet", "fragile_hit_bins.csv"
 _QUARTERS, _TENTHS = 4, 10
 _COLUMNS = ("flip_correlation", "stable_auc", "stable", "lowest_stable", "highest_stable", "hits")
 
 
-def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
-    """Returns the tables of the study.
+def compute(
+    view: StudyView,
+    write: Write,
+    *,
+    focus_fpr: float,
+    alpha: float,
+    variance: Literal["per_sample", "pooled"],
+    finite_population: bool,
+) -> None:
+    """Computes the tables of the study.
 
     Raises:
-      StudyError: there are too few replicas or references.
+      Unavailable: there are too few replicas or references.
       UserError: scores are corrupt.
     """
+    lira = {"variance": variance, "finite_population": finite_population}
     inputs = study_inputs.replicas(view)
     member_N2 = inputs.target_member_TxN2[0]
     group_N2 = stats.sample_groups(view.attacked.document_N)
@@ -52,23 +65,21 @@ def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
         for h, used_N in enumerate(used_H1xN):
             score_BxM = score_BxN[:, used_N & member_N]
             outside_BxN = score_BxN[:, used_N & ~member_N]
-            if not (score_BxM.size and study_inputs.has_threshold(outside_BxN, view.c.focus_fpr)):
+            if not (score_BxM.size and study_inputs.has_threshold(outside_BxN, focus_fpr)):
                 continue
-            threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, view.c.focus_fpr)
+            threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, focus_fpr)
             for a, kept_B in enumerate(kept_A1xB):
-                values[a, h] = _summary(score_BxM[kept_B], threshold_B[kept_B], view.c.alpha)
+                values[a, h] = _summary(score_BxM[kept_B], threshold_B[kept_B], alpha)
             if h == references == 0:
-                bins = _bins(score_BxM, threshold_B, view.c.alpha)
+                bins = _bins(score_BxM, threshold_B, alpha)
         return values, bins
 
     halves = study_inputs.reference_halves(inputs.references)
-    results = study_inputs.map_reference_sets(inputs, halves, view.c, view.work.pool, evaluate)
+    results = study_inputs.map_reference_sets(inputs, halves, lira, view.work.pool, evaluate)
     value_A1xR1xH1xV = np.stack([values for values, _ in results], axis=1)
     columns = {name: value_A1xR1xH1xV[..., v] for v, name in enumerate(_COLUMNS)}
-    return {
-        TABLE: study_inputs.parts_table(columns),
-        BINS: results[0][1].assign(fpr=view.c.focus_fpr),
-    }
+    write(TABLE, study_inputs.parts_table(columns))
+    write(BINS, results[0][1].assign(fpr=focus_fpr))
 
 
 def _summary(score_BxM: np.ndarray, threshold_B: np.ndarray, alpha: float) -> list[float]:
@@ -104,7 +115,71 @@ def _mean(value_B: np.ndarray) -> float:
     return float(known.mean()) if known.size else np.nan
 
 
-STUDY = Study("fragile_hits", tables, (TABLE, BINS))
+STUDY = Study(
+    "fragile_hits",
+    compute,
+    tables=(
+        Table(
+            TABLE,
+            (
+                "Written by `lm-mia attack` for figures that need the study `fragile_hits`. Each row is a choice of "
+                "replicas, references and samples, as in `decision_jackknife.parquet`. The numbers are about true "
+                "positives of online LiRA at `attack.focus_fpr` on at most the first 32,768 samples. Each replica in "
+                "turn is the only target, and the numbers are means over these targets. A true positive is stable if "
+                'significantly more than half of the other replicas also decide "member", by the coin-flip test.'
+            ),
+            {
+                "replicas, references, samples": Column(
+                    "none", "as in `decision_jackknife.parquet`"
+                ),
+                "flip_correlation": Column(
+                    "none",
+                    (
+                        "rank correlation over the true positives of the margin, which is the score minus the "
+                        "threshold, and the flip rate under the other replicas"
+                    ),
+                ),
+                "stable_auc": Column(
+                    "fraction",
+                    "probability that a stable true positive has a larger margin than one that is not stable",
+                ),
+                "stable": Column("fraction", "true positives that are stable"),
+                "lowest_stable, highest_stable": Column(
+                    "fraction",
+                    "the same in the quarter of the true positives with the smallest and with the largest margins",
+                ),
+                "hits": Column("count", "true positives of a target"),
+            },
+            key=("replicas", "references", "samples"),
+        ),
+        Table(
+            BINS,
+            (
+                "Written with `fragile_hits.parquet`. The true positives of each target are sorted by their margin "
+                "and divided into ten bins of about equal size; each row is a bin, with means over the targets that "
+                "have at least ten true positives."
+            ),
+            {
+                "bin": Column(
+                    "none",
+                    "number of the bin, 0 for the smallest margins",
+                ),
+                "margin_mean": Column("nats", "mean margin"),
+                "stable": Column("fraction", "true positives that are stable"),
+                "agreement": Column(
+                    "fraction",
+                    'other replicas that also decide "member", mean over the true positives',
+                ),
+                "flip_rate": Column(
+                    "fraction",
+                    "flip rate under the other replicas, mean over the true positives",
+                ),
+                "fpr": Column("fraction", "requested FPR"),
+            },
+            key=("bin",),
+        ),
+    ),
+)
 
 RECIPE = "flip-140M"
 STATEMENTS = (
@@ -113,10 +188,9 @@ STATEMENTS = (
 )
 
 
-def draw(recipes: SweepResults) -> FigureResult:
+def draw(recipes: SweepResults) -> Drawing:
     """Draws stability and flip rate of the true positives of one target, by their margin."""
     recipe = recipes[RECIPE]
-    studies.read_facts(recipe, STUDY)
     bins = io.read_frame(recipe, BINS)
     at = f"at an FPR of {percent(float(bins['fpr'].iloc[0]))}"
     correlation, auc, stable, lowest, highest, hits = (
@@ -143,7 +217,7 @@ def draw(recipes: SweepResults) -> FigureResult:
             level=0.5,
         ),
     )
-    return FigureResult(
+    return Drawing(
         bins,
         _figure(bins, stable.value),
         claims=claims,
@@ -186,7 +260,7 @@ def _figure(bins: pd.DataFrame, stable: float) -> Figure:
 
 
 FIGURES = {
-    "open_fig02_fragile_hits": PaperFigure(
+    "open_fig02_fragile_hits": Experiment(
         title="Open question 2: Fragile true positives",
         paper=(
             "“An attacker facing a single target cannot know which of its true positives are indistinguishable from a "
@@ -194,7 +268,7 @@ FIGURES = {
         ),
         statements=STATEMENTS,
         draw=draw,
-        needs=(StudyNeed((RECIPE,), STUDY),),
+        reads=(StudyNeed((RECIPE,), STUDY),),
         expect=(
             "At cpu 23% of the true positives at an FPR of 5% are stable: 7% in the quarter with the smallest margins "
             "and 48% in the quarter with the largest, so both claims are undecided. The flip rate is highest at medium "

@@ -13,6 +13,7 @@ B: replicas, N: the samples that are used, M: members, K: bins, Q: quantities, S
 """
 
 import sys
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -21,15 +22,18 @@ from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting, studies
 from analysis.claims.compare import Estimate, claim_greater
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.formatting import percent
 from analysis.io import RecipeResults, SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 from lm_mia.attacks import study_inputs
-from lm_mia.attacks.experiment import RecipeView
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.inputs import AttackInputs
 from lm_mia.attacks.spec import Study, StudyNeed
-from lm_mia.attacks.study_inputs import StudyError
+from lm_mia.attacks.studies import StudyView
+from lm_mia.attacks.table_sets import Write
+from lm_mia.data.batch_order import Batches
+from lm_mia.errors import Unavailable
 
 TABLE, RATES, SHUFFLED = "recency.parquet", "recency_rates.parquet", "recency_shuffled.csv"
 BINS = 8
@@ -37,21 +41,30 @@ QUANTITIES = ("loss", "score", "decision")
 _SHARE_NAMES = ("share", "own_share", "own_curve_share")
 
 
-def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
-    """Returns the tables of the study.
+def compute(
+    view: StudyView,
+    write: Write,
+    *,
+    focus_fpr: float,
+    batches: Batches,
+    variance: Literal["per_sample", "pooled"],
+    finite_population: bool,
+) -> None:
+    """Computes the tables of the study.
 
     Raises:
-      StudyError: there are too few replicas or references, or the batch order is not known.
+      Unavailable: there are too few replicas or references, or the batch order is not known.
       UserError: scores are corrupt.
     """
     if view.store.design == "given":
-        raise StudyError("the batch order of imported losses is not known")
+        raise Unavailable("the batch order of imported losses is not known")
+    lira = {"variance": variance, "finite_population": finite_population}
     inputs = study_inputs.replicas(view)
     parts = study_inputs.first_parts(inputs)
     loss_BxN = np.concatenate([part.loss_TxC for part in parts], axis=1).astype(np.float64)
     samples = loss_BxN.shape[1]
     member_N = inputs.target_member_TxN2[0, :samples]
-    last_seen_BxN = _last_seen(view, inputs, samples)
+    last_seen_BxN = _last_seen(batches, inputs, samples)
     edges = np.quantile(last_seen_BxN[:, member_N], np.arange(1, BINS) / BINS)
     bin_BxN = np.searchsorted(edges, last_seen_BxN, side="right")
     group_N = stats.sample_groups(view.attacked.document_N)[:samples]
@@ -68,10 +81,10 @@ def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
         rate = np.full((*share.shape[:2], BINS), np.nan)
         for h, used_N in enumerate(used_H1xN):
             members_N, outside_BxN = used_N & member_N, score_BxN[:, used_N & ~member_N]
-            if not (members_N.any() and study_inputs.has_threshold(outside_BxN, view.c.focus_fpr)):
+            if not (members_N.any() and study_inputs.has_threshold(outside_BxN, focus_fpr)):
                 continue
             score_BxM, bin_BxM = score_BxN[:, members_N], bin_BxN[:, members_N]
-            threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, view.c.focus_fpr)
+            threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, focus_fpr)
             decision_BxM = (score_BxM >= threshold_B[:, None]).astype(np.float64)
             value_QxBxM = (loss_BxN[:, members_N], score_BxM, decision_BxM)
             for a, kept_B in enumerate(kept_A1xB):
@@ -82,7 +95,7 @@ def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
         return share, rate
 
     halves = study_inputs.reference_halves(inputs.references)
-    results = study_inputs.map_reference_sets(inputs, halves, view.c, view.work.pool, evaluate)
+    results = study_inputs.map_reference_sets(inputs, halves, lira, view.work.pool, evaluate)
     share_A1xR1xH1xQxS, rate_A1xR1xH1xK = (np.stack(v, axis=1) for v in zip(*results, strict=True))
     by_quantity = [
         study_inputs.parts_table(
@@ -93,27 +106,23 @@ def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
     mean_last_seen_K = _bin_means(last_seen_BxN[:, member_N], bin_BxN[:, member_N])
     by_bin = [
         study_inputs.parts_table({"decision_rate": rate_A1xR1xH1xK[..., k]}).assign(
-            bin=k, last_seen=mean_last_seen_K[k], fpr=view.c.focus_fpr
+            bin=k, last_seen=mean_last_seen_K[k], fpr=focus_fpr
         )
         for k in range(BINS)
     ]
-    return {
-        TABLE: pd.concat(by_quantity, ignore_index=True),
-        RATES: pd.concat(by_bin, ignore_index=True),
-        SHUFFLED: pd.concat(shuffled, ignore_index=True),
-    }
+    write(TABLE, pd.concat(by_quantity, ignore_index=True))
+    write(RATES, pd.concat(by_bin, ignore_index=True))
+    write(SHUFFLED, pd.concat(shuffled, ignore_index=True))
 
 
-def _last_seen(view: RecipeView, inputs: AttackInputs, samples: int) -> np.ndarray:
+def _last_seen(batches: Batches, inputs: AttackInputs, samples: int) -> np.ndarray:
     """Returns last_seen_BxN of the first attacked samples, as a fraction of the steps; 0 if not seen."""
     store = inputs.store
     [(_, value)] = store.blocks({"member": ("member", inputs.targets[:1])}, sys.maxsize)
     used = slice(store.first_canary, store.first_canary + samples)
     return np.nan_to_num(
         [
-            view.token_settings.batches.last_seen_share(
-                replica.order_seed, value["member"][0], store.step
-            )[used]
+            batches.last_seen_share(replica.order_seed, value["member"][0], store.step)[used]
             for replica in inputs.targets
         ]
     )
@@ -143,7 +152,84 @@ def _shuffled(value_QxBxM: tuple[np.ndarray, ...], bin_BxM: np.ndarray) -> pd.Da
     return pd.DataFrame(rows)
 
 
-STUDY = Study("recency", tables, (TABLE, RATES, SHUFFLED))
+STUDY = Study(
+    "recency",
+    compute,
+    tables=(
+        Table(
+            "recency.parquet",
+            (
+                "Written by `lm-mia attack` for figures that need the study `recency`. Each row is a quantity and a "
+                "choice of replicas, references and samples, as in `decision_jackknife.parquet`. The numbers are "
+                "about members among at most the first 32,768 samples under replicas, which last saw them at "
+                "different steps. The steps are divided into eight bins with about equally many members each. Shares "
+                "are of the variance between replicas around the mean of each sample, and are adjusted for the "
+                "number of parameters, so that they may be below 0."
+            ),
+            {
+                "replicas, references, samples": Column(
+                    "none", "as in `decision_jackknife.parquet`"
+                ),
+                "quantity": Column(
+                    "none",
+                    "`loss`, `score` of online LiRA, or `decision` at `attack.focus_fpr`, which is 0 or 1",
+                ),
+                "share": Column(
+                    "fraction",
+                    "variance that the means of the bins explain, apart from the differences between samples",
+                ),
+                "own_share": Column(
+                    "fraction",
+                    "variance that these means explain if each sample multiplies them by a factor of its own",
+                ),
+                "own_curve_share": Column(
+                    "fraction",
+                    "variance that curves explain if each sample has one of its own: the means of its own bins",
+                ),
+            },
+            key=("quantity", "replicas", "references", "samples"),
+        ),
+        Table(
+            "recency_rates.parquet",
+            "Written with `recency.parquet`. Each row is a bin and a choice of replicas, references and samples.",
+            {
+                "replicas, references, samples": Column(
+                    "none", "as in `decision_jackknife.parquet`"
+                ),
+                "decision_rate": Column(
+                    "fraction",
+                    'pairs of a replica and a member in the bin for which the decision is "member"',
+                ),
+                "bin": Column(
+                    "none",
+                    "number of the bin, 0 for the earliest steps",
+                ),
+                "last_seen": Column(
+                    "fraction",
+                    "mean over all members in the bin of the step, divided by the number of steps",
+                ),
+                "fpr": Column("fraction", "requested FPR"),
+            },
+            key=("bin", "replicas", "references", "samples"),
+        ),
+        Table(
+            "recency_shuffled.csv",
+            (
+                "Written with `recency.parquet`. The same shares where the steps of each replica are replaced by "
+                "those of another one, so that they explain nothing."
+            ),
+            {
+                "quantity": Column("none", "as in `recency.parquet`"),
+                "shift": Column(
+                    "count",
+                    "number of the other replica minus that of the replica; numbers begin again after the last one",
+                ),
+                "share, own_share, own_curve_share": Column("fraction", "as in `recency.parquet`"),
+            },
+            key=("quantity", "shift"),
+        ),
+    ),
+)
 
 RECIPE = "flip-140M"
 _QUANTITIES = {"loss": "Loss", "score": "Score", "decision": "Decision"}
@@ -158,10 +244,9 @@ STATEMENTS = (
 )
 
 
-def draw(recipes: SweepResults) -> FigureResult:
+def draw(recipes: SweepResults) -> Drawing:
     """Draws the decision rate of members by their last step, and how much of the variance this step explains."""
     recipe = recipes[RECIPE]
-    studies.read_facts(recipe, STUDY)
     columns = io.read_samples(recipe, ["bin", "last_seen", "fpr"], RATES)
     bins = pd.DataFrame(columns).drop_duplicates()
     at = f"at an FPR of {percent(float(bins['fpr'].iloc[0]))}"
@@ -194,7 +279,7 @@ def draw(recipes: SweepResults) -> FigureResult:
         )
         for statistic in _SHARES
     }
-    return FigureResult(
+    return Drawing(
         pd.concat([rates, shares], ignore_index=True),
         _figure(rates, shares, at),
         claims=claims,
@@ -269,7 +354,7 @@ def _figure(rates: pd.DataFrame, shares: pd.DataFrame, at: str) -> Figure:
 
 
 FIGURES = {
-    "open_fig03_recency": PaperFigure(
+    "open_fig03_recency": Experiment(
         title="Open question 3: Recency and flips",
         paper=(
             "Members that were last seen near the end of training are more vulnerable (Section 6.1, Figure 6a). The "
@@ -278,7 +363,7 @@ FIGURES = {
         ),
         statements=STATEMENTS,
         draw=draw,
-        needs=(StudyNeed((RECIPE,), STUDY),),
+        reads=(StudyNeed((RECIPE,), STUDY),),
         expect=(
             "At cpu 7% of the members that were seen in the first quarter of the steps are called members at an FPR of "
             "5%, 22% of those after two thirds, and 11% in the last eighth, where the learning rate is low. "

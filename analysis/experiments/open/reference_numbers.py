@@ -15,7 +15,6 @@ B: replicas, R: references, S: sets of references, N: the samples that are used,
 `lm_mia.stats.jackknife`.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,15 +27,17 @@ from numpy.typing import NDArray
 from analysis import io, plotting, studies
 from analysis.claims.compare import claim_greater
 from analysis.claims.jackknife import Jackknife
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.formatting import percent
 from analysis.io import SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 from lm_mia.attacks import spec, study_inputs
-from lm_mia.attacks.experiment import RecipeView
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.spec import Study, StudyNeed
-from lm_mia.attacks.study_inputs import StudyError
+from lm_mia.attacks.studies import StudyView
+from lm_mia.attacks.table_sets import Write
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import Unavailable
 
 BoolArray = NDArray[np.bool_]
 TABLE = "reference_numbers.parquet"
@@ -47,15 +48,22 @@ _OPERATING_POINTS = ("fpr", "tpr")
 _COLUMNS = ("flip_rate", "coin_flips", "tpr")
 
 
-def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
-    """Returns the table of the study.
+def compute(
+    view: StudyView,
+    write: Write,
+    *,
+    focus_fpr: float,
+    alpha: float,
+    finite_population: bool,
+) -> None:
+    """Computes the table of the study.
 
     Raises:
-      StudyError: there are too few replicas or references.
+      Unavailable: there are too few replicas or references.
       UserError: scores are corrupt.
     """
     inputs = study_inputs.replicas(view, fewest_references=2 * _FEWEST_TO_HALVE)
-    c = dataclasses.replace(view.c, variance="pooled")
+    lira = {"variance": "pooled", "finite_population": finite_population}
     member_N2 = inputs.target_member_TxN2[0]
     group_N2 = stats.sample_groups(view.attacked.document_N)
     kept_A1xB = study_inputs.without_replicas(len(inputs.targets))
@@ -67,11 +75,11 @@ def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
         return np.logical_not(np.isnan(score_BxN).any(axis=0))
 
     whole = [index_R for count in counts for index_R in sets_R1xS[count][0]]
-    present = study_inputs.map_reference_sets(inputs, whole, c, view.work.pool, presence)
+    present = study_inputs.map_reference_sets(inputs, whole, lira, view.work.pool, presence)
     common_N = np.all(present, axis=0)
     member_N = member_N2[: len(common_N)]
     if not ((common_N & member_N).any() and (common_N & ~member_N).any()):
-        raise StudyError("no members or no non-members have scores with all sets of references")
+        raise Unavailable("no members or no non-members have scores with all sets of references")
 
     def true_positive_rate(_: int, score_BxN: np.ndarray) -> float:
         """Returns the true positive rate at the focus FPR, the mean over replicas."""
@@ -79,13 +87,15 @@ def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
             score_BxN[:, common_N & ~member_N],
             score_BxN[:, common_N & member_N],
         )
-        threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, view.c.focus_fpr)
+        threshold_B = study_inputs.thresholds_at_fpr(outside_BxN, focus_fpr)
         return float((score_BxM >= threshold_B[:, None]).mean())
 
     fewest = sets_R1xS[counts[0]][0]
     fewest_tpr = float(
         np.mean(
-            study_inputs.map_reference_sets(inputs, fewest, c, view.work.pool, true_positive_rate)
+            study_inputs.map_reference_sets(
+                inputs, fewest, lira, view.work.pool, true_positive_rate
+            )
         )
     )
 
@@ -100,21 +110,23 @@ def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
                 score_BxN[:, used_N & member_N],
                 score_BxN[:, used_N & ~member_N],
             )
-            if not (score_BxM.size and study_inputs.has_threshold(outside_BxN, view.c.focus_fpr)):
+            if not (score_BxM.size and study_inputs.has_threshold(outside_BxN, focus_fpr)):
                 continue
             threshold_PxB = (
-                study_inputs.thresholds_at_fpr(outside_BxN, view.c.focus_fpr),
+                study_inputs.thresholds_at_fpr(outside_BxN, focus_fpr),
                 np.array([_threshold_at_tpr(s, fewest_tpr) for s in score_BxM]),
             )
             for p, threshold_B in enumerate(threshold_PxB):
                 decision_BxM = score_BxM >= threshold_B[:, None]
                 for a, kept_B in enumerate(kept_A1xB):
-                    value[a, h, p] = _stability(decision_BxM[kept_B], view.c.alpha)
+                    value[a, h, p] = _stability(decision_BxM[kept_B], alpha)
         return value
 
     parts = [(count, r) for count in counts for r in range(len(sets_R1xS[count]))]
     index_SxR = [index_R for count, r in parts for index_R in sets_R1xS[count][r]]
-    results = iter(study_inputs.map_reference_sets(inputs, index_SxR, c, view.work.pool, evaluate))
+    results = iter(
+        study_inputs.map_reference_sets(inputs, index_SxR, lira, view.work.pool, evaluate)
+    )
     # The mean over disjoint sets of the same number of references.
     mean = {
         (count, r): np.mean([next(results) for _ in sets_R1xS[count][r]], axis=0)
@@ -131,10 +143,10 @@ def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
                     reference_count=count,
                     sets=len(sets_R1xS[count][0]),
                     at_equal=point,
-                    fpr=view.c.focus_fpr,
+                    fpr=focus_fpr,
                 )
             )
-    return {TABLE: pd.concat(rows, ignore_index=True)}
+    write(TABLE, pd.concat(rows, ignore_index=True))
 
 
 def _numbers(references: int) -> list[int]:
@@ -178,7 +190,58 @@ def _stability(decision_BxM: np.ndarray, alpha: float) -> list[float]:
     return [flip_rate, float(coin_flip_M.mean()), float(decision_BxM.mean())]
 
 
-STUDY = Study("reference_numbers", tables, (TABLE,))
+STUDY = Study(
+    "reference_numbers",
+    compute,
+    tables=(
+        Table(
+            TABLE,
+            (
+                "Written by `lm-mia attack` for figures that need the study `reference_numbers`. Each row is a "
+                "number of references, an operating point and a choice of replicas, references and samples, as in "
+                "`decision_jackknife.parquet`. The numbers are about members among at most the first 32,768 samples "
+                "under replicas that are attacked by LiRA with pooled variances, on the samples that have scores "
+                "with all numbers of references. They are means over disjoint sets of references: eight sets of 4 "
+                "references, or up to four sets of 8 or more."
+            ),
+            {
+                "replicas, references, samples": Column(
+                    "none",
+                    (
+                        "as in `decision_jackknife.parquet`. For a half of the references, each set is reduced to "
+                        "its references in this half; of the eight sets of 4, the four sets in this half are used"
+                    ),
+                ),
+                "flip_rate": Column(
+                    "fraction",
+                    "mean flip rate of members, between replicas that are attacked with the same references",
+                ),
+                "coin_flips": Column(
+                    "fraction",
+                    "members whose decisions are indistinguishable from coin flips at `attack.alpha`",
+                ),
+                "tpr": Column(
+                    "fraction",
+                    'pairs of a replica and a member for which the decision is "member"',
+                ),
+                "reference_count": Column(
+                    "count",
+                    "number of references: 4 (if the recipe has 32 or more), 8, 16, and so on, and all of them",
+                ),
+                "sets": Column("count", "number of disjoint sets of references"),
+                "at_equal": Column(
+                    "none",
+                    (
+                        "`fpr`: thresholds at an FPR of `fpr`; `tpr`: thresholds at the true positive rate that the "
+                        "fewest references have at this FPR"
+                    ),
+                ),
+                "fpr": Column("fraction", "requested FPR"),
+            },
+            key=("reference_count", "at_equal", "replicas", "references", "samples"),
+        ),
+    ),
+)
 
 RECIPE = "flip-140M"
 STATEMENTS = (
@@ -188,10 +251,9 @@ STATEMENTS = (
 _COLORS = {"fpr": plotting.BLUE, "tpr": plotting.ORANGE}
 
 
-def draw(recipes: SweepResults) -> FigureResult:
+def draw(recipes: SweepResults) -> Drawing:
     """Draws flip rates and coin flips of members by the number of references, at an equal FPR and at an equal TPR."""
     recipe = recipes[RECIPE]
-    studies.read_facts(recipe, STUDY)
     columns = ["reference_count", "sets", "at_equal", "fpr", *studies.AXES, "coin_flips", "tpr"]
     table = io.read_frame(recipe, TABLE, columns)
     is_whole = (table[[*studies.AXES]] == 0).all(axis=1)
@@ -233,7 +295,7 @@ def draw(recipes: SweepResults) -> FigureResult:
     )
     found = ", ".join(percent(whole["fpr", count]["tpr"]) for count in counts)
     sets = [int(whole["fpr", count]["sets"]) for count in counts]
-    return FigureResult(
+    return Drawing(
         data,
         _figure(data, at),
         claims=claims,
@@ -279,7 +341,7 @@ def _figure(data: pd.DataFrame, at: dict[str, str]) -> Figure:
 
 
 FIGURES = {
-    "open_fig01_references": PaperFigure(
+    "open_fig01_references": Experiment(
         title="Open question 1: References and flips",
         paper=(
             "The paper varies the number of references for the AUC (Figure 1) and finds that decisions flip between "
@@ -287,7 +349,7 @@ FIGURES = {
         ),
         statements=STATEMENTS,
         draw=draw,
-        needs=(StudyNeed((RECIPE,), STUDY),),
+        reads=(StudyNeed((RECIPE,), STUDY),),
         expect=(
             "At cpu, decisions are less stable with more references: the flip rate of members rises from 8% to 16% "
             "with 4 to 32 references at an FPR of 5%, and from 8% to 10% where all find the same number of members."

@@ -17,7 +17,7 @@ B: replicas, N: the samples that are used, J: sample groups (folds), K: groups o
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -26,15 +26,17 @@ from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting, studies
 from analysis.claims.compare import Claim, claim_all, claim_equivalent, claim_greater
+from analysis.experiment import Drawing, Experiment, not_seen_note
 from analysis.formatting import percent
 from analysis.io import SweepResults
-from analysis.paper_figure import FigureResult, PaperFigure, not_seen_note
 from lm_mia import stats
 from lm_mia.attacks import study_inputs
-from lm_mia.attacks.experiment import RecipeView
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.spec import Study, StudyNeed
-from lm_mia.attacks.study_inputs import StudyError
+from lm_mia.attacks.studies import StudyView
+from lm_mia.attacks.table_sets import Write
 from lm_mia.data.population import Population
+from lm_mia.errors import Unavailable
 
 TABLE = "text_groups.parquet"
 ALL = -1
@@ -51,25 +53,33 @@ _NO_GROUP = -2
 _METRIC_NAMES = ("fpr", "tpr", "precision", "flip_rate")
 
 
-def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
-    """Returns the table of the study.
+def compute(
+    view: StudyView,
+    write: Write,
+    *,
+    focus_fpr: float,
+    variance: Literal["per_sample", "pooled"],
+    finite_population: bool,
+) -> None:
+    """Computes the table of the study.
 
     Raises:
-      StudyError: there are too few replicas or references, or the texts are not known.
+      Unavailable: there are too few replicas or references, or the texts are not known.
       UserError: scores are corrupt.
     """
     missing = [name for name in COLUMNS if name not in view.attacked.column_names]
     if missing:
-        raise StudyError(f"the samples have no {', '.join(missing)}")
+        raise Unavailable(f"the samples have no {', '.join(missing)}")
+    lira = {"variance": variance, "finite_population": finite_population}
     inputs = study_inputs.replicas(view)
     member_N2 = inputs.target_member_TxN2[0]
     fold_N2 = stats.sample_groups(view.attacked.document_N)
     kept_A1xB = study_inputs.without_replicas(len(inputs.targets))
     samples = study_inputs.first_parts(inputs)[-1].at.stop
-    fewest_nonmembers = FEWEST_FALSE_POSITIVES / view.c.focus_fpr
+    fewest_nonmembers = FEWEST_FALSE_POSITIVES / focus_fpr
     divisions = _divisions(view.attacked, ~member_N2[:samples], fewest_nonmembers)
     if not divisions:
-        raise StudyError(
+        raise Unavailable(
             f"the texts cannot be divided into groups of {fewest_nonmembers:.0f} or more non-members"
         )
 
@@ -86,10 +96,10 @@ def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
         for h, used_N in enumerate(used_H1xN):
             score_BxU, member_U, fold_U = score_BxN[:, used_N], member_N[used_N], fold_N[used_N]
             one_group_U = np.zeros(len(member_U), np.int64)
-            shared = _decisions(score_BxU, member_U, fold_U, one_group_U, view.c.focus_fpr)
+            shared = _decisions(score_BxU, member_U, fold_U, one_group_U, focus_fpr)
             for value, division in zip(values, divisions.values(), strict=True):
                 group_U = division.group_N[used_N]
-                own = _decisions(score_BxU, member_U, fold_U, group_U, view.c.focus_fpr)
+                own = _decisions(score_BxU, member_U, fold_U, group_U, focus_fpr)
                 for t, decision_BxU in enumerate((shared, own)):
                     for a, kept_B in enumerate(kept_A1xB):
                         value[a, h, t] = _rates(
@@ -98,7 +108,7 @@ def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
         return values
 
     halves = study_inputs.reference_halves(inputs.references)
-    results = study_inputs.map_reference_sets(inputs, halves, view.c, view.work.pool, evaluate)
+    results = study_inputs.map_reference_sets(inputs, halves, lira, view.work.pool, evaluate)
     rows = []
     for (name, division), by_part in zip(
         divisions.items(), zip(*results, strict=True), strict=True
@@ -116,10 +126,10 @@ def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
                     "highest": np.nanmax(division.value_N[in_group_N]),
                     "samples_in_group": in_group_N.sum(),
                     "thresholds": thresholds,
-                    "focus_fpr": view.c.focus_fpr,
+                    "focus_fpr": focus_fpr,
                 }
                 rows.append(study_inputs.parts_table(columns).assign(**facts))
-    return {TABLE: pd.concat(rows, ignore_index=True)}
+    write(TABLE, pd.concat(rows, ignore_index=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +229,63 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else np.nan
 
 
-STUDY = Study("text_groups", tables, (TABLE,))
+STUDY = Study(
+    "text_groups",
+    compute,
+    tables=(
+        Table(
+            TABLE,
+            (
+                "Written by `lm-mia attack` for figures that need the study `text_groups`. Each row is a group of "
+                "texts, a choice of thresholds, and a choice of replicas, references and samples, as in "
+                "`decision_jackknife.parquet`. Replicas are attacked by LiRA on at most the first 32,768 samples. "
+                "These are divided into eight parts, and each is decided with thresholds that are calibrated on the "
+                "other seven. To make the expected FPR independent of the number n of non-members, a threshold is "
+                "interpolated between the two scores whose ranks are closest to (n + 1) times the FPR."
+            ),
+            {
+                "replicas, references, samples": Column(
+                    "none", "as in `decision_jackknife.parquet`"
+                ),
+                "fpr": Column(
+                    "fraction",
+                    'pairs of a replica and a non-member of the group for which the decision is "member"',
+                ),
+                "tpr": Column("fraction", "the same of members"),
+                "precision": Column(
+                    "fraction",
+                    'members among the pairs for which the decision is "member"',
+                ),
+                "flip_rate": Column(
+                    "fraction",
+                    "mean flip rate of the members of the group",
+                ),
+                "division": Column(
+                    "none",
+                    (
+                        "by what samples are divided: quarters by `tokens` or `tfidf`, or by `prefix`; left out if a "
+                        "group has fewer than 4 / FPR non-members"
+                    ),
+                ),
+                "group": Column(
+                    "none",
+                    (
+                        "number of the quarter, 0 for the lowest; of prefixes, 1 for samples that share theirs with "
+                        "others and 0 for the rest; -1: all groups together"
+                    ),
+                ),
+                "thresholds": Column("none", "`one` for all samples, or `by_group`"),
+                "lowest, highest": Column(
+                    "none",
+                    "range of the length, of the mean TF-IDF, or of the number of samples with the same prefix",
+                ),
+                "samples_in_group": Column("count", "samples of the group"),
+                "focus_fpr": Column("fraction", "requested FPR"),
+            },
+            key=("division", "thresholds", "group", "replicas", "references", "samples"),
+        ),
+    ),
+)
 
 RECIPE = "flip-140M"
 STATEMENTS = (
@@ -242,10 +308,9 @@ _METRICS = {
 }
 
 
-def draw(recipes: SweepResults) -> FigureResult:
+def draw(recipes: SweepResults) -> Drawing:
     """Draws false positive rate, precision and flip rate of groups of texts, with one threshold and with several."""
     recipe = recipes[RECIPE]
-    studies.read_facts(recipe, STUDY)
     columns = ["division", "group", "lowest", "highest", "samples_in_group", "focus_fpr"]
     groups = io.read_frame(recipe, TABLE, columns).drop_duplicates()
     focus = float(groups["focus_fpr"].iloc[0])
@@ -299,7 +364,7 @@ def draw(recipes: SweepResults) -> FigureResult:
         ),
     )
     absent = [text for name, text in _DIVISIONS.items() if name not in divisions]
-    return FigureResult(
+    return Drawing(
         data,
         _figure(data, divisions),
         claims=claims,
@@ -380,7 +445,7 @@ def _figure(data: pd.DataFrame, divisions: Mapping[str, str]) -> Figure:
 
 
 FIGURES = {
-    "open_fig05_groups": PaperFigure(
+    "open_fig05_groups": Experiment(
         title="Open question 5: Scores of different texts",
         paper=(
             "The paper decides about all samples with one threshold, and shows which members are vulnerable (Figures 6 "
@@ -388,7 +453,7 @@ FIGURES = {
         ),
         statements=STATEMENTS,
         draw=draw,
-        needs=(StudyNeed((RECIPE,), STUDY),),
+        reads=(StudyNeed((RECIPE,), STUDY),),
         expect=(
             "At cpu, one threshold at an FPR of 5% calls 10% of the non-members of up to 30 tokens members, and 2% of "
             "those of 90 tokens or more; precision rises from 63% to 85%. Thresholds for each length find 16% instead "

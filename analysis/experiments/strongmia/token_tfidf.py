@@ -9,25 +9,30 @@ several times counts once. StrongMIA Figure 31(a) is of the mean over all tokens
 import numpy as np
 import pandas as pd
 
-from lm_mia.attacks.experiment import RecipeView
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.spec import Study
-from lm_mia.attacks.study_inputs import StudyError
+from lm_mia.attacks.studies import StudyView
+from lm_mia.attacks.table_sets import Write
 from lm_mia.data import features
 from lm_mia.data.documents import no_progress
 from lm_mia.data.population import FREQUENCY_FILE
+from lm_mia.errors import Unavailable
 
 TABLE = "token_tfidf.parquet"
 
 
-def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
-    """Returns the table of the study.
+def compute(
+    view: StudyView,
+    write: Write,
+) -> None:
+    """Computes the table of the study.
 
     Raises:
-      StudyError: the losses were imported, so that the tokens are not known.
+      Unavailable: the losses were imported, so that the tokens are not known.
     """
     population = view.attacked
     if population.is_imported:
-        raise StudyError(
+        raise Unavailable(
             "the losses were imported, so that the tokens of the samples are not known"
         )
     frequency_V, bos = np.load(population.folder / FREQUENCY_FILE), population.tokenizer.bos_id()
@@ -43,7 +48,30 @@ def tables(view: RecipeView) -> dict[str, pd.DataFrame]:
         over="all",
     )
     ids_N = population.first_id + np.arange(len(population))
-    return {TABLE: pd.DataFrame({"id": ids_N, "tfidf": tfidf_N})}
+    write(TABLE, pd.DataFrame({"id": ids_N, "tfidf": tfidf_N}))
 
 
-STUDY = Study("token_tfidf", tables, (TABLE,))
+STUDY = Study(
+    "token_tfidf",
+    compute,
+    tables=(
+        Table(
+            TABLE,
+            (
+                "Written by `lm-mia attack` for figures that need the study `token_tfidf`, with one row per attacked "
+                "sample."
+            ),
+            {
+                "id": Column("none", "id of the sample in the population"),
+                "tfidf": Column(
+                    "none",
+                    (
+                        "mean TF-IDF over all tokens of the sample, where a token that occurs k times counts k "
+                        "times; `tfidf` of `samples.parquet` of the population is the mean over distinct tokens"
+                    ),
+                ),
+            },
+            key=("id",),
+        ),
+    ),
+)

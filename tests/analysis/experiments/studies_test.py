@@ -17,10 +17,12 @@ from views import view_of
 from analysis.experiments.open import fragile_hits, recency, reference_numbers, text_groups
 from analysis.experiments.strongmia import token_tfidf
 from lm_mia import config, stats
-from lm_mia.attacks import exports, spec, study_inputs
-from lm_mia.attacks.token_tables import TokenSettings
+from lm_mia.attacks import spec, study_inputs
+from lm_mia.attacks.experiment import TokenSettings
+from lm_mia.attacks.studies import study_set
 from lm_mia.data import batch_order
 from lm_mia.data.batch_order import Batches
+from lm_mia.errors import Unavailable
 
 BATCH_SIZE, EPOCHS = 5, 2  # 16 steps in an epoch of 80 members
 C = dataclasses.replace(SMALL, references=18, replicas=10, focus_fpr=0.1)
@@ -38,7 +40,7 @@ def run(scores: SyntheticScores, c: config.Attack, folder: Path, study: spec.Stu
     """Writes the tables of a study."""
     tokens = TokenSettings(batches=Batches(BATCH_SIZE, EPOCHS))
     view = view_of(scores.store, scores.population, c, folder.parent / "pieces", tokens=tokens)
-    compute(exports.study_set(study)(view), folder)
+    compute(study_set(study)(view), folder)
 
 
 def test_true_positives_are_compared_with_the_other_replicas(
@@ -263,8 +265,11 @@ def test_groups_of_texts_are_not_possible(scores: SyntheticScores, tmp_path: Pat
     assert facts["reason"] == "the texts cannot be divided into groups of 40 or more non-members"
     population: Any = scores.population
     population.columns = {"tokens": population.lengths_N}
-    with pytest.raises(study_inputs.StudyError, match="no tfidf, prefix_group"):
-        text_groups.tables(cast(Any, SimpleNamespace(attacked=population)))
+    view, write = cast(Any, SimpleNamespace(attacked=population)), cast(Any, None)
+    with pytest.raises(Unavailable, match="no tfidf, prefix_group"):
+        text_groups.compute(
+            view, write, focus_fpr=0.1, variance="per_sample", finite_population=False
+        )
 
 
 def test_too_few_replicas_are_a_reason(scores: SyntheticScores, tmp_path: Path):
@@ -287,13 +292,17 @@ def test_a_recipe_has_the_studies_of_its_figures():
     with pytest.raises(ValueError, match=r"^StudyNeed: study='x': must be a Study"):
         spec.StudyNeed(("main",), "x")  # pyright: ignore
     with pytest.raises(ValueError, match=r"^Study: name='two words'"):
-        spec.Study("two words", fragile_hits.tables, ("a.csv",))
+        spec.Study("two words", fragile_hits.compute, fragile_hits.STUDY.tables)
+    with pytest.raises(ValueError, match=r"^Study: tables=\('a.csv',\): must be a tuple of Table"):
+        spec.Study("word", fragile_hits.compute, ("a.csv",))  # pyright: ignore
 
 
 def test_tfidf_over_all_tokens_of_a_population(tmp_path: Path):
     population = docstring_population.write(tmp_path / "p", frequency_samples=40).from_sample(2)
+    written: dict[str, pd.DataFrame] = {}
     view: Any = SimpleNamespace(attacked=population)
-    table = token_tfidf.tables(view)["token_tfidf.parquet"]
+    token_tfidf.compute(view, cast(Any, written.__setitem__))
+    table = written["token_tfidf.parquet"]
     assert table["id"].tolist() == [*range(2, 2 + len(population))]
     frequency_V = np.load(population.folder / "document_frequency.npy")
     for n in (0, 5, len(population) - 1):
@@ -301,5 +310,5 @@ def test_tfidf_over_all_tokens_of_a_population(tmp_path: Path):
         value = [text.count(t) * (np.log(41 / (1 + frequency_V[t])) + 1) for t in text]
         assert table["tfidf"][n] == pytest.approx(np.mean(value))
     imported = SimpleNamespace(attacked=SimpleNamespace(is_imported=True))
-    with pytest.raises(study_inputs.StudyError, match="imported"):
-        token_tfidf.tables(cast(Any, imported))
+    with pytest.raises(Unavailable, match="imported"):
+        token_tfidf.compute(cast(Any, imported), cast(Any, written.__setitem__))

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 from scipy.special import ndtr, ndtri
 
-from analysis import paper_figure
-from analysis import regression_experiment as experiment
+from analysis import experiment, regression_experiment
 from analysis.figures import regression
 from analysis.io import SweepResults
 from lm_mia import stats
@@ -26,26 +25,28 @@ AUC = {
 SEEDS = 4
 
 
-def results_of(auc: Mapping[str, float]) -> experiment.RegressionResults:
+def results_of(auc: Mapping[str, float]) -> regression_experiment.RegressionResults:
     """Returns results of 4 seeds, with ROC curves of normal scores."""
     metrics, curves = [], []
     generator = np.random.default_rng(0)
-    for algorithm in experiment.ALGORITHMS:
+    for algorithm in regression_experiment.ALGORITHMS:
         for evaluation, mean in auc.items():
             noise_S = generator.standard_normal(SEEDS)
             for seed, value in enumerate(mean + 1e-3 * (noise_S - noise_S.mean())):
                 names = {"algorithm": algorithm, "evaluation": evaluation, "seed": seed}
                 numbers = {"auc": value, "youden": 0.1, "ate": 300.0 + seed, "tpr": 0.2}
                 metrics.append(names | numbers | {"effective_nonmembers": 700.0})
-                tpr_F = ndtr(np.sqrt(2) * ndtri(value) + ndtri(experiment.FPRS))
-                curves.append(pd.DataFrame({**names, "fpr": experiment.FPRS, "tpr": tpr_F}))
-    return experiment.RegressionResults(pd.DataFrame(metrics), pd.concat(curves))
+                tpr_F = ndtr(np.sqrt(2) * ndtri(value) + ndtri(regression_experiment.FPRS))
+                curves.append(
+                    pd.DataFrame({**names, "fpr": regression_experiment.FPRS, "tpr": tpr_F})
+                )
+    return regression_experiment.RegressionResults(pd.DataFrame(metrics), pd.concat(curves))
 
 
 def draw(
     figure: str, monkeypatch: pytest.MonkeyPatch, auc: Mapping[str, float] = AUC
-) -> paper_figure.FigureResult:
-    monkeypatch.setattr(experiment, "load", lambda _: results_of(auc))
+) -> experiment.Drawing:
+    monkeypatch.setattr(regression_experiment, "load", lambda _: results_of(auc))
     return regression.FIGURES[figure].draw(SweepResults([]))
 
 
@@ -65,7 +66,7 @@ def test_the_table_has_our_numbers_beside_those_of_the_paper(
     assert len(rows) == 12 + 10
     assert len(result.ours) == 40  # the ten rows of the paper
     assert result.ours["dp_sgd_learned_ate"][0] == pytest.approx(-301.5)
-    paper_figure.write(tmp_path, "table", result)
+    experiment.write(tmp_path, "table", result)
     assert "Ridge, one-run" in (tmp_path / "tables" / "table.md").read_text()
 
 
@@ -111,5 +112,5 @@ def test_curve_above_the_bound_is_seen(monkeypatch: pytest.MonkeyPatch):
     result = draw("causal_fig03b_dp_sgd", monkeypatch)
     assert [claim.verdict for claim in result.claims] == ["seen", "opposite"]
     assert result.ours["epsilon"][0] == pytest.approx(1.581, abs=5e-4)
-    assert float(stats.gaussian_dp_delta(0.62, 0.602)) > experiment.DELTA
-    assert float(stats.gaussian_dp_delta(0.62, 1.581)) < experiment.DELTA
+    assert float(stats.gaussian_dp_delta(0.62, 0.602)) > regression_experiment.DELTA
+    assert float(stats.gaussian_dp_delta(0.62, 1.581)) < regression_experiment.DELTA

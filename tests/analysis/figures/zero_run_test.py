@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from views import recipe_of_files
 
+from analysis.experiments.causal.zero_run import ATTACKS, ESTIMATORS
 from analysis.figures import interference, zero_run
 from analysis.io import RecipeResults, Unavailable
-from lm_mia.attacks.zero_run import ATTACKS, ESTIMATORS
 
 RUNS = 12
 SETTINGS = [("groups", 0.0), ("disjoint", 0.0), *(("graded", b) for b in (0.0, 1.0, 2.0))]

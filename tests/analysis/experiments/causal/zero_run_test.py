@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_scores import FakePopulation
-from table_case import compute, working
+from table_case import compute, set_of_study, working
 
+from analysis.experiments.causal import zero_run
 from lm_mia import config, stats
-from lm_mia.attacks import zero_run
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
@@ -75,7 +75,7 @@ def run(
     folder.mkdir(exist_ok=True)
     said: list[str] = []
     with working(folder, said.append) as (work, progress):
-        compute(zero_run.table_set(*world, c, work), folder)
+        compute(set_of_study(zero_run.STUDY, *world, c, work), folder)
     return said, progress
 
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from synthetic_scores import SMALL, AttackRun, SyntheticScores, run_attacks, write_scores
 
+from analysis.experiments.recipe import more_references
 from lm_mia import config, stats
-from lm_mia.attacks import more_references
 from lm_mia.attacks.inputs import sample_covariates
 from lm_mia.seeds import permutation
 
@@ -148,7 +148,7 @@ def test_only_the_first_samples_are_used(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_pairs_that_are_complements_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # Reference 3 is missing, so that reference 2 is without its complement. Only 8 of 10 replicas are attacked.
-    monkeypatch.setattr("lm_mia.attacks.more_references._MAX_TARGETS", 8)
+    monkeypatch.setattr("analysis.experiments.recipe.more_references._MAX_TARGETS", 8)
     c = dataclasses.replace(WITH_REPLICAS, references=20, variance="pooled", fprs=(0.05, 0.1, 0.5))
     scores = write_scores(tmp_path, c, SAMPLES, "balanced", absent=[3])
     run = run_attacks(scores, c, tmp_path / "tables")

@@ -10,7 +10,6 @@ which were not.
     zero_run_samples.parquet  scores and log odds of the selected samples of the first run
     interference.csv          one-run estimates of each model, compared with all models together
     effects.parquet           the effect of training on each sample
-    zero_run.json             settings and models of the tables; if there is no shift, the reason
 
 Attacks are those that need no fitted model, `ATTACKS`. For the calibrated loss, the models are divided into two halves,
 and the references of a model are those of the other half. Thus the same references are used for the run and for the
@@ -39,17 +38,18 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
-from lm_mia.attacks import models, propensity, text_features
+from lm_mia.attacks import propensity, text_features
 from lm_mia.attacks import shift as shifts
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.inputs import AttackInputs, Block, open_inputs, sample_slices
 from lm_mia.attacks.resampling import reference_units
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.attacks.shift import Shift, ShiftError
-from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
+from lm_mia.attacks.spec import Study
+from lm_mia.attacks.studies import StudyView
+from lm_mia.attacks.table_sets import Facts, Work, Write
 from lm_mia.data.imported import TEXT
 from lm_mia.data.population import Population
-from lm_mia.data.subsets import ModelSeeds
-from lm_mia.store.store import Store
 
 TABLE, CURVES, SAMPLES = "zero_run.csv", "zero_run_curves.csv", "zero_run_samples.parquet"
 INTERFERENCE, EFFECTS = "interference.csv", "effects.parquet"
@@ -85,49 +85,24 @@ _COLUMNS = (
 )
 
 
-def table_set(
-    store: Store, population: Population, c: config.Attack, work: Work
-) -> TableSet | None:
-    """Returns the tables; None unless attack.zero_run is set.
-
-    Args:
-      store: the score store of the recipe.
-      population: provides tokens, sources and other properties of the texts.
-      c: settings of the recipe.
-      work: threads that evaluate runs; the user is told which shifts are not possible.
-    """
-    if not c.zero_run:
-        return None
-    store = dataclasses.replace(store, statistics=(), token_samples=(), step=c.step)
-    present = models.present_models(store, c.step)
-    references = [m for m in present if m.role == "reference" and m.subset_seed < c.references]
-    settings = {
-        "zero_run": list(c.zero_run),
-        "zero_run_strengths": list(c.zero_run_strengths),
-        "step": c.step,
-        "design": store.design,
-        "reference_models": [*map(str, references)],
-    }
-
-    def compute(write: Write) -> Facts:
-        return _compute(store, population, references, c, work, write)
-
-    return TableSet("zero_run", references, settings, compute)
+def not_requested(*, zero_run: tuple[str, ...]) -> str:
+    """Returns why the settings do not ask for the study; empty if they do."""
+    return "" if zero_run else "attack.zero_run must be set; run lm-mia attack with it"
 
 
-def _compute(
-    store: Store,
-    population: Population,
-    references: Sequence[ModelSeeds],
-    c: config.Attack,
-    work: Work,
+def compute(
+    view: StudyView,
     write: Write,
+    *,
+    zero_run: tuple[str, ...],
+    zero_run_strengths: tuple[float, ...],
 ) -> Facts:
-    """Computes the tables."""
-    facts: dict[str, Any] = {"reason": "", "shift_reasons": {}, "covariates": 0, "samples": 0}
+    """Computes the tables; the user is told which shifts are not possible."""
+    store, references, work = view.store, view.references, view.work
+    facts: dict[str, Any] = {"shift_reasons": {}, "covariates": 0, "samples": 0}
     inputs, pairs = None, False
     if references and store.design != "given":
-        inputs = open_inputs(store, population, references[:1], references, ())
+        inputs = open_inputs(store, view.attacked, references[:1], references, ())
         if pairs := store.design == "balanced":
             inputs = inputs.with_references(np.ravel(reference_units(references)))
     facts |= {"models": len(inputs.references) if inputs else 0, "pairs": pairs}
@@ -141,12 +116,12 @@ def _compute(
             f"there are {facts['models']} references, and at least {config.FEWEST_FOR_LEAVE_ONE_OUT} "
             "are needed"
         )
-    if facts["reason"]:
-        work.say(f"attack.zero_run={','.join(c.zero_run)}: {facts['reason']}")
+    if "reason" in facts:
+        work.say(f"attack.zero_run={','.join(zero_run)}: {facts['reason']}")
         return facts
     assert inputs is not None
-    experiment = _open_experiment(inputs, population, pairs)
-    settings, facts["shift_reasons"] = _possible_settings(experiment, c)
+    experiment = _open_experiment(inputs, view.attacked, pairs)
+    settings, facts["shift_reasons"] = _possible_settings(experiment, zero_run, zero_run_strengths)
     facts["covariates"] = experiment.feature_NxK.shape[1]
     facts["samples"] = experiment.loss_MxN.shape[1]
     for name, reason in facts["shift_reasons"].items():
@@ -302,12 +277,12 @@ class _Setting:
 
 
 def _possible_settings(
-    experiment: _Experiment, c: config.Attack
+    experiment: _Experiment, shifts_of_runs: Sequence[str], strengths: Sequence[float]
 ) -> tuple[list[_Setting], dict[str, str]]:
     """Returns the settings in which all runs have enough members and non-members, and why others are not possible."""
     possible, reasons = [], {}
-    for name in c.zero_run:
-        for strength in c.zero_run_strengths if name == "graded" else (0.0,):
+    for name in shifts_of_runs:
+        for strength in strengths if name == "graded" else (0.0,):
             setting = _Setting(name, strength)
             try:
                 for r in range(len(experiment.names)):
@@ -653,3 +628,226 @@ def _trial_rows(attack: str, score_MxN: np.ndarray, member_MxN: np.ndarray) -> l
         | {"nonmembers": estimate.nonmembers, "ate": estimate.ate, "auc": estimate.auc}
         | {"sd_ate": stats.independent_sd(score_M, member_M), "sd_auc": sd_auc}
     ]
+
+
+STUDY = Study(
+    "zero_run",
+    compute,
+    tables=(
+        Table(
+            TABLE,
+            (
+                "Written by `lm-mia attack` if `attack.zero_run` is set and at least 8 references are present, also "
+                "for recipes without replicas. It compares the results of evaluations on members and non-members "
+                "from different sources with the truth. Each reference in turn is the model under evaluation, *the "
+                "run*: some of its members and non-members are selected by a rule that depends on the text, a "
+                "*shift*. Each row is a shift, an attack, a run and an estimator. CausalMIA, Section 6. At most the "
+                "first 32,768 samples are used; a shift that is not possible has no rows (see `zero_run.json`).\n"
+                "\n"
+                "Shifts:\n"
+                "\n"
+                "- `groups`: 90% of the members are from A and 10% from the other sources (`source`: packages, files "
+                "or folders); of as many non-members, 10% are from A. A consists of the sources with the lowest mean "
+                "loss under the other models that were not trained on the sample, up to half of the samples.\n"
+                "- `graded`: a member is selected with a probability of sigmoid(b z) and a non-member with "
+                "sigmoid(-b z), where b is the `strength` and z the standardized mean TF-IDF of the sample.\n"
+                "- `disjoint`: all members are from A and all non-members from other sources. No non-member "
+                "resembles a member, so no adjustment is possible.\n"
+                "\n"
+                "Estimators of the mean effect of training and of the ROC curve, for the distribution of the members "
+                "(with their names in the report):\n"
+                "\n"
+                "- `truth`: compares the scores of the selected members under the other models that were trained on "
+                "them with those under the other models that were not. In a balanced design, the complement of the "
+                "run is not used. For `reference_calibrated`, the models are the others of the same half.\n"
+                '- `iid` ("Same source"): compares the members with other non-members of the run that are selected '
+                "by the rule for members.\n"
+                '- `naive` ("Unadjusted"): compares the members with the selected non-members, as they are.\n'
+                '- `oracle` ("True weights"): weights the non-members by the true density ratio: 9 and 1/9 for '
+                "`groups`, e^(b z) for `graded`. For `disjoint`, all weights are 0, and there is no estimate.\n"
+                '- `ipw` ("Learned weights"): weights them by the odds of a cross-fitted logistic regression of '
+                "membership on covariates of the text.\n"
+                '- `g_formula` ("Regression"): predicts the scores that members would have without training, by a '
+                "cross-fitted ridge regression of the scores of non-members on these covariates.\n"
+                '- `aipw` ("Both"): the regression, corrected by its weighted errors on the non-members. The mean '
+                "effect is right if either the weights or the regression is right.\n"
+                "\n"
+                "The covariates are 64 directions of the TF-IDF vectors, the logarithm of the number of tokens, the "
+                "share of unknown tokens, compressed bytes per character, and the mean TF-IDF; for imported losses, "
+                "those properties that were imported and features of the texts, if there are any. Without "
+                "covariates, the last three estimators are left out."
+            ),
+            {
+                "shift": Column("none", "`groups`, `graded` or `disjoint`"),
+                "strength": Column(
+                    "none",
+                    "b of `graded`, from `attack.zero_run_strengths`; 0 for the others",
+                ),
+                "attack": Column(
+                    "none",
+                    (
+                        "`loss`, or `reference_calibrated` with references that are the same for all models of a "
+                        "half: the references of the other half"
+                    ),
+                ),
+                "model": Column("none", "the run"),
+                "estimator": Column("none", "see above"),
+                "members": Column("count", "selected members"),
+                "nonmembers": Column(
+                    "count",
+                    "non-members that are compared with them; empty for `truth`",
+                ),
+                "left_out": Column(
+                    "count",
+                    "samples without a score; of the `truth`, members without an IN or without an OUT model",
+                ),
+                "ate": Column(
+                    "nats per token",
+                    "mean effect of training on the score of a member",
+                ),
+                "ate_se": Column(
+                    "nats per token",
+                    "standard error over models, of the `truth` only",
+                ),
+                "auc": Column("fraction", "area under the ROC curve"),
+                "auc_se": Column(
+                    "fraction",
+                    "standard error over models, of the `truth` only",
+                ),
+                "youden": Column("fraction", "largest TPR - FPR; empty for `truth`"),
+                "tpr_0.05, tpr_0.2": Column("fraction", "TPR at an FPR of 5% and 20%"),
+                "effective_nonmembers": Column(
+                    "count",
+                    "(sum of weights)^2 / sum of squared weights; empty for `truth` and `g_formula`",
+                ),
+                "largest_weight_share": Column(
+                    "fraction",
+                    "largest weight / sum of weights; empty without weights",
+                ),
+                "top_tenth_share": Column(
+                    "fraction",
+                    "share of the total weight that the largest tenth of the weights carries; empty without weights",
+                ),
+                "has_overlap": Column(
+                    "none",
+                    (
+                        "whether there are at least 50 effective non-members and none has more than 10% of the "
+                        "weight; empty for `truth` and `g_formula`. Learned weights can show only what the "
+                        "covariates show"
+                    ),
+                ),
+            },
+            key=("shift", "strength", "model", "attack", "estimator"),
+        ),
+        Table(
+            CURVES,
+            "Written with `zero_run.csv`. ROC curves of the first run, at most 200 points each.",
+            {
+                "shift, strength, attack, estimator": Column("none", "as in `zero_run.csv`"),
+                "fpr, tpr": Column("fraction", "a point of the curve"),
+            },
+            key=("shift", "strength", "attack", "estimator", "fpr", "tpr"),
+        ),
+        Table(
+            SAMPLES,
+            (
+                "Written with `zero_run.csv` if at least one shift is possible. The samples that are selected from "
+                "the first run."
+            ),
+            {
+                "shift, strength": Column("none", "as in `zero_run.csv`"),
+                "sample": Column("none", "id of the sample"),
+                "group": Column(
+                    "none",
+                    "`member`, `shifted` (a selected non-member) or `iid` (a non-member for comparison)",
+                ),
+                "score": Column("nats per token", "of the attack `loss`"),
+                "log_odds_oracle": Column(
+                    "nats",
+                    "true log density ratio of members and non-members, up to a constant; infinite for `disjoint`",
+                ),
+                "log_odds_learned": Column(
+                    "nats",
+                    (
+                        "log odds of membership by the cross-fitted logistic regression; empty for `iid`, and "
+                        "without covariates"
+                    ),
+                ),
+            },
+            key=("shift", "strength", "sample"),
+        ),
+        Table(
+            INTERFERENCE,
+            (
+                "Written with `zero_run.csv`. Each row is an attack and a reference, whose members are compared with "
+                "its non-members on all samples (one-run evaluation, CausalMIA Section 5), with two more rows for "
+                "each attack: `multi_run`, all models together, and `trials`, a different sample under each model "
+                "(CausalMIA, Algorithm 1). The scores of one model depend on each other through the model "
+                "(interference). To see by how much, compare the standard deviation of `ate` and of `auc` over the "
+                "models with `sd_ate` and `sd_auc`."
+            ),
+            {
+                "attack": Column("none", "as in `zero_run.csv`"),
+                "model": Column(
+                    "none",
+                    "a reference, `multi_run` or `trials`; the row `trials` is missing if all trials are of one class",
+                ),
+                "members, nonmembers": Column("count", "scores of members and of non-members"),
+                "ate": Column(
+                    "nats per token",
+                    "mean score of members minus that of non-members; of `multi_run`, mean effect over samples",
+                ),
+                "auc": Column("fraction", "area under the ROC curve"),
+                "sd_ate": Column(
+                    "nats per token",
+                    (
+                        "standard deviation over models if the scores of samples were independent: sqrt(s1^2 / n1 + "
+                        "s0^2 / n0 - S^2 / n), with the variances of the scores of n1 members and n0 non-members, "
+                        "and the variance S^2 of the effect over all n samples, which all models share "
+                        "([`independent_sd`](reference/stats.md)). Of `multi_run`, the standard error over models; "
+                        "of `trials`, without S^2"
+                    ),
+                ),
+                "sd_auc": Column(
+                    "fraction",
+                    "the same for the AUC, by the placements of the scores (DeLong)",
+                ),
+            },
+            key=("attack", "model"),
+        ),
+        Table(
+            EFFECTS,
+            (
+                "Written with `zero_run.csv`. Each row is a sample, with its scores by `loss` under all references. "
+                "In the designs `exact` and `balanced`, all training subsets are equally large, so the effect is "
+                "that of training on the sample in place of another one."
+            ),
+            {
+                "sample": Column("none", "id of the sample"),
+                "effect": Column("nats per token", "`mean_in` - `mean_out`"),
+                "effect_se": Column(
+                    "nats per token",
+                    "its standard error (Welch); empty with fewer than 2 IN or 2 OUT models",
+                ),
+                "num_in, num_out": Column(
+                    "count",
+                    "number of models that were trained on it, and of the others",
+                ),
+                "mean_in, mean_out": Column("nats per token", "mean score under these models"),
+            },
+            key=("sample",),
+        ),
+    ),
+    not_requested=not_requested,
+    facts={
+        "shift_reasons": Column("none", "shift -> why it is not possible"),
+        "models, samples, covariates": Column(
+            "count",
+            "references, samples of the evaluation, and covariates of each sample",
+        ),
+        "pairs": Column(
+            "none",
+            "whether each run was evaluated without its complement",
+        ),
+    },
+)

@@ -18,9 +18,10 @@ from synthetic_tokens import (
     write_token_tables,
 )
 
+from analysis.experiments.open import tokens
 from lm_mia import stats
-from lm_mia.attacks import spec, token_tables
-from lm_mia.attacks.token_tables import TokenSettings
+from lm_mia.attacks import spec
+from lm_mia.attacks.experiment import TokenSettings
 from lm_mia.data import batch_order
 
 
@@ -58,7 +59,7 @@ def test_bins_of_tokens_equal_a_loop(world: World, models: int, samples: int):
                 )
                 for key in keys:
                     pairs.setdefault(key, []).append(pair)
-    table = world.csv(token_tables.MEMBERSHIP)
+    table = world.csv(tokens.MEMBERSHIP)
     table = table[(table["models"] == models) & (table["samples"] == samples)]
     rows: Any = table[table["kind"] != "frequency"].set_index(["kind", "bin"])
     assert {*rows.index} == {*pairs}
@@ -69,7 +70,7 @@ def test_bins_of_tokens_equal_a_loop(world: World, models: int, samples: int):
 
 
 def test_bins_of_frequency_are_sorted_by_the_count_of_the_piece(world: World):
-    table = world.csv(token_tables.MEMBERSHIP)
+    table = world.csv(tokens.MEMBERSHIP)
     rows: Any = table[
         (table["kind"] == "frequency") & (table["models"] == 0) & (table["samples"] == 0)
     ]
@@ -81,7 +82,7 @@ def test_bins_of_frequency_are_sorted_by_the_count_of_the_piece(world: World):
 
 
 def test_suffixes_equal_separate_sums_and_attacks(world: World):
-    rows: Any = pd.read_parquet(world.folder / token_tables.SUFFIXES)
+    rows: Any = pd.read_parquet(world.folder / tokens.SUFFIXES)
     long_ids = [n for n in IDS if n % 3]
     assert len(rows) == REFERENCES * len(long_ids)
     ids = [*IDS]
@@ -103,8 +104,8 @@ def test_suffixes_equal_separate_sums_and_attacks(world: World):
 
 
 def test_correlations_are_means_over_models(world: World):
-    table: Any = world.csv(token_tables.CORRELATIONS)
-    rows: Any = pd.read_parquet(world.folder / token_tables.SUFFIXES)
+    table: Any = world.csv(tokens.CORRELATIONS)
+    rows: Any = pd.read_parquet(world.folder / tokens.SUFFIXES)
     everything = table[(table["models"] == 0) & (table["samples"] == 0)]
     value = everything.set_index(["statistic", "class"])["value"]
     rows["gain"] = rows["log_p"] - rows["log_p_out"]
@@ -128,7 +129,7 @@ def test_long_suffixes_and_no_tokens_are_left_out(world: World, tmp_path: Path):
     other = dataclasses.replace(world, folder=tmp_path)
     [message] = run(other, dataclasses.replace(SETTINGS, suffix_tokens=40))
     assert message.startswith("extract.prefix_tokens=5, extract.suffix_tokens=40: fewer than 16 of")
-    assert {path.name for path in tmp_path.iterdir()} == {token_tables.MEMBERSHIP, "tokens.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {tokens.MEMBERSHIP, "tokens.json"}
     nothing = dataclasses.replace(world, folder=tmp_path / "nothing")
     assert run(nothing, TokenSettings()) == []
     assert not nothing.folder.exists()

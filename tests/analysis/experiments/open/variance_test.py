@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from synthetic_scores import SMALL, FakePopulation
-from table_case import compute, working
+from table_case import compute, set_of_study, working
 
+from analysis.experiments.open import variance
 from lm_mia import config, stats
-from lm_mia.attacks import variance
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
@@ -67,7 +67,7 @@ def run(store: Store, c: config.Attack, folder: Path) -> list[str]:
     messages: list[str] = []
     population = cast(Population, FakePopulation(SAMPLES))
     with working(folder, messages.append) as (work, _):
-        compute(variance.table_set(store, population, c, work), folder)
+        compute(set_of_study(variance.STUDY, store, population, c, work), folder)
     return messages
 
 

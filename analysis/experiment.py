@@ -1,4 +1,4 @@
-"""The definition of a figure or table of a paper, its result in a sweep, and the files that hold it."""
+"""Experiments: what a figure or table reads, how it is drawn of a sweep, what it claims, and the files that hold it."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ from lm_mia.attacks.spec import FigureNeed
 
 
 @dataclasses.dataclass(frozen=True)
-class FigureResult:
-    """A figure or table of a paper as reproduced with the models of a sweep."""
+class Drawing:
+    """A figure or table as drawn with the models of a sweep."""
 
     data: pd.DataFrame
     """The plotted data in tidy form; for a table, its cells as numbers."""
@@ -39,17 +39,17 @@ class FigureResult:
 
 
 @dataclasses.dataclass(frozen=True)
-class PaperFigure:
-    """The definition of a figure or a table of a paper, independent of any sweep."""
+class Experiment:
+    """The definition of a figure or a table, independent of any sweep."""
 
     title: str
-    paper: str
+    draw: Callable[[SweepResults], Drawing]
+    reads: tuple[FigureNeed, ...] = ()
+    """What it reads beyond the tables of decisions: attacks, and tables of its own."""
+    paper: str = ""
     """What the paper found."""
-    statements: tuple[str, ...]
-    """Statements of the paper that can be tested."""
-    draw: Callable[[SweepResults], FigureResult]
-    needs: tuple[FigureNeed, ...] = ()
-    """What the figure needs from the attacks stage beyond the tables of decisions."""
+    statements: tuple[str, ...] = ()
+    """What it claims: statements of the paper, or of its own, that can be tested."""
     expect: str = ""
     """What to expect at reduced scale; shown in docs/figures.md."""
 
@@ -60,7 +60,7 @@ def not_seen_note(claims: Sequence[Claim]) -> str:
     return f"Not seen here: {'; '.join(missed)}." if missed else ""
 
 
-def write(workdir: Path, name: str, result: FigureResult) -> Path | None:
+def write(workdir: Path, name: str, result: Drawing) -> Path | None:
     """Writes tables/NAME.csv and either figures/NAME.png and .pdf or tables/NAME.tex and .md.
 
     Returns:

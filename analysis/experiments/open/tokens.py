@@ -13,27 +13,27 @@ M: references, S: samples, T: tokens of these samples, K: bins, A1: all referenc
 H1: all samples, and then each half of them.
 """
 
+import contextlib
 import dataclasses
 import functools
-import hashlib
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import scipy  # its parts are loaded when they are first used
 
-from lm_mia import config, stats
+from lm_mia import stats
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.designs import reference_design
-from lm_mia.attacks.spec import JACKKNIFE_GROUPS, reference_groups
-from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
-from lm_mia.data import subsets
+from lm_mia.attacks.spec import JACKKNIFE_GROUPS, Study, reference_groups
+from lm_mia.attacks.studies import StudyView
+from lm_mia.attacks.table_sets import Facts, Write
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population, token_columns
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.store.schema import TOKENS
-from lm_mia.store.store import Store
+from lm_mia.errors import Unavailable
 
 MEMBERSHIP, SUFFIXES, CORRELATIONS, SHOWN_TOKENS = (
     "token_membership.csv",
@@ -41,23 +41,12 @@ MEMBERSHIP, SUFFIXES, CORRELATIONS, SHOWN_TOKENS = (
     "suffix_extraction.csv",
     "shown_tokens.parquet",
 )
-TABLES = (MEMBERSHIP, SUFFIXES, CORRELATIONS, SHOWN_TOKENS)
+SHOWN_SAMPLES = "shown_samples.parquet"
 _BINS = 8
 _COUNTED_SAMPLES = 2**16
 """The maximum number of samples over which the occurrences of each piece are counted."""
 _MIN_REFERENCES = 8
 _CLASSES = ("all", "members", "nonmembers")
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenSettings:
-    """The settings of a recipe, other than those of the attack, that the tables of tokens depend on."""
-
-    samples: tuple[int, ...] = ()
-    """score.token_samples; empty: no tables."""
-    prefix_tokens: int = 50
-    suffix_tokens: int = 50
-    batches: Batches = dataclasses.field(default_factory=Batches)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,92 +81,83 @@ class _Tokens:
         return np.concatenate([np.ones((1, len(self.ids_S)), bool), half_HxS])
 
 
-def table_set(
-    store: Store,
-    population: Population,
-    c: config.Attack,
-    settings: TokenSettings,
-    shown_S: np.ndarray,
-    work: Work,
-) -> TableSet | None:
-    """Returns the tables; None if no tokens are requested, or if too few references have their log-probabilities.
+def not_requested(*, token_samples: tuple[int, ...]) -> str:
+    """Returns why the settings do not ask for the study; empty if they do."""
+    return "" if token_samples else "score.token_samples must be set, and scored; run lm-mia run"
 
-    Args:
-      store: the score store of the recipe.
-      population: all samples.
-      c: settings of the attack.
-      settings: the other settings.
-      shown_S: ids of the samples on the page of single samples; empty without replicas.
-      work: the user is told what is not possible.
+
+def compute(
+    view: StudyView,
+    write: Write,
+    *,
+    token_samples: tuple[int, ...],
+    prefix_tokens: int,
+    suffix_tokens: int,
+    batches: Batches,
+    variance: Literal["per_sample", "pooled"],
+    finite_population: bool,
+) -> Facts:
+    """Computes the tables; the user is told what is not possible.
+
+    Raises:
+      Unavailable: no token of an attacked sample is scored, or too few references have log-probabilities.
     """
-    ids = tuple(i for i in settings.samples if i >= store.first_canary)
+    ids = tuple(i for i in token_samples if i >= view.store.first_canary)
     if not ids:
-        return None
-    store = dataclasses.replace(store, statistics=(), token_samples=settings.samples, step=c.step)
-    references = [*map(subsets.reference, range(c.references))]
-    missing = {*store.missing_models(references, store.step)}
-    references = [model for model in references if model not in missing]
+        raise Unavailable("score.token_samples has no attacked sample")
+    references = view.with_log_probs(token_samples)
     if len(references) < _MIN_REFERENCES:
-        work.say(
+        reason = (
             f"score.token_samples: {len(references)} references have log-probabilities of tokens, but the tables of "
             f"tokens need at least {_MIN_REFERENCES}; they are not written; run `lm-mia run` to make the missing ones"
         )
-        return None
-    identity = {
-        "settings": dataclasses.asdict(settings),
-        "shown_samples": hashlib.sha256(shown_S.tobytes()).hexdigest(),
-        "variance": c.variance,
-        "finite_population": c.finite_population,
-        "step": c.step,
-        "reference_models": [*map(str, references)],
-    }
-
-    def compute(write: Write) -> Facts:
-        tokens = _read(store, population, references, ids, settings)
-        write(MEMBERSHIP, _token_membership(tokens, _piece_counts(population)))
-        suffixes = _suffixes(tokens, c, settings, reference_design(store, references))
-        if shown_S.size:
-            write(SHOWN_TOKENS, _shown_tokens(tokens, population, shown_S))
-        if suffixes is None:
-            needed = settings.prefix_tokens + settings.suffix_tokens
-            work.say(
-                f"extract.prefix_tokens={settings.prefix_tokens}, extract.suffix_tokens={settings.suffix_tokens}: "
-                f"fewer than 16 of score.token_samples have {needed} tokens; {SUFFIXES} is not written; lower one of "
-                "the two"
-            )
-        else:
-            rows, correlations = suffixes
-            write(SUFFIXES, rows)
-            write(CORRELATIONS, correlations)
-        return {"references": len(references), "samples": len(ids)}
-
-    return TableSet("tokens", references, identity, compute)
+        view.work.say(reason)
+        raise Unavailable(reason)
+    population = view.population
+    tokens = _read(view, references, token_samples, ids, batches)
+    write(MEMBERSHIP, _token_membership(tokens, _piece_counts(population)))
+    sampled_share = 0.5 if finite_population else 0.0
+    design = reference_design(view.store, references)
+    suffix = slice(prefix_tokens, prefix_tokens + suffix_tokens)
+    suffixes = _suffixes(tokens, suffix, variance, sampled_share, design)
+    with contextlib.suppress(Unavailable):
+        shown_S = view.table(SHOWN_SAMPLES, ["id"])["id"].to_numpy()
+        write(SHOWN_TOKENS, _shown_tokens(tokens, population, shown_S))
+    if suffixes is None:
+        view.work.say(
+            f"extract.prefix_tokens={prefix_tokens}, extract.suffix_tokens={suffix_tokens}: fewer than 16 of "
+            f"score.token_samples have {suffix.stop} tokens; {SUFFIXES} is not written; lower one of the two"
+        )
+    else:
+        rows, correlations = suffixes
+        write(SUFFIXES, rows)
+        write(CORRELATIONS, correlations)
+    return {"references": len(references), "samples": len(ids)}
 
 
 def _read(
-    store: Store,
-    population: Population,
+    view: StudyView,
     references: Sequence[ModelSeeds],
+    token_samples: Sequence[int],
     ids: Sequence[int],
-    settings: TokenSettings,
+    batches: Batches,
 ) -> _Tokens:
     """Reads the log-probabilities, losses and membership of the samples."""
-    columns = token_columns(population, settings.samples)
+    store, population = view.store, view.population
+    columns = token_columns(population, token_samples)
     is_used_T = np.isin(columns["token_sample"], ids)
-    [(_, value)] = store.blocks({"log_prob": (TOKENS, references)}, sys.maxsize)
+    log_prob_MxT = view.log_probs(references, token_samples)
     ids_S = np.unique(columns["token_sample"][is_used_T])
     names = ("loss", "member")
     of_samples = store.samples({name: (name, references) for name in names}, ids_S.tolist())
     last_seen_MxS = np.empty(of_samples["loss"].shape)
     for m, model in enumerate(references):  # one by one, since each has 2N samples
         [(_, member)] = store.blocks({"member": ("member", [model])}, sys.maxsize)
-        share_N = settings.batches.last_seen_share(
-            model.order_seed, member["member"][0], store.step
-        )
+        share_N = batches.last_seen_share(model.order_seed, member["member"][0], store.step)
         last_seen_MxS[m] = share_N[ids_S]
     return _Tokens(
         references,
-        value["log_prob"][:, is_used_T].astype(np.float64),
+        log_prob_MxT[:, is_used_T].astype(np.float64),
         np.searchsorted(ids_S, columns["token_sample"][is_used_T]),
         columns["token_position"][is_used_T],
         columns["token_piece"][is_used_T],
@@ -275,20 +255,23 @@ def _recency_bins(last_seen_MxT: np.ndarray) -> np.ndarray:
 
 
 def _suffixes(
-    tokens: _Tokens, c: config.Attack, settings: TokenSettings, design: stats.Design
+    tokens: _Tokens,
+    suffix: slice,
+    variance: Literal["per_sample", "pooled"],
+    sampled_share: float,
+    design: stats.Design,
 ) -> tuple[pd.DataFrame, pd.DataFrame] | None:
     """Returns suffix_extraction.parquet and suffix_extraction.csv; None if too few samples are long enough."""
-    end = settings.prefix_tokens + settings.suffix_tokens
-    is_suffix_T = (settings.prefix_tokens <= tokens.position_T) & (tokens.position_T < end)
+    is_suffix_T = (suffix.start <= tokens.position_T) & (tokens.position_T < suffix.stop)
     length_S = np.bincount(tokens.sample_T)
-    long_S = length_S >= end
+    long_S = length_S >= suffix.stop
     if long_S.sum() < 16:
         return None
     # The tokens of a sample are consecutive, so that sums over suffixes have equally many terms.
     in_suffix_T = is_suffix_T & long_S[tokens.sample_T]
     log_p_MxS = (
         tokens.log_prob_MxT[:, in_suffix_T]
-        .reshape(len(tokens.models), -1, settings.suffix_tokens)
+        .reshape(len(tokens.models), -1, suffix.stop - suffix.start)
         .sum(axis=2)
     )
     member_MxS = tokens.member_MxS[:, long_S]
@@ -298,8 +281,8 @@ def _suffixes(
         score_MxS = stats.lira_leave_one_out(
             tokens.loss_MxS[used_M],
             tokens.member_MxS[used_M],
-            variance=c.variance,
-            sampled_share=0.5 if c.finite_population else 0.0,
+            variance=variance,
+            sampled_share=sampled_share,
             design=design.select(used_M),
             id_N=tokens.ids_S,
         )[:, long_S]
@@ -361,3 +344,150 @@ def _rank_correlation(x_S: np.ndarray, y_S: np.ndarray) -> float:
     rank_2xS -= rank_2xS.mean(axis=1, keepdims=True)
     scale = np.sqrt((rank_2xS**2).sum(axis=1).prod())
     return float(rank_2xS[0] @ rank_2xS[1] / scale) if scale > 0 else np.nan
+
+
+STUDY = Study(
+    "tokens",
+    compute,
+    tables=(
+        Table(
+            MEMBERSHIP,
+            (
+                "Written by `lm-mia attack` if `score.token_samples` has samples and at least 8 references have the "
+                "log-probabilities of their tokens. It shows which tokens carry membership. For each predicted "
+                "token, every reference that was trained on its sample (IN) is compared with those that were not "
+                "(OUT). Each row is a mean over pairs of a token and an IN reference."
+            ),
+            {
+                "kind": Column(
+                    "none",
+                    (
+                        "by what tokens are divided into bins: `position` in the sample, `frequency` of the piece in "
+                        "the population (at most the first 65,536 samples), or `recency`: the step at which the IN "
+                        "reference last saw the sample"
+                    ),
+                ),
+                "bin": Column(
+                    "none",
+                    "number of the bin: 8 bins of about equally many tokens or, for `recency`, of equally many steps",
+                ),
+                "x": Column(
+                    "none",
+                    (
+                        "mean of the position (0: `<bos>`), of the share of the piece among all tokens, or of the "
+                        "step divided by the number of steps"
+                    ),
+                ),
+                "gap_nats": Column(
+                    "nats",
+                    "log-probability of the token under the IN reference, minus its mean over the OUT references",
+                ),
+                "auc": Column(
+                    "fraction",
+                    (
+                        "share of the OUT references under which the token is less likely than under the IN "
+                        "reference (`lm_mia.stats.shares_of_out_below`); its mean is the AUC of the token between IN "
+                        "and OUT references"
+                    ),
+                ),
+                "pairs": Column("count", "pairs of a token and an IN reference"),
+                "models": Column(
+                    "none",
+                    "0: all references; g: without group g - 1 of 8 groups of pairs of references",
+                ),
+                "samples": Column(
+                    "none",
+                    "0: all samples; h: half h of them, as `half` of `target_jackknife.parquet`",
+                ),
+            },
+            key=("models", "samples", "kind", "bin"),
+        ),
+        Table(
+            SUFFIXES,
+            (
+                "Written with `token_membership.csv` if at least 16 of the samples have `extract.prefix_tokens` + "
+                "`extract.suffix_tokens` tokens. Every reference is attacked with all the others. Each row is a "
+                "reference and one of these samples, which are not chosen by their score."
+            ),
+            {
+                "model": Column("none", "name of the reference"),
+                "id": Column("none", "the sample"),
+                "member": Column(
+                    "none",
+                    "whether the reference was trained on the sample",
+                ),
+                "score": Column(
+                    "nats",
+                    (
+                        "online LiRA, with all other references (in the balanced design, without the complement of "
+                        "the reference)"
+                    ),
+                ),
+                "log_p": Column(
+                    "nats",
+                    "log-probability of the suffix given the prefix, under the reference",
+                ),
+                "log_p_out": Column(
+                    "nats",
+                    "mean of this log-probability over the other references that were not trained on the sample",
+                ),
+            },
+            key=("model", "id"),
+        ),
+        Table(
+            CORRELATIONS,
+            (
+                "Written with `suffix_extraction.parquet`. Each row is a statistic of the samples of a class, the "
+                "mean over the references."
+            ),
+            {
+                "statistic": Column(
+                    "none",
+                    (
+                        "`score and log_p`, `score and gain`, `log_p and log_p_out`: rank correlations over samples, "
+                        "where the gain is `log_p` - `log_p_out`; `gain_nats`: the mean gain"
+                    ),
+                ),
+                "class": Column(
+                    "none",
+                    "`all`, `members` or `nonmembers` of the reference",
+                ),
+                "value": Column("none", "the rank correlation, or nats"),
+                "models, samples": Column("none", "as in `token_membership.csv`"),
+            },
+            key=("models", "samples", "class", "statistic"),
+        ),
+        Table(
+            SHOWN_TOKENS,
+            (
+                "Written with `token_membership.csv` if there are tables of decisions. Each row is a predicted token "
+                "of one of `score.token_samples` that is also in `shown_samples.parquet`."
+            ),
+            {
+                "id": Column("none", "the sample"),
+                "position": Column(
+                    "none",
+                    "position of the token in the sample (0: `<bos>`, which is not predicted)",
+                ),
+                "piece": Column(
+                    "none",
+                    "the piece of the vocabulary; `▁` stands for a space",
+                ),
+                "in_loss_nats, out_loss_nats": Column(
+                    "nats",
+                    (
+                        "negative log-probability of the token: mean over the references that were trained on the "
+                        "sample, and over the others; NaN if there are none"
+                    ),
+                ),
+            },
+            key=("id", "position"),
+        ),
+    ),
+    reads=(SHOWN_SAMPLES,),
+    not_requested=not_requested,
+    facts={
+        "references": Column("count", "number of references"),
+        "samples": Column("count", "number of samples"),
+    },
+)

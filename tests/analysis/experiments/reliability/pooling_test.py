@@ -13,16 +13,17 @@ import pandas as pd
 import pytest
 import scipy.stats
 from synthetic_scores import SMALL, SyntheticScores, write_scores
-from table_case import compute, working
+from table_case import compute, set_of_study, working
 
+from analysis.experiments.reliability import pooling
 from lm_mia import config, stats
-from lm_mia.attacks import pooling, vulnerability
 from lm_mia.data import subsets
 
 SAMPLES = 200
 C = dataclasses.replace(
     SMALL, references=18, replicas=2, fprs=(0.0, 0.1, 0.3, 1.0), focus_fpr=0.1, leave_one_out=True
 )
+LIRA = pooling.LiraSettings(C.variance, C.finite_population)
 DESIGNS: tuple[subsets.Design, ...] = ("exact", "balanced")
 FPRS = (0.1, 0.3)
 
@@ -31,7 +32,7 @@ def run(world: SyntheticScores, c: config.Attack, folder: Path) -> list[tuple[st
     """Computes the tables; returns the progress that was reported."""
     folder.mkdir(exist_ok=True)
     with working(folder) as (work, progress):
-        compute(pooling.table_set(world.store, world.population, c, work), folder)
+        compute(set_of_study(pooling.STUDY, world.store, world.population, c, work), folder)
     return progress
 
 
@@ -155,7 +156,7 @@ def test_a_model_without_losses_is_left_out():
     loss_MxN = rng.normal(size=member_MxN.shape) - member_MxN
     with_model, without = [
         pooling.evaluate(
-            pooling.compute_scores(*grid, np.arange(300), C, stats.design_of(grid[1])), [*FPRS]
+            pooling.compute_scores(*grid, np.arange(300), LIRA, stats.design_of(grid[1])), [*FPRS]
         )
         for grid in (
             (
@@ -214,7 +215,7 @@ def test_parts_without_a_group_of_models_are_evaluated_without_these_models(
 
 
 def test_vulnerability_of_each_sample_equals_a_slow_reference(world: SyntheticScores, folder: Path):
-    table = pd.read_parquet(folder / vulnerability.TABLE)
+    table = pd.read_parquet(folder / pooling.VULNERABILITY)
     loss_MxN, member_MxN = world.reference_MxN.astype(float), world.reference_member_MxN
     _, standardized_MxN, count_MxN = slow_scores(world, 18, 18)
     called_MxN = standardized_MxN >= np.sqrt(1 + 1 / count_MxN) * scipy.stats.t.isf(
@@ -245,9 +246,9 @@ def test_vulnerability_of_each_sample_equals_a_slow_reference(world: SyntheticSc
 def test_false_positive_rates_of_samples_on_targets_outside_the_references(
     world: SyntheticScores, folder: Path, tmp_path: Path
 ):
-    assert not (folder / vulnerability.SAMPLE_FPR).exists()  # no targets
+    assert not (folder / pooling.SAMPLE_FPR).exists()  # no targets
     run(world, dataclasses.replace(C, references=12, targets=4), tmp_path)
-    table = pd.read_csv(tmp_path / vulnerability.SAMPLE_FPR)
+    table = pd.read_csv(tmp_path / pooling.SAMPLE_FPR)
     loss_MxN, member_MxN = world.reference_MxN.astype(float), world.reference_member_MxN
     references, targets = (loss_MxN[4:12], member_MxN[4:12]), (loss_MxN[:4], member_MxN[:4])
     out_MxN = np.where(references[1], np.nan, references[0])
@@ -317,7 +318,7 @@ def test_all_samples_replace_the_first_ones_where_all_models_are_used(
     assert {*table[table["models"] == 8]["samples"]} == {64}
     inputs = world.reference_MxN[:10], world.reference_member_MxN[:10]
     design = stats.design_of(inputs[1])
-    grid = pooling.compute_scores(*inputs, np.arange(SAMPLES), C, design)
+    grid = pooling.compute_scores(*inputs, np.arange(SAMPLES), LIRA, design)
     expected, columns = pooling.evaluate(grid, [*FPRS]), ["tpr", "realized_fpr", "in_cells"]
     for oracle in (False, True):
         rows = table[(table["models"] == 10) & (table["oracle"] == oracle)]

@@ -13,24 +13,24 @@ sample, N: the samples that are used, N2: samples of the population (2N).
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lm_mia import config, stats
-from lm_mia.attacks import models, registry, user_code
+from lm_mia import stats
+from lm_mia.attacks import registry, user_code
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, open_inputs
 from lm_mia.attacks.resampling import disjoint_sets, reference_units
 from lm_mia.attacks.score_matrix import map_in_order
-from lm_mia.attacks.spec import assign_roles, decision_settings
-from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
+from lm_mia.attacks.spec import Study
+from lm_mia.attacks.studies import StudyView
+from lm_mia.attacks.table_sets import Facts, Write
 from lm_mia.data import subsets
-from lm_mia.data.population import Population
-from lm_mia.store.store import Store
 
 TABLE = "more_references.csv"
 FACTORS = (2, 4)
@@ -56,55 +56,34 @@ class _FirstSamples(AttackInputs):
         yield self.block
 
 
-def table_set(store: Store, population: Population, c: config.Attack, work: Work) -> TableSet:
-    """Returns more_references.csv.
+def compute(view: StudyView, write: Write, *, attack_settings: Mapping[str, Any]) -> Facts:
+    """Computes more_references.csv.
 
     The targets are those with training subsets of their own or, if there are none, the replicas.
-
-    Args:
-      store: the score store of the recipe.
-      population: provides the compressed sizes of texts.
-      c: models, attacks and false positive rates.
-      work: threads, each of which attacks with one set of references.
     """
-    store = dataclasses.replace(store, statistics=(), step=c.step)
-    present = models.present_models(store, c.step)
-    roles = assign_roles(models.model_numbers(present), c)
-    targets = [*map(subsets.reference, roles.targets), *map(subsets.replica, roles.replicas)]
-    over = "targets" if roles.targets else "replicas"
-    targets = targets[: min(len(roles.targets) or len(roles.replicas), _MAX_TARGETS)]
-    references = [*map(subsets.reference, roles.references)]
-    attacks = tuple(n for n in c.attacks if registry.find(n).uses_references)
-    settings = {
-        "config": decision_settings(c),
-        "reference_models": [*map(str, references)],
-        "target_models": [*map(str, targets)],
-    }
-
-    def compute(write: Write) -> Facts:
-        design = model_design(store, present) if targets else None
-        units = reference_units(references, design)
-        facts = {"over": over, "targets": len(targets), "samples": 0}
-        if not targets:
-            return facts | {"reason": "there is no target or replica to attack"}
-        if len(units) < _MIN_UNITS:
-            kind = "groups of references with related training subsets"
-            kind = (
-                kind if any(len(unit_R) > 2 for unit_R in units) else "complete pairs of references"
-            )
-            reason = (
-                f"there are {len(units)} {kind}; an extrapolation needs at least {_MIN_UNITS}, one for each quarter of "
-                "the references"
-            )
-            return facts | {"reason": reason}
-        inputs = open_inputs(store, population, targets, references, (), design=design)
-        parts = [_first_samples(part) for _, part in inputs.by_target()]
-        # Replicas share their training subset, so together they count as one target.
-        num_subsets = len(targets) if roles.targets else 1
-        write(TABLE, _table(parts, _quarters(units), attacks, num_subsets, c, work.pool))
-        return facts | {"samples": parts[0].num_samples, "reason": ""}
-
-    return TableSet("more_references", [*targets, *references], settings, compute)
+    targets = [*map(subsets.reference, view.roles.targets)] or view.replicas
+    targets = targets[:_MAX_TARGETS]
+    references = [*map(subsets.reference, view.roles.references)]
+    over = "targets" if view.roles.targets else "replicas"
+    facts = {"over": over, "targets": len(targets), "references": len(references), "samples": 0}
+    if not targets:
+        return facts | {"reason": "there is no target or replica to attack"}
+    design = model_design(view.store, view.present)
+    units = reference_units(references, design)
+    if len(units) < _MIN_UNITS:
+        kind = "groups of references with related training subsets"
+        kind = kind if any(len(unit_R) > 2 for unit_R in units) else "complete pairs of references"
+        reason = (
+            f"there are {len(units)} {kind}; an extrapolation needs at least {_MIN_UNITS}, one for each quarter of "
+            "the references"
+        )
+        return facts | {"reason": reason}
+    inputs = open_inputs(view.store, view.attacked, targets, references, (), design=design)
+    parts = [_first_samples(part) for _, part in inputs.by_target()]
+    # Replicas share their training subset, so together they count as one target.
+    num_subsets = len(targets) if view.roles.targets else 1
+    write(TABLE, _table(parts, _quarters(units), num_subsets, attack_settings, view.work.pool))
+    return facts | {"samples": parts[0].num_samples}
 
 
 def _quarters(units: Sequence[np.ndarray]) -> np.ndarray:
@@ -130,16 +109,16 @@ def _first_samples(inputs: AttackInputs) -> _FirstSamples:
 def _table(
     by_target: list[_FirstSamples],
     quarter_QxR: np.ndarray,
-    attacks: tuple[str, ...],
     num_subsets: int,
-    c: config.Attack,
+    settings: Mapping[str, Any],
     pool: ThreadPoolExecutor,
 ) -> pd.DataFrame:
     """Returns more_references.csv; ``num_subsets`` is the number of different training subsets of the targets."""
     size, count = quarter_QxR.shape[1], len(by_target[0].references)
     index_S = [np.sort(quarter_QxR[set_Q].ravel()) for set_Q in stats.REFERENCE_SETS_SxQ]
     index_S[-1] = np.arange(count)  # with the references that are in no quarter
-    fprs = sorted({c.focus_fpr, *(fpr for fpr in _FPRS if fpr in c.fprs)})
+    attacks = [name for name in settings["attacks"] if registry.find(name).uses_references]
+    fprs = sorted({settings["focus_fpr"], *(fpr for fpr in _FPRS if fpr in settings["fprs"])})
     whole = [FitInputs(inputs) for inputs in by_target]  # with the draws that all sets share
     member_TxN = np.concatenate([inputs.target_member_TxN2 for inputs in by_target])
 
@@ -150,7 +129,7 @@ def _table(
         assert inputs.block is not None
         selected = every.select(index_R)
         fits = registry.fit_attacks(
-            [registry.Task(registry.find(name), selected, vars(c)) for name in attacks]
+            [registry.Task(registry.find(name), selected, settings) for name in attacks]
         )
         parts = [part.with_references(index_R) for part in inputs.block.split()]
         return {
@@ -222,3 +201,69 @@ def _rows(
         | {"low": low, "high": high, "reason": reason}
         for count, value, low, high in zip(predicted, more.value, more.low, more.high, strict=True)
     ]
+
+
+STUDY = Study(
+    "more_references",
+    compute,
+    tables=(
+        Table(
+            TABLE,
+            (
+                "Written by `lm-mia attack`: [what more references would "
+                "add](how-to/attacks.md#would-more-references-help) to each attack of `attack.attacks` that uses "
+                "references. The M references are divided into quarters of whole pairs, and the attack is repeated "
+                "with each quarter, every combination of two quarters, and all references, on the first 16 targets "
+                "(or, without targets, the first 16 replicas) and on at most the first 65,536 samples. Each row is a "
+                "metric of an attack with a number of references."
+            ),
+            {
+                "attack": Column("none", "name of the attack"),
+                "metric": Column(
+                    "none",
+                    (
+                        "`auc`, or `tpr_at_` with `attack.focus_fpr`, 0.01 or 0.05 (the last two if they are in "
+                        "`attack.fprs`)"
+                    ),
+                ),
+                "references": Column(
+                    "count",
+                    "number of references: a quarter, half, all (M), 2 M and 4 M",
+                ),
+                "kind": Column(
+                    "none",
+                    "observed, or predicted by `stats.predict_more_references`",
+                ),
+                "sets": Column(
+                    "count",
+                    "number of sets of references over which an observed value is averaged; 0 for predictions",
+                ),
+                "value": Column(
+                    "fraction",
+                    (
+                        "mean over targets and sets of the AUC or TPR; empty if no sample of a class has a score, or "
+                        "if there is no prediction"
+                    ),
+                ),
+                "low, high": Column(
+                    "fraction",
+                    "95% interval of a prediction, for the same targets and samples; empty for observed values",
+                ),
+                "reason": Column(
+                    "none",
+                    "why there is no prediction; empty if there is one",
+                ),
+            },
+            key=("attack", "metric", "references"),
+        ),
+    ),
+    facts={
+        "over": Column("none", "which models are attacked: targets or replicas"),
+        "targets": Column("count", "number of attacked models"),
+        "references": Column("count", "number of references"),
+        "samples": Column(
+            "count",
+            "number of samples that are used; 0 without the table",
+        ),
+    },
+)

@@ -13,20 +13,22 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import pandas as pd
 
-from lm_mia import config, stats
+from lm_mia import stats
 from lm_mia.attacks import registry, resampling
+from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, open_inputs
 from lm_mia.attacks.score_matrix import map_in_order
-from lm_mia.attacks.spec import decision_settings
-from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
+from lm_mia.attacks.spec import Study
+from lm_mia.attacks.studies import StudyView
+from lm_mia.attacks.table_sets import Facts, Write
 from lm_mia.data import subsets
-from lm_mia.data.population import Population
-from lm_mia.store.store import Store
+from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import Unavailable
 
 TABLE = "variance_components.csv"
 _SAMPLES = 2**15
@@ -84,67 +86,74 @@ class _Levels:
     sets: Sequence[int]
 
 
-def table_set(
-    store: Store, population: Population, c: config.Attack, work: Work
-) -> TableSet | None:
-    """Returns variance_components.csv; None if attack.replica_inits is below 2 or models for it are missing.
+def not_requested(*, replica_inits: int) -> str:
+    """Returns why the settings do not ask for the study; empty if they do."""
+    if replica_inits > 1:
+        return ""
+    return "attack.replica_inits must be above 1, and all of its models present; run lm-mia run with it"
 
-    Args:
-      store: the score store of the recipe.
-      population: provides the documents of the samples.
-      c: settings of the recipe.
-      work: threads that compute scores with sets of references, or components of parts of the samples; the user is told
-        if models are missing.
+
+def scored_models(view: StudyView) -> list[ModelSeeds]:
+    """Returns the crossed models, replicas and references that are present."""
+    return [*(m for m in view.present if m.role == "crossed"), *view.replicas, *view.references]
+
+
+def compute(
+    view: StudyView,
+    write: Write,
+    *,
+    replica_inits: int,
+    orders_per_init: int,
+    resample_references: int,
+    focus_fpr: float,
+    variance: Literal["per_sample", "pooled"],
+    finite_population: bool,
+) -> Facts:
+    """Computes variance_components.csv; the user is told if models are missing.
+
+    Raises:
+      Unavailable: models are missing, or too few samples have a score.
     """
-    if c.replica_inits < 2:
-        return None
-    store = dataclasses.replace(store, statistics=(), step=c.step)
     crossed = [
         subsets.crossed(i, b) if i else subsets.replica(b)
-        for i in range(c.replica_inits)
-        for b in range(c.orders_per_init)
+        for i in range(replica_inits)
+        for b in range(orders_per_init)
     ]
-    references = [*map(subsets.reference, range(c.references))]
-    missing = {*store.missing_models([*crossed, *references], store.step)}
-    references = [model for model in references if model not in missing]
-    units, size = resampling.reference_units(references), c.resample_references // 2 * 2
+    missing = {*crossed} - {*view.present}
+    references = view.references
+    units, size = resampling.reference_units(references), resample_references // 2 * 2
     sets = sum(map(len, units)) // size
-    if missing.intersection(crossed) or sets < 2:
-        work.say(
-            f"attack.replica_inits={c.replica_inits}: {len(missing.intersection(crossed))} of {len(crossed)} models "
-            f"with the target's subset are missing, and there are {sets} sets of references, of which at least 2 are "
-            f"needed; {TABLE} is not written; run `lm-mia run` to make the missing models"
+    if missing or sets < 2:
+        _refuse(
+            view,
+            f"attack.replica_inits={replica_inits}: {len(missing)} of {len(crossed)} models with the target's subset "
+            f"are missing, and there are {sets} sets of references, of which at least 2 are needed; {TABLE} is not "
+            "written; run `lm-mia run` to make the missing models",
         )
-        return None
-    settings = {
-        "config": decision_settings(c),
-        "replica_inits": c.replica_inits,
-        "orders_per_init": c.orders_per_init,
-        "reference_models": [*map(str, references)],
-    }
+    index_SxR = resampling.disjoint_sets(units, size)
+    inputs = open_inputs(view.store, view.attacked, crossed, references, ())
+    lira = {"variance": variance, "finite_population": finite_population}
+    shape = replica_inits, orders_per_init
+    scores = _score(inputs, shape, index_SxR, lira, view.work.pool)
+    group_C = stats.sample_groups(view.attacked.document_N[: scores.loss_TxC.shape[1]])
+    has_score_C = np.logical_not(np.isnan(scores.score_SxTxC).any(axis=(0, 1)))
+    if not all(
+        (scores.member_TxC[:, has_score_C] == is_member).sum(axis=1).min() >= 8
+        for is_member in (False, True)
+    ):
+        _refuse(
+            view,
+            f"attack.resample_references={resample_references}: too few samples have a score with every set of "
+            f"references; {TABLE} is not written; use larger sets or attack.variance=pooled",
+        )
+    write(TABLE, components_table(scores, has_score_C, group_C, focus_fpr, view.work.pool))
+    facts = {"sets": sets, "references_per_set": index_SxR.shape[1], "fpr": focus_fpr}
+    return facts | {"references": len(references), "samples": int(has_score_C.sum())}
 
-    def compute(write: Write) -> Facts:
-        index_SxR = resampling.disjoint_sets(units, size)
-        inputs = open_inputs(store, population, crossed, references, ())
-        shape = c.replica_inits, c.orders_per_init
-        scores = _score(inputs, shape, index_SxR, c, work.pool)
-        group_C = stats.sample_groups(population.document_N[: scores.loss_TxC.shape[1]])
-        has_score_C = np.logical_not(np.isnan(scores.score_SxTxC).any(axis=(0, 1)))
-        facts = {"sets": sets, "references_per_set": index_SxR.shape[1], "fpr": c.focus_fpr}
-        facts |= {"references": len(references), "samples": int(has_score_C.sum())}
-        if not all(
-            (scores.member_TxC[:, has_score_C] == is_member).sum(axis=1).min() >= 8
-            for is_member in (False, True)
-        ):
-            work.say(
-                f"attack.resample_references={c.resample_references}: too few samples have a score with every set of "
-                f"references; {TABLE} is not written; use larger sets or attack.variance=pooled"
-            )
-            return facts
-        write(TABLE, components_table(scores, has_score_C, group_C, c.focus_fpr, work.pool))
-        return facts
 
-    return TableSet("variance_components", [*crossed, *references], settings, compute)
+def _refuse(view: StudyView, reason: str) -> NoReturn:
+    view.work.say(reason)
+    raise Unavailable(reason)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +176,7 @@ def _score(
     inputs: AttackInputs,
     shape: tuple[int, int],
     index_SxR: np.ndarray,
-    c: config.Attack,
+    lira: Mapping[str, Any],
     pool: ThreadPoolExecutor,
 ) -> Scores:
     """Attacks the targets of the inputs, and their references as targets, with each set of references."""
@@ -186,8 +195,8 @@ def _score(
 
     def score(index_R: np.ndarray) -> np.ndarray:
         inputs = FitInputs(_OneBlock(block), index_R)
-        lira = registry.fit_attack("lira_online", inputs, vars(c))
-        return lira(block.with_references(index_R))
+        fitted = registry.fit_attack("lira_online", inputs, lira)
+        return fitted(block.with_references(index_R))
 
     set_M = np.full(len(inputs.references), -1)
     set_M[index_SxR] = np.arange(len(index_SxR))[:, None]
@@ -312,3 +321,76 @@ def _between_references(
         total_C += np.where(enough_C, squares_C / np.maximum(n_C - 1, 1), 0)
         count_C += enough_C
     return np.where(count_C > 0, total_C / np.maximum(count_C, 1), np.nan)
+
+
+STUDY = Study(
+    "variance_components",
+    compute,
+    tables=(
+        Table(
+            TABLE,
+            (
+                "Written by `lm-mia attack` if `attack.replica_inits` is above 1 and all models with the target's "
+                "subset are present. The crossed models, together with the first `attack.orders_per_init` replicas, "
+                "have every combination of some initializations and batch orders, and are attacked with online LiRA "
+                "and each of several disjoint sets of `attack.resample_references` references. Initialization, order "
+                "and set of references are therefore crossed factors, and each row is the variance that is due to "
+                "one of them or to an interaction (`lm_mia.stats.crossed_components`), the mean over the samples of "
+                "a class. The numbers are of at most the first 32,768 samples, without those that have no score with "
+                "one of the sets. Estimates are unbiased and may be negative."
+            ),
+            {
+                "quantity": Column(
+                    "none",
+                    (
+                        "of which the variance is: `loss` (nats per token), `score`, `threshold` at "
+                        '`attack.focus_fpr`, `margin` (score minus threshold; nats) or `decision` (1 for "member", '
+                        "0 otherwise). StrongMIA Appendix E.2.8 splits the margin in this way"
+                    ),
+                ),
+                "class": Column("none", "`members` or `nonmembers` of the target"),
+                "component": Column(
+                    "none",
+                    (
+                        "`order`, `init` (initialization), `references` (set of references), interactions such as "
+                        "`init_order`, or `subset`: by how much the variance over references as targets that are in "
+                        "the same class for a sample exceeds that over the crossed models, both with the same set of "
+                        "references; it includes interactions of the training subset"
+                    ),
+                ),
+                "variance": Column(
+                    "none",
+                    "the variance, in the squared unit of the quantity",
+                ),
+                "varied": Column(
+                    "none",
+                    (
+                        "`all`: all models and samples; `inits`, `orders`, `sets`: without one initialization, "
+                        "order, or set of references; `samples`: on half of the samples"
+                    ),
+                ),
+                "part": Column(
+                    "none",
+                    "which one is left out, or which half is used, as `half` of `target_jackknife.parquet`",
+                ),
+            },
+            key=("varied", "part", "quantity", "class", "component"),
+            notes=(
+                "Two decisions of which some factors are drawn anew differ with a probability, the flip rate, that "
+                "is twice the sum of the components that contain one of these factors."
+            ),
+        ),
+    ),
+    not_requested=not_requested,
+    models=scored_models,
+    facts={
+        "sets": Column("count", "number of sets of references"),
+        "references_per_set": Column("count", "references of each set"),
+        "references": Column(
+            "count",
+            "number of references; those in no set are targets only",
+        ),
+        "fpr": Column("fraction", "FPR of the decisions"),
+        "samples": Column("count", "samples that are used"),
+    },
+)

@@ -1,0 +1,961 @@
+"""True positive rates averaged over models and samples, by strategy for the threshold (Reliability, Figures 1 and A1).
+
+Every reference is attacked with all the others. The threshold is one quantile of the scores of all non-members, a
+quantile after standardizing the losses of each sample, an analytical quantile, or a threshold of each sample or model
+(`STRATEGIES`). The rates are also computed with fewer models, and with moments of the losses under all models but the
+target ("oracle" in the paper).
+
+    pooling.csv                thresholds, TPRs with intervals and realized FPRs of every strategy
+    pooling_jackknife.parquet  the TPRs without groups of models and on halves of the samples, for intervals
+    vulnerability.parquet      one row per sample: distance of its IN and OUT losses, observed and Gaussian TPRs
+    sample_fpr.csv             how often samples are called members by targets that were not trained on them
+
+Models that are attacked with each other cannot show how the false positive rate differs between samples: their OUT
+losses are standardized by each other, so that the rates of samples vary less than binomial proportions. Targets that
+are not among the references do not have this effect. Reliability, Sections 3 and 4.2 and Figure A2.
+
+M: models, B: replicas, T: targets, N: samples, N2: samples of the population (2N), C: samples of a block, F: false
+positive rates, K: numbers of OUT references, A1: all models, and then without each group of models, H1: all samples,
+and then each half, S: strategies.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import scipy  # its parts are loaded when they are first used
+
+from lm_mia import config, stats
+from lm_mia.attacks import registry
+from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.designs import model_design, reference_design
+from lm_mia.attacks.inputs import BLOCK_SAMPLES, AttackInputs, Block, FitInputs, open_inputs
+from lm_mia.attacks.registry import FittedAttack
+from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
+from lm_mia.attacks.spec import Study
+from lm_mia.attacks.studies import StudyView
+from lm_mia.attacks.table_sets import Facts, Write
+from lm_mia.data import subsets
+from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import Unavailable
+
+TABLE, JACKKNIFE = "pooling.csv", "pooling_jackknife.parquet"
+VULNERABILITY, SAMPLE_FPR = "vulnerability.parquet", "sample_fpr.csv"
+STRATEGIES = (
+    "naive",
+    "standardized",
+    "standardized_normal",
+    "standardized_student_t",
+    "standardized_predictive",
+    "per_sample",
+    "per_sample_normal",
+    "per_model",
+)
+"""docs/tables.md defines them. The last one, per_model, has no interval."""
+_MIN_TARGETS = 2
+_STUDY_SAMPLES = 2**14
+"""The number of samples with which fewer models and intervals are computed, which bounds time and memory. The first
+samples are a random choice, since the population is in random order."""
+_STEP_SAMPLES = 2**11  # evaluated at a time; their thresholds have an axis for FPRs
+
+
+@dataclasses.dataclass(frozen=True)
+class LiraSettings:
+    """The settings `attack.*` that online LiRA reads."""
+
+    variance: Literal["per_sample", "pooled"] = "per_sample"
+    finite_population: bool = False
+
+
+def not_requested(*, leave_one_out: bool) -> str:
+    """Returns why the settings do not ask for the study; empty if they do."""
+    return "" if leave_one_out else "attack.leave_one_out must be set; run lm-mia attack with it"
+
+
+def compute(
+    view: StudyView,
+    write: Write,
+    *,
+    fprs: tuple[float, ...],
+    focus_fpr: float,
+    variance: Literal["per_sample", "pooled"],
+    finite_population: bool,
+) -> Facts:
+    """Computes the tables, and those of single samples, from attacks on every reference with all the others."""
+    shown = [fpr for fpr in fprs if 0 < fpr < 1]
+    if not shown:
+        raise Unavailable("no rate of attack.fprs is between 0 and 1")
+    inputs, references = None, view.references
+    if references:
+        inputs = open_inputs(view.store, view.attacked, references[:1], references, ())
+    if inputs is None or len(inputs.references) < config.FEWEST_FOR_LEAVE_ONE_OUT:
+        raise Unavailable(
+            f"{len(inputs.references) if inputs else 0} references can be attacked with the others; at least "
+            f"{config.FEWEST_FOR_LEAVE_ONE_OUT} are needed"
+        )
+    work, lira = view.work, LiraSettings(variance, finite_population)
+
+    def show(done: int) -> None:
+        work.progress("thresholds", done, 3)
+
+    show(0)
+    design = reference_design(inputs.store, inputs.references)
+    table, jackknife = _study(inputs, view.attacked.document_N, lira, design, shown, work.pool)
+    show(1)
+    with _all_scores(inputs, lira, design, work.folder, work.pool) as grid:
+        on_all_samples = evaluate(grid, shown, work.pool)
+        show(2)
+        scores = grid.standardized_MxN, grid.count_out_MxN
+        facts = _write_tables_of_samples(inputs, view, *scores, shown, focus_fpr, lira, write)
+    # These models are evaluated on all samples, with the intervals on the first samples.
+    columns = [name for name in on_all_samples if name not in ("fpr", "strategy")]
+    for oracle in (False, True):
+        is_replaced = (table["models"] == len(inputs.references)) & (table["oracle"] == oracle)
+        table.loc[is_replaced, columns] = on_all_samples[columns].to_numpy()
+    counts = ("in_cells", "out_cells", "samples", "left_out")
+    margin = table.pop("margin")
+    table = table.astype(dict.fromkeys(counts, np.int64))
+    table["tpr_low"], table["tpr_high"] = (
+        (table["tpr"] - margin).clip(0),
+        (table["tpr"] + margin).clip(upper=1),
+    )
+    write(TABLE, table)
+    write(JACKKNIFE, jackknife)
+    show(3)
+    return facts | {"models": len(inputs.references), "pairs": design.has_complements}
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreGrid:
+    """The scores of every model as the target, in memory or in a file."""
+
+    lira_MxN: np.ndarray
+    """LiRA scores, with the variance of the config."""
+    standardized_MxN: np.ndarray
+    """As `stats.standardized_leave_one_out`."""
+    count_out_MxN: np.ndarray
+    """Number of OUT references of each standardized score."""
+    member_MxN: np.ndarray
+
+    def select(self, models: Any = slice(None), samples: Any = slice(None)) -> "ScoreGrid":
+        """Returns the grid with some models and samples only."""
+        fields = dataclasses.fields(self)
+        return ScoreGrid(**{f.name: getattr(self, f.name)[models][:, samples] for f in fields})
+
+
+def compute_scores(
+    loss_MxC: np.ndarray,
+    member_MxC: np.ndarray,
+    id_C: np.ndarray,
+    lira: LiraSettings,
+    design: stats.Design,
+    scatter_Mx2x2: np.ndarray | None = None,
+) -> ScoreGrid:
+    """Returns the scores of every model as the target.
+
+    Args:
+      loss_MxC: losses in nats per token.
+      member_MxC: booleans, whether each sample was in each model's training subset.
+      id_C: ids of the samples.
+      lira: settings of LiRA.
+      design: how the training subsets of the models are related.
+      scatter_Mx2x2: as in `stats.lira_leave_one_out`.
+    """
+    lira_MxC = stats.lira_leave_one_out(
+        loss_MxC,
+        member_MxC,
+        variance=lira.variance,
+        sampled_share=0.5 if lira.finite_population else 0.0,
+        design=design,
+        id_N=id_C,
+        scatter_Mx2x2=scatter_Mx2x2,
+    )
+    standardized = stats.standardized_leave_one_out(loss_MxC, member_MxC, design=design, id_N=id_C)
+    return ScoreGrid(lira_MxC, standardized.score_MxN, standardized.count_out_MxN, member_MxC)
+
+
+@contextlib.contextmanager
+def _all_scores(
+    inputs: AttackInputs,
+    lira: LiraSettings,
+    design: stats.Design,
+    folder: Path,
+    pool: ThreadPoolExecutor,
+) -> Iterator[ScoreGrid]:
+    """Context manager that computes the scores of all samples and keeps them in files until it exits."""
+    shape = len(inputs.references), inputs.num_samples
+    scatter_Mx2x2 = None
+    if lira.variance == "pooled":
+
+        def scatter(part: Block) -> np.ndarray:
+            return stats.leave_one_out_scatter(
+                part.reference_loss_RxC,
+                part.reference_member_RxC,
+                design=design,
+                id_N=inputs.ids(part.at),
+            )
+
+        parts = (part for block in inputs.blocks() for part in block.split())
+        scatter_Mx2x2 = sum(map_in_order(pool, scatter, parts), np.zeros((shape[0], 2, 2)))
+    with contextlib.ExitStack() as stack:
+        score, standardized, count_out, member = (
+            stack.enter_context(MembershipScoreFile(folder, *shape, np.dtype(dtype)))
+            for dtype in (np.float64, np.float64, np.int16, np.bool_)
+        )
+
+        def write(part: Block) -> None:
+            scores = compute_scores(
+                part.reference_loss_RxC,
+                part.reference_member_RxC,
+                inputs.ids(part.at),
+                lira,
+                design,
+                scatter_Mx2x2,
+            )
+            score.write(0, part.at, scores.lira_MxN)
+            standardized.write(0, part.at, scores.standardized_MxN)
+            count_out.write(0, part.at, scores.count_out_MxN)
+            member.write(0, part.at, scores.member_MxN)
+
+        for _ in map_in_order(pool, write, (p for b in inputs.blocks() for p in b.split())):
+            pass
+        yield ScoreGrid(*(file.as_array() for file in (score, standardized, count_out, member)))
+
+
+def evaluate(
+    grid: ScoreGrid, fprs: list[float], pool: ThreadPoolExecutor | None = None
+) -> pd.DataFrame:
+    """Returns the rates of every strategy, one row per FPR and strategy.
+
+    Args:
+      grid: the scores.
+      fprs: false positive rates.
+      pool: threads that compute parts of the samples, if there are many.
+
+    Returns:
+      The columns fpr, strategy, threshold (NaN if there are several), tpr, realized_fpr, in_cells and out_cells (the
+      numbers of scores of members and non-members), samples, and left_out (the number of missing scores).
+    """
+    student_df = stats.fit_student_t(grid.standardized_MxN, grid.member_MxN)
+    rates = _pooled_strategies(grid, fprs, student_df, pool)
+    points = _model_points(grid, fprs, pool)
+    per_model = {"threshold": np.nan, "tpr": _mean_over_models(points.tpr_TxF)}
+    per_model |= {"realized_fpr": _mean_over_models(points.realized_fpr_TxF)}
+    per_model |= {"in_cells": points.members_T.sum(), "out_cells": points.nonmembers_T.sum()}
+    rates["per_model"] = per_model | {"left_out": points.left_out_T.sum()}
+    samples = grid.member_MxN.shape[1]
+    frames = [
+        pd.DataFrame({"fpr": fprs, "strategy": name, **rates[name]}).assign(samples=samples)
+        for name in STRATEGIES
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sums:
+    """Sums over the models and samples of a block, from which the rates of a strategy are computed."""
+
+    called_in_F: np.ndarray
+    called_out_F: np.ndarray
+    in_cells: int
+    out_cells: int
+    left_out: int
+    tpr_F: np.ndarray | float = 0.0
+    """Sum of the TPRs of single samples, for strategies whose rates are means over samples."""
+    fpr_F: np.ndarray | float = 0.0
+    in_samples: int = 0
+    """Number of samples that have a TPR."""
+    out_samples: int = 0
+
+    @classmethod
+    def of_cells(cls, rates: stats.PooledRates) -> "_Sums":
+        """Returns the sums of one block for rates over all scores."""
+        return cls(
+            rates.called_in_F,
+            rates.called_out_F,
+            rates.in_cells,
+            rates.out_cells,
+            rates.left_out,
+        )
+
+    @classmethod
+    def of_samples(cls, rates: stats.SampleRates) -> "_Sums":
+        """Returns the sums of one block, also for means of the rates of single samples."""
+        return cls(
+            rates.called_in_FxN.sum(axis=1),
+            rates.called_out_FxN.sum(axis=1),
+            int(rates.in_N.sum()),
+            int(rates.out_N.sum()),
+            int(rates.left_out),
+            np.nansum(rates.tpr_FxN, axis=1),
+            np.nansum(rates.fpr_FxN, axis=1),
+            int((rates.in_N > 0).sum()),
+            int((rates.out_N > 0).sum()),
+        )
+
+    def __add__(self, other: "_Sums") -> "_Sums":
+        names = [field.name for field in dataclasses.fields(self)]
+        return _Sums(*(getattr(self, name) + getattr(other, name) for name in names))
+
+    def rates(self, threshold: Any, *, over_samples: bool) -> dict[str, Any]:
+        """Returns the columns of a strategy: rates over all scores, or means of the rates of single samples."""
+        if over_samples:
+            tpr_F = self.tpr_F / (self.in_samples or math.nan)
+            fpr_F = self.fpr_F / (self.out_samples or math.nan)
+        else:
+            tpr_F = self.called_in_F / (self.in_cells or math.nan)
+            fpr_F = self.called_out_F / (self.out_cells or math.nan)
+        if not self.out_cells:
+            tpr_F = np.full_like(tpr_F, np.nan)  # at no known FPR
+        return {
+            "threshold": threshold,
+            "tpr": tpr_F,
+            "realized_fpr": fpr_F,
+            "in_cells": self.in_cells,
+            "out_cells": self.out_cells,
+            "left_out": self.left_out,
+        }
+
+
+def _pooled_strategies(
+    grid: ScoreGrid,
+    fprs: list[float],
+    student_df: float,
+    pool: ThreadPoolExecutor | None = None,
+    counted: Mapping[str, stats.SampleRates] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Returns strategy -> columns of `evaluate`, for all strategies but per_model.
+
+    Args:
+      grid, fprs, pool: as for `evaluate`.
+      student_df: degrees of freedom of Student's t.
+      counted: the result of `_count_by_sample` for these samples; None computes it here.
+    """
+    num_samples = grid.member_MxN.shape[1]
+    one_threshold = {
+        "naive": stats.pooled_threshold(grid.lira_MxN, grid.member_MxN, fprs),
+        "standardized": stats.pooled_threshold(grid.standardized_MxN, grid.member_MxN, fprs),
+    }
+
+    def sum_block(at: slice) -> dict[str, _Sums]:
+        block = grid.select(samples=at)
+        member_MxC = np.asarray(block.member_MxN)
+        of_cells = {
+            name: stats.pooled_rates(np.asarray(score_MxC), member_MxC, one_threshold[name])
+            for name, score_MxC in (
+                ("naive", block.lira_MxN),
+                ("standardized", block.standardized_MxN),
+            )
+        }
+        of_samples = (
+            {name: _select(rates, at, len(member_MxC)) for name, rates in counted.items()}
+            if counted
+            else _count_by_sample(block, fprs, student_df)
+        )
+        sums = {name: _Sums.of_cells(rates) for name, rates in of_cells.items()}
+        return sums | {name: _Sums.of_samples(rates) for name, rates in of_samples.items()}
+
+    blocks = _sample_blocks(num_samples)
+    results = map_in_order(pool, sum_block, blocks) if pool else map(sum_block, blocks)
+    total = next(iter(results := iter(results)))
+    for block_sums in results:
+        total = {name: sums + block_sums[name] for name, sums in total.items()}
+    one_threshold |= _normal_thresholds(fprs, student_df)
+    rates = {
+        name: sums.rates(one_threshold.get(name, np.nan), over_samples=name == "per_sample")
+        for name, sums in total.items()
+    }
+    for name in ("naive", "standardized"):
+        cells = rates[name]["out_cells"]
+        has_tpr_F = [fpr == 0 or cells >= stats.nonmembers_needed(fpr) for fpr in fprs]
+        rates[name]["tpr"] = np.where(has_tpr_F, rates[name]["tpr"], np.nan)
+    normal = total["standardized_normal"]
+    rates["per_sample_normal"] = normal.rates(
+        one_threshold["standardized_normal"], over_samples=True
+    )
+    return rates
+
+
+def _sample_blocks(samples: int) -> Iterator[slice]:
+    """Yields the samples that are evaluated at a time; one block without samples if there are none."""
+    for low in range(0, max(samples, 1), _STEP_SAMPLES):
+        yield slice(low, min(low + _STEP_SAMPLES, samples))
+
+
+def _normal_thresholds(fprs: list[float], student_df: float) -> dict[str, np.ndarray]:
+    """Returns strategy -> threshold_F of standardized scores with a known distribution."""
+    fpr_F = np.asarray(fprs)
+    normal_F = scipy.stats.norm.isf(fpr_F)
+    student_F = normal_F if np.isinf(student_df) else scipy.stats.t.isf(fpr_F, student_df)
+    return {"standardized_normal": normal_F, "standardized_student_t": student_F}
+
+
+def _count_by_sample(
+    grid: ScoreGrid, fprs: list[float], student_df: float
+) -> dict[str, stats.SampleRates]:
+    """Returns strategy -> decisions on each sample, for strategies whose thresholds do not depend on other samples."""
+    lira_MxN, standardized_MxN, member_MxN = (
+        np.asarray(grid.lira_MxN),
+        np.asarray(grid.standardized_MxN),
+        np.asarray(grid.member_MxN),
+    )
+    count_out_MxN = np.asarray(grid.count_out_MxN)
+    most_out = int(count_out_MxN.max(initial=0))
+    predictive_FxK = stats.predictive_threshold(np.arange(most_out + 1), fprs)
+    thresholds = _normal_thresholds(fprs, student_df)
+    thresholds["standardized_predictive"] = predictive_FxK[:, count_out_MxN]
+    rates = {
+        name: stats.rates_by_sample(standardized_MxN, member_MxN, threshold)
+        for name, threshold in thresholds.items()
+    }
+    threshold_FxN = stats.per_sample_threshold(lira_MxN, member_MxN, fprs, rule="linear")
+    return rates | {"per_sample": stats.rates_by_sample(lira_MxN, member_MxN, threshold_FxN)}
+
+
+def _select(rates: stats.SampleRates, at: slice | np.ndarray, models: int) -> stats.SampleRates:
+    """Returns the decisions of some models on a part of the samples."""
+    in_S, out_S = rates.in_N[at], rates.out_N[at]
+    # Sums over samples have the same last bits as those of counts that were computed for these samples alone.
+    called_in_FxS, called_out_FxS = (
+        np.ascontiguousarray(called_FxN[:, at])
+        for called_FxN in (rates.called_in_FxN, rates.called_out_FxN)
+    )
+    left_out = models * len(in_S) - int(in_S.sum() + out_S.sum())
+    return stats.SampleRates(called_in_FxS, called_out_FxS, in_S, out_S, left_out)
+
+
+def _model_points(
+    grid: ScoreGrid, fprs: list[float], pool: ThreadPoolExecutor | None
+) -> stats.OperatingPoints:
+    """Returns the operating points of each model with its own threshold over all samples."""
+
+    def evaluate_model(m: int) -> stats.OperatingPoints:
+        return stats.tpr_at_fpr(np.array(grid.lira_MxN[m]), np.array(grid.member_MxN[m]), fprs)
+
+    models = range(len(grid.member_MxN))
+    points = map_in_order(pool, evaluate_model, models) if pool else map(evaluate_model, models)
+    return stats.concatenate_operating_points(list(points))
+
+
+def _study(
+    inputs: AttackInputs,
+    document_N2: np.ndarray,
+    lira: LiraSettings,
+    design: stats.Design,
+    fprs: list[float],
+    pool: ThreadPoolExecutor,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Evaluates the strategies on the first samples, with 8, 16, 32, ... models, and on parts of models and samples.
+
+    Returns:
+      ``(table, jackknife)``: pooling.csv, with a column "margin" in place of the ends of the intervals, and
+      pooling_jackknife.parquet.
+    """
+    block = next(inputs.blocks())
+    used = slice(0, min(block.at.stop, _STUDY_SAMPLES))
+    loss_MxN, member_MxN = block.reference_loss_RxC[:, used], block.reference_member_RxC[:, used]
+    half_HxN = stats.HALVES_HxG[:, stats.sample_groups(document_N2[used])]
+    num_models = len(loss_MxN)
+    counts = [n for n in (2**i for i in range(3, 32)) if n < num_models] + [num_models]
+    group_M = stats.model_groups(num_models, design.group_M)
+    id_N = inputs.ids(used)
+
+    def scores_of(used_M: np.ndarray) -> ScoreGrid:
+        """Returns the scores of some models against each other."""
+        if design.columns:  # partners are drawn among all models, so others are treated as missing
+            loss_of_used_MxN = np.where(used_M[:, None], loss_MxN, np.nan)
+            return compute_scores(loss_of_used_MxN, member_MxN, id_N, lira, design).select(used_M)
+        arrays = loss_MxN[used_M], member_MxN[used_M], id_N
+        return compute_scores(*arrays, lira, design.select(used_M))
+
+    def evaluate_part(task: tuple[int | None, int]) -> list[tuple[pd.DataFrame | None, np.ndarray]]:
+        """Returns the rates if all models are in the part, and the TPRs of the part on all samples and each half.
+
+        Args:
+          task: the number of models, or None: each number, with the moments of all models; and the part, of which 0 has
+            all models.
+        """
+        count, part = task
+        used_M = group_M != part - 1
+        if count:
+            used_M[count:] = False
+        grid = scores_of(used_M)
+        parts = [grid.select(slice(int(used_M[:n].sum()))) for n in ([count] if count else counts)]
+        return [
+            (None if part else evaluate(grid, fprs), _tprs_of_halves(grid, half_HxN, fprs))
+            for grid in parts
+        ]
+
+    def parts_of(models: int) -> range:
+        """Returns the numbers of the parts: all models, and without each group that some of the models are in."""
+        return range(2 + int(group_M[:models].max()))
+
+    tasks: list[tuple[int | None, int]] = [(None, part) for part in parts_of(num_models)]
+    tasks += [(n, part) for n in reversed(counts) for part in parts_of(n)]
+    results = dict(zip(tasks, map_in_order(pool, evaluate_part, tasks), strict=True))
+    table, jackknife = [], []
+    for oracle, (i, count) in itertools.product((False, True), enumerate(counts)):
+        parts = [
+            result[i if oracle else 0]
+            for (models, _), result in results.items()
+            if models == (None if oracle else count)
+        ]
+        rates, tpr_A1xH1xSxF = parts[0][0], np.array([tpr for _, tpr in parts])
+        assert rates is not None
+        index = {"oracle": oracle, "models": count}
+        jackknife.append(_jackknife_rows(tpr_A1xH1xSxF, fprs).assign(**index))
+        margins = [
+            stats.jackknife_margin(tpr_A1xH1xSxF[:, None, :, s, f])
+            for s in range(len(STRATEGIES) - 1)
+            for f in range(len(fprs))
+        ]
+        table.append(rates.assign(**index, margin=margins + [np.nan] * len(fprs)))
+    first = ["fpr", "strategy", "oracle", "models"]
+    rows, parts = pd.concat(table, ignore_index=True), pd.concat(jackknife, ignore_index=True)
+    others = [column for column in rows if column not in first]
+    return rows[[*first, *others]], parts[[*first, "part", "half", "tpr"]]
+
+
+def _tprs_of_halves(grid: ScoreGrid, half_HxN: np.ndarray, fprs: list[float]) -> np.ndarray:
+    """Returns tpr_H1xSxF of the strategies but per_model.
+
+    Thresholds are those of the half, except that the degrees of freedom of Student's t are those of all samples.
+    """
+    student_df = stats.fit_student_t(grid.standardized_MxN, grid.member_MxN)
+    models, samples = grid.member_MxN.shape
+    blocks = [
+        _count_by_sample(grid.select(samples=at), fprs, student_df)
+        for at in _sample_blocks(samples)
+    ]
+    counted = {name: _concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    columns = [_pooled_strategies(grid, fprs, student_df, counted=counted)]
+    for half_N in half_HxN:
+        of_half = {name: _select(rates, half_N, models) for name, rates in counted.items()}
+        part = grid.select(samples=half_N)
+        columns.append(_pooled_strategies(part, fprs, student_df, counted=of_half))
+    return np.array([[of[name]["tpr"] for name in STRATEGIES[:-1]] for of in columns])
+
+
+def _concatenate(blocks: Sequence[stats.SampleRates]) -> stats.SampleRates:
+    """Returns the decisions on the samples of all blocks."""
+    names = ("called_in_FxN", "called_out_FxN", "in_N", "out_N")
+    arrays = (np.concatenate([getattr(b, name) for b in blocks], axis=-1) for name in names)
+    return stats.SampleRates(*arrays, left_out=sum(block.left_out for block in blocks))
+
+
+def _jackknife_rows(tpr_A1xH1xSxF: np.ndarray, fprs: list[float]) -> pd.DataFrame:
+    """Returns rows of pooling_jackknife.parquet."""
+    part, half, strategy, fpr = (index.ravel() for index in np.indices(tpr_A1xH1xSxF.shape))
+    columns = {"fpr": np.array(fprs)[fpr], "strategy": np.array(STRATEGIES)[strategy]}
+    columns |= {"part": part, "half": half, "tpr": tpr_A1xH1xSxF.ravel()}
+    return pd.DataFrame(columns)
+
+
+def _mean_over_models(rate_MxF: np.ndarray) -> np.ndarray:
+    """Returns means over the models that have rates; a model whose losses are all missing has none."""
+    count_F = np.count_nonzero(~np.isnan(rate_MxF), axis=0)
+    return np.nansum(rate_MxF, axis=0) / np.where(count_F > 0, count_F, np.nan)
+
+
+def _write_tables_of_samples(
+    inputs: AttackInputs,
+    view: StudyView,
+    standardized_MxN: np.ndarray,
+    count_out_MxN: np.ndarray,
+    fprs: list[float],
+    focus_fpr: float,
+    lira: LiraSettings,
+    write: Write,
+) -> dict[str, float | int]:
+    """Computes vulnerability.parquet and, if the recipe has at least 2 targets, sample_fpr.csv.
+
+    Args:
+      inputs: the models that are attacked with each other, as references.
+      view: the recipe.
+      standardized_MxN: standardized scores of the references.
+      count_out_MxN: number of OUT references of each of these scores.
+      fprs, focus_fpr: false positive rates of the two tables.
+      lira: settings of LiRA.
+      write: stores a table.
+
+    Returns:
+      Facts about the tables: "order_share", as in `stats.gaussian_tpr` (0 without replicas, which is a lower limit),
+      "replicas" and "targets".
+    """
+    roles, replicas, work = view.roles, view.replicas, view.work
+    order_share = _order_share(inputs, replicas) if len(replicas) > 1 else 0.0
+    threshold_1xK = stats.predictive_threshold(np.arange(len(inputs.references) + 1), [focus_fpr])
+
+    def compute(part: Block) -> pa.Table:
+        at = part.at
+        gaussians = stats.fit_gaussians(part.reference_loss_RxC, part.reference_member_RxC)
+        sd_out_C = np.sqrt(np.where(gaussians.var_out_N > 0, gaussians.var_out_N, np.nan))
+        rates = stats.rates_by_sample(
+            np.asarray(standardized_MxN[:, at]),
+            part.reference_member_RxC,
+            threshold_1xK[:, count_out_MxN[:, at]],
+        )
+        gaussian_C, corrected_C = (
+            stats.gaussian_tpr(gaussians, [focus_fpr], sampled_share=share, order_share=order)[0]
+            for share, order in ((0.0, 0.0), (0.5, order_share))
+        )
+        return pa.table(
+            {
+                "id": inputs.ids(at),
+                "gap": (gaussians.mean_out_N - gaussians.mean_in_N) / sd_out_C,
+                "sd_ratio": np.sqrt(gaussians.var_in_N) / sd_out_C,
+                "tpr": rates.tpr_FxN[0],
+                "fpr": rates.fpr_FxN[0],
+                "tpr_gaussian": gaussian_C,
+                "tpr_gaussian_population": corrected_C,
+                "in_models": rates.in_N,
+                "out_models": rates.out_N,
+            }
+        )
+
+    write(
+        VULNERABILITY,
+        (
+            pa.concat_tables([*map_in_order(work.pool, compute, block.split())])
+            for block in inputs.blocks()
+        ),
+    )
+    has_targets = len(roles.targets) >= _MIN_TARGETS and len(roles.references) >= _MIN_TARGETS
+    if has_targets:
+        write(SAMPLE_FPR, _sample_fprs(inputs, view, fprs, lira))
+    return {
+        "order_share": order_share,
+        "replicas": len(replicas),
+        "targets": len(roles.targets) if has_targets else 0,
+    }
+
+
+def _order_share(inputs: AttackInputs, replicas: Sequence[ModelSeeds]) -> float:
+    """Returns the share of the variance of the losses that is due to the order of the training data, at most 1.
+
+    It is the mean variance over replicas, which share a subset and an initialization, divided by the mean variance over
+    the references of the same class.
+    """
+    requests = {"loss": ("loss", replicas), "member": ("member", replicas[:1])}
+    order, total = 0.0, 0.0
+    for block, (_, value) in zip(
+        inputs.blocks(), inputs.store.canary_blocks(requests, BLOCK_SAMPLES), strict=True
+    ):
+        gaussians = stats.fit_gaussians(block.reference_loss_RxC, block.reference_member_RxC)
+        reference_C = np.where(value["member"][0], gaussians.var_in_N, gaussians.var_out_N)
+        replica_C = value["loss"].astype(np.float64).var(axis=0, ddof=1)
+        known_C = ~np.isnan(reference_C + replica_C)
+        order += replica_C[known_C].sum()
+        total += reference_C[known_C].sum()
+    return min(order / total, 1.0) if total > 0 else 0.0
+
+
+def _sample_fprs(
+    inputs: AttackInputs, view: StudyView, fprs: list[float], lira: LiraSettings
+) -> pd.DataFrame:
+    """Returns sample_fpr.csv: numbers of samples by how many of the targets not trained on them call them members.
+
+    Thresholds of the strategies naive and standardized are those at which all targets together have the FPR.
+    """
+    references, targets = (
+        [*map(subsets.reference, numbers)]
+        for numbers in (view.roles.references, view.roles.targets)
+    )
+    design = model_design(inputs.store, view.present)
+    inputs = dataclasses.replace(
+        inputs, references=references, targets=targets, statistics=(), design=design
+    )
+    by_target = [*inputs.by_target()]
+    shape = len(targets), inputs.num_samples
+    with contextlib.ExitStack() as stack:
+        score, standardized, member = (
+            stack.enter_context(MembershipScoreFile(view.work.folder, *shape, np.dtype(dtype)))
+            for dtype in (np.float64, np.float64, np.bool_)
+        )
+        # Targets that leave out other references have other numbers of OUT references.
+        count_out_PxN2 = np.zeros((len(by_target), shape[1]), np.int64)
+        for p, (first, targets_of_part) in enumerate(by_target):
+            fitted = registry.fit_attack(
+                "lira_online", FitInputs(targets_of_part), dataclasses.asdict(lira)
+            )
+
+            def write(
+                part: Block,
+                p: int = p,
+                first: int = first,
+                fitted: FittedAttack = fitted,
+            ) -> None:
+                at = part.at
+                lira_TxC = fitted(part)
+                gaussians = stats.fit_gaussians(part.reference_loss_RxC, part.reference_member_RxC)
+                score_TxC = stats.standardized_scores(part.loss_TxC, gaussians)
+                if part.has_score_TxC is not None:
+                    score_TxC = np.where(part.has_score_TxC, score_TxC, np.nan)
+                score.write(first, at, lira_TxC)
+                standardized.write(first, at, score_TxC)
+                count_out_PxN2[p, at] = gaussians.count_out_N
+
+            parts = (part for block in targets_of_part.blocks() for part in block.split())
+            for _ in map_in_order(view.work.pool, write, parts):
+                pass
+        for block, value in inputs.store.canary_blocks({"member": ("member", targets)}):
+            member.write(0, block, value["member"])
+        lira_TxN, standardized_TxN, member_TxN = (
+            file.as_array() for file in (score, standardized, member)
+        )
+        predictive_FxK = stats.predictive_threshold(np.arange(len(references) + 1), fprs)
+        count_out = count_out_PxN2[0]
+        if len(by_target) > 1:
+            targets_P = [len(targets_of_part.targets) for _, targets_of_part in by_target]
+            count_out = np.repeat(count_out_PxN2, targets_P, axis=0)
+        thresholds = {
+            "naive": (lira_TxN, stats.pooled_threshold(lira_TxN, member_TxN, fprs)),
+            "standardized": (
+                standardized_TxN,
+                stats.pooled_threshold(standardized_TxN, member_TxN, fprs),
+            ),
+            "standardized_predictive": (
+                standardized_TxN,
+                predictive_FxK[:, count_out],
+            ),
+        }
+        frames = []
+        for strategy, (score_TxN, threshold) in thresholds.items():
+            rates = stats.rates_by_sample(score_TxN, member_TxN, threshold)
+            for fpr, called_N in zip(fprs, rates.called_out_FxN, strict=True):
+                pair_Nx2 = np.stack([rates.out_N, called_N], axis=1)[rates.out_N > 0]
+                pair_Kx2, samples_K = np.unique(pair_Nx2, axis=0, return_counts=True)
+                frames.append(
+                    pd.DataFrame(
+                        {"strategy": strategy, "fpr": fpr, "nonmember_models": pair_Kx2[:, 0]}
+                        | {"called": pair_Kx2[:, 1], "samples": samples_K}
+                    )
+                )
+    return pd.concat(frames, ignore_index=True)
+
+
+STUDY = Study(
+    "pooling",
+    compute,
+    tables=(
+        Table(
+            TABLE,
+            (
+                "Written by `lm-mia attack` if `attack.leave_one_out` is set and at least 8 references are present, "
+                "also for recipes without replicas. Every reference is attacked with all the others, except those "
+                "that would reveal its members, as in `reference_targets.csv`, and samples have a score only if the "
+                "others include one that was trained on them and one that was not. Each row is a strategy for "
+                "finding the threshold, an FPR of `attack.fprs` between 0 and 1, and a number of models. "
+                "Reliability, Figures 1 and A1."
+            ),
+            {
+                "fpr": Column("fraction", "requested FPR"),
+                "strategy": Column("none", "how the threshold is found, see below"),
+                "oracle": Column(
+                    "none",
+                    (
+                        "`True`: the IN and OUT losses of all models but the target are used; `False`: only those of "
+                        "the `models` that are evaluated"
+                    ),
+                ),
+                "models": Column(
+                    "count",
+                    "number of models that are evaluated: 8, 16, 32, ... and all",
+                ),
+                "threshold": Column(
+                    "none",
+                    "the threshold; empty if there are several, and `inf` if no score is one",
+                ),
+                "tpr": Column(
+                    "fraction",
+                    (
+                        "true positive rate: the share of all pairs of a model and one of its members, or a mean "
+                        "over samples or models"
+                    ),
+                ),
+                "realized_fpr": Column(
+                    "fraction",
+                    "false positive rate: the same for non-members",
+                ),
+                "in_cells, out_cells": Column(
+                    "count",
+                    "pairs of a model and a member or a non-member that have a score",
+                ),
+                "samples": Column(
+                    "count",
+                    (
+                        "samples that are evaluated: all in the rows with all models, and otherwise at most the "
+                        "first 16,384"
+                    ),
+                ),
+                "left_out": Column(
+                    "count",
+                    (
+                        "pairs of a model and a sample without a score, because of too few IN or OUT references or "
+                        "losses without variance"
+                    ),
+                ),
+                "tpr_low, tpr_high": Column(
+                    "fraction",
+                    (
+                        "ends of the 95% interval of the TPR over models and samples, on at most 16,384 samples; "
+                        "empty for `per_model`"
+                    ),
+                ),
+            },
+            key=("oracle", "models", "strategy", "fpr"),
+            notes=(
+                "The losses of each sample are standardized by its OUT losses: the score is (OUT mean - loss) / OUT "
+                "standard deviation. Strategies:\n"
+                "\n"
+                "- `naive`: one threshold for the scores of online LiRA, with `attack.variance`, of all models and "
+                "samples.\n"
+                "- `standardized`: one threshold for the standardized losses. Like `naive`, the threshold is the "
+                "lowest score of a non-member at which at most the requested share of all non-member scores is above "
+                "it.\n"
+                "- `standardized_normal`, `standardized_student_t`: the same with the quantile of a standard normal "
+                "distribution, or of Student's t with degrees of freedom that are fitted to the scores of "
+                "non-members.\n"
+                "- `standardized_predictive`: the same with the quantile of the predictive distribution of a new "
+                "standardized loss, if the losses of a sample are normal: sqrt(1 + 1/n) times that of Student's t "
+                "with n - 1 degrees of freedom, for n OUT losses. Nothing is fitted.\n"
+                "- `per_sample`: each sample has a threshold of its own, the interpolated quantile of its LiRA "
+                "scores under models that were not trained on it; the rates are means over samples.\n"
+                "- `per_sample_normal`: `standardized_normal`, but with means over samples. The two differ only if "
+                "samples have different numbers of members. Then, without any leakage, its TPR is below its realized "
+                "FPR: losses of members are standardized by one OUT loss more than those of non-members, and each "
+                "sample has the same weight, however few OUT losses it has (a TPR of 7.3% and a realized FPR of 9.4% "
+                "for 8 models at an FPR of 1%).\n"
+                "- `per_model`: each model has a threshold of its own, as in the other tables; the rates are means "
+                "over the models that have scores."
+            ),
+        ),
+        Table(
+            JACKKNIFE,
+            (
+                "Written with `pooling.csv`. The TPRs of that table without groups of models and on halves of the "
+                "samples, from which `stats.jackknife_variance` computes the intervals. Each row is a row of "
+                "`pooling.csv` in one part of the models and samples."
+            ),
+            {
+                "fpr, strategy, oracle, models": Column(
+                    "none", "as in `pooling.csv`, without `per_model`"
+                ),
+                "part": Column(
+                    "none",
+                    (
+                        "0: all models; 1 to 8: without one of 8 groups of pairs of models (1 to 4 if 8 models are "
+                        "evaluated without the others)"
+                    ),
+                ),
+                "half": Column(
+                    "none",
+                    "0: all samples; 1 to 14: half of them, as `stats.HALVES_HxG`",
+                ),
+                "tpr": Column("fraction", "the true positive rate"),
+            },
+            key=("oracle", "models", "part", "half", "strategy", "fpr"),
+        ),
+        Table(
+            VULNERABILITY,
+            "Written with `pooling.csv`. Each row is a sample. Reliability, Sections 3 to 5.",
+            {
+                "id": Column("none", "the sample"),
+                "gap": Column(
+                    "standard deviations",
+                    "(OUT mean - IN mean) / OUT standard deviation of its losses under all models",
+                ),
+                "sd_ratio": Column(
+                    "fraction",
+                    "IN standard deviation / OUT standard deviation",
+                ),
+                "tpr": Column(
+                    "fraction",
+                    (
+                        "share of the models trained on it that call it a member at `attack.focus_fpr`, with the "
+                        "predictive threshold"
+                    ),
+                ),
+                "fpr": Column(
+                    "fraction",
+                    (
+                        "the same share of the models that were not trained on it. Their losses are standardized by "
+                        "each other, so these shares vary less than binomial proportions; `sample_fpr.csv` does not "
+                        "have this effect"
+                    ),
+                ),
+                "tpr_gaussian": Column(
+                    "fraction",
+                    (
+                        "TPR at `attack.focus_fpr` if IN and OUT losses are normal with the mean and SD of this "
+                        "sample's losses"
+                    ),
+                ),
+                "tpr_gaussian_population": Column(
+                    "fraction",
+                    (
+                        "the same for an adversary who knows only the distribution of the samples: the part of the "
+                        "variance that is due to the training subset is twice as large"
+                    ),
+                ),
+                "in_models, out_models": Column(
+                    "count",
+                    "models with a score that were trained on it and that were not",
+                ),
+            },
+            key=("id",),
+        ),
+        Table(
+            SAMPLE_FPR,
+            (
+                "Written with `pooling.csv` if the recipe has at least 2 targets (`attack.targets`). The targets are "
+                "attacked with the other references. Each row is a strategy (`naive`, `standardized` or "
+                "`standardized_predictive`), an FPR and a pair of counts. Reliability, Figure A2."
+            ),
+            {
+                "strategy": Column(
+                    "none",
+                    (
+                        "as in `pooling.csv`; the thresholds of `naive` and `standardized` are those of the scores "
+                        "of all targets together"
+                    ),
+                ),
+                "fpr": Column("fraction", "requested FPR"),
+                "nonmember_models": Column(
+                    "count",
+                    "targets that were not trained on a sample and have a score for it",
+                ),
+                "called": Column("count", "number of them that call it a member"),
+                "samples": Column("count", "samples with these two counts"),
+            },
+            key=("strategy", "fpr", "nonmember_models", "called"),
+        ),
+    ),
+    not_requested=not_requested,
+    facts={
+        "models": Column("count", "references that were attacked with each other"),
+        "pairs": Column(
+            "none",
+            "whether some were attacked without the complements of their subsets",
+        ),
+        "order_share": Column(
+            "fraction",
+            (
+                "share of the variance of losses between models that is due to the order of the training data: mean "
+                "variance over replicas / mean variance over references; 0 without replicas"
+            ),
+        ),
+        "replicas, targets": Column(
+            "count",
+            "replicas for `order_share`, and targets of `sample_fpr.csv`",
+        ),
+    },
+)

@@ -1,0 +1,181 @@
+"""Studies: tables of a recipe that belong to an experiment, and what the functions that compute them see.
+
+A study is data (`lm_mia.attacks.spec.Study`). Its function is called with a `StudyView`, with a function that stores a
+table, and with the settings that it names as keyword-only parameters. Together with the scores of the models and the
+code of the study these settings determine the tables, so that the function can read no others.
+"""
+
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lm_mia.attacks import models, registry, user_code
+from lm_mia.attacks.experiment import RecipeView
+from lm_mia.attacks.settings import read_settings
+from lm_mia.attacks.spec import ModelRoles, Study, assign_roles, decision_settings
+from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
+from lm_mia.data import subsets
+from lm_mia.data.batch_order import Batches
+from lm_mia.data.population import Population
+from lm_mia.data.subsets import ModelSeeds
+from lm_mia.errors import Unavailable
+from lm_mia.store.schema import TOKENS
+from lm_mia.store.store import Store
+
+SETTINGS = "attack_settings"
+"""A parameter of this name stands for all settings of attacks; studies that run any attack need it."""
+
+
+class UndeclaredError(Exception):
+    """A study reads a table that it does not declare; its author must add the name to ``Study.reads``."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StudyView:
+    """What a study sees of a recipe: its models, scores and samples, and the tables that the study declares."""
+
+    _recipe: RecipeView
+    _study: Study
+
+    @property
+    def name(self) -> str:
+        """The name of the recipe."""
+        return self._recipe.name
+
+    @functools.cached_property
+    def store(self) -> Store:
+        """The scores at the attacked step; no statistic but the loss is required."""
+        store, step = self._recipe.store, self._recipe.c.step
+        return dataclasses.replace(store, statistics=(), token_samples=(), step=step)
+
+    @functools.cached_property
+    def present(self) -> list[ModelSeeds]:
+        """The models that are scored at this step, without the base."""
+        return models.present_models(self.store, self.store.step)
+
+    @functools.cached_property
+    def roles(self) -> ModelRoles:
+        """The numbers of the present models that the config asks for, by role."""
+        return assign_roles(models.model_numbers(self.present), self._recipe.c)
+
+    @property
+    def population(self) -> Population:
+        """All samples of the recipe."""
+        return self._recipe.population
+
+    @property
+    def attacked(self) -> Population:
+        """The attacked samples: all of them, or the canaries."""
+        return self._recipe.attacked
+
+    @property
+    def work(self) -> Work:
+        """Threads that compute, a folder for temporary files, and functions that tell the user about progress."""
+        return self._recipe.work
+
+    @property
+    def references(self) -> list[ModelSeeds]:
+        """All models with training subsets of their own, of which the first ones are targets."""
+        return [*map(subsets.reference, (*self.roles.targets, *self.roles.references))]
+
+    @property
+    def replicas(self) -> list[ModelSeeds]:
+        """The models that share one training subset."""
+        return [*map(subsets.replica, self.roles.replicas)]
+
+    def with_log_probs(self, samples: Sequence[int]) -> list[ModelSeeds]:
+        """Returns the references that have log-probabilities of the tokens of samples (`score.token_samples`)."""
+        store = dataclasses.replace(self.store, token_samples=tuple(samples))
+        missing = {*store.missing_models(self.references, store.step)}
+        return [model for model in self.references if model not in missing]
+
+    def log_probs(self, models: Sequence[ModelSeeds], samples: Sequence[int]) -> np.ndarray:
+        """Returns log_prob_MxT, the log-probabilities in nats of the tokens of samples, float32.
+
+        Args:
+          models: some of the models of `with_log_probs`.
+          samples: `score.token_samples`; `lm_mia.data.population.token_columns` says what the tokens are.
+        """
+        store = dataclasses.replace(self.store, token_samples=tuple(samples))
+        [(_, value)] = store.blocks({"log_prob": (TOKENS, models)}, sys.maxsize)
+        return value["log_prob"]
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Returns a table that the study declares to read, or some of its columns.
+
+        Raises:
+          Unavailable: the models or the settings of the recipe do not allow the table.
+          UndeclaredError: the study does not declare that it reads the table.
+        """
+        if name not in self._study.reads:
+            raise UndeclaredError(
+                f"the study {self._study.name} reads {name}, which it does not declare; add it to "
+                f"reads={self._study.reads!r}"
+            )
+        return self._recipe.table(name, columns)
+
+
+@functools.cache
+def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
+    """Returns the function that returns the tables of a study.
+
+    It raises `Unavailable` if the settings do not ask for the study. If the models of the recipe do not allow it, there
+    are no tables, and the facts have the reason.
+    """
+    source = inspect.getsourcefile(study.compute)
+    code = user_code.code_digest(f"{source}:{study.compute.__name__}")
+
+    def make(recipe: RecipeView) -> TableSet:
+        settings = _settings(recipe)
+        if study.not_requested is not None:
+            reason = study.not_requested(**read_settings(study.not_requested, settings))
+            if reason:
+                raise Unavailable(f"{recipe.name}: {reason}")
+        view = StudyView(recipe, study)
+        models_M = study.models(view) if study.models else [*view.references, *view.replicas]
+        values = read_settings(study.compute, settings)
+        # Tables that the study reads may depend on any setting.
+        named = {*values, *([SETTINGS] if study.reads else [])}
+        key = {
+            "settings": {name: _as_json(name, settings[name], recipe) for name in sorted(named)},
+            "step": recipe.c.step,
+            "roles": {role: [*n] for role, n in dataclasses.asdict(view.roles).items()},
+        }
+
+        def compute(write: Write) -> Facts:
+            try:
+                facts = study.compute(view, write, **values)
+            except Unavailable as error:
+                return {"reason": str(error).removeprefix(f"{recipe.name}: ")}
+            return {"reason": "", **(facts or {})}
+
+        return TableSet(study.name, models_M, key, compute, code)
+
+    return make
+
+
+def _settings(recipe: RecipeView) -> dict[str, Any]:
+    """Returns all settings that a study may name."""
+    c, tokens = recipe.c, recipe.token_settings
+    of_attack = {field.name: getattr(c, field.name) for field in dataclasses.fields(c)}
+    of_tokens = {
+        "token_samples": tokens.samples,
+        "prefix_tokens": tokens.prefix_tokens,
+        "suffix_tokens": tokens.suffix_tokens,
+        "batches": tokens.batches,
+    }
+    return of_attack | of_tokens | {SETTINGS: of_attack}
+
+
+def _as_json(name: str, value: Any, recipe: RecipeView) -> Any:
+    """Returns what stands for a setting in the key."""
+    if name == SETTINGS:
+        used = [registry.find(attack) for attack in recipe.c.attacks]
+        return {**decision_settings(recipe.c), "code": [attack.code for attack in used]}
+    return dataclasses.asdict(value) if isinstance(value, Batches) else value
