@@ -403,9 +403,9 @@ class SweepResults(Mapping[str, RecipeResults]):
 
     @property
     def compares_with_papers(self) -> bool:
-        """Whether figures show what the papers found."""
+        """Whether figures show what the papers found, which simulations without a recipe always do."""
         recipes = [*self.recipes, *self.without_population]
-        return any(recipe.config.compare_with_papers for recipe in recipes)
+        return not recipes or any(recipe.config.compare_with_papers for recipe in recipes)
 
     def __getitem__(self, name: str) -> RecipeResults:
         for recipe in self.recipes:
@@ -464,7 +464,7 @@ def read_recipes(
     listed = read_workdir(workdir)["recipes"]
     existing = [name for name in listed if (workdir / "recipes" / name / "config.json").is_file()]
     recipes = [read_recipe(workdir / "recipes" / name) for name in existing]
-    if not recipes:
+    if not recipes and not read_workdir(workdir)["figures"]:
         raise UserError(f"{workdir}: there are no recipes in it; run lm-mia run first")
     if names is None:
         return SweepResults(recipes, workdir, progress)

@@ -462,7 +462,7 @@ def _render(
     all_recipes = [*sweep.recipes, *sweep.without_population]
     alone = len(all_recipes) == 1
     body, contents = [], []
-    if not _is_single_recipe(all_recipes):
+    if all_recipes and not _is_single_recipe(all_recipes):
         png = comparison.write(workdir, summaries)
         image = markup.data_uri(png) if png else ""
         body.append(comparison.render(summaries, image, list(recipe_sections)))
@@ -487,6 +487,8 @@ def _render(
     contents.append(("made", "How the results were produced", []))
     models = sum(m.models for m in summaries)
     models_text = plural(models, "language model") if models else "language models"
+    if not all_recipes:
+        models_text = "simulated models"
     recipes_text = f"recipe {all_recipes[0].name}" if alone else f"{len(all_recipes)} recipes"
     workdir_name = workdir.resolve().name
     return (
@@ -531,7 +533,7 @@ def _cards(
             [m] = numbers
             cards.append((f"{m.auc[0]:.3f}", f"AUC of LiRA on {m.over}; 0.5 is chance"))
             cards.append(found_card(m.tpr[0], m.fpr))
-    else:
+    elif summaries:
         cards.append((f"{len(summaries)}", "recipes"))
         cards.append((f"{sum(m.models for m in summaries):,}", "models"))
         if numbers:

@@ -34,16 +34,16 @@ import strongmia
 from lm_mia.config import Config, Extract
 from lm_mia.config.paper import PaperConfig, Setting
 
-# Figure -> the recipes that it needs. Table 2 and Figures 3a and 3b are simulations.
+# Figure -> the recipes that it needs. Table 2 and Figures 3a and 3b are simulations without any.
 FIGURES: dict[str, tuple[str, ...]] = {
-    "causal_fig03a_ridge": ("epochs-140M",),
-    "causal_fig03b_dp_sgd": ("epochs-140M",),
+    "causal_fig03a_ridge": (),
+    "causal_fig03b_dp_sgd": (),
     "causal_fig03c_text": ("epochs-140M",),
     "causal_fig04_weights": ("epochs-140M",),
     "causal_fig05_interference": ("epochs-140M",),
     "causal_fig06_effects": ("epochs-140M",),
     "causal_fig07_estimators": ("epochs-140M",),
-    "causal_tab02_regression": ("epochs-140M",),
+    "causal_tab02_regression": (),
 }
 
 

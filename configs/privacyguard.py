@@ -37,7 +37,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "privacyguard_fig04_roc": ("epochs-140M",),
     "privacyguard_fig05_rmia_roc": ("epochs-140M",),
     "privacyguard_fig06_rmia_scores": ("epochs-140M",),
-    "privacyguard_fig07_one_run": ("epochs-140M",),
+    "privacyguard_fig07_one_run": (),
     "privacyguard_fig08_queries": ("memorized",),
     "privacyguard_tab01_models": ("epochs-140M",),
     "privacyguard_tab02_lira": ("epochs-140M",),

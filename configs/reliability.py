@@ -9,13 +9,14 @@ too, with other numbers of models: in the workdir of strongmia.py or mace.py, mo
 
 The paper (Jälkö, Pradhan, Räisä and Honkela 2026, On Reliability of Efficient Membership Inference Vulnerability
 Evaluation) attacks models of tabular data, so no setting repeats its experiments: `paper` has the models of
-StrongMIA. Figure 2, apart from its panel (c), and Figure A3 are simulations, which are the same at every setting.
+StrongMIA. Figures 2 and A3 are simulations without models, which are the same at every setting. Panel (c) of Figure 2
+also has a curve of flip-140M of strongmia.py, or else of main, if the workdir has attacked it with replicas.
 
 Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 
-    paper   1,039 models   1,910 hours
-    gpu     262 models   0.033 hours
-    cpu     330 models   about 8 minutes on 2 cores
+    paper   786 models   1,844 hours
+    gpu     198 models   0.022 hours
+    cpu     266 models   about 7 minutes on 2 cores
 
 At cpu, expect that of the 12 claims of the paper 7 are seen, 2 are seen in these models, 2 are opposite and 1 is
 undecided: with few models, the normal quantile has a higher FPR than requested, and samples differ in their false
@@ -31,13 +32,13 @@ import strongmia
 from lm_mia.config import Config, Extract
 from lm_mia.config.paper import PaperConfig, Setting
 
-# Figure -> the recipes that it needs, which `recipe` describes. Simulations need none, but a sweep has a recipe.
+# Figure -> the recipes that it needs, which `recipe` describes. Figures 2 and A3 are simulations, which need none.
 FIGURES: dict[str, tuple[str, ...]] = {
     "reliability_fig01_strategies": ("main",),
-    "reliability_fig02_finite_population": ("flip-140M",),
+    "reliability_fig02_finite_population": (),
     "reliability_figA1_oracle": ("main",),
     "reliability_figA2_sample_fpr": ("small",),
-    "reliability_figA3_sampling_ratio": ("small",),
+    "reliability_figA3_sampling_ratio": (),
 }
 # Setting -> (references, targets) of the recipe main. With more references, one can see where strategies agree.
 MAIN_MODELS = {"paper": (512, 16), "gpu": (64, 4), "cpu": (128, 8)}
@@ -50,7 +51,6 @@ def recipe(setting: Setting, name: str) -> Config:
 
     - main: more references at cpu.
     - small: as many targets as references, to measure the false positive rate on each sample.
-    - flip-140M: replicas, by which the variance over the order of the training data is measured.
     """
     c = strongmia.recipe(setting, name)
     changed: dict[str, Any] = {"leave_one_out": True}

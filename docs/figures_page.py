@@ -94,7 +94,7 @@ def cost(argument: str) -> Cost:
     tasks = sweep.read_sweep(argument, None, ()).recipes
     planned = [plan.recipe_cost(t, plan.assumed_lengths(t.config)) for t in tasks]
     return Cost(
-        names=tuple(c.name for _, c in load.load_sweep(argument)),
+        names=tuple(c.name for _, c in load.load_sweep(argument) if c.has_recipe),
         recipes=len(planned),
         models=sum(r.models for r in planned),
         flops=sum(r.train_flops + r.score_flops for r in planned),
@@ -109,7 +109,9 @@ def figure_cost(name: str, setting: str) -> Cost:
 
 
 def format_cost(setting: str, needed: Cost) -> str:
-    """Formats a cost: "132 hours" of a chip or, at cpu, "about 3 minutes" of two cores."""
+    """Formats a cost: "132 hours" of a chip or, at cpu, "about 3 minutes" of two cores; "-" without models."""
+    if not needed.models:
+        return "-"
     if setting == "cpu":
         minutes = max(round(needed.flops / CPU_FLOPS_PER_SECOND / 60), 1)
         return f"about {minutes} minute{'s' * (minutes > 1)}"
@@ -183,6 +185,9 @@ def _section(name: str) -> str:
         rows.append(
             f"| {setting} | {recipes} | {needed.models:,} | {format_cost(setting, needed)} |"
         )
+    table = ["| setting | recipes | models | cost |", "|---|---|---:|---:|", *rows]
+    if not any(figure_cost(name, setting).models for setting in SETTINGS):
+        table = ["A simulation, which needs no models."]
     drawn_with_all = ["This comparison is drawn where all figures are.", ""]
     return "\n".join(
         [
@@ -199,9 +204,7 @@ def _section(name: str) -> str:
             "",
             *_departures(name),
             *_needs(figure),
-            "| setting | recipes | models | cost |",
-            "|---|---|---:|---:|",
-            *rows,
+            *table,
             "",
         ]
     )

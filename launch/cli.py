@@ -92,6 +92,8 @@ def _options(verb: str, args: argparse.Namespace) -> Any:
 
 def _run_verb(verb: str, args: argparse.Namespace, sweep: Sweep, sizes: Any, options: Any) -> int:
     # Imported here, so that plans and error messages appear at once.
+    if verb not in ("plan", "status"):
+        sweeps.require_recipes(sweep, f"launch {verb}")
     if verb == "plan":
         jobs.print_plan(sweep, sizes, as_json=args.json, read_workdir=args.workdir is not None)
         return 0

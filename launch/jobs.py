@@ -282,6 +282,8 @@ def print_plan(sweep: Sweep, sizes: JobSizes, *, as_json: bool, read_workdir: bo
         print(json.dumps(values, indent=1))
         return
     plan.print_costs(costs, sizes.chip)
+    if not costs:
+        return
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
     for name in (

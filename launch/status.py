@@ -239,7 +239,7 @@ def print_status(
         print(json.dumps(status, indent=1))
     else:
         console = _console()
-        console.print(_render(status, console.width))
+        console.print(_render(status, console.width) if sweep.recipes else plan.NO_MODELS)
         lines = [line for r in status["recipes"] for line in _shard_lines(r)]
         for line in [*lines, *next_command(sweep, status)]:
             print(line)

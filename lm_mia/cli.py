@@ -104,7 +104,9 @@ def _run(argv: list[str]) -> int:
         return _remove(argv)
     options, sweep = _read(verb, argv)
     if verb == "plan":
-        if options.device == "cpu":
+        if options.device == "cpu" and not sweep.recipes:
+            print(plan.NO_MODELS)
+        elif options.device == "cpu":
             _print_cpu_plan(sweep, options)
         else:
             chip = plan.parse_chip(options.device, options.mfu)

@@ -58,11 +58,10 @@ def simulate_advantage(mechanism: str, epsilon: float, seed: int) -> float:
 
 
 def draw_fig06(recipes: SweepResults) -> Drawing:
-    """Draws the bound with both mechanisms by epsilon, and |f| of the samples of language models."""
-    main = recipes["main"]
-    count, used = attacks.common_references([main]), slice(0, JACKKNIFE_SAMPLES)
-    figure = plotting.new_figure(10.4, 4.4)
-    left, right = figure.subplots(1, 2)
+    """Draws the bound with both mechanisms by epsilon and, if there are language models, |f| of their samples."""
+    main = recipes.get("main")
+    figure = plotting.new_figure(10.4 if main else 5.4, 4.4)
+    left, *others = figure.subplots(1, 2 if main else 1, squeeze=False)[0]
     frames = [_draw_bound(left)]
     parts, simulated = [], []
     for mechanism, (label, color, _, marker) in _STYLES.items():
@@ -75,20 +74,29 @@ def draw_fig06(recipes: SweepResults) -> Drawing:
             left.plot(epsilon, estimate.value, marker, color=color, mfc="none", markersize=6)
             parts.append(_claim_below_bound(label, epsilon, estimate))
     frames.append(pd.DataFrame(simulated))
-    scores = [
-        score_N2[used][member_N2[used]]
-        for _, member_N2, score_N2 in attacks.read_sample_scores(main, Variant(references=count))
-    ]
-    frames.append(_draw_privacy_loss(right, scores))
+    of_models = ""
+    if main:
+        count, used = attacks.common_references([main]), slice(0, JACKKNIFE_SAMPLES)
+        variant = Variant(references=count)
+        scores = [
+            score_N2[used][member_N2[used]]
+            for _, member_N2, score_N2 in attacks.read_sample_scores(main, variant)
+        ]
+        frames.append(_draw_privacy_loss(others[0], scores))
+        of_models = (
+            f"Right: |f| of LiRA with {count} references, at a prior of 1/2, for the members of {len(scores)} targets "
+            "that were not trained with differential privacy. The upper axis shows the smallest epsilon that allows "
+            "this |f|."
+        )
     claims = (claim_all(FIG06_STATEMENTS[0], parts),)
+    panel = "Left: mechanisms" if main else "Mechanisms"
     notes = (
-        "Left: mechanisms with a known epsilon, which report the membership of a sample with noise. Lines "
+        f"{panel} with a known epsilon, which report the membership of a sample with noise. Lines "
         f"are exact, markers are means of {SIZES['simulations']} simulations on held-out samples. Randomized response "
         f"attains the bound, so the claim allows {_MARGIN:g} above it.",
         "The bound is for |f| of each sample. For a prior other than 1/2 it is far above the advantage, since the "
         "prior alone reveals |1 - 2p|.",
-        f"Right: |f| of LiRA with {count} references, at a prior of 1/2, for the members of {len(scores)} targets that "
-        "were not trained with differential privacy. The upper axis shows the smallest epsilon that allows this |f|.",
+        of_models,
         not_seen_note(claims),
     )
     tanh = float(stats.dp_advantage_bound(1.0, 0.5))

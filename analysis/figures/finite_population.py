@@ -39,7 +39,7 @@ SHARES = (0.125, 0.25, 0.5, 0.75)
 _FPRS = np.logspace(-3, 0, 61)
 _CLAIM_FPR = 0.01
 _MARGIN = 0.01
-_RECIPE = "flip-140M"
+_RECIPES = ("flip-140M", "main")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _simulate(share: float, seed: int, models: int, population: int, dimensions:
 def draw_fig02(recipes: SweepResults) -> Drawing:
     """Draws SDs by norm, their ratios, the factor of the variance by the share of training samples, and TPRs."""
     first = simulate(0.5, seed=0)
-    order_share = _order_share(recipes)
+    measured, order_share = _order_share(recipes)
     figure = plotting.new_figure(10.4, 8.0)
     (sd_axes, ratio_axes), (factor_axes, tpr_axes) = figure.subplots(2, 2)
     frames = [_draw_sd(sd_axes, first, "(a) Standard deviation by norm")]
@@ -115,11 +115,12 @@ def draw_fig02(recipes: SweepResults) -> Drawing:
     frames.append(_draw_tpr(tpr_axes, first, "(d) Mean TPR over samples"))
     note = (
         "In language models, losses also vary with the order of the training data, and the correction leaves this "
-        f"part unchanged. It accounts for {percent(order_share)} of the variance of the losses of {_RECIPE}, so at "
+        f"part unchanged. It accounts for {percent(order_share)} of the variance of the losses of {measured}, so at "
         f"half of the population the factor is {_factor(0.5, order_share):.2f} instead of 2."
         if order_share is not None
-        else f"Panel (c) lacks the curve of {_RECIPE}, whose share of the variance due to the order of the training "
-        "data is unknown: run lm-mia attack on this recipe."
+        else "Panel (c) lacks the curve of language models, since the workdir has no replicas that show which share of "
+        f"the variance is due to the order of the training data: {' or '.join(_RECIPES)} with attack.leave_one_out; "
+        "run lm-mia run --config=reliability:fig01,cpu."
     )
     return Drawing(
         data=pd.concat(frames, ignore_index=True),
@@ -275,13 +276,18 @@ def _frame(
     )
 
 
-def _order_share(recipes: SweepResults) -> float | None:
-    """Returns the share of the variance of losses that is due to the order of the training data; None if unknown."""
-    recipe = recipes.get(_RECIPE)
-    if recipe is None or not recipe.view.has("pooling.json"):
-        return None
-    facts = recipe.view.facts("pooling")
-    return None if facts["reason"] or facts["replicas"] < 2 else float(facts["order_share"])
+def _order_share(recipes: SweepResults) -> tuple[str, float | None]:
+    """Returns the name of a recipe, and the share of the variance of its losses that is due to the training order.
+
+    The share is None if no recipe shows it.
+    """
+    for name in _RECIPES:
+        recipe = recipes.get(name)
+        if recipe is not None and recipe.view.has("pooling.json"):
+            facts = recipe.view.facts("pooling")
+            if not facts["reason"] and facts["replicas"] >= 2:
+                return name, float(facts["order_share"])
+    return "", None
 
 
 def _simulation_note(simulation: Simulation) -> str:

@@ -25,13 +25,13 @@ class PaperConfig:
     file: str
     """The name of the config file, for messages."""
     figures: Mapping[str, Sequence[str]]
-    """Full name of a figure -> the names of the recipes that it needs. A simulation needs none, but a sweep has one."""
+    """Full name of a figure -> the names of the recipes that it needs; a simulation needs none."""
     recipe: Callable[[Setting, str], Config]
     """Returns the config of a recipe, by setting and name."""
 
     def get_config(self, arg: str = "") -> Config:
         """Returns the config of the first recipe of the figures, which lists the figures to draw and compares them
-        with the paper.
+        with the paper. If all figures are simulations, it has no recipe.
 
         Args:
           arg: ``[FIGURE,]SETTING``, as for `parse_argument`.
@@ -40,7 +40,8 @@ class PaperConfig:
           UserError: as `parse_argument`.
         """
         figures, recipes = self._selected(arg)
-        return dataclasses.replace(recipes[0], figures=tuple(figures), compare_with_papers=True)
+        first = recipes[0] if recipes else Config(has_recipe=False)
+        return dataclasses.replace(first, figures=tuple(figures), compare_with_papers=True)
 
     def sweep(self, arg: str = "") -> Iterator[dict[str, Any]]:
         """Yields the fields in which each further recipe of the figures differs from the first; ``arg`` as above."""
@@ -124,9 +125,8 @@ def _listed(numbers: Sequence[str]) -> str:
 
 def sweep_entries(recipes: Sequence[Config]) -> Iterator[dict[str, Any]]:
     """Yields, for each recipe after the first, the fields in which it differs from the first, with its values."""
-    first, *others = recipes
-    for config in others:
-        yield dict(_changes(first, config))
+    for config in recipes[1:]:
+        yield dict(_changes(recipes[0], config))
 
 
 def _changes(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

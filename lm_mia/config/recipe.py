@@ -41,6 +41,7 @@ _CHANGEABLE = (
     "extract.",
     "name",
     "figures",
+    "has_recipe",
     "compare_with_papers",
 )
 

@@ -354,6 +354,8 @@ class Config:
     """Figures on the report page, in this order: names such as strongmia_fig01_references, or paths of Python files
     that define EXPERIMENT. On the command line, -NAME removes a figure from those that the config or the workdir
     lists."""
+    has_recipe: bool = True
+    """False: all figures are simulations, so no population is built and no models are made."""
     compare_with_papers: bool = False
     """Whether the report page says what the papers found, with their numbers, and whether their claims are seen in
     these models. The configs of the papers set it."""

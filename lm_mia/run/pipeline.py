@@ -70,10 +70,12 @@ def run(
       SystemExit: with code 143, if a worker was terminated from outside.
     """
     stages = STAGES[verb]
+    if "report" not in stages:
+        sweeps.require_recipes(sweep, f"lm-mia {verb}")
     _check(verb, sweep)
     diverged: list[str] = []
     failed: dict[str, str] = {}
-    with progress.display(overall=verb == "run") as display:
+    with progress.display(overall=verb == "run" and bool(sweep.recipes)) as display:
         if from_hf_shards:
             from lm_mia.data import hf_c4
 
@@ -86,7 +88,7 @@ def run(
             for recipe in sweep.recipes:
                 open_population(recipe.population_dir, verify=False)
         sweep, recipe_populations = build_populations(sweep, display)
-        if {"train", "score"} & {*stages}:
+        if sweep.recipes and {"train", "score"} & {*stages}:
             assert verb in ("run", "train", "score")
             is_primary, diverged = _make_all_models(verb, recipe_populations, display, repair)
             if not is_primary:
@@ -95,7 +97,7 @@ def run(
             # Only one command at a time may write tables and figures.
             with _exclusive_lock(sweep.workdir.path / ".report.lock", display):
                 failed = _make_tables(stages, recipe_populations, figure_needs, display)
-                if len(failed) == len(recipe_populations):
+                if failed and len(failed) == len(recipe_populations):
                     raise UserError("\n".join([*failed.values(), *diverged]))
                 display.stage(0.04)
                 if "report" in stages:

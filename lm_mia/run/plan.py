@@ -197,6 +197,9 @@ def chip_hours(cost: RecipeCost, speed: Speed) -> tuple[float, float]:
     return hours, hours * (cost.models - cost.present_models) / cost.models
 
 
+NO_MODELS = "0 models: all figures are simulations, which need none"
+
+
 def totals(costs: Sequence[RecipeCost]) -> dict[str, float]:
     """Returns sums over recipes; a shared population is counted once."""
     names = (
@@ -340,7 +343,8 @@ def parse_chip(device: str | None, mfu: float | None) -> Chip:
 
 def check_tokens(mean: float | None, sweep: Sweep) -> None:
     """Raises UserError if the samples of a recipe cannot have --tokens-per-sample tokens on average."""
-    shortest = min(recipe.config.population.length_tokens for recipe in sweep.recipes)
+    lengths = [recipe.config.population.length_tokens for recipe in sweep.recipes]
+    shortest = min(lengths, default=math.inf)
     if mean is not None and not 3 <= mean <= shortest:
         raise UserError(
             f"--tokens-per-sample={mean:g}: must be from 3 to population.length_tokens={shortest}, the length to which "
@@ -376,6 +380,9 @@ def count_present(recipe: SweepRecipe) -> int:
 
 def print_costs(costs: Sequence[RecipeCost], chip: Chip) -> None:
     """Prints a table with one line per recipe, and explanations of its columns."""
+    if not costs:
+        print(NO_MODELS)
+        return
     plan = as_json(costs, chip)
     has_present = plan["total"]["present_models"] > 0
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)

@@ -178,7 +178,8 @@ def read_sweep(
         workdir.check()
     if config_arg is None:
         return _recipes_of_workdir(workdir, overrides, attacks=attacks)
-    entries = [(s, _with_absolute_files(c)) for s, c in load.load_sweep(config_arg, overrides)]
+    loaded = [(s, _with_absolute_files(c)) for s, c in load.load_sweep(config_arg, overrides)]
+    entries = [(s, c) for s, c in loaded if c.has_recipe]
     requests = recipe_requests(entries, load.default_name(config_arg))
     recipes = [
         SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
@@ -195,7 +196,7 @@ def read_sweep(
         check_attacks([c for _, c in entries])
     for recipe in recipes if folder is not None else ():
         recipe.stored_config()
-    figures = listed_figures.with_absolute_paths(entries[0][1].figures)
+    figures = listed_figures.with_absolute_paths(loaded[0][1].figures)
     return Sweep(config_arg, workdir, tuple(overrides), tuple(recipes), figures)
 
 
@@ -281,6 +282,15 @@ def _import_message(recipe: SweepRecipe, stored: Mapping[str, Any], changes: Seq
         + "\n".join(f"  {problem}" for problem in problems)
         + "\n  restore these, or choose another --workdir or --name"
     )
+
+
+def require_recipes(sweep: Sweep, command: str) -> None:
+    """Raises UserError if all figures of a sweep are simulations, so that there is nothing that a command can do."""
+    if not sweep.recipes:
+        raise UserError(
+            f"has_recipe=False: all figures are simulations, so there are no models for {command}; use lm-mia run or "
+            "lm-mia report"
+        )
 
 
 def leave_out_imported(sweep: Sweep, command: str) -> tuple[Sweep, str]:
@@ -425,7 +435,7 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str], *, attacks: 
         )
         recipe.stored_config()
         recipes.append(recipe)
-    if not recipes:
+    if not recipes and not contents["figures"]:
         raise UserError(f"--workdir={workdir.path}: has no recipes yet; add --config=quickstart")
     if attacks:
         check_attacks([recipe.config for recipe in recipes])

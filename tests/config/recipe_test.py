@@ -48,6 +48,7 @@ CHANGEABLE = {
     "name",
     "figures",
     "compare_with_papers",
+    "has_recipe",
     *(f"attack.{f.name}" for f in dataclasses.fields(config.Attack)),
     *(f"compute.{f.name}" for f in dataclasses.fields(config.Compute)),
     *(f"extract.{f.name}" for f in dataclasses.fields(config.Extract)),

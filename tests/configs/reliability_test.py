@@ -11,9 +11,9 @@ FIGURES = [name for name in MODULES if name.startswith("reliability_")]
 
 # Setting -> recipe -> (references, targets, replicas)
 MODELS = {
-    "paper": {"main": (512, 16, 2), "small": (128, 128, 0), "flip-140M": (128, 0, 125)},
-    "gpu": {"main": (64, 4, 2), "small": (64, 64, 0), "flip-140M": (32, 0, 32)},
-    "cpu": {"main": (128, 8, 2), "small": (64, 64, 0), "flip-140M": (32, 0, 32)},
+    "paper": {"main": (512, 16, 2), "small": (128, 128, 0)},
+    "gpu": {"main": (64, 4, 2), "small": (64, 64, 0)},
+    "cpu": {"main": (128, 8, 2), "small": (64, 64, 0)},
 }
 
 
@@ -36,7 +36,7 @@ def test_recipes_have_the_models_of_strongmia(setting: str):
 
 def test_a_figure_has_its_own_recipe_alone():
     assert [*recipes_of("reliability:figA2,cpu")] == ["small"]
-    assert [*recipes_of("reliability:fig02,reliability_figA1_oracle,cpu")] == ["flip-140M", "main"]
+    assert [*recipes_of("reliability:fig02,reliability_figA1_oracle,cpu")] == ["main"]
 
 
 def test_unknown_figures_are_refused():

@@ -47,7 +47,7 @@ def test_simulations_need_no_models():
         drawn = draw(SweepResults([]))
         assert drawn.figure is not None
         assert not drawn.data["value"].isna().any()
-    assert "Panel (c) lacks the curve of flip-140M" in draw_fig02(SweepResults([])).notes[1]
+    assert "Panel (c) lacks the curve of language models" in draw_fig02(SweepResults([])).notes[1]
     assert draw_a3(SweepResults([])).claims[0].verdict == "seen"
 
 
