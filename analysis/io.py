@@ -325,8 +325,7 @@ class RecipeResults:
         from analysis import experiments
         from lm_mia.attacks.exports import open_view  # loads the score store
 
-        studies = [*(need.study for need in experiments.of_every_recipe()), *self.declared.studies]
-        declared = dataclasses.replace(self.declared, studies=[*dict.fromkeys(studies)])
+        declared = experiments.with_those_of_every_recipe(self.declared)
         return open_view(
             self.config, self.recipe_dir, lambda: self.population, declared, self.progress
         )

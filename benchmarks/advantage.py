@@ -20,8 +20,8 @@ from typing import Any, cast
 import numpy as np
 from scipy.stats import laplace, norm
 
+from analysis.experiments.mace.advantage import membership_advantage
 from lm_mia import stats
-from lm_mia.attacks.advantage import membership_advantage
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import AttackInputs
 from lm_mia.attacks.score_matrix import MembershipScoreFile

@@ -22,7 +22,7 @@ from analysis import (
 )
 from lm_mia.attacks import exports
 from lm_mia.attacks.declarations import Column, Table
-from lm_mia.attacks.spec import Study, StudyNeed
+from lm_mia.attacks.spec import AttackTable, AttackTableNeed, Study, StudyNeed
 
 PAGE = Path(__file__).resolve().parent / "tables.md"
 OF_WORKDIR = (
@@ -41,22 +41,20 @@ OF_STUDIES = {
 """Fields of the JSON file of every study that has one."""
 
 
-def studies() -> list[Study]:
-    """Returns the studies of every recipe, and those that only figures need."""
+def declared() -> tuple[list[AttackTable], list[Study]]:
+    """Returns the tables and studies of every recipe, and those that only figures need."""
     needs = [*experiments.of_every_recipe()]
-    needs += [
-        need
-        for name in figures.MODULES
-        for need in figures.find(name).reads
-        if isinstance(need, StudyNeed)
-    ]
-    return [*dict.fromkeys(need.study for need in needs)]
+    needs += [need for name in figures.MODULES for need in figures.find(name).reads]
+    tables = [need.table for need in needs if isinstance(need, AttackTableNeed)]
+    of_studies = [need.study for need in needs if isinstance(need, StudyNeed)]
+    return [*dict.fromkeys(tables)], [*dict.fromkeys(of_studies)]
 
 
 def of_recipe() -> list[Table]:
     """Returns all tables of a recipe."""
-    of_studies: list[Table] = []
-    for study in studies():
+    attack_tables, studies = declared()
+    of_studies = [made.table for made in attack_tables]
+    for study in studies:
         of_studies += study.tables
         if study.facts:
             rows = f"Written by `lm-mia attack` with `{study.tables[0].file}`, or alone if there is a reason."

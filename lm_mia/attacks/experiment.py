@@ -24,7 +24,7 @@ from lm_mia.attacks.inputs import call_once
 from lm_mia.attacks.pieces import Pieces
 from lm_mia.attacks.replicas import Replicas, find_replicas
 from lm_mia.attacks.results import to_frame
-from lm_mia.attacks.spec import RecipeNeeds, Request
+from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request
 from lm_mia.attacks.table_sets import StoredTables, TableSet, Work
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
@@ -143,14 +143,23 @@ class RecipeView:
     @functools.cached_property
     def target_requests(self) -> list[Request]:
         """The evaluations of attacks on targets: those that figures read, and those of the config without replicas."""
-        of_config = targets.requests_of_score_table(self.declared.score_table, self.c)
-        return [*self.declared.requests, *of_config]
+        specs = self.declared.score_table
+        of_config = targets.requests_of_score_table(specs, self.c)
+        return [*self.declared.requests, *of_config, *self._of_attack_tables(specs)]
 
     def replica_requests(self) -> list[Request]:
         """Returns the evaluations of attacks on replicas; none if there are too few models."""
         with contextlib.suppress(Unavailable):
-            return self.replicas.requests()
+            return self.required_replica_requests()
         return []
+
+    def required_replica_requests(self) -> list[Request]:
+        """Returns the evaluations of attacks on replicas; raises Unavailable if there are too few models."""
+        return [*self.replicas.requests(), *self._of_attack_tables(self.replicas.complete)]
+
+    def _of_attack_tables(self, specs: Sequence[AttackSpec]) -> list[Request]:
+        tables = self.declared.attack_tables
+        return [Request(spec, table.evaluation) for spec in specs for table in tables]
 
     def evaluate(self, requests: Sequence[Request], label: str) -> dict[str, int]:
         """Computes the missing ones of some evaluations, and returns the numbers of attacks; see `evaluate`."""

@@ -11,7 +11,7 @@ import filecmp
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,7 @@ import pyarrow.parquet as pq
 from lm_mia import config, stats
 from lm_mia.atomic import abandoned, replacing, write_atomically
 from lm_mia.attacks import (
-    advantage,
     attack_flips,
-    audit,
     decision_jackknife,
     decisions,
     evaluations,
@@ -44,7 +42,7 @@ from lm_mia.attacks.experiment import Content, RecipeView, TokenSettings, silent
 from lm_mia.attacks.pieces import open_pieces, target_models
 from lm_mia.attacks.replicas import DECISIONS
 from lm_mia.attacks.results import digest, to_frame
-from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request, Study
+from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request
 from lm_mia.attacks.studies import study_set
 from lm_mia.attacks.table_sets import Facts, TableSet, Write
 from lm_mia.data.batch_order import Batches
@@ -490,21 +488,6 @@ def intervals_csv(view: RecipeView) -> pd.DataFrame:
     return pd.concat([rows, others])
 
 
-def advantage_csv(view: RecipeView) -> pd.DataFrame:
-    """Returns the membership advantage of each attack."""
-    return rows_of_attacks(view, advantage.membership_advantage)
-
-
-def audit_csv(view: RecipeView) -> pd.DataFrame:
-    """Returns the epsilons of each attack."""
-    return rows_of_attacks(view, audit.epsilon_audit)
-
-
-def audit_curve_csv(view: RecipeView) -> pd.DataFrame:
-    """Returns the curve of epsilon of each attack."""
-    return rows_of_attacks(view, audit.audit_curve)
-
-
 MEMBERSHIP_SCORES_TABLE = Table(
     "membership_scores.parquet",
     (
@@ -834,9 +817,6 @@ TABLES: Mapping[str, Callable[[RecipeView], Content]] = {
     attack_flips.TABLE: attack_flips_csv,
     "flips.json": flips_json,
     rate_intervals.TABLE: intervals_csv,
-    advantage.TABLE: advantage_csv,
-    audit.TABLE: audit_csv,
-    audit.CURVE_TABLE: audit_curve_csv,
     SCORE_TABLE: membership_scores,
     "membership_scores.json": membership_scores_json,
     **{name: _of_requests(name) for name in OF_REQUESTS},
@@ -851,9 +831,6 @@ DECLARED = (
     decisions.FLIP_SHARES_TABLE,
     decisions.FLIP_SHARES_BY_REPLICAS_TABLE,
     attack_flips.ATTACK_FLIPS_TABLE,
-    advantage.ADVANTAGE_TABLE,
-    audit.AUDIT_TABLE,
-    audit.AUDIT_CURVE_TABLE,
     decisions.TRUE_POSITIVES_TABLE,
     decisions.REPLICA_TRUE_POSITIVES_TABLE,
     decisions.COIN_FREE_ROC_TABLE,
@@ -883,7 +860,7 @@ DECLARED = (
     EXTRACTION_REFERENCE_TABLE,
     EXTRACTION_JSON_TABLE,
 )
-"""All tables of a recipe but those of studies."""
+"""All tables of a recipe but those that experiments declare."""
 WITHOUT_STUDIES = {
     name: TABLES[name] for name in (models.MODELS, models.SAMPLE_LOSSES, *OF_REQUESTS)
 }
@@ -917,7 +894,7 @@ def open_view(
         open_population,
         config.measurable_attack(c),
         open_pieces(c, recipe_dir),
-        with_studies(TABLES, declared.studies),
+        with_declared(TABLES, declared),
         declared,
         TokenSettings(
             c.score.token_samples,
@@ -931,17 +908,23 @@ def open_view(
     )
 
 
-def with_studies(
-    tables: Mapping[str, Callable[[RecipeView], Content]], studies: Iterable[Study]
+def with_declared(
+    tables: Mapping[str, Callable[[RecipeView], Content]], declared: RecipeNeeds
 ) -> dict[str, Callable[[RecipeView], Content]]:
-    """Returns tables and those of studies."""
-    of_studies: dict[str, Callable[[RecipeView], Content]] = {}
-    for study in studies:
+    """Returns tables, and those that experiments declare."""
+    of_experiments: dict[str, Callable[[RecipeView], Content]] = {}
+    for made in declared.attack_tables:
+        of_experiments[made.table.file] = _of_evaluation(made.evaluation)
+    for study in declared.studies:
         make = study_set(study)
-        of_studies |= {table.file: _of_set(make, table.file) for table in study.tables}
+        of_experiments |= {table.file: _of_set(make, table.file) for table in study.tables}
         if study.facts:
-            of_studies[f"{study.name}.json"] = _facts(make)
-    return {**tables, **of_studies}
+            of_experiments[f"{study.name}.json"] = _facts(make)
+    return {**tables, **of_experiments}
+
+
+def _of_evaluation(evaluation: evaluations.Evaluation) -> Callable[[RecipeView], pd.DataFrame]:
+    return lambda view: rows_of_attacks(view, evaluation)
 
 
 def write_tables(view: RecipeView, folder: Path, *, keeps_others: bool = False) -> None:

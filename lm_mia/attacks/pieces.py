@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from lm_mia import config
-from lm_mia.attacks import registry, score_matrix
+from lm_mia.attacks import registry, score_matrix, user_code
 from lm_mia.attacks.results import RESULTS_FORMAT, Key, Results, to_frame
 from lm_mia.attacks.settings import read_settings
 from lm_mia.attacks.spec import AttackSpec, Request
@@ -62,7 +62,8 @@ class Pieces:
             *self.always,
             *(str(m) for s in (request.spec, *request.parts) for m in models_of(s)),
         ]
-        return {
+        code = user_code.code_of(request.evaluation)
+        return ({"code": code} if code else {}) | {
             "what": request.evaluation.__name__,
             "format": RESULTS_FORMAT,
             "recipe": self.recipe_hash,

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import stats
-from lm_mia.attacks import audit, score_matrix
+from lm_mia.attacks import privacy_bounds, score_matrix
 from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.score_matrix import MembershipScoreFile
@@ -116,7 +116,7 @@ def rate_intervals(
     if not (bootstraps and scored_N.any() and not scored_N.all()):
         return pd.DataFrame()
     role: Role = "replica" if scores.spec.targets_are_replicas else "target"
-    estimates = scores.once(audit.epsilon_intervals, bootstraps=bootstraps, delta=delta)
+    estimates = scores.once(privacy_bounds.epsilon_intervals, bootstraps=bootstraps, delta=delta)
     result = stats.bootstrap_intervals(
         score_N, member_N, fprs, cluster_N=scores.cluster_N, replicates=bootstraps
     )

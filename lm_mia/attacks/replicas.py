@@ -9,19 +9,19 @@ T: targets, F: false positive rates, N2: samples of the population (2N).
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
 from lm_mia.attacks import (
-    advantage,
     attack_flips,
-    audit,
     decision_jackknife,
     decisions,
     evaluations,
     models,
+    privacy_bounds,
     rate_intervals,
     reference_targets,
     registry,
@@ -223,12 +223,7 @@ def find_replicas(
 
 def complete_requests(spec: AttackSpec, c: config.Attack) -> list[Request]:
     """Returns the evaluations of every attack of the config with all references, on replicas or on targets."""
-    functions = [
-        advantage.membership_advantage,
-        audit.epsilon_audit,
-        audit.audit_curve,
-        evaluations.stored_scores,
-    ]
+    functions: list[Callable[..., Any]] = [evaluations.stored_scores]
     functions += [rate_intervals.rate_intervals] if c.bootstraps else []
     return [Request(spec, function) for function in functions]
 
@@ -286,7 +281,7 @@ def shuffled_labels(inputs: AttackInputs, c: config.Attack, work: Work) -> pd.Da
             for name, (_, file) in zip(c.attacks, results, strict=True):
                 score_N2, member_N2 = file.read_target(0), noise.target_member_TxN2[0]
                 result = stats.auc(score_N2, member_N2)
-                bound = audit.one_run_bound(
+                bound = privacy_bounds.one_run_bound(
                     score_N2, member_N2, inputs.store.design, c.alpha, c.delta
                 )
                 epsilon[name].append(np.nan if bound is None else bound.epsilon)

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from lm_mia.attacks import audit, evaluations, exports, table_sets
+from lm_mia.attacks import evaluations, exports, privacy_bounds, table_sets
 from lm_mia.attacks.experiment import RecipeView
 from lm_mia.attacks.spec import Request
 from lm_mia.attacks.studies import study_set
@@ -56,7 +56,7 @@ def run(view: RecipeView, folder: Path) -> dict[str, int]:
     counts = {"requested": 0, "computed": 0, "left_out": 0}
     try:
         if c.replicas:
-            if _evaluate(view, view.replicas.requests(), "attack", counts):
+            if _evaluate(view, view.required_replica_requests(), "attack", counts):
                 _say_what_is_left_out(view)
             _make(view, _OF_REPLICAS)
     except UserError as error:
@@ -65,7 +65,7 @@ def run(view: RecipeView, folder: Path) -> dict[str, int]:
         _evaluate(view, view.target_requests, "attack targets", counts)
         and view.declared.score_table
     ):
-        audit.say_if_delta_is_large(c.delta, len(view.attacked), view.store.design, say)
+        privacy_bounds.say_if_delta_is_large(c.delta, len(view.attacked), view.store.design, say)
     if not failure or c.targets:
         _make(view, [exports.target_warnings_set])
         _make_studies(view)
@@ -145,4 +145,4 @@ def _say_what_is_left_out(view: RecipeView) -> None:
             "OUT references, or references with equal losses, and have no score (NaN); more references or "
             "train.subset='balanced' avoid this"
         )
-    audit.say_if_delta_is_large(c.delta, len(view.attacked), view.store.design, view.say)
+    privacy_bounds.say_if_delta_is_large(c.delta, len(view.attacked), view.store.design, view.say)

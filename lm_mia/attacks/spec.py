@@ -236,7 +236,34 @@ class StudyNeed:
         check.report()
 
 
-FigureNeed = Need | LossNeed | StudyNeed
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttackTable:
+    """A table with the rows of an evaluation of each attack of the config, with all its references."""
+
+    table: Table
+    """The columns attack and references come first; all others are those of the evaluation."""
+    evaluation: Callable[..., Any]
+    """``evaluation(scores, *, SETTINGS)`` returns a data frame; ``scores`` is a `lm_mia.attacks.evaluations.Scores`.
+    It is computed again if its code changes, as of a `Study`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AttackTableNeed:
+    """A table about each attack on recipes."""
+
+    recipes: tuple[str, ...]
+    """As in `Need`."""
+    table: AttackTable
+
+    def __post_init__(self) -> None:
+        check = _FieldChecks("AttackTableNeed")
+        check.names("recipes", self.recipes)
+        if not isinstance(self.table, AttackTable):
+            raise ValueError(f"AttackTableNeed: table={self.table!r}: must be an AttackTable")
+        check.report()
+
+
+FigureNeed = Need | LossNeed | StudyNeed | AttackTableNeed
 """What a figure may need from the attacks stage."""
 
 
@@ -359,6 +386,8 @@ class RecipeNeeds:
     """Ids of samples whose losses under each reference and target are listed."""
     studies: Sequence[Study] = ()
     """Studies of the recipe."""
+    attack_tables: Sequence[AttackTable] = ()
+    """Tables of all attacks of the config."""
 
 
 def attack_settings(attack: Attack) -> dict[str, Any]:
@@ -580,6 +609,10 @@ def recipe_needs(
         for key in matching_recipes(need.recipes, names):
             size = recipes[key].config.population.samples
             samples[key] |= {size - position for position in need.from_end if position <= size}
+    tables: dict[str, list[AttackTable]] = {key: [] for key in recipes}
+    for need in (n for n in needs if isinstance(n, AttackTableNeed)):
+        for key in matching_recipes(need.recipes, names):
+            tables[key].append(need.table)
     studies: dict[str, list[Study]] = {key: [] for key in recipes}
     for need in (n for n in needs if isinstance(n, StudyNeed)):
         for key in matching_recipes(need.recipes, names):
@@ -595,6 +628,7 @@ def recipe_needs(
             score_table,
             tuple(sorted(samples[key])),
             tuple(dict.fromkeys(studies[key])),
+            tuple(dict.fromkeys(tables[key])),
         )
     return result
 

@@ -7,7 +7,6 @@ code of the study these settings determine the tables, so that the function can 
 
 import dataclasses
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -128,8 +127,7 @@ def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
     It raises `Unavailable` if the settings do not ask for the study. If the models of the recipe do not allow it, there
     are no tables, and the facts have the reason.
     """
-    source = inspect.getsourcefile(study.compute)
-    code = user_code.code_digest(f"{source}:{study.compute.__name__}")
+    code = user_code.code_of(study.compute)
 
     def make(recipe: RecipeView) -> TableSet:
         settings = _settings(recipe)

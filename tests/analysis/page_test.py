@@ -537,8 +537,8 @@ def test_summary_lines_without_targets_have_pooled_rates(
     facts = {"reason": "", "models": 16, "settings": {"focus_fpr": 0.05}}
     row = {"strategy": "standardized", "oracle": False, "models": 16, "fpr": 0.05, "tpr": 0.25}
     pooled = {"pooling.json": lambda _: facts, "pooling.csv": lambda _: pd.DataFrame([row])}
-    with_studies = exports.with_studies
-    monkeypatch.setattr(exports, "with_studies", lambda *a: {**with_studies(*a), **pooled})
+    with_declared = exports.with_declared
+    monkeypatch.setattr(exports, "with_declared", lambda *a: {**with_declared(*a), **pooled})
     assert page.summary_lines(linked, ["fixed-10M"])[0] == (
         "fixed-10M: TPR 0.250 at 5% FPR, by one threshold for standardized losses (16 references, each attacked with "
         "the others)"

@@ -1,6 +1,5 @@
 """Views of recipes that consist of a store alone, or of tables alone."""
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from analysis import experiments
 from analysis.io import RecipeResults
 from lm_mia import config
 from lm_mia.attacks.experiment import Content, RecipeView, TokenSettings
-from lm_mia.attacks.exports import TABLES, with_studies
+from lm_mia.attacks.exports import TABLES, with_declared
 from lm_mia.attacks.pieces import pieces_of
 from lm_mia.attacks.spec import RecipeNeeds
 from lm_mia.data.population import Population
@@ -93,15 +92,14 @@ def view_of(
 ) -> RecipeView:
     """Returns a view whose pieces are in a folder; `recipe` stands for the hash of the recipe."""
     tokens, declared = tokens or TokenSettings(), declared or RecipeNeeds()
-    of_every_recipe = [need.study for need in experiments.of_every_recipe()]
-    declared = dataclasses.replace(declared, studies=[*of_every_recipe, *declared.studies])
+    declared = experiments.with_those_of_every_recipe(declared)
     return RecipeView(
         "recipe",
         store,
         lambda: population,
         c,
         pieces_of(store, recipe, c, folder, tokens.samples),
-        with_studies(TABLES, declared.studies),
+        with_declared(TABLES, declared),
         declared,
         tokens,
         progress=progress,

@@ -10,7 +10,6 @@ target is never attacked with its complement.
 N2: samples that training subsets are drawn from.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,12 @@ import pandas as pd
 from lm_mia import stats
 from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.evaluations import Scores
+from lm_mia.attacks.privacy_bounds import AT_TPR, CONFIDENCE, epsilon_intervals, one_run_bound
+from lm_mia.attacks.spec import AttackTable
 from lm_mia.data.subsets import Design
 
 TABLES = TABLE, CURVE_TABLE = "audit.csv", "audit_curve.csv"
 """Names of the tables."""
-AT_TPR = 0.01
-"""The true positive rate of the first estimate, as in PrivacyGuard."""
 _COLUMNS = (
     "method",
     "adjacency",
@@ -42,7 +41,6 @@ _COLUMNS = (
     "left_out",
 )
 _CURVE_COLUMNS = ("guesses", "sides", "correct", "epsilon", "mu")
-_CONFIDENCE = 0.95  # of the intervals of estimates, as in intervals.csv
 
 
 AUDIT_TABLE = Table(
@@ -160,7 +158,7 @@ def epsilon_audit(
     left_out = {"canaries": len(score_N2), "left_out": int(missing_N2.sum())}
     cap = float(np.log(members))
     rows: list[dict[str, Any]] = [
-        {"method": method, "adjacency": "add_remove", "delta": delta, "confidence": _CONFIDENCE}
+        {"method": method, "adjacency": "add_remove", "delta": delta, "confidence": CONFIDENCE}
         | estimate
         | {"ceiling": cap, "is_bound": False}
         | left_out
@@ -231,19 +229,6 @@ def audit_curve(scores: Scores, *, alpha: float, delta: float, design: Design) -
     )
 
 
-def epsilon_intervals(scores: Scores, bootstraps: int, delta: float) -> stats.EpsilonIntervals:
-    """Returns estimates with their intervals for the first target, whose confidence is that of intervals.csv."""
-    return stats.epsilon_intervals(
-        scores.file.read_target(0),
-        scores.member_TxN[0],
-        delta=delta,
-        at_tpr=AT_TPR,
-        confidence=_CONFIDENCE,
-        replicates=bootstraps,
-        cluster_N=scores.cluster_N,
-    )
-
-
 def _typed(rows: list[dict[str, Any]]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=[*_COLUMNS])
     texts = {"method": object, "adjacency": object, "is_bound": bool}
@@ -256,35 +241,6 @@ def _bound_of_first(
     scores: Scores, alpha: float, delta: float, design: Design
 ) -> stats.OneRunBound | None:
     return one_run_bound(scores.file.read_target(0), scores.member_TxN[0], design, alpha, delta)
-
-
-def one_run_bound(
-    score_N2: np.ndarray, member_N2: np.ndarray, design: Design, alpha: float, delta: float
-) -> stats.OneRunBound | None:
-    """Returns the bound of one target; None if it is not known how the membership was drawn."""
-    if design == "given":
-        return None
-    return stats.one_run_bound(
-        score_N2,
-        member_N2,
-        membership="coins" if design == "bernoulli" else "half",
-        delta=delta,
-        confidence=1 - alpha,
-    )
-
-
-def say_if_delta_is_large(
-    delta: float, canaries: int, design: Design, say: Callable[[str], None]
-) -> None:
-    """Tells the user if delta is so large that the audit can hardly show anything."""
-    if design != "bernoulli":
-        canaries //= 2  # pairs
-    if design != "given" and delta * canaries > 1:
-        say(
-            f"attack.delta={delta:g}: above 1/{canaries:,}, one over the number of canaries, so a mechanism may "
-            f"reveal a whole canary, and the bounds of {TABLE} can hardly show anything; try "
-            f"--config.attack.delta={0.1 / canaries:.0e}"
-        )
 
 
 def _estimates(
@@ -309,3 +265,9 @@ def _estimates(
         method: {"epsilon": float(stats.capped_epsilon(value, members))}
         for method, value in (("estimate_tpr", at.tpr_G[0]), ("estimate_max", largest))
     }
+
+
+ATTACK_TABLES = (
+    AttackTable(AUDIT_TABLE, epsilon_audit),
+    AttackTable(AUDIT_CURVE_TABLE, audit_curve),
+)

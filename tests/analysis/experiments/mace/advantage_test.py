@@ -9,8 +9,8 @@ import pytest
 from array_scores import array_scores
 from synthetic_scores import SMALL, AttackRun
 
+from analysis.experiments.mace import advantage
 from lm_mia import seeds, stats
-from lm_mia.attacks import advantage
 
 
 def rows_of(
@@ -148,7 +148,7 @@ def test_too_few_scores_of_a_class(tmp_path: Path):
 
 
 def test_advantage_csv(attacked: AttackRun):
-    table = attacked.csv(advantage.TABLE)
+    table = attacked.csv(advantage.ADVANTAGE_TABLE.file)
     assert table["attack"].tolist() == np.repeat(SMALL.attacks, 2).tolist()
     assert table["prior"].tolist() == [0.5, 0.1] * len(SMALL.attacks)
     assert {*table["references"]} == {0, 12}

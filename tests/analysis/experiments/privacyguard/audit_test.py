@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 from array_scores import array_scores
 
+from analysis.experiments.privacyguard import audit
 from lm_mia import config, stats
-from lm_mia.attacks import audit
+from lm_mia.attacks import privacy_bounds
 from lm_mia.data import subsets
 
 C = config.Attack(bootstraps=20, alpha=0.1, delta=1e-4)
@@ -109,7 +110,7 @@ def test_no_rows_without_a_class(tmp_path: Path):
 )
 def test_a_large_delta_is_said(delta: float, design: subsets.Design, lines: int):
     messages: list[str] = []
-    audit.say_if_delta_is_large(delta, 1000, design, messages.append)
+    privacy_bounds.say_if_delta_is_large(delta, 1000, design, messages.append)
     assert len(messages) == lines
     if lines:
         assert messages[0].startswith("attack.delta=0.0011: above 1/1,000")

@@ -23,9 +23,8 @@ from lm_mia import seeds, stats
 from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.score_matrix import map_in_order
+from lm_mia.attacks.spec import AttackTable
 
-TABLE = "advantage.csv"
-"""Name of the table."""
 _SHUFFLES = 10
 
 
@@ -248,3 +247,6 @@ def _estimate(counts: _BinCounts, prior: float) -> _Estimates:
         pointwise_low=float(weight_J @ absolute_low_J),
         pointwise_high=float(weight_J @ absolute_high_J),
     )
+
+
+ATTACK_TABLES = (AttackTable(ADVANTAGE_TABLE, membership_advantage),)
