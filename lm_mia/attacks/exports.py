@@ -5,6 +5,7 @@ that the config does not ask for any more are removed at the same moment. They c
 delete them, and the next command writes them again.
 """
 
+import collections
 import contextlib
 import dataclasses
 import filecmp
@@ -48,7 +49,7 @@ from lm_mia.attacks.table_sets import Facts, TableSet, Write
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.errors import Unavailable
+from lm_mia.errors import Unavailable, UserError
 from lm_mia.store.store import Store, open_store
 
 OF_REQUESTS = (
@@ -911,8 +912,22 @@ def open_view(
 def with_declared(
     tables: Mapping[str, Callable[[RecipeView], Content]], declared: RecipeNeeds
 ) -> dict[str, Callable[[RecipeView], Content]]:
-    """Returns tables, and those that experiments declare."""
+    """Returns tables, and those that experiments declare.
+
+    Raises:
+      UserError: two experiments declare the same table or study, or one that lm_mia writes itself.
+    """
     of_experiments: dict[str, Callable[[RecipeView], Content]] = {}
+    files = [made.table.file for made in declared.attack_tables]
+    files += [table.file for study in declared.studies for table in study.tables]
+    names = [study.name for study in declared.studies]
+    for kind, found in (("table", [*tables, *files]), ("study", names)):
+        for name, count in collections.Counter(found).items():
+            if count > 1 and (kind == "study" or name in files):
+                raise UserError(
+                    f"{kind} {name!r}: two experiments, or an experiment and lm_mia itself, have a {kind} of this "
+                    "name; choose another name in your file"
+                )
     for made in declared.attack_tables:
         of_experiments[made.table.file] = _of_evaluation(made.evaluation)
     for study in declared.studies:

@@ -16,14 +16,15 @@ import pandas as pd
 
 from lm_mia.attacks import models, registry, user_code
 from lm_mia.attacks.experiment import RecipeView
-from lm_mia.attacks.settings import read_settings
+from lm_mia.attacks.results import Table
+from lm_mia.attacks.settings import read_settings, settings_of
 from lm_mia.attacks.spec import ModelRoles, Study, assign_roles, decision_settings
 from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
 from lm_mia.data import subsets
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.errors import Unavailable
+from lm_mia.errors import Unavailable, UserError
 from lm_mia.store.schema import TOKENS
 from lm_mia.store.store import Store
 
@@ -31,7 +32,7 @@ SETTINGS = "attack_settings"
 """A parameter of this name stands for all settings of attacks; studies that run any attack need it."""
 
 
-class UndeclaredError(Exception):
+class UndeclaredError(UserError):
     """A study reads a table that it does not declare; its author must add the name to ``Study.reads``."""
 
 
@@ -88,6 +89,10 @@ class StudyView:
         """The models that share one training subset."""
         return [*map(subsets.replica, self.roles.replicas)]
 
+    def with_statistics(self, names: Sequence[str]) -> Store:
+        """Returns the scores with statistics other than the loss, which attacks may need."""
+        return dataclasses.replace(self.store, statistics=tuple(names))
+
     def with_log_probs(self, samples: Sequence[int]) -> list[ModelSeeds]:
         """Returns the references that have log-probabilities of the tokens of samples (`score.token_samples`)."""
         store = dataclasses.replace(self.store, token_samples=tuple(samples))
@@ -114,8 +119,8 @@ class StudyView:
         """
         if name not in self._study.reads:
             raise UndeclaredError(
-                f"the study {self._study.name} reads {name}, which it does not declare; add it to "
-                f"reads={self._study.reads!r}"
+                f"study {self._study.name}: reads {name}, which it does not declare; add it to reads, which are "
+                f"{self._study.reads!r}"
             )
         return self._recipe.table(name, columns)
 
@@ -128,6 +133,7 @@ def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
     are no tables, and the facts have the reason.
     """
     code = user_code.code_of(study.compute)
+    files = {table.file for table in study.tables}
 
     def make(recipe: RecipeView) -> TableSet:
         settings = _settings(recipe)
@@ -137,6 +143,12 @@ def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
                 raise Unavailable(f"{recipe.name}: {reason}")
         view = StudyView(recipe, study)
         models_M = study.models(view) if study.models else [*view.references, *view.replicas]
+        unknown = sorted({*settings_of(study.compute)} - {*settings})
+        if unknown:
+            raise UserError(
+                f"study {study.name}: {', '.join(unknown)}: keyword-only parameters of the function are settings; "
+                f"choose from {', '.join(sorted(settings))}"
+            )
         values = read_settings(study.compute, settings)
         # Tables that the study reads may depend on any setting.
         named = {*values, *([SETTINGS] if study.reads else [])}
@@ -147,8 +159,16 @@ def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
         }
 
         def compute(write: Write) -> Facts:
+            def write_declared(file: str, table: Table) -> None:
+                if file not in files:
+                    raise UserError(
+                        f"study {study.name}: writes {file}, which it does not declare; add a Table of this name to "
+                        "tables"
+                    )
+                write(file, table)
+
             try:
-                facts = study.compute(view, write, **values)
+                facts = study.compute(view, write_declared, **values)
             except Unavailable as error:
                 return {"reason": str(error).removeprefix(f"{recipe.name}: ")}
             return {"reason": "", **(facts or {})}

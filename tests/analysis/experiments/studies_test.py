@@ -22,7 +22,7 @@ from lm_mia.attacks.experiment import TokenSettings
 from lm_mia.attacks.studies import study_set
 from lm_mia.data import batch_order
 from lm_mia.data.batch_order import Batches
-from lm_mia.errors import Unavailable
+from lm_mia.errors import Unavailable, UserError
 
 BATCH_SIZE, EPOCHS = 5, 2  # 16 steps in an epoch of 80 members
 C = dataclasses.replace(SMALL, references=18, replicas=10, focus_fpr=0.1)
@@ -312,3 +312,46 @@ def test_tfidf_over_all_tokens_of_a_population(tmp_path: Path):
     imported = SimpleNamespace(attacked=SimpleNamespace(is_imported=True))
     with pytest.raises(Unavailable, match="imported"):
         token_tfidf.compute(cast(Any, imported), cast(Any, written.__setitem__))
+
+
+def refused(scores: SyntheticScores, folder: Path, *studies: spec.Study) -> str:
+    """Returns the message of a view, or of the first study."""
+    needs = spec.RecipeNeeds(studies=studies)
+    try:
+        view = view_of(scores.store, scores.population, FEW, folder / "pieces", needs)
+        compute(study_set(studies[0])(view), folder)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_mistakes_of_a_study_are_one_line(scores: SyntheticScores, tmp_path: Path):
+    [table] = token_tfidf.STUDY.tables
+
+    def study(function: Any, name: str = "mine", file: str = "mine.csv") -> spec.Study:
+        return spec.Study(name, function, (dataclasses.replace(table, file=file),))
+
+    def misspelled(view: Any, write: Any, *, focus_fprs: float) -> None: ...
+
+    def undeclared(view: Any, write: Any) -> None:
+        write("other.csv", pd.DataFrame({"id": [0]}))
+
+    def reads(view: Any, write: Any) -> None:
+        view.table("samples.parquet")
+
+    assert "focus_fprs: keyword-only parameters of the function are settings" in refused(
+        scores, tmp_path, study(misspelled)
+    )
+    assert "writes other.csv, which it does not declare" in refused(
+        scores, tmp_path, study(undeclared)
+    )
+    assert "reads samples.parquet, which it does not declare" in refused(
+        scores, tmp_path, study(reads)
+    )
+    for others in (
+        [study(reads, file="samples.parquet")],
+        [study(reads), study(undeclared, file="other.csv")],
+        [study(reads), study(undeclared, "other")],
+        [study(reads, "pooling")],
+    ):
+        assert "choose another name in your file" in refused(scores, tmp_path, *others)
