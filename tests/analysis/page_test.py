@@ -62,6 +62,7 @@ NEED_MORE_REFERENCES = {
     "strongmia_fig10_auc_by_references",
 }  # than the sweep has
 SIMULATIONS = (
+    "mace_fig06_dp_bound",
     "reliability_fig02_finite_population",
     "reliability_figA3_sampling_ratio",
     "privacyguard_fig07_one_run",
