@@ -263,7 +263,7 @@ def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:
     from lm_mia.attacks.exports import is_report_outdated
 
     lines = []
-    sweep = io.with_needs(io.read_recipes(workdir, recipes), figure_needs(()))
+    sweep = io.with_needs(io.read_recipes(workdir, recipes), ())
     for recipe in [*sweep.recipes, *sweep.without_population]:
         lines.append(f"{recipe.name}: {_summarize(recipe)}")
         with contextlib.suppress(UserError):

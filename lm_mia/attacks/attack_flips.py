@@ -22,8 +22,6 @@ from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import sample_slices
 from lm_mia.attacks.score_matrix import map_in_order
 
-TABLE = "attack_flips.csv"
-"""Name of the table."""
 _COMPARED = {
     "tpr": "tpr_mean",
     "member_flip_rate": "member_flip_rate",

@@ -50,8 +50,3 @@ class Table:
     them those with the same second one, and so on."""
     notes: str = ""
     """What else is to be said, in Markdown."""
-
-    @property
-    def meanings(self) -> dict[str, Column]:
-        """Each column by its name."""
-        return {name: c for names, c in self.columns.items() for name in names.split(", ")}

@@ -19,7 +19,6 @@ from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.score_matrix import MembershipScoreFile
 
-TABLE = "intervals.csv"
 COLUMNS = (
     *("attack", "role", "models", "metric", "value", "low", "high", "method", "not_covered"),
     *("true_positives", "members", "left_out"),

@@ -183,7 +183,7 @@ class LossNeed:
         check.report()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Study:
     """Tables of a recipe that belong to an experiment, and the function that computes them."""
 
@@ -215,9 +215,6 @@ class Study:
             )
         if not self.tables or not all(isinstance(table, Table) for table in self.tables):
             raise ValueError(f"Study: tables={self.tables!r}: must be a tuple of Table")
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.compute))
 
 
 @dataclasses.dataclass(frozen=True)

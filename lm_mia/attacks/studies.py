@@ -43,11 +43,6 @@ class StudyView:
     _recipe: RecipeView
     _study: Study
 
-    @property
-    def name(self) -> str:
-        """The name of the recipe."""
-        return self._recipe.name
-
     @functools.cached_property
     def store(self) -> Store:
         """The scores at the attacked step; no statistic but the loss is required."""
@@ -133,7 +128,6 @@ def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
     are no tables, and the facts have the reason.
     """
     code = user_code.code_of(study.compute)
-    files = {table.file for table in study.tables}
 
     def make(recipe: RecipeView) -> TableSet:
         settings = _settings(recipe)
@@ -159,16 +153,8 @@ def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
         }
 
         def compute(write: Write) -> Facts:
-            def write_declared(file: str, table: Table) -> None:
-                if file not in files:
-                    raise UserError(
-                        f"study {study.name}: writes {file}, which it does not declare; add a Table of this name to "
-                        "tables"
-                    )
-                write(file, table)
-
             try:
-                facts = study.compute(view, write_declared, **values)
+                facts = study.compute(view, _declared_only(study, write), **values)
             except Unavailable as error:
                 return {"reason": str(error).removeprefix(f"{recipe.name}: ")}
             return {"reason": "", **(facts or {})}
@@ -178,10 +164,22 @@ def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
     return make
 
 
+def _declared_only(study: Study, write: Write) -> Write:
+    """Returns the function that stores a table of a study, and refuses one that the study does not declare."""
+
+    def write_declared(file: str, table: Table) -> None:
+        if file not in {declared.file for declared in study.tables}:
+            raise UserError(
+                f"study {study.name}: writes {file}, which it does not declare; add a Table of this name to tables"
+            )
+        write(file, table)
+
+    return write_declared
+
+
 def _settings(recipe: RecipeView) -> dict[str, Any]:
     """Returns all settings that a study may name."""
-    c, tokens = recipe.c, recipe.token_settings
-    of_attack = {field.name: getattr(c, field.name) for field in dataclasses.fields(c)}
+    of_attack, tokens = vars(recipe.c), recipe.token_settings
     of_tokens = {
         "token_samples": tokens.samples,
         "prefix_tokens": tokens.prefix_tokens,

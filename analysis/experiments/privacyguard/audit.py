@@ -22,8 +22,6 @@ from lm_mia.attacks.privacy_bounds import AT_TPR, CONFIDENCE, epsilon_intervals,
 from lm_mia.attacks.spec import AttackTable
 from lm_mia.data.subsets import Design
 
-TABLES = TABLE, CURVE_TABLE = "audit.csv", "audit_curve.csv"
-"""Names of the tables."""
 _COLUMNS = (
     "method",
     "adjacency",
