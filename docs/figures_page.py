@@ -6,13 +6,14 @@ Models and chip-hours are those of `lm-mia plan`. Titles and texts are those of 
 --check nothing is written, and the exit code is 1 if the page is not what this script would write.
 """
 
-import argparse
 import dataclasses
 import functools
 import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import generated_page
 
 from analysis import departures
 from analysis.experiment import Experiment
@@ -263,16 +264,8 @@ def _figure(name: str) -> Experiment:
 
 
 def main() -> int:
-    """Runs the command; returns 1 with --check if the page is out of date."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    check = parser.parse_args().check
-    text = page_text()
-    current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-    if not current and not check:
-        PAGE.write_text(text, encoding="utf-8")
-    print(f"{PAGE}: {'up to date' if current else 'out of date' if check else 'written'}")
-    return int(check and not current)
+    """Writes the page, or compares it; returns the exit code."""
+    return generated_page.main(PAGE, page_text, __doc__ or "")
 
 
 if __name__ == "__main__":

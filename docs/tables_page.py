@@ -6,11 +6,12 @@ A declaration (`lm_mia.attacks.declarations.Table`) stands beside the function t
 nothing is written, and the exit code is 1 if the page is not what this script would write.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import generated_page
 
 from analysis import (
     comparison,
@@ -95,13 +96,7 @@ def page_text() -> str:
 
 def main() -> int:
     """Writes the page, or compares it; returns the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on differences")
-    text = page_text()
-    if parser.parse_args().check:
-        return int(PAGE.read_text(encoding="utf-8") != text)
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    return generated_page.main(PAGE, page_text, __doc__ or "")
 
 
 if __name__ == "__main__":

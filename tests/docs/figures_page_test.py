@@ -65,16 +65,3 @@ def test_the_config_states_the_cost_of_all_figures(figures_page: ModuleType, pap
 def test_costs_in_words(figures_page: ModuleType, setting: str, flops: float, expected: str):
     needed = figures_page.Cost(names=("main",), recipes=1, models=1, flops=flops)
     assert figures_page.format_cost(setting, needed) == expected
-
-
-def test_a_check_writes_nothing(
-    figures_page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(figures_page, "PAGE", tmp_path / "figures.md")
-    monkeypatch.setattr("sys.argv", ["figures_page.py", "--check"])
-    assert figures_page.main() == 1
-    assert not figures_page.PAGE.exists()
-    monkeypatch.setattr("sys.argv", ["figures_page.py"])
-    assert figures_page.main() == 0
-    monkeypatch.setattr("sys.argv", ["figures_page.py", "--check"])
-    assert figures_page.main() == 0
