@@ -128,7 +128,7 @@ def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSecti
     """Draws a figure or table and writes its files; if that fails, for example because models are missing, says why.
 
     Args:
-      name: the name of a figure of the paper, or the path of a Python file that defines EXPERIMENT.
+      name: the name of a figure of a paper, or the path of a Python file that defines EXPERIMENT.
       recipes: the recipes of the workdir.
       workdir: where figures/ and tables/ are written.
     """
@@ -186,7 +186,18 @@ def render(sections: Sequence[FigureSection]) -> str:
     names = [s.name.partition("_")[0] for s in sections if s.name in MODULES and s.compared]
     papers = [PAPERS[name] for name in dict.fromkeys(names) if name in PAPERS]
     general = departures.general() if "strongmia" in names else []
-    return template.render(figures=sections, claims=rows, papers=papers, departures=general)
+    return template.render(
+        figures=sections,
+        claims=rows,
+        are_of_paper=are_claims_of_paper(sections),
+        papers=papers,
+        departures=general,
+    )
+
+
+def are_claims_of_paper(sections: Sequence[FigureSection]) -> bool:
+    """Returns whether all claims are those of papers, rather than of a user's own experiment."""
+    return all(section.paper for section in sections if section.claims)
 
 
 def count_verdicts(sections: Sequence[FigureSection]) -> dict[str, int]:
@@ -198,8 +209,8 @@ def count_verdicts(sections: Sequence[FigureSection]) -> dict[str, int]:
 CLAIMS_TABLE = Table(
     "claims.csv",
     (
-        "Written with the page if it shows figures of the paper. Each row is a claim of the paper on one of these "
-        "figures."
+        "Written with the page if it shows figures of papers or of your own. Each row is a claim of one of these "
+        "figures: a statement of its paper, or of your file."
     ),
     {
         "figure": Column(

@@ -1,4 +1,4 @@
-"""Writes the report page WORKDIR/report.html: its recipes, figures of a paper, and how they were produced.
+"""Writes the report page WORKDIR/report.html: its recipes, figures, and how they were produced.
 
     python -m analysis WORKDIR [--figure=strongmia_fig01_references ...] [--recipe=NAME ...]
 
@@ -64,7 +64,7 @@ def write_page(
     Args:
       workdir: the workdir.
       recipes: names of the recipes to show; None shows all.
-      figures: names of figures of the paper, or paths of Python files that define EXPERIMENT, in the order of the page.
+      figures: names of figures of papers, or paths of Python files that define EXPERIMENT, in the order of the page.
       progress: called as ``progress("report", done, total)``, and with other labels by figures that take long.
       log: called with one line for each recipe or figure that could not be shown, with the reason.
 
@@ -541,12 +541,10 @@ def _cards(
             cards.append((f"{low.auc[0]:.3f}", f"lowest AUC of LiRA ({low.recipe.name})"))
             cards.append((f"{high.auc[0]:.3f}", f"highest AUC of LiRA ({high.recipe.name})"))
     verdicts = figure_section.count_verdicts(figure_sections)
-    if any(verdicts.values()):
-        cards += [
-            (f"{count}", f"claims of the paper {verdict}")
-            for verdict, count in verdicts.items()
-            if count
-        ]
+    claims = "claims"
+    if figure_section.are_claims_of_paper(figure_sections):
+        claims = "claims of the paper"
+    cards += [(f"{count}", f"{claims} {verdict}") for verdict, count in verdicts.items() if count]
     return cards
 
 

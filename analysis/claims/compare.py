@@ -1,4 +1,4 @@
-"""Claims of the paper about its figures, and whether this run shows them, as decided by intervals.
+"""Claims about figures, and whether this run shows them, as decided by intervals.
 
 This module has estimates with their intervals, and claims with their verdicts and p-values.
 
@@ -111,7 +111,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """One statement of the paper about a figure, and whether this run shows it."""
+    """One statement about a figure, and whether this run shows it."""
 
     statement: str
     finding: str

@@ -609,6 +609,19 @@ def test_user_defined_figure_is_drawn(recipes: SweepResults, tmp_path: Path):
     )
 
 
+def test_claims_without_a_paper_are_not_those_of_a_paper(tmp_path: Path):
+    figure_file = tmp_path / "mine.py"
+    texts = {}
+    for paper in ("The paper has more.", ""):
+        figure_file.write_text(USER_FIGURE.replace("The paper has more.", paper))
+        shown = figure_section.make_section(str(figure_file), SweepResults([]), tmp_path)
+        [(_, card)] = page._cards({}, [], [shown])
+        texts[bool(paper)] = f"{card} {figure_section.render([shown])}"
+    assert "claims of the paper not tested" in texts[True]
+    assert "claims not tested" in texts[False]
+    assert "paper" not in texts[False]
+
+
 def test_unknown_figures_are_reported_on_one_line_each(tmp_path: Path):
     (tmp_path / "undefined.py").write_text(USER_FIGURE.replace("EXPERIMENT =", "OTHER ="))
     (tmp_path / "broken.py").write_text("1 / 0")
