@@ -11,6 +11,7 @@ from analysis import plotting
 from analysis.claims.compare import Claim
 from analysis.io import SweepResults
 from lm_mia.atomic import write_atomically, write_csv
+from lm_mia.attacks.results import Key
 from lm_mia.attacks.spec import FigureNeed
 
 
@@ -52,6 +53,9 @@ class Experiment:
     """What it claims: statements of the paper, or of its own, that can be tested."""
     expect: str = ""
     """What to expect at reduced scale; shown in docs/figures.md."""
+    stored_keys: Callable[[], Sequence[Key]] = tuple
+    """Returns the keys of the results that it keeps in WORKDIR/pieces, as those of a simulation, which belong to no
+    recipe; `lm-mia rm unused` deletes the others."""
 
 
 def not_seen_note(claims: Sequence[Claim]) -> str:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from analysis.figure_section import FigureSection
     from analysis.io import RecipeResults, SweepResults
     from analysis.recipe_section import RecipeSection
+    from lm_mia.attacks.results import Key
     from lm_mia.attacks.spec import FigureNeed
 
 _OTHER_ATTACKS: Mapping[str, str] = MappingProxyType({"stacked": "stacked LiRA", "loss": "loss"})
@@ -247,6 +248,11 @@ def figure_needs(names: Sequence[str]) -> list["FigureNeed"]:
     from analysis import experiments
 
     return [*experiments.of_every_recipe(), *(need for name in names for need in find(name).reads)]
+
+
+def figure_keys(names: Sequence[str]) -> list["Key"]:
+    """Returns the keys of the results that figures keep in the workdir; arguments and errors as of `check_figures`."""
+    return [key for name in names for key in find(name).stored_keys()]
 
 
 def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:

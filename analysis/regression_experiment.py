@@ -22,7 +22,8 @@ from analysis.io import SweepResults
 from lm_mia import seeds, stats
 from lm_mia.atomic import replacing, write_csv
 from lm_mia.attacks.declarations import Column, Table
-from lm_mia.attacks.results import Results
+from lm_mia.attacks.pieces import FOLDER
+from lm_mia.attacks.results import Key, Results
 from lm_mia.machine import available_cores
 
 FORMAT = 1
@@ -157,12 +158,12 @@ def load(recipes: SweepResults) -> RegressionResults:
     """
     if recipes.workdir is None:
         return compute(recipes.progress)
-    pieces, folder = Results(recipes.workdir / "pieces"), recipes.workdir / "tables"
-    metrics, curves = (pieces.read(_key(name)) for name in _TABLES)
+    pieces, folder = Results(recipes.workdir / FOLDER), recipes.workdir / "tables"
+    metrics, curves = map(pieces.read, keys())
     if metrics is None or curves is None:
         results = compute(recipes.progress)
-        pieces.write(_key(_TABLES[0]), results.metrics)
-        pieces.write(_key(_TABLES[1]), results.curves)
+        for key, table in zip(keys(), (results.metrics, results.curves), strict=True):
+            pieces.write(key, table)
         metrics, curves = results.metrics, results.curves
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(folder / _TABLES[0], metrics)
@@ -171,7 +172,12 @@ def load(recipes: SweepResults) -> RegressionResults:
     return RegressionResults(metrics, curves)
 
 
-def _key(table: str) -> dict[str, Any]:
+def keys() -> list[Key]:
+    """Returns the keys of the stored results."""
+    return [*map(_key, _TABLES)]
+
+
+def _key(table: str) -> Key:
     """Returns everything that the results depend on."""
     return {
         "what": "regression",

@@ -254,7 +254,8 @@ def _remove(argv: Sequence[str]) -> int:
 
     figures, _ = page.leave_out_missing([*sweep.figures])
     with progress.display(overall=False) as display:
-        counts = pipeline.remove_unused(sweep, page.figure_needs(figures), display)
+        needs, keys = page.figure_needs(figures), page.figure_keys(figures)
+        counts = pipeline.remove_unused(sweep, needs, keys, display)
     for name, deleted, deleted_bytes, kept in counts:
         print(
             f"{name}: deleted {plural(deleted, 'result')} ({plan.format_bytes(deleted_bytes)}), kept {kept}"

@@ -303,6 +303,7 @@ FIGURES = {
         ),
         statements=TAB02_STATEMENTS,
         draw=draw_tab02,
+        stored_keys=experiment.keys,
     ),
     "causal_fig03a_ridge": Experiment(
         title="CausalMIA Figure 3a: ROC curves on ridge regression",
@@ -316,6 +317,7 @@ FIGURES = {
         ),
         statements=(),
         draw=draw_fig03a,
+        stored_keys=experiment.keys,
     ),
     "causal_fig03b_dp_sgd": Experiment(
         title="CausalMIA Figure 3b: ROC curves on DP-SGD",
@@ -330,5 +332,6 @@ FIGURES = {
         ),
         statements=FIG03B_STATEMENTS,
         draw=draw_fig03b,
+        stored_keys=experiment.keys,
     ),
 }

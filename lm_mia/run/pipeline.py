@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from lm_mia.attacks.experiment import RecipeView
+    from lm_mia.attacks.results import Key, Results
 
 RecipePopulations = list[tuple[SweepRecipe, Population]]
 
@@ -497,20 +498,24 @@ def attack(
 
 
 def remove_unused(
-    sweep: Sweep, figure_needs: Sequence[FigureNeed], display: Display
+    sweep: Sweep, figure_needs: Sequence[FigureNeed], keys: Sequence["Key"], display: Display
 ) -> list[tuple[str, int, int, int]]:
-    """Deletes the pieces of recipes that neither their configs nor the figures ask for.
+    """Deletes the pieces of recipes, and of the workdir, that neither the configs nor the figures ask for.
 
     Args:
       sweep: the recipes.
       figure_needs: what the figures need from the stage "attack".
+      keys: what figures keep in the workdir, as those that are simulations.
       display: says that another command holds the lock.
 
     Returns:
-      For each recipe its name, the number of deleted files and their bytes, and the number of those that are kept.
+      For each recipe its name, the number of deleted files and their bytes, and the number of those that are kept; then
+      the same for the pieces of the workdir, if there were any.
     """
     from lm_mia.attacks import runner
     from lm_mia.attacks.exports import open_view
+    from lm_mia.attacks.pieces import FOLDER
+    from lm_mia.attacks.results import Results
 
     counts = []
     with _exclusive_lock(sweep.workdir.path / ".report.lock", display):
@@ -524,14 +529,22 @@ def remove_unused(
                 recipe.config, recipe.folder, lambda p=population: p, needs_by_recipe[recipe.name]
             )
             runner.ask(view)
-            pieces = view.stored
-            unused = pieces.results.unused()
-            deleted_bytes = sum(path.stat().st_size for path in unused)
-            for path in unused:
-                path.unlink(missing_ok=True)
-            kept = len([*pieces.results.folder.glob("*.parquet")])
-            counts.append((recipe.name, len(unused), deleted_bytes, kept))
+            counts.append((recipe.name, *_delete_unused(view.stored.results)))
+        of_workdir = Results(sweep.workdir.path / FOLDER)
+        for key in keys:
+            of_workdir.path(key)
+        if of_workdir.folder.is_dir():
+            counts.append(("workdir", *_delete_unused(of_workdir)))
     return counts
+
+
+def _delete_unused(results: "Results") -> tuple[int, int, int]:
+    """Deletes the pieces that nobody asked for; returns their number and bytes, and the number of the others."""
+    unused = results.unused()
+    deleted_bytes = sum(path.stat().st_size for path in unused)
+    for path in unused:
+        path.unlink(missing_ok=True)
+    return len(unused), deleted_bytes, len([*results.folder.glob("*.parquet")])
 
 
 def extract(recipe: SweepRecipe, population: Population, display: Display) -> None:

@@ -16,11 +16,13 @@ from synthetic_figures import ROOT
 from analysis import page
 from lm_mia import config
 from lm_mia.attacks import evaluations, registry
+from lm_mia.attacks.results import Results
 from lm_mia.attacks.spec import LossNeed, Need, Request
 from lm_mia.data.population import open_population
 from lm_mia.errors import UserError
 from lm_mia.run import pipeline
 from lm_mia.run.sweep import Sweep, SweepRecipe
+from lm_mia.run.workdir import Workdir
 
 LIRA, BOTH = ["strongmia_fig01_references"], ["strongmia_fig09_lira_and_rmia"]
 ON_REPLICAS = 5 + 1
@@ -269,16 +271,29 @@ def test_results_that_the_config_does_not_ask_for_are_removed(tasks: list[SweepR
     attack(
         [dataclasses.replace(tasks[0], config=dataclasses.replace(tasks[0].config, attack=c))], []
     )
-    counts = pipeline.remove_unused(sweep, needs, cast(Any, display))
+    counts = pipeline.remove_unused(sweep, needs, [], cast(Any, display))
     for (name, deleted, deleted_bytes, num_kept), recipe in zip(counts, tasks, strict=True):
         assert sorted((recipe.folder / "pieces").glob("*.parquet")) == kept[name]
         assert num_kept == len(kept[name])
         assert (deleted > 10) == (deleted_bytes > 10_000) == (name == "main")
     assert [line.rpartition(", ")[2] for line in attack(tasks, LIRA)] == ["0 computed"] * 2
     # Without the figure, what only the figure needs is removed.
-    counts = pipeline.remove_unused(sweep, page.figure_needs([]), cast(Any, display))
+    counts = pipeline.remove_unused(sweep, page.figure_needs([]), [], cast(Any, display))
     assert 0 < counts[0][1] < len(kept["main"])
     assert counts[1][1] == 0
+
+
+def test_results_of_simulations_that_no_figure_keeps_are_removed(tmp_path: Path):
+    pieces, display = Results(tmp_path / "pieces"), cast(Any, SimpleNamespace(say=pytest.fail))
+    keys = page.figure_keys(["causal_tab02_regression", "scaling"])
+    for key in (*keys, {**keys[0], "format": "an earlier one"}):
+        pieces.write(key, pd.DataFrame({"auc": [0.5]}))
+    sweep = Sweep("synthetic", Workdir(tmp_path), (), (), ())
+    [(name, *counts)] = pipeline.remove_unused(sweep, [], keys, display)
+    assert (name, counts[0], counts[2]) == ("workdir", 1, len(keys))
+    assert all(pieces.has(key) for key in keys)
+    [(_, *counts)] = pipeline.remove_unused(sweep, [], page.figure_keys(["scaling"]), display)
+    assert (counts[0], counts[2]) == (len(keys), 0)
 
 
 def test_missing_models_are_reported_without_replicas(tasks: list[SweepRecipe]):
