@@ -1,6 +1,7 @@
 """One figure or table of a paper on the report page: draws it, writes its files, and shows it with its claims."""
 
 import dataclasses
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from analysis.figures import MODULES, file_name, find
 from analysis.formatting import size_title
 from analysis.io import REPLICA_SIZES, SweepResults
 from lm_mia.atomic import write_csv
+from lm_mia.attacks import user_code
 from lm_mia.attacks.declarations import Column, Table
 from lm_mia.errors import UserError
 
@@ -146,7 +148,11 @@ def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSecti
         is_expected = isinstance(error, UserError)
         if name in MODULES and not is_expected:
             raise  # our own bug; an error in a user's file is shown on the page
-        missing = markup.reason(error) if is_expected else f"{type(error).__name__}: {error}"
+        missing = (
+            markup.reason(error)
+            if is_expected
+            else user_code.describe(error, os.path.abspath(name))
+        )
         claims = [claim_untested(statement, missing) for statement in statements]
         return FigureSection(file, title, paper, None, missing, claims, "")
     image = markup.data_uri(png) if png else ""

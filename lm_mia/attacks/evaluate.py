@@ -7,13 +7,13 @@ T: attacked models, N: attacked samples.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 
 from lm_mia import stats
-from lm_mia.attacks import registry, score_matrix
+from lm_mia.attacks import registry, score_matrix, user_code
 from lm_mia.attacks.designs import ModelDesign, model_design
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import AttackInputs, open_inputs
@@ -21,6 +21,7 @@ from lm_mia.attacks.models import present_models
 from lm_mia.attacks.pieces import Pieces, models_of, target_models
 from lm_mia.attacks.settings import read_settings
 from lm_mia.attacks.spec import AttackSpec, Request
+from lm_mia.attacks.user_code import UserCodeError
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
@@ -35,6 +36,7 @@ def evaluate(
     pool: ThreadPoolExecutor,
     progress: Callable[[float, float], None],
     say: Callable[[str], None],
+    failed: dict[Hashable, UserCodeError],
 ) -> dict[str, int]:
     """Computes the requested pieces that are missing or damaged.
 
@@ -48,6 +50,7 @@ def evaluate(
       pool: threads that compute parts of the samples.
       progress: called with the number of attacks that are done, which may be fractional, and their number.
       say: called with lines for the user.
+      failed: evaluations that are left out -> the error. Those of the user that fail are added.
 
     Returns:
       The numbers of attacks: "requested", "computed", and "left_out" because models are not scored as required.
@@ -55,7 +58,7 @@ def evaluate(
     Raises:
       UserError: if scores are corrupt, or if an evaluation is not possible.
     """
-    requests = [*dict.fromkeys(requests)]
+    requests = [r for r in dict.fromkeys(requests) if r.evaluation not in failed]
     missing = [request for request in requests if not pieces.has(request)]
     uses: dict[AttackSpec, list[tuple[Request, int]]] = {}
     for request in missing:
@@ -82,19 +85,23 @@ def evaluate(
             used = _inputs_of(spec, inputs)
             scores = Scores(spec, file, fitted.fit, used, population, group_N, pool)
             for request, part in uses[spec]:
-                table = request.evaluation(
-                    scores, **read_settings(request.evaluation, pieces.settings)
-                )
-                if request.parts:
-                    assert isinstance(table, pd.DataFrame), (
-                        "the parts of an attack are not streamed"
-                    )
-                    tables[request][part] = table.assign(part=part)
-                    if len(tables[request]) <= len(request.parts):
-                        continue
-                    by_part = tables.pop(request)
-                    table = pd.concat([by_part[p] for p in sorted(by_part)], ignore_index=True)
-                pieces.results.write(pieces.key(request), table)
+                evaluation = request.evaluation
+                if evaluation in failed:
+                    continue
+                try:
+                    with user_code.blamed(evaluation, f"evaluation {evaluation.__name__}"):
+                        table = evaluation(scores, **read_settings(evaluation, pieces.settings))
+                        if request.parts:
+                            assert isinstance(table, pd.DataFrame), "parts are not streamed"
+                            tables[request][part] = table.assign(part=part)
+                            if len(tables[request]) <= len(request.parts):
+                                continue
+                            by_part = tables.pop(request)
+                            parts = [by_part[p] for p in sorted(by_part)]
+                            table = pd.concat(parts, ignore_index=True)
+                        pieces.results.write(pieces.key(request), table)
+                except UserCodeError as error:
+                    failed[evaluation] = error
     if specs:
         progress(len(specs), len(specs))
     for requirement, models in missing_models.items():

@@ -24,8 +24,10 @@ from lm_mia.attacks.inputs import call_once
 from lm_mia.attacks.pieces import Pieces
 from lm_mia.attacks.replicas import Replicas, find_replicas
 from lm_mia.attacks.results import to_frame
+from lm_mia.attacks.settings import read_settings
 from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request
 from lm_mia.attacks.table_sets import StoredTables, TableSet, Work
+from lm_mia.attacks.user_code import UserCodeError
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
@@ -93,6 +95,8 @@ class RecipeView:
     """Whether missing evaluations of attacks are computed when they are read."""
     no_replicas: str = ""
     """Why there are no attacks on replicas, for a command that found out; empty: unknown."""
+    failed: dict[Hashable, UserCodeError] = dataclasses.field(default_factory=dict, repr=False)
+    """Evaluations and studies of the user that failed, which are not tried again -> the error."""
     _tried: set[Request] = dataclasses.field(default_factory=set, init=False, repr=False)
     _once: dict[Hashable, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
@@ -158,8 +162,14 @@ class RecipeView:
         return [*self.replicas.requests(), *self._of_attack_tables(self.replicas.complete)]
 
     def _of_attack_tables(self, specs: Sequence[AttackSpec]) -> list[Request]:
-        tables = self.declared.attack_tables
-        return [Request(spec, table.evaluation) for spec in specs for table in tables]
+        for table in self.declared.attack_tables:
+            try:
+                read_settings(table.evaluation, self.stored.settings)
+            except UserCodeError as error:
+                self.failed[table.evaluation] = error
+        evaluations = [table.evaluation for table in self.declared.attack_tables]
+        sound = [evaluation for evaluation in evaluations if evaluation not in self.failed]
+        return [Request(spec, evaluation) for spec in specs for evaluation in sound]
 
     def evaluate(self, requests: Sequence[Request], label: str) -> dict[str, int]:
         """Computes the missing ones of some evaluations, and returns the numbers of attacks; see `evaluate`."""
@@ -173,6 +183,7 @@ class RecipeView:
                 self.work.pool,
                 lambda done, total: self.progress(label, done, total),
                 self.say,
+                self.failed,
             )
 
     def ensure(self, requests: Sequence[Request]) -> None:
@@ -242,12 +253,18 @@ class RecipeView:
     def stored_set(self, make: Callable[["RecipeView"], TableSet]) -> StoredTables:
         """Returns the tables of a set, which are computed if they are not there."""
         key = "stored", make
+        if make in self.failed:
+            raise self.failed[make]
         if key not in self._once:
-            tables = self.once(make)
-            if not (self.computes or table_sets.find(tables, self.stored)):
-                raise Unavailable(f"{self.name}: {tables.name} is missing; run lm-mia attack")
-            with self.computing():
-                self._once[key] = table_sets.get(tables, self.pieces)
+            try:
+                tables = self.once(make)
+                if not (self.computes or table_sets.find(tables, self.stored)):
+                    raise Unavailable(f"{self.name}: {tables.name} is missing; run lm-mia attack")
+                with self.computing():
+                    self._once[key] = table_sets.get(tables, self.pieces)
+            except UserCodeError as error:
+                self.failed[make] = error
+                raise
         return self._once[key]
 
     @contextlib.contextmanager
@@ -265,9 +282,13 @@ class RecipeView:
     def _compute(self, request: Request) -> None:
         """Computes a piece that is missing, with all others that are missing."""
         requests = [*self.replica_requests(), *self.target_requests]
+        if request.evaluation in self.failed:
+            raise self.failed[request.evaluation]
         if request not in requests:
             raise Unavailable(
                 f"{self.name}: there are no results of {request.evaluation.__name__} of {request.spec.name}; run "
                 "lm-mia attack with this figure in figures (its needs must include this attack)"
             )
         self.ensure(requests)
+        if request.evaluation in self.failed:
+            raise self.failed[request.evaluation]

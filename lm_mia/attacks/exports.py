@@ -46,6 +46,7 @@ from lm_mia.attacks.results import digest, to_frame
 from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request
 from lm_mia.attacks.studies import study_set
 from lm_mia.attacks.table_sets import Facts, TableSet, Write
+from lm_mia.attacks.user_code import UserCodeError
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
@@ -942,25 +943,32 @@ def _of_evaluation(evaluation: evaluations.Evaluation) -> Callable[[RecipeView],
     return lambda view: rows_of_attacks(view, evaluation)
 
 
-def write_tables(view: RecipeView, folder: Path, *, keeps_others: bool = False) -> None:
-    """Writes all tables of a view, and then removes those that it does not have any more, unless they are kept."""
+def write_tables(view: RecipeView, folder: Path, *, keeps_others: bool = False) -> list[str]:
+    """Writes all tables of a view, and then removes those that it does not have any more, unless they are kept.
+
+    Returns:
+      One line for each evaluation or study of the user that failed, whose earlier tables stay.
+    """
     listed = view.stored.results.folder / _EXPORTED
     earlier: list[str] = []
     with contextlib.suppress(FileNotFoundError, ValueError):  # it may be damaged
         earlier = json.loads(listed.read_text())
-    written, missing = [], []
+    written, missing, failures = [], [], dict[str, UserCodeError]()
     for name in view.tables:
         try:
             write(folder, name, view.content(name))
             written.append(name)
         except Unavailable:
             missing.append(name)
-    others = {*missing, *earlier} - {*written}
+        except UserCodeError as error:
+            failures[name] = error
+    others = {*missing, *earlier} - {*written, *failures}
     for path in (*(() if keeps_others else (folder / name for name in others)), *abandoned(folder)):
         path.unlink(missing_ok=True)
-    kept = {*written, *(others if keeps_others else ())}
+    kept = {*written, *failures, *(others if keeps_others else ())}
     listed.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(listed, json.dumps(sorted(kept), indent=1) + "\n")
+    return [*dict.fromkeys(map(str, failures.values()))]
 
 
 def write_extraction(view: RecipeView, folder: Path) -> None:

@@ -90,8 +90,8 @@ class Pieces:
 
     def has(self, request: Request) -> bool:
         """Returns whether a piece is there and intact, which takes reading it (about 1 GB/s)."""
+        parts = self.results.parts(self.key(request))
         try:
-            parts = self.results.parts(self.key(request))
             table = next(parts)
             if table.nbytes <= _SMALL_BYTES:
                 self._small[request] = pa.concat_tables([table, *parts])

@@ -10,6 +10,7 @@ from lm_mia.attacks.experiment import RecipeView
 from lm_mia.attacks.spec import Request
 from lm_mia.attacks.studies import study_set
 from lm_mia.attacks.table_sets import TableSet
+from lm_mia.attacks.user_code import UserCodeError
 from lm_mia.data import subsets
 from lm_mia.errors import Unavailable, UserError
 
@@ -40,9 +41,9 @@ def run(view: RecipeView, folder: Path) -> dict[str, int]:
       remaining attacks were computed before.
 
     Raises:
-      UserError: if scores are corrupt, or if the tables of decisions cannot be made: too few models are present, or no
-        member or no non-member has enough references. In the second case the attacks on targets are computed and
-        exported before the error is raised.
+      UserError: if scores are corrupt, if the tables of decisions cannot be made (too few models are present, or no
+        member or no non-member has enough references), or if an evaluation or a study of the user fails. Except in the
+        first case, all other results are computed and exported before the error is raised.
     """
     c, say = view.c, view.say
     if not c.replicas:
@@ -74,9 +75,10 @@ def run(view: RecipeView, folder: Path) -> dict[str, int]:
         # The tables of decisions of an earlier command stay.
         tables = view.tables if c.targets else exports.WITHOUT_STUDIES
         left = dataclasses.replace(view, no_replicas=str(failure), tables=tables)
-        exports.write_tables(left, folder, keeps_others=True)
-        raise failure
-    exports.write_tables(view, folder)
+        problems = exports.write_tables(left, folder, keeps_others=True)
+        raise UserError("\n".join([str(failure), *problems])) from failure
+    if problems := exports.write_tables(view, folder):
+        raise UserError("\n".join(problems))
     return counts
 
 
@@ -120,7 +122,8 @@ def _make_studies(view: RecipeView) -> None:
     studies = view.declared.studies
     for done, study in enumerate(studies):
         view.progress("studies", done, len(studies))
-        _make(view, [study_set(study)])
+        with contextlib.suppress(UserCodeError):  # the export of its tables says so
+            _make(view, [study_set(study)])
     if studies:
         view.progress("studies", len(studies), len(studies))
 

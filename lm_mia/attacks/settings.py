@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lm_mia.attacks.user_code import UserCodeError
+
 
 @functools.cache
 def settings_of(*functions: Callable[..., Any]) -> tuple[str, ...]:
@@ -17,5 +19,16 @@ def settings_of(*functions: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def read_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that a function reads, with their values."""
-    return {name: settings[name] for name in settings_of(function)}
+    """Returns the settings that a function reads, with their values.
+
+    Raises:
+      UserCodeError: there is no such setting.
+    """
+    names = settings_of(function)
+    if unknown := [name for name in names if name not in settings]:
+        raise UserCodeError(
+            f"{inspect.getsourcefile(function)}: {', '.join(unknown)}: keyword-only parameters of "
+            f"{function.__name__} are settings, but there are none of this name; choose from "
+            f"{', '.join(sorted(settings))}"
+        )
+    return {name: settings[name] for name in names}

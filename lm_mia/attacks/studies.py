@@ -17,14 +17,15 @@ import pandas as pd
 from lm_mia.attacks import models, registry, user_code
 from lm_mia.attacks.experiment import RecipeView
 from lm_mia.attacks.results import Table
-from lm_mia.attacks.settings import read_settings, settings_of
+from lm_mia.attacks.settings import read_settings
 from lm_mia.attacks.spec import ModelRoles, Study, assign_roles, decision_settings
 from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
+from lm_mia.attacks.user_code import UserCodeError
 from lm_mia.data import subsets
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.errors import Unavailable, UserError
+from lm_mia.errors import Unavailable
 from lm_mia.store.schema import TOKENS
 from lm_mia.store.store import Store
 
@@ -32,7 +33,7 @@ SETTINGS = "attack_settings"
 """A parameter of this name stands for all settings of attacks; studies that run any attack need it."""
 
 
-class UndeclaredError(UserError):
+class UndeclaredError(UserCodeError):
     """A study reads a table that it does not declare; its author must add the name to ``Study.reads``."""
 
 
@@ -130,19 +131,13 @@ def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
     code = user_code.code_of(study.compute)
 
     def make(recipe: RecipeView) -> TableSet:
-        settings = _settings(recipe)
-        if study.not_requested is not None:
-            reason = study.not_requested(**read_settings(study.not_requested, settings))
-            if reason:
-                raise Unavailable(f"{recipe.name}: {reason}")
-        view = StudyView(recipe, study)
-        models_M = study.models(view) if study.models else [*view.references, *view.replicas]
-        unknown = sorted({*settings_of(study.compute)} - {*settings})
-        if unknown:
-            raise UserError(
-                f"study {study.name}: {', '.join(unknown)}: keyword-only parameters of the function are settings; "
-                f"choose from {', '.join(sorted(settings))}"
-            )
+        settings, view = _settings(recipe), StudyView(recipe, study)
+        with user_code.blamed(study.compute, f"study {study.name}"):
+            if study.not_requested is not None:
+                reason = study.not_requested(**read_settings(study.not_requested, settings))
+                if reason:
+                    raise Unavailable(f"{recipe.name}: {reason}")
+            models_M = study.models(view) if study.models else [*view.references, *view.replicas]
         values = read_settings(study.compute, settings)
         # Tables that the study reads may depend on any setting.
         named = {*values, *([SETTINGS] if study.reads else [])}
@@ -154,7 +149,8 @@ def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
 
         def compute(write: Write) -> Facts:
             try:
-                facts = study.compute(view, _declared_only(study, write), **values)
+                with user_code.blamed(study.compute, f"study {study.name}"):
+                    facts = study.compute(view, _declared_only(study, write), **values)
             except Unavailable as error:
                 return {"reason": str(error).removeprefix(f"{recipe.name}: ")}
             return {"reason": "", **(facts or {})}
@@ -169,7 +165,7 @@ def _declared_only(study: Study, write: Write) -> Write:
 
     def write_declared(file: str, table: Table) -> None:
         if file not in {declared.file for declared in study.tables}:
-            raise UserError(
+            raise UserCodeError(
                 f"study {study.name}: writes {file}, which it does not declare; add a Table of this name to tables"
             )
         write(file, table)

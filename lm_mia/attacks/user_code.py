@@ -1,6 +1,7 @@
-"""Code of users: attacks in their own files, and what stands for code in the keys of results."""
+"""Code of users: attacks, evaluations and studies in their own files, and what stands for code in keys of results."""
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -8,14 +9,19 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, disk_problem, file_problem
 
 _SUFFIX = ".py:"
+_OWN_PACKAGES = ("lm_mia", "analysis")
+
+
+class UserCodeError(UserError):
+    """An evaluation or a study of the user is wrong or fails. All other results are computed before it is reported."""
 
 
 def is_in_file(name: str) -> bool:
@@ -81,13 +87,45 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
-def describe(error: BaseException) -> str:
-    """Returns the type and the message of an error in one line, with the place where it was raised."""
+def is_of_user(function: Callable[..., Any]) -> bool:
+    """Returns whether a function is not one of ours, whose errors are bugs that need a traceback."""
+    return function.__module__.partition(".")[0] not in _OWN_PACKAGES
+
+
+@contextlib.contextmanager
+def blamed(function: Callable[..., Any], what: str) -> Iterator[None]:
+    """Context manager in which a function is called; raises `UserCodeError` if it is the user's and fails.
+
+    Args:
+      function: an evaluation, or the function of a study.
+      what: what the message calls it, such as "study compressed_size".
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        # A full disk and a file that cannot be read have remedies of their own.
+        if not is_of_user(function) or disk_problem(error) or file_problem(error):
+            raise
+        raise UserCodeError(
+            f"{what}: fails with {describe(error, inspect.getsourcefile(function))}; correct it"
+        ) from error
+
+
+def describe(error: BaseException, file: str | None = None) -> str:
+    """Returns the type and the message of an error in one line, with a place.
+
+    Args:
+      error: the error, which was raised.
+      file: the place is the innermost one in this file; without one, it is where the error was raised.
+    """
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error}"  # which names the place in the file
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    places = traceback.extract_tb(error.__traceback__)
+    at = next((place for place in reversed(places) if place.filename == file), places[-1])
     message = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{message} ({last.filename}, line {last.lineno})"
+    return f"{message} ({at.filename}, line {at.lineno})"
 
 
 @functools.cache  # The first call is when the file is loaded, before it may be edited.

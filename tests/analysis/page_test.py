@@ -603,9 +603,10 @@ def test_user_defined_figure_is_drawn(recipes: SweepResults, tmp_path: Path):
     assert (claim.statement, claim.verdict) == ("There are some.", "not tested")
     assert without_recipes.missing == "no recipe main in this workdir"
     figure_file.write_text(USER_FIGURE.replace('recipes["main"].samples', "1 / 0"))
+    line = 1 + figure_file.read_text().partition("1 / 0")[0].count("\n")
     assert (
         figure_section.make_section(str(figure_file), recipes, tmp_path).missing
-        == "ZeroDivisionError: division by zero"
+        == f"ZeroDivisionError: division by zero ({figure_file}, line {line})"
     )
 
 

@@ -44,7 +44,7 @@ def run(
     population = cast(Population, scores.population)
     silent: Any = lambda *_: None  # noqa: E731
     with ThreadPoolExecutor(2) as pool:
-        counts = evaluate(requests, pieces, scores.store, population, pool, silent, silent)
+        counts = evaluate(requests, pieces, scores.store, population, pool, silent, silent, {})
     return counts["computed"], pieces
 
 

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from lm_mia.attacks.settings import read_settings, settings_of
+from lm_mia.attacks.user_code import UserCodeError
 
 
 def test_settings_are_keyword_only_parameters():
@@ -14,5 +15,7 @@ def test_settings_are_keyword_only_parameters():
     assert settings_of(evaluation, other) == ("alpha", "delta", "fprs")
     settings = {"alpha": 0.1, "fprs": (0.2,), "band": (0, 1)}
     assert read_settings(evaluation, settings) == {"alpha": 0.1, "fprs": (0.2,)}
-    with pytest.raises(KeyError):
+    with pytest.raises(
+        UserCodeError, match=r"settings_test.py: delta: .* other .* alpha, band, fprs"
+    ):
         read_settings(other, settings)

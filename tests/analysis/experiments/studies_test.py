@@ -339,7 +339,7 @@ def test_mistakes_of_a_study_are_one_line(scores: SyntheticScores, tmp_path: Pat
     def reads(view: Any, write: Any) -> None:
         view.table("samples.parquet")
 
-    assert "focus_fprs: keyword-only parameters of the function are settings" in refused(
+    assert "focus_fprs: keyword-only parameters of misspelled are settings" in refused(
         scores, tmp_path, study(misspelled)
     )
     assert "writes other.csv, which it does not declare" in refused(
