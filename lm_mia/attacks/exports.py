@@ -9,6 +9,7 @@ import collections
 import contextlib
 import dataclasses
 import filecmp
+import inspect
 import json
 import os
 import sys
@@ -37,8 +38,9 @@ from lm_mia.attacks import (
     shown_samples,
     tables,
     targets,
+    user_code,
 )
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, column_mismatches
 from lm_mia.attacks.experiment import Content, RecipeView, TokenSettings, silent
 from lm_mia.attacks.pieces import open_pieces, target_models
 from lm_mia.attacks.replicas import DECISIONS
@@ -930,10 +932,15 @@ def with_declared(
                     "name; choose another name in your file"
                 )
     for made in declared.attack_tables:
-        of_experiments[made.table.file] = _of_evaluation(made.evaluation)
+        function, content = made.evaluation, _of_evaluation(made.evaluation)
+        what = f"evaluation {function.__name__}"
+        of_experiments[made.table.file] = _as_declared(made.table, function, what, content)
     for study in declared.studies:
         make = study_set(study)
-        of_experiments |= {table.file: _of_set(make, table.file) for table in study.tables}
+        for table in study.tables:
+            content = _of_set(make, table.file)
+            what = f"study {study.name}"
+            of_experiments[table.file] = _as_declared(table, study.compute, what, content)
         if study.facts:
             of_experiments[f"{study.name}.json"] = _facts(make)
     return {**tables, **of_experiments}
@@ -941,6 +948,55 @@ def with_declared(
 
 def _of_evaluation(evaluation: evaluations.Evaluation) -> Callable[[RecipeView], pd.DataFrame]:
     return lambda view: rows_of_attacks(view, evaluation)
+
+
+def _as_declared(
+    table: Table,
+    function: Callable[..., Any],
+    what: str,
+    content: Callable[[RecipeView], Content],
+) -> Callable[[RecipeView], Content]:
+    """Returns the function that returns a table, which raises `UserCodeError` if its columns are not the declared ones.
+
+    Tables of our own are compared with their declarations by a test.
+
+    Args:
+      table: the declaration.
+      function: the evaluation, or the function of the study.
+      what: what the message calls it, such as "study compressed_size".
+      content: returns the table.
+    """
+    if not user_code.is_of_user(function):
+        return content
+
+    def check(columns: Sequence[str], view: RecipeView) -> None:
+        undeclared, missing = column_mismatches(table, columns, view.c.fprs)
+        problems: list[str] = []
+        if undeclared:
+            problems.append(f"has undeclared columns ({', '.join(undeclared)})")
+        if missing:
+            problems.append(f"lacks declared columns ({', '.join(missing)})")
+        if problems:
+            raise UserCodeError(
+                f"{what}: {table.file} {' and '.join(problems)}; correct the columns of its Table in "
+                f"{inspect.getsourcefile(function)}, or what {function.__name__} writes"
+            )
+
+    def checked(view: RecipeView) -> Content:
+        found = content(view)
+        if isinstance(found, pd.DataFrame):
+            check([*found.columns], view)
+            return found
+        assert not isinstance(found, Mapping), f"{table.file} is no table"
+        return checked_parts(found, view)
+
+    def checked_parts(parts: Iterator[pa.Table], view: RecipeView) -> Iterator[pa.Table]:
+        for i, part in enumerate(parts):
+            if i == 0:  # all parts have the same columns
+                check(part.column_names, view)
+            yield part
+
+    return checked
 
 
 def write_tables(view: RecipeView, folder: Path, *, keeps_others: bool = False) -> list[str]:

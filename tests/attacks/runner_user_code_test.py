@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from synthetic_scores import SMALL, SyntheticScores, write_scores
 from views import view_of
@@ -117,6 +118,58 @@ def test_what_fails_is_one_line_and_the_other_tables_are_made(
     # Nothing is asked for again, and what failed is tried again by the next command.
     assert run(scores, tmp_path, [study(works)], [attack_table(counts, "samples")]) == []
     assert not (tables / "divides.csv").exists()
+
+
+def columns_of_rates(view: Any, write: Any) -> None:
+    names = ("value", "tpr_at_0.02", "tpr_at_0.1", "tpr_at_0.5", "low_a", "low_b", "RATE")
+    write("columns_of_rates.csv", pa.table({name: [1] for name in names}))
+
+
+@pytest.mark.parametrize(
+    ("declared", "undeclared", "missing"),
+    [
+        (("value", "tpr_at_FPR, RATE", "low_GROUP"), "", "tpr_at_1"),
+        (("value", "tpr_at_0.02, tpr_at_0.1, tpr_at_0.5", "low_GROUP"), "RATE", ""),
+        (("tpr_at_0.02, tpr_at_0.1, tpr_at_0.5", "low_a, low_b", "RATE", "value, x"), "", "x"),
+        (
+            ("tpr_at_0.02, tpr_at_0.1, tpr_at_0.5", "low_OTHER", "RATE", "value"),
+            "low_a, low_b",
+            "low_OTHER",
+        ),
+        (("tpr_at_0.02, tpr_at_0.1, tpr_at_0.5", "low_GROUP", "RATE", "value"), "", ""),
+    ],
+)
+def test_columns_are_those_of_the_declaration(
+    scores: SyntheticScores,
+    tmp_path: Path,
+    declared: tuple[str, ...],
+    undeclared: str,
+    missing: str,
+):
+    made = study(columns_of_rates, *declared)
+    [table] = made.tables
+    table = dataclasses.replace(table, rows="GROUP is a group of texts.")
+    lines = run(scores, tmp_path, [dataclasses.replace(made, tables=(table,)), study(works)], [])
+    assert (tmp_path / "tables" / "works.csv").is_file()
+    assert (tmp_path / "tables" / "columns_of_rates.csv").is_file() == (lines == [])
+    if undeclared or missing:
+        [line] = lines
+        assert line.startswith("study columns_of_rates: columns_of_rates.csv ")
+        assert (f"undeclared columns ({undeclared})" in line) == bool(undeclared)
+        assert (f"declared columns ({missing})" in line) == bool(missing)
+        assert __file__ in line
+
+
+def test_columns_of_an_evaluation_are_those_of_the_declaration(
+    scores: SyntheticScores, tmp_path: Path
+):
+    [line] = run(scores, tmp_path, [], [attack_table(counts, "tpr_at_FPR")])
+    assert line.startswith("evaluation counts: counts.csv has undeclared columns (samples) and ")
+    assert "lacks declared columns (tpr_at_0.02, tpr_at_0.1, tpr_at_0.5, tpr_at_1)" in line
+    # A correct declaration suffices: nothing is computed again.
+    pieces = {path: path.stat().st_mtime_ns for path in (tmp_path / "pieces").glob("counts-*")}
+    assert run(scores, tmp_path, [], [attack_table(counts, "samples")]) == []
+    assert {path: path.stat().st_mtime_ns for path in pieces} == pieces
 
 
 def test_too_few_models_and_a_failing_study_are_both_reported(

@@ -24,6 +24,7 @@ from unoptimized import without_optimizations
 from analysis import comparison, figure_section, io, regression_experiment
 from lm_mia import config
 from lm_mia.attacks import exports
+from lm_mia.attacks.declarations import expand
 from lm_mia.data.population import PIECE_COLUMNS, SAMPLE_COLUMNS, open_population
 from lm_mia.run import backend, devices, pipeline
 from lm_mia.run.sweep import SweepRecipe
@@ -91,13 +92,6 @@ def units(text: str) -> set[str]:
     return {cells(line)[0] for line in lines[1:]}
 
 
-def expanded(columns_on_page: Iterable[str], placeholders: Mapping[str, Iterable[str]]) -> set[str]:
-    columns = {*columns_on_page}
-    for word, values in placeholders.items():
-        columns = {n.replace(word, v) for n in columns for v in (values if word in n else [""])}
-    return columns
-
-
 def find_differences(on_page: Documented, written: Mapping[str, list[Written]]) -> list[str]:
     """Returns lines that describe how the page differs from the written tables."""
     differences = [
@@ -107,7 +101,7 @@ def find_differences(on_page: Documented, written: Mapping[str, list[Written]]) 
         if name not in written and name != STORE:
             differences.append(f"{name}: documented, but not written")
         for table in written.get(name, []) if columns else []:
-            expected = expanded(columns, table.placeholders)
+            expected = expand(columns, table.placeholders)
             if name.endswith(
                 "membership_scores.parquet"
             ):  # It has one kind of columns of membership.
