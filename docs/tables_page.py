@@ -60,7 +60,7 @@ def of_recipe() -> list[Table]:
         if study.facts:
             rows = f"Written by `lm-mia attack` with `{study.tables[0].file}`, or alone if there is a reason."
             of_studies.append(Table(f"{study.name}.json", rows, OF_STUDIES | {**study.facts}))
-    return [*exports.DECLARED, *of_studies]
+    return [*(table for table, _ in exports.DECLARED), *of_studies]
 
 
 def lines(table: Table) -> Iterator[str]:

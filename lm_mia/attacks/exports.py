@@ -55,14 +55,6 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import Unavailable, UserError
 from lm_mia.store.store import Store, open_store
 
-OF_REQUESTS = (
-    "targets.csv",
-    "target_roc.parquet",
-    "target_jackknife.parquet",
-    "target_epsilons.parquet",
-)
-"""Tables of the evaluations that figures read."""
-SCORE_TABLE = "membership_scores.parquet"
 _EXPORTED = "exported.json"
 """In the folder of the pieces: the names of the exported tables, since those of studies are known only while figures
 name them."""
@@ -361,23 +353,16 @@ def _requested(view: RecipeView, tables: TableSet | None, reason: str) -> TableS
     return tables
 
 
-SETS = {
-    models_set: (models.MODELS,),
-    sample_losses_set: (models.SAMPLE_LOSSES,),
-    SHUFFLED: ("shuffled.csv",),
-    JACKKNIFE: ("decision_jackknife.parquet",),
-    RESAMPLED: ("resampled_references.csv",),
-    REFERENCE_TARGETS: (reference_targets.TABLE, reference_targets.PROBABILITIES),
-    extraction_set: (
-        "extraction.csv",
-        "extraction_curves.csv",
-        "extraction_rates.csv",
-        "extraction_reference.csv",
-    ),
-}
-"""Function that returns a set -> the file names of its tables."""
-WITH_FACTS = {"extraction": extraction_set}
-"""Sets with a JSON file of their name."""
+SETS = (
+    models_set,
+    sample_losses_set,
+    SHUFFLED,
+    JACKKNIFE,
+    RESAMPLED,
+    REFERENCE_TARGETS,
+    extraction_set,
+)
+"""Functions that return sets."""
 
 
 # Tables that consist of several evaluations
@@ -777,18 +762,27 @@ def _request_tables(view: RecipeView) -> dict[str, pd.DataFrame]:
     return {name: pd.concat(found, ignore_index=True) for name, found in parts.items()}
 
 
-def _of_requests(name: str) -> Callable[[RecipeView], pd.DataFrame]:
+Export = tuple[Table, Callable[[RecipeView], Content]]
+"""A table, and the function that returns it."""
+
+
+def _of_requests(declared: Table) -> Export:
     def table(view: RecipeView) -> pd.DataFrame:
         found = view.once(_request_tables)
-        if name not in found:
-            raise Unavailable(f"{view.name}: there are no attacks for {name}")
-        return found[name]
+        if declared.file not in found:
+            raise Unavailable(f"{view.name}: there are no attacks for {declared.file}")
+        return found[declared.file]
 
-    return table
+    return declared, table
 
 
-def _of_decisions(evaluation: evaluations.Evaluation) -> Callable[[RecipeView], Iterator[pa.Table]]:
-    return lambda view: view.pieces.parts(Request(view.replicas.main, evaluation))
+def _of_decisions(declared: Table) -> Export:
+    evaluation = DECISIONS[declared.file]
+    return declared, lambda view: view.pieces.parts(Request(view.replicas.main, evaluation))
+
+
+def _in_set(make: Callable[[RecipeView], TableSet], declared: Table) -> Export:
+    return declared, _of_set(make, declared.file)
 
 
 def _of_set(make: Callable[[RecipeView], TableSet], name: str) -> Callable[[RecipeView], Content]:
@@ -812,61 +806,59 @@ def _facts(make: Callable[[RecipeView], TableSet]) -> Callable[[RecipeView], dic
     return facts
 
 
+DECLARED: Sequence[Export] = (
+    _in_set(models_set, models.MODELS_TABLE),
+    (tables.ATTACKS_TABLE, attacks_csv),
+    (tables.ROC_TABLE, roc_csv),
+    _of_decisions(decisions.ERROR_RATES_TABLE),
+    _of_decisions(decisions.THRESHOLDS_TABLE),
+    _of_decisions(decisions.FLIP_SHARES_TABLE),
+    _of_decisions(decisions.FLIP_SHARES_BY_REPLICAS_TABLE),
+    (attack_flips.ATTACK_FLIPS_TABLE, attack_flips_csv),
+    _of_decisions(decisions.TRUE_POSITIVES_TABLE),
+    _of_decisions(decisions.REPLICA_TRUE_POSITIVES_TABLE),
+    _of_decisions(decisions.COIN_FREE_ROC_TABLE),
+    _of_decisions(decisions.PARTIAL_AUC_TABLE),
+    _in_set(JACKKNIFE, decision_jackknife.DECISION_JACKKNIFE_TABLE),
+    _of_decisions(decisions.FLIP_CURVES_TABLE),
+    _of_decisions(decisions.SAMPLES_TABLE),
+    _of_decisions(shown_samples.SHOWN_SAMPLES_TABLE),
+    (MEMBERSHIP_SCORES_TABLE, membership_scores),
+    (MEMBERSHIP_SCORES_JSON_TABLE, membership_scores_json),
+    _in_set(REFERENCE_TARGETS, reference_targets.REFERENCE_TARGETS_TABLE),
+    _of_decisions(decisions.ARCHETYPES_TABLE),
+    _of_decisions(models.ARCHETYPE_LOSSES_TABLE),
+    _in_set(SHUFFLED, replicas.SHUFFLED_TABLE),
+    (rate_intervals.INTERVALS_TABLE, intervals_csv),
+    _in_set(RESAMPLED, resampling.RESAMPLED_REFERENCES_TABLE),
+    _in_set(REFERENCE_TARGETS, reference_targets.TRUE_POSITIVE_PROBABILITY_TABLE),
+    (FLIPS_JSON_TABLE, flips_json),
+    _of_requests(TARGETS_TABLE),
+    _of_requests(TARGET_ROC_TABLE),
+    _of_requests(TARGET_JACKKNIFE_TABLE),
+    _of_requests(TARGET_EPSILONS_TABLE),
+    _in_set(sample_losses_set, models.SAMPLE_LOSSES_TABLE),
+    _in_set(extraction_set, EXTRACTION_TABLE),
+    _in_set(extraction_set, EXTRACTION_CURVES_TABLE),
+    _in_set(extraction_set, EXTRACTION_RATES_TABLE),
+    _in_set(extraction_set, EXTRACTION_REFERENCE_TABLE),
+    (EXTRACTION_JSON_TABLE, _facts(extraction_set)),
+)
+"""All tables of a recipe but those that experiments declare, in the order of docs/tables.md."""
 TABLES: Mapping[str, Callable[[RecipeView], Content]] = {
-    **{name: _of_decisions(evaluation) for name, evaluation in DECISIONS.items()},
-    **{name: _of_set(make, name) for make, names in SETS.items() for name in names},
-    **{f"{name}.json": _facts(make) for name, make in WITH_FACTS.items()},
-    "attacks.csv": attacks_csv,
-    "roc.csv": roc_csv,
-    attack_flips.ATTACK_FLIPS_TABLE.file: attack_flips_csv,
-    "flips.json": flips_json,
-    rate_intervals.INTERVALS_TABLE.file: intervals_csv,
-    SCORE_TABLE: membership_scores,
-    "membership_scores.json": membership_scores_json,
-    **{name: _of_requests(name) for name in OF_REQUESTS},
+    table.file: content for table, content in DECLARED
 }
 """File name of a table -> the function that returns it."""
-DECLARED = (
-    models.MODELS_TABLE,
-    tables.ATTACKS_TABLE,
-    tables.ROC_TABLE,
-    decisions.ERROR_RATES_TABLE,
-    decisions.THRESHOLDS_TABLE,
-    decisions.FLIP_SHARES_TABLE,
-    decisions.FLIP_SHARES_BY_REPLICAS_TABLE,
-    attack_flips.ATTACK_FLIPS_TABLE,
-    decisions.TRUE_POSITIVES_TABLE,
-    decisions.REPLICA_TRUE_POSITIVES_TABLE,
-    decisions.COIN_FREE_ROC_TABLE,
-    decisions.PARTIAL_AUC_TABLE,
-    decision_jackknife.DECISION_JACKKNIFE_TABLE,
-    decisions.FLIP_CURVES_TABLE,
-    decisions.SAMPLES_TABLE,
-    shown_samples.SHOWN_SAMPLES_TABLE,
-    MEMBERSHIP_SCORES_TABLE,
-    MEMBERSHIP_SCORES_JSON_TABLE,
-    reference_targets.REFERENCE_TARGETS_TABLE,
-    decisions.ARCHETYPES_TABLE,
-    models.ARCHETYPE_LOSSES_TABLE,
-    replicas.SHUFFLED_TABLE,
-    rate_intervals.INTERVALS_TABLE,
-    resampling.RESAMPLED_REFERENCES_TABLE,
-    reference_targets.TRUE_POSITIVE_PROBABILITY_TABLE,
-    FLIPS_JSON_TABLE,
-    TARGETS_TABLE,
-    TARGET_ROC_TABLE,
-    TARGET_JACKKNIFE_TABLE,
-    TARGET_EPSILONS_TABLE,
-    models.SAMPLE_LOSSES_TABLE,
-    EXTRACTION_TABLE,
-    EXTRACTION_CURVES_TABLE,
-    EXTRACTION_RATES_TABLE,
-    EXTRACTION_REFERENCE_TABLE,
-    EXTRACTION_JSON_TABLE,
-)
-"""All tables of a recipe but those that experiments declare."""
 WITHOUT_STUDIES = {
-    name: TABLES[name] for name in (models.MODELS, models.SAMPLE_LOSSES, *OF_REQUESTS)
+    table.file: TABLES[table.file]
+    for table in (
+        models.MODELS_TABLE,
+        models.SAMPLE_LOSSES_TABLE,
+        TARGETS_TABLE,
+        TARGET_ROC_TABLE,
+        TARGET_JACKKNIFE_TABLE,
+        TARGET_EPSILONS_TABLE,
+    )
 }
 """Tables that tell of models and attacks on targets alone."""
 
@@ -1029,11 +1021,17 @@ def write_tables(view: RecipeView, folder: Path, *, keeps_others: bool = False) 
 
 def write_extraction(view: RecipeView, folder: Path) -> None:
     """Writes the tables of the extraction, which are computed if they are missing."""
-    for name in (*SETS[extraction_set], "extraction.json"):
+    for table in (
+        EXTRACTION_TABLE,
+        EXTRACTION_CURVES_TABLE,
+        EXTRACTION_RATES_TABLE,
+        EXTRACTION_REFERENCE_TABLE,
+        EXTRACTION_JSON_TABLE,
+    ):
         try:
-            write(folder, name, view.content(name))
+            write(folder, table.file, view.content(table.file))
         except Unavailable:
-            (folder / name).unlink(missing_ok=True)
+            (folder / table.file).unlink(missing_ok=True)
 
 
 def is_report_outdated(workdir: Path) -> bool:
