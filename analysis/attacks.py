@@ -254,7 +254,8 @@ def find_attack(recipe: RecipeResults, variant: Variant, part: int | None = None
         kind = "replicas" if variant.replicas else "targets"
         attacked = recipe.replicas if variant.replicas else recipe.targets
         raise Unavailable(
-            f"{recipe.name}: {len(recipe.references)} references and {len(attacked)} {kind} are too few for this attack"
+            f"{recipe.name}: {len(recipe.references)} references and {len(attacked)} {kind} are too few for this "
+            f"attack; run lm-mia run with larger --config.attack.references and --config.attack.{kind}"
         )
     return attack
 
@@ -319,7 +320,8 @@ def reference_counts(recipe: RecipeResults, most: int = 0) -> list[int]:
     counts = spec.reference_counts(recipe.config, most or len(recipe.references))
     if len(counts) < 2:
         raise Unavailable(
-            f"{recipe.name}: {counts[-1]} references are too few to compare numbers of references"
+            f"{recipe.name}: {counts[-1]} references are too few to compare numbers of references; run lm-mia "
+            "run with a larger --config.attack.references"
         )
     return counts
 
@@ -351,7 +353,10 @@ def lira_by_epoch(
     """
     epochs = spec.scored_epochs(recipe.config)
     if missing := [f"{epoch:g}" for epoch in required if epoch not in epochs]:
-        raise Unavailable(f"{recipe.name}: not scored after epoch {', '.join(missing)}")
+        raise Unavailable(
+            f"{recipe.name}: not scored after epoch {', '.join(missing)}; run lm-mia run with these epochs in "
+            "--config.score.at_epochs"
+        )
     return {
         e: read_jackknife(recipe, Variant(references=references, step=recipe.step_after(e)))
         for e in epochs

@@ -312,7 +312,10 @@ def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
     rows = tables.best_per_attack(io.read_table(recipe, "attacks.csv"))
     lira, loss = (tables.find_attack(rows, name) for name in ("lira_online", "loss"))
     if lira is None:
-        raise Unavailable(f"{recipe.name}: LiRA has no AUC")
+        raise Unavailable(
+            f"{recipe.name}: LiRA has no AUC, since samples have too few IN or OUT references; run lm-mia run with a "
+            "larger --config.attack.references"
+        )
     shares: dict[str, Any] = {}
     for row in tables.coin_flip_rows(tables.read_flip_shares(recipe)):
         if math.isclose(row["fpr"], focus):

@@ -156,7 +156,8 @@ def read_flip_facts_with_power(recipe: "RecipeResults") -> Record:
     facts = recipe.view.facts("flips")
     if not coin_flip_test_has_power(facts):
         raise Unavailable(
-            f"{recipe.name}: {facts['replicas']} replicas are too few to tell a decision from a coin flip"
+            f"{recipe.name}: {facts['replicas']} replicas are too few to tell a decision from a coin flip; run "
+            "lm-mia run with a larger --config.attack.replicas"
         )
     return facts
 
@@ -365,8 +366,17 @@ class RecipeResults:
         """
         step = score_step(self.config, epochs)
         if step is None:
-            raise Unavailable(f"{self.name}: not scored after epoch {epochs:g}")
+            raise Unavailable(
+                f"{self.name}: not scored after epoch {epochs:g}; run lm-mia run with this epoch in "
+                "--config.score.at_epochs"
+            )
         return step
+
+
+def _no_recipe(name: str) -> Unavailable:
+    return Unavailable(
+        f"no recipe {name} in this workdir; run lm-mia run with a config that has it"
+    )
 
 
 class SweepResults(Mapping[str, RecipeResults]):
@@ -410,7 +420,7 @@ class SweepResults(Mapping[str, RecipeResults]):
         for recipe in self.recipes:
             if name in recipe.names:
                 return recipe
-        raise Unavailable(f"no recipe {name} in this workdir")
+        raise _no_recipe(name)
 
     def __contains__(self, name: object) -> bool:
         return any(name in recipe.names for recipe in self.recipes)
@@ -440,7 +450,7 @@ class SweepResults(Mapping[str, RecipeResults]):
         """
         suffixes = [n.removeprefix(f"{prefix}-") for n in self if n.startswith(f"{prefix}-")]
         if not suffixes:
-            raise Unavailable(f"no recipe {prefix}-... in this workdir")
+            raise _no_recipe(f"{prefix}-...")
         recipes = [(suffix, self[f"{prefix}-{suffix}"]) for suffix in suffixes]
         return sorted(recipes, key=lambda item: (item[1].parameters, item[1].samples))
 

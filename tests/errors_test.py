@@ -1,5 +1,8 @@
+import ast
 import errno
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -103,3 +106,24 @@ def test_failed_reads_name_the_file():
         with pytest.raises(OSError) as caught:  # noqa: PT011
             errors.raise_failed_read(error, "folder/file")
         assert (caught.value.errno, caught.value.filename) == (errno.ESTALE, "folder/file")
+
+
+WITHOUT_REMEDY = re.compile(
+    r"imported|has no rows with|the samples have no|flips.json has the warnings|has no tables"
+)
+"""Results that no command could make, or that only code of ours looks for."""
+
+
+def test_what_is_not_available_says_what_would_make_it():
+    """A message names a command or a setting, unless it only passes on the reason of another one."""
+    root, messages = Path(__file__).resolve().parents[1], list[str]()
+    for path in (*root.glob("analysis/**/*.py"), *root.glob("lm_mia/attacks/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Unavailable"):
+                parts = [p.value for p in ast.walk(node.args[0]) if isinstance(p, ast.Constant)]
+                messages.append("".join(map(str, parts)))
+    assert len(messages) > 40
+    remedy = re.compile(r"lm-mia |\b(attack|score|extract|train|population)\.[a-z_]+")
+    for message in messages:
+        is_passed_on = not re.sub(r"\W", "", message)
+        assert is_passed_on or remedy.search(message) or WITHOUT_REMEDY.search(message), message

@@ -36,7 +36,7 @@ def read_jackknife(recipe: RecipeResults, name: str, fpr: float | None = None) -
     fprs = columns["fpr"]
     at = np.isclose(fprs, fprs[0] if fpr is None else fpr, rtol=1e-9)
     if not at.any():
-        raise Unavailable(f"{recipe.name}: {TABLE} has no FPR of {fpr:g}")
+        raise Unavailable(f"{recipe.name}: {TABLE} has no FPR of {fpr:g}; add it to attack.fprs")
     index = tuple(columns[axis][at] for axis in _AXES)
     value_A1xR1xH1 = np.full([axis.max() + 1 for axis in index], math.nan)
     value_A1xR1xH1[index] = columns[name][at]

@@ -93,7 +93,8 @@ def read_kinds(recipe: RecipeResults, name: str) -> dict[str, KindScores]:
     canaries, random = num_canaries(recipe.config), recipe.config.population.random_samples
     if not 0 < random < canaries:
         raise Unavailable(
-            f"{recipe.name}: its canaries are all of one kind (population.random_samples={random}, {canaries} canaries)"
+            f"{recipe.name}: its canaries are all of one kind (population.random_samples={random}, {canaries} "
+            "canaries); run lm-mia run with some of each kind"
         )
     count = attacks.common_references([recipe])
     uses_references = registry.find(name).uses_references

@@ -38,7 +38,9 @@ def _read(recipe: RecipeResults, choose: str) -> Extraction:
     """Reads the extraction of a recipe, whose samples must have been chosen as the figure requires."""
     result = extraction.read(recipe)
     if result is None:
-        raise Unavailable(f"{recipe.name}: there are no tables of extraction for its attack")
+        raise Unavailable(
+            f"{recipe.name}: there are no tables of extraction for its attack; run lm-mia extract"
+        )
     chosen = result.facts["config"]["choose"]
     if chosen != choose:
         raise Unavailable(

@@ -141,7 +141,10 @@ def _flip_detail(recipe: RecipeResults) -> Drawing:
     facts = io.read_flip_facts_with_power(recipe)
     fprs = flip_panels.available_fprs(facts, FPRS)
     if not fprs:
-        raise Unavailable(f"{recipe.name}: attack.fprs has none of {', '.join(map(str, FPRS))}")
+        raise Unavailable(
+            f"{recipe.name}: attack.fprs has none of {', '.join(map(str, FPRS))}; run lm-mia attack with "
+            "one of them"
+        )
     columns = io.read_samples(recipe, ["member", *(f"flip_rate_{f:g}" for f in fprs)])
     member_N = columns["member"].astype(bool)
     flip = {f: columns[f"flip_rate_{f:g}"].astype(float) for f in fprs}

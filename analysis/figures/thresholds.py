@@ -90,7 +90,9 @@ class Strategies:
         )
         if rates.empty:
             wanted = ", ".join(map(percent, FPRS))
-            raise Unavailable(f"{recipe.name}: pooling.csv has none of the FPRs {wanted}")
+            raise Unavailable(
+                f"{recipe.name}: pooling.csv has none of the FPRs {wanted}; add one to attack.fprs"
+            )
         return cls(rates.reset_index(drop=True), parts)
 
     @property
@@ -130,7 +132,10 @@ def _read_table(recipe: RecipeResults, name: str, columns: Sequence[str]) -> pd.
     reason = "attack.leave_one_out must be set; run lm-mia attack"
     if recipe.view.has("pooling.json"):
         facts = recipe.view.facts("pooling")
-        reason = facts["reason"] or f"there is no {name}; at least two targets are needed"
+        reason = (
+            facts["reason"]
+            or f"there is no {name}; at least two targets are needed; run lm-mia run"
+        )
     raise Unavailable(f"{recipe.name}: {reason}")
 
 
@@ -277,7 +282,9 @@ def draw_a2(recipes: SweepResults) -> Drawing:
     fprs = sorted(table["fpr"].unique())
     targets = int(table["nonmember_models"].max())
     if not fprs:
-        raise Unavailable(f"{recipe.name}: sample_fpr.csv has none of the rates of the figure")
+        raise Unavailable(
+            f"{recipe.name}: sample_fpr.csv has none of the rates of the figure; add one to attack.fprs"
+        )
     figure = plotting.new_figure(4.1 * len(fprs), 4.6)
     grid = figure.subplots(1, len(fprs), squeeze=False)[0]
     frames, excess_parts, rejected_parts = [], [], []

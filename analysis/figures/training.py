@@ -423,12 +423,14 @@ def in_out_distance(loss_Mx3: np.ndarray, member_Mx3: np.ndarray) -> float:
 def _shared_models(family: Sequence[RecipeResults]) -> tuple[list[ModelSeeds], ModelSeeds]:
     """Returns the references and one target that all sizes have; raises Unavailable if there are none."""
     if lacking := [r.name for r in family if len(r.references) < 4 or not r.targets]:
-        raise Unavailable(f"too few references or no target of {', '.join(lacking)}")
+        raise Unavailable(
+            f"too few references or no target of {', '.join(lacking)}; run lm-mia run"
+        )
     references = family[0].references[: io.fewest_references(family)]
     target = family[0].targets[0]
     if any(not {*references, target} <= {*r.references, *r.targets} for r in family):
         raise Unavailable(
-            "fixed-...: models of some sizes are missing or have other training subsets"
+            "fixed-...: models of some sizes are missing or have other training subsets; run lm-mia run"
         )
     return references, target
 

@@ -91,7 +91,8 @@ def values(
         rows = rows[rows["strength"] == (STRENGTH if strength is None else strength)]
     if rows.empty:
         raise Unavailable(
-            f"{TABLE} has no rows of {attack} with the shift {shift}; set attack.zero_run"
+            f"{TABLE} has no rows of {attack} with the shift {shift}; run lm-mia attack with it in "
+            "--config.attack.zero_run"
         )
     return rows
 
@@ -317,7 +318,8 @@ def draw_fig07(recipes: SweepResults) -> Drawing:
     strengths = sorted(set(graded["strength"]))
     if len(strengths) < 2:
         raise Unavailable(
-            f"{RECIPE}: needs the graded shift at several strengths; set attack.zero_run_strengths"
+            f"{RECIPE}: needs the graded shift at several strengths; run lm-mia attack with several "
+            "--config.attack.zero_run_strengths"
         )
     attacks = [name for name in ("loss", "reference_calibrated") if name in set(graded["attack"])]
     figure = plotting.new_figure(4.6 * len(METRICS), 3.9 * len(attacks))

@@ -217,7 +217,10 @@ class RecipeView:
     def content(self, name: str) -> Content:
         """Returns a table, in parts if it is large, or the object of a JSON file; raises `Unavailable` without it."""
         if name not in self.tables:
-            raise Unavailable(f"{self.name}: there is no table {name}")
+            raise Unavailable(
+                f"{self.name}: there is no table {name}; if it belongs to a figure, run lm-mia attack with it in "
+                "figures"
+            )
         with self.computing():
             return self.tables[name](self)
 

@@ -86,7 +86,9 @@ def replica_set(name: str) -> Callable[[RecipeView], TableSet]:
     def make(view: RecipeView) -> TableSet:
         sets = view.once(_replica_sets)
         if name not in sets:
-            raise Unavailable(f"{view.name}: attack.resample_references must be set")
+            raise Unavailable(
+                f"{view.name}: attack.resample_references must be set; run lm-mia attack with it"
+            )
         return sets[name]
 
     return make
@@ -462,7 +464,9 @@ def intervals_csv(view: RecipeView) -> pd.DataFrame:
     empty = pd.DataFrame(columns=rate_intervals.COLUMNS)
     if not view.c.bootstraps:
         if view.c.replicas:
-            raise Unavailable(f"{view.name}: attack.bootstraps=0: there are no intervals")
+            raise Unavailable(
+                f"{view.name}: attack.bootstraps=0: there are no intervals; run lm-mia attack with more"
+            )
         _complete_specs(view)
         return empty
     rows = rows_of_attacks(view, rate_intervals.rate_intervals, count=False)
@@ -770,7 +774,10 @@ def _of_requests(declared: Table) -> Export:
     def table(view: RecipeView) -> pd.DataFrame:
         found = view.once(_request_tables)
         if declared.file not in found:
-            raise Unavailable(f"{view.name}: there are no attacks for {declared.file}")
+            raise Unavailable(
+                f"{view.name}: no attack has results for {declared.file}; run lm-mia attack with a figure that "
+                "reads them in figures"
+            )
         return found[declared.file]
 
     return declared, table
@@ -1098,7 +1105,9 @@ def _complete_specs(view: RecipeView) -> list[AttackSpec]:
     view.ensure(stored)
     stored = [request for request in stored if view.pieces.has(request)]
     if not stored:
-        raise Unavailable(f"{view.name}: too few models are present to attack a target")
+        raise Unavailable(
+            f"{view.name}: too few models are present to attack a target; run lm-mia run"
+        )
     return [request.spec for request in stored]
 
 

@@ -39,7 +39,8 @@ def replicas(view: "StudyView", fewest_references: int = 4) -> AttackInputs:
     if len(targets) < FEWEST_REPLICAS or len(references) < fewest_references:
         raise Unavailable(
             f"{len(targets)} replicas and {len(references)} references are present, but at least "
-            f"{FEWEST_REPLICAS} and {fewest_references} are needed"
+            f"{FEWEST_REPLICAS} and {fewest_references} are needed; run lm-mia run with larger "
+            "--config.attack.replicas and --config.attack.references"
         )
     design = model_design(view.store, view.present)
     return open_inputs(view.store, view.attacked, targets, references, (), design=design)

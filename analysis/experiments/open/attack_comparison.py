@@ -59,7 +59,8 @@ def compute(view: StudyView, write: Write, *, attack_settings: Mapping[str, Any]
     if not targets or len(references) < _FEWEST_REFERENCES:
         raise Unavailable(
             f"{len(targets)} models to attack and {len(references)} references are present, but at least 1 and "
-            f"{_FEWEST_REFERENCES} are needed"
+            f"{_FEWEST_REFERENCES} are needed; run lm-mia run with larger --config.attack.targets and "
+            "--config.attack.references"
         )
     names = attack_settings["attacks"]
     statistics = registry.statistics_of(names)

@@ -79,7 +79,10 @@ def compute(
     common_N = np.all(present, axis=0)
     member_N = member_N2[: len(common_N)]
     if not ((common_N & member_N).any() and (common_N & ~member_N).any()):
-        raise Unavailable("no members or no non-members have scores with all sets of references")
+        raise Unavailable(
+            "no members or no non-members have scores with all sets of references; run lm-mia run with a larger "
+            "--config.attack.references"
+        )
 
     def true_positive_rate(_: int, score_BxN: np.ndarray) -> float:
         """Returns the true positive rate at the focus FPR, the mean over replicas."""

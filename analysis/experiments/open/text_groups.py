@@ -80,7 +80,8 @@ def compute(
     divisions = _divisions(view.attacked, ~member_N2[:samples], fewest_nonmembers)
     if not divisions:
         raise Unavailable(
-            f"the texts cannot be divided into groups of {fewest_nonmembers:.0f} or more non-members"
+            f"the texts cannot be divided into groups of {fewest_nonmembers:.0f} or more non-members, which "
+            "attack.focus_fpr needs"
         )
 
     def evaluate(_: int, score_BxN: np.ndarray) -> list[np.ndarray]:

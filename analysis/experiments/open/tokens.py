@@ -104,7 +104,9 @@ def compute(
     """
     ids = tuple(i for i in token_samples if i >= view.store.first_canary)
     if not ids:
-        raise Unavailable("score.token_samples has no attacked sample")
+        raise Unavailable(
+            "score.token_samples has no attacked sample; run lm-mia run with canaries in it"
+        )
     references = view.with_log_probs(token_samples)
     if len(references) < _MIN_REFERENCES:
         reason = (

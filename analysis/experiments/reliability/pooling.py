@@ -99,7 +99,7 @@ def compute(
     if inputs is None or len(inputs.references) < config.FEWEST_FOR_LEAVE_ONE_OUT:
         raise Unavailable(
             f"{len(inputs.references) if inputs else 0} references can be attacked with the others; at least "
-            f"{config.FEWEST_FOR_LEAVE_ONE_OUT} are needed"
+            f"{config.FEWEST_FOR_LEAVE_ONE_OUT} are needed; run lm-mia run with a larger --config.attack.references"
         )
     work, lira = view.work, LiraSettings(variance, finite_population)
 

@@ -262,7 +262,7 @@ def test_one_threshold_and_thresholds_of_groups_have_the_same_false_positive_rat
 def test_groups_of_texts_are_not_possible(scores: SyntheticScores, tmp_path: Path):
     run(scores, FEW, tmp_path, text_groups.STUDY)
     facts = json.loads((tmp_path / "text_groups.json").read_text())
-    assert facts["reason"] == "the texts cannot be divided into groups of 40 or more non-members"
+    assert "the texts cannot be divided into groups of 40 or more non-members" in facts["reason"]
     population: Any = scores.population
     population.columns = {"tokens": population.lengths_N}
     view, write = cast(Any, SimpleNamespace(attacked=population)), cast(Any, None)
@@ -275,8 +275,8 @@ def test_groups_of_texts_are_not_possible(scores: SyntheticScores, tmp_path: Pat
 def test_too_few_replicas_are_a_reason(scores: SyntheticScores, tmp_path: Path):
     run(scores, dataclasses.replace(FEW, replicas=8), tmp_path, fragile_hits.STUDY)
     facts = json.loads((tmp_path / "fragile_hits.json").read_text())
-    assert facts["reason"] == (
-        "8 replicas and 12 references are present, but at least 9 and 4 are needed"
+    assert facts["reason"].startswith(
+        "8 replicas and 12 references are present, but at least 9 and 4 are needed; run lm-mia run "
     )
     assert [path.name for path in tmp_path.iterdir()] == ["fragile_hits.json"]
 

@@ -278,7 +278,7 @@ def test_reasons_why_there_are_no_tables(world: SyntheticScores, tmp_path: Path)
     run(world, dataclasses.replace(C, references=6), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["pooling.json"]
     reason = json.loads((tmp_path / "pooling.json").read_text())["reason"]
-    assert reason == "6 references can be attacked with the others; at least 8 are needed"
+    assert reason.startswith("6 references can be attacked with the others; at least 8 are needed;")
     run(world, dataclasses.replace(C, fprs=(0.0, 1.0), focus_fpr=1.0), tmp_path)
     reason = json.loads((tmp_path / "pooling.json").read_text())["reason"]
     assert reason == "no rate of attack.fprs is between 0 and 1"
