@@ -205,6 +205,41 @@ def test_a_figure_never_makes_a_workdir_unusable(
     assert run("attack") == []
 
 
+OWN_STUDY = """
+from analysis.experiment import Drawing, Experiment
+from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.spec import Study, StudyNeed
+
+def compute(view, write, *, alpha):
+    write("mine.csv", view.table("samples.parquet")[["id"]].assign(share=1 / 0))
+
+TABLE = Table("mine.csv", "Each row is a sample.", {"id, share": Column("none", "a number")}, key=("id",))
+STUDY = Study("mine", compute, (TABLE,), reads=("samples.parquet",))
+EXPERIMENT = Experiment(title="Mine", draw=lambda _: None, reads=(StudyNeed(("*",), STUDY),))
+"""
+
+
+def test_a_study_that_fails_is_one_line(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w, file = tiny.copy(tmp_path / "w"), tmp_path / "mine.py"
+    tables = tiny_run.recipe_of(w) / "tables"
+    before = {path.name for path in tables.iterdir()}
+    shutil.rmtree(tables)
+    file.write_text(OWN_STUDY)
+    [*_, line] = refused(["attack", f"--workdir={w}", f"--config.figures={file}"], capsys)
+    assert line == (
+        f"study mine: fails with ZeroDivisionError: division by zero ({file}, line 7); correct it"
+    )
+    assert {path.name for path in tables.iterdir()} == before
+    file.write_text(OWN_STUDY.replace("1 / 0", "alpha").replace("id, share", "id, shares"))
+    [*_, line] = refused(["attack", f"--workdir={w}"], capsys)
+    assert "has undeclared columns (share) and lacks declared columns (shares)" in line
+    file.write_text(OWN_STUDY.replace("1 / 0", "alpha"))
+    assert cli.main(["attack", f"--workdir={w}"]) == 0
+    assert {path.name for path in tables.iterdir()} == before | {"mine.csv"}
+
+
 def test_figures_with_the_names_of_other_files_of_the_page_are_refused(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
