@@ -137,6 +137,12 @@ from lm_mia.stats.jackknife import (
     sample_groups,
     shared_reference_variance,
 )
+from lm_mia.stats.jackknife_intervals import (
+    difference_interval,
+    missed_share,
+    rates_without_groups,
+    share_interval,
+)
 from lm_mia.stats.leave_one_out import leave_one_out_scatter, lira_leave_one_out
 from lm_mia.stats.linear_regression import (
     DpSgd,
@@ -358,6 +364,7 @@ __all__ = [
     "crossed_components",
     "decision_metrics",
     "design_of",
+    "difference_interval",
     "dp_advantage_bound",
     "dp_sgd_mu",
     "dp_sgd_residuals",
@@ -418,6 +425,7 @@ __all__ = [
     "metric_interval",
     "metric_value",
     "min_k",
+    "missed_share",
     "model_groups",
     "multi_run_trials",
     "noise_grid_epsilon",
@@ -447,6 +455,7 @@ __all__ = [
     "rate_spread",
     "rates_by_sample",
     "rates_of_halves",
+    "rates_without_groups",
     "reference_calibrated_loss",
     "required_queries",
     "ridge_residuals",
@@ -457,6 +466,7 @@ __all__ = [
     "rmia_simple",
     "roc_curve",
     "sample_groups",
+    "share_interval",
     "shared_reference_variance",
     "shares_of_out_below",
     "shrunk_from_model",
