@@ -106,10 +106,11 @@ def test_missed_share_is_that_of_ordered_pairs(replicas: int):
     pairs = list(itertools.permutations(range(replicas), 2))
     assert share_A1xH1[0, 0] == pytest.approx(share(pairs))
     for b in range(replicas):
-        kept = [pair for pair in pairs if b not in pair]
-        if replicas == 2:  # of the members that the other one finds
-            kept = [(1 - b, b)]
-        assert share_A1xH1[1 + b, 0] == pytest.approx(share(kept))
+        if replicas == 2:  # half way to the pair of the other one, whose hits b misses
+            expected = (share(pairs) + share([(1 - b, b)])) / 2
+        else:
+            expected = share([pair for pair in pairs if b not in pair])
+        assert share_A1xH1[1 + b, 0] == pytest.approx(expected)
     low, high = stats.share_interval(share_A1xH1, count=found_BxM.sum(axis=1).mean())
     assert 0 < low < share_A1xH1[0, 0] < high < 1
 
