@@ -18,7 +18,7 @@ MAX_DECIMALS = 4
 
 @dataclass(frozen=True)
 class Estimate:
-    """A quantity with the ends of its 95 % interval, as fractions: 0.25, not 25. Both ends are NaN without an interval."""
+    """A quantity and its 95 % interval, as fractions: 0.25, not 25. Without an interval, both of its ends are NaN."""
 
     value: float
     low: float = math.nan
@@ -76,6 +76,12 @@ def plain(estimate: Estimate, unit: Unit = PER_100) -> str:
     """Formats an estimate for a sentence: "25 (18 to 32)"."""
     text = value(estimate, unit)
     return f"{text} ({interval(estimate, unit)})" if estimate.has_interval else text
+
+
+def percent(estimate: Estimate) -> str:
+    """Formats a share for a sentence: "46 % (41 to 51)"."""
+    text = value(estimate) + (" %" if estimate.is_known else "")
+    return f"{text} ({interval(estimate)})" if estimate.has_interval else text
 
 
 def markup(estimate: Estimate, unit: Unit = PER_100) -> Markup:
