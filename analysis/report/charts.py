@@ -36,8 +36,8 @@ MAX_SINGLE_BARS = 40
 """The most trainings with which each number of votes has a bar of its own."""
 LABEL_GAP = 16
 """The least distance in pixels of the baselines of two labels that overlap horizontally."""
-CHARACTER_WIDTH = 7.3
-"""Of text of 13 px, in pixels; most fonts are narrower."""
+CHARACTER_WIDTH, STRONG_WIDTH = 7.3, 8.0
+"""Of text of 13 px and of bold text, in pixels; most fonts are narrower."""
 
 
 @dataclass(frozen=True)
@@ -284,13 +284,13 @@ class _Label:
         return overlap and abs(self.y - other.y) < LABEL_GAP
 
 
-def _text_width(text: str) -> float:
-    return CHARACTER_WIDTH * len(text)
+def _text_width(text: str, character: float = CHARACTER_WIDTH) -> float:
+    return character * len(text)
 
 
-def _shortened(text: str, width: float) -> str:
+def _shortened(text: str, width: float, character: float = CHARACTER_WIDTH) -> str:
     """Returns a text that fits into a width, with an ellipsis if it is cut."""
-    most = max(1, math.floor(width / CHARACTER_WIDTH))
+    most = max(1, math.floor(width / character + 1e-9))
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
@@ -460,12 +460,12 @@ def _draw_roc(
     mark = x(100 * fpr)
     parts = _roc_axes(plot, low)
     if band is not None:
-        ends = [(x(100 * f), y(100 * h)) for f, h in zip(band.fpr_P, band.high_P, strict=True)]
-        ends += [
-            (x(100 * f), y(100 * v))
-            for f, v in zip(band.fpr_P[::-1], band.low_P[::-1], strict=True)
-        ]
-        parts.append(_path(ends, "band", closed=True))
+        is_shown_P = 100 * band.fpr_P >= low * 0.999
+        across = [x(100 * float(rate)) for rate in band.fpr_P[is_shown_P]]
+        highs = [y(100 * float(high)) for high in band.high_P[is_shown_P]]
+        lows = [y(100 * float(end)) for end in band.low_P[is_shown_P]]
+        around = [*zip(across, highs, strict=True), *zip(across[::-1], lows[::-1], strict=True)]
+        parts.append(_path(around, "band", closed=True))
     parts.append(_line(mark, plot.y1, mark, plot.y0, "mark"))
     for curve in reversed(curves):  # the headline lies on top
         is_shown_P = (100 * curve.fpr_P >= low * 0.999) & (100 * curve.tpr_P >= low * 0.999)
@@ -538,8 +538,8 @@ def _roc_labels(
 ) -> list[_CurveLabel]:
     """Returns the label of each curve.
 
-    Labels of strong attacks stand in the free corner above the curves, at the left of the mark; those of weak ones
-    below the diagonal, at its right. All are in the order of the curves.
+    Labels of strong attacks stand in the free corner above the curves, at the left of the mark if there is room; those
+    of weak ones below the diagonal, at its right. All are in the order of the curves.
     """
     x, y = plot.x_scale(low, 100, log=True), plot.y_scale(low, 100, log=True)
     mark = x(100 * fpr)
@@ -558,18 +558,19 @@ def _roc_labels(
     baselines = spread(wanted, gap, plot.y1 + 15, plot.y0 - 9 - LABEL_GAP)
     labels: dict[int, _CurveLabel] = {}
     distance = 18 if plot.is_narrow else 34
+    has_left_side = mark - distance - plot.x0 >= _text_width("LiRA 25")
     for i, baseline in zip(order, baselines, strict=True):
-        is_strong = i in strong
-        beside = mark - distance - plot.x0 - 4 if is_strong else plot.x1 - mark - distance
+        is_left = i in strong and has_left_side
+        beside = mark - distance - plot.x0 - 4 if is_left else plot.x1 - mark - distance
         number = ""
         if curves[i].found.is_known:
             number = numbers.label(curves[i].found)
-            if _text_width(f"{curves[i].name} {number}") > beside:
+            if _text_width(curves[i].name, STRONG_WIDTH) + _text_width(f" {number}") > beside:
                 number = numbers.value(curves[i].found)
         room = plot.x1 - plot.x0 - 8 - _text_width(f" {number}")
-        name = _shortened(curves[i].name, room)
-        width = _text_width(f"{name} {number}".rstrip())
-        left = mark - distance - width if is_strong else mark + distance
+        name = _shortened(curves[i].name, room, STRONG_WIDTH)
+        width = _text_width(name, STRONG_WIDTH) + _text_width(f" {number}".rstrip())
+        left = mark - distance - width if is_left else mark + distance
         left = min(max(left, plot.x0 + 4), plot.x1 - 4 - width)
         labels[i] = _CurveLabel(_Label(left, left + width, baseline), name, number)
     return [labels[i] for i in range(len(curves))]
@@ -641,7 +642,8 @@ def votes(members_K: np.ndarray, nonmembers_K: np.ndarray, *, k_low: int, key: s
         largest if largest <= 5 * second or not second else 1.25 * second, second_nonmember
     )
     pixels = 180 / tallest
-    panel = max(60, pixels * second_nonmember)
+    # Above the others, so that the number of a bar that is cut stands beside it.
+    panel = max(60, pixels * second_nonmember + 22)
     top, middle, gap = 56, 236, 34
     bottom = middle + gap + panel
 
@@ -714,7 +716,7 @@ def _bars(counts_K: np.ndarray, bins: Sequence[tuple[int, int]]) -> list[_Bar]:
 
 def _texts_per_bar(bins: Sequence[tuple[int, int]]) -> str:
     widest = max(end - start for start, end in bins)
-    return "Texts" if widest == 1 else f"Texts per {widest} numbers of trainings"
+    return "Texts" if widest == 1 else f"Texts, in bars of {widest} counts"
 
 
 def _coin_region(
@@ -724,7 +726,7 @@ def _coin_region(
     left, right = x(k_low - 0.5), x(k_high + 0.5)
     text = f"{k_low} to {k_high}"
     text += ": like a coin" if plot.is_narrow else f" of {trainings}: cannot be told from a coin"
-    middle = _centered(_text_width(text), x(trainings / 2), plot)
+    middle = _centered(_text_width(text, STRONG_WIDTH), x(trainings / 2), plot)
     return [
         _rectangle(left, top, right - left, bottom - top, "coin"),
         _text(middle, top - 9, text, "label strong", "middle"),
@@ -938,7 +940,9 @@ def _draw_dot_rows(
     parts += _draw_dot_row(plot, x, y, headline, is_headline=True)
     y += row_height
     for group in groups:
-        parts.append(_text(0, y + 22, _shortened(group.title, plot.width), "strong halo"))
+        parts.append(
+            _text(0, y + 22, _shortened(group.title, plot.width, STRONG_WIDTH), "strong halo")
+        )
         y += 34
         for row in group.rows:
             parts += _draw_dot_row(plot, x, y, row, is_headline=False)
@@ -960,8 +964,9 @@ def _draw_dot_row(
     room = plot.width - _text_width(number) - 8 if plot.is_narrow else plot.x0 - 8
     text = row.label if plot.size == "full" else row.short or row.label
     kind = "label strong halo" if is_headline else "label halo"
+    character = STRONG_WIDTH if is_headline else CHARACTER_WIDTH
     parts = [
-        _text(indent, baseline, _shortened(text, room - indent), kind),
+        _text(indent, baseline, _shortened(text, room - indent, character), kind),
         _text(plot.width, baseline, number, "label muted halo", "end"),
     ]
     if row.found.has_interval:
@@ -1039,7 +1044,7 @@ def lines(
         ]
 
     # Names of lines stand at the right of the plot, and take at most a third of the narrow chart.
-    right = 18 + _text_width(max((line.name for line in known), key=len))
+    right = 18 + _text_width(max((line.name for line in known), key=len), STRONG_WIDTH)
     left = 10 + max(_text_width(f"{level:g}") for level in levels)
     size, width = ("half", 536) if is_half else ("wide", 700)
     return _chart(
@@ -1048,7 +1053,7 @@ def lines(
         f"{y_title}, by {x_title}. {described}.",
         draw,
         _Plot(size, width, 300, max(46, left), min(right, 180), 30, 48),
-        _Plot("narrow", 368, 300, max(36, left), min(right, 122), 30, 48),
+        _Plot("narrow", 368, 300, max(36, left), min(right, 140), 30, 48),
     )
 
 
@@ -1089,17 +1094,26 @@ def _line_axes(
         kind = "axis" if level == levels[0] else "grid"
         parts.append(_line(plot.x0, y(level), plot.x1 + 8, y(level), kind))
         parts.append(_text(plot.x0 - 6, y(level) + 4.5, f"{level:g}", "muted", "end"))
-    # Both ends are labelled, and in between what leaves 8 px to its neighbors.
-    shown: list[_Label] = []
-    for tick in [ticks[0], ticks[-1], *ticks[1:-1]]:
-        text = _shortened(tick.label, (plot.x1 - plot.x0) / 2)
-        width = _text_width(text)
-        middle = _centered(width, x(tick.x), plot)
-        label = _Label(middle - width / 2 - 4, middle + width / 2 + 4, plot.y0 + 21)
-        if not any(label.is_near(other) for other in shown):
-            shown.append(label)
-            parts.append(_text(middle, label.y, text, "muted", "middle"))
+    for label, text in _tick_labels(plot, x, ticks):
+        parts.append(_text((label.left + label.right) / 2, label.y, text, "muted", "middle"))
     return parts
+
+
+def _tick_labels(
+    plot: _Plot, x: Callable[[float], float], ticks: Sequence[Tick]
+) -> list[tuple[_Label, str]]:
+    """Returns the labels of every tick, every second one, ... so that they are 8 px apart."""
+    for step in range(1, len(ticks) + 1):
+        labels = []
+        for tick in ticks[::step]:
+            text = _shortened(tick.label, (plot.x1 - plot.x0) / 2)
+            width = _text_width(text) + 8
+            middle = _centered(width, x(tick.x), plot)
+            label = _Label(middle - width / 2, middle + width / 2, plot.y0 + 21)
+            labels.append((label, text))
+        if not any(a.is_near(b) for (a, _), (b, _) in itertools.pairwise(labels)):
+            return labels
+    return []
 
 
 def _draw_line(
@@ -1127,7 +1141,7 @@ def _line_labels(
         last, ends, spread(ends, LABEL_GAP + 1, plot.y1, plot.y0), strict=True
     ):
         parts.append(_line(plot.x1 + 3, end, plot.x1 + 11, height, f"leader {line.role}"))
-        text = _shortened(line.name, plot.right - 14)
+        text = _shortened(line.name, plot.right - 14, STRONG_WIDTH)
         kind = f"label strong {line.role}"
         parts.append(_text(plot.x1 + 14, height + 4.5, text, kind))
     return parts

@@ -1,14 +1,24 @@
 """The report page as data: sections, tables, samples and details, and the HTML file that shows them.
 
-Whatever is a `str` is escaped; a `Markup` is inserted as it is, and is safely made by ``Markup("<b>{}</b>").format(name)``.
+Whatever is a `str` is escaped; a `Markup` is inserted as it is. ``Markup("<b>{}</b>").format(name)`` makes one that is
+safe for every name.
 """
 
+import functools
+import itertools
+import json
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+import jinja2
 from markupsafe import Markup
 
-from analysis.report.charts import Drawing
+from analysis.report import numbers
+from analysis.report.charts import Drawing, NotDrawn
 
 Text = str | Markup
 """A text, which is escaped, or HTML, which is not."""
@@ -200,7 +210,7 @@ class Page:
     """The date."""
     question: Text
     lead: tuple[Text, ...]
-    """The answer, in one or two paragraphs; ``<small>`` holds intervals, ``<span class="muted">`` what cannot be said."""
+    """The answer in one or two paragraphs: intervals in ``small``, what cannot be said in ``<span class="muted">``."""
     icons: Drawing | None = None
     facts: tuple[Fact, ...] = ()
     banners: tuple[Text, ...] = ()
@@ -213,4 +223,199 @@ class Page:
 
 def render(page: Page) -> str:
     """Returns the HTML file: one that needs no other files, and reads well without its script."""
-    raise NotImplementedError
+    folder = Path(__file__).resolve().parent
+    html = (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            page=page,
+            links=_links(page),
+            css=Markup((folder / "page.css").read_text("utf-8")),
+            script=Markup((folder / "page.js").read_text("utf-8")),
+            table_number=itertools.count(1).__next__,
+        )
+    )
+    return _printable(html.lstrip())
+
+
+def _printable(text: str) -> str:
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Characters that no HTML file may have: control characters, and surrogates, which cannot be written as UTF-8."""
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["kind"] = lambda block: type(block).__name__
+    environment.globals["is_drawn"] = lambda drawing: not isinstance(drawing, NotDrawn)
+    environment.globals["first_samples"] = _first_samples
+    environment.globals["is_sortable"] = lambda column: column.kind in _SORTABLE
+    environment.globals["cell"] = _cell
+    environment.globals["shown_samples"] = _shown_samples
+    environment.globals["data"] = _data
+    environment.filters["plain"] = lambda text: Markup(text).striptags()
+    return environment
+
+
+def _links(page: Page) -> list[tuple[str, str]]:
+    """Returns the id and the name of each section, for the line of links at the top."""
+    links = [("answer", "Answer"), *((section.id, section.nav) for section in page.sections)]
+    links += [("details", "Details")] if page.details else []
+    return links + ([("made", "How it was made")] if page.made else [])
+
+
+# --- Samples: the first rows are written here, and all rows by the script, which must write the same ------------------
+
+_SORTABLE: tuple[SampleColumnKind, ...] = ("score", "above", "votes")
+NO_TEXT = "(no text was imported)"
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A cell of the table of samples."""
+
+    text: str
+    small: str = ""
+    """A second line in small letters."""
+    share: float | None = None
+    """The filled part of a bar before the text."""
+
+
+def _first_samples(table: SamplesTable) -> tuple[Sample, ...]:
+    """Returns the samples of the first filter that are shown at the start."""
+    first = table.filters[0].key
+    return tuple(sample for sample in table.samples if first in sample.filters)[: table.rows]
+
+
+def _shown_samples(table: SamplesTable) -> str:
+    """Says how many samples are shown at the start."""
+    total = numbers.count(table.filters[0].total)
+    return f"{len(_first_samples(table))} of {total} shown"
+
+
+def _cell(table: SamplesTable, column: SampleColumn, sample: Sample) -> _Cell:
+    """Returns a cell of the table of samples, as the script writes it."""
+    match column.kind:
+        case "text":
+            return _Cell(sample.text or NO_TEXT)
+        case "score":
+            return _Cell(_decimal(_rounded(sample.score, column.decimals), column.decimals))
+        case "above":
+            above = _percentage_above(sample)
+            return _Cell("all" if above == 100 else _decimal(above, 1))
+        case "votes":
+            if sample.votes is None:
+                return _Cell(numbers.MISSING)
+            share = sample.votes / table.trainings
+            return _Cell(f"{sample.votes} of {table.trainings}", verdict(table, sample), share)
+        case "label":
+            return _Cell(sample.label or numbers.MISSING)
+        case "member":
+            return _Cell("member" if sample.is_member else "not a member")
+
+
+def verdict(table: SamplesTable, sample: Sample) -> str:
+    """Says what the votes of a sample tell; nothing if they are too few to rule out a coin flip for any sample."""
+    if sample.votes is None or not table.k_low:
+        return ""
+    if table.k_low <= sample.votes <= table.trainings - table.k_low:
+        return "coin flip"
+    if sample.votes > table.trainings / 2:
+        return "steady hit" if sample.is_member else "steady false alarm"
+    if sample.is_member:
+        return "steady miss"
+    return "rare false alarm" if sample.votes else "never called"
+
+
+def _rounded(number: float, decimals: int) -> float | None:
+    """Returns a number as the script gets it: None if it is missing, and never -0."""
+    return round(float(number), decimals) + 0.0 if math.isfinite(number) else None
+
+
+def _decimal(number: float | None, decimals: int) -> str:
+    if number is None:
+        return numbers.MISSING
+    return f"{number:.{decimals}f}".replace("-", "−")
+
+
+def _percentage_above(sample: Sample) -> float | None:
+    """Returns the percentage of non-members with lower scores, rounded down: 100 is all of them."""
+    if not math.isfinite(sample.above):
+        return None
+    # The addend keeps 99.9, which floats miss slightly.
+    return math.floor(1000 * sample.above + 1e-6) / 10
+
+
+def _losses(loss: Sequence[float]) -> list[float | None]:
+    return [_rounded(value, 2) for value in loss]
+
+
+def _data(table: SamplesTable) -> Markup:
+    """Returns the samples for the script, as JSON in which no text can end the script element."""
+    verdicts = sorted({verdict(table, sample) for sample in table.samples})
+    keys = [choice.key for choice in table.filters]
+    decimals = next((column.decimals for column in table.columns if column.kind == "score"), 1)
+    data: dict[str, Any] = {
+        "noun": table.noun,
+        "noText": NO_TEXT,
+        "trainings": table.trainings,
+        "rows": table.rows,
+        "outTitle": table.out_title,
+        "lossNote": table.loss_note,
+        "verdicts": verdicts,
+        "scoreDecimals": decimals,
+        "columns": [{"kind": column.kind, "card": column.card} for column in table.columns],
+        "filters": [{"key": choice.key, "total": choice.total} for choice in table.filters],
+        # Lists instead of objects: the names of the fields would take a tenth of the page.
+        "fields": [*_FIELDS],
+        "samples": [
+            [
+                # JSON escapes control characters, which the script would show.
+                *map(_printable, (sample.id, sample.source, sample.text)),
+                int(sample.is_member),
+                _rounded(sample.score, decimals),
+                _percentage_above(sample),
+                sample.votes,
+                verdicts.index(verdict(table, sample)),
+                _printable(sample.label),
+                [keys.index(key) for key in sample.filters],
+                _losses(sample.in_losses),
+                _losses(sample.out_losses),
+                _losses(sample.model_losses),
+                "".join("1" if called else "0" for called in sample.called),
+            ]
+            for sample in table.samples
+        ],
+    }
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # JSON allows both separators of lines in strings; a script that is copied into JavaScript did not always.
+    for character, escaped in (("<", "\\u003c"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029")):
+        text = text.replace(character, escaped)
+    return Markup(text)
+
+
+_FIELDS = (
+    "id",
+    "source",
+    "text",
+    "isMember",
+    "score",
+    "above",
+    "votes",
+    "verdict",
+    "label",
+    "filters",
+    "inLosses",
+    "outLosses",
+    "modelLosses",
+    "called",
+)

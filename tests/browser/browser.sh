@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Opens the page of single samples in headless Chromium: it loads, sorts, filters, searches, and shows a sample.
+# Opens pages in headless Chromium: the page of single samples loads, sorts, filters, searches, and shows a sample; the
+# report page does so too, and axe-core finds nothing that keeps anybody from reading it.
 #   tests/browser/browser.sh
-# Takes 20 seconds on 2 cores, and as long again to install Chromium by apt-get (as root) if it is missing; without it
+# Takes a minute on 2 cores, and as long again to install Chromium by apt-get (as root) if it is missing; without it
 # the test is skipped. Not a part of the other tests, since these start before Chromium is installed.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -17,4 +18,4 @@ if ! { command -v chromium && command -v chromedriver; } >/dev/null; then
   { apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver; } >/dev/null ||
     skip "apt-get could not install chromium and chromium-driver"
 fi
-exec pytest -n 0 tests/browser/single_samples.py
+exec pytest -n 0 tests/browser/single_samples.py tests/browser/report_page.py

@@ -1,7 +1,7 @@
 """The page of single samples in headless Chromium; browser.sh installs it and runs this file."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,6 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokens = tokens.assign(in_loss_nats=[1.0, 2.0, 3.0], out_loss_nats=[1.5, 2.0, float("nan")])
     sample_page.write(with_files(recipe, {"shown_tokens.parquet": tokens}))
     return recipe.recipe_dir
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture
