@@ -94,7 +94,7 @@ class DotRow:
     """NaN if it is unknown."""
     role: Role = "other"
     short: str = ""
-    """A shorter label for narrow screens."""
+    """A shorter label for narrow screens, which have room for 32 characters."""
     models: tuple[float, ...] = ()
     """Values of single models, shown as ticks; the number at the right is then their range."""
 
@@ -557,7 +557,7 @@ def _roc_labels(
     # The last line of the plot has the label of the mark.
     baselines = spread(wanted, gap, plot.y1 + 15, plot.y0 - 9 - LABEL_GAP)
     labels: dict[int, _CurveLabel] = {}
-    distance = 18 if plot.is_narrow else 34
+    distance = 18 if plot.is_narrow else 30
     has_left_side = mark - distance - plot.x0 >= _text_width("LiRA 25")
     for i, baseline in zip(order, baselines, strict=True):
         is_left = i in strong and has_left_side

@@ -81,11 +81,15 @@ def dot_rows() -> charts.Drawing:
         DotGroup(
             "The attacker",
             (
-                DotRow("sees only the loss, no references", LOSS),
+                DotRow("sees only the loss, no references", LOSS, short="sees only the loss"),
                 DotRow("uses LiRA", LIRA, "lira"),
                 DotRow("has 8 references", Estimate(0.23)),
                 DotRow("accepts 5 false alarms per 100", Estimate(0.52, 0.46, 0.58)),
-                DotRow("has 4 or more fine-tuned references", Estimate(float("nan"))),
+                DotRow(
+                    "has 4 or more fine-tuned references",
+                    Estimate(float("nan")),
+                    short="has 4 or more references",
+                ),
             ),
         ),
         DotGroup(

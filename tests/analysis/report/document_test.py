@@ -330,3 +330,32 @@ def test_links_lead_to_all_sections():
     links = [a["href"] for name, a in page.elements if name == "a"]
     sections = [f"#{a['id']}" for name, a in page.elements if name == "section"]
     assert links[1 : 1 + len(sections)] == sections
+
+
+def luminance(color: str) -> float:
+    """Returns the relative luminance of #rgb or #rrggbb, by the definition of WCAG 2."""
+    digits = color[1:] if len(color) == 7 else "".join(2 * digit for digit in color[1:])
+    values = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values]
+    return sum(weight * v for weight, v in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(color: str, background: str) -> float:
+    dark, light = sorted((luminance(color), luminance(background)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1, 2], ids=["light", "dark", "print"])
+def test_colors_have_contrast(scheme: int):
+    """As far as axe-core cannot determine it: in charts."""
+    css = "".join(Parser(demo_page.html()).texts["style"])
+    rules = re.findall(r":root \{(.*?)\}", css, re.DOTALL)
+    color = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6});", rules[scheme]))
+    for background in ("background", "panel", "coin", "banner"):
+        for text in ("ink", "muted", "link"):
+            assert contrast(color[text], color[background]) >= 4.5, (text, background)
+    for text in ("member", "nonmember"):
+        assert contrast(color[text], color["background"]) >= 4.5
+    for line in ("grey", "member", "ink", "nonmember"):
+        for background in ("background", "coin"):
+            assert contrast(color[line], color[background]) >= 3, (line, background)
