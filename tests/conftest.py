@@ -24,6 +24,12 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # Most tests take longer to compile than to compute. Processes that they start inherit it, so bits stay comparable.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# The older generator of code for fused operations takes a fifth of the time of the newer one, in one thread.
+QUICK_COMPILATION = (
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
+os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *QUICK_COMPILATION)).strip()
 
 # Test processes run side by side. Threads of BLAS for matrices as small as those of the tests would only wait.
 threadpoolctl.threadpool_limits(1, user_api="blas")

@@ -20,8 +20,7 @@ CASES_AND_DEVICES = [(name, n) for name, counts in CASES.items() for n in counts
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Returns the results of tests/shared/four_devices.py, from one process with four devices."""
-    # Without optimization of machine code, compilation takes half the time; collectives are chosen before that.
-    flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
     tests = Path(__file__).resolve().parents[1]
     script = str(tests / "shared" / "four_devices.py")
     benchmarks = str(tests.parent / "benchmarks")
