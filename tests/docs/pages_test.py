@@ -9,7 +9,6 @@ import random
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,10 @@ OF_OWN = (
 """The settings among them that ``own:`` takes over from the quickstart."""
 
 WITH_REPORT = {"tutorial.md", "audit-your-models.md", "how-to/experiment.md"}
-"""Pages whose commands draw report pages, which takes seconds each; the other pages are about other things."""
+"""Pages whose last command with a report draws it, which takes seconds; the other pages are about other things."""
+
+WORKDIRS_OF_QUICKSTART = ("runs/quickstart", "runs/figure")
+"""Workdirs that pages create by ``lm-mia run --config=quickstart``; the models are those of one run."""
 
 pytestmark = pytest.mark.process
 
@@ -85,6 +87,13 @@ def flags(texts: Path, command: list[str]) -> list[str]:
         del settings["corpus.source"]
     named = {f"--config.{name}": value for name, value in settings.items()}
     return [f"{flag}={value}" for flag, value in named.items() if flag not in given]
+
+
+def commands(code: str) -> list[str]:
+    """Returns the command lines of a block, with fewer models."""
+    code = code.replace("\\\n", "").replace("references=48", "references=10")
+    few = "references=4 --config.attack.replicas=2"
+    return code.replace("references=8 --config.attack.replicas=8", few).splitlines()
 
 
 def run(line: str, texts: Path) -> None:
@@ -120,17 +129,6 @@ def quickstart(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def _workers_in_this_process(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Makes models in this process instead of in workers; draws report pages only for pages in `WITH_REPORT`."""
-    write_page = page.write_page
-    with tiny_run.on_cpu() as patch:
-        if request.getfixturevalue("name") in WITH_REPORT:
-            patch.setattr(page, "write_page", write_page)
-        patch.setattr(supervisor, "run", tiny_run.run_in_process)
-        yield
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_runs(
     name: str,
@@ -139,20 +137,20 @@ def test_a_page_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PWD", str(tmp_path))
-    if (
-        name != "tutorial.md"
-    ):  # which starts workers; others would import and compile everything again
-        request.getfixturevalue("_workers_in_this_process")
-    if name not in ("tutorial.md", "how-to/experiment.md"):
-        monkeypatch.delitem(plotting.FORMATS, "pdf")  # takes half of the drawing time
     steps = blocks(name)
     assert steps, f"{name}: nothing runs; is a block marked as ```text by mistake?"
-    if any("--workdir=runs/quickstart" in code for _, _, code in steps):
-        shutil.copytree(quickstart, tmp_path / "runs" / "quickstart")
+    for folder in WORKDIRS_OF_QUICKSTART:
+        if any(f"--workdir={folder}" in code for _, _, code in steps):
+            shutil.copytree(quickstart, tmp_path / folder)
+    if name != "tutorial.md":
+        monkeypatch.delitem(plotting.FORMATS, "pdf")  # takes half of the drawing time
+    lines = [line for language, _, code in steps if language == "bash" for line in commands(code)]
+    with_report = [line for line in lines if re.match("lm-mia (run|report) ", line)]
+    drawn = with_report[-1] if name in WITH_REPORT else None
+    write_page = page.write_page
     variables: dict[str, Any] = {}
     for language, title, code in steps:
         if title.endswith(".py"):
@@ -160,9 +158,13 @@ def test_a_page_runs(
         elif language == "python":
             exec(compile(code, name, "exec"), variables)
         else:
-            code = code.replace("$PWD", str(tmp_path)).replace("references=48", "references=10")
-            for line in code.replace("\\\n", "").splitlines():
-                run(line, texts)
+            for line in commands(code.replace("$PWD", str(tmp_path))):
+                with tiny_run.on_cpu() as patch:
+                    if line == drawn:
+                        patch.setattr(page, "write_page", write_page)
+                    if name != "tutorial.md":  # others would import and compile everything again
+                        patch.setattr(supervisor, "run", tiny_run.run_in_process)
+                    run(line, texts)
     assert "not drawn" not in capsys.readouterr().err
 
 
