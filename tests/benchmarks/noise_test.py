@@ -17,19 +17,22 @@ from lm_mia.attacks.designs import ModelDesign
 from lm_mia.stats import leave_one_out, standardization
 
 pytestmark = pytest.mark.montecarlo
-MAX_ERROR = 0.005
+MAX_ERROR = 0.01
+"""Few rounds, since z takes their number into account."""
 DESIGNS = ("exact", "bernoulli", "pairs", "columns", "two seeds", "columns, two seeds")
 
 
 @pytest.fixture
 def noise(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-    return importlib.import_module("noise")
+    module = importlib.import_module("noise")
+    monkeypatch.setitem(module.MAX_TARGETS, "noise", 4)  # each costs as much as a round of one target
+    return module
 
 
-def table_of(noise: ModuleType, *cell: Any) -> pd.DataFrame:
+def table_of(noise: ModuleType, *cell: Any, max_error: float = MAX_ERROR) -> pd.DataFrame:
     cell = noise.Cell(*cell)
-    return noise.to_table(cell, noise.run_cell(cell, MAX_ERROR))
+    return noise.to_table(cell, noise.run_cell(cell, max_error))
 
 
 def largest_z(table: pd.DataFrame) -> float:
@@ -118,7 +121,7 @@ def test_held_out_samples_with_scores_would_double_low_rates(
 
 
 def test_targets_with_a_gap_score_as_fresh_ones(noise: ModuleType):
-    table = table_of(noise, "gap", "columns", "", 8, "all").set_index("attack")
+    table = table_of(noise, "gap", "columns", "", 8, "all", max_error=0.005).set_index("attack")
     assert 0.66 < table["auc"].to_dict()["reference_calibrated"] < 0.69
     assert (table["auc"] - table["fresh_auc"]).abs().max() < noise.MAX_DIFFERENCE
 

@@ -38,7 +38,7 @@ MODEL = transformer.TransformerLM(EVEN)
 ODD = dataclasses.replace(MODEL_CONFIG, width=6, heads=1, vocab_size=66, length_tokens=32)
 # Several micro-batches, in some of which devices are idle; scanned and rematerialized; one micro-batch for all.
 CASES = {
-    "even": (EVEN, make_plan(micro_batch_size=1), (1, 2, 4)),
+    "even": (EVEN, make_plan(micro_batch_size=1), (1, 4)),
     "scanned": (MODEL_CONFIG, make_plan(scan_layers=True, remat="full"), (1, 2)),
     "odd": (ODD, make_plan(), (1, 4)),
 }

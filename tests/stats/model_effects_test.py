@@ -157,9 +157,8 @@ def z_of_worlds(worlds: int, references: int, model_effect: float, gap: float) -
 
 def check_z(z_Wx2: np.ndarray, references: int, *, models_differ: bool) -> None:
     """Checks that z has the distribution of Student's t, nearly so if models do not differ."""
-    assert (
-        is_unusual(z_Wx2, references - 1).mean(axis=0) <= 0.001 + 5 * (0.001 / len(z_Wx2)) ** 0.5
-    ).all()
+    # One world in a thousand is unusual: three of 75 by a chance of 6e-5.
+    assert (is_unusual(z_Wx2, references - 1).sum(axis=0) <= 2).all()
     if not models_differ:
         # Errors of the mean loss, without a correction, would make its median -11 with 4 references.
         assert (np.abs(np.median(z_Wx2, axis=0)) < 0.5).all()
@@ -170,14 +169,14 @@ def check_z(z_Wx2: np.ndarray, references: int, *, models_differ: bool) -> None:
 
 @pytest.mark.parametrize("model_effect", [0.0, 0.1])
 def test_z_is_a_student_t_variable(model_effect: float):
-    check_z(z_of_worlds(100, 4, model_effect, 0.3), 4, models_differ=model_effect > 0)
+    check_z(z_of_worlds(75, 4, model_effect, 0.3), 4, models_differ=model_effect > 0)
 
 
 @pytest.mark.montecarlo
 @pytest.mark.parametrize("references", [4, 32])
 @pytest.mark.parametrize(("model_effect", "gap"), [(0.0, 0.3), (0.1, 0.0)])
 def test_z_is_a_student_t_variable_everywhere(references: int, model_effect: float, gap: float):
-    z_Wx2 = z_of_worlds(150, references, model_effect, gap)
+    z_Wx2 = z_of_worlds(75, references, model_effect, gap)
     check_z(z_Wx2, references, models_differ=model_effect > 0)
 
 
@@ -281,7 +280,8 @@ def test_aucs_of_members_that_depend_on_a_covariate(slopes: float, beta: float):
 @pytest.mark.montecarlo
 @pytest.mark.parametrize(("slopes", "beta"), [(0.0, 3.0), (0.6, 0.0)])
 def test_noise_has_an_auc_of_one_half(slopes: float, beta: float):
-    np.testing.assert_allclose(mean_aucs(30, slopes, beta, gap=0.0), 0.5, atol=0.01)
+    """The standard error is about 0.003, so the difference is larger by a chance of 4e-5."""
+    np.testing.assert_allclose(mean_aucs(15, slopes, beta, gap=0.0), 0.5, atol=0.0125)
 
 
 def test_membership_that_depends_on_a_covariate_is_unusual():

@@ -142,16 +142,10 @@ MECHANISMS = pytest.mark.parametrize(
 )
 
 
-@MECHANISMS
-def test_bounds_with_ties_are_valid(mechanism: Any, epsilon: float):
-    for name, share in exceedances(mechanism, epsilon, runs=60, samples=300).items():
-        assert share <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60), name
-
-
 @pytest.mark.montecarlo
 @MECHANISMS
-@pytest.mark.parametrize(("samples", "runs"), [(300, 500), (2000, 200)])
-def test_bounds_with_ties_are_valid_in_many_runs(mechanism, epsilon: float, samples, runs):
+@pytest.mark.parametrize(("samples", "runs"), [(300, 200), (2000, 80)])
+def test_bounds_with_ties_are_valid(mechanism: Any, epsilon: float, samples: int, runs: int):
     for name, share in exceedances(mechanism, epsilon, runs, samples).items():
         assert share <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / runs), name
 
