@@ -48,6 +48,18 @@ FULL_FIGURES = {key: plotting.mpl.rcParams[key] for key in FAST_FIGURES}
 plotting.mpl.rcParams.update(FAST_FIGURES)
 
 
+FIRST = ("docs/pages_test.py", "analysis/attacks_test.py", "process/multi_host_test.py")
+"""Long files, one for each test process. The second makes the sweep and the third the run that many other files share,
+so that processes do not wait for each other at the start."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lets the files in `FIRST` begin; the others keep their order."""
+    tests = Path(__file__).resolve().parent
+    rank = {tests / file: i for i, file in enumerate(FIRST)}
+    items.sort(key=lambda item: rank.get(item.path, len(FIRST)))
+
+
 @pytest.fixture
 def full_figures() -> Iterator[None]:
     """Figures are written as the command writes them."""

@@ -26,7 +26,9 @@ DESIGNS = ("exact", "bernoulli", "pairs", "columns", "two seeds", "columns, two 
 def noise(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
     module = importlib.import_module("noise")
-    monkeypatch.setitem(module.MAX_TARGETS, "noise", 4)  # each costs as much as a round of one target
+    monkeypatch.setitem(
+        module.MAX_TARGETS, "noise", 4
+    )  # each costs as much as a round of one target
     return module
 
 

@@ -46,7 +46,10 @@ def get_config():
         model=config.Model(layers=1, width=8, heads=2),
         optimizer=config.Optimizer(peak_learning_rate=1e-2, warmup_steps=1),
         train=config.Train(subset="balanced", batch_size=4),
-        attack=config.Attack(references=4, replicas=2, variance="pooled", fprs=(0.1, 0.5), focus_fpr=0.1),
+        attack=config.Attack(
+            references=4, replicas=2, attacks=("lira_online", "stacked", "loss"), variance="pooled",
+            fprs=(0.1, 0.5), focus_fpr=0.1, bootstraps=20,
+        ),
     )
 """
 
