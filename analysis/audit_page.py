@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from analysis import audit_causal, markup, plotting, provenance
 from analysis.formatting import found_card, percent
+from analysis.report import audited
 from lm_mia.atomic import write_atomically
 from lm_mia.attacks.registry import attack_name
 
@@ -72,6 +73,7 @@ def write(
         .get_template("audit_page.html.j2")
         .render(
             source=Path(source).name,
+            answer="" if causal else audited.sentences(tables),
             design=_DESIGNS[membership],
             cards=audit_causal.cards(tables) if causal else _cards(tables),
             notes=[note[0].upper() + note[1:] for note in notes],

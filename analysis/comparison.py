@@ -105,7 +105,7 @@ class RecipeSummary:
 
 def summarize(recipe: RecipeResults) -> RecipeSummary:
     """Reads the main numbers of a recipe from its tables; if there are none, `missing_reason` says why."""
-    summary = RecipeSummary(recipe, recipe.config.attack.focus_fpr)
+    summary = RecipeSummary(recipe, recipe.config.attack.focus)
     if not recipe.has_population:
         return dataclasses.replace(summary, missing_reason="its population is not built yet")
     try:

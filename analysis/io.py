@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import pandas as pd
 
+from lm_mia.attacks.headline import effective_attack
 from lm_mia.attacks.spec import (
     FigureNeed,
     PresentModels,
@@ -31,7 +32,6 @@ from lm_mia.config import (
     Config,
     first_canary,
     listed_figures,
-    measurable_attack,
     num_canaries,
     training_samples,
 )
@@ -245,7 +245,7 @@ class RecipeResults:
     recipe_dir: Path
     """WORKDIR/recipes/NAME."""
     config: Config
-    """The config of the last command, with the attack settings of its tables (`measurable_attack`)."""
+    """The config of the last command, with the attack settings of its tables (`effective_attack`)."""
     names: tuple[str, ...]
     """All names by which figures refer to the recipe."""
     population_dir: Path
@@ -254,6 +254,8 @@ class RecipeResults:
     """What the figures need of the recipe."""
     progress: Callable[[str, float, float], None] = lambda *_: None
     """Called as ``progress(label, done, total)`` while missing attacks are computed."""
+    chosen_headline: str = "auto"
+    """attack.headline as it was requested."""
 
     @property
     def name(self) -> str:
@@ -516,8 +518,10 @@ def read_recipe(recipe_dir: Path) -> RecipeResults:
             f"{recipe_dir}: config.json was written by another version of lm_mia, with other fields; "
             "draw it with that version"
         ) from error
-    config = dataclasses.replace(config, attack=measurable_attack(config))
-    return RecipeResults(recipe_dir, config, tuple(record["names"]), population_dir)
+    headline = config.attack.headline
+    config = dataclasses.replace(config, attack=effective_attack(config))
+    names = tuple(record["names"])
+    return RecipeResults(recipe_dir, config, names, population_dir, chosen_headline=headline)
 
 
 def with_needs(recipes: SweepResults, needs: Sequence[FigureNeed]) -> SweepResults:

@@ -10,30 +10,20 @@ import contextlib
 import datetime
 import math
 import shlex
-import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analysis.figures import MODULES, PAGE_FILES, RECIPE_FIGURES, exists, file_name, find
 from analysis.formatting import (
-    MIN_HEADLINE_REPLICAS,
     found_card,
     needs_nonmembers,
     percent,
     plural,
-    plus_minus,
-    share_range,
 )
 from lm_mia.atomic import (
     write_atomically,
-)
-from lm_mia.attacks.spec import (
-    Request,
-    Variant,
-    attack_spec,
 )
 from lm_mia.config.listed_figures import is_file, matches
 from lm_mia.errors import UserError
@@ -46,8 +36,6 @@ if TYPE_CHECKING:
     from lm_mia.attacks.results import Key
     from lm_mia.attacks.spec import FigureNeed
 
-_OTHER_ATTACKS: Mapping[str, str] = MappingProxyType({"stacked": "stacked LiRA", "loss": "loss"})
-"""Attacks whose AUC stands beside that of LiRA in the lines that a command prints."""
 _QUESTION = "Who was in the training data, and would the answer survive retraining?"
 
 
@@ -85,6 +73,7 @@ def write_page(
         sample_page,
         target_section,
     )
+    from analysis.report import write
 
     check_figures(figures, io.read_workdir(workdir)["recipes"])
     sweep = io.read_recipes(workdir, recipes, progress)
@@ -154,8 +143,8 @@ def write_page(
             log(f"not drawn: {name}: {reason}")
         step()
     html = _render(workdir, sweep, recipe_sections, summaries, figure_sections)
-    write_atomically(workdir / "report.html", html)
-    return workdir / "report.html"
+    write_atomically(workdir / write.FIGURES, html)
+    return write.write(workdir, all_recipes)
 
 
 def _has_section_without_replicas(recipe: "RecipeResults", *, alone: bool) -> bool:
@@ -255,12 +244,17 @@ def figure_keys(names: Sequence[str]) -> list["Key"]:
     return [key for name in names for key in find(name).stored_keys()]
 
 
-def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:
+def summary_lines(
+    workdir: Path,
+    recipes: Sequence[str] | None,
+    log: Callable[[dict[str, str]], None] = lambda _: None,
+) -> list[str]:
     """Returns the lines that a command prints at its end: the main numbers of each recipe, and the path of the page.
 
     Args:
       workdir: the workdir.
       recipes: names of recipes; None for all.
+      log: called with an event for the first sentences of each recipe, which `lm-mia status` shows later.
 
     Returns:
       The lines. If a recipe has no numbers, its line says why; no error is raised.
@@ -271,7 +265,9 @@ def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:
     lines = []
     sweep = io.with_needs(io.read_recipes(workdir, recipes), ())
     for recipe in [*sweep.recipes, *sweep.without_population]:
-        lines.append(f"{recipe.name}: {_summarize(recipe)}")
+        text = _summarize(recipe)
+        lines.append(f"{recipe.name}: {text}")
+        log({"event": "answer", "recipe": recipe.name, "text": text})
         with contextlib.suppress(UserError):
             sentences = io.read_warnings(recipe)
             lines += [f"{recipe.name}: warning: {sentence}" for sentence in sentences]
@@ -283,109 +279,21 @@ def summary_lines(workdir: Path, recipes: Sequence[str] | None) -> list[str]:
 
 
 def _summarize(recipe: "RecipeResults") -> str:
-    """Returns the main numbers of a recipe in words; without numbers, the reason."""
+    """Returns the first sentences of the page of a recipe; without numbers, the reason."""
+    from analysis.report import recipe_page, strength
+
+    attack = recipe.config.attack
+    reason = "its population is not built yet"
     if recipe.has_population:
-        with contextlib.suppress(UserError):
-            if recipe.view.has("flips.json"):
-                return _summarize_replicas(recipe)
-            if recipe.config.attack.targets and (summary := _summarize_targets(recipe)):
-                return summary
+        try:
+            if attack.targets or attack.replicas:
+                return recipe_page.sentences(recipe, strength.read(recipe)).text
             if recipe.view.has("pooling.json"):
                 return _summarize_pooling(recipe)
-            if recipe.view.has("zero_run.json"):
-                return _summarize_zero_run(recipe)
-    from analysis import comparison  # loads Matplotlib
-
-    reason = comparison.summarize(recipe).missing_reason
+            return _summarize_zero_run(recipe)
+        except UserError as error:
+            reason = str(error).strip().splitlines()[0].removesuffix(".")
     return f"no numbers: {reason.removeprefix(f'{recipe.name}: ')}"
-
-
-def _summarize_replicas(recipe: "RecipeResults") -> str:
-    from analysis import io, tables
-
-    facts = recipe.view.facts("flips")
-    focus = facts["config"]["focus_fpr"]
-    rows = tables.best_per_attack(io.read_table(recipe, "attacks.csv"))
-    best = {row["attack"]: row for row in rows}
-    lira = best["lira_online"]
-    other_subsets = _summarize_reference_targets(recipe)
-    if other_subsets:
-        other_subsets = f" over {facts['replicas']} replicas, {other_subsets}"
-    others = ", ".join(
-        f"{name} {plus_minus(row['auc_mean'], row['auc_std'])}"
-        for attack, name in _OTHER_ATTACKS.items()
-        if (row := best.get(attack))
-    )
-    numbers = _format_numbers(
-        plus_minus(lira["auc_mean"], lira["auc_std"]),
-        lira[f"tpr_at_{focus:g}_mean"],
-        focus,
-        other_subsets + (f" ({others})" if others else ""),
-        interval=_interval(recipe, f"tpr_at_{focus:g}"),
-    )
-    counts = f"({facts['replicas']} replicas, {facts['references']} references)"
-    if facts["replicas"] < MIN_HEADLINE_REPLICAS:
-        return f"{numbers}; fewer than {MIN_HEADLINE_REPLICAS} replicas are too few to report coin flips {counts}"
-    shares = next(
-        row
-        for row in tables.coin_flip_rows(tables.read_flip_shares(recipe))
-        if math.isclose(row["fpr"], focus)
-    )
-    observed, at_127 = [], []
-    for column, name in (("member_fraction", "members"), ("nonmember_fraction", "non-members")):
-        observed.append(f"{100 * shares[column]:.1f}% of {name}")
-        at_127.append(share_range(shares[f"{column}_127_low"], shares[f"{column}_127_high"]))
-    return (
-        f"{numbers}; coin flips (flip rate {facts['cutoff']:.3f} or more): {', '.join(observed)}; 127 replicas would "
-        f"show {' and '.join(at_127)} {counts}"
-    )
-
-
-def _summarize_reference_targets(recipe: "RecipeResults") -> str:
-    """Summarizes the AUC of LiRA over targets with different training subsets; empty for fewer than two of them."""
-    from analysis import io
-
-    auc_M = io.read_frame(recipe, "reference_targets.csv", ["auc"])["auc"].dropna().tolist()
-    if len(auc_M) < 2:
-        return ""
-    return f"{_format_auc(auc_M)} over {len(auc_M)} targets of different subsets"
-
-
-def _summarize_targets(recipe: "RecipeResults") -> str:
-    """Summarizes LiRA with all references, with the numbers of `analysis.comparison`; empty without targets."""
-    from lm_mia.attacks import evaluations  # loads SciPy
-
-    def points(name: str) -> Sequence[Mapping[Any, Any]]:
-        """Returns the rates of an attack at attack.fprs; none if it was not made."""
-        attack = attack_spec(recipe.attackable, Variant(name))
-        if attack is None or attack not in recipe.view.declared.score_table:
-            return []
-        table = recipe.view.pieces.table(Request(attack, evaluations.operating_points))
-        return table[~table["on_curve"]].to_dict("records")
-
-    if not (rows := points("lira_online")):
-        return ""
-    auc_T = _aucs(rows)
-    counts = f"({plural(len(auc_T), 'target')}, {plural(len(recipe.references), 'reference')})"
-    if any(map(math.isnan, auc_T)):
-        return f"LiRA has no AUC, since samples have too few IN or OUT references {counts}"
-    focus = recipe.config.attack.focus_fpr
-    # It is NaN if so many samples have no score that the rate cannot be measured.
-    tpr_T = [row["tpr"] for row in rows if math.isclose(row["fpr"], focus)]
-    others = ", ".join(
-        f"{other_name} {_format_auc(other_auc_T)}"
-        for other, other_name in _OTHER_ATTACKS.items()
-        if (other_auc_T := _aucs(points(other)))
-    )
-    numbers = _format_numbers(
-        _format_auc(auc_T),
-        statistics.fmean(tpr_T),
-        focus,
-        f" ({others})" if others else "",
-        interval=_interval(recipe, f"tpr_at_{focus:g}"),
-        nonmembers=f"{min(row['nonmembers'] for row in rows):,}",
-    )
-    return f"{numbers} {counts}"
 
 
 def _summarize_pooling(recipe: "RecipeResults") -> str:
@@ -413,46 +321,6 @@ def _summarize_zero_run(recipe: "RecipeResults") -> str:
         return f"no zero-run evaluation: {facts['reason']}"
     table = recipe.recipe_dir / "tables" / "zero_run.csv"
     return f"zero-run evaluation of {plural(facts['models'], 'reference')} in {table}"
-
-
-def _aucs(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Returns the AUC of each target, in order."""
-    return [*{row["target"]: float(row["auc"]) for row in rows}.values()]
-
-
-def _format_auc(auc_T: Sequence[float]) -> str:
-    """Returns the mean and the standard deviation of the AUC over targets in words."""
-    return plus_minus(
-        statistics.fmean(auc_T), statistics.pstdev(auc_T) if len(auc_T) > 1 else math.nan
-    )
-
-
-def _interval(recipe: "RecipeResults", metric: str) -> str:
-    """Returns the 95% interval of a metric of LiRA, of the mean over the attacked models if there are several; empty
-    without one."""
-    from analysis import tables
-
-    rows = [
-        row
-        for row in tables.read_intervals(recipe, recipe.config.attack.bootstraps)
-        if row["attack"] == "lira_online" and row["metric"] == metric and row["role"] != "reference"
-    ]
-    row = max(rows, key=lambda row: row["models"], default=None)
-    if not row or math.isnan(row["low"]):
-        return ""
-    return f"{row['low']:.3f} to {row['high']:.3f}"
-
-
-def _format_numbers(
-    auc: str, tpr: float, fpr: float, more: str = "", interval: str = "", nonmembers: str = "fewer"
-) -> str:
-    """Returns the main numbers in words; `nonmembers` says how many non-members have a score."""
-    text = f"LiRA AUC {auc}{more}, TPR "
-    if not math.isnan(tpr):
-        covered = f" (95% interval {interval})" if interval else ""
-        return f"{text}{tpr:.3f}{covered} at {percent(fpr)} FPR"
-    needs = f"which {needs_nonmembers(fpr)} with a score; there are {nonmembers}"
-    return f"{text}unknown at {percent(fpr)} FPR, {needs}"
 
 
 def _render(

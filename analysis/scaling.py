@@ -173,7 +173,7 @@ def draw(sweep: SweepResults, x: str = "") -> Drawing:
     references = _common_reference_count(usable)
     points = [_read_point(recipe, references) for recipe in usable]
     left_out = [recipe for recipe in recipes if recipe not in usable]
-    focus_fpr = usable[0].config.attack.focus_fpr
+    focus_fpr = usable[0].config.attack.focus
     shown = points
     if len({row["replicas"] for point in points for row in point.shares}) > 1:
         shown = [dataclasses.replace(point, shares=[]) for point in points]

@@ -60,7 +60,7 @@ def facts(recipe: RecipeResults) -> dict[str, Any]:
         "intervals": intervals,
         "not_covered": tables.not_covered(intervals),
         "fprs": c.attack.fprs,
-        "focus": c.attack.focus_fpr,
+        "focus": c.attack.focus,
         "imported": recipe.is_imported,
         "subset": c.train.subset,
         "num_samples": c.population.samples,

@@ -181,7 +181,7 @@ def _sized(corpus: Corpus) -> Config:
             f"documents are drawn in random order until there are {samples:,} pieces, so not all may be used; "
             "a larger --config.population.samples uses more of them"
         )
-    fprs, focus = _rates(samples // 2)
+    fprs = _rates(samples // 2)
     extracted = min(long_texts, samples) // 2 if long_texts >= MIN_SAMPLES else 0
     _say(
         f"{samples:,} samples, a vocabulary of {facts.vocabulary:,} pieces, and false positive rates of "
@@ -204,7 +204,7 @@ def _sized(corpus: Corpus) -> Config:
         train=dataclasses.replace(
             quickstart_config.train, batch_size=max(min(samples // 60, 16), 1)
         ),
-        attack=dataclasses.replace(quickstart_config.attack, fprs=fprs, focus_fpr=focus),
+        attack=dataclasses.replace(quickstart_config.attack, fprs=fprs),
         extract=Extract(
             samples=extracted, prefix_tokens=LENGTH_TOKENS // 2, suffix_tokens=LENGTH_TOKENS // 2
         ),
@@ -313,8 +313,7 @@ def _vocabulary(texts: Sequence[str]) -> tuple[int, int]:
     )
 
 
-def _rates(nonmembers: int) -> tuple[tuple[float, ...], float]:
-    """Returns the rates at which this many non-members allow a false positive, and the lowest that allows ten."""
+def _rates(nonmembers: int) -> tuple[float, ...]:
+    """Returns the rates at which this many non-members allow a false positive."""
     rates = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-    possible = tuple(rate for rate in rates if rate * nonmembers >= 1)
-    return possible, next(rate for rate in (0.05, 0.1, 0.2) if rate * nonmembers >= 10)
+    return tuple(rate for rate in rates if rate * nonmembers >= 1)

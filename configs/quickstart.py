@@ -40,7 +40,6 @@ def get_config() -> Config:
             variance="pooled",
             # With 1,024 non-members, the lowest FPR above 0 is about 0.001.
             fprs=(0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
-            focus_fpr=0.05,
             band=(0.001, 0.1),
             # 8 disjoint sets; with fewer than 6, the coin-flip test rejects nothing.
             resample_references=4,

@@ -290,7 +290,12 @@ def base(setting: Setting) -> Config:
     """Returns the config that the recipes of a setting start from: 140M on its compute-optimal data, without models."""
     c = {"paper": _paper, "gpu": _gpu, "cpu": _cpu}[setting]()
     attack = dataclasses.replace(
-        c.attack, references=0, replicas=0, attacks=("lira_online",), bootstraps=0
+        c.attack,
+        references=0,
+        replicas=0,
+        attacks=("lira_online",),
+        headline="lira_online",
+        bootstraps=0,
     )
     c = _with(c, model=_model(setting, "140M"), attack=attack)
     return _sized(c, CHINCHILLA[setting]["140M"])
@@ -303,6 +308,7 @@ def _paper() -> Config:
         tokenizer=Tokenizer(vocab_size=32_000, documents=1_000_000),
         population=Population(length_tokens=1_024, validation_samples=8_192),
         train=Train(batch_size=128),
+        attack=Attack(focus_fpr=0.01),
     )
 
 
@@ -315,7 +321,9 @@ def _gpu() -> Config:
         train=Train(batch_size=64),
         # 16 IN losses per sample are too few to estimate a variance for each sample.
         attack=Attack(
-            variance="pooled", fprs=(1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)
+            variance="pooled",
+            fprs=(1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0),
+            focus_fpr=0.01,
         ),
     )
 

@@ -56,7 +56,8 @@ def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
       job, host and since; ``vanished``, the same for jobs that no longer report that they are alive; ``failing``,
       models that failed and will be tried again; ``set_aside`` and ``diverged``, with reason and log.
       ``models_per_hour`` and ``seconds_left``: None if unknown. ``hosts``: numbers of models and failures of each
-      machine. ``made_by``: number of models of each version of lm_mia. ``population``: its path, samples and sha256,
+      machine. ``made_by``: number of models of each version of lm_mia. ``answer``: what the last command said, or None.
+      ``population``: its path, samples and sha256,
       the last two None if it is not built. ``tables``: "present", "missing", "unfinished" (there are only some
       of the results that the config asks for) or "no replicas" (none are requested, so that there are no tables of
       decisions).
@@ -74,6 +75,7 @@ def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
     status |= {name: [] for name in ("running", "vanished", "failing", "set_aside", "diverged")}
     status |= {"missing": len(models), "models_per_hour": None, "seconds_left": None, "hosts": {}}
     status |= {"made_by": {}, "population": _population(recipe), "tables": _tables(recipe)}
+    status["answer"] = None
     stored = recipe.stored_config()
     if stored is None:
         return status
@@ -154,7 +156,9 @@ def _add_log(status: dict[str, Any], recipe: SweepRecipe, stored: dict[str, Any]
     ended, longest_seconds = [], 0.0
     first_version = f"{stored['lm_mia']} {(stored['commit'] or '')[:9]}".strip()
     for event in _events(recipe.workdir.path / "metrics.jsonl", recipe.name):
-        if event["event"] == "model_trained":
+        if event["event"] == "answer":
+            status["answer"] = event["text"]
+        elif event["event"] == "model_trained":
             longest_seconds = max(longest_seconds, event["seconds"])
         elif event.get("last"):
             ended.append(datetime.fromisoformat(event["time"]))
@@ -176,10 +180,10 @@ def _add_log(status: dict[str, Any], recipe: SweepRecipe, stored: dict[str, Any]
 
 
 def _events(path: Path, recipe: str) -> Iterator[dict[str, Any]]:
-    """Yields the events of a recipe's trained and scored models from the log of a workdir."""
+    """Yields the events of a recipe's trained and scored models, and its answers, from the log of a workdir."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
         for line in lines:
-            if b'"model_scored"' in line or b'"model_trained"' in line:
+            if any(name in line for name in (b'"model_scored"', b'"model_trained"', b'"answer"')):
                 with contextlib.suppress(ValueError):  # a line that was truncated by a full disk
                     event = json.loads(line)
                     if event.get("recipe") == recipe:
@@ -432,6 +436,8 @@ def _notes(status: dict[str, Any]) -> list[str]:
             for x in r[kind]
         ]
         lines += [f"diverged    {x['model']}{of_recipe}: {x['log']}" for x in r["diverged"]]
+        if r["answer"]:
+            lines.append(f"answer      {r['recipe']}: {r['answer']}")
         lines += [
             f"machine     {host}: {plural(n['failures'], 'failure')}, {plural(n['models'], 'model')}"
             for host, n in sorted(r["hosts"].items())

@@ -236,7 +236,8 @@ def _make_tables(verb: Verb, sweep: Sweep) -> int:
     finished, failures = pipeline.run(verb, sweep, draw, needs)
     if finished:
         names = [recipe.name for recipe in finished.recipes]
-        print(*page.summary_lines(finished.workdir.path, names), sep="\n")
+        workdir = finished.workdir
+        print(*page.summary_lines(workdir.path, names, workdir.log_event), sep="\n")
     _raise_failures(failures)
     return 0
 
@@ -307,6 +308,10 @@ def _audit(argv: Sequence[str]) -> int:
     with display(overall=False) as shown:
         result = audit.audit(Path(options.file), settings, shown.update)
     audit_table.print_audit(result, options.file)
+    from analysis.report import audited
+
+    if not len(result.causal) and (text := audited.sentences(result.tables())):
+        print(f"{options.file}: {text}")
     if options.out is None:
         print("add --out=DIR for tables and a page with figures")
         return 0

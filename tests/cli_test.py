@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 import tiny_run
 import xarray as xr
+from report_html import of_table
 from tiny_run import _on_cpu, refused, run_in_process, tiny
 
 import lm_mia
+from analysis.report import numbers
 from lm_mia import cli
 from lm_mia.errors import with_flags
 from lm_mia.run import pipeline, supervisor
@@ -32,16 +34,17 @@ def test_run_writes_scores_tables_and_report(tiny: tiny_run.Tiny):
         "config.json",
         "metrics.jsonl",
         "report.html",
+        "figures.html",
         "figures/tiny-roc.png",
         "figures/tiny-roc.pdf",
     ):
         assert (w / name).stat().st_size > 0
     recipe = tiny_run.recipe_of(w)
-    table = pd.read_csv(recipe / "tables" / "attacks.csv").set_index(["attack", "references"])
-    lira, loss = (table.loc[key, "auc_mean"] for key in (("lira_online", 4), ("loss", 0)))
+    table = pd.read_csv(recipe / "tables" / "strength.csv")
+    auc = of_table(table, "stacked", "auc", numbers.FRACTION)
     answer, page = out.splitlines()
-    assert answer.startswith(f"tiny: LiRA AUC {lira:.3f} ± ")
-    assert f", loss {loss:.3f} ± " in answer
+    assert answer.startswith("tiny: 16 members and 16 non-members are too few ")
+    assert f"AUC {auc};" in answer
     assert page == f"report: {w / 'report.html'}"
     models = [f"reference-{i:02}" for i in range(4)] + [f"replica-{i:02}" for i in range(2)]
     assert tiny_run.events(w, "model_trained") == tiny_run.events(w, "model_scored") == models
@@ -67,7 +70,7 @@ def test_a_second_run_trains_nothing_and_gives_equal_tables(
     assert cli.main(tiny.argv("run", w)) == 0
     out, messages = capsys.readouterr()
     assert "models: 6 requested, 6 present, 0 to train and score" in messages
-    assert "tiny: LiRA AUC " in out
+    assert "tiny: 16 members and 16 non-members " in out
     assert len(tiny_run.events(w, "model_trained")) == 6
     tables, first = (tiny_run.recipe_of(folder) / "tables" for folder in (w, tiny.workdir))
     assert tiny_run.content(tables) == tiny_run.content(first)
@@ -471,7 +474,7 @@ def test_report_computes_what_other_settings_need(
     w = tiny.copy(tmp_path / "w")
     before = {*(tiny_run.recipe_of(w) / "pieces").iterdir()}
     assert cli.main(tiny.argv("report", w, "--config.attack.alpha=0.2")) == 0
-    assert "(2 replicas, 4 references)" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("tiny: 16 members and 16 non-members ")
     assert before < {*(tiny_run.recipe_of(w) / "pieces").iterdir()}
 
 

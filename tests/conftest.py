@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import signal
 from collections.abc import Iterator
@@ -87,4 +88,5 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Population:
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> AttackRun:
     """Returns an attack with 12 references, 8 replicas and 600 samples, a few of which have too few references."""
     folder = tmp_path_factory.mktemp("attacked")
-    return run_attacks(write_scores(folder, SMALL, 600), SMALL, folder / "tables")
+    c = dataclasses.replace(SMALL, headline="stacked")
+    return run_attacks(write_scores(folder, c, 600), c, folder / "tables")

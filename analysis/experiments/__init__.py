@@ -40,14 +40,17 @@ def with_those_of_every_recipe(declared: RecipeNeeds) -> RecipeNeeds:
 def _attack_tables() -> list[AttackTable]:
     from analysis.experiments.mace import advantage
     from analysis.experiments.privacyguard import audit
+    from analysis.experiments.recipe import conditions, exposed, retraining, strength
 
-    return [*advantage.ATTACK_TABLES, *audit.ATTACK_TABLES]
+    modules = advantage, audit, strength, exposed, retraining, conditions
+    return [table for module in modules for table in module.ATTACK_TABLES]
 
 
 def _studies() -> list[Study]:
     from analysis.experiments.causal import zero_run
     from analysis.experiments.open import tokens, variance
-    from analysis.experiments.recipe import more_references
+    from analysis.experiments.recipe import exposed, more_references, strength
     from analysis.experiments.reliability import pooling
 
-    return [module.STUDY for module in (more_references, pooling, zero_run, variance, tokens)]
+    modules = more_references, strength, exposed, pooling, zero_run, variance, tokens
+    return [module.STUDY for module in modules]

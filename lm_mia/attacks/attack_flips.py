@@ -92,8 +92,8 @@ def flip_parts(
     """
     if not scores.has_both_classes:
         return pd.DataFrame()
-    metrics = decision_jackknife.metrics_of_scores(
-        scores, alpha=alpha, focus_fpr=focus_fpr, fprs=fprs
+    metrics = scores.once(
+        decision_jackknife.metrics_of_scores, alpha=alpha, focus_fpr=focus_fpr, fprs=fprs
     )
     table = decision_jackknife.to_frame(metrics, 0, fprs)
     return table[["replicas", "samples", "fpr", *_PARTS]]

@@ -98,7 +98,7 @@ def decision_jackknife(
     member_N2 = inputs.target_member_TxN2[0]
 
     def evaluate(index: int, score_BxN: np.ndarray) -> pd.DataFrame:
-        metrics = _metrics(score_BxN, member_N2, document_N2, c.alpha, c.focus_fpr, c.fprs)
+        metrics = _metrics(score_BxN, member_N2, document_N2, c.alpha, c.focus, c.fprs)
         return to_frame(metrics, index, c.fprs)
 
     halves = study_inputs.reference_halves(inputs.references)

@@ -186,15 +186,18 @@ def stored_scores(scores: Scores) -> Iterator[pd.DataFrame]:
             yield pd.DataFrame({k: v.astype(np.float32) for k, v in columns.items()})
 
 
+def rates_of_halves(scores: Scores, fprs: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (auc_TxH, tpr_TxHxF), the rates of each model on halves of the samples; computed once."""
+    return scores.once(_rates_of_halves, fprs=fprs)
+
+
 def halved_rates(scores: Scores, *, fprs: tuple[float, ...]) -> pd.DataFrame:
     """Returns AUC and TPRs of each model on all samples and on halves of them, for intervals.
 
     The column half is 0 for all samples, and h for ``stats.HALVES_HxG[h - 1]``.
     """
     points = score_matrix.operating_points(scores.file, scores.member_TxN, fprs, scores.pool)
-    auc_TxH, tpr_TxHxF = score_matrix.rates_of_halves(
-        scores.file, scores.member_TxN, scores.group_N, fprs, scores.pool
-    )
+    auc_TxH, tpr_TxHxF = rates_of_halves(scores, fprs)
     auc_TxH1 = np.concatenate([points.auc_T[:, None], auc_TxH], axis=1)
     tpr_TxH1xF = np.concatenate([points.tpr_TxF[:, None], tpr_TxHxF], axis=1)
     models, halves = auc_TxH1.shape
@@ -258,6 +261,12 @@ def _operating_points(
 ) -> stats.OperatingPoints:
     curve = score_matrix.curve_fprs(band, scores.member_TxN[0])
     return score_matrix.operating_points(scores.file, scores.member_TxN, fprs, scores.pool, curve)
+
+
+def _rates_of_halves(scores: Scores, fprs: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    return score_matrix.rates_of_halves(
+        scores.file, scores.member_TxN, scores.group_N, fprs, scores.pool
+    )
 
 
 def _estimates(

@@ -162,14 +162,19 @@ class RecipeView:
         return [*self.replicas.requests(), *self._of_attack_tables(self.replicas.complete)]
 
     def _of_attack_tables(self, specs: Sequence[AttackSpec]) -> list[Request]:
-        for table in self.declared.attack_tables:
+        sound = []
+        for made in self.declared.attack_tables:
             try:
-                read_settings(table.evaluation, self.stored.settings)
+                read_settings(made.evaluation, self.stored.settings)
+                sound.append(made)
             except UserCodeError as error:
-                self.failed[table.evaluation] = error
-        evaluations = [table.evaluation for table in self.declared.attack_tables]
-        sound = [evaluation for evaluation in evaluations if evaluation not in self.failed]
-        return [Request(spec, evaluation) for spec in specs for evaluation in sound]
+                self.failed[made.evaluation] = error
+        return [
+            Request(spec, made.evaluation)
+            for spec in specs
+            for made in sound
+            if spec.attack == self.c.headline or not made.of_headline
+        ]
 
     def evaluate(self, requests: Sequence[Request], label: str) -> dict[str, int]:
         """Computes the missing ones of some evaluations, and returns the numbers of attacks; see `evaluate`."""

@@ -42,6 +42,7 @@ from lm_mia.attacks import (
 )
 from lm_mia.attacks.declarations import Column, Table, column_mismatches
 from lm_mia.attacks.experiment import Content, RecipeView, TokenSettings, silent
+from lm_mia.attacks.headline import effective_attack
 from lm_mia.attacks.pieces import open_pieces, target_models
 from lm_mia.attacks.replicas import DECISIONS
 from lm_mia.attacks.results import digest, to_frame
@@ -887,15 +888,15 @@ def open_view(
       declared: what figures read in addition to the tables of decisions.
       progress, say: as `RecipeView`.
     """
-    store = open_store(c, recipe_dir)
+    store, attack = open_store(c, recipe_dir), effective_attack(c)
     return RecipeView(
         recipe_dir.name,
         # Only the statistics that the attacks need must be present.
         dataclasses.replace(
-            store, statistics=registry.statistics_of(c.attack.attacks), token_samples=()
+            store, statistics=registry.statistics_of(attack.attacks), token_samples=()
         ),
         open_population,
-        config.measurable_attack(c),
+        attack,
         open_pieces(c, recipe_dir),
         with_declared(TABLES, declared),
         declared,
@@ -931,7 +932,8 @@ def with_declared(
                     "name; choose another name in your file"
                 )
     for made in declared.attack_tables:
-        function, content = made.evaluation, _of_evaluation(made.evaluation)
+        function = made.evaluation
+        content = _of_headline(function) if made.of_headline else _of_evaluation(function)
         what = f"evaluation {function.__name__}"
         of_experiments[made.table.file] = _as_declared(made.table, function, what, content)
     for study in declared.studies:
@@ -947,6 +949,21 @@ def with_declared(
 
 def _of_evaluation(evaluation: evaluations.Evaluation) -> Callable[[RecipeView], pd.DataFrame]:
     return lambda view: rows_of_attacks(view, evaluation)
+
+
+def _of_headline(
+    evaluation: evaluations.Evaluation,
+) -> Callable[[RecipeView], Iterator[pa.Table]]:
+    def table(view: RecipeView) -> Iterator[pa.Table]:
+        for spec in _complete_specs(view):
+            if spec.attack == view.c.headline:
+                return view.pieces.parts(Request(spec, evaluation))
+        raise Unavailable(
+            f"{view.name}: {view.c.headline} has no score of members and non-members; run lm-mia run for more models, "
+            "or choose another attack.headline"
+        )
+
+    return table
 
 
 def _as_declared(

@@ -1,4 +1,30 @@
-"""Which attack the first sentence of a result is about."""
+"""Which attack the first sentence of a result is about, and at which false positive rate."""
+
+import dataclasses
+
+from lm_mia import config
+
+
+def effective_attack(c: config.Config) -> config.Attack:
+    """Returns the attack settings of a recipe with what they leave to the recipe filled in.
+
+    The false positive rates are those of `config.measurable_attack`. ``headline`` is the name of an attack, which is
+    among ``attacks``.
+    """
+    attack = config.measurable_attack(c)
+    headline = attack.headline
+    if headline == "auto":
+        # `lm-mia import` writes the name into the config, since it knows how the subsets of the models are related.
+        headline = headline_attack(
+            is_random=c.train.subset != "given",
+            # Replicas are attacked with all models that have subsets of their own.
+            references=attack.references - (0 if attack.replicas else attack.targets),
+            has_in=True,
+            has_pairs=c.train.subset == "balanced",
+            has_base="base_calibrated" in attack.attacks,
+        )
+    attacks = attack.attacks if headline in attack.attacks else (*attack.attacks, headline)
+    return dataclasses.replace(attack, headline=headline, attacks=attacks)
 
 
 def headline_attack(

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lm_mia import config
 from lm_mia.attacks import registry, score_matrix, user_code
+from lm_mia.attacks.headline import effective_attack
 from lm_mia.attacks.results import RESULTS_FORMAT, Key, Results, to_frame
 from lm_mia.attacks.settings import read_settings
 from lm_mia.attacks.spec import AttackSpec, Request
@@ -116,11 +117,10 @@ class Pieces:
 
 def open_pieces(c: config.Config, recipe_dir: Path) -> Pieces:
     """Returns the pieces of a recipe; raises UserError if its score store is damaged."""
-    attack = config.measurable_attack(c)
     return pieces_of(
         open_store(c, recipe_dir),
         recipe_hash(c),
-        attack,
+        effective_attack(c),
         recipe_dir / FOLDER,
         c.score.token_samples,
     )

@@ -6,18 +6,15 @@ row says what its interval does not cover.
 T: targets, N: samples.
 """
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from lm_mia import stats
-from lm_mia.attacks import privacy_bounds, score_matrix
+from lm_mia.attacks import privacy_bounds
 from lm_mia.attacks.declarations import Column, Table
-from lm_mia.attacks.evaluations import Scores
-from lm_mia.attacks.score_matrix import MembershipScoreFile
+from lm_mia.attacks.evaluations import Scores, rates_of_halves
 
 COLUMNS = (
     *("attack", "role", "models", "metric", "value", "low", "high", "method", "not_covered"),
@@ -124,9 +121,7 @@ def rate_intervals(
     if len(scores.targets) == 1:
         return first
     points = scores.operating_points(fprs, band)
-    mean = mean_interval(
-        role, scores.file, scores.member_TxN, points, scores.group_N, fprs, scores.pool
-    )
+    mean = mean_interval(role, points, rates_of_halves(scores, fprs), fprs)
     return pd.concat([first, mean], ignore_index=True)
 
 
@@ -166,25 +161,19 @@ def _first_model(
 
 def mean_interval(
     role: Role,
-    file: MembershipScoreFile,
-    members: Iterable[np.ndarray],
     points: stats.OperatingPoints,
-    group_N: np.ndarray,
+    halves: tuple[np.ndarray, np.ndarray],
     fprs: tuple[float, ...],
-    pool: ThreadPoolExecutor,
 ) -> pd.DataFrame:
-    """Returns the rows of the mean over all models of a file of scores: AUC and TPRs.
+    """Returns the rows of the mean over models that are attacked together: AUC and TPRs.
 
     Args:
       role: what the models are.
-      file: the membership scores of every model.
-      members: member_N of each model.
       points: their operating points, at ``fprs`` first.
-      group_N: the result of `stats.sample_groups`.
+      halves: (auc_TxH, tpr_TxHxF), their rates on halves of the samples.
       fprs: the false positive rates of the TPRs.
-      pool: threads, each of which evaluates some of the models.
     """
-    auc_TxH, tpr_TxHxF = score_matrix.rates_of_halves(file, members, group_N, fprs, pool)
+    auc_TxH, tpr_TxHxF = halves
     rate_TxS = np.column_stack([points.auc_T, points.tpr_TxF[:, : len(fprs)]])
     rate_TxHxS = np.concatenate([auc_TxH[:, :, None], tpr_TxHxF], axis=2)
     low_S, high_S = stats.mean_rate_interval(rate_TxS, rate_TxHxS)

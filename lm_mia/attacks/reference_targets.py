@@ -151,10 +151,10 @@ def attack_references(
                 pass
         points = score_matrix.operating_points(file, _members(inputs), c.fprs, work.pool)
         if c.bootstraps:
-            members = _members(inputs)
-            rows = rate_intervals.mean_interval(
-                "reference", file, members, points, group_N2, c.fprs, work.pool
+            halves = score_matrix.rates_of_halves(
+                file, _members(inputs), group_N2, c.fprs, work.pool
             )
+            rows = rate_intervals.mean_interval("reference", points, halves, c.fprs)
             write(INTERVALS, rows)
     table = pd.DataFrame({"target": [*map(str, models)]})
     table["references"] = len(models) - np.bincount(design.group_M)[design.group_M]

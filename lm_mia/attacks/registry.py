@@ -403,8 +403,11 @@ def _of_user(name: str) -> Attack:
 
 def problems(config: Config) -> list[str]:
     """Returns one line for each rule that attack.attacks breaks."""
-    names = config.attack.attacks
-    shown = f"attack.attacks={','.join(names)}"
+    attack = config.attack
+    is_headline_listed = attack.headline in ("auto", *attack.attacks)
+    names = attack.attacks if is_headline_listed else (*attack.attacks, attack.headline)
+    shown = f"attack.attacks={','.join(attack.attacks)}"
+    shown += "" if is_headline_listed else f" with attack.headline={attack.headline}"
     of_users = [name for name in names if user_code.is_in_file(name)]
     lines = [
         f"{shown}: there is no attack {n!r}; {_hint(n)}"

@@ -238,10 +238,13 @@ class AttackTable:
     """A table with the rows of an evaluation of each attack of the config, with all its references."""
 
     table: Table
-    """The columns attack and references come first; all others are those of the evaluation."""
+    """The columns attack and references come first, unless it is about one attack; all others are those of the
+    evaluation."""
     evaluation: Callable[..., Any]
     """``evaluation(scores, *, SETTINGS)`` returns a data frame; ``scores`` is a `lm_mia.attacks.evaluations.Scores`.
     It is computed again if its code changes, as of a `Study`."""
+    of_headline: bool = False
+    """Whether the table is about attack.headline alone, such as one with a row for each sample."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -404,9 +407,10 @@ def decision_settings(attack: Attack) -> dict[str, Any]:
     """Returns the settings that the tables of flips, pooled thresholds and more references may depend on.
 
     Those of zero-run evaluation and of crossed models are not among them, so that these tables are kept when either is
-    added to a recipe.
+    added to a recipe, nor is the attack that results are named by.
     """
-    settings, others = dataclasses.asdict(attack), ("zero_run", "replica_inits", "orders_per_init")
+    others = "zero_run", "replica_inits", "orders_per_init", "headline"
+    settings = dataclasses.asdict(attack)
     return {name: value for name, value in settings.items() if not name.startswith(others)}
 
 

@@ -132,6 +132,7 @@ def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
 
     def make(recipe: RecipeView) -> TableSet:
         settings, view = _settings(recipe), StudyView(recipe, study)
+        tables = recipe.declared.attack_tables
         with user_code.blamed(study.compute, f"study {study.name}"):
             if study.not_requested is not None:
                 reason = study.not_requested(**read_settings(study.not_requested, settings))
@@ -139,8 +140,10 @@ def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
                     raise Unavailable(f"{recipe.name}: {reason}")
             models_M = study.models(view) if study.models else [*view.references, *view.replicas]
         values = read_settings(study.compute, settings)
-        # Tables that the study reads may depend on any setting.
+        # Tables that the study reads may depend on any setting, but few on the attack that results are named by.
         named = {*values, *([SETTINGS] if study.reads else [])}
+        if any(made.of_headline and made.table.file in study.reads for made in tables):
+            named.add("headline")
         key = {
             "settings": {name: _as_json(name, settings[name], recipe) for name in sorted(named)},
             "step": recipe.c.step,

@@ -289,7 +289,7 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
     lowest, attack = lowest_fpr(num_canaries(config)), config.attack
     for name, fprs in (
         ("attack.fprs", attack.fprs),
-        ("attack.focus_fpr", (attack.focus_fpr,)),
+        ("attack.focus_fpr", () if attack.focus_fpr == "auto" else (attack.focus_fpr,)),
         ("attack.band", (max(attack.band),)),
     ):
         if name in given and any(0 < fpr < lowest for fpr in fprs):

@@ -279,11 +279,16 @@ class Attack:
     )
     """Attacks to compare. Must include lira_online, which the tables of decisions are based on.
     docs/how-to/choose-attack.md compares the attacks."""
+    headline: str = "auto"
+    """The attack that the report page and the last line of a command are about; it is made even if attack.attacks does
+    not list it. auto: the strongest one for how members were drawn and for the number of references, which is chosen
+    before any score is read."""
     fprs: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)
     """False positive rates at which thresholds are calibrated (StrongMIA Tables 1-6), in ascending order. Rates below
     1/N, which N non-members cannot show, are left out of tables and figures."""
-    focus_fpr: float = 0.01
-    """The false positive rate, one of attack.fprs, that is used where results are shown at a single rate."""
+    focus_fpr: float | Literal["auto"] = "auto"
+    """The false positive rate that is used where results are shown at a single rate: one of attack.fprs. auto: the
+    lowest of 0.01, 0.05 and 0.1 that allows 10 false positives; it is added to attack.fprs."""
     priors: tuple[float, ...] = (0.5, 0.1)
     """Prior probabilities of membership for which the membership advantage of each attack is computed (MACE)."""
     alpha: float = 0.05
@@ -331,6 +336,15 @@ class Attack:
     """Stable archetypes other than clear members: maximum flip rate, from 0 to 0.5."""
     stable_member_flip: float = 0.2
     """Clear, stable members: maximum flip rate, from 0 to 0.5; 0.2 as in StrongMIA Figure 22."""
+
+    @property
+    def focus(self) -> float:
+        """The number of ``focus_fpr``, of settings as `measurable_attack` returns them."""
+        if self.focus_fpr == "auto":
+            raise ValueError(
+                "focus_fpr=auto: depends on the number of samples; see measurable_attack"
+            )
+        return self.focus_fpr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -406,18 +420,32 @@ def measurable_attack(config: Config) -> Attack:
     """Returns the attack settings of a config without the false positive rates that its population cannot show.
 
     Rates below `lowest_fpr` are left out of ``attack.fprs``; if ``attack.focus_fpr`` is one of them, the lowest
-    remaining rate replaces it. ``attack.band`` begins at `lowest_fpr` at the earliest, unless it ends below. Rates that
-    are all too low, which commands refuse, are returned unchanged.
+    remaining rate replaces it, and if it is "auto", it becomes the rate of `automatic_focus_fpr`. ``attack.band``
+    begins at `lowest_fpr` at the earliest, unless it ends below. Rates that are all too low, which commands refuse, are
+    returned unchanged.
     """
     attack, lowest = config.attack, lowest_fpr(num_canaries(config))
     fprs = tuple(fpr for fpr in attack.fprs if fpr >= lowest) or attack.fprs
+    focus = attack.focus_fpr
+    if focus == "auto":
+        focus = automatic_focus_fpr(num_canaries(config) // 2)
+        if focus >= lowest:
+            fprs = tuple(sorted({*fprs, focus}))
     low, high = attack.band
     return dataclasses.replace(
         attack,
         fprs=fprs,
-        focus_fpr=attack.focus_fpr if attack.focus_fpr in fprs else min(fprs),
+        focus_fpr=focus if focus in fprs else min(fprs),
         band=(max(low, lowest) if lowest < high else low, high),
     )
+
+
+def automatic_focus_fpr(nonmembers: int) -> float:
+    """Returns the lowest of 0.01, 0.05 and 0.1 at which a number of non-members allows 10 false positives.
+
+    It is 0.1 for fewer than 100, which allow fewer.
+    """
+    return 0.01 if nonmembers >= 1000 else 0.05 if nonmembers >= 200 else 0.1
 
 
 def to_dict(config: Config) -> dict[str, Any]:

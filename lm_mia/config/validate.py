@@ -572,8 +572,10 @@ def _rates(config: Config) -> Iterator[str]:
         )
     elif max(attack.fprs) < schema.lowest_fpr(schema.num_canaries(config)):
         yield _message(config, "attack.fprs", rule_about_lowest_fpr(config), "add a higher rate")
-    if attack.focus_fpr not in attack.fprs:
-        yield _message(config, "attack.focus_fpr", f"must be one of attack.fprs={attack.fprs}")
+    if attack.focus_fpr not in ("auto", *attack.fprs):
+        yield _message(
+            config, "attack.focus_fpr", f"must be auto or one of attack.fprs={attack.fprs}"
+        )
     if (
         not attack.priors
         or not all(0 < prior < 1 for prior in attack.priors)

@@ -23,6 +23,7 @@ import numpy as np
 from lm_mia import config, stats
 from lm_mia.atomic import write_atomically
 from lm_mia.attacks import registry, text_membership
+from lm_mia.attacks.headline import headline_attack
 from lm_mia.config import Config, load
 from lm_mia.config.recipe import folder_name
 from lm_mia.data import imported, loss_files, loss_units, subsets
@@ -108,6 +109,7 @@ def import_losses(
     table = imported.sample_table(file.num_samples, file.columns, file.text_N)
     c = load.apply_overrides(_config(file, table, name, subset), overrides)
     c = load.apply_overrides(sweeps.with_stored_attack(workdir, c), overrides)
+    c = _with_headline(c, file, models)
     sweep = sweeps.imported_sweep(workdir, c)
     sweeps.check_attacked(sweep.recipes)
     [recipe] = sweep.recipes
@@ -274,6 +276,61 @@ def _check_overrides(overrides: Sequence[str]) -> None:
             for name in names
             if name in given or not name.startswith("--config.attack.")
         ]
+    )
+
+
+def _with_headline(c: Config, file: LossFile, models: dict[ModelSeeds, int]) -> Config:
+    """Returns the config of an import with the attack and the rate that results are named by, unless it has them.
+
+    Both follow from the subsets of the models alone.
+    """
+    attack = c.attack
+    targets = 0 if attack.replicas else attack.targets  # of models with subsets of their own
+    attacked = {*map(subsets.reference, range(targets)), subsets.replica(0)}
+    if attack.headline == "auto":
+        headline = _headline(file, models, targets, c.train.subset)
+        attack = dataclasses.replace(attack, headline=headline)
+    nonmembers = min(
+        (int((~loss_files.read_member(file, i)).sum()) for m, i in models.items() if m in attacked),
+        default=file.num_samples // 2,
+    )
+    focus = config.automatic_focus_fpr(nonmembers)
+    # Fewer or more than half of the samples may be members.
+    if attack.focus_fpr == "auto" and focus != config.automatic_focus_fpr(file.num_samples // 2):
+        fprs = tuple(sorted({*attack.fprs, focus}))
+        attack = dataclasses.replace(attack, fprs=fprs, focus_fpr=focus)
+    return dataclasses.replace(c, attack=attack)
+
+
+def _headline(file: LossFile, models: dict[ModelSeeds, int], targets: int, subset: Subset) -> str:
+    """Returns the attack that results are named by.
+
+    Args:
+      file: the losses.
+      models: the seeds of the models, with their positions in the file.
+      targets: how many of the models with subsets of their own are attacked; 0 with replicas.
+      subset: how members were drawn.
+    """
+    index_M, design = subset_design(file, models)
+    by_index = {i: model for model, i in models.items()}
+    is_reference_M = np.array(
+        [by_index[i].role == "reference" and by_index[i].subset_seed >= targets for i in index_M]
+    )
+    # Those that share a group with a target are left out, and one more if all samples are in equally many subsets.
+    group_M = design.group_M
+    is_related_M = np.isin(group_M, group_M[~is_reference_M])
+    references = int((is_reference_M & ~is_related_M).sum()) - int(design.columns)
+    has_in = any(
+        loss_files.read_member(file, i).any()
+        for i, is_reference in zip(index_M, is_reference_M, strict=True)
+        if is_reference
+    )
+    return headline_attack(
+        is_random=subset != "given",
+        references=references,
+        has_in=has_in,
+        has_pairs=subset == "balanced" or design.has_complements,
+        has_base=any(model.role == "base" for model in models),
     )
 
 

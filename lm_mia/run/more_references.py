@@ -65,7 +65,7 @@ def read_forecast(
         view = open_results(recipe, read_needs(), with_user_attacks=True)
         facts = view.facts("more_references")
         references = facts["references"]
-        forecast = Forecast(recipe.name, view.c.focus_fpr, references, facts["reason"])
+        forecast = Forecast(recipe.name, view.c.focus, references, facts["reason"])
         if facts["reason"]:
             return forecast
         rows = view.table("more_references.csv").to_dict("records")

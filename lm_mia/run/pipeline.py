@@ -16,6 +16,7 @@ import filelock
 
 from lm_mia import config
 from lm_mia.attacks import spec
+from lm_mia.attacks.headline import effective_attack
 from lm_mia.attacks.spec import FigureNeed, PresentModels, RecipeModels, RecipeNeeds
 from lm_mia.config import validate
 from lm_mia.data import build, corpus, subsets
@@ -446,7 +447,8 @@ def requested_attacks(
             )
         except UserError:  # `attack` reports the damaged store; the other recipes continue
             present = PresentModels((), ())
-        recipes[recipe.name] = RecipeModels((recipe.name, *recipe.names), recipe.config, present)
+        c = dataclasses.replace(recipe.config, attack=effective_attack(recipe.config))
+        recipes[recipe.name] = RecipeModels((recipe.name, *recipe.names), c, present)
     return spec.recipe_needs(figure_needs, recipes)
 
 
@@ -478,7 +480,11 @@ def attack(
             f"attack.fprs: the tables of {recipe.name} leave out {', '.join(f'{fpr:g}' for fpr in left_out)}, because "
             f"the lowest rate that half of the {config.num_canaries(c):,} samples can show, as non-members, is "
             f"{config.lowest_fpr(config.num_canaries(c)):.3g}"
-            + (f"; attack.focus_fpr becomes {focus:g}" if focus != c.attack.focus_fpr else "")
+            + (
+                f"; attack.focus_fpr becomes {focus:g}"
+                if c.attack.focus_fpr not in ("auto", focus)
+                else ""
+            )
         )
     view = open_view(c, recipe.folder, lambda: population, requested, progress, say)
     counts = runner.run(view, recipe.folder / "tables")

@@ -35,7 +35,10 @@ def open_results(
     c = recipe.config
     if not with_user_attacks:
         names = tuple(name for name in c.attack.attacks if not user_code.is_in_file(name))
-        c = dataclasses.replace(c, attack=dataclasses.replace(c.attack, attacks=names))
+        attack = dataclasses.replace(c.attack, attacks=names)
+        if user_code.is_in_file(attack.headline):
+            attack = dataclasses.replace(attack, headline="lira_online")  # which is always listed
+        c = dataclasses.replace(c, attack=attack)
         recipe = dataclasses.replace(recipe, config=c)
     population = open_population(recipe.population_dir, verify=False)
     needs = requested_attacks([(recipe, population)], figure_needs)[recipe.name]

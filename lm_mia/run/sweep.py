@@ -334,7 +334,10 @@ def check_attacks(configs: Sequence[Config]) -> None:
 def _with_absolute_files(c: Config) -> Config:
     """Returns a config in which users' attacks have absolute paths, so that later commands may start in any folder."""
     names = tuple(map(user_code.absolute, c.attack.attacks))
-    return dataclasses.replace(c, attack=dataclasses.replace(c.attack, attacks=names))
+    attack = dataclasses.replace(
+        c.attack, attacks=names, headline=user_code.absolute(c.attack.headline)
+    )
+    return dataclasses.replace(c, attack=attack)
 
 
 def check_attacked(recipes: Sequence[SweepRecipe]) -> None:

@@ -108,8 +108,8 @@ def test_figure_shows_attacks_with_references() -> None:
 
 def page_of(folder: Path, **settings: Any) -> tuple[RecipeResults, Page]:
     recipe = write_workdir(folder, samples=120, bootstraps=0, **settings)
-    path = page.write_page(folder, None, (), lambda *_: None, lambda _: None)
-    return recipe, Page(path.read_text(encoding="utf-8"))
+    page.write_page(folder, None, (), lambda *_: None, lambda _: None)
+    return recipe, Page((folder / "figures.html").read_text(encoding="utf-8"))
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -134,11 +134,11 @@ def test_page_has_the_numbers_of_the_table(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
-    "settings", [{"attacks": ("lira_online",)}, {"attacks": ("lira_online", "loss"), "replicas": 4}]
+    "settings", [{"headline": "lira_online"}, {"attacks": ("lira_online", "loss"), "replicas": 4}]
 )
 def test_page_without_a_comparison(settings: dict[str, Any], tmp_path: Path) -> None:
     """With a single attack there is none, and with 4 replicas the coin-flip test has no power."""
-    recipe, shown = page_of(tmp_path, **settings)
+    recipe, shown = page_of(tmp_path, **{"attacks": ("lira_online",)} | settings)
     assert "Is a stronger attack more stable?" not in shown.words
     assert attack_flips.recipe_figures(recipe) == {"attack_flips": None}
 

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.text import Text
+from report_html import of_strength
 from synthetic_figures import make, with_needs_alone
 from synthetic_workdir import Page, write_workdir
 
@@ -31,10 +32,8 @@ from analysis import (
 )
 from analysis.experiments.open import text_groups
 from analysis.figures import MODULES, dp_bound, find, finite_population, one_run
-from analysis.io import SweepResults, read_recipes
+from analysis.io import RecipeResults, SweepResults, read_recipes
 from lm_mia.attacks import exports
-from lm_mia.attacks.pieces import Pieces
-from lm_mia.attacks.spec import Request
 from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError
 from lm_mia.run.workdir import write_config
@@ -211,11 +210,11 @@ def test_claims_on_noise_are_not_seen(tmp_path: Path):
 def write(
     workdir: Path, recipes: list[str] | None = None, figures: tuple[str, ...] = ()
 ) -> tuple[Page, list[str]]:
-    """Writes the page and returns it with the logged lines."""
+    """Writes the pages, and returns that of all figures with the logged lines."""
     logged: list[str] = []
     path = page.write_page(workdir, recipes, figures, lambda *_: None, logged.append)
     assert path == workdir / "report.html"
-    return Page(path.read_text(encoding="utf-8")), logged
+    return Page((workdir / "figures.html").read_text(encoding="utf-8")), logged
 
 
 @pytest.fixture
@@ -352,7 +351,9 @@ def test_recipes_without_tables_or_targets_show_the_reason(linked: Path, tmp_pat
     shown, _ = write(linked, ["fixed-10M"])  # has only targets
     assert "Comparison of recipes" not in shown.words
     assert "AUC of LiRA with 16 references over 4 targets" in shown.words
-    assert page.summary_lines(linked, ["fixed-10M"])[0].endswith("(4 targets, 16 references)")
+    assert (
+        found_of(read_recipes(linked)["fixed-10M"]) in page.summary_lines(linked, ["fixed-10M"])[0]
+    )
     stored = linked / "recipes" / "fixed-10M" / "config.json"
     settings = json.loads(stored.read_text())
     settings["config"]["attack"] |= {"targets": 0}
@@ -392,8 +393,8 @@ def test_two_replicas_and_one_attack_suffice(tmp_path: Path):
     links = [a["href"] or "" for tag, a in shown.tags if tag == "a"]
     assert "figures/layers%3D4%2Cepochs%3D2-roc.pdf" in links
     first, second, report = page.summary_lines(tmp_path / "w", None)
-    assert first.startswith("a: LiRA AUC 0.")
-    assert "; fewer than 12 replicas are too few to report coin flips (2 replicas" in second
+    assert first.startswith("a: 40 members and 40 non-members are too few")
+    assert second.startswith("layers=4,epochs=2: 40 members and 40 non-members are too few")
     assert report == f"report: {tmp_path / 'w' / 'report.html'}"
 
 
@@ -411,8 +412,6 @@ def test_below_12_replicas_coin_flips_are_no_main_number(tmp_path: Path):
     assert "in 83.2% of the cases, and one with probability 0.9 in 57%." in shown.words
     assert "get a coin-flip decision" not in shown.words
     assert "of members get different decisions from the replicas at an FPR of 5%" in shown.words
-    [line, _] = page.summary_lines(tmp_path / "w", None)
-    assert "fewer than 12 replicas are too few to report coin flips (8 replicas" in line
     summary = comparison.summarize(read_recipes(tmp_path / "w").recipes[0])
     assert np.isnan(summary.coin_flip_members)
     row = recipe.view.table("flip_shares.csv").query("bin == 'coin flip'")
@@ -425,36 +424,20 @@ def test_below_12_replicas_coin_flips_are_no_main_number(tmp_path: Path):
     assert text in shown.words
 
 
+def found_of(recipe: RecipeResults) -> str:
+    """Returns how many members the headline attack finds, with the interval, as the page says it."""
+    return of_strength(recipe, recipe.view.c.headline, "tpr")
+
+
 def test_summary_lines_match_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     recipe = write_workdir(
         tmp_path / "w", samples=240, bootstraps=2, attacks=("lira_online", "stacked", "loss")
     )
-    attack_rows = recipe.view.table("attacks.csv")
-    lira, stacked, loss = (
-        attack_rows[attack_rows["attack"] == name].sort_values("references").iloc[-1]
-        for name in ("lira_online", "stacked", "loss")
-    )
-    shares = recipe.view.table("flip_shares.csv")
-    coin = shares[(shares["bin"] == "coin flip") & np.isclose(shares["fpr"], 0.05)].iloc[0]
-    auc_M = recipe.view.table("reference_targets.csv")["auc"]
-    assert len(auc_M) == 16
-    ends = recipe.view.table("intervals.csv").query(
-        "attack == 'lira_online' and role == 'replica' and models == 16 and metric == 'tpr_at_0.05'"
-    )
-    [(low, high)] = ends[["low", "high"]].to_numpy()
     [line] = page.summary_lines(tmp_path / "w", None)
-    assert line == (
-        f"demo: LiRA AUC {lira['auc_mean']:.3f} ± {lira['auc_std']:.3f} over 16 replicas, "
-        f"{auc_M.mean():.3f} ± {auc_M.std(ddof=0):.3f} over 16 targets of different subsets "
-        f"(stacked LiRA {stacked['auc_mean']:.3f} ± {stacked['auc_std']:.3f}, "
-        f"loss {loss['auc_mean']:.3f} ± {loss['auc_std']:.3f}), TPR {lira['tpr_at_0.05_mean']:.3f} "
-        f"(95% interval {low:.3f} to {high:.3f}) at 5% FPR; "
-        f"coin flips (flip rate 0.400 or more): {100 * coin['member_fraction']:.1f}% of members, "
-        f"{100 * coin['nonmember_fraction']:.1f}% of non-members; 127 replicas would show "
-        f"{100 * coin['member_fraction_127_low']:.1f}% to {100 * coin['member_fraction_127_high']:.1f}% and "
-        f"{100 * coin['nonmember_fraction_127_low']:.1f}% to {100 * coin['nonmember_fraction_127_high']:.1f}% "
-        "(16 replicas, 16 references)"
-    )
+    missed, interval = of_strength(recipe, "stacked", "missed").split(" ", 1)
+    assert line.startswith("demo: ")
+    assert f" {found_of(recipe)} at 5 false alarms per 100 " in line
+    assert f"{missed} % {interval} would be missed" in line
     report, newer = tmp_path / "w" / "report.html", recipe.recipe_dir / "tables" / "flips.json"
     report.write_text("")
     os.utime(report, (newer.stat().st_atime, newer.stat().st_mtime - 9))
@@ -489,43 +472,19 @@ def test_warnings_about_targets_are_shown_beside_the_numbers(
     }
     monkeypatch.setattr(exports, "TABLES", {**exports.TABLES, **warned})
     write(linked, ["fixed-10M", "flip-140M"])
-    html = (linked / "report.html").read_text()
+    html = (linked / "figures.html").read_text()
     assert '<p class="verdict failed">Of flip-140M.</p>' in html
     assert '<p class="verdict failed">fixed-10M: Of fixed-10M.</p>' in html
     write(linked, ["fixed-10M"])
-    assert '<p class="verdict failed">Of fixed-10M.</p>' in (linked / "report.html").read_text()
+    assert '<p class="verdict failed">Of fixed-10M.</p>' in (linked / "figures.html").read_text()
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_summary_lines_of_targets_match_the_comparison(
-    linked: Path, monkeypatch: pytest.MonkeyPatch
-):
-    write(linked, ["fixed-10M", "flip-140M"])
-    with (linked / "tables" / "comparison.csv").open() as file:
-        line, _ = csv.DictReader(file)
-    targets = pd.read_csv(linked / "recipes" / "fixed-10M" / "tables" / "targets.csv")
-    numbers = [float(line["auc"]), float(line["auc_std"])]
-    for attack, references in (("stacked", 16), ("loss", 0)):
-        is_shown = targets[["attack", "references", "observed"]] == [attack, references, "loss"]
-        auc_T = targets[is_shown.all(axis=1)]["auc"]
-        numbers += [auc_T.mean(), auc_T.std(ddof=0)]
-    numbers.append(float(line["tpr"]))
-    expected = (
-        "fixed-10M: LiRA AUC {:.3f} ± {:.3f} (stacked LiRA {:.3f} ± {:.3f}, loss {:.3f} ± {:.3f}), TPR {:.3f} at 5% "
-        "FPR (4 targets, 16 references)"
-    )
-    assert page.summary_lines(linked, ["fixed-10M"])[0] == expected.format(*numbers)
-    read = Pieces.table
-
-    def without_tpr(pieces: Pieces, request: Request) -> pd.DataFrame:
-        table = read(pieces, request)
-        return table.assign(tpr=table["tpr"].where(table["on_curve"]), nonmembers=12)
-
-    monkeypatch.setattr(Pieces, "table", without_tpr)
-    assert page.summary_lines(linked, ["fixed-10M"])[0].endswith(
-        "TPR unknown at 5% FPR, which needs 20 non-members with a score; there are 12 "
-        "(4 targets, 16 references)"
-    )
+def test_summary_lines_of_targets_match_the_tables(linked: Path):
+    recipe = read_recipes(linked)["fixed-10M"]
+    line = page.summary_lines(linked, ["fixed-10M"])[0]
+    assert line.startswith("fixed-10M: ")
+    assert f" {found_of(recipe)} at 5 false alarms per 100 " in line
+    assert "missed" not in line  # there are no replicas
 
 
 def test_summary_lines_without_targets_have_pooled_rates(
@@ -568,7 +527,7 @@ def test_summary_lines_import_no_plotting_libraries(tmp_path: Path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("demo: LiRA AUC 0.")
+    assert done.stdout.startswith("demo: 50 members and 50 non-members are too few")
 
 
 USER_FIGURE = """
@@ -726,7 +685,7 @@ def test_workdir_figures_are_drawn_by_default(linked: Path, capsys: pytest.Captu
     [line] = err.splitlines()
     assert line.startswith("figures='/missing/mine.py': left out")
     assert line.endswith("--config.figures=-mine.py")
-    assert "Table 7" in Page((linked / "report.html").read_text()).words
+    assert "Table 7" in Page((linked / "figures.html").read_text()).words
     assert (linked / "tables" / "strongmia_tab07_settings.md").is_file()
     page.write_page(
         linked, ["fixed-10M"], ("strongmia_tab07_settings",), lambda *done: seen.append(done), print

@@ -30,6 +30,7 @@ from analysis import (
     recipe_section,
     tables,
 )
+from analysis.experiments.recipe import conditions, exposed, retraining, strength
 from analysis.figures import RECIPE_FIGURES as REFUSED_NAMES
 from analysis.figures import training
 from analysis.io import RecipeResults
@@ -38,8 +39,9 @@ from lm_mia.attacks.registry import attack_name
 
 
 def write(recipe: RecipeResults) -> Path:
-    """Writes the page of the recipe's workdir and returns its path."""
-    return page.write_page(recipe.recipe_dir.parents[1], None, (), lambda *_: None, lambda _: None)
+    """Writes the pages of the recipe's workdir, and returns the path of that with all figures."""
+    page.write_page(recipe.recipe_dir.parents[1], None, (), lambda *_: None, lambda _: None)
+    return recipe.recipe_dir.parents[1] / "figures.html"
 
 
 def test_missing_scores_exit_with_2_and_one_line(
@@ -55,6 +57,18 @@ def test_missing_scores_exit_with_2_and_one_line(
 
 
 FIGURES = (*RECIPE_FIGURES, "pooling", "gaussian_tpr", "probability", "extraction")
+OF_REPORT = {
+    table.file
+    for table in (
+        *(
+            t.table
+            for part in (conditions, exposed, retraining, strength)
+            for t in part.ATTACK_TABLES
+        ),
+        *(table for part in (exposed, strength) for table in part.STUDY.tables),
+    )
+}
+"""Tables of the report page, which the page of all figures does not list."""
 ALL_ATTACKS = (*ATTACKS, "min_k", "min_k_plus_plus", "lowercase")
 
 
@@ -75,7 +89,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
 
 @pytest.fixture(scope="module")
 def shown(finished: RecipeResults) -> Page:
-    return Page((finished.recipe_dir.parents[1] / "report.html").read_text(encoding="utf-8"))
+    return Page((finished.recipe_dir.parents[1] / "figures.html").read_text(encoding="utf-8"))
 
 
 def test_figures_are_written_as_png_and_pdf(finished: RecipeResults) -> None:
@@ -115,8 +129,10 @@ def test_page_is_self_contained(finished: RecipeResults, shown: Page) -> None:
     assert all(not re.match(r"[a-z]+:|//|/", h) and (workdir / h).is_file() for h in files)
     table_names = {str(p.relative_to(workdir)) for p in (finished.recipe_dir / "tables").iterdir()}
     other_page = f"recipes/{RECIPE}/samples.html"
-    assert table_names | {other_page} == {h for h in files if h.startswith("recipes/")}
-    assert "url(" not in (workdir / "report.html").read_text(encoding="utf-8")
+    of_report = {f"recipes/{RECIPE}/tables/{name}" for name in OF_REPORT}
+    shown_files = {h for h in files if h.startswith("recipes/")}
+    assert (table_names - of_report) | {other_page} == shown_files - of_report
+    assert "url(" not in (workdir / "figures.html").read_text(encoding="utf-8")
 
 
 def test_headings_are_nested_and_tables_scroll(finished: RecipeResults, shown: Page) -> None:
@@ -124,7 +140,7 @@ def test_headings_are_nested_and_tables_scroll(finished: RecipeResults, shown: P
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert max(np.diff(levels)) <= 1
-    html = (finished.recipe_dir.parents[1] / "report.html").read_text(encoding="utf-8")
+    html = (finished.recipe_dir.parents[1] / "figures.html").read_text(encoding="utf-8")
     boxed = re.findall(r'<div class="scroll"[^>]*>\s*<table', html)
     assert html.count("<table") == len(boxed) == 22
 
@@ -304,6 +320,7 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
     """The coin-flip test has no power, there are no intervals, and no sample satisfies the rules for clear samples."""
     settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "bootstraps": 0}
     settings |= {
+        "headline": "lira_online",
         "references": 8,
         "replicas": 4,
         "clear_separation": 99.0,
@@ -318,11 +335,11 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
         (figures / f"demo-{name}").write_text("from an earlier report")
     command = [sys.executable, "-W", "error::UserWarning", "-m", "analysis", str(workdir)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    report_path = workdir / "report.html"
+    report_path, figures_path = workdir / "report.html", workdir / "figures.html"
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{report_path}\n", "")
     drawn = {"roc", "auc_by_subset", "audit", "advantage", "flip_ccdf", "flip_curves", "archetypes"}
     assert {p.stem for p in figures.iterdir()} == {f"demo-{name}" for name in drawn}
-    shown = Page(report_path.read_text(encoding="utf-8"))
+    shown = Page(figures_path.read_text(encoding="utf-8"))
     text = shown.words
     assert "The log has no training curve" in text
     rule = "member, separation >= 99"
@@ -355,7 +372,7 @@ def test_page_of_few_replicas_is_reproducible(tmp_path: Path) -> None:
         assert part in shown.text.replace("\n", "")
 
     def files() -> dict[Path, bytes]:  # without the time of writing
-        contents = {p: p.read_bytes() for p in (report_path, *figures.iterdir())}
+        contents = {p: p.read_bytes() for p in (report_path, figures_path, *figures.iterdir())}
         return {p: re.sub(rb"<time [^<]*</time>", b"", data) for p, data in contents.items()}
 
     before = files()
@@ -378,6 +395,7 @@ def test_missing_models_are_reported_on_the_page(
     """Cutoffs depend on the models that are present; an FPR of 1 and rows with a TPR of 0 are shown."""
     absent = ["reference-03", "replica-00", "replica-07"]
     settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "fprs": (0.01, 0.05, 1.0)}
+    settings |= {"headline": "lira_online"}
     folder = write_workdir(tmp_path / "demo", design="bernoulli", absent=absent, **settings)
     # As if no replica found a member at the lowest rate.
     table = folder.view.table("true_positives.csv")

@@ -49,9 +49,9 @@ def find_archetypes(
     blocks = (rows.iloc[low : low + block] for low in range(0, len(rows), block))
     rules = decisions.archetype_rules(B, **settings)
     population = cast(Population, FakePopulation(len(table)))
-    out = decisions.find_archetypes(blocks, rules, population, c.focus_fpr)
+    out = decisions.find_archetypes(blocks, rules, population, c.focus)
     assert out.kind.tolist() == KINDS
-    assert (out.fpr == c.focus_fpr).all()
+    assert (out.fpr == c.focus).all()
     return out
 
 

@@ -439,6 +439,27 @@ def test_all_rules_about_attacks_are_listed_at_once():
         registry.find("xyz")
 
 
+@pytest.mark.parametrize(
+    ("headline", "problem"),
+    [
+        ("auto", None),
+        ("lira_online", None),
+        ("zlib", None),  # it is not listed
+        ("zlip", "there is no attack 'zlip'; did you mean zlib?"),
+        ("Auto", "there is no attack 'Auto'"),
+        ("min_k", "min_k requires more than the loss; set --config.score.statistics=min_k"),
+        ("base_calibrated", "base_calibrated needs the losses of a base"),
+        ("nowhere.py:score", "nowhere.py: there is no such file"),
+    ],
+)
+def test_rules_of_the_headline_attack(headline: str, problem: str | None):
+    c = config_of(("lira_online",))
+    c = dataclasses.replace(c, attack=dataclasses.replace(c.attack, headline=headline))
+    lines = registry.problems(c)
+    assert len(lines) == (problem is not None)
+    assert all(str(problem) in line for line in lines)
+
+
 def test_statistics_of_attacks_are_variables_of_the_store():
     needed = {*registry.statistics_of(registry.ATTACKS)}
     [choices, _] = get_args(load.field_types()["score.statistics"])

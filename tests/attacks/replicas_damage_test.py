@@ -16,7 +16,13 @@ from lm_mia.errors import UserError
 from lm_mia.store.store import Store
 
 FEW = dataclasses.replace(
-    SMALL, references=4, replicas=3, variance="pooled", attacks=("lira_online",), bootstraps=0
+    SMALL,
+    references=4,
+    replicas=3,
+    variance="pooled",
+    attacks=("lira_online",),
+    headline="lira_online",
+    bootstraps=0,
 )
 POOLING_TABLES = [
     "pooling.csv",

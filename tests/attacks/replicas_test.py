@@ -258,7 +258,7 @@ def test_progress_and_messages(attacked: AttackRun):
 
 
 def test_attacks_are_deterministic(attacked: AttackRun, tmp_path: Path):
-    again = run_attacks(attacked.scores, SMALL, tmp_path / "tables")
+    again = run_attacks(attacked.scores, attacked.c, tmp_path / "tables")
     for name in TABLES:
         assert (again.folder / name).read_bytes() == (attacked.folder / name).read_bytes(), name
 

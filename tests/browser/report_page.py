@@ -9,10 +9,13 @@ from typing import Any
 
 import demo_page
 import pytest
+import quickstart_like
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+
+from analysis.report import document, recipe_page
 
 SCREENS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
 ROWS = "[data-samples] tbody tr"
@@ -157,6 +160,22 @@ def test_page_is_not_long(page: webdriver.Chrome, path: Path):
         show(page, path, width, "light")
         height = page.execute_script("return document.documentElement.scrollHeight")
         assert height <= 900 * screens
+
+
+def test_the_page_of_an_attack_is_not_long(browser: webdriver.Chrome, tmp_path: Path):
+    """With as many models and as long texts as the quickstart."""
+    path = tmp_path / "report.html"
+    recipe = quickstart_like.write(tmp_path / "w")
+    path.write_text(document.render(recipe_page.page(recipe)), encoding="utf-8")
+    for width, screens in ((1280, 6), (400, 10)):
+        show(browser, path, width, "light")
+        script = (
+            "const root = document.documentElement; return [root.scrollHeight, root.scrollWidth];"
+        )
+        height, across = browser.execute_script(script)
+        assert height <= 900 * screens
+        assert across <= width
+    assert [line["message"] for line in browser.get_log("browser")] == []
 
 
 def test_sorts_by_keyboard(page: webdriver.Chrome):

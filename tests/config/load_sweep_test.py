@@ -106,7 +106,7 @@ def sweep():
             "1: train.epochs='2': must be an integer",
             "3: ['x']: must be a dict of fields and values",
             "4: train.epochs=0: must be a finite number larger than 0",
-            "5: attack.focus_fpr=0.1: must be one of attack.fprs=(1,)",
+            "5: attack.focus_fpr=0.1: must be auto or one of attack.fprs=(1,)",
             "6: qq: no such field",
             "6: train.workers=True: must be an integer",
             "7: widht: no such field; did you mean model.width?",

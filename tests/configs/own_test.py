@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lm_mia.config import Config, load
+from lm_mia.config import Config, load, measurable_attack
 from lm_mia.config.recipe import recipe_requests
 from lm_mia.config.validate import problems
 from lm_mia.data import text_files
@@ -54,7 +54,8 @@ def test_sizes_follow_from_the_texts(tmp_path: Path, capsys: pytest.CaptureFixtu
     c = load.load_config(f"own:{folder}")
     assert problems(c) == []
     assert (c.population.samples, c.corpus.split_documents, c.extract.samples) == (300, False, 0)
-    assert (c.attack.fprs[0], c.attack.focus_fpr) == (0.01, 0.1)
+    assert c.attack.fprs[0] == 0.01
+    assert measurable_attack(c).focus == 0.1  # 150 non-members
     assert not c.compare_with_papers
     train_vocabulary(c)
     assert capsys.readouterr().err.splitlines() == [

@@ -16,11 +16,13 @@ import subset_designs as draw
 import tiny_run
 import xarray as xr
 import zarr
-from synthetic_scores import AttackRun
+from report_html import of_table
+from synthetic_scores import AttackRun, run_attacks
 from tiny_run import tiny
 
 import lm_mia
 from analysis import page
+from analysis.report import numbers
 from lm_mia import cli, stats
 from lm_mia.data import imported, loss_files
 from lm_mia.data.subsets import requested_seeds
@@ -64,6 +66,9 @@ def import_file(file: Path, workdir: Path, *more: str) -> int:
 def test_tables_equal_those_of_the_same_losses_in_a_store_of_ours(
     attacked: AttackRun, tmp_path: Path
 ):
+    # What an import chooses for itself.
+    c = dataclasses.replace(attacked.c, headline="stacked")
+    attacked = run_attacks(attacked.scores, c, tmp_path / "tables")
     scores, columns = attacked.scores, attacked.scores.population.sample_columns()
     roles = ["reference"] * scores.references + ["replica"] * attacked.c.replicas
     file = tmp_path / "losses.npz"
@@ -123,6 +128,7 @@ def test_a_base_is_subtracted_and_is_no_reference(
     assert auc["reference_calibrated"] == pytest.approx(np.mean(reference), abs=1e-6)
     assert results.table("models")["model"].str.startswith("base").sum() == 0
     assert cli.main(["report", f"--workdir={workdir}"]) == 0
+    assert "Base loss minus loss" in (workdir / "figures.html").read_text()
     assert "Base loss minus loss" in (workdir / "report.html").read_text()
     # The base of models that were imported without one cannot be added: their attacks would change.
     np.savez(file, loss_MxN=loss_MxN[:8], member_MxN=member_MxN[:8], role_M=roles[:8])
@@ -140,14 +146,15 @@ def test_targets_are_attacked_and_reported_without_columns(
     settings = ["--config.attack.fprs=0.1,0.5", "--config.attack.focus_fpr=0.1"]
     settings += ["--config.attack.bootstraps=0", "--config.attack.band=0.1,0.5"]
     assert cli.main(["attack", f"--workdir={tmp_path}", *settings]) == 0
-    assert "2 targets, 6 references" in capsys.readouterr().out
+    assert "20 members and 20 non-members are too few" in capsys.readouterr().out
     tables = lm_mia.open(tmp_path).recipes["mine"]
     # Samples of which nothing is known except their losses have no covariates.
     auc = tables.table("targets").groupby("attack")["auc"].mean()
     assert {"lira_online", "stacked", "shrunk", "loss"} <= {*auc.index}
     assert auc["lira_online"] > 0.7
     assert cli.main(["report", f"--workdir={tmp_path}"]) == 0
-    page = (tmp_path / "report.html").read_text()
+    assert "imported from" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "figures.html").read_text()
     assert "imported from" in page
     assert "What the attacks decide" in page
 
@@ -165,7 +172,10 @@ def test_attacks_without_members_among_the_references_are_reported(
     command = f"lm-mia attack --workdir={tmp_path} && lm-mia report --workdir={tmp_path}"
     assert command in capsys.readouterr().out
     assert cli.main(["attack", f"--workdir={tmp_path}", *settings]) == 0
-    assert "LiRA has no AUC, since samples have too few IN or OUT" in capsys.readouterr().out
+    table = lm_mia.open(tmp_path).recipes["mine"].table("strength")
+    auc = of_table(table, "shrunk_offline", "auc", numbers.FRACTION)
+    assert f"AUC {auc};" in capsys.readouterr().out
+    assert "lira_online" not in {*table["attack"]}  # it has no scores
     auc = lm_mia.open(tmp_path).recipes["mine"].table("targets").groupby("attack")["auc"].mean()
     assert np.isnan(auc["lira_online"])
     assert auc["lira_offline"] > 0.7
@@ -197,7 +207,7 @@ def test_references_are_attacked_and_reported_without_targets(
     assert cli.main(["report", f"--workdir={tmp_path / 'w'}"]) == 0
     assert "8 references" in capsys.readouterr().out.splitlines()[-2]
     assert len(lm_mia.open(tmp_path / "w").recipes["a"].table(table)) > 0
-    page = (tmp_path / "w" / "report.html").read_text()
+    page = (tmp_path / "w" / "figures.html").read_text()
     assert heading in page
     assert "ROC curves on logarithmic axes" not in page
 
@@ -318,6 +328,80 @@ def test_the_same_import_again_keeps_the_settings_of_the_attack(tmp_path: Path):
     before = files_of(workdir / "recipes")
     assert import_file(file, workdir) == 0
     assert files_of(workdir / "recipes") == before
+
+
+def settings_of(
+    workdir: Path, drawn: np.ndarray, roles: list[str], *flags: str, base: bool = False
+) -> lm_mia.config.Attack:
+    """Imports noise of models with some members, and returns the settings of the attack."""
+    member_MxN, names = drawn, [*roles]
+    if base:
+        member_MxN, names = np.pad(drawn, ((0, 1), (0, 0))), [*roles, "base"]
+    loss_MxN = 3 + np.random.default_rng(0).normal(0, 0.2, member_MxN.shape)
+    np.savez(
+        workdir.with_suffix(".npz"),
+        loss_MxN=loss_MxN,
+        member_MxN=member_MxN,
+        role_M=np.array(names),
+    )
+    assert import_file(workdir.with_suffix(".npz"), workdir, *flags) == 0
+    [recipe] = sweep.read_sweep(None, str(workdir), []).recipes
+    return recipe.config.attack
+
+
+ONE_TARGET = ["target"] + ["reference"] * 7
+HALF = ["target"] * 4 + ["reference"] * 4
+
+
+@pytest.mark.parametrize(
+    ("drawn", "roles", "flags", "base", "headline"),
+    [
+        (draw.exact, ONE_TARGET, ["--subset=exact"], False, "stacked"),
+        (draw.exact, ONE_TARGET, ["--subset=bernoulli"], True, "stacked"),
+        (draw.exact, ONE_TARGET, [], False, "rmia"),
+        (draw.exact, HALF, [], False, "rmia"),
+        (draw.exact, HALF, ["--config.attack.headline=zlib"], False, "zlib"),
+        (draw.pairs, HALF, ["--subset=balanced"], False, "stacked"),
+        # Each target leaves out its complement, or a reference of each sample.
+        (draw.pairs, HALF, [], False, "rmia"),
+        (draw.pairs, ["target"] * 3 + ["reference"] * 5, [], False, "rmia"),
+        (draw.columns, ["target"] * 3 + ["reference"] * 5, [], False, "rmia"),
+        (draw.columns, HALF, [], False, "reference_calibrated"),
+        (draw.columns, HALF, [], True, "base_calibrated"),
+        # The first references are attacked, as many as the command says.
+        (draw.columns, ["reference"] * 8, ["--config.attack.targets=3"], False, "rmia"),
+        (
+            draw.columns,
+            ["reference"] * 8,
+            ["--config.attack.targets=4"],
+            False,
+            "reference_calibrated",
+        ),
+    ],
+)
+def test_results_are_named_by_an_attack_that_follows_from_the_subsets(
+    drawn: Any, roles: list[str], flags: list[str], base: bool, headline: str, tmp_path: Path
+):
+    member_MxN = drawn(np.random.default_rng(1), 8, 400)
+    assert settings_of(tmp_path / "w", member_MxN, roles, *flags, base=base).headline == headline
+
+
+def test_references_that_were_trained_on_no_sample(tmp_path: Path):
+    member_MxN = np.zeros((6, 400), bool)
+    member_MxN[0, :200] = True
+    roles = ["target", *["reference"] * 5]
+    assert settings_of(tmp_path / "w", member_MxN, roles).headline == "shrunk_offline"
+
+
+def test_the_rate_follows_from_the_number_of_nonmembers(tmp_path: Path):
+    """Half of the samples would allow 10 false positives at 0.01."""
+    rng = np.random.default_rng(0)
+    for members, focus in ((1000, "auto"), (1500, 0.05), (1950, 0.1)):
+        member_MxN = rng.permuted(np.tile(np.arange(2000) < members, (8, 1)), axis=1)
+        workdir = tmp_path / f"{members}"
+        assert settings_of(workdir, member_MxN, ONE_TARGET).focus_fpr == focus
+    attack = settings_of(tmp_path / "w", member_MxN, ONE_TARGET, "--config.attack.fprs=0.05,0.5")
+    assert (attack.focus_fpr, attack.fprs) == (0.1, (0.05, 0.1, 0.5))
 
 
 def test_imports_at_once_share_the_population(tmp_path: Path):
@@ -721,6 +805,11 @@ def test_related_subsets_are_named_and_leak_nothing(
     table = table[table["references"] == table["references"].max()]
     assert {*table["attack"]} >= {"lira_online", "rmia", "stacked", "reference_calibrated"}
     assert table["auc"].between(0.45, 0.55).all()
+    # The page shows the first target, with the losses of the references that its attacks use.
+    shown = pd.read_parquet(next((tmp_path / "w").rglob("page_samples.parquet")))
+    models = shown["in_loss_nats"].str.len() + shown["out_loss_nats"].str.len()
+    assert {*models} == ({6} if drawn == draw.exact else {5, 6} if drawn == draw.columns else {5})
+    assert {*shown["model_loss_nats"].str.len()} == {1}
     pooled = pd.read_csv(next((tmp_path / "w").rglob("pooling.csv"))).set_index("strategy")
     assert pooled.loc["standardized"].query("fpr == 0.01")["tpr"].between(0.004, 0.018).all()
 
@@ -796,8 +885,10 @@ def test_what_texts_tell_of_given_members_is_said_first(
     assert cli.main(["attack", f"--workdir={tmp_path / 'w'}", *settings]) == 0
     assert said in capsys.readouterr().out
     assert cli.main(["report", f"--workdir={tmp_path / 'w'}"]) == 0
-    html = (tmp_path / "w/report.html").read_text()
+    html = (tmp_path / "w/figures.html").read_text()
     assert html.index(said) < html.index("ROC curves on logarithmic axes")
+    html = (tmp_path / "w/report.html").read_text()
+    assert html.index(said) < html.index("How strong is each attack?")
     capsys.readouterr()
     assert import_file(tmp_path / "a.npz", tmp_path / "w2", "--subset=bernoulli") == 0
     assert "texts:" not in capsys.readouterr().out

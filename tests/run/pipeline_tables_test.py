@@ -39,6 +39,7 @@ C = config.Config(
         targets=4,
         replicas=3,
         attacks=("lira_online", "loss"),
+        headline="lira_online",
         fprs=(0.1, 0.5),
         focus_fpr=0.1,
         band=(0.0, 0.1),

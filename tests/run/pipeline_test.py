@@ -113,6 +113,9 @@ def test_sweep_runs_all_stages_and_resumes(
         "more_references.json",
     }  # too few references for its table
     target_tables |= {"membership_scores.parquet"}
+    target_tables |= {"attacked_models.csv", "strength_parts.parquet", "strength.csv"}
+    target_tables |= {"headline_roc.csv", "headline_samples.parquet", "page_samples.parquet"}
+    target_tables |= {"exposed.csv", "found_by_text.csv", "found_again.csv"}
     assert {p.name for p in twice.glob("tables/*")} == target_tables
     assert len(list((folder / "populations").glob("[!.]*"))) == 1
     out, err = ((finished.parent / name).read_text() for name in ("out", "err"))
@@ -124,8 +127,8 @@ def test_sweep_runs_all_stages_and_resumes(
     assert cli.main(argv("run", config, folder)) == 0
     assert scores(folder) == before
     err = capsys.readouterr().err
-    assert "attack: main: 6 attacks requested, 6 already in its tables, 0 computed" in err
-    assert "attack: twice: 2 attacks requested, 2 already in its tables, 0 computed" in err
+    assert "attack: main: 9 attacks requested, 9 already in its tables, 0 computed" in err
+    assert "attack: twice: 3 attacks requested, 3 already in its tables, 0 computed" in err
     assert {p: p.read_bytes() for p in folder.glob("recipes/*/tables/*")} == tables
     assert trained(folder, "main") == 6
     assert cli.main(["status", f"--workdir={folder}", "--verify"]) == 0

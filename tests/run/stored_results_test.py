@@ -39,3 +39,7 @@ def test_attacks_of_users_are_not_loaded(tiny: Tiny, tmp_path: Path):
     names = (*recipe.config.attack.attacks, f"{file}:attack")
     stored, wanted = count_pieces(with_setting(recipe, "attack.attacks", names))
     assert stored == wanted > 10
+    headline = with_setting(recipe, "attack.headline", f"{file}:attack")
+    # The attack that the rule chooses is not wanted then.
+    stored, wanted = count_pieces(headline)
+    assert stored == wanted > 10

@@ -36,6 +36,11 @@ def as_array(x: Any) -> np.ndarray:
     return x if isinstance(x, np.ndarray) else np.array(x)
 
 
+def _three_parts(x: Any) -> np.ndarray:
+    """Returns a number on all samples and on both halves, of one training."""
+    return as_array(x).ravel()[:3][None]
+
+
 # Functions of the array under test, which has one value per sample; in MODEL_CALLS, one per model and sample.
 SAMPLE_CALLS: dict[str, Callable[[Any], Any]] = {
     "auc": lambda x: stats.auc(x, MEMBER_N),
@@ -262,6 +267,12 @@ MORE_MODEL_CALLS: dict[str, Callable[[Any], Any]] = {
     "fit_student_t": lambda x: stats.fit_student_t(x, MEMBER_MxN),
     "fit_student_t members": lambda x: stats.fit_student_t(LOSS_MxN, x),
     "hit_stability": lambda x: stats.hit_stability(x, [0.5] * 8),
+    "share_interval": lambda x: stats.share_interval(_three_parts(x), count=9),
+    "difference_interval": lambda x: stats.difference_interval(_three_parts(x), np.zeros((1, 3))),
+    "missed_share": lambda x: stats.missed_share(_three_parts(x), np.full((1, 3), 0.5)),
+    "rates_without_groups": lambda x: stats.rates_without_groups(
+        as_array(x).reshape(1, -1), np.full((1, 14, as_array(x).size), 0.5)
+    ),
     "mean_rate_interval": lambda x: stats.mean_rate_interval(
         as_array(x), np.full((len(as_array(x)), 14, as_array(x).shape[-1]), 0.5)
     ),

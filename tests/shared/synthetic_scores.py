@@ -219,5 +219,14 @@ TABLES_OF_REPLICAS = (
     "decision_jackknife.parquet",
     "resampled_references.csv",
     "flips.json",
+    "attacked_models.csv",
+    "strength_parts.parquet",
+    "strength.csv",
+    "headline_roc.csv",
+    "headline_samples.parquet",
+    "page_samples.parquet",
+    "exposed.csv",
+    "found_again.csv",
+    "found_by_text.csv",
 )
 """Tables of attacks on replicas; some are written only if settings request them."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import io
+from analysis import io, page
 from analysis.io import RecipeResults
 from lm_mia import config
 from lm_mia.attacks import exports, runner, table_sets
@@ -144,16 +144,23 @@ def write_workdir(
     _write_store(recipe, world, c, absent)
     _write_config(folder, name, samples, later, c, design)
     _write_population(folder / "populations" / "89abcdef", samples, pieces, texts)
-    runner.run(io.read_recipe(recipe).view, recipe / "tables")
+    runner.run(read_attacked(recipe).view, recipe / "tables")
     present = [m for m, model in enumerate(models) if str(model) not in absent]
     _write_log(folder / "metrics.jsonl", name, world, present, rng)
-    return io.read_recipe(recipe)
+    return read_attacked(recipe)
+
+
+def read_attacked(recipe_dir: Path) -> RecipeResults:
+    """Returns a recipe as commands read it: with what every page needs."""
+    recipes = io.read_recipes(recipe_dir.parents[1], [recipe_dir.name])
+    [recipe] = io.with_needs(recipes, page.figure_needs(())).recipes
+    return recipe
 
 
 def copy_workdir(recipe: RecipeResults, to: Path) -> RecipeResults:
     """Copies the whole workdir of a recipe; returns the recipe in the copy."""
     shutil.copytree(recipe.recipe_dir.parents[1], to)
-    return io.read_recipe(to / "recipes" / recipe.name)
+    return read_attacked(to / "recipes" / recipe.name)
 
 
 def with_tables(recipe: RecipeResults, **tables: Callable[[pd.DataFrame], Any]) -> RecipeResults:

@@ -89,6 +89,7 @@ class Tiny:
             "metrics.jsonl",
             "figures",
             "report.html",
+            "figures.html",
         )
         ignore = None if models else shutil.ignore_patterns(*results)
         return Path(shutil.copytree(self.workdir, path, ignore=ignore))

@@ -64,7 +64,7 @@ _KINDS = {
     "log": "metrics.jsonl",
     "failures of models": "recipes/*/failures/*.jsonl",
     "running jobs": "recipes/*/running/*.json",
-    "page": "report.html",
+    "page": "*.html",
     "figures": "figures/*",
 }
 _DRAWN_KINDS = ("page", "figures")

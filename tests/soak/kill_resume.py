@@ -170,11 +170,15 @@ def results(workdir: Path) -> dict[str, bytes]:
 
 
 def report_text(workdir: Path) -> str:
-    """Returns the report's text without the parts that may differ, which `digests` lists."""
-    page = (workdir / "report.html").read_text(encoding="utf-8").replace(workdir.name, "WORKDIR")
+    """Returns the text of the report and of its figures without the parts that may differ, which `digests` lists."""
+    pages = (workdir / name for name in ("report.html", "figures.html"))
+    page = "".join(path.read_text(encoding="utf-8") for path in pages)
+    page = page.replace(workdir.name, "WORKDIR")
     page = re.sub(r'src="data:[^"]*"', "", page)
     page = re.sub(
-        r"\d{4}-\d\d-\d\d|\d\d:\d\d(:\d\d)?|[\d.,]+ ?(s|ms|seconds?|minutes?|hours?)\b", "", page
+        r"\d{4}-\d\d-\d\d|\d+ [A-Z][a-z]+ \d{4}|\d\d:\d\d(:\d\d)?|[\d.,]+ ?(s|ms|seconds?|minutes?|hours?)\b",
+        "",
+        page,
     )
     # The mean over the steps since the last line of the log, which begins again when a model is resumed.
     return re.sub(r"<dt>Training loss</dt>.*", "", page)

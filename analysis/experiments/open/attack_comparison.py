@@ -148,7 +148,7 @@ def _draw(own: str, built_in: Sequence[str], recipes: SweepResults) -> Drawing:
     count = attacks.common_references(attacked)
     rows, claims, notes = [], [], []
     for recipe in attacked:
-        focus = recipe.config.attack.focus_fpr
+        focus = recipe.config.attack.focus
         of_own = attacks.read_jackknife(recipe, Variant(own, count))
         for name in (own, *built_in):
             of_attack = attacks.read_jackknife(recipe, Variant(name, count))

@@ -134,7 +134,7 @@ def test_scores_and_decisions_equal_separate_attacks(
     for s, score_TxN in enumerate(score_SxTxN):
         for t, score_N in enumerate(score_TxN):
             nonmembers = score_N[has_score_N & ~all_member_TxN[t]]
-            decision_SxTxN[s, t] = score_N >= stats.threshold_at_fpr(nonmembers, C.focus_fpr)
+            decision_SxTxN[s, t] = score_N >= stats.threshold_at_fpr(nonmembers, C.focus)
     class_N = has_score_N & member_N
     for quantity, value_SxTxN in (("score", score_SxTxN), ("decision", decision_SxTxN)):
         chosen = value_SxTxN[[*sets], : len(target_TxN)].reshape(
@@ -167,7 +167,7 @@ def test_parts_and_facts(made: tuple[Store, Path]):
     parts = table.groupby("varied")["part"].nunique().to_dict()
     assert parts == {"all": 1, "inits": 4, "orders": 3, "sets": 3, "samples": 14}
     facts = json.loads((made[1] / "variance_components.json").read_text())
-    assert (facts["sets"], facts["references_per_set"], facts["fpr"]) == (3, 4, C.focus_fpr)
+    assert (facts["sets"], facts["references_per_set"], facts["fpr"]) == (3, 4, C.focus)
 
 
 def test_there_is_no_table_of_one_initialization(made: tuple[Store, Path], tmp_path: Path):

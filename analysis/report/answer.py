@@ -1,0 +1,195 @@
+"""The first sentences of a report: what an attacker finds, and whether it would be found again after retraining.
+
+The page, the last line of a command and `lm-mia status` say the same sentences with the same numbers.
+"""
+
+import dataclasses
+
+from markupsafe import Markup
+
+from analysis.formatting import MIN_HEADLINE_REPLICAS, plural
+from analysis.report import charts, numbers
+from analysis.report.numbers import FRACTION, PER_100, Estimate, Unit
+from lm_mia import stats
+from lm_mia.config import automatic_focus_fpr
+
+QUESTION = "Can an attacker tell which texts were in the training data?"
+FEWEST_NONMEMBERS = 100
+"""With fewer non-members, even a rate of 10 per 100 allows fewer than 10 false alarms."""
+FEWEST_HITS = 10
+_MOST_TOGETHER = 0.01
+"""The rate below which the page states no caveat about the number of non-members."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """The numbers of the headline attack, of a recipe or of an audited file."""
+
+    fpr: float
+    found: Estimate
+    """The share of members that is found at this rate."""
+    auc: Estimate
+    missed: Estimate
+    """The share of the members found that another training would miss; not known without replicas."""
+    members: int
+    nonmembers: int
+    trainings: int
+    """The number of attacked models."""
+    has_replicas: bool
+    """Whether the models differ in batch order only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Epsilon:
+    """A lower bound on epsilon, of a model whose members were drawn by fair coins."""
+
+    bound: float
+    delta: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The sentences, and what follows from them for the rest of the page."""
+
+    lead: tuple[Markup, ...]
+    has_hits: bool
+    """Whether there are decisions whose survival can be judged."""
+    has_number: bool = True
+    """Whether they say how many members are found."""
+    is_reversed: bool = False
+
+    @property
+    def text(self) -> str:
+        """The sentences in plain text."""
+        return " ".join(str(Markup(sentence).striptags()) for sentence in self.lead)
+
+
+def answer(found: Findings, *, epsilon: Epsilon | None = None, so_far: bool = False) -> Answer:
+    """Returns the sentences.
+
+    Args:
+      found: the numbers.
+      epsilon: the bound on epsilon of a model with canaries.
+      so_far: whether models are still being made, so that the numbers will change.
+    """
+    auc, rate = found.auc, found.fpr
+    if found.nonmembers < FEWEST_NONMEMBERS or not found.found.is_known:
+        return Answer((_too_few(found),), has_hits=False, has_number=False)
+    if auc.has_interval and auc.high < 0.5:
+        sentence = Markup(
+            "<b>The scores look reversed:</b> non-members have higher scores than members, AUC {}."
+        ).format(_number(auc, FRACTION))
+        return Answer((sentence,), has_hits=False, has_number=False, is_reversed=True)
+    at = _at(rate)
+    if not found.found.has_interval or found.found.low <= rate:
+        first = Markup(
+            "<b>The attack cannot be told from guessing.</b> Of 100 members it finds {} {}; guessing finds {}."
+        ).format(_number(found.found), at, numbers.rate(rate))
+        second = Markup(
+            '<span class="muted">So there are no decisions whose survival could be judged. A stronger attack, or one '
+            "with more references, may find more.</span>"
+        )
+        return Answer((_with_epsilon(first, epsilon), second), has_hits=False)
+    if found.found.value * found.members < FEWEST_HITS:
+        return Answer((_too_few(found),), has_hits=False, has_number=False)
+    start = "So far, of" if so_far else "Of"
+    first = Markup("<b>{} 100 members, an attacker finds {}</b> {} {}. Guessing finds {}.").format(
+        start,
+        numbers.value(found.found),
+        _interval(found.found, PER_100),
+        at,
+        numbers.rate(rate),
+    )
+    lead = [_with_epsilon(first, epsilon), _after_retraining(found)]
+    # With a rate that was chosen, a lower one may be possible.
+    if _MOST_TOGETHER < rate <= automatic_focus_fpr(found.nonmembers):
+        needed = stats.nonmembers_needed(_MOST_TOGETHER) * 10
+        lead.append(
+            Markup(
+                '<span class="muted">{} cannot show a lower rate: 1 false alarm per 100 needs {}.</span>'
+            ).format(plural(found.nonmembers, "non-member"), f"{needed:,}")
+        )
+    return Answer(tuple(lead), has_hits=True)
+
+
+def icons(found: Findings, result: Answer) -> charts.Drawing | None:
+    """Returns the picture of the first sentence; None if it has no number of members found."""
+    if not result.has_number:
+        return None
+    missed = found.missed if result.has_hits and found.has_replicas else None
+    return charts.icons(found.found, missed, fpr=found.fpr, key="answer")
+
+
+def _after_retraining(found: Findings) -> Markup:
+    """Returns the second sentence: how many of the members found would be missed by another training."""
+    if not found.has_replicas or not found.missed.is_known:
+        what = "one training" if found.trainings == 1 else "models of different data"
+        return Markup(
+            '<span class="muted">Whether these decisions would survive retraining cannot be said from {}.</span>'
+        ).format(what)
+    share = Markup("Of these {}, <b>{} %</b> {} would be missed ").format(
+        numbers.value(found.found), numbers.value(found.missed), _interval(found.missed, PER_100)
+    )
+    if found.trainings >= MIN_HEADLINE_REPLICAS:
+        return share + (
+            "if the model were trained again on the same data in another batch order, and as many others found "
+            "instead."
+        )
+    return share + Markup(
+        'by another training. <span class="muted">Which ones cannot be said: {} cannot rule out a coin flip {}; {} '
+        "or more can.</span>"
+    ).format(
+        plural(found.trainings, "training"), _undecided(found.trainings), MIN_HEADLINE_REPLICAS
+    )
+
+
+def _undecided(trainings: int) -> str:
+    """Returns for which texts the coin-flip test cannot decide with few trainings."""
+    k_low, _ = stats.coin_flip_cutoff(trainings)
+    if not k_low:
+        return "for any text"
+    return "except for unanimous ones" if k_low == 1 else "for most texts"
+
+
+def _too_few(found: Findings) -> Markup:
+    sentence = Markup(
+        "<b>{} and {} are too few</b> to say how many members an attacker finds."
+    ).format(plural(found.members, "member"), plural(found.nonmembers, "non-member"))
+    if found.auc.is_known:
+        sentence += Markup(" AUC {}; guessing has 0.5.").format(_number(found.auc, FRACTION))
+    return sentence
+
+
+def _with_epsilon(sentence: Markup, epsilon: Epsilon | None) -> Markup:
+    if epsilon is None:
+        return sentence
+    if not epsilon.bound > 0:
+        return (
+            Markup("<b>No leak of the canaries could be shown</b> (95 %, δ {}). ").format(
+                f"{epsilon.delta:g}"
+            )
+            + sentence
+        )
+    return (
+        Markup("<b>The model reveals at least ε {}</b> (95 %, δ {}). ").format(
+            f"{epsilon.bound:.1f}", f"{epsilon.delta:g}"
+        )
+        + sentence
+    )
+
+
+def _at(fpr: float) -> str:
+    return (
+        "at one false alarm per 100 non-members"
+        if numbers.rate(fpr) == "1"
+        else (f"at {numbers.rate(fpr)} false alarms per 100 non-members")
+    )
+
+
+def _number(estimate: Estimate, unit: Unit = PER_100) -> Markup:
+    return Markup("{} {}").format(numbers.value(estimate, unit), _interval(estimate, unit))
+
+
+def _interval(estimate: Estimate, unit: Unit) -> Markup:
+    text = numbers.interval(estimate, unit)
+    return Markup("<small>({})</small>").format(text) if text else Markup()

@@ -1,0 +1,407 @@
+"""The page of several recipes: which of them lets an attacker tell who was in the training data."""
+
+import contextlib
+import dataclasses
+import datetime
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from analysis.experiments.recipe import exposed
+from analysis.experiments.recipe import strength as of_strength
+from analysis.formatting import plural
+from analysis.io import RecipeResults
+from analysis.report import charts, document, numbers, recipe_page
+from analysis.report import strength as read_strength
+from analysis.report.numbers import FRACTION, Estimate
+from analysis.report.strength import Strength
+from lm_mia import config
+from lm_mia.attacks.registry import attack_name
+from lm_mia.errors import UserError
+
+QUESTION = "Which recipe lets an attacker tell which texts were in the training data?"
+MAX_DETAILS = 12
+"""With more recipes, the page has their comparison alone."""
+_NOT_SWEPT = ("name", "figures", "compare_with_papers", "compute", "has_recipe", "model.size")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Compared:
+    """A recipe with numbers."""
+
+    recipe: RecipeResults
+    strength: Strength
+
+    @property
+    def name(self) -> str:
+        """The name of the recipe."""
+        return self.recipe.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Swept:
+    """The setting in which the recipes differ."""
+
+    title: str
+    """How the page calls it."""
+    values: Mapping[str, Any]
+    """Name of a recipe -> its value."""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the recipes can be ordered by it, without two of the same value."""
+        values = [*self.values.values()]
+        is_number = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        return is_number and len({*values}) == len(values) and min(values) > 0
+
+
+def page(
+    recipes: Sequence[RecipeResults],
+    name: str,
+    pages: Mapping[str, str],
+    *,
+    links: Sequence[document.Fact] = (),
+) -> document.Page:
+    """Returns the page of a workdir with several recipes.
+
+    Args:
+      recipes: all recipes.
+      name: the name of the workdir.
+      pages: name of a recipe -> path of its own page.
+      links: further pages, which are named under "How this was made".
+    """
+    compared, reasons = [], {}
+    for recipe in recipes:
+        try:
+            compared.append(Compared(recipe, read_strength.read(recipe)))
+        except UserError as error:
+            reasons[recipe.name] = recipe_page.nothing(recipe, error)
+    now = datetime.datetime.now(datetime.UTC)
+    swept = swept_setting([c.recipe for c in compared])
+    if swept and swept.is_number:
+        compared.sort(key=lambda c: swept.values[c.name])
+    banners = [
+        Markup("<b>{}</b> is not compared: {}").format(recipe, reason)
+        for recipe, reason in [*reasons.items()][:3]
+    ]
+    if len(reasons) > len(banners):
+        banners.append(Markup("{} more recipes have no numbers.").format(len(reasons) - 3))
+    sections: list[document.Section] = []
+    if compared:
+        sections.append(_comparison(compared, swept, pages))
+        most = max(compared, key=lambda c: _value(c.strength.found))
+        with contextlib.suppress(UserError):
+            section = exposed.section(most.recipe, most.strength)
+            title = f"2. Which texts are most exposed in {most.name}?"
+            sections.append(dataclasses.replace(section, title=title))
+    lead = lead_sentences(compared, swept)
+    return document.Page(
+        title=f"{name}: membership inference report",
+        name=name,
+        kind=f"comparison of {plural(len(recipes), 'recipe')}",
+        written=f"{now.day} {now:%B %Y}",
+        question=QUESTION,
+        lead=lead,
+        facts=_facts(compared, swept) if compared else (),
+        banners=tuple(banners),
+        sections=tuple(sections),
+        details=_details(compared, pages),
+        made=(*_made(recipes), *links),
+    )
+
+
+def lead_sentences(compared: Sequence[Compared], swept: Swept | None) -> tuple[Markup, ...]:
+    """Returns the first sentences: which recipe lets an attacker find most, and whether that is more than chance."""
+    if not compared:
+        return (Markup("<b>Nothing has been attacked yet.</b>"),)
+    known = [c for c in compared if c.strength.found.is_known]
+    if not known:
+        return (
+            Markup(
+                "<b>No recipe has enough members and non-members</b> to say how many are found."
+            ),
+        )
+    most, least = (choose(known, key=lambda c: c.strength.found.value) for choose in (max, min))
+    if len(known) == 1:
+        return recipe_page.sentences(most.recipe, most.strength).lead
+    values = [c.strength.found.value for c in known]
+    is_rising = values == sorted(values)
+    is_falling = values == sorted(values, reverse=True)
+    apart = difference(most.strength.found, least.strength.found)
+    is_apart = apart.has_interval and apart.low > 0
+    # One model finds more than another by more than the chance of which models and texts were drawn.
+    if not is_apart:
+        start = Markup("<b>The recipes cannot be told apart.</b>")
+    elif swept and swept.is_number and len(known) == len(compared) and (is_rising or is_falling):
+        more = "larger" if is_rising else "smaller"
+        start = Markup("<b>All {}; the {} the {}, the more.</b>").format(
+            len(known), more, swept.title
+        )
+    else:
+        start = Markup("<b>{} lets an attacker find most.</b>").format(most.name)
+    rates = {c.strength.fpr for c in known}
+    at = (
+        f"at {numbers.false_alarms(rates.pop())} non-members"
+        if len(rates) == 1
+        else "at the rate of each recipe"
+    )
+    numbers_of = Markup(
+        " Of 100 members, an attacker finds <b>{}</b> <small>({})</small> in {} and <b>{}</b> <small>({})</small> in "
+        "{}, {}."
+    ).format(
+        numbers.value(most.strength.found),
+        numbers.interval(most.strength.found) or "no interval",
+        most.name,
+        numbers.value(least.strength.found),
+        numbers.interval(least.strength.found) or "no interval",
+        least.name,
+        at,
+    )
+    retraining = (
+        "Whether a decision would survive retraining is on the pages of recipes with replicas."
+        if any(c.strength.has_replicas for c in known)
+        else "Whether decisions would survive retraining cannot be said: no recipe has replicas."
+    )
+    return (start + numbers_of, Markup('<span class="muted">{}</span>').format(retraining))
+
+
+def difference(one: Estimate, other: Estimate) -> Estimate:
+    """Returns the difference of two shares with the interval that follows from their own, as of independent numbers.
+
+    Recipes may share samples, which makes the interval too wide rather than too short.
+
+    Source: Zou and Donner (2008), Construction of confidence limits about effect measures.
+    """
+    value = one.value - other.value
+    if not (one.has_interval and other.has_interval):
+        return Estimate(value)
+    low = value - math.hypot(one.value - one.low, other.high - other.value)
+    high = value + math.hypot(one.high - one.value, other.value - other.low)
+    return Estimate(value, low, high)
+
+
+def swept_setting(recipes: Sequence[RecipeResults]) -> Swept | None:
+    """Returns the setting in which recipes differ; None if there are several, or none."""
+    if len(recipes) < 2 or any(recipe.is_imported for recipe in recipes):
+        return None
+    settings = {recipe.name: _flat(config.to_dict(recipe.config)) for recipe in recipes}
+    fields = [*next(iter(settings.values()))]
+    differing = [
+        field
+        for field in fields
+        if not field.startswith(_NOT_SWEPT)
+        and len({str(values.get(field)) for values in settings.values()}) > 1
+    ]
+    if differing and all(field.startswith("model.") for field in differing):
+        return Swept("model", {recipe.name: recipe.parameters for recipe in recipes})
+    if len(differing) != 1:
+        return None
+    [field] = differing
+    titles = {"population.samples": "number of texts", "train.epochs": "number of epochs"}
+    title = titles.get(field, field)
+    return Swept(title, {name: values[field] for name, values in settings.items()})
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _value(estimate: Estimate) -> float:
+    return estimate.value if estimate.is_known else -1.0
+
+
+def _comparison(
+    compared: Sequence[Compared], swept: Swept | None, pages: Mapping[str, str]
+) -> document.Section:
+    table = _table(compared, swept, pages)
+    caption = "Lines: 95 % intervals over what would be drawn anew, as the table says."
+    if swept and swept.is_number and len(compared) > 1:
+        points = tuple(
+            charts.LinePoint(float(swept.values[c.name]), c.strength.found) for c in compared
+        )
+        auc = tuple(
+            charts.LinePoint(p.x, c.strength.auc) for p, c in zip(points, compared, strict=True)
+        )
+        ticks = [charts.Tick(p.x, numbers.count(int(p.x))) for p in points]
+        x_title = (
+            "Parameters without embeddings" if swept.title == "model" else swept.title.capitalize()
+        )
+        found_chart = charts.lines(
+            [charts.Line("Found", "headline", points)],
+            ticks=ticks,
+            x_title=x_title,
+            y_title="Members found per 100",
+            title=f"Members found per 100 by {swept.title}",
+            is_half=True,
+            key="found-by-recipe",
+        )
+        auc_chart = charts.lines(
+            [charts.Line("AUC", "headline", auc)],
+            ticks=ticks,
+            x_title=x_title,
+            y_title="AUC",
+            title=f"AUC by {swept.title}",
+            unit=FRACTION,
+            is_half=True,
+            key="auc-by-recipe",
+        )
+        pair = document.FigurePair(
+            document.Figure(found_chart, caption),
+            document.Figure(auc_chart, "Guessing has an AUC of 0.5."),
+        )
+        blocks: tuple[document.Block, ...] = (pair, table)
+    elif len(compared) > 1:
+        most = max(compared, key=lambda c: _value(c.strength.found))
+        rows = [
+            charts.DotRow(c.name, c.strength.found, "family") for c in compared if c is not most
+        ]
+        chart = charts.dot_rows(
+            charts.DotRow(most.name, most.strength.found, "headline"),
+            [charts.DotGroup("The other recipes", tuple(rows))],
+            key="recipes",
+        )
+        blocks = (document.Figure(chart, caption), table)
+    else:
+        blocks = (table,)
+    return document.Section("recipes", "Recipes", "1. How do the recipes compare?", blocks)
+
+
+def _table(
+    compared: Sequence[Compared], swept: Swept | None, pages: Mapping[str, str]
+) -> document.Table:
+    attacks = {c.recipe.view.c.headline for c in compared}
+    rates = {c.strength.fpr for c in compared}
+    has_replicas = any(c.strength.has_replicas for c in compared)
+    columns = [document.Column("Recipe")]
+    if swept:
+        title = "Parameters" if swept.title == "model" else swept.title.capitalize()
+        columns.append(document.Column(title, title.lower()))
+    if len(attacks) > 1:
+        columns.append(document.Column("Attack", "attack", is_text=True))
+    at = f" at {numbers.false_alarms(next(iter(rates)))}" if len(rates) == 1 else ""
+    columns.append(document.Column(f"Members found per 100{at}", "found per 100"))
+    if len(rates) > 1:
+        columns.append(document.Column("False alarms per 100", "false alarms per 100"))
+    columns += [
+        document.Column("More than the first, per 100", "more than the first"),
+        document.Column("AUC (guessing: 0.5)", "AUC"),
+    ]
+    if has_replicas:
+        columns.append(document.Column("Missed after retraining, %", "missed after retraining, %"))
+    columns.append(document.Column("Models", "models", is_text=True))
+    rows = []
+    for c in compared:
+        link = (
+            Markup('<a href="{}">{}</a>').format(pages[c.name], c.name)
+            if c.name in pages
+            else c.name
+        )
+        cells: list[document.Text] = [link]
+        if swept:
+            value = swept.values[c.name]
+            cells.append(
+                f"{value:,}"
+                if isinstance(value, int) and not isinstance(value, bool)
+                else str(value)
+            )
+        if len(attacks) > 1:
+            cells.append(attack_name(c.recipe.view.c.headline))
+        cells.append(numbers.markup(c.strength.found))
+        if len(rates) > 1:
+            cells.append(numbers.rate(c.strength.fpr))
+        is_first = c is compared[0]
+        more = difference(c.strength.found, compared[0].strength.found)
+        cells.append(numbers.MISSING if is_first else numbers.markup(more))
+        cells.append(numbers.markup(c.strength.auc, FRACTION))
+        if has_replicas:
+            cells.append(numbers.markup(c.strength.missed))
+        own = "trainings" if c.strength.has_replicas else "models"
+        cells.append(f"{c.strength.trainings} {own}, {plural(c.strength.references, 'reference')}")
+        rows.append(document.Row(tuple(cells)))
+    caption = (
+        "Small: 95 % intervals, over texts and batch orders for trainings of one model, over texts and models for "
+        "models of different data."
+    )
+    return document.Table(caption, tuple(columns), tuple(rows))
+
+
+def _facts(compared: Sequence[Compared], swept: Swept | None) -> tuple[document.Fact, ...]:
+    names = [*dict.fromkeys(attack_name(c.recipe.view.c.headline) for c in compared)]
+    facts = [
+        document.Fact(
+            "Attack",
+            Markup(
+                "<b>{}</b>, chosen by rule for each recipe before the results were seen."
+            ).format(numbers.words(names)),
+        )
+    ]
+    if swept:
+        title = "number of parameters" if swept.title == "model" else swept.title
+        facts.append(document.Fact("Swept", f"The {title}; all else is equal."))
+    facts.append(
+        document.Fact(
+            "Tried on",
+            f"{sum(c.strength.trainings for c in compared):,} attacked models of {plural(len(compared), 'recipe')}.",
+        )
+    )
+    facts.append(
+        document.Fact(
+            "In brackets",
+            "95 % intervals; the table says over what. Differences of recipes take them as independent.",
+        )
+    )
+    return tuple(facts)
+
+
+def _details(compared: Sequence[Compared], pages: Mapping[str, str]) -> tuple[document.Detail, ...]:
+    """Returns a line for each recipe without a page of its own; none of many recipes."""
+    if len(compared) > MAX_DETAILS:
+        return ()
+    details = []
+    for i, c in enumerate(compared):
+        text = recipe_page.sentences(c.recipe, c.strength).lead[0].striptags()
+        if c.name in pages:
+            link = Markup('<a href="{}">The page of {}</a> has its figures and texts.').format(
+                pages[c.name], c.name
+            )
+            details.append(document.Detail(c.name, text, (link,)))
+            continue
+        with contextlib.suppress(UserError):
+            section = of_strength.section(c.recipe, c.strength, key=f"roc-{i}")
+            details.append(document.Detail(c.name, text, section.blocks))
+    return tuple(details)
+
+
+def _made(recipes: Sequence[RecipeResults]) -> tuple[document.Fact, ...]:
+    facts = [
+        document.Fact(
+            "Recipes",
+            Markup("{}; <code>recipes/NAME/config.json</code> has all settings of each").format(
+                plural(len(recipes), "recipe")
+            ),
+        )
+    ]
+    for fact in recipe_page.made(recipes[0], None):
+        if fact.term in ("Texts", "Versions"):
+            facts.append(
+                document.Fact(
+                    fact.term, Markup("{} ({})").format(fact.description, recipes[0].name)
+                )
+            )
+    facts.append(
+        document.Fact(
+            "Files",
+            Markup(
+                "<code>tables/comparison.csv</code>, <code>recipes/NAME/tables/</code> (every number of this page)"
+            ),
+        )
+    )
+    return tuple(facts)
