@@ -144,7 +144,7 @@ def write_page(
         step()
     html = _render(workdir, sweep, recipe_sections, summaries, figure_sections)
     write_atomically(workdir / write.FIGURES, html)
-    return write.write(workdir, all_recipes)
+    return write.write(workdir, all_recipes, with_tables)
 
 
 def _has_section_without_replicas(recipe: "RecipeResults", *, alone: bool) -> bool:
@@ -280,6 +280,7 @@ def summary_lines(
 
 def _summarize(recipe: "RecipeResults") -> str:
     """Returns the first sentences of the page of a recipe; without numbers, the reason."""
+    from analysis import markup
     from analysis.report import recipe_page, strength
 
     attack = recipe.config.attack
@@ -292,7 +293,7 @@ def _summarize(recipe: "RecipeResults") -> str:
                 return _summarize_pooling(recipe)
             return _summarize_zero_run(recipe)
         except UserError as error:
-            reason = str(error).strip().splitlines()[0].removesuffix(".")
+            reason = markup.reason(error)
     return f"no numbers: {reason.removeprefix(f'{recipe.name}: ')}"
 
 

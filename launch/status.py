@@ -57,10 +57,9 @@ def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
       models that failed and will be tried again; ``set_aside`` and ``diverged``, with reason and log.
       ``models_per_hour`` and ``seconds_left``: None if unknown. ``hosts``: numbers of models and failures of each
       machine. ``made_by``: number of models of each version of lm_mia. ``answer``: what the last command said, or None.
-      ``population``: its path, samples and sha256,
-      the last two None if it is not built. ``tables``: "present", "missing", "unfinished" (there are only some
-      of the results that the config asks for) or "no replicas" (none are requested, so that there are no tables of
-      decisions).
+      ``population``: its path, samples and sha256, the last two None if it is not built. ``tables``: "present",
+      "missing", "unfinished" (there are only some of the results that the config asks for) or "no replicas" (none are
+      requested, so that there are no tables of decisions).
 
     Raises:
       UserError: if the folder has models of another recipe, or files in it are damaged.

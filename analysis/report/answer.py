@@ -17,8 +17,8 @@ QUESTION = "Can an attacker tell which texts were in the training data?"
 FEWEST_NONMEMBERS = 100
 """With fewer non-members, even a rate of 10 per 100 allows fewer than 10 false alarms."""
 FEWEST_HITS = 10
-_MOST_TOGETHER = 0.01
-"""The rate below which the page states no caveat about the number of non-members."""
+_LOWEST_RATE = 0.01
+"""The lowest rate that is chosen by rule; above it, the sentences say what a lower one needs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +102,8 @@ def answer(found: Findings, *, epsilon: Epsilon | None = None, so_far: bool = Fa
     )
     lead = [_with_epsilon(first, epsilon), _after_retraining(found)]
     # With a rate that was chosen, a lower one may be possible.
-    if _MOST_TOGETHER < rate <= automatic_focus_fpr(found.nonmembers):
-        needed = stats.nonmembers_needed(_MOST_TOGETHER) * 10
+    if _LOWEST_RATE < rate <= automatic_focus_fpr(found.nonmembers):
+        needed = stats.nonmembers_needed(_LOWEST_RATE) * 10
         lead.append(
             Markup(
                 '<span class="muted">{} cannot show a lower rate: 1 false alarm per 100 needs {}.</span>'

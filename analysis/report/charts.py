@@ -322,7 +322,7 @@ def spread(position_L: Sequence[float], gap: float, low: float, high: float) -> 
 
 
 def _nice_ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Returns at most so many round numbers at equal distances that enclose low and high."""
+    """Returns at most ``most`` round numbers at equal distances that enclose low and high."""
     high = high if high > low else low + max(abs(low), 1)
     span = high - low
     step = 10.0 ** (math.floor(math.log10(span)) - 1)

@@ -1,7 +1,8 @@
 """The folded part of the page: one line for each topic, which states its result."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -152,12 +153,18 @@ def _control(recipe: RecipeResults, strength: Strength) -> Iterator[document.Det
     yield document.Detail("Control", finding, (text, _file(recipe, "shuffled.csv")))
 
 
-def _privacy(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detail]:
+def one_run(recipe: RecipeResults, strength: Strength) -> list[dict[Hashable, Any]]:
+    """Returns the row of audit.csv with the bound on epsilon of the headline attack; none if no bound is valid."""
     table = recipe.view.table("audit.csv")
-    rows = table[(table["attack"] == strength.headline) & (table["method"] == "one_run")]
-    if rows.empty:
+    is_row = (table["attack"] == strength.headline) & (table["method"] == "one_run")
+    return table[is_row].to_dict("records")
+
+
+def _privacy(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detail]:
+    rows = one_run(recipe, strength)
+    if not rows:
         return
-    row = rows.iloc[0]
+    [row] = rows
     finding = f"ε is at least {row['epsilon']:.1f} (95 % confidence, δ = {row['delta']:g})."
     if row["epsilon"] <= 0:
         finding = "No leak could be shown: the guesses fit ε = 0."

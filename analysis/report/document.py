@@ -4,6 +4,8 @@ Whatever is a `str` is escaped; a `Markup` is inserted as it is. ``Markup("<b>{}
 safe for every name.
 """
 
+import dataclasses
+import datetime
 import functools
 import itertools
 import json
@@ -175,7 +177,7 @@ Block = Text | Note | Figure | FigureWithNotes | FigurePair | Table | SamplesTab
 
 @dataclass(frozen=True)
 class Section:
-    """A numbered section, which answers a question."""
+    """A section, which answers a question."""
 
     id: str
     nav: str
@@ -219,6 +221,20 @@ class Page:
     made: tuple[Fact, ...] = ()
     """How this was made."""
     footer: Text = ""
+
+
+def numbered(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """Returns sections with their number before the title."""
+    return tuple(
+        dataclasses.replace(section, title=Markup("{}. {}").format(i, section.title))
+        for i, section in enumerate(sections, 1)
+    )
+
+
+def today() -> str:
+    """Returns the date for `Page.written`, such as "3 November 2026"."""
+    now = datetime.datetime.now(datetime.UTC)
+    return f"{now.day} {now:%B %Y}"
 
 
 def render(page: Page) -> str:

@@ -1,13 +1,12 @@
 """The page of one recipe: the answer first, then four questions, details, and how it was made."""
 
 import contextlib
-import datetime
 import functools
 from collections.abc import Sequence, Set
 
 from markupsafe import Markup
 
-from analysis import io
+from analysis import io, markup
 from analysis.experiments.recipe import conditions, exposed, retraining
 from analysis.experiments.recipe import strength as of_strength
 from analysis.formatting import plural
@@ -33,12 +32,11 @@ def page(
       links: further pages, which are named under "How this was made".
       from_workdir: the path from the page to the workdir, for its links.
     """
-    now = datetime.datetime.now(datetime.UTC)
     frame = functools.partial(
         document.Page,
         title=f"{recipe.name}: membership inference report",
         name=recipe.name,
-        written=f"{now.day} {now:%B %Y}",
+        written=document.today(),
         question=answer.QUESTION,
     )
     try:
@@ -72,7 +70,7 @@ def page(
         icons=answer.icons(strength.findings, result),
         facts=_facts(recipe, strength, {section.id for section in sections}),
         banners=tuple(banners),
-        sections=tuple(_numbered(sections)),
+        sections=document.numbered(sections),
         details=of_details.details(recipe, strength),
         made=made(recipe, strength, links),
     )
@@ -83,10 +81,7 @@ def sentences(recipe: RecipeResults, strength: Strength) -> answer.Answer:
     epsilon = None
     if recipe.config.train.canaries:
         with contextlib.suppress(UserError):  # a damaged file is named among the details
-            table = recipe.view.table("audit.csv")
-            rows = table[(table["attack"] == strength.headline) & (table["method"] == "one_run")]
-            if len(rows):
-                row = rows.iloc[0]
+            for row in of_details.one_run(recipe, strength):
                 epsilon = answer.Epsilon(float(row["epsilon"]), float(row["delta"]))
     return answer.answer(strength.findings, epsilon=epsilon, so_far=bool(missing_models(recipe)))
 
@@ -115,7 +110,7 @@ def _no_answer(recipe: RecipeResults) -> Markup:
 
 def nothing(recipe: RecipeResults, error: UserError) -> Markup:
     """Returns why there are no numbers, and the next command."""
-    reason = str(error).strip().splitlines()[0].removeprefix(f"{recipe.name}: ").rstrip(".")
+    reason = markup.reason(error).removeprefix(f"{recipe.name}: ")
     workdir = io.parent_workdir(recipe.recipe_dir)
     return Markup("{}{}. Next: <code>lm-mia run --workdir={}</code>.").format(
         reason[:1].upper(), reason[1:], workdir
@@ -123,21 +118,10 @@ def nothing(recipe: RecipeResults, error: UserError) -> Markup:
 
 
 def _missing_part(error: UserError) -> Markup:
-    reason = str(error).strip().splitlines()[0].rstrip(".")
     return Markup(
         "<b>One part is missing:</b> {}. The rest of the page is not affected; <code>lm-mia attack</code> with this "
         "workdir computes it again."
-    ).format(reason)
-
-
-def _numbered(sections: Sequence[document.Section]) -> list[document.Section]:
-    """Returns sections with numbers that have no gap."""
-    return [
-        document.Section(
-            section.id, section.nav, f"{i}. {str(section.title).partition('. ')[2]}", section.blocks
-        )
-        for i, section in enumerate(sections, 1)
-    ]
+    ).format(markup.reason(error))
 
 
 def _kind(recipe: RecipeResults, strength: Strength) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from analysis.io import RecipeResults
 from analysis.report.answer import Findings
 from analysis.report.numbers import Estimate
+from lm_mia.attacks import user_code
 from lm_mia.attacks.registry import attack_name
 from lm_mia.errors import Unavailable
 
@@ -127,10 +128,10 @@ class Strength:
             for family in FAMILIES
             if self.headline not in family
         ]
+        # Others of a family order samples much as its first one, so no further row has them.
         for name in (*always, *of_users, *others):
             if name is not None and name not in chosen and len(chosen) < _MAX_SHOWN:
                 chosen.append(name)
-        # "rmia_simple" and the like order samples as the first of their family, so no family has two rows.
         return [self.headline, *(a for a in self.attacks if a in chosen[1:])]
 
 
@@ -139,7 +140,7 @@ def read(recipe: RecipeResults) -> Strength:
     table = recipe.view.table(_STRENGTH).to_dict("records")
     rows = {(str(row["attack"]), str(row["metric"])): row for row in table}
     attack = recipe.view.c
-    headline = attack.headline.rsplit(":", 1)[-1]
+    headline = user_code.short(attack.headline)
     if (headline, "tpr") not in rows:
         raise Unavailable(
             f"{recipe.name}: {attack_name(attack.headline)} has no score of members and non-members; run lm-mia run "

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import datetime
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -78,7 +77,6 @@ def page(
             compared.append(Compared(recipe, read_strength.read(recipe)))
         except UserError as error:
             reasons[recipe.name] = recipe_page.nothing(recipe, error)
-    now = datetime.datetime.now(datetime.UTC)
     swept = swept_setting([c.recipe for c in compared])
     if swept and swept.is_number:
         compared.sort(key=lambda c: swept.values[c.name])
@@ -94,19 +92,19 @@ def page(
         most = max(compared, key=lambda c: _value(c.strength.found))
         with contextlib.suppress(UserError):
             section = exposed.section(most.recipe, most.strength)
-            title = f"2. Which texts are most exposed in {most.name}?"
+            title = f"Which texts are most exposed in {most.name}?"
             sections.append(dataclasses.replace(section, title=title))
     lead = lead_sentences(compared, swept)
     return document.Page(
         title=f"{name}: membership inference report",
         name=name,
         kind=f"comparison of {plural(len(recipes), 'recipe')}",
-        written=f"{now.day} {now:%B %Y}",
+        written=document.today(),
         question=QUESTION,
         lead=lead,
         facts=_facts(compared, swept) if compared else (),
         banners=tuple(banners),
-        sections=tuple(sections),
+        sections=document.numbered(sections),
         details=_details(compared, pages),
         made=(*_made(recipes), *links),
     )
@@ -271,7 +269,7 @@ def _comparison(
         blocks = (document.Figure(chart, caption), table)
     else:
         blocks = (table,)
-    return document.Section("recipes", "Recipes", "1. How do the recipes compare?", blocks)
+    return document.Section("recipes", "Recipes", "How do the recipes compare?", blocks)
 
 
 def _table(

@@ -1,6 +1,5 @@
 """Writes the report of a workdir: report.html, and a page of each recipe of a sweep that has replicas."""
 
-import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,18 +8,20 @@ from markupsafe import Markup
 from analysis.io import RecipeResults
 from analysis.report import document, recipe_page, sweep_page
 from lm_mia.atomic import write_atomically
-from lm_mia.errors import UserError
 
 FIGURES = "figures.html"
 """The page with all figures of recipes and papers."""
 
 
-def write(workdir: Path, recipes: Sequence[RecipeResults]) -> Path:
+def write(
+    workdir: Path, recipes: Sequence[RecipeResults], with_decisions: Sequence[RecipeResults]
+) -> Path:
     """Writes the pages and returns the path of the main one.
 
     Args:
       workdir: the workdir.
       recipes: the recipes to show; without any, the page names the figures alone.
+      with_decisions: those of them that have tables of decisions, and hence a page of their own beside others.
     """
     path = workdir / "report.html"
     figures = document.Fact(
@@ -33,11 +34,10 @@ def write(workdir: Path, recipes: Sequence[RecipeResults]) -> Path:
         page = recipe_page.page(recipes[0], links=(figures,))
     elif recipes:
         pages = {}
-        for recipe in recipes:
-            if recipe.config.attack.replicas and _has_results(recipe):
-                own = recipe_page.page(recipe, from_workdir="../../")
-                write_atomically(recipe.recipe_dir / "report.html", document.render(own))
-                pages[recipe.name] = f"recipes/{recipe.name}/report.html"
+        for recipe in with_decisions:
+            own = recipe_page.page(recipe, from_workdir="../../")
+            write_atomically(recipe.recipe_dir / "report.html", document.render(own))
+            pages[recipe.name] = f"recipes/{recipe.name}/report.html"
         page = sweep_page.page(recipes, workdir.resolve().name, pages, links=(figures,))
     else:
         page = _simulations(workdir, figures)
@@ -45,22 +45,14 @@ def write(workdir: Path, recipes: Sequence[RecipeResults]) -> Path:
     return path
 
 
-def _has_results(recipe: RecipeResults) -> bool:
-    try:
-        return recipe.has_population and recipe.view.has("flips.json")
-    except UserError:  # such as a damaged score store, which the main page reports
-        return False
-
-
 def _simulations(workdir: Path, figures: document.Fact) -> document.Page:
     """Returns the page of a workdir without recipes."""
-    now = datetime.datetime.now(datetime.UTC)
     name = workdir.resolve().name
     return document.Page(
         title=f"{name}: membership inference report",
         name=name,
         kind="simulations",
-        written=f"{now.day} {now:%B %Y}",
+        written=document.today(),
         question="What do the simulations show?",
         lead=(
             Markup(

@@ -60,8 +60,7 @@ def found_by_text(
     score_BxN = scores.file.read_samples(slice(0, samples))[:models]
     is_scored_N = ~np.isnan(score_BxN).any(axis=0)
     member_N = scores.member_TxN[0, :samples]
-    group_N = stats.sample_groups(scores.population.document_N[:samples])
-    used_H1xN = study_inputs.sample_parts(group_N) & is_scored_N
+    used_H1xN = study_inputs.sample_parts(scores.group_N[:samples]) & is_scored_N
     outside_H1 = (used_H1xN & ~member_N).sum(axis=1)
     rows = []
     if outside_H1.min() < stats.nonmembers_needed(focus_fpr):
@@ -148,7 +147,7 @@ def section(recipe: RecipeResults, strength: Strength) -> document.Section:
     figure = document.Figure(charts.dot_rows(head, groups, key="change"), caption)
     blocks = (_sentences(strength, groups, predicted, by_text), figure)
     return document.Section(
-        "change", "What would change it", "4. What would change the answer?", blocks
+        "change", "What would change it", "What would change the answer?", blocks
     )
 
 
@@ -199,20 +198,13 @@ def _more_references(recipe: RecipeResults, strength: Strength) -> dict[int, tup
 
 def _models(recipe: RecipeResults, strength: Strength) -> Iterator[charts.DotRow]:
     found_T = strength.found_by_model
-    if strength.has_replicas:
+    if len(found_T) > 1:
+        how = "in another batch order" if strength.has_replicas else "on another half of the texts"
         yield charts.DotRow(
-            f"trained in another batch order: each of the {len(found_T)}",
+            f"trained {how}: each of the {len(found_T)}",
             Estimate(float(np.mean(found_T))),
             "headline",
-            "in another batch order",
-            models=found_T,
-        )
-    elif len(found_T) > 1:
-        yield charts.DotRow(
-            f"trained on another half of the texts: each of the {len(found_T)}",
-            Estimate(float(np.mean(found_T))),
-            "headline",
-            "on another half of the texts",
+            how,
             models=found_T,
         )
     if recipe.view.has("reference_targets.csv"):

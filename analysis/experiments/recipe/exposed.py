@@ -371,16 +371,17 @@ def score_unit(attack: str) -> str:
 
 def section(recipe: RecipeResults, strength: Strength, from_workdir: str = "") -> document.Section:
     """Returns the section "Which texts are most exposed?"; ``from_workdir`` leads from the page to the workdir."""
-    table = recipe.view.table(HEADLINE_SAMPLES.file, ["id", "member", "votes", "called_at"])
+    columns = ["id", "member", "score", "above", "votes", "called_at"]
+    table = recipe.view.table(HEADLINE_SAMPLES.file, columns)
     blocks: tuple[document.Block, ...] = (
         _summary(recipe, strength, table),
         _samples_table(recipe, strength, table),
         document.Note(_files(recipe, from_workdir)),
     )
-    return document.Section("samples", "Samples", "2. Which texts are most exposed?", blocks)
+    return document.Section("samples", "Samples", "Which texts are most exposed?", blocks)
 
 
-def _summary(recipe: RecipeResults, strength: Strength, table: pd.DataFrame) -> Markup:
+def _summary(recipe: RecipeResults, strength: Strength, table: pd.DataFrame) -> str:
     members = table[table["member"] & table["votes"].notna()]
     trainings, total = strength.trainings, len(members)
     at = numbers.false_alarms(strength.fpr)
@@ -413,23 +414,21 @@ def _summary(recipe: RecipeResults, strength: Strength, table: pd.DataFrame) -> 
             "be there by chance."
         )
     sentences.append("Choose a sample to read its text and see its losses.")
-    return Markup.escape(" ".join(sentences))
+    return " ".join(sentences)
 
 
 def _files(recipe: RecipeResults, from_workdir: str) -> Markup:
     folder = f"recipes/{recipe.name}"
-    links = []
+    link = Markup()
     if (recipe.recipe_dir / "samples.html").is_file() or recipe.view.c.replicas:
-        links.append(
-            Markup('<a href="{}/samples.html">search and filter</a>, or ').format(
-                from_workdir + folder
-            )
+        link = Markup('<a href="{}/samples.html">search and filter</a>, or ').format(
+            from_workdir + folder
         )
     return Markup(
         "All {:,} samples: {}<code>{}/tables/{}</code>; the list with its expected wrong entries: {}."
     ).format(
         len(recipe.view.attacked),
-        Markup().join(links),
+        link,
         folder,
         HEADLINE_SAMPLES.file,
         Markup("<code>{}/tables/{}</code>").format(folder, EXPOSED.file),
@@ -445,7 +444,7 @@ def _samples_table(
     if has_votes:
         k_low, _ = stats.coin_flip_cutoff(trainings, recipe.view.c.alpha)
     shown = recipe.view.table(PAGE_SAMPLES.file)
-    of_sample = recipe.view.table(HEADLINE_SAMPLES.file).set_index("id").loc[shown["id"]]
+    of_sample = table.set_index("id").loc[shown["id"]]
     position_S = shown["id"].to_numpy()
     population = recipe.population
     record_columns = [

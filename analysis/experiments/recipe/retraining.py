@@ -108,7 +108,7 @@ def found_again(
 
 def section(recipe: RecipeResults, strength: Strength, unit: str) -> document.Section:
     """Returns the section "Would a decision survive retraining?"; ``unit`` is that of the scores."""
-    title = "3. Would a decision survive retraining?"
+    title = "Would a decision survive retraining?"
     if not strength.has_replicas:
         return document.Section("trust", "Trust", title, _unknown(recipe))
     table = recipe.view.table("headline_samples.parquet", ["member", "votes"]).dropna()

@@ -150,8 +150,8 @@ STRENGTH = Table(
 
 
 def second_rate(focus_fpr: float, fprs: tuple[float, ...]) -> float:
-    """Returns the largest rate that is at most 5 times the focus rate; the focus rate itself if there is none."""
-    return max((f for f in fprs if focus_fpr <= f <= 5 * focus_fpr + 1e-12), default=focus_fpr)
+    """Returns the largest rate that is at most 5 times the focus rate, which is one of the rates."""
+    return max(f for f in fprs if focus_fpr <= f <= 5 * focus_fpr + 1e-12)
 
 
 def attacked_models(
@@ -316,7 +316,7 @@ def section(recipe: RecipeResults, strength: Strength, *, key: str = "roc") -> d
     )
     table = attacks_table(strength, strength.shown)
     blocks = (document.FigureWithNotes(figure, _margin_notes(strength)), table)
-    return document.Section("attacks", "Attacks", "1. How strong is each attack?", blocks)
+    return document.Section("attacks", "Attacks", "How strong is each attack?", blocks)
 
 
 def attacks_table(strength: Strength, attacks: Sequence[str]) -> document.Table:

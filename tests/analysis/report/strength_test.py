@@ -10,20 +10,10 @@ from strength_cases import of_attacks
 
 from analysis.report.numbers import Estimate
 from analysis.report.strength import FAMILIES, Strength
+from lm_mia import config
 
 ALL = [attack for family in FAMILIES for attack in family]
-DEFAULT = (
-    "lira_online",
-    "lira_offline",
-    "rmia",
-    "rmia_offline",
-    "rmia_simple",
-    "reference_calibrated",
-    "shrunk",
-    "stacked",
-    "loss",
-    "zlib",
-)
+DEFAULT = config.Attack().attacks
 
 
 def test_the_order_of_attacks_does_not_depend_on_their_results():
