@@ -1,4 +1,4 @@
-"""One figure or table of a paper on the report page: draws it, writes its files, and shows it with its claims."""
+"""One figure or table of a paper, or of a user's file: draws it, writes its files, and holds its claims."""
 
 import dataclasses
 import os
@@ -10,46 +10,14 @@ from typing import Any
 import pandas as pd
 
 from analysis import departures, markup, published
-from analysis.claims.compare import VERDICTS, Claim, claim_untested, holm
+from analysis.claims.compare import Claim, claim_untested, holm
 from analysis.experiment import Drawing, not_seen_note, write
 from analysis.figures import MODULES, file_name, find
 from analysis.formatting import size_title
 from analysis.io import REPLICA_SIZES, SweepResults
-from lm_mia.atomic import write_csv
 from lm_mia.attacks import user_code
 from lm_mia.attacks.declarations import Column, Table
 from lm_mia.errors import UserError
-
-PAPERS = {
-    "strongmia": (
-        "Hayes et al. (2025)",
-        "Exploring the limits of strong membership inference attacks on large language models",
-        " and compared with the numbers that the paper reports",
-    ),
-    "reliability": (
-        "Jälkö et al. (2026)",
-        "On Reliability of Efficient Membership Inference Vulnerability Evaluation",
-        ", which are language models; the paper has models for tables of numbers",
-    ),
-    "mace": (
-        "Liu et al. (2020)",
-        "MACE: A flexible framework for membership privacy estimation in generative models",
-        ", which are language models; the paper has generative models of images",
-    ),
-    "privacyguard": (
-        "Melis et al. (2025)",
-        "PrivacyGuard: A Modular Framework for Privacy Auditing in Machine Learning",
-        ", which are language models; the paper has classifiers of images",
-    ),
-    "causal": (
-        "Even et al. (2026)",
-        "Membership Inference Attacks from Causal Principles",
-        ", which are language models and, as in the paper, linear regressions; the paper also has a classifier of "
-        "images",
-    ),
-}
-"""The first part of the names of figures -> authors and title of the paper, and the end of a sentence on the models."""
-
 
 _WITHOUT_COMPARISON = re.compile(r" \(\w+ in the paper\)$")
 
@@ -173,49 +141,10 @@ def _with_own_size(title: str, recipes: SweepResults) -> str:
     return title
 
 
-def render(sections: Sequence[FigureSection]) -> str:
-    """Returns the claims of all figures and the section of each figure as HTML."""
-    template = markup.environment().get_template("figures.html.j2")
-    claims = [(section, claim) for section in sections for claim in section.claims]
-    adjusted = holm([claim.p_value for _, claim in claims])
-    rows = [
-        {
-            "statement": claim.statement,
-            "verdict": claim.verdict,
-            "p_value": _format_p_value(claim.p_value),
-            "p_holm": _format_p_value(p_holm),
-            "figure": section.name,
-            "title": section.short_title,
-        }
-        for (section, claim), p_holm in zip(claims, adjusted, strict=True)
-    ]
-    names = [s.name.partition("_")[0] for s in sections if s.name in MODULES and s.compared]
-    papers = [PAPERS[name] for name in dict.fromkeys(names) if name in PAPERS]
-    general = departures.general() if "strongmia" in names else []
-    return template.render(
-        figures=sections,
-        claims=rows,
-        are_of_paper=are_claims_of_paper(sections),
-        papers=papers,
-        departures=general,
-    )
-
-
-def are_claims_of_paper(sections: Sequence[FigureSection]) -> bool:
-    """Returns whether all claims are those of papers, rather than of a user's own experiment."""
-    return all(section.paper for section in sections if section.claims)
-
-
-def count_verdicts(sections: Sequence[FigureSection]) -> dict[str, int]:
-    """Returns the number of claims per verdict."""
-    verdicts = [claim.verdict for section in sections for claim in section.claims]
-    return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
-
-
 CLAIMS_TABLE = Table(
     "claims.csv",
     (
-        "Written with the page if it shows figures of papers or of your own. Each row is a claim of one of these "
+        "Written with the pages of figures of papers or of your own. Each row is a claim of one of these "
         "figures: a statement of its paper, or of your file."
     ),
     {
@@ -272,8 +201,8 @@ CLAIMS_TABLE = Table(
 )
 
 
-def write_claims(workdir: Path, sections: Sequence[FigureSection]) -> None:
-    """Writes tables/claims.csv, with one row per claim."""
+def claims_table(sections: Sequence[FigureSection]) -> pd.DataFrame:
+    """Returns the contents of tables/claims.csv, with one row per claim."""
     rows = []
     for section in sections:
         for claim in section.claims:
@@ -292,18 +221,11 @@ def write_claims(workdir: Path, sections: Sequence[FigureSection]) -> None:
         row["p_holm"] = p_holm
     columns = ["figure", "statement", "verdict", "p_value", "p_holm", "value", "low", "high"]
     columns += ["over", "not_covered", "finding"]
-    (workdir / "tables").mkdir(parents=True, exist_ok=True)
-    write_csv(workdir / "tables" / "claims.csv", pd.DataFrame(rows, columns=columns))
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _format_range(low: float, high: float) -> str:
     return "–" if low != low else f"{low:.3g} to {high:.3g}"
-
-
-def _format_p_value(p: float) -> str:
-    if p != p:
-        return "–"
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _format_number(value: float, std: float) -> str:

@@ -30,7 +30,6 @@ from lm_mia.errors import UserError
 
 if TYPE_CHECKING:
     from analysis.comparison import RecipeSummary
-    from analysis.figure_section import FigureSection
     from analysis.io import RecipeResults, SweepResults
     from analysis.recipe_section import RecipeSection
     from lm_mia.attacks.results import Key
@@ -69,6 +68,7 @@ def write_page(
         figure_section,
         io,
         markup,
+        paper_pages,
         recipe_section,
         sample_page,
         target_section,
@@ -142,9 +142,11 @@ def write_page(
         if reason := figure_sections[-1].missing:
             log(f"not drawn: {name}: {reason}")
         step()
-    html = _render(workdir, sweep, recipe_sections, summaries, figure_sections)
-    write_atomically(workdir / write.FIGURES, html)
-    return write.write(workdir, all_recipes, with_tables)
+    figure_pages = paper_pages.write(workdir, figure_sections)
+    html = _render(workdir, sweep, recipe_sections, summaries)
+    if all_recipes:
+        write_atomically(workdir / write.FIGURES, html)
+    return write.write(workdir, all_recipes, with_tables, figure_pages)
 
 
 def _has_section_without_replicas(recipe: "RecipeResults", *, alone: bool) -> bool:
@@ -329,10 +331,9 @@ def _render(
     sweep: "SweepResults",
     recipe_sections: Mapping[str, "RecipeSection | str"],
     summaries: Sequence["RecipeSummary"],
-    figure_sections: Sequence["FigureSection"],
 ) -> str:
     """Returns the page as HTML; also writes the tables and the figure that cover all recipes."""
-    from analysis import comparison, figure_section, markup, provenance
+    from analysis import comparison, markup, provenance
 
     all_recipes = [*sweep.recipes, *sweep.without_population]
     alone = len(all_recipes) == 1
@@ -342,12 +343,6 @@ def _render(
         image = markup.data_uri(png) if png else ""
         body.append(comparison.render(summaries, image, list(recipe_sections)))
         contents.append(("comparison", "The recipe" if alone else "Comparison of recipes", []))
-    if figure_sections:
-        figure_section.write_claims(workdir, figure_sections)
-        body.append(figure_section.render(figure_sections))
-        links = [("claims", "Claims")] if any(s.claims for s in figure_sections) else []
-        links += [(s.name, s.short_title) for s in figure_sections]
-        contents.append(("figures", "Figures and tables", links))
     recipes = []
     for name, section in recipe_sections.items():
         entry = {"at": markup.anchor(name), "title": f"Recipe {name}"}
@@ -373,7 +368,7 @@ def _render(
             name=workdir_name,
             title=_QUESTION,
             lead=f"Membership inference on {models_text}: {recipes_text} in the workdir {workdir_name}.",
-            cards=_cards(recipe_sections, summaries, figure_sections),
+            cards=_cards(recipe_sections, summaries),
             time=datetime.datetime.now(datetime.UTC),
             version=provenance.version(),
             contents=contents,
@@ -393,11 +388,8 @@ def _is_single_recipe(recipes: "Sequence[RecipeResults]") -> bool:
 def _cards(
     recipe_sections: Mapping[str, "RecipeSection | str"],
     summaries: Sequence["RecipeSummary"],
-    figure_sections: Sequence["FigureSection"],
 ) -> list[tuple[str, str]]:
     """Returns the main numbers of the page, each with its description."""
-    from analysis import figure_section
-
     cards: list[tuple[str, str]] = []
     numbers = [m for m in summaries if not m.missing_reason]
     if len(summaries) == 1:
@@ -415,11 +407,6 @@ def _cards(
             low, high = (choose(numbers, key=lambda m: m.auc[0]) for choose in (min, max))
             cards.append((f"{low.auc[0]:.3f}", f"lowest AUC of LiRA ({low.recipe.name})"))
             cards.append((f"{high.auc[0]:.3f}", f"highest AUC of LiRA ({high.recipe.name})"))
-    verdicts = figure_section.count_verdicts(figure_sections)
-    claims = "claims"
-    if figure_section.are_claims_of_paper(figure_sections):
-        claims = "claims of the paper"
-    cards += [(f"{count}", f"{claims} {verdict}") for verdict, count in verdicts.items() if count]
     return cards
 
 

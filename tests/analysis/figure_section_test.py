@@ -73,26 +73,6 @@ def test_missing_or_damaged_results_are_computed_again(
     pd.testing.assert_frame_equal(find(name).draw(small).data, find(name).draw(attacked).data)
 
 
-@pytest.mark.parametrize(
-    ("names", "heading", "authors"),
-    [
-        (["mace_fig02_progress", "mine"], "of the paper", ["Liu"]),
-        (["reliability_fig01_strategies", "strongmia_fig08_statistic"], "of papers", ["Jälkö", "Hayes"]),
-        (["scaling"], "", []),
-    ],
-)  # fmt: skip
-def test_the_page_names_the_papers_of_its_figures(
-    names: list[str], heading: str, authors: list[str]
-):
-    sections = [
-        figure_section.FigureSection(name, name, "", None, "no models", (), "") for name in names
-    ]
-    html = figure_section.render(sections)
-    assert f"Figures and tables {heading}".strip() + "</h2>" in html
-    shown = {author: f"{author} et al." in html for author in ("Liu", "Jälkö", "Hayes")}
-    assert shown == {author: author in authors for author in shown}
-
-
 def test_missing_attacks_are_reported(attacked: SweepResults, tmp_path: Path):
     shown = figure_section.make_section("strongmia_fig13_rmia_gamma", attacked, tmp_path)
     assert re.fullmatch(

@@ -25,6 +25,7 @@ from analysis import (
     comparison,
     figure_section,
     page,
+    paper_pages,
     plotting,
     provenance,
     published,
@@ -105,11 +106,17 @@ OF_PAPER = re.compile(r"paper|[Cc]laim|(?:Figure|Table)s? \d|\b\d+M\b")
 """References to a paper, and sizes of its models; those of the synthetic sweep are below a million."""
 
 
+def rendered(sections: list[figure_section.FigureSection]) -> str:
+    """Returns the page of figures that belong to no paper, without its style."""
+    html = paper_pages.render("own", sections, figure_section.claims_table(sections))
+    return re.sub(r"(?s)<style>.*?</style>", "", html)
+
+
 def own_text(shown: figure_section.FigureSection) -> str:
     """Returns all text of a figure that is not compared with its paper: the section, the figure and its numbers."""
     alone = dataclasses.replace(shown.without_comparison(), image="")
     assert alone.result is not None
-    texts = [figure_section.render([alone]), alone.result.data.to_csv()]
+    texts = [rendered([alone]), alone.result.data.to_csv()]
     if alone.result.figure is not None:
         texts += [text.get_text() for text in alone.result.figure.findobj(Text)]
     return "\n".join(texts).replace(alone.name, "")
@@ -232,46 +239,66 @@ def linked(folder: Path, tmp_path: Path) -> Path:
     return workdir
 
 
-def test_page_has_all_figures_and_claims(linked: Path):
+def figure_page(workdir: Path, name: str) -> Page:
+    return Page((workdir / "figures" / f"{name}.html").read_text(encoding="utf-8"))
+
+
+def test_the_page_of_a_paper_has_its_figures_and_claims(linked: Path):
     figures = (
         "strongmia_fig01_references",
         "strongmia_fig05_instability",
         "strongmia_tab01_error_rates_140m",
         "strongmia_fig07_extraction",
     )
-    shown, logged = write(linked, ["main", "flip-140M", "flip-302M", "fixed-10M"], figures)
+    names = ["main", "flip-140M", "flip-302M", "fixed-10M"]
+    (linked / "figures").mkdir()
+    (linked / "figures" / "mace.html").write_text("from an earlier report")
+    _, logged = write(linked, names, (*figures, "open_fig03_recency"))
     [line] = logged
     assert line.startswith("not drawn: strongmia_fig07_extraction: main: there are no tables of ")
+    assert {p.name for p in (linked / "figures").glob("*.html")} == {"strongmia.html", "open.html"}
+    shown = figure_page(linked, "strongmia")
     ids = [attributes["id"] for _, attributes in shown.tags if "id" in attributes]
-    assert {*figures, "claims", "comparison", "flip-140M/", "flip-140M/flips", "made"} <= {*ids}
+    assert {*ids} == {*figures, "claims", "contents"}
     assert len({*ids}) == len(ids)
     assert "The AUC of LiRA grows with the number of references." in shown.words
     assert "Not drawn: " in shown.words
     claims = pd.read_csv(linked / "tables" / "claims.csv")
-    assert set(claims["figure"]) == {
+    assert {*claims["figure"]} == {
         "strongmia_fig01_references",
         "strongmia_fig05_instability",
         "strongmia_fig07_extraction",
+        "open_fig03_recency",
     }
     assert claims[["figure", "statement", "verdict", "finding"]].notna().all(axis=None)
     one = claims[claims["statement"] == "Its growth has diminishing returns."].iloc[0]
     assert (
         f"{one['value']:.3f}, 95% interval {one['low']:.3f} to {one['high']:.3f}" in one["finding"]
     )
+    for name in ("strongmia", "open"):
+        # The p-values of a page are those of the table, which are adjusted for the claims of all pages.
+        words = figure_page(linked, name).words
+        for row in claims[claims["figure"].str.startswith(name)].dropna().to_dict("records"):
+            assert row["p_holm"] < 0.001 or f"{row['p_holm']:.3f}" in words
     links = [a["href"] for tag, a in shown.tags if tag == "a" and a.get("href")]
+    assert "../report.html" in links
     assert all(
-        (linked / h).is_file() for h in links if h and not h.startswith("#") and "fig07" not in h
+        (linked / "figures" / h).is_file()
+        for h in links
+        if h and not h.startswith("#") and "fig07" not in h
     )
     assert {h.removeprefix("#") for h in links if h and h.startswith("#")} <= {*ids}
     images = [a["src"] for tag, a in shown.tags if tag == "img"]
-    assert len({*images}) == len(images)
+    assert len({*images}) == len(images) == 2
     levels = [int(tag[1]) for tag, _ in shown.tags if re.fullmatch(r"h[1-6]", tag)]
     assert (levels[0], levels.count(1), max(np.diff(levels))) == (1, 1, 1)
     landmarks = [tag for tag, _ in shown.tags if tag in ("header", "nav", "main")]
     assert landmarks == ["header", "nav", "main"]
-    folds = [a for tag, a in shown.tags if tag == "details" and a.get("class") == "recipe"]
-    assert folds
-    assert all("open" not in fold for fold in folds)
+    report = Page((linked / "report.html").read_text(encoding="utf-8"))
+    of_figures = [a["href"] for tag, a in report.tags if tag == "a"]
+    assert {"figures/strongmia.html", "figures/open.html"} <= {*of_figures}
+    write(linked, names)
+    assert list((linked / "figures").glob("*.html")) == []
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -290,7 +317,8 @@ def test_simulations_show_their_progress(linked: Path):
 
 @pytest.mark.usefixtures("undrawn")
 def test_pages_without_claims_have_no_claims_table(linked: Path):
-    shown, _ = write(linked, ["fixed-10M", "flip-140M"], ("strongmia_tab01_error_rates_140m",))
+    write(linked, ["fixed-10M", "flip-140M"], ("strongmia_tab01_error_rates_140m",))
+    shown = figure_page(linked, "strongmia")
     assert "claims" not in {attributes.get("id") for _, attributes in shown.tags}
 
 
@@ -576,10 +604,9 @@ def test_claims_without_a_paper_are_not_those_of_a_paper(tmp_path: Path):
     for paper in ("The paper has more.", ""):
         figure_file.write_text(USER_FIGURE.replace("The paper has more.", paper))
         shown = figure_section.make_section(str(figure_file), SweepResults([]), tmp_path)
-        [(_, card)] = page._cards({}, [], [shown])
-        texts[bool(paper)] = f"{card} {figure_section.render([shown])}"
-    assert "claims of the paper not tested" in texts[True]
-    assert "claims not tested" in texts[False]
+        texts[bool(paper)] = Page(rendered([shown])).words
+    assert "1 claim of the paper not tested" in texts[True]
+    assert "1 claim not tested" in texts[False]
     assert "paper" not in texts[False]
 
 
@@ -685,7 +712,7 @@ def test_workdir_figures_are_drawn_by_default(linked: Path, capsys: pytest.Captu
     [line] = err.splitlines()
     assert line.startswith("figures='/missing/mine.py': left out")
     assert line.endswith("--config.figures=-mine.py")
-    assert "Table 7" in Page((linked / "figures.html").read_text()).words
+    assert "Table 7" in Page((linked / "figures" / "strongmia.html").read_text()).words
     assert (linked / "tables" / "strongmia_tab07_settings.md").is_file()
     page.write_page(
         linked, ["fixed-10M"], ("strongmia_tab07_settings",), lambda *done: seen.append(done), print

@@ -21,7 +21,7 @@ from synthetic_tokens import write_token_tables
 from synthetic_workdir import RECIPE, write_workdir
 from unoptimized import without_optimizations
 
-from analysis import comparison, figure_section, io, regression_experiment
+from analysis import comparison, figure_section, io, paper_pages, regression_experiment
 from lm_mia import config
 from lm_mia.attacks.declarations import expand
 from lm_mia.data.population import PIECE_COLUMNS, SAMPLE_COLUMNS, open_population
@@ -191,7 +191,7 @@ def report_tables(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     for name in ("strongmia_fig08_statistic", "strongmia_tab03_flip_shares_140m"):
         shown.append(figure_section.make_section(name, recipes, output_dir))
     assert not any(figure.missing for figure in shown)
-    figure_section.write_claims(output_dir, shown)
+    paper_pages.write(output_dir, shown)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regression_experiment, "SIZES", SMALL_REGRESSION)
         regression_experiment.load(io.SweepResults([], output_dir))

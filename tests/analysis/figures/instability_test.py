@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from synthetic_workdir import with_files
 
-from analysis import figure_section, published, scaling
+from analysis import figure_section, paper_pages, published, scaling
 from analysis.claims.jackknife import Jackknife
 from analysis.figures import find, instability, instability_tables
 from analysis.formatting import size_label
@@ -76,7 +76,10 @@ def test_page_shows_the_paper_on_request_only(recipes: SweepResults, tmp_path: P
     )
     alone = compared.without_comparison()
     assert alone.title == "Decision instability of replicas, 221k parameters"
-    html, text = (" ".join(figure_section.render([s]).split()) for s in (alone, compared))
+    html, text = (
+        " ".join(paper_pages.render(page, [s], figure_section.claims_table([s])).split())
+        for page, s in (("own", alone), ("strongmia", compared))
+    )
     for words in (
         "In the paper",
         "of the paper",

@@ -444,14 +444,18 @@ def test_a_detail_that_fails_leaves_the_rest(replicas: RecipeResults, table: str
 
 def test_a_workdir_of_one_recipe_has_its_page(replicas: RecipeResults, tmp_path: Path):
     copy = copy_workdir(replicas, tmp_path / "w")
-    path = write.write(workdir_of(copy), [copy], [copy])
+    path = write.write(workdir_of(copy), [copy], [copy], {})
     html = path.read_text("utf-8")
     assert lead(html) == lead(html_of(replicas))
     assert not (copy.recipe_dir / "report.html").exists()
 
 
 def test_a_workdir_of_simulations_names_their_figures(tmp_path: Path):
-    (tmp_path / "figures.html").write_text("")
-    html = write.write(tmp_path, [], []).read_text("utf-8")
+    (tmp_path / "figures").mkdir()
+    pages = {"figures/mace.html": "Liu et al. (2020)", "figures/causal.html": "<Even>"}
+    for name in pages:
+        (tmp_path / name).write_text("")
+    html = write.write(tmp_path, [], [], pages).read_text("utf-8")
     report_html.check(html, tmp_path)
     assert "No model was trained or attacked." in lead(html)
+    assert "Liu et al. (2020), <Even>." in lead(html)
