@@ -36,33 +36,6 @@ def read(recipe: RecipeResults) -> dict[float, list[Record]]:
     }
 
 
-def headline(by_prior: Mapping[float, Sequence[Record]]) -> str:
-    """Returns what the score of LiRA reveals at the first prior; empty without numbers.
-
-    It describes LiRA rather than the best attack, since the interval of the best of several attacks is too optimistic.
-
-    Args:
-      by_prior: the result of `read`.
-    """
-    rows = next(iter(by_prior.values()), ())
-    row = next((row for row in rows if row["attack"] == "lira_online"), None)
-    if row is None:
-        return ""
-    correct, blind = percent((1 + row["held_out"]) / 2), percent((1 + row["baseline"]) / 2)
-    sentences = [
-        f"If {percent(row['prior'])} of the samples are members, an adversary that sees only the score of LiRA decides "
-        f"{correct} of them correctly, an advantage of {row['held_out']:.3f}; one that ignores the score decides "
-        f"{blind} correctly, an advantage of {row['baseline']:.3g}."
-    ]
-    if not math.isnan(row["held_out_low"]):
-        low = max(row["held_out_low"], row["baseline"])
-        sentences.append(
-            f"With a confidence of 97.5%, the best adversary that sees this score has an advantage of at least "
-            f"{low:.3f}."
-        )
-    return " ".join(sentences)
-
-
 def _draw_bar(axes: Axes, line: int, row: Record) -> None:
     """Draws the estimates of one attack at one prior."""
     axes.barh(line, row["held_out"], height=0.62, color=plotting.BLUE)

@@ -90,12 +90,6 @@ def draw_archetypes(archetypes: Sequence[Archetype]) -> Figure:
     return figure
 
 
-def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
-    """Draws the figure of a recipe; None if no sample satisfies a rule."""
-    archetypes = read_archetypes(recipe)
-    return {"archetypes": draw_archetypes(archetypes) if archetypes else None}
-
-
 def _read_rows(recipe: RecipeResults) -> list[Record]:
     return io.read_table(recipe, "archetypes.csv")
 

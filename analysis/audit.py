@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from analysis import io, plotting
-from analysis.formatting import percent
 from analysis.io import RecipeResults, Record
 from lm_mia.attacks.registry import attack_name
 
@@ -31,35 +30,6 @@ def read(recipe: RecipeResults) -> Audits:
         return tuple(-value if value == value else math.inf for value in values)
 
     return dict(sorted(audits.items(), key=order))
-
-
-def headline(audits: Audits) -> str:
-    """Returns what the guesses of LiRA show; empty without numbers.
-
-    It describes LiRA rather than the best attack, since the largest of several bounds is too optimistic.
-
-    Args:
-      audits: the result of `read`.
-    """
-    rows = audits.get("lira_online")
-    if rows is None:
-        return ""
-    if (bound := rows.get("one_run")) is None:
-        return (
-            "It is not known how the membership of these samples was drawn, so no lower bound on epsilon is valid; "
-            "the estimates below are not bounds."
-        )
-    start = (
-        f"LiRA is right in {bound['correct']:,.0f} of {bound['guesses']:,.0f} guesses about the membership of "
-        f"{bound['canaries']:,.0f} {_canaries(bound)}. "
-    )
-    if bound["epsilon"] == 0:
-        return start + "Even an epsilon of 0 fits these guesses: the audit shows nothing."
-    return (
-        f"{start}With a confidence of {percent(bound['confidence'])}, no mechanism with an epsilon below "
-        f"{bound['epsilon']:.2f} at delta = {bound['delta']:g} fits these guesses. If it guessed all of the "
-        f"{bound['canaries']:,.0f} right, the bound would be {bound['ceiling']:.2f}."
-    )
 
 
 def _canaries(row: Record) -> str:

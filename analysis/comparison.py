@@ -1,4 +1,4 @@
-"""Compares the recipes of a workdir: a table with AUC, TPR and coin flips of each recipe, and a figure.
+"""Compares the recipes of a workdir: a table with AUC, TPR and coin flips of each recipe.
 
 The numbers of a recipe are read from its tables. If it has tables of decisions, the numbers are over replicas of one
 target; otherwise they are over its targets, each of which is trained on its own subset.
@@ -11,25 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from analysis import attacks, io, markup, more_references, plotting, tables
-from analysis.formatting import (
-    MIN_HEADLINE_REPLICAS,
-    needs_nonmembers,
-    percent,
-    plus_minus,
-    share_range,
-)
+from analysis import attacks, io, markup, tables
+from analysis.formatting import MIN_HEADLINE_REPLICAS
 from analysis.io import RecipeResults
 from lm_mia.atomic import write_csv
 from lm_mia.attacks.declarations import Column, Table
-from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import Variant
 from lm_mia.errors import Unavailable, UserError
 
-NAME = "comparison"
-"""The name of the files."""
 Number = tuple[float, float]
 """A mean and its standard deviation over the attacked models; NaN if unknown."""
 _NONE: Number = (math.nan, math.nan)
@@ -135,52 +125,6 @@ def table(summaries: Sequence[RecipeSummary]) -> pd.DataFrame:
     return pd.DataFrame([m.to_row() for m in summaries])
 
 
-def draw(summaries: Sequence[RecipeSummary]) -> Figure | None:
-    """Draws AUC and TPR of the recipes with error bars of one standard deviation; None if there are no numbers."""
-    shown = [m for m in summaries if not m.missing_reason]
-    if not shown:
-        return None
-    figure = plotting.new_figure(9.6, 1.5 + 0.32 * len(shown))
-    left, right = figure.subplots(1, 2, sharey=True)
-    looks = {"targets": (plotting.BLUE, "o"), "replicas": (plotting.ORANGE, "s")}
-    for axes, values, chance in (
-        (left, [m.auc for m in shown], [0.5] * len(shown)),
-        (right, [m.tpr for m in shown], [m.fpr for m in shown]),
-    ):
-        for over, (color, marker) in looks.items():
-            at = [i for i, m in enumerate(shown) if m.over == over and not math.isnan(values[i][0])]
-            if not at:
-                continue
-            std = [0 if math.isnan(values[i][1]) else values[i][1] for i in at]
-            axes.errorbar(
-                [values[i][0] for i in at],
-                at,
-                xerr=std,
-                color=color,
-                marker=marker,
-                linestyle="",
-                capsize=2.5,
-                markersize=5,
-                linewidth=1.2,
-                label=over.capitalize(),
-            )
-        axes.plot(chance, range(len(shown)), color=plotting.GREY, linestyle=":", label="Chance")
-        if len(shown) == 1:  # a line through a single point would be invisible
-            axes.axvline(chance[0], color=plotting.GREY, linestyle=":")
-    left.set_yticks(range(len(shown)), [m.recipe.name for m in shown])
-    left.set_ylim(len(shown) - 0.5, -0.5)
-    left.set_xlabel("AUC")
-    right.set_xlabel(f"True positive rate at {_fpr_text(shown)}")
-    right.xaxis.set_major_formatter(lambda share, _: percent(share))
-    handles = {}
-    for axes in (left, right):
-        handles |= {text: h for h, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside upper center", ncols=3, frameon=False
-    )
-    return figure
-
-
 COMPARISON_TABLE = Table(
     "comparison.csv",
     (
@@ -264,46 +208,10 @@ COMPARISON_TABLE = Table(
 )
 
 
-def write(workdir: Path, summaries: Sequence[RecipeSummary]) -> Path | None:
-    """Writes tables/comparison.csv and figures/comparison.png and .pdf; returns the PNG, or None without a figure."""
+def write(workdir: Path, summaries: Sequence[RecipeSummary]) -> None:
+    """Writes tables/comparison.csv."""
     (workdir / "tables").mkdir(parents=True, exist_ok=True)
-    write_csv(workdir / "tables" / f"{NAME}.csv", table(summaries))
-    figure = draw(summaries)
-    if figure is None:
-        plotting.remove(workdir / "figures", NAME)
-        return None
-    return plotting.save(figure, workdir / "figures", NAME)
-
-
-def render(summaries: Sequence[RecipeSummary], image: str, links: Sequence[str]) -> str:
-    """Returns the section of the page.
-
-    Args:
-      summaries: the numbers of each recipe.
-      image: the figure as a data URI; empty if there is none.
-      links: names of the recipes with their own section on the page.
-    """
-    shown = [m for m in summaries if not m.missing_reason]
-    template = markup.environment().get_template("comparison.html.j2")
-    return template.render(
-        rows=[_cells(m) for m in summaries],
-        title="Comparison of recipes" if len(summaries) > 1 else "The recipe",
-        rate=_fpr_text(summaries),
-        over={m.over for m in shown},
-        min_replicas=MIN_HEADLINE_REPLICAS,
-        references=sorted({m.references for m in shown}),
-        image=image,
-        more_references=more_references.strongest([m.recipe for m in shown]),
-        all_imported=all(m.recipe.is_imported for m in shown),
-        attack_name=attack_name,
-        links={name: markup.anchor(name) for name in links},
-        warnings=[
-            (m.recipe.name, warning)
-            for m in shown
-            if m.recipe.name not in links
-            for warning in io.read_warnings(m.recipe)
-        ],
-    )
+    write_csv(workdir / "tables" / "comparison.csv", table(summaries))
 
 
 def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
@@ -352,42 +260,3 @@ def _summarize_targets(recipe: RecipeResults, summary: RecipeSummary) -> RecipeS
 
 def _std(values_T: Any) -> float:
     return float(values_T.std()) if len(values_T) > 1 else math.nan
-
-
-def _cells(m: RecipeSummary) -> dict[str, Any]:
-    """Returns the formatted cells of a row of the table."""
-    return {
-        "name": m.recipe.name,
-        "aliases": ", ".join(n for n in m.recipe.shown_names if n != m.recipe.name),
-        "parameters": "–" if m.recipe.is_imported else f"{m.recipe.parameters:,}",
-        "samples": "–" if m.recipe.is_imported else f"{m.recipe.samples:,}",
-        "epochs": "–" if m.recipe.is_imported else str(m.recipe.config.train.epochs),
-        "auc": _mean_and_std(m.auc),
-        "subsets": _mean_and_std(m.reference_targets_auc),
-        "tpr": (needs_nonmembers(m.fpr), "") if math.isnan(m.tpr[0]) else _mean_and_std(m.tpr),
-        "fpr": percent(m.fpr),
-        "cutoff": "" if math.isnan(m.coin_flip_members) else f"{m.coin_flip_cutoff:.3f}",
-        "members": _share(m.coin_flip_members),
-        "members_at_127": share_range(*m.members_at_127),
-        "nonmembers": _share(m.coin_flip_nonmembers),
-        "nonmembers_at_127": share_range(*m.nonmembers_at_127),
-        "references": str(m.references),
-        "targets": str(m.targets),
-        "replicas": str(m.replicas),
-        "missing_reason": m.missing_reason,
-    }
-
-
-def _mean_and_std(number: Number) -> tuple[str, str]:
-    mean, std = (plus_minus(value, math.nan) for value in number)
-    return mean, std.strip("–")
-
-
-def _share(share: float) -> str:
-    return "–" if math.isnan(share) else f"{100 * share:.1f}%"
-
-
-def _fpr_text(summaries: Sequence[RecipeSummary]) -> str:
-    """Describes the FPR of the table, which may differ between recipes."""
-    rates = {m.fpr for m in summaries}
-    return f"{percent(rates.pop())} FPR" if len(rates) == 1 else "the focus FPR of each recipe"

@@ -11,13 +11,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting
-from analysis.claims.trends import RankCorrelation
 from analysis.formatting import percent, plural
 from analysis.io import RecipeResults, Record
 from analysis.plotting import CLASSES
 
-TABLE, CURVES, RATES = "extraction.csv", "extraction_curves.csv", "extraction_rates.csv"
-REFERENCE, FACTS = "extraction_reference.csv", "extraction.json"
+TABLE, CURVES, FACTS = "extraction.csv", "extraction_curves.csv", "extraction.json"
 CRITERIA = {
     "inclusion": "Inclusion",
     "overlap_above_0.8": "LCS > 0.8",
@@ -25,13 +23,11 @@ CRITERIA = {
     "p_above_0.01": "p_z > 0.01",
 }
 """Criterion of PrivacyGuard's Table 4 -> its name there; see `lm_mia.score.extraction.extracted`."""
-LIKELY = 1e-3
-"""The table counts suffixes with a higher probability than this."""
+_LEAST_DECIMAL = 1e-3
+"""Smaller probabilities are formatted as powers of ten."""
 _HEAVY = 20
 """The ratio of the largest to the median score above which the axis is logarithmic."""
 _PROBABILITIES: tuple[tuple[float, plotting.LineStyle], ...] = ((0.5, "-"), (0.999, "--"))
-QUERIES = tuple(10**k for k in (0, 3, 6, 9, 12, 18))
-"""Numbers of queries in the table; the curves have more."""
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -43,14 +39,8 @@ class Extraction:
     """Rows of tables/extraction.csv, the highest score first."""
     curves: list[Record]
     """Rows of tables/extraction_curves.csv."""
-    rates: list[Record]
-    """Rows of tables/extraction_rates.csv."""
-    reference: list[Record]
-    """Rows of tables/extraction_reference.csv; empty if the reference was not prompted."""
     facts: Record
     """tables/extraction.json: the models and the settings."""
-    document_N: np.ndarray
-    """The document of each sample."""
 
     def column(self, name: str) -> np.ndarray:
         """Returns a numeric column, one value per sample."""
@@ -94,103 +84,12 @@ class Extraction:
             f"next {suffix}. {selection}; {c['samples']:,} were requested."
         )
 
-    def left_out_text(self) -> str:
-        """Returns a sentence on the samples that rates leave out; empty if there are none."""
-        left_out = sum(row["left_out"] for row in self.rates if row["scheme"] == "sampled")
-        return (
-            f"Left out: {plural(int(left_out), 'sample')} whose suffix has no letters or digits, or a text that is "
-            "also in the prefix."
-            if left_out
-            else ""
-        )
-
-    def rate_rows(self) -> list[Record]:
-        """Returns a table row per scheme and class: the share of samples that is extracted, by each criterion."""
-        return [
-            {
-                "scheme": self.facts["schemes"][row["scheme"]].capitalize(),
-                "class": {"members": "members", "nonmembers": "non-members"}[row["class"]],
-                "samples": int(row["samples"]),
-                "shares": [format_rate(row, criterion) for criterion in CRITERIA],
-            }
-            for row in self.rates
-        ]
-
-    def reference_text(self) -> str:
-        """Returns a text on the comparison with the reference."""
-        return (
-            f"The same prefixes were given to {self.facts['reference']}, which was trained in the same way on another "
-            "random half of the samples. Samples that only the replica was trained on, and that are extracted from it "
-            "alone, show the effect of training on a sample; samples that neither was trained on show the effect of "
-            "chance."
-        )
-
-    def reference_rows(self) -> list[Record]:
-        """Returns a table row per scheme and criterion: samples extracted from the target, the reference or both.
-
-        Each row has the counts for the samples on which only the target was trained ("trained") and for those on which
-        neither was ("control"); None if there are no such samples.
-        """
-        by_key: dict[tuple[str, str], Record] = {}
-        for row in self.reference:
-            key = row["scheme"], row["criterion"]
-            is_in = str(row["in_target"]) == "True", str(row["in_reference"]) == "True"
-            name = {(True, False): "trained", (False, False): "control"}.get(is_in)
-            shown = by_key.setdefault(key, {"trained": None, "control": None})
-            if name:
-                shown[name] = row
-        return [
-            {
-                "scheme": self.facts["schemes"][scheme].capitalize(),
-                "criterion": CRITERIA[criterion],
-                **groups,
-            }
-            for (scheme, criterion), groups in by_key.items()
-        ]
-
-    def scheme_rows(self) -> list[Record]:
-        """Returns a table row per decoding scheme: suffix probabilities, and how many suffixes were generated."""
-        rows = []
-        for name, title in self.facts["schemes"].items():
-            log_p_N = self.column(f"log_p_{name}")
-            row = {
-                "scheme": title.capitalize(),
-                "highest": format_exponent(float(log_p_N.max())),
-                "median": format_exponent(float(np.median(log_p_N))),
-                "likely": int((log_p_N > math.log(LIKELY)).sum()),
-                "impossible": int(np.isneginf(log_p_N).sum()),
-            }
-            if f"exact_{name}" in self.samples[0]:
-                row |= {
-                    "exact": int(self.column(f"exact_{name}").sum()),
-                    "anywhere": int(self.column(f"contained_{name}").sum()),
-                    "half": int((self.column(f"overlap_{name}") > 0.5).sum()),
-                }
-            rows.append(row)
-        return rows
-
-    def query_rows(self) -> list[Record]:
-        """Returns a table row per number of queries: shares of members and of non-members, for plain sampling."""
-        rows: dict[int, Record] = {}
-        for row in self.sampled_curves([_PROBABILITIES[0][0]]):
-            if row["queries"] in QUERIES:
-                rows.setdefault(int(row["queries"]), {})[row["class"]] = (
-                    f"{100 * row['share']:.1f}%"
-                )
-        return [{"queries": format_exponent(math.log(n))} | shares for n, shares in rows.items()]
-
-    def rank_correlation(self) -> RankCorrelation | None:
-        """Returns the rank correlation of score and -log p of the suffix; None if one is constant."""
-        return RankCorrelation.from_samples(
-            self.column("score"), -self.column("log_p_sampled"), self.document_N
-        )
-
 
 def format_exponent(log: float) -> str:
     """Formats exp(log): 0.0067, 20, 1.3 × 10⁻⁴⁹; 0 for -inf."""
     if math.isinf(log):
         return "0"
-    if math.log(LIKELY) <= log < math.log(9_999):
+    if math.log(_LEAST_DECIMAL) <= log < math.log(9_999):
         return f"{math.exp(log):.2g}" if log < 0 else f"{math.exp(log):,.0f}"
     exponent = math.floor(log / math.log(10) + 1e-9)
     digits = f"{math.exp(log - exponent * math.log(10)):.1f}"
@@ -216,13 +115,7 @@ def read(recipe: RecipeResults) -> Extraction | None:
     facts = recipe.view.facts("extraction")
     samples = io.read_table(recipe, TABLE)
     curves = io.read_table(recipe, CURVES)
-    rates = io.read_table(recipe, RATES)
-    reference = io.read_table(recipe, REFERENCE) if facts["config"]["reference"] else []
-    # The ids of canaries do not begin with 0.
-    first_id = recipe.attacked.first_id
-    positions = [int(row["id"]) - first_id for row in samples]
-    document_N = io.read_documents(recipe)[positions]
-    return Extraction(samples, curves, rates, reference, facts, document_N)
+    return Extraction(samples, curves, facts)
 
 
 def draw(extraction: Extraction) -> Figure:

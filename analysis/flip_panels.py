@@ -1,26 +1,20 @@
 """Flip rates between replicas, coin-flip decisions, and the ROC curve with and without them.
 
-Panels of StrongMIA's Figures 5 and 26 to 30, and figures of the section of a recipe. N: samples.
+Panels of StrongMIA's Figures 5 and 26 to 30. N: samples.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from analysis import io, plotting, tables
+from analysis import io, plotting
 from analysis.formatting import percent, plus_minus
-from analysis.io import RecipeResults, Record
+from analysis.io import Record
 from analysis.plotting import CLASSES
 from lm_mia import stats
-
-
-def panel_fprs(fprs: Sequence[float], focus: float, max_panels: int = 4) -> list[float]:
-    """Returns the FPRs that get a panel, ascending: the focus FPR and those nearest to it on a log axis."""
-    return sorted(sorted(fprs, key=lambda f: abs(math.log(f / focus)))[:max_panels])
 
 
 def ccdf(flip_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -53,29 +47,6 @@ def draw_ccdf_panel(axes: Axes, flip_N: np.ndarray, member_N: np.ndarray, facts:
         )
     axes.set(xlim=(0, 1.02 * facts["max_flip_rate"]), ylim=(0, 1.03))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-
-
-def draw_ccdf(flip: Mapping[float, np.ndarray], member_N: np.ndarray, facts: Record) -> Figure:
-    """Draws, in a panel per FPR, the share of members and of non-members whose flip rate is at least x.
-
-    Args:
-      flip: the flip rate of every sample, by FPR.
-      member_N: whether the sample is in the training subset of the replicas.
-      facts: flips.json, for the cutoff and the largest flip rate.
-    """
-    rows, columns = -(-len(flip) // 2), min(len(flip), 2)
-    figure = plotting.new_figure(6.2, 0.9 + 2.3 * rows)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for axes, (fpr, flip_N) in zip(grid.flat, flip.items(), strict=False):
-        draw_ccdf_panel(axes, flip_N, member_N, facts)
-        axes.set_title(f"FPR {percent(fpr)}")
-    for axes in list(grid.flat)[len(flip) :]:
-        axes.set_visible(False)
-    figure.supxlabel("Flip rate", fontsize="medium")
-    figure.supylabel("Samples with at least this flip rate", fontsize="medium")
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
-    return figure
 
 
 _AT_127 = f", range at {stats.STRONGMIA_REPLICAS} replicas"
@@ -131,57 +102,6 @@ def annotate_tpr(axes: Axes, error_rates: Sequence[Record]) -> None:
         )
 
 
-def draw_coin_flips(shares: Sequence[Record]) -> Figure:
-    """Draws the share of coin-flip decisions among members and among non-members against the FPR."""
-    figure = plotting.new_figure(6.2, 4.0)
-    axes = figure.subplots()
-    draw_shares_panel(axes, shares, "coin flip")
-    axes.set(xlabel="False positive rate", ylabel="Coin-flip decisions")
-    figure.legend(loc="outside upper center", ncols=2, frameon=False)
-    return figure
-
-
-def draw_coin_flips_by_replicas(rows: Sequence[Record]) -> Figure:
-    """Draws the observed share of coin flips with its standard error, and its range, against the number of replicas.
-
-    Args:
-      rows: rows of tables/flip_shares_by_replicas.csv.
-    """
-    figure = plotting.new_figure(6.2, 4.0)
-    axes = figure.subplots()
-    replicas = np.array([r["replicas"] for r in rows], float)
-    for label, is_member, color, linestyle in CLASSES:
-        column = "member_fraction" if is_member else "nonmember_fraction"
-        share, error, low, high = (
-            np.array([100 * r[f"{column}{suffix}"] for r in rows])
-            for suffix in ("", "_se", "_127_low", "_127_high")
-        )
-        x = replicas * (0.97 if is_member else 1.03)  # side by side
-        axes.errorbar(
-            x,
-            share,
-            error,
-            color=color,
-            linestyle=linestyle,
-            marker="o" if is_member else "s",
-            markersize=5,
-            capsize=2.5,
-            label=label,
-        )
-        axes.vlines(x, low, high, color=color, alpha=0.3, linewidth=7, label=f"{label}{_AT_127}")
-    axes.set_xscale("log")
-    axes.set_xticks(replicas, [f"{count:.0f}" for count in replicas])
-    axes.minorticks_off()
-    axes.set_xlim(replicas.min() / 1.25, replicas.max() * 1.25)
-    axes.set_ylim(bottom=0, top=None if axes.get_ylim()[1] > 1 else 1)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:g}%"))
-    axes.set(
-        xlabel="Number of replicas", ylabel=f"Coin-flip decisions at {percent(rows[0]['fpr'])} FPR"
-    )
-    figure.legend(loc="outside upper center", ncols=2, frameon=False)
-    return figure
-
-
 CURVE_PANELS = (
     ("distance", "Distance to the threshold"),
     ("posterior", "Posterior of membership"),
@@ -223,44 +143,11 @@ def draw_curves_panel(axes: Axes, rows: Sequence[Record], against: str, facts: R
     axes.set_xlim(left=0, right=1 if against == "posterior" else None)
 
 
-def draw_curves(rows: Sequence[Record], facts: Record) -> Figure:
-    """Draws the flip rate against distance and against posterior, a point per bin of about equally many samples.
-
-    Args:
-      rows: rows of tables/flip_curves.csv at one FPR.
-      facts: flips.json, for the cutoff and the largest flip rate.
-    """
-    figure = plotting.new_figure(6.2, 3.6)
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, (against, label) in zip(panels, CURVE_PANELS, strict=True):
-        draw_curves_panel(axes, rows, against, facts)
-        axes.set_xlabel(label + "\n(mean over replicas)")
-    panels[0].set_ylabel("Mean flip rate")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
-    return figure
-
-
 _COIN_FREE_CURVES: tuple[tuple[str, str, str, plotting.LineStyle], ...] = (
     ("tpr_mean", "All true positives", plotting.BLUE, "-"),
     ("tpr_coin_free", "Without coin flips", plotting.VERMILLION, "--"),
     ("tpr_unstable_free", "Without very unstable ones either", plotting.GREEN, "-."),
 )
-
-
-def draw_coin_free(rows: Sequence[Record], band: tuple[float, float]) -> Figure:
-    """Draws the mean ROC curve with and without unstable decisions, on logarithmic and on linear axes.
-
-    Args:
-      rows: rows of tables/coin_free_roc.csv.
-      band: the range of FPRs attack.band, which is shaded.
-    """
-    figure = plotting.new_figure(6.2, 3.9)
-    left, right = figure.subplots(1, 2)
-    draw_coin_free_panels(left, right, rows, band)
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
-    return figure
 
 
 def draw_coin_free_panels(
@@ -289,27 +176,3 @@ def _finish_linear_axes(axes: Axes) -> None:
     axes.set_xticks([0, 0.5, 1])
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-
-
-def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
-    """Draws the figures of a recipe; those about coin flips are None if there are too few replicas for the test."""
-    facts = recipe.view.facts("flips")
-    fprs = panel_fprs(facts["config"]["fprs"], facts["config"]["focus_fpr"])
-    columns = io.read_samples(recipe, ["member", *(f"flip_rate_{f:g}" for f in fprs)])
-    flip = {f: columns[f"flip_rate_{f:g}"].astype(float) for f in fprs}
-    shares = tables.read_flip_shares(recipe)
-    curves = io.read_table(recipe, "flip_curves.csv")
-    coin_free = io.read_table(recipe, "coin_free_roc.csv")
-    figures: dict[str, Figure | None] = {
-        "flip_ccdf": draw_ccdf(flip, columns["member"].astype(bool), facts),
-        "flip_curves": draw_curves(rows_at_fpr(curves, facts["config"]["focus_fpr"]), facts),
-        "coin_flip_share": None,
-        "coin_flips_by_replicas": None,
-        "coin_free_roc": None,
-    }
-    if io.coin_flip_test_has_power(facts):
-        figures["coin_flip_share"] = draw_coin_flips(shares)
-        by_replicas = tables.read_coin_flips_by_replicas(recipe)
-        figures["coin_flips_by_replicas"] = draw_coin_flips_by_replicas(by_replicas)
-        figures["coin_free_roc"] = draw_coin_free(coin_free, tuple(facts["config"]["band"]))
-    return figures

@@ -1,8 +1,7 @@
 """Formats numbers and names for readers: counts, percentages, means with standard deviations, attacks, model sizes."""
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lm_mia import config
 
@@ -18,11 +17,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g}%" if abs(share) < 0.9995 else f"{100 * share:.0f}%"
 
 
-def share_range(low: float, high: float) -> str:
-    """Formats a range of fractions: "3.1% to 20.5%"; a dash for NaN."""
-    return "–" if math.isnan(low) else f"{100 * low:.1f}% to {100 * high:.1f}%"
-
-
 def plural(count: int, word: str) -> str:
     """Formats a count with its noun: "1 sample", "2,000 samples"."""
     return f"{count:,} {word}" + ("" if count == 1 else "s")
@@ -35,21 +29,11 @@ def needs_nonmembers(fpr: float) -> str:
     return f"needs {plural(stats.nonmembers_needed(fpr), 'non-member')}"
 
 
-def found_card(
-    tpr: float, fpr: float, interval: Mapping[str, Any] | None = None
-) -> tuple[str, str]:
-    """Returns a main number of the page with its description: the share of members found at a false positive rate.
-
-    Args:
-      tpr: the share.
-      fpr: the rate.
-      interval: the row of tables/intervals.csv with the ends of its interval, if there is one.
-    """
+def found_card(tpr: float, fpr: float) -> tuple[str, str]:
+    """Returns a main number of a page with its description: the share of members found at a false positive rate."""
     text = f"of members found at an FPR of {percent(fpr)}"
     if math.isnan(tpr):
         return "–", f"{text}, which {needs_nonmembers(fpr)}"
-    if interval and not math.isnan(interval["low"]):
-        text += f" (95% interval {share_range(interval['low'], interval['high'])})"
     return percent(tpr), text
 
 

@@ -1,8 +1,7 @@
-"""Helpers of the sections of the report page: templates, embedded images, ids and failure messages."""
+"""What pages share: templates, embedded images, and the first lines of errors."""
 
 import base64
 import functools
-import re
 from pathlib import Path
 
 import jinja2
@@ -28,11 +27,6 @@ def data_uri(png: Path | bytes) -> str:
     """Returns an image, a file or its content, as a data URI, so that the page needs no other files."""
     content = png if isinstance(png, bytes) else png.read_bytes()
     return "data:image/png;base64," + base64.b64encode(content).decode()
-
-
-def anchor(name: str, section: str = "") -> str:
-    """Returns the id of a recipe's section on the page; no other id contains a slash."""
-    return re.sub(r"\s", "_", name) + "/" + section
 
 
 def reason(error: Exception) -> str:

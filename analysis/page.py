@@ -1,4 +1,4 @@
-"""Writes the report page WORKDIR/report.html: its recipes, figures, and how they were produced.
+"""Writes the pages of a workdir: its report, the pages of papers, and the figures and tables beside them.
 
     python -m analysis WORKDIR [--figure=strongmia_fig01_references ...] [--recipe=NAME ...]
 
@@ -7,35 +7,26 @@ Modules that draw are imported where they are needed, so that `summary_lines` an
 
 import argparse
 import contextlib
-import datetime
 import math
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.figures import MODULES, PAGE_FILES, RECIPE_FIGURES, exists, file_name, find
 from analysis.formatting import (
-    found_card,
     needs_nonmembers,
     percent,
     plural,
-)
-from lm_mia.atomic import (
-    write_atomically,
 )
 from lm_mia.config.listed_figures import is_file, matches
 from lm_mia.errors import UserError
 
 if TYPE_CHECKING:
-    from analysis.comparison import RecipeSummary
-    from analysis.io import RecipeResults, SweepResults
-    from analysis.recipe_section import RecipeSection
+    from analysis.io import RecipeResults
     from lm_mia.attacks.results import Key
     from lm_mia.attacks.spec import FigureNeed
-
-_QUESTION = "Who was in the training data, and would the answer survive retraining?"
 
 
 def write_page(
@@ -45,14 +36,14 @@ def write_page(
     progress: Callable[[str, float, float], None],
     log: Callable[[str], None],
 ) -> Path:
-    """Draws all figures, and writes them, their tables, the report page, and each recipe's page of single samples.
+    """Draws all figures, and writes them, their tables, the report page, and further pages of recipes and papers.
 
     If a recipe or a figure fails, the page shows the reason in one line; the others are still drawn.
 
     Args:
       workdir: the workdir.
       recipes: names of the recipes to show; None shows all.
-      figures: names of figures of papers, or paths of Python files that define EXPERIMENT, in the order of the page.
+      figures: names of figures of papers, or paths of Python files that define EXPERIMENT, in the order of the pages.
       progress: called as ``progress("report", done, total)``, and with other labels by figures that take long.
       log: called with one line for each recipe or figure that could not be shown, with the reason.
 
@@ -69,9 +60,8 @@ def write_page(
         io,
         markup,
         paper_pages,
-        recipe_section,
+        recipe_figures,
         sample_page,
-        target_section,
     )
     from analysis.report import write
 
@@ -80,19 +70,20 @@ def write_page(
     sweep = io.with_needs(sweep, figure_needs(figures))
     all_recipes = [*sweep.recipes, *sweep.without_population]
     failures: dict[str, str] = {}
-    with_tables, without_replicas = [], []
+    with_decisions, without_replicas = [], []
     for recipe in sweep.recipes:
         try:
             if recipe.view.has("flips.json"):
-                with_tables.append(recipe)
-            elif _has_section_without_replicas(recipe, alone=len(all_recipes) == 1):
+                with_decisions.append(recipe)
+            elif _has_results_without_replicas(recipe):
                 without_replicas.append(recipe)
         except UserError as error:  # such as a damaged score store
             failures[recipe.name] = markup.reason(error)
     for recipe in all_recipes:
-        if recipe not in with_tables:
+        if recipe not in with_decisions:
             (recipe.recipe_dir / sample_page.PAGE).unlink(missing_ok=True)
-    total = len(figures) + len(with_tables) + len(without_replicas) + len(all_recipes)
+    drawn = [*with_decisions, *(r for r in without_replicas if _has_figures(r, all_recipes))]
+    total = len(figures) + len(drawn) + len(all_recipes)
     done = 0
 
     def step() -> None:
@@ -101,73 +92,57 @@ def write_page(
         progress("report", done, total)
 
     progress("report", 0, total)
-    if with_tables:
+    if with_decisions:
         sample_page.start_bundling()  # while the figures are drawn
-    recipe_sections: dict[str, RecipeSection | str] = {**failures}
-    for recipe in with_tables:
+    for recipe in drawn:
         try:
-            alone = len(all_recipes) == 1
-            recipe_sections[recipe.name] = recipe_section.draw(recipe, alone=alone)
-            sample_page.write(recipe)
+            recipe_figures.write(recipe)
+            if recipe in with_decisions:
+                sample_page.write(recipe)
         except UserError as error:
-            recipe_sections[recipe.name] = markup.reason(error)
-        step()
-    for recipe in without_replicas:
-        try:
-            recipe_sections[recipe.name] = target_section.draw(recipe)
-        except UserError as error:
-            recipe_sections[recipe.name] = markup.reason(error)
+            failures[recipe.name] = markup.reason(error)
         step()
     summaries = []
     for recipe in all_recipes:
         summaries.append(comparison.summarize(recipe))
         step()
-    failures = {name: s for name, s in recipe_sections.items() if isinstance(s, str)}
-    has_comparison = not _is_single_recipe(all_recipes)
-    has_comparison = has_comparison and not all(m.missing_reason for m in summaries)
-    if len(failures) == len(recipe_sections) and not figures and not has_comparison:
+    has_results = {r.name for r in (*with_decisions, *without_replicas)} - {*failures}
+    has_results |= {m.recipe.name for m in summaries if not m.missing_reason}
+    if not has_results and not figures:
         reason = [*failures.values(), *(m.missing_reason for m in summaries)][0]
         raise UserError(
             reason if len(all_recipes) == 1 else f"{workdir}: nothing to show yet: {reason}"
         )
     for name, reason in failures.items():
         log(f"not shown: {name}: {reason}")
-    figure_sections = []
+    if all_recipes and not len(all_recipes) == len(with_decisions) == 1:
+        comparison.write(workdir, summaries)
+    sections = []
     for name in figures:
         section = figure_section.make_section(name, sweep, workdir)
         # Figures from a user's file always show their claims.
         if name in MODULES and not sweep.compares_with_papers:
             section = section.without_comparison()
-        figure_sections.append(section)
-        if reason := figure_sections[-1].missing:
-            log(f"not drawn: {name}: {reason}")
+        sections.append(section)
+        if section.missing:
+            log(f"not drawn: {name}: {section.missing}")
         step()
-    figure_pages = paper_pages.write(workdir, figure_sections)
-    html = _render(workdir, sweep, recipe_sections, summaries)
-    if all_recipes:
-        write_atomically(workdir / write.FIGURES, html)
-    return write.write(workdir, all_recipes, with_tables, figure_pages)
+    pages = paper_pages.write(workdir, sections)
+    return write.write(workdir, all_recipes, with_decisions, pages)
 
 
-def _has_section_without_replicas(recipe: "RecipeResults", *, alone: bool) -> bool:
-    """Returns whether a recipe without replicas has a section.
-
-    Sections for all recipes of a large sweep would make the page too long; their comparison suffices. Recipes with an
-    evaluation that is shown nowhere else have one.
-    """
+def _has_results_without_replicas(recipe: "RecipeResults") -> bool:
     attack = recipe.config.attack
-    if attack.targets:
-        is_shown = alone or recipe.is_imported or attack.zero_run
-        return bool(is_shown) and recipe.view.has("targets.csv")
+    if attack.targets and recipe.view.has("targets.csv"):
+        return True
     studies = ((attack.leave_one_out, "pooling.json"), (attack.zero_run, "zero_run.json"))
     return any(is_set and recipe.view.has(name) for is_set, name in studies)
 
 
-def _has_decisions(recipe: "RecipeResults") -> bool:
-    try:
-        return recipe.view.has("flips.json")
-    except UserError:
-        return False
+def _has_figures(recipe: "RecipeResults", all_recipes: Sequence["RecipeResults"]) -> bool:
+    """Returns whether the page has details of a recipe without replicas that link to figures."""
+    attack = recipe.config.attack
+    return len(all_recipes) == 1 or bool(attack.leave_one_out or attack.zero_run)
 
 
 def leave_out_missing(figures: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -324,90 +299,6 @@ def _summarize_zero_run(recipe: "RecipeResults") -> str:
         return f"no zero-run evaluation: {facts['reason']}"
     table = recipe.recipe_dir / "tables" / "zero_run.csv"
     return f"zero-run evaluation of {plural(facts['models'], 'reference')} in {table}"
-
-
-def _render(
-    workdir: Path,
-    sweep: "SweepResults",
-    recipe_sections: Mapping[str, "RecipeSection | str"],
-    summaries: Sequence["RecipeSummary"],
-) -> str:
-    """Returns the page as HTML; also writes the tables and the figure that cover all recipes."""
-    from analysis import comparison, markup, provenance
-
-    all_recipes = [*sweep.recipes, *sweep.without_population]
-    alone = len(all_recipes) == 1
-    body, contents = [], []
-    if all_recipes and not _is_single_recipe(all_recipes):
-        png = comparison.write(workdir, summaries)
-        image = markup.data_uri(png) if png else ""
-        body.append(comparison.render(summaries, image, list(recipe_sections)))
-        contents.append(("comparison", "The recipe" if alone else "Comparison of recipes", []))
-    recipes = []
-    for name, section in recipe_sections.items():
-        entry = {"at": markup.anchor(name), "title": f"Recipe {name}"}
-        if isinstance(section, str):
-            entry |= {"error": section}
-            links = []
-        else:
-            entry |= {"error": "", "html": section.html}
-            links = section.facts["sections"]
-        recipes.append(entry)
-        contents.append((entry["at"], entry["title"], links))
-    contents.append(("made", "How the results were produced", []))
-    models = sum(m.models for m in summaries)
-    models_text = plural(models, "language model") if models else "language models"
-    if not all_recipes:
-        models_text = "simulated models"
-    recipes_text = f"recipe {all_recipes[0].name}" if alone else f"{len(all_recipes)} recipes"
-    workdir_name = workdir.resolve().name
-    return (
-        markup.environment()
-        .get_template("page.html.j2")
-        .render(
-            name=workdir_name,
-            title=_QUESTION,
-            lead=f"Membership inference on {models_text}: {recipes_text} in the workdir {workdir_name}.",
-            cards=_cards(recipe_sections, summaries),
-            time=datetime.datetime.now(datetime.UTC),
-            version=provenance.version(),
-            contents=contents,
-            body=body,
-            recipes=recipes,
-            alone=alone,
-            made=provenance.render(all_recipes),
-        )
-    )
-
-
-def _is_single_recipe(recipes: "Sequence[RecipeResults]") -> bool:
-    """Returns whether the page shows a single recipe with decisions, for which a comparison would add nothing."""
-    return len(recipes) == 1 and _has_decisions(recipes[0])
-
-
-def _cards(
-    recipe_sections: Mapping[str, "RecipeSection | str"],
-    summaries: Sequence["RecipeSummary"],
-) -> list[tuple[str, str]]:
-    """Returns the main numbers of the page, each with its description."""
-    cards: list[tuple[str, str]] = []
-    numbers = [m for m in summaries if not m.missing_reason]
-    if len(summaries) == 1:
-        [section] = [*recipe_sections.values()] or [""]
-        if not isinstance(section, str):
-            cards += section.facts["cards"]
-        elif numbers:
-            [m] = numbers
-            cards.append((f"{m.auc[0]:.3f}", f"AUC of LiRA on {m.over}; 0.5 is chance"))
-            cards.append(found_card(m.tpr[0], m.fpr))
-    elif summaries:
-        cards.append((f"{len(summaries)}", "recipes"))
-        cards.append((f"{sum(m.models for m in summaries):,}", "models"))
-        if numbers:
-            low, high = (choose(numbers, key=lambda m: m.auc[0]) for choose in (min, max))
-            cards.append((f"{low.auc[0]:.3f}", f"lowest AUC of LiRA ({low.recipe.name})"))
-            cards.append((f"{high.auc[0]:.3f}", f"highest AUC of LiRA ({high.recipe.name})"))
-    return cards
 
 
 def main(argv: Sequence[str]) -> int:

@@ -36,10 +36,6 @@ class Pooling:
     reason: str
     """Why there are no numbers; empty if there are."""
     models: int = 0
-    pairs: bool = False
-    """Whether each model was attacked without its complement, too."""
-    order_share: float = 0.0
-    replicas: int = 0
     fpr: float = math.nan
     rows: tuple[Record, ...] = ()
     """A row of pooling.csv per strategy, in the order of `STRATEGIES`."""
@@ -91,9 +87,6 @@ def read(recipe: RecipeResults) -> Pooling | None:
     return Pooling(
         "",
         facts["models"],
-        facts["pairs"],
-        facts["order_share"],
-        facts["replicas"],
         focus,
         ordered,
     )

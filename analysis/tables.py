@@ -1,13 +1,12 @@
-"""Reads the tables of a recipe in the shape of the page's tables; the numbers are those on disk, only formatted."""
+"""Reads the tables of a recipe in the shape of tables of the paper; the numbers are those on disk, only formatted."""
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from analysis import io
 from analysis.formatting import plus_minus
 from analysis.io import RecipeResults, Record
-from lm_mia.attacks.registry import attack_name
 
 RATES = {"acc": "acc", "fnr": "fnr", "fpr": "realized_fpr", "tnr": "tnr", "tpr": "tpr"}
 """The rates of StrongMIA Tables 1 and 2, in their order -> their columns in error_rates.csv, without _mean or _std."""
@@ -19,12 +18,7 @@ UNSTABLE_GROUPS = {
 """The groups of columns of StrongMIA Tables 5 and 6: title, first and last flip bin."""
 CLASS_NAMES = ("member", "nonmember")
 """The classes in the names of columns."""
-CHANCE_MARGIN = 0.03
-"""How far from 0.5 the mean AUC with shuffled labels may lie."""
-MAX_NOT_SHARED = 0.01
-"""Attacks are compared if at most this fraction of the samples has a score in only one of them and LiRA."""
 REFERENCE_TARGETS = "reference_targets.csv"
-_RESAMPLED = "resampled_references.csv"
 
 
 def best_per_attack(rows: Sequence[Record]) -> list[Record]:
@@ -43,30 +37,6 @@ def best_per_attack(rows: Sequence[Record]) -> list[Record]:
 def find_attack(rows: Sequence[Record], attack: str) -> Record | None:
     """Returns the row of an attack from `best_per_attack`; None if there is none or it has no AUC."""
     return next((r for r in rows if r["attack"] == attack and not math.isnan(r["auc_mean"])), None)
-
-
-def scores_same_samples(row: Record) -> bool:
-    """Returns whether a row of tables/attacks.csv can be compared with LiRA with all references.
-
-    An attack with too few references for some samples is evaluated on the others, which may be easier or harder.
-    """
-    return row["not_shared_fraction"] <= MAX_NOT_SHARED
-
-
-def name_other_samples(rows: Sequence[Record]) -> str:
-    """Names the attacks that `scores_same_samples` excludes: "LiRA (1, 2 and 4 references), loss"; empty if none."""
-    counts: dict[str, list[str]] = {}
-    for row in rows:
-        if not scores_same_samples(row):
-            counts.setdefault(attack_name(row["attack"]), []).extend(
-                [str(row["references"])] * (row["references"] > 0)
-            )
-    parts = []
-    for name, numbers in counts.items():
-        word = "reference" if numbers == ["1"] else "references"
-        listed = " and ".join([", ".join(numbers[:-1]), numbers[-1]] if numbers[1:] else numbers)
-        parts.append(f"{name} ({listed} {word})" if numbers else name)
-    return ", ".join(parts)
 
 
 def read_reference_targets(recipe: RecipeResults, fprs: Sequence[float]) -> Record:
@@ -97,27 +67,6 @@ def read_reference_targets(recipe: RecipeResults, fprs: Sequence[float]) -> Reco
         summary[f"{name}_mean"] = statistics.fmean(numbers) if enough else math.nan
         summary[f"{name}_std"] = statistics.pstdev(numbers) if enough else math.nan
     return summary
-
-
-def shuffled_control(shuffled: Sequence[Record]) -> Record:
-    """Evaluates the control with shuffled labels.
-
-    Args:
-      shuffled: rows of tables/shuffled.csv.
-
-    Returns:
-      "passed"; "farthest", the row whose mean AUC lies farthest from 0.5, or None without any AUC; "failed", the number
-      of rows that lie too far; "tested", the number of rows with an AUC; "without", names of attacks without an AUC.
-    """
-    rows = [r for r in shuffled if not math.isnan(r["auc_mean"])]
-    failed = sum(abs(r["auc_mean"] - 0.5) > CHANCE_MARGIN for r in rows)
-    return {
-        "passed": bool(rows) and not failed,
-        "farthest": max(rows, key=lambda r: abs(r["auc_mean"] - 0.5), default=None),
-        "failed": failed,
-        "tested": len(rows),
-        "without": [attack_name(r["attack"]) for r in shuffled if math.isnan(r["auc_mean"])],
-    }
 
 
 def read_error_rates(recipe: RecipeResults) -> list[Record]:
@@ -153,11 +102,6 @@ def format_count(row: Record, name: str) -> str:
     if math.isnan(row[f"{name}_mean"]):
         return "–"
     return f"{row[f'{name}_mean']:,.0f} ± {row[f'{name}_std']:,.0f}"
-
-
-def format_percentage(fraction: float) -> str:
-    """Formats a fraction as a percentage, such as "57.3%"; a dash for NaN."""
-    return "–" if math.isnan(fraction) else f"{100 * fraction:.1f}%"
 
 
 def format_share(row: Record, name: str) -> str:
@@ -208,12 +152,6 @@ def coin_flip_rows(shares: Sequence[Record]) -> list[Record]:
     return [row for row in shares if row["bin"] == "coin flip"]
 
 
-def read_coin_flips_by_replicas(recipe: RecipeResults) -> list[Record]:
-    """Reads tables/flip_shares_by_replicas.csv, ordered by the number of replicas."""
-    rows = io.read_table(recipe, "flip_shares_by_replicas.csv")
-    return sorted(rows, key=lambda row: row["replicas"])
-
-
 def coin_flip_percent_ranges(
     shares: Sequence[Record],
 ) -> dict[tuple[float, str], tuple[float, float]]:
@@ -238,28 +176,6 @@ def unstable_groups(bins: Sequence[Record]) -> list[Record]:
     return groups
 
 
-def read_intervals(recipe: RecipeResults, bootstraps: int) -> list[Record]:
-    """Reads the rows of tables/intervals.csv; none if attack.bootstraps is 0."""
-    if not bootstraps:
-        return []
-    return io.read_table(recipe, "intervals.csv")
-
-
-def mean_intervals(rows: Sequence[Record], role: str) -> Mapping[tuple[str, str], Record]:
-    """Returns the intervals of means over several models of a role ("replica", "target", "reference"), by attack and
-    metric."""
-    return {
-        (row["attack"], row["metric"]): row
-        for row in rows
-        if row["role"] == role and row["models"] > 1
-    }
-
-
-def not_covered(intervals: Mapping[tuple[str, str], Record]) -> str:
-    """Returns what none of these intervals covers; empty without intervals."""
-    return next((row["not_covered"] for row in intervals.values()), "")
-
-
 def read_partial_aucs(recipe: RecipeResults) -> dict[tuple[float, float], dict[str, Record]]:
     """Reads the rows of tables/partial_auc.csv by (lowest, highest) FPR and by curve.
 
@@ -269,34 +185,3 @@ def read_partial_aucs(recipe: RecipeResults) -> dict[tuple[float, float], dict[s
     for row in io.read_table(recipe, "partial_auc.csv"):
         bands.setdefault((row["low"], row["high"]), {})[row["curve"]] = row
     return bands
-
-
-def read_resampled(recipe: RecipeResults) -> list[Record]:
-    """Reads flip rates over sets of references (StrongMIA E.2.8), one entry per way of choosing the sets.
-
-    Returns:
-      For each way "sampling", "title", "kind" of test, "sets", "references_per_set", "has_power" (of that test),
-      "cutoff", "left_out" and "shares" (bins by FPR); empty if the table was not requested.
-    """
-    if not recipe.view.has(_RESAMPLED):
-        return []
-    by_scheme: dict[str, list[Record]] = {}
-    for row in io.read_table(recipe, _RESAMPLED):
-        by_scheme.setdefault(row["sampling"], []).append(row)
-    entries = []
-    for sampling, rows in by_scheme.items():
-        cutoff = next(r["low"] for r in rows if r["bin"] == "coin flip")
-        entries.append(
-            {
-                "sampling": sampling,
-                "title": "Disjoint sets" if sampling == "disjoint" else "Subsampled sets",
-                "kind": "exact" if sampling == "disjoint" else "dependent",
-                "sets": int(rows[0]["sets"]),
-                "references_per_set": int(rows[0]["references_per_set"]),
-                "has_power": cutoff > 0,
-                "cutoff": cutoff,
-                "left_out": max(int(r["left_out"]) for r in rows),
-                "shares": shares_by_fpr(rows),
-            }
-        )
-    return entries

@@ -59,10 +59,6 @@ class Estimator:
     """A key of `ESTIMATORS`."""
     errors: Mapping[str, MeanError]
     """A key of `METRICS` -> its error; without estimates, NaN."""
-    effective: float
-    """Mean effective number of non-members; NaN without weights."""
-    flagged: float
-    """Share of the runs without overlap; NaN without weights."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +68,6 @@ class Setting:
     shift: str
     strength: float
     attack: str
-    members: float
-    """Mean number of members of a run, and of non-members."""
-    truth: Mapping[str, float]
-    """A key of `METRICS` -> the mean over runs."""
-    truth_se: Mapping[str, float]
-    """A key of `METRICS` -> the mean over runs of the standard error; NaN where the table has none."""
     estimators: Sequence[Estimator]
 
     @property
@@ -103,8 +93,6 @@ class OneRun:
     """Standard deviation if the scores of different samples were independent."""
     multi_run: float
     """AUC of all models together."""
-    ate_sd: float
-    ate_independent_sd: float
 
     @property
     def sentence(self) -> str:
@@ -127,7 +115,6 @@ class ZeroRun:
     """Shift -> why it is not possible."""
     runs: int = 0
     pairs: bool = False
-    covariates: int = 0
     settings: Sequence[Setting] = ()
     one_run: Sequence[OneRun] = ()
 
@@ -170,10 +157,7 @@ def shift_title(shift: str, strength: float) -> str:
 
 
 def read(recipe: RecipeResults) -> ZeroRun | None:
-    """Reads the tables; None if attack.zero_run did not request them.
-
-    Raises:
-    """
+    """Reads the tables; None if attack.zero_run did not request them."""
     if not recipe.view.has("zero_run.json"):
         return None
     facts = recipe.view.facts("zero_run")
@@ -189,7 +173,6 @@ def read(recipe: RecipeResults) -> ZeroRun | None:
         facts["shift_reasons"],
         facts["models"],
         facts["pairs"],
-        facts["covariates"],
         [_setting(*key, of_key, facts["pairs"]) for key, of_key in grouped.items()],
         [_one_run(name, interference) for name in dict.fromkeys(r["attack"] for r in interference)],
     )
@@ -227,27 +210,15 @@ def _setting(
         shift,
         strength,
         attack,
-        float(np.mean([row["members"] for row in truths])),
-        {metric: float(np.mean([row[metric] for row in truths])) for metric in METRICS},
-        {m: float(np.mean([row.get(f"{m}_se", math.nan) for row in truths])) for m in METRICS},
         [
             Estimator(
                 name,
                 {metric: mean_error(errors(by_estimator[name], metric)) for metric in METRICS},
-                float(np.mean([row["effective_nonmembers"] for row in by_estimator[name]])),
-                _share_flagged(by_estimator[name]),
             )
             for name in ESTIMATORS
             if name in by_estimator
         ],
     )
-
-
-def _share_flagged(rows: Sequence[Record]) -> float:
-    """Returns the share of runs without overlap; NaN if the estimator has no weights."""
-    if any(math.isnan(row["effective_nonmembers"]) for row in rows):
-        return math.nan
-    return float(np.mean([str(row["has_overlap"]) != "True" for row in rows]))
 
 
 def _one_run(attack: str, rows: Sequence[Record]) -> OneRun:
@@ -264,8 +235,6 @@ def _one_run(attack: str, rows: Sequence[Record]) -> OneRun:
         float(column("auc").std(ddof=1)),
         float(np.sqrt(np.mean(column("sd_auc") ** 2))),
         of_attack["multi_run"]["auc"],
-        float(column("ate").std(ddof=1)),
-        float(np.sqrt(np.mean(column("sd_ate") ** 2))),
     )
 
 

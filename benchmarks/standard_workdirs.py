@@ -35,7 +35,7 @@ import numpy as np
 from lm_mia.errors import UserError, run_action
 
 ROOT = Path(__file__).resolve().parents[1]
-_RESULTS = ("tables", "pieces", "figures", "figures.html", "report.html", "samples.html")
+_RESULTS = ("tables", "pieces", "figures", "report.html", "samples.html")
 """The files and folders that attacks, extraction and reports write, in a workdir and in the folder of a recipe."""
 
 

@@ -34,9 +34,8 @@ def test_run_writes_scores_tables_and_report(tiny: tiny_run.Tiny):
         "config.json",
         "metrics.jsonl",
         "report.html",
-        "figures.html",
-        "figures/tiny-roc.png",
-        "figures/tiny-roc.pdf",
+        "figures/tiny-training.png",
+        "figures/tiny-training.pdf",
     ):
         assert (w / name).stat().st_size > 0
     recipe = tiny_run.recipe_of(w)

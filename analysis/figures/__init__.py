@@ -98,29 +98,15 @@ A name is ``PAPER_NUMBER_SUBJECT``; files of the figure have this name, too."""
 
 RECIPE_FIGURES = (
     "advantage",
-    "archetypes",
-    "attack_flips",
-    "auc_by_subset",
-    "auc_references",
     "audit",
-    "coin_flip_share",
-    "coin_flips_by_replicas",
-    "coin_free_roc",
     "extraction",
-    "flip_ccdf",
-    "flip_curves",
     "gaussian_tpr",
-    "more_references",
     "pooling",
-    "probability",
-    "roc",
-    "roc_attacks",
-    "roc_targets",
     "training",
     "vulnerability",
     "zero_run",
 )
-"""Figures that the page draws of every recipe; their files are named ``RECIPE-FIGURE``."""
+"""Figures of a recipe, to which its page links; their files are named ``RECIPE-FIGURE``."""
 PAGE_FILES = ("claims", "comparison", "regression")
 """Names of other files that the page, or a figure in `MODULES`, writes for the workdir."""
 

@@ -1,18 +1,11 @@
-"""Figures 1, 10 and 14: attacks with increasing numbers of references, and with OUT references only.
-
-Also the figures of a recipe's section: ROC curves, and the AUC against the number of references.
-"""
+"""Figures 1, 10 and 14: attacks with increasing numbers of references, and with OUT references only."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
-from analysis import attacks, io, plotting, tables
+from analysis import attacks, plotting
 from analysis.attacks import JackknifedAttack, read_jackknife
 from analysis.claims.compare import (
     Claim,
@@ -23,191 +16,10 @@ from analysis.claims.compare import (
 )
 from analysis.claims.jackknife import Jackknife
 from analysis.experiment import Drawing, Experiment
-from analysis.io import RecipeResults, Record, SweepResults
-from analysis.plotting import finish_roc_axes
+from analysis.io import SweepResults
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import Need, Variant
 from lm_mia.config import num_canaries
-
-ROC_COLUMNS = ("attack", "references", "fpr", "tpr_mean", "tpr_std")
-Key = tuple[str, int]
-"""An attack and its number of references."""
-
-
-def draw_roc_references(
-    roc: Mapping[Key, list[Record]], attacks: Sequence[Record], attack: str = "lira_online"
-) -> Figure:
-    """Draws ROC curves of an attack per number of references and of the loss attack: means with bands of one deviation.
-
-    Args:
-      roc: the rows of tables/roc.csv from `by_curve`.
-      attacks: rows of tables/attacks.csv, for the AUCs in the legend.
-      attack: the attack with a curve per number of references.
-    """
-    counts = _evenly_chosen(sorted({count for name, count in roc if name == attack}), 6)
-    figure = plotting.new_figure(6.2, 4.9)
-    axes = figure.subplots()
-    shades = dict(zip(counts, plotting.shades(len(counts)), strict=True))
-    lowest = [
-        _curve(axes, roc[attack, count], shades[count], "-", _label(attack, count, attacks), True)
-        for count in reversed(counts)
-    ]
-    if ("loss", 0) in roc:
-        color, dash, _ = plotting.ATTACKS["loss"]
-        lowest.append(
-            _curve(axes, roc["loss", 0], color, dash, _label("loss", 0, attacks), band=True)
-        )
-    finish_roc_axes(axes, lowest)
-    axes.legend(loc="lower right")
-    return figure
-
-
-def draw_roc_attacks(roc: Mapping[Key, list[Record]], attacks: Sequence[Record]) -> Figure:
-    """Draws a mean ROC curve per main attack; as `draw_roc_references`, with one number of references per attack."""
-    count = dict(roc.keys())
-    figure = plotting.new_figure(6.5, 5.3)
-    axes, lowest = figure.subplots(), []
-    for name, (color, dash, _) in plotting.ATTACKS.items():
-        if name in count:
-            key = name, count[name]
-            label = attack_name(name) + _auc(*key, attacks)
-            lowest.append(_curve(axes, roc[key], color, dash, label, band=False))
-    finish_roc_axes(axes, lowest)
-    figure.legend(loc="outside upper center", ncols=2, frameon=False)
-    return figure
-
-
-def by_curve(rows: Sequence[Record]) -> dict[Key, list[Record]]:
-    """Groups the rows of tables/roc.csv by attack and number of references."""
-    curves: dict[Key, list[Record]] = {}
-    for row in rows:
-        curves.setdefault((row["attack"], row["references"]), []).append(row)
-    return curves
-
-
-def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
-    """Draws the figures of a recipe: ROC curves and the AUC by references; None if there is nothing to compare.
-
-    Attacks that score other samples than LiRA with all references are not drawn, since their AUCs are not comparable.
-    """
-    attacks = io.read_table(recipe, "attacks.csv")
-    strongest = [r for r in tables.best_per_attack(attacks) if tables.scores_same_samples(r)]
-    attacks = [r for r in attacks if tables.scores_same_samples(r)]
-    roc = by_curve(io.read_table(recipe, "roc.csv"))
-    roc, roc_strongest = (
-        {(r["attack"], r["references"]): roc[r["attack"], r["references"]] for r in rows}
-        for rows in (attacks, strongest)
-    )
-    counts = {row["references"] for row in attacks} - {0}
-    return {
-        "roc": draw_roc_references(roc, attacks),
-        "roc_attacks": draw_roc_attacks(roc_strongest, strongest) if len(strongest) > 1 else None,
-        "auc_references": draw_auc_references(attacks) if len(counts) > 1 else None,
-    }
-
-
-def _curve(
-    axes: Axes,
-    curve: Sequence[Record],
-    color: str | tuple[float, ...],
-    dash: plotting.LineStyle,
-    label: str,
-    band: bool,
-) -> float:
-    """Draws the points of a curve that log axes can show; returns its lowest FPR there, 0 if there are none."""
-    fpr, mean, std = (np.array([r[c] for r in curve], float) for c in ROC_COLUMNS[2:])
-    shown = (fpr > 0) & (mean > 0)
-    if not shown.any():
-        return 0.0
-    axes.plot(fpr[shown], mean[shown], color=color, linestyle=dash, label=label)
-    if band:
-        low, high = np.maximum(mean - std, 1e-12)[shown], np.minimum(mean + std, 1)[shown]
-        axes.fill_between(fpr[shown], low, high, color=color, alpha=0.18, linewidth=0)
-    return float(fpr[shown].min())
-
-
-def _label(attack: str, references: int, attacks: Sequence[Record]) -> str:
-    name = attack_name(attack) + (f", {references} references" if references else " attack")
-    return name + _auc(attack, references, attacks)
-
-
-def _auc(attack: str, references: int, attacks: Sequence[Record]) -> str:
-    auc = {(r["attack"], r["references"]): (r["auc_mean"], r["auc_std"]) for r in attacks}
-    mean, std = auc.get((attack, references), (math.nan, math.nan))
-    return "" if math.isnan(mean) else f" (AUC {mean:.3f} ± {0 if math.isnan(std) else std:.3f})"
-
-
-def _evenly_chosen(values: list[int], max_values: int) -> list[int]:
-    """Returns at most ``max_values`` evenly spaced values, including the first and the last."""
-    if len(values) <= max_values:
-        return values
-    return [
-        values[i] for i in sorted({round(p) for p in np.linspace(0, len(values) - 1, max_values)})
-    ]
-
-
-AUC_COLUMNS = ("attack", "references", "auc_mean", "auc_std")
-_LABEL_X = 1.35
-"""Where labels begin, as a multiple of the right end of the x axis."""
-
-
-def draw_auc_references(attacks: Sequence[Record]) -> Figure:
-    """Draws the mean AUC with its deviation against references, with labels on the right; the loss is a level line."""
-    rows = [r for r in attacks if r["attack"] in plotting.ATTACKS and not math.isnan(r["auc_mean"])]
-    counts = sorted({r["references"] for r in rows if r["references"] > 0}) or [1]
-    names = [n for n in plotting.ATTACKS if any(r["attack"] == n for r in rows)]
-    figure = plotting.new_figure(6.2, 4.6)
-    axes = figure.subplots()
-    ends = {}
-    for i, name in enumerate(names):
-        color, dash, marker = plotting.ATTACKS[name]
-        attack_rows = sorted(
-            (r for r in rows if r["attack"] == name), key=lambda r: r["references"]
-        )
-        count, mean, std = (np.array([r[c] for r in attack_rows], float) for c in AUC_COLUMNS[1:])
-        std, ends[name] = np.nan_to_num(std), float(mean[-1])
-        if not count.any():
-            axes.axhline(mean[-1], color=color, linestyle=dash)
-            low, high = mean[-1] - std[-1], mean[-1] + std[-1]
-            axes.axhspan(low, high, color=color, alpha=0.15, linewidth=0)
-            continue
-        apart = 2 ** (0.06 * (i - (len(names) - 1) / 2))
-        axes.errorbar(
-            count * apart,
-            mean,
-            yerr=std,
-            color=color,
-            marker=marker,
-            linestyle=dash,
-            capsize=2.5,
-            markersize=4.5,
-            markerfacecolor="white" if dash != "-" else color,
-        )
-    axes.axhline(0.5, color=plotting.GREY, linestyle=":")
-    axes.set_xscale("log", base=2)
-    shown = plotting.separated_ticks(counts)
-    axes.set_xticks(shown, [str(c) for c in shown])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(xlabel="Reference models", ylabel="AUC", xlim=(counts[0] / 1.2, counts[-1] * 1.2))
-    low, high = axes.get_ylim()
-    low, high = min(low, 0.48), max(high, 0.52)
-    axes.set_ylim(low, high)
-    labels = [(attack_name(n), y, *plotting.ATTACKS[n][:2]) for n, y in ends.items()]
-    labels.append(("Chance", 0.5, plotting.GREY, ":"))
-    heights = plotting.spread_labels([y for _, y, _, _ in labels], 0.062 * (high - low), low, high)
-    line = {"arrowstyle": "-", "linewidth": 1.6, "shrinkA": 2, "shrinkB": 0, "relpos": (0, 0.5)}
-    for (label, y, color, dash), height in zip(labels, heights, strict=True):
-        axes.annotate(
-            label,
-            xy=(counts[-1] * 1.2, y),
-            xytext=(counts[-1] * 1.2 * _LABEL_X, height),
-            va="center",
-            fontsize=10.5,
-            annotation_clip=False,
-            arrowprops=line | {"color": color, "linestyle": dash},
-        )
-    return figure
-
 
 # Figure 1: ROC curves of LiRA with increasing numbers of references.
 FIG01_STATEMENTS = (

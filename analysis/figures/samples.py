@@ -1,7 +1,5 @@
 """Figures 6, 21 and 31: how vulnerable each sample is, and which properties of samples that depends on.
 
-Also the figure of true-positive probabilities of a recipe's section.
-
 T: targets, N2: samples of the population (2N), S: members of a target with a posterior, G: members of a group, K: bins,
 P: pairs of a target and a member.
 """
@@ -13,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from analysis import attacks, io, plotting, vulnerability
 from analysis.attacks import read_sample_scores
@@ -193,77 +190,6 @@ def groups_note(targets: Sequence[Target], recipe: RecipeResults) -> str:
 
 _GROUPS_OF_PAPER = "The paper shows 1,000 members of one target."
 PROBABILITY_TABLE = "true_positive_probability.parquet"
-PROBABILITY_COLUMNS = ("mean", "std", "share_above_half", "targets")
-_PROBABILITY_POINTS = 400
-"""The number of points of the sorted curve."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Probabilities:
-    """Posteriors of membership over the targets trained on each sample; samples without such a target are left out."""
-
-    mean_N: np.ndarray
-    std_N: np.ndarray
-    share_above_half_N: np.ndarray
-    targets_N: np.ndarray
-    left_out: int
-
-
-def read_probabilities(recipe: RecipeResults) -> Probabilities | None:
-    """Reads tables/true_positive_probability.parquet; None if attack.leave_one_out did not request it."""
-    if not recipe.view.has(PROBABILITY_TABLE):
-        return None
-    columns = io.read_samples(recipe, PROBABILITY_COLUMNS, PROBABILITY_TABLE)
-    has_target_N = columns["targets"] > 0
-    return Probabilities(
-        mean_N=columns["mean"][has_target_N],
-        std_N=columns["std"][has_target_N],
-        share_above_half_N=columns["share_above_half"][has_target_N],
-        targets_N=columns["targets"][has_target_N],
-        left_out=int((~has_target_N).sum()),
-    )
-
-
-def draw_probabilities(probabilities: Probabilities) -> Figure:
-    """Draws the sorted means with a band of one standard deviation, and histograms of means and deviations."""
-    figure = plotting.new_figure(6.2, 5.6)
-    grid = figure.add_gridspec(2, 2, height_ratios=(1.15, 1))
-    axes = figure.add_subplot(grid[0, :])
-    order = np.argsort(probabilities.mean_N, kind="stable")
-    parts = np.array_split(order, min(_PROBABILITY_POINTS, len(order)))
-    mean, std = (
-        np.array([v[part].mean() for part in parts])
-        for v in (probabilities.mean_N, probabilities.std_N)
-    )
-    x = (np.arange(len(parts)) + 0.5) / len(parts)
-    low, high = np.clip(mean - std, 0, 1), np.clip(mean + std, 0, 1)
-    axes.fill_between(
-        x, low, high, color=plotting.SKY, alpha=0.4, linewidth=0, label="± one standard deviation"
-    )
-    axes.plot(x, mean, color=plotting.BLUE, label="Mean over references")
-    axes.axhline(0.5, color=plotting.GREY, linestyle=":", linewidth=1.2)
-    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="Posterior of\nmembership")
-    axes.set_xlabel("Samples sorted by mean (fraction)")
-    axes.legend(loc="lower right")
-    for column, (values, label) in enumerate(
-        ((probabilities.mean_N, "Mean"), (probabilities.std_N, "Standard deviation"))
-    ):
-        axes = figure.add_subplot(grid[1, column])
-        span = (0.0, 1.0 - 0.5 * column)  # the deviation of numbers in [0, 1] is at most 1/2
-        axes.hist(values, bins=40, range=span, color=plotting.BLUE)
-        axes.axvline(float(values.mean()), color=plotting.BLACK, linestyle="--", linewidth=1.2)
-        axes.set(xlabel=label, ylabel="Samples" if column == 0 else "", xlim=span)
-    return figure
-
-
-def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
-    """Draws the figure of a recipe; None without the table."""
-    probabilities = read_probabilities(recipe)
-    return {
-        "probability": draw_probabilities(probabilities)
-        if probabilities and len(probabilities.mean_N)
-        else None
-    }
 
 
 # Figure 6: vulnerability of members by the step at which they were last seen, and by length.

@@ -1,6 +1,6 @@
 """Figures 15 and 32: losses during training, by optimizer settings and by model size.
 
-Also the figure of a recipe's section: the training loss of every attacked model against the step, from metrics.jsonl,
+Also a figure of a recipe: the training loss of every attacked model against the step, from metrics.jsonl,
 and, if models were validated, the loss of held-out samples beside it. R: models.
 """
 

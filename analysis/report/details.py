@@ -1,13 +1,19 @@
 """The folded part of the page: one line for each topic, which states its result."""
 
+import contextlib
+import dataclasses
+import functools
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from analysis import io
+from analysis.experiments.recipe import extracted as of_extraction
 from analysis.experiments.recipe import strength as of_strength
 from analysis.formatting import plural
 from analysis.io import RecipeResults
@@ -17,35 +23,93 @@ from analysis.report.strength import Strength
 from lm_mia.attacks.registry import attack_name
 from lm_mia.errors import Unavailable, UserError
 
-_LIKELY = 0.01
-"""The probability of a suffix above which a text counts as extracted."""
+_Topic = Callable[[RecipeResults, Strength], Iterator[document.Detail]]
+_FIGURES = {
+    "training": "losses during training",
+    "vulnerability": "how often members are found, by properties of their texts",
+    "extraction": "probabilities of continuations by score",
+    "advantage": "advantage of all attacks",
+    "audit": "bounds by number of guesses",
+    "pooling": "strategies compared",
+    "gaussian_tpr": "predicted for each text",
+    "zero_run": "errors of all estimators",
+}
+"""Name of a figure of a recipe -> what it shows."""
 
 
-def details(recipe: RecipeResults, strength: Strength) -> tuple[document.Detail, ...]:
-    """Returns the topics that a recipe has results for, in the order of the page."""
-    topics: tuple[Callable[[RecipeResults, Strength], Iterator[document.Detail]], ...] = (
-        _all_attacks,
-        _more_references,
-        _coin_flips,
-        _control,
-        _privacy,
-        _advantage,
-        _extraction,
-        _texts,
-        _training,
-        _thresholds,
-        _sources,
+def details(
+    recipe: RecipeResults, strength: Strength | None, from_workdir: str = ""
+) -> tuple[document.Detail, ...]:
+    """Returns the topics that a recipe has results for, in the order of the page.
+
+    Args:
+      recipe: the recipe.
+      strength: the strength of its attacks; None if no model is under attack.
+      from_workdir: the path from the page to the workdir, for links to figures.
+    """
+    topics: tuple[tuple[_Topic, tuple[str, ...]], ...] = (
+        (_all_attacks, ()),
+        (_more_references, ()),
+        (_other_references, ()),
+        (_coin_flips, ()),
+        (_control, ()),
+        (_privacy, ("audit",)),
+        (_advantage, ("advantage",)),
+        (_extraction, ("extraction",)),
+        (_texts, ("vulnerability",)),
     )
     found: list[document.Detail] = []
-    for topic in topics:
-        try:
-            found += [*topic(recipe, strength)]
-        except Unavailable:
-            continue  # the models or the settings of the recipe do not allow it
-        except UserError as error:  # such as a damaged file
-            reason = str(error).strip().splitlines()[0].rstrip(".")
-            found.append(document.Detail("One part is missing", f"{reason}."))
-    return tuple(found)
+    if strength is not None:
+        for topic, figures in topics:
+            made = functools.partial(topic, recipe, strength)
+            found += _of_topic(recipe, made, figures, from_workdir)
+    made = functools.partial(_training, recipe)
+    found += _of_topic(recipe, made, ("training",), from_workdir)
+    return (*found, *of_references(recipe, from_workdir))
+
+
+def of_references(recipe: RecipeResults, from_workdir: str = "") -> list[document.Detail]:
+    """Returns the topics for which each reference is attacked with the others; arguments are as of `details`."""
+    found: list[document.Detail] = []
+    for topic, figures in (
+        (_thresholds, ("pooling", "gaussian_tpr")),
+        (_sources, ("zero_run",)),
+    ):
+        found += _of_topic(recipe, functools.partial(topic, recipe), figures, from_workdir)
+    return found
+
+
+def _of_topic(
+    recipe: RecipeResults,
+    make: Callable[[], Iterator[document.Detail]],
+    figures: Sequence[str],
+    from_workdir: str,
+) -> list[document.Detail]:
+    """Returns the lines about a topic, with links to its figures; none if there are no results."""
+    try:
+        made = [*make()]
+    except Unavailable:
+        return []  # the models or the settings of the recipe do not allow it
+    except UserError as error:  # such as a damaged file
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        return [document.Detail("One part is missing", f"{reason}.")]
+    links = _links(recipe, figures, from_workdir)
+    return [dataclasses.replace(detail, blocks=(*detail.blocks, *links)) for detail in made]
+
+
+def _links(
+    recipe: RecipeResults, figures: Sequence[str], from_workdir: str
+) -> tuple[document.Block, ...]:
+    """Returns a line with links to those of the figures that are drawn."""
+    folder = io.parent_workdir(recipe.recipe_dir) / "figures"
+    links = [
+        Markup('{}: <a href="{}.png">PNG</a>, <a href="{}.pdf">PDF</a>').format(
+            _FIGURES[figure].capitalize(), *2 * [f"{from_workdir}figures/{quote(file)}"]
+        )
+        for figure in figures
+        if (folder / f"{(file := f'{recipe.name}-{figure}')}.pdf").is_file()
+    ]
+    return (Markup("; ").join(links),) if links else ()
 
 
 def _file(recipe: RecipeResults, name: str) -> Markup:
@@ -102,6 +166,34 @@ def _more_references(recipe: RecipeResults, strength: Strength) -> Iterator[docu
         "Filled: observed, means over sets of references. Open: predicted, with 95 % intervals."
     )
     yield document.Detail("More references", finding, (document.Figure(chart, caption),))
+
+
+def _other_references(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detail]:
+    table = recipe.view.table("resampled_references.csv")
+    table = table[(table["bin"] == "coin flip") & np.isclose(table["fpr"], strength.fpr)]
+    if not len(table):
+        return
+    # With few sets, nothing rules a coin out; with few references, LiRA has no scores.
+    rows = table[table["low"] > 0].dropna().to_dict("records")
+    finding = "The sets of references are too few or too small to tell a decision from a coin flip."
+    if rows:
+        finding = (
+            f"With other references instead of other trainings, {100 * rows[0]['member_fraction']:.0f} % of the "
+            "members are decided by a coin flip."
+        )
+    texts = [
+        f"{'Disjoint' if row['sampling'] == 'disjoint' else 'Overlapping'} sets ({row['sets']:.0f} of "
+        f"{row['references_per_set']:.0f}): {100 * row['member_fraction']:.0f} % of the members and "
+        f"{100 * row['nonmember_fraction']:.0f} % of the non-members, from a flip rate of {row['low']:.2f}"
+        + (f"; {plural(int(row['left_out']), 'text')} without a score." if row["left_out"] else ".")
+        for row in rows
+    ]
+    text = (
+        f"LiRA on the first model, with several sets of its references. {' '.join(texts)}".strip()
+    )
+    yield document.Detail(
+        "Different references", finding, (text, _file(recipe, "resampled_references.csv"))
+    )
 
 
 def _coin_flips(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detail]:
@@ -191,21 +283,24 @@ def _advantage(recipe: RecipeResults, strength: Strength) -> Iterator[document.D
 
 
 def _extraction(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detail]:
-    from analysis import extraction
+    from analysis import (
+        extraction,
+    )  # loads matplotlib, which the last line of a command does without
 
     result = extraction.read(recipe)
     if result is None:
+        if recipe.config.extract.samples:
+            yield document.Detail(
+                "Extraction", Markup("Not tried yet: <code>lm-mia extract</code>.")
+            )
         return
-    count = len(result.samples)
+    count, extracted = len(result.samples), int(of_extraction.extracted(result).sum())
+    finding = Markup.escape(f"{extracted or 'None'} of the {count:,} tried texts can be extracted")
     log_p_S = result.column("log_p_sampled")
     log_p_S = log_p_S[np.isfinite(log_p_S)]
-    extracted = int((log_p_S > math.log(_LIKELY)).sum())
-    finding = Markup.escape(
-        f"{extracted or 'None'} of the {count:,} tried texts can be extracted with a probability above 1 %"
-    )
     if not extracted and log_p_S.size:
         power = f"{log_p_S.max() / math.log(10):.0f}".replace("-", "−")
-        finding += Markup("; the likeliest has 10<sup>{}</sup>").format(power)
+        finding += Markup("; the likeliest has a probability of 10<sup>{}</sup>").format(power)
     finding += "."
     yield document.Detail(
         "Extraction", finding, (result.request_text(), _file(recipe, "extraction.csv"))
@@ -243,7 +338,9 @@ def _texts(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detai
         )
 
 
-def _training(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detail]:
+def _training(recipe: RecipeResults) -> Iterator[document.Detail]:
+    from analysis.figures import training  # loads matplotlib
+
     table = recipe.view.table("models.csv")
     member, nonmember = (table[f"{kind}_loss_nats"].median() for kind in ("member", "nonmember"))
     if math.isnan(member) or math.isnan(nonmember):
@@ -252,20 +349,59 @@ def _training(recipe: RecipeResults, strength: Strength) -> Iterator[document.De
         f"Median loss of {plural(len(table), 'model')}: {member:.2f} nats per token on members, {nonmember:.2f} on "
         "others."
     )
-    yield document.Detail("Training", finding, (_file(recipe, "models.csv"),))
+    texts: list[document.Block] = []
+    with contextlib.suppress(Unavailable):  # the log is read for models of replicas
+        median = training.medians(recipe)
+        if "first_loss" in median:
+            texts.append(
+                f"Loss on the batches of the first logged step {median['first_loss']:.2f}, of the last one "
+                f"{median['last_loss']:.2f} (medians)."
+            )
+        if "seconds" in median:
+            texts.append(f"Training takes {median['seconds']:.1f} seconds per model (median).")
+    yield document.Detail("Training", finding, (*texts, _file(recipe, "models.csv")))
 
 
-def _thresholds(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detail]:
-    facts = recipe.view.facts("pooling")
-    if facts["reason"]:
+def _thresholds(recipe: RecipeResults) -> Iterator[document.Detail]:
+    from analysis import pooling  # loads matplotlib
+
+    shown = pooling.read(recipe)
+    if shown is None:
         return
-    finding = f"One threshold for {plural(int(facts['models']), 'model')}, or one per text: strategies compared."
-    yield document.Detail("Thresholds for many models", finding, (_file(recipe, "pooling.csv"),))
-
-
-def _sources(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detail]:
-    facts = recipe.view.facts("zero_run")
-    if facts["reason"]:
+    if shown.reason:
+        yield document.Detail(
+            "Thresholds for many models", "Not with these models.", (f"{shown.reason}.",)
+        )
         return
-    finding = f"Members and non-members from different sources: {plural(int(facts['models']), 'reference')} attacked."
-    yield document.Detail("Different sources", finding, (_file(recipe, "zero_run.csv"),))
+    found = shown.by_strategy["standardized"]["tpr"]
+    finding = (
+        f"One threshold for {plural(shown.models, 'model')}, on standardized losses, finds {100 * found:.0f} % of the "
+        "members."
+    )
+    if math.isnan(found):
+        finding = f"Too few non-members for {numbers.false_alarms(shown.fpr)}."
+    yield document.Detail(
+        "Thresholds for many models", finding, (shown.verdict, _file(recipe, "pooling.csv"))
+    )
+
+
+def _sources(recipe: RecipeResults) -> Iterator[document.Detail]:
+    from analysis import zero_run  # loads matplotlib
+
+    shown = zero_run.read(recipe)
+    if shown is None:
+        return
+    if shown.reason:
+        yield document.Detail("Different sources", "Not with these models.", (f"{shown.reason}.",))
+        return
+    finding = f"Members and non-members from different sources: {plural(shown.runs, 'reference')} attacked."
+    texts = [
+        shown.verdict,
+        *(
+            f"The shift {shift} is not possible: {why}."
+            for shift, why in shown.shift_reasons.items()
+        ),
+        *(one.sentence for one in shown.one_run),
+    ]
+    blocks = (*(text for text in texts if text), _file(recipe, "zero_run.csv"))
+    yield document.Detail("Different sources", finding, blocks)

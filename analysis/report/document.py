@@ -184,6 +184,8 @@ class Section:
     """Its name in the line of links at the top."""
     title: Text
     blocks: tuple[Block, ...]
+    continues: bool = False
+    """Whether it continues the section before it, whose number it then has, with a letter."""
 
 
 @dataclass(frozen=True)
@@ -224,11 +226,14 @@ class Page:
 
 
 def numbered(sections: Sequence[Section]) -> tuple[Section, ...]:
-    """Returns sections with their number before the title."""
-    return tuple(
-        dataclasses.replace(section, title=Markup("{}. {}").format(i, section.title))
-        for i, section in enumerate(sections, 1)
-    )
+    """Returns sections with their number before the title: 1, 2, and 2b for a section that continues the second one."""
+    result: list[Section] = []
+    number = 0
+    for section in sections:
+        number += not section.continues
+        title = Markup("{}{}. {}").format(number, "b" * section.continues, section.title)
+        result.append(dataclasses.replace(section, title=title))
+    return tuple(result)
 
 
 def today() -> str:

@@ -2,12 +2,12 @@
 
 import contextlib
 import functools
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 
 from markupsafe import Markup
 
 from analysis import io, markup
-from analysis.experiments.recipe import conditions, exposed, retraining
+from analysis.experiments.recipe import conditions, exposed, extracted, retraining
 from analysis.experiments.recipe import strength as of_strength
 from analysis.formatting import plural
 from analysis.io import RecipeResults
@@ -18,8 +18,8 @@ from analysis.report.numbers import FRACTION
 from analysis.report.strength import Strength
 from lm_mia import config
 from lm_mia.attacks.registry import attack_name
-from lm_mia.data.population import describe_text_use
-from lm_mia.errors import UserError
+from lm_mia.data.population import describe_text_use, has_split_documents
+from lm_mia.errors import Unavailable, UserError
 
 
 def page(
@@ -42,10 +42,12 @@ def page(
     try:
         strength = read_strength.read(recipe)
     except UserError as error:
+        is_expected = isinstance(error, Unavailable)  # otherwise, a file is damaged
         return frame(
             kind="membership inference report",
             lead=(_no_answer(recipe),),
             banners=(nothing(recipe, error),),
+            details=of_details.details(recipe, None, from_workdir) if is_expected else (),
             made=made(recipe, None, links),
         )
     result = sentences(recipe, strength)
@@ -54,6 +56,7 @@ def page(
     for make in (
         lambda: of_strength.section(recipe, strength),
         lambda: exposed.section(recipe, strength, from_workdir),
+        lambda: extracted.section(recipe),
         lambda: retraining.section(recipe, strength, unit) if result.has_hits else None,
         lambda: conditions.section(recipe, strength),
     ):
@@ -71,7 +74,7 @@ def page(
         facts=_facts(recipe, strength, {section.id for section in sections}),
         banners=tuple(banners),
         sections=document.numbered(sections),
-        details=of_details.details(recipe, strength),
+        details=of_details.details(recipe, strength, from_workdir),
         made=made(recipe, strength, links),
     )
 
@@ -247,8 +250,8 @@ def made(
             text = (
                 f"{count} of {c.corpus.source}, each of at most {c.population.length_tokens} tokens"
             )
-            use = describe_text_use(manifest)
-            facts.append(document.Fact("Texts", f"{text}; {use}" if use else text))
+            parts = (text, *_special_texts(recipe, manifest), describe_text_use(manifest))
+            facts.append(document.Fact("Texts", "; ".join(part for part in parts if part)))
     facts.append(document.Fact("Models", _models(recipe)))
     if strength is not None:
         rate = numbers.false_alarms(strength.fpr)
@@ -306,6 +309,24 @@ def made(
     return (*facts, *links)
 
 
+def _special_texts(recipe: RecipeResults, manifest: io.Record) -> Iterator[str]:
+    """Yields what is unusual about the texts, and what it means for the numbers."""
+    c, attacked = recipe.config, len(recipe.attacked)
+    if c.population.samples > attacked:
+        yield (
+            f"the last {plural(attacked, 'text')} are canaries, which alone are attacked; all others are in the "
+            "training data of every model"
+        )
+    if c.population.random_samples:
+        count = plural(min(c.population.random_samples, attacked), "text")
+        yield f"the last {count} are pieces of the vocabulary, drawn at random"
+    if has_split_documents(manifest):
+        yield (
+            "they are pieces of documents, each a member or not on its own, so that non-members resemble members of "
+            "their document; intervals are over documents"
+        )
+
+
 def _models(recipe: RecipeResults) -> str:
     c = recipe.config
     counts = [plural(c.attack.references - c.attack.targets, "reference")]
@@ -314,6 +335,8 @@ def _models(recipe: RecipeResults) -> str:
     if c.attack.replicas:
         counts.append(f"{plural(c.attack.replicas, 'training')} of the model under attack")
     text = numbers.words(counts)
+    if c.attack.step:
+        text += f", at step {c.attack.step:,} of training"
     if recipe.is_imported:
         return f"{text}; members: {c.train.subset}"
     return (

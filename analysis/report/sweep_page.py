@@ -8,21 +8,24 @@ from typing import Any
 
 from markupsafe import Markup
 
+from analysis import io
 from analysis.experiments.recipe import exposed
 from analysis.experiments.recipe import strength as of_strength
 from analysis.formatting import plural
 from analysis.io import RecipeResults
 from analysis.report import charts, document, numbers, recipe_page
+from analysis.report import details as of_details
 from analysis.report import strength as read_strength
 from analysis.report.numbers import FRACTION, Estimate
 from analysis.report.strength import Strength
 from lm_mia import config
 from lm_mia.attacks.registry import attack_name
-from lm_mia.errors import UserError
+from lm_mia.errors import Unavailable, UserError
 
 QUESTION = "Which recipe lets an attacker tell which texts were in the training data?"
 MAX_DETAILS = 12
 """With more recipes, the page has their comparison alone."""
+_MAX_WARNINGS = 5
 _NOT_SWEPT = ("name", "figures", "compare_with_papers", "compute", "has_recipe", "model.size")
 
 
@@ -71,12 +74,15 @@ def page(
       pages: name of a recipe -> path of its own page.
       links: further pages, which are named under "How this was made".
     """
-    compared, reasons = [], {}
+    compared, intact, reasons = [], [], {}
     for recipe in recipes:
         try:
             compared.append(Compared(recipe, read_strength.read(recipe)))
+            intact.append(recipe)
         except UserError as error:
             reasons[recipe.name] = recipe_page.nothing(recipe, error)
+            if isinstance(error, Unavailable):
+                intact.append(recipe)
     swept = swept_setting([c.recipe for c in compared])
     if swept and swept.is_number:
         compared.sort(key=lambda c: swept.values[c.name])
@@ -86,6 +92,7 @@ def page(
     ]
     if len(reasons) > len(banners):
         banners.append(Markup("{} more recipes have no numbers.").format(len(reasons) - 3))
+    banners += _warnings(compared)
     sections: list[document.Section] = []
     if compared:
         sections.append(_comparison(compared, swept, pages))
@@ -105,7 +112,7 @@ def page(
         facts=_facts(compared, swept) if compared else (),
         banners=tuple(banners),
         sections=document.numbered(sections),
-        details=_details(compared, pages),
+        details=_details(intact, compared, pages),
         made=(*_made(recipes), *links),
     )
 
@@ -359,9 +366,26 @@ def _facts(compared: Sequence[Compared], swept: Swept | None) -> tuple[document.
     return tuple(facts)
 
 
-def _details(compared: Sequence[Compared], pages: Mapping[str, str]) -> tuple[document.Detail, ...]:
-    """Returns a line for each recipe without a page of its own; none of many recipes."""
-    if len(compared) > MAX_DETAILS:
+def _warnings(compared: Sequence[Compared]) -> list[Markup]:
+    """Returns banners with the warnings about the models of the recipes."""
+    banners = []
+    for c in compared:
+        with contextlib.suppress(UserError):
+            banners += [
+                Markup("<b>Careful, {}:</b> {}").format(c.name, warning)
+                for warning in io.read_warnings(c.recipe)
+            ]
+    if len(banners) <= _MAX_WARNINGS:
+        return banners
+    more = Markup("{} more warnings are printed by <code>lm-mia report</code>.")
+    return [*banners[:_MAX_WARNINGS], more.format(len(banners) - _MAX_WARNINGS)]
+
+
+def _details(
+    recipes: Sequence[RecipeResults], compared: Sequence[Compared], pages: Mapping[str, str]
+) -> tuple[document.Detail, ...]:
+    """Returns lines for each recipe without a page of its own; none of many recipes."""
+    if len(recipes) > MAX_DETAILS:
         return ()
     details = []
     for i, c in enumerate(compared):
@@ -375,6 +399,12 @@ def _details(compared: Sequence[Compared], pages: Mapping[str, str]) -> tuple[do
         with contextlib.suppress(UserError):
             section = of_strength.section(c.recipe, c.strength, key=f"roc-{i}")
             details.append(document.Detail(c.name, text, section.blocks))
+    for recipe in recipes:
+        if recipe.name not in pages and recipe.has_population:
+            details += [
+                dataclasses.replace(detail, title=f"{recipe.name}: {detail.title}")
+                for detail in of_details.of_references(recipe)
+            ]
     return tuple(details)
 
 

@@ -9,9 +9,6 @@ from analysis.io import RecipeResults
 from analysis.report import document, recipe_page, sweep_page
 from lm_mia.atomic import write_atomically
 
-FIGURES = "figures.html"
-"""The page with all figures of recipes."""
-
 
 def write(
     workdir: Path,
@@ -32,9 +29,6 @@ def write(
         Markup('<a href="{}">{}</a>').format(*page) for page in figure_pages.items()
     )
     links = [document.Fact("Figures of papers", names)] if figure_pages else []
-    if recipes:
-        link = Markup('<a href="{}">figures.html</a>: figures of the recipes').format(FIGURES)
-        links.append(document.Fact("All figures", link))
     if len(recipes) == 1:
         page = recipe_page.page(recipes[0], links=links)
     elif recipes:

@@ -1,15 +1,13 @@
-"""The part of the report about the membership advantage."""
+"""The figure of the membership advantage."""
 
 import math
-import re
-from collections import defaultdict
 
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 from synthetic_workdir import with_tables, write_workdir
 
-from analysis import advantage, recipe_section
+from analysis import advantage
 from analysis.io import RecipeResults, Record
 
 
@@ -31,20 +29,6 @@ def row(
     result |= {"held_out_mean": held_out, "held_out_std": 0.01, "plug_in_mean": held_out}
     result |= {"plug_in_std": 0.01, "shuffled_held_out": -0.0001, "shuffled_plug_in": 0.1}
     return result | {"bins": 9, "targets": 4, "left_out": 0} | changes
-
-
-def test_headline() -> None:
-    rows = [row("rmia", held_out=0.9), row()]
-    assert advantage.headline({0.5: rows, 0.1: []}) == (
-        "If 50% of the samples are members, an adversary that sees only the score of LiRA decides 70% of them "
-        "correctly, an advantage of 0.400; one that ignores the score decides 50% correctly, an advantage of 0. "
-        "With a confidence of 97.5%, the best adversary that sees this score has an advantage of at least 0.300."
-    )
-    # Nobody has a smaller advantage than by knowing nothing.
-    assert advantage.headline({0.1: [row(prior=0.1, held_out=0.81)]}).endswith("at least 0.800.")
-    without_interval = advantage.headline({0.5: [row(held_out_low=math.nan)]})
-    assert without_interval.endswith("an advantage of 0.")
-    assert advantage.headline({0.5: [row("loss")]}) == advantage.headline({}) == ""
 
 
 def test_figure_has_a_panel_per_prior_and_two_bars_per_attack() -> None:
@@ -74,21 +58,8 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
     return write_workdir(tmp_path_factory.mktemp("w"), samples=120, **settings)
 
 
-def test_section_of_a_recipe(recipe: RecipeResults) -> None:
-    html = recipe_section.render(recipe_section.facts(recipe), defaultdict(str))
-    section = html[html.index("<h4>Membership advantage") :].partition("</details>")[0]
-    table = recipe.view.table(advantage.TABLE)
-    for _, numbers in table.iterrows():
-        assert f"{numbers['held_out']:.3f}" in section
-        assert f"{numbers['plug_in']:.3f}" in section
-    assert section.count("<table") == 2
-    assert "not a confidence interval" in section
-    assert not re.search(r"\bnan\b", section)
-    assert "-0.000" not in section
+def test_a_recipe_without_numbers_has_no_figure(recipe: RecipeResults) -> None:
     assert advantage.recipe_figures(recipe)["advantage"] is not None
-
-
-def test_no_numbers(recipe: RecipeResults) -> None:
     changed = with_tables(recipe, advantage=lambda table: table.assign(held_out=math.nan))
     assert advantage.read(changed) == {}
     assert advantage.recipe_figures(changed) == {"advantage": None}

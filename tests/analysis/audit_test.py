@@ -1,18 +1,15 @@
-"""The part of the report about audits."""
+"""The figure of bounds on epsilon by the number of guesses."""
 
 import math
-import re
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from views import recipe_of_tables
 
-from analysis import audit, markup
+from analysis import audit
 from analysis.io import Record
 from lm_mia.attacks.experiment import Content
-from lm_mia.attacks.registry import attack_name
 
 
 def rows(epsilon: float = 1.5, **changes: Any) -> dict[str, Record]:
@@ -31,20 +28,6 @@ def rows(epsilon: float = 1.5, **changes: Any) -> dict[str, Record]:
     }
 
 
-def test_headline() -> None:
-    assert audit.headline({"loss": rows(9.0), "lira_online": rows()}) == (
-        "LiRA is right in 60 of 64 guesses about the membership of 500 pairs of a member and a non-member. With a "
-        "confidence of 95%, no mechanism with an epsilon below 1.50 at delta = 1e-05 fits these guesses. If it "
-        "guessed all of the 500 right, the bound would be 4.20."
-    )
-    coins = audit.headline({"lira_online": rows(0.0, adjacency="add_remove")})
-    assert "500 samples, which was drawn by coin tosses. " in coins
-    assert coins.endswith("the audit shows nothing.")
-    of_given = {name: row for name, row in rows().items() if name.startswith("estimate")}
-    assert "no lower bound on epsilon is valid" in audit.headline({"lira_online": of_given})
-    assert audit.headline({"loss": rows()}) == audit.headline({}) == ""
-
-
 def test_figure_has_the_best_bound_of_each_number_of_guesses() -> None:
     curve: list[Record] = [
         {"guesses": 32, "epsilon": 0.5},
@@ -58,37 +41,6 @@ def test_figure_has_the_best_bound_of_each_number_of_guesses() -> None:
     np.testing.assert_array_equal(lines[0].get_xdata(), [16, 32])
     np.testing.assert_array_equal(lines[0].get_ydata(), [0.7, 0.5])
     assert np.asarray(lines[1].get_ydata())[0] == 4.2
-
-
-def section(audits: audit.Audits) -> str:
-    """Returns the section on the page."""
-    template = markup.environment().get_template("audit.html.j2")
-    context = {"audits": audits, "audit_headline": audit.headline(audits), "at": "", "file": ""}
-    context["attacked"] = "target"
-    return template.render(images=defaultdict(str), attack_name=attack_name, **context)
-
-
-def test_section_with_and_without_bounds() -> None:
-    html = section({"lira_online": rows(), "loss": rows(-1e-9)})
-    for text in (
-        "Lower bound",
-        "on the first target",
-        "60 of 64",
-        ">1.50<",
-        ">0.00<",
-        "1.00 to 5.00",
-        "at delta = 1e-05",
-    ):
-        assert text in html
-    assert "-0.00" not in html
-    of_given = {name: row for name, row in rows().items() if name.startswith("estimate")}
-    html = section({"lira_online": of_given})
-    assert "no lower bound on epsilon is valid" in html
-    assert "3.00" in html
-    assert ">Lower bound<" not in html
-    without_ends = {name: row | {"low": math.nan} for name, row in of_given.items()}
-    assert not re.search(r"\bnan\b", section({"lira_online": without_ends}))
-    assert "so there is no audit" in section({})
 
 
 def test_tables_are_read_in_order_of_the_bounds() -> None:

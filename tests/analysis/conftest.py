@@ -22,8 +22,8 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes the name of a figure to its files instead of drawing it, for tests that read only text and tables.
 
     Drawing takes most of the time of a page. The figures of the papers are drawn in `page_test`, those of a recipe in
-    `recipe_section_test`, and a whole page with recipes that have replicas or targets in
-    `page_test.test_page_has_all_figures_and_claims`.
+    `recipe_figures_test`, and a whole page with recipes that have replicas or targets in
+    `page_test.test_the_page_of_a_paper_has_its_figures_and_claims`.
     """
 
     def save(_: Figure, figures_dir: Path, name: str) -> Path:

@@ -1,22 +1,19 @@
-"""Extraction: its tables, figure and section of the page."""
+"""Extraction: its tables and figure."""
 
 import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from synthetic_workdir import (
-    RECIPE_FIGURES,
-    Page,
     copy_workdir,
     with_tables,
     write_extraction,
     write_workdir,
 )
 
-from analysis import extraction, recipe_section
+from analysis import extraction
 from analysis.io import RecipeResults
 
 INF = float("inf")
@@ -32,16 +29,6 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
 def finished(attacked: RecipeResults, tmp_path: Path) -> RecipeResults:
     """Returns a separate copy without an extraction."""
     return copy_workdir(attacked, tmp_path / "demo")
-
-
-def page(recipe: RecipeResults) -> Page:
-    drawn = extraction.recipe_figures(recipe)["extraction"] is not None
-    return Page(
-        recipe_section.render(
-            recipe_section.facts(recipe),
-            {name: "data:," for name in RECIPE_FIGURES + ("extraction",) * drawn},
-        )
-    )
 
 
 def rows(log_p: list[float], score: list[float] | None = None, **more: Any) -> list[dict[str, Any]]:
@@ -69,13 +56,7 @@ def curve(*shares: tuple[int, float], kind: str = "members") -> list[dict[str, A
 def make_extraction(
     samples: list[dict[str, Any]], curves: list[dict[str, Any]], facts: dict[str, Any]
 ) -> extraction.Extraction:
-    """Returns an extraction whose samples are not pieces of the same documents."""
-    return extraction.Extraction(samples, curves, [], [], facts, np.arange(len(samples)))
-
-
-def by_scheme(samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    rows = make_extraction(samples, [], FACTS).scheme_rows()
-    return {row["scheme"]: row for row in rows}
+    return extraction.Extraction(samples, curves, facts)
 
 
 @pytest.mark.parametrize(
@@ -107,78 +88,14 @@ def test_request_text_counts_samples_and_tokens() -> None:
     assert text.endswith("3 were requested.")
 
 
-def test_probabilities_are_summarized_per_scheme() -> None:
-    row_by_scheme = by_scheme(rows([math.log(0.0067), -100.0, -105.0]))
-    sampled = row_by_scheme["Temperature 1"]
-    assert (sampled["highest"], sampled["median"]) == ("0.0067", "3.7 × 10⁻⁴⁴")
-    assert (sampled["likely"], sampled["impossible"]) == (1, 0)
-    greedy = row_by_scheme["Greedy"]
-    assert (greedy["highest"], greedy["median"], greedy["impossible"]) == ("0", "0", 3)
-    assert row_by_scheme["Top 40"]["likely"] == 3
-
-
-def test_impossible_suffixes_are_counted_but_not_plotted() -> None:
+def test_impossible_suffixes_are_not_plotted() -> None:
     samples = rows([-INF, -5.0, -INF, -7.0, -9.0], log_p_greedy=0.0)
     samples[0]["log_p_chosen"] = -INF
-    row_by_scheme = by_scheme(samples)
-    assert [row["impossible"] for row in row_by_scheme.values()] == [0, 2, 1]
     figure = extraction.draw(make_extraction(samples, [], FACTS))
     legend = figure.axes[0].get_legend()
     assert legend is not None
     labels = [t.get_text() for t in legend.get_texts()]
     assert labels == ["Members (1)", "Non-members (2)"]
-
-
-def test_generated_suffixes_are_counted() -> None:
-    samples = rows([-1.0] * 4, exact_sampled=0.0, contained_sampled=0.0, overlap_sampled=0.5)
-    samples[0] |= {"exact_greedy": 1.0, "contained_greedy": 1.0, "overlap_greedy": 1.0}
-    samples[1] |= {"contained_greedy": 1.0, "overlap_greedy": 1.0}
-    samples[2] |= {"overlap_greedy": 0.53125, "overlap_sampled": 0.51}
-    row_by_scheme = by_scheme(samples)
-    counts = [
-        [row_by_scheme[s][name] for name in ("exact", "anywhere", "half")]
-        for s in [*row_by_scheme][:2]
-    ]
-    assert counts == [[1, 2, 3], [0, 0, 1]]
-    assert "exact" not in row_by_scheme["Top 40"]  # no text was generated with it
-
-
-def test_query_rows_match_the_curves() -> None:
-    curves = curve((1, 0.0), (10, 0.01), (10**6, 0.25))
-    curves += curve((1, 0.0), (10, 0.0), (10**6, 0.125), kind="nonmembers")
-    query_rows = make_extraction(rows([-3.0]), curves, FACTS).query_rows()
-    assert query_rows == [
-        {"queries": "1", "members": "0.0%", "nonmembers": "0.0%"},
-        {"queries": "10⁶", "members": "25.0%", "nonmembers": "12.5%"},
-    ]
-
-
-def test_rank_correlation_uses_negative_log_probability() -> None:
-    n = list(map(float, range(1, 31)))
-    for log_p, start in (([-x for x in n], "−1.00 ["), ([x - 40 for x in n], "1.00 [")):
-        result = make_extraction(rows(log_p, n[::-1]), [], FACTS)
-        assert str(result.rank_correlation()).startswith(start)
-    assert make_extraction(rows([-INF, -INF]), [], FACTS).rank_correlation() is None
-
-
-def test_rates_are_shown_with_intervals_of_random_samples_only(finished: RecipeResults) -> None:
-    of_random = write_extraction(finished, 40, choose="random")
-    read = extraction.read(of_random)
-    assert read is not None
-    assert (
-        "drawn at random from the members and the non-members that are long" in read.request_text()
-    )
-    row = next(r for r in read.rates if (r["scheme"], r["class"]) == ("greedy", "members"))
-    low, high = (f"{100 * row[f'inclusion_{end}']:.3g}%" for end in ("low", "high"))
-    shown = page(of_random).words
-    assert f"[{low}, {high}]" in shown
-    assert "p_z > 0.01" in shown
-    assert "Left out: 2 samples whose suffix has no letters or digits" in shown
-    assert "exact 95% intervals for the share of all members" in shown
-    assert "reference-00" not in shown
-    shown = page(write_extraction(finished, 40)).words
-    assert f"[{low}, {high}]" not in shown
-    assert "These samples were not drawn at random" in shown
 
 
 def test_missing_texts_have_no_rate() -> None:
@@ -187,28 +104,6 @@ def test_missing_texts_have_no_rate() -> None:
     assert extraction.format_rate(row, "inclusion") == "–"
     assert extraction.format_rate(row, "p_above_0.5") == "25% [10%, 50%]"
     assert extraction.format_rate(row | {"p_above_0.5_low": math.nan}, "p_above_0.5") == "25%"
-
-
-def test_extraction_from_the_reference_is_shown_for_samples_it_did_not_see(
-    finished: RecipeResults,
-) -> None:
-    with_reference = write_extraction(finished, 40, reference=True)
-    read = extraction.read(with_reference)
-    assert read is not None
-    first = read.reference_rows()[0]
-    assert (first["scheme"], first["criterion"]) == ("Greedy", "Inclusion")
-    trained = first["trained"]
-    counts = [trained[name] for name in ("both", "target_only", "reference_only", "neither")]
-    assert sum(counts) == trained["samples"]
-    assert counts[0] == counts[2] == 0  # nothing is extracted from the reference
-    shown = page(with_reference).words
-    assert "The same prefixes were given to reference-00" in shown
-    assert "Only the replica was trained on them" in shown
-    read.reference[:] = [r for r in read.reference if r["in_reference"]]
-    assert read.reference_rows()[0]["trained"] is None
-    assert extraction.REFERENCE in recipe_section.table_files(finished)
-    write_extraction(finished, 40)
-    assert extraction.REFERENCE not in recipe_section.table_files(finished)
 
 
 def test_samples_without_a_score_are_not_drawn(finished: RecipeResults) -> None:
@@ -227,19 +122,11 @@ def test_curves_are_drawn_if_any_sample_is_extractable(finished: RecipeResults) 
     assert read.is_extractable
     assert (len(read.samples), int(read.member_N.sum())) == (40, int(table.member.sum()))
     assert len(extraction.draw(read).axes) == 2
-    text = page(likely).words
-    assert "5. Which samples can be extracted" in text
-    assert extraction.TABLE in recipe_section.table_files(finished)
-    assert "n queries with probability p" in text
-    assert read.request_text() in text
-    assert all(row["scheme"] + row["highest"] + row["median"] in text for row in read.scheme_rows())
-    assert f"the choice of samples: {read.rank_correlation()}." in text
     of_unlikely = write_extraction(finished, 40, level=-150.0)
     unlikely = extraction.read(of_unlikely)
     assert unlikely is not None
     assert not unlikely.is_extractable
     assert len(extraction.draw(unlikely).axes) == 1
-    assert "n queries with probability p" not in page(of_unlikely).words
 
 
 def test_figure_without_nonmembers_is_drawn(finished: RecipeResults) -> None:
@@ -254,19 +141,12 @@ def test_figure_without_nonmembers_is_drawn(finished: RecipeResults) -> None:
     assert read.member_N.all()
     assert len(extraction.draw(read).axes[1].get_lines()) == 2
     assert "and 0 non-members) and asked for the next 30 tokens." in read.request_text()
-    assert "nonmembers" not in read.query_rows()[0]
 
 
 def test_heavy_tailed_scores_have_a_logarithmic_axis() -> None:
     for scores, scale in (([9.0, 3, 1], "linear"), ([9000.0, 3, 1], "symlog")):
         result = make_extraction(rows([-5.0, -6, -7], scores), [], FACTS)
         assert extraction.draw(result).axes[0].get_xscale() == scale
-
-
-def test_page_without_tables_has_no_section(finished: RecipeResults) -> None:
-    text = page(finished).words
-    assert "extract" not in text
-    assert not [name for name in recipe_section.table_files(finished) if "extraction" in name]
 
 
 def test_extraction_of_another_attack_is_not_shown(finished: RecipeResults) -> None:
@@ -277,7 +157,3 @@ def test_extraction_of_another_attack_is_not_shown(finished: RecipeResults) -> N
         extracted, config=dataclasses.replace(extracted.config, attack=attack)
     )
     assert extraction.recipe_figures(other) == {"extraction": None}
-    shown = page(other)
-    assert "Samples were not extracted from these models yet; run lm-mia extract." in shown.words
-    assert "Which samples can be extracted" not in shown.words
-    assert not [a for _, a in shown.tags if "extraction.pdf" in (a.get("href") or "")]

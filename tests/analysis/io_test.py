@@ -3,15 +3,13 @@
 import dataclasses
 import json
 import math
-from collections import defaultdict
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic_workdir import with_files, write_workdir
 from views import recipe_of_tables
 
-from analysis import attacks, io, recipe_section
+from analysis import attacks, io
 from analysis.io import RecipeResults, SweepResults
 from lm_mia import config
 from lm_mia.attacks.spec import Variant
@@ -109,12 +107,6 @@ def test_unscored_epochs_are_reported(recipes: SweepResults):
     assert later.step_after(2) > 0
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
-    folder = tmp_path_factory.mktemp("run") / "demo"
-    return write_workdir(folder, samples=100, attacks=("lira_online", "loss"))
-
-
 def test_missing_integers_and_empty_columns_are_nan() -> None:
     table = pd.DataFrame({"id": pd.array([None, 7], "Int64"), "none": [None, None], "x": [0.1, 2]})
     recipe = recipe_of_tables({"x.csv": table})
@@ -125,16 +117,3 @@ def test_missing_integers_and_empty_columns_are_nan() -> None:
     assert io.read_samples(recipe, ["id"], "x.csv")["id"].dtype == float
     with pytest.raises(Unavailable, match=r"there is no table y\.csv"):
         io.read_table(recipe, "y.csv")
-
-
-def test_page_names_the_score_point(finished: RecipeResults) -> None:
-    facts = finished.view.facts("flips")
-    at_step = with_files(
-        finished, {"flips.json": facts | {"config": facts["config"] | {"step": 7}}}
-    )
-    shown, plain = (
-        recipe_section.render(recipe_section.facts(recipe), defaultdict(str))
-        for recipe in (at_step, finished)
-    )
-    assert "16 replicas, at step 7 of training</dd>" in shown
-    assert "16 replicas</dd>" in plain

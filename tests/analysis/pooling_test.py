@@ -12,8 +12,7 @@ from views import recipe_of_files
 
 from analysis import pooling
 
-FACTS = {"reason": "", "settings": {"focus_fpr": 0.05}, "models": 16, "pairs": True}
-FACTS |= {"order_share": 0.25, "replicas": 4}
+FACTS: dict[str, object] = {"reason": "", "settings": {"focus_fpr": 0.05}, "models": 16}
 TPR = dict(zip(pooling.STRATEGIES, np.linspace(0.2, 0.55, 8), strict=True))
 
 
@@ -43,7 +42,7 @@ def test_numbers_are_those_with_all_models_at_the_focus_rate(tmp_path: Path):
     shown = pooling.read(recipe_of_files(write(tmp_path)))
     assert shown is not None
     assert {row["strategy"]: row["tpr"] for row in shown.rows} == pytest.approx(TPR)
-    assert (shown.models, shown.pairs, shown.fpr, shown.reason) == (16, True, 0.05, "")
+    assert (shown.models, shown.fpr, shown.reason) == (16, 0.05, "")
     assert shown.verdict == (
         "For a requested FPR of 5%, the normal quantile has a realized FPR of 7%, and the predictive t quantile "
         "4.71%. One threshold for the LiRA scores of all samples finds 20% of the members, and one for standardized "

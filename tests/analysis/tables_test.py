@@ -1,4 +1,4 @@
-"""Column headings and cells of the tables on the page."""
+"""Column headings and cells of tables of the paper."""
 
 import math
 from typing import Any
@@ -31,18 +31,6 @@ def test_best_per_attack_has_the_most_references() -> None:
     assert tables.find_attack(best, "zlib") is None
 
 
-def test_attacks_on_other_samples_are_named() -> None:
-    def attack(name: str, references: int, not_shared: float) -> dict[str, Any]:
-        return row(name, references, 0.6) | {"not_shared_fraction": not_shared}
-
-    rows = [attack("lira_online", n, share) for n, share in ((1, 1.0), (4, 0.3), (8, 0.01))]
-    assert [tables.scores_same_samples(r) for r in rows] == [False, False, True]
-    rows += [attack("lira_online", 2, 0.5), attack("loss", 0, 0.02), attack("rmia_offline", 1, 0.5)]
-    named = tables.name_other_samples(rows)
-    assert named == "LiRA (1, 4 and 2 references), Loss, Offline RMIA (1 reference)"
-    assert tables.name_other_samples(rows[2:3]) == ""
-
-
 def with_reference_targets(auc: list[float]) -> RecipeResults:
     rows = [
         {"target": f"reference-{m:02d}", "references": 6, "auc": a, "tpr_at_0.1": 0.1 * m}
@@ -66,21 +54,6 @@ def test_reference_targets_are_summarized() -> None:
     summary = tables.read_reference_targets(with_reference_targets([0.6, NAN]), [0.1])
     assert summary["targets"] == 1
     assert all(math.isnan(summary[f"auc_{what}"]) for what in ("mean", "std"))
-
-
-def test_control_passes_if_all_aucs_are_near_one_half() -> None:
-    shuffled = [row("lira_online", 8, 0.52), row("loss", 0, 0.49), row("rmia", 8, NAN)]
-    control = tables.shuffled_control(shuffled)
-    assert control["passed"]
-    assert control["farthest"] == shuffled[0]
-    assert (control["failed"], control["tested"], control["without"]) == (0, 2, ["RMIA"])
-    control = tables.shuffled_control([row("lira_online", 4, 0.5), row("lira_online", 8, 0.45)])
-    assert not control["passed"]
-    assert (control["failed"], control["tested"]) == (1, 2)
-    assert control["farthest"]["references"] == 8
-    control = tables.shuffled_control(shuffled[2:])
-    assert not control["passed"]
-    assert control["farthest"] is None
 
 
 def test_column_headings_of_tables_3_to_6() -> None:
@@ -137,4 +110,3 @@ def test_cells_of_tables_5_and_6() -> None:
     assert tables.format_count(row, "tp") == "15,826 ± 1,239"
     assert tables.format_share(row, "s") == "6.8% ± 0.3%"
     assert tables.format_share(row | {"t_std": NAN}, "t") == "–"
-    assert (tables.format_percentage(0.5726), tables.format_percentage(NAN)) == ("57.3%", "–")

@@ -44,25 +44,6 @@ ATTACKS = (
     "loss",
     "zlib",
 )
-RECIPE_FIGURES = (
-    "training",
-    "roc",
-    "roc_attacks",
-    "auc_references",
-    "more_references",
-    "auc_by_subset",
-    "advantage",
-    "audit",
-    "coin_flip_share",
-    "coin_flips_by_replicas",
-    "flip_ccdf",
-    "flip_curves",
-    "coin_free_roc",
-    "attack_flips",
-    "archetypes",
-    "vulnerability",
-)
-"""Figures of a recipe without the optional tables."""
 STATISTICS = {"min_k": "min_k", "min_k_plus_plus": "min_k_plus_plus", "lowercase": "lowercase_loss"}
 
 

@@ -89,7 +89,6 @@ class Tiny:
             "metrics.jsonl",
             "figures",
             "report.html",
-            "figures.html",
         )
         ignore = None if models else shutil.ignore_patterns(*results)
         return Path(shutil.copytree(self.workdir, path, ignore=ignore))

@@ -1,13 +1,11 @@
-"""Claims on the number of references, and the attacks that the figures of a recipe show."""
+"""Claims on the number of references."""
 
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pandas as pd
 import pytest
-from views import recipe_of_files
 
 from analysis.attacks import AttackResult, JackknifedAttack
 from analysis.claims.jackknife import Jackknife
@@ -42,57 +40,3 @@ def test_lira_with_one_and_two_in_references(lead: float, verdict: str):
     *_, claim = references._fig10_claims(lira, rmia)
     assert claim.verdict == ("opposite" if verdict == "opposite" else "not tested")
     assert "there is no attack with 2 references" in claim.finding
-
-
-def test_roc_curve_of_every_attack():
-    curve = [{"fpr": fpr, "tpr_mean": tpr, "tpr_std": 0.0} for fpr, tpr in ((0.1, 0.3), (1.0, 1.0))]
-    roc = {("lira_online", 8): curve, ("loss", 0): curve, ("zlib", 0): curve}
-    rows = [
-        {"attack": name, "references": count, "auc_mean": 0.7, "auc_std": 0.01}
-        for name, count in roc
-    ]
-    figure = references.draw_roc_attacks(roc, rows)
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    # The zlib ratio is only in the tables.
-    assert labels[:2] == ["LiRA (AUC 0.700 ± 0.010)", "Loss (AUC 0.700 ± 0.010)"]
-    assert not any("Zlib" in label for label in labels)
-
-
-def test_only_attacks_on_the_same_samples_are_drawn_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    not_shared = {
-        ("lira_online", 4): 0.3,
-        ("lira_online", 8): 0.01,
-        ("lira_online", 16): 0.0,
-        ("rmia_offline", 1): 0.5,
-        ("rmia_offline", 16): 0.0,
-        ("lira_offline", 8): 0.0,
-        ("lira_offline", 16): 0.02,
-        ("loss", 0): 0.0,
-    }
-    rows = [
-        {"attack": name, "references": count, "not_shared_fraction": share}
-        for (name, count), share in not_shared.items()
-    ]
-    attacks = pd.DataFrame(rows).assign(auc_mean=0.7, auc_std=0.01)
-    roc = attacks[["attack", "references"]].assign(fpr=0.1, tpr_mean=0.3, tpr_std=0.0)
-    (tmp_path / "tables").mkdir()
-    attacks.to_csv(tmp_path / "tables" / "attacks.csv", index=False)
-    roc.to_csv(tmp_path / "tables" / "roc.csv", index=False)
-    drawn: dict[str, set[Any]] = {}
-    for name in ("draw_roc_references", "draw_roc_attacks"):
-        monkeypatch.setattr(
-            references, name, lambda roc, _, name=name: drawn.update({name: {*roc}})
-        )
-    monkeypatch.setattr(
-        references,
-        "draw_auc_references",
-        lambda rows: drawn.update(auc={(r["attack"], r["references"]) for r in rows}),
-    )
-    references.recipe_figures(recipe_of_files(tmp_path))
-    shared = {key for key, share in not_shared.items() if share <= 0.01}
-    assert drawn["draw_roc_references"] == drawn["auc"] == shared
-    # Each attack with its largest number of references, or not at all.
-    strongest = {("lira_online", 16), ("rmia_offline", 16), ("loss", 0)}
-    assert drawn["draw_roc_attacks"] == strongest

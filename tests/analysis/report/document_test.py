@@ -311,6 +311,11 @@ def test_charts_that_are_not_drawn_leave_a_sentence():
     assert "<svg" not in page
 
 
+def test_a_section_that_continues_another_has_its_number():
+    sections = [Section(name, name, name, (), name == "b") for name in "abc"]
+    assert [s.title for s in document.numbered(sections)] == ["1. a", "1b. b", "2. c"]
+
+
 def test_details_without_more_to_show_do_not_open():
     details = Detail("Extraction", "None."), Detail("Control", "Fine.", ("text",), "d-control")
     page = Parser(document.render(minimal(details=details)))

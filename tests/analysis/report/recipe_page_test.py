@@ -5,17 +5,19 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 import quickstart_like
 import report_html
 from report_html import banners, description, headings, lead, of_strength, row_of
-from synthetic_workdir import NASTY, copy_workdir, write_workdir
+from synthetic_workdir import NASTY, copy_workdir, write_extraction, write_workdir
 
-from analysis import io, page
+from analysis import io, page, recipe_figures
 from analysis.io import RecipeResults
 from analysis.report import document, recipe_page, write
 from analysis.report import strength as read_strength
@@ -281,11 +283,53 @@ def test_links_lead_to_files(replicas: RecipeResults, tmp_path: Path):
     files = {
         a["href"] for tag, a in shown.tags if tag == "a" and not (a["href"] or "").startswith("#")
     }
-    assert "figures.html" in files
+    assert f"figures/{quote(NAME)}-training.pdf" in {unescape(f or "") for f in files}
     assert any((f or "").endswith("/samples.html") for f in files)
     tables = {*re.findall(r"tables/(\w+\.\w+)", shown.text)} - {"comparison.csv"}
     assert tables
     assert {t for t in tables if not (copy.recipe_dir / "tables" / t).is_file()} == set()
+
+
+def test_details_state_their_results(tmp_path: Path):
+    settings: dict[str, Any] = {"attacks": ("lira_online", "loss"), "bootstraps": 0}
+    settings |= {"variance": "pooled", "resample_references": 2}
+    recipe = write_workdir(tmp_path, samples=200, leave_one_out=True, pieces=4, **settings)
+    recipe_figures.write(recipe)
+    html = html_of(recipe)
+    rows = recipe.view.table("resampled_references.csv").query("bin == 'coin flip'")
+    row = rows[np.isclose(rows["fpr"], 0.05)].iloc[0]
+    assert row["low"] > 0
+    assert f"{100 * row['member_fraction']:.0f} % of the members are decided by a coin flip" in html
+    rows = recipe.view.table("pooling.csv").query("strategy == 'standardized' and not oracle")
+    row = rows[np.isclose(rows["fpr"], 0.05) & (rows["models"] == 16)].iloc[0]
+    assert f"finds {100 * row['tpr']:.0f} % of the members" in html
+    made = report_html.text_of(html, '<section id="made"', "</section>")
+    assert "intervals are over documents" in made
+    links = re.findall(r'href="figures/demo-(\w+)\.pdf"', html)
+    assert {"training", "pooling", "gaussian_tpr", "advantage", "audit"} <= {*links}
+    assert all((tmp_path / "figures" / f"demo-{name}.pdf").is_file() for name in links)
+
+
+def test_texts_that_can_be_extracted_have_a_section(tmp_path: Path):
+    settings = {"attacks": ("lira_online",), "references": 8, "bootstraps": 0}
+    recipe = write_workdir(tmp_path, samples=240, **settings)
+    recipe = read(write_extraction(recipe, 40).recipe_dir)
+    html = html_of(recipe)
+    assert headings(html)[1:4] == [
+        "2. Which texts are most exposed?",
+        "2b. Which texts can be extracted?",
+        "3. Would a decision survive retraining?",
+    ]
+    assert "of the 40 tried texts can be extracted." in html
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_page_without_models_under_attack_has_what_its_references_show(tmp_path: Path):
+    settings = {"attacks": ("lira_online",), "bootstraps": 0, "replicas": 0}
+    recipe = write_workdir(tmp_path, samples=100, leave_one_out=True, **settings)
+    html = html_of(read(recipe.recipe_dir))
+    assert lead(html).startswith("No model of this recipe is under attack")
+    assert "<b>Thresholds for many models</b>" in html
 
 
 def test_budgets(recipe: RecipeResults):

@@ -357,6 +357,6 @@ def test_recipes_with_replicas_have_pages(workdir: Path):
 
 def test_a_single_recipe_of_a_sweep_has_its_own_page(workdir: Path):
     recipes = [recipe for recipe in read(workdir) if recipe.name == "m"]
-    html = write.write(workdir, recipes, []).read_text("utf-8")
+    html = write.write(workdir, recipes, [], {}).read_text("utf-8")
     assert of_strength(recipes[0], "stacked", "tpr") in lead(html)
     assert "How do the recipes compare?" not in html

@@ -1,11 +1,10 @@
-"""The tables and the page of a recipe whose samples are pieces of documents."""
+"""What is read of a recipe whose samples are pieces of documents."""
 
 import numpy as np
 import pytest
-from synthetic_workdir import FPRS, Page, write_workdir
+from synthetic_workdir import FPRS, write_workdir
 
-from analysis import page, vulnerability
-from analysis.claims.trends import RankCorrelation
+from analysis import vulnerability
 from analysis.io import RecipeResults
 from lm_mia import stats
 
@@ -51,19 +50,3 @@ def test_properties_of_samples_have_their_documents(recipe: RecipeResults):
     properties = vulnerability.read(recipe)
     for prop in properties:
         assert prop.document_N.tolist() == np.repeat(np.arange(DOCUMENTS), PIECES).tolist()
-    prop = properties[1]
-    x_S, y_S = prop.x_N[prop.member_N], prop.y_N[prop.member_N]
-    over_documents = RankCorrelation.from_samples(x_S, y_S, prop.document_N[prop.member_N])
-    assert prop.table_row()["trend"] == str(over_documents)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_page_says_what_splitting_does(recipe: RecipeResults):
-    workdir = recipe.recipe_dir.parents[1]
-    page.write_page(workdir, None, (), lambda *_: None, lambda _: None)
-    shown = Page((workdir / "figures.html").read_text())
-    assert f"The samples are consecutive pieces of {DOCUMENTS} documents." in shown.words
-    assert (
-        "Where this page gives an interval over the choice of samples, it is over documents with all their pieces."
-        in shown.words
-    )
