@@ -247,7 +247,7 @@ def test_figures_with_the_names_of_other_files_of_the_page_are_refused(
 ):
     w = tiny.copy(tmp_path / "w")
     before = tiny_run.content(w)
-    for name in ("tiny-roc", "tiny-training", "comparison", "claims"):
+    for name in ("tiny-audit", "tiny-training", "comparison", "claims"):
         file = tmp_path / f"{name}.py"
         file.write_text(FIGURE)
         [line] = refused(["run", f"--workdir={w}", f"--config.figures={file}"], capsys)

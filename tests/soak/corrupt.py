@@ -140,7 +140,9 @@ def _older(original: Path) -> Path:
 
 def results(workdir: Path) -> dict[str, bytes]:
     """Returns the files of the populations, the scores, the tables and the figures."""
-    figures = {str(p.relative_to(workdir)): p.read_bytes() for p in workdir.glob("figures/*")}
+    # The pages of figures have the time at which they were written.
+    files = [p for p in workdir.glob("figures/*") if p.suffix != ".html"]
+    figures = {str(p.relative_to(workdir)): p.read_bytes() for p in files}
     return kill_resume.results(workdir) | figures
 
 
