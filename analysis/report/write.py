@@ -28,7 +28,7 @@ def write(
     names = Markup(", ").join(
         Markup('<a href="{}">{}</a>').format(*page) for page in figure_pages.items()
     )
-    links = [document.Fact("Figures of papers", names)] if figure_pages else []
+    links = [document.Fact("Figures", names)] if figure_pages else []
     if len(recipes) == 1:
         page = recipe_page.page(recipes[0], links=links)
     elif recipes:
