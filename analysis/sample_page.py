@@ -1,7 +1,8 @@
 """The page of single samples, WORKDIR/recipes/NAME/samples.html: a table to search, sort and filter, and one sample.
 
 The page needs no server and no other files: it contains the data and two libraries, DataTables for the table and
-Vega-Lite for the plots, all compressed and encoded, so that no text of a sample can be mistaken for markup.
+Vega-Lite for the losses of tokens, all compressed and encoded, so that no text of a sample can be mistaken for markup.
+Samples open in the reader of the report page.
 
 F: false positive rates, M: references, B: replicas, S: shown samples.
 """
@@ -12,6 +13,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -19,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from analysis import io, markup, plotting, provenance
+from analysis import io, plotting, provenance
 from analysis.formatting import percent, plural
 from analysis.io import RecipeResults, Record
+from analysis.report import document
 from lm_mia.atomic import write_atomically
 
 PAGE = "samples.html"
@@ -50,10 +53,13 @@ def write(recipe: RecipeResults) -> Path:
     is_complete = {*data["chosen_by"]} == {"all"}
     num_samples = len(io.read_samples(recipe, ["id"])["id"])
     html = (
-        markup.environment()
+        document.environment()
         .get_template("sample_page.html.j2")
         .render(
             name=recipe.name,
+            css=document.asset("page.css") + document.asset("sample_page.css"),
+            reader_script=document.asset("reader.js"),
+            script=document.asset("sample_page.js"),
             report="../../report.html",
             facts=facts,
             samples=num_samples,
@@ -68,7 +74,7 @@ def write(recipe: RecipeResults) -> Path:
             data=_pack(json.dumps(data, allow_nan=False)),
             datatables=_pack(_itables("dt_bundle.js")),
             datatables_css=_pack(_itables("dt_bundle.css")),
-            vega=_pack(start_bundling().result()),
+            vega=_pack(start_bundling().result()) if data["token_losses"] else "",
         )
     )
     write_atomically(recipe.recipe_dir / PAGE, html)
@@ -118,6 +124,9 @@ def _read(recipe: RecipeResults, facts: Record) -> dict[str, Any]:
         "member": values["member"].tolist(),
         "chosen_by": shown["chosen_by"].tolist(),
         "text": shown["text"].tolist(),
+        "source": _sources(recipe, shown["id"]),
+        "above": _above(all_samples, index_S),
+        "no_text": document.NO_TEXT,
         "mean_score": _numbers(values["mean_score"], 4),
     }
     for name in ("tokens", "tfidf", "unk"):
@@ -135,6 +144,28 @@ def _read(recipe: RecipeResults, facts: Record) -> dict[str, Any]:
         if any(v is not None for v in np.ravel(np.array(data[name], object)))
     ]
     return data
+
+
+def _sources(recipe: RecipeResults, id_S: np.ndarray) -> list[str]:
+    """Returns the name of each sample or, without one, where it is from; empty if neither is known."""
+    population, sources = recipe.population, [""] * len(id_S)
+    for column in ("source", "name"):
+        if column in population.column_names:
+            values = population.column(column)[id_S].astype(str).tolist()
+            sources = [value or source for value, source in zip(values, sources, strict=True)]
+    return sources
+
+
+def _above(all_samples: Mapping[str, np.ndarray], index_S: np.ndarray) -> list[Any]:
+    """Returns the percentage of non-members with lower mean scores, rounded down: 100 is all of them."""
+    score_N, member_N = (np.asarray(all_samples[name]) for name in ("mean_score", "member"))
+    outside_K = np.sort(score_N[~member_N.astype(bool) & ~np.isnan(score_N)])
+    if not outside_K.size:
+        return [None] * len(index_S)
+    score_S = score_N[index_S]
+    below_S = np.searchsorted(outside_K, score_S, side="left").astype(float)
+    below_S[np.isnan(score_S)] = np.nan
+    return _numbers(np.floor(1000 * below_S / outside_K.size + 1e-6) / 10, 1)
 
 
 def _read_lists(recipe: RecipeResults, fprs: list[float]) -> dict[str, np.ndarray]:

@@ -164,11 +164,25 @@ def _import_losses(argv: Sequence[str]) -> int:
         help="how the members of each model were drawn. given (default): in an unknown way; exact: half of them; "
         "bernoulli: each with probability 1/2; balanced: halves, and every second model has the complement",
     )
+    parser.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name of the attacked model, unless the file says the role of each; may be given several times",
+    )
+    parser.add_argument(
+        "--base",
+        default="",
+        metavar="NAME",
+        help="name of the model that the others were fine-tuned from, which saw none of the texts",
+    )
     _add_unit_flag(parser)
     problems: list[str] = []
     options, overrides = parser.parse_flags(argv, problems)
     from lm_mia.run import importing
 
+    roles = importing.read_roles(options.target, options.base, problems)
     name = importing.read_flags(options.file, options.name, options.subset, problems)
     if not options.file:
         problems.append("FILE: missing; add the path of a file, such as losses.npz")
@@ -187,6 +201,7 @@ def _import_losses(argv: Sequence[str]) -> int:
             options.subset,
             overrides,
             display,
+            roles=roles,
             are_nats=options.losses_are_nats,
         )
     print(*lines, sep="\n")
@@ -294,7 +309,7 @@ def _audit(argv: Sequence[str]) -> int:
     if not options.file:
         problems.append("FILE: missing; add the path of a file, such as scores.csv")
     if options.out is not None:
-        from analysis import audit_page
+        from analysis.report import audit_page
 
         names = [*(f"{name}.csv" for name in audit.TABLES), audit_page.PAGE]
         collect_errors(problems, lambda: _check_out(options.out, options.file, names))
@@ -308,22 +323,21 @@ def _audit(argv: Sequence[str]) -> int:
     with display(overall=False) as shown:
         result = audit.audit(Path(options.file), settings, shown.update)
     audit_table.print_audit(result, options.file)
-    from analysis.report import audited
+    from analysis.report import audit_page
 
-    if not len(result.causal) and (text := audited.sentences(result.tables())):
-        print(f"{options.file}: {text}")
+    text = audit_page.sentences(result.tables(), settings.membership)
+    print(f"{options.file}: {text}")
     if options.out is None:
         print("add --out=DIR for tables and a page with figures")
         return 0
-    from analysis import audit_page
-
     result.write(Path(options.out))
     page = audit_page.write(
         Path(options.out),
         options.file,
         settings.membership,
         result.tables(),
-        [*result.warnings, *result.notes],
+        result.warnings,
+        result.notes,
     )
     print(f"page: {page}")
     return 0

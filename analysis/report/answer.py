@@ -45,6 +45,7 @@ class Epsilon:
 
     bound: float
     delta: float
+    confidence: float = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,24 +75,25 @@ def answer(found: Findings, *, epsilon: Epsilon | None = None, so_far: bool = Fa
     """
     auc, rate = found.auc, found.fpr
     if found.nonmembers < FEWEST_NONMEMBERS or not found.found.is_known:
-        return Answer((_too_few(found),), has_hits=False, has_number=False)
+        return Answer((_too_few(found, so_far),), has_hits=False, has_number=False)
+    the = "So far, the" if so_far else "The"
     if auc.has_interval and auc.high < 0.5:
         sentence = Markup(
-            "<b>The scores look reversed:</b> non-members have higher scores than members, AUC {}."
-        ).format(_number(auc, FRACTION))
+            "<b>{} scores look reversed:</b> non-members have higher scores than members, AUC {}."
+        ).format(the, _number(auc, FRACTION))
         return Answer((sentence,), has_hits=False, has_number=False, is_reversed=True)
     at = _at(rate)
     if not found.found.has_interval or found.found.low <= rate:
         first = Markup(
-            "<b>The attack cannot be told from guessing.</b> Of 100 members it finds {} {}; guessing finds {}."
-        ).format(_number(found.found), at, numbers.rate(rate))
+            "<b>{} attack cannot be told from guessing.</b> Of 100 members it finds {} {}; guessing finds {}."
+        ).format(the, _number(found.found), at, numbers.rate(rate))
         second = Markup(
             '<span class="muted">So there are no decisions whose survival could be judged. A stronger attack, or one '
             "with more references, may find more.</span>"
         )
         return Answer((_with_epsilon(first, epsilon), second), has_hits=False)
     if found.found.value * found.members < FEWEST_HITS:
-        return Answer((_too_few(found),), has_hits=False, has_number=False)
+        return Answer((_too_few(found, so_far),), has_hits=False, has_number=False)
     start = "So far, of" if so_far else "Of"
     first = Markup("<b>{} 100 members, an attacker finds {}</b> {} {}. Guessing finds {}.").format(
         start,
@@ -151,10 +153,14 @@ def _undecided(trainings: int) -> str:
     return "except for unanimous ones" if k_low == 1 else "for most texts"
 
 
-def _too_few(found: Findings) -> Markup:
+def _too_few(found: Findings, so_far: bool) -> Markup:
     sentence = Markup(
-        "<b>{} and {} are too few</b> to say how many members an attacker finds."
-    ).format(plural(found.members, "member"), plural(found.nonmembers, "non-member"))
+        "<b>{}{} and {} are too few</b> to say how many members an attacker finds."
+    ).format(
+        "So far, " if so_far else "",
+        plural(found.members, "member"),
+        plural(found.nonmembers, "non-member"),
+    )
     if found.auc.is_known:
         sentence += Markup(" AUC {}; guessing has 0.5.").format(_number(found.auc, FRACTION))
     return sentence
@@ -165,14 +171,14 @@ def _with_epsilon(sentence: Markup, epsilon: Epsilon | None) -> Markup:
         return sentence
     if not epsilon.bound > 0:
         return (
-            Markup("<b>No leak of the canaries could be shown</b> (95 %, δ {}). ").format(
-                f"{epsilon.delta:g}"
+            Markup("<b>No leak of the canaries could be shown</b> ({:g} %, δ {:g}). ").format(
+                100 * epsilon.confidence, epsilon.delta
             )
             + sentence
         )
     return (
-        Markup("<b>The model reveals at least ε {}</b> (95 %, δ {}). ").format(
-            f"{epsilon.bound:.1f}", f"{epsilon.delta:g}"
+        Markup("<b>The model reveals at least ε {:.1f}</b> ({:g} %, δ {:g}). ").format(
+            epsilon.bound, 100 * epsilon.confidence, epsilon.delta
         )
         + sentence
     )

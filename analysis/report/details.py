@@ -20,6 +20,8 @@ from analysis.io import RecipeResults
 from analysis.report import charts, document, numbers
 from analysis.report.numbers import Estimate
 from analysis.report.strength import Strength
+from lm_mia import config
+from lm_mia.attacks import registry
 from lm_mia.attacks.registry import attack_name
 from lm_mia.errors import Unavailable, UserError
 
@@ -57,6 +59,7 @@ def details(
         (_advantage, ("advantage",)),
         (_extraction, ("extraction",)),
         (_texts, ("vulnerability",)),
+        (_not_possible, ()),
     )
     found: list[document.Detail] = []
     if strength is not None:
@@ -254,6 +257,11 @@ def one_run(recipe: RecipeResults, strength: Strength) -> list[dict[Hashable, An
 
 def _privacy(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detail]:
     rows = one_run(recipe, strength)
+    if recipe.config.train.subset == "given":
+        finding = "No bound on ε: it needs members that were drawn at random before training."
+        note = "The estimates in this table are no bounds."
+        yield document.Detail("Differential privacy", finding, (note, _file(recipe, "audit.csv")))
+        return
     if not rows:
         return
     [row] = rows
@@ -405,3 +413,16 @@ def _sources(recipe: RecipeResults) -> Iterator[document.Detail]:
     ]
     blocks = (*(text for text in texts if text), _file(recipe, "zero_run.csv"))
     yield document.Detail("Different sources", finding, blocks)
+
+
+def _not_possible(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detail]:
+    if not config.has_no_references(recipe.config):
+        return
+    names = [name for name in config.Attack().attacks if registry.ATTACKS[name].uses_references]
+    finding = f"{plural(len(names), 'attack')} of references, LiRA among them, and votes of several trainings."
+    listed = numbers.words([*map(attack_name, names)])
+    text = (
+        f"{listed} compare the model with reference models: train 4 or more models in the same way, each on a random "
+        "half of the same texts, and import their losses with the role reference."
+    )
+    yield document.Detail("Not possible here", finding, (text,))

@@ -244,19 +244,23 @@ def today() -> str:
 
 def render(page: Page) -> str:
     """Returns the HTML file: one that needs no other files, and reads well without its script."""
-    folder = Path(__file__).resolve().parent
     html = (
-        _environment()
+        environment()
         .get_template("page.html.j2")
         .render(
             page=page,
             links=_links(page),
-            css=Markup((folder / "page.css").read_text("utf-8")),
-            script=Markup((folder / "page.js").read_text("utf-8")),
+            css=asset("page.css"),
+            script=asset("reader.js") + asset("page.js"),
             table_number=itertools.count(1).__next__,
         )
     )
     return _printable(html.lstrip())
+
+
+def asset(name: str) -> Markup:
+    """Returns a style sheet or a script of the pages."""
+    return Markup((Path(__file__).resolve().parent / name).read_text("utf-8"))
 
 
 def _printable(text: str) -> str:
@@ -268,7 +272,8 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Returns the environment of the templates in this folder."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent),
         autoescape=True,
@@ -298,6 +303,7 @@ def _links(page: Page) -> list[tuple[str, str]]:
 
 _SORTABLE: tuple[SampleColumnKind, ...] = ("score", "above", "votes")
 NO_TEXT = "(no text was imported)"
+_CELL_WORDS, _CELL_CHARACTERS = 35, 300
 
 
 @dataclass(frozen=True)
@@ -327,7 +333,7 @@ def _cell(table: SamplesTable, column: SampleColumn, sample: Sample) -> _Cell:
     """Returns a cell of the table of samples, as the script writes it."""
     match column.kind:
         case "text":
-            return _Cell(sample.text or NO_TEXT)
+            return _Cell(_beginning(sample.text) or NO_TEXT)
         case "score":
             return _Cell(_decimal(_rounded(sample.score, column.decimals), column.decimals))
         case "above":
@@ -342,6 +348,19 @@ def _cell(table: SamplesTable, column: SampleColumn, sample: Sample) -> _Cell:
             return _Cell(sample.label or numbers.MISSING)
         case "member":
             return _Cell("member" if sample.is_member else "not a member")
+
+
+def _beginning(text: str) -> str:
+    """Returns the words of a text that its cell shows; the reader has all of it."""
+    end = _end_of_beginning(text)
+    return text if end == len(text) else f"{text[:end]} …"
+
+
+def _end_of_beginning(text: str) -> int:
+    """Returns the number of characters that a cell shows: 35 words, or less of very long ones."""
+    words = [*itertools.islice(re.finditer(r"\S+", text), _CELL_WORDS + 1)]
+    end = words[_CELL_WORDS - 1].end() if len(words) > _CELL_WORDS else len(text)
+    return min(end, _CELL_CHARACTERS) if len(text) > _CELL_CHARACTERS else end
 
 
 def verdict(table: SamplesTable, sample: Sample) -> str:
@@ -376,6 +395,11 @@ def _percentage_above(sample: Sample) -> float | None:
     return math.floor(1000 * sample.above + 1e-6) / 10
 
 
+def _utf16_length(text: str) -> int:
+    """Returns the length that a script sees: characters beyond the first 65,536 count twice."""
+    return len(text.encode("utf-16-le")) // 2
+
+
 def _losses(loss: Sequence[float]) -> list[float | None]:
     return [_rounded(value, 2) for value in loss]
 
@@ -402,6 +426,7 @@ def _data(table: SamplesTable) -> Markup:
             [
                 # JSON escapes control characters, which the script would show.
                 *map(_printable, (sample.id, sample.source, sample.text)),
+                _utf16_length(_printable(sample.text)[: _end_of_beginning(sample.text)]),
                 int(sample.is_member),
                 _rounded(sample.score, decimals),
                 _percentage_above(sample),
@@ -428,6 +453,7 @@ _FIELDS = (
     "id",
     "source",
     "text",
+    "shown",
     "isMember",
     "score",
     "above",

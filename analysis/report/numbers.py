@@ -92,6 +92,17 @@ def markup(estimate: Estimate, unit: Unit = PER_100) -> Markup:
     return text + Markup(' <small class="interval">{}</small>').format(interval(estimate, unit))
 
 
+def fraction(estimate: Estimate) -> Markup:
+    """Formats a fraction for a cell with three decimals, whatever its interval, as other programs print it."""
+    if not estimate.is_known:
+        return Markup(MISSING)
+    text = Markup.escape(f"{estimate.value:.3f}".replace("-", "−"))
+    if not estimate.has_interval:
+        return text
+    ends = f"{estimate.low:.3f} to {estimate.high:.3f}".replace("-", "−")
+    return text + Markup(' <small class="interval">{}</small>').format(ends)
+
+
 def label(estimate: Estimate, unit: Unit = PER_100) -> str:
     """Formats an estimate for a chart: "25 (18–32)"; with a negative end, "−1 (−3 to 1)"."""
     text = plain(estimate, unit)

@@ -101,6 +101,14 @@ def missing_models(recipe: RecipeResults) -> str:
     return numbers.words(parts)
 
 
+def not_complete(recipe: RecipeResults, missing: str, name: str = "") -> Markup:
+    """Returns the banner of a recipe with `missing_models`, and its name if there are several."""
+    where = f" in {name}" if name else ""
+    return Markup(
+        "<b>Not complete:</b> {} are scored{}. The numbers will change. <code>lm-mia run --workdir={}</code> continues."
+    ).format(missing, where, io.parent_workdir(recipe.recipe_dir))
+
+
 def _no_answer(recipe: RecipeResults) -> Markup:
     attack = recipe.config.attack
     if attack.references and not attack.targets and not attack.replicas:
@@ -129,7 +137,13 @@ def _missing_part(error: UserError) -> Markup:
 
 def _kind(recipe: RecipeResults, strength: Strength) -> str:
     if recipe.is_imported:
+        has_no_references = config.has_no_references(recipe.config)
         own = plural(strength.trainings, "training" if strength.has_replicas else "model")
+        if has_no_references and "base_calibrated" in strength.attacks:
+            fine_tuned = f"{strength.trainings} fine-tuned models and their base model"
+            if strength.trainings == 1:
+                fine_tuned = "one fine-tuned model and its base model"
+            return f"imported losses of {fine_tuned}"
         return f"imported losses of {own}{_and_references(strength)}"
     return "membership inference report"
 
@@ -147,9 +161,7 @@ def _facts(
     )
     if strength.headline == "base_calibrated":
         with_what = ", with the base model as its only reference"
-    chosen = (
-        "chosen by rule before the results were seen" if _is_by_rule(recipe) else "as requested"
-    )
+    chosen = "chosen by rule before the results were seen" if is_by_rule(recipe) else "as requested"
     facts = [
         document.Fact(
             "Attack",
@@ -158,6 +170,9 @@ def _facts(
             ),
         )
     ]
+    if config.has_no_references(recipe.config):
+        text = Markup("<b>LiRA</b> needs 4 or more reference models; there are none.")
+        facts.append(document.Fact("For papers", text))
     lira = strength.estimate("lira_online", "tpr")
     if strength.headline != "lira_online" and lira.is_known:
         auc = strength.estimate("lira_online", "auc")
@@ -189,8 +204,12 @@ def _facts(
     return tuple(facts)
 
 
-def _is_by_rule(recipe: RecipeResults) -> bool:
-    return recipe.chosen_headline == "auto" or recipe.is_imported
+def is_by_rule(recipe: RecipeResults) -> bool:
+    """Returns whether the headline attack was chosen by rule: by the config "auto", or by the import of the losses."""
+    if recipe.chosen_headline == "auto":
+        return True
+    imports = io.read_events(recipe, "imported")
+    return any(event.get("headline_by_rule") == recipe.chosen_headline for event in imports)
 
 
 def _banners(
@@ -198,13 +217,7 @@ def _banners(
 ) -> list[document.Text]:
     banners: list[document.Text] = []
     if missing := missing_models(recipe):
-        workdir = io.parent_workdir(recipe.recipe_dir)
-        banners.append(
-            Markup(
-                "<b>Not complete:</b> {} are scored. The numbers will change. <code>lm-mia run --workdir={}</code> "
-                "continues."
-            ).format(missing, workdir)
-        )
+        banners.append(not_complete(recipe, missing))
     if result.is_reversed:
         banners.append(
             Markup(
@@ -257,7 +270,7 @@ def made(
         rate = numbers.false_alarms(strength.fpr)
         rule = (
             "by the rule for how members were drawn and for the number of references"
-            if _is_by_rule(recipe)
+            if is_by_rule(recipe)
             else "by attack.headline"
         )
         facts.append(
@@ -329,7 +342,9 @@ def _special_texts(recipe: RecipeResults, manifest: io.Record) -> Iterator[str]:
 
 def _models(recipe: RecipeResults) -> str:
     c = recipe.config
-    counts = [plural(c.attack.references - c.attack.targets, "reference")]
+    counts = []
+    if not config.has_no_references(c):
+        counts.append(plural(c.attack.references - c.attack.targets, "reference"))
     if c.attack.targets:
         counts.append(plural(c.attack.targets, "target"))
     if c.attack.replicas:

@@ -120,19 +120,28 @@ class Strength:
 
         LiRA and the loss are always among them, since papers report them.
         """
-        chosen = [self.headline]
-        of_users = [a for a in self.attacks if not any(a in family for family in FAMILIES)]
-        always = [name for name in ("lira_online", "loss") if name in self.attacks]
-        others = [
-            next((a for a in family if a in self.attacks), None)
-            for family in FAMILIES
-            if self.headline not in family
-        ]
-        # Others of a family order samples much as its first one, so no further row has them.
-        for name in (*always, *of_users, *others):
-            if name is not None and name not in chosen and len(chosen) < _MAX_SHOWN:
-                chosen.append(name)
+        chosen = first_of_families(self.attacks, self.headline)
         return [self.headline, *(a for a in self.attacks if a in chosen[1:])]
+
+
+def first_of_families(attacks: Sequence[str], headline: str) -> list[str]:
+    """Returns the headline and, for a chart, the first of some attacks in each other family, at most five in all.
+
+    LiRA and the loss are always among them, since papers report them.
+    """
+    chosen = [headline]
+    of_users = [a for a in attacks if not any(a in family for family in FAMILIES)]
+    always = [name for name in ("lira_online", "loss") if name in attacks]
+    others = [
+        next((a for a in family if a in attacks), None)
+        for family in FAMILIES
+        if headline not in family
+    ]
+    # Others of a family order samples much as its first one, so no further row has them.
+    for name in (*always, *of_users, *others):
+        if name is not None and name not in chosen and len(chosen) < _MAX_SHOWN:
+            chosen.append(name)
+    return chosen
 
 
 def read(recipe: RecipeResults) -> Strength:

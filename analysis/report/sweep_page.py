@@ -26,6 +26,7 @@ QUESTION = "Which recipe lets an attacker tell which texts were in the training 
 MAX_DETAILS = 12
 """With more recipes, the page has their comparison alone."""
 _MAX_WARNINGS = 5
+_MAX_BANNERS = 3
 _NOT_SWEPT = ("name", "figures", "compare_with_papers", "compute", "has_recipe", "model.size")
 
 
@@ -35,6 +36,8 @@ class Compared:
 
     recipe: RecipeResults
     strength: Strength
+    missing: str = ""
+    """How many of its models are scored (`recipe_page.missing_models`); empty if all are."""
 
     @property
     def name(self) -> str:
@@ -77,7 +80,8 @@ def page(
     compared, intact, reasons = [], [], {}
     for recipe in recipes:
         try:
-            compared.append(Compared(recipe, read_strength.read(recipe)))
+            strength = read_strength.read(recipe)
+            compared.append(Compared(recipe, strength, recipe_page.missing_models(recipe)))
             intact.append(recipe)
         except UserError as error:
             reasons[recipe.name] = recipe_page.nothing(recipe, error)
@@ -87,11 +91,15 @@ def page(
     if swept and swept.is_number:
         compared.sort(key=lambda c: swept.values[c.name])
     banners = [
-        Markup("<b>{}</b> is not compared: {}").format(recipe, reason)
-        for recipe, reason in [*reasons.items()][:3]
+        recipe_page.not_complete(c.recipe, c.missing, c.name) for c in compared if c.missing
+    ][:_MAX_BANNERS]
+    banners += [
+        Markup("<b>{}</b> is not compared: {}").format(name, reason)
+        for name, reason in [*reasons.items()][:_MAX_BANNERS]
     ]
-    if len(reasons) > len(banners):
-        banners.append(Markup("{} more recipes have no numbers.").format(len(reasons) - 3))
+    if len(reasons) > _MAX_BANNERS:
+        more = plural(len(reasons) - _MAX_BANNERS, "more recipe")
+        banners.append(Markup("{} without numbers: {}.").format(more, _named([*reasons][3:])))
     banners += _warnings(compared)
     sections: list[document.Section] = []
     if compared:
@@ -101,7 +109,7 @@ def page(
             section = exposed.section(most.recipe, most.strength)
             title = f"Which texts are most exposed in {most.name}?"
             sections.append(dataclasses.replace(section, title=title))
-    lead = lead_sentences(compared, swept)
+    lead = lead_sentences(compared, swept, [*reasons])
     return document.Page(
         title=f"{name}: membership inference report",
         name=name,
@@ -117,8 +125,16 @@ def page(
     )
 
 
-def lead_sentences(compared: Sequence[Compared], swept: Swept | None) -> tuple[Markup, ...]:
-    """Returns the first sentences: which recipe lets an attacker find most, and whether that is more than chance."""
+def lead_sentences(
+    compared: Sequence[Compared], swept: Swept | None, not_compared: Sequence[str] = ()
+) -> tuple[Markup, ...]:
+    """Returns the first sentences: which recipe lets an attacker find most, and whether that is more than chance.
+
+    Args:
+      compared: the recipes with numbers.
+      swept: the setting in which they differ.
+      not_compared: the names of the other recipes, which have no results of attacks.
+    """
     if not compared:
         return (Markup("<b>Nothing has been attacked yet.</b>"),)
     known = [c for c in compared if c.strength.found.is_known]
@@ -127,25 +143,29 @@ def lead_sentences(compared: Sequence[Compared], swept: Swept | None) -> tuple[M
             Markup(
                 "<b>No recipe has enough members and non-members</b> to say how many are found."
             ),
+            *_without_numbers(compared, not_compared),
         )
     most, least = (choose(known, key=lambda c: c.strength.found.value) for choose in (max, min))
     if len(known) == 1:
-        return recipe_page.sentences(most.recipe, most.strength).lead
+        lead = recipe_page.sentences(most.recipe, most.strength).lead
+        return (*lead, *_without_numbers(compared, not_compared))
     values = [c.strength.found.value for c in known]
     is_rising = values == sorted(values)
     is_falling = values == sorted(values, reverse=True)
     apart = difference(most.strength.found, least.strength.found)
     is_apart = apart.has_interval and apart.low > 0
     # One model finds more than another by more than the chance of which models and texts were drawn.
+    so_far = any(c.missing for c in known)
+    is_complete = len(known) == len(compared) and not not_compared
     if not is_apart:
-        start = Markup("<b>The recipes cannot be told apart.</b>")
-    elif swept and swept.is_number and len(known) == len(compared) and (is_rising or is_falling):
+        start = f"{'So far, the' if so_far else 'The'} recipes cannot be told apart."
+    elif swept and swept.is_number and is_complete and (is_rising or is_falling):
         more = "larger" if is_rising else "smaller"
-        start = Markup("<b>All {}; the {} the {}, the more.</b>").format(
-            len(known), more, swept.title
-        )
+        all_of = "So far, all" if so_far else "All"
+        start = f"{all_of} {len(known)}; the {more} the {swept.title}, the more."
     else:
-        start = Markup("<b>{} lets an attacker find most.</b>").format(most.name)
+        start = f"{'So far, ' if so_far else ''}{most.name} lets an attacker find most."
+    start = Markup("<b>{}</b>").format(start)
     rates = {c.strength.fpr for c in known}
     at = (
         f"at {numbers.false_alarms(rates.pop())} non-members"
@@ -169,7 +189,35 @@ def lead_sentences(compared: Sequence[Compared], swept: Swept | None) -> tuple[M
         if any(c.strength.has_replicas for c in known)
         else "Whether decisions would survive retraining cannot be said: no recipe has replicas."
     )
-    return (start + numbers_of, Markup('<span class="muted">{}</span>').format(retraining))
+    return (
+        start + numbers_of,
+        Markup('<span class="muted">{}</span>').format(retraining),
+        *_without_numbers(compared, not_compared),
+    )
+
+
+def _without_numbers(
+    compared: Sequence[Compared], not_compared: Sequence[str]
+) -> tuple[Markup, ...]:
+    """Returns a sentence about recipes that the first sentence leaves out, and why; none if there are none."""
+    unknown = [c.name for c in compared if not c.strength.found.is_known]
+    parts = [f"no attack has results in {_named(not_compared)}"] if not_compared else []
+    if unknown:
+        parts.append(f"{_named(unknown)} cannot show the rate, with too few non-members")
+    if not parts:
+        return ()
+    count = len(unknown) + len(not_compared)
+    total = plural(len(compared) + len(not_compared), "recipe")
+    verb = "has" if count == 1 else "have"
+    text = f"{count} of {total} {verb} no numbers: {'; '.join(parts)}."
+    return (Markup('<span class="muted">{}</span>').format(text),)
+
+
+def _named(names: Sequence[str]) -> str:
+    """Lists the first names, and the number of the others."""
+    if len(names) <= _MAX_BANNERS:
+        return numbers.words(names)
+    return f"{', '.join(names[:_MAX_BANNERS])} and {len(names) - _MAX_BANNERS} more"
 
 
 def difference(one: Estimate, other: Estimate) -> Estimate:
@@ -328,8 +376,11 @@ def _table(
         cells.append(numbers.markup(c.strength.auc, FRACTION))
         if has_replicas:
             cells.append(numbers.markup(c.strength.missed))
-        own = "trainings" if c.strength.has_replicas else "models"
-        cells.append(f"{c.strength.trainings} {own}, {plural(c.strength.references, 'reference')}")
+        own = plural(c.strength.trainings, "training" if c.strength.has_replicas else "model")
+        others = plural(c.strength.references, "reference")
+        if not c.strength.references:
+            others = "a base" if c.strength.headline == "base_calibrated" else "no references"
+        cells.append(f"{own}, {others}")
         rows.append(document.Row(tuple(cells)))
     caption = (
         "Small: 95 % intervals, over texts and batch orders for trainings of one model, over texts and models for "
@@ -340,14 +391,13 @@ def _table(
 
 def _facts(compared: Sequence[Compared], swept: Swept | None) -> tuple[document.Fact, ...]:
     names = [*dict.fromkeys(attack_name(c.recipe.view.c.headline) for c in compared)]
-    facts = [
-        document.Fact(
-            "Attack",
-            Markup(
-                "<b>{}</b>, chosen by rule for each recipe before the results were seen."
-            ).format(numbers.words(names)),
-        )
-    ]
+    requested = [c.name for c in compared if not recipe_page.is_by_rule(c.recipe)]
+    chosen = "chosen by rule for each recipe before the results were seen"
+    if len(requested) == len(compared):
+        chosen = "as requested"
+    elif requested:
+        chosen = f"as requested for {_named(requested)}, and by rule for the others"
+    facts = [document.Fact("Attack", Markup("<b>{}</b>, {}.").format(numbers.words(names), chosen))]
     if swept:
         title = "number of parameters" if swept.title == "model" else swept.title
         facts.append(document.Fact("Swept", f"The {title}; all else is equal."))

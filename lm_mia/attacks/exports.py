@@ -345,9 +345,9 @@ def extraction_set(view: RecipeView) -> TableSet:
 
 
 def target_warnings_set(view: RecipeView) -> TableSet:
-    """Returns warnings about the targets; raises Unavailable if none is attacked with references."""
+    """Returns warnings about the targets; raises Unavailable if none is attacked."""
     tables = targets.warnings_set(view.declared.score_table, view.store, view.attacked)
-    return _requested(view, tables, "no target is attacked with references")
+    return _requested(view, tables, "no target is attacked")
 
 
 def _requested(view: RecipeView, tables: TableSet | None, reason: str) -> TableSet:

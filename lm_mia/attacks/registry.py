@@ -23,7 +23,7 @@ from lm_mia.attacks import user_code
 from lm_mia.attacks.inputs import Block, FitInputs
 from lm_mia.attacks.settings import read_settings, settings_of
 from lm_mia.config import Attack as AttackSettings
-from lm_mia.config import Config
+from lm_mia.config import Config, has_no_references
 from lm_mia.config.schema import Statistic
 from lm_mia.errors import UserError
 
@@ -435,6 +435,11 @@ def problems(config: Config) -> list[str]:
         lines.append(
             f"{shown}: {' and '.join(of_base)} needs the losses of a base, which only imported losses have; leave it "
             "out"
+        )
+    if has_no_references(config) and (others := [n for n in known if find(n).uses_references]):
+        lines.append(
+            f"{shown}: {', '.join(others)} {'needs' if len(others) == 1 else 'need'} references, but all imported "
+            f"models are attacked (attack.targets={attack.targets}); leave out such attacks, or import references too"
         )
     unmet = [n for n in known if not {*find(n).statistics} <= {*config.score.statistics}]
     if unmet:

@@ -21,6 +21,7 @@ from lm_mia.config.schema import (
     Attack,
     Config,
     epoch_steps,
+    has_no_references,
     num_canaries,
     score_steps,
 )
@@ -488,7 +489,10 @@ def attack_spec(
     roles = assign_roles(recipe.models, c.attack)
     targets = roles.replicas if variant.replicas else roles.targets
     count = variant.references or len(roles.references)
-    if not targets or len(roles.references) < max(count, MIN_REFERENCES):
+    fewest = max(count, MIN_REFERENCES)
+    if has_no_references(c) and not entry.uses_references:
+        fewest = variant.references
+    if not targets or len(roles.references) < fewest:
         return None
     used, pair = roles.references[:count], roles.references[:2]
     if part is not None:
@@ -622,7 +626,7 @@ def recipe_needs(
     for key, recipe in recipes.items():
         strongest = attack_spec(recipe, Variant())
         score_table = _attacks_of_score_table(recipe)
-        added = [strongest, *score_table] if strongest else []
+        added = [strongest, *score_table] if strongest else score_table
         points = [Request(attack, evaluations.operating_points) for attack in added]
         result[key] = RecipeNeeds(
             tuple(dict.fromkeys((*requests[key], *points))),
@@ -733,7 +737,9 @@ def comparable_recipes(
     compared = [
         key
         for key, recipe in recipes.items()
-        if recipe.config.attack.targets and not attacks_replicas(targets, recipe.config)
+        if recipe.config.attack.targets
+        and not attacks_replicas(targets, recipe.config)
+        and not has_no_references(recipe.config)
     ]
     equal = with_equal_counts([recipes[key].config for key in compared]) if compared else []
     configs = dict(zip(compared, equal, strict=True))

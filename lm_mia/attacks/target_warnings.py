@@ -110,13 +110,15 @@ def unlike_texts(inputs: AttackInputs, population: Population) -> list[str]:
 
 
 def warnings(inputs: AttackInputs, population: Population) -> list[str]:
-    """Returns the sentences of `unusual_targets` and, unless memberships were drawn at random, of the other functions.
+    """Returns the sentences of `unusual_targets`, if there are references, and of the other functions.
 
-    What the texts alone tell comes first.
+    The latter are for memberships that were not drawn at random. What the texts alone tell comes first.
     """
     targets = [*map(str, inputs.targets)]
-    sources = [part for _, part in inputs.by_target()]
-    sentences = unusual_targets(sources, targets, inputs.covariate_names)
+    sentences: list[str] = []
+    if inputs.references:
+        sources = [part for _, part in inputs.by_target()]
+        sentences = unusual_targets(sources, targets, inputs.covariate_names)
     if inputs.store.design != "given":
         return sentences
     member_TxN2 = inputs.target_member_TxN2

@@ -25,14 +25,15 @@ def requests_of_score_table(attacks: Sequence[AttackSpec], c: config.Attack) -> 
 def warnings_set(
     attacks: Sequence[AttackSpec], store: Store, population: Population
 ) -> TableSet | None:
-    """Returns warnings about the targets; None if no attack with references is possible.
+    """Returns warnings about the targets; None if no attack is possible.
 
     Args:
       attacks: the attacks whose scores are in membership_scores.parquet.
       store: the score store of the recipe.
       population: the attacked samples.
     """
-    groups, _ = group_by_inputs([a for a in attacks if a.references], store)
+    with_references = [attack for attack in attacks if attack.references]
+    groups, _ = group_by_inputs(with_references or attacks, store)
     if not groups:
         return None
     most = max((spec for same in groups for spec in same), key=lambda spec: len(spec.references))

@@ -277,7 +277,8 @@ class Attack:
         "loss",
         "zlib",
     )
-    """Attacks to compare. Must include lira_online, which the tables of decisions are based on.
+    """Attacks to compare. Must include lira_online, which the tables of decisions are based on, unless imported losses
+    have no references.
     docs/how-to/choose-attack.md compares the attacks."""
     headline: str = "auto"
     """The attack that the report page and the last line of a command are about; it is made even if attack.attacks does
@@ -438,6 +439,13 @@ def measurable_attack(config: Config) -> Attack:
         focus_fpr=focus if focus in fprs else min(fprs),
         band=(max(low, lowest) if lowest < high else low, high),
     )
+
+
+def has_no_references(config: Config) -> bool:
+    """Returns whether all models of imported losses are attacked, so that none is left to be a reference."""
+    attack = config.attack
+    has_targets_only = 0 < attack.targets == attack.references and not attack.replicas
+    return has_targets_only and config.corpus.source == "imported"
 
 
 def automatic_focus_fpr(nonmembers: int) -> float:

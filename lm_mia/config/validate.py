@@ -476,7 +476,8 @@ def _attack_step(config: Config) -> Iterator[str]:
 
 def _attacked_models(config: Config) -> Iterator[str]:
     attack, is_balanced = config.attack, config.train.subset == "balanced"
-    if attack.references < _MIN_REFERENCES:
+    has_references = not schema.has_no_references(config)
+    if attack.references < _MIN_REFERENCES and has_references:
         yield _message(
             config, "attack.references", "must be 4 or more, for 2 IN and 2 OUT losses per sample"
         )
@@ -487,7 +488,8 @@ def _attacked_models(config: Config) -> Iterator[str]:
             "attack.references",
             f"must be even for {design}, where references come in pairs",
         )
-    if attack.targets and not 0 < attack.targets <= attack.references - _MIN_REFERENCES:
+    leaves_enough = 0 <= attack.targets <= attack.references - _MIN_REFERENCES
+    if attack.targets and has_references and not leaves_enough:
         yield _message(
             config,
             "attack.targets",
@@ -540,7 +542,10 @@ def _crossed_models(config: Config) -> Iterator[str]:
 def _attack_names(config: Config) -> Iterator[str]:
     """Yields rules that hold for any attacks; `lm_mia.attacks.registry.problems` knows those of each attack."""
     attacks = config.attack.attacks
-    if "lira_online" not in attacks or _has_duplicates(attacks):
+    if schema.has_no_references(config):
+        if not attacks or _has_duplicates(attacks):
+            yield _message(config, "attack.attacks", "must have an attack, and no duplicates")
+    elif "lira_online" not in attacks or _has_duplicates(attacks):
         yield _message(
             config,
             "attack.attacks",

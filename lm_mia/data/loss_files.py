@@ -452,7 +452,7 @@ def _open_parquet(path: Path, roles: Mapping[str, ImportedRole]) -> LossFile:
             f"{path}: must have one row per sample and, for each model, columns loss_NAME and member_NAME"
             + (
                 f"; {_lacking(unpaired, members)} is missing; only a base needs no membership, which is named "
-                "loss_base or, for `lm-mia audit`, by --base=NAME"
+                "loss_base or by --base=NAME"
                 if unpaired
                 else ""
             )

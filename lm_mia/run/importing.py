@@ -13,7 +13,7 @@ import io
 import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from lm_mia.attacks.headline import headline_attack
 from lm_mia.config import Config, load
 from lm_mia.config.recipe import folder_name
 from lm_mia.data import imported, loss_files, loss_units, subsets
-from lm_mia.data.loss_files import LossFile
+from lm_mia.data.loss_files import ImportedRole, LossFile
 from lm_mia.data.population import PIECE_COLUMNS
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError, collect_errors
@@ -55,13 +55,14 @@ def import_file(
     overrides: Sequence[str],
     display: Display,
     *,
+    roles: Mapping[str, ImportedRole],
     are_nats: bool = False,
 ) -> list[str]:
     """Imports a file; returns the lines that the command prints.
 
-    For `are_nats`, see `loss_files.LossFile`, and for the rest, `import_losses`.
+    For `roles`, see `loss_files.open_losses`, for `are_nats`, `loss_files.LossFile`, and for the rest, `import_losses`.
     """
-    file = dataclasses.replace(loss_files.open_losses(path), are_nats=are_nats)
+    file = dataclasses.replace(loss_files.open_losses(path, roles), are_nats=are_nats)
     recipe = import_losses(file, workdir, name, subset, overrides, display)
     return _describe(recipe, file)
 
@@ -109,6 +110,7 @@ def import_losses(
     table = imported.sample_table(file.num_samples, file.columns, file.text_N)
     c = load.apply_overrides(_config(file, table, name, subset), overrides)
     c = load.apply_overrides(sweeps.with_stored_attack(workdir, c), overrides)
+    is_by_rule = c.attack.headline == "auto"
     c = _with_headline(c, file, models)
     sweep = sweeps.imported_sweep(workdir, c)
     sweeps.check_attacked(sweep.recipes)
@@ -137,6 +139,8 @@ def import_losses(
         write_atomically(recipe.folder / MODELS, _models_table(file, models))
     display.update("import", len(models), len(models))
     event = {"event": "imported", "recipe": recipe.name, "models": len(models)}
+    # The config has the name, whoever chose it.
+    event |= {"headline_by_rule": c.attack.headline} if is_by_rule else {}
     recipe.workdir.log_event(event | {"file": file.source})
     return recipe
 
@@ -145,8 +149,11 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
     """Returns the lines that the command prints: what was imported, and the next commands."""
     c = recipe.config.attack
     references = c.references - c.targets
-    counts = [plural(references, "reference"), plural(c.targets, "target")]
+    has_references = not config.has_no_references(recipe.config)
+    counts = [plural(references, "reference")] if has_references else []
+    counts.append(plural(c.targets, "target"))
     counts += [plural(c.replicas, "replica")] if c.replicas else []
+    counts += ["their base" if c.targets > 1 else "its base"] if "base" in file.role_M else []
     unknown = [
         name
         for name in ("tokens", "zlib_bytes", "tfidf")
@@ -244,6 +251,16 @@ def _describe_losses(store: Store, models: Sequence[ModelSeeds]) -> list[str]:
     return [line]
 
 
+def read_roles(targets: Sequence[str], base: str, problems: list[str]) -> dict[str, ImportedRole]:
+    """Returns the roles that flags give to models; messages are appended to `problems`."""
+    roles: dict[str, ImportedRole] = {name: "target" for name in targets}
+    if base in roles:
+        problems.append(f"--base={base}: is the target, too; name another model")
+    if base:
+        roles[base] = "base"
+    return roles
+
+
 def read_flags(file: str, name: str | None, subset: str, problems: list[str]) -> str:
     """Checks the flags of the command, and returns the name of the recipe; messages are appended to `problems`."""
     if subset not in SUBSETS:
@@ -334,16 +351,31 @@ def _headline(file: LossFile, models: dict[ModelSeeds, int], targets: int, subse
     )
 
 
+def _has_no_references(file: LossFile) -> bool:
+    """Returns whether all models are attacked, or there is a single one: attacks without references remain."""
+    trained = [role for role in file.role_M if role != "base"]
+    return {*trained} == {"target"} or trained == ["reference"]
+
+
 def _count_problems(file: LossFile, subset: Subset) -> list[str]:
     """Returns a line for each role of too few models, and if models or targets cannot be divided into pairs."""
     references, targets, replicas, base = (file.role_M.count(role) for role in loss_files.ROLES)
     problems: list[str] = []
     models = len(file.role_M) - base
-    if models <= _FEWEST_REFERENCES:
+    if not models:
+        problems.append(
+            f"{file.source}: has only a base, which is not attacked; add the model that was fine-tuned from it"
+        )
+    elif _has_no_references(file):
+        pass
+    elif models <= _FEWEST_REFERENCES:
         flags = [file.source]
         if {*file.role_M} == {"reference"}:
             flags.append(f"--target={file.names_M[0]}")
-        remedy = f"`lm-mia audit {shlex.join(flags)}` attacks a model with fewer references, or with its base"
+        remedy = (
+            "give the models to attack the role target and leave the others out, for attacks without references, or "
+            f"`lm-mia audit {shlex.join(flags)}` attacks one of them with the others"
+        )
         problems.append(
             f"{file.source}: has {plural(models, 'model')}: must be at least five, since a model is attacked with at "
             f"least four references; {remedy}"
@@ -476,8 +508,10 @@ def _related_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subs
 def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Subset) -> Config:
     """Returns the config of the recipe; it says nothing about the training of the models."""
     count = {role: file.role_M.count(role) for role in loss_files.ROLES}
-    targets = count["target"]
-    if not targets and not count["replica"]:  # the first references are attacked
+    targets, has_references = count["target"], not _has_no_references(file)
+    if not has_references:
+        targets = count["target"] or 1
+    elif not targets and not count["replica"]:  # the first references are attacked
         targets = min(_MOST_TARGETS, count["reference"] // 4)
         if subset == "balanced":
             targets = max(targets - targets % 2, 2)
@@ -486,7 +520,8 @@ def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Sub
     attacks = [
         name
         for name in config.Attack().attacks
-        if has_texts or not registry.ATTACKS[name].uses_texts
+        if (has_texts or not registry.ATTACKS[name].uses_texts)
+        and (has_references or not registry.ATTACKS[name].uses_references)
     ]
     if count["base"]:
         attacks.append("base_calibrated")
@@ -511,7 +546,7 @@ def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Sub
             replicas=count["replica"],
             attacks=tuple(attacks),
             variance="pooled" if trained_alone - targets < _FEW_REFERENCES else "per_sample",
-            leave_one_out=True,
+            leave_one_out=has_references,
         ),
         name=name,
     )

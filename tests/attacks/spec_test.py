@@ -367,6 +367,35 @@ def test_recipes_with_too_few_models_are_ignored():
     }
 
 
+def test_models_without_references_are_attacked_and_compared_with_none():
+    """Imported losses of targets alone; recipes beside them are attacked with as many references as before."""
+    alone = recipe("main-0", present=models(range(2)))
+    c = dataclasses.replace(
+        alone.config,
+        corpus=dataclasses.replace(alone.config.corpus, source="imported"),
+        attack=dataclasses.replace(
+            alone.config.attack, references=2, targets=2, replicas=0, attacks=("loss",)
+        ),
+    )
+    alone = dataclasses.replace(alone, config=c)
+    attack = spec.attack_spec(alone, Variant("loss"))
+    assert attack is not None
+    assert (attack.targets, attack.references) == ((0, 1), ())
+    for variant in (Variant(), Variant("loss", references=2), Variant("loss", replicas=True)):
+        assert spec.attack_spec(alone, variant) is None
+    other = recipe("main-1")
+    need = Need(("main-*",))
+    both = spec.target_requests([need], {"a": alone, "b": other})
+    assert both["b"] == spec.target_requests([need], {"b": other})["b"] != []
+    assert both["a"] == []
+    assert [
+        request.spec.attack for request in spec.recipe_needs([], {"a": alone})["a"].requests
+    ] == ["loss"]
+    # In other recipes, too few references give no attack at all: they are still being made.
+    few = recipe("main-2", present=models(range(5)))
+    assert spec.attack_spec(few, Variant("loss")) is None
+
+
 def test_either_targets_or_replicas():
     recipes = {"a": recipe("a"), "none": recipe("none", attack__targets=0)}
     [of_targets], [of_replicas] = attacks(Need(("*",), targets="either"), recipes).values()

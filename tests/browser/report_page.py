@@ -14,6 +14,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
 
 from analysis.report import document, recipe_page
 
@@ -237,6 +238,8 @@ def test_reads_samples_with_the_keyboard(page: webdriver.Chrome):
         assert title.text == f"Sample {sample}"
     press(page, Keys.ARROW_RIGHT)
     assert title.text == f"Sample {shown[-1]}", "the last of the rows that are shown"
+    assert find(page, "dialog blockquote").get_property("textContent") == demo_page.LONG
+    assert column(page, "td.text")[-1] == "\U0001f600 word " * 17 + "\U0001f600 …"
     assert find(page, "dialog .next").get_attribute("aria-disabled") == "true"
     find(page, "dialog .previous").click()
     assert title.text == f"Sample {shown[-2]}"
@@ -261,7 +264,8 @@ def test_losses_of_a_sample_without_references(page: webdriver.Chrome):
 def test_links_open_folded_parts(page: webdriver.Chrome):
     assert find(page, "#d-attacks").get_attribute("open") is None
     find(page, 'a[href="#d-attacks"]').click()
-    assert find(page, "#d-attacks").get_attribute("open") is not None
+    # The event comes after the click has returned.
+    WebDriverWait(page, 10).until(lambda _: find(page, "#d-attacks").get_attribute("open"))
     page.get(page.current_url.partition("#")[0] + "#d-attacks")
     assert find(page, "#d-attacks").get_attribute("open") is not None
 

@@ -1,5 +1,6 @@
 """The page of single samples in headless Chromium; browser.sh installs it and runs this file."""
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -75,9 +76,14 @@ def samples(recipe: Path) -> pd.DataFrame:
 
 
 def open_sample(browser: webdriver.Chrome, sample: int, fpr: str = "5%") -> None:
-    """Waits until the pictures of the sample are drawn."""
-    element = browser.find_element(By.ID, "sample")
-    wait(browser, lambda: element.get_attribute("data-shown") == f"{sample} {fpr}")
+    """Waits until the reader shows the sample, and its pictures are drawn."""
+    reader = browser.find_element(By.TAG_NAME, "dialog")
+    wait(browser, lambda: reader.get_attribute("data-shown") == f"{sample} {fpr}")
+    assert text(browser, "dialog h3") == f"Sample {sample}"
+
+
+def press(browser: webdriver.Chrome, key: str) -> None:
+    browser.switch_to.active_element.send_keys(key)
 
 
 def test_loads_all_samples_without_errors_or_requests(page: webdriver.Chrome, recipe: Path):
@@ -136,18 +142,17 @@ def test_shows_a_sample(page: webdriver.Chrome, recipe: Path):
     page.find_element(By.CSS_SELECTOR, '#samples tr[data-sample="7"] td:nth-child(2)').click()
     open_sample(page, 7)
     assert page.current_url.endswith("#sample-7")
-    assert (
-        text(page, "#sample-title")
-        == f"Sample 7: a {'member' if table['member'][7] else 'non-member'}"
-    )
-    assert page.switch_to.active_element.get_attribute("id") == "sample-title"
-    assert page.find_element(By.ID, "text").get_property("textContent") == TEXTS[7]
+    facts = text(page, "dialog p.facts")
+    assert facts.startswith("Member" if table["member"][7] else "Not a member")
+    assert f"found in {table[f'votes_{FOCUS:g}'][7]} of 16 trainings" in facts
+    outside = table[~table["member"]]["mean_score"]
+    below = (outside < table["mean_score"][7]).mean()
+    assert f"higher than {100 * below:.1f} % of the non-members" in facts or below == 1
+    assert page.find_element(By.TAG_NAME, "blockquote").get_property("textContent") == TEXTS[7]
     assert page.title == "Single samples: demo", "the text of the sample was run as a script"
-    # A tick for each reference and each replica.
-    ticks = page.find_elements(
-        By.CSS_SELECTOR, "#losses .mark-rect.role-mark path[aria-label*='Model']"
-    )
-    assert len(ticks) == len(row["reference_loss_nats"]) + len(row["replica_loss_nats"])
+    # A dot for each reference and each replica.
+    dots = page.find_elements(By.CSS_SELECTOR, "dialog .losses circle")
+    assert len(dots) == len(row["reference_loss_nats"]) + len(row["replica_loss_nats"])
     assert page.find_elements(By.CSS_SELECTOR, "#token-losses svg .mark-line path")
     cells: list[list[str]] = page.execute_script(
         "return [...document.querySelectorAll('#decisions tbody tr')]"
@@ -161,12 +166,61 @@ def test_shows_a_sample(page: webdriver.Chrome, recipe: Path):
         expected = ["–" if c[b] is None else "yes" if c[b] else "no" for c in called]
         assert decisions == expected
     assert len(cells) == 16
-    page.execute_script("location.hash = 'sample-8'")  # has no losses of tokens
-    open_sample(page, 8)
+    press(page, Keys.ARROW_RIGHT)
+    open_sample(page, 8)  # has no losses of tokens
+    assert page.current_url.endswith("#sample-8")
     assert not page.find_element(By.ID, "tokens").is_displayed()
+    press(page, Keys.ESCAPE)
+    assert not page.find_element(By.TAG_NAME, "dialog").is_displayed()
+    assert page.switch_to.active_element.text == "8", "the focus is at the row"
+    assert "#" not in page.current_url
     select(page, "fpr", "50%")
+    page.execute_script("location.hash = 'sample-8'")
     open_sample(page, 8, "50%")
-    assert f"Votes: {table['votes_0.5'][8]} of 16" in text(page, "#facts")
+    assert f"Votes: {table['votes_0.5'][8]} of 16" in text(page, "#properties")
+
+
+def test_arrow_keys_follow_the_order_and_the_conditions_of_the_table(
+    page: webdriver.Chrome, recipe: Path
+):
+    table = samples(recipe)
+    select(page, "membership", "members")
+    shown = [*map(int, column(page, 1))]
+    assert shown == table[table["member"]]["id"][:25].tolist()
+    page.find_element(By.CSS_SELECTOR, f'#samples tr[data-sample="{shown[23]}"] a').click()
+    open_sample(page, shown[23])
+    following = table[table["member"]]["id"].tolist()
+    for sample in following[24:27]:  # the last two are on the next part of the table
+        press(page, Keys.ARROW_RIGHT)
+        open_sample(page, sample)
+    press(page, Keys.ESCAPE)
+    assert page.switch_to.active_element.text == str(following[26])
+    # A link to a sample that the conditions leave out opens it alone.
+    other = int(table[~table["member"]]["id"].iloc[0])
+    page.execute_script(f"location.hash = 'sample-{other}'")
+    open_sample(page, other)
+    for side in ("previous", "next"):
+        button = page.find_element(By.CSS_SELECTOR, f"dialog .{side}")
+        assert button.get_attribute("aria-disabled") == "true"
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("axe_core_python") is None, reason="needs the package axe-core-python"
+)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("with_reader", [False, True])
+def test_axe_finds_nothing(page: webdriver.Chrome, scheme: str, with_reader: bool):
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    if with_reader:
+        page.execute_script("location.hash = 'sample-7'")
+        open_sample(page, 7)
+        page.execute_script("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+    from axe_core_python.selenium import Axe
+
+    found = Axe().run(page)["violations"]
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+    assert [(v["id"], v["nodes"][0]["html"][:200]) for v in found] == []
 
 
 def test_fits_a_narrow_screen(page: webdriver.Chrome):

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import analysis.audit_causal
 import lm_mia
+from analysis.report import audit_causal as shown
 from lm_mia import cli, stats
 from lm_mia.attacks import loss_arrays
 from lm_mia.data.covariates import Covariates
@@ -254,10 +254,9 @@ def test_command_prints_and_writes(frame, tmp_path, capsys) -> None:
         assert line in printed
     assert {*audit_causal.TABLES} < {file.stem for file in out.glob("*.csv")}
     page = (out / "audit.html").read_text()
-    assert page.count("data:image/png;base64,") == 5
-    assert "Members and non-members from different sources" in page
+    assert "What remains after adjustment" in page
     auc = pd.read_csv(out / "causal.csv").set_index("estimator").loc["aipw", "auc"]
-    assert f"<strong>{auc:.3f}</strong>" in page
+    assert f"{auc:.3f}" in page
     assert f"{auc:.3f}" in printed
 
 
@@ -281,6 +280,6 @@ def test_rates_that_need_more_nonmembers_are_missing(frame, tmp_path, capsys) ->
 
 
 def test_page_and_command_name_the_same_estimators() -> None:
-    assert (*analysis.audit_causal.ESTIMATORS,) == (*audit_causal_table.LABELS,)
-    assert (*analysis.audit_causal.ESTIMATORS,) == audit_causal.ESTIMATORS
-    assert analysis.audit_causal.RECOMMENDED == audit_causal.RECOMMENDED
+    assert (*shown.ESTIMATORS,) == (*audit_causal_table.LABELS,)
+    assert (*shown.ESTIMATORS,) == audit_causal.ESTIMATORS
+    assert shown.RECOMMENDED == audit_causal.RECOMMENDED

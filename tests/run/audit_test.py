@@ -596,8 +596,8 @@ def test_command_prints_and_writes(tmp_path, capsys):
     assert {file.stem for file in out.glob("*.csv")} == names
     assert len(pd.read_csv(out / "groups.csv")) == 400
     page = (out / "audit.html").read_text()
-    assert page.count("data:image/png;base64,") == 3
-    assert "http" not in page
+    assert "data:image" not in page
+    assert "Which users are most exposed" in page
     assert cli.main(["audit", str(path), "--model=member", "--replicates=5"]) == 2
     # A later audit leaves no table of the earlier one, and replaces no other file.
     assert cli.main(["audit", str(path), "--replicates=5", f"--out={out}"]) == 0

@@ -16,6 +16,7 @@ import subset_designs as draw
 import tiny_run
 import xarray as xr
 import zarr
+from markupsafe import Markup
 from report_html import of_table
 from synthetic_scores import AttackRun, run_attacks
 from tiny_run import tiny
@@ -135,6 +136,120 @@ def test_a_base_is_subtracted_and_is_no_reference(
     np.savez(file, loss_MxN=loss_MxN, member_MxN=member_MxN, role_M=roles)
     assert import_file(file, tmp_path / "v") == 2
     assert "imported without one" in capsys.readouterr().err
+
+
+def wide_losses() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns loss_MxN and member_MxN of six models of 400 samples, and the losses of their base."""
+    rng = np.random.default_rng(2)
+    hardness_N = 2 + rng.gamma(9, 0.3, 400)
+    member_MxN = rng.permuted(np.tile(np.arange(400) < 200, (6, 1)), axis=1)
+    loss_MxN = hardness_N - 0.6 * member_MxN + rng.normal(0, 0.2, (6, 400))
+    return loss_MxN, member_MxN, hardness_N + rng.normal(0.1, 0.1, 400)
+
+
+SETTINGS = ["--config.attack.fprs=0.1,0.5", "--config.attack.focus_fpr=0.1"]
+SETTINGS += ["--config.attack.bootstraps=0", "--config.attack.band=0.1,0.5"]
+
+
+@pytest.mark.parametrize(
+    ("models", "roles", "has_base", "texts", "headline", "attacks"),
+    [
+        (
+            1,
+            ["target"],
+            True,
+            True,
+            "base_calibrated",
+            {"base_calibrated", "loss", "zlib", "min_k"},
+        ),
+        # A single model is attacked, whatever its role.
+        (1, ["reference"], True, False, "base_calibrated", {"base_calibrated", "loss", "min_k"}),
+        (3, ["target"] * 3, True, False, "base_calibrated", {"base_calibrated", "loss", "min_k"}),
+        (1, ["target"], False, True, "loss", {"loss", "zlib", "min_k"}),
+    ],
+)
+def test_models_are_attacked_without_references(
+    models: int, roles: list[str], has_base: bool, texts: bool, headline: str, attacks: set[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    loss_MxN, member_MxN, base_N = wide_losses()
+    used_MxN, members_MxN = loss_MxN[:models], member_MxN[:models]
+    if has_base:
+        used_MxN = np.concatenate([used_MxN, base_N[None]])
+        members_MxN = np.pad(members_MxN, ((0, 1), (0, 0)))
+    lm_mia.open_arrays(
+        tmp_path / "w",
+        used_MxN,
+        members_MxN,
+        role_M=[*roles, *["base"] * has_base],
+        text_N=[f"text number {i} of {i % 7}" for i in range(400)] if texts else None,
+        statistics={"min_k": -used_MxN},
+        name="tuned",
+    )
+    assert cli.main(["attack", f"--workdir={tmp_path / 'w'}", *SETTINGS]) == 0
+    assert cli.main(["report", f"--workdir={tmp_path / 'w'}"]) == 0
+    output = capsys.readouterr().out
+    assert "has no score" not in output
+    results = lm_mia.open(tmp_path / "w").recipes["tuned"]
+    table = results.table("targets")
+    assert {*table["attack"]} == attacks
+    assert {*table["references"]} == {0}
+    auc = table.groupby("attack")["auc"].mean()
+    reference_N = base_N if has_base else np.zeros(400)
+    expected = [stats.auc(reference_N - loss_MxN[t], member_MxN[t]).auc_T[0] for t in range(models)]
+    assert auc[headline] == pytest.approx(np.mean(expected), abs=1e-6)
+    strength = results.table("strength")
+    found = of_table(strength, headline, "tpr")
+    page = (tmp_path / "w" / "report.html").read_text()
+    for text in (output, " ".join(str(Markup(page).striptags()).split())):
+        assert f"Of 100 members, an attacker finds {found} at 10 false alarms" in text
+    assert "Not possible here" in page
+    assert "0 reference" not in page
+
+
+def test_flags_name_the_target_and_the_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """As in a table of `lm-mia hf-losses`, whose models have names of their own."""
+    loss_MxN, member_MxN, base_N = wide_losses()
+    table = {"loss_tuned": loss_MxN[0], "member_tuned": member_MxN[0], "loss_gpt2": base_N}
+    file = tmp_path / "losses.parquet"
+    pd.DataFrame(table).to_parquet(file)
+    assert import_file(file, tmp_path / "w") == 2
+    assert "--base=NAME" in capsys.readouterr().err
+    assert import_file(file, tmp_path / "w", "--target=tuned", "--base=tuned") == 2
+    assert not (tmp_path / "w").exists()
+    assert import_file(file, tmp_path / "w", "--target=tuned", "--base=gpt2") == 0
+    assert "1 target, its base" in capsys.readouterr().out
+    assert import_file(file, tmp_path / "v", "--base=gpt2") == 0  # the other model is attacked
+    for workdir in ("w", "v"):
+        [recipe] = sweep.read_sweep(None, str(tmp_path / workdir), []).recipes
+        assert recipe.config.attack.headline == "base_calibrated"
+
+
+def test_references_that_come_later_make_the_usual_attacks_possible(tmp_path: Path):
+    loss_MxN, member_MxN, base_N = wide_losses()
+    file = tmp_path / "tuned.npz"
+
+    def import_models(models: int) -> lm_mia.config.Attack:
+        roles = ["target", *["reference"] * (models - 1), "base"]
+        np.savez(
+            file,
+            loss_MxN=np.concatenate([loss_MxN[:models], base_N[None]]),
+            member_MxN=np.pad(member_MxN[:models], ((0, 1), (0, 0))),
+            role_M=np.array(roles),
+        )
+        assert import_file(file, tmp_path / "w", "--subset=exact") == 0
+        [recipe] = sweep.read_sweep(None, str(tmp_path / "w"), []).recipes
+        return recipe.config.attack
+
+    assert import_models(1).headline == "base_calibrated"
+    assert cli.main(["attack", f"--workdir={tmp_path / 'w'}", *SETTINGS]) == 0
+    alone = lm_mia.open(tmp_path / "w").recipes["tuned"].table("targets").set_index("attack")
+    assert import_models(6).headline == "stacked"
+    assert cli.main(["attack", f"--workdir={tmp_path / 'w'}", *SETTINGS]) == 0
+    table = lm_mia.open(tmp_path / "w").recipes["tuned"].table("targets").set_index("attack")
+    # The same model is attacked, with the same result.
+    assert table["auc"]["base_calibrated"] == alone["auc"]["base_calibrated"]
+    assert table["references"]["stacked"] == 5
 
 
 def test_targets_are_attacked_and_reported_without_columns(
@@ -566,11 +681,38 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
     **{
         f"{models} models": (
             changed(**{name: value[:models] for name, value in losses().items()}),
-            f"{'1 model' if models == 1 else f'{models} models'}: must be at least five",
+            f"{models} models: must be at least five",
             (),
         )
-        for models in (1, 2, 3, 4)
+        for models in (2, 3, 4)
     },
+    "one target with few references": (
+        changed(
+            **{name: value[:3] for name, value in losses().items()},
+            role_M=np.array(["target", "reference", "reference"]),
+        ),
+        "3 models: must be at least five",
+        (),
+    ),
+    "a base alone": (
+        changed(
+            loss_MxN=losses()["loss_MxN"][:1],
+            member_MxN=np.zeros((1, N), bool),
+            role_M=np.array(["base"]),
+        ),
+        "has only a base",
+        (),
+    ),
+    "an attack with references, without any": (
+        changed(role_M=np.array(["target"] * M)),
+        "lira_online, rmia need references",
+        ("--config.attack.attacks=lira_online,rmia,loss",),
+    ),
+    "all references as targets": (
+        changed(),
+        f"all imported models are attacked (attack.targets={M})",
+        (f"--config.attack.targets={M}",),
+    ),
     "few references": (
         changed(role_M=np.where(np.arange(M) < 3, "reference", "target")),
         "has 3 references, 5 targets and 0 replicas: must have at least four references",
@@ -750,7 +892,6 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "column with a number": ({"columns": {3: np.ones(N)}}, "columns has the name 3; it must be"),
     "ragged losses": ({"loss_MxN": [[1.0, 2.0], [1.0]]}, "loss_MxN is not an array ("),
     "ragged column": ({"columns": {"tokens": [[1], [1, 2]]}}, "tokens_N is not an array ("),
-    "targets only": ({"role_M": ["target"] * M}, "must have at least four references"),
     "second losses": ({"statistics": {"loss": np.ones((M, N))}}, "unknown name 'loss'; use one"),
 }
 

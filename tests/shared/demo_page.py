@@ -35,6 +35,8 @@ AUC = Estimate(0.88, 0.86, 0.9)
 SAMPLES = 120
 HOSTILE = "</script><script>document.title = 'injected'</script> <!-- <b>bold</b> & \"quotes\" \u2028 \x00 \u202e 漢"
 """The text of the sample with the highest score."""
+LONG = "\U0001f600 word " * 60
+"""The text of the last sample of the first rows, of which a cell shows the beginning."""
 
 
 def curve(name: str, role: charts.Role, found: Estimate, power: float) -> Curve:
@@ -166,7 +168,7 @@ def sample(i: int) -> Sample:
         score=5 - i / 10,
         above=1 - i / 400,
         filters=filters,
-        text=HOSTILE if i == 0 else "" if i == 1 else text,
+        text={0: HOSTILE, 1: "", 10: LONG}.get(i, text),
         source="" if i == 3 else f"package_{i}/folder/module_with_a_long_name.py:{i}",
         votes=votes,
         in_losses=tuple(generator.normal(4.8, 0.1, 16)),

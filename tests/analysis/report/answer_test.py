@@ -193,6 +193,13 @@ def test_no_bound_on_epsilon_is_no_leak_that_could_be_shown(bound: float, case: 
     assert not re.search(r"ε|−|nan", result.text.replace("δ", ""))
 
 
+@pytest.mark.parametrize("found", CASES.values(), ids=CASES)
+def test_while_models_are_made_every_answer_is_so_far(found: Findings):
+    running, done = answer.answer(found, so_far=True), answer.answer(found)
+    assert running.text.startswith("So far, ")
+    assert numbers_of(running.text) == numbers_of(done.text)
+
+
 def test_while_models_are_made_the_number_is_so_far():
     running = answer.answer(FINDINGS, so_far=True)
     assert running.text.startswith("So far, ")

@@ -108,6 +108,40 @@ def data(page: str) -> dict[str, Any]:
     return json.loads(content)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "word " * 100,
+        "w" * 5000,
+        "\U0001f600 " * 200,
+        "漢" * 600,
+        "tab\tand\nline " * 40,
+        "\x00\ud800 " * 60 + "end",
+    ],
+)
+def test_cells_show_the_beginning_of_a_long_text_and_the_script_has_all_of_it(text: str):
+    page = document.render(with_samples(Sample("0", True, 1, 0.5, ("all",), text)))
+    [cell] = re.findall(r'(?s)<td class="text"[^>]*><span>(.*?)</span>', page)
+    beginning, dots = cell[:-2], cell[-2:]
+    assert dots == " …"
+    assert len(beginning.split()) <= 35
+    assert 30 <= len(beginning) <= 300
+    fields = data(page)["fields"]
+    row = data(page)["samples"][0]
+    whole, shown = row[fields.index("text")], row[fields.index("shown")]
+    assert len(whole) == len(text)
+    # JavaScript counts in units of UTF-16.
+    assert whole.encode("utf-16-le")[: 2 * shown].decode("utf-16-le") == beginning
+
+
+def test_short_texts_are_shown_whole():
+    for text in ("", "a few words", "w" * 300, " ".join(["word"] * 35)):
+        page = document.render(with_samples(Sample("0", True, 1, 0.5, ("all",), text)))
+        row = data(page)["samples"][0]
+        assert row[data(page)["fields"].index("shown")] == len(text)
+        assert f"<span>{text or document.NO_TEXT}</span>" in page
+
+
 def test_demo_page_is_well_formed_and_its_ids_are_unique():
     page = Parser(demo_page.html())
     assert page.open == []
@@ -292,7 +326,8 @@ def test_first_rows_are_there_without_script():
     assert rows == ["1", "3", "5", "7", "9"]
     assert "5 of 2,000 shown" in page
     assert len(data(page)["samples"]) == 40
-    assert {tuple(values[9]) for values in data(page)["samples"]} == {(0,), (1,)}
+    of_filters = data(page)["fields"].index("filters")
+    assert {tuple(values[of_filters]) for values in data(page)["samples"]} == {(0,), (1,)}
 
 
 def test_losses_have_two_decimals():

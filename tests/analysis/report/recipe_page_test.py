@@ -140,7 +140,23 @@ def of_base(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
     return imported(folder, "--subset=exact", "--config.attack.headline=base_calibrated", **changes)
 
 
-KINDS = ("replicas", "targets", "one_target", "given", "without_texts", "of_base")
+@pytest.fixture(scope="module")
+def base_only(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
+    """A target and the model that it was fine-tuned from, and no other model."""
+
+    def losses(arrays: dict[str, Any]) -> np.ndarray:
+        base_N = LEVEL_N + np.random.default_rng(3).normal(0.1, 0.25, 600)
+        return np.stack([arrays["loss_MxN"][6], base_N])
+
+    changes: dict[str, Any] = {
+        "loss_MxN": losses,
+        "member_MxN": lambda arrays: np.pad(arrays["member_MxN"][6:], ((0, 1), (0, 0))),
+        "role_M": lambda _: np.array(["target", "base"]),
+    }
+    return imported(tmp_path_factory.mktemp("base_only") / "a", text_N=text_N, **changes)
+
+
+KINDS = ("replicas", "targets", "one_target", "given", "without_texts", "of_base", "base_only")
 
 
 @pytest.fixture(params=KINDS)
@@ -221,24 +237,37 @@ def test_the_headline_attack_follows_from_the_design(
         assert shown is of_base or "chosen by rule before the results were seen" in facts
 
 
-def test_a_requested_headline_is_not_called_chosen_by_rule(tmp_path: Path):
+def test_a_requested_headline_is_not_called_chosen_by_rule(
+    of_base: RecipeResults, base_only: RecipeResults, tmp_path: Path
+):
     chosen = write_workdir(
         tmp_path / "w", samples=400, replicas=0, targets=1, headline="loss", attacks=("stacked", "loss"), **SETTINGS
     )  # fmt: skip
-    html = html_of(chosen)
-    facts = report_html.text_of(html, '<dl class="facts">', "</dl>")
-    assert facts.startswith(f"Attack {attack_name('loss')}")
-    assert "by rule" not in facts
-    made = report_html.text_of(html, '<section id="made"', "</section>")
-    assert "by attack.headline" in made
+    # An import writes the name into the config, whoever chose it; `lm-mia attack` may replace it.
+    c = base_only.config
+    c = dataclasses.replace(c, attack=dataclasses.replace(c.attack, headline="loss"))
+    replaced = dataclasses.replace(base_only, config=c, chosen_headline="loss")
+    for recipe, headline, is_by_rule in (
+        (chosen, "loss", False),
+        (of_base, "base_calibrated", False),
+        (base_only, "base_calibrated", True),
+        (replaced, "loss", False),
+    ):
+        html = html_of(recipe)
+        facts = report_html.text_of(html, '<dl class="facts">', "</dl>")
+        assert facts.startswith(f"Attack {attack_name(headline)}")
+        assert ("by rule" in facts) == is_by_rule
+        made = report_html.text_of(html, '<section id="made"', "</section>")
+        assert ("by attack.headline" in made) != is_by_rule
 
 
 def test_given_members_have_a_warning_at_the_top(
-    given: RecipeResults, without_texts: RecipeResults
+    given: RecipeResults, base_only: RecipeResults, without_texts: RecipeResults
 ):
-    [banner] = banners(html_of(given))
-    assert banner.startswith("Members and non-members were given, not drawn at random.")
-    assert "AUC" in banner  # of a classifier of texts
+    for recipe in (given, base_only):
+        [banner] = banners(html_of(recipe))
+        assert banner.startswith("Members and non-members were given, not drawn at random.")
+        assert "AUC" in banner  # of a classifier of texts
     assert banners(html_of(without_texts)) == []
 
 
@@ -248,8 +277,9 @@ def test_samples_without_texts_say_so(without_texts: RecipeResults):
     assert samples.count(document.NO_TEXT) >= 8
 
 
-def test_a_base_is_named_as_the_only_reference(of_base: RecipeResults):
-    html = html_of(of_base)
+@pytest.mark.parametrize("name", ["of_base", "base_only"])
+def test_a_base_is_named_as_the_only_reference(name: str, request: pytest.FixtureRequest):
+    html = html_of(request.getfixturevalue(name))
     facts = report_html.text_of(html, '<dl class="facts">', "</dl>")
     assert "base model as its only reference" in facts
     assert "0 reference" not in html

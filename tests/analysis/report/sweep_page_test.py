@@ -117,6 +117,24 @@ def test_different_rates_are_not_named_as_one():
     assert "rate of each recipe" in text
 
 
+def test_recipes_without_numbers_are_counted_with_the_reason():
+    unknown = compared("z", math.nan)
+    parts = sweep_page.lead_sentences((*RISING, unknown), EPOCHS, ["x", "y"])
+    text = str(parts[-1].striptags())
+    assert text.startswith("3 of 6 recipes have no numbers")
+    assert "no attack has results in x and y" in text
+    assert "z cannot show the rate" in text
+    assert "the more" not in " ".join(parts)  # nobody knows where the others are
+    assert "no numbers" not in said(RISING, EPOCHS)
+
+
+def test_while_models_are_missing_the_answer_is_so_far():
+    rising = [dataclasses.replace(RISING[0], missing="3 of 4 references"), *RISING[1:]]
+    equal = [dataclasses.replace(c, strength=rising[0].strength) for c in rising]
+    for recipes, swept in ((rising, EPOCHS), (rising, None), (equal, EPOCHS)):
+        assert said(recipes, swept).startswith("So far, ")
+
+
 def test_without_numbers_nothing_is_claimed():
     assert said([]) == "Nothing has been attacked yet."
     text = said([compared("a", math.nan), compared("b", math.nan)])
@@ -276,7 +294,8 @@ def test_one_recipe_with_a_number_has_its_own_sentence(workdir: Path):
     known = Compared(recipe, strength.read(recipe))
     text = said([known, compared("b", math.nan)])
     assert f"an attacker finds {of_strength(recipe, 'stacked', 'tpr')}" in text
-    assert "recipes" not in text
+    assert "told apart" not in text
+    assert "1 of 2 recipes has no numbers" in text
 
 
 def test_a_recipe_without_numbers_is_named(workdir: Path):
@@ -284,6 +303,7 @@ def test_a_recipe_without_numbers_is_named(workdir: Path):
     html = html_of(read(workdir))
     [banner] = banners(html)
     assert banner.startswith("m is not compared")
+    assert "1 of 3 recipes has no numbers: no attack has results in m" in lead(html)
     assert f"lm-mia run --workdir={workdir}" in banner
     assert {row[0] for row in rows_of(html)} == {"z", "a"}
 

@@ -26,11 +26,10 @@ const data = JSON.parse(await unpack("data"));
 const style = element("style", await unpack("datatables-css"));
 document.head.prepend(style); // before the rules of this page
 const { jQuery } = await loadModule("datatables");
-await loadModule("vega");
+if (byId("vega")) await loadModule("vega");
 
 byId("fpr").value = data.focus;
 let fpr = data.focus; // the index of the selected FPR
-let selected = null; // the index of the selected sample
 const atFpr = new Set(["flip_rate", "votes"]);
 const valueOf = (name, s) => (atFpr.has(name) ? data[name][fpr][s] : data[name][s]);
 
@@ -70,7 +69,6 @@ const table = jQuery("#samples").DataTable({
   language: { emptyTable: "There are no samples.", zeroRecords: "No sample satisfies the conditions." },
   createdRow: (row, { s }) => {
     row.dataset.sample = data.id[s];
-    row.classList.toggle("selected", s === selected);
   },
 });
 
@@ -108,7 +106,6 @@ function filterSamples() {
 function selectFpr() {
   fpr = Number(byId("fpr").value);
   table.rows().invalidate();
-  if (selected !== null) showSample();
 }
 
 byId("fpr").addEventListener("change", selectFpr);
@@ -128,7 +125,7 @@ byId("samples").addEventListener("click", (event) => {
   if (row && !event.target.closest("a")) location.hash = `sample-${row.dataset.sample}`;
 });
 
-// --- The selected sample ---
+// --- The reader ---
 
 function fillTable(id, titles, rows) {
   const head = element("tr");
@@ -147,80 +144,8 @@ function fillTable(id, titles, rows) {
 const decisionWord = { 1: "yes", 0: "no", "-": "–" };
 const IN = "IN references";
 const OUT = "OUT references";
-const CALLED = "Replicas: member";
-const NOT_CALLED = "Replicas: non-member";
-const colorScale = { domain: [IN, OUT, CALLED, NOT_CALLED], range: [data.colors.in, data.colors.out, "#000000", "#000000"] };
 const embedOptions = { actions: false, renderer: "svg" };
 const config = { font: "system-ui, sans-serif", axis: { labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", labelLimit: 140 } };
-
-function lossesOf(s) {
-  const references = data.reference_loss_nats[s].map((loss, m) => ({
-    model: data.reference_models[m],
-    loss,
-    kind: data.reference_member[s][m] === "1" ? IN : OUT,
-  }));
-  const replicas = data.replica_loss_nats[s].map((loss, b) => ({
-    model: data.replica_models[b],
-    loss,
-    kind: data.decisions[fpr][s][b] === "1" ? CALLED : NOT_CALLED,
-  }));
-  return [...references, ...replicas].filter(({ loss }) => loss !== null);
-}
-
-function drawLosses(s) {
-  const values = lossesOf(s);
-  const losses = values.map(({ loss }) => loss);
-  const low = Math.min(...losses);
-  const margin = 0.05 * (Math.max(...losses) - low) || 0.1;
-  const domain = [low - margin, Math.max(...losses) + margin];
-  const x = { field: "loss", type: "quantitative", scale: { domain, nice: false }, axis: { tickCount: 6, labelOverlap: true } };
-  const y = { field: "kind", type: "nominal", sort: colorScale.domain, scale: { domain: colorScale.domain }, title: null };
-  const color = { field: "kind", type: "nominal", scale: colorScale, legend: null };
-  const isReference = { or: [{ field: "kind", equal: IN }, { field: "kind", equal: OUT }] };
-  const width = Math.max(160, byId("losses").clientWidth - 170);
-  const histogram = {
-    width,
-    height: 100,
-    transform: [{ filter: isReference }],
-    mark: { type: "bar", opacity: 0.45, binSpacing: 0 },
-    encoding: {
-      x: { ...x, bin: { extent: domain, step: (domain[1] - domain[0]) / 20 }, title: null, axis: { tickCount: 6, labels: false, ticks: false } },
-      y: { aggregate: "count", type: "quantitative", stack: null, title: "References", axis: { tickMinStep: 1, format: "d" } },
-      color,
-    },
-  };
-  const strip = {
-    width,
-    height: 130,
-    encoding: { y },
-    layer: [
-      {
-        mark: { type: "tick", thickness: 1.5, size: 20 },
-        encoding: {
-          x: { ...x, title: "Loss (nats per token)" },
-          color,
-          tooltip: [
-            { field: "model", title: "Model" },
-            { field: "kind", title: "Kind" },
-            { field: "loss", title: "Loss", format: ".4f" },
-          ],
-        },
-      },
-      {
-        transform: [{ filter: isReference }],
-        mark: { type: "errorbar", extent: "stdev", thickness: 2, color: "#1a1a1a" },
-        encoding: { x: { ...x, title: "Loss (nats per token)" } },
-      },
-      {
-        transform: [{ filter: isReference }],
-        mark: { type: "point", filled: true, size: 45, color: "#1a1a1a" },
-        encoding: { x: { ...x, aggregate: "mean", title: "Loss (nats per token)" } },
-      },
-    ],
-  };
-  const description = `Losses of sample ${data.id[s]} under IN references, OUT references and replicas`;
-  return window.vegaEmbed("#losses", { description, data: { values }, vconcat: [histogram, strip], spacing: 4, config }, embedOptions);
-}
 
 const pieceText = (piece) => piece.replaceAll("▁", " ");
 
@@ -250,17 +175,13 @@ function drawTokens(tokens) {
   return window.vegaEmbed("#token-losses", specification, embedOptions);
 }
 
-async function showSample() {
-  const s = selected;
-  byId("hint").hidden = true;
-  byId("selected").hidden = false;
-  byId("sample-title").textContent = `Sample ${data.id[s]}: a ${data.member[s] ? "member" : "non-member"}`;
+/** Shows the further parts of a sample, below what the reader shows. */
+async function showFurther(s) {
   const facts = data.properties.map(({ name, title, decimals }) => {
     const value = format(valueOf(name, s), decimals);
     return `${title}: ${value}${name === "votes" ? ` of ${data.replica_models.length}` : ""}`;
   });
-  byId("facts").textContent = facts.join(" · ");
-  byId("picture-fpr").textContent = data.fprs[fpr];
+  byId("properties").textContent = `${facts.join(" · ")} (at ${data.fprs[fpr]} FPR)`;
   fillTable(
     "references",
     ["Reference", "Trained on the sample", "Loss"],
@@ -271,10 +192,8 @@ async function showSample() {
     ["Replica", "Loss", ...data.fprs],
     data.replica_models.map((model, b) => [model, format(data.replica_loss_nats[s][b], 4), ...data.decisions.map((decision) => decisionWord[decision[s][b]])]),
   );
-  byId("text").textContent = data.text[s] || "There is no text.";
   const tokens = data.token_losses[data.id[s]];
-  byId("tokens").hidden = !tokens;
-  await drawLosses(s);
+  if (byId("tokens")) byId("tokens").hidden = !tokens;
   if (tokens) {
     fillTable(
       "token-table",
@@ -283,27 +202,66 @@ async function showSample() {
     );
     await drawTokens(tokens);
   }
-  byId("sample").dataset.shown = `${data.id[s]} ${data.fprs[fpr]}`; // for tests: the pictures are drawn
+  dialog.dataset.shown = `${data.id[s]} ${data.fprs[fpr]}`; // for tests: the picture is drawn
 }
+
+const dialog = document.querySelector("dialog");
+let view = []; // the samples that the arrow keys go through: those of the table, in its order
+const inTable = () => table.rows({ search: "applied", order: "applied" }).data().toArray().map(({ s }) => s);
+
+const losses = (s, isMember) =>
+  data.reference_loss_nats[s].filter((_, m) => (data.reference_member[s][m] === "1") === isMember);
+
+const reader = sampleReader.readerOf(
+  dialog,
+  {
+    noun: "Sample",
+    noText: data.no_text,
+    trainings: data.replica_models.length,
+    outTitle: "References without it",
+    lossNote: "Loss of this text under the references that were trained on it, under those that were not, and under the replicas (filled: “member”).",
+    scoreDecimals: 2,
+  },
+  {
+    sample: (i) => ({
+      id: data.id[view[i]],
+      source: data.source[view[i]],
+      text: data.text[view[i]],
+      isMember: data.member[view[i]],
+      score: data.mean_score[view[i]],
+      above: data.above[view[i]],
+      votes: data.votes[fpr][view[i]],
+      inLosses: losses(view[i], true),
+      outLosses: losses(view[i], false),
+      modelLosses: data.replica_loss_nats[view[i]],
+      called: data.decisions[fpr][view[i]],
+    }),
+    count: () => view.length,
+    shown: (i) => {
+      history.replaceState(null, "", `#sample-${data.id[view[i]]}`);
+      showFurther(view[i]);
+    },
+    focus: (i) => {
+      history.replaceState(null, "", " "); // no sample is open
+      const position = inTable().indexOf(view[i]);
+      if (position < 0) return;
+      table.page(Math.floor(position / table.page.len())).draw("page");
+      document.querySelector(`#samples tr[data-sample="${data.id[view[i]]}"] a`)?.focus();
+    },
+  },
+);
 
 const positionOf = new Map(data.id.map((id, s) => [id, s]));
 
-async function followLink() {
+function followLink() {
   const match = /^#sample-(\d+)$/.exec(location.hash);
   if (!match || !positionOf.has(Number(match[1]))) return;
-  selected = positionOf.get(Number(match[1]));
-  for (const row of document.querySelectorAll("#samples tbody tr")) {
-    row.classList.toggle("selected", row.dataset.sample === match[1]);
-  }
-  await showSample();
-  byId("sample-title").focus();
+  const s = positionOf.get(Number(match[1]));
+  view = inTable();
+  if (!view.includes(s)) view = [s]; // the conditions leave it out
+  reader.show(view.indexOf(s));
 }
 
 addEventListener("hashchange", followLink);
-let resizing;
-addEventListener("resize", () => {
-  clearTimeout(resizing);
-  resizing = setTimeout(() => selected !== null && showSample(), 200);
-});
 filterSamples();
-await followLink();
+followLink();
