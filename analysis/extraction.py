@@ -11,11 +11,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting
+from analysis.claims.trends import RankCorrelation
 from analysis.formatting import percent, plural
 from analysis.io import RecipeResults, Record
 from analysis.plotting import CLASSES
 
-TABLE, CURVES, FACTS = "extraction.csv", "extraction_curves.csv", "extraction.json"
+TABLE, CURVES, RATES = "extraction.csv", "extraction_curves.csv", "extraction_rates.csv"
+FACTS = "extraction.json"
 CRITERIA = {
     "inclusion": "Inclusion",
     "overlap_above_0.8": "LCS > 0.8",
@@ -39,8 +41,12 @@ class Extraction:
     """Rows of tables/extraction.csv, the highest score first."""
     curves: list[Record]
     """Rows of tables/extraction_curves.csv."""
+    rates: list[Record]
+    """Rows of tables/extraction_rates.csv."""
     facts: Record
     """tables/extraction.json: the models and the settings."""
+    document_N: np.ndarray
+    """The document of each sample."""
 
     def column(self, name: str) -> np.ndarray:
         """Returns a numeric column, one value per sample."""
@@ -84,6 +90,22 @@ class Extraction:
             f"next {suffix}. {selection}; {c['samples']:,} were requested."
         )
 
+    def left_out_text(self) -> str:
+        """Returns a sentence on the samples that rates leave out; empty if there are none."""
+        left_out = sum(row["left_out"] for row in self.rates if row["scheme"] == "sampled")
+        return (
+            f"Left out: {plural(int(left_out), 'sample')} whose suffix has no letters or digits, or a text that is "
+            "also in the prefix."
+            if left_out
+            else ""
+        )
+
+    def rank_correlation(self) -> RankCorrelation | None:
+        """Returns the rank correlation of score and -log p of the suffix; None if one is constant."""
+        return RankCorrelation.from_samples(
+            self.column("score"), -self.column("log_p_sampled"), self.document_N
+        )
+
 
 def format_exponent(log: float) -> str:
     """Formats exp(log): 0.0067, 20, 1.3 × 10⁻⁴⁹; 0 for -inf."""
@@ -115,7 +137,12 @@ def read(recipe: RecipeResults) -> Extraction | None:
     facts = recipe.view.facts("extraction")
     samples = io.read_table(recipe, TABLE)
     curves = io.read_table(recipe, CURVES)
-    return Extraction(samples, curves, facts)
+    rates = io.read_table(recipe, RATES)
+    # The ids of canaries do not begin with 0.
+    first_id = recipe.attacked.first_id
+    positions = [int(row["id"]) - first_id for row in samples]
+    document_N = io.read_documents(recipe)[positions]
+    return Extraction(samples, curves, rates, facts, document_N)
 
 
 def draw(extraction: Extraction) -> Figure:

@@ -92,7 +92,7 @@ def write_page(
         progress("report", done, total)
 
     progress("report", 0, total)
-    if with_decisions:
+    if any(recipe.config.score.token_samples for recipe in with_decisions):
         sample_page.start_bundling()  # while the figures are drawn
     for recipe in drawn:
         try:

@@ -6,7 +6,6 @@ T: targets, G: points of a ROC curve, K: points of a plotted curve.
 """
 
 import dataclasses
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -139,14 +138,6 @@ def save(figure: Figure, figures_dir: Path, name: str) -> Path:
         with replacing(figures_dir / f"{name}.{suffix}") as part:
             write(figure, part)
     return figures_dir / f"{name}.png"
-
-
-def to_png(figure: Figure) -> bytes:
-    """Returns a figure as the content of a PNG file, for pages that have no folder of figures."""
-    figure.set_dpi(mpl.rcParams["savefig.dpi"])
-    content = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(content, metadata={"Software": None})
-    return content.getvalue()
 
 
 def remove(figures_dir: Path, name: str) -> None:

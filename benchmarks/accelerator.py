@@ -15,18 +15,24 @@ runs out of memory, its row in the table says so, and the other parts continue.
 - peak memory: as the device reports it, or that of the process on a CPU.
 - attention: loss and gradient norm of the first batch, with the default implementation of attention and with XLA's. The
   benchmark fails if the losses differ by more than rounding.
-- resume: the first model of --sizes is trained for 12 steps, once without interruption, and once in a process that
-  receives SIGTERM after 6 steps and another process that continues from the checkpoint. The benchmark fails if the two
-  final states (parameters and moments) are not bitwise equal. The temporary folder needs 36 bytes per parameter.
+- same bits: the first model of --sizes is trained for 12 steps, once without interruption, once more in a process
+  that reads nothing from the compilation cache, and once in a process that receives SIGTERM after 6 steps and another
+  one that continues from the checkpoint. The benchmark fails if the final states (parameters and moments) or the losses
+  of samples under them are not bitwise equal. The temporary folder needs 48 bytes per parameter.
+- kernels: where the GPU time of a step goes, by kind of kernel, from JAX's profiler.
+- --csv: adds the MFU to the table that `lm-mia plan` reads.
 - --nanodo: NanoDO's training step, with one sample per sequence, from a checkout (see `nanodo_peer`). If a batch does
   not fit in memory, NanoDO accumulates gradients over the smallest number of parts (2, 4, 8, ...) that fits.
 
-The benchmark has been run on CPUs only so far, so its duration on a GPU or TPU is unknown. To try it on a CPU:
+On an H100, three sizes take about 10 minutes, mostly compilation. To try it on a CPU:
 
     python benchmarks/accelerator.py --sizes=small --scale=8 --batch-size=16 --steps=2 --rounds=2 --samples=64
 """
 
 import argparse
+import contextlib
+import csv
+import datetime
 import os
 import shlex
 import sys
@@ -41,6 +47,7 @@ import fresh
 import jax
 import nanodo_peer
 import numpy as np
+import profile_kernels
 import resume
 import scoring
 import steps
@@ -50,6 +57,17 @@ from lm_mia.model import flops, transformer
 
 _WARM_UP = 3  # steps before the first round, since NanoDO compiles twice
 _MAX_PARTS = 64  # into which NanoDO divides a batch
+MFU_COLUMNS = (
+    "chip",
+    "layers",
+    "width",
+    "train_mfu",
+    "score_mfu",
+    "card",
+    "jax",
+    "date",
+    "command",
+)
 
 
 def describe(clock: fresh.Clock, folder: Path) -> fresh.Results:
@@ -94,6 +112,9 @@ def train(
         began = time.perf_counter()
         first = step(ids_TxB[0])
         jax.block_until_ready([first, *(step(ids_B) for ids_B in ids_TxB[1:warm_up])])
+        if name == steps.PACKED:  # all sizes of micro-batches are compiled before the first round
+            for ids_B in steps.one_batch_a_size(population, model_config, attention, ids_TxB):
+                jax.block_until_ready(step(ids_B))
         warm_up_seconds = time.perf_counter() - began
         for low in range(warm_up, batches, round_steps):
             began = time.perf_counter()
@@ -166,11 +187,13 @@ class Session:
     def __init__(self, c: argparse.Namespace, folder: Path):
         self.c = c
         self.failures: list[str] = []
-        self._folder = folder
+        self.train_mfu: dict[str, float] = {}
+        self.score_mfu: dict[str, float] = {}
+        self.folder = folder
         self._began = time.monotonic()
-        # The device, and three parts of resume; for each size, two parts of training, two of scoring, one of attention,
-        # and two of NanoDO.
-        self._num_parts = 4 + len(c.sizes) * (5 + 2 * bool(c.nanodo))
+        # The device, and four parts of the same bits; for each size, two parts of training, two of scoring, one of
+        # attention, one of kernels, and two of NanoDO.
+        self._num_parts = 5 + len(c.sizes) * (6 + 2 * bool(c.nanodo))
         self._part = 0
 
     def run(self, description: str, work: fresh.Work, **settings: Any) -> fresh.Measured | str:
@@ -179,7 +202,7 @@ class Session:
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         self._say(f"[{self._part}/{self._num_parts}, {minutes}:{seconds:02}] {description}")
         try:
-            return fresh.measure(work, self._folder, **settings)
+            return fresh.measure(work, self.folder, **settings)
         except Exception as error:  # the other parts continue
             lines = str(error).splitlines() or [type(error).__name__]
             if any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "Out of memory")):
@@ -246,6 +269,8 @@ def training_rows(
             elif our_rate is not None and parts == 1:
                 _check_nanodo(session, size, float(r["loss_nats"]), first_batches[size])
             useful_R = _training_flops(model_config, r["tokens_R"], r["sum_squared_lengths_R"])
+            if name == steps.PACKED and peak:
+                session.train_mfu[size] = float(np.median(useful_R / r["seconds_R"])) / peak
             step_seconds = float(np.median(r["seconds_R"])) / c.steps
             yield (
                 size,
@@ -313,6 +338,8 @@ def scoring_rows(session: Session, peak: float | None) -> Iterator[Sequence[str]
         seconds = float(np.median(r["seconds_R"]))
         rate_R = float(r["samples"]) / r["seconds_R"]
         useful = _training_flops(model_config, r["tokens"], r["sum_squared_lengths"]) / 3
+        if peak:
+            session.score_mfu[size] = float(useful / seconds) / peak
         yield (
             size,
             f"{np.median(rate_R):,.1f}",
@@ -361,8 +388,8 @@ def attention_rows(
         yield (size, str(default["attention"]), *losses, f"{loss:.1g}", f"{norm:.1g}")
 
 
-def resume_rows(session: Session) -> Iterator[Sequence[str]]:
-    """Yields a row for the first size: whether a model that was interrupted ends in the same state."""
+def same_bits_rows(session: Session) -> Iterator[Sequence[str]]:
+    """Yields a row for each way in which the first model is trained again: whether it ends in the same state."""
     c = session.c
     size, half = c.sizes[0], resume.NUM_STEPS // 2
     settings = {
@@ -370,25 +397,67 @@ def resume_rows(session: Session) -> Iterator[Sequence[str]]:
         "scale": c.scale,
         "batch_size": c.batch_size,
     }
-    runs = [
-        session.run(f"{size}: {resume.NUM_STEPS} steps, {words}", resume.train, **settings, **names)
-        for words, names in (
-            ("without interruption", {"name": "whole", "stop_step": 0}),
-            ("stopped by SIGTERM", {"name": "stopped", "stop_step": half}),
-            ("continued", {"name": "stopped", "stop_step": 0}),
-        )
-    ]
-    results = [run.results for run in runs if not isinstance(run, str)]
+
+    def run(words: str, name: str, stop_step: int) -> fresh.Measured | str:
+        description = f"{size}: {resume.NUM_STEPS} steps, {words}"
+        return session.run(description, resume.train, **settings, name=name, stop_step=stop_step)
+
+    runs = [run("without interruption", "whole", 0)]
+    with _empty_cache(session):
+        runs.append(run("again, without the compilation cache", "again", 0))
+    runs += [run("stopped by SIGTERM", "stopped", half), run("continued", "stopped", 0)]
+    results = [measured.results for measured in runs if not isinstance(measured, str)]
     if len(results) < len(runs):
-        yield size, "--", next(run for run in runs if isinstance(run, str))
+        yield size, "--", next(measured for measured in runs if isinstance(measured, str)), "--"
         return
-    whole, stopped, continued = (r for r in results if r is not None)
-    is_equal = str(whole["sha256"]) == str(continued["sha256"])
+    whole, again, stopped, continued = (r for r in results if r is not None)
     if not (int(stopped["steps"]) == int(continued["resumed_at"]) == half):
         session.fail(f"{size}: the model was not stopped and continued at step {half}")
-    if not is_equal:
-        session.fail(f"{size}: the final state of the model that was interrupted differs")
-    yield size, f"{int(continued['resumed_at'])}", "bitwise equal" if is_equal else "differs"
+    for words, other in (
+        ("in a new process, compiled again", again),
+        (f"stopped after step {half} and continued", continued),
+    ):
+        cells = []
+        for name in ("sha256", "losses"):
+            is_equal = str(whole[name]) == str(other[name])
+            cells.append("bitwise equal" if is_equal else "differ")
+            if not is_equal:
+                session.fail(f"{size}, {words}: the {name} of the final state differ")
+        yield size, words, *cells
+
+
+@contextlib.contextmanager
+def _empty_cache(session: Session) -> Iterator[None]:
+    """Gives the processes that are started inside it a compilation cache of their own, which is empty."""
+    before = os.environ["JAX_COMPILATION_CACHE_DIR"]
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(session.folder / "empty_cache")
+    try:
+        yield
+    finally:
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = before
+
+
+def kernel_rows(session: Session) -> Iterator[Sequence[str]]:
+    """Yields a row for each size: milliseconds of a training step by kind of kernel."""
+    c = session.c
+    for size in c.sizes:
+        measured = session.run(
+            f"{size}: {c.steps} steps with the profiler",
+            profile_kernels.profile,
+            model_config=steps.sized_model_config(size, c.scale, c.dtype),
+            scale=c.scale,
+            batch_size=c.batch_size,
+            num_steps=c.steps,
+        )
+        if isinstance(measured, str):
+            yield (size, measured, *["--"] * len(profile_kernels.KINDS))
+            continue
+        r = measured.results
+        assert r is not None
+        if not r["milliseconds_K"].size:
+            yield (size, "no GPU", *["--"] * len(profile_kernels.KINDS))
+            continue
+        yield (size, f"{float(r['kernels']):,.0f}", *(f"{ms:.1f}" for ms in r["milliseconds_K"]))
 
 
 def _training_flops(
@@ -432,11 +501,12 @@ _ATTENTION_HEADER = (
     "losses differ by",
     "gradient norms differ by",
 )
-_RESUME_HEADER = ("model", "stopped after steps", "final state")
+_SAME_BITS_HEADER = ("model", "trained again", "parameters and moments", "losses of samples")
+_KERNEL_HEADER = ("model", "kernels per step", *(f"{name} ms" for name in profile_kernels.KINDS))
 
 
 def report(session: Session) -> None:
-    """Prints the section: a heading with the device and the command, and four tables."""
+    """Prints the section: a heading with the device and the command, and five tables."""
     c = session.c
     described = session.run("description of the device", describe)
     if isinstance(described, str) or described.results is None:
@@ -466,9 +536,41 @@ def report(session: Session) -> None:
     _print_table("Scoring", (*_SCORING_HEADER, *_COSTS_HEADER), rows)
     rows = attention_rows(session, first_batches)
     _print_table("Attention", _ATTENTION_HEADER, rows)
-    _print_table("Resume", _RESUME_HEADER, resume_rows(session))
+    _print_table("Same bits", _SAME_BITS_HEADER, same_bits_rows(session))
+    _print_table("Kernels", _KERNEL_HEADER, kernel_rows(session))
+    if c.csv:
+        write_csv(c.csv, session, device["kind"])
     for failure in session.failures:
         print(f"Failed: {failure}\n")
+
+
+def write_csv(path: Path, session: Session, kind: str) -> None:
+    """Adds the MFU of training and scoring to a table, or replaces those of the same chip and sizes."""
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    if path.exists():
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                rows[row["chip"], row["layers"], row["width"]] = row
+    chip = flops.chip_name(kind) or kind
+    for size in session.train_mfu.keys() & session.score_mfu.keys():
+        m = steps.sized_model_config(size, session.c.scale, session.c.dtype)
+        rows[chip, str(m.layers), str(m.width)] = {
+            "chip": chip,
+            "layers": str(m.layers),
+            "width": str(m.width),
+            "train_mfu": f"{session.train_mfu[size]:.4f}",
+            "score_mfu": f"{session.score_mfu[size]:.4f}",
+            "card": kind,
+            "jax": jax.__version__,
+            "date": f"{datetime.date.today()}",
+            "command": f"benchmarks/accelerator.py --sizes={size}",
+        }
+    with path.open("w", newline="") as file:
+        writer: csv.DictWriter[str] = csv.DictWriter(file, MFU_COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(
+            rows[key] for key in sorted(rows, key=lambda k: (k[0], int(k[1]) * int(k[2]) ** 2))
+        )
 
 
 def _print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -511,6 +613,7 @@ def _arguments() -> argparse.Namespace:
     add("--scale", type=int, default=1, help="divisor of the lengths of samples (default: 1)")
     add("--batch-size", type=int, default=128, help="samples per batch (default: 128)")
     add("--dtype", choices=list(steps.ROUNDING), default="bfloat16", help="type of activations")
+    add("--csv", type=Path, help="table of measured MFU to which the sizes are added")
     add("--steps", type=int, default=10, help="training steps per round (default: 10)")
     add("--rounds", type=int, default=5, help="rounds of training and of scoring (default: 5)")
     add(

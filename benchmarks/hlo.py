@@ -6,11 +6,13 @@ number of iterations, which XLA's own cost analysis does not do.
 - Collectives: bytes are those of the whole arrays, that is, of the result of an all-gather, and of the operand of a
   reduce-scatter or all-reduce. A fusion that contains an all-reduce and a slice of it is how TPUs compute a
   reduce-scatter, and is counted as such.
-- FLOPs: matrix products, and the attention kernels of cuDNN and Pallas. The text has the shapes of these kernels, but
-  not their instructions, so that their FLOPs are computed from a formula.
+- FLOPs: matrix products, also those of cuBLAS; the attention kernels of cuDNN and Pallas; and our Pallas kernel for the
+  gradients of embeddings. The text has the shapes of kernels, but not their instructions, so that their FLOPs are
+  computed from formulas.
 - Bytes: what each instruction reads from and writes to the memory of the device. An array that an instruction only
-  slices counts with the bytes of the slice. On TPUs, the text says which arrays are in the chip's vector memory; they
-  do not count, but the copies between the two memories do.
+  slices counts with the bytes of the slice, and the workspace of a product of cuBLAS, which few products use, does not
+  count. On TPUs, the text says which arrays are in the chip's vector memory; they do not count, but the copies between
+  the two memories do.
 - Seconds: each instruction takes as long as its FLOPs or its bytes at the peak rates, whichever is longer; instructions
   follow one another. A loop takes at least as long as all its bytes, including copies that run beside instructions.
 """
@@ -47,15 +49,21 @@ _FREE |= {
     "domain",
     "custom-call-done",
 }
+_CUBLAS, _TRITON = "__cublas$lt$matmul", "__gpu$xla.gpu.triton"  # targets of custom calls
 # Matrix products of the size of all pairs of queries and keys: of the forward pass, and, with the recomputation of the
 # attention weights, of the backward pass, which Pallas divides between two kernels.
 _KERNEL_PRODUCTS = {
+    "attention_forward": 2,
+    "attention_backward_keys": 4,
+    "attention_backward_queries": 3,
     "__cudnn$fmhaScaleBiasSoftmax": 2,
     "__cudnn$fmhaScaleBiasSoftmaxBackward": 5,
     "splash_mha_fwd": 2,
     "splash_mha_dkv": 4,
     "splash_mha_dq": 3,
 }
+_EMBEDDING_KERNEL = "embedding_gradient"
+_EMBEDDING_ROWS = 64  # of the embedding, by which the kernel multiplies each gradient
 
 
 class Array(NamedTuple):
@@ -100,6 +108,12 @@ class Instruction:
     def op_name(self) -> str:
         """The operation of the traced program from which the instruction comes, or ""."""
         match = re.search(r'op_name="([^"]*)"', self.attributes)
+        return match[1] if match else ""
+
+    @property
+    def custom_call_target(self) -> str:
+        """The function that a custom call calls, or ""."""
+        match = re.search(r'custom_call_target="([^"]*)"', self.attributes)
         return match[1] if match else ""
 
 
@@ -316,8 +330,14 @@ class _Counter:
         return 0.0
 
     def _kernel_flops(self, instruction: Instruction, computation: Computation) -> float:
-        target = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
-        words = f"{target[1] if target else ''} {instruction.name}"
+        target = instruction.custom_call_target
+        if target == _CUBLAS:
+            return _cublas_flops(instruction, computation)
+        # The name of a Pallas kernel is a part of the operation's on GPUs, and of the instruction's on TPUs.
+        words = f"{target} {instruction.op_name if target == _TRITON else instruction.name}"
+        if re.search(rf"\b{_EMBEDDING_KERNEL}\b", words):
+            gradient = next(a for a in computation.operand_arrays(instruction) if "f" in a.dtype)
+            return 2.0 * math.prod(gradient.shape) * _EMBEDDING_ROWS
         products = [
             n
             for name, n in _KERNEL_PRODUCTS.items()
@@ -325,7 +345,7 @@ class _Counter:
         ]
         if not products:
             return 0.0
-        # The first floating-point operand is the queries: RxLxHxK (cuDNN), RxHxLxK or HxLxK (Pallas), where L > H.
+        # The first floating-point operand is the queries: RxLxHxK (GPUs), RxHxLxK or HxLxK (TPUs), where L > H.
         arrays = computation.operand_arrays(instruction)
         query = next(a for a in arrays if len(a.shape) >= 3 and "f" in a.dtype)
         length = max(query.shape[-3:-1])
@@ -338,7 +358,11 @@ class _Counter:
             for name in instruction.operands
             if name in computation.instructions
         ]
-        written = sum(array.memory_bytes for array in instruction.results)
+        results = instruction.results
+        if instruction.custom_call_target == _CUBLAS:
+            # The last result of several is the workspace.
+            results = results[:-1] if len(results) > 1 else results
+        written = sum(array.memory_bytes for array in results)
         if instruction.opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
             # The result holds source and target; a slice reads as many bytes as it writes.
             target = instruction.results[0 if instruction.opcode == "copy-start" else -1]
@@ -410,6 +434,19 @@ def _dot_flops(instruction: Instruction, computation: Computation) -> float:
     contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
     axes = [int(axis) for axis in contracted[1].split(",")] if contracted and contracted[1] else []
     return 2.0 * math.prod(instruction.results[0].shape) * math.prod(left.shape[a] for a in axes)
+
+
+def _cublas_flops(instruction: Instruction, computation: Computation) -> float:
+    """Returns the FLOPs of a matrix product of cuBLAS, whose first two operands are the matrices."""
+    left, right = (computation.instructions[name].results[0] for name in instruction.operands[:2])
+
+    def axes(name: str) -> set[int]:
+        stated = re.search(rf'"{name}":\[([^\]]*)\]', instruction.attributes)
+        return {int(axis) for axis in re.findall(r"\d+", stated[1])} if stated else set()
+
+    shared = axes("rhs_contracting_dimensions") | axes("rhs_batch_dimensions")
+    columns = (size for axis, size in enumerate(right.shape) if axis not in shared)
+    return 2.0 * math.prod(left.shape) * math.prod(columns)
 
 
 def _convolution_flops(instruction: Instruction, computation: Computation) -> float:

@@ -1,6 +1,6 @@
 """Reports the memory that the compiler plans for a training step, for a device that need not be present.
 
-    python benchmarks/memory.py [--platform=cuda|tpu|cpu] [--sizes=302M,1018M] [--attention=cudnn,xla] ...
+    python benchmarks/memory.py [--platform=cuda|tpu|cpu] [--sizes=302M,1018M] [--attention=pallas,cudnn] ...
 
 Lowers the step that training uses (`lm_mia.train.step`) from shapes alone, for one NVIDIA H100 of 80 GB (cuda), one
 chip of a TPU v5p (tpu) or this CPU, compiles it, and prints a Markdown table of the memory that the compiler will
@@ -8,16 +8,16 @@ allocate. cuda needs `jax[cuda13]` (the extra cuda) and tpu needs `jax[tpu]` (th
 device. A compilation takes 10 to 60 s and 1 to 3 GB of memory.
 
 - arguments: parameters, two moments and the batch. outputs: those that do not reuse the memory of arguments.
-- workspace: cuDNN allocates it at run time, and the compiler does not count it without a device. It is computed as
-  4 R H L (K + 1) bytes, which cuDNN 9.23 plans for the backward pass on an H100; R is the number of packed sequences
-  per micro-batch, H the number of heads and K their width.
+- workspace: for --attention=cudnn. cuDNN allocates it at run time, and the compiler does not count it without a device.
+  It is computed as 4 R H L (K + 1) bytes, which cuDNN 9.23 plans for the backward pass on an H100; R is the number of
+  packed sequences per micro-batch, H the number of heads and K their width.
 - fits 80 GB: JAX takes 75 % of a GPU's memory by default; "yes" means within that, and ".95" means that it fits with
   XLA_PYTHON_CLIENT_MEM_FRACTION=.95.
 - XLA rematerializes values automatically if its plan exceeds about 76 % of a GPU's memory, with or without a device. A
   total of about 60 GiB may therefore be the reduced value of a larger one, at a cost in speed.
 - auto: the setting that `compute.*` chooses on that device by default.
 
-Without a device, kernels are not tuned: workspaces of matrix products may differ by a few tens of MB on a real one.
+Without a device, kernels are not tuned, and neither are those of training on GPUs (`sharding.compiler_options`).
 CPUs compute bfloat16 in float32, so their numbers are larger; they show how settings compare rather than what fits.
 """
 
@@ -36,7 +36,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lm_mia import config
 from lm_mia.model import transformer
-from lm_mia.model.attention import AttentionKind
 from lm_mia.train import batching, checkpoint, execution, sharding
 from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import make_step
@@ -45,8 +44,8 @@ Platform = Literal["cuda", "tpu", "cpu"]
 
 DEVICE_BYTES = 84_942_979_072  # of an H100 with 80 GB, as its driver reports it
 _DEFAULT_SHARE, _LARGE_SHARE = 0.75, 0.95  # fractions of a GPU's memory that JAX takes
-_ATTENTION_KINDS: dict[Platform, tuple[AttentionKind, ...]] = {
-    "cuda": ("cudnn", "xla"),
+_ATTENTION: dict[Platform, tuple[str, ...]] = {
+    "cuda": ("pallas", "cudnn", "xla"),
     "tpu": ("pallas", "xla"),
     "cpu": ("xla",),
 }
@@ -304,8 +303,8 @@ def _arguments() -> argparse.Namespace:
     )
     add("--batch-size", type=int, default=128)
     c = parser.parse_args()
-    c.attention = c.attention or _ATTENTION_KINDS[c.platform]
-    choices = {"sizes": tuple(config.MODEL_SIZES), "attention": _ATTENTION_KINDS[c.platform]}
+    c.attention = c.attention or _ATTENTION[c.platform]
+    choices = {"sizes": tuple(config.MODEL_SIZES), "attention": _ATTENTION[c.platform]}
     choices |= {"layers": ("unrolled", "scanned"), "remat": ("none", "dots", "full")}
     for name, words in choices.items():
         if unknown := set(getattr(c, name)) - set(words):

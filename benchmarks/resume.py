@@ -1,4 +1,4 @@
-"""Trains a model in processes that are stopped and continue from its checkpoint, as a part of `accelerator.py`."""
+"""Trains one model in several processes, some of which are stopped, as a part of `accelerator.py`."""
 
 import contextlib
 import hashlib
@@ -9,6 +9,7 @@ import c4_like
 import fresh
 import jax
 import numpy as np
+import scoring
 import steps
 
 from lm_mia.data import subsets
@@ -41,8 +42,8 @@ def train(
       batch_size: number of samples per step.
 
     Returns:
-      "steps", the number of the newest checkpoint, "resumed_at", the step from which training continued, and "sha256",
-      the hash of the state of the newest checkpoint.
+      "steps", the number of the newest checkpoint, "resumed_at", the step from which training continued, "sha256", the
+      hash of the state of the newest checkpoint, and "losses", the hash of the losses of the first samples under it.
     """
     population = c4_like.population(2 * NUM_STEPS * batch_size, model_config.vocab_size, scale)
     trainer = steps.make_trainer(population, model_config, batch_size)
@@ -70,10 +71,14 @@ def train(
     digest = hashlib.sha256()
     with checkpoint.manager(checkpoint_dir) as checkpoints:
         saved_steps = checkpoints.latest_step() or 0
-        for leaf in jax.tree.leaves(trainer.restore_state(checkpoints, saved_steps)):
-            digest.update(np.asarray(leaf).tobytes())
+        state = trainer.restore_state(checkpoints, saved_steps)
+    for leaf in jax.tree.leaves(state):
+        digest.update(np.asarray(leaf).tobytes())
+    scorer = scoring.make_scorer(population, model_config)
+    loss_N = scorer.score(state.params, [], 0, min(len(population), 4 * batch_size))["loss"]
     return {
         "steps": np.array(saved_steps),
         "resumed_at": np.array(resumed_at),
         "sha256": np.array(digest.hexdigest()),
+        "losses": np.array(hashlib.sha256(loss_N.tobytes()).hexdigest()),
     }

@@ -8,13 +8,17 @@ of a machine with eight H100s, or of the smallest v5p slice that has enough chip
 is needed, and nothing is measured on one; `memory.py` says what has to be installed. The settings of `compute` are
 automatic.
 
+- micro-batch: packed sequences per device and micro-batch. Batches may have micro-batches of different sizes; the
+  program is compiled with the size that most batches use, and its loop is counted as often as gives the mean number of
+  packed sequences of all batches.
 - micro-batches: the mean number per batch of 128 samples with C4-like lengths, packed into about 50 sequences.
   filled sequences: the share of the packed sequences of all micro-batches that contain samples; the others are empty.
 - memory: what the compiler plans per device, as in `memory.py`. estimate: that of `lm_mia.model.memory`.
 - collectives: number and bytes of each kind; see `hlo.py`. Those inside the loop over micro-batches are marked "in
   loop". hidden: the share of their time during which the device computes something else.
 - FLOPs and HBM bytes: per device and step, counted by `hlo.py`, with loop bodies multiplied by their iterations. They
-  include padding, empty sequences and rematerialization.
+  include padding, empty sequences and rematerialization. Attention computes whole blocks of pairs of queries and keys:
+  on GPUs, those that the segments of the packed sequences need; on TPUs, all that are not above the diagonal.
 - compute, HBM: the time that the FLOPs or the bytes alone would take at peak rates. instructions: the sum over
   instructions of the longer of the two. collectives: the time that their bytes take at the rate of all links between
   the devices of a group. step: instructions, plus the part of collectives that is not hidden.
@@ -29,11 +33,12 @@ this is.
 import argparse
 import csv
 import dataclasses
+import functools
 import json
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -46,7 +51,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from lm_mia import config
-from lm_mia.model import flops, transformer
+from lm_mia.model import flops, gpu_attention, transformer
 from lm_mia.model import memory as memory_estimate
 from lm_mia.score import scorer
 from lm_mia.train import batching, execution, sharding
@@ -65,8 +70,10 @@ class Chip(NamedTuple):
     hbm_bytes_per_second: float
     link_bytes_per_second: float
     """Of one direction of one link. An H100 has one link, to the switch of its machine."""
-    attention_share: float
-    """Share of all pairs of queries and keys that attention computes: half of them, or 3 of 4 blocks of 512 x 512."""
+    attention_block: int
+    """Number of the queries, and of the keys, of a block of pairs that attention computes."""
+    skips_segments: bool
+    """Whether attention skips blocks between different segments, rather than only those above the diagonal."""
     devices_per_model: tuple[int, ...]
     """Numbers of devices for which programs can be compiled."""
 
@@ -75,8 +82,16 @@ class Chip(NamedTuple):
 # TPU v5p: 95 GiB, 2,765 GB/s; interconnect 4,800 Gbit/s per chip, that is, 100 GB/s in each direction of its six links
 # (docs.cloud.google.com/tpu/docs/v5p).
 CHIPS = {
-    "h100": Chip("cuda", int(0.75 * memory.DEVICE_BYTES), 3.35e12, 450e9, 0.5, (1, 2, 4, 8)),
-    "tpu v5p": Chip("tpu", 95 * 2**30, 2.765e12, 100e9, 0.75, (1, 2, 4, 8, 16, 32, 64)),
+    "h100": Chip(
+        "cuda",
+        int(0.75 * memory.DEVICE_BYTES),
+        3.35e12,
+        450e9,
+        gpu_attention.BLOCK_TOKENS,
+        True,
+        (1, 2, 4, 8),
+    ),
+    "tpu v5p": Chip("tpu", 95 * 2**30, 2.765e12, 100e9, 512, False, (1, 2, 4, 8, 16, 32, 64)),
 }
 # By number of chips: the slice that has as many, and whether its axes, of 4 chips each, are rings.
 _SLICES = {
@@ -117,29 +132,92 @@ class StepCost:
         return self.instruction_seconds + self.collective_seconds - self.hidden_seconds
 
 
+class Packing(NamedTuple):
+    """Samples in packed sequences."""
+
+    length_B: np.ndarray
+    """Number of tokens of each sample."""
+    plan: batching.PackingPlan
+
+
 class Batch(NamedTuple):
     """Means over batches of 128 C4-like samples."""
 
+    micro_batch_size: int
+    """Packed sequences per device and micro-batch: the size that most batches use."""
     micro_batches: float
+    sequences: float
+    """Packed sequences of all micro-batches on all devices together, empty ones included."""
     filled_share: float
-    """Fraction of the packed sequences of micro-batches that contain samples."""
-    tokens: float
-    sum_squared_lengths: float
+    """Fraction of these that contain samples."""
+    attention_share: float
+    """Fraction of all pairs of queries and keys that attention computes."""
+
+    def iterations(self, devices: int) -> float:
+        """Returns the number of micro-batches of `micro_batch_size` with as many packed sequences."""
+        return self.sequences / (self.micro_batch_size * devices)
 
 
-def mean_batch(micro_batch_sequences: int) -> Batch:
-    """Returns the means over batches; a micro-batch has this number of packed sequences on all devices together."""
+@functools.cache
+def packings() -> tuple[Packing, ...]:
+    """Returns batches of 128 C4-like samples."""
     length_NxB = c4_like.lengths(_BATCHES * BATCH_SIZE).reshape(_BATCHES, BATCH_SIZE)
-    sequences_N = np.array(
-        [batching.plan_packing(length_B, LENGTH_TOKENS).num_sequences for length_B in length_NxB]
+    return tuple(
+        Packing(length_B, batching.plan_packing(length_B, LENGTH_TOKENS)) for length_B in length_NxB
     )
-    micro_batches_N = np.ceil(sequences_N / micro_batch_sequences)
+
+
+def mean_batch(micro_batch_sizes: Collection[int], chip: Chip, devices: int) -> Batch:
+    """Returns the means over batches.
+
+    Args:
+      micro_batch_sizes: numbers of packed sequences that a device may process at once, as `ExecutionPlan` has them.
+      chip: the kind of the devices.
+      devices: number of devices that share each batch.
+    """
+    filled_N = np.array([packing.plan.num_sequences for packing in packings()])
+    size_N = np.array(
+        [batching.choose_micro_batch_size(micro_batch_sizes, n, devices) for n in filled_N.tolist()]
+    )
+    micro_batches_N = np.ceil(filled_N / (size_N * devices))
+    sequences_N = micro_batches_N * size_N * devices
+    shares = [
+        attention_share(packing, int(n), chip)
+        for packing, n in zip(packings(), sequences_N, strict=True)
+    ]
     return Batch(
-        micro_batches_N.mean(),
-        sequences_N.sum() / (micro_batches_N.sum() * micro_batch_sequences),
-        length_NxB.sum(1).mean(),
-        (length_NxB**2).sum(1).mean(),
+        micro_batch_size=int(np.bincount(size_N).argmax()),
+        micro_batches=micro_batches_N.mean(),
+        sequences=sequences_N.mean(),
+        filled_share=filled_N.sum() / sequences_N.sum(),
+        attention_share=float(np.average(shares, weights=sequences_N)),
     )
+
+
+def attention_share(packing: Packing, num_sequences: int, chip: Chip) -> float:
+    """Returns the fraction of all pairs of queries and keys that attention computes, which are whole blocks.
+
+    A block of queries visits the blocks of keys up to its own from the first one or, if attention skips segments, from
+    the one that holds the first token of the segment of its first query. Padding is a segment, too.
+
+    Args:
+      packing: the samples.
+      num_sequences: number of packed sequences with the empty ones, which are padding as a whole.
+      chip: determines the blocks.
+    """
+    block = chip.attention_block
+    blocks = LENGTH_TOKENS // block
+    if not chip.skips_segments:
+        return (blocks + 1) / 2 / blocks
+    plan = packing.plan
+    filled_R = np.bincount(plan.sequence_B, packing.length_B, num_sequences).astype(np.int64)
+    begin_S = np.concatenate([plan.start_B, filled_R])  # of each segment
+    end_S = np.concatenate([plan.start_B + packing.length_B, np.full(num_sequences, LENGTH_TOKENS)])
+    # A segment holds the first query of the blocks of queries from low to high (exclusive).
+    low_S, high_S = -(-begin_S // block), -(-end_S // block)
+    mean_visits_S = (low_S + high_S - 1) / 2 - begin_S // block + 1
+    visits = ((high_S - low_S) * mean_visits_S).sum()
+    return float(visits / (num_sequences * blocks**2))
 
 
 def make_mesh(case: Case) -> Mesh:
@@ -207,7 +285,12 @@ def compiled_program(
 
 
 def program_cost(
-    text: str, memory_bytes: float, case: Case, micro_batches: float, mesh: Mesh
+    text: str,
+    memory_bytes: float,
+    case: Case,
+    micro_batches: float,
+    attention_share: float,
+    mesh: Mesh,
 ) -> StepCost:
     """Returns the costs of a program.
 
@@ -216,11 +299,12 @@ def program_cost(
       memory_bytes: memory that it needs per device.
       case: the devices for which it was compiled.
       micro_batches: mean number of micro-batches.
+      attention_share: fraction of all pairs of queries and keys that attention computes.
       mesh: the devices.
     """
     chip = CHIPS[case.chip]
     rates = hlo.Rates(flops.device_peak(case.chip) or 0.0, chip.hbm_bytes_per_second)
-    cost = hlo.count(hlo.parse(text), micro_batches, rates, chip.attention_share)
+    cost = hlo.count(hlo.parse(text), micro_batches, rates, attention_share)
     kinds: dict[str, tuple[float, float]] = {}
     seconds = hidden = 0.0
     for collective in cost.collectives:
@@ -297,8 +381,12 @@ def extrapolate(
 
 def step_cost(case: Case, c: argparse.Namespace, task: Literal["train", "score"]) -> StepCost:
     """Compiles the training step, or the scoring function, of a case, and returns its costs."""
-    plan, mesh = execution_plan(case), make_mesh(case)
-    batch = mean_batch(plan.micro_batch_size * case.devices)
+    plan, mesh, chip = execution_plan(case), make_mesh(case), CHIPS[case.chip]
+    batch = mean_batch(plan.micro_batch_sizes, chip, case.devices)
+    plan = dataclasses.replace(plan, micro_batch_sizes=(batch.micro_batch_size,))
+    share = batch.attention_share
+    if task == "score":
+        share = attention_share(_window(), _score_sequences() * _score_calls(), chip)
 
     def at_depth(layers: int) -> StepCost:
         model_config = dataclasses.replace(plan.model_config, layers=layers)
@@ -314,10 +402,11 @@ def step_cost(case: Case, c: argparse.Namespace, task: Literal["train", "score"]
             ),
             workspace,
         )
-        return program_cost(text, memory_bytes, case, batch.micro_batches, mesh)
+        iterations = batch.iterations(case.devices)
+        return program_cost(text, memory_bytes, case, iterations, share, mesh)
 
     layers = plan.model_config.layers
-    if CHIPS[case.chip].platform == "cuda" or plan.model_config.scan_layers or not c.depths:
+    if chip.platform == "cuda" or plan.model_config.scan_layers or not c.depths:
         return at_depth(layers)
     shallow, deep = c.depths
     return extrapolate(at_depth(shallow), at_depth(deep), c.depths, layers)
@@ -325,18 +414,16 @@ def step_cost(case: Case, c: argparse.Namespace, task: Literal["train", "score"]
 
 def useful_flops(case: Case) -> float:
     """Returns the mean useful FLOPs of a training step, of all devices together."""
-    model, batch = memory.sized_model_config(case.size), mean_batch(1)
-    return flops.training(
-        model.layers, model.width, model.vocab_size, batch.tokens, batch.sum_squared_lengths
-    )
+    model = memory.sized_model_config(case.size)
+    length_NxB = np.stack([packing.length_B for packing in packings()])
+    tokens, squares = length_NxB.sum(1).mean(), (length_NxB**2).sum(1).mean()
+    return flops.training(model.layers, model.width, model.vocab_size, tokens, squares)
 
 
 def scoring_flops(case: Case) -> float:
     """Returns the mean useful FLOPs of a scoring call on one device, over a window of C4-like samples."""
-    model, length_C = memory.sized_model_config(case.size), c4_like.lengths(batching.WINDOW_SAMPLES)
-    sequences = batching.plan_packing(length_C, LENGTH_TOKENS).num_sequences
-    calls = np.ceil(sequences / _score_sequences())
-    tokens, squares = length_C.sum() / calls, (length_C**2).sum() / calls
+    model, length_C = memory.sized_model_config(case.size), _window().length_B
+    tokens, squares = length_C.sum() / _score_calls(), (length_C**2).sum() / _score_calls()
     return flops.scoring(model.layers, model.width, model.vocab_size, tokens, squares)
 
 
@@ -352,12 +439,12 @@ def print_tables(results: dict[Case, StepCost]) -> None:
     header += ("collectives (number, MB)",)
     rows = []
     for case, n in results.items():
-        plan = execution_plan(case)
+        batch = _batch(case)
         kinds = ", ".join(
             f"{kind} {number:.0f} ({size / 1e6:,.0f})"
             for kind, (number, size) in sorted(n.collectives.items())
         )
-        row: list[Any] = [case.chip, case.size, case.devices, plan.micro_batch_size]
+        row: list[Any] = [case.chip, case.size, case.devices, batch.micro_batch_size]
         row += [f"{size / 2**30:.2f}" for size in (n.memory_bytes, estimated_bytes(case))]
         rows.append([*row, kinds or "none"])
     _print_table(header, rows)
@@ -366,7 +453,7 @@ def print_tables(results: dict[Case, StepCost]) -> None:
     header += ("step ms", "MFU bound")
     rows = []
     for case, n in results.items():
-        batch = mean_batch(execution_plan(case).micro_batch_size * case.devices)
+        batch = _batch(case)
         row = [case.chip, case.size, case.devices, f"{batch.micro_batches:.2f}"]
         row += [f"{batch.filled_share:.1%}", f"{n.flops / 1e12:.2f}", f"{n.hbm_bytes / 1e9:.1f}"]
         times = (n.compute_seconds, n.hbm_seconds, n.instruction_seconds, n.collective_seconds)
@@ -397,9 +484,9 @@ def estimated_bytes(case: Case) -> float:
     return memory_estimate.training_bytes(
         plan.model_config.size,
         plan.model_config.attention,
-        plan.micro_batch_size,
+        _batch(case).micro_batch_size,
         case.devices,
-        CHIPS[case.chip].memory_bytes,
+        plan.model_config.scan_layers,
     )
 
 
@@ -424,6 +511,21 @@ def _print_table(header: Sequence[str], rows: list[list[Any]]) -> None:
     print(f"\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
     for row in rows:
         print(f"| {' | '.join(str(cell) for cell in row)} |", flush=True)
+
+
+def _batch(case: Case) -> Batch:
+    return mean_batch(execution_plan(case).micro_batch_sizes, CHIPS[case.chip], case.devices)
+
+
+@functools.cache
+def _window() -> Packing:
+    """Returns a window of C4-like samples, as scoring packs them."""
+    length_C = c4_like.lengths(batching.WINDOW_SAMPLES)
+    return Packing(length_C, batching.plan_packing(length_C, LENGTH_TOKENS))
+
+
+def _score_calls() -> int:
+    return -(-_window().plan.num_sequences // _score_sequences())
 
 
 def _score_sequences() -> int:

@@ -76,6 +76,22 @@ def pack_padded(
     return to_global_array(batch, trainer.mesh), stats
 
 
+def one_batch_a_size(
+    population: Population,
+    model_config: transformer.ModelConfig,
+    attention: Attention,
+    ids_TxB: np.ndarray,
+) -> list[np.ndarray]:
+    """Returns ids_B of the first batch for each size of micro-batches that our step uses for some batches."""
+    plan = make_trainer(population, model_config, ids_TxB.shape[1], attention).plan
+    first: dict[int, np.ndarray] = {}
+    for ids_B in ids_TxB:
+        packing = batching.plan_packing(population.lengths_N[ids_B], population.length_tokens)
+        size = batching.choose_micro_batch_size(plan.micro_batch_sizes, packing.num_sequences, 1)
+        first.setdefault(size, ids_B)
+    return [*first.values()]
+
+
 def make_step(
     name: str,
     population: Population,

@@ -38,9 +38,7 @@ __all__ = ["__version__", "audit", "config", "open", "open_arrays", "stats"]
 def __getattr__(name: str) -> Any:
     """Imports a public name on first use, so that ``import lm_mia`` itself is fast."""
     if name == "__version__":
-        from importlib.metadata import version  # takes a tenth of a second
-
-        return version("lm-mia")
+        return importlib.import_module("lm_mia.machine").package_version("lm-mia")
     if name in ("audit", "open", "open_arrays"):
         return getattr(importlib.import_module("lm_mia.api"), name)
     if name in ("config", "stats"):

@@ -10,7 +10,6 @@ This module may import every package. Most imports happen only when they are nee
 
 import argparse
 import dataclasses
-import importlib.metadata
 import secrets
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ import tyro
 from lm_mia.attacks.spec import FigureNeed
 from lm_mia.config import Config, load
 from lm_mia.errors import UserError, collect_errors, run_action
+from lm_mia.machine import package_version
 from lm_mia.run import plan
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display, plural
@@ -659,7 +659,7 @@ def _top_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version",
         action="version",
-        version=f"lm-mia {importlib.metadata.version('lm-mia')}",
+        version=f"lm-mia {package_version('lm-mia')}",
         help="print the version and exit",
     )
     parser.add_argument("verb", choices=[*VERBS], metavar="VERB", help="one of the verbs below")

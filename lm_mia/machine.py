@@ -1,7 +1,18 @@
-"""The cores and the memory of this machine; they are counted here only, since macOS lacks some functions of Linux."""
+"""The cores, the memory and the packages of this machine; cores and memory are counted here only, since macOS lacks
+some functions of Linux.
+"""
 
+import importlib.metadata
 import os
 import sys
+
+
+def package_version(name: str) -> str:
+    """Returns the version of an installed package; "not installed" if it is only on the path, or missing."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def available_cores() -> int:

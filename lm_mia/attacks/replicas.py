@@ -40,7 +40,7 @@ from lm_mia.data import subsets
 from lm_mia.data.population import Population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import Unavailable
-from lm_mia.store.store import Store
+from lm_mia.store.store import NOT_REPRODUCIBLE, Store
 
 DECISIONS = {
     "error_rates.csv": decisions.error_rates,
@@ -212,6 +212,7 @@ def find_replicas(
             f"{store.path}: {len(references)} of {c.references} references and {len(targets)} of {c.replicas} replicas "
             f"are present{store.requirement}, but an attack needs at least 4 and 2; run `lm-mia run` first"
         )
+    _check_reproducible(store, targets + references)
     if missing:
         say(
             f"{len(missing)} of {len(requested)} models are missing{store.requirement}: attacking {len(targets)} of "
@@ -219,6 +220,28 @@ def find_replicas(
             "others"
         )
     return Replicas(store, population, c, targets, references)
+
+
+def _check_reproducible(store: Store, models: Sequence[ModelSeeds]) -> None:
+    """Raises Unavailable if the seeds determine the bits of some models of a table of decisions, but not of others.
+
+    Models without a record were imported, trained on CPUs, or trained by a version whose models differed between runs
+    on GPUs. Beside models of a GPU, they count as not reproducible.
+    """
+    computations = store.computations()
+    records = {computations[model] for model in models}
+    is_on_gpu = any(record and not record.endswith("x cpu") for record in records)
+    is_reproducible = {
+        not record.startswith(NOT_REPRODUCIBLE) and bool(record or not is_on_gpu)
+        for record in records
+    }
+    if len(is_reproducible) > 1:
+        named = "; ".join(sorted(record or "not recorded" for record in records))
+        raise Unavailable(
+            f"{store.path}: some models are the same in every run from the same seeds and others are not ({named}), so "
+            "that their decisions cannot be compared; make the models again with `lm-mia run` in a new workdir, "
+            "without --config.compute.attention=cudnn"
+        )
 
 
 def complete_requests(spec: AttackSpec, c: config.Attack) -> list[Request]:

@@ -175,11 +175,12 @@ class Compute:
     model after another; auto: 1 on CPUs, else the smallest number of devices whose estimated memory suffices, or 0 if
     one machine does not suffice."""
     micro_batch_size: int = 0
-    """Number of packed sequences of population.length_tokens that a device processes at once in training; gradients
-    are summed over micro-batches. 0: chosen automatically."""
+    """Largest number of packed sequences of population.length_tokens that a device processes at once in training;
+    gradients are summed over micro-batches. On GPUs, each batch is divided into micro-batches of equal size, so that
+    few packed sequences are empty. 0: chosen automatically."""
     attention: Literal["auto", "xla", "cudnn", "pallas"] = "auto"
-    """Attention implementation. auto: cudnn on NVIDIA GPUs with bfloat16 and pallas on TPUs where the shapes allow it,
-    otherwise xla; the choice is logged."""
+    """Attention implementation. auto: pallas on TPUs, and on NVIDIA GPUs with bfloat16, where the shapes allow it,
+    otherwise xla; the choice is logged. cudnn: a model that is trained twice from the same seeds is not the same."""
     layers: Literal["auto", "unrolled", "scanned"] = "auto"
     """unrolled: layers are compiled one by one, which is fastest; scanned: one compiled layer is used for all; auto:
     unrolled if memory allows it."""

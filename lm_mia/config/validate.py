@@ -86,10 +86,11 @@ def nothing_attacked(config: Config) -> list[str]:
 def unmet_attention_requirements(
     attention: str, dtype: str, head_width: int, length_tokens: int
 ) -> list[str]:
-    """Returns why an attention implementation cannot compute a model on any platform.
+    """Returns why an attention implementation cannot compute a model.
 
     Args:
-      attention: a value of ``compute.attention``.
+      attention: a value of ``compute.attention``, for what it requires on all platforms, or "pallas_gpu" or
+        "pallas_tpu".
       dtype: type of the activations.
       head_width: width of one attention head.
       length_tokens: maximum length of a sample in tokens.
@@ -105,6 +106,22 @@ def unmet_attention_requirements(
             (length_tokens % 2 == 0, f"an even population.length_tokens, not {length_tokens}"),
         ],
         "pallas": [
+            (
+                length_tokens % 64 == 0,
+                f"population.length_tokens divisible by 64, not {length_tokens}",
+            ),
+        ],
+        "pallas_gpu": [
+            (
+                length_tokens % 64 == 0,
+                f"population.length_tokens divisible by 64, not {length_tokens}",
+            ),
+            (
+                head_width in (16, 32, 64, 128),
+                f"model.width / model.heads of 16, 32, 64 or 128, not {head_width}",
+            ),
+        ],
+        "pallas_tpu": [
             (
                 length_tokens % 128 == 0,
                 f"population.length_tokens divisible by 128, not {length_tokens}",

@@ -1,7 +1,6 @@
 """Caches values that are computed from a user's files, so that later commands need not read unchanged files again."""
 
 import hashlib
-import importlib.metadata
 import json
 import os
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 from lm_mia import config
 from lm_mia.atomic import write_atomically
 from lm_mia.data import text_files
+from lm_mia.machine import package_version
 
 
 def user_cache_folder() -> Path:
@@ -42,7 +42,7 @@ def load_or_compute(
       program: the Python file that defines ``compute``; values from another version of it are not used.
       compute: returns values that can be written as JSON; called if the cache has none for the present files.
     """
-    parts = files_digest(corpus), importlib.metadata.version("lm-mia")
+    parts = files_digest(corpus), package_version("lm-mia")
     digest = hashlib.sha256(repr(parts).encode() + program.read_bytes()).hexdigest()
     path = user_cache_folder() / "files" / f"{digest[:32]}.json"
     try:

@@ -1,4 +1,4 @@
-"""Causal attention within segments: one function, computed by XLA anywhere, cuDNN on NVIDIA GPUs or Pallas on TPUs.
+"""Causal attention within segments: one function, computed by XLA anywhere, or by kernels for NVIDIA GPUs and TPUs.
 
 R: packed sequences, L: tokens per packed sequence, H: heads, K: width of a head, Q: queries of a block.
 """
@@ -8,7 +8,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-AttentionKind = Literal["xla", "cudnn", "pallas"]
+from lm_mia.model.gpu_attention import gpu_attention
+
+AttentionKind = Literal["xla", "cudnn", "pallas_gpu", "pallas_tpu"]
 
 # Queries per block of the XLA implementation, which skips the keys after the block.
 _BLOCK_TOKENS = 256
@@ -25,12 +27,14 @@ def attention(
 
     Args:
       q_RxLxHxK, k_RxLxHxK, v_RxLxHxK: queries, keys and values, all of one type.
-      segment_RxL: int32; tokens attend to tokens of the same segment only.
+      segment_RxL: int32; tokens attend to tokens of the same segment only. The tokens of a segment follow each other.
       kind: the implementation. Results differ by rounding only.
 
     Returns:
       o_RxLxHxK, of the type of the queries. The softmax is computed in float32.
     """
+    if kind == "pallas_gpu":
+        return gpu_attention(q_RxLxHxK, k_RxLxHxK, v_RxLxHxK, segment_RxL)
     q_RxLxHxK *= q_RxLxHxK.shape[-1] ** -0.5
     if kind == "cudnn":
         same_segment_Rx1xLxL = segment_RxL[:, None, :, None] == segment_RxL[:, None, None, :]
@@ -43,8 +47,8 @@ def attention(
             scale=1.0,
             implementation="cudnn",
         )
-    if kind == "pallas":
-        return _pallas_attention(q_RxLxHxK, k_RxLxHxK, v_RxLxHxK, segment_RxL)
+    if kind == "pallas_tpu":
+        return _tpu_attention(q_RxLxHxK, k_RxLxHxK, v_RxLxHxK, segment_RxL)
     return _xla_attention(q_RxLxHxK, k_RxLxHxK, v_RxLxHxK, segment_RxL)
 
 
@@ -70,7 +74,7 @@ def _xla_attention(
     return jnp.concatenate(outputs, axis=1)
 
 
-def _pallas_attention(
+def _tpu_attention(
     q_RxLxHxK: jax.Array, k_RxLxHxK: jax.Array, v_RxLxHxK: jax.Array, segment_RxL: jax.Array
 ) -> jax.Array:
     """Computes splash attention on a TPU; L must be divisible by 128."""

@@ -1,7 +1,10 @@
 """Estimates of the memory that training needs on each device, and of the number of devices that a model needs.
 
-For models of 140M to 1018M on 1 to 8 H100s or chips of a TPU v5p, the estimates are between 12 % too low and 29 % too
-high, compared with the memory that the compiler plans (`benchmarks/roofline.py`, docs/results/accelerators.md).
+With unrolled layers, for models of 10M to 1018M on 1 to 8 H100s, the estimates differ by at most 2 % from the memory
+that the compiler plans (`benchmarks/roofline.py`, docs/results/accelerators.md). With scanned layers, for 302M and
+1018M on one H100, they are 9 % to 18 % too high (`benchmarks/memory.py`, docs/results/memory.md). With unrolled layers
+and attention "xla", for 10M and 140M, they are 6 % to 8 % too low. They were fitted to H100s; programs for TPUs
+have not been compiled since.
 """
 
 import dataclasses
@@ -9,10 +12,14 @@ import dataclasses
 from lm_mia.model import flops
 
 CPU_TOKENS, DEVICE_TOKENS = 2048, 8192
-"""Number of tokens of a micro-batch on CPUs and on accelerators, unless the config sets the size."""
+"""Number of tokens of a micro-batch on CPUs and on TPUs, unless the config sets the size."""
+_MOST_SEQUENCES = 64
+"""Largest number of packed sequences of a micro-batch on GPUs; larger ones are not faster."""
+_FEWEST_UNROLLED = 4
+"""With fewer packed sequences per micro-batch, recomputing the activations of larger ones is faster on GPUs."""
 DEVICE_CHUNK_TOKENS = 4096
 """Number of tokens whose logits are in memory at once on accelerators."""
-_USABLE_SHARE = 0.88  # of the memory, since estimates may be too low by 12 %
+USABLE_SHARE = 0.9  # of the memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,14 +65,72 @@ def micro_batch_size(
     return min(requested or default, samples_per_device)
 
 
+def micro_batch_sizes(
+    requested: int,
+    size: ModelSize,
+    attention: str,
+    batch_size: int,
+    num_devices: int,
+    platform: str,
+    memory_bytes: float,
+) -> tuple[tuple[int, ...], bool]:
+    """Returns the numbers of packed sequences that a device may process at once, and whether layers are unrolled.
+
+    On CPUs and TPUs there is one number, `micro_batch_size`, and layers are unrolled if the activations for the
+    backward pass take less than half of the memory.
+
+    On GPUs, the largest number is the largest one, up to 64, that fits into memory with unrolled layers. If that is
+    less than 4, layers are scanned, and it is the largest one that fits then. If the config sets the largest number,
+    layers are unrolled if they fit.
+
+    The other numbers are all smaller ones, even ones above 32, so that a batch can be divided into micro-batches of
+    equal size with hardly any empty sequences. Batches of few tokens are computed at once: each number that is used
+    takes seconds to compile.
+
+    Args:
+      requested: ``compute.micro_batch_size`` of the config; 0: chosen automatically.
+      size: the model.
+      attention: the implementation of attention, as `activation_bytes` takes it.
+      batch_size: number of samples per step.
+      num_devices: number of devices that share a batch.
+      platform: "cpu", "gpu" or "tpu".
+      memory_bytes: bytes of memory of a device.
+    """
+    if platform != "gpu":
+        tokens = CPU_TOKENS if platform == "cpu" else DEVICE_TOKENS
+        single = micro_batch_size(requested, size.length_tokens, batch_size, num_devices, tokens)
+        return (single,), activation_bytes(size, attention, single) < memory_bytes / 2
+    samples = -(-batch_size // num_devices)
+    limit = min(requested or _MOST_SEQUENCES, samples)
+
+    def fits(number: int, is_scanned: bool) -> bool:
+        needed = training_bytes(size, attention, number, num_devices, is_scanned)
+        return needed <= USABLE_SHARE * memory_bytes
+
+    def largest(is_scanned: bool) -> int:
+        return next((number for number in range(limit, 0, -1) if fits(number, is_scanned)), 0)
+
+    if requested:
+        most, is_unrolled = limit, fits(limit, is_scanned=False)
+    else:
+        most = largest(is_scanned=False)
+        is_unrolled = most >= min(_FEWEST_UNROLLED, limit)
+        if not is_unrolled:
+            most = max(largest(is_scanned=True), 1)
+    if samples * size.length_tokens <= DEVICE_TOKENS:
+        return (most,), is_unrolled
+    sizes = (number for number in range(1, most + 1) if number <= 32 or number % 2 == 0)
+    return (*dict.fromkeys((*sizes, most)),), is_unrolled
+
+
 def activation_bytes(size: ModelSize, attention: str, micro_batch_size: int) -> float:
     """Estimates the bytes of the activations that layers keep for the backward pass, without rematerialization.
 
-    Per layer and token, these are about 18 vectors of the model's width in the dtype of activations and 4 in float32,
-    and, if attention is "xla", all attention weights.
+    Per layer and token, these are about 16.2 vectors of the model's width in the dtype of activations, and, if
+    attention is "xla", all attention weights.
     """
     num_tokens = micro_batch_size * size.length_tokens
-    vectors = size.width * (18 * size.itemsize + 16)
+    vectors = size.width * 16.2 * size.itemsize
     weights = size.heads * size.length_tokens * (4 + size.itemsize) * 0.6
     per_token = vectors + (weights if attention == "xla" else 0)
     return size.layers * num_tokens * per_token
@@ -76,7 +141,7 @@ def training_bytes(
     attention: str,
     micro_batch_size: int,
     num_devices: int,
-    memory_bytes: float,
+    is_scanned: bool,
 ) -> float:
     """Estimates the bytes of memory that training one model needs on each of its devices.
 
@@ -86,17 +151,16 @@ def training_bytes(
     - the parameters that each device gathers: kernels in the dtype of activations, and, with several devices, float32
       embeddings,
     - sums of gradients in float32, which are not sharded,
-    - activations: those of all layers if they need less than half of the memory; otherwise, since layers are then
-      scanned and recomputed, the inputs of all layers, the activations of one layer, and two copies of the kernels'
-      gradients of one micro-batch,
+    - activations: those of all layers, or, if layers are scanned and recomputed, the inputs of all layers, the
+      activations of one layer, and two copies of the kernels' gradients of one micro-batch,
     - logits and their gradients for one chunk of tokens.
 
     Args:
       size: the model.
-      attention: the implementation of attention: "xla", "cudnn" or "pallas".
+      attention: the implementation of attention: "xla" or another one.
       micro_batch_size: number of packed sequences that a device processes at once.
       num_devices: number of devices that train the model together.
-      memory_bytes: bytes of memory of a device.
+      is_scanned: whether layers are scanned and their activations recomputed.
     """
     kernels = 12 * size.layers * size.width**2
     parameters = flops.num_parameters(size.layers, size.width, size.vocab_size, size.length_tokens)
@@ -104,7 +168,7 @@ def training_bytes(
     gathered = kernels * size.itemsize + (embeddings * 4 if num_devices > 1 else 0)
     activations = activation_bytes(size, attention, micro_batch_size)
     num_tokens = micro_batch_size * size.length_tokens
-    if activations >= memory_bytes / 2:
+    if is_scanned:
         inputs = size.layers * num_tokens * size.width * size.itemsize
         activations = inputs + activations / size.layers + 2 * kernels * size.itemsize
     logits = 2 * 4 * min(num_tokens, DEVICE_CHUNK_TOKENS) * size.vocab_size
@@ -116,6 +180,7 @@ def choose_devices_per_model(
     attention: str,
     batch_size: int,
     requested_micro_batch_size: int,
+    platform: str,
     memory_bytes: float,
     num_devices: int,
 ) -> int:
@@ -123,9 +188,10 @@ def choose_devices_per_model(
 
     Args:
       size: the model.
-      attention: the implementation of attention: "xla", "cudnn" or "pallas".
+      attention: the implementation of attention: "xla" or another one.
       batch_size: number of samples per step.
       requested_micro_batch_size: ``compute.micro_batch_size`` of the config; 0: chosen automatically.
+      platform: "gpu" or "tpu".
       memory_bytes: bytes of memory of a device.
       num_devices: number of devices of the machine.
 
@@ -135,12 +201,10 @@ def choose_devices_per_model(
     for count in range(1, num_devices + 1):
         if num_devices % count:
             continue
-        per_device = micro_batch_size(
-            requested_micro_batch_size, size.length_tokens, batch_size, count
+        sizes, is_unrolled = micro_batch_sizes(
+            requested_micro_batch_size, size, attention, batch_size, count, platform, memory_bytes
         )
-        if (
-            training_bytes(size, attention, per_device, count, memory_bytes)
-            <= _USABLE_SHARE * memory_bytes
-        ):
+        needed = training_bytes(size, attention, sizes[-1], count, not is_unrolled)
+        if needed <= USABLE_SHARE * memory_bytes:
             return count
     return 0

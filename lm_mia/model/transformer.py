@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from lm_mia.model import memory
+from lm_mia.model import gpu_embedding, memory
 from lm_mia.model.attention import AttentionKind, attention
 
 Params = dict[str, Any]
@@ -53,8 +53,8 @@ class ModelSettings(Protocol):
 class ModelConfig:
     """The architecture of a model, and how it is computed.
 
-    ``attention``, ``scan_layers`` and ``remat`` change speed, memory and rounding, but neither the structure nor the
-    initial values of the parameters.
+    ``attention``, ``scan_layers``, ``remat`` and ``embedding_gradient`` change speed, memory and rounding, but neither
+    the structure nor the initial values of the parameters.
     """
 
     layers: int
@@ -71,6 +71,9 @@ class ModelConfig:
     """Whether one compiled layer is applied in a loop, which saves memory and compile time, or the loop is unrolled."""
     remat: Literal["none", "dots", "full"] = "none"
     """What the backward pass recomputes: nothing, all but matrix products, or everything."""
+    embedding_gradient: Literal["scatter", "sorted"] = "scatter"
+    """How the gradients of embeddings are summed: as XLA does, in an order that differs between runs on GPUs, or by
+    `gpu_embedding`, which needs an NVIDIA GPU."""
 
     @classmethod
     def from_settings(
@@ -90,6 +93,21 @@ class ModelConfig:
             self.length_tokens,
             self.dtype,
         )
+
+
+class Embedding(nn.Embed):
+    """An embedding whose gradient is summed as ``ModelConfig.embedding_gradient`` says."""
+
+    gradient: Literal["scatter", "sorted"] = "scatter"
+    gradient_dtype: str = "float32"
+    """The type to which the sum of the embeddings of a token is converted."""
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Returns the rows of these ids, float32."""
+        if self.gradient == "scatter":
+            return super().__call__(inputs)
+        row_TxD: Any = gpu_embedding.look_up(self.embedding, inputs.ravel(), self.gradient_dtype)
+        return row_TxD.reshape(*inputs.shape, -1)
 
 
 class SelfAttention(nn.Module):
@@ -157,6 +175,21 @@ class SelfAttention(nn.Module):
         return jnp.einsum("rhlt,rthk->rlhk", p_RxHxLxT, v_RxTxHxK)
 
 
+@jax.custom_vjp
+def gelu(x: jax.Array) -> jax.Array:
+    """Returns the gelu, of which the backward pass keeps only the argument: it computes the rest again."""
+    return jax.nn.gelu(x)
+
+
+def _gelu_backward(x: jax.Array, d_y: jax.Array) -> tuple[jax.Array]:
+    # Without the barrier, the compiler would keep what the forward pass has computed.
+    x, d_y = jax.lax.optimization_barrier((x, d_y))
+    return jax.vjp(jax.nn.gelu, x)[1](d_y)
+
+
+gelu.defvjp(lambda x: (gelu(x), x), _gelu_backward)
+
+
 class Mlp(nn.Module):
     """Two dense layers with a gelu between them."""
 
@@ -171,7 +204,7 @@ class Mlp(nn.Module):
             dtype=self.config.dtype,
             kernel_init=nn.initializers.glorot_uniform(),
         )
-        x_RxLxF = jax.nn.gelu(dense(4 * self.config.width, name="up")(x_RxLxD))
+        x_RxLxF = gelu(dense(4 * self.config.width, name="up")(x_RxLxD))
         return dense(self.config.width, name="down")(x_RxLxF)
 
 
@@ -232,6 +265,8 @@ class TransformerLM(nn.Module):
 
     If so, parameters are those of `unstack_blocks`.
     """
+    is_unstacked: bool = False
+    """Whether parameters are those of `unstack_blocks`, which saves the backward pass the stacking of gradients."""
 
     if TYPE_CHECKING:
 
@@ -241,22 +276,17 @@ class TransformerLM(nn.Module):
         """Declares the submodules."""
         config = self.config
         embed = functools.partial(
-            nn.Embed,
+            Embedding,
             features=config.width,
             embedding_init=nn.initializers.normal(config.width**-0.5),
+            gradient=config.embedding_gradient,
+            gradient_dtype=config.dtype,
         )
         self.token_embed = embed(config.vocab_size)
         self.pos_embed = embed(config.length_tokens)
         self.ln_out = layernorm(config)
-        if self.decode:
-            # A scan would copy the parameters of each layer, and its cache, for every token.
-            self.blocks: Any = [
-                Block(config, self.attention_class, self.mlp_class, decode=True)
-                for _ in range(config.layers)
-            ]
-            return
         block: Any = Block
-        if config.remat != "none":
+        if config.remat != "none" and not self.decode:
             policies = jax.checkpoint_policies
             policy = {
                 "dots": policies.dots_with_no_batch_dims_saveable,
@@ -264,6 +294,13 @@ class TransformerLM(nn.Module):
             }[config.remat]
             # In a loop, XLA cannot merge the two computations, so that nothing has to prevent it.
             block = nn.remat(Block, policy=policy, prevent_cse=not config.scan_layers)
+        # When decoding, a scan would copy the parameters of each layer, and its cache, for every token.
+        if self.decode or self.is_unstacked:
+            self.blocks: Any = [
+                block(config, self.attention_class, self.mlp_class, decode=self.decode)
+                for _ in range(config.layers)
+            ]
+            return
         self.blocks = nn.scan(
             block,
             variable_axes={"params": 0},
@@ -303,7 +340,7 @@ class TransformerLM(nn.Module):
           positions_RxL: int32, the position of each token in its sample.
         """
         h_RxLxD = self.embed(x_RxL, positions_RxL)
-        for block in self.blocks if self.decode else [self.blocks]:
+        for block in self.blocks if self.decode or self.is_unstacked else [self.blocks]:
             h_RxLxD, _ = block(h_RxLxD, segments_RxL, positions_RxL)
         return self.ln_out(h_RxLxD)
 
@@ -325,6 +362,14 @@ def unstack_blocks(params: Params) -> Params:
     return unstacked
 
 
+def stack_blocks(unstacked: Params) -> Params:
+    """Returns the parameters, or their gradients, with all layers stacked in "blocks": reverses `unstack_blocks`."""
+    blocks = [value for name, value in unstacked.items() if name.startswith("blocks_")]
+    params = {name: value for name, value in unstacked.items() if not name.startswith("blocks_")}
+    layers = [unstacked[f"blocks_{i}"] for i in range(len(blocks))]
+    return params | {"blocks": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}
+
+
 def layernorm(config: ModelConfig, name: str | None = None) -> nn.LayerNorm:
     """Returns a layernorm without bias, computed in float32, whose output has the dtype of activations."""
     return nn.LayerNorm(use_bias=False, dtype=config.dtype, name=name)
@@ -336,6 +381,12 @@ def init_params(model: TransformerLM, key: jax.Array) -> Params:
     Embeddings are normal with standard deviation D^-0.5, kernels are Glorot-uniform, and layernorm scales are one.
     """
     # Always computed in the same way, so that not even rounding depends on it.
-    config = dataclasses.replace(model.config, attention="xla", scan_layers=True, remat="none")
+    config = dataclasses.replace(
+        model.config,
+        attention="xla",
+        scan_layers=True,
+        remat="none",
+        embedding_gradient="scatter",
+    )
     variables: Any = model.clone(config=config).init(key, jnp.zeros((1, 1), jnp.int32))
     return variables["params"]

@@ -28,7 +28,7 @@ from lm_mia.model import transformer
 from lm_mia.run import backend, inventory, preemption
 from lm_mia.run.worker import Report, WorkerTask
 from lm_mia.score.scorer import Scorer, choose_micro_batch_size, restore_params
-from lm_mia.store.store import MEAN_LOSSES, open_store
+from lm_mia.store.store import MEAN_LOSSES, NOT_REPRODUCIBLE, open_store
 from lm_mia.train import execution, loop
 
 DONE, WAIT = -1, -2  # broadcast instead of the index of the next model
@@ -145,6 +145,7 @@ class ModelMaker:
                     self._report_once,
                     self._checkpoint_steps,
                     should_stop,
+                    lambda start: self._record_computation(model, start),
                 )
         self._check_stop()  # train_model does not stop after the last step
         if self._task.verb != "train":
@@ -153,6 +154,16 @@ class ModelMaker:
                 self._check_stop()
         if compilations := self._backend.new_compilations():
             self._report({"event": "compiled", "index": self._task.worker_index, **compilations})
+
+    def _record_computation(self, model: ModelSeeds, start: int) -> None:
+        """Records in the store how a model is trained from step `start` on."""
+        if not self._backend.is_primary:
+            return
+        plan, description = self._trainer.plan, self._backend.description
+        devices = f"{description['devices']} x {description['device']}"
+        words = f"{plan.model_config.attention} on {devices}"
+        computation = words if plan.is_reproducible else f"{NOT_REPRODUCIBLE}: {words}"
+        self._store.add_computation(model, computation, is_continued=start > 0)
 
     def _only_lacked_digest(self, model: ModelSeeds) -> bool:
         """Writes a digest that a killed process did not; returns whether nothing else was missing.

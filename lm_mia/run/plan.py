@@ -243,7 +243,7 @@ def add_cost_flags(group: argparse._ArgumentGroup, other_devices: str = "") -> N
         "--mfu",
         type=float,
         help="model FLOPs utilization with one device per model: fraction of the chip's peak rate that is achieved "
-        "(default: a roofline bound, which real runs do not reach, for H100 and TPU v5p; 0.4 for other chips)",
+        "(default: measured for H100, a scaled roofline bound for TPU v5p, 0.4 for other chips)",
     )
     group.add_argument(
         "--tokens-per-sample",

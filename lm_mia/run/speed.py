@@ -1,8 +1,9 @@
 """The speed at which a plan expects models to be trained and scored: devices per model, padding of batches, and MFU.
 
 If k devices train a model in micro-batches of m packed sequences per device, a batch of n packed sequences is padded
-with empty sequences to a multiple of m k. The table mfu_bounds.csv contains roofline bounds of the MFU of training,
-computed from compiled programs by `benchmarks/roofline.py`. They include the cost of the empty sequences.
+with empty sequences to a multiple of m k. The table measured_mfu.csv contains the MFU that `benchmarks/accelerator.py`
+measured, and mfu_bounds.csv roofline bounds of that of training, computed from compiled programs by
+`benchmarks/roofline.py`. Both include the cost of the empty sequences.
 """
 
 import csv
@@ -10,6 +11,7 @@ import dataclasses
 import functools
 import math
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +25,7 @@ _PACKING_EFFICIENCY = 0.985
 _ASSUMED_MFU = 0.4
 _GPUS_PER_MACHINE, _TPU_CHIPS_PER_MACHINE = 8, 4
 _GPU_MEMORY_SHARE = 0.75  # the share of a GPU's memory that JAX allocates by default
+_UNKNOWN_MEMORY_BYTES = 16 * 2**30  # as training assumes it
 # Quantiles of the standard normal distribution, over which the number of packed sequences of a batch is averaged.
 _QUANTILES = [statistics.NormalDist().inv_cdf((i + 0.5) / 100) for i in range(100)]
 
@@ -36,7 +39,7 @@ class Chip:
     """Peak rate of dense bfloat16 arithmetic, in FLOP/s."""
     mfu: float | None
     """Model FLOPs utilization with one device per model: the fraction of the peak rate that is useful work; None: the
-    roofline bound, or 0.4 if there is none for the chip."""
+    measured one, else the roofline bound, scaled by what a measured chip reaches of its own, else 0.4."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +70,9 @@ class Speed:
     """The fraction of the packed sequences of padded training batches that contain samples."""
     mfu: float
     """MFU of training, including the cost of empty sequences."""
-    mfu_source: Literal["given", "roofline", "assumed"]
-    """given: by --mfu; roofline: an upper bound; assumed: 0.4, since there is no roofline bound for the chip."""
+    mfu_source: Literal["given", "measured", "roofline", "assumed"]
+    """given: by --mfu; measured: with one device per model, by the benchmark; roofline: the bound of the compiled
+    program, scaled; assumed: 0.4, since there is no bound for the chip."""
     train_flops_per_second: float
     """Useful FLOP/s of training per chip."""
     score_flops_per_second: float
@@ -99,19 +103,27 @@ def batches(c: config.Config, mean_tokens: float, mean_square_tokens: float) -> 
     )
 
 
-def filled_share(b: Batches, num_devices: int) -> float:
+def filled_share(b: Batches, chip: Chip, num_devices: int) -> float:
     """Returns the fraction of the packed sequences of padded batches that contain samples, averaged over batches.
 
     Args:
       b: the batches.
+      chip: the chip.
       num_devices: number of devices that share each batch.
     """
-    per_device = memory.micro_batch_size(
-        b.micro_batch_size, b.size.length_tokens, b.batch_size, num_devices
+    platform, attention, memory_bytes = _platform(b, chip)
+    micro_batch_sizes, _ = memory.micro_batch_sizes(
+        *(b.micro_batch_size, b.size, attention, b.batch_size, num_devices, platform, memory_bytes)
     )
-    multiple = per_device * num_devices
     sizes = [min(max(b.sequences + b.sequences_std * z, 1), b.batch_size) for z in _QUANTILES]
-    return sum(sizes) / sum(math.ceil(size / multiple) * multiple for size in sizes)
+
+    def padded(sequences: float) -> int:
+        """Returns the number of packed sequences that are computed, as `batching.choose_micro_batch_size` chooses."""
+        multiples = (number * num_devices for number in micro_batch_sizes)
+        count, multiple = min((math.ceil(sequences / m), m) for m in multiples)
+        return count * multiple
+
+    return sum(sizes) / sum(padded(sequences) for sequences in sizes)
 
 
 def choose_devices_per_model(b: Batches, chip: Chip, machine_devices: int) -> int:
@@ -126,16 +138,22 @@ def choose_devices_per_model(b: Batches, chip: Chip, machine_devices: int) -> in
     """
     if b.devices_per_model != "auto":
         return b.devices_per_model
-    memory_bytes = flops.device_memory_bytes(chip.name)
-    if memory_bytes is None:
+    if flops.device_memory_bytes(chip.name) is None:
         return 1
-    is_tpu = _is_tpu(chip)
-    default_attention = "pallas" if is_tpu else "cudnn"
-    attention = b.attention if b.attention != "auto" else default_attention
-    usable_bytes = memory_bytes if is_tpu else _GPU_MEMORY_SHARE * memory_bytes
+    platform, attention, memory_bytes = _platform(b, chip)
     return memory.choose_devices_per_model(
-        b.size, attention, b.batch_size, b.micro_batch_size, usable_bytes, machine_devices
+        *(b.size, attention, b.batch_size, b.micro_batch_size, platform, memory_bytes),
+        machine_devices,
     )
+
+
+def _platform(b: Batches, chip: Chip) -> tuple[str, str, float]:
+    """Returns JAX's name of the platform of a chip, the attention that runs on it, and the memory that JAX takes."""
+    attention = b.attention if b.attention != "auto" else "pallas"
+    memory_bytes = flops.device_memory_bytes(chip.name) or _UNKNOWN_MEMORY_BYTES
+    if _is_tpu(chip):
+        return "tpu", attention, memory_bytes
+    return "gpu", attention, _GPU_MEMORY_SHARE * memory_bytes
 
 
 def resolve_devices_per_model(b: Batches, chip: Chip) -> int:
@@ -158,17 +176,68 @@ def speed(b: Batches, chip: Chip) -> Speed:
     devices, divided by that with one device.
     """
     count = resolve_devices_per_model(b, chip)
-    filled = filled_share(b, count)
-    ratio = filled / filled_share(b, 1)
+    filled = filled_share(b, chip, count)
+    ratio = filled / filled_share(b, chip, 1)
     single_bound = mfu_bound(chip.name, b, 1)
-    source: Literal["given", "roofline", "assumed"] = "assumed"
+    group_bound = mfu_bound(chip.name, b, count)
+    measured = measured_mfu(chip.name, b)
+    source: Literal["given", "measured", "roofline", "assumed"] = "assumed"
     mfu, score_mfu = _ASSUMED_MFU * ratio, _ASSUMED_MFU
     if chip.mfu is not None:
         source, mfu, score_mfu = "given", chip.mfu * ratio, chip.mfu
-    elif single_bound is not None:
-        group_bound = mfu_bound(chip.name, b, count) or single_bound
-        source, mfu, score_mfu = "roofline", group_bound, single_bound
+    elif measured is not None:
+        if single_bound is not None and group_bound is not None:
+            ratio = group_bound / single_bound
+        source, mfu, score_mfu = "measured", measured.train * ratio, measured.score
+    elif single_bound is not None and group_bound is not None:
+        scale = _reached_share(b)
+        source, mfu, score_mfu = "roofline", group_bound * scale, single_bound * scale
     return Speed(count, filled, mfu, source, chip.flops * mfu, chip.flops * score_mfu)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredMfu:
+    """MFU of training and of scoring with one device; NaN where it was not measured."""
+
+    train: float
+    score: float
+
+
+def measured_mfu(chip_name: str, b: Batches) -> MeasuredMfu | None:
+    """Returns the MFU that was measured on a chip, interpolated as `mfu_bound` does, or None if there is none."""
+    points = measured_mfus().get(flops.chip_name(chip_name), {})
+    if not points:
+        return None
+    parameters = flops.num_non_embedding_parameters(b.size.layers, b.size.width)
+
+    def interpolate(mfu_of: Callable[[MeasuredMfu], float]) -> float:
+        measured = {size: mfu_of(mfu) for size, mfu in sorted(points.items())}
+        measured = {size: mfu for size, mfu in measured.items() if not math.isnan(mfu)}
+        return float(np.interp(math.log(parameters), np.log([*measured]), [*measured.values()]))
+
+    return MeasuredMfu(interpolate(lambda mfu: mfu.train), interpolate(lambda mfu: mfu.score))
+
+
+@functools.cache
+def measured_mfus() -> dict[str | None, dict[int, MeasuredMfu]]:
+    """Returns the table of measurements: chip -> {parameters without embeddings: MFU}."""
+    measured: dict[str | None, dict[int, MeasuredMfu]] = {}
+    with Path(__file__).with_name("measured_mfu.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            parameters = flops.num_non_embedding_parameters(int(row["layers"]), int(row["width"]))
+            train, score = (float(row[f"{task}_mfu"] or "nan") for task in ("train", "score"))
+            mfu = MeasuredMfu(train, score)
+            measured.setdefault(row["chip"], {})[parameters] = mfu
+    return measured
+
+
+def _reached_share(b: Batches) -> float:
+    """Returns the share of its roofline bound that training reaches on the measured chip, with one device."""
+    for name in measured_mfus():
+        measured, bound = measured_mfu(str(name), b), mfu_bound(str(name), b, 1)
+        if measured is not None and bound is not None:
+            return measured.train / bound
+    return 1.0
 
 
 def mfu_bound(chip_name: str, b: Batches, devices_per_model: int) -> float | None:
@@ -181,16 +250,17 @@ def mfu_bound(chip_name: str, b: Batches, devices_per_model: int) -> float | Non
     """
     name = flops.chip_name(chip_name)
     parameters = flops.num_non_embedding_parameters(b.size.layers, b.size.width)
-    filled = filled_share(b, devices_per_model)
+    chip = Chip(chip_name, 0.0, None)
+    filled = filled_share(b, chip, devices_per_model)
     table = mfu_bounds()
     largest = max(table.get((name, 1), {}), default=0)
     bounds = []
-    for (chip, count), points in table.items():
+    for (row_chip, count), points in table.items():
         covers = largest in points or parameters <= max(points)
-        if chip == name and count <= devices_per_model and covers:
+        if row_chip == name and count <= devices_per_model and covers:
             sizes = sorted(points)
             mfu = np.interp(math.log(parameters), np.log(sizes), [points[size] for size in sizes])
-            bounds.append(float(mfu) * min(filled / filled_share(b, count), 1))
+            bounds.append(float(mfu) * min(filled / filled_share(b, chip, count), 1))
     return min(bounds, default=None)
 
 
@@ -218,7 +288,9 @@ def footnotes(speeds: dict[str, Speed], chip: Chip) -> list[str]:
     source = next(iter(speeds.values())).mfu_source
     reason = {
         "given": "",
-        "roofline": ", the roofline bound of the compiled program: real runs take longer (--mfu sets a measured MFU)",
+        "measured": ", measured on one such chip (docs/results/accelerators.md; --mfu sets another one)",
+        "roofline": ", the roofline bound of the compiled program times the share of its bound that an H100 reaches "
+        "(--mfu sets a measured MFU)",
         "assumed": ", an assumption, since there is no roofline bound for this chip (--mfu sets a measured MFU)",
     }[source]
     lines = [

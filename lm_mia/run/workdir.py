@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
-import importlib.metadata
 import json
 import os
 import re
@@ -25,7 +24,7 @@ from lm_mia.atomic import append_line, write_atomically
 from lm_mia.config import listed_figures
 from lm_mia.config import recipe as recipes
 from lm_mia.errors import UserError
-from lm_mia.machine import available_cores
+from lm_mia.machine import available_cores, package_version
 
 _RECIPE_FIELDS = ("names", "recipe_hash", "population", "population_sha256", "format")
 _PROVENANCE_FIELDS = ("lm_mia", "packages", "commit", "cpu_cores")
@@ -238,8 +237,8 @@ def provenance() -> dict[str, Any]:
         "sentencepiece",
     )
     return {
-        "lm_mia": importlib.metadata.version("lm-mia"),
-        "packages": {name: importlib.metadata.version(name) for name in names},
+        "lm_mia": package_version("lm-mia"),
+        "packages": {name: package_version(name) for name in names},
         "commit": _commit(),
         "cpu_cores": available_cores(),
     }

@@ -80,7 +80,8 @@ def make_score(
             in_specs=(replicated, split, split, split),
             out_specs=split,
             check_vma=False,
-        )
+        ),
+        compiler_options=sharding.compiler_options(mesh),
     )
 
 

@@ -3,9 +3,10 @@
 The first dimension is `model`. Variables have chunks of 2^16 samples with checksums, grouped into shards of 2^22. Each
 shard holds one model at one checkpoint.
 
-The coordinates `model` (short names), `role` and `digest` are strings of a fixed width, which xarray reads as NumPy's
-`U` type. Zarr's strings of variable width would be read as `StringDType`, which much code does not expect. Zarr-Python
-3.1 warns when it writes fixed-width strings, and later versions do not; no version warns when it reads them.
+The coordinates `model` (short names), `role`, `digest` and `computation` are strings of a fixed width, which xarray
+reads as NumPy's `U` type. Zarr's strings of variable width would be read as `StringDType`, which much code does not
+expect. Zarr-Python 3.1 warns when it writes fixed-width strings, and later versions do not; no version warns when it
+reads them.
 
 M: models, K: checkpoints.
 """
@@ -51,6 +52,9 @@ VARIABLES = {  # name -> type, fill value and units
 DIGEST = "digest"
 """Coordinate of the digest of each model's scores, "" before they are complete; each is a file of its own, so that many
 processes can write them."""
+COMPUTATION = "computation"
+"""Coordinate of how each model was trained, see `Store.add_computation`; each is a file of its own, too."""
+_FILE_A_MODEL = {DIGEST: np.dtype("<U32"), COMPUTATION: np.dtype("<U160")}
 SEEDS = ("subset_seed", "init_seed", "order_seed")
 STRING = np.dtype("<U32")
 """The type of names, roles and digests; a fixed width suffices, since a name with the largest int64 seed has 29
@@ -309,8 +313,9 @@ def write_coordinates(
             if len(values):
                 names[name] = None
                 _write_coordinate(path / name, dimension, values)
-    _create_or_resize_digests(path, len(coordinates["model"]["model"]))
-    names[DIGEST] = None
+    for name in _FILE_A_MODEL:
+        _create_or_resize_file_a_model(path, name, len(coordinates["model"]["model"]))
+        names[name] = None
     group.update_attributes({**attributes, "coordinates": " ".join(names)})
 
 
@@ -322,7 +327,30 @@ def digest_file(path: Path, index: int) -> Path:
 @no_zarr_warnings()
 def write_digest(path: Path, index: int, digest: str) -> None:
     """Writes the digest of a model of the store."""
-    _open_digests(path, "r+")[index] = digest
+    _open_file_a_model(path, DIGEST, "r+")[index] = digest
+
+
+@no_zarr_warnings()
+def write_computation(path: Path, index: int, computation: str) -> None:
+    """Writes how a model of the store was trained."""
+    if not (path / COMPUTATION / "zarr.json").exists():  # a store that an earlier version made
+        _create_or_resize_file_a_model(path, COMPUTATION, len(read_digests(path)))
+    _open_file_a_model(path, COMPUTATION, "r+")[index] = computation
+
+
+def read_computations(path: Path) -> list[str]:
+    """Returns how each model of the store was trained; "" where that is not known.
+
+    Raises:
+      UserError: if they are damaged.
+    """
+    if not (path / COMPUTATION / "zarr.json").exists():
+        return [""] * len(read_digests(path))
+    try:
+        return np.asarray(_open_file_a_model(path, COMPUTATION, "r")[:]).tolist()
+    except (ValueError, LookupError, TypeError, OSError, RuntimeError) as error:
+        raise_failed_read(error, path / COMPUTATION)
+        raise damaged_store_error(path, COMPUTATION) from error
 
 
 def read_digests(path: Path) -> list[str]:
@@ -332,7 +360,7 @@ def read_digests(path: Path) -> list[str]:
       UserError: if the digests are damaged.
     """
     try:
-        return np.asarray(_open_digests(path, "r")[:]).tolist()
+        return np.asarray(_open_file_a_model(path, DIGEST, "r")[:]).tolist()
     except (ValueError, LookupError, TypeError, OSError, RuntimeError) as error:
         raise_failed_read(error, path / DIGEST)
         raise UserError(
@@ -343,29 +371,29 @@ def read_digests(path: Path) -> list[str]:
 def is_readable_digest(path: Path, index: int) -> bool:
     """Returns whether the digest of a model is intact or has not been written."""
     try:
-        _open_digests(path, "r")[index]
+        _open_file_a_model(path, DIGEST, "r")[index]
     except (ValueError, LookupError, TypeError, OSError, RuntimeError) as error:
         raise_failed_read(error, digest_file(path, index))
         return False
     return True
 
 
-def _open_digests(path: Path, mode: Literal["r", "r+"]) -> zarr.Array:
+def _open_file_a_model(path: Path, name: str, mode: Literal["r", "r+"]) -> zarr.Array:
     try:
-        return zarr.open_array(path / DIGEST, mode=mode)
+        return zarr.open_array(path / name, mode=mode)
     except (ValueError, LookupError, TypeError, OSError) as error:
-        raise_failed_read(error, path / DIGEST / "zarr.json")
-        raise damaged_store_error(path, f"{DIGEST}/zarr.json") from error
+        raise_failed_read(error, path / name / "zarr.json")
+        raise damaged_store_error(path, f"{name}/zarr.json") from error
 
 
-def _create_or_resize_digests(path: Path, num_models: int) -> None:
-    if (path / DIGEST / "zarr.json").exists():
-        _open_digests(path, "r+").resize((num_models,))
+def _create_or_resize_file_a_model(path: Path, name: str, num_models: int) -> None:
+    if (path / name / "zarr.json").exists():
+        _open_file_a_model(path, name, "r+").resize((num_models,))
         return
     zarr.create_array(
-        path / DIGEST,
+        path / name,
         shape=(num_models,),
-        dtype=STRING,
+        dtype=_FILE_A_MODEL[name],
         chunks=(1,),
         dimension_names=["model"],
         compressors=[Crc32cCodec()],

@@ -48,6 +48,9 @@ from lm_mia.store.schema import (
 
 MEAN_LOSSES = ("member_loss_nats", "nonmember_loss_nats")
 """The mean losses of a model on members and on non-members, in the order of `Store.mean_losses`."""
+NOT_REPRODUCIBLE = "not reproducible"
+"""First words of the record of a model whose seeds do not determine its bits."""
+_COMPUTATION_LENGTH = 160  # characters that the coordinate holds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,6 +327,31 @@ class Store:
         """Returns the digest of each model in the store, in its order; "" for models whose scores are not complete."""
         stored = self.models()
         return dict(zip(stored, schema.read_digests(self.path) if stored else [], strict=True))
+
+    def add_computation(self, model: ModelSeeds, computation: str, is_continued: bool) -> None:
+        """Records how a model is trained: the kernel of attention, the devices, and whether it is reproducible.
+
+        Args:
+          model: a model of the store.
+          computation: as `computations` returns it.
+          is_continued: whether training continues from a checkpoint. If it was computed in another way before, the
+            record names both, and the model is not reproducible.
+        """
+        index = self._index(model)
+        before = schema.read_computations(self.path)[index] if is_continued else ""
+        if before:
+            is_same = computation in before
+            computation = before if is_same else f"{NOT_REPRODUCIBLE}: {before}; {computation}"
+        if computation != before:
+            schema.write_computation(self.path, index, computation[:_COMPUTATION_LENGTH])
+
+    def computations(self) -> dict[ModelSeeds, str]:
+        """Returns how each model in the store was trained; "" where that was not recorded, as for imported losses.
+
+        Those that are not reproducible begin with `NOT_REPRODUCIBLE`.
+        """
+        stored = self.models()
+        return dict(zip(stored, schema.read_computations(self.path) if stored else [], strict=True))
 
     def write_tokens(self, model: ModelSeeds, log_prob_T: np.ndarray, step: int = 0) -> None:
         """Writes the log-probabilities of the tokens of `token_samples` under a model; `step` as in `write_model`."""

@@ -91,12 +91,31 @@ class BatchStats(NamedTuple):
 
     num_micro_batches: int
     """Micro-batches that hold samples."""
+    micro_batch_size: int
+    """Packed sequences of a micro-batch per device, some of which may be empty."""
     num_tokens: int
     """Tokens of all samples, without padding."""
     num_targets: int
     """Tokens that are predicted: all but the first of each sample."""
     sum_squared_lengths: int
     """Sum of the squares of the samples' numbers of tokens, to which the cost of attention is proportional."""
+
+
+def choose_micro_batch_size(
+    micro_batch_sizes: Collection[int], num_sequences: int, num_devices: int
+) -> int:
+    """Returns the smallest size of micro-batches with which a batch needs no more of them than with the largest.
+
+    Args:
+      micro_batch_sizes: allowed numbers of packed sequences per device and micro-batch.
+      num_sequences: number of packed sequences of the batch.
+      num_devices: devices over which each micro-batch is spread.
+    """
+
+    def cost(size: int) -> tuple[int, int]:
+        return max_micro_batches(num_sequences, size, num_devices), size
+
+    return min(micro_batch_sizes, key=cost)
 
 
 def max_micro_batches(num_samples: int, micro_batch_size: int, num_devices: int) -> int:
@@ -147,6 +166,7 @@ def pack_batch(
     length_B = population.lengths_N[ids_B]
     stats = BatchStats(
         num_micro_batches=-(-plan.num_sequences // M),
+        micro_batch_size=micro_batch_size,
         num_tokens=int(length_B.sum()),
         num_targets=int((length_B - 1).sum()),
         sum_squared_lengths=int((length_B**2).sum()),

@@ -20,8 +20,9 @@ class ExecutionPlan:
 
     model_config: ModelConfig
     """The model, with attention, scan_layers and remat resolved."""
-    micro_batch_size: int
-    """Number of packed sequences that a device processes at once."""
+    micro_batch_sizes: tuple[int, ...]
+    """Numbers of packed sequences that a device may process at once, ascending: one or, on GPUs, several, of which
+    `batching.choose_micro_batch_size` chooses one for each batch. Each is compiled when it is first used."""
     chunk_tokens: int
     """Number of tokens whose logits are in memory at once."""
     attention_reason: str
@@ -30,10 +31,21 @@ class ExecutionPlan:
     def __str__(self) -> str:
         model = self.model_config
         layers = "scanned" if model.scan_layers else "unrolled"
+        at_most = "at most " if len(self.micro_batch_sizes) > 1 else ""
         return (
             f"attention {model.attention} ({self.attention_reason}), layers {layers}, remat {model.remat}, "
-            f"micro-batches of {self.micro_batch_size} packed sequences"
+            f"micro-batches of {at_most}{self.micro_batch_size} packed sequences"
         )
+
+    @property
+    def micro_batch_size(self) -> int:
+        """The largest number of packed sequences that a device processes at once."""
+        return self.micro_batch_sizes[-1]
+
+    @property
+    def is_reproducible(self) -> bool:
+        """Whether the same seeds give the same bits in every run on as many devices of the same kind."""
+        return self.model_config.attention != "cudnn"
 
 
 def plan_execution(
@@ -47,11 +59,11 @@ def plan_execution(
     """Returns the plan for a platform: the values that the config requests, and the fastest ones instead of "auto".
 
     Micro-batches: small ones save memory and leave few empty sequences in the last micro-batch of a batch; large ones
-    keep a device busy. About 2,048 tokens on CPUs and 8,192 on other devices, and at most an eighth of a device's
-    samples, were fastest in benchmarks.
+    keep a device busy. About 2,048 tokens on CPUs and 8,192 on TPUs, and at most an eighth of a device's samples, were
+    fastest in benchmarks. On GPUs, they are as large as memory allows.
 
-    Layers: unrolled and without rematerialization, which is fastest, if the activations for the backward pass take less
-    than half of the memory; otherwise scanned and with rematerialization.
+    Layers: unrolled and without rematerialization, which is fastest, if the activations for the backward pass fit into
+    memory; otherwise scanned and with rematerialization.
 
     Args:
       compute: the section of the config.
@@ -67,15 +79,15 @@ def plan_execution(
     """
     attention, reason = _attention(compute, model_config, platform)
     is_cpu = platform == "cpu"
-    micro_batch_size = memory.micro_batch_size(
+    micro_batch_sizes, fits = memory.micro_batch_sizes(
         compute.micro_batch_size,
-        model_config.length_tokens,
+        model_config.size,
+        attention,
         batch_size,
         num_devices,
-        memory.CPU_TOKENS if is_cpu else memory.DEVICE_TOKENS,
+        platform,
+        memory_bytes or _UNKNOWN_MEMORY_BYTES,
     )
-    kept_bytes = memory.activation_bytes(model_config.size, attention, micro_batch_size)
-    fits = kept_bytes < (memory_bytes or _UNKNOWN_MEMORY_BYTES) / 2
     remat = compute.remat
     # XLA for TPUs merges the recomputation of unrolled layers with the forward pass, which saves no memory.
     must_scan = platform == "tpu" and remat in ("dots", "full")
@@ -90,9 +102,13 @@ def plan_execution(
         remat = "full" if scan_layers else "none"
     return ExecutionPlan(
         model_config=dataclasses.replace(
-            model_config, attention=attention, scan_layers=scan_layers, remat=remat
+            model_config,
+            attention=attention,
+            scan_layers=scan_layers,
+            remat=remat,
+            embedding_gradient="sorted" if platform == "gpu" else "scatter",
         ),
-        micro_batch_size=micro_batch_size,
+        micro_batch_sizes=micro_batch_sizes,
         chunk_tokens=_CPU_CHUNK_TOKENS if is_cpu else memory.DEVICE_CHUNK_TOKENS,
         attention_reason=reason,
     )
@@ -116,6 +132,7 @@ def choose_devices_per_model(
         attention,
         batch_size,
         compute.micro_batch_size,
+        platform,
         memory_bytes or _UNKNOWN_MEMORY_BYTES,
         num_devices,
     )
@@ -146,24 +163,29 @@ def choose_attention(
     Raises:
       UserError: if the requested implementation does not support the platform or the model.
     """
-    obstacles: dict[AttentionKind, list[str]] = {"cudnn": [], "pallas": [], "xla": []}
-    if platform not in ("gpu", "cuda"):
-        obstacles["cudnn"].append(f"it needs an NVIDIA GPU, but the platform is {platform}")
-    if platform != "tpu":
-        obstacles["pallas"].append(f"it needs a TPU, but the platform is {platform}")
-    for kind, problems in obstacles.items():
-        problems += validate.unmet_attention_requirements(kind, dtype, head_width, length_tokens)
+    pallas: AttentionKind = "pallas_tpu" if platform == "tpu" else "pallas_gpu"
+    kinds: dict[str, AttentionKind] = {"xla": "xla", "cudnn": "cudnn", "pallas": pallas}
+    obstacles: dict[str, list[str]] = {
+        name: validate.unmet_attention_requirements(kind, dtype, head_width, length_tokens)
+        for name, kind in kinds.items()
+    }
+    if platform != "gpu":
+        obstacles["cudnn"].insert(0, f"it needs an NVIDIA GPU, but the platform is {platform}")
+    if platform not in ("gpu", "tpu"):
+        obstacles["pallas"].insert(
+            0, f"it needs an NVIDIA GPU or a TPU, but the platform is {platform}"
+        )
     if requested != "auto":
         if obstacles[requested]:
             raise UserError(
                 f"compute.attention={requested!r}: {'; '.join(obstacles[requested])}; "
                 "set --config.compute.attention=auto"
             )
-        return requested, "requested"
-    for kind in ("cudnn", "pallas"):
-        if not obstacles[kind]:
-            return kind, f"fastest on {platform}"
+        return kinds[requested], "requested"
     if platform == "cpu":
         return "xla", "the only one for CPUs"
-    fast: AttentionKind = "pallas" if platform == "tpu" else "cudnn"
-    return "xla", f"slower than {fast}, but {'; '.join(obstacles[fast])}"
+    if platform == "gpu" and dtype != "bfloat16":
+        obstacles["pallas"].append(f"it is slow for model.dtype={dtype}")
+    if obstacles["pallas"]:
+        return "xla", f"slower than pallas, but {'; '.join(obstacles['pallas'])}"
+    return pallas, f"fastest on {platform}"

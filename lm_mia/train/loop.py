@@ -85,7 +85,10 @@ class Trainer:
         """Packs samples and places them on the mesh; each process reads only the samples of its own devices."""
         length_B = population.lengths_N[ids_B]
         packing_plan = batching.plan_packing(length_B, population.length_tokens)
-        num_devices, micro_batch_size = self.mesh.size, self.plan.micro_batch_size
+        num_devices = self.mesh.size
+        micro_batch_size = batching.choose_micro_batch_size(
+            self.plan.micro_batch_sizes, packing_plan.num_sequences, num_devices
+        )
         num_samples = max(self.train_config.batch_size, len(ids_B))
         micro_batches = batching.max_micro_batches(num_samples, micro_batch_size, num_devices)
         batch, stats = batching.pack_batch(
@@ -139,7 +142,7 @@ class Trainer:
 
     def padded_tokens(self, stats: batching.BatchStats) -> int:
         """Returns the number of tokens that the devices compute for a batch, padding included."""
-        sequences = stats.num_micro_batches * self.plan.micro_batch_size * self.mesh.size
+        sequences = stats.num_micro_batches * stats.micro_batch_size * self.mesh.size
         return sequences * self.model.config.length_tokens
 
     def throughput(
@@ -169,6 +172,7 @@ def train_model(
     report: Callable[[Event], None],
     kept_steps: Sequence[int] = (),
     should_stop: Callable[[int], bool] = lambda step: False,
+    on_start: Callable[[int], None] = lambda step: None,
 ) -> None:
     """Trains a model to its end, from its newest checkpoint if it has one, and saves its final state.
 
@@ -184,6 +188,7 @@ def train_model(
       kept_steps: steps after which the state is saved and kept.
       should_stop: called after each step with the number of steps done. Once it returns True, the state is saved and
         training stops. It must return the same value in all processes of a job.
+      on_start: called before the first update with the number of steps that are already done.
 
     Raises:
       DivergedError: at the first loss that is not finite, or if a state to be saved is not finite. The newest
@@ -201,6 +206,7 @@ def train_model(
         start = checkpoints.latest_step() or 0
         if start == steps:
             return
+        on_start(start)
         state = trainer.restore_state(checkpoints, start) if start else trainer.init_state(seeds)
         log = _TrainingLog(trainer, seeds, steps, start, report)
         last_save_time = time.monotonic()

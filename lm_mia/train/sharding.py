@@ -24,6 +24,22 @@ def make_mesh(devices: Sequence[Any]) -> Mesh:
     return jax.make_mesh((len(devices),), (AXIS,), axis_types=axis_types, devices=devices)
 
 
+def is_gpu(mesh: Mesh) -> bool:
+    """Returns whether the devices of a mesh are GPUs."""
+    return mesh.devices.flat[0].platform == "gpu"
+
+
+def compiler_options(mesh: Mesh) -> dict[str, bool | int] | None:
+    """Returns options for `jax.jit` with which two processes compile the same program for the devices of a mesh.
+
+    On GPUs, the compiler would otherwise time several algorithms for each matrix product, and processes that chose
+    different ones would round differently.
+    """
+    if not is_gpu(mesh):
+        return None
+    return {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+
+
 def partition_spec(shape: Sequence[int], num_devices: int) -> PartitionSpec:
     """Returns how an array is sharded: along the longest axis that is divisible by the number of devices, if any."""
     divisible = [i for i, size in enumerate(shape) if size % num_devices == 0 and size > 0]

@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lm_mia import config
-from lm_mia.model import losses
+from lm_mia.model import losses, transformer
 from lm_mia.model.transformer import Params, TransformerLM
 from lm_mia.train import sharding
 from lm_mia.train.batching import PackedBatch
@@ -59,12 +59,18 @@ def make_step(
         params: Params, batch: PackedBatch, num_micro_batches: jax.Array, specs: Any
     ) -> tuple[jax.Array, Params]:
         params = _gather(params, model, specs)
+        # Otherwise, the gradients of unrolled layers would be stacked for each micro-batch. That costs little on CPUs,
+        # where bfloat16 would be rounded otherwise.
+        is_unstacked = sharding.is_gpu(mesh) and not model.config.scan_layers
+        layered_model = model.clone(is_unstacked=is_unstacked)
+        if is_unstacked:
+            params = transformer.unstack_blocks(params)
 
         def add_micro_batch(
             i: jax.Array, sums: tuple[jax.Array, Params]
         ) -> tuple[jax.Array, Params]:
             loss, grads = jax.value_and_grad(_loss)(
-                params, _micro_batch(batch, i), model, chunk_tokens
+                params, _micro_batch(batch, i), layered_model, chunk_tokens
             )
             return sums[0] + loss, jax.tree.map(jnp.add, sums[1], grads)
 
@@ -72,6 +78,8 @@ def make_step(
         loss, grads = jax.lax.fori_loop(
             0, num_micro_batches, add_micro_batch, (jnp.float32(0), zeros)
         )
+        if is_unstacked:
+            grads = transformer.stack_blocks(grads)
         return jax.lax.psum(loss, sharding.AXIS), sharding.reduce_scatter(grads, specs)
 
     def step(
@@ -100,7 +108,7 @@ def make_step(
         shardings = sharding.named_shardings(new_state, mesh)
         return jax.lax.with_sharding_constraint(new_state, shardings), metrics
 
-    return jax.jit(step, donate_argnums=0)
+    return jax.jit(step, donate_argnums=0, compiler_options=sharding.compiler_options(mesh))
 
 
 def make_loss(model: TransformerLM, chunk_tokens: int, mesh: Mesh) -> Loss:
@@ -133,7 +141,7 @@ def make_loss(model: TransformerLM, chunk_tokens: int, mesh: Mesh) -> Loss:
         )(params, batch, num_micro_batches)
         return total / num_targets
 
-    return jax.jit(mean_loss)
+    return jax.jit(mean_loss, compiler_options=sharding.compiler_options(mesh))
 
 
 def to_global_array(batch: PackedBatch, mesh: Mesh) -> PackedBatch:

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from synthetic_workdir import (
     copy_workdir,
@@ -56,7 +57,7 @@ def curve(*shares: tuple[int, float], kind: str = "members") -> list[dict[str, A
 def make_extraction(
     samples: list[dict[str, Any]], curves: list[dict[str, Any]], facts: dict[str, Any]
 ) -> extraction.Extraction:
-    return extraction.Extraction(samples, curves, facts)
+    return extraction.Extraction(samples, curves, [], facts, np.arange(len(samples)))
 
 
 @pytest.mark.parametrize(

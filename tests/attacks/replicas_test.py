@@ -2,6 +2,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from synthetic_scores import (
 from lm_mia import stats
 from lm_mia.attacks import registry, replicas, score_matrix, spec
 from lm_mia.attacks.inputs import sample_covariates
-from lm_mia.errors import UserError
+from lm_mia.errors import Unavailable, UserError
 from lm_mia.seeds import permutation
-from lm_mia.store.store import Store
+from lm_mia.store.store import NOT_REPRODUCIBLE, Store
 
 # All but the one that needs the losses of a base.
 ALL_ATTACKS: tuple[str, ...] = tuple(name for name in registry.ATTACKS if name != "base_calibrated")
@@ -398,3 +399,25 @@ def test_models_missing_at_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     message = r"0 of 20 references and 0 of 99 replicas are present \(at step 3\), but an attack needs at least 4"
     with pytest.raises(UserError, match=message):
         run_attacks(world, more_models, tmp_path / "tables")
+
+
+@pytest.mark.parametrize(
+    ("records", "is_mixed"),
+    [
+        (("", ""), False),
+        (("", "xla on 1 x cpu"), False),
+        (("", "pallas_gpu on 1 x NVIDIA H100"), True),
+        (("xla on 1 x cpu", "pallas_gpu on 1 x NVIDIA H100"), False),
+        (("", f"{NOT_REPRODUCIBLE}: cudnn on 1 x NVIDIA H100"), False),
+        (("pallas_gpu on 1 x NVIDIA H100", f"{NOT_REPRODUCIBLE}: cudnn on 1 x NVIDIA H100"), True),
+    ],
+)
+def test_decisions_of_models_that_are_and_are_not_reproducible_are_not_mixed(
+    records: tuple[str, str], is_mixed: bool, tmp_path: Path
+):
+    world = write_scores(tmp_path, FEW, 40)
+    for i, model in enumerate(world.store.models()):
+        if records[i % 2]:
+            world.store.add_computation(model, records[i % 2], is_continued=False)
+    with pytest.raises(Unavailable, match="the same in every run") if is_mixed else nullcontext():
+        replicas.find_replicas(world.store, world.population, FEW, pytest.fail)

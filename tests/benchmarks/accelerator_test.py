@@ -1,6 +1,7 @@
 """The benchmark for one accelerator, with a tiny model and its parts in this process."""
 
 import argparse
+import csv
 import importlib
 import signal
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def accelerator() -> Iterator[ModuleType]:
 
 def session(accelerator: ModuleType, **flags: Any) -> Any:
     c = argparse.Namespace(sizes=["10M"], scale=16, batch_size=8, dtype="float32", nanodo=None)
-    c.steps, c.rounds, c.samples = 2, 2, 16
+    c.steps, c.rounds, c.samples, c.csv = 2, 2, 16, None
     vars(c).update(flags)
     return accelerator.Session(c, Path())
 
@@ -67,7 +68,8 @@ def test_section_of_a_tiny_model(
     monkeypatch.setattr(accelerator.steps, "sized_model_config", lambda *_: TINY)
     monkeypatch.setattr(accelerator.flops, "device_peak", lambda kind: 1e9)
     monkeypatch.setattr("sys.argv", ["accelerator.py", "--sizes=10M"])
-    run = session(accelerator)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
+    run = session(accelerator, csv=tmp_path / "mfu.csv")
     accelerator.report(run)
     captured = capsys.readouterr()
     assert run.failures == []
@@ -85,9 +87,17 @@ def test_section_of_a_tiny_model(
     (attention,) = table(captured.out, "Attention")
     assert attention["default"] == "xla"
     assert float(attention["its loss"]) == pytest.approx(np.log(512), abs=0.7)
-    (resumed,) = table(captured.out, "Resume")
-    assert resumed == {"model": "10M", "stopped after steps": "6", "final state": "bitwise equal"}
-    assert "[9/9, 0:" in captured.err
+    again, resumed = table(captured.out, "Same bits")
+    equal = {"parameters and moments": "bitwise equal", "losses of samples": "bitwise equal"}
+    assert again == {"model": "10M", "trained again": "in a new process, compiled again", **equal}
+    assert resumed["trained again"] == "stopped after step 6 and continued"
+    assert equal.items() <= resumed.items()
+    assert table(captured.out, "Kernels")[0]["kernels per step"] == "no GPU"
+    assert "[11/11, 0:" in captured.err
+    [row] = csv.DictReader((tmp_path / "mfu.csv").read_text().splitlines())
+    assert float(row["train_mfu"]) == pytest.approx(useful, rel=0.3, abs=1e-3)
+    assert (row["chip"], row["layers"], row["width"]) == ("cpu", "1", "8")
+    assert float(row["score_mfu"]) > 0
 
 
 def test_lack_of_memory_is_reported_and_nanodo_divides_its_batch(
@@ -134,13 +144,36 @@ def test_other_errors_fail_and_the_next_parts_continue(accelerator, monkeypatch)
 
 def test_different_final_states_fail(accelerator, monkeypatch):
     def measure(work: Any, folder: Path, *, name: str, **_: Any) -> Any:
-        results = {"sha256": np.array(name), "steps": np.array(6), "resumed_at": np.array(6)}
+        results = {"sha256": np.array(name), "losses": np.array("equal")}
+        results |= {"steps": np.array(6), "resumed_at": np.array(6)}
         return accelerator.fresh.Measured(9.0, 5, results)
 
     monkeypatch.setattr(accelerator.fresh, "measure", measure)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "cache")
     run = session(accelerator)
-    assert list(accelerator.resume_rows(run)) == [("10M", "6", "differs")]
-    assert run.failures == ["10M: the final state of the model that was interrupted differs"]
+    words = "in a new process, compiled again", "stopped after step 6 and continued"
+    assert list(accelerator.same_bits_rows(run)) == [
+        ("10M", w, "differ", "bitwise equal") for w in words
+    ]
+    assert run.failures == [f"10M, {w}: the sha256 of the final state differ" for w in words]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("attention_backward_keys", "attention"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop", "attention"),
+        ("nvjet_sm90_tst_192x192_64x4_2x1_v_ssched_bz_coopB_TNN", "products"),
+        ("nvjet_sm90_tst_192x192_64x3_2x1_v_ssched_bz_coopB_gelu_NNN", "products"),
+        ("memcpy", "copies"),
+        ("MemcpyH2D", "copies"),
+        ("loop_concatenate_fusion_3", "copies"),
+        ("input_add_reduce_fusion_12", "elementwise"),
+        ("embedding_gradient", "elementwise"),
+    ],
+)
+def test_kernels_are_named_by_kind(accelerator: ModuleType, kernel: str, kind: str):
+    assert accelerator.profile_kernels.kind(kernel) == kind
 
 
 def test_different_losses_of_attention_fail(accelerator, monkeypatch):

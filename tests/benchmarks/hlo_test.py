@@ -120,6 +120,58 @@ ENTRY %main (q: bf16[2,64,3,8]) -> bf16[2,3,64,8] {
     assert cost.flops == 2 * 2 * 2 * 3 * 64 * 64 * 8 / 2
 
 
+CUBLAS = """
+ENTRY %main (x: bf16[5,64,24], w: bf16[5,24,32], c: f32[5,64,32]) -> f32[5,64,32] {
+  %x = bf16[5,64,24]{2,1,0} parameter(0)
+  %w = bf16[5,24,32]{2,1,0} parameter(1)
+  %c = f32[5,64,32]{2,1,0} parameter(2)
+  %product = (f32[5,64,32]{2,1,0}, s8[33554432]{0}) custom-call(%x, %w, %c), custom_call_target="__cublas$lt$matmul", \
+backend_config={"gemm_backend_config":{"alpha_real":1,"beta":1,"dot_dimension_numbers":{"lhs_contracting_dimensions":\
+["2"],"rhs_contracting_dimensions":["1"],"lhs_batch_dimensions":["0"],"rhs_batch_dimensions":["0"]},"alpha_imag":0}}
+  ROOT %y = f32[5,64,32]{2,1,0} get-tuple-element(%product), index=0
+}
+""".replace("\\\n", "")
+
+
+def test_matrix_product_of_cublas_counts_without_its_workspace():
+    cost = hlo.count(hlo.parse(CUBLAS), 1.0, RATES, 1.0)
+    assert cost.flops == 2 * 5 * 64 * 24 * 32
+    # Two matrices and the sum to which the product is added are read, and the sum is written.
+    assert cost.bytes == 2 * 5 * (64 * 24 + 24 * 32) + 2 * 4 * 5 * 64 * 32
+
+
+def triton_kernel(name: str, results: str, first: str) -> str:
+    """Returns a program that calls a Pallas kernel with an array of a type and with int32 numbers."""
+    return f"""
+ENTRY %main (number: s32[2,64], x: {first}) -> {results} {{
+  %number = s32[2,64]{{1,0}} parameter(0)
+  %x = {first} parameter(1)
+  ROOT %pallas_call.7 = {results} custom-call(%number, %x), custom_call_target="__gpu$xla.gpu.triton", \
+metadata={{op_name="jit(step)/while/body/jvp(TransformerLM.hidden)/blocks_0/attn/{name}/pallas_call"}}, \
+backend_config={{debug = false, grid_x = 1 : i32, ir = "ML\\EFR(attention_forward)"}}
+}}
+""".replace("\\\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "products"),
+    [
+        ("attention_forward", 2),
+        ("attention_backward_queries", 3),
+        ("attention_backward_keys", 4),
+    ],
+)
+def test_our_attention_kernels_count_their_products(name: str, products: int):
+    text = triton_kernel(name, "bf16[2,64,3,8]", "bf16[2,64,3,8]")
+    cost = hlo.count(hlo.parse(text), 1.0, RATES, 0.25)
+    assert cost.flops == 2 * products * 2 * 3 * 64 * 64 * 8 / 4
+
+
+def test_our_embedding_kernel_multiplies_each_gradient_by_the_rows_of_a_block():
+    text = triton_kernel("embedding_gradient", "f32[512,24]", "bf16[128,24]")
+    assert hlo.count(hlo.parse(text), 1.0, RATES, 0.25).flops == 2 * 64 * 128 * 24
+
+
 def test_a_compiled_program():
     def loop(x):
         return jax.lax.fori_loop(0, x.shape[0], lambda i, y: y @ y + x[i], jnp.eye(16))

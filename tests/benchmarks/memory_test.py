@@ -34,7 +34,7 @@ def memory() -> Iterator[ModuleType]:
 def execution_plan(attention: Any = "xla", micro_batch_size: int = 2) -> execution.ExecutionPlan:
     model_config = dataclasses.replace(MODEL_CONFIG, attention=attention, scan_layers=True)
     return execution.ExecutionPlan(
-        model_config, micro_batch_size, chunk_tokens=128, attention_reason=""
+        model_config, (micro_batch_size,), chunk_tokens=128, attention_reason=""
     )
 
 
@@ -70,7 +70,8 @@ def test_workspace_equals_what_cudnn_reports(memory):
     model_config = transformer.ModelConfig(24, 1024, 16, 32_000, 1024, "bfloat16")
     reported = 34_078_976 - 256  # by cuDNN 9.23.2 for an H100; 256 bytes are for alignment
     assert memory.workspace(model_config, execution_plan("cudnn", micro_batch_size=8)) == reported
-    assert memory.workspace(model_config, execution_plan("xla", micro_batch_size=8)) == 0
+    for attention in ("xla", "pallas_gpu"):
+        assert memory.workspace(model_config, execution_plan(attention, micro_batch_size=8)) == 0
 
 
 def test_fits_at_the_memory_limits(memory):
@@ -84,14 +85,15 @@ def test_fits_at_the_memory_limits(memory):
 
 
 def test_exactly_one_setting_is_marked_as_automatic(memory):
-    c = argparse.Namespace(platform="cuda", batch_size=128, attention=("cudnn", "xla"))
-    c.layers, c.remat, c.micro_batch_size = ("unrolled", "scanned"), ("none", "full"), (8, 32)
     model_config = memory.sized_model_config("302M")
-    planned = list(memory.execution_plans(c, model_config))
-    assert len(planned) == 2 * 2 * 2 * 2
     on_80_gb = execution.plan_execution(
         config.Compute(), model_config, 128, "gpu", 3 * memory.DEVICE_BYTES // 4
     )
+    c = argparse.Namespace(platform="cuda", batch_size=128, attention=("pallas", "cudnn", "xla"))
+    c.layers, c.remat = ("unrolled", "scanned"), ("none", "full")
+    c.micro_batch_size = (8, on_80_gb.micro_batch_size)
+    planned = list(memory.execution_plans(c, model_config))
+    assert len(planned) == 3 * 2 * 2 * 2
     assert [choice.model_config for choice, auto in planned if auto] == [on_80_gb.model_config]
 
 
@@ -115,7 +117,7 @@ def test_setting_refused_by_the_compiler_is_a_table_row(memory, monkeypatch):
     c = argparse.Namespace(platform="tpu", batch_size=128)
     messages = ["INTERNAL: something else", "RESOURCE_EXHAUSTED: used 40G of 32G hbm"]
     monkeypatch.setattr(memory, "plan_memory", plan)
-    line = memory.table_row("302M", execution_plan("pallas"), True, c, None)
+    line = memory.table_row("302M", execution_plan("pallas_tpu"), True, c, None)
     assert line.split(" | ")[5:] == [*["-"] * 5, "no: the compiler refuses", "-", "auto |"]
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        memory.table_row("302M", execution_plan("pallas"), True, c, None)
+        memory.table_row("302M", execution_plan("pallas_tpu"), True, c, None)

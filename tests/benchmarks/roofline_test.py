@@ -69,6 +69,55 @@ def test_costs_of_all_layers_are_extrapolated_from_two_and_four(roofline: Module
     assert whole.collectives == {"all-gather": (3, 460.0), "all-reduce": (1, 72.0)}
 
 
+def packing(roofline: ModuleType, *lengths_R: list[int]) -> Any:
+    """Returns samples of these lengths, in these packed sequences."""
+    length_B = np.array([length for lengths in lengths_R for length in lengths])
+    sequence_B = np.repeat(np.arange(len(lengths_R)), [len(lengths) for lengths in lengths_R])
+    start_B = np.concatenate([np.cumsum([0, *lengths[:-1]]) for lengths in lengths_R])
+    plan = roofline.batching.PackingPlan(sequence_B, start_B, np.ones_like(start_B), len(lengths_R))
+    return roofline.Packing(length_B, plan)
+
+
+@pytest.mark.parametrize(
+    ("lengths_R", "num_sequences", "blocks"),
+    [
+        ([[1024]], 1, 16 * 17 / 2),
+        ([[1024]], 2, 16 * 17),  # an empty one is one segment of padding
+        ([[512, 512]], 1, 2 * 8 * 9 / 2),
+        ([[512]], 1, 2 * 8 * 9 / 2),  # the other half is padding
+        ([[64] * 16], 1, 16),
+        # The second sample holds the first queries of blocks 1 to 15, and begins in block 0.
+        ([[32, 992]], 1, 16 * 17 / 2),
+        # The second one holds no first query of a block.
+        ([[500, 8, 516]], 1, 8 * 9 / 2 + 9 * 10 / 2 - 1),
+    ],
+)
+def test_attention_visits_the_blocks_of_segments(
+    roofline: ModuleType, lengths_R: list[list[int]], num_sequences: int, blocks: float
+):
+    share = roofline.attention_share(
+        packing(roofline, *lengths_R), num_sequences, roofline.CHIPS["h100"]
+    )
+    assert share == pytest.approx(blocks / 16**2 / num_sequences)
+    assert roofline.attention_share(packing(roofline, [8]), 1, roofline.CHIPS["tpu v5p"]) == 0.75
+
+
+def test_batches_use_the_size_that_leaves_the_fewest_sequences_empty(roofline: ModuleType):
+    chip = roofline.CHIPS["h100"]
+    filled = [packing.plan.num_sequences for packing in roofline.packings()]
+    single = roofline.mean_batch((8,), chip, 2)
+    assert single.micro_batch_size == 8
+    assert single.sequences == pytest.approx(16 * np.ceil(np.array(filled) / 16).mean())
+    assert single.iterations(2) == pytest.approx(single.micro_batches)
+    every = roofline.mean_batch(range(1, 65), chip, 1)
+    assert every.micro_batches == 1
+    assert every.filled_share == 1
+    assert every.micro_batch_size == np.bincount(filled).argmax()
+    assert every.iterations(1) * every.micro_batch_size == pytest.approx(np.mean(filled))
+    # Empty sequences are computed as a whole.
+    assert 0 < every.attention_share < single.attention_share < 17 / 32
+
+
 def test_bounds_are_added_to_the_file(roofline: ModuleType, tmp_path: Path):
     path, step = tmp_path / "bounds.csv", cost(roofline, instruction_seconds=1.0)
     cases = [roofline.Case("tpu v5p", "302M", k) for k in (8, 2)]

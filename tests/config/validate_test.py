@@ -213,7 +213,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"compute.attention": "pallas"},
-        f"compute.attention='pallas': it needs population.length_tokens divisible by 128, not 8; {AUTO}",
+        f"compute.attention='pallas': it needs population.length_tokens divisible by 64, not 8; {AUTO}",
     ),
     (
         {"score.statistics": ("min_k", "lowercase_loss", "min_k")},

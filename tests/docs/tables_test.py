@@ -278,6 +278,7 @@ def test_page_documents_the_score_store(folder: Path):
         "role",
         *schema.SEEDS,
         schema.DIGEST,
+        schema.COMPUTATION,
         "step",
         *sample_coordinates,
         *schema.TOKEN_COLUMNS,

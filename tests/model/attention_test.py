@@ -9,10 +9,9 @@ import pytest
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
 
 from lm_mia.errors import UserError
+from lm_mia.model import gpu_attention
 from lm_mia.model.attention import AttentionKind, attention
 from lm_mia.train.execution import choose_attention
-
-KINDS: list[AttentionKind] = ["xla", "cudnn", "pallas"]
 
 
 def random_qkv(L: int, K: int = 4, H: int = 2, seed: int = 0) -> list[np.ndarray]:
@@ -49,7 +48,7 @@ def slow(q: Any, k: Any, v: Any, segment_RxL: np.ndarray) -> np.ndarray:
 
 
 def emulate_on_cpu(kind: AttentionKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets an accelerator's implementation run on CPU, by interpreting its kernel (pallas) or by using XLA (cudnn)."""
+    """Lets an accelerator's implementation run on CPU, by interpreting its kernel or by using XLA (cudnn)."""
     original = jax.nn.dot_product_attention
 
     def on_cpu(*args: Any, implementation: str, **kwargs: Any) -> jax.Array:
@@ -60,7 +59,12 @@ def emulate_on_cpu(kind: AttentionKind, monkeypatch: pytest.MonkeyPatch) -> None
     interpreted = functools.partial(make, interpret=True)
     if kind == "cudnn":
         monkeypatch.setattr(jax.nn, "dot_product_attention", on_cpu)
-    if kind == "pallas":
+    if kind == "pallas_gpu":
+        monkeypatch.setattr(
+            "lm_mia.model.attention.gpu_attention",
+            lambda q, k, v, segment_RxL: gpu_attention.gpu_attention(q, k, v, segment_RxL, True),
+        )
+    if kind == "pallas_tpu":
         monkeypatch.setattr(splash_attention_kernel, "make_splash_mha_single_device", interpreted)
 
 
@@ -72,7 +76,7 @@ def test_xla_attention_equals_slow_reference(L: int):
     np.testing.assert_allclose(actual, slow(q, k, v, segments(L)), rtol=0, atol=3e-6)
 
 
-@pytest.mark.parametrize("kind", ["cudnn", "pallas"])
+@pytest.mark.parametrize("kind", ["cudnn", "pallas_gpu", "pallas_tpu"])
 def test_accelerator_kinds_equal_xla_in_values_and_gradients(
     kind: AttentionKind, monkeypatch: pytest.MonkeyPatch
 ):
@@ -174,14 +178,14 @@ def test_xla_attention_computes_five_eighths_of_all_pairs():
     [
         ("cpu", "float32", 64, 1024, "xla", "the only one for CPUs"),
         ("cpu", "bfloat16", 7, 9, "xla", "the only one for CPUs"),
-        ("gpu", "bfloat16", 64, 1024, "cudnn", "fastest on gpu"),
-        ("cuda", "bfloat16", 128, 10, "cudnn", "fastest on cuda"),
-        ("gpu", "float32", 64, 1024, "xla", "model.dtype=bfloat16, not float32"),
-        ("gpu", "bfloat16", 60, 1024, "xla", "divisible by 8, not 60"),
-        ("gpu", "bfloat16", 136, 1024, "xla", "at most 128, not 136"),
-        ("gpu", "bfloat16", 64, 9, "xla", "even population.length_tokens, not 9"),
-        ("tpu", "float32", 64, 1024, "pallas", "fastest on tpu"),
-        ("tpu", "bfloat16", 60, 128, "pallas", "fastest on tpu"),
+        ("gpu", "bfloat16", 64, 1024, "pallas_gpu", "fastest on gpu"),
+        ("gpu", "bfloat16", 128, 64, "pallas_gpu", "fastest on gpu"),
+        ("gpu", "float32", 64, 1024, "xla", "slow for model.dtype=float32"),
+        ("gpu", "bfloat16", 60, 1024, "xla", "of 16, 32, 64 or 128, not 60"),
+        ("gpu", "bfloat16", 256, 1024, "xla", "of 16, 32, 64 or 128, not 256"),
+        ("gpu", "bfloat16", 64, 100, "xla", "population.length_tokens divisible by 64, not 100"),
+        ("tpu", "float32", 64, 1024, "pallas_tpu", "fastest on tpu"),
+        ("tpu", "bfloat16", 60, 128, "pallas_tpu", "fastest on tpu"),
         ("tpu", "bfloat16", 64, 1000, "xla", "divisible by 128, not 1000"),
     ],
 )
@@ -193,16 +197,18 @@ def test_auto_chooses_the_fastest_supported_kind_with_a_reason(
     ] == kind
     assert reason in choice[1]
     if kind == "xla" and platform != "cpu":
-        assert choice[1].startswith(
-            f"slower than {'pallas' if platform == 'tpu' else 'cudnn'}, but "
-        )
+        assert choice[1].startswith("slower than pallas, but ")
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 def test_requested_attention_is_used(platform: str):
-    accelerator_kind: dict[str, AttentionKind] = {"gpu": "cudnn", "tpu": "pallas", "cpu": "xla"}
-    for kind in {"xla", accelerator_kind[platform]}:
-        assert choose_attention(kind, platform, "bfloat16", 64, 1024) == (kind, "requested")  # type: ignore[arg-type]
+    kinds: dict[str, dict[Any, AttentionKind]] = {
+        "cpu": {},
+        "gpu": {"cudnn": "cudnn", "pallas": "pallas_gpu"},
+        "tpu": {"pallas": "pallas_tpu"},
+    }
+    for name, kind in {"xla": "xla", **kinds[platform]}.items():
+        assert choose_attention(name, platform, "bfloat16", 64, 1024) == (kind, "requested")
 
 
 def test_unsupported_attention_is_refused_with_all_reasons():
@@ -215,8 +221,8 @@ def test_unsupported_attention_is_refused_with_all_reasons():
         "not 1023; set --config.compute.attention=auto"
     )
     with pytest.raises(
-        UserError, match=r"it needs a TPU, but the platform is gpu; it .* by 128, not 100;"
+        UserError, match=r"an NVIDIA GPU or a TPU, but the platform is cpu; it .* by 64, not 100;"
     ):
-        choose_attention("pallas", "gpu", "bfloat16", 64, 100)
+        choose_attention("pallas", "cpu", "bfloat16", 64, 100)
     with pytest.raises(UserError, match=r"compute.attention='pallas': .*divisible by 128, not 100"):
         choose_attention("pallas", "tpu", "bfloat16", 64, 100)

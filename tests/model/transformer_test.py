@@ -254,6 +254,30 @@ def value_and_gradient(
 DIRECTION_RxLxD: Any = np.random.default_rng(3).standard_normal((2, 9, 16)).astype(np.float32)
 
 
+def test_unstacked_layers_give_the_same_values_and_gradients():
+    x_RxL, params = tokens(2, 9), make()
+    unstacked = transformer.unstack_blocks(params)
+    jax.tree.map(np.testing.assert_array_equal, transformer.stack_blocks(unstacked), params)
+    expected_RxLxD, expected = value_and_gradient(x_RxL, DIRECTION_RxLxD)
+    (_, h_RxLxD), grads = _value_and_gradient(
+        unstacked, x_RxL, DIRECTION_RxLxD, MODEL.clone(is_unstacked=True)
+    )
+    np.testing.assert_allclose(h_RxLxD, expected_RxLxD, rtol=0, atol=2e-6)
+    stacked = transformer.stack_blocks(jax.device_get(grads))
+    for a, b in zip(*map(jax.tree.leaves, (stacked, expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * np.abs(b).max())
+
+
+def test_the_backward_pass_of_gelu_keeps_its_argument_only():
+    x = jnp.linspace(-5, 5, 101)
+    y, backward = jax.vjp(transformer.gelu, x)
+    expected, expected_backward = jax.vjp(jax.nn.gelu, x)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_allclose(backward(y)[0], expected_backward(y)[0], rtol=1e-6, atol=1e-7)
+    [kept] = [leaf for leaf in jax.tree.leaves(backward) if leaf.shape == x.shape]
+    np.testing.assert_array_equal(kept, x)
+
+
 def test_packed_samples_have_the_same_logits_as_alone():
     x_RxL = tokens(2, 9)
     h_RxLxD = value_and_gradient(x_RxL, DIRECTION_RxLxD)[0]

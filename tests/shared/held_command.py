@@ -38,10 +38,11 @@ def hold_models() -> None:
             report: Any,
             keep_steps: Any,
             should_stop: Any,
+            on_start: Any,
         ) -> None:
             held = os.environ.get("HOLD_MODEL") in (None, str(model))
             stop = waiting(should_stop) if held else should_stop
-            train_model(trainer, model, steps, folder, report, keep_steps, stop)
+            train_model(trainer, model, steps, folder, report, keep_steps, stop, on_start)
 
         setattr(loop, "train_model", train_held)  # noqa: B010 (a plain assignment is none to pyright)
         work(*args)

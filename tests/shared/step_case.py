@@ -42,7 +42,7 @@ def make_plan(
 ) -> ExecutionPlan:
     """Returns a plan for the model of this file."""
     config = dataclasses.replace(MODEL_CONFIG, scan_layers=scan_layers, remat=remat)
-    return ExecutionPlan(config, micro_batch_size, chunk_tokens, "for a test")
+    return ExecutionPlan(config, (micro_batch_size,), chunk_tokens, "for a test")
 
 
 @functools.cache

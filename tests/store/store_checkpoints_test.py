@@ -57,6 +57,7 @@ def test_xarray_opens_the_store_with_checkpoints(tmp_path: Path):
             "model",
             "role",
             "digest",
+            "computation",
             "subset_seed",
             "init_seed",
             "order_seed",

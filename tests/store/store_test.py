@@ -184,6 +184,7 @@ def test_xarray_opens_the_store(tmp_path: Path):
             "model",
             "role",
             "digest",
+            "computation",
             "subset_seed",
             "init_seed",
             "order_seed",

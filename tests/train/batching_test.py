@@ -34,9 +34,38 @@ def test_packed_batch_worked_by_hand():
     assert batch.position_NxMxL.tolist() == [[[0, 1, 2, 3]], [[0, 1, 0, 0]], [none]]
     assert {a.dtype for a in batch} == {np.dtype("int32")}
     assert stats == batching.BatchStats(
-        num_micro_batches=2, num_tokens=7, num_targets=4, sum_squared_lengths=16 + 4 + 1
+        num_micro_batches=2,
+        micro_batch_size=1,
+        num_tokens=7,
+        num_targets=4,
+        sum_squared_lengths=16 + 4 + 1,
     )
     assert all(type(size) is int for size in stats)
+
+
+@pytest.mark.parametrize(
+    ("num_sequences", "num_devices", "size"),
+    [
+        (24, 1, 8),  # three micro-batches
+        (22, 1, 8),  # 7 would need four
+        (17, 1, 6),  # three micro-batches, one place of which is empty
+        (8, 1, 8),
+        (3, 1, 5),
+        (25, 2, 7),  # two micro-batches of 14; those of 12 would be three
+    ],
+)
+def test_micro_batches_are_few_and_of_the_smallest_size_that_suffices(
+    num_sequences: int, num_devices: int, size: int
+):
+    assert batching.choose_micro_batch_size((5, 6, 7, 8), num_sequences, num_devices) == size
+
+
+def test_c4_like_batches_fill_micro_batches_of_one_of_the_sizes_to_98_percent():
+    sequences_N = np.random.default_rng(0).normal(50.5, 2.5, 1000).round().astype(int)
+    for sizes in (range(2, 65, 2), range(1, 33), range(1, 21)):
+        chosen = [batching.choose_micro_batch_size(sizes, n, 1) for n in sequences_N]
+        places = [-(-n // m) * m for n, m in zip(sequences_N, chosen, strict=True)]
+        assert sequences_N.sum() / sum(places) > 0.98
 
 
 def test_padded_plan_gives_one_sample_per_sequence(tiny: Population):

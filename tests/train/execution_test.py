@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,12 @@ LARGE = transformer.ModelConfig(36, 1536, 24, 32_000, 1024, "bfloat16")
     ("platform", "length_tokens", "batch_size", "size"),
     [
         ("cpu", 1024, 128, 2),  # 2,048 tokens
-        ("gpu", 1024, 128, 8),  # 8,192 tokens
+        ("tpu", 1024, 128, 8),  # 8,192 tokens
         ("tpu", 512, 128, 16),
         ("cpu", 100, 128, 16),  # an eighth of the samples
         ("cpu", 4096, 128, 1),  # at least one
-        ("gpu", 1024, 7, 1),
-        ("gpu", 1000, 64, 8),
+        ("tpu", 1024, 7, 1),
+        ("tpu", 1000, 64, 8),
     ],
 )
 def test_the_default_micro_batch_size(
@@ -47,14 +48,39 @@ def test_a_requested_micro_batch_is_at_most_the_batch(requested: int, size: int)
 def test_devices_share_a_batch(devices: int, requested: int, size: int):
     """Otherwise, most packed sequences of a device would be empty."""
     c = config.Compute(micro_batch_size=requested)
-    assert execution.plan_execution(c, SMALL, 128, "gpu", None, devices).micro_batch_size == size
+    assert execution.plan_execution(c, SMALL, 128, "tpu", None, devices).micro_batch_size == size
 
 
-def test_layers_are_unrolled_if_activations_fit_half_the_memory():
+def test_micro_batches_on_gpus_have_one_of_several_sizes_up_to_what_memory_allows():
+    def sizes(shape: transformer.ModelConfig, gib: int, **compute: Any) -> tuple[int, ...]:
+        c = config.Compute(**compute)
+        return execution.plan_execution(c, shape, 128, "gpu", gib * 2**30).micro_batch_sizes
+
+    assert sizes(SMALL, 60) == (*range(1, 33), *range(34, 65, 2))
+    assert sizes(LARGE, 60) == tuple(range(1, 21))
+    assert sizes(LARGE, 80)[-1] > sizes(LARGE, 60)[-1]
+    assert sizes(LARGE, 60, micro_batch_size=8) == tuple(range(1, 9))
+    short = dataclasses.replace(SMALL, length_tokens=64)
+    assert sizes(short, 60) == (64,)  # few tokens: all samples fit into one micro-batch
+
+
+def test_layers_are_scanned_on_gpus_if_less_than_four_sequences_fit_unrolled():
+    fixed = memory.training_bytes(LARGE.size, "pallas_gpu", 0, 1, is_scanned=False)
+    sequence = memory.activation_bytes(LARGE.size, "pallas_gpu", 1)
+    logits = 2 * 4 * 4096 * LARGE.vocab_size
+    for count, is_scanned in ((4.1, False), (3.9, True)):
+        needed = int((fixed + logits + count * sequence) / memory.USABLE_SHARE)
+        plan = execution.plan_execution(AUTO, LARGE, 128, "gpu", needed)
+        assert plan.model_config.scan_layers == is_scanned
+        assert plan.model_config.remat == ("full" if is_scanned else "none")
+        assert (plan.micro_batch_size == 4) == (not is_scanned)
+
+
+def test_layers_are_unrolled_on_tpus_if_activations_fit_half_the_memory():
     for shape in (SMALL, LARGE):
-        need = memory.activation_bytes(shape.size, "cudnn", 8)
-        plenty = execution.plan_execution(AUTO, shape, 128, "gpu", int(2.01 * need))
-        scarce = execution.plan_execution(AUTO, shape, 128, "gpu", int(1.99 * need))
+        need = memory.activation_bytes(shape.size, "pallas_tpu", 8)
+        plenty = execution.plan_execution(AUTO, shape, 128, "tpu", int(2.01 * need))
+        scarce = execution.plan_execution(AUTO, shape, 128, "tpu", int(1.99 * need))
         assert (plenty.model_config.scan_layers, plenty.model_config.remat) == (False, "none")
         assert (scarce.model_config.scan_layers, scarce.model_config.remat) == (True, "full")
 
@@ -83,7 +109,11 @@ def test_requested_settings_are_used(platform: str):
             requested = config.Compute(layers=layers, remat=remat, attention="xla")
             plan = execution.plan_execution(requested, SMALL, 128, platform)
             assert plan.model_config == dataclasses.replace(
-                SMALL, attention="xla", scan_layers=layers == "scanned", remat=remat
+                SMALL,
+                attention="xla",
+                scan_layers=layers == "scanned",
+                remat=remat,
+                embedding_gradient="sorted" if platform == "gpu" else "scatter",
             )
             assert plan.attention_reason == "requested"
 
@@ -105,21 +135,28 @@ def test_the_default_remat_depends_on_the_layers(layers, remat: str):
 
 
 def test_attention_depends_on_the_model_and_the_platform():
-    assert execution.plan_execution(AUTO, SMALL, 128, "gpu").model_config.attention == "cudnn"
-    assert execution.plan_execution(AUTO, SMALL, 128, "tpu").model_config.attention == "pallas"
+    assert execution.plan_execution(AUTO, SMALL, 128, "gpu").model_config.attention == "pallas_gpu"
+    assert execution.plan_execution(AUTO, SMALL, 128, "tpu").model_config.attention == "pallas_tpu"
     assert execution.plan_execution(AUTO, SMALL, 128, "cpu").model_config.attention == "xla"
     wide = dataclasses.replace(SMALL, heads=2)  # 256 wide
     plan = execution.plan_execution(AUTO, wide, 128, "gpu")
     assert plan.model_config.attention == "xla"
-    assert "at most 128, not 256" in plan.attention_reason
+    assert "16, 32, 64 or 128, not 256" in plan.attention_reason
     with pytest.raises(UserError, match=r"compute.attention='cudnn': it needs an NVIDIA GPU"):
         execution.plan_execution(config.Compute(attention="cudnn"), SMALL, 128, "cpu")
 
 
+@pytest.mark.parametrize("attention", ["auto", "pallas", "xla", "cudnn"])
+def test_only_cudnn_makes_models_that_differ_between_runs(attention: Any):
+    plan = execution.plan_execution(config.Compute(attention=attention), SMALL, 128, "gpu")
+    assert plan.is_reproducible == (attention != "cudnn")
+
+
 def test_the_log_line_states_plan_and_reason():
-    plan = str(execution.plan_execution(AUTO, LARGE, 128, "gpu", 80 * GB))
+    plan = str(execution.plan_execution(AUTO, LARGE, 128, "gpu", 60 * 2**30))
     assert plan == (
-        "attention cudnn (fastest on gpu), layers unrolled, remat none, micro-batches of 8 packed sequences"
+        "attention pallas_gpu (fastest on gpu), layers unrolled, remat none, "
+        "micro-batches of at most 20 packed sequences"
     )
     plan = str(execution.plan_execution(config.Compute(layers="scanned"), SMALL, 16, "cpu"))
     assert plan == (

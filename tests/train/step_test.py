@@ -30,7 +30,7 @@ from lm_mia import config
 from lm_mia.data.population import Population
 from lm_mia.model import losses
 from lm_mia.model.transformer import TransformerLM
-from lm_mia.train import batching
+from lm_mia.train import batching, sharding
 from lm_mia.train.execution import ExecutionPlan
 from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import local_device_indices, make_loss, make_step, to_global_array
@@ -209,6 +209,16 @@ def test_packed_samples_have_the_same_loss_and_gradient_as_alone(i: int):
     expected, expected_grads = reference(SEVERAL[i : i + 1])
     assert value == pytest.approx(expected, rel=1e-6)
     assert difference(grads, expected_grads) < 3e-6
+
+
+def test_layers_that_are_unstacked_on_gpus_give_the_same_step(monkeypatch: pytest.MonkeyPatch):
+    expected = first_step(PLANS[1])
+    monkeypatch.setattr(sharding, "is_gpu", lambda mesh: True)
+    cached_make_step.cache_clear()
+    actual = first_step(PLANS[1])
+    cached_make_step.cache_clear()
+    assert actual[0] == pytest.approx(expected[0], rel=1e-6)
+    assert difference(actual[1], expected[1]) < 3e-6
 
 
 def test_the_validation_loss_equals_that_of_a_step():

@@ -43,7 +43,6 @@ def as_sweep(
         samples=results.to_dict("records"),  # pyright: ignore
         curves=curves or [],
         rates=extraction_rates(results, settings).to_dict("records"),  # pyright: ignore
-        reference=[],
         facts={"schemes": SCHEMES, "config": vars(settings)},
         document_N=np.arange(N),
     )
