@@ -516,9 +516,9 @@ FIGURES = {
         title="Figure 21: True-positive probability of every sample",
         paper=(
             "Each of 128 models of 140M parameters is attacked with all others as references. Over the models that "
-            "saw a sample, about 64, the probability with which it is called a member has a mean of 0.543 and a "
-            "standard deviation of 0.143, averaged over 2^24 samples; many means are above 0.6 and many deviations "
-            "above 0.2 (Appendix E.1)."
+            "saw a sample, about 64, what the paper calls the probability of being predicted as a member, which can "
+            "only be the posterior, has a mean of 0.543 and a standard deviation of 0.143, averaged over 2^24 "
+            "samples; many means are above 0.6 and many deviations above 0.2 (Appendix E.1)."
         ),
         expect=(
             "Both averages are nearly the same at cpu. The attacked models are the references of the recipe "

@@ -38,8 +38,8 @@ FIGURES = {
     "strongmia_fig08_statistic": Experiment(
         title="Figure 8: LiRA on the loss and on the logit",
         paper=(
-            "On a 140M model of 7M samples with 128 references, LiRA on the loss (AUC 0.678) beats LiRA on the logit "
-            "of the next token, averaged over the sample (AUC 0.576) (Appendix B.1)."
+            "On a 140M model of 7M samples with 128 references, LiRA on the loss (AUC 0.678) beats LiRA on the "
+            "logits, averaged over the whole sequence (AUC 0.576) (Appendix B.1)."
         ),
         expect="The loss has the higher AUC at cpu too, by a smaller margin of about 0.02.",
         statements=FIG08_STATEMENTS,
