@@ -24,7 +24,8 @@ runs out of memory, its row in the table says so, and the other parts continue.
 - --nanodo: NanoDO's training step, with one sample per sequence, from a checkout (see `nanodo_peer`). If a batch does
   not fit in memory, NanoDO accumulates gradients over the smallest number of parts (2, 4, 8, ...) that fits.
 
-On an H100, three sizes take about 10 minutes, mostly compilation. To try it on a CPU:
+Most of the time is compilation: about 10 s for each size of micro-batches of a 140M model on an H100. The whole
+benchmark has been run on CPUs only. To try it on a CPU:
 
     python benchmarks/accelerator.py --sizes=small --scale=8 --batch-size=16 --steps=2 --rounds=2 --samples=64
 """
