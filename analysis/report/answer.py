@@ -83,10 +83,21 @@ def answer(found: Findings, *, epsilon: Epsilon | None = None, so_far: bool = Fa
         ).format(the, _number(auc, FRACTION))
         return Answer((sentence,), has_hits=False, has_number=False, is_reversed=True)
     at = _at(rate)
+    is_better_elsewhere = auc.has_interval and auc.low > 0.5
     if not found.found.has_interval or found.found.low <= rate:
         first = Markup(
-            "<b>{} attack cannot be told from guessing.</b> Of 100 members it finds {} {}; guessing finds {}."
-        ).format(the, _number(found.found), at, numbers.rate(rate))
+            "<b>{} attack cannot be told from guessing{}.</b> Of 100 members it finds {} {}; guessing finds {}."
+        ).format(
+            the,
+            " at this rate" if is_better_elsewhere else "",
+            _number(found.found),
+            at,
+            numbers.rate(rate),
+        )
+        if is_better_elsewhere:
+            first += Markup(" Over all rates it is better than guessing: AUC {}.").format(
+                _number(auc, FRACTION)
+            )
         second = Markup(
             '<span class="muted">So there are no decisions whose survival could be judged. A stronger attack, or one '
             "with more references, may find more.</span>"

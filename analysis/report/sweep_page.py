@@ -478,7 +478,8 @@ def _made(recipes: Sequence[RecipeResults]) -> tuple[document.Fact, ...]:
         document.Fact(
             "Files",
             Markup(
-                "<code>tables/comparison.csv</code>, <code>recipes/NAME/tables/</code> (every number of this page)"
+                "<code>recipes/NAME/tables/strength.csv</code> (the numbers of this page), "
+                "<code>tables/comparison.csv</code> (those of LiRA)"
             ),
         )
     )

@@ -372,8 +372,12 @@ def _count_problems(file: LossFile, subset: Subset) -> list[str]:
         flags = [file.source]
         if {*file.role_M} == {"reference"}:
             flags.append(f"--target={file.names_M[0]}")
+        names = [str(name) for name in file.names_M]
+        of_base = ""
+        if models == 2 and not base:
+            of_base = f", with --target={names[0]} --base={names[1]} if the first was fine-tuned from the second"
         remedy = (
-            "give the models to attack the role target and leave the others out, for attacks without references, or "
+            f"name the models to attack by --target=NAME, for attacks without references{of_base}; or "
             f"`lm-mia audit {shlex.join(flags)}` attacks one of them with the others"
         )
         problems.append(

@@ -245,7 +245,8 @@ def _sentences(
         (f"{subjects[group.title]} {row.label} ({numbers.value(row.found)})", row.found.value)
         for group in groups
         for row in group.rows
-        if not row.models and row.found.is_known
+        # At another rate, guessing finds another number too.
+        if not row.models and row.found.is_known and not row.label.startswith("accepts ")
     ]
     by_distance = sorted(rows, key=lambda row: -abs(row[1] - strength.found.value))
     sentences = []

@@ -407,11 +407,18 @@ def _summary(recipe: RecipeResults, strength: Strength, table: pd.DataFrame) -> 
             f"{found:,} of {total:,} members are found at {at}"
             + (f", {strict:,} of them even at 1 per 1,000." if strict else ".")
         )
+        if trainings > 1:
+            sentences.append(f"The list is that of the first of the {trainings} attacked models.")
     length = longest_list(recipe.view.table(EXPOSED.file), _WRONG_SHARE)
     if length:
         sentences.append(
             f"Of the {length:,} members with the highest scores, at most {100 * _WRONG_SHARE:.0f} % are expected to "
             "be there by chance."
+        )
+    else:
+        sentences.append(
+            f"Even of the members with the highest scores, more than {100 * _WRONG_SHARE:.0f} % are expected to be "
+            "there by chance."
         )
     sentences.append("Choose a sample to read its text and see its losses.")
     return " ".join(sentences)

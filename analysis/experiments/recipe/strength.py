@@ -354,7 +354,7 @@ def attacks_table(strength: Strength, attacks: Sequence[str]) -> document.Table:
         row = (attack_name(attack), numbers.count(references), *cells)
         rows.append(document.Row(row, is_headline=attack == strength.headline))
     left_out = max(int(strength.rows[attack, "auc"]["left_out"]) for attack in attacks)
-    caption = "The strongest attack by rule is first; small: 95 % intervals."
+    caption = "The attack that the answer is about is first; small: 95 % intervals."
     if left_out:
         caption += f" Some attacks have no score for up to {left_out:,} samples."
     return document.Table(caption, tuple(columns), tuple(rows))
@@ -398,8 +398,11 @@ def _margin_notes(strength: Strength) -> tuple[document.Text, ...]:
             )
         else:
             notes.append(
-                Markup("<b>{} do not visibly help:</b> the loss alone finds {} of 100.").format(
-                    with_what[0].upper() + with_what[1:], numbers.value(loss)
+                Markup("<b>{} not visibly help</b> at this rate: the loss alone finds {}.").format(
+                    "Reference models do"
+                    if with_what == "reference models"
+                    else "The base model does",
+                    f"{numbers.value(loss)} at {numbers.false_alarms(strength.fpr)}",
                 )
             )
     others = [a for a in strength.shown[1:] if a != "loss"]
@@ -409,7 +412,7 @@ def _margin_notes(strength: Strength) -> tuple[document.Text, ...]:
     }
     if by_result["alike"]:
         names = numbers.words([name, *by_result["alike"]])
-        notes.append(Markup("<b>{} cannot be told apart</b> here.").format(names))
+        notes.append(Markup("<b>{} cannot be told apart</b> at this rate.").format(names))
     if by_result["less"]:
         names = numbers.words(by_result["less"])
         notes.append(Markup("<b>{} finds more</b> than {}.").format(name, names))

@@ -114,6 +114,16 @@ def test_an_interval_that_contains_the_rate_is_guessing(found: Estimate):
     assert (result.has_hits, result.is_reversed) == (False, False)
 
 
+def test_guessing_at_one_rate_is_not_guessing_at_all_rates():
+    found = Estimate(0.012, 0.004, 0.03)
+    text = answer.answer(findings(found=found, auc=Estimate(0.73, 0.69, 0.76))).text
+    assert "cannot be told from guessing at this rate" in text
+    assert "better than guessing: AUC 0.73" in text
+    text = answer.answer(findings(found=found, auc=Estimate(0.53, 0.49, 0.57))).text
+    assert "cannot be told from guessing. " in text
+    assert "AUC" not in text
+
+
 def test_less_than_guessing_is_no_attack():
     """With 5,000 members, even 0.2 of 100 are 10 hits."""
     result = answer.answer(findings(found=Estimate(0.002, 0.001, 0.008), members=5000))
