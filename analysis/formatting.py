@@ -29,14 +29,6 @@ def needs_nonmembers(fpr: float) -> str:
     return f"needs {plural(stats.nonmembers_needed(fpr), 'non-member')}"
 
 
-def found_card(tpr: float, fpr: float) -> tuple[str, str]:
-    """Returns a main number of a page with its description: the share of members found at a false positive rate."""
-    text = f"of members found at an FPR of {percent(fpr)}"
-    if math.isnan(tpr):
-        return "–", f"{text}, which {needs_nonmembers(fpr)}"
-    return percent(tpr), text
-
-
 def plus_minus(mean: float, std: float, digits: int = 3) -> str:
     """Formats a mean and its standard deviation: "0.831 ± 0.004"; a dash for a NaN mean, no ± for a NaN deviation."""
     if math.isnan(mean):

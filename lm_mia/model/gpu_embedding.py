@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from lm_mia.model.gpu_attention import dot
+
 _ROWS, _TOKENS, _COLUMNS = 64, 64, 128  # of a block
 
 
@@ -82,8 +84,7 @@ def _sum_kernel(id_ref: Any, d_row_ref: Any, begin_ref: Any, end_ref: Any, sum_r
         d_row_KxD = d_row_ref[tokens, :]
         # The first and the last block hold tokens of other rows too, which no row matches.
         one_hot_RxK = (id_ref[tokens] == row_R[:, None]).astype(d_row_KxD.dtype)
-        precision = jax.lax.Precision.HIGHEST if d_row_KxD.dtype == jnp.float32 else None
-        return sum_RxD + plgpu.dot(one_hot_RxK, d_row_KxD, precision=precision)
+        return sum_RxD + dot(one_hot_RxK, d_row_KxD)
 
     low = jax.lax.div(begin_ref[...], _TOKENS)
     high = jax.lax.div(end_ref[...] + _TOKENS - 1, _TOKENS)

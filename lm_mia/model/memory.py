@@ -20,6 +20,8 @@ _FEWEST_UNROLLED = 4
 DEVICE_CHUNK_TOKENS = 4096
 """Number of tokens whose logits are in memory at once on accelerators."""
 USABLE_SHARE = 0.9  # of the memory
+UNKNOWN_BYTES = 16 * 2**30
+"""Memory that is assumed of a device that does not report it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,6 @@ _PACKING_EFFICIENCY = 0.985
 _ASSUMED_MFU = 0.4
 _GPUS_PER_MACHINE, _TPU_CHIPS_PER_MACHINE = 8, 4
 _GPU_MEMORY_SHARE = 0.75  # the share of a GPU's memory that JAX allocates by default
-_UNKNOWN_MEMORY_BYTES = 16 * 2**30  # as training assumes it
 # Quantiles of the standard normal distribution, over which the number of packed sequences of a batch is averaged.
 _QUANTILES = [statistics.NormalDist().inv_cdf((i + 0.5) / 100) for i in range(100)]
 
@@ -103,17 +102,23 @@ def batches(c: config.Config, mean_tokens: float, mean_square_tokens: float) -> 
     )
 
 
-def filled_share(b: Batches, chip: Chip, num_devices: int) -> float:
+def filled_share(b: Batches, chip_name: str, num_devices: int) -> float:
     """Returns the fraction of the packed sequences of padded batches that contain samples, averaged over batches.
 
     Args:
       b: the batches.
-      chip: the chip.
+      chip_name: name of the chip.
       num_devices: number of devices that share each batch.
     """
-    platform, attention, memory_bytes = _platform(b, chip)
+    platform, attention, memory_bytes = _platform(b, chip_name)
     micro_batch_sizes, _ = memory.micro_batch_sizes(
-        *(b.micro_batch_size, b.size, attention, b.batch_size, num_devices, platform, memory_bytes)
+        b.micro_batch_size,
+        b.size,
+        attention,
+        b.batch_size,
+        num_devices,
+        platform,
+        memory_bytes,
     )
     sizes = [min(max(b.sequences + b.sequences_std * z, 1), b.batch_size) for z in _QUANTILES]
 
@@ -140,18 +145,23 @@ def choose_devices_per_model(b: Batches, chip: Chip, machine_devices: int) -> in
         return b.devices_per_model
     if flops.device_memory_bytes(chip.name) is None:
         return 1
-    platform, attention, memory_bytes = _platform(b, chip)
+    platform, attention, memory_bytes = _platform(b, chip.name)
     return memory.choose_devices_per_model(
-        *(b.size, attention, b.batch_size, b.micro_batch_size, platform, memory_bytes),
+        b.size,
+        attention,
+        b.batch_size,
+        b.micro_batch_size,
+        platform,
+        memory_bytes,
         machine_devices,
     )
 
 
-def _platform(b: Batches, chip: Chip) -> tuple[str, str, float]:
+def _platform(b: Batches, chip_name: str) -> tuple[str, str, float]:
     """Returns JAX's name of the platform of a chip, the attention that runs on it, and the memory that JAX takes."""
     attention = b.attention if b.attention != "auto" else "pallas"
-    memory_bytes = flops.device_memory_bytes(chip.name) or _UNKNOWN_MEMORY_BYTES
-    if _is_tpu(chip):
+    memory_bytes = flops.device_memory_bytes(chip_name) or memory.UNKNOWN_BYTES
+    if _is_tpu(chip_name):
         return "tpu", attention, memory_bytes
     return "gpu", attention, _GPU_MEMORY_SHARE * memory_bytes
 
@@ -161,12 +171,12 @@ def resolve_devices_per_model(b: Batches, chip: Chip) -> int:
 
     If all devices of a job train a model together, this is the number of devices of one machine.
     """
-    machine_devices = _TPU_CHIPS_PER_MACHINE if _is_tpu(chip) else _GPUS_PER_MACHINE
+    machine_devices = _TPU_CHIPS_PER_MACHINE if _is_tpu(chip.name) else _GPUS_PER_MACHINE
     return choose_devices_per_model(b, chip, machine_devices) or machine_devices
 
 
-def _is_tpu(chip: Chip) -> bool:
-    return chip.name.casefold().startswith("tpu")
+def _is_tpu(chip_name: str) -> bool:
+    return chip_name.casefold().startswith("tpu")
 
 
 def speed(b: Batches, chip: Chip) -> Speed:
@@ -176,8 +186,8 @@ def speed(b: Batches, chip: Chip) -> Speed:
     devices, divided by that with one device.
     """
     count = resolve_devices_per_model(b, chip)
-    filled = filled_share(b, chip, count)
-    ratio = filled / filled_share(b, chip, 1)
+    filled = filled_share(b, chip.name, count)
+    ratio = filled / filled_share(b, chip.name, 1)
     single_bound = mfu_bound(chip.name, b, 1)
     group_bound = mfu_bound(chip.name, b, count)
     measured = measured_mfu(chip.name, b)
@@ -250,17 +260,16 @@ def mfu_bound(chip_name: str, b: Batches, devices_per_model: int) -> float | Non
     """
     name = flops.chip_name(chip_name)
     parameters = flops.num_non_embedding_parameters(b.size.layers, b.size.width)
-    chip = Chip(chip_name, 0.0, None)
-    filled = filled_share(b, chip, devices_per_model)
+    filled = filled_share(b, chip_name, devices_per_model)
     table = mfu_bounds()
     largest = max(table.get((name, 1), {}), default=0)
     bounds = []
-    for (row_chip, count), points in table.items():
+    for (chip, count), points in table.items():
         covers = largest in points or parameters <= max(points)
-        if row_chip == name and count <= devices_per_model and covers:
+        if chip == name and count <= devices_per_model and covers:
             sizes = sorted(points)
             mfu = np.interp(math.log(parameters), np.log(sizes), [points[size] for size in sizes])
-            bounds.append(float(mfu) * min(filled / filled_share(b, chip, count), 1))
+            bounds.append(float(mfu) * min(filled / filled_share(b, chip_name, count), 1))
     return min(bounds, default=None)
 
 

@@ -11,7 +11,6 @@ from lm_mia.model.attention import AttentionKind
 from lm_mia.model.transformer import ModelConfig
 
 _CPU_CHUNK_TOKENS = 512
-_UNKNOWN_MEMORY_BYTES = 16 * 2**30  # assumed for a device that does not report its memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +85,7 @@ def plan_execution(
         batch_size,
         num_devices,
         platform,
-        memory_bytes or _UNKNOWN_MEMORY_BYTES,
+        memory_bytes or memory.UNKNOWN_BYTES,
     )
     remat = compute.remat
     # XLA for TPUs merges the recomputation of unrolled layers with the forward pass, which saves no memory.
@@ -133,7 +132,7 @@ def choose_devices_per_model(
         batch_size,
         compute.micro_batch_size,
         platform,
-        memory_bytes or _UNKNOWN_MEMORY_BYTES,
+        memory_bytes or memory.UNKNOWN_BYTES,
         num_devices,
     )
 
