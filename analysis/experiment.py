@@ -1,11 +1,13 @@
 """Experiments: what a figure or table reads, how it is drawn of a sweep, what it claims, and the files that hold it."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis import plotting
 from analysis.claims.compare import Claim
@@ -13,6 +15,9 @@ from analysis.io import SweepResults
 from lm_mia.atomic import write_atomically, write_csv
 from lm_mia.attacks.results import Key
 from lm_mia.attacks.spec import FigureNeed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,25 +48,26 @@ class Drawing:
 class Experiment:
     """The definition of a figure or a table, independent of any sweep."""
 
-    title: str
     draw: Callable[[SweepResults], Drawing]
+    title: str = ""
+    """Empty for an item of a paper, whose title stands in analysis/papers."""
+    about: str = ""
+    """What it asks or shows; empty for an item of a paper, whose findings stand in analysis/papers."""
     reads: tuple[FigureNeed, ...] = ()
     """What it reads beyond the tables of decisions: attacks, and tables of its own."""
-    paper: str = ""
-    """What the paper found."""
     statements: tuple[str, ...] = ()
     """What it claims: statements of the paper, or of its own, that can be tested."""
-    expect: str = ""
-    """What to expect at reduced scale; shown in docs/figures.md."""
     stored_keys: Callable[[], Sequence[Key]] = tuple
     """Returns the keys of the results that it keeps in WORKDIR/pieces, as those of a simulation, which belong to no
     recipe; `lm-mia rm unused` deletes the others."""
 
 
-def not_seen_note(claims: Sequence[Claim]) -> str:
-    """Returns a note on the claims that were not seen, with their verdicts; empty if all were."""
-    missed = [f"“{c.statement}” ({c.verdict})" for c in claims if not c.verdict.startswith("seen")]
-    return f"Not seen here: {'; '.join(missed)}." if missed else ""
+def unsupported_note(claims: Sequence[Claim]) -> str:
+    """Returns a note on the claims that are not supported, with their verdicts; empty if all are."""
+    missed = [
+        f"“{c.statement}” ({c.verdict})" for c in claims if not c.verdict.startswith("supported")
+    ]
+    return f"Not supported here: {'; '.join(missed)}." if missed else ""
 
 
 def write(workdir: Path, name: str, result: Drawing) -> Path | None:

@@ -5,14 +5,14 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
-from analysis import departures, markup, published
+from analysis import markup, papers, plotting
 from analysis.claims.compare import Claim, claim_untested, holm
-from analysis.experiment import Drawing, not_seen_note, write
-from analysis.figures import MODULES, file_name, find
+from analysis.experiment import Drawing, Experiment, unsupported_note, write
+from analysis.experiments import MODULES, file_name, find
 from analysis.formatting import size_title
 from analysis.io import REPLICA_SIZES, SweepResults
 from lm_mia.attacks import user_code
@@ -29,8 +29,8 @@ class FigureSection:
     name: str
     """The name of its files."""
     title: str
-    paper: str
-    """What the paper found."""
+    about: str
+    """What the paper shows, or what a figure of no paper is about."""
     result: Drawing | None
     """None if the figure could not be drawn."""
     missing: str
@@ -49,21 +49,32 @@ class FigureSection:
     def without_comparison(self) -> "FigureSection":
         """Returns the section without the number of the figure in its paper, and without what the paper found."""
         title = _WITHOUT_COMPARISON.sub("", self.title.partition(": ")[2] or self.title)
-        return dataclasses.replace(self, title=title, paper="", claims=(), compared=False)
+        return dataclasses.replace(self, title=title, about="", claims=(), compared=False)
 
     @property
     def notes(self) -> list[str]:
         """The sentences below the figure."""
         if self.result is None:
             return []
-        hidden = set() if self.compared else {not_seen_note(self.result.claims)}
+        hidden = set() if self.compared else {unsupported_note(self.result.claims)}
         more = [*self.result.paper_notes, self.result.not_comparable_note] if self.compared else []
         return [note for note in (*self.result.notes, *more) if note and note not in hidden]
 
     @property
     def departures(self) -> Sequence[str]:
         """Where the figure departs from the protocol of its paper, beyond what concerns all figures."""
-        return departures.departures(self.name) if self.compared else ()
+        return self._remarks("departures")
+
+    @property
+    def errata(self) -> Sequence[str]:
+        """Where the paper contradicts itself about this figure, or has a misprint."""
+        return self._remarks("errata")
+
+    def _remarks(self, kind: Literal["departures", "errata"]) -> Sequence[str]:
+        paper = papers.name_of(self.name)
+        if not paper or not self.compared:
+            return ()
+        return [r.text for r in getattr(papers.read(paper), kind) if r.concerns(self.name)]
 
     @property
     def table_html(self) -> str:
@@ -75,7 +86,7 @@ class FigureSection:
     @property
     def published_rows(self) -> list[dict[str, Any]]:
         """The numbers of the paper, each with that of this run; empty if they are not compared."""
-        if not self.compared:
+        if not self.compared or not papers.name_of(self.name):
             return []
         ours = self.result.ours if self.result else {}
         ranges = self.result.our_ranges if self.result else {}
@@ -90,7 +101,7 @@ class FigureSection:
                 "paper": _format_number(number.value, number.std),
                 "ours": texts.get(key, "–"),
             }
-            for key, number in published.published_numbers(self.name).items()
+            for key, number in papers.item(self.name).numbers.items()
         ]
 
 
@@ -102,16 +113,14 @@ def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSecti
       recipes: the recipes of the workdir.
       workdir: where figures/ and tables/ are written.
     """
-    file, title, paper, statements = file_name(name), name, "", ()
+    file, title, about, statements = file_name(name), name, "", ()
     try:
         figure = find(name)
-        title, paper, statements = (
-            _with_own_size(figure.title, recipes),
-            figure.paper,
-            figure.statements,
-        )
-        result = figure.draw(recipes)
-        png = write(workdir, file, result)
+        title, about = titled(name, figure)
+        title, statements = _with_own_size(title, recipes), figure.statements
+        with plotting.style():
+            result = figure.draw(recipes)
+            png = write(workdir, file, result)
     except Exception as error:
         is_expected = isinstance(error, UserError)
         if name in MODULES and not is_expected:
@@ -122,9 +131,17 @@ def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSecti
             else user_code.describe(error, os.path.abspath(name))
         )
         claims = [claim_untested(statement, missing) for statement in statements]
-        return FigureSection(file, title, paper, None, missing, claims, "")
+        return FigureSection(file, title, about, None, missing, claims, "")
     image = markup.data_uri(png) if png else ""
-    return FigureSection(file, title, paper, result, "", result.claims, image)
+    return FigureSection(file, title, about, result, "", result.claims, image)
+
+
+def titled(name: str, figure: Experiment) -> tuple[str, str]:
+    """Returns the title of a figure, and what its paper shows, or what it is about."""
+    if name in MODULES and papers.name_of(name):
+        item = papers.item(name)
+        return item.title, item.shows
+    return figure.title, figure.about
 
 
 def _with_own_size(title: str, recipes: SweepResults) -> str:
@@ -156,10 +173,10 @@ CLAIMS_TABLE = Table(
         "verdict": Column(
             "none",
             (
-                "`seen`: the whole 95% interval lies where the claim says; `seen in these models`: so it does, but "
-                "it does not cover everything that a repetition of the experiment would draw anew; `opposite`: the "
-                "whole interval lies on the other side, and covers everything; `undecided`: none of these; `not "
-                "tested`: there is no interval"
+                "`supported`: the whole 95% interval lies where the claim says; `supported for these models only`: so "
+                "it does, but it does not cover everything that a repetition of the experiment would draw anew; "
+                "`contradicted`: the whole interval lies on the other side, and covers everything; `undecided`: none "
+                "of these; `not tested`: there is no interval"
             ),
         ),
         "p_value": Column(

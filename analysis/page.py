@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.figures import MODULES, PAGE_FILES, RECIPE_FIGURES, exists, file_name, find
+from analysis.experiments import MODULES, PAGE_FILES, RECIPE_FIGURES, exists, file_name, find
 from analysis.formatting import (
     needs_nonmembers,
     percent,

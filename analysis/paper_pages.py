@@ -7,41 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import departures, figure_section, markup, provenance
+from analysis import figure_section, markup, papers, provenance
 from analysis.claims.compare import VERDICTS
+from analysis.experiments import MODULES
 from analysis.figure_section import FigureSection
-from analysis.figures import MODULES
 from lm_mia.atomic import write_atomically, write_csv
 
-PAPERS = {
-    "strongmia": (
-        "Hayes et al. (2025)",
-        "Exploring the limits of strong membership inference attacks on large language models",
-        " and compared with the numbers that the paper reports",
-    ),
-    "reliability": (
-        "Jälkö et al. (2026)",
-        "On Reliability of Efficient Membership Inference Vulnerability Evaluation",
-        ", which are language models; the paper has models for tables of numbers",
-    ),
-    "mace": (
-        "Liu et al. (2020)",
-        "MACE: A flexible framework for membership privacy estimation in generative models",
-        ", which are language models; the paper has generative models of images",
-    ),
-    "privacyguard": (
-        "Melis et al. (2025)",
-        "PrivacyGuard: A Modular Framework for Privacy Auditing in Machine Learning",
-        ", which are language models; the paper has classifiers of images",
-    ),
-    "causal": (
-        "Even et al. (2026)",
-        "Membership Inference Attacks from Causal Principles",
-        ", which are language models and, as in the paper, linear regressions; the paper also has a classifier of "
-        "images",
-    ),
-}
-"""The first part of the names of figures -> authors and title of the paper, and the end of a sentence on the models."""
 _OPEN, _OWN = "open", "own"
 _TITLES = {_OPEN: "Open questions", _OWN: "Own figures"}
 """Name of a page that is not about a paper -> its title."""
@@ -58,7 +29,7 @@ def write(workdir: Path, sections: Sequence[FigureSection]) -> dict[str, str]:
         (workdir / "tables").mkdir(parents=True, exist_ok=True)
         write_csv(workdir / "tables" / "claims.csv", claims)
     pages = {}
-    for name in (*PAPERS, *_TITLES):
+    for name in (*papers.NAMES, *_TITLES):
         path = workdir / "figures" / f"{name}.html"
         shown = [section for section in sections if _page(section) == name]
         if not shown:
@@ -66,7 +37,9 @@ def write(workdir: Path, sections: Sequence[FigureSection]) -> dict[str, str]:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, render(name, shown, claims))
-        pages[f"figures/{name}.html"] = PAPERS[name][0] if name in PAPERS else _TITLES[name].lower()
+        pages[f"figures/{name}.html"] = (
+            papers.read(name).authors if name in papers.NAMES else _TITLES[name].lower()
+        )
     return pages
 
 
@@ -74,8 +47,7 @@ def _page(section: FigureSection) -> str:
     """Returns the name of the page that shows a figure."""
     if section.name not in MODULES or not section.compared:
         return _OWN
-    paper = section.name.partition("_")[0]
-    return paper if paper in PAPERS else _OPEN
+    return papers.name_of(section.name) or _OPEN
 
 
 def render(name: str, sections: Sequence[FigureSection], claims: pd.DataFrame) -> str:
@@ -86,6 +58,7 @@ def render(name: str, sections: Sequence[FigureSection], claims: pd.DataFrame) -
       sections: the figures of the page.
       claims: tables/claims.csv, which may have claims of other pages too.
     """
+    paper = papers.read(name) if name in papers.NAMES else None
     titles = {section.name: section.short_title for section in sections}
     claims = claims[claims["figure"].isin([*titles])]
     rows = [
@@ -104,11 +77,12 @@ def render(name: str, sections: Sequence[FigureSection], claims: pd.DataFrame) -
         markup.environment()
         .get_template("paper_page.html.j2")
         .render(
-            paper=PAPERS.get(name),
+            paper=paper,
+            departures=[r.text for r in paper.departures if not r.items] if paper else [],
+            errata=[r.text for r in paper.errata if not r.items] if paper else [],
             title=_TITLES.get(name, ""),
             cards=[(f"{count}", verdict) for verdict, count in verdicts.items() if count],
-            are_of_paper=all(section.paper for section in sections if section.claims),
-            departures=departures.general() if name == "strongmia" else (),
+            are_of_paper=all(section.about for section in sections if section.claims),
             figures=sections,
             claims=rows,
             time=datetime.datetime.now(datetime.UTC),

@@ -3,30 +3,30 @@
 Figures are color-blind safe (Okabe-Ito), readable in print and reproducible; bands are over targets.
 
 T: targets, G: points of a ROC curve, K: points of a plotted curve.
+
+matplotlib is imported in functions, since modules of tables that every command reads import this one.
 """
 
+from __future__ import annotations
+
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
-from scipy.optimize import isotonic_regression
 
 from analysis.attacks import AttackResult
 from analysis.formatting import percent, size_label
 from analysis.io import RecipeResults
 from lm_mia.atomic import replacing
 
-mpl.use("Agg")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#666666"
@@ -47,35 +47,47 @@ ATTACKS: dict[str, tuple[str, LineStyle, str]] = {
 }
 """Color, line style and marker of the attacks that figures compare; the other attacks are in the tables only."""
 
-mpl.rcParams.update(
-    {
-        "axes.axisbelow": True,
-        "axes.grid": True,
-        "axes.spines.right": False,
-        "axes.spines.top": False,
-        "axes.titlelocation": "left",
-        "axes.titlesize": 11.5,
-        "figure.constrained_layout.use": True,
-        "figure.dpi": 160,
-        "font.size": 12,
-        "grid.color": "#DDDDDD",
-        "grid.linewidth": 0.6,
-        "legend.fontsize": 10.5,
-        "legend.framealpha": 0.9,
-        "lines.linewidth": 1.8,
-        "pdf.fonttype": 42,
-        "savefig.dpi": 160,
-    }
-)
+STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11.5,
+    "figure.constrained_layout.use": True,
+    "figure.dpi": 160,
+    "font.size": 12,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 10.5,
+    "legend.framealpha": 0.9,
+    "lines.linewidth": 1.8,
+    "pdf.fonttype": 42,
+    "savefig.dpi": 160,
+}
+"""Settings of matplotlib for all figures; see `style`."""
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """Sets the style of all figures, in which they must be drawn and saved; the settings of matplotlib are restored."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(STYLE):
+        yield
 
 
 def new_figure(width_in: float = 6.2, height_in: float = 4.2) -> Figure:
     """Returns an empty figure of this size in inches, outside pyplot's registry, so that it need not be closed."""
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width_in, height_in))
 
 
 def shades(count: int) -> list[Color]:
     """Returns colors for an ordered quantity, from light to dark."""
+    import matplotlib as mpl
+
     ramp = mpl.colormaps["viridis"]
     return [ramp(0.85 * (1 - i / max(count - 1, 1))) for i in range(count)]
 
@@ -85,6 +97,8 @@ def spread_labels(wanted: Sequence[float], spacing: float, low: float, high: flo
 
     The positions lie in [low, high] if the labels fit.
     """
+    from scipy.optimize import isotonic_regression
+
     order = np.argsort(wanted, kind="stable")
     offsets = spacing * np.arange(len(order))
     shifted = isotonic_regression(np.asarray(wanted, float)[order] - offsets).x
@@ -110,10 +124,14 @@ def separated_ticks(values: Sequence[float], min_gap: float = 0.08) -> list[floa
 
 
 def _write_png(figure: Figure, path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     FigureCanvasAgg(figure).print_png(path, metadata={"Software": None})
 
 
 def _write_pdf(figure: Figure, path: Path) -> None:
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
     omitted = {"Creator": None, "Producer": None, "CreationDate": None}
     FigureCanvasPdf(figure).print_pdf(path, metadata=omitted)
 
@@ -128,6 +146,9 @@ def save(figure: Figure, figures_dir: Path, name: str) -> Path:
     `Figure.savefig` would draw the figure twice for each file: the first time only to compute the layout, which both
     files share.
     """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     figures_dir.mkdir(parents=True, exist_ok=True)
     figure.set_dpi(mpl.rcParams["savefig.dpi"])  # of the PNG; the layout depends on it
     FigureCanvasAgg(figure)
@@ -279,6 +300,8 @@ def errorbars(
 
 def set_x_ticks(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
     """Sets the ticks of the x axis to these positions and labels, without minor ticks."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
     axes.xaxis.set_major_locator(FixedLocator([at for at, _ in ticks]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticklabels([text for _, text in ticks])
@@ -298,6 +321,8 @@ def draw_tpr_by_size(
       title: title of the panel.
       std_K_by_rate: FPR -> the length of an error bar at each size; None: no error bars.
     """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     rates = rates_by_size([recipe for recipe, _ in results])
     x_K = [recipe.parameters for recipe, _ in results]
     lowest = 1.0
@@ -376,6 +401,8 @@ def use_percent_axis(axes: Axes) -> None:
 
 def finish_roc_axes(axes: Axes, lowest_fprs: Sequence[float]) -> None:
     """Sets log axes in percent that begin at the lowest positive FPR, and draws the chance line."""
+    from matplotlib.ticker import FuncFormatter
+
     low = min([fpr for fpr in lowest_fprs if fpr > 0], default=1e-3)
     axes.plot([low, 1], [low, 1], color=GREY, linestyle=":", label="Chance (AUC 0.5)")
     axes.set(xscale="log", yscale="log", xlim=(low, 1), ylim=(low, 1.1))

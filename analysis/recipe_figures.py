@@ -4,24 +4,30 @@ import contextlib
 
 from matplotlib.figure import Figure
 
-from analysis import advantage, audit, extraction, io, plotting, pooling, vulnerability, zero_run
-from analysis.figures import RECIPE_FIGURES, training
+from analysis import extraction, io, plotting
+from analysis.experiments import RECIPE_FIGURES
+from analysis.experiments.causal import zero_run
+from analysis.experiments.mace import advantage
+from analysis.experiments.privacyguard import audit
+from analysis.experiments.reliability import pooling
+from analysis.experiments.strongmia import samples, training
 from analysis.io import RecipeResults
 from lm_mia.errors import Unavailable
 
-_MODULES = (training, vulnerability, extraction, advantage, audit, pooling, zero_run)
+_MODULES = (training, samples, extraction, advantage, audit, pooling, zero_run)
 
 
 def write(recipe: RecipeResults) -> None:
     """Draws and writes the figures that the results of a recipe allow, and deletes the files of the others."""
     figures: dict[str, Figure | None] = {}
-    for module in _MODULES:
-        with contextlib.suppress(Unavailable):  # the models or the settings do not allow it
-            figures |= module.recipe_figures(recipe)
     folder = io.parent_workdir(recipe.recipe_dir) / "figures"
-    for name in RECIPE_FIGURES:
-        file = f"{recipe.name}-{name}"
-        if figure := figures.get(name):
-            plotting.save(figure, folder, file)
-        else:
-            plotting.remove(folder, file)
+    with plotting.style():
+        for module in _MODULES:
+            with contextlib.suppress(Unavailable):  # the models or the settings do not allow it
+                figures |= module.recipe_figures(recipe)
+        for name in RECIPE_FIGURES:
+            file = f"{recipe.name}-{name}"
+            if figure := figures.get(name):
+                plotting.save(figure, folder, file)
+            else:
+                plotting.remove(folder, file)

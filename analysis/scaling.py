@@ -275,9 +275,10 @@ def main(argv: Sequence[str]) -> int:
     try:
         if options.x not in ("", *QUANTITIES):
             raise UserError(f"--x={options.x}: must be one of {', '.join(QUANTITIES)}")
-        result = draw(_read_recipes(options.workdir, options.recipe), options.x)
         out = options.out or options.workdir[0]
-        png = write(out, "scaling", result)
+        with plotting.style():
+            result = draw(_read_recipes(options.workdir, options.recipe), options.x)
+            png = write(out, "scaling", result)
     except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -438,17 +439,12 @@ def flops_per_model(recipe: RecipeResults) -> float:
     return recipe.samples * recipe.config.train.epochs * per_sample
 
 
-FIGURES = {
+EXPERIMENTS = {
     "scaling": Experiment(
         title="Scaling: attacks by model size, training samples and epochs",
-        paper=(
+        about=(
             "On compute-optimal data, vulnerability does not rise steadily with model size; on the same data it does. "
             "It is highest for a moderate number of samples, about a million at 140M, and grows with every epoch."
-        ),
-        expect=(
-            "At cpu, vulnerability does not rise with model size on compute-optimal data but falls. On the same data "
-            "it rises from the smallest to the largest size. It is highest for the fewest samples, without the "
-            "paper's drop at the small end, and grows with every epoch."
         ),
         statements=(),
         draw=draw,

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 import threadpoolctl
 
-from analysis import experiment, regression_experiment
-from analysis.figures import regression
+from analysis import experiment
+from analysis.experiments.causal import regression
 from analysis.io import SweepResults
 from lm_mia import stats
 
@@ -29,12 +29,12 @@ from lm_mia import stats
 def table(seeds: int) -> None:
     """Prints all rows with those of the paper, the verdicts of the claims, and the time."""
     start = time.perf_counter()
-    results = regression_experiment.compute(lambda *_: None)
+    results = regression.compute(lambda *_: None)
     seconds = time.perf_counter() - start
-    del seeds  # in regression_experiment.SIZES
-    regression_experiment.load = lambda recipes: results  # both figures draw the same results
+    del seeds  # in regression.SIZES
+    regression.load = lambda recipes: results  # both figures draw the same results
     for name in ("causal_tab02_regression", "causal_fig03b_dp_sgd"):
-        drawn = regression.FIGURES[name].draw(SweepResults([]))
+        drawn = regression.EXPERIMENTS[name].draw(SweepResults([]))
         if drawn.table is not None:
             print(experiment.markdown(drawn.table))
         for claim in drawn.claims:
@@ -56,11 +56,11 @@ def errata(seeds: int) -> None:
         ("ridge, penalty 1e3 as printed", "ridge", few, {"penalty": 1e3}),
     ]
     for multiplier, text in ((3.0, "3"), (math.sqrt(3), "sqrt 3"), (6.0, "6")):
-        settings = dataclasses.replace(regression_experiment.DP_SGD, noise_multiplier=multiplier)
+        settings = dataclasses.replace(regression.DP_SGD, noise_multiplier=multiplier)
         readings.append((f"DP-SGD, noise multiplier {text}", "dp_sgd", few, {"dp_sgd": settings}))
-    without = dataclasses.replace(regression_experiment.DP_SGD, noise_multiplier=0.0)
+    without = dataclasses.replace(regression.DP_SGD, noise_multiplier=0.0)
     readings.append(("DP-SGD without noise", "dp_sgd", few, {"dp_sgd": without}))
-    weak = dataclasses.replace(regression_experiment.DP_SGD, noise_multiplier=0.0, penalty=0.0)
+    weak = dataclasses.replace(regression.DP_SGD, noise_multiplier=0.0, penalty=0.0)
     readings.append(("DP-SGD without noise and penalty", "dp_sgd", few, {"dp_sgd": weak}))
     for text, algorithm, count, options in readings:
         rows = pd.concat(_run(algorithm, count, options))
@@ -80,7 +80,7 @@ def errata(seeds: int) -> None:
     )
     for rate, multiplier, steps in accounted:
         mu = stats.dp_sgd_mu(rate, multiplier, steps)
-        epsilon = float(stats.gaussian_dp_epsilon(mu, regression_experiment.DELTA))
+        epsilon = float(stats.gaussian_dp_epsilon(mu, regression.DELTA))
         print(f"| {rate:g} | {multiplier:.4g} | {steps:,} | {epsilon:.3f} |")
     print()
 
@@ -110,7 +110,7 @@ def spread(seeds: int) -> None:
 def _run(algorithm: str, seeds: int, options: dict[str, object]) -> Iterator[pd.DataFrame]:
     """Yields the metrics of each seed."""
     with threadpoolctl.threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as pool:
-        run = functools.partial(regression_experiment.run, algorithm, **options)  # pyright: ignore[reportArgumentType]
+        run = functools.partial(regression.run, algorithm, **options)  # pyright: ignore[reportArgumentType]
         runs = [pool.submit(run, seed) for seed in range(seeds)]
         for future in runs:
             yield future.result()[0]
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--dp-sgd-seeds", type=int)
     options = parser.parse_args()
     dp_sgd_seeds = options.seeds if options.dp_sgd_seeds is None else options.dp_sgd_seeds
-    regression_experiment.SIZES |= {"ridge_seeds": options.seeds, "dp_sgd_seeds": dp_sgd_seeds}
+    regression.SIZES |= {"ridge_seeds": options.seeds, "dp_sgd_seeds": dp_sgd_seeds}
     for name in options.sections or SECTIONS:
         SECTIONS[name](options.seeds)
 

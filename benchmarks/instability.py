@@ -19,7 +19,7 @@ from pathlib import Path
 
 import synthetic_sweep
 
-from analysis.figures import MODULES
+from analysis.experiments import MODULES
 from lm_mia.config import load
 
 FIGURES = (

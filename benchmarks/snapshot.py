@@ -69,7 +69,7 @@ class Renames:
         Renames(
             tables={r"(.+)/flip_shares": r"\\1/coin_flips", r"(.+)/models\\.json": None},
             columns={r".+/coin_flips": {r"tpr_at_(.+)_mean": r"tpr_\\1"}},
-            values={"verdict": {"seen in these models": "seen here"}},
+            values={"verdict": {"seen": "supported"}},
         )
     """
 

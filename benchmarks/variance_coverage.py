@@ -32,7 +32,7 @@ import pandas as pd
 
 from analysis.claims.compare import Estimate
 from analysis.experiments.open import variance
-from analysis.figures.variance import Components, claims_about
+from analysis.experiments.open.variance import Components, claims_about
 from lm_mia import stats
 
 FPR = 0.05

@@ -14,9 +14,8 @@ models do not reach):
     gpu     74 models    0.017 hours
     cpu     42 models    about 4 minutes on 2 cores
 
-At cpu, expect that all four claims are seen: LiRA has an AUC of 0.99 on random tokens and 0.90 on natural text, the
-loss attack 0.96 and 0.59. The lower bound on epsilon from one model is 3.0 with random tokens and 1.8 with natural
-text by LiRA, and 2.7 and 0.1 by the loss.
+docs/figures.md lists what each figure needs, costs and shows, with the verdicts on its claims in the last published run
+at cpu.
 """
 
 import dataclasses

@@ -20,11 +20,8 @@ Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MF
     gpu     36 models    0.036 hours
     cpu     40 models    about 7 minutes on 2 cores
 
-Expect at cpu that of the 15 claims 5 are seen, 5 are seen in these models, 1 is opposite and 4 are undecided.
-Unadjusted evaluations are off by up to 0.1 in AUC, and weights together with a regression (AIPW) are nearest to the
-truth. Single runs vary more than independent samples would, so interference is not negligible.
-docs/figures.md says what to
-expect of each figure.
+docs/figures.md lists what each figure needs, costs and shows, with the verdicts on its claims in the last published run
+at cpu.
 """
 
 import dataclasses

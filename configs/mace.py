@@ -17,10 +17,8 @@ Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MF
     gpu     104 models   0.066 hours
     cpu     112 models   about 7 minutes on 2 cores
 
-At cpu, expect that of the 12 claims of the paper 4 are seen, 1 is seen in these models, 1 is opposite, 4 are undecided
-and 2 are not tested: the advantage grows from epoch to epoch, and the mean loss under the references, as a second
-number beside the loss of a sample, reveals more than the loss alone. docs/figures.md says what to expect of each
-figure.
+docs/figures.md lists what each figure needs, costs and shows, with the verdicts on its claims in the last published run
+at cpu.
 """
 
 import dataclasses

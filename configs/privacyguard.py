@@ -18,10 +18,8 @@ Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MF
     gpu     42 models   0.041 hours
     cpu     46 models   about 7 minutes on 2 cores
 
-Expect at cpu that of the 12 claims of the paper 3 are seen, 3 are seen in these models, 1 is opposite and 5 are
-undecided: online LiRA is ahead of offline LiRA with all references, but RMIA with few references is not ahead of
-offline LiRA, and with a = 0.3 far behind. Models that memorize reproduce nearly all of their members, and nothing
-else. docs/figures.md says what to expect of each figure.
+docs/figures.md lists what each figure needs, costs and shows, with the verdicts on its claims in the last published run
+at cpu.
 """
 
 import dataclasses

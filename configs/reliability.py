@@ -18,10 +18,8 @@ Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MF
     gpu     198 models   0.022 hours
     cpu     266 models   about 7 minutes on 2 cores
 
-At cpu, expect that of the 12 claims of the paper 7 are seen, 2 are seen in these models, 2 are opposite and 1 is
-undecided: with few models, the normal quantile has a higher FPR than requested, and samples differ in their false
-positive rates, but one threshold for LiRA scores does not overestimate TPRs. docs/figures.md says what to
-expect of each figure.
+docs/figures.md lists what each figure needs, costs and shows, with the verdicts on its claims in the last published run
+at cpu.
 """
 
 import dataclasses

@@ -14,7 +14,8 @@ trained only once.
 
 A model size has the same name at every setting; at cpu, "140M" is 2 layers of width 64 (see SIZES). Parameters are
 counted without embeddings. The paper prints neither the layers nor the widths of its sizes; those at paper are inferred
-from the numbers of parameters. analysis/departures.py lists what else the paper leaves open or is done in another way.
+from the numbers of parameters. docs/departures/strongmia.md lists what else the paper leaves open or is done in another
+way.
 
 NanoDO's vocabulary has 32,101 pieces; a copy of its file takes the place of the vocabulary that is trained on C4 with
 --config.tokenizer.path=FILE --config.tokenizer.vocab_size=32101.
@@ -25,12 +26,10 @@ Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MF
     gpu     1,130 models   0.54 hours
     cpu     994 models     about 54 minutes on 2 cores
 
-At cpu, Figures 1 and 5 take about 4 and 3 minutes. docs/figures.md lists what each figure needs, costs and shows.
+At cpu, Figures 1 and 5 take about 4 and 3 minutes.
 
-Expect at cpu that of the 68 claims of the paper, 19 are seen, 18 are seen in these models, 5 are opposite, 25 are
-undecided and 1 is not tested: more references and more epochs raise the AUC, and many decisions on members are like
-coin flips. RMIA stays ahead of LiRA, with up to 64 references. The results of a complete run are in
-docs/results/figures.md.
+docs/figures.md lists what each figure needs, costs and shows, with the verdicts on its claims in the last published run
+at cpu.
 """
 
 import dataclasses

@@ -16,7 +16,8 @@ Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MF
     gpu     120 models   0.02 hours
     cpu     104 models   about 3 minutes on 2 cores
 
-Expect at cpu what docs/figures.md says of each figure.
+docs/figures.md lists what each figure needs, costs and shows, with the verdicts on its claims in the last published run
+at cpu.
 """
 
 import dataclasses

@@ -1,26 +1,28 @@
-"""What the scripts that generate pages of the documentation have in common: they write a page, or compare it."""
+"""What the scripts that generate pages of the documentation have in common: they write pages, or compare them."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 
-def main(page: Path, page_text: Callable[[], str], description: str) -> int:
-    """Runs a script that generates a page; returns 1 with --check if the page is out of date.
+def main(texts: Mapping[Path, Callable[[], str]], description: str) -> int:
+    """Runs a script that generates pages; returns 1 with --check if one of them is out of date.
 
     Args:
-      page: the page.
-      page_text: returns what the page is to contain.
+      texts: page -> a function that returns what the page is to contain.
       description: what the script does.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on differences")
-    check = parser.parse_args().check
-    text = page_text()
-    current = page.exists() and page.read_text(encoding="utf-8") == text
-    if not current and not check:
-        page.write_text(text, encoding="utf-8")
-    print(f"{page}: {'up to date' if current else 'out of date' if check else 'written'}")
-    return int(check and not current)
+    check, outdated = parser.parse_args().check, False
+    for page, page_text in texts.items():
+        text = page_text()
+        is_current = page.exists() and page.read_text(encoding="utf-8") == text
+        outdated |= not is_current
+        if not is_current and not check:
+            page.parent.mkdir(exist_ok=True)
+            page.write_text(text, encoding="utf-8")
+        print(f"{page}: {'up to date' if is_current else 'out of date' if check else 'written'}")
+    return int(check and outdated)

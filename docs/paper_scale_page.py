@@ -38,7 +38,8 @@ external: true
 
 This page lists the steps from nothing to the tables and figures of StrongMIA with the paper's numbers of models and
 samples. The steps are those that the tests run at a small scale; **no one has run them at this scale with this
-version**. The layers and widths of the paper's models [are inferred](../figures.md). Start with Tables 1 to 6: they
+version**. The layers and widths of the paper's models
+[are inferred](../departures/strongmia.md). Start with Tables 1 to 6: they
 are the paper's third finding, and the cheapest of its results. This command estimates their cost without a GPU, in a
 second:
 
@@ -110,7 +111,8 @@ lm-mia run --workdir=/shared/strongmia
 ```
 
 This runs the attacks on the scores and writes `report.html` and `figures/strongmia.html`, which has the printed
-numbers beside yours, the verdicts on the claims of the paper, and [every departure from its protocol](../figures.md).
+numbers beside yours, the verdicts on the claims of the paper, and
+[every departure from its protocol](../departures/strongmia.md).
 For the next result, repeat the steps from 3 with its figures and the same workdir.
 """
 
@@ -151,4 +153,4 @@ def page_text() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(generated_page.main(PAGE, page_text, __doc__ or ""))
+    sys.exit(generated_page.main({PAGE: page_text}, __doc__ or ""))

@@ -17,10 +17,9 @@ from analysis import (
     comparison,
     experiments,
     figure_section,
-    figures,
-    regression_experiment,
     scaling,
 )
+from analysis.experiments.causal import regression
 from lm_mia.attacks import exports
 from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.spec import AttackTable, AttackTableNeed, Study, StudyNeed
@@ -29,8 +28,8 @@ PAGE = Path(__file__).resolve().parent / "tables.md"
 OF_WORKDIR = (
     comparison.COMPARISON_TABLE,
     figure_section.CLAIMS_TABLE,
-    regression_experiment.REGRESSION_TABLE,
-    regression_experiment.REGRESSION_CURVES_TABLE,
+    regression.REGRESSION_TABLE,
+    regression.REGRESSION_CURVES_TABLE,
     scaling.SCALING_TABLE,
 )
 OF_STUDIES = {
@@ -45,7 +44,7 @@ OF_STUDIES = {
 def declared() -> tuple[list[AttackTable], list[Study]]:
     """Returns the tables and studies of every recipe, and those that only figures need."""
     needs = [*experiments.of_every_recipe()]
-    needs += [need for name in figures.MODULES for need in figures.find(name).reads]
+    needs += [need for name in experiments.MODULES for need in experiments.find(name).reads]
     tables = [need.table for need in needs if isinstance(need, AttackTableNeed)]
     of_studies = [need.study for need in needs if isinstance(need, StudyNeed)]
     return [*dict.fromkeys(tables)], [*dict.fromkeys(of_studies)]
@@ -96,7 +95,7 @@ def page_text() -> str:
 
 def main() -> int:
     """Writes the page, or compares it; returns the exit code."""
-    return generated_page.main(PAGE, page_text, __doc__ or "")
+    return generated_page.main({PAGE: page_text}, __doc__ or "")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from analysis import plotting
-from analysis.figures import dp_bound
+from analysis.experiments.mace import dp_bound
 from lm_mia import cli
 
 SIMULATIONS = (

@@ -163,7 +163,7 @@ from analysis import plotting
 from analysis.experiment import Drawing, Experiment
 def draw(recipes):
     return Drawing(pd.DataFrame({"x": [1]}), plotting.new_figure())
-EXPERIMENT = Experiment(title="Mine", paper="", statements=(), draw=draw)
+EXPERIMENT = Experiment(title="Mine", statements=(), draw=draw)
 """
 
 

@@ -1,7 +1,6 @@
 import dataclasses
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,8 @@ hypothesis.settings.load_profile("house")
 # Embedding a subset of a TrueType font takes a third of the time of a figure, and compressing a PNG of full size
 # another part of it; only the tests that compare files with those of a command need both.
 FAST_FIGURES: dict[Any, int] = {"pdf.fonttype": 3, "savefig.dpi": 60}
-FULL_FIGURES = {key: plotting.mpl.rcParams[key] for key in FAST_FIGURES}
-plotting.mpl.rcParams.update(FAST_FIGURES)
+FULL_FIGURES = {key: plotting.STYLE[key] for key in FAST_FIGURES}
+plotting.STYLE.update(FAST_FIGURES)
 
 
 FIRST = ("docs/pages_test.py", "analysis/attacks_test.py", "process/multi_host_test.py")
@@ -62,10 +61,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def full_figures() -> Iterator[None]:
+def full_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are written as the command writes them."""
-    with plotting.mpl.rc_context(FULL_FIGURES):
-        yield
+    for key, value in FULL_FIGURES.items():
+        monkeypatch.setitem(plotting.STYLE, key, value)
 
 
 @pytest.fixture(scope="session")

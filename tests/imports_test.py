@@ -72,6 +72,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "stats": {"coverage", "noise", "paper", "public_names"},
     "score": {"token_samples"},
     "docs": {"pages", "tables"},
+    "analysis": {"papers"},
     "analysis/experiments": {"studies"},
 }
 # Benchmarks that bind a process to some of its cores, and hence ask which ones it may use.
@@ -173,14 +174,11 @@ def test_packages_import_no_scripts_or_heavy_libraries():
             assert outside <= allowed | LIBRARIES_OF_STATISTICS.get(path.stem, set()), path
 
 
-def test_no_figure_imports_another():
-    for path in python_files("analysis/figures"):
-        assert not {n for n in imported_names(path) if n.startswith("analysis.figures.")}, path
+def test_no_experiment_imports_another():
     for path in python_files("analysis/experiments"):
         if path.name == "__init__.py":  # which lists them
             continue
-        folders = "analysis.figures.", "analysis.experiments."
-        assert not {n for n in imported_names(path) if n.startswith(folders)}, path
+        assert not {n for n in imported_names(path) if n.startswith("analysis.experiments.")}, path
 
 
 def test_cores_and_memory_are_counted_in_one_place():

@@ -4,12 +4,12 @@ This module has estimates with their intervals, and claims with their verdicts a
 
 An interval should cover everything that would be drawn anew if the experiment were repeated: the models, the references
 and the samples. `Estimate.not_covered` names what an interval holds fixed; a claim with such an interval is at best
-"seen in these models".
+"supported for these models only".
 
 The p-value of a claim is the smallest alpha at which the interval with confidence 1 - alpha decides the claim, either
 way. For "greater" it is that of the two-sided t-test. A claim is decided if its p-value is below 0.05, which is the
-same as a 95% interval that lies on one side. If the truth is at the boundary of a claim, "seen" and "opposite" have a
-probability of 2.5% each.
+same as a 95% interval that lies on one side. If the truth is at the boundary of a claim, "supported" and
+"contradicted" have a probability of 2.5% each.
 
 T: models, P: p-values.
 """
@@ -22,7 +22,9 @@ from typing import Literal, Self, get_args
 import numpy as np
 import scipy.stats
 
-Verdict = Literal["seen", "seen in these models", "opposite", "undecided", "not tested"]
+Verdict = Literal[
+    "supported", "supported for these models only", "contradicted", "undecided", "not tested"
+]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 ALPHA = 0.05
 """A claim is decided if its p-value is below this number."""
@@ -129,9 +131,9 @@ class Claim:
     def verdict(self) -> Verdict:
         """What this run shows about the statement.
 
-        - seen: the whole 95% interval lies where the statement says.
-        - seen in these models: so it does, but it holds models, references or samples fixed.
-        - opposite: the whole interval lies on the other side, and it covers everything.
+        - supported: the whole 95% interval lies where the statement says.
+        - supported for these models only: so it does, but it holds models, references or samples fixed.
+        - contradicted: the whole interval lies on the other side, and it covers everything.
         - undecided: none of these.
         - not tested: there is no interval.
         """
@@ -140,8 +142,8 @@ class Claim:
         if not self.p_value < ALPHA:
             return "undecided"
         if self.holds:
-            return "seen" if self.is_complete else "seen in these models"
-        return "opposite" if self.is_complete else "undecided"
+            return "supported" if self.is_complete else "supported for these models only"
+        return "contradicted" if self.is_complete else "undecided"
 
 
 def independent_difference(
@@ -244,8 +246,8 @@ def claim_untested(statement: str, reason: str) -> Claim:
 def claim_all(statement: str, parts: Sequence[Claim]) -> Claim:
     """Returns the claim that all parts hold.
 
-    It is seen if all parts are, and its p-value is then the largest of theirs. It is opposite if one part is, after
-    Bonferroni's correction for the number of parts. If it is not opposite and a part is not tested, neither is the
+    It is supported if all parts are, and its p-value is then the largest of theirs. It is contradicted if one is, after
+    Bonferroni's correction for the number of parts. If it is not contradicted and a part is not tested, neither is the
     claim.
     """
     finding = "; ".join(part.finding for part in parts)

@@ -291,9 +291,8 @@ def _advantage(recipe: RecipeResults, strength: Strength) -> Iterator[document.D
 
 
 def _extraction(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detail]:
-    from analysis import (
-        extraction,
-    )  # loads matplotlib, which the last line of a command does without
+    # It loads matplotlib, which the last line of a command does without.
+    from analysis import extraction
 
     result = extraction.read(recipe)
     if result is None:
@@ -347,7 +346,7 @@ def _texts(recipe: RecipeResults, strength: Strength) -> Iterator[document.Detai
 
 
 def _training(recipe: RecipeResults) -> Iterator[document.Detail]:
-    from analysis.figures import training  # loads matplotlib
+    from analysis.experiments.strongmia import training  # loads matplotlib
 
     table = recipe.view.table("models.csv")
     member, nonmember = (table[f"{kind}_loss_nats"].median() for kind in ("member", "nonmember"))
@@ -371,7 +370,7 @@ def _training(recipe: RecipeResults) -> Iterator[document.Detail]:
 
 
 def _thresholds(recipe: RecipeResults) -> Iterator[document.Detail]:
-    from analysis import pooling  # loads matplotlib
+    from analysis.experiments.reliability import pooling  # loads matplotlib
 
     shown = pooling.read(recipe)
     if shown is None:
@@ -394,7 +393,7 @@ def _thresholds(recipe: RecipeResults) -> Iterator[document.Detail]:
 
 
 def _sources(recipe: RecipeResults) -> Iterator[document.Detail]:
-    from analysis import zero_run  # loads matplotlib
+    from analysis.experiments.causal import zero_run  # loads matplotlib
 
     shown = zero_run.read(recipe)
     if shown is None:

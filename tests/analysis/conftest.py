@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ from matplotlib.figure import Figure
 from synthetic_figures import folder
 
 from analysis import page, plotting
-from analysis.figures import MODULES
+from analysis.experiments import MODULES
 from analysis.io import SweepResults, read_recipes, with_needs
 
 __all__ = ["folder"]  # a fixture
@@ -15,6 +16,13 @@ __all__ = ["folder"]  # a fixture
 def recipes(folder: Path) -> SweepResults:
     """The recipes of the synthetic sweep, with what all figures need."""
     return with_needs(read_recipes(folder), page.figure_needs([*MODULES]))
+
+
+@pytest.fixture(autouse=True)
+def style() -> Iterator[None]:
+    """Figures are drawn in the style of all figures, as on pages."""
+    with plotting.style():
+        yield
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from synthetic_figures import attack, without_targets
 
 from analysis import attacks, figure_section, io, page
-from analysis.figures import find
+from analysis.experiments import find
 from analysis.io import SweepResults
 from lm_mia.attacks.spec import Need, StudyNeed, Variant
 

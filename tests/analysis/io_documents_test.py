@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from synthetic_workdir import FPRS, write_workdir
 
-from analysis import vulnerability
+from analysis.experiments.strongmia import samples
 from analysis.io import RecipeResults
 from lm_mia import stats
 
@@ -47,6 +47,6 @@ def test_intervals_are_over_documents(recipe: RecipeResults):
 
 
 def test_properties_of_samples_have_their_documents(recipe: RecipeResults):
-    properties = vulnerability.read(recipe)
+    properties = samples.read(recipe)
     for prop in properties:
         assert prop.document_N.tolist() == np.repeat(np.arange(DOCUMENTS), PIECES).tolist()

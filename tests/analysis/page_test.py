@@ -27,12 +27,15 @@ from analysis import (
     figure_section,
     page,
     paper_pages,
+    papers,
     plotting,
-    published,
-    regression_experiment,
 )
+from analysis.experiments import MODULES, find
+from analysis.experiments.causal import regression
+from analysis.experiments.mace import dp_bound
 from analysis.experiments.open import text_groups
-from analysis.figures import MODULES, dp_bound, find, finite_population, one_run
+from analysis.experiments.privacyguard import one_run
+from analysis.experiments.reliability import finite_population
 from analysis.io import RecipeResults, SweepResults, read_recipes
 from lm_mia.attacks import exports
 from lm_mia.config.paper import figure_number
@@ -90,7 +93,7 @@ def small_simulations(monkeypatch: pytest.MonkeyPatch):
     regressions = {"samples": 128, "ridge_seeds": 2, "dp_sgd_seeds": 2}
     regressions |= {"ridge_dimensions": 5, "ridge_trials": 20}
     regressions |= {"dp_sgd_dimensions": 4, "dp_sgd_trials": 4}
-    monkeypatch.setattr(regression_experiment, "SIZES", regressions)
+    monkeypatch.setattr(regression, "SIZES", regressions)
 
 
 def test_all_figures_and_tables_of_strongmia_exist():
@@ -130,7 +133,7 @@ def test_figures_are_drawn(
         monkeypatch.delitem(plotting.FORMATS, "pdf")
     shown = figure_section.make_section(name, recipes, tmp_path)
     assert shown.title
-    assert shown.paper
+    assert shown.about
     if name in NOT_DRAWN:
         assert NOT_DRAWN[name] in shown.missing
         return
@@ -147,7 +150,7 @@ def test_figures_are_drawn(
     assert {c.statement for c in shown.claims} <= set(find(name).statements)
     if name.startswith("strongmia") and "tab07" not in name:  # figures that own texts can have
         assert not OF_PAPER.findall(own_text(shown))
-    keys = published.published_numbers(name)
+    keys = papers.item(name).numbers if papers.name_of(name) else {}
     assert not keys or set(shown.result.ours) & set(keys) or name in NEED_MORE_REFERENCES
     if shown.result.figure is None:
         assert (tmp_path / "tables" / f"{name}.tex").read_text().startswith(r"\begin{tabular}")
@@ -198,7 +201,9 @@ def verdicts(recipes: SweepResults) -> dict[str, str]:
 
 def test_claims_on_real_effects_are_seen(recipes: SweepResults):
     verdict_by_statement = verdicts(recipes)
-    assert [verdict_by_statement[statement] for statement in EFFECTS] == ["seen"] * len(EFFECTS)
+    assert [verdict_by_statement[statement] for statement in EFFECTS] == ["supported"] * len(
+        EFFECTS
+    )
 
 
 @pytest.mark.montecarlo
@@ -206,7 +211,7 @@ def test_claims_on_noise_are_not_seen(tmp_path: Path):
     make(tmp_path, gain=0, prefixes=NOISE_RECIPES, figures=EFFECT_FIGURES)
     recipes = read_recipes(tmp_path / "sweep")
     verdict_by_statement = verdicts(recipes)
-    assert "seen" not in {verdict_by_statement[statement] for statement in EFFECTS}
+    assert "supported" not in {verdict_by_statement[statement] for statement in EFFECTS}
     auc = attacks.read_attack(recipes["main"]).auc_T
     assert abs(auc.mean() - 0.5) < 0.05
 
@@ -302,7 +307,8 @@ def test_the_page_of_a_paper_has_its_figures_and_claims(linked: Path):
 def test_simulations_show_their_progress(linked: Path):
     figure_file = linked / "mine.py"
     figure_file.write_text(
-        "from analysis.figures import regression\nEXPERIMENT = regression.FIGURES['causal_tab02_regression']"
+        "from analysis.experiments.causal import regression\n"
+        "EXPERIMENT = regression.EXPERIMENTS['causal_tab02_regression']"
     )
     updates: list[tuple[str, float, float]] = []
     page.write_page(
@@ -538,7 +544,7 @@ def draw(recipes):
 
 
 EXPERIMENT = Experiment(
-    title="User figure: number of samples", paper="The paper has more.", statements=("There are some.",), draw=draw
+    title="User figure: number of samples", about="The paper has more.", statements=("There are some.",), draw=draw
 )
 """
 
@@ -548,7 +554,7 @@ def test_user_defined_figure_is_drawn(recipes: SweepResults, tmp_path: Path):
     figure_file.write_text(USER_FIGURE)
     page.check_figures([str(figure_file), "scaling"])
     shown = figure_section.make_section(str(figure_file), recipes, tmp_path)
-    assert (shown.missing, shown.short_title, shown.paper) == (
+    assert (shown.missing, shown.short_title, shown.about) == (
         "",
         "User figure",
         "The paper has more.",

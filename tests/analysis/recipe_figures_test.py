@@ -6,7 +6,7 @@ import pytest
 from synthetic_workdir import copy_workdir, write_extraction, write_workdir
 
 from analysis import recipe_figures
-from analysis.figures import RECIPE_FIGURES
+from analysis.experiments import RECIPE_FIGURES
 from analysis.io import RecipeResults
 
 

@@ -52,7 +52,11 @@ def write_workdir(workdir: Path) -> Path:
         folder.mkdir(parents=True)
     (workdir / "config.json").write_text("{}")
     (workdir / "report.html").write_text(PAGE.format(auc=0.6, seconds=12))
-    claims = {"statement": ["a", "b"], "verdict": ["seen", "undecided"], "p_value": [0.01, 0.5]}
+    claims = {
+        "statement": ["a", "b"],
+        "verdict": ["supported", "undecided"],
+        "p_value": [0.01, 0.5],
+    }
     pd.DataFrame(claims).to_csv(workdir / "tables" / "claims.csv", index=False)
     (workdir / "tables" / "tab01.tex").write_text("a & 0.71 \\\\\nb & 0.72 \\\\\n")
     (workdir / "recipes" / "main" / "config.json").write_text('{"population": "1f"}')
@@ -135,7 +139,7 @@ def test_order_format_and_place_of_the_workdir_do_not_matter(workdir: Path, tmp_
         ("main/attacks", "references", set_value(1, "references", 16)),
         ("main/attacks", "text", set_value(2, "text", "0.6 ± 0.2")),
         ("main/attacks", "text", set_value(1, "text", "0.6 ± 0.2")),
-        ("claims", "verdict", set_value(1, "verdict", "seen")),
+        ("claims", "verdict", set_value(1, "verdict", "supported")),
     ],
 )
 def test_a_changed_value_is_found(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis.figures import MODULES
+from analysis.experiments import MODULES
 from lm_mia.config import Config, load
 from lm_mia.config.recipe import recipe_key
 from lm_mia.errors import UserError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.figures import MODULES
+from analysis.experiments import MODULES
 from lm_mia import config
 from lm_mia.config import MODEL_SIZES, Config, load
 from lm_mia.config.recipe import recipe_requests

@@ -21,7 +21,8 @@ from synthetic_tokens import write_token_tables
 from synthetic_workdir import RECIPE, write_workdir
 from unoptimized import without_optimizations
 
-from analysis import comparison, figure_section, io, paper_pages, regression_experiment
+from analysis import comparison, figure_section, io, paper_pages
+from analysis.experiments.causal import regression
 from lm_mia import config
 from lm_mia.attacks.declarations import expand
 from lm_mia.data.population import PIECE_COLUMNS, SAMPLE_COLUMNS, open_population
@@ -193,8 +194,8 @@ def report_tables(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     assert not any(figure.missing for figure in shown)
     paper_pages.write(output_dir, shown)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(regression_experiment, "SIZES", SMALL_REGRESSION)
-        regression_experiment.load(io.SweepResults([], output_dir))
+        patch.setattr(regression, "SIZES", SMALL_REGRESSION)
+        regression.load(io.SweepResults([], output_dir))
     return output_dir
 
 

@@ -13,8 +13,8 @@ import filelock
 import pytest
 
 from analysis import page
+from analysis.experiments import MODULES
 from analysis.experiments.open import text_groups
-from analysis.figures import MODULES
 from analysis.io import RecipeResults, SweepResults, with_needs
 from lm_mia.attacks.spec import RecipeNeeds, matching_recipes
 from lm_mia.config import Config, Corpus, Tokenizer, load

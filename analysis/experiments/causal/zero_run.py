@@ -26,22 +26,39 @@ M: models, R: models other than the run, N: samples, S: selected samples, C: sam
 rates, K: covariates of a sample.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 
+from analysis import io, plotting
+from analysis.claims.compare import (
+    Claim,
+    Estimate,
+    VarianceTerm,
+    claim_all,
+    claim_equivalent,
+    claim_greater,
+    claim_untested,
+)
+from analysis.experiment import Drawing, Experiment, unsupported_note
+from analysis.formatting import percent
+from analysis.io import RecipeResults, Record, SweepResults
 from lm_mia import config, stats
 from lm_mia.attacks import propensity, text_features
 from lm_mia.attacks import shift as shifts
 from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.inputs import AttackInputs, Block, open_inputs, sample_slices
+from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.resampling import reference_units
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
 from lm_mia.attacks.shift import Shift, ShiftError
@@ -50,6 +67,11 @@ from lm_mia.attacks.studies import StudyView
 from lm_mia.attacks.table_sets import Facts, Work, Write
 from lm_mia.data.imported import TEXT
 from lm_mia.data.population import Population
+from lm_mia.errors import Unavailable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TABLE, CURVES, SAMPLES = "zero_run.csv", "zero_run_curves.csv", "zero_run_samples.parquet"
 INTERFERENCE, EFFECTS = "interference.csv", "effects.parquet"
@@ -851,3 +873,656 @@ STUDY = Study(
         ),
     },
 )
+
+
+METRICS = {"auc": "AUC", "tpr_0.05": "TPR at 5% FPR", "ate": "Mean effect"}
+"""Column of zero_run.csv -> its name."""
+ESTIMATOR_TITLES = {
+    "iid": "Same source",
+    "naive": "Unadjusted",
+    "oracle": "True weights",
+    "ipw": "Learned weights (IPW)",
+    "g_formula": "Regression (G-formula)",
+    "aipw": "Both (AIPW)",
+}
+"""Estimator -> its name in figures and tables, in the order in which they are shown."""
+STYLES: dict[str, tuple[str, str]] = {
+    "iid": (plotting.GREY, "o"),
+    "naive": (plotting.VERMILLION, "X"),
+    "oracle": (plotting.BLACK, "D"),
+    "ipw": (plotting.BLUE, "s"),
+    "g_formula": (plotting.ORANGE, "^"),
+    "aipw": (plotting.GREEN, "P"),
+}
+_CONFIDENCE = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanError:
+    """The mean over runs of an estimate minus the truth, with a t interval."""
+
+    mean: float
+    low: float
+    high: float
+    """The ends are NaN for a single run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimator:
+    """One estimator of one attack with one shift, over all runs."""
+
+    name: str
+    """A key of `ESTIMATOR_TITLES`."""
+    errors: Mapping[str, MeanError]
+    """A key of `METRICS` -> its error; without estimates, NaN."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One attack with one shift."""
+
+    shift: str
+    strength: float
+    attack: str
+    estimators: Sequence[Estimator]
+
+    @property
+    def title(self) -> str:
+        """The shift in a few words."""
+        return shift_title(self.shift, self.strength)
+
+    def find(self, name: str) -> Estimator | None:
+        """Returns an estimator by name."""
+        return next((e for e in self.estimators if e.name == name), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneRun:
+    """One-run estimates of every model beside those of all models together."""
+
+    attack: str
+    mean: float
+    """Mean AUC over the models."""
+    sd: float
+    """Standard deviation of the AUC over the models."""
+    independent_sd: float
+    """Standard deviation if the scores of different samples were independent."""
+    multi_run: float
+    """AUC of all models together."""
+
+    @property
+    def sentence(self) -> str:
+        """The comparison in one sentence."""
+        return (
+            f"{attack_name(self.attack)}: over models, the AUC of one model on all samples has a mean of "
+            f"{self.mean:.3f} and a standard deviation of {self.sd:.4f}, which would be {self.independent_sd:.4f} if "
+            "the scores of different samples were independent. All models together have an AUC of "
+            f"{self.multi_run:.3f}."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ZeroRun:
+    """The zero-run evaluation of a recipe, as the report shows it."""
+
+    reason: str
+    """Why there are no numbers; empty if there are."""
+    shift_reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Shift -> why it is not possible."""
+    runs: int = 0
+    pairs: bool = False
+    settings: Sequence[Setting] = ()
+    one_run: Sequence[OneRun] = ()
+
+    @property
+    def verdict(self) -> str:
+        """The errors of the AUC of the loss, in a sentence per shift; of graded, with the largest strength."""
+        last = {s.shift: s for s in sorted(self.settings, key=lambda s: s.strength)}
+        sentences = []
+        for shift in dict.fromkeys(s.shift for s in self.settings):
+            strength = last[shift].strength
+            [setting] = [
+                s
+                for s in self.settings
+                if (s.shift, s.strength, s.attack) == (shift, strength, "loss")
+            ]
+            errors = {e.name: e.errors["auc"].mean for e in setting.estimators}
+            sentence = (
+                f"With the shift {setting.title}, the AUC of the loss is off by "
+                f"{signed(errors['naive'])} without adjustment"
+            )
+            if not math.isnan(errors["oracle"]):
+                sentence += f", by {signed(errors['oracle'])} with true weights"
+            if "aipw" in errors:
+                sentence += f" and by {signed(errors['aipw'])} with AIPW"
+            if math.isnan(errors["oracle"]):
+                sentence += "; there are no true weights, since no non-member resembles a member"
+            sentences.append(sentence + ".")
+        return " ".join(sentences)
+
+
+def signed(value: float) -> str:
+    """Formats an error with its sign and three digits: "+0.012", "-0.004", "0.000"."""
+    text = f"{value:+.3f}"
+    return text[1:] if float(text) == 0 else text
+
+
+def shift_title(shift: str, strength: float) -> str:
+    """Returns a shift in a few words, such as "graded, strength 2"."""
+    return f"graded, strength {strength:g}" if shift == "graded" else shift
+
+
+def read(recipe: RecipeResults) -> ZeroRun | None:
+    """Reads the tables; None if attack.zero_run did not request them."""
+    if not recipe.view.has("zero_run.json"):
+        return None
+    facts = recipe.view.facts("zero_run")
+    if facts["reason"]:
+        return ZeroRun(facts["reason"])
+    rows = io.read_table(recipe, TABLE)
+    grouped: dict[tuple[str, float, str], list[Record]] = {}
+    for row in rows:
+        grouped.setdefault((row["shift"], row["strength"], row["attack"]), []).append(row)
+    interference = io.read_table(recipe, INTERFERENCE)
+    return ZeroRun(
+        "",
+        facts["shift_reasons"],
+        facts["models"],
+        facts["pairs"],
+        [_setting(*key, of_key, facts["pairs"]) for key, of_key in grouped.items()],
+        [_one_run(name, interference) for name in dict.fromkeys(r["attack"] for r in interference)],
+    )
+
+
+def mean_error(error_R: Sequence[float]) -> MeanError:
+    """Returns the mean of errors with its t interval; estimates that do not exist (NaN) are left out."""
+    known_R = np.array([error for error in error_R if not math.isnan(error)])
+    if not known_R.size:
+        return MeanError(math.nan, math.nan, math.nan)
+    mean = float(known_R.mean())
+    if known_R.size == 1:
+        return MeanError(mean, math.nan, math.nan)
+    quantile = scipy.stats.t.ppf(0.5 + _CONFIDENCE / 2, known_R.size - 1)
+    margin = float(quantile * known_R.std(ddof=1) / math.sqrt(known_R.size))
+    return MeanError(mean, mean - margin, mean + margin)
+
+
+def _setting(
+    shift: str, strength: float, attack: str, rows: Sequence[Record], pairs: bool
+) -> Setting:
+    by_estimator: dict[str, list[Record]] = {}
+    for row in rows:
+        by_estimator.setdefault(row["estimator"], []).append(row)
+    truths = by_estimator["truth"]
+
+    def errors(of_runs: Sequence[Record], metric: str) -> list[float]:
+        error_R = np.array(
+            [row[metric] - truth[metric] for row, truth in zip(of_runs, truths, strict=True)]
+        )
+        # A model and its complement share every draw, so they count once.
+        return (error_R.reshape(-1, 2).mean(axis=1) if pairs else error_R).tolist()
+
+    return Setting(
+        shift,
+        strength,
+        attack,
+        [
+            Estimator(
+                name,
+                {metric: mean_error(errors(by_estimator[name], metric)) for metric in METRICS},
+            )
+            for name in ESTIMATOR_TITLES
+            if name in by_estimator
+        ],
+    )
+
+
+def _one_run(attack: str, rows: Sequence[Record]) -> OneRun:
+    """Returns the comparison of one attack."""
+    of_attack = {row["model"]: row for row in rows if row["attack"] == attack}
+    of_models = [row for name, row in of_attack.items() if name not in ("multi_run", "trials")]
+
+    def column(name: str) -> np.ndarray:
+        return np.array([row[name] for row in of_models])
+
+    return OneRun(
+        attack,
+        float(column("auc").mean()),
+        float(column("auc").std(ddof=1)),
+        float(np.sqrt(np.mean(column("sd_auc") ** 2))),
+        of_attack["multi_run"]["auc"],
+    )
+
+
+def draw(zero_run: ZeroRun) -> Figure:
+    """Draws the error of the AUC of every estimator with its interval, by shift, a panel per attack."""
+    attacks = [*dict.fromkeys(setting.attack for setting in zero_run.settings)]
+    titles = [*dict.fromkeys(setting.title for setting in zero_run.settings)]
+    figure = plotting.new_figure(7.2, 1.3 + 0.62 * len(titles))
+    panels = figure.subplots(1, len(attacks), sharey=True, squeeze=False)[0]
+    offsets = np.linspace(0.34, -0.34, len(ESTIMATOR_TITLES))
+    for axes, attack in zip(panels, attacks, strict=True):
+        settings = [s for s in zero_run.settings if s.attack == attack]
+        for (name, label), offset in zip(ESTIMATOR_TITLES.items(), offsets, strict=True):
+            color, marker = STYLES[name]
+            shown = [
+                (offset - titles.index(s.title), e.errors["auc"])
+                for s in settings
+                if (e := s.find(name)) and not math.isnan(e.errors["auc"].mean)
+            ]
+            if not shown:
+                continue
+            axes.errorbar(
+                [error.mean for _, error in shown],
+                [y for y, _ in shown],
+                xerr=np.nan_to_num([[e.mean - e.low, e.high - e.mean] for _, e in shown]).T,
+                color=color,
+                marker=marker,
+                markersize=4.5,
+                linestyle="",
+                linewidth=1.2,
+                label=label,
+            )
+        axes.axvline(0, color=plotting.BLACK, linewidth=1)
+        axes.set(title=attack_name(attack), xlabel="AUC minus the truth")
+        axes.locator_params(axis="x", nbins=5)
+    panels[0].set_yticks([-float(i) for i in range(len(titles))], titles)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def recipe_figures(recipe: RecipeResults) -> dict[str, Figure | None]:
+    """Draws the figure of a recipe; None without numbers."""
+    zero_run = read(recipe)
+    return {"zero_run": draw(zero_run) if zero_run and zero_run.settings else None}
+
+
+RECIPE = "epochs-140M"
+STRENGTH = 2.0
+"""The strength of the graded shift in figures that show one."""
+SHIFTS = {name: shift_title(name, STRENGTH) for name in ("groups", "graded", "disjoint")}
+"""Shift -> its title."""
+CORRECTED = ("ipw", "g_formula", "aipw")
+"""Estimators that learn the difference between members and non-members from covariates."""
+COMPARED = ("naive", "ipw", "iid")
+"""Estimators whose AUCs are in the paper."""
+MARGIN = 0.02
+"""AUCs that differ by less than this agree."""
+NOT_COVERED = ("the samples",)
+"""All runs share the samples of the population, so intervals over runs hold them fixed."""
+FIG03C_STATEMENTS = (
+    "The unadjusted AUC is above the truth.",
+    "Learned weights bring the AUC closer to the truth.",
+    "With learned weights, the AUC agrees with the AUC on non-members from the same source.",
+)
+FIG04_STATEMENTS = ("The largest 10% of the weights carry more than half of the total weight.",)
+FIG07_STATEMENTS = (
+    "The error of the unadjusted AUC grows with the strength of the shift.",
+    "At a strength of 2, IPW, the G-formula and AIPW each have a smaller error than the unadjusted AUC.",
+)
+
+
+def read_runs(recipe: RecipeResults) -> pd.DataFrame:
+    """Reads zero_run.csv of a recipe, with the column pair: the number of each run, shared with its complement if any.
+
+    Raises:
+      Unavailable: the recipe has no zero-run evaluation.
+    """
+    zero_run = read(recipe)
+    if zero_run is None or not zero_run.settings:
+        raise Unavailable(
+            f"{recipe.name}: there is no zero-run evaluation; run lm-mia attack with "
+            "--config.attack.zero_run=groups,graded,disjoint"
+        )
+    table = io.read_frame(recipe, TABLE)
+    position = {name: i for i, name in enumerate(table["model"].unique())}
+    return table.assign(pair=table["model"].map(position) // (2 if zero_run.pairs else 1))
+
+
+def values(
+    table: pd.DataFrame, shift: str, attack: str, strength: float | None = None
+) -> pd.DataFrame:
+    """Returns the rows of one shift and attack.
+
+    Args:
+      table: the result of `read`.
+      shift, attack: which rows.
+      strength: the strength of the graded shift; None: `STRENGTH`.
+
+    Raises:
+      Unavailable: there are none.
+    """
+    rows = table[(table["shift"] == shift) & (table["attack"] == attack)]
+    if shift == "graded":
+        rows = rows[rows["strength"] == (STRENGTH if strength is None else strength)]
+    if rows.empty:
+        raise Unavailable(
+            f"{TABLE} has no rows of {attack} with the shift {shift}; run lm-mia attack with it in "
+            "--config.attack.zero_run"
+        )
+    return rows
+
+
+def errors(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Returns the error of each estimator (column) in each run, or pair of complementary runs.
+
+    A model and its complement share every draw, so that they count once.
+    """
+    value = rows.pivot(index=["pair", "model"], columns="estimator", values=metric)
+    error = value.drop(columns="truth").sub(value["truth"], axis=0)
+    return error.groupby("pair").mean()
+
+
+def over_runs(value_M: pd.Series | np.ndarray) -> Estimate:
+    """Returns the mean over runs with its t interval, which holds the samples of the population fixed."""
+    value_M = np.asarray(value_M, float)
+    value_M = value_M[~np.isnan(value_M)]
+    count = len(value_M)
+    if count < 2:
+        mean = float(value_M.mean()) if count else np.nan
+        return Estimate(mean, np.nan, np.nan, f"{count} runs", NOT_COVERED)
+    term = VarianceTerm(float(value_M.var(ddof=1)) / count, count - 1)
+    return Estimate.from_variance(float(value_M.mean()), [term], f"{count} runs", NOT_COVERED)
+
+
+def draw_fig03c(recipes: SweepResults) -> Drawing:
+    """Draws the ROC curves of the first run under each shift, and the AUCs of all runs."""
+    recipe = recipes[RECIPE]
+    table = read_runs(recipe)
+    curves = io.read_frame(recipe, "zero_run_curves.csv")
+    shifts = [shift for shift in SHIFTS if shift in set(table["shift"])]
+    figure = plotting.new_figure(5.2 * len(shifts), 8.6)
+    grid = figure.subplots(2, len(shifts), squeeze=False)
+    frames = []
+    for column, shift in enumerate(shifts):
+        rows = values(table, shift, "loss")
+        frames.append(_draw_curves(grid[0, column], curves, shift))
+        frames.append(_draw_errors(grid[1, column], rows, shift))
+    grid[0, 0].legend(fontsize=9, loc="lower right")
+    rows = values(table, "groups", "loss")
+    error = errors(rows, "auc")
+    claims = (
+        claim_greater(
+            FIG03C_STATEMENTS[0], "Error of the unadjusted AUC", over_runs(error["naive"])
+        ),
+        claim_greater(
+            FIG03C_STATEMENTS[1],
+            "Absolute error of the unadjusted AUC minus that with learned weights",
+            over_runs(error["naive"].abs() - error["ipw"].abs()),
+        ),
+        claim_equivalent(
+            FIG03C_STATEMENTS[2],
+            "AUC with learned weights minus that with non-members from the same source",
+            over_runs(error["ipw"] - error["iid"]),
+            MARGIN,
+        ),
+    )
+    auc = rows.groupby("estimator")["auc"]
+    ours = {f"auc_{name}": (float(auc.mean()[name]), float(auc.std()[name])) for name in COMPARED}
+    return Drawing(
+        pd.concat(frames, ignore_index=True),
+        figure,
+        claims=claims,
+        ours=ours,
+        not_comparable=frozenset(ours),
+        notes=(
+            "Each reference in turn is the model under evaluation, the run. The truth is the AUC on its members, "
+            "computed from their losses under the other models, some of which were trained on each member and some of "
+            "which were not. ROC curves are those of the first run.",
+            "Groups: 90% of the members and 10% of the non-members are from packages with a low loss. Graded: samples "
+            "with a high TF-IDF are more often members. Disjoint: members and non-members have no package in common, "
+            "so no estimator can adjust for the difference.",
+            "; ".join(
+                f"{label}: learned weights lack overlap in {percent(_share_flagged(table, shift))} of the runs"
+                for shift, label in SHIFTS.items()
+                if shift in shifts
+            )
+            + ".",
+            unsupported_note(claims),
+        ),
+    )
+
+
+def _draw_curves(axes: Axes, curves: pd.DataFrame, shift: str) -> pd.DataFrame:
+    """Draws the ROC curve of each estimator in the first run; returns rows of the data."""
+    rows = curves[(curves["shift"] == shift) & (curves["attack"] == "loss")]
+    if shift == "graded":
+        rows = rows[rows["strength"] == STRENGTH]
+    frames = []
+    for estimator, label in {"truth": "Truth", **ESTIMATOR_TITLES}.items():
+        color, dash = _style(estimator)
+        curve = rows[rows["estimator"] == estimator]
+        if not curve.empty:
+            axes.plot(curve["fpr"], curve["tpr"], color=color, linestyle=dash, label=label)
+            series = {"series": estimator, "x": curve["fpr"], "y": curve["tpr"]}
+            frames.append(pd.DataFrame(series))
+    axes.plot([0, 1], [0, 1], color=plotting.GREY, linewidth=0.8, linestyle=":")
+    axes.set(
+        xlabel="FPR", ylabel="TPR", title=f"First run, {SHIFTS[shift]}", xlim=(0, 1), ylim=(0, 1)
+    )
+    return pd.concat(frames).assign(panel=f"roc, {shift}")
+
+
+def _style(estimator: str) -> tuple[str, plotting.LineStyle]:
+    """Returns color and line style; true weights and the truth are black."""
+    color, _ = STYLES.get(estimator, (plotting.BLACK, ""))
+    return color, "--" if estimator == "oracle" else "-"
+
+
+def _draw_errors(axes: Axes, rows: pd.DataFrame, shift: str) -> pd.DataFrame:
+    """Draws the AUC of each estimator in each run, and the true AUCs; returns rows of the data."""
+    names = {"truth": "Truth", **ESTIMATOR_TITLES}
+    by_estimator = {name: rows[rows["estimator"] == name] for name in names}
+    present = [name for name, of_name in by_estimator.items() if of_name["auc"].notna().any()]
+    frames = []
+    for at, name in enumerate(present):
+        color, _ = _style(name)
+        value_M = by_estimator[name]["auc"].to_numpy()
+        spread_M = np.linspace(-0.25, 0.25, len(value_M))
+        axes.plot(at + spread_M, value_M, ".", color=color, markersize=4, alpha=0.6)
+        axes.plot([at - 0.32, at + 0.32], [np.nanmean(value_M)] * 2, color=color, linewidth=2.4)
+        frames.append(
+            pd.DataFrame({"series": name, "x": by_estimator[name]["model"], "y": value_M})
+        )
+    truth = by_estimator["truth"]["auc"].mean()
+    axes.axhline(truth, color=plotting.BLACK, linewidth=0.9, linestyle="--")
+    labels = [names[name] for name in present]
+    axes.set_xticks(range(len(present)), labels, rotation=30, ha="right", fontsize=9)
+    axes.set(ylabel="AUC", title=f"All runs, {SHIFTS[shift]}")
+    return pd.concat(frames).assign(panel=f"auc, {shift}")
+
+
+def draw_fig04(recipes: SweepResults) -> Drawing:
+    """Draws the losses of members and of both kinds of non-members, and the inequality of the weights."""
+    recipe = recipes[RECIPE]
+    table = read_runs(recipe)
+    columns = ["shift", "strength", "group", "score", "log_odds_oracle", "log_odds_learned"]
+    samples = io.read_frame(recipe, "zero_run_samples.parquet", columns)
+    samples = samples[samples["shift"] == "groups"]
+    if samples.empty:
+        raise Unavailable(
+            f"{recipe.name}: there is no evaluation with the shift groups; run lm-mia attack with "
+            "--config.attack.zero_run=groups,graded,disjoint"
+        )
+    figure = plotting.new_figure(10.6, 4.4)
+    loss_axes, weight_axes = figure.subplots(1, 2)
+    frames = [_draw_losses(loss_axes, samples), _draw_weights(weight_axes, samples)]
+    rows = values(table, "groups", "loss")
+    share_M = rows[rows["estimator"] == "ipw"].groupby("pair")["top_tenth_share"].mean()
+    claims = (
+        claim_greater(
+            FIG04_STATEMENTS[0], "Share of the largest 10% of the weights", over_runs(share_M), 0.5
+        ),
+    )
+    return Drawing(
+        pd.concat(frames, ignore_index=True),
+        figure,
+        claims=claims,
+        notes=(
+            "Both panels show the first run under the shift groups. The weights of non-members are their odds of being "
+            "a member, true or learned from the text. (b) Non-members are sorted by weight, largest first.",
+            unsupported_note(claims),
+        ),
+    )
+
+
+_KINDS = {
+    "member": ("Members", plotting.MEMBER),
+    "iid": ("Non-members, same source", plotting.GREEN),
+    "shifted": ("Non-members, other source", plotting.VERMILLION),
+}
+
+
+def _draw_losses(axes: Axes, samples: pd.DataFrame) -> pd.DataFrame:
+    """Draws histograms of the losses of the three groups; returns rows of the data."""
+    loss = -samples["score"]
+    low, high = np.nanquantile(loss, [0.002, 0.998])
+    edges = np.linspace(low, high, 41)
+    frames = []
+    for kind, (label, color) in _KINDS.items():
+        value_S = loss[samples["group"] == kind]
+        share_K = np.histogram(value_S, edges)[0] / max(len(value_S), 1)
+        axes.stairs(share_K, edges, color=color, linewidth=1.6, label=label)
+        frames.append(pd.DataFrame({"series": kind, "x": edges[:-1], "y": share_K}))
+    axes.set(xlabel="Mean loss in nats per token", ylabel="Share of the samples")
+    highest = max(frame["y"].max() for frame in frames)
+    axes.set(title="(a) Losses under the first run", ylim=(0, 1.35 * highest))
+    plotting.use_percent_axis(axes)
+    axes.legend(fontsize=9, loc="upper left")
+    return pd.concat(frames).assign(panel="a")
+
+
+def _draw_weights(axes: Axes, samples: pd.DataFrame) -> pd.DataFrame:
+    """Draws the share of the total weight that the largest weights carry; returns rows of the data."""
+    shifted = samples[samples["group"] == "shifted"]
+    frames = []
+    for column, label, dash in (
+        ("log_odds_oracle", "True weights", "--"),
+        ("log_odds_learned", "Learned weights", "-"),
+    ):
+        log_odds_K = np.sort(shifted[column].dropna().to_numpy())[::-1]
+        weight_K = np.exp(log_odds_K - log_odds_K[0])
+        share_K = np.cumsum(weight_K) / weight_K.sum()
+        at_K = np.arange(1, len(share_K) + 1) / len(share_K)
+        axes.plot(at_K, share_K, color=plotting.GREEN, linestyle=dash, label=label)
+        frames.append(pd.DataFrame({"series": column, "x": at_K, "y": share_K}))
+    axes.plot(
+        [0, 1], [0, 1], color=plotting.GREY, linewidth=0.8, linestyle=":", label="Equal weights"
+    )
+    axes.axvline(0.1, color=plotting.GREY, linewidth=0.8)
+    axes.set(xlabel="Share of the non-members", ylabel="Share of the total weight", ylim=(0, 1.02))
+    axes.set(title="(b) Weights, largest first", xlim=(0, 1))
+    plotting.use_percent_axis(axes)
+    axes.legend(fontsize=9, loc="lower right")
+    return pd.concat(frames).assign(panel="b")
+
+
+def draw_fig07(recipes: SweepResults) -> Drawing:
+    """Draws the mean error of each estimator by the strength of the shift, by attack and metric."""
+    table = read_runs(recipes[RECIPE])
+    graded = table[table["shift"] == "graded"]
+    strengths = sorted(set(graded["strength"]))
+    if len(strengths) < 2:
+        raise Unavailable(
+            f"{RECIPE}: needs the graded shift at several strengths; run lm-mia attack with several "
+            "--config.attack.zero_run_strengths"
+        )
+    attacks = [name for name in ("loss", "reference_calibrated") if name in set(graded["attack"])]
+    figure = plotting.new_figure(4.6 * len(METRICS), 3.9 * len(attacks))
+    grid = figure.subplots(len(attacks), len(METRICS), squeeze=False, sharex=True)
+    frames = []
+    for line, attack in enumerate(attacks):
+        error_by_strength = {b: values(table, "graded", attack, b) for b in strengths}
+        for column, (metric, label) in enumerate(METRICS.items()):
+            axes = grid[line, column]
+            frames.append(_draw_strengths(axes, error_by_strength, metric, attack))
+            axes.set_title(f"{attack_name(attack)}: {label}", fontsize=11)
+            if line == len(attacks) - 1:
+                axes.set_xlabel("Strength of the shift")
+        grid[line, 0].set_ylabel("Error, mean over runs")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside upper center", ncols=len(ESTIMATOR_TITLES), fontsize=10
+    )
+    claims = _fig07_claims(table, strengths)
+    return Drawing(
+        pd.concat(frames, ignore_index=True),
+        figure,
+        claims=claims,
+        notes=(
+            "A member is selected, and a non-member is left out, with a probability of sigmoid(strength * z), where z "
+            "is the standardized TF-IDF of the sample. Bars are 95% intervals over runs, which hold the "
+            "samples fixed.",
+            "The calibrated loss is the mean loss under reference models minus the loss under the run, which removes "
+            "most of the differences in difficulty between texts.",
+            unsupported_note(claims),
+        ),
+    )
+
+
+def _draw_strengths(
+    axes: Axes, rows_by_strength: Mapping[float, pd.DataFrame], metric: str, attack: str
+) -> pd.DataFrame:
+    """Draws the mean errors of a metric with intervals by the strength of the shift; returns rows of the data."""
+    frames = []
+    strengths = [*rows_by_strength]
+    step = (strengths[-1] - strengths[0]) * 0.012
+    error = {b: errors(rows, metric) for b, rows in rows_by_strength.items()}
+    for k, (name, label) in enumerate(ESTIMATOR_TITLES.items()):
+        color, dash = _style(name)
+        estimates = [over_runs(error[b][name]) for b in strengths]
+        mean = [e.value for e in estimates]
+        margin = [(e.high - e.low) / 2 for e in estimates]
+        x = np.array(strengths) + step * (k - len(ESTIMATOR_TITLES) / 2)
+        axes.errorbar(
+            x, mean, margin, color=color, linestyle=dash, marker="o", markersize=4, label=label
+        )
+        frames.append(pd.DataFrame({"series": name, "x": strengths, "y": mean, "margin": margin}))
+    axes.axhline(0, color=plotting.BLACK, linewidth=0.9)
+    return pd.concat(frames).assign(panel=f"{attack}, {metric}")
+
+
+def _fig07_claims(table: pd.DataFrame, strengths: Sequence[float]) -> tuple[Claim, ...]:
+    naive = [errors(values(table, "graded", "loss", b), "auc")["naive"].abs() for b in strengths]
+    rises = [
+        claim_greater("", f"From {low:g} to {high:g}", over_runs(after - before))
+        for low, high, before, after in zip(
+            strengths, strengths[1:], naive, naive[1:], strict=False
+        )
+    ]
+    first = claim_all(FIG07_STATEMENTS[0], rises)
+    if STRENGTH not in strengths:
+        return first, claim_untested(FIG07_STATEMENTS[1], f"there is no strength {STRENGTH:g}")
+    error = errors(values(table, "graded", "loss"), "auc").abs()
+    smaller = [
+        claim_greater(
+            "",
+            f"Unadjusted minus {ESTIMATOR_TITLES[name]}",
+            over_runs(error["naive"] - error[name]),
+        )
+        for name in CORRECTED
+    ]
+    return first, claim_all(FIG07_STATEMENTS[1], smaller)
+
+
+def _share_flagged(table: pd.DataFrame, shift: str) -> float:
+    """Returns the share of the runs in which learned weights lack overlap."""
+    rows = values(table, shift, "loss")
+    return float((rows[rows["estimator"] == "ipw"]["has_overlap"].astype(str) != "True").mean())
+
+
+EXPERIMENTS = {
+    "causal_fig03c_text": Experiment(
+        statements=FIG03C_STATEMENTS,
+        draw=draw_fig03c,
+    ),
+    "causal_fig04_weights": Experiment(
+        statements=FIG04_STATEMENTS,
+        draw=draw_fig04,
+    ),
+    "causal_fig07_estimators": Experiment(
+        statements=FIG07_STATEMENTS,
+        draw=draw_fig07,
+    ),
+}

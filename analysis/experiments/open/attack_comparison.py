@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from analysis import attacks, formatting, plotting
 from analysis.claims.compare import Estimate, claim_greater
-from analysis.experiment import Drawing, Experiment, not_seen_note
+from analysis.experiment import Drawing, Experiment, unsupported_note
 from analysis.io import RecipeResults, SweepResults
 from lm_mia import stats
 from lm_mia.attacks import registry, user_code
@@ -175,7 +175,7 @@ def _draw(own: str, built_in: Sequence[str], recipes: SweepResults) -> Drawing:
         data,
         _figure(data),
         claims=tuple(claims),
-        notes=(note, *notes, not_seen_note(claims)),
+        notes=(note, *notes, unsupported_note(claims)),
     )
 
 

@@ -18,7 +18,7 @@ from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting, studies
 from analysis.claims.compare import claim_greater
-from analysis.experiment import Drawing, Experiment, not_seen_note
+from analysis.experiment import Drawing, Experiment, unsupported_note
 from analysis.formatting import percent
 from analysis.io import SweepResults
 from lm_mia import stats
@@ -230,7 +230,7 @@ def draw(recipes: SweepResults) -> Drawing:
             f"{percent(stable.value)} of the true positives are stable: {percent(lowest.value)} in the quarter with "
             f"the smallest margins and {percent(highest.value)} in the quarter with the largest. The margin ranks a "
             f"stable true positive above another one with a probability (AUC) of {auc.estimate()}.",
-            not_seen_note(claims),
+            unsupported_note(claims),
         ),
     )
 
@@ -259,20 +259,15 @@ def _figure(bins: pd.DataFrame, stable: float) -> Figure:
     return figure
 
 
-FIGURES = {
+EXPERIMENTS = {
     "open_fig02_fragile_hits": Experiment(
         title="Open question 2: Fragile true positives",
-        paper=(
+        about=(
             "“An attacker facing a single target cannot know which of its true positives are indistinguishable from a "
             "coin flip” (Appendix E.2.6). The paper does not compare scores with flip rates of true positives."
         ),
         statements=STATEMENTS,
         draw=draw,
         reads=(StudyNeed((RECIPE,), STUDY),),
-        expect=(
-            "At cpu 23% of the true positives at an FPR of 5% are stable: 7% in the quarter with the smallest margins "
-            "and 48% in the quarter with the largest, so both claims are undecided. The flip rate is highest at medium "
-            "margins, since most other replicas decide non-member just above the threshold."
-        ),
     )
 }

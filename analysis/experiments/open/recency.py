@@ -22,7 +22,7 @@ from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting, studies
 from analysis.claims.compare import Estimate, claim_greater
-from analysis.experiment import Drawing, Experiment, not_seen_note
+from analysis.experiment import Drawing, Experiment, unsupported_note
 from analysis.formatting import percent
 from analysis.io import RecipeResults, SweepResults
 from lm_mia import stats
@@ -293,7 +293,7 @@ def draw(recipes: SweepResults) -> Drawing:
             f"{explained['own_share']}; and if each sample has a curve of its own, {explained['own_curve_share']}.",
             "Grey lines are the range of these shares where the last steps of each replica are replaced by those of "
             "another one.",
-            not_seen_note(claims),
+            unsupported_note(claims),
         ),
     )
 
@@ -353,10 +353,10 @@ def _figure(rates: pd.DataFrame, shares: pd.DataFrame, at: str) -> Figure:
     return figure
 
 
-FIGURES = {
+EXPERIMENTS = {
     "open_fig03_recency": Experiment(
         title="Open question 3: Recency and flips",
-        paper=(
+        about=(
             "Members that were last seen near the end of training are more vulnerable (Section 6.1, Figure 6a). The "
             "paper does not ask whether this explains why decisions differ between replicas, which last saw the same "
             "members at other steps."
@@ -364,11 +364,5 @@ FIGURES = {
         statements=STATEMENTS,
         draw=draw,
         reads=(StudyNeed((RECIPE,), STUDY),),
-        expect=(
-            "At cpu 7% of the members that were seen in the first quarter of the steps are called members at an FPR of "
-            "5%, 22% of those after two thirds, and 11% in the last eighth, where the learning rate is low. "
-            "Nevertheless, recency explains 12% of the variance of losses between replicas and 4% of that of "
-            "decisions, or 11% with a curve for each sample."
-        ),
     )
 }

@@ -26,7 +26,7 @@ from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting, studies
 from analysis.claims.compare import Claim, claim_all, claim_equivalent, claim_greater
-from analysis.experiment import Drawing, Experiment, not_seen_note
+from analysis.experiment import Drawing, Experiment, unsupported_note
 from analysis.formatting import percent
 from analysis.io import SweepResults
 from lm_mia import stats
@@ -381,7 +381,7 @@ def draw(recipes: SweepResults) -> Drawing:
             f"There is no division by {' or '.join(absent)}, since a group would have too few non-members."
             if absent
             else "",
-            not_seen_note(claims),
+            unsupported_note(claims),
         ),
     )
 
@@ -445,20 +445,15 @@ def _figure(data: pd.DataFrame, divisions: Mapping[str, str]) -> Figure:
     return figure
 
 
-FIGURES = {
+EXPERIMENTS = {
     "open_fig05_groups": Experiment(
         title="Open question 5: Scores of different texts",
-        paper=(
+        about=(
             "The paper decides about all samples with one threshold, and shows which members are vulnerable (Figures 6 "
             "and 31). It does not ask whether the false positive rate and the precision are the same for all texts."
         ),
         statements=STATEMENTS,
         draw=draw,
         reads=(StudyNeed((RECIPE,), STUDY),),
-        expect=(
-            "At cpu, one threshold at an FPR of 5% calls 10% of the non-members of up to 30 tokens members, and 2% of "
-            "those of 90 tokens or more; precision rises from 63% to 85%. Thresholds for each length find 16% instead "
-            "of 13% of the members at the same FPR. Too few samples share a prefix."
-        ),
     )
 }

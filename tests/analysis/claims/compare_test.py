@@ -41,7 +41,7 @@ def test_zero_variance_gives_an_interval_only_if_nothing_differs():
     assert compare.claim_greater("", "x", tied).verdict == "not tested"
     equal = Estimate.from_variance(0.0, [VarianceTerm(0, 7)], "2 targets")
     assert (equal.low, equal.high, equal.p_value()) == (0, 0, 1)
-    assert compare.claim_equivalent("", "x", equal, 0.01).verdict == "seen"
+    assert compare.claim_equivalent("", "x", equal, 0.01).verdict == "supported"
     assert compare.claim_greater("", "x", equal).verdict == "undecided"
 
 
@@ -61,10 +61,10 @@ def test_p_value_is_that_of_a_two_sided_t_test():
 @pytest.mark.parametrize(
     ("low", "high", "verdict", "in_these_models"),
     [
-        (0.1, 0.2, "seen", "seen in these models"),
+        (0.1, 0.2, "supported", "supported for these models only"),
         (0.0, 0.2, "undecided", "undecided"),
         (-0.1, 0.2, "undecided", "undecided"),
-        (-0.2, -0.1, "opposite", "undecided"),
+        (-0.2, -0.1, "contradicted", "undecided"),
         (NAN, NAN, "not tested", "not tested"),
     ],
 )
@@ -79,11 +79,11 @@ def test_claim_greater(low: float, high: float, verdict: str, in_these_models: s
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
-        (-0.1, 0.1, "seen"),
+        (-0.1, 0.1, "supported"),
         (-0.2, 0.1, "undecided"),
-        (0.3, 0.4, "opposite"),
-        (-0.4, -0.3, "opposite"),
-        (0.05, 0.19, "seen"),
+        (0.3, 0.4, "contradicted"),
+        (-0.4, -0.3, "contradicted"),
+        (0.05, 0.19, "supported"),
         (0.05, 0.21, "undecided"),
         (-0.5, 0.5, "undecided"),
         (NAN, NAN, "not tested"),
@@ -104,7 +104,11 @@ def test_claim_different_is_the_opposite_of_equivalent():
     for low, high in ((2.5, 3.5), (-0.5, 0.5), (0.5, 1.5)):
         same = compare.claim_equivalent("", "", estimate(low, high), 1)
         other = compare.claim_different("", "", estimate(low, high), 1)
-        opposites = {"seen": "opposite", "opposite": "seen", "undecided": "undecided"}
+        opposites = {
+            "supported": "contradicted",
+            "contradicted": "supported",
+            "undecided": "undecided",
+        }
         assert other.verdict == opposites[same.verdict]
         assert other.p_value == same.p_value
 
@@ -112,10 +116,10 @@ def test_claim_different_is_the_opposite_of_equivalent():
 def test_claim_below_names_every_number():
     gaps = {"with 2 references": estimate(0.1, 0.2), "with 4 references": estimate(-0.2, -0.1)}
     claim = compare.claim_below("", "AUC", 0.7, gaps)
-    assert claim.verdict == "opposite"
+    assert claim.verdict == "contradicted"
     assert claim.finding.startswith("0.7 minus AUC with 2 references: 0.150, 95% interval 0.100 to")
     del gaps["with 4 references"]
-    assert compare.claim_below("", "AUC", 0.7, gaps).verdict == "seen"
+    assert compare.claim_below("", "AUC", 0.7, gaps).verdict == "supported"
 
 
 def part(holds: bool, p_value: float, is_complete: bool = True) -> Claim:
@@ -125,13 +129,13 @@ def part(holds: bool, p_value: float, is_complete: bool = True) -> Claim:
 @pytest.mark.parametrize(
     ("parts", "verdict", "p_value"),
     [
-        ([part(True, 0.01), part(True, 0.04)], "seen", 0.04),
-        ([part(True, 0.01), part(True, 0.04, False)], "seen in these models", 0.04),
+        ([part(True, 0.01), part(True, 0.04)], "supported", 0.04),
+        ([part(True, 0.01), part(True, 0.04, False)], "supported for these models only", 0.04),
         ([part(True, 0.01), part(True, 0.06)], "undecided", 0.06),
-        ([part(True, 0.01), part(False, 0.02)], "opposite", 0.04),
+        ([part(True, 0.01), part(False, 0.02)], "contradicted", 0.04),
         ([part(True, 0.01), part(False, 0.03)], "undecided", 0.06),
         ([part(True, 0.01), part(False, 0.02, False)], "undecided", 0.04),
-        ([part(True, NAN), part(False, 0.02)], "opposite", 0.02),
+        ([part(True, NAN), part(False, 0.02)], "contradicted", 0.02),
         ([part(True, NAN), part(False, 0.02, False)], "not tested", NAN),
         ([part(True, 0.01), part(True, NAN)], "not tested", NAN),
         ([], "not tested", NAN),
@@ -149,16 +153,16 @@ UP, DOWN, FLAT = estimate(0.1, 0.3), estimate(-0.3, -0.1), estimate(-0.1, 0.12)
 @pytest.mark.parametrize(
     ("steps", "verdict"),
     [
-        ([UP, DOWN], "seen"),
-        ([DOWN, FLAT, UP], "seen"),
-        ([UP, UP], "opposite"),
-        ([DOWN, DOWN], "opposite"),
+        ([UP, DOWN], "supported"),
+        ([DOWN, FLAT, UP], "supported"),
+        ([UP, UP], "contradicted"),
+        ([DOWN, DOWN], "contradicted"),
         ([UP, FLAT], "undecided"),
         ([DOWN, FLAT], "undecided"),
         ([UP], "not tested"),
         ([], "not tested"),
         ([UP, DOWN, NONE], "not tested"),
-        ([UP, estimate(-0.3, -0.1, ("the references",))], "seen in these models"),
+        ([UP, estimate(-0.3, -0.1, ("the references",))], "supported for these models only"),
     ],
 )
 def test_claim_up_and_down(steps: list[Any], verdict: str):

@@ -15,7 +15,7 @@ from table_case import compute
 from views import view_of
 
 from analysis.experiments.open import fragile_hits, recency, reference_numbers, text_groups
-from analysis.experiments.strongmia import token_tfidf
+from analysis.experiments.strongmia import samples
 from lm_mia import config, stats
 from lm_mia.attacks import spec, study_inputs
 from lm_mia.attacks.experiment import TokenSettings
@@ -301,7 +301,7 @@ def test_tfidf_over_all_tokens_of_a_population(tmp_path: Path):
     population = docstring_population.write(tmp_path / "p", frequency_samples=40).from_sample(2)
     written: dict[str, pd.DataFrame] = {}
     view: Any = SimpleNamespace(attacked=population)
-    token_tfidf.compute(view, cast(Any, written.__setitem__))
+    samples.compute_tfidf(view, cast(Any, written.__setitem__))
     table = written["token_tfidf.parquet"]
     assert table["id"].tolist() == [*range(2, 2 + len(population))]
     frequency_V = np.load(population.folder / "document_frequency.npy")
@@ -311,7 +311,7 @@ def test_tfidf_over_all_tokens_of_a_population(tmp_path: Path):
         assert table["tfidf"][n] == pytest.approx(np.mean(value))
     imported = SimpleNamespace(attacked=SimpleNamespace(is_imported=True))
     with pytest.raises(Unavailable, match="imported"):
-        token_tfidf.compute(cast(Any, imported), cast(Any, written.__setitem__))
+        samples.compute_tfidf(cast(Any, imported), cast(Any, written.__setitem__))
 
 
 def refused(scores: SyntheticScores, folder: Path, *studies: spec.Study) -> str:
@@ -326,7 +326,7 @@ def refused(scores: SyntheticScores, folder: Path, *studies: spec.Study) -> str:
 
 
 def test_mistakes_of_a_study_are_one_line(scores: SyntheticScores, tmp_path: Path):
-    [table] = token_tfidf.STUDY.tables
+    [table] = samples.TFIDF_STUDY.tables
 
     def study(function: Any, name: str = "mine", file: str = "mine.csv") -> spec.Study:
         return spec.Study(name, function, (dataclasses.replace(table, file=file),))

@@ -61,7 +61,7 @@ def test_claims_are_about_all_groups(tmp_path: Path):
     # Short texts differ by 4 points in the FPR, of which 2.5 are allowed, and by 6 in precision, of which 10 are.
     assert (rates.holds, precision.holds, gain.holds) == (False, True, True)
     assert rates.verdict == "undecided"
-    assert precision.verdict == gain.verdict == "seen in these models"
+    assert precision.verdict == gain.verdict == "supported for these models only"
     assert "length 3 to 30 minus all: 0.040" in rates.finding
     assert "prefix shared minus all: 0.000" in rates.finding
     assert gain.finding.count("minus one: 0.050") == 3

@@ -1,0 +1,191 @@
+"""Numbers that depend on the number of replicas: which of them are compared with the paper and between recipes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic_workdir import with_files
+
+from analysis import figure_section, paper_pages, papers, scaling
+from analysis.claims.jackknife import Jackknife
+from analysis.experiments import find
+from analysis.experiments.strongmia import instability, instability_tables
+from analysis.formatting import size_label
+from analysis.io import RecipeResults, SweepResults
+
+NAMES = ("flip-140M", "flip-302M")
+
+
+def with_replicas(recipe: RecipeResults, replicas: int) -> RecipeResults:
+    """Returns the recipe with tables that tell of another number of replicas."""
+    return with_files(recipe, {"flips.json": recipe.view.facts("flips") | {"replicas": replicas}})
+
+
+@pytest.fixture
+def sweep(recipes: SweepResults):
+    """Returns the two recipes with these numbers of replicas."""
+
+    def make(*replicas: int) -> SweepResults:
+        made = [
+            with_replicas(recipes[name], count) for name, count in zip(NAMES, replicas, strict=True)
+        ]
+        return SweepResults(made)
+
+    return make
+
+
+COMPARABLE = {
+    "strongmia_fig05_instability": {"auc"},
+    "strongmia_fig26_flip_detail_140m": set(),
+    "strongmia_fig27_flip_detail_302m": set(),
+    "strongmia_fig30_coin_free": {
+        f"{size} {name}" for size in ("140M", "302M") for name in ("auc",)
+    },
+    "strongmia_tab03_flip_shares_140m": set(),
+    "strongmia_tab04_flip_shares_302m": set(),
+}
+
+
+@pytest.mark.parametrize("name", COMPARABLE)
+def test_numbers_of_other_replicas_are_not_compared(name: str, sweep):
+    few, as_in_paper = (find(name).draw(sweep(*counts)) for counts in ((12, 12), (125, 127)))
+    assert few.ours.keys() - few.not_comparable == COMPARABLE[name]
+    assert few.not_comparable <= few.ours.keys()
+    assert as_in_paper.not_comparable == frozenset()
+    assert as_in_paper.ours.keys() == few.ours.keys()
+    note = "are based on 12 replicas, and would differ with 125 to 128"
+    assert note in few.not_comparable_note
+    assert as_in_paper.not_comparable_note == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["strongmia_tab05_true_positives_140m", "strongmia_tab06_true_positives_302m"]
+)
+def test_counts_among_other_numbers_of_members_are_not_compared(name: str, sweep):
+    few, as_in_paper = (find(name).draw(sweep(*counts)) for counts in ((12, 12), (125, 127)))
+    tprs = {key for key in few.ours if key.endswith(" tpr")}
+    assert few.ours.keys() - few.not_comparable == tprs
+    # The samples are fewer than in the paper, too.
+    assert as_in_paper.not_comparable == {key for key in few.ours if key.endswith(" tp")}
+    assert "among 524,288 in the paper" in as_in_paper.not_comparable_note
+
+
+def test_page_shows_the_paper_on_request_only(recipes: SweepResults, tmp_path: Path):
+    compared = figure_section.make_section("strongmia_fig05_instability", recipes, tmp_path)
+    assert compared.title == (
+        "Figure 5: Decision instability of replicas, 221k parameters (302M in the paper)"
+    )
+    alone = compared.without_comparison()
+    assert alone.title == "Decision instability of replicas, 221k parameters"
+    html, text = (
+        " ".join(paper_pages.render(page, [s], figure_section.claims_table([s])).split())
+        for page, s in (("own", alone), ("strongmia", compared))
+    )
+    for words in (
+        "In the paper",
+        "of the paper",
+        "Exploring the limits",
+        "marked as not comparable",
+        "302M",
+    ):
+        assert words not in html
+    assert "In the paper" in text
+    assert compared.published_rows
+    assert alone.image == compared.image
+
+
+def test_page_marks_numbers_that_are_not_compared(recipes: SweepResults, tmp_path: Path):
+    shown = figure_section.make_section("strongmia_tab05_true_positives_140m", recipes, tmp_path)
+    ours = {row["description"]: row["ours"] for row in shown.published_rows}
+    numbers = papers.item("strongmia_tab05_true_positives_140m").numbers
+    assert not ours[numbers["fpr=0.1 tpr"].description].endswith("(not comparable)")
+    assert ours[numbers["fpr=0.1 coin_flip_share_percent"].description].endswith(
+        " (not comparable)"
+    )
+    # There are no numbers at this FPR.
+    assert ours[numbers["fpr=1e-05 coin_flip_share_percent"].description] == "–"
+
+
+@pytest.mark.parametrize("name", ["strongmia_fig29_flip_by_fpr_302m", "strongmia_fig30_coin_free"])
+def test_sizes_with_other_numbers_of_replicas_are_not_compared(name: str, sweep):
+    equal, other = (
+        next(
+            claim
+            for claim in find(name).draw(sweep(*counts)).claims
+            if "arger model" in claim.statement
+        )
+        for counts in ((12, 12), (12, 13))
+    )
+    assert equal.verdict != "not tested"
+    assert other.verdict == "not tested"
+    assert other.finding == (
+        "flip-302M has 13 replicas and flip-140M 12, and the share of coin flips depends on their number"
+    )
+
+
+def test_scaling_draws_coin_flips_of_equally_many_replicas(sweep):
+    equal, other = (scaling.draw(sweep(*counts)) for counts in ((12, 12), (12, 13)))
+    for drawn, has_panels in ((equal, True), (other, False)):
+        assert drawn.figure is not None
+        titles = [axes.get_ylabel() for axes in drawn.figure.axes]
+        assert any(title.startswith("Coin flips") for title in titles) == has_panels
+    assert "they are not drawn" in " ".join(other.notes)
+    assert "not drawn" not in " ".join(equal.notes)
+
+
+def test_gap_of_the_two_ratios_by_hand():
+    tp_Bx1x2 = np.array([[2, 1], [4, 3], [0, 0]])[:, None]
+    # (50 % + 75 % + 0 %) / 3 minus 4 of 6.
+    found = instability_tables.ratio_gap(tp_Bx1x2)
+    assert found == pytest.approx(125 / 3 - 100 * 4 / 6)
+    assert np.isnan(instability_tables.ratio_gap(np.zeros((2, 1, 2)))).all()
+
+
+@pytest.mark.parametrize(
+    ("unstable", "verdict"),
+    [(0.4, "supported for these models only"), (0.31, "undecided"), (0.2, "undecided")],
+)
+def test_unstable_decisions_in_the_partial_auc(
+    recipes: SweepResults, monkeypatch: pytest.MonkeyPatch, unstable: float, verdict: str
+):
+    by_size = {size: recipes[f"flip-{size}"] for size in ("140M", "302M")}
+    facts = {
+        size: {
+            "cutoff": 0.45,
+            "config": {"band": [0.01, 0.1], "fprs": [0.001, 0.01, 0.02, 0.1, 1.0]},
+        }
+        for size in by_size
+    }
+    share = {"tpr": 1.0, "unstable_tpr": unstable, "coin_flip_tpr": 0.2}
+    noise_A1 = np.array([0, *np.linspace(-0.01, 0.01, 8)])[:, None, None]
+
+    def read(_: RecipeResults, name: str, fpr: float) -> Jackknife:
+        # Proportional to the FPR, so that straight lines between the rates are exact.
+        noise = noise_A1 if name == "unstable_tpr" else 0 * noise_A1
+        return Jackknife(fpr * (share[name] + noise), "replicas", ("the training subset",))
+
+    monkeypatch.setattr(instability.decisions, "read_jackknife", read)
+    claim = instability._claim_further_fall(by_size, facts)
+    assert claim.verdict == verdict
+    assert claim.holds == (unstable - 0.2 > 0.1)
+    large = size_label(by_size["302M"])
+    assert f"partial AUC of {large}, FPR 1% to 10%: {unstable - 0.2:.3f}" in claim.finding
+    area = instability._partial_auc(by_size["140M"], "tpr", [0.01, 0.02, 0.1])
+    assert area.value == pytest.approx((0.1**2 - 0.01**2) / 2)
+    facts["140M"]["cutoff"] = 0.4
+    assert instability._claim_further_fall(by_size, facts).verdict == "not tested"
+
+
+@pytest.mark.parametrize("lacking", ["chinchilla-302M", ""])
+def test_replicas_are_compared_with_compute_optimal_models(recipes: SweepResults, lacking: str):
+    chosen = [recipe for recipe in recipes.recipes if lacking not in recipe.names]
+    claim = find("strongmia_fig24_mean_roc").draw(SweepResults(chosen)).claims[-1]
+    if lacking:
+        assert claim.verdict == "not tested"
+        assert claim.finding.startswith("this run has no models of 221k on compute-optimal data")
+    else:
+        assert claim.verdict != "not tested"
+        small, optimal = recipes["flip-140M"], recipes["chinchilla-140M"]
+        samples = f"AUC of 98.3k, {small.samples:,} minus {optimal.samples:,} samples"
+        assert claim.finding.startswith(samples)
+        assert "it holds the training subset fixed" in claim.finding
