@@ -13,8 +13,8 @@ from analysis import markup, papers, plotting
 from analysis.claims.compare import Claim, claim_untested, holm
 from analysis.experiment import Drawing, Experiment, unsupported_note, write
 from analysis.experiments import MODULES, file_name, find
-from analysis.formatting import size_title
-from analysis.io import REPLICA_SIZES, SweepResults
+from analysis.formatting import plural, size_title
+from analysis.io import REPLICA_SIZES, RecipeResults, SweepResults
 from lm_mia.attacks import user_code
 from lm_mia.attacks.declarations import Column, Table
 from lm_mia.errors import UserError
@@ -38,6 +38,8 @@ class FigureSection:
     claims: Sequence[Claim]
     image: str
     """The image as a data URI; empty for tables."""
+    models: str = ""
+    """Of which models and samples its numbers are; empty if it is not drawn."""
     compared: bool = True
     """Whether the figure is compared with that of its paper."""
 
@@ -118,6 +120,7 @@ def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSecti
         figure = find(name)
         title, about = titled(name, figure)
         title, statements = _with_own_size(title, recipes), figure.statements
+        recipes = recipes.unread()
         with plotting.style():
             result = figure.draw(recipes)
             png = write(workdir, file, result)
@@ -133,7 +136,31 @@ def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSecti
         claims = [claim_untested(statement, missing) for statement in statements]
         return FigureSection(file, title, about, None, missing, claims, "")
     image = markup.data_uri(png) if png else ""
-    return FigureSection(file, title, about, result, "", result.claims, image)
+    models = describe_models(recipes.read)
+    return FigureSection(file, title, about, result, "", result.claims, image, models)
+
+
+def describe_models(recipes: Sequence[RecipeResults]) -> str:
+    """Returns a sentence on the parameters and samples of the models that numbers are of."""
+    trained = [recipe for recipe in recipes if not recipe.is_imported]
+    parts = []
+    if trained:
+        parameters = _range([recipe.parameters for recipe in trained], "parameter")
+        samples = _range([recipe.samples for recipe in trained], "sample")
+        sources = " and ".join(dict.fromkeys(recipe.config.corpus.source for recipe in trained))
+        parts.append(
+            f"models of {parameters} without embeddings, trained on {samples} of {sources}"
+        )
+    if len(trained) < len(recipes):
+        names = ", ".join(recipe.name for recipe in recipes if recipe.is_imported)
+        parts.append(f"models whose losses were imported ({names})")
+    text = " and of ".join(parts) or "a simulation without language models"
+    return f"Numbers are of {text}."
+
+
+def _range(counts: Sequence[int], word: str) -> str:
+    low, high = min(counts), max(counts)
+    return plural(high, word) if low == high else f"{low:,} to {plural(high, word)}"
 
 
 def titled(name: str, figure: Experiment) -> tuple[str, str]:

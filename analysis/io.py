@@ -400,10 +400,11 @@ class SweepResults(Mapping[str, RecipeResults]):
         progress: Callable[[str, float, float], None] = lambda *_: None,
     ):
         self.workdir, self.progress = workdir, progress
-        self.recipes = [recipe for recipe in recipes if recipe.has_population]
+        self._recipes = [recipe for recipe in recipes if recipe.has_population]
+        self._read: dict[str, RecipeResults] = {}
         self.without_population = [recipe for recipe in recipes if not recipe.has_population]
         by_name: dict[str, RecipeResults] = {}
-        for recipe in self.recipes:
+        for recipe in self._recipes:
             for name in recipe.names:
                 if name in by_name:
                     raise UserError(
@@ -413,19 +414,35 @@ class SweepResults(Mapping[str, RecipeResults]):
                 by_name[name] = recipe
 
     @property
+    def recipes(self) -> list[RecipeResults]:
+        """The recipes that have a population."""
+        self._read |= {recipe.name: recipe for recipe in self._recipes}
+        return [*self._recipes]
+
+    def unread(self) -> "SweepResults":
+        """Returns the same recipes, none of which has been read yet."""
+        return SweepResults([*self._recipes, *self.without_population], self.workdir, self.progress)
+
+    @property
+    def read(self) -> list[RecipeResults]:
+        """The recipes that were read from this object, such as those that a figure is drawn with."""
+        return [*self._read.values()]
+
+    @property
     def compares_with_papers(self) -> bool:
         """Whether figures show what the papers found, which simulations without a recipe always do."""
-        recipes = [*self.recipes, *self.without_population]
+        recipes = [*self._recipes, *self.without_population]
         return not recipes or any(recipe.config.compare_with_papers for recipe in recipes)
 
     def __getitem__(self, name: str) -> RecipeResults:
-        for recipe in self.recipes:
+        for recipe in self._recipes:
             if name in recipe.names:
+                self._read[recipe.name] = recipe
                 return recipe
         raise _no_recipe(name)
 
     def __contains__(self, name: object) -> bool:
-        return any(name in recipe.names for recipe in self.recipes)
+        return any(name in recipe.names for recipe in self._recipes)
 
     @overload
     def get(self, name: str, /) -> RecipeResults | None: ...
@@ -439,10 +456,10 @@ class SweepResults(Mapping[str, RecipeResults]):
             return default
 
     def __iter__(self) -> Iterator[str]:
-        return (name for recipe in self.recipes for name in recipe.names)
+        return (name for recipe in self._recipes for name in recipe.names)
 
     def __len__(self) -> int:
-        return sum(len(recipe.names) for recipe in self.recipes)
+        return sum(len(recipe.names) for recipe in self._recipes)
 
     def family(self, prefix: str) -> list[tuple[str, RecipeResults]]:
         """Returns the recipes named PREFIX-SUFFIX as (suffix, recipe), sorted by parameters and samples.

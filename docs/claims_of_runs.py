@@ -36,7 +36,7 @@ def main() -> None:
     claims = claims.drop_duplicates(["figure", "statement"], keep="last").sort_values(
         "figure", kind="stable"
     )
-    claims.to_csv(CLAIMS, columns=COLUMNS, index=False, float_format="%.4g")
+    claims.to_csv(CLAIMS, columns=[*COLUMNS], index=False, float_format="%.4g")
     print(f"{CLAIMS}: {len(claims)} claims of {claims['figure'].nunique()} figures")
 
 

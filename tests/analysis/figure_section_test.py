@@ -40,6 +40,18 @@ def test_figures_do_not_depend_on_attacks_of_other_figures(
     assert (result.claims, result.notes) == (expected.claims, expected.notes)
 
 
+def test_a_figure_says_of_which_models_its_numbers_are(recipes: SweepResults, tmp_path: Path):
+    shown = figure_section.make_section("strongmia_fig08_statistic", recipes, tmp_path)
+    main = recipes["main"]
+    assert f"models of {main.parameters:,} parameters" in shown.models
+    assert f"trained on {main.samples:,} samples of {main.config.corpus.source}" in shown.models
+    several = figure_section.describe_models([recipe for _, recipe in recipes.family("fixed")])
+    assert "12,288 to 589,824 parameters" in several
+    assert (
+        figure_section.describe_models([]) == "Numbers are of a simulation without language models."
+    )
+
+
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 

@@ -38,6 +38,10 @@ class _Files(Mapping[str, Callable[[RecipeView], Content]]):
 
 def recipe_of_files(folder: Path, *names: str, c: config.Config | None = None) -> RecipeResults:
     """Returns a recipe with these names whose tables are the files in FOLDER/tables, and which has nothing else."""
+    if folder.is_dir():
+        (folder / "manifest.json").write_text(
+            "{}"
+        )  # so that it counts as a recipe with a population
     return _recipe(folder, _Files(folder / "tables"), names or ("recipe",), c or config.Config())
 
 

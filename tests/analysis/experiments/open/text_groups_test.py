@@ -49,9 +49,7 @@ def results(folder: Path, divisions: tuple[str, ...]) -> SweepResults:
     (folder / "tables" / "text_groups.json").write_text(json.dumps(facts))
     recipe = recipe_of_files(folder, text_groups.RECIPE)
     vars(recipe)["models"] = PresentModels(tuple(range(32)), tuple(range(10)))
-    made = SweepResults([])
-    made.recipes = [recipe]
-    return made
+    return SweepResults([recipe])
 
 
 def test_claims_are_about_all_groups(tmp_path: Path):

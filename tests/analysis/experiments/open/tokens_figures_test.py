@@ -15,9 +15,7 @@ from analysis.io import SweepResults, Unavailable
 def recipes(tmp_path_factory: pytest.TempPathFactory) -> SweepResults:
     folder = tmp_path_factory.mktemp("recipe")
     write_token_tables(folder / "tables")
-    made = SweepResults([])
-    made.recipes = [recipe_of_files(folder, tokens.RECIPE)]
-    return made
+    return SweepResults([recipe_of_files(folder, tokens.RECIPE)])
 
 
 def test_extraction_of_random_samples(recipes: SweepResults):
@@ -58,8 +56,7 @@ def test_tokens_that_carry_membership(recipes: SweepResults):
 
 def test_missing_tables(recipes: SweepResults, tmp_path: Path):
     del recipes
-    made = SweepResults([])
-    made.recipes = [recipe_of_files(tmp_path, tokens.RECIPE)]
+    made = SweepResults([recipe_of_files(tmp_path, tokens.RECIPE)])
     for draw in (tokens.draw_fig06, tokens.draw_fig07):
         with pytest.raises(Unavailable, match=r"score\.token_samples is empty"):
             draw(made)

@@ -56,9 +56,7 @@ def results(folder: Path) -> SweepResults:
     facts |= {"fpr": 0.05, "samples": 100, "format": 1}
     (tables / variance.FACTS).write_text(json.dumps(facts))
     recipe = recipe_of_files(folder, variance.RECIPE)
-    made = SweepResults([])
-    made.recipes = [recipe]
-    return made
+    return SweepResults([recipe])
 
 
 def test_shares_and_flip_rates(tmp_path: Path):

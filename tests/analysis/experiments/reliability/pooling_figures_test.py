@@ -11,7 +11,7 @@ from views import recipe_of_files
 
 from analysis import figure_section
 from analysis.experiments.reliability import pooling
-from analysis.io import Unavailable
+from analysis.io import SweepResults, Unavailable
 from lm_mia import stats
 
 FIG01, A1, A2 = "reliability_fig01_strategies", "reliability_figA1_oracle", "reliability_figA2_sample_fpr"  # fmt: skip
@@ -19,10 +19,9 @@ STRATEGIES = [*pooling._STYLES]
 MODELS = (8, 16, 20)
 
 
-def recipes_in(folder: Path) -> Any:
+def recipes_in(folder: Path) -> SweepResults:
     (folder / "tables").mkdir(exist_ok=True)
-    recipe = recipe_of_files(folder, "main", "small")
-    return {"main": recipe, "small": recipe}
+    return SweepResults([recipe_of_files(folder, "main", "small")])
 
 
 def write_rates(folder: Path, excess: dict[tuple[str, int], float]) -> Any:
