@@ -13,7 +13,6 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -26,19 +25,22 @@ from analysis.formatting import percent, plural
 from analysis.io import RecipeResults, Record
 from analysis.report import document
 from lm_mia.atomic import write_atomically
+from lm_mia.attacks.registry import attack_name
 
 PAGE = "samples.html"
 """Name of the page in the folder of the recipe."""
 TABLE, TOKEN_TABLE = "shown_samples.parquet", "shown_tokens.parquet"
+HEADLINE_TABLE = "headline_samples.parquet"
 _PROPERTIES = {
+    "above": ("Above non-members, %", 1),
     "flip_rate": ("Flip rate", 3),
     "votes": ("Votes", 0),
-    "mean_score": ("Score", 2),
+    "mean_score": ("LiRA score", 2),
     "tokens": ("Tokens", 0),
     "tfidf": ("TF-IDF", 2),
     "unk": ("Unknown tokens", 0),
 }
-"""Column -> title and number of decimals; the first two columns depend on the selected FPR."""
+"""Column -> title and number of decimals; flip rates and votes depend on the selected FPR."""
 _BUNDLE = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed'))"
 
 
@@ -62,6 +64,7 @@ def write(recipe: RecipeResults) -> Path:
             script=document.asset("sample_page.js"),
             report="../../report.html",
             facts=facts,
+            headline=attack_name(recipe.view.c.headline),
             samples=num_samples,
             shown=len(data["id"]),
             is_complete=is_complete,
@@ -108,12 +111,15 @@ def _read(recipe: RecipeResults, facts: Record) -> dict[str, Any]:
     """Returns all data for the script of the page; missing and infinite numbers are None."""
     fprs = facts["config"]["fprs"]
     shown = _read_lists(recipe, fprs)
+    exposure = io.read_samples(recipe, ["id", "score", "above"], HEADLINE_TABLE)
     names = ["member", "mean_score", "tokens", "tfidf", "unk"]
     names += [f"{name}_{fpr:g}" for fpr in fprs for name in ("flip_rate", "votes")]
     all_samples = io.read_samples(recipe, ["id", *names])
     # The ids of both tables are in ascending order.
     index_S = np.searchsorted(all_samples["id"], shown["id"])
     values = {name: all_samples[name][index_S] for name in names}
+    exposure_S = np.searchsorted(exposure["id"], shown["id"])
+    above_S = np.asarray(exposure["above"], float)[exposure_S]
     data: dict[str, Any] = {
         "fprs": [percent(fpr) for fpr in fprs],
         "focus": fprs.index(facts["config"]["focus_fpr"]),
@@ -125,7 +131,9 @@ def _read(recipe: RecipeResults, facts: Record) -> dict[str, Any]:
         "chosen_by": shown["chosen_by"].tolist(),
         "text": shown["text"].tolist(),
         "source": _sources(recipe, shown["id"]),
-        "above": _above(all_samples, index_S),
+        # Rounded down, so that 100 means all non-members.
+        "above": _numbers(np.floor(1000 * above_S + 1e-6) / 10, 1),
+        "score": _numbers(np.asarray(exposure["score"], float)[exposure_S], 4),
         "no_text": document.NO_TEXT,
         "mean_score": _numbers(values["mean_score"], 4),
     }
@@ -154,18 +162,6 @@ def _sources(recipe: RecipeResults, id_S: np.ndarray) -> list[str]:
             values = population.column(column)[id_S].astype(str).tolist()
             sources = [value or source for value, source in zip(values, sources, strict=True)]
     return sources
-
-
-def _above(all_samples: Mapping[str, np.ndarray], index_S: np.ndarray) -> list[Any]:
-    """Returns the percentage of non-members with lower mean scores, rounded down: 100 is all of them."""
-    score_N, member_N = (np.asarray(all_samples[name]) for name in ("mean_score", "member"))
-    outside_K = np.sort(score_N[~member_N.astype(bool) & ~np.isnan(score_N)])
-    if not outside_K.size:
-        return [None] * len(index_S)
-    score_S = score_N[index_S]
-    below_S = np.searchsorted(outside_K, score_S, side="left").astype(float)
-    below_S[np.isnan(score_S)] = np.nan
-    return _numbers(np.floor(1000 * below_S / outside_K.size + 1e-6) / 10, 1)
 
 
 def _read_lists(recipe: RecipeResults, fprs: list[float]) -> dict[str, np.ndarray]:

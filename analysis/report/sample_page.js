@@ -59,10 +59,11 @@ const columns = [
     render: (text, type) => (type === "display" ? element("span", text.slice(0, 120)) : text),
   },
 ];
+const byExposure = data.id.map((_, s) => ({ s })).sort((a, b) => (data.score[b.s] ?? -Infinity) - (data.score[a.s] ?? -Infinity));
 const table = jQuery("#samples").DataTable({
-  data: data.id.map((_, s) => ({ s })),
+  data: byExposure, // the order among samples that are above equally many non-members
   columns,
-  order: [],
+  order: [[2, "desc"]],
   pageLength: 25,
   autoWidth: false,
   layout: { topStart: null, topEnd: null, bottomStart: null, bottomEnd: { paging: { type: "simple_numbers", buttons: 5 } } },
@@ -228,7 +229,7 @@ const reader = sampleReader.readerOf(
       source: data.source[view[i]],
       text: data.text[view[i]],
       isMember: data.member[view[i]],
-      score: data.mean_score[view[i]],
+      score: data.score[view[i]],
       above: data.above[view[i]],
       votes: data.votes[fpr][view[i]],
       inLosses: losses(view[i], true),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from selenium import webdriver
@@ -75,6 +76,15 @@ def samples(recipe: Path) -> pd.DataFrame:
     return pd.read_parquet(recipe / "tables" / "samples.parquet")
 
 
+def by_exposure(recipe: Path) -> pd.DataFrame:
+    """Returns the table of samples in the order in which the page begins: the most exposed ones first."""
+    exposure = pd.read_parquet(recipe / "tables" / "headline_samples.parquet")
+    exposure["above"] = np.floor(1000 * exposure["above"] + 1e-6) / 10
+    exposure = exposure.sort_values(["above", "score"], ascending=False, kind="stable")
+    exposure = exposure.set_index("id")[["above"]]
+    return samples(recipe).set_index("id").loc[exposure.index].join(exposure).reset_index()
+
+
 def open_sample(browser: webdriver.Chrome, sample: int, fpr: str = "5%") -> None:
     """Waits until the reader shows the sample, and its pictures are drawn."""
     reader = browser.find_element(By.TAG_NAME, "dialog")
@@ -89,11 +99,13 @@ def press(browser: webdriver.Chrome, key: str) -> None:
 def test_loads_all_samples_without_errors_or_requests(page: webdriver.Chrome, recipe: Path):
     assert page.title == "Single samples: demo"
     assert text(page, "#count") == f"{SAMPLES} of {SAMPLES} samples"
-    assert column(page, 1) == [*map(str, range(25))]
-    table = samples(recipe)
+    table = by_exposure(recipe)
+    assert column(page, 1) == [*map(str, table["id"][:25])]
     assert column(page, 2) == ["yes" if m else "no" for m in table["member"][:25]]
-    assert column(page, 3) == [f"{rate:.3f}" for rate in table[f"flip_rate_{FOCUS:g}"][:25]]
-    assert column(page, 9)[7] == TEXTS[7][:120]
+    assert column(page, 3) == [f"{above:.1f}" for above in table["above"][:25]]
+    assert column(page, 4) == [f"{rate:.3f}" for rate in table[f"flip_rate_{FOCUS:g}"][:25]]
+    page.find_element(By.ID, "search").send_keys("end of seven")
+    assert column(page, 10) == [TEXTS[7][:120]]
     events = [json.loads(line["message"])["message"] for line in page.get_log("performance")]
     sent = [
         e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"
@@ -102,7 +114,7 @@ def test_loads_all_samples_without_errors_or_requests(page: webdriver.Chrome, re
 
 
 def test_sorts_by_keyboard(page: webdriver.Chrome, recipe: Path):
-    header = page.find_element(By.CSS_SELECTOR, "#samples thead th:nth-child(5)")
+    header = page.find_element(By.CSS_SELECTOR, "#samples thead th:nth-child(6)")
     header.find_element(By.CSS_SELECTOR, "[tabindex]").send_keys(Keys.ENTER, Keys.ENTER)
     wait(page, lambda: header.get_attribute("aria-sort") == "descending")
     best = samples(recipe).sort_values("mean_score", ascending=False)["id"][:25]
@@ -110,7 +122,7 @@ def test_sorts_by_keyboard(page: webdriver.Chrome, recipe: Path):
 
 
 def test_filters_and_searches(page: webdriver.Chrome, recipe: Path):
-    table = samples(recipe)
+    table = by_exposure(recipe)
     select(page, "membership", "non-members")
     assert count(page) == (~table["member"]).sum()
     field(page, "tokens", "low").send_keys("60")
@@ -123,7 +135,7 @@ def test_filters_and_searches(page: webdriver.Chrome, recipe: Path):
     assert count(page) == len(kept) > 0
     first_rows = kept[:25]
     assert column(page, 1) == [*map(str, first_rows["id"])]
-    assert column(page, 3) == [f"{rate:.3f}" for rate in first_rows["flip_rate_0.2"]]
+    assert column(page, 4) == [f"{rate:.3f}" for rate in first_rows["flip_rate_0.2"]]
     page.find_element(By.CSS_SELECTOR, "button[type=reset]").click()
     wait(page, lambda: count(page) == SAMPLES)
     page.find_element(By.ID, "search").send_keys("SEVEN end")
@@ -139,15 +151,16 @@ def test_shows_a_sample(page: webdriver.Chrome, recipe: Path):
         for name in ("samples", "shown_samples")
     )
     row = shown.loc[7]
-    page.find_element(By.CSS_SELECTOR, '#samples tr[data-sample="7"] td:nth-child(2)').click()
+    ids = by_exposure(recipe)["id"].tolist()
+    following = ids[ids.index(7) + 1]
+    page.execute_script("location.hash = 'sample-7'")
     open_sample(page, 7)
     assert page.current_url.endswith("#sample-7")
     facts = text(page, "dialog p.facts")
     assert facts.startswith("Member" if table["member"][7] else "Not a member")
     assert f"found in {table[f'votes_{FOCUS:g}'][7]} of 16 trainings" in facts
-    outside = table[~table["member"]]["mean_score"]
-    below = (outside < table["mean_score"][7]).mean()
-    assert f"higher than {100 * below:.1f} % of the non-members" in facts or below == 1
+    above = by_exposure(recipe).set_index("id")["above"][7]
+    assert f"higher than {above:.1f} % of the non-members" in facts or above == 100
     assert page.find_element(By.TAG_NAME, "blockquote").get_property("textContent") == TEXTS[7]
     assert page.title == "Single samples: demo", "the text of the sample was run as a script"
     # A dot for each reference and each replica.
@@ -167,23 +180,23 @@ def test_shows_a_sample(page: webdriver.Chrome, recipe: Path):
         assert decisions == expected
     assert len(cells) == 16
     press(page, Keys.ARROW_RIGHT)
-    open_sample(page, 8)  # has no losses of tokens
-    assert page.current_url.endswith("#sample-8")
+    open_sample(page, following)  # has no losses of tokens
+    assert page.current_url.endswith(f"#sample-{following}")
     assert not page.find_element(By.ID, "tokens").is_displayed()
     press(page, Keys.ESCAPE)
     assert not page.find_element(By.TAG_NAME, "dialog").is_displayed()
-    assert page.switch_to.active_element.text == "8", "the focus is at the row"
+    assert page.switch_to.active_element.text == str(following), "the focus is at the row"
     assert "#" not in page.current_url
     select(page, "fpr", "50%")
-    page.execute_script("location.hash = 'sample-8'")
-    open_sample(page, 8, "50%")
-    assert f"Votes: {table['votes_0.5'][8]} of 16" in text(page, "#properties")
+    page.execute_script(f"location.hash = 'sample-{following}'")
+    open_sample(page, following, "50%")
+    assert f"Votes: {table['votes_0.5'][following]} of 16" in text(page, "#properties")
 
 
 def test_arrow_keys_follow_the_order_and_the_conditions_of_the_table(
     page: webdriver.Chrome, recipe: Path
 ):
-    table = samples(recipe)
+    table = by_exposure(recipe)
     select(page, "membership", "members")
     shown = [*map(int, column(page, 1))]
     assert shown == table[table["member"]]["id"][:25].tolist()
