@@ -35,11 +35,19 @@ const valueOf = (name, s) => (atFpr.has(name) ? data[name][fpr][s] : data[name][
 
 // --- The table ---
 
+// Samples that are above equally many non-members are ordered by their scores.
+const byScore = data.id.map((_, s) => s).sort((a, b) => (data.score[a] ?? -Infinity) - (data.score[b] ?? -Infinity));
+const rank = [];
+byScore.forEach((s, position) => (rank[s] = position / data.id.length));
+
 const numberColumns = data.properties.map(({ name, title, decimals }) => ({
   title,
   type: "num",
   data: ({ s }) => valueOf(name, s) ?? -Infinity, // missing values are sorted below all others
-  render: (value, type) => (type === "display" ? format(value === -Infinity ? null : value, decimals) : value),
+  render: (value, type, { s }) => {
+    if (type === "display") return format(value === -Infinity ? null : value, decimals);
+    return type === "sort" && name === "above" ? 10 * value + rank[s] : value;
+  },
 }));
 const columns = [
   {
@@ -59,9 +67,8 @@ const columns = [
     render: (text, type) => (type === "display" ? element("span", text.slice(0, 120)) : text),
   },
 ];
-const byExposure = data.id.map((_, s) => ({ s })).sort((a, b) => (data.score[b.s] ?? -Infinity) - (data.score[a.s] ?? -Infinity));
 const table = jQuery("#samples").DataTable({
-  data: byExposure, // the order among samples that are above equally many non-members
+  data: data.id.map((_, s) => ({ s })),
   columns,
   order: [[2, "desc"]],
   pageLength: 25,
