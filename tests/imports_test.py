@@ -198,10 +198,12 @@ def test_cores_and_memory_are_counted_in_one_place():
 
 
 @pytest.mark.process
-def test_jax_is_not_loaded_where_it_is_not_needed():
+def test_importing_loads_no_jax_and_sets_nothing_of_matplotlib():
     light = [m for m in modules().values() if package_of(m) in WITHOUT_JAX and "__main__" not in m]
     names = ", ".join([*light, *ALSO_WITHOUT_JAX])
-    code = f"import sys, {names}\n"
+    code = "import matplotlib, sys\nsettings = dict(matplotlib.rcParams)\n"
+    code += f"import {names}\n"
+    code += "assert dict(matplotlib.rcParams) == settings, 'settings of matplotlib changed'\n"
     code += f"loaded = { ({'jax', 'tensorflow'} | PACKAGES_OF_HF)!r} & set(sys.modules)\n"
     code += "sys.exit(f'loaded: {loaded}' if loaded else 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

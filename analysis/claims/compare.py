@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, Self, get_args
 
 import numpy as np
-import scipy.stats
+import scipy  # its parts are loaded when they are first used
 
 Verdict = Literal[
     "supported", "supported for these models only", "contradicted", "undecided", "not tested"

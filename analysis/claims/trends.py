@@ -12,7 +12,7 @@ import math
 from typing import Self
 
 import numpy as np
-import scipy.stats
+import scipy  # its parts are loaded when they are first used
 
 from analysis.claims.compare import ALPHA, Estimate
 from lm_mia import stats

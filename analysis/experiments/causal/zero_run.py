@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import scipy.stats
+import scipy  # its parts are loaded when they are first used
 
 from analysis import io, plotting
 from analysis.claims.compare import (

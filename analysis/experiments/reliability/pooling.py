@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import scipy
-import scipy.stats
+import scipy  # its parts are loaded when they are first used
 
 from analysis import io, plotting
 from analysis.claims.compare import (
