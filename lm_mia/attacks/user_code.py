@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -137,14 +138,38 @@ def code_digest(name: str) -> str:
     followed.
     """
     file, _, inside = absolute(name).rpartition(_SUFFIX)
-    body = ast.parse(Path(file + ".py").read_text(encoding="utf-8")).body
+    statements = _statements(file + ".py")
     # Statements that define nothing, such as np.seterr(...), may affect everything.
-    needed = [node for node in body if not _defined_names(node) and not _is_docstring(node)]
-    needed += [node for node in body if inside in _defined_names(node)]
-    for node in needed:  # grows while it is read
-        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-        needed += [n for n in body if n not in needed and names & _defined_names(n)]
-    return _digest("\n".join(sorted(map(ast.unparse, needed))))
+    needed = [s for s in statements if not s.defined and not _is_docstring(s.node)]
+    needed += [s for s in statements if inside in s.defined]
+    for statement in needed:  # grows while it is read
+        needed += [s for s in statements if s not in needed and statement.named & s.defined]
+    return _digest("\n".join(sorted(statement.text for statement in needed)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Statement:
+    """A statement of a module."""
+
+    node: ast.stmt
+    defined: set[str]
+    """The names that it binds."""
+
+    @functools.cached_property
+    def named(self) -> set[str]:
+        """The names that occur in it."""
+        return {n.id for n in ast.walk(self.node) if isinstance(n, ast.Name)}
+
+    @functools.cached_property
+    def text(self) -> str:
+        """Its code, without comments and layout."""
+        return ast.unparse(self.node)
+
+
+@functools.cache  # A module has several functions whose code is asked for.
+def _statements(file: str) -> list[_Statement]:
+    body = ast.parse(Path(file).read_text(encoding="utf-8")).body
+    return [_Statement(node, _defined_names(node)) for node in body]
 
 
 @functools.cache  # as `code_digest`
