@@ -10,7 +10,7 @@ nothing is written, and the exit code is 1 if a page is not what this script wou
 import dataclasses
 import functools
 import sys
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from analysis.experiments import MODULES, find
 from analysis.figure_section import titled
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import LossNeed, Need, StudyNeed
-from lm_mia.config import load
+from lm_mia.config import Config, load, training_samples
 from lm_mia.config.paper import figure_number
 from lm_mia.model import flops
 from lm_mia.run import plan, sweep
@@ -73,7 +73,7 @@ settings:
 `configs/strongmia.py` holds the settings and describes each recipe. Figures that need the same recipe share its models
 if they are drawn in one workdir, also those of different papers, so all figures together cost less than the sum of the
 lines below. Two names may stand for the same recipe, such as `main` and `fixed-140M` at `cpu`; its models are counted
-once.
+once. Parameters are counted without embeddings; references do not include the targets.
 
 **Claims.** Below each figure are the claims that are tested, with the verdict of the last published run at `cpu`, the
 number that decides and its 95% interval; [tables.md](tables.md) says what the verdicts mean. Models at `cpu` have 12
@@ -98,6 +98,8 @@ class Cost:
     models: int
     flops: float
     """FLOPs of training and scoring."""
+    of_recipes: str
+    """Parameters, training samples, references, targets and replicas of its recipes, as cells of a table."""
 
 
 @functools.cache
@@ -110,7 +112,27 @@ def cost(argument: str) -> Cost:
         recipes=len(planned),
         models=sum(r.models for r in planned),
         flops=sum(r.train_flops + r.score_flops for r in planned),
+        of_recipes=_describe([t.config for t in tasks]),
     )
+
+
+def _describe(configs: Sequence[Config]) -> str:
+    """Returns the ranges of what recipes have, as cells of a table."""
+    columns = (
+        [12 * c.model.layers * c.model.width**2 for c in configs],
+        [training_samples(c) for c in configs],
+        [c.attack.references - c.attack.targets for c in configs],
+        [c.attack.targets for c in configs],
+        [c.attack.replicas for c in configs],
+    )
+    return " | ".join(_range(counts) for counts in columns)
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts, default=0), max(counts, default=0)
+    if not high:
+        return "-"
+    return f"{high:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def figure_cost(name: str, setting: str) -> Cost:
@@ -195,9 +217,14 @@ def _section(name: str) -> str:
         if is_comparison:
             recipes = f"all {needed.recipes} recipes"
         rows.append(
-            f"| {setting} | {recipes} | {needed.models:,} | {format_cost(setting, needed)} |"
+            f"| {setting} | {recipes} | {needed.of_recipes} | {needed.models:,} | "
+            f"{format_cost(setting, needed)} |"
         )
-    table = ["| setting | recipes | models | cost |", "|---|---|---:|---:|", *rows]
+    table = [
+        "| setting | recipes | parameters | training samples | references | targets | replicas | models | cost |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        *rows,
+    ]
     if not any(figure_cost(name, setting).models for setting in SETTINGS):
         table = ["A simulation, which needs no models."]
     drawn_with_all = ["This comparison is drawn where all figures are.", ""]
