@@ -11,8 +11,8 @@ device. A compilation takes 10 to 60 s and 1 to 3 GB of memory.
 - workspace: for --attention=cudnn. cuDNN allocates it at run time, and the compiler does not count it without a device.
   It is computed as 4 R H L (K + 1) bytes, which cuDNN 9.23 plans for the backward pass on an H100; R is the number of
   packed sequences per micro-batch, H the number of heads and K their width.
-- fits 80 GB: JAX takes 75 % of a GPU's memory by default; "yes" means within that, and ".95" means that it fits with
-  XLA_PYTHON_CLIENT_MEM_FRACTION=.95.
+- fits 80 GB (cuda) or 95 GB (tpu, a v5p): JAX takes 75 % of a GPU's memory by default; "yes" means within that, and
+  ".95" means that it fits with XLA_PYTHON_CLIENT_MEM_FRACTION=.95.
 - XLA rematerializes values automatically if its plan exceeds about 76 % of a GPU's memory, with or without a device. A
   total of about 60 GiB may therefore be the reduced value of a larger one, at a cost in speed.
 - auto: the setting that `compute.*` chooses on that device by default.
@@ -43,6 +43,7 @@ from lm_mia.train.step import make_step
 Platform = Literal["cuda", "tpu", "cpu"]
 
 DEVICE_BYTES = 84_942_979_072  # of an H100 with 80 GB, as its driver reports it
+_TPU_BYTES = 95 * 10**9  # of a TPU v5p
 _DEFAULT_SHARE, _LARGE_SHARE = 0.75, 0.95  # fractions of a GPU's memory that JAX takes
 _ATTENTION: dict[Platform, tuple[str, ...]] = {
     "cuda": ("pallas", "cudnn", "xla"),
@@ -190,9 +191,9 @@ def workspace(
 
 
 def fits(total_bytes: int, platform: Platform) -> str:
-    """Returns whether a total fits into 80 GB: "yes", "no" or ".95"; see the module docstring."""
+    """Returns whether a total fits into the memory of a device: "yes", "no" or ".95"; see the module docstring."""
     if platform != "cuda":  # TPUs and CPUs can use all of their memory
-        return "yes" if total_bytes <= DEVICE_BYTES else "no"
+        return "yes" if total_bytes <= _TPU_BYTES else "no"
     if total_bytes <= _DEFAULT_SHARE * DEVICE_BYTES:
         return "yes"
     return f"{_LARGE_SHARE:.2f}"[1:] if total_bytes <= _LARGE_SHARE * DEVICE_BYTES else "no"
@@ -277,7 +278,13 @@ def main() -> None:
         f"Batch {c.batch_size} x 1,024, V = 32,000, bfloat16, {kind}, JAX {jax.__version__}; GiB\n"
     )
     header = ("size", "attention", "layers", "remat", "micro-batch size", "arguments", "outputs")
-    header += ("temporaries", "workspace", "total", "fits 80 GB", "compile s", "")
+    header += (
+        "temporaries",
+        "workspace",
+        "total",
+        "fits 80 GB" if c.platform == "cuda" else "fits 95 GB",
+    )
+    header += ("compile s", "")
     print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
     for size in c.sizes:
         for plan, is_auto in execution_plans(c, sized_model_config(size)):

@@ -283,8 +283,8 @@ class Attack:
     docs/how-to/choose-attack.md compares the attacks."""
     headline: str = "auto"
     """The attack that the report page and the last line of a command are about; it is made even if attack.attacks does
-    not list it. auto: the strongest one for how members were drawn and for the number of references, which is chosen
-    before any score is read."""
+    not list it. auto: one that is chosen by how members were drawn and by the number of references, before any score
+    is read."""
     fprs: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.75, 1.0)
     """False positive rates at which thresholds are calibrated (StrongMIA Tables 1-6), in ascending order. Rates below
     1/N, which N non-members cannot show, are left out of tables and figures."""
