@@ -176,8 +176,14 @@ class RecipeView:
             if spec.attack == self.c.headline or not made.of_headline
         ]
 
+    def check_scores(self) -> None:
+        """Raises UserError if scores are not those that were written, which the digests of models show; done once."""
+        self.once(_check_scores)
+
     def evaluate(self, requests: Sequence[Request], label: str) -> dict[str, int]:
         """Computes the missing ones of some evaluations, and returns the numbers of attacks; see `evaluate`."""
+        if not all(self.pieces.has(request) for request in requests):
+            self.check_scores()
         self._tried.update(requests)
         with self.computing():
             return evaluate(
@@ -266,10 +272,15 @@ class RecipeView:
         if key not in self._once:
             try:
                 tables = self.once(make)
-                if not (self.computes or table_sets.find(tables, self.stored)):
-                    raise Unavailable(f"{self.name}: {tables.name} is missing; run lm-mia attack")
-                with self.computing():
-                    self._once[key] = table_sets.get(tables, self.pieces)
+                if (stored := table_sets.find(tables, self.stored)) is None:
+                    if not self.computes:
+                        raise Unavailable(
+                            f"{self.name}: {tables.name} is missing; run lm-mia attack"
+                        )
+                    self.check_scores()
+                    with self.computing():
+                        stored = table_sets.get(tables, self.pieces)
+                self._once[key] = stored
             except UserCodeError as error:
                 self.failed[make] = error
                 raise
@@ -300,3 +311,7 @@ class RecipeView:
         self.ensure(requests)
         if request.evaluation in self.failed:
             raise self.failed[request.evaluation]
+
+
+def _check_scores(view: RecipeView) -> None:
+    view.store.check_digests(view.store.models())

@@ -28,7 +28,7 @@ class ShardReport:
     """Number of shards that should exist."""
     missing: list[Path]
     corrupt: list[Path]
-    """Files that exist but do not match their checksums."""
+    """Files that exist but do not match their checksums, and all files of models that do not match their digests."""
 
 
 def check_shards(
@@ -36,9 +36,10 @@ def check_shards(
     models: Sequence[ModelSeeds],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ShardReport:
-    """Reads all shards of models, at all of `Store.steps` and the end of training, and checks their checksums.
+    """Reads all shards of models, at all of `Store.steps` and the end of training, and checks checksums and digests.
 
-    Unreadable digests are among the corrupt files.
+    Unreadable digests are among the corrupt files. So are all shards of a model whose values are not those that its
+    digest was computed of, because one of them was replaced by that of another model.
 
     Args:
       store: the score store; its `variables` are checked.
@@ -59,7 +60,21 @@ def check_shards(
             raise_failed_read(error, path)
             corrupt.append(path)
         progress(done, len(existing))
-    return ShardReport(len(shards), missing, [*corrupt, *_corrupt_digests(store, models)])
+    corrupt += _corrupt_digests(store, models)
+    if not corrupt:  # damaged files are repaired first
+        corrupt += _files_of_other_models(store, models, missing)
+    return ShardReport(len(shards), missing, corrupt)
+
+
+def _files_of_other_models(
+    store: Store, models: Sequence[ModelSeeds], missing: Sequence[Path]
+) -> list[Path]:
+    """Returns the shards of models whose values have another digest, although no shard is missing."""
+    incomplete = {path.relative_to(store.path).parts[2] for path in missing}
+    index = {model: str(i) for i, model in enumerate(store.models())}
+    complete = [model for model in models if index[model] not in incomplete]
+    other = store.models_with_other_values(complete)
+    return [path for path, _ in _shards(store, other) if path.exists()]
 
 
 def _corrupt_digests(store: Store, models: Sequence[ModelSeeds]) -> list[Path]:

@@ -22,7 +22,7 @@ import hashlib
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -286,18 +286,75 @@ class Store:
         of `steps` and the end of training. Log-probabilities of tokens, of which other samples may be stored later, are
         no part of it. Models with equal values have equal digests, whether lm_mia scored them or they were imported.
         """
-        index_of, names = self._known()
-        index = index_of[model]
-        complete = {
-            name: bool(self._complete(name, names, [index], len(index_of)).all())
-            for name in sorted(VARIABLES.keys() & names - {TOKENS})
-        }
-        if not all(complete.get(name) for name in self.variables if name != TOKENS):
+        index = self._index(model)
+        complete = self._complete_variables(index)
+        if not {*self.variables} - {TOKENS} <= {*complete}:
             return False
         if not schema.digest_file(self.path, index).exists():
-            names_of_values = [name for name, is_complete in complete.items() if is_complete]
-            schema.write_digest(self.path, index, self._digest(index, names_of_values))
+            schema.write_digest(self.path, index, self._digest(index, complete))
         return True
+
+    def _complete_variables(self, index: int) -> list[str]:
+        """Returns the variables of samples of which a model has all shards at all steps, in alphabetical order."""
+        index_of, names = self._known()
+        return [
+            name
+            for name in sorted(VARIABLES.keys() & names - {TOKENS})
+            if self._complete(name, names, [index], len(index_of)).all()
+        ]
+
+    def models_with_other_values(
+        self,
+        models: Sequence[ModelSeeds],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[ModelSeeds]:
+        """Returns the models whose values are not those that their digests were computed of.
+
+        Checksums show that a shard was changed. Digests also show that it was deleted, or replaced by a shard of
+        another model. Models without a digest, which are not complete yet, are left out. Reading takes about a second
+        for each GB; models that this process has read before are read again only if their files have changed.
+
+        Args:
+          models: models of the store.
+          progress: called as ``progress(done, total)`` with numbers of models.
+
+        Raises:
+          UserError: if the store is damaged, or shards have wrong checksums.
+        """
+        known, index_of = self.known_digests(), self._known()[0]
+        complete = [model for model in models if known.get(model)]
+        other = []
+        for done, model in enumerate(complete, 1):
+            index = index_of[model]
+            names = tuple(self._complete_variables(index))
+            stamps = tuple(schema.file_stamp(file) for file in self._files(index, names))
+            if not _has_digest(self, index, names, known[model], stamps):
+                other.append(model)
+            progress(done, len(complete))
+        return other
+
+    def check_digests(self, models: Sequence[ModelSeeds]) -> None:
+        """Raises UserError if the values of models are not those that their digests were computed of."""
+        if other := self.models_with_other_values(models):
+            named = ", ".join(map(str, other[:5])) + (", ..." if len(other) > 5 else "")
+            files = ", ".join(str(self.path / name / "c" / "N") for name in ("loss", "member"))
+            indices = ", ".join(str(self._index(model)) for model in other[:5])
+            raise UserError(
+                f"{self.path}: the values of {named} are not those that were written: a file in {files} "
+                f"(N = {indices}) was deleted, or replaced by that of another model; run `lm-mia score --repair` to "
+                "compute them again from checkpoints, or `lm-mia import` if the losses were imported"
+            )
+
+    def _files(self, index: int, names: Sequence[str]) -> Iterator[Path]:
+        """Yields the files of the shards of a model."""
+        for name in names:
+            for step in (*self.steps, 0) if name != "member" else (0,):
+                array = self.open_array(name, step)
+                folder = self.path.joinpath(
+                    name, "c", *map(str, (index, *self.checkpoint_key(name, step)))
+                )
+                for shard in range(-(-array.shape[-1] // samples_per_shard(array))):
+                    yield folder / str(shard)
 
     def _digest(self, index: int, names: Sequence[str]) -> str:
         """Returns 32 hex digits; memory does not grow with the number of samples beyond one shard."""
@@ -560,6 +617,14 @@ class Store:
         if array.shape[1:-1] != checkpoint_shape(name, len(self._checkpoint_steps)):
             raise schema.damaged_store_error(self.path, f"{name}/zarr.json")
         return array
+
+
+@functools.lru_cache(maxsize=2**16)
+def _has_digest(
+    store: Store, index: int, names: tuple[str, ...], digest: str, stamps: tuple[object, ...]
+) -> bool:
+    """Returns whether the values of a model have a digest; the stamps of their files only serve as a cache key."""
+    return store._digest(index, names) == digest
 
 
 @functools.lru_cache(maxsize=8)
