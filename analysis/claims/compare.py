@@ -264,6 +264,19 @@ def claim_all(statement: str, parts: Sequence[Claim]) -> Claim:
     return Claim(statement, finding, True, p_true, all(part.is_complete for part in tested))
 
 
+def claim_any(statement: str, parts: Sequence[Claim]) -> Claim:
+    """Returns the claim that at least one part holds, the opposite of the claim that no part does (`claim_all`).
+
+    It is supported if one part is, after Bonferroni's correction for the number of parts, so that choosing the part
+    that shows it best does not favor the claim. It is contradicted if all parts are. If it is not supported and a part
+    is not tested, neither is the claim.
+    """
+    none = claim_all(statement, [dataclasses.replace(part, holds=not part.holds) for part in parts])
+    if math.isnan(none.p_value):
+        return none
+    return dataclasses.replace(none, holds=not none.holds)
+
+
 def claim_up_and_down(statement: str, steps: Sequence[tuple[str, Estimate]]) -> Claim:
     """Returns the claim that a quantity is not monotone: that one step goes up and another goes down.
 

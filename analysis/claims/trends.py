@@ -1,4 +1,4 @@
-"""How one property of samples depends on another: rank correlations, and means in bins, with intervals over samples.
+"""How one property of samples depends on another: rank correlations, gaps, and means in bins, with intervals.
 
 Samples that are pieces of one document are alike, so intervals are over documents: what a sample contributes to a
 number is summed over the samples of each document, and the variance follows from these sums. Intervals that treat
@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 import scipy  # its parts are loaded when they are first used
 
-from analysis.claims.compare import ALPHA, Estimate
+from analysis.claims.compare import ALPHA, Estimate, VarianceTerm
 from lm_mia import stats
 
 _ROUNDING = 1e-9
@@ -125,6 +125,78 @@ def _mean_above(x_S: np.ndarray, value_S: np.ndarray) -> np.ndarray:
     return (below_S1[-1] - (below_S1[first_S] + below_S1[after_S]) / 2) / len(x_S)
 
 
+_BIN_SAMPLES, _MOST_BINS = 20, 1000
+
+
+def gap_at_equal(
+    x_N: np.ndarray,
+    y_N: np.ndarray,
+    is_first_N: np.ndarray,
+    document_N: np.ndarray,
+    not_covered: tuple[str, ...] = (),
+) -> Estimate:
+    """Returns the mean of y in a first group of samples minus that in the others, at equal x, over documents.
+
+    Samples of both groups are divided by x into bins of about equally many, at least 20. Within each bin, y and
+    membership in the first group are predicted from x by straight lines, and the gap is the slope of the errors of y
+    over those of membership: the coefficient of membership in a least-squares regression with an intercept and a slope
+    for each bin. So x counts as far as both groups have it. If y depends on x alone, the gap is 0 up to the curvature
+    of y and of membership within bins; bins become narrower with more samples, up to 1,000 bins.
+
+    Args:
+      x_N, y_N: the quantities; samples with a NaN are left out.
+      is_first_N: whether each sample belongs to the first group.
+      document_N: the document of each sample, integers.
+      not_covered: as in `Estimate`.
+
+    Returns:
+      The gap; NaN if groups do not overlap, and without an interval if there are too few documents.
+
+    Source: Frisch and Waugh (1933) for the slope of errors; Liang and Zeger (1986) for the variance over documents.
+    """
+    present_N = ~(np.isnan(x_N) | np.isnan(y_N))
+    x_S, y_S, first_S = (v[present_N].astype(float) for v in (x_N, y_N, is_first_N))
+    document_S, count = document_N[present_N], int(present_N.sum())
+    documents = len(np.unique(document_S))
+    over = f"{count:,} samples" + (f" of {documents:,} documents" if documents < count else "")
+    bins = min(max(count // _BIN_SAMPLES, 1), _MOST_BINS)
+    bin_S = _bins(x_S, stats.equal_count_bins(x_S, y_S, bins).count_K)
+    first_error_S, y_error_S = (_errors_of_lines(x_S, v_S, bin_S) for v_S in (first_S, y_S))
+    total = float(first_error_S @ first_error_S)
+    if not total > _ROUNDING * count:
+        return Estimate(math.nan, math.nan, math.nan, over, not_covered)
+    gap = float(first_error_S @ y_error_S) / total
+    influence_S = first_error_S * (y_error_S - gap * first_error_S) / total
+    variance = _variance_of_sum(influence_S, document_S, np.zeros(count, np.int64))[0]
+    free = count - 2 * (int(bin_S.max(initial=0)) + 1) - 1
+    if free < 1 or documents < 2:
+        return Estimate(gap, math.nan, math.nan, over, not_covered)
+    if math.sqrt(variance) < _ROUNDING:  # y is a straight line in each bin, up to rounding.
+        gap, variance = round(gap, 9), 0.0
+    # The errors are smaller than they would be on other samples, since the lines are fitted to these.
+    term = VarianceTerm(float(variance) * count / free, min(free, documents - 1))
+    return Estimate.from_variance(gap, [term], over, not_covered)
+
+
+def _errors_of_lines(x_S: np.ndarray, value_S: np.ndarray, bin_S: np.ndarray) -> np.ndarray:
+    """Returns values minus those of the straight line in x that fits those of their bin best."""
+    x_S, value_S = (v_S - _bin_means(v_S, bin_S)[bin_S] for v_S in (x_S, value_S))
+    with np.errstate(invalid="ignore"):
+        slope_K = np.nan_to_num(_bin_means(x_S * value_S, bin_S) / _bin_means(x_S**2, bin_S))
+    return value_S - slope_K[bin_S] * x_S
+
+
+def _bin_means(value_S: np.ndarray, bin_S: np.ndarray) -> np.ndarray:
+    return np.bincount(bin_S, value_S) / np.bincount(bin_S)
+
+
+def _bins(x_S: np.ndarray, count_K: np.ndarray) -> np.ndarray:
+    """Returns the bin of each sample, where bins with these numbers of samples are consecutive in the order of x."""
+    bin_S = np.empty(len(x_S), np.int64)
+    bin_S[np.argsort(x_S, kind="stable")] = np.repeat(np.arange(len(count_K)), count_K)
+    return bin_S
+
+
 @dataclasses.dataclass(frozen=True)
 class BinnedMeans:
     """Means of y in K bins of x with about equally many samples, with 95% bands over the choice of documents."""
@@ -159,9 +231,7 @@ class BinnedMeans:
         y_K, count_K = binned.y_mean_K, binned.count_K
         present_N = ~(np.isnan(x_N) | np.isnan(y_N))
         x_S, y_S, document_S = (v[present_N] for v in (x_N, y_N, document_N))
-        # Bins are consecutive in the order of x.
-        bin_S = np.empty(len(x_S), np.int64)
-        bin_S[np.argsort(x_S, kind="stable")] = np.repeat(np.arange(len(count_K)), count_K)
+        bin_S = _bins(x_S, count_K)
         contribution_S = (y_S - y_K[bin_S]) / count_K[bin_S]
         variance_K = _variance_of_sum(contribution_S, document_S, bin_S)
         documents_K = np.bincount(_pairs(document_S, bin_S)[0], minlength=len(count_K))

@@ -17,6 +17,7 @@ from analysis import attacks, io, notes, plotting, tables
 from analysis.claims import decisions
 from analysis.claims.compare import Claim, claim_all, claim_greater, claim_untested
 from analysis.claims.jackknife import Jackknife
+from analysis.claims.trends import RankCorrelation, gap_at_equal
 from analysis.experiment import Drawing, Experiment
 from analysis.formatting import percent, plural, plus_minus, size_label, size_title
 from analysis.io import REPLICA_SIZES, RecipeResults, Record, SweepResults
@@ -263,7 +264,16 @@ def _ours(recipe: RecipeResults, shares: list[Record]) -> dict[str, tuple[float,
 
 
 # Figure 26: flip rates of 140M replicas: their distribution, and flip rate against distance and posterior.
-FIG26_STATEMENTS = ("The flip rate of members falls with the distance to the threshold.",)
+FIG26_STATEMENTS = (
+    "The flip rate of members falls with the distance to the threshold.",
+    "At a high FPR the flip rate of members is not monotone in the mean posterior: it rises towards the threshold and "
+    "declines above it.",
+    "At a high FPR members flip more than non-members at the same distance from the threshold.",
+)
+_HIGH_FPR = 0.1
+"""The FPR at which the paper finds these two most clearly."""
+_FIXED = ("the training subset", "the replicas", "the references")
+"""What intervals over the samples hold fixed."""
 FPRS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 """The FPRs of the rows of the figure in the paper."""
 
@@ -274,7 +284,7 @@ def draw_fig26(recipes: SweepResults) -> Drawing:
 
 
 def _flip_detail(recipe: RecipeResults) -> Drawing:
-    """Draws the figure of one recipe, with the claim that Figures 26 and 27 share."""
+    """Draws the figure of one recipe, with the claims that Figures 26 and 27 share."""
     facts = io.read_flip_facts_with_power(recipe)
     fprs = available_fprs(facts, FPRS)
     if not fprs:
@@ -297,13 +307,20 @@ def _flip_detail(recipe: RecipeResults) -> Drawing:
     return Drawing(
         data=_flip_detail_data(flip, member_N, curves),
         figure=_flip_detail_figure(flip, member_N, curves, facts),
-        claims=(_claim_falls(recipe, facts),),
+        claims=(_claim_falls(recipe, facts), *_claims_at_high_fpr(recipe, facts)),
         ours=ours,
         not_comparable=notes.depends_on_replicas(facts, ours),
         not_comparable_note=notes.not_comparable_note(facts),
         notes=(
             f"Points of the middle and right panels are means of {fewest:,} to {most:,} samples.",
             *notes.replica_notes(facts),
+        ),
+        paper_notes=(
+            "That flip rates are not monotone in the mean posterior is tested by rank correlations below and above the "
+            "mean threshold of the replicas, a place that is chosen without looking at flip rates. It is tested on "
+            "members, since few non-members are above it. The gap between members and non-members at the same "
+            "distance is that within narrow bins of the distance. Both are tested at an FPR of 10%, with intervals "
+            "over the samples that hold the replicas fixed.",
         ),
     )
 
@@ -368,6 +385,64 @@ def _claim_falls(recipe: RecipeResults, facts: Record) -> Claim:
     )
 
 
+def _claims_at_high_fpr(recipe: RecipeResults, facts: Record) -> tuple[Claim, Claim]:
+    """Returns the claims about the posterior and about equal distances, with intervals over the samples."""
+    _, not_monotone, at_equal_distance = FIG26_STATEMENTS
+    fprs = available_fprs(facts, [_HIGH_FPR])
+    if not fprs or attacks.lowest_resolved_fpr(recipe) > _HIGH_FPR:
+        reason = f"attack.fprs has no {percent(_HIGH_FPR)}, or there are not ten non-members at it"
+        return claim_untested(not_monotone, reason), claim_untested(at_equal_distance, reason)
+    names = ["member", "mean_posterior", f"flip_rate_{_HIGH_FPR:g}", f"distance_{_HIGH_FPR:g}"]
+    member_N, posterior_N, flip_N, distance_N = io.read_samples(recipe, names).values()
+    member_N, document_N = member_N.astype(bool), io.read_documents(recipe)
+    thresholds = io.read_frame(recipe, "thresholds.csv")
+    threshold_T = stats.posterior(
+        thresholds.loc[np.isclose(thresholds["fpr"], _HIGH_FPR), "threshold"].to_numpy(float)
+    )
+    gap = gap_at_equal(distance_N, flip_N, member_N, document_N, _FIXED)
+    return (
+        _claim_rises_and_declines(
+            posterior_N[member_N],
+            flip_N[member_N],
+            document_N[member_N],
+            float(threshold_T.mean()),
+        ),
+        claim_untested(at_equal_distance, "members and non-members have no distances in common")
+        if np.isnan(gap.value)
+        else claim_greater(
+            at_equal_distance,
+            f"Flip rate of members minus non-members at equal distances and an FPR of {percent(_HIGH_FPR)}",
+            gap,
+        ),
+    )
+
+
+def _claim_rises_and_declines(
+    posterior_M: np.ndarray, flip_M: np.ndarray, document_M: np.ndarray, threshold: float
+) -> Claim:
+    """Returns the claim that the flip rate of M members rises below the threshold and declines above it.
+
+    If flip rates are monotone in the posterior, one of the two rank correlations has the other sign. The threshold
+    follows from scores alone; if the bin with the highest flip rate were the peak, pure noise would have a peak.
+    """
+    parts = []
+    for side, at_M in (("below", posterior_M < threshold), ("above", posterior_M > threshold)):
+        trend = RankCorrelation.from_samples(posterior_M[at_M], flip_M[at_M], document_M[at_M])
+        where = f"members with a posterior {side} {threshold:.3f}"
+        if trend is None:
+            reason = f"the flip rate or the posterior does not vary among {where}"
+            parts.append(claim_untested("", reason))
+            continue
+        what = f"correlation of flip rate and mean posterior among {where}"
+        rise = trend.estimate(_FIXED)
+        parts.append(
+            claim_greater("", f"Rank {what}", rise)
+            if side == "below"
+            else claim_greater("", f"Negative rank {what}", -rise)
+        )
+    return claim_all(FIG26_STATEMENTS[1], parts)
+
+
 # Figure 27: flip rates of 302M replicas, compared with those of 140M.
 FIG27_STATEMENTS = (
     *FIG26_STATEMENTS,
@@ -390,10 +465,10 @@ def _claim_gaps(large: RecipeResults, small: RecipeResults) -> tuple[Claim, Clai
     gap, small_gap = (_gap(recipe, fpr) for recipe in (large, small))
     return (
         claim_greater(
-            FIG27_STATEMENTS[1], f"Flip rate of members minus non-members {at}", gap.estimate()
+            FIG27_STATEMENTS[-2], f"Flip rate of members minus non-members {at}", gap.estimate()
         ),
         claim_greater(
-            FIG27_STATEMENTS[2],
+            FIG27_STATEMENTS[-1],
             f"This gap, {size_label(large)} minus {size_label(small)}, {at}",
             (gap - small_gap).estimate(),
         ),

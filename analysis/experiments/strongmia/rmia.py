@@ -1,5 +1,7 @@
 """Figures 9, 11, 12 and 13: RMIA compared with LiRA, by the number of comparison samples and by gamma."""
 
+from collections.abc import Mapping
+
 from analysis import attacks, plotting
 from analysis.attacks import read_jackknife
 from analysis.claims.compare import (
@@ -11,6 +13,7 @@ from analysis.claims.compare import (
 )
 from analysis.claims.jackknife import Jackknife
 from analysis.experiment import Drawing, Experiment
+from analysis.formatting import percent
 from analysis.io import SweepResults
 from lm_mia.attacks.spec import Need, Variant
 
@@ -177,8 +180,10 @@ FIG13_STATEMENTS = (
     "The AUC of RMIA is stable as gamma grows.",
     "With few comparison samples a larger gamma lowers the TPR at low false positive rates.",
     "With a large gamma, many comparison samples are ahead of few at low false positive rates.",
+    "With few comparison samples the TPR at a low false positive rate reaches 0 for a gamma of 1.1 or more.",
 )
 GAMMAS = (1.0, 1.02, 1.05, 1.1, 1.2)
+_ZERO_FROM = 1.1
 
 
 def draw_fig13(recipes: SweepResults) -> Drawing:
@@ -225,11 +230,24 @@ def draw_fig13(recipes: SweepResults) -> Drawing:
                 f"{at} with {many:,} minus with {few:,} comparison samples, gamma {GAMMAS[-1]:g}",
                 (results[many][-1].tpr(low) - results[few][-1].tpr(low)).estimate(),
             ),
+            _reaches_zero(
+                {
+                    gamma: attack.tpr(low)
+                    for gamma, attack in zip(GAMMAS, results[few], strict=True)
+                },
+                low,
+                few,
+            ),
         ),
         notes=(
             f"Attacks use {count} references.",
             attacks.RMIA_NOTE,
             plotting.curves_note([curve for _, curves in panels for curve in curves]),
+        ),
+        paper_notes=(
+            f"The paper's low FPR is 0.01% with 10,000 comparison samples. Claims are tested at {percent(low)}, the "
+            f"FPR of the config that is nearest to 1 / |Z| with {few:,} of them. A TPR counts as 0 if it is below the "
+            "FPR, the TPR of guessing.",
         ),
     )
 
@@ -240,6 +258,31 @@ def _lowered(least: Jackknife, most: Jackknife, few: int, at: str) -> Claim:
     if not least.value:
         return claim_untested(FIG13_STATEMENTS[1], f"{at} is 0 with gamma 1")
     return claim_greater(FIG13_STATEMENTS[1], what, (least - most).estimate())
+
+
+def _reaches_zero(tpr: Mapping[float, Jackknife], fpr: float, few: int) -> Claim:
+    """Returns the claim that the TPR is below the FPR for a large gamma; untested if it is so already with gamma 1.
+
+    That a number is exactly 0 cannot be shown by an interval, so the TPR must be below that of guessing.
+
+    Args:
+      tpr: the TPR by gamma.
+      fpr: the FPR at which it is taken.
+      few: the number of comparison samples.
+    """
+    at = f"TPR at an FPR of {fpr:g}"
+    if not tpr[GAMMAS[0]].value > fpr:
+        return claim_untested(FIG13_STATEMENTS[3], f"{at} is not above {fpr:g} with gamma 1")
+    return claim_all(
+        FIG13_STATEMENTS[3],
+        [
+            claim_equivalent(
+                "", f"{at} with gamma {gamma:g}, {few:,} comparison samples", x.estimate(), fpr
+            )
+            for gamma, x in tpr.items()
+            if gamma >= _ZERO_FROM
+        ],
+    )
 
 
 EXPERIMENTS = {

@@ -11,6 +11,7 @@ from analysis.attacks import JackknifedAttack, read_attack, read_jackknife, reci
 from analysis.claims.compare import (
     Claim,
     claim_all,
+    claim_any,
     claim_below,
     claim_equivalent,
     claim_greater,
@@ -123,14 +124,19 @@ def _claim_tpr(
 # Figure 4: LiRA by data size, and by model size on the same data.
 FIG04_STATEMENTS = (
     "The AUC is not monotone in the number of training samples.",
+    "The AUC is highest for a moderate number of training samples, about a million in the paper.",
+    "The AUC is below 0.7 for both the smallest and the largest number of training samples.",
     "On the same data the largest model has a higher AUC than the smallest.",
     "On the same data the largest model has a higher TPR than the smallest at fixed false positive rates.",
     "On the same data every step up in size raises the AUC.",
+    "On the same data every step up in size raises the TPR at fixed false positive rates.",
     "On the same data the TPR at fixed false positive rates varies more between targets of the largest model than of "
     "the smallest.",
     "On the same data the TPR varies more between targets, in relation to its mean, at a low false positive rate than "
     "at a high one.",
 )
+_HIGHEST_AT = 1_000_000
+"""The number of training samples at which the AUC is highest in the paper."""
 
 
 def draw_fig04(recipes: SweepResults) -> Drawing:
@@ -178,6 +184,20 @@ def draw_fig04(recipes: SweepResults) -> Drawing:
         figure=figure,
         claims=(
             claim_up_and_down(FIG04_STATEMENTS[0], steps),
+            _claim_highest_between(by_data, count),
+            claim_below(
+                FIG04_STATEMENTS[2],
+                "AUC",
+                attacks.NEVER_REACHED_AUC,
+                {
+                    f"with {recipe.samples:,} samples": read_jackknife(
+                        recipe, Variant(references=count)
+                    )
+                    .auc.scaled(-1, attacks.NEVER_REACHED_AUC)
+                    .estimate()
+                    for recipe in (by_data[0], by_data[-1])
+                },
+            ),
             *_size_claims(by_size, count),
         ),
         ours={"highest": max(plotting.auc_mean_std(result) for _, result in data)},
@@ -192,6 +212,10 @@ def draw_fig04(recipes: SweepResults) -> Drawing:
             "In the paper, too, attacks have a target and references of their own. Sizes are compared by the standard "
             "deviation of the TPR over targets, and FPRs by its ratio to the mean TPR, since by Tables 1 and 2 the "
             "standard deviation itself is smaller at lower FPRs.",
+            f"That the AUC is highest for a moderate number of samples is tested as it is printed if there are models "
+            f"on {_HIGHEST_AT:,} samples: the AUC is higher there than with each other number. Otherwise it must be "
+            "higher with some number in between than with the smallest and the largest, after Bonferroni's correction "
+            "for the numbers in between.",
         ),
     )
 
@@ -213,6 +237,34 @@ def _spread_by_size(on_size: Sequence[tuple[RecipeResults, JackknifedAttack]]) -
     return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
+def _claim_highest_between(by_data: Sequence[RecipeResults], count: int) -> Claim:
+    """Returns the claim that the AUC is highest for a moderate number of samples.
+
+    With the paper's million samples, the AUC there must be above that with each other number. Otherwise, the AUC with
+    some number in between must be above that with the smallest and with the largest number. Which one is not known in
+    advance, so `claim_any` corrects for their number.
+    """
+
+    def claim_above(best: RecipeResults, others: Sequence[RecipeResults]) -> Claim:
+        gaps = [
+            (
+                f"AUC, {best.samples:,} minus {other.samples:,} samples",
+                recipe_difference(best, other, count),
+            )
+            for other in others
+        ]
+        return claim_all(FIG04_STATEMENTS[1], [claim_greater("", what, gap) for what, gap in gaps])
+
+    between = by_data[1:-1]
+    if not between:
+        return claim_untested(FIG04_STATEMENTS[1], "there are fewer than three numbers of samples")
+    for recipe in between:
+        if recipe.samples == _HIGHEST_AT:
+            return claim_above(recipe, [other for other in by_data if other is not recipe])
+    parts = [claim_above(recipe, (by_data[0], by_data[-1])) for recipe in between]
+    return claim_any(FIG04_STATEMENTS[1], parts)
+
+
 def _size_claims(by_size: Sequence[RecipeResults], count: int) -> tuple[Claim, ...]:
     small, large = by_size[0], by_size[-1]
     ends = f"{size_label(large)} minus {size_label(small)}"
@@ -221,10 +273,10 @@ def _size_claims(by_size: Sequence[RecipeResults], count: int) -> tuple[Claim, .
         size_label(recipe): read_jackknife(recipe, Variant(references=count)) for recipe in by_size
     }
     return (
-        claim_greater(FIG04_STATEMENTS[1], f"AUC, {ends}", recipe_difference(large, small, count)),
-        claim_all(FIG04_STATEMENTS[2], [_claim_tpr(large, small, rate, count) for rate in rates]),
+        claim_greater(FIG04_STATEMENTS[3], f"AUC, {ends}", recipe_difference(large, small, count)),
+        claim_all(FIG04_STATEMENTS[4], [_claim_tpr(large, small, rate, count) for rate in rates]),
         claim_all(
-            FIG04_STATEMENTS[3],
+            FIG04_STATEMENTS[5],
             [
                 claim_greater(
                     "",
@@ -235,7 +287,15 @@ def _size_claims(by_size: Sequence[RecipeResults], count: int) -> tuple[Claim, .
             ],
         ),
         claim_all(
-            FIG04_STATEMENTS[4],
+            FIG04_STATEMENTS[6],
+            [
+                _claim_tpr(new, old, rate, count)
+                for old, new in itertools.pairwise(by_size)
+                for rate in rates
+            ],
+        ),
+        claim_all(
+            FIG04_STATEMENTS[7],
             [
                 claim_greater(
                     "",
@@ -248,7 +308,7 @@ def _size_claims(by_size: Sequence[RecipeResults], count: int) -> tuple[Claim, .
             ],
         ),
         claim_all(
-            FIG04_STATEMENTS[5],
+            FIG04_STATEMENTS[8],
             [
                 claim_greater(
                     "",

@@ -1,14 +1,17 @@
 """Figures 18, 19, 20, 24 and 25: ROC curves of single targets, means over replicas, and thresholds of replicas."""
 
+import functools
 import math
+import operator
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis import attacks, io, plotting, tables
 from analysis.attacks import (
+    JackknifedAttack,
     common_references,
     read_attack,
     read_jackknife,
@@ -16,7 +19,15 @@ from analysis.attacks import (
     with_equal_models,
 )
 from analysis.claims import decisions, jackknife
-from analysis.claims.compare import Claim, Estimate, claim_all, claim_greater, claim_untested
+from analysis.claims.compare import (
+    Claim,
+    Estimate,
+    claim_all,
+    claim_any,
+    claim_greater,
+    claim_untested,
+)
+from analysis.claims.jackknife import Jackknife
 from analysis.experiment import Drawing, Experiment
 from analysis.formatting import percent, size_label, size_title
 from analysis.io import REPLICA_SIZES, RecipeResults, SweepResults, fewest_references
@@ -24,6 +35,12 @@ from analysis.notes import replicas_note
 from analysis.plotting import RocCurve, per_target_frame, roc_panels
 from lm_mia import stats
 from lm_mia.attacks.spec import Need, Variant
+
+# Figures 18 and 19: ROC curves of every target, on compute-optimal data and on the same data.
+FIG18_STATEMENTS = (
+    "Some larger models have more variance in their ROC curves between targets than the smallest.",
+)
+FIG19_STATEMENTS = FIG18_STATEMENTS
 
 
 def _every_target(recipes: SweepResults, family: str) -> Drawing:
@@ -43,7 +60,41 @@ def _every_target(recipes: SweepResults, family: str) -> Drawing:
     return Drawing(
         data=pd.concat(frames, ignore_index=True),
         figure=roc_panels(panels, columns=2 if len(panels) in (2, 4) else 3, per_target=True),
+        claims=(_claim_some_vary_more(recipes_by_size, count),),
         notes=(f"Each line is a target. Attacks use {count} references.",),
+        paper_notes=(
+            "The variance of ROC curves is tested by the standard deviation of the TPR over targets, as the mean of "
+            "its logarithm over FPRs up to 20% at which ten non-members or more are called members. One larger size "
+            "suffices, after Bonferroni's correction for the number of sizes. Targets that are attacked on fewer "
+            "samples vary more for that reason alone.",
+        ),
+    )
+
+
+def _claim_some_vary_more(by_size: Sequence[RecipeResults], count: int) -> Claim:
+    """Returns the claim that the TPR varies more between targets at one of the larger sizes than at the smallest."""
+    small, *larger = by_size
+    rates = attacks.resolved_fprs(by_size)
+    if not larger or not rates:
+        lacked = "no second size" if not larger else "no FPR up to 20% with ten non-members"
+        return claim_untested(FIG18_STATEMENTS[0], f"this run has {lacked}")
+
+    def spread(attack: JackknifedAttack) -> Jackknife:
+        of_rates = [attack.tpr(rate, jackknife.log_std) for rate in rates]
+        return functools.reduce(operator.add, of_rates).scaled(1 / len(rates))
+
+    shown = ", ".join(map(percent, rates))
+    what = f"Logarithm of the standard deviation of the TPR, mean over FPRs of {shown}"
+    return claim_any(
+        FIG18_STATEMENTS[0],
+        [
+            claim_greater(
+                "",
+                f"{what}, {size_label(large)} minus {size_label(small)}",
+                recipe_difference(large, small, count, spread),
+            )
+            for large in larger
+        ],
     )
 
 
@@ -265,14 +316,14 @@ def _claim_varies(recipe: RecipeResults) -> Claim:
 
 EXPERIMENTS = {
     "strongmia_fig18_compute_optimal_targets": Experiment(
-        statements=(),
+        statements=FIG18_STATEMENTS,
         draw=lambda recipes: _every_target(recipes, "chinchilla"),
-        reads=(Need(("chinchilla-*",)),),
+        reads=(Need(("chinchilla-*",), jackknife=True),),
     ),
     "strongmia_fig19_fixed_data_targets": Experiment(
-        statements=(),
+        statements=FIG19_STATEMENTS,
         draw=lambda recipes: _every_target(recipes, "fixed"),
-        reads=(Need(("fixed-*",)),),
+        reads=(Need(("fixed-*",), jackknife=True),),
     ),
     "strongmia_fig20_targets_by_references": Experiment(
         statements=FIG20_STATEMENTS,

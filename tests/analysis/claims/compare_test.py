@@ -147,6 +147,26 @@ def test_claim_all(parts: list[Claim], verdict: str, p_value: float):
     assert result.p_value == pytest.approx(p_value, nan_ok=True)
 
 
+@pytest.mark.parametrize(
+    ("parts", "verdict", "p_value"),
+    [
+        ([part(True, 0.02), part(False, 0.01)], "supported", 0.04),
+        ([part(True, 0.02, False), part(False, 0.9)], "supported for these models only", 0.04),
+        ([part(True, 0.03), part(True, 0.04)], "undecided", 0.06),
+        ([part(False, 0.01), part(False, 0.04)], "contradicted", 0.04),
+        ([part(False, 0.01), part(False, 0.04, False)], "undecided", 0.04),
+        ([part(False, 0.01), part(True, 0.9)], "undecided", 1.0),
+        ([part(False, 0.01), part(False, NAN)], "not tested", NAN),
+        ([part(True, 0.01), part(False, NAN)], "supported", 0.01),
+        ([], "not tested", NAN),
+    ],
+)
+def test_claim_any(parts: list[Claim], verdict: str, p_value: float):
+    result = compare.claim_any("Any.", parts)
+    assert (result.statement, result.verdict) == ("Any.", verdict)
+    assert result.p_value == pytest.approx(p_value, nan_ok=True)
+
+
 UP, DOWN, FLAT = estimate(0.1, 0.3), estimate(-0.3, -0.1), estimate(-0.1, 0.12)
 
 

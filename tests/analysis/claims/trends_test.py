@@ -1,4 +1,4 @@
-"""Rank correlations and means in bins: hand-worked cases, slow references, and coverage with documents in pieces."""
+"""Rank correlations, gaps and means in bins: hand-worked cases, slow references, and coverage with pieces."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from analysis.claims.trends import BinnedMeans, RankCorrelation, rank_correlation
+from analysis.claims.trends import BinnedMeans, RankCorrelation, gap_at_equal, rank_correlation
 
 INF, NAN = float("inf"), float("nan")
 
@@ -187,3 +187,84 @@ def test_bins_of_one_sample_have_no_band() -> None:
     assert np.isnan(result.low_K).all()
     empty = BinnedMeans.from_samples(np.full(3, NAN), np.ones(3), np.arange(3), 2)
     assert len(empty.x_K) == 0
+
+
+def test_gap_at_equal_x_by_hand() -> None:
+    # Both groups have the same x, so the gap is the difference of the means, (1 + 5) / 2 - (0 + 2) / 2.
+    x_N, y_N = np.array([0.0, 0, 1, 1]), np.array([0.0, 1, 2, 5])
+    is_first_N = np.array([False, True, False, True])
+    found = gap_at_equal(x_N, y_N, is_first_N, np.arange(4), ("the model",))
+    assert found.value == pytest.approx(2)
+    # The errors of y are 0.5, -0.5, -0.5, 0.5, those of membership 0.5 in size. Influences are 0.25 in size; there are
+    # 4 samples and 3 parameters.
+    assert found.standard_error**2 == pytest.approx(4 * 0.25**2 * 4 / 3 * 4)
+    assert (found.degrees_of_freedom, found.not_covered) == (1, ("the model",))
+
+
+def test_gap_at_equal_x_is_a_coefficient_of_least_squares() -> None:
+    rng = np.random.default_rng(9)
+    x_N, is_first_N = rng.random(100), rng.random(100) < 0.4
+    y_N = x_N**2 + 0.3 * is_first_N + 0.1 * rng.normal(size=100)
+    bin_N = np.argsort(np.argsort(x_N)) // 20  # 5 bins of 20
+    of_bin = np.eye(5)[bin_N]
+    design = np.column_stack([is_first_N, of_bin, of_bin * x_N[:, None]])
+    expected = np.linalg.lstsq(design, y_N)[0][0]
+    # Samples with a NaN are left out.
+    found = gap_at_equal(
+        np.append(x_N, NAN), np.append(y_N, 1), np.append(is_first_N, True), np.arange(101)
+    )
+    assert found.value == pytest.approx(expected)
+    assert found.over == "100 samples"
+    document_N = np.arange(100) // 4
+    assert gap_at_equal(x_N, y_N, is_first_N, document_N).over == "100 samples of 25 documents"
+
+
+def test_gap_without_overlap_or_variation() -> None:
+    x_N, is_first_N = np.arange(60.0), np.arange(60) % 2 == 0
+    nobody = np.zeros(60, bool)
+    assert math.isnan(gap_at_equal(x_N, x_N, nobody, np.arange(60)).value)
+    assert math.isnan(gap_at_equal(x_N[:0], x_N[:0], nobody[:0], np.arange(0)).value)
+    assert not gap_at_equal(x_N, x_N % 3, is_first_N, np.zeros(60, int)).has_interval
+    assert not gap_at_equal(x_N[:3], x_N[:3] % 2, is_first_N[:3], np.arange(3)).has_interval
+    constant = gap_at_equal(x_N, np.full(60, 0.1), is_first_N, np.arange(60))
+    assert (constant.value, constant.standard_error) == (0, 0)
+    # A gap without any noise is a coincidence.
+    exact = gap_at_equal(x_N, 0.1 * is_first_N, is_first_N, np.arange(60))
+    assert exact.value == pytest.approx(0.1)
+    assert not exact.has_interval
+
+
+def flips(
+    rng: np.random.Generator, documents: int, pieces: int, gap: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns (distance, flip rate over 127 votes, member, document); members are nearer to the threshold."""
+    document_N = np.repeat(np.arange(documents), pieces)
+    member_N = (rng.random(documents) < 0.5)[document_N]
+    near_N, often_N = (rng.normal(size=documents)[document_N] for _ in range(2))
+    distance_N = np.exp(0.6 * near_N + 0.5 * rng.normal(size=len(document_N)) - 0.7 * member_N)
+    share_N = 0.5 * np.exp(-1.5 * distance_N**1.5) + gap * member_N
+    if pieces > 1:
+        share_N = share_N * np.exp(0.5 * often_N)
+    votes_N = rng.binomial(127, np.clip(share_N, 0, 0.5))
+    return distance_N, 2 * votes_N * (127 - votes_N) / (127 * 126), member_N, document_N
+
+
+def test_members_near_the_threshold_have_no_gap_at_equal_distance() -> None:
+    distance_N, flip_N, member_N, document_N = flips(np.random.default_rng(10), 4000, 1, 0.0)
+    assert flip_N[member_N].mean() - flip_N[~member_N].mean() > 0.05
+    found = gap_at_equal(distance_N, flip_N, member_N, document_N)
+    assert found.low < 0 < found.high
+    found = gap_at_equal(*flips(np.random.default_rng(11), 4000, 1, 0.05))
+    assert found.low > 0.02
+
+
+@pytest.mark.montecarlo
+@pytest.mark.parametrize(("documents", "pieces"), [(250, 1), (2000, 1), (200, 8)])
+def test_gap_of_equal_groups_is_rarely_decided(documents: int, pieces: int) -> None:
+    """Each side should be decided with 2.5%; the standard error of 800 draws is 0.55 points."""
+    rng = np.random.default_rng(12)
+    found = [gap_at_equal(*flips(rng, documents, pieces, 0.0)) for _ in range(800)]
+    assert np.mean([x.low > 0 for x in found]) < 0.045
+    assert np.mean([x.high < 0 for x in found]) < 0.045
+    values = np.array([x.value for x in found])
+    assert np.mean([x.standard_error for x in found]) == pytest.approx(values.std(), rel=0.1)

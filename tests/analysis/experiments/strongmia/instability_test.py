@@ -8,6 +8,7 @@ from synthetic_workdir import with_files
 
 from analysis import figure_section, paper_pages, papers, scaling
 from analysis.claims.jackknife import Jackknife
+from analysis.claims.trends import gap_at_equal
 from analysis.experiments import find
 from analysis.experiments.strongmia import instability, instability_tables
 from analysis.formatting import size_label
@@ -189,3 +190,81 @@ def test_replicas_are_compared_with_compute_optimal_models(recipes: SweepResults
         samples = f"AUC of 98.3k, {small.samples:,} minus {optimal.samples:,} samples"
         assert claim.finding.startswith(samples)
         assert "it holds the training subset fixed" in claim.finding
+
+
+def posteriors_and_flips(
+    rng: np.random.Generator, members: int, above: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns mean posteriors, and flip rates over 127 votes that rise to 0.4 at 0.6 and then change by ``above``."""
+    posterior_M = rng.random(members)
+    share_M = np.interp(posterior_M, [0, 0.6, 1], [0, 0.3, 0.3 + above])
+    votes_M = rng.binomial(127, share_M)
+    return posterior_M, 2 * votes_M * (127 - votes_M) / (127 * 126)
+
+
+@pytest.mark.parametrize(
+    ("above", "threshold", "verdict"),
+    [
+        (-0.3, 0.6, "supported for these models only"),
+        (0.2, 0.6, "undecided"),
+        (0.0, 0.6, "undecided"),
+        (-0.3, 1.0, "not tested"),  # No member is above the threshold.
+    ],
+)
+def test_flip_rate_rises_and_declines(above: float, threshold: float, verdict: str):
+    posterior_M, flip_M = posteriors_and_flips(np.random.default_rng(0), 500, above)
+    claim = instability._claim_rises_and_declines(posterior_M, flip_M, np.arange(500), threshold)
+    assert claim.verdict == verdict
+    if threshold < 1:
+        assert "it holds the training subset and the replicas and the references" in claim.finding
+
+
+def test_rank_correlations_on_both_sides_by_hand():
+    posterior_M = np.array([0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9])
+    flip_M = np.array([0.0, 0.1, 0.3, 0.2, 0.5, 0.3, 0.4, 0.1])
+    claim = instability._claim_rises_and_declines(posterior_M, flip_M, np.arange(8), 0.5)
+    # 1 - 6 x 2 / 60 below, and -(1 - 6 x 18 / 60) above.
+    assert "Rank correlation of flip rate and mean posterior among members with a posterior " in (
+        claim.finding
+    )
+    found = [part.split(": ")[1].split(",")[0] for part in claim.finding.split("; Neg")]
+    assert found == ["0.800", "0.800"]
+
+
+@pytest.mark.montecarlo
+@pytest.mark.parametrize(("kind", "most"), [("flat above", 0.042), ("noise", 0.01)])
+def test_monotone_flip_rates_are_rarely_called_not_monotone(kind: str, most: float):
+    """The boundary of the claim is a flip rate that is flat above the threshold: 2.5%, with a standard error of 0.5."""
+    rng = np.random.default_rng(1)
+    supported = 0
+    for _ in range(1000):
+        posterior_M, flip_M = posteriors_and_flips(rng, 300, 0.0)
+        if kind == "noise":
+            flip_M = rng.permutation(flip_M)
+        claim = instability._claim_rises_and_declines(posterior_M, flip_M, np.arange(300), 0.6)
+        supported += claim.verdict.startswith("supported")
+    assert supported / 1000 < most
+
+
+def test_claims_at_a_high_fpr(recipes: SweepResults):
+    recipe = recipes["flip-140M"]
+    facts = recipe.view.facts("flips")
+    not_monotone, equal_distance = instability._claims_at_high_fpr(recipe, facts)
+    thresholds = recipe.view.table("thresholds.csv")
+    at = np.isclose(thresholds["fpr"], 0.1)
+    threshold = np.mean(1 / (1 + np.exp(-thresholds["threshold"][at])))
+    assert f"posterior below {threshold:.3f}" in not_monotone.finding
+    samples = recipe.view.table("samples.parquet")
+    expected = gap_at_equal(
+        samples["distance_0.1"].to_numpy(),
+        samples["flip_rate_0.1"].to_numpy(),
+        samples["member"].to_numpy(),
+        np.arange(len(samples)),
+    )
+    assert equal_distance.estimate is not None
+    assert equal_distance.estimate.value == pytest.approx(expected.value)
+    assert equal_distance.verdict in ("supported for these models only", "undecided")
+    other = facts | {"config": facts["config"] | {"fprs": [0.01, 0.2]}}
+    assert {claim.verdict for claim in instability._claims_at_high_fpr(recipe, other)} == {
+        "not tested"
+    }

@@ -1,5 +1,6 @@
-"""Claims on sizes: the rise and the drop of the TPR in Figure 2(b), and its spread over targets in Figure 4(b)."""
+"""Claims on sizes: the TPR by size in Figures 2(b) and 4(b), its spread over targets, and the AUC of Figure 4(a)."""
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.claims.compare import Estimate
+from analysis.claims.jackknife import Jackknife
 from analysis.experiments.strongmia import scaling
 from analysis.io import SweepResults
 from lm_mia import stats
@@ -15,7 +17,7 @@ from lm_mia.attacks.spec import Variant
 FPRS = (0.001, 0.01, 0.1, 0.5)
 
 
-def sizes(tpr: dict[str, float]) -> Any:
+def sizes(tpr: Mapping[str, object]) -> Any:
     """Returns recipes of these sizes with these TPRs at every FPR; 1,000 non-members resolve FPRs from 1% on."""
     return {
         name: SimpleNamespace(
@@ -32,7 +34,7 @@ def sizes(tpr: dict[str, float]) -> Any:
 def differences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the difference of two recipes that of their TPRs, with a standard error of 0.01."""
 
-    def difference(new: Any, old: Any, count: int, value: Any) -> Estimate:
+    def difference(new: Any, old: Any, count: int, value: Any = None) -> Estimate:
         del count, value
         return Estimate(new.tpr - old.tpr, 0.01, 100, "targets")
 
@@ -60,6 +62,97 @@ def test_tpr_is_compared_at_resolved_rates():
     assert rise.finding.startswith("TPR at an FPR of 1%, 302M minus 10M: 0.100")
     assert rise.finding.count("TPR at") == 2  # not at 0.1%, and not above 20%
     assert drop.finding.startswith("TPR at an FPR of 1%, 302M minus 489M: 0.100")
+
+
+def on_data(auc: Mapping[int, float]) -> list[Any]:
+    """Returns recipes with these numbers of samples and AUCs."""
+    return [SimpleNamespace(samples=samples, tpr=value) for samples, value in auc.items()]
+
+
+@pytest.mark.parametrize(
+    ("auc", "verdict"),
+    [
+        ({50_000: 0.6, 500_000: 0.7, 1_000_000: 0.75, 10_000_000: 0.65}, "supported"),
+        ({50_000: 0.6, 500_000: 0.8, 1_000_000: 0.75, 10_000_000: 0.65}, "contradicted"),
+        ({50_000: 0.6, 500_000: 0.75, 1_000_000: 0.75, 10_000_000: 0.65}, "undecided"),
+        ({192: 0.6, 384: 0.7, 768: 0.75, 1536: 0.65}, "supported"),
+        ({192: 0.6, 384: 0.75, 768: 0.75, 1536: 0.65}, "supported"),
+        # One number in between must be above both ends.
+        ({192: 0.8, 384: 0.75, 768: 0.7, 1536: 0.65}, "contradicted"),
+        ({192: 0.6, 384: 0.65, 768: 0.7, 1536: 0.75}, "contradicted"),
+        ({192: 0.7, 384: 0.6, 768: 0.6, 1536: 0.7}, "contradicted"),
+        ({192: 0.7, 384: 0.701, 768: 0.699, 1536: 0.7}, "undecided"),
+        # The difference of 0.021 to the largest number decides alone, but not among two.
+        ({192: 0.6, 384: 0.671, 1536: 0.65}, "supported"),
+        ({192: 0.6, 384: 0.671, 768: 0.65, 1536: 0.65}, "undecided"),
+        ({192: 0.7, 1536: 0.8}, "not tested"),
+        ({192: 0.7}, "not tested"),
+    ],
+)
+def test_auc_is_highest_in_between(auc: dict[int, float], verdict: str):
+    claim = scaling._claim_highest_between(on_data(auc), 8)
+    assert claim.verdict == verdict
+    assert claim.statement == scaling.FIG04_STATEMENTS[1]
+
+
+@pytest.mark.montecarlo
+def test_selection_of_the_highest_auc_is_corrected(monkeypatch: pytest.MonkeyPatch):
+    """The four numbers in between have the AUC of the largest one, so none is highest; the smallest is far below."""
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(
+        scaling,
+        "recipe_difference",
+        lambda new, old, _: Estimate(new.tpr - old.tpr, 0.01 * 2**0.5, np.inf, "targets"),
+    )
+    supported = uncorrected = 0
+    for _ in range(2000):
+        noise = rng.normal(0.7, 0.01, 5)
+        auc = {100 * i: value for i, value in enumerate((0.2, *noise), 1)}
+        claim = scaling._claim_highest_between(on_data(auc), 8)
+        supported += claim.verdict == "supported"
+        uncorrected += claim.holds and claim.p_value / 4 < 0.05
+    assert supported / 2000 < 0.035
+    assert uncorrected / 2000 > 0.05
+
+
+def claim_every_step(tpr: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Returns the claim on every step in size of Figure 4(b), with these TPRs at FPRs of 1% and 10%."""
+
+    def difference(new: Any, old: Any, count: int, value: Any = None) -> Estimate:
+        del count
+        if value is None:
+            return Estimate(0.0, 0.01, 100, "targets")
+        new_tpr, old_tpr = (
+            value(SimpleNamespace(tpr=lambda fpr, *_, r=r: r.tpr[[0.01, 0.1].index(fpr)]))
+            for r in (new, old)
+        )
+        return Estimate(new_tpr - old_tpr, 0.01, 100, "targets")
+
+    constant = Jackknife.from_targets(np.ones((3, 1, 1)), "3 targets")
+    monkeypatch.setattr(scaling, "recipe_difference", difference)
+    monkeypatch.setattr(
+        scaling, "read_jackknife", lambda *_: SimpleNamespace(tpr=lambda *_: constant)
+    )
+    claims = scaling._size_claims([*sizes(tpr).values()], 8)
+    return next(c for c in claims if c.statement == scaling.FIG04_STATEMENTS[6])
+
+
+@pytest.mark.parametrize(
+    ("tpr", "verdict"),
+    [
+        ({"10M": [0.1, 0.2], "44M": [0.2, 0.3], "85M": [0.3, 0.4]}, "supported"),
+        ({"10M": [0.1, 0.2], "44M": [0.2, 0.1], "85M": [0.3, 0.4]}, "contradicted"),
+        ({"10M": [0.1, 0.2], "44M": [0.2, 0.21], "85M": [0.3, 0.4]}, "undecided"),
+        ({"10M": [0.1, 0.2], "44M": [0.1, 0.2], "85M": [0.1, 0.2]}, "undecided"),
+        ({"10M": [0.1, 0.2]}, "not tested"),
+    ],
+)
+def test_tpr_rises_at_every_step(
+    tpr: dict[str, list[float]], verdict: str, monkeypatch: pytest.MonkeyPatch
+):
+    claim = claim_every_step(tpr, monkeypatch)
+    assert claim.verdict == verdict
+    assert claim.finding.count("TPR at an FPR of ") == 2 * (len(tpr) - 1)
 
 
 def test_spread_of_figure_4(recipes: SweepResults, monkeypatch: pytest.MonkeyPatch):
@@ -90,8 +183,14 @@ def test_spread_of_figure_4(recipes: SweepResults, monkeypatch: pytest.MonkeyPat
     by_hand = ", ".join(f"{np.log(b / a):.3f}" for a, b in zip(first, last, strict=True))
     found = [part.split(": ")[1].split(",")[0] for part in by_size.finding.split("; ")]
     assert ", ".join(found) == by_hand
-    assert by_size.statement == scaling.FIG04_STATEMENTS[4]
-    assert by_fpr.statement == scaling.FIG04_STATEMENTS[5]
+    [low] = (c for c in drawn.claims if c.statement == scaling.FIG04_STATEMENTS[2])
+    data = [recipe for _, recipe in recipes.family("data")]
+    ends = [f"with {recipe.samples:,} samples" for recipe in (data[0], data[-1])]
+    assert [part.split(": ")[0] for part in low.finding.split("; ")] == [
+        f"0.7 minus AUC {end}" for end in ends
+    ]
+    assert by_size.statement == scaling.FIG04_STATEMENTS[-2]
+    assert by_fpr.statement == scaling.FIG04_STATEMENTS[-1]
     if len(rates) > 1:
         assert by_fpr.finding.count("relative standard deviation") == len(family)
     else:
