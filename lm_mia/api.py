@@ -261,8 +261,12 @@ class RecipeView:
                 f"{self.path / 'config.json'}: was written by another version of lm_mia ({error}); read it as JSON"
             ) from error
 
-    def scores(self) -> "xr.Dataset":
+    def scores(self, *, verify: bool = True) -> "xr.Dataset":
         """Opens the score store: the loss of each sample under each model, and whether the model was trained on it.
+
+        Args:
+          verify: whether to read all values first, about a second for each GB, and to compare them with the digests
+            that were written with them. Without this, a file that was deleted or exchanged is not noticed.
 
         Returns:
           A dataset with the variables ``loss`` (nats per token), ``member``, and those of ``score.statistics``. The
@@ -270,7 +274,8 @@ class RecipeView:
           training. Values are read from disk when they are used. Losses of models that are not scored yet are NaN.
 
         Raises:
-          UserError: if no model is scored yet, or the store is damaged or could run code when it is read.
+          UserError: if no model is scored yet, the store could run code when it is read, or a file of it is damaged,
+            was deleted, or was replaced by that of another model.
 
         Example:
           >>> scores = lm_mia.open("runs/quickstart").recipes["quickstart"].scores()
@@ -285,6 +290,14 @@ class RecipeView:
         check_zarr(path, formats=(3,))
         if not (path / "zarr.json").is_file():
             raise UserError(f"{path}: no scores yet; run `lm-mia run` first")
+        if verify:
+            import numpy as np
+
+            from lm_mia.store.check import check_scores  # loads tensorstore
+
+            population = self._population
+            columns = {"sample": np.arange(len(population)), **population.sample_columns()}
+            check_scores(path, columns)
         try:
             return xr.open_zarr(path)
         except (ValueError, LookupError, OSError) as error:

@@ -152,7 +152,34 @@ def test_config_of_another_version_is_reported_on_one_line(tiny: tiny_run.Tiny, 
 def test_damaged_scores_are_reported_on_one_line(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w")
     (workdir / "recipes" / "tiny" / "scores.zarr" / "zarr.json").write_text("{")
-    with pytest.raises(UserError, match=r"scores.zarr: damaged \(.*\); check it"):
+    with pytest.raises(UserError, match=r"scores.zarr: damaged score store \(zarr.json"):
+        lm_mia.open(workdir).recipes["tiny"].scores()
+
+
+@pytest.mark.parametrize("name", ["loss", "member"])
+def test_exchanged_and_deleted_scores_are_noticed(tiny: tiny_run.Tiny, tmp_path: Path, name: str):
+    workdir = tiny.copy(tmp_path / "w")
+    recipe = lm_mia.open(workdir).recipes["tiny"]
+    expected = recipe.scores()[name].to_numpy()
+    folder = workdir / "recipes" / "tiny" / "scores.zarr" / name / "c"
+    first, other = folder / "0" / "0", folder / "1" / "0"
+    contents = first.read_bytes()
+    first.write_bytes(other.read_bytes())
+    with pytest.raises(UserError, match=r"the values of .* are not those that were written"):
+        recipe.scores()
+    assert recipe.scores(verify=False)[name].shape == expected.shape
+    first.unlink()
+    with pytest.raises(UserError, match=r"the values of .* are not those that were written"):
+        recipe.scores()
+    first.write_bytes(contents)
+    assert (recipe.scores()[name].to_numpy() == expected).all()
+
+
+@pytest.mark.parametrize("name", ["tokens", "subset_seed", "role", "prefix_group"])
+def test_deleted_coordinates_are_noticed(tiny: tiny_run.Tiny, tmp_path: Path, name: str):
+    workdir = tiny.copy(tmp_path / "w")
+    shutil.rmtree(workdir / "recipes" / "tiny" / "scores.zarr" / name / "c")
+    with pytest.raises(UserError, match=r"scores\.zarr: damaged score store"):
         lm_mia.open(workdir).recipes["tiny"].scores()
 
 

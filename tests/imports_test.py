@@ -25,7 +25,7 @@ ALLOWED_IMPORTS = {
     "hf": "data run",
     "launch": "config data run",
     "analysis": "attacks config data model.flops stats",
-    "api": "analysis attacks config data run",
+    "api": "analysis attacks config data run store",
     "cli": "analysis attacks config data.canaries hf launch run",
     "errors": "",
     "seeds": "",

@@ -90,6 +90,23 @@ def _corrupt_digests(store: Store, models: Sequence[ModelSeeds]) -> list[Path]:
     ]
 
 
+def check_scores(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+    """Checks that the scores in a store are those that were written; models in progress are left out.
+
+    Args:
+      path: folder of the store.
+      columns: as in `check_metadata`.
+
+    Raises:
+      UserError: if anything is damaged, was deleted, or was replaced by that of another model.
+    """
+    contents = schema.read_contents(path)
+    steps = contents.checkpoint_steps if contents else ()
+    store = Store(path, steps=steps[:-1], total_steps=steps[-1] if steps else 0)
+    check_metadata(store, columns)
+    store.check_digests(store.models())
+
+
 @schema.no_zarr_warnings()
 def check_metadata(store: Store, columns: Mapping[str, np.ndarray]) -> None:
     """Checks what readers such as xarray read besides the shards: the metadata of all arrays, and the coordinates.

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import os
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +22,7 @@ from lm_mia.attacks import (
 )
 from lm_mia.attacks.experiment import RecipeView
 from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request
-from lm_mia.errors import Unavailable
+from lm_mia.errors import Unavailable, UserError
 
 C = dataclasses.replace(SMALL, attacks=("lira_online", "loss"), bootstraps=0)
 LIRA = AttackSpec("lira_online", False, (0, 1), tuple(range(2, 12)))
@@ -81,6 +82,17 @@ def test_nothing_is_computed_twice(
     pd.testing.assert_frame_equal(again.table("thresholds.csv"), expected)
     again.table("flip_shares.csv")
     assert calls[1:] == [1]
+
+
+def test_exchanged_scores_are_attacked_by_nobody(scores: SyntheticScores, tmp_path: Path):
+    shutil.copytree(scores.store.path, tmp_path / "scores.zarr")
+    store = dataclasses.replace(scores.store, path=tmp_path / "scores.zarr")
+    first, other = (store.path / "member" / "c" / str(i) / "0" for i in (0, 2))
+    first.write_bytes(other.read_bytes())
+    view = view_of(store, scores.population, C, tmp_path / "pieces", RecipeNeeds())
+    with pytest.raises(UserError, match="are not those that were written"):
+        view.table("attacks.csv")
+    assert not [*(tmp_path / "pieces").glob("*.parquet")]
 
 
 def test_a_folder_that_cannot_be_written_keeps_pieces_in_memory(

@@ -64,7 +64,5 @@ def test_the_config_states_the_cost_of_all_figures(figures_page: ModuleType, pap
     ],
 )
 def test_costs_in_words(figures_page: ModuleType, setting: str, flops: float, expected: str):
-    needed = figures_page.Cost(
-        names=("main",), recipes=1, models=1, flops=flops, of_recipes=""
-    )
+    needed = figures_page.Cost(names=("main",), recipes=1, models=1, flops=flops, of_recipes="")
     assert figures_page.format_cost(setting, needed) == expected

@@ -138,3 +138,51 @@ def test_imported_losses_have_the_digests_of_scored_ones(tmp_path: Path):
     results = lm_mia.open_arrays(tmp_path / "w", loss_MxN, member_MxN)
     imported = results.recipes["imported"].scores()["digest"].values.tolist()
     assert imported == s.digests(models)
+
+
+def swap_shards(first: Path, second: Path) -> None:
+    """Exchanges the contents of two files, whose checksums stay right."""
+    one, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other)
+    second.write_bytes(one)
+
+
+@pytest.mark.parametrize("name", ["loss", "member"])
+def test_shards_of_other_models_and_deleted_ones_are_noticed(tmp_path: Path, name: str):
+    s = make_store(tmp_path)
+    assert s.models_with_other_values(FOUR) == []
+    shards = [s.path / name / "c" / str(i) / "0" for i in range(4)]
+    swap_shards(shards[0], shards[2])
+    assert s.models_with_other_values(FOUR) == [FOUR[0], FOUR[2]]
+    with pytest.raises(
+        UserError, match=r"scores\.zarr: the values of reference-00, .* deleted, or replaced"
+    ):
+        s.check_digests(FOUR)
+    s.check_digests([FOUR[1], FOUR[3]])
+    report = check.check_shards(s, FOUR)
+    assert {path.relative_to(s.path).parts[2] for path in report.corrupt} == {"0", "2"}
+    swap_shards(shards[0], shards[2])
+    assert s.models_with_other_values(FOUR) == []
+    assert check.check_shards(s, FOUR).corrupt == []
+    shards[1].unlink()
+    assert s.models_with_other_values(FOUR) == [FOUR[1]]
+
+
+def test_models_in_progress_have_no_digest_to_differ_from(tmp_path: Path):
+    s = Store(tmp_path / "scores.zarr")
+    ensure(s, FOUR)
+    s.write_model(FOUR[0], *values(FOUR[0]))
+    s.write_shards(FOUR[1], 0, {"member": values(FOUR[1])[1][:2]})
+    assert s.models_with_other_values(FOUR) == []
+
+
+def test_repaired_models_have_their_values_again(tmp_path: Path):
+    s = make_store(tmp_path)
+    files = [s.path / "member" / "c" / str(i) / "0" for i in (0, 2)]
+    swap_shards(*files)
+    for path in check.check_shards(s, FOUR).corrupt:
+        path.unlink()
+    assert s.missing_models(FOUR) == [FOUR[0], FOUR[2]]
+    for model in (FOUR[0], FOUR[2]):
+        s.write_model(model, *values(model))
+    s.check_digests(FOUR)
