@@ -189,9 +189,8 @@ def draw_fig04(recipes: SweepResults) -> Drawing:
             plotting.curves_note([*data_curves, *size_curves]),
         ),
         paper_notes=(
-            "In the paper, too, attacks have a target and references of their own. Sizes are compared by the standard "
-            "deviation of the TPR over targets, and FPRs by its ratio to the mean TPR, since by Tables 1 and 2 the "
-            "standard deviation itself is smaller at lower FPRs.",
+            "Sizes are compared by the standard deviation of the TPR over targets, and FPRs by its ratio to the mean "
+            "TPR, since by Tables 1 and 2 the standard deviation itself is smaller at lower FPRs.",
         ),
     )
 
