@@ -9,10 +9,12 @@ epochs-140M, models that are trained for several epochs: in the workdir of stron
 trained only once.
 
 The paper (Even et al., Membership Inference Attacks from Causal Principles) evaluates linear regression on synthetic
-data (Figures 3a and 3b, Table 2), which is the same at every setting here, and classifiers of images (Figures 3c and 4)
-which are replaced by language models here. Since every sample is a member of some models and not of others, both of its
-potential outcomes are known, and so is the error of every estimator. Figures 1 and 2 are diagrams; Figures 5 to
-7 are ours.
+data (Figures 3a and 3b, Table 2), which is the same at every setting here, and classifiers of images (Figures 3c and
+4), which are replaced by language models here. These two figures are drawn at cpu only: they compare members and
+non-members from different sources, and the files of C4, the corpus of the other settings, are no such sources, since
+their documents are in random order. Since every sample is a member of some models and not of others, both of its
+potential outcomes are known, and so is the error of every estimator. Figures 1 and 2 are diagrams; Figures 5 to 7 are
+ours.
 
 Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 

@@ -8,8 +8,8 @@ fig08. Several may be named; if none is named, all are drawn. The settings are t
 too: in the workdir of strongmia.py or reliability.py, models are trained only once.
 
 The paper (Liu et al. 2020, MACE: A flexible framework for membership privacy estimation in generative models) attacks
-generative models of images, so no setting repeats its experiments: `paper` has the models of StrongMIA. Figures 3, 7(b)
-and 9 are about released synthetic data and other generative models, which have no counterpart here.
+generative models of images, so no setting repeats its experiments: `paper` has the models of StrongMIA. Figures 3
+and 7(b), on released synthetic data, and 7(a) and 9, on other generative models, have no counterpart here.
 
 Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 

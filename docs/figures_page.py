@@ -10,7 +10,7 @@ nothing is written, and the exit code is 1 if a page is not what this script wou
 import dataclasses
 import functools
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -270,29 +270,91 @@ def departures_text(name: str) -> str:
         "",
         "## All figures",
         "",
-        *_remarks(paper, ""),
+        *_remarks(paper, lambda remark: not remark.items, "None that concern all figures."),
+        *_shared_remarks(paper),
     ]
     for item, texts in paper.items.items():
-        if remarks := [*_remarks(paper, item)]:
-            lines += [f'<a id="{_anchor(item)}"></a>', "", f"## {texts.title}", "", *remarks]
+        own = [*_remarks(paper, lambda r, i=item: len(r.items) == 1 and r.concerns(i))]
+        shared = [*_links_to_shared(paper, item)]
+        if own or shared:
+            lines += [f'<a id="{_anchor(item)}"></a>', "", f"## {texts.title}", "", *own, *shared]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _remarks(paper: papers.Paper, item: str) -> Iterator[str]:
-    """Yields lists of the departures and errata that concern an item in particular; without one, all items."""
-    for kind, remarks in (("Departures", paper.departures), ("Errata", paper.errata)):
-        texts = [r.text for r in remarks if (r.concerns(item) if item else not r.items)]
+def _kinds(paper: papers.Paper) -> tuple[tuple[str, str, tuple[papers.Remark, ...]], ...]:
+    """Returns (heading, beginning of ids, remarks) of the departures and of the errata."""
+    return (
+        ("Departures", "departure", paper.departures),
+        ("Errata", "erratum", paper.errata),
+    )
+
+
+def _remarks(
+    paper: papers.Paper, is_shown: Callable[[papers.Remark], bool], if_none: str = ""
+) -> Iterator[str]:
+    """Yields lists of some departures and errata."""
+    for heading, _, remarks in _kinds(paper):
+        texts = [f"- {remark.text}" for remark in remarks if is_shown(remark)]
         if texts:
-            yield from [f"**{kind}.**", "", *(f"- {text}" for text in texts), ""]
-        elif not item:
-            yield from [f"**{kind}.** None that concern all figures.", ""]
+            yield from (f"**{heading}.**", "", *texts, "")
+        elif if_none:
+            yield from (f"**{heading}.** {if_none}", "")
+
+
+def _shared(remarks: Sequence[papers.Remark]) -> list[papers.Remark]:
+    """Returns the remarks that concern several items, in the order of their numbers on the page."""
+    return [remark for remark in remarks if len(remark.items) > 1]
+
+
+def _shared_remarks(paper: papers.Paper) -> Iterator[str]:
+    """Yields numbered lists of the departures and errata that concern several items, so that each stands once."""
+    if not any(_shared(remarks) for _, _, remarks in _kinds(paper)):
+        return
+    yield from ("## Several figures", "")
+    for heading, identifier, remarks in _kinds(paper):
+        if shared := _shared(remarks):
+            yield from (f"**{heading}.**", "")
+            for k, remark in enumerate(shared, start=1):
+                anchor = f'<a id="{identifier}_{k}"></a>'
+                yield f"{k}. {anchor}*{_item_names(remark.items)}.* {remark.text}"
+            yield ""
+
+
+def _links_to_shared(paper: papers.Paper, item: str) -> Iterator[str]:
+    """Yields a line with links to the departures and errata that concern an item and others."""
+    parts = []
+    for heading, identifier, remarks in _kinds(paper):
+        numbers = [k for k, r in enumerate(_shared(remarks), start=1) if r.concerns(item)]
+        if numbers:
+            links = [f"[{k}](#{identifier}_{k})" for k in numbers]
+            parts.append(f"{identifier if len(links) == 1 else heading.lower()} {_listed(links)}")
+    if parts:
+        yield from (f"Listed above for several figures: {'; '.join(parts)}.", "")
+
+
+def _item_names(items: Sequence[str]) -> str:
+    """Returns names such as "Figures 1, 2 and A1, and Table 3" for the numbers fig01, fig02, figA1 and tab03."""
+    parts = []
+    for kind, name in (("fig", "Figure"), ("tab", "Table")):
+        numbers = [item.removeprefix(kind).lstrip("0") for item in items if item.startswith(kind)]
+        if numbers:
+            parts.append(f"{name}{'s' * (len(numbers) > 1)} {_listed(numbers)}")
+    return ", and ".join(parts)
+
+
+def _listed(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _link_to_departures(name: str) -> list[str]:
-    if papers.name_of(name) and [*_remarks(papers.read(papers.name_of(name)), name)]:
-        page = f"departures/{papers.name_of(name)}.md#{_anchor(name)}"
-        return [f"[Departures from the paper, and errata]({page}).", ""]
-    return []
+    paper = papers.name_of(name)
+    if not paper:
+        return []
+    remarks = (*papers.read(paper).departures, *papers.read(paper).errata)
+    if not any(remark.concerns(name) for remark in remarks):
+        return []
+    return [f"[Departures from the paper, and errata](departures/{paper}.md#{_anchor(name)}).", ""]
 
 
 @functools.cache

@@ -210,8 +210,8 @@ def one_run_mu(canaries: int, guesses: int, correct: int, *, level: float = 0.05
     Raises:
       ValueError: as for `gaussian_rejected`.
 
-    Source: Mahloujifar et al. 2025. PrivacyGuard searches a grid of noise levels instead, and reports the first mu
-    that is not rejected.
+    Source: Mahloujifar et al. 2025. PrivacyGuard searches a grid of noise levels instead, and reports the largest mu on
+    it that is rejected (`noise_grid_epsilon`).
 
     Example:
       >>> from lm_mia.stats import gaussian_dp_epsilon, one_run_mu

@@ -1,6 +1,7 @@
 """The page of the figures agrees with the plan and with the texts of the figures."""
 
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +40,19 @@ def test_needs_are_listed(figures_page: ModuleType):
 def test_pages_of_departures_are_up_to_date(figures_page: ModuleType, paper: str):
     written = (figures_page.DEPARTURES / f"{paper}.md").read_text(encoding="utf-8")
     assert written == figures_page.departures_text(paper), "run python docs/figures_page.py"
+
+
+@pytest.mark.parametrize("paper", papers.NAMES)
+def test_each_departure_and_erratum_stands_once_and_figures_link_to_those_of_several(
+    figures_page: ModuleType, paper: str
+):
+    text = figures_page.departures_text(paper)
+    read = papers.read(paper)
+    for kind, remarks in (("departure", read.departures), ("erratum", read.errata)):
+        assert all(text.count(remark.text) == 1 for remark in remarks)
+        links = re.findall(rf"\(#({kind}_\d+)\)", text)
+        assert len(links) == sum(len(r.items) for r in remarks if len(r.items) > 1)
+        assert {*links} == {*re.findall(rf'<a id="({kind}_\d+)"></a>', text)}
 
 
 @pytest.mark.parametrize(

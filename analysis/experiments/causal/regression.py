@@ -429,33 +429,19 @@ def _table_notes(results: RegressionResults) -> tuple[str, ...]:
 
     return (
         "This is a simulation without language models, so it is the same at every setting. Numbers are means ± "
-        f"standard deviations over seeds: {s['ridge_seeds']} for ridge regression and {s['dp_sgd_seeds']} for DP-SGD "
-        "here, 100 in the paper.",
+        f"standard deviations over seeds: {s['ridge_seeds']} for ridge regression and {s['dp_sgd_seeds']} for "
+        "DP-SGD.",
         f"Ridge regression has {s['ridge_dimensions']:,} features and DP-SGD {s['dp_sgd_dimensions']:,}; both have "
         f"{s['samples']:,} training samples. Multi-run evaluation has {s['ridge_trials']:,} trials of ridge regression "
-        f"and {s['dp_sgd_trials']:,} of DP-SGD; the paper has 400 of each. In half of the trials, the sample is a "
-        "member.",
-        "The ATE (average treatment effect, the mean effect of membership) is measured on the loss, as in the paper, "
-        "so it is negative if the attack succeeds; everywhere else in lm_mia it is measured on the score. The loss is "
-        "half the squared residual for ridge regression, and the squared residual for DP-SGD: only these choices "
-        "reproduce the paper's effects.",
-        f"The penalty of ridge regression is {RIDGE_PENALTY:,.0f} on the sum of squares. With 1,000, as "
-        "printed, the one-run AUC is 0.75 instead of 0.56.",
-        "Weighted sums are divided by the sum of the weights. The paper divides by the number of non-members, which is "
-        "right only if there are as many members as non-members, as in this experiment.",
-        "Assumption 6.3 of the paper requires a bounded density ratio; the one here is unbounded, so a few non-members "
-        "carry much of the weight. For ridge regression with true weights, the effective number of non-members, (sum "
-        f"of weights)² / sum of squared weights, is {mean('oracle', 'effective_nonmembers'):,.0f} of {s['samples']:,}. "
+        f"and {s['dp_sgd_trials']:,} of DP-SGD. In half of the trials, the sample is a member.",
+        "The ATE is the average treatment effect, the mean effect of membership.",
+        "A few non-members carry much of the weight. For ridge regression with true weights, the effective number of "
+        "non-members, (sum of weights)² / sum of squared weights, is "
+        f"{mean('oracle', 'effective_nonmembers'):,.0f} of {s['samples']:,}. "
         "Nevertheless, the standard deviation of the TPR with true weights is about that of one-run evaluation here "
         f"({std('oracle'):.3f} and {std('one_run'):.3f}); in the paper it is 0.068, and the TPR is lower.",
-        "Learned weights are the odds predicted by a logistic regression that was fitted without the sample "
-        "(cross-fitting). 4,000 samples are not enough to learn 2,500 coefficients, so most of the bias remains. The "
-        "rows “same-sample weights” are not in the paper: there, the logistic regression is fitted to the same samples "
-        "that it weights, with scikit-learn's default penalty. For ridge regression, these rows are closer to the "
-        "paper's results with learned weights.",
-        "The standard deviations in the paper do not agree with its sample sizes: even if scores are pure noise, the "
-        "AUC of 200 members and 200 non-members has a standard deviation of 0.029, and that of 2,000 and 2,000 one of "
-        "0.009. The paper reports 0.016 to 0.019 for both.",
+        "Learned weights are the odds predicted by a logistic regression that was fitted without the sample; "
+        "same-sample weights are those of one that was fitted to the samples that it weights.",
     )
 
 
@@ -537,11 +523,7 @@ def draw_fig03b(recipes: SweepResults) -> Drawing:
         f"The paper states epsilon = {PUBLISHED_EPSILON}. For its batches of {settings.batch_size} of {samples:,} "
         f"samples, {settings.steps(samples):,} steps and a noise multiplier of {settings.noise_multiplier:g}, epsilon "
         f"is {epsilon:.3f}, by the limit of Gaussian differential privacy (1.590 by numerical accounting); it is "
-        f"{float(stats.gaussian_dp_epsilon(if_variance, DELTA)):.2f} if N(0, 3 I) means a variance of 3. "
-        "0.602 results for a multiplier of 6, with 16 batches in each of 75 epochs.",
-        "The noise is not the reason for the AUC of 0.5: without noise, the AUC is the same. Steps of 0.01 with "
-        "gradients that are clipped to a norm of 1, and a penalty of 10, keep the weights near zero, so that no sample "
-        "is memorized.",
+        f"{float(stats.gaussian_dp_epsilon(if_variance, DELTA)):.2f} if N(0, 3 I) means a variance of 3.",
         "For each seed, the TPR is compared with its bound at the FPR, between 5% and 95%, at which the mean of the "
         "other seeds exceeds the bound the most. Choosing the FPR from the other seeds avoids selecting a chance "
         "maximum.",
@@ -560,7 +542,7 @@ def _curves_note(algorithm: str) -> str:
     count = SIZES[f"{algorithm}_seeds"]
     return (
         f"This is a simulation without language models. Curves are means over {count} seeds with bands of one standard "
-        "deviation, and AUCs are means; the paper does not say how its curves are averaged."
+        "deviation, and AUCs are means."
     )
 
 

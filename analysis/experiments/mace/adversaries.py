@@ -245,9 +245,8 @@ def draw_fig02(recipes: SweepResults) -> Drawing:
     notes = (
         HELD_OUT_NOTE,
         "On the left, densities are estimated from the samples on which they are evaluated, and bands are between the "
-        "means of the ends of pointwise 95% intervals, which are not an interval of the advantage. The band of kernels "
-        "is for densities smoothed by a kernel of bandwidth 1, as wide as most differences of losses: where it is "
-        "inside the other band, it is not necessarily more accurate.",
+        "means of the ends of pointwise 95% intervals, which are not an interval of the advantage. A kernel of "
+        "bandwidth 1 is as wide as most differences of losses.",
         unsupported_note(claims),
     )
     return Drawing(data, figure, claims=claims, notes=notes)
@@ -346,8 +345,7 @@ def draw_fig04(recipes: SweepResults) -> Drawing:
     notes = (
         HELD_OUT_NOTE,
         f"The mean reference loss is over {count} references, trained on the sample or not. The second number is its "
-        "difference from the loss, which reveals the same together with the loss. Densities are kernel density "
-        "estimates on normal scores with Silverman's bandwidth for every query.",
+        "difference from the loss, which reveals the same together with the loss.",
         unsupported_note(claims),
     )
     return Drawing(data, figure, claims=claims, notes=notes)
@@ -532,11 +530,8 @@ def draw_fig08(recipes: SweepResults) -> Drawing:
         f"The smaller group of each pair is red: the {percent(_SMALL_SHARE)} of samples with the highest TF-IDF, about "
         f"the {percent(_SMALL_SHARE)} with the fewest tokens, those with unknown tokens, and those that share their "
         "first tokens with another sample (or those that do not, if these are fewer). Densities are estimated within "
-        f"each group, if it has at least {_FEWEST} samples of each class to fit and to evaluate. Claims are about the "
-        "loss.",
-        "The densities of the larger group are estimated from as many samples as those of the smaller one, since fewer "
-        "samples lower the held-out advantage. Bars have 95% intervals over targets and samples; those on the right "
-        "hold the references fixed.",
+        f"each group, if it has at least {_FEWEST} samples of each class to fit and to evaluate.",
+        "Bars have 95% intervals over targets and samples; those on the right hold the references fixed.",
         unsupported_note(claims),
     )
     return Drawing(pd.concat(frames, ignore_index=True), figure, claims=tuple(claims), notes=notes)

@@ -97,10 +97,6 @@ def _to_epsilons(table: pd.DataFrame, references: int, parts: int) -> AttackEpsi
 RECIPE = "epochs-140M"
 DEFAULT_A = 0.3
 """The parameter a of offline RMIA that is the default of PrivacyGuard."""
-TUNED_NOTE = (
-    "The tuned a is the value among 0, 0.1, ..., 1 with the highest AUC when the first reference is attacked with the "
-    "others, so tuning needs no target."
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,8 +197,6 @@ def draw_fig03(recipes: SweepResults) -> Drawing:
         "ratio. The offline score is minus the log of the probability of an even lower loss under the references that "
         "were not trained on the sample.",
         outside,
-        "The loss of a sample takes the place of the logit of its label, which the paper attacks.",
-        "The claim that members have higher scores is tested as an AUC above 0.5.",
         unsupported_note(claims),
     )
     return Drawing(data, figure, claims=claims, notes=notes)
@@ -270,7 +264,7 @@ def draw_fig05(recipes: SweepResults) -> Drawing:
             f"With the first {at_default.result.references} references, of which only those that were not trained on a "
             f"sample are used, and {attacks.default_rmia_samples(recipe):,} samples to compare with. Left: both axes "
             "are logarithmic, to show low false positive rates; right: both are linear.",
-            f"{TUNED_NOTE} With these references it is {at_tuned.result.rmia_a:g}.",
+            f"With these references, the tuned a is {at_tuned.result.rmia_a:g}.",
             plotting.curves_note(curves),
             unsupported_note(claims),
         ),
@@ -293,9 +287,6 @@ def draw_fig06(recipes: SweepResults) -> Drawing:
         "samples whose ratio of the probability under the target to the mean probability under the references is at "
         "most that of the sample.",
         outside,
-        TUNED_NOTE,
-        f"How well low scores separate the classes is measured by the TNR at an FNR of {percent(_FNR)}: the share of "
-        f"non-members below the threshold that {percent(_FNR)} of the members are below.",
         unsupported_note(claims),
     )
     return Drawing(data, figure, claims=claims, notes=notes)
@@ -403,8 +394,7 @@ def draw_tab01(recipes: SweepResults) -> Drawing:
     notes = (
         f"Losses are means over samples at the end of training. The held-out loss is that of the {recipe.samples:,} "
         "samples of the population that a model was not trained on.",
-        f"It exceeds the training loss by {gap.min():.3f} to {gap.max():.3f}. The paper's classifiers have an accuracy "
-        "of 97% on training data and 85% on test data; a language model has no such accuracy, so its loss is shown.",
+        f"It exceeds the training loss by {gap.min():.3f} to {gap.max():.3f}.",
     )
     return Drawing(data, table=table, ours=ours, not_comparable=frozenset(ours), notes=notes)
 
@@ -448,7 +438,7 @@ def draw_tab03(recipes: SweepResults) -> Drawing:
         for statement, row in zip(TAB03_STATEMENTS, rows, strict=True)
     )
     keyed = [*zip(("default", "tuned"), rows, strict=True)]
-    return _result(rows, keyed, claims, recipe, (TUNED_NOTE,))
+    return _result(rows, keyed, claims, recipe)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -482,14 +472,13 @@ def _result(
     published: Sequence[tuple[str, _Row]],
     claims: tuple[Claim, ...],
     recipe: RecipeResults,
-    notes: tuple[str, ...] = (),
 ) -> Drawing:
     """Returns the table of some attacks.
 
     Args:
       rows: the attacks.
       published: (first part of the keys of published numbers, attack).
-      claims, notes: as in `Drawing`.
+      claims: as in `Drawing`.
       recipe: the recipe.
     """
     data, cells = [], []
@@ -527,7 +516,6 @@ def _result(
         f"The bound is the one-run bound of the first target, valid with a confidence of {percent(1 - a.alpha)}: no "
         "mechanism with a smaller epsilon explains its scores, where neighbors differ by replacing a sample. The last "
         "column holds for Gaussian mechanisms only.",
-        *notes,
         unsupported_note(claims),
     )
     return Drawing(

@@ -59,7 +59,7 @@ def draw_tab04(recipes: SweepResults) -> Drawing:
     """Draws a table with a row per decoding scheme and class, above those of the paper."""
     recipe = recipes[RECIPE]
     result = _read(recipe, "random")
-    title_by_scheme, config = result.facts["schemes"], result.facts["config"]
+    title_by_scheme = result.facts["schemes"]
     rows = [row for row in result.rates if row["scheme"] in _SCHEMES]
     cells = {
         f"{title_by_scheme[row['scheme']].capitalize()}, "
@@ -101,9 +101,7 @@ def draw_tab04(recipes: SweepResults) -> Drawing:
     notes = (
         result.request_text(),
         result.left_out_text(),
-        "The paper prompts Pythia-12B with 50 tokens of random Enron emails and asks for the next 50, so its shares "
-        f"are not comparable with ours of {config['suffix_tokens']} tokens. It has no non-members. Ours have 95% "
-        "intervals over samples.",
+        "Shares have 95% intervals over samples.",
         unsupported_note(claims),
     )
     return Drawing(

@@ -318,9 +318,7 @@ def draw_a3(recipes: SweepResults) -> Drawing:
     ]
     note = (
         f"A simulation without language models: {SIZES['models']:,} models, {SIZES['population']:,} samples in "
-        f"{SIZES['dimensions']} dimensions. Points are of one simulation; the intervals are over {SIMULATIONS}. The "
-        "caption in the paper says that the empirical SD fails as N/N+ tends to 0; in fact, it fails as N/N+ tends to "
-        "1."
+        f"{SIZES['dimensions']} dimensions. Points are of one simulation; the intervals are over {SIMULATIONS}."
     )
     return Drawing(
         data=pd.concat(frames, ignore_index=True),

@@ -1413,9 +1413,7 @@ def draw_a2(recipes: SweepResults) -> Drawing:
     )
     notes = (
         f"Each sample is attacked in up to {targets} targets that were not trained on it and are not among the "
-        "references. The gray area is the distribution if all samples had the requested rate. If models were attacked "
-        "with each other, as in the paper, rates of samples would vary less than by chance, since the losses of a "
-        "sample would be standardized by each other.",
+        "references. The gray area is the distribution if all samples had the requested rate.",
         "Excess variance is the estimated variance of the true rates, without binomial noise. The exact binomial test "
         f"is one-sided, at {percent(_ALPHA)}. Claims must hold at each FPR; the intervals are over samples.",
         unsupported_note(claims),

@@ -138,7 +138,6 @@ def draw_fig10(recipes: SweepResults) -> Drawing:
                 [plotting.RocCurve(f"LiRA, {n} references", result) for n, result in lira.items()]
             ),
         ),
-        paper_notes=("The paper counts only IN references.",),
     )
 
 

@@ -64,7 +64,6 @@ def draw_fig09(recipes: SweepResults) -> Drawing:
             f"RMIA compares with {attacks.default_rmia_samples(main):,} samples.",
             plotting.curves_note([curve for _, curves in panels for curve in curves]),
         ),
-        paper_notes=("The paper counts only IN references.",),
     )
 
 

@@ -204,7 +204,6 @@ def groups_note(targets: Sequence[Target], recipe: RecipeResults) -> str:
     )
 
 
-_GROUPS_OF_PAPER = "The paper shows 1,000 members of one target."
 PROBABILITY_TABLE = "true_positive_probability.parquet"
 
 
@@ -263,7 +262,6 @@ def draw_fig06(recipes: SweepResults) -> Drawing:
             f"(b) is of the models on {main.samples:,} samples. {groups_note(targets, main)} {truncated_share:.1%} of "
             f"the samples are truncated at {longest:,} tokens.",
         ),
-        paper_notes=(_GROUPS_OF_PAPER,),
     )
 
 
@@ -436,10 +434,6 @@ def draw_fig31(recipes: SweepResults) -> Drawing:
             f"distinct tokens, the rank correlation is {distinct.estimate()}.",
             f"{num_with_unknown:,} of {len(unk_N2):,} samples have an unknown token. The 1% of samples with the "
             "highest TF-IDF lie beyond the axis.",
-        ),
-        paper_notes=(
-            _GROUPS_OF_PAPER,
-            "The claim is about the mean over all tokens of a sample, as in the paper.",
         ),
     )
 

@@ -209,9 +209,8 @@ def draw_fig04(recipes: SweepResults) -> Drawing:
             plotting.curves_note([*data_curves, *size_curves]),
         ),
         paper_notes=(
-            "In the paper, too, attacks have a target and references of their own. Sizes are compared by the standard "
-            "deviation of the TPR over targets, and FPRs by its ratio to the mean TPR, since by Tables 1 and 2 the "
-            "standard deviation itself is smaller at lower FPRs.",
+            "Sizes are compared by the standard deviation of the TPR over targets, and FPRs by its ratio to the mean "
+            "TPR, since by Tables 1 and 2 the standard deviation itself is smaller at lower FPRs.",
             f"That the AUC is highest for a moderate number of samples is tested as it is printed if there are models "
             f"on {_HIGHEST_AT:,} samples: the AUC is higher there than with each other number. Otherwise it must be "
             "higher with some number in between than with the smallest and the largest, after Bonferroni's correction "
