@@ -15,6 +15,7 @@ from analysis.claims.trends import RankCorrelation
 from analysis.formatting import percent, plural
 from analysis.io import RecipeResults, Record
 from analysis.plotting import CLASSES
+from lm_mia.errors import Unavailable
 
 TABLE, CURVES, RATES = "extraction.csv", "extraction_curves.csv", "extraction_rates.csv"
 FACTS = "extraction.json"
@@ -143,6 +144,22 @@ def read(recipe: RecipeResults) -> Extraction | None:
     positions = [int(row["id"]) - first_id for row in samples]
     document_N = io.read_documents(recipe)[positions]
     return Extraction(samples, curves, rates, facts, document_N)
+
+
+def read_chosen(recipe: RecipeResults, choose: str) -> Extraction:
+    """Reads the extraction of a recipe, whose samples must have been chosen as the figure requires."""
+    result = read(recipe)
+    if result is None:
+        raise Unavailable(
+            f"{recipe.name}: there are no tables of extraction for its attack; run lm-mia extract"
+        )
+    chosen = result.facts["config"]["choose"]
+    if chosen != choose:
+        raise Unavailable(
+            f"{recipe.name}: its tables of extraction have extract.choose={chosen}, but this figure needs "
+            f"{choose}; run lm-mia extract with --config.extract.choose={choose}"
+        )
+    return result
 
 
 def draw(extraction: Extraction) -> Figure:

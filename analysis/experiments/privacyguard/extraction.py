@@ -23,27 +23,10 @@ from analysis.claims.compare import (
 )
 from analysis.experiment import Drawing, Experiment, unsupported_note
 from analysis.extraction import CRITERIA, Extraction
-from analysis.io import RecipeResults, SweepResults
-from lm_mia.errors import Unavailable
+from analysis.io import SweepResults
 
 RECIPE = "memorized"
 """The recipe of PrivacyGuard's figures, whose models are trained until they reproduce some of their members."""
-
-
-def _read(recipe: RecipeResults, choose: str) -> Extraction:
-    """Reads the extraction of a recipe, whose samples must have been chosen as the figure requires."""
-    result = extraction.read(recipe)
-    if result is None:
-        raise Unavailable(
-            f"{recipe.name}: there are no tables of extraction for its attack; run lm-mia extract"
-        )
-    chosen = result.facts["config"]["choose"]
-    if chosen != choose:
-        raise Unavailable(
-            f"{recipe.name}: its tables of extraction have extract.choose={chosen}, but this figure needs "
-            f"{choose}; run lm-mia extract with --config.extract.choose={choose}"
-        )
-    return result
 
 
 # PrivacyGuard Table 4: the shares of samples that are extracted, by four criteria.
@@ -58,7 +41,7 @@ _SCHEMES = {"greedy": "Greedy", "chosen": "Top-k"}
 def draw_tab04(recipes: SweepResults) -> Drawing:
     """Draws a table with a row per decoding scheme and class, above those of the paper."""
     recipe = recipes[RECIPE]
-    result = _read(recipe, "random")
+    result = extraction.read_chosen(recipe, "random")
     title_by_scheme = result.facts["schemes"]
     rows = [row for row in result.rates if row["scheme"] in _SCHEMES]
     cells = {
@@ -156,7 +139,7 @@ _CLASS_STYLES: tuple[tuple[str, str, plotting.LineStyle], ...] = (
 def draw_fig08(recipes: SweepResults) -> Drawing:
     """Draws the share of random members, and of non-members, against the number of queries, for several p."""
     recipe = recipes[RECIPE]
-    result = _read(recipe, "random")
+    result = extraction.read_chosen(recipe, "random")
     schemes = ("chosen", "sampled")
     curves = pd.DataFrame(result.curves)
     curves = curves[curves["scheme"].isin(schemes)]

@@ -14,26 +14,7 @@ from analysis.claims.compare import (
     claim_untested,
 )
 from analysis.experiment import Drawing, Experiment
-from analysis.extraction import Extraction
-from analysis.io import RecipeResults, SweepResults
-from lm_mia.errors import Unavailable
-
-
-def _read(recipe: RecipeResults, choose: str) -> Extraction:
-    """Reads the extraction of a recipe, whose samples must have been chosen as the figure requires."""
-    result = extraction.read(recipe)
-    if result is None:
-        raise Unavailable(
-            f"{recipe.name}: there are no tables of extraction for its attack; run lm-mia extract"
-        )
-    chosen = result.facts["config"]["choose"]
-    if chosen != choose:
-        raise Unavailable(
-            f"{recipe.name}: its tables of extraction have extract.choose={chosen}, but this figure needs "
-            f"{choose}; run lm-mia extract with --config.extract.choose={choose}"
-        )
-    return result
-
+from analysis.io import SweepResults
 
 # Figure 7: log probabilities of the suffixes of the samples with the highest membership scores.
 FIG07_STATEMENTS = (
@@ -46,7 +27,7 @@ _COLUMNS = ["id", "member", "score", "log_p_sampled"]
 def draw_fig07(recipes: SweepResults) -> Drawing:
     """Draws the negative log probability of each suffix against the membership score."""
     main = recipes["main"]
-    result = _read(main, "scores")
+    result = extraction.read_chosen(main, "scores")
     score_N, nats_N = result.column("score"), -result.column("log_p_sampled")
     correlation = result.rank_correlation()
     what = "Rank correlation of the score and -log p of the suffix"
