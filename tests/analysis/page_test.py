@@ -531,7 +531,8 @@ def test_checking_figures_imports_no_large_libraries():
 
 @pytest.mark.process
 def test_summary_lines_import_no_plotting_libraries(tmp_path: Path):
-    write_workdir(tmp_path / "w", samples=100, bootstraps=0, attacks=("lira_online", "loss"))
+    settings = {"references": 8, "replicas": 2, "attacks": ("lira_online",), "bootstraps": 0}
+    write_workdir(tmp_path / "w", samples=100, **settings)
     code = (
         "import sys\nfrom pathlib import Path\nfrom analysis import page\n"
         f"print(*page.summary_lines(Path({str(tmp_path / 'w')!r}), None))\n"
