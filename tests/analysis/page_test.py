@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 from report_html import of_strength
-from synthetic_figures import make, with_needs_alone
+from synthetic_figures import NeedsAlone, make
 from synthetic_workdir import Page, write_workdir
 
 from analysis import (
@@ -125,9 +125,18 @@ def own_text(shown: figure_section.FigureSection) -> str:
     return "\n".join(texts).replace(alone.name, "")
 
 
+@pytest.fixture(scope="module")
+def needs_alone(recipes: SweepResults, tmp_path_factory: pytest.TempPathFactory) -> NeedsAlone:
+    return NeedsAlone(recipes, tmp_path_factory.mktemp("alone"))
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_figures_are_drawn(
-    name: str, recipes: SweepResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    recipes: SweepResults,
+    needs_alone: NeedsAlone,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     if name not in WRITTEN_AS_PDF:
         monkeypatch.delitem(plotting.FORMATS, "pdf")
@@ -142,7 +151,7 @@ def test_figures_are_drawn(
     data = pd.read_csv(tmp_path / "tables" / f"{name}.csv")
     assert len(data) > 0
     # The shared tables serve all figures; tables computed for this figure alone give the same results.
-    alone = find(name).draw(with_needs_alone(name, recipes, tmp_path / "alone"))
+    alone = find(name).draw(needs_alone.recipes_of(name))
     pd.testing.assert_frame_equal(alone.data, shown.result.data)
     # Claims are compared as text, since a number of theirs may be NaN, which does not equal itself.
     assert repr(alone.claims) == repr(shown.result.claims)
@@ -522,7 +531,8 @@ def test_checking_figures_imports_no_large_libraries():
 
 @pytest.mark.process
 def test_summary_lines_import_no_plotting_libraries(tmp_path: Path):
-    write_workdir(tmp_path / "w", samples=100, bootstraps=0, attacks=("lira_online", "loss"))
+    settings = {"references": 8, "replicas": 2, "attacks": ("lira_online",), "bootstraps": 0}
+    write_workdir(tmp_path / "w", samples=100, **settings)
     code = (
         "import sys\nfrom pathlib import Path\nfrom analysis import page\n"
         f"print(*page.summary_lines(Path({str(tmp_path / 'w')!r}), None))\n"

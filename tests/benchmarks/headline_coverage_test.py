@@ -19,6 +19,13 @@ def coverage() -> Iterator[Any]:
         yield importlib.import_module("headline_coverage")
 
 
+@pytest.fixture
+def no_truth(coverage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out the expectations, from millions of scores, for tests that compare only the numbers of a round."""
+    monkeypatch.setattr(coverage, "_truth", lambda *_: {})
+
+
+@pytest.mark.usefixtures("no_truth")
 @pytest.mark.parametrize("are_replicas", [False, True])
 @pytest.mark.parametrize("trainings", [1, 2, 5])
 def test_numbers_are_those_of_the_package(coverage: Any, are_replicas: bool, trainings: int):
@@ -69,6 +76,7 @@ def test_gap_gives_the_tpr(coverage: Any, noise: str):
     assert np.corrcoef(scores[:, 40_000:])[0, 1] == pytest.approx(0.8, abs=0.03)
 
 
+@pytest.mark.usefixtures("no_truth")
 def test_the_two_way_bootstrap_draws_the_rates_of_the_paper(coverage: Any):
     """With many samples, resampled rates are close to the observed ones."""
     setting = coverage.Setting(3, 20_000, 0.05, 0.4, are_replicas=True)
@@ -85,8 +93,10 @@ def test_the_two_way_bootstrap_draws_the_rates_of_the_paper(coverage: Any):
 
 
 @pytest.mark.montecarlo
-def test_intervals_cover(coverage: Any):
+def test_intervals_cover(coverage: Any, monkeypatch: pytest.MonkeyPatch):
     """Of 150 intervals with a coverage of 95%, 132 or fewer cover with a probability of 1/1,000."""
+    # The error of the expectations is still below a hundredth of the width of an interval.
+    monkeypatch.setattr(coverage, "_SCORES_OF_TRUTH", 2**21)
     for setting in (
         coverage.ONE[4],
         dataclasses.replace(coverage.ONE[4], trainings=5, are_replicas=True),

@@ -18,7 +18,7 @@ import xarray as xr
 import zarr
 from markupsafe import Markup
 from report_html import of_table
-from synthetic_scores import AttackRun, run_attacks
+from synthetic_scores import AttackRun
 from tiny_run import tiny
 
 import lm_mia
@@ -67,9 +67,7 @@ def import_file(file: Path, workdir: Path, *more: str) -> int:
 def test_tables_equal_those_of_the_same_losses_in_a_store_of_ours(
     attacked: AttackRun, tmp_path: Path
 ):
-    # What an import chooses for itself.
-    c = dataclasses.replace(attacked.c, headline="stacked")
-    attacked = run_attacks(attacked.scores, c, tmp_path / "tables")
+    assert attacked.c.headline == "stacked"  # what an import chooses for itself
     scores, columns = attacked.scores, attacked.scores.population.sample_columns()
     roles = ["reference"] * scores.references + ["replica"] * attacked.c.replicas
     file = tmp_path / "losses.npz"

@@ -18,7 +18,7 @@ from analysis.experiments.open import text_groups
 from analysis.io import RecipeResults, SweepResults, with_needs
 from lm_mia.attacks.spec import RecipeNeeds, matching_recipes
 from lm_mia.config import Config, Corpus, Tokenizer, load
-from lm_mia.data.population import Population, open_population
+from lm_mia.data.population import Population
 from lm_mia.run import pipeline
 from lm_mia.run.sweep import SweepRecipe
 from lm_mia.run.workdir import Workdir
@@ -120,8 +120,7 @@ def requested(
     tasks = [
         SweepRecipe(Workdir(r.recipe_dir.parents[1]), r.name, r.config, r.names) for r in selected
     ]
-    populations = [open_population(r.population_dir, verify=False) for r in selected]
-    pairs = [*zip(tasks, populations, strict=True)]
+    pairs = [*zip(tasks, [r.population for r in selected], strict=True)]
     needs_by_recipe = pipeline.requested_attacks(pairs, needs)
     return [(r, *pair, needs_by_recipe[r.name]) for r, pair in zip(selected, pairs, strict=True)]
 
@@ -133,18 +132,34 @@ def attack(figures: Sequence[str], recipes: SweepResults) -> None:
         pipeline.attack(task, population, needs, silent, silent)
 
 
-def with_needs_alone(figure: str, recipes: SweepResults, workdir: Path) -> SweepResults:
-    """Returns the recipes with only those pieces that one figure needs."""
-    for recipe, _, _, needs in requested([figure], recipes):
-        folder, pieces = workdir / "recipes" / recipe.name, recipe.pieces
-        (folder / "pieces").mkdir(parents=True)
-        (folder / "tables").mkdir()
-        for request in needs.requests:
-            path = pieces.results.path(pieces.key(request))
-            if path.exists():
-                (folder / "pieces" / path.name).symlink_to(path)
-    alone = [without_targets(recipe, workdir) for recipe in recipes.recipes]
-    return with_needs(SweepResults(alone), page.figure_needs([figure]))
+class NeedsAlone:
+    """Recipes with only those pieces that one figure needs.
+
+    Figures that need the same of a recipe share its folder, and so what they compute in it.
+    """
+
+    def __init__(self, recipes: SweepResults, folder: Path) -> None:
+        self._recipes, self._folder = recipes, folder
+        self._alone: dict[tuple[str, str], RecipeResults] = {}
+
+    def recipes_of(self, figure: str) -> SweepResults:
+        """Returns all recipes, with what the figure needs of each."""
+        needs = {r.name: need for r, _, _, need in requested([figure], self._recipes)}
+        alone = [self._recipe(r, needs.get(r.name, RecipeNeeds())) for r in self._recipes.recipes]
+        return with_needs(SweepResults(alone), page.figure_needs([figure]))
+
+    def _recipe(self, recipe: RecipeResults, needs: RecipeNeeds) -> RecipeResults:
+        key = recipe.name, repr(needs)
+        if key not in self._alone:
+            alone = without_targets(recipe, self._folder / str(len(self._alone)))
+            links, pieces = alone.recipe_dir / "pieces", recipe.pieces
+            links.mkdir()
+            for request in needs.requests:
+                path = pieces.results.path(pieces.key(request))
+                if path.exists():
+                    (links / path.name).symlink_to(path)
+            self._alone[key] = alone
+        return self._alone[key]
 
 
 if __name__ == "__main__":
