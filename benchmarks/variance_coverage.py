@@ -26,6 +26,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -115,7 +116,9 @@ def simulate_components(
     has_score_N = np.logical_not(np.isnan(scores.score_SxTxC).any(axis=(0, 1)))
     group_N = stats.sample_groups(np.arange(design.samples))
     table = variance.components_table(scores, has_score_N, group_N, FPR, pool)
-    facts = {"replica_inits": design.inits, "orders_per_init": design.orders}
+    facts: dict[str, Any] = {
+        "settings": {"replica_inits": design.inits, "orders_per_init": design.orders}
+    }
     facts |= {"sets": design.sets, "references_per_set": design.references_per_set, "fpr": FPR}
     return Components.from_rows(table, facts)
 

@@ -518,8 +518,9 @@ class Components:
                 fixed.append(name)
         halves = np.append(whole, by_part["samples"].sort_index())
         terms.append(VarianceTerm(*stats.jackknife_variance(halves[None, None, :])))
+        settings = self.facts["settings"]
         over = (
-            f"{self.facts['replica_inits']} initializations, {self.facts['orders_per_init']} orders, "
+            f"{settings['replica_inits']} initializations, {settings['orders_per_init']} orders, "
             f"{self.facts['sets']} sets of references and the samples"
         )
         if math.isnan(whole) or any(math.isnan(term.variance) for term in terms):
@@ -553,14 +554,14 @@ def draw(recipes: SweepResults) -> Drawing:
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     frames.append(flips.assign(panel="flip_rate"))
-    claims = claims_about(components)
+    claims, settings = claims_about(components), components.facts["settings"]
     return Drawing(
         pd.concat(frames, ignore_index=True),
         figure,
         claims=claims,
         notes=(
-            f"A target was trained on one subset from {components.facts['replica_inits']} initializations in "
-            f"{components.facts['orders_per_init']} batch orders each, and attacked with "
+            f"A target was trained on one subset from {settings['replica_inits']} initializations in "
+            f"{settings['orders_per_init']} batch orders each, and attacked with "
             f"{components.facts['sets']} disjoint sets of {components.facts['references_per_set']} references. The "
             "part of the training subset is by how much other models vary more, on the samples for which they are in "
             "the same class. Bars are 95% intervals; estimates are unbiased and may be negative.",

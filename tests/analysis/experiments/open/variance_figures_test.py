@@ -52,8 +52,8 @@ def results(folder: Path) -> SweepResults:
     tables = folder / "tables"
     tables.mkdir()
     pd.DataFrame(rows).to_csv(tables / variance.TABLE, index=False)
-    facts = {"replica_inits": 4, "orders_per_init": 3, "sets": 3, "references_per_set": 8}
-    facts |= {"fpr": 0.05, "samples": 100, "format": 1}
+    facts = {"settings": {"replica_inits": 4, "orders_per_init": 3}, "sets": 3}
+    facts |= {"references_per_set": 8, "fpr": 0.05, "samples": 100}
     (tables / variance.FACTS).write_text(json.dumps(facts))
     recipe = recipe_of_files(folder, variance.RECIPE)
     return SweepResults([recipe])

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -9,8 +10,10 @@ import pandas as pd
 import pytest
 from synthetic_scores import SMALL, FakePopulation
 from table_case import compute, set_of_study, working
+from views import recipe_of_files
 
 from analysis.experiments.open import variance
+from analysis.io import SweepResults
 from lm_mia import config, stats
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
@@ -168,6 +171,13 @@ def test_parts_and_facts(made: tuple[Store, Path]):
     assert parts == {"all": 1, "inits": 4, "orders": 3, "sets": 3, "samples": 14}
     facts = json.loads((made[1] / "variance_components.json").read_text())
     assert (facts["sets"], facts["references_per_set"], facts["fpr"]) == (3, 4, C.focus)
+
+
+def test_the_figure_is_drawn_from_the_tables_of_the_study(made: tuple[Store, Path], tmp_path: Path):
+    shutil.copytree(made[1], tmp_path / "tables")
+    drawn = variance.draw(SweepResults([recipe_of_files(tmp_path, variance.RECIPE)]))
+    assert "from 4 initializations in 3 batch orders each" in drawn.notes[0]
+    assert [claim.statement for claim in drawn.claims] == [*variance.STATEMENTS]
 
 
 def test_there_is_no_table_of_one_initialization(made: tuple[Store, Path], tmp_path: Path):
