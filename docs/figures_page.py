@@ -359,7 +359,7 @@ def _link_to_departures(name: str) -> list[str]:
 
 @functools.cache
 def _claims_of_runs() -> pd.DataFrame:
-    return pd.read_csv(CLAIMS, keep_default_na=False)
+    return pd.read_csv(CLAIMS, keep_default_na=False, dtype={"commit": str})
 
 
 def _claims(name: str) -> list[str]:
@@ -369,11 +369,15 @@ def _claims(name: str) -> list[str]:
     if not rows:
         return []
     return [
-        "| claim | at `cpu` | |",
+        f"| claim | at `cpu`{_of_commit(rows[0]['commit'])} | |",
         "|---|---|---|",
         *(f"| {r['statement']} | {r['verdict']} | {_interval(r)} |" for r in rows),
         "",
     ]
+
+
+def _of_commit(commit: str) -> str:
+    return f", commit {commit}" if commit else ""
 
 
 def _interval(claim: Mapping[Hashable, Any]) -> str:
