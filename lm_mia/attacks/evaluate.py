@@ -17,7 +17,7 @@ from lm_mia.attacks import registry, score_matrix, user_code
 from lm_mia.attacks.designs import ModelDesign, model_design
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import AttackInputs, open_inputs
-from lm_mia.attacks.models import present_models
+from lm_mia.attacks.models import check_scores, present_models
 from lm_mia.attacks.pieces import Pieces, models_of, target_models
 from lm_mia.attacks.settings import read_settings
 from lm_mia.attacks.spec import AttackSpec, Request
@@ -60,6 +60,8 @@ def evaluate(
     """
     requests = [r for r in dict.fromkeys(requests) if r.evaluation not in failed]
     missing = [request for request in requests if not pieces.has(request)]
+    if missing:
+        check_scores(store)
     uses: dict[AttackSpec, list[tuple[Request, int]]] = {}
     for request in missing:
         for part, spec in enumerate((request.spec, *request.parts)):

@@ -176,14 +176,8 @@ class RecipeView:
             if spec.attack == self.c.headline or not made.of_headline
         ]
 
-    def check_scores(self) -> None:
-        """Raises UserError if scores are not those that were written, which the digests of models show; done once."""
-        self.once(_check_scores)
-
     def evaluate(self, requests: Sequence[Request], label: str) -> dict[str, int]:
         """Computes the missing ones of some evaluations, and returns the numbers of attacks; see `evaluate`."""
-        if not all(self.pieces.has(request) for request in requests):
-            self.check_scores()
         self._tried.update(requests)
         with self.computing():
             return evaluate(
@@ -277,7 +271,7 @@ class RecipeView:
                         raise Unavailable(
                             f"{self.name}: {tables.name} is missing; run lm-mia attack"
                         )
-                    self.check_scores()
+                    self.once(_check_scores)
                     with self.computing():
                         stored = table_sets.get(tables, self.pieces)
                 self._once[key] = stored
@@ -314,7 +308,4 @@ class RecipeView:
 
 
 def _check_scores(view: RecipeView) -> None:
-    # Models with missing shards are reported as missing where they are needed.
-    is_present_M = view.store.is_present(view.store.step)
-    stored = zip(view.store.models(), is_present_M, strict=True)
-    view.store.check_digests([model for model, is_present in stored if is_present])
+    models.check_scores(view.store)

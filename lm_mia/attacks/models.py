@@ -223,3 +223,12 @@ def archetype_losses(
     ]
     columns = ["kind", "sample", "model", "role", "member", "loss_nats"]
     return pd.concat(parts) if parts else pd.DataFrame(columns=columns)
+
+
+def check_scores(store: Store) -> None:
+    """Raises UserError if the scores of models are not those that were written, which their digests show.
+
+    Models with missing shards are left out, since they are reported as missing where they are needed.
+    """
+    stored = zip(store.models(), store.is_present(store.step), strict=True)
+    store.check_digests([model for model, is_present in stored if is_present])

@@ -22,7 +22,7 @@ import hashlib
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -303,11 +303,7 @@ class Store:
             if self._complete(name, names, [index], len(index_of)).all()
         ]
 
-    def models_with_other_values(
-        self,
-        models: Sequence[ModelSeeds],
-        progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> list[ModelSeeds]:
+    def models_with_other_values(self, models: Sequence[ModelSeeds]) -> list[ModelSeeds]:
         """Returns the models whose values are not those that their digests were computed of.
 
         Checksums show that a shard was changed. Digests also show that it was deleted, or replaced by a shard of
@@ -316,21 +312,18 @@ class Store:
 
         Args:
           models: models of the store.
-          progress: called as ``progress(done, total)`` with numbers of models.
 
         Raises:
           UserError: if the store is damaged, or shards have wrong checksums.
         """
         known, index_of = self.known_digests(), self._known()[0]
-        complete = [model for model in models if known.get(model)]
         other = []
-        for done, model in enumerate(complete, 1):
+        for model in (model for model in models if known.get(model)):
             index = index_of[model]
             names = tuple(self._complete_variables(index))
             stamps = tuple(schema.file_stamp(file) for file in self._files(index, names))
             if not _has_digest(self, index, names, known[model], stamps):
                 other.append(model)
-            progress(done, len(complete))
         return other
 
     def check_digests(self, models: Sequence[ModelSeeds]) -> None:

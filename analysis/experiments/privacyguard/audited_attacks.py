@@ -1,4 +1,7 @@
-"""PrivacyGuard Figures 3 to 6: scores and ROC curves of LiRA, and of offline RMIA with different values of a.
+"""PrivacyGuard Figures 3 to 6, Tables 1 to 3: LiRA and offline RMIA, with several values of a and few references.
+
+The paper attacks with 7 references (LiRA) and 3 (RMIA). Here they are 8 and 4, since some designs have references in
+pairs. With 64 references or more, numbers for claims and tables are means over eight disjoint sets of them.
 
 N: samples with a score, S: those of a class, K: bins, T: targets, H1: all samples, and then each half of them.
 """

@@ -1,4 +1,4 @@
-"""Figures 5 and 26 to 30: decisions on which replicas disagree."""
+"""Figures 5, 22, 23 and 26 to 30: decisions on which replicas disagree, and single samples. N: samples."""
 
 import dataclasses
 import functools

@@ -1,5 +1,8 @@
 """Figures 6, 21 and 31: how vulnerable each sample is, and which properties of samples that depends on.
 
+The study "token_tfidf" has the mean TF-IDF over all tokens of each sample. The column tfidf of the sample table is the
+mean over distinct tokens, in which a token that occurs several times counts once.
+
 T: targets, N2: samples of the population (2N), S: members of a target with a posterior, G: members of a group, K: bins,
 P: pairs of a target and a member.
 """
