@@ -52,7 +52,7 @@ def write_scores(folder: Path, samples: int) -> list[Path]:
     paths = [folder / f"scores.{suffix}" for suffix in ("csv", "parquet", "npz")]
     table.to_csv(paths[0], index=False)
     table.to_parquet(paths[1])
-    np.savez(paths[2], score_TxN=score_N, member_TxN=member_N)
+    np.savez(paths[2], score_MxN=score_N, member_MxN=member_N)
     return paths
 
 
@@ -85,17 +85,15 @@ def write_losses(folder: Path, samples: int) -> Path:
     rng = np.random.default_rng(0)
     difficulty_N = rng.standard_normal(samples, dtype=np.float32) + 3
     path = folder / "losses.npz"
-    arrays = {}
-    for name, models in (("target", 1), ("reference", REFERENCES)):
-        shape = (models, samples)
-        loss = open_memmap(folder / f"{name}_loss.npy", "w+", np.float32, shape)
-        member = open_memmap(folder / f"{name}_member.npy", "w+", np.bool_, shape)
-        for m in range(models):
-            member[m] = rng.random(samples) < 0.5
-            noise_N = rng.standard_normal(samples, dtype=np.float32)
-            loss[m] = difficulty_N + 0.3 * (noise_N - member[m])
-        letter = "T" if name == "target" else "M"
-        arrays |= {f"{name}_loss_{letter}xN": loss, f"{name}_member_{letter}xN": member}
+    shape = (1 + REFERENCES, samples)
+    loss = open_memmap(folder / "loss.npy", "w+", np.float32, shape)
+    member = open_memmap(folder / "member.npy", "w+", np.bool_, shape)
+    for m in range(len(loss)):
+        member[m] = rng.random(samples) < 0.5
+        noise_N = rng.standard_normal(samples, dtype=np.float32)
+        loss[m] = difficulty_N + 0.3 * (noise_N - member[m])
+    roles = np.array(["target", *["reference"] * REFERENCES])
+    arrays = {"loss_MxN": loss, "member_MxN": member, "role_M": roles}
     np.savez(path, **arrays)
     return path
 

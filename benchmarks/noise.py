@@ -34,11 +34,11 @@ import scipy.stats
 import threadpoolctl
 
 from lm_mia import config, stats
-from lm_mia.attacks import loss_arrays, registry
-from lm_mia.attacks.designs import ModelDesign
+from lm_mia.attacks import registry
+from lm_mia.attacks.designs import ModelDesign, model_design
 from lm_mia.attacks.inputs import Block, FitInputs
+from lm_mia.attacks.loss_arrays import LossArrays
 from lm_mia.data import subsets
-from lm_mia.data.score_arrays import Losses
 from lm_mia.errors import UserError
 
 World = Literal["noise", "gap"]
@@ -224,9 +224,12 @@ def independent(member_MxN: np.ndarray) -> ModelDesign:
 
 def find_design(member_MxN: np.ndarray) -> ModelDesign:
     """Returns how the subsets are related, as `lm-mia audit` finds it; raises UserError if they overlap."""
-    none_0xN = np.zeros((0, member_MxN.shape[1]), np.bool_)
-    losses = Losses(member_MxN, member_MxN, none_0xN.astype(np.float32), none_0xN)
-    return loss_arrays.find_design(losses, "the models")
+    models = [subsets.reference(i) for i in range(len(member_MxN))]
+    index = {model: i for i, model in enumerate(models)}
+    rows = {"loss": [*member_MxN], "member": [*member_MxN]}
+    design = model_design(LossArrays("the models", "given", index, rows, {}), models)
+    assert design is not None
+    return design
 
 
 def draw_subsets(cell: Cell, rng: np.random.Generator, models: int) -> np.ndarray:

@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
@@ -33,13 +33,13 @@ from lm_mia.run.workdir import Workdir
 if TYPE_CHECKING:  # imported where they are used, since they take about a second to load
     import numpy as np
     import pandas as pd
+    import pyarrow as pa
     import xarray as xr
     from numpy.typing import ArrayLike
 
     from analysis.io import SweepResults
     from lm_mia.attacks import experiment
     from lm_mia.run.audit import Audit
-    from lm_mia.run.audit_statistics import GroupScore, MembershipDesign
 
 
 def open(workdir: str | os.PathLike[str]) -> "Results":
@@ -137,23 +137,16 @@ def open_arrays(
       (16, 500)
     """
     # Imported here because opening a workdir needs none of them.
-    from lm_mia.data import loss_files
+    from lm_mia.data import losses
+    from lm_mia.data.arrays import open_arrays as open_given
     from lm_mia.run import importing, progress
 
     problems: list[str] = []
     importing.read_flags("", name, subset, problems)
     if problems:
         raise UserError("\n".join(problems))
-    file = loss_files.from_arrays(
-        "arrays",
-        loss_MxN,
-        member_MxN,
-        role_M,
-        text_N,
-        columns,
-        statistics,
-        are_nats=losses_are_nats,
-    )
+    given = losses.name_arrays(loss_MxN, member_MxN, role_M, text_N, columns, statistics)
+    file = losses.read_losses(open_given(given), are_nats=losses_are_nats, prefix="")
     with progress.display(overall=False) as display:
         importing.import_losses(file, os.fspath(workdir), name, subset, (), display)
     return open(workdir)
@@ -397,57 +390,19 @@ class RecipeView:
 
 
 def audit(
-    source: "str | os.PathLike[str] | pd.DataFrame | Mapping[Any, Any]",
-    *,
-    score: str | int = "",
-    member: str | int = "",
-    model: str | int = "",
-    user: str | int = "",
-    aggregate: "GroupScore" = "mean",
-    membership: "MembershipDesign" = "given",
-    covariates: str | int | Sequence[str | int] = (),
-    text: str | int = "",
-    target: str | Sequence[str] = (),
-    base: str = "",
-    delta: float = 1e-5,
-    confidence: float = 0.95,
-    fprs: Sequence[float] = (0.001, 0.01, 0.1),
-    replicates: int = 0,
-    losses_are_nats: bool = False,
+    source: "str | os.PathLike[str] | pd.DataFrame | pa.Table | Mapping[Any, Any]", **settings: Any
 ) -> "Audit":
-    """Audits membership scores of any model: AUC, TPR at FPR, and epsilon, as estimates and as lower bounds.
+    """Audits membership scores or losses of any models: AUC, TPR at FPR, and epsilon, estimates and lower bounds.
 
     It computes what the command ``lm-mia audit FILE`` prints and writes.
 
     Args:
-      source: scores: a csv file, a parquet file or a data frame with one row per score; or an npz file or a mapping
-        with ``score_TxN`` and ``member_TxN``. Or losses, to which all attacks on losses are applied: a file that
-        ``lm-mia import`` reads, or a mapping with ``loss_MxN`` and ``member_MxN``, and the roles of the models. A
-        mapping or npz file may also have ``target_loss_TxN``, ``target_member_TxN``, ``reference_loss_MxN`` and
-        ``reference_member_MxN``. T: targets, M: models or references, N: samples.
-      score: name of the column or array of scores, larger for members; by default "score" or "score_TxN". NaN is
-        missing. Columns of a data frame may also have integers as names, such as 0.
-      member: name of the column or array of membership, 0 or 1; by default "member" or "member_TxN".
-      model: name of the column of models; by default "model" if there is one. Each model is audited by itself.
-      user: name of the column or array of users. If it is given, users are audited instead of samples.
-      aggregate: how the scores of a user become one: mean, max, min, logsumexp, gmean or abs_max.
-      membership: how the members were drawn. "given": unknown, so there is no bound; "coins": each sample by its own
-        fair coin, which cannot be seen from the data; "half": as a random subset of any fixed size; "independent": each
-        row is a training run of its own. If there is a column document, or an array document_N, samples with the same
-        value are pieces of one document: intervals are over documents, and there is no bound if whole documents were
-        drawn.
-      covariates: names of columns or arrays in which members and non-members from different sources differ: numbers,
-        dates, or strings that name categories. The attributes ``causal`` to ``covariate_balance`` of the result then
-        have estimates that are adjusted for them. Only with membership="given".
-      text: name of the column or array of texts; their words, lengths and compressibility are additional covariates.
-      target: names of the attacked models in losses that do not say the role of each model; the other models are
-        references.
-      base: name of the model that these were fine-tuned from.
-      delta: of (epsilon, delta)-differential privacy.
-      confidence: confidence level of intervals and bounds.
-      fprs: false positive rates.
-      replicates: number of bootstrap draws; 0 uses 1,000, or fewer for more than 200,000 scores, but at least 200.
-      losses_are_nats: whether losses are accepted even if they look like sums, perplexities, bits or accuracies.
+      source: a path, a data frame, a table of pyarrow, or a mapping of names and arrays. It has membership scores (the
+        columns ``score`` and ``member``, or ``score_MxN`` and ``member_MxN``), or losses, to which all attacks on
+        losses are applied (as ``lm-mia import`` reads them: ``loss_MxN`` and ``member_MxN``, and the roles of the
+        models).
+      **settings: fields of `lm_mia.run.audit_statistics.Settings`, which are the flags of the command, too. Names of
+        columns of a data frame may be integers, and ``covariates`` and ``target`` may be a single name.
 
     Returns:
       The results as data frames.
@@ -470,29 +425,5 @@ def audit(
     """
     from lm_mia.run import audit as audits
 
-    if isinstance(covariates, str) or not isinstance(covariates, Iterable):
-        covariates = (covariates,)
-    settings = audits.Settings(
-        score=_column_name(score),
-        member=_column_name(member),
-        model=_column_name(model),
-        user=_column_name(user),
-        aggregate=aggregate,
-        membership=membership,
-        covariates=tuple(map(_column_name, covariates)),
-        text=_column_name(text),
-        target=(target,) if isinstance(target, str) and target else tuple(target),
-        base=base,
-        delta=delta,
-        confidence=confidence,
-        fprs=tuple(fprs),
-        replicates=replicates,
-        losses_are_nats=losses_are_nats,
-    )
     opened = Path(source) if isinstance(source, str | os.PathLike) else source
-    return audits.audit(opened, settings)
-
-
-def _column_name(name: str | int | None) -> str:
-    """Returns the name of a column or array as text; None is "", the default name or none."""
-    return "" if name is None else str(name)
+    return audits.audit(opened, audits.Settings.of(settings))

@@ -150,8 +150,9 @@ def _import_losses(argv: Sequence[str]) -> int:
         metavar="FILE",
         nargs="?",
         default="",
-        help="npz, parquet, netCDF or Zarr: loss_MxN in nats per token and member_MxN, optionally role_M, text_N and "
-        "columns such as tokens_N; see docs/how-to/import-losses.md",
+        help="losses in nats per token: the arrays loss_MxN and member_MxN (npz, netCDF, Zarr), or a table (csv, tsv, "
+        "jsonl, parquet, Arrow) with the columns loss_NAME and member_NAME, or model, id, loss and member; see "
+        "docs/how-to/import-losses.md",
     )
     parser.add_argument("--workdir", metavar="DIR", help="folder to which the losses are written")
     parser.add_argument(
@@ -166,10 +167,10 @@ def _import_losses(argv: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--target",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="name of the attacked model, unless the file says the role of each; may be given several times",
+        type=lambda names: tuple(filter(None, names.split(","))),
+        default=(),
+        metavar="A,B,...",
+        help="names of the attacked models, unless the file says the role of each",
     )
     parser.add_argument(
         "--base",
@@ -182,7 +183,6 @@ def _import_losses(argv: Sequence[str]) -> int:
     options, overrides = parser.parse_flags(argv, problems)
     from lm_mia.run import importing
 
-    roles = importing.read_roles(options.target, options.base, problems)
     name = importing.read_flags(options.file, options.name, options.subset, problems)
     if not options.file:
         problems.append("FILE: missing; add the path of a file, such as losses.npz")
@@ -192,16 +192,16 @@ def _import_losses(argv: Sequence[str]) -> int:
         raise UserError("\n".join(problems))
     from lm_mia.run import progress
 
-    path = Path(options.file)
     with progress.display(overall=False) as display:
-        lines = importing.import_file(
-            path,
+        lines = importing.import_source(
+            Path(options.file),
             options.workdir,
             name,
             options.subset,
             overrides,
             display,
-            roles=roles,
+            target=options.target,
+            base=options.base,
             are_nats=options.losses_are_nats,
         )
     print(*lines, sep="\n")
@@ -287,24 +287,12 @@ def _audit(argv: Sequence[str]) -> int:
     from lm_mia.run import audit, audit_table
     from lm_mia.run.progress import display
 
-    settings = audit.Settings(
-        score=options.score,
-        member=options.member,
-        model=options.model,
-        user=options.user,
-        aggregate=options.aggregate,
-        membership=options.membership,
-        covariates=options.covariates,
-        text=options.text,
-        target=tuple(options.target),
-        base=options.base,
-        delta=options.delta,
-        confidence=options.confidence,
-        fprs=options.fprs,
-        replicates=options.replicates,
-        losses_are_nats=options.losses_are_nats,
-        prefix="--",
-    )
+    given = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(audit.Settings)
+        if hasattr(options, field.name)
+    }
+    settings = audit.Settings(**given, prefix="--")
     problems += settings.problems()
     if not options.file:
         problems.append("FILE: missing; add the path of a file, such as scores.csv")
@@ -317,7 +305,7 @@ def _audit(argv: Sequence[str]) -> int:
         if options.file:
             collect_errors(
                 problems,
-                lambda: audit.read(Path(options.file), settings.columns, settings.losses_are_nats),
+                lambda: audit.read(Path(options.file), settings),
             )
         raise UserError("\n".join(problems))
     with display(overall=False) as shown:
@@ -694,17 +682,19 @@ def _parser(verb: str) -> load.Parser:
 
 
 def _audit_parser() -> load.Parser:
+    from lm_mia.run import audit_statistics
+
     summary = VERBS["audit"]
     parser = load.Parser(
         "lm-mia audit", _FLAGS_OF_OTHER_VERBS, description=f"{summary[0].upper()}{summary[1:]}."
     )
     parser.epilog = "\n".join(
         [
-            "FILE has scores: a table (csv, parquet) with the columns score and member (1 or 0), and optionally model",
-            "and id; or an npz file with the arrays score_TxN and member_TxN. Larger scores are more member-like. An",
-            "empty cell is a missing score. Or it has losses, to which attacks are applied first, as `lm-mia import`",
-            "reads them: loss_NAME and member_NAME in parquet, or loss_MxN and member_MxN, with --target, --base or",
-            "roles. Models without a role are references.",
+            "FILE has membership scores: a table with the columns score and member, and optionally model and id; or",
+            "the arrays score_MxN and member_MxN. Larger scores are more member-like, unless --lower-is-member. Or it",
+            "has losses, to which attacks are applied first, as `lm-mia import` reads them: columns loss_NAME and",
+            "member_NAME, columns model, id, loss and member, or arrays loss_MxN and member_MxN, with --target, --base",
+            "or roles. Models without a role are references.",
         ]
     )
     parser.add_argument(
@@ -712,86 +702,9 @@ def _audit_parser() -> load.Parser:
         metavar="FILE",
         nargs="?",
         default="",
-        help="scores: .csv, .parquet or .npz; losses: .parquet, .npz, .nc or a Zarr store",
+        help="a table (csv, tsv, jsonl, parquet, Arrow), an npz file, a netCDF file or a Zarr store",
     )
-    parser.add_argument(
-        "--target",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="losses: name of the attacked model, unless the file says the role of each; may be given several times",
-    )
-    parser.add_argument(
-        "--base",
-        default="",
-        metavar="NAME",
-        help="losses: name of the model that the target was fine-tuned from, which saw none of the texts",
-    )
-    for flag, usual in (("score", "score"), ("member", "member"), ("model", "model, if any")):
-        text = f"column of the {flag}s" if flag != "member" else "column of membership"
-        parser.add_argument(
-            f"--{flag}", default="", metavar="COL", help=f"{text}, or array (default: {usual})"
-        )
-    parser.add_argument(
-        "--user",
-        default="",
-        metavar="COL",
-        help="audit users instead of samples: column that names the user of each sample",
-    )
-    parser.add_argument(
-        "--aggregate",
-        default="mean",
-        metavar="HOW",
-        help="score of a user: mean, max, min, logsumexp, gmean or abs_max of its scores (default: mean)",
-    )
-    parser.add_argument(
-        "--membership",
-        default="given",
-        metavar="DESIGN",
-        help="how the members were drawn: given (unknown; no bound), coins (each by its own fair coin), half (a random "
-        "subset of fixed size), or independent (each row is a training run of its own)",
-    )
-    parser.add_argument(
-        "--covariates",
-        type=lambda names: tuple(name.strip() for name in names.split(",")),
-        default=(),
-        metavar="COLS",
-        help="members and non-members from different sources: columns (or arrays) in which they differ, such as "
-        "date,length,source; adds AUC, TPR and the mean effect, adjusted for them",
-    )
-    parser.add_argument(
-        "--text",
-        default="",
-        metavar="COL",
-        help="members and non-members from different sources: column (or array) of texts; their words, lengths and "
-        "compressibility are covariates, as in --covariates",
-    )
-    parser.add_argument(
-        "--delta",
-        type=float,
-        default=1e-5,
-        help="delta of (epsilon, delta)-differential privacy (default: 1e-5)",
-    )
-    parser.add_argument(
-        "--confidence",
-        type=float,
-        default=0.95,
-        help="confidence level of intervals and bounds (default: 0.95)",
-    )
-    parser.add_argument(
-        "--fprs",
-        type=_numbers,
-        default=(0.001, 0.01, 0.1),
-        metavar="RATES",
-        help="false positive rates (default: 0.001,0.01,0.1)",
-    )
-    parser.add_argument(
-        "--replicates",
-        type=int,
-        default=0,
-        help="bootstrap draws (default: 1000, or fewer for more than 200,000 scores, but at least 200)",
-    )
-    _add_unit_flag(parser)
+    parser.add_fields(audit_statistics.Settings)
     parser.add_argument(
         "--out", metavar="DIR", help="folder for tables (csv) and a page with figures (audit.html)"
     )
@@ -805,15 +718,6 @@ def _add_unit_flag(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="accept losses whose values look like sums, perplexities, bits or accuracies",
     )
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(word) for word in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of numbers such as 0.01,0.1"
-        ) from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from analysis.report import answer, audit_causal, charts, document, numbers
 from analysis.report.numbers import FRACTION, Estimate
 from analysis.report.strength import first_of_families
 from lm_mia.atomic import write_atomically
+from lm_mia.attacks.headline import headline_fpr
 from lm_mia.attacks.registry import attack_name
 
 PAGE = "audit.html"
@@ -31,7 +32,6 @@ _DESIGNS = {
     "half": "a random subset of fixed size, all in one training run",
     "independent": "each row is a training run of its own",
 }
-_LOWEST_RATE, _FEWEST_FALSE_POSITIVES = 0.01, 10
 _MAX_ROWS = 5
 _MAX_USERS = 8
 _EPSILON = numbers.Unit(1, 1)
@@ -79,10 +79,8 @@ class Audited:
 
     @functools.cached_property
     def fpr(self) -> float:
-        """The lowest rate from 1 % on that allows 10 false positives; otherwise the highest one."""
-        usual = [fpr for fpr in self.rates if fpr >= _LOWEST_RATE] or self.rates
-        allowed = [fpr for fpr in usual if fpr * self.counts[1] >= _FEWEST_FALSE_POSITIVES]
-        return min(allowed) if allowed else max(usual)
+        """The rate of the first sentence."""
+        return headline_fpr(self.rates, self.counts[1])
 
     def estimate(self, attack: str, model: str, metric: str) -> Estimate:
         """Returns a number of summary.csv, such as "auc", with its interval."""

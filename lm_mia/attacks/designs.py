@@ -7,19 +7,50 @@ M: models, T: targets, R: references, C: samples of a block, V: samples that sho
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from lm_mia import stats
 from lm_mia.data import subsets
-from lm_mia.data.subsets import ModelSeeds
+from lm_mia.data.subsets import Design, ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.stats import design as stats_design
 
-if TYPE_CHECKING:  # The registry is read by commands that open no store.
-    from lm_mia.store.store import Store
+
+class LossSource(Protocol):
+    """Losses and members of models, which attacks read: those of a score store, or in memory."""
+
+    @property
+    def design(self) -> Design:
+        """How the training subsets were drawn."""
+        ...
+
+    @property
+    def path(self) -> Any:
+        """Where the losses come from, for messages."""
+        ...
+
+    @property
+    def first_canary(self) -> int:
+        """The id of the first sample that training subsets are drawn from."""
+        ...
+
+    def models(self) -> list[ModelSeeds]:
+        """Returns all models, also those without losses."""
+        ...
+
+    def canary_blocks(
+        self, requests: Mapping[str, tuple[str, Sequence[ModelSeeds]]], size: int = ...
+    ) -> Iterable[tuple[slice, dict[str, np.ndarray]]]:
+        """Yields blocks of attacked samples: their positions, and {name of a request: value_MxC}.
+
+        Args:
+          requests: name -> (variable, models), such as ("loss", models).
+          size: the number of samples of a block.
+        """
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +116,17 @@ class ModelDesign:
         )
 
 
-def model_design(store: "Store", models: Sequence[ModelSeeds]) -> ModelDesign | None:
+def model_design(
+    store: LossSource,
+    models: Sequence[ModelSeeds],
+    attacked: Sequence[ModelSeeds] | None = None,
+) -> ModelDesign | None:
     """Returns the design of imported models whose subsets were not drawn in a known way; None for all others.
 
     Args:
       store: the score store.
       models: all models that are present; of those that share the subset of replicas, one is compared.
+      attacked: the attacked models; None: each model is attacked with all others.
 
     Raises:
       UserError: if their subsets overlap, or if scores are corrupt.
@@ -100,10 +136,14 @@ def model_design(store: "Store", models: Sequence[ModelSeeds]) -> ModelDesign | 
     own = [model for model in models if model.role == "reference"]
     own += [subsets.replica(0)] if any(model.role != "reference" for model in models) else []
     has_members_M = _has_members(store, own)
-    return ModelDesign(tuple(own), _compare(store, own), has_members_M)
+    attacked_T = None
+    if attacked is not None:
+        those = {model if model.role == "reference" else subsets.replica(0) for model in attacked}
+        attacked_T = np.array([m for m, model in enumerate(own) if model in those], np.intp)
+    return ModelDesign(tuple(own), _compare(store, own, attacked_T), has_members_M)
 
 
-def reference_design(store: "Store", references: Sequence[ModelSeeds]) -> stats.Design:
+def reference_design(store: LossSource, references: Sequence[ModelSeeds]) -> stats.Design:
     """Returns how the training subsets of references are related.
 
     Raises:
@@ -116,7 +156,7 @@ def reference_design(store: "Store", references: Sequence[ModelSeeds]) -> stats.
     return _compare(store, references)
 
 
-def _has_members(store: "Store", models: Sequence[ModelSeeds]) -> np.ndarray:
+def _has_members(store: LossSource, models: Sequence[ModelSeeds]) -> np.ndarray:
     """Returns whether each model was trained on any of the attacked samples."""
     has_members_M = np.zeros(len(models), np.bool_)
     for _, value in store.canary_blocks({"member": ("member", models)}):
@@ -124,14 +164,16 @@ def _has_members(store: "Store", models: Sequence[ModelSeeds]) -> np.ndarray:
     return has_members_M
 
 
-def _compare(store: "Store", models: Sequence[ModelSeeds]) -> stats.Design:
+def _compare(
+    store: LossSource, models: Sequence[ModelSeeds], attacked_T: np.ndarray | None = None
+) -> stats.Design:
     """Returns the design that the members of the models show; raises UserError as `model_design`."""
     parts = []
     for _, value in store.canary_blocks({"member": ("member", models)}):
         member_MxC = value["member"]
         any_C, all_C = np.logical_or.reduce(member_MxC), np.logical_and.reduce(member_MxC)
         parts.append(member_MxC[:, stats_design.design_samples(any_C, all_C, len(models))])
-    design = stats.design_of(np.concatenate(parts, axis=1))
+    design = stats.design_of(np.concatenate(parts, axis=1), attacked_T)
     if not design.overlap:
         return design
     if store.design != "given":  # drawn independently, so it is a coincidence

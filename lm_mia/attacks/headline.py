@@ -1,8 +1,11 @@
 """Which attack the first sentence of a result is about, and at which false positive rate."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from lm_mia import config
+
+_LOWEST_RATE, _FEWEST_FALSE_POSITIVES = 0.01, 10
 
 
 def effective_attack(c: config.Config) -> config.Attack:
@@ -50,3 +53,17 @@ def headline_attack(
         return "base_calibrated"
     # With a single reference, the membership of a sample in it would reveal whether the sample has a score.
     return "reference_calibrated" if references >= (2 if has_in else 1) else "loss"
+
+
+def headline_fpr(fprs: Sequence[float], nonmembers: int) -> float:
+    """Returns the rate of the first sentence: the lowest one from 1 % on that allows 10 false positives.
+
+    If none does, it is the highest one.
+
+    Args:
+      fprs: the rates at which true positives were counted.
+      nonmembers: number of non-members.
+    """
+    usual = [fpr for fpr in fprs if fpr >= _LOWEST_RATE] or [*fprs]
+    allowed = [fpr for fpr in usual if fpr * nonmembers >= _FEWEST_FALSE_POSITIVES]
+    return min(allowed) if allowed else max(usual)

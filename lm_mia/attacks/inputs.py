@@ -20,7 +20,6 @@ from lm_mia.data.subsets import ModelSeeds
 from lm_mia.seeds import permutation
 
 if TYPE_CHECKING:  # The registry is read by commands that open no store.
-    from lm_mia.data.population import Population
     from lm_mia.store.store import Store
 
 BLOCK_SAMPLES = 2**16
@@ -106,6 +105,14 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+class SampleTable(Protocol):
+    """Properties of the attacked samples, such as a population."""
+
+    def column(self, name: str) -> np.ndarray:
+        """Returns column_N: tokens, zlib_bytes or tfidf."""
+        ...
 
 
 class BlockSource(Protocol):
@@ -267,7 +274,7 @@ class AttackInputs:
 
 def open_inputs(
     store: "Store",
-    population: "Population",
+    population: SampleTable,
     targets: Sequence[ModelSeeds],
     references: Sequence[ModelSeeds],
     statistics: tuple[str, ...],

@@ -489,7 +489,8 @@ def attack_spec(
     roles = assign_roles(recipe.models, c.attack)
     targets = roles.replicas if variant.replicas else roles.targets
     count = variant.references or len(roles.references)
-    fewest = max(count, MIN_REFERENCES)
+    # Nobody trains further references of imported models.
+    fewest = max(count, 1 if c.corpus.source == "imported" else MIN_REFERENCES)
     if has_no_references(c) and not entry.uses_references:
         fewest = variant.references
     if not targets or len(roles.references) < fewest:

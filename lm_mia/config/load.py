@@ -594,6 +594,38 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, allow_abbrev=False, formatter_class=formatter, **settings)
         self._elsewhere = elsewhere or {}
 
+    def add_fields(self, settings: type) -> None:
+        """Adds a flag for each field of a dataclass: its docstring is the help, and its default that of the flag.
+
+        Lists are separated by commas. Choices of `Literal` are checked by whoever reads the settings.
+
+        Args:
+          settings: the dataclass; a field with ``metadata={"is_flag": False}`` has no flag.
+        """
+        docs, kinds = field_docs(settings), typing.get_type_hints(settings)
+        for field in dataclasses.fields(settings):
+            if not field.metadata.get("is_flag", True):
+                continue
+            flag, kind, text = (
+                f"--{field.name.replace('_', '-')}",
+                kinds[field.name],
+                docs[field.name],
+            )
+            names = dict.fromkeys([flag, f"--{field.name}"])
+            text = text.replace("%", "%%")
+            if kind is bool:
+                self.add_argument(*names, action="store_true", help=text)
+                continue
+            if typing.get_origin(kind) is tuple:
+                [item, _] = typing.get_args(kind)
+                parse, metavar = functools.partial(_parse_list, item), "A,B,..."
+                shown = ",".join(str(value) for value in field.default)  # pyright: ignore
+            else:
+                parse = kind if kind in (int, float) else str
+                metavar, shown = {int: "N", float: "NUMBER"}.get(kind, "NAME"), field.default
+            text += f" (default: {shown})" if shown not in ("", 0) else ""
+            self.add_argument(*names, type=parse, default=field.default, metavar=metavar, help=text)
+
     def parse_flags(
         self, argv: Sequence[str], mistakes: list[str]
     ) -> tuple[argparse.Namespace, list[str]]:
@@ -635,6 +667,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises a UserError instead of printing the usage."""
         raise UserError(f"{self.prog}: {message}; see {self.prog} --help")
+
+
+def _parse_list(item: type, text: str) -> tuple[Any, ...]:
+    """Returns the items of a list that is separated by commas."""
+    try:
+        return tuple(item(word.strip()) for word in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of numbers such as 0.01,0.1"
+        ) from None
 
 
 def _is_number(word: str) -> bool:

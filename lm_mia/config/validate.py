@@ -494,9 +494,13 @@ def _attack_step(config: Config) -> Iterator[str]:
 def _attacked_models(config: Config) -> Iterator[str]:
     attack, is_balanced = config.attack, config.train.subset == "balanced"
     has_references = not schema.has_no_references(config)
-    if attack.references < _MIN_REFERENCES and has_references:
+    # Of imported models, the source may say that one of few is attacked.
+    fewest = _MIN_REFERENCES if attack.replicas or not _is_imported(config) else 1
+    if attack.references < fewest and has_references:
         yield _message(
-            config, "attack.references", "must be 4 or more, for 2 IN and 2 OUT losses per sample"
+            config,
+            "attack.references",
+            f"must be {fewest} or more, for 2 IN and 2 OUT losses per sample",
         )
     design = "--subset=balanced" if _is_imported(config) else "train.subset='balanced'"
     if is_balanced and attack.references % 2:
@@ -505,14 +509,14 @@ def _attacked_models(config: Config) -> Iterator[str]:
             "attack.references",
             f"must be even for {design}, where references come in pairs",
         )
-    leaves_enough = 0 <= attack.targets <= attack.references - _MIN_REFERENCES
+    leaves_enough = 0 <= attack.targets <= attack.references - fewest
     if attack.targets and has_references and not leaves_enough:
         yield _message(
             config,
             "attack.targets",
-            f"must leave at least {_MIN_REFERENCES} of attack.references={attack.references}"
+            f"must leave at least {fewest} of attack.references={attack.references}"
             if not _is_imported(config)
-            else f"must leave at least {_MIN_REFERENCES} of the {attack.references} models that are no replicas",
+            else f"must leave at least {fewest} of the {attack.references} models that are no replicas",
         )
     if is_balanced and attack.targets % 2:
         yield _message(

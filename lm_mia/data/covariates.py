@@ -4,13 +4,13 @@ Legend: N samples, C columns of numbers (a category has one column for each of i
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from lm_mia.data.array_files import check_real
+from lm_mia.data.arrays import Column, Values, check_real, is_text
 from lm_mia.errors import UserError, collect_errors
 
 MAX_CATEGORIES = 50
@@ -18,8 +18,6 @@ MAX_CATEGORIES = 50
 MAX_COVARIATE = 1e30
 """Values must be smaller in magnitude, so that no sum of squares overflows."""
 _SECONDS_PER_DAY = 86_400
-
-Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,20 +42,15 @@ class Covariates:
 
 
 def read_covariates(
-    column: Callable[[str], Column],
-    names: Sequence[str],
-    text: str,
-    samples: int,
-    label: Callable[[str], str],
+    columns: Mapping[str, Values], names: Sequence[str], text: str, samples: int
 ) -> Covariates | None:
     """Reads columns of covariates and of texts.
 
     Args:
-      column: returns the column of a name.
+      columns: has those of all names.
       names: names of the covariates.
       text: name of the column of texts, or "".
       samples: number of samples, which all columns have.
-      label: returns what error messages call the column of a name.
 
     Returns:
       The covariates; None if there are no names.
@@ -69,33 +62,31 @@ def read_covariates(
         return None
     problems: list[str] = []
     parsed = [
-        collect_errors(problems, lambda name=name: _parse(column(name), name, label(name)))
-        for name in names
+        collect_errors(problems, lambda name=name: _parse(columns[name], name)) for name in names
     ]
     texts: tuple[Any, Sequence[str]] | None = None, ()
     if text:
-        texts = collect_errors(problems, lambda: _texts(column(text), label(text)))
+        texts = collect_errors(problems, lambda: _texts(columns[text]))
     if problems or texts is None:
         raise UserError("\n".join(problems))
-    columns = [part for part in parsed if part is not None]
+    parts = [part for part in parsed if part is not None]
     return Covariates(
-        tuple(name for part in columns for name in part[0]),
-        np.hstack([np.empty((samples, 0)), *(part[1] for part in columns)]),
-        np.array([part[2] for part in columns for _ in part[0]], bool),
+        tuple(name for part in parts for name in part[0]),
+        np.hstack([np.empty((samples, 0)), *(part[1] for part in parts)]),
+        np.array([part[2] for part in parts for _ in part[0]], bool),
         *texts,
     )
 
 
-def _parse(column: Column, name: str, label: str) -> tuple[list[str], np.ndarray, bool]:
+def _parse(source: Values, name: str) -> tuple[list[str], np.ndarray, bool]:
     """Returns the names and the values of the columns of a covariate, and whether it is a number."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column, label = source.column(), source.label
     kind = column.type
-    if _is_string(kind):
+    if is_text(kind):
         return *_categories(column, name, label), False
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        check_real(values, label, limit=MAX_COVARIATE, locate=lambda index: f"row {index[0] + 1}")
+        check_real(values, label, limit=MAX_COVARIATE)
         _check_complete(np.isnan(values), label)
         return [name], values[:, None], True
     _check_complete(column.is_null().to_numpy(zero_copy_only=False), label)
@@ -109,7 +100,7 @@ def _parse(column: Column, name: str, label: str) -> tuple[list[str], np.ndarray
     return [name], seconds[:, None] / _SECONDS_PER_DAY, True
 
 
-def _categories(column: Column, name: str, label: str) -> tuple[list[str], np.ndarray]:
+def _categories(column: "Column", name: str, label: str) -> tuple[list[str], np.ndarray]:
     import pandas as pd
 
     values = column.to_pandas()
@@ -126,16 +117,15 @@ def _categories(column: Column, name: str, label: str) -> tuple[list[str], np.nd
     return [f"{name}={categories[i]}" for i in kept], np.column_stack(columns).astype(np.float64)
 
 
-def _texts(column: Column, label: str) -> tuple[np.ndarray, list[str]]:
+def _texts(source: Values) -> tuple[np.ndarray, list[str]]:
     import pandas as pd
 
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column, label = source.column(), source.label
     if pa.types.is_null(column.type):
         raise UserError(f"{label}: is empty; save the text of each sample")
     if pa.types.is_binary(column.type):
         raise UserError(f"{label}: holds bytes; save the texts as UTF-8")
-    if not _is_string(column.type):
+    if not is_text(column.type):
         raise UserError(
             f"{label}: holds values of type {column.type}; must hold the text of each sample"
         )
@@ -143,10 +133,6 @@ def _texts(column: Column, label: str) -> tuple[np.ndarray, list[str]]:
     text_N, texts = pd.factorize(values)
     _check_complete((text_N < 0) | (values == "").to_numpy(), label)
     return text_N, texts.tolist()
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _check_complete(is_missing_N: np.ndarray, label: str) -> None:

@@ -166,9 +166,10 @@ def load_tokenizer(
         if not raw:
             raise RuntimeError("it is empty")
         spm = sentencepiece.SentencePieceProcessor(model_proto=raw)
-    except RuntimeError:
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{name}: not a sentencepiece model; give a .model file, or leave it empty to train one"
+            f"{name}: sentencepiece cannot read it ({reason}); give a .model file, or leave it empty to train one"
         ) from None
     missing = [f"<{s}>" for s, i in (("bos", spm.bos_id()), ("eos", spm.eos_id())) if i < 0]
     if missing:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_mia.atomic import append_line, replacing
-from lm_mia.data.loss_files import listed
+from lm_mia.data.arrays import listed
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError, collect_errors
 from lm_mia.hf import models as hf_models

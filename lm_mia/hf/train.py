@@ -31,7 +31,7 @@ import numpy as np
 from lm_mia import seeds
 from lm_mia.atomic import write_atomically
 from lm_mia.data import subsets
-from lm_mia.data.loss_files import listed
+from lm_mia.data.arrays import listed
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
 from lm_mia.hf import losses, models, texts

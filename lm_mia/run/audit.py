@@ -5,28 +5,29 @@ the scores do not show, so the user must state it.
 """
 
 import dataclasses
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import threadpoolctl
 
+from lm_mia import config
 from lm_mia.atomic import write_csv
 from lm_mia.attacks import text_membership
-from lm_mia.data import loss_units, role_losses, score_arrays, score_tables
-from lm_mia.data.array_files import check_is_file
-from lm_mia.data.score_arrays import Losses
-from lm_mia.data.score_tables import Columns, ModelScores
+from lm_mia.data import loss_units, losses, scores
+from lm_mia.data.arrays import Arrays, Source, Values, listed, open_arrays
+from lm_mia.data.covariates import Covariates, read_covariates
+from lm_mia.data.losses import LossFile
+from lm_mia.data.scores import ModelScores
 from lm_mia.errors import UserError, collect_errors
 from lm_mia.machine import available_cores
 from lm_mia.run import audit_causal
 from lm_mia.run.audit_statistics import Frames, Settings, audit_model, make_units
-
-Source = Path | pd.DataFrame | Mapping[Any, Any]
 
 _TABLES = ("summary", "tpr_at_fpr", "audit", "audit_curve", "roc", "histogram")
 _OPTIONAL_TABLES = ("groups", *audit_causal.TABLES)
@@ -104,16 +105,14 @@ class Audit:
 
 
 def audit(
-    source: Source,
+    source: "Source",
     settings: Settings,
     progress: Callable[[str, float, float], None] = lambda *_: None,
 ) -> Audit:
-    """Audits a file, a data frame, or a mapping of arrays.
+    """Audits scores, or losses, to which attacks are applied first.
 
     Args:
-      source: a csv, parquet or npz file of scores; a file of losses (`role_losses.read_losses`); a data frame with the
-        columns of a table of scores; or arrays with the names of
-        such an npz file.
+      source: what `lm_mia.data.arrays.open_arrays` opens: a path, a data frame, a table or a mapping of arrays.
       settings: how to read and audit it.
       progress: called as ``progress("audit", done, total)``.
 
@@ -121,34 +120,137 @@ def audit(
       UserError: with one line per problem of the settings and the source.
     """
     problems = [*settings.problems()]
-    scores = collect_errors(
-        problems, lambda: read(source, settings.columns, settings.losses_are_nats)
-    )
-    if problems:
+    given = collect_errors(problems, lambda: read(source, settings))
+    if problems or given is None:
         raise UserError("\n".join(problems))
-    assert scores is not None
-    if settings.text:
-        scores = _with_text_features(scores)
-    name = "arrays" if isinstance(source, Mapping) else "data frame"
-    name = str(source) if isinstance(source, Path) else name
-    warnings = _compare_texts(scores) if settings.membership == "given" else ()
+    name = given.source
     with (
         threadpoolctl.threadpool_limits(1, user_api="blas"),
         ThreadPoolExecutor(available_cores()) as pool,
     ):
-        if isinstance(scores, Losses):
-            result = _audit_losses(scores, name, settings, pool, progress)
-        else:
-            parts = [*_audit_scores("score", scores, name, settings, pool, progress)]
-            result = _combine(parts, settings)
-    return dataclasses.replace(result, warnings=warnings)
+        if isinstance(given, Losses):
+            return _audit_losses(given, settings, pool, progress)
+        models = given.models
+        if settings.text:
+            covariates_T = audit_causal.describe_texts(
+                [model.covariates for model in models if model.covariates is not None]
+            )
+            models = [
+                dataclasses.replace(model, covariates=covariates)
+                for model, covariates in zip(models, covariates_T, strict=True)
+            ]
+        warnings = _compare_texts(models[0], len(models)) if settings.membership == "given" else ()
+        settings = _with_headline_rate(settings, int(np.sum(~models[0].member_N)))
+        parts = [*_audit_scores("score", models, name, settings, pool, progress)]
+        return dataclasses.replace(_combine(parts, settings), warnings=warnings)
 
 
-def _compare_texts(scores: list[ModelScores] | Losses) -> tuple[str, ...]:
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Membership scores, which are audited as they are."""
+
+    source: str
+    models: Sequence[ModelScores]
+
+
+@dataclasses.dataclass(frozen=True)
+class Losses:
+    """Losses of models, whose targets and replicas are attacked, and what the audit needs to know of their samples."""
+
+    file: LossFile
+    user_N: np.ndarray | None
+    users: Sequence[str]
+    covariates: Covariates | None
+    document_N: np.ndarray | None
+
+    @property
+    def source(self) -> str:
+        """Where the losses come from."""
+        return self.file.source
+
+
+def read(source: "Source", settings: Settings) -> Scores | Losses:
+    """Reads a source of `audit`; raises UserError with one line per problem."""
+    columns = settings.columns
+    strings = [name for name in (columns.user, columns.model) if name]
+    arrays = open_arrays(source, strings)
+    has_scores = (columns.score or "score") in arrays or "score_MxN" in arrays
+    if settings.target or settings.base or (losses.has_losses(arrays) and not has_scores):
+        return _read_losses(arrays, settings)
+    return Scores(arrays.source, scores.read_scores(arrays, columns))
+
+
+def _read_losses(arrays: Arrays, settings: Settings) -> Losses:
+    """Returns losses of models, of which one is a target or a replica; all values are checked."""
+    p, where = settings.prefix, arrays.source
+    problems = [
+        f"{p}{name}={value}: is for scores, but {where} has losses of models; leave it out"
+        for name in ("score", "member", "model")
+        if (value := getattr(settings, name))
+    ]
+    if settings.lower_is_member:
+        problems.append(
+            f"{p}lower-is-member: is for scores, but {where} has losses of models, which are lower for members; leave "
+            "it out"
+        )
+    if settings.base and not settings.target:
+        problems.append(f"{p}base={settings.base}: name the attacked model, too, by {p}target=")
+    if problems:
+        raise UserError("\n".join(problems))
+    file = losses.read_losses(
+        arrays,
+        target=settings.target,
+        base=settings.base,
+        are_nats=settings.losses_are_nats,
+        prefix=p,
+    )
+    if len(file.role_M) == 1:
+        file = dataclasses.replace(file, role_M=("target",))  # a single model needs no role
+    if not file.models("target", "replica"):
+        raise UserError(
+            f"{where}: no model has the role target; name the attacked one by {p}target=NAME and, if it is there, the "
+            f"model that it was fine-tuned from by {p}base=NAME; the models are {listed(file.names_M)}"
+        )
+    losses.check_values(file, lambda *_: None)
+    columns = _columns(file)
+    users = document_N = covariates = None
+    needed = [*settings.columns.covariates, *filter(None, [settings.user, settings.text])]
+    if missing := [name for name in needed if name not in columns]:
+        raise UserError(
+            f"{where}: has no column {' and '.join(map(repr, missing))}; {p}user, {p}covariates and {p}text can name "
+            f"{listed(columns) or 'none, since it has no columns'}"
+        )
+    if settings.user:
+        users = collect_errors(problems, columns[settings.user].names)
+    if "document" in columns:
+        document_N = collect_errors(problems, lambda: scores.parse_documents(columns["document"]))
+    covariates = collect_errors(
+        problems,
+        lambda: read_covariates(
+            columns, settings.columns.covariates, settings.text, file.num_samples
+        ),
+    )
+    if problems:
+        raise UserError("\n".join(problems))
+    if settings.text and covariates is not None:
+        [covariates] = audit_causal.describe_texts([covariates])
+    user_N, names = users or (None, ())
+    return Losses(file, user_N, names, covariates, document_N)
+
+
+def _columns(file: LossFile) -> dict[str, Values]:
+    """Returns the properties of the samples, their texts among them, as columns."""
+    arrays = dict(file.columns)
+    if file.text_N is not None:
+        arrays["text"] = file.text_N
+    return {
+        name: Values(f"{file.source}: column {name!r}", array.shape, lambda array=array: array)
+        for name, array in arrays.items()
+    }
+
+
+def _compare_texts(first: ModelScores, models: int) -> tuple[str, ...]:
     """Returns a sentence about what the texts tell of the members of the first model; none without texts."""
-    if isinstance(scores, Losses):
-        scores = scores.scores(scores.target_loss_TxN)
-    first = scores[0]
     if first.text_N is None:
         return ()
     drawn_S = text_membership.draw_texts(len(first.text_N))
@@ -156,89 +258,129 @@ def _compare_texts(scores: list[ModelScores] | Losses) -> tuple[str, ...]:
     auc = text_membership.compare_texts(
         first.text_N.take(pa.array(drawn_S)).to_pylist(), first.member_N[drawn_S], groups
     )
-    model = f"model {first.model}" if len(scores) > 1 else ""
+    model = f"model {first.model}" if models > 1 else ""
     return () if auc is None else (text_membership.describe(auc, model),)
 
 
-def read(
-    source: Source, columns: Columns, losses_are_nats: bool = False
-) -> list[ModelScores] | Losses:
-    """Reads a source of `audit`; raises UserError with one line per problem. The last is as in `Settings`."""
-    if isinstance(source, pd.DataFrame):
-        return score_tables.read_frame(source, columns)
-    if isinstance(source, Mapping):
-        arrays = {str(name): np.asarray(array) for name, array in source.items()}
-        if role_losses.has_roles(arrays):
-            return role_losses.read_losses(arrays, columns, losses_are_nats)
-        return score_arrays.parse_arrays(arrays, "arrays", columns)
-    if not isinstance(source, Path):
-        raise UserError(
-            f"source: must be a path, a data frame or a mapping of arrays, not {type(source).__name__}"
-        )
-    if columns.target or columns.base or role_losses.has_roles(source):
-        return role_losses.read_losses(source, columns, losses_are_nats)
-    check_is_file(source)
-    if source.suffix == ".npz":
-        return score_arrays.read_npz(source, columns)
-    if source.suffix not in score_tables.SUFFIXES:
-        suffixes = ", ".join((*score_tables.SUFFIXES, ".npz"))
-        raise UserError(
-            f"{source}: the name must end in one of {suffixes}; save the scores in one of these formats"
-        )
-    return score_tables.read_table(source, columns)
-
-
-def _with_text_features(scores: list[ModelScores] | Losses) -> list[ModelScores] | Losses:
-    """Returns scores whose covariates describe the texts."""
-    if isinstance(scores, Losses):
-        assert scores.covariates is not None
-        [covariates] = audit_causal.describe_texts([scores.covariates])
-        return dataclasses.replace(scores, covariates=covariates)
-    covariates_T = audit_causal.describe_texts(
-        [model.covariates for model in scores if model.covariates is not None]
-    )
-    return [
-        dataclasses.replace(model, covariates=covariates)
-        for model, covariates in zip(scores, covariates_T, strict=True)
-    ]
-
-
 def _audit_losses(
-    losses: Losses,
-    source: str,
+    given: Losses,
     settings: Settings,
     pool: ThreadPoolExecutor,
     progress: Callable[[str, float, float], None],
 ) -> Audit:
     """Audits all attacks on losses, one after another, so that the scores of one attack are in memory at a time."""
-    from lm_mia.attacks import loss_arrays  # here: zarr takes a second to load
+    from lm_mia.attacks import loss_arrays, registry
+    from lm_mia.run import importing  # here: these take a second to load
 
-    parts: list[tuple[Frames, list[str]]] = []
-    if not settings.losses_are_nats and not losses.names_T:  # others were checked by their names
-        loss_arrays.check_unit(losses, source)
-    design = loss_arrays.find_design(losses, source)
+    file, source = given.file, given.source
+    subset = _SUBSETS[settings.membership]
+    prepared = importing.prepare(file, "audit", subset)
+    attacked_T = file.models("target", "replica")
+    nonmembers = min(int(np.sum(~losses.read_member(file, t))) for t in attacked_T)
+    settings = _with_headline_rate(settings, nonmembers)
+    index_M, related = importing.subset_design(file, prepared.models, attacked_T)
+    if related.overlap:
+        first, second = (file.names_M[index_M[m]] for m in related.overlap)
+        raise UserError(
+            f"{source}: the training subsets of models {first} and {second} overlap more or less than independent "
+            "ones do, so the references reveal the members of the targets; use models whose subsets were drawn "
+            "independently"
+        )
+    design = subset
+    if importing.subset_problems(file, prepared.models, subset):
+        design = "given"  # the members of the targets were drawn in this way, but those of others were not
+    arrays = loss_arrays.LossArrays(
+        source,
+        design,
+        {model: row for row, model in enumerate(prepared.models)},
+        read_rows(file, [*prepared.models.values()]),
+        prepared.table,
+    )
+    groups = loss_arrays.attacked_groups(arrays, prepared.config)
+    name_of = {str(model): file.names_M[i] for model, i in prepared.models.items()}
     notes = [f"unit of the losses: {loss_units.describe(are_nats=settings.losses_are_nats)}"]
-    notes += loss_arrays.describe_design(design, len(losses.target_loss_TxN))
-    is_random = settings.membership in ("coins", "half")
-    notes += loss_arrays.find_warnings(losses, design, is_random=is_random)
-    attacks = loss_arrays.attacks_on(losses, design, is_random=is_random)
-    total, without_scores = len(attacks), list[str]()
-    for done, attack in enumerate(attacks):
-        progress("audit", done, total)
-        score_TxN = loss_arrays.score_attack(losses, attack, design, pool)
-        if np.isnan(score_TxN).all():
-            without_scores.append(attack)
-            continue
-        scores = losses.scores(score_TxN)
-        parts += _audit_scores(attack, scores, source, settings, pool)
+    parts: dict[str, list[tuple[Frames, list[str]]]] = {}
+    total, done, without_scores = sum(len(group.specs) for group in groups), 0.0, list[str]()
+    warnings: tuple[str, ...] = ()
+    attacked = sum(len(group.inputs.targets) for group in groups)
+    text_N = None if file.text_N is None else pa.array(file.text_N, pa.large_string())
+    with tempfile.TemporaryDirectory(prefix="lm-mia-audit-") as folder:
+        for group in groups:
+            names = [name_of[str(model)] for model in group.inputs.targets]
+            notes += loss_arrays.describe_design(group)
+            notes += loss_arrays.find_warnings(
+                group, names, is_random=settings.membership != "given"
+            )
+            of_models = [
+                ModelScores(
+                    name if attacked > 1 else "",
+                    np.empty(0),
+                    member_N,
+                    given.user_N,
+                    given.users,
+                    given.covariates,
+                    document_N=given.document_N,
+                    text_N=text_N,
+                )
+                for name, member_N in zip(names, group.inputs.target_member_TxN2, strict=True)
+            ]
+            if settings.membership == "given" and not warnings:
+                warnings = _compare_texts(of_models[0], attacked)
+
+            def show(fraction: float, before: float = done) -> None:
+                progress("audit", before + fraction, total)
+
+            for attack, score_TxN in loss_arrays.score(
+                group, prepared.config, Path(folder), pool, show
+            ):
+                if np.isnan(score_TxN).all():
+                    without_scores.append(attack)
+                    continue
+                scored = [
+                    dataclasses.replace(model, score_N=score_N)
+                    for model, score_N in zip(of_models, score_TxN, strict=True)
+                ]
+                parts.setdefault(attack, []).extend(
+                    _audit_scores(attack, scored, source, settings, pool)
+                )
+            done += len(group.specs)
     progress("audit", total, total)
     if without_scores:
         notes.append(
             f"{', '.join(without_scores)}: no scores, since these attacks need more references: one that was trained "
             "on a sample and one that was not at least, and LiRA two of each with variances of each sample"
         )
-    result = _combine(parts, settings)
-    return dataclasses.replace(result, notes=(*result.notes, *notes))
+    c = prepared.config.attack
+    if any(group.inputs.references for group in groups):
+        pooled = "one variance for all samples" if c.variance == "pooled" else "a variance for each"
+        notes.append(f"LiRA estimates {pooled} (attack.variance={c.variance}), as `lm-mia import`")
+    in_order = [c.headline, *registry.ATTACKS]
+    by_attack = [part for name in dict.fromkeys(in_order) for part in parts.get(name, ())]
+    result = _combine(by_attack, settings)
+    return dataclasses.replace(result, notes=(*result.notes, *notes), warnings=warnings)
+
+
+_SUBSETS: Mapping[str, Literal["given", "exact", "bernoulli"]] = {
+    "given": "given",
+    "coins": "bernoulli",
+    "half": "exact",
+    "independent": "given",
+}
+"""How `lm-mia import` calls the design of an audit."""
+
+
+def read_rows(file: LossFile, index_M: Sequence[int]) -> dict[str, list[np.ndarray]]:
+    """Returns the values of all models: name of a variable -> value_N of each; large arrays stay mapped to the file."""
+    rows = {name: [file.read(name, m) for m in index_M] for name in ("loss", *file.statistics)}
+    return rows | {"member": [losses.read_member(file, m) for m in index_M]}
+
+
+def _with_headline_rate(settings: Settings, nonmembers: int) -> Settings:
+    """Returns settings whose rates, if they are the usual ones, include that by which a recipe's results are named."""
+    if settings.fprs != Settings().fprs:
+        return settings
+    rate = config.automatic_focus_fpr(nonmembers)
+    return dataclasses.replace(settings, fprs=tuple(sorted({*settings.fprs, rate})))
 
 
 def _combine(parts: Sequence[tuple[Frames, list[str]]], settings: Settings) -> Audit:

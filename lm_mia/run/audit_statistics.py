@@ -6,16 +6,16 @@ Legend: N units (samples or users), U users.
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import pandas as pd
 
 from lm_mia import stats
 from lm_mia.data.covariates import Covariates
-from lm_mia.data.score_tables import Columns, ModelScores
+from lm_mia.data.scores import Columns, ModelScores
 from lm_mia.errors import UserError
 from lm_mia.run import audit_causal, audit_curves
 from lm_mia.run.progress import plural
@@ -34,36 +34,70 @@ _CURVE_COLUMNS = ("guesses", "sides", "correct", "epsilon", "mu")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings of an audit."""
+    """How a source is read and audited: the flags of `lm-mia audit`, and the arguments of `lm_mia.audit`."""
 
     score: str = ""
-    """Name of the column or array; "" for the default name, here and below."""
+    """Scores: name of the column or array, by default score, or score_MxN."""
     member: str = ""
+    """Scores: name of the column or array of membership, by default member, or member_MxN."""
     model: str = ""
-    user: str = ""
-    """The audit is of users instead of samples unless this is empty."""
-    aggregate: GroupScore = "mean"
-    """How the scores of a user become one score."""
-    membership: MembershipDesign = "given"
-    """How the members were drawn: unknown ("given"); each sample by its own fair coin ("coins"); as a random subset
-    of fixed size, such as one half ("half"); or one sample per training run ("independent")."""
-    covariates: tuple[str, ...] = ()
-    """Names of columns or arrays in which members and non-members from different sources differ."""
-    text: str = ""
-    """Name of the column or array of texts, which are described by covariates."""
+    """Scores: name of the column of models, by default model if there is one; each model is audited by itself."""
+    lower_is_member: bool = False
+    """Scores are smaller for members, as losses and distances are."""
     target: tuple[str, ...] = ()
-    """Names of the attacked models in a file of losses that does not say the role of each model."""
+    """Losses: names of the attacked models, unless the file says the role of each; other models are references."""
     base: str = ""
-    """Name of the model that these were fine-tuned from; it was trained on none of the samples."""
-    delta: float = 1e-5
-    confidence: float = 0.95
-    fprs: tuple[float, ...] = (0.001, 0.01, 0.1)
-    replicates: int = 0
-    """Bootstrap draws; 0: 1,000, or fewer if there are more than 200,000 scores, but at least 200."""
+    """Losses: name of the model that the targets were fine-tuned from, which was trained on none of the texts."""
     losses_are_nats: bool = False
-    """Whether losses are in nats per token even if their values look like those of another unit."""
-    prefix: str = ""
+    """Losses: accept them even if their values look like sums, perplexities, bits or accuracies."""
+    user: str = ""
+    """Audit users instead of samples: name of the column that says the user of each sample."""
+    aggregate: GroupScore = "mean"
+    """How the scores of a user become one: mean, max, min, logsumexp, gmean or abs_max."""
+    membership: MembershipDesign = "given"
+    """How the members were drawn: given (in an unknown way, so that no bound is valid), coins (each by its own fair
+    coin), half (a random subset of fixed size, such as one half), or independent (each row is a training run of its
+    own)."""
+    covariates: tuple[str, ...] = ()
+    """Members and non-members from different sources: names of columns in which they differ, such as
+    date,length,source; adds estimates that are adjusted for them."""
+    text: str = ""
+    """Members and non-members from different sources: name of the column of texts, whose words, lengths and
+    compressibility are covariates, too."""
+    delta: float = 1e-5
+    """Delta of (epsilon, delta)-differential privacy."""
+    confidence: float = 0.95
+    """Confidence level of intervals and bounds."""
+    fprs: tuple[float, ...] = (0.001, 0.01, 0.1)
+    """False positive rates; by default also 0.05 with 200 to 999 non-members, whose results are named by it."""
+    replicates: int = 0
+    """Bootstrap draws, by default 1,000, or fewer for more than 200,000 scores, but at least 200."""
+    prefix: str = dataclasses.field(default="", metadata={"is_flag": False})
     """Precedes the names of settings in messages: "--" on the command line, where settings are flags."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Settings":
+        """Returns settings of arguments in which a list may be a single value, and a name an integer or None."""
+        kinds, values = get_type_hints(cls), {}
+        for name, value in given.items():
+            kind = kinds.get(name)
+            if kind == tuple[str, ...]:
+                items = (
+                    value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+                )
+                value = tuple(str(item) for item in items if item not in ("", None) or value != "")
+            elif kind == tuple[float, ...]:
+                value = tuple(value)
+            elif kind is str:
+                value = "" if value is None else str(value)
+            values[name] = value
+        try:
+            return cls(**values)
+        except TypeError as error:
+            unknown = [name for name in given if name not in kinds]
+            near = difflib.get_close_matches(unknown[0], kinds, 1) if unknown else []
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(kinds)}"
+            raise UserError(f"{', '.join(unknown)}: there is no such setting; {hint}") from error
 
     @property
     def steps(self) -> int:
@@ -81,8 +115,7 @@ class Settings:
             self.user,
             covariates,
             self.text,
-            self.target,
-            self.base,
+            self.lower_is_member,
             self.prefix,
         )
 

@@ -7,13 +7,13 @@ import pandas as pd
 import rich.box
 from rich.table import Table
 
+from lm_mia.attacks.headline import headline_fpr
 from lm_mia.run.audit import Audit
 from lm_mia.run.audit_causal_table import causal_table, needs_nonmembers, overlap_line
 from lm_mia.run.plan import print_table
 from lm_mia.run.progress import plural
 
 _MAX_ROWS = 30
-_FEWEST_FALSE_POSITIVES = 10
 METHODS = {
     "estimate_tpr": "epsilon at 1% TPR (estimate)",
     "estimate_max": "largest epsilon (estimate)",
@@ -63,14 +63,10 @@ def _headline(result: Audit, confidence: str) -> str:
     elif not math.isnan(rows["auc_low"].iloc[0]):
         auc += f" ({confidence} interval {_interval(rows['auc_low'].iloc[0], rows['auc_high'].iloc[0])})"
     parts = [f"{first}: {auc}"]
-    # The lowest usual rate that allows enough false positives for the TPR to be more than chance.
-    nonmembers = result.counts["nonmembers"].min()
-    shown = points[
-        (points["fpr"] >= 0.01) & (points["fpr"] * nonmembers >= _FEWEST_FALSE_POSITIVES)
-    ]
-    if len(shown):
-        fpr = shown["fpr"].min()
-        point = shown[shown["fpr"] == fpr]
+    nonmembers = int(result.counts["nonmembers"].min())
+    if len(points):
+        fpr = headline_fpr(sorted(points["fpr"].unique()), nonmembers)
+        point = points[points["fpr"] == fpr]
         tpr = f"TPR {point['tpr'].mean():.3f}"
         if len(point) == 1 and not math.isnan(point["low"].iloc[0]):
             tpr += f" ({_interval(point['low'].iloc[0], point['high'].iloc[0])})"

@@ -13,7 +13,7 @@ import io
 import math
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +26,9 @@ from lm_mia.attacks import registry, text_membership
 from lm_mia.attacks.headline import headline_attack
 from lm_mia.config import Config, load
 from lm_mia.config.recipe import folder_name
-from lm_mia.data import imported, loss_files, loss_units, subsets
-from lm_mia.data.loss_files import ImportedRole, LossFile
+from lm_mia.data import imported, loss_units, losses, subsets
+from lm_mia.data.arrays import COMPRESSED, Source, open_arrays
+from lm_mia.data.losses import LossFile
 from lm_mia.data.population import PIECE_COLUMNS
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError, collect_errors
@@ -42,27 +43,72 @@ SUBSETS: tuple[Subset, ...] = ("given", "exact", "bernoulli", "balanced")
 MODELS = "imported_models.csv"
 """Table of the models of an imported recipe: name, name in the file, role."""
 _MOST_TARGETS = 16
-_FEWEST_REFERENCES = 4
+_FEWEST_REFERENCES = 4  # unless the source says which model is attacked
 _FEW_REFERENCES = 64  # with fewer, pooled variances are better
 _FEW_SAMPLES = 64  # with fewer, random subsets may be equal by chance
 
 
-def import_file(
-    path: Path,
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What follows from losses before they are written or attacked."""
+
+    models: Mapping[ModelSeeds, int]
+    """The seeds of each model -> its position in the source: targets, references, replicas, and then the base."""
+    table: dict[str, np.ndarray]
+    """The sample table: name -> column_N2."""
+    config: Config
+    """The config of the recipe, with the headline attack that follows from the subsets of the models."""
+
+
+def prepare(
+    file: LossFile, name: str, subset: Subset, overrides: Callable[[Config], Config] = lambda c: c
+) -> Prepared:
+    """Returns the seeds of the models, the sample table and the config of losses whose values were checked.
+
+    Args:
+      file: the losses.
+      name: name of the recipe.
+      subset: how the members of each model were drawn.
+      overrides: changes the settings before the headline attack is chosen.
+    """
+    models = _model_seeds(file)
+    table = imported.sample_table(file.num_samples, file.columns, file.text_N)
+    c = overrides(_config(file, table, name, subset))
+    return Prepared(models, table, _with_headline(c, file, models))
+
+
+def import_source(
+    source: "Source",
     workdir: str,
     name: str,
     subset: Subset,
     overrides: Sequence[str],
     display: Display,
     *,
-    roles: Mapping[str, ImportedRole],
+    target: Sequence[str] = (),
+    base: str = "",
     are_nats: bool = False,
 ) -> list[str]:
-    """Imports a file; returns the lines that the command prints.
+    """Imports the losses of a file; returns the lines that the command prints.
 
-    For `roles`, see `loss_files.open_losses`, for `are_nats`, `loss_files.LossFile`, and for the rest, `import_losses`.
+    For `target`, `base` and `are_nats`, see `losses.read_losses`, and for the rest, `import_losses`.
+
+    Raises:
+      UserError: with one line per problem, also if the source has scores, with the command that reads them.
     """
-    file = dataclasses.replace(loss_files.open_losses(path, roles), are_nats=are_nats)
+    arrays = open_arrays(source)
+    if not losses.has_losses(arrays):
+        if "score" in arrays or "score_MxN" in arrays:
+            raise UserError(
+                f"{arrays.source}: has membership scores, but losses are imported; `lm-mia audit "
+                f"{shlex.quote(arrays.source)}` evaluates scores"
+            )
+        raise UserError(
+            f"{arrays.source}: has no losses among {', '.join(map(repr, [*arrays][:20])) or 'no arrays'}; save "
+            "loss_MxN and member_MxN, or a table with loss_NAME and member_NAME for each model, or with the columns "
+            "model, id, loss and member"
+        )
+    file = losses.read_losses(arrays, target=target, base=base, are_nats=are_nats)
     recipe = import_losses(file, workdir, name, subset, overrides, display)
     return _describe(recipe, file)
 
@@ -102,16 +148,21 @@ def import_losses(
     def show(done: int, total: int) -> None:
         display.update("check", done, total)
 
-    collect_errors(problems, lambda: loss_files.check_values(file, show))
+    collect_errors(problems, lambda: losses.check_values(file, show))
     if problems:
         raise UserError("\n".join(problems))
-    models = _model_seeds(file)
-    _check_subsets(file, models, subset)
-    table = imported.sample_table(file.num_samples, file.columns, file.text_N)
-    c = load.apply_overrides(_config(file, table, name, subset), overrides)
-    c = load.apply_overrides(sweeps.with_stored_attack(workdir, c), overrides)
-    is_by_rule = c.attack.headline == "auto"
-    c = _with_headline(c, file, models)
+    losses.raise_first(subset_problems(file, _model_seeds(file), subset))
+    is_by_rule = True
+
+    def override(c: Config) -> Config:
+        nonlocal is_by_rule
+        c = load.apply_overrides(c, overrides)
+        c = load.apply_overrides(sweeps.with_stored_attack(workdir, c), overrides)
+        is_by_rule = c.attack.headline == "auto"
+        return c
+
+    prepared = prepare(file, name, subset, override)
+    models, table, c = prepared.models, prepared.table, prepared.config
     sweep = sweeps.imported_sweep(workdir, c)
     sweeps.check_attacked(sweep.recipes)
     [recipe] = sweep.recipes
@@ -188,7 +239,7 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
     return [*lines, f"next: {commands}"]
 
 
-def _compare_texts(file: LossFile, models: dict[ModelSeeds, int], subset: str) -> list[str]:
+def _compare_texts(file: LossFile, models: Mapping[ModelSeeds, int], subset: str) -> list[str]:
     """Returns a line about what the texts tell of membership that was given; none if it was drawn at random."""
     if subset != "given" or file.text_N is None:
         return []
@@ -197,7 +248,7 @@ def _compare_texts(file: LossFile, models: dict[ModelSeeds, int], subset: str) -
     drawn_S = text_membership.draw_texts(file.num_samples)
     groups = [file.columns[name][drawn_S] for name in ("document", "user") if name in file.columns]
     auc = text_membership.compare_texts(
-        file.text_N[drawn_S].tolist(), loss_files.read_member(file, first)[drawn_S], groups
+        file.text_N[drawn_S].tolist(), losses.read_member(file, first)[drawn_S], groups
     )
     model = "" if replicas else f"model {file.names_M[first]}"
     return [] if auc is None else [f"texts: {text_membership.describe(auc, model)}"]
@@ -251,16 +302,6 @@ def _describe_losses(store: Store, models: Sequence[ModelSeeds]) -> list[str]:
     return [line]
 
 
-def read_roles(targets: Sequence[str], base: str, problems: list[str]) -> dict[str, ImportedRole]:
-    """Returns the roles that flags give to models; messages are appended to `problems`."""
-    roles: dict[str, ImportedRole] = {name: "target" for name in targets}
-    if base in roles:
-        problems.append(f"--base={base}: is the target, too; name another model")
-    if base:
-        roles[base] = "base"
-    return roles
-
-
 def read_flags(file: str, name: str | None, subset: str, problems: list[str]) -> str:
     """Checks the flags of the command, and returns the name of the recipe; messages are appended to `problems`."""
     if subset not in SUBSETS:
@@ -269,12 +310,13 @@ def read_flags(file: str, name: str | None, subset: str, problems: list[str]) ->
         problems.append(
             f"--name={name!r}: must be at most 48 letters, digits and '.+=,-_'; try --name={folder_name(name)}"
         )
-    return name or folder_name(Path(file).stem)
+    stem = Path(file).name.split(".")[0] if Path(file).suffix in COMPRESSED else Path(file).stem
+    return name or folder_name(stem)
 
 
 def _model_seeds(file: LossFile) -> dict[ModelSeeds, int]:
     """Returns the seeds of each model -> its index in the file: targets, references, replicas, and then the base."""
-    index = {role: [i for i, r in enumerate(file.role_M) if r == role] for role in loss_files.ROLES}
+    index = {role: [i for i, r in enumerate(file.role_M) if r == role] for role in losses.ROLES}
     trained_alone = [*index["target"], *index["reference"]]
     seeds = {subsets.reference(n): i for n, i in enumerate(trained_alone)}
     seeds |= {subsets.replica(b): i for b, i in enumerate(index["replica"])}
@@ -285,7 +327,7 @@ def _check_overrides(overrides: Sequence[str]) -> None:
     """Raises UserError with a line for each field that an import determines, or that is about training."""
     names = [flag.partition("=")[0] for flag in overrides if flag.startswith("--config.")]
     given = ("--config.attack.references", "--config.attack.replicas")
-    loss_files.raise_first(
+    losses.raise_first(
         [
             f"{name}: is determined by the file; leave it out"
             if name in given
@@ -296,7 +338,7 @@ def _check_overrides(overrides: Sequence[str]) -> None:
     )
 
 
-def _with_headline(c: Config, file: LossFile, models: dict[ModelSeeds, int]) -> Config:
+def _with_headline(c: Config, file: LossFile, models: Mapping[ModelSeeds, int]) -> Config:
     """Returns the config of an import with the attack and the rate that results are named by, unless it has them.
 
     Both follow from the subsets of the models alone.
@@ -308,7 +350,7 @@ def _with_headline(c: Config, file: LossFile, models: dict[ModelSeeds, int]) -> 
         headline = _headline(file, models, targets, c.train.subset)
         attack = dataclasses.replace(attack, headline=headline)
     nonmembers = min(
-        (int((~loss_files.read_member(file, i)).sum()) for m, i in models.items() if m in attacked),
+        (int((~losses.read_member(file, i)).sum()) for m, i in models.items() if m in attacked),
         default=file.num_samples // 2,
     )
     focus = config.automatic_focus_fpr(nonmembers)
@@ -319,7 +361,9 @@ def _with_headline(c: Config, file: LossFile, models: dict[ModelSeeds, int]) -> 
     return dataclasses.replace(c, attack=attack)
 
 
-def _headline(file: LossFile, models: dict[ModelSeeds, int], targets: int, subset: Subset) -> str:
+def _headline(
+    file: LossFile, models: Mapping[ModelSeeds, int], targets: int, subset: Subset
+) -> str:
     """Returns the attack that results are named by.
 
     Args:
@@ -338,7 +382,7 @@ def _headline(file: LossFile, models: dict[ModelSeeds, int], targets: int, subse
     is_related_M = np.isin(group_M, group_M[~is_reference_M])
     references = int((is_reference_M & ~is_related_M).sum()) - int(design.columns)
     has_in = any(
-        loss_files.read_member(file, i).any()
+        losses.read_member(file, i).any()
         for i, is_reference in zip(index_M, is_reference_M, strict=True)
         if is_reference
     )
@@ -359,36 +403,27 @@ def _has_no_references(file: LossFile) -> bool:
 
 def _count_problems(file: LossFile, subset: Subset) -> list[str]:
     """Returns a line for each role of too few models, and if models or targets cannot be divided into pairs."""
-    references, targets, replicas, base = (file.role_M.count(role) for role in loss_files.ROLES)
+    references, targets, replicas, base = (file.role_M.count(role) for role in losses.ROLES)
     problems: list[str] = []
     models = len(file.role_M) - base
     if not models:
         problems.append(
             f"{file.source}: has only a base, which is not attacked; add the model that was fine-tuned from it"
         )
-    elif _has_no_references(file):
-        pass
-    elif models <= _FEWEST_REFERENCES:
-        flags = [file.source]
-        if {*file.role_M} == {"reference"}:
-            flags.append(f"--target={file.names_M[0]}")
+    elif not (targets or replicas or base) and 1 < models <= _FEWEST_REFERENCES:
         names = [str(name) for name in file.names_M]
         of_base = ""
-        if models == 2 and not base:
-            of_base = f", with --target={names[0]} --base={names[1]} if the first was fine-tuned from the second"
-        remedy = (
-            f"name the models to attack by --target=NAME, for attacks without references{of_base}; or "
-            f"`lm-mia audit {shlex.join(flags)}` attacks one of them with the others"
-        )
+        if models == 2:
+            of_base = f", and --base={names[1]} if it was fine-tuned from the second"
         problems.append(
             f"{file.source}: has {plural(models, 'model')}: must be at least five, since a model is attacked with at "
-            f"least four references; {remedy}"
+            f"least four references, unless you name the models to attack, by --target={names[0]}{of_base}"
         )
-    elif references < _FEWEST_REFERENCES:
-        counts = f"{plural(references, 'reference')}, {plural(targets, 'target')} and {plural(replicas, 'replica')}"
+    elif replicas and references < _FEWEST_REFERENCES:
         problems.append(
-            f"{file.source}: has {counts}: must have at least four references; give more of the models the role "
-            "reference"
+            f"{file.source}: has {plural(replicas, 'replica')} and {plural(references, 'reference')}: must have at "
+            "least four references to decide whether decisions survive retraining; give the replicas the role target, "
+            "or use `lm-mia audit`"
         )
     if replicas == 1:
         problems.append(
@@ -406,15 +441,14 @@ def _count_problems(file: LossFile, subset: Subset) -> list[str]:
     return problems
 
 
-def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset) -> None:
-    """Raises UserError with a line for each model whose members cannot have been drawn in the way of `subset`.
+def subset_problems(file: LossFile, models: Mapping[ModelSeeds, int], subset: Subset) -> list[str]:
+    """Returns a line for each model whose members cannot have been drawn in the way of `subset`.
 
-    Subsets that overlap, other than by independent draws, are refused in any case.
+    Subsets that overlap, other than by independent draws, are a problem in any case.
     """
     related = _related_subsets(file, models, subset)
     if subset == "given":
-        loss_files.raise_first(related)
-        return
+        return related
     problems: list[str] = []
     half, first_N2 = file.num_samples // 2, np.zeros(0, bool)
     document_N2 = file.columns.get("document")
@@ -423,7 +457,7 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
     for model, index in models.items():
         if model.role == "base":
             continue
-        member_N2 = loss_files.read_member(file, index)
+        member_N2 = losses.read_member(file, index)
         members = int(member_N2.sum())
         where = f"--subset={subset}: model {file.names_M[index]} of {file.source}"
         unlike_coins = stats.unlike_fair_coins(member_N2)
@@ -453,28 +487,38 @@ def _check_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset
                 f"{where} was trained on whole documents, so the membership of a sample reveals that of the other "
                 "samples of its document; use --subset=given"
             )
-    loss_files.raise_first([*problems, *related])
+    return [*problems, *related]
 
 
-def subset_design(file: LossFile, models: dict[ModelSeeds, int]) -> tuple[list[int], stats.Design]:
+def subset_design(
+    file: LossFile, models: Mapping[ModelSeeds, int], attacked: Sequence[int] | None = None
+) -> tuple[list[int], stats.Design]:
     """Returns the models with subsets of their own, as indices of the file, and how the subsets are related.
 
     Of replicas, which share their subset by definition, the first one is compared.
+
+    Args:
+      file: the losses.
+      models: the seeds of the models, with their positions in the file.
+      attacked: positions of the attacked models; None: each model is attacked.
     """
     index_M = [
         i for model, i in models.items() if model.role == "reference" or model == subsets.replica(0)
     ]
     any_N2, all_N2 = np.zeros(file.num_samples, bool), np.ones(file.num_samples, bool)
     for i in index_M:
-        member_N2 = loss_files.read_member(file, i)
+        member_N2 = losses.read_member(file, i)
         any_N2 |= member_N2
         all_N2 &= member_N2
     index_V = design_samples(any_N2, all_N2, len(index_M))
-    member_MxV = np.array([loss_files.read_member(file, i)[index_V] for i in index_M])
-    return index_M, stats.design_of(member_MxV)
+    member_MxV = np.array([losses.read_member(file, i)[index_V] for i in index_M])
+    attacked_T = None
+    if attacked is not None:
+        attacked_T = np.array([m for m, i in enumerate(index_M) if i in attacked], np.intp)
+    return index_M, stats.design_of(member_MxV, attacked_T)
 
 
-def _related_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subset) -> list[str]:
+def _related_subsets(file: LossFile, models: Mapping[ModelSeeds, int], subset: Subset) -> list[str]:
     """Returns a line for each model whose subset is related to another one, if they cannot have been drawn so."""
     index_M, design = subset_design(file, models)
     names = [file.names_M[i] for i in index_M]
@@ -511,7 +555,7 @@ def _related_subsets(file: LossFile, models: dict[ModelSeeds, int], subset: Subs
 
 def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Subset) -> Config:
     """Returns the config of the recipe; it says nothing about the training of the models."""
-    count = {role: file.role_M.count(role) for role in loss_files.ROLES}
+    count = {role: file.role_M.count(role) for role in losses.ROLES}
     targets, has_references = count["target"], not _has_no_references(file)
     if not has_references:
         targets = count["target"] or 1
@@ -550,14 +594,14 @@ def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Sub
             replicas=count["replica"],
             attacks=tuple(attacks),
             variance="pooled" if trained_alone - targets < _FEW_REFERENCES else "per_sample",
-            leave_one_out=has_references,
+            leave_one_out=has_references and trained_alone > _FEWEST_REFERENCES,
         ),
         name=name,
     )
 
 
 def _check_stored(
-    file: LossFile, models: dict[ModelSeeds, int], store: Store, recipe_name: str
+    file: LossFile, models: Mapping[ModelSeeds, int], store: Store, recipe_name: str
 ) -> None:
     """Raises UserError if the store has other values of a model, or values that the file lacks for its new models."""
     stored = store.models()
@@ -583,7 +627,7 @@ def _check_stored(
             [(_, stored)] = present.blocks({v: (v, [model]) for v in variables}, sys.maxsize)
             same = np.array_equal(stored[name][0], file.read(name, index).astype(np.float32))
             if is_loss:
-                same &= np.array_equal(stored["member"][0], loss_files.read_member(file, index))
+                same &= np.array_equal(stored["member"][0], losses.read_member(file, index))
             if not same:
                 what = "losses" if is_loss else f"values {name}"
                 raise UserError(
@@ -598,10 +642,10 @@ def _write_model(file: LossFile, index: int, model: ModelSeeds, store: Store) ->
         return
     loss_N2 = file.read("loss", index).astype(np.float32)
     statistics = {name: file.read(name, index).astype(np.float32) for name in file.statistics}
-    store.write_model(model, loss_N2, loss_files.read_member(file, index), statistics)
+    store.write_model(model, loss_N2, losses.read_member(file, index), statistics)
 
 
-def _models_table(file: LossFile, models: dict[ModelSeeds, int]) -> str:
+def _models_table(file: LossFile, models: Mapping[ModelSeeds, int]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["model", "name_in_file", "role_in_file"])

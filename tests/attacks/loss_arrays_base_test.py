@@ -1,6 +1,9 @@
 """Attacks with the losses of a base: their values, and that a base says nothing where nothing was learned."""
 
+import dataclasses
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,47 +11,69 @@ import subset_designs as draw
 
 from lm_mia import stats
 from lm_mia.attacks import loss_arrays
-from lm_mia.data.score_arrays import Losses
+from lm_mia.attacks.loss_arrays import LossArrays
+from lm_mia.data.arrays import open_arrays
+from lm_mia.data.losses import LossFile, read_losses
+from lm_mia.run import audit, importing
 
 
-def losses(rng: np.random.Generator, samples: int, references: int, gap: float) -> Losses:
+def losses(
+    rng: np.random.Generator, samples: int, references: int, gap: float, *, has_base: bool = True
+) -> LossFile:
     """Returns losses of a target and of references, all fine-tuned from a base that knows how hard each sample is."""
     base_N = rng.gamma(9, 0.35, samples)
     member_MxN = draw.exact(rng, 1 + references, samples)
     loss_MxN = 0.8 * base_N - gap * member_MxN + rng.normal(0, 0.2, member_MxN.shape) + 1
-    return Losses(loss_MxN[:1], member_MxN[:1], loss_MxN[1:], member_MxN[1:], base_loss_N=base_N)
+    roles = ["target", *["reference"] * references]
+    if has_base:
+        roles.append("base")
+        loss_MxN = np.concatenate([loss_MxN, base_N[None]])
+        member_MxN = np.concatenate([member_MxN, np.zeros((1, samples), bool)])
+    return read_losses(
+        open_arrays({"loss_MxN": loss_MxN, "member_MxN": member_MxN, "role_M": roles})
+    )
 
 
-def scores(found: Losses, attack: str) -> np.ndarray:
-    design = loss_arrays.find_design(found, "losses")
-    with ThreadPoolExecutor(1) as pool:
-        return loss_arrays.score_attack(found, attack, design, pool)
+def scores(file: LossFile, only: str = "") -> dict[str, np.ndarray]:
+    """Returns score_N of the target by attack; the attack that results are named by comes first."""
+    prepared = importing.prepare(file, "a", "given")
+    if only:
+        attack = dataclasses.replace(prepared.config.attack, attacks=(only,), headline=only)
+        c = dataclasses.replace(prepared.config, attack=attack)
+        prepared = dataclasses.replace(prepared, config=c)
+    rows = {model: i for i, model in enumerate(prepared.models)}
+    value = audit.read_rows(file, [*prepared.models.values()])
+    arrays = LossArrays("losses", "given", rows, value, prepared.table)
+    [group] = loss_arrays.attacked_groups(arrays, prepared.config)
+    with ThreadPoolExecutor(1) as pool, tempfile.TemporaryDirectory() as folder:
+        scored = loss_arrays.score(group, prepared.config, Path(folder), pool, lambda _: None)
+        score_N = {attack: score_TxN[0] for attack, score_TxN in scored}
+    return {spec.attack: score_N[spec.attack] for spec in group.specs}
 
 
 def test_base_calibrated_is_the_difference_of_the_losses():
-    found = losses(np.random.default_rng(0), 100, 0, 0.3)
-    expected = found.base_loss_N - found.target_loss_TxN
-    np.testing.assert_allclose(scores(found, "base_calibrated"), expected, rtol=1e-6)
+    file = losses(np.random.default_rng(0), 100, 0, 0.3)
+    expected = file.read("loss", 1) - file.read("loss", 0)
+    np.testing.assert_allclose(scores(file)["base_calibrated"], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_other_attacks_leave_the_base_out_and_shrunk_takes_it_as_a_covariate():
-    with_base = losses(np.random.default_rng(0), 400, 6, 0.3)
-    arrays = (with_base.target_loss_TxN, with_base.target_member_TxN)
-    without = Losses(*arrays, with_base.reference_loss_MxN, with_base.reference_member_MxN)
+    with_base, without = (
+        scores(losses(np.random.default_rng(0), 400, 6, 0.3, has_base=has_base))
+        for has_base in (True, False)
+    )
     for attack in ("lira_online", "lira_offline", "rmia", "reference_calibrated", "loss"):
-        np.testing.assert_array_equal(scores(with_base, attack), scores(without, attack))
+        np.testing.assert_array_equal(with_base[attack], without[attack])
     for attack in ("shrunk", "stacked"):
-        assert (scores(with_base, attack) != scores(without, attack)).any()
+        assert (with_base[attack] != without[attack]).any()
 
 
 def test_attacks_that_the_losses_allow():
-    found = losses(np.random.default_rng(0), 400, 0, 0.3)
-    design = loss_arrays.find_design(found, "losses")
-    assert loss_arrays.attacks_on(found, design, is_random=True) == ["base_calibrated", "loss"]
-    found = losses(np.random.default_rng(0), 400, 5, 0.3)
-    attacks = loss_arrays.attacks_on(found, loss_arrays.find_design(found, "l"), is_random=True)
-    assert attacks[0] == "stacked"
-    assert sorted(attacks) == sorted({"base_calibrated", *loss_arrays.ATTACKS})
+    assert [*scores(losses(np.random.default_rng(0), 400, 0, 0.3))] == ["base_calibrated", "loss"]
+    attacks = [*scores(losses(np.random.default_rng(0), 400, 5, 0.3))]
+    assert attacks[0] == "rmia"  # the members were given
+    assert {"base_calibrated", "stacked", "lira_online", "loss"} < {*attacks}
+    assert "zlib" not in attacks  # there are no texts
 
 
 @pytest.mark.montecarlo
@@ -58,10 +83,10 @@ def test_noise_is_at_chance(attack: str):
     fpr, samples, draws = 0.1, 400, 200
     values = []
     for seed in range(draws):
-        found = losses(np.random.default_rng(seed), samples, 4, 0.0)
-        score_TxN, member_N = scores(found, attack), found.target_member_TxN[0]
-        tpr = stats.tpr_at_fpr(score_TxN[0], member_N, fprs=[fpr]).tpr_TxF[0, 0]
-        values.append((stats.auc(score_TxN[0], member_N).auc_T[0], tpr))
+        file = losses(np.random.default_rng(seed), samples, 4, 0.0)
+        score_N, member_N = scores(file, attack)[attack], file.read("member", 0)
+        tpr = stats.tpr_at_fpr(score_N, member_N, fprs=[fpr]).tpr_TxF[0, 0]
+        values.append((stats.auc(score_N, member_N).auc_T[0], tpr))
     mean_2 = np.mean(values, axis=0)
     error_2 = np.std(values, axis=0, ddof=1) / np.sqrt(draws)
     expected_2 = np.array([0.5, 20 / 201])  # floor(fpr n) / (n + 1) of 200 non-members

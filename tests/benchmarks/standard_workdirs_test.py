@@ -11,7 +11,8 @@ import standard_workdirs
 
 from lm_mia.config import load
 from lm_mia.config.validate import problems
-from lm_mia.data import loss_files
+from lm_mia.data import losses
+from lm_mia.data.arrays import open_arrays
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_every_config_exists_and_is_valid(
 
 def test_losses_are_of_nine_models_of_all_roles(tmp_path: Path):
     standard_workdirs.write_losses(tmp_path)
-    file = loss_files.open_losses(tmp_path / "nine.npz")
+    file = losses.read_losses(open_arrays(tmp_path / "nine.npz"))
     roles = ["reference"] * 5 + ["target"] * 2 + ["replica"] * 2
     assert [*file.role_M] == roles
     with np.load(tmp_path / "nine.npz") as arrays:

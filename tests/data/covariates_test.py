@@ -5,17 +5,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from lm_mia.data import score_tables
+from lm_mia.data.arrays import open_arrays
 from lm_mia.data.covariates import Covariates, read_covariates
+from lm_mia.data.scores import Columns, read_scores
 from lm_mia.errors import UserError
 
 
 def read(text: str = "", **columns: object) -> Covariates:
     table = pa.table(columns)
     names = [name for name in columns if name != text]
-    covariates = read_covariates(
-        table.column, names, text, table.num_rows, lambda name: f"column {name!r}"
-    )
+    covariates = read_covariates(open_arrays(table), names, text, table.num_rows)
     assert covariates is not None
     return covariates
 
@@ -26,7 +25,7 @@ def test_line_breaks_in_texts_may_cross_blocks_of_a_file(tmp_path: Path) -> None
     frame = pd.DataFrame({"text": texts, "member": np.arange(1500) % 2, "score": 0.5})
     frame.to_csv(tmp_path / "scores.csv", index=False)
     assert (tmp_path / "scores.csv").stat().st_size > 2**20
-    [scores] = score_tables.read_table(tmp_path / "scores.csv", score_tables.Columns())
+    [scores] = read_scores(open_arrays(tmp_path / "scores.csv"), Columns())
     np.testing.assert_array_equal(scores.member_N, np.arange(1500) % 2 == 1)
 
 

@@ -92,7 +92,7 @@ def test_given_files_are_checked(tmp_path: Path, capfd: pytest.CaptureFixture[st
     for content in (b"", b"not a model", trained()[:1000]):
         path.write_bytes(content)
         with pytest.raises(
-            UserError, match=r"tokenizer.path='.*t.model': not a sentencepiece model"
+            UserError, match=r"tokenizer.path='.*t.model': sentencepiece cannot read it"
         ):
             load_tokenizer(path)
     path.write_bytes(trained())

@@ -15,7 +15,8 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Transpos
 
 import lm_mia
 from lm_mia import cli
-from lm_mia.data import loss_files
+from lm_mia.data.arrays import open_arrays
+from lm_mia.data.losses import read_losses
 from lm_mia.data.zarr_metadata import check_zarr
 from lm_mia.errors import UserError
 from lm_mia.store.store import Store
@@ -311,7 +312,7 @@ def test_stores_with_the_usual_codecs_are_imported(tmp_path: Path, settings: dic
         if version == 2:
             array.attrs["_ARRAY_DIMENSIONS"] = named
     for _ in range(2):
-        file = loss_files.open_losses(folder)
+        file = read_losses(open_arrays(folder))
         np.testing.assert_array_equal(file.columns["tokens"], values["tokens"])
         assert file.text_N is not None
         assert file.text_N.tolist() == values["text"].tolist()

@@ -12,7 +12,8 @@ import pytest
 import tiny_hf
 
 from lm_mia import cli
-from lm_mia.data import loss_files
+from lm_mia.data import losses as loss_reader
+from lm_mia.data.arrays import open_arrays
 from lm_mia.hf import losses, models, scorer
 
 pytest.importorskip("torch")
@@ -106,9 +107,9 @@ def test_the_file_of_a_pair_can_be_imported(folders: dict[str, Path], texts: Pat
         f"--out={out}",
         f"--members={members}",
     )
-    file = loss_files.open_losses(out)
+    file = loss_reader.read_losses(open_arrays(out))
     assert file.names_M == ("lora", "llama")
-    assert loss_files.read_member(file, 0).tolist() == [n < 9 for n in range(len(TEXTS))]
+    assert loss_reader.read_member(file, 0).tolist() == [n < 9 for n in range(len(TEXTS))]
     assert np.abs(file.read("loss", 0) - file.read("loss", 1)).max() > 0.01
     assert file.text_N is not None
     assert file.text_N[0] == TEXTS[0]

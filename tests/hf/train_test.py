@@ -13,7 +13,8 @@ import pytest
 import tiny_hf
 
 from lm_mia import cli
-from lm_mia.data import loss_files
+from lm_mia.data.arrays import open_arrays
+from lm_mia.data.losses import read_losses
 from lm_mia.errors import UserError
 from lm_mia.hf import models, texts, train
 
@@ -330,7 +331,7 @@ def test_commands_train_import_and_report_mistakes(
     frame = {f"loss_{name}": losses(folder / name) for name in members}
     frame |= {f"member_{name}": [*member.values()] for name, member in members.items()}
     pd.DataFrame(frame).to_parquet(tmp_path / "losses.parquet")
-    roles = loss_files.open_losses(tmp_path / "losses.parquet").role_M
+    roles = read_losses(open_arrays(tmp_path / "losses.parquet")).role_M
     assert sorted(roles) == ["reference"] * 5 + ["replica"] * 2
     argv = ["import", str(tmp_path / "losses.parquet"), f"--workdir={tmp_path / 'w'}"]
     assert cli.main([*argv, "--subset=exact"]) == 0

@@ -84,54 +84,61 @@ def npy(array, **options):
 
 
 LOSSES = {
-    "target_loss_TxN": np.full((1, 40), 3.0) + np.arange(40),
-    "target_member_TxN": np.arange(40)[None] % 2,
-    "reference_loss_MxN": np.full((2, 40), 4.0),
-    "reference_member_MxN": np.array([np.arange(40) % 3 == 0, np.arange(40) % 3 == 1]),
+    "loss_MxN": np.concatenate([np.full((1, 40), 3.0) + np.arange(40), np.full((2, 40), 4.0)]),
+    "member_MxN": np.array([np.arange(40) % 2, np.arange(40) % 3 == 0, np.arange(40) % 3 == 1]),
+    "role_M": np.array(["target", "reference", "reference"]),
 }
-FEWER = {name: LOSSES[name][:, 1:] for name in ("target_loss_TxN", "target_member_TxN")}
-TARGET = {"reference_loss_MxN": np.concatenate([np.ones((1, 40)), LOSSES["target_loss_TxN"]])}
+
+
+def last(loss_N):
+    """Returns the losses of `LOSSES` with others of the last model."""
+    return {"loss_MxN": np.concatenate([LOSSES["loss_MxN"][:2], loss_N[None]])}
+
+
+SAME = {"loss_MxN": LOSSES["loss_MxN"][[0, 1, 0]]}
 SUBSETS = np.random.default_rng(0).random((8, 4000)) < 0.5
 SUBSETS[2, :2000] = SUBSETS[0, :2000]
 OVERLAP = {
-    "target_loss_TxN": np.random.default_rng(1).random((1, 4000)),
-    "target_member_TxN": SUBSETS[:1],
-    "reference_loss_MxN": np.random.default_rng(2).random((7, 4000)),
-    "reference_member_MxN": SUBSETS[1:],
+    "loss_MxN": np.random.default_rng(1).gamma(9, 0.3, (8, 4000)),
+    "member_MxN": SUBSETS,
+    "role_M": np.array(["target", *["reference"] * 7]),
 }
 PK = npy(np.array([{}], dtype=object), allow_pickle=True)
+
+
+def losses_of(loss_MxN, member_MxN, targets=1, **more):
+    """Returns the arrays of a file in which the first models are targets, and the others references."""
+    role_M = ["target"] * targets + ["reference"] * (len(loss_MxN) - targets)
+    return {"loss_MxN": loss_MxN, "member_MxN": member_MxN, "role_M": np.array(role_M)} | more
 
 
 def loss_arrays(targets, references, samples=600):
     """Returns losses of targets and references that were trained on random halves of the samples."""
     rng = np.random.default_rng(4)
-    arrays = {}
-    for kind, letter, count in (("target", "T", targets), ("reference", "M", references)):
-        member = rng.random((count, samples)) < 0.5
-        arrays[f"{kind}_loss_{letter}xN"] = 3 - 0.3 * member + rng.normal(0, 0.2, member.shape)
-        arrays[f"{kind}_member_{letter}xN"] = member
-    return arrays
+    member_MxN = rng.random((targets + references, samples)) < 0.5
+    loss_MxN = 3 - 0.3 * member_MxN + rng.normal(0, 0.2, member_MxN.shape)
+    return losses_of(loss_MxN, member_MxN, targets)
 
 
 BAD_FILES = {
     "missing": (lambda folder: folder / "scores.csv", "no such file"),
     "folder": (lambda folder: folder, "is a folder"),
     "empty file": (text(""), "the file is empty"),
-    "other suffix": (text("score,member\n1,0\n", ".txt"), r"must end in one of .csv, .parquet, "),
-    "no suffix": (text("score,member\n1,0\n", ""), r"must end in one of .csv, .parquet, .npz"),
+    "other suffix": (text("score,member\n1,0\n", ".txt"), r"must end in .npz, .csv, .tsv, "),
+    "no suffix": (text("score,member\n1,0\n", ""), r"must end in .npz, .csv, .tsv, "),
     "header only": (rows("score,member"), "has no rows"),
-    "no score": (rows("loss,member", "1,0"), "no column 'score' among 'loss', 'member'; name"),
+    "no score": (rows("scores,member", "1,0"), "no column 'score' among 'scores', 'member'; name"),
     "no member": (rows("score", "1"), "no column 'member' among 'score'"),
-    "semicolons": (rows("score;member", "1;0"), "separate the columns by commas"),
-    "two columns of one name": (rows("score,member,score", "1,0,1"), "has 2 columns named 'score'"),
+    "decimal commas": (rows("score;member", "1,5;0"), "values are not numbers, such as '1,5'"),
+    "two columns of one name": (rows("score,member,score", "1,0,1"), "there are 2 columns of this name"),
     "long row": (rows("score,member", "1,0", "2,1,5"), r"Expected 2 columns, got 3"),
     "short row": (rows("score,member", "1,0", "2"), "Row #3: Expected 2 columns, got 1"),
     "text as score": (rows("score,member", "1,0", "high,1"), "'high' in row 2; leave the cell empty"),
     "infinite score": (rows("score,member", "inf,0", "1,1"), "'score': 1 invalid value, inf at row 1"),
     "no scores": (rows("score,member", ",0", ",1"), "column 'score': is empty"),
-    "missing membership": (rows("score,member", "1,0", "2,", "3,1"), "1 invalid value, nan at row 2"),
+    "missing membership": (rows("score,member", "1,0", "2,", "3,1"), "is missing for 1 samples"),
     "membership of -1": (rows("score,member", "1,-1", "2,1"), "-1 at row 1: membership must be 0 or 1"),
-    "membership in words": (rows("score,member", "1,in", "2,out"), "holds strings, such as 'in'; save"),
+    "membership in words": (rows("score,member", "1,a", "2,b"), "holds strings, such as '[ab]'; save"),
     "members only": (rows("score,member", "1,1", "2,1"), "no non-member with a score among 2 samples"),
     "non-members only": (rows("score,member", "1,0", "2,0"), "no member with a score among 2"),
     "a class without scores": (rows("score,member", "1,0", ",1"), "no member with a score"),
@@ -141,7 +148,7 @@ BAD_FILES = {
     ),
     "repeated ids": (rows("score,member,id", "1,0,7", "2,1,7"), "'id': 7 appears again in row 2"),
     "missing model": (rows("score,member,model", "1,0,a", "2,1,"), "'model': is missing in 1 rows"),
-    "not UTF-8": (text(b"score,member,model\n1,0,\xff\n2,1,a\n"), "holds bytes; save one name per row"),
+    "not UTF-8": (text(b"score,member,model\n1,0,\xff\n2,1,a\n"), "is not a valid csv file"),
     "npz named csv": (text(b"PK\x03\x04" + bytes(50)), "is a zip file, not a csv file"),
     "UTF-16": (text("score,member\n1,0\n".encode("utf-16")), "is UTF-16 text, not a csv file"),
     "NUL bytes": (text(b"score,member\n1,0\n\x00\n"), r"got 1: \?\)"),
@@ -155,31 +162,27 @@ BAD_FILES = {
         "'member': holds values of type decimal128",
     ),
     "csv named npz": (text("score,member\n1,0\n", ".npz"), "is not an npz file; save it"),
-    "truncated npz": (cut(npz(score_TxN=[[1.0, 2]], member_TxN=[[0, 1]]), 60), "truncated or dam"),
-    "pickle in an npz": (npz_of([("score_TxN.npy", PK)]), "pickled Python objects, which are never"),
+    "truncated npz": (cut(npz(score_MxN=[[1.0, 2]], member_MxN=[[0, 1]]), 60), "truncated or dam"),
+    "pickle in an npz": (npz_of([("score_MxN.npy", PK)]), "pickled Python objects, which are never"),
     "text file in an npz": (npz_of([("a.txt", b"")]), "holds 'a.txt', which is not an array"),
-    "no arrays of scores": (npz(scores=[[1.0]]), "no array 'score_TxN' and 'member_TxN' among 'sco"),
-    "losses for import": (npz(loss_MxN=[[1.0]]), "has no array member_MxN"),
-    "three dimensions": (npz(score_TxN=np.ones((1, 2, 2)), member_TxN=[[0, 1]]), r"shape \(1, 2, 2\)"),
-    "other shapes": (npz(score_TxN=[[1.0, 2]], member_TxN=[[0], [1]]), "whether one is transposed"),
-    "strings in an npz": (npz(score_TxN=[["a", "b"]], member_TxN=[[0, 1]]), "holds strings; save it"),
-    "complex scores": (npz(score_TxN=[[1j, 2]], member_TxN=[[0, 1]]), "holds complex numbers"),
-    "infinite array": (npz(score_TxN=[[np.inf, 2]], member_TxN=[[0, 1]]), r"inf at \[0, 0\]"),
-    "membership of 2": (npz(score_TxN=[[1, 2.0]], member_TxN=[[0, 2]]), r"2 at \[0, 1\]: membership"),
-    "tiny losses": (
-        npz(**LOSSES | {"reference_loss_MxN": np.full((2, 40), 1e-160)}),
-        "at least 1e-29",
-    ),
-    "log-probabilities": (
-        npz(**LOSSES | {"reference_loss_MxN": -LOSSES["reference_loss_MxN"]}),
-        "'reference_loss_MxN': ",
-    ),
-    "no references": (npz(target_loss_TxN=LOSSES["target_loss_TxN"]), "no array 'target_member_TxN'"),
-    "huge losses": (npz(**LOSSES | {"reference_loss_MxN": np.full((2, 40), 1e30)}), "below 1e"),
-    "other samples": (npz(**LOSSES | FEWER), "has 39 samples, but 'reference_loss_MxN' has 40: must be"),
-    "target among references": (npz(**LOSSES | TARGET), "equals row 1 of 'reference_loss_MxN'"),
-    "overlapping subsets": (npz(**OVERLAP), r"row 0 of 'target_member_TxN' and row 1 of .* overlap"),
-    "sample column": (npz(**LOSSES, tokens=np.zeros(40)), r"'tokens': 0 at \[0\]: must be above 0"),
+    "no arrays of scores": (npz(scores=[[1.0]]), "no array 'score_MxN' and 'member_MxN' among 'sco"),
+    "no membership of losses": (npz(loss_MxN=[[1.0]]), "has no array member_MxN"),
+    "three dimensions": (npz(score_MxN=np.ones((1, 2, 2)), member_MxN=[[0, 1]]), r"shape \(1, 2, 2\)"),
+    "other shapes": (npz(score_MxN=[[1.0, 2]], member_MxN=[[0, 1, 1]]), "must be equal, with"),
+    "transposed members": (npz(score_MxN=[[1.0, 2]], member_MxN=[[0], [1]]), r"member_MxN=array.T"),
+    "transposed": (npz(score_MxN=np.ones((40, 1)), member_MxN=np.ones((40, 1))), r"score_MxN=array.T"),
+    "transposed losses": (npz(loss_MxN=np.ones((40, 2)), member_MxN=np.ones((40, 2))), r"loss_MxN=array"),
+    "strings in an npz": (npz(score_MxN=[["a", "b"]], member_MxN=[[0, 1]]), "holds strings; save it"),
+    "complex scores": (npz(score_MxN=[[1j, 2]], member_MxN=[[0, 1]]), "holds complex numbers"),
+    "infinite array": (npz(score_MxN=[[np.inf, 2]], member_MxN=[[0, 1]]), r"inf at \[0, 0\]"),
+    "membership of 2": (npz(score_MxN=[[1, 2.0]], member_MxN=[[0, 2]]), r"2 at \[0, 1\]: membership"),
+    "tiny losses": (npz(**LOSSES | last(1e-160 * np.arange(40))), "at least 1e-29"),
+    "log-probabilities": (npz(**LOSSES | last(-np.arange(40))), "negate log-prob"),
+    "huge losses": (npz(**LOSSES | last(np.full(40, 1e30))), "below 1e"),
+    "other samples": (npz(**LOSSES | {"member_MxN": LOSSES["member_MxN"][:, 1:]}), "must be equal"),
+    "target among references": (npz(**LOSSES | SAME), "has the losses of model 2: a target"),
+    "overlapping subsets": (npz(**OVERLAP), r"overlap more or less than"),
+    "sample column": (npz(**LOSSES, tokens_N=np.zeros(40)), "has values below 1"),
 }  # fmt: skip
 
 
@@ -198,9 +201,9 @@ def test_each_bad_file_is_one_line_and_exit_code_2(name, tmp_path, capsys):
 
 
 def test_large_files_are_refused(tmp_path, monkeypatch):
-    from lm_mia.data import score_tables
+    from lm_mia.data import arrays
 
-    monkeypatch.setattr(score_tables, "memory_bytes", lambda: 40)
+    monkeypatch.setattr(arrays, "memory_bytes", lambda: 20)
     for write in (rows("score,member", "1,0", "2,1"), parquet(score=[1.0, 2.0], member=[0, 1])):
         with pytest.raises(UserError, match="half of this machine's memory"):
             audits.audit(write(tmp_path), Settings())
@@ -329,7 +332,7 @@ def test_csv_parquet_npz_frames_and_arrays_give_the_same(tmp_path, coins):
     scores = frame(other="text")
     scores.to_csv(tmp_path / "a.csv", index=False)
     scores.to_parquet(tmp_path / "a.parquet")
-    arrays = {"score_TxN": SCORE_N, "member_TxN": MEMBER_N}
+    arrays = {"score_MxN": SCORE_N, "member_MxN": MEMBER_N}
     np.savez(tmp_path / "a.npz", **arrays)
     for source in (*(tmp_path / f"a{s}" for s in (".csv", ".parquet", ".npz")), arrays):
         result = lm_mia.audit(source, membership="coins", fprs=[0.05, 0.2], replicates=50)
@@ -354,7 +357,7 @@ def test_models_are_audited_one_by_one():
     first = result.epsilon.query("model == 'b'").drop(columns="model")
     pd.testing.assert_frame_equal(first, alone.epsilon.drop(columns="model"))
     assert any("each of the 2 bounds holds" in note for note in result.notes)
-    arrays = {"score_TxN": [SCORE_N, -SCORE_N], "member_TxN": MEMBER_N}
+    arrays = {"score_MxN": [SCORE_N, -SCORE_N], "member_MxN": MEMBER_N}
     result = lm_mia.audit(arrays, replicates=5)
     assert result.summary["auc"].sum() == pytest.approx(1)
     assert result.notes[0].startswith("model 1: the AUC, 0.2")
@@ -382,7 +385,7 @@ def test_users_are_audited_instead_of_samples(tmp_path):
     missing = scores.assign(user=scores["user"].where(scores.index != 3))
     with pytest.raises(UserError, match="column 'user': is missing in 1 rows, such as row 4"):
         lm_mia.audit(missing, user="user")
-    arrays = {"score_TxN": SCORE_N + member, "member_TxN": member, "user_N": np.arange(400) // 4}
+    arrays = {"score_MxN": SCORE_N + member, "member_MxN": member, "user_N": np.arange(400) // 4}
     same = lm_mia.audit(arrays, user="user_N", aggregate="max", replicates=5)
     assert same.summary["auc"].item() == expected
 
@@ -412,7 +415,7 @@ def test_documents_that_were_drawn_as_a_whole_are_refused(tmp_path):
     document = np.repeat(np.arange(100), 4)
     whole = np.repeat(RNG.permutation(100) < 50, 4)
     table = frame(member=whole * 1, document=[f"text {d}" for d in document])
-    arrays = {"score_TxN": SCORE_N, "member_TxN": whole, "document_N": document}
+    arrays = {"score_MxN": SCORE_N, "member_MxN": whole, "document_N": document}
     for source in (table, arrays):
         for membership in ("coins", "half"):
             with pytest.raises(UserError, match=f"membership={membership}: so many documents"):
@@ -472,13 +475,12 @@ def test_attacks_on_losses(tmp_path):
     difficulty_N = 2 + np.log(np.arange(1, 301))
     loss_MxN = difficulty_N - 0.4 * member_MxN + 0.3 * RNG.normal(size=(9, 300))
     loss_MxN = loss_MxN.astype(np.float32)
-    arrays = {"target_loss_TxN": loss_MxN[:1], "target_member_TxN": member_MxN[:1]}
-    arrays |= {"reference_loss_MxN": loss_MxN[1:], "reference_member_MxN": member_MxN[1:]}
+    arrays = losses_of(loss_MxN, member_MxN)
     result = lm_mia.audit(arrays, replicates=5)
     auc = result.summary.set_index("attack")["auc"]
     references = loss_MxN[1:], member_MxN[1:]
     scores = {
-        "lira_online": stats.lira(loss_MxN[:1], *references),
+        "lira_online": stats.lira(loss_MxN[:1], *references, variance="pooled"),
         "shrunk": stats.shrunk_lira(loss_MxN[:1], *references),
         "stacked": stats.stacked_lira(loss_MxN[:1], *references),
         "rmia": stats.rmia(-loss_MxN[:1], -loss_MxN[1:], -loss_MxN[:1], -loss_MxN[1:]),
@@ -493,11 +495,11 @@ def test_attacks_on_losses(tmp_path):
         score_TxN = score_TxN if name == "loss" else np.where(has_both_N, score_TxN, np.nan)
         expected = stats.auc(score_TxN, member_MxN[:1]).auc_T[0]
         assert auc[name] == pytest.approx(expected, abs=1e-12), name
-    outside = arrays | {"reference_member_MxN": np.zeros((8, 300), bool)}
+    outside = arrays | {"member_MxN": np.concatenate([member_MxN[:1], np.zeros((8, 300), bool)])}
     result = lm_mia.audit(outside, replicates=5)
     assert "lira_online" not in result.summary["attack"].tolist()
     assert any("no scores" in note and "lira_online" in note for note in result.notes)
-    columns = {"tokens": np.full(300, 9), "zlib_bytes": np.arange(1, 301), "tfidf": np.ones(300)}
+    columns = {"tokens_N": np.arange(1, 301) % 40 + 2, "zlib_bytes_N": np.arange(1, 301)}
     with_columns = lm_mia.audit(arrays | columns, replicates=5).summary.set_index("attack")["auc"]
     assert with_columns["lira_online"] == auc["lira_online"]
     assert with_columns["shrunk"] != auc["shrunk"]
@@ -506,8 +508,7 @@ def test_attacks_on_losses(tmp_path):
 def test_losses_in_another_unit_are_refused_unless_declared():
     member_MxN = RNG.random((4, 100)) < 0.5
     loss_MxN = 300 - 30 * member_MxN + RNG.normal(size=(4, 100))
-    arrays = {"target_loss_TxN": loss_MxN[:1], "target_member_TxN": member_MxN[:1]}
-    arrays |= {"reference_loss_MxN": loss_MxN[1:], "reference_member_MxN": member_MxN[1:]}
+    arrays = losses_of(loss_MxN, member_MxN)
     with pytest.raises(UserError, match=r"^arrays: the losses of all 4 models .*losses_are_nats"):
         lm_mia.audit(arrays, replicates=5)
     notes = lm_mia.audit(arrays, replicates=5, losses_are_nats=True).notes
@@ -522,13 +523,14 @@ def test_membership_that_depends_on_a_column_is_noted():
     member_MxN = rng.random((10, 3000)) < 0.5
     member_MxN[0] = rng.random(3000) < 1 / (1 + np.exp(-3 * x_N))
     loss_MxN = 3 + 0.3 * x_N - 0.3 * member_MxN + rng.normal(0, 0.3, (10, 3000))
-    arrays = {"target_loss_TxN": loss_MxN[:2], "target_member_TxN": member_MxN[:2]}
-    arrays |= {"reference_loss_MxN": loss_MxN[2:], "reference_member_MxN": member_MxN[2:]}
-    arrays |= {
-        "tokens": tokens_N,
-        "zlib_bytes": rng.integers(10, 1000, 3000),
-        "tfidf": rng.random(3000),
-    }
+    arrays = losses_of(
+        loss_MxN,
+        member_MxN,
+        2,
+        tokens_N=tokens_N,
+        zlib_bytes_N=rng.integers(10, 1000, 3000),
+        tfidf_N=rng.random(3000),
+    )
     for notes, kinds in (
         (
             lm_mia.audit(arrays, membership="half", replicates=5).notes,
@@ -540,7 +542,7 @@ def test_membership_that_depends_on_a_column_is_noted():
         ),
     ):
         about_length = [note for note in notes if "length in tokens" in note]
-        assert all("1 of 2 targets (row 0)" in note for note in about_length)
+        assert all("1 of 2 targets (0)" in note for note in about_length)
         assert [kind for kind in kinds if any(kind in note for note in about_length)] == kinds
         assert len(about_length) == len(kinds)
 
@@ -555,8 +557,7 @@ def test_references_that_reveal_members_are_left_out(kind):
     else:
         member_MxN[5] = member_MxN[0] ^ (kind == "complement")
     loss_MxN = (3 + rng.normal(0, 0.3, member_MxN.shape)).astype(np.float32)
-    arrays = {"target_loss_TxN": loss_MxN[:1], "target_member_TxN": member_MxN[:1]}
-    arrays |= {"reference_loss_MxN": loss_MxN[1:], "reference_member_MxN": member_MxN[1:]}
+    arrays = losses_of(loss_MxN, member_MxN)
     result = lm_mia.audit(arrays, replicates=5)
     auc = result.summary.set_index("attack")["auc"]
     assert auc.between(0.47, 0.53).all()
@@ -564,7 +565,8 @@ def test_references_that_reveal_members_are_left_out(kind):
     assert sum(note in line for line in result.notes) == 1
     if kind != "columns":
         used = [1, 2, 3, 4, 6, 7, 8]
-        expected = stats.lira(loss_MxN[:1], loss_MxN[used], member_MxN[used])
+        references = loss_MxN[used], member_MxN[used]
+        expected = stats.lira(loss_MxN[:1], *references, variance="pooled")
         assert auc["lira_online"] == stats.auc(expected, member_MxN[:1]).auc_T[0]
 
 
@@ -572,12 +574,10 @@ def test_references_in_columns_may_attack_an_independent_target():
     rng = np.random.default_rng(5)
     member_RxN = draw.columns(rng, 16, 4000)
     audit = audits.audit(
-        {
-            "target_loss_TxN": rng.normal(3, 0.2, (1, 4000)),
-            "target_member_TxN": draw.exact(rng, 1, 4000),
-            "reference_loss_MxN": rng.normal(3, 0.2, member_RxN.shape),
-            "reference_member_MxN": member_RxN,
-        },
+        losses_of(
+            rng.normal(3, 0.2, (17, 4000)),
+            np.concatenate([draw.exact(rng, 1, 4000), member_RxN]),
+        ),
         Settings(),
     )
     assert audit.summary["auc"].between(0.46, 0.54).all()
@@ -622,13 +622,12 @@ def test_what_texts_tell_of_given_members_is_said_first(kind, differ, tmp_path, 
         text_N = np.where(member_N, np.char.add(text_N, " members"), text_N)
     score_N, path = rng.normal(size=200), tmp_path / f"a.{'npz' if kind == 'losses' else kind}"
     if kind == "npz":
-        np.savez(path, score_TxN=score_N, member_TxN=member_N, text_N=text_N)
+        np.savez(path, score_MxN=score_N, member_MxN=member_N, text_N=text_N)
     elif kind == "losses":
         member_MxN = rng.random((6, 200)) < 0.5
-        losses = {"target_loss_TxN": 5 - score_N[None], "target_member_TxN": member_N[None]}
-        losses |= {"reference_loss_MxN": rng.normal(5, 1, (6, 200)).clip(0)}
-        losses |= {"reference_member_MxN": member_MxN, "text_N": text_N}
-        np.savez(path, **losses)
+        loss_MxN = np.concatenate([5 - score_N[None], rng.normal(5, 1, (6, 200)).clip(0)])
+        members_MxN = np.concatenate([member_N[None], member_MxN])
+        np.savez(path, **losses_of(loss_MxN, members_MxN, text_N=text_N))
     else:
         table = pd.DataFrame({"score": score_N, "member": member_N.astype(int), "text": text_N})
         table.to_csv(path, index=False) if kind == "csv" else table.to_parquet(path)
@@ -648,7 +647,7 @@ def test_a_column_named_text_without_texts_is_no_problem():
 
 def test_heading_has_all_samples_of_the_model(tmp_path, capsys):
     arrays = loss_arrays(targets=1, references=2)
-    member_N = arrays["target_member_TxN"][0]
+    member_N = arrays["member_MxN"][0]
     np.savez(tmp_path / "one.npz", **arrays)
     assert cli.main(["audit", str(tmp_path / "one.npz"), "--replicates=2"]) == 0
     counts = f"samples: {member_N.sum()} members, {(~member_N).sum()} non-members"
@@ -729,8 +728,8 @@ def test_the_first_integer_name_is_a_name(position):
 def test_ambiguous_names_of_columns_are_refused():
     levels = pd.MultiIndex.from_tuples([("a", "score"), ("a", "member")])
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (["score", "member", "member"], {}, "has 2 columns named 'member'; names must be unique"),
-        ([0, "0", 1], {"score": 0, "member": 1}, "has 2 columns named '0'; names must be unique"),
+        (["score", "member", "member"], {}, "'member': there are 2 columns of this name"),
+        ([0, "0", 1], {"score": 0, "member": 1}, "'0': there are 2 columns of this name"),
         ([0, 1, 2], {"score": 0, "member": 3}, "no column '3' among '0', '1', '2'"),
         (levels, {}, "MultiIndex"),
         (levels, {"score": ("a", "score"), "member": ("a", "member")}, "MultiIndex"),

@@ -25,7 +25,9 @@ import lm_mia
 from analysis import page
 from analysis.report import numbers
 from lm_mia import cli, stats
-from lm_mia.data import imported, loss_files
+from lm_mia.data import imported
+from lm_mia.data import losses as loss_reader
+from lm_mia.data.arrays import open_arrays
 from lm_mia.data.subsets import requested_seeds
 from lm_mia.errors import UserError
 from lm_mia.run import sweep
@@ -351,17 +353,17 @@ def test_formats_have_the_same_content(tmp_path: Path):
         table[f"member_{role}-{m}"] = arrays["member_MxN"][m]
     pd.DataFrame(table).to_parquet(tmp_path / "a.parquet")
     for name in ("a.npz", "a.nc", "a.parquet"):
-        file = loss_files.open_losses(tmp_path / name)
+        file = loss_reader.read_losses(open_arrays(tmp_path / name))
         assert file.role_M == tuple(roles), name
         np.testing.assert_array_equal(file.columns["tokens"], tokens_N)
         assert file.text_N is not None
         assert file.text_N.tolist() == text_N.tolist()
         for m in range(M):
             np.testing.assert_array_equal(file.read("loss", m), arrays["loss_MxN"][m])
-            np.testing.assert_array_equal(loss_files.read_member(file, m), arrays["member_MxN"][m])
+            np.testing.assert_array_equal(loss_reader.read_member(file, m), arrays["member_MxN"][m])
     # A score store of ours can be imported too.
     ours = lm_mia.open_arrays(tmp_path / "w", **arrays, columns={"tokens": tokens_N})
-    file = loss_files.open_losses(ours.recipes["imported"].path / "scores.zarr")
+    file = loss_reader.read_losses(open_arrays(ours.recipes["imported"].path / "scores.zarr"))
     assert file.columns["tokens"].tolist() == tokens_N.tolist()
     assert file.names_M == tuple(f"reference-{m:02d}" for m in range(M))
     np.testing.assert_array_equal(file.read("loss", 3), arrays["loss_MxN"][3].astype(np.float32))
@@ -383,11 +385,11 @@ def test_zeros_of_zarr_stores_are_not_missing_values(tmp_path: Path):
             array = group.create_array(name, shape=values.shape, dtype=values.dtype, **names)
             array[:] = values
             array.attrs["_ARRAY_DIMENSIONS"] = dimensions
-        file = loss_files.open_losses(tmp_path / f"{zarr_format}.zarr")
+        file = loss_reader.read_losses(open_arrays(tmp_path / f"{zarr_format}.zarr"))
         np.testing.assert_array_equal(file.columns["unk"], unk_N)
         for m in range(M):
             np.testing.assert_array_equal(file.read("loss", m), arrays["loss_MxN"][m])
-            np.testing.assert_array_equal(loss_files.read_member(file, m), arrays["member_MxN"][m])
+            np.testing.assert_array_equal(loss_reader.read_member(file, m), arrays["member_MxN"][m])
 
 
 def test_import_again_adds_models_and_never_changes_any(tmp_path: Path):
@@ -645,9 +647,9 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
     "a folder": (lambda folder: folder, "", ()),
     "empty": (raw(b""), "bad.npz", ()),
     "text": (raw(b"loss,member\n"), "bad.npz", ()),
-    "other suffix": (raw(b"x", "bad.pkl"), "must end with .npz, .parquet or .nc", ()),
+    "other suffix": (raw(b"x", "bad.pkl"), "must end in .npz, .csv", ()),
     "pickle": (changed(loss_MxN=np.array([{}], object)), "bad.npz", ()),
-    "no losses": (changed(loss_MxN=None), "no array loss_MxN", ()),
+    "no losses": (changed(loss_MxN=None), "has no losses among", ()),
     "no members": (changed(member_MxN=None), "no array member_MxN", ()),
     "unknown array": (changed(labels=np.zeros(3)), "unknown arrays labels", ()),
     "one dimension": (changed(loss_MxN=np.ones(N)), "one row per model", ()),
@@ -659,7 +661,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
     "strings": (changed(loss_MxN=np.full((M, N), "3.1")), "model 0: loss", ()),
     "member of 2": (cell("member_MxN", 2), "membership", ()),
     "member of 0.5": (cell("member_MxN", 0.5), "membership", ()),
-    "too few roles": (changed(role_M=ROLES[1:]), "one role for each", ()),
+    "too few roles": (changed(role_M=ROLES[1:]), "one value for each of the 8 models", ()),
     "unknown role": (changed(role_M=np.where(np.arange(M), ROLES, "shadow")), "'shadow'", ()),
     "one replica": (
         changed(role_M=np.where(np.arange(M), ROLES, "replica")),
@@ -684,14 +686,6 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
         )
         for models in (2, 3, 4)
     },
-    "one target with few references": (
-        changed(
-            **{name: value[:3] for name, value in losses().items()},
-            role_M=np.array(["target", "reference", "reference"]),
-        ),
-        "3 models: must be at least five",
-        (),
-    ),
     "a base alone": (
         changed(
             loss_MxN=losses()["loss_MxN"][:1],
@@ -711,9 +705,12 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
         f"all imported models are attacked (attack.targets={M})",
         (f"--config.attack.targets={M}",),
     ),
-    "few references": (
-        changed(role_M=np.where(np.arange(M) < 3, "reference", "target")),
-        "has 3 references, 5 targets and 0 replicas: must have at least four references",
+    "few references of replicas": (
+        changed(
+            member_MxN=np.concatenate([losses()["member_MxN"][:3], np.tile(HALF_PxN[:1], (5, 1))]),
+            role_M=np.where(np.arange(M) < 3, "reference", "replica"),
+        ),
+        "has 5 replicas and 3 references: must have at least four references",
         (),
     ),
     "pairs without a partner": (
@@ -726,7 +723,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
         "1 of them targets: both numbers must be even",
         ("--subset=balanced",),
     ),
-    "many targets": (changed(), "attack.targets=5: ", ("--config.attack.targets=5",)),
+    "many targets": (changed(), "attack.targets=9: ", ("--config.attack.targets=9",)),
     "odd number of targets": (
         changed(**COMPLEMENTS),
         "attack.targets=1: must be even for --subset=balanced",
@@ -759,10 +756,10 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
         "import more models",
         ("--config.attack.resample_references=4",),
     ),
-    "short column": (changed(tokens_N=np.ones(3)), "tokens_N has shape (3,)", ()),
-    "no tokens": (changed(tokens_N=np.zeros(N)), "tokens_N has values below 1", ()),
-    "column of texts": (changed(city_N=np.full(N, "a")), "city_N has values that are not num", ()),
-    "user of real numbers": (changed(user_N=np.full(N, 0.5)), "user_N must have strings or", ()),
+    "short column": (changed(tokens_N=np.ones(3)), "one value for each of the 40", ()),
+    "no tokens": (changed(tokens_N=np.zeros(N)), "has values below 1", ()),
+    "column of texts": (changed(city_N=np.full(N, "a")), "has values that are not num", ()),
+    "user of real numbers": (changed(user_N=np.full(N, 0.5)), "holds fractions", ()),
     "short texts": (changed(text_N=np.array(["a"])), "one text for each", ()),
     "reserved column": (changed(member_N=np.ones(N)), "unknown arrays member_N", ()),
     "not exact": (
@@ -816,7 +813,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
     "parquet without members": (frame("bad.parquet", loss_a=[1.0]), "member_a is missing", ()),
     "parquet without values": (
         frame("bad.parquet", loss_a=[1.0, None], member_a=[True, None]),
-        "missing values",
+        "is missing for 1 samples",
         (),
     ),
     "sums of losses": (changed(loss_MxN=300 * losses()["loss_MxN"]), "sums over tokens", ()),
@@ -832,10 +829,10 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
         "above the 2.403 nats",
         (),
     ),
-    "no vocabulary": (changed(vocabulary_N=np.ones(N)), "vocabulary_N must be the number", ()),
+    "no vocabulary": (changed(vocabulary_N=np.ones(N)), "must be the number of pieces", ()),
     "damaged netCDF": (raw(b"CDF", "bad.nc"), "; copy or save it again, or run", ()),
     "single array": (raw(b"\x93NUMPY", "bad.npy"), "np.savez(FILE, loss_MxN=", ()),
-    "netCDF without members": (dataset(("model", "sample"), "loss"), "no variable member", ()),
+    "netCDF without members": (dataset(("model", "sample"), "loss"), "no array member_MxN", ()),
     "checkpoints": (
         dataset(("model", "checkpoint", "sample"), "loss", "member"),
         "dataset.isel(checkpoint=-1)",
@@ -886,10 +883,10 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "column with a suffix": ({"columns": {"tokens_N": np.ones(N)}}, "name it 'tokens'"),
     "reserved column": ({"columns": {"loss": np.ones(N)}}, "may not have the name 'loss'"),
     "texts as a column": ({"columns": {"text": np.ones(N)}}, "may not have the name 'text'"),
-    "columns in a list": ({"columns": [np.ones(N)]}, "columns is of type list; it must be a dict"),
+    "columns in a list": ({"columns": [np.ones(N)]}, "columns: is of type list; it must be a dict"),
     "column with a number": ({"columns": {3: np.ones(N)}}, "columns has the name 3; it must be"),
-    "ragged losses": ({"loss_MxN": [[1.0, 2.0], [1.0]]}, "loss_MxN is not an array ("),
-    "ragged column": ({"columns": {"tokens": [[1], [1, 2]]}}, "tokens_N is not an array ("),
+    "ragged losses": ({"loss_MxN": [[1.0, 2.0], [1.0]]}, "array 'loss_MxN' is not an array ("),
+    "ragged column": ({"columns": {"tokens": [[1], [1, 2]]}}, "array 'tokens_N' is not an array ("),
     "second losses": ({"statistics": {"loss": np.ones((M, N))}}, "unknown name 'loss'; use one"),
 }
 

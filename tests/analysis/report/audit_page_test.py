@@ -33,10 +33,9 @@ def of_losses() -> dict[str, Any]:
     member_MxN = rng.random((9, N)) < 0.5
     loss_MxN = 2 + rng.gamma(9, 0.3, N) - 0.4 * member_MxN + rng.normal(0, 0.3, (9, N))
     return {
-        "target_loss_TxN": loss_MxN[:1],
-        "target_member_TxN": member_MxN[:1],
-        "reference_loss_MxN": loss_MxN[1:],
-        "reference_member_MxN": member_MxN[1:],
+        "loss_MxN": loss_MxN,
+        "member_MxN": member_MxN,
+        "role_M": ["target", *["reference"] * (len(loss_MxN) - 1)],
     }
 
 
@@ -104,7 +103,7 @@ def test_numbers_are_those_of_the_tables(case: tuple[str, Audited, str]):
     """In the sentence, the facts, the table, and the descriptions of the charts."""
     name, audited, html = case
     points = audited.tables["tpr_at_fpr"]
-    first = points[(points["attack"] == audited.headline) & np.isclose(points["fpr"], 0.1)]
+    first = points[(points["attack"] == audited.headline) & np.isclose(points["fpr"], 0.05)]
     found_T = [
         Estimate(*(float(row[n]) for n in ("tpr", "low", "high")))
         for row in first.to_dict("records")
@@ -122,13 +121,13 @@ def test_numbers_are_those_of_the_tables(case: tuple[str, Audited, str]):
     assert f"AUC {auc}." in report_html.text_of(html, '<dl class="facts">', "</dl>")
     if name == "sources":
         causal = audited.tables["causal"].set_index("estimator").to_dict("index")["aipw"]
-        adjusted = Estimate(*(causal[f"tpr_0.1{end}"] for end in ("", "_low", "_high")))
-        assert f"finds {numbers.plain(adjusted)} at 10 false alarms" in lead(html)
+        adjusted = Estimate(*(causal[f"tpr_0.05{end}"] for end in ("", "_low", "_high")))
+        assert f"finds {numbers.plain(adjusted)} at 5 false alarms" in lead(html)
         assert f"Without adjustment: {numbers.value(found_T[0])}." in lead(html)
         assert f"{numbers.value(adjusted)} found" in description(html, "answer")
         assert f"Both (AIPW) {numbers.plain(adjusted)}" in description(html, "causal-roc")
         return
-    assert f"finds {found} at 10 false alarms" in lead(html)
+    assert f"finds {found} at 5 false alarms" in lead(html)
     label = "Scores" if audited.headline == "score" else "Stacked LiRA"
     cells = row_of(html, label)
     for number in (found, auc):

@@ -1,0 +1,82 @@
+"""`lm-mia audit` and `lm-mia import` followed by `lm-mia attack` give the same numbers for the same losses."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lm_mia
+from lm_mia import cli
+
+N = 300
+SETTINGS = ["--config.attack.bootstraps=20", "--config.attack.fprs=0.05,0.1"]
+
+
+def losses(roles: list[str], *, out: bool = False, paired: bool = False) -> dict[str, Any]:
+    """Returns losses of models that were trained on random halves; a base knows how hard each sample is."""
+    rng = np.random.default_rng(len(roles))
+    hardness_N = 2 + rng.gamma(9, 0.2, N)
+    member_MxN = rng.random((len(roles), N)) < 0.5
+    for m, role in enumerate(roles):
+        if role == "replica":
+            member_MxN[m] = member_MxN[roles.index("replica")]
+        elif role == "base" or (out and role == "reference"):
+            member_MxN[m] = False
+    if paired:
+        member_MxN[2] = ~member_MxN[0]
+    loss_MxN = hardness_N - 0.4 * member_MxN + rng.normal(0, 0.2, member_MxN.shape)
+    return {
+        "loss_MxN": loss_MxN,
+        "member_MxN": member_MxN,
+        "role_M": np.array(roles),
+        "name_M": np.array([f"model {m}" for m in range(len(roles))]),
+        "tokens_N": rng.integers(5, 60, N),
+        "text_N": np.array([f"text {i} {i % 7}" for i in range(N)]),
+    }
+
+
+CASES = {
+    "targets": losses(["target"] * 2 + ["reference"] * 8),
+    "replicas": losses(["replica"] * 3 + ["reference"] * 6),
+    "references that saw none of the samples": losses(["target"] + ["reference"] * 4, out=True),
+    "a base alone": losses(["target", "base"]),
+    "a base and references": losses(["target", "reference", "reference", "reference", "base"]),
+    "one reference": losses(["target", "reference"]),
+    "a complement among the references": losses(["target"] + ["reference"] * 6, paired=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_ways_give_the_same_numbers(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file, workdir = tmp_path / "losses.npz", tmp_path / "w"
+    np.savez(file, **CASES[name])
+    audited = lm_mia.audit(file, replicates=20, fprs=[0.05, 0.1])
+    assert cli.main(["import", str(file), f"--workdir={workdir}"]) == 0
+    assert cli.main(["attack", f"--workdir={workdir}", *SETTINGS]) == 0
+    capsys.readouterr()
+    [recipe] = lm_mia.open(workdir).recipes.values()
+    named = pd.read_csv(recipe.path / "imported_models.csv").set_index("model")["name_in_file"]
+
+    table = recipe.table("targets")
+    most_A = table.groupby("attack")["references"].transform("max")
+    table = table[table["references"] == most_A].drop_duplicates(["attack", "target"])
+    table = table.assign(model=table["target"].map(named))
+    if len({*audited.summary["model"]}) == 1:
+        audited.summary["model"] = table["model"].iloc[0]
+    attacked = table.set_index(["attack", "model"])["auc"].dropna()
+    summary = audited.summary.set_index(["attack", "model"])["auc"]
+    assert {*attacked.index} == {*summary.index}
+    assert (attacked == summary.loc[attacked.index]).all()
+
+    # Estimates of epsilon and intervals are those of the first attacked model.
+    first = table["model"].iloc[0] if (audited.epsilon["model"] != "").any() else ""
+    epsilon = audited.epsilon[audited.epsilon["model"] == first]
+    epsilon = epsilon.set_index(["attack", "method"])[["epsilon", "low", "high"]]
+    of_attack = recipe.table("audit").set_index(["attack", "method"])[["epsilon", "low", "high"]]
+    common = of_attack.index.intersection(epsilon.index)
+    assert len(common) >= 2
+    pd.testing.assert_frame_equal(of_attack.loc[common], epsilon.loc[common])
