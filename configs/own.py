@@ -48,7 +48,7 @@ from lm_mia.config import (
     Tokenizer,
     size_label,
 )
-from lm_mia.data import text_files
+from lm_mia.data import texts as text_reader
 from lm_mia.data.documents import no_progress
 from lm_mia.errors import UserError
 
@@ -130,12 +130,12 @@ def _parse(arg: str) -> tuple[Corpus, str]:
 def _source(path: str, *, is_required: bool) -> str:
     """Returns the source that reads a path; raises UserError if there is none, or no file is there but is required."""
     try:
-        text_files.find_files(None, path)
+        text_reader.find_files(None, path)
     except UserError:
         if is_required:
             raise
-        return text_files.FORMATS.get(text_files.suffix(path), "text")
-    return text_files.source_of(path)
+        return text_reader.FORMATS.get(text_reader.suffix(path), "text")
+    return text_reader.source_of(path)
 
 
 def _exists(path: str) -> bool:
@@ -152,9 +152,9 @@ def _sized(corpus: Corpus) -> Config:
     facts = _Facts(**load_or_compute(corpus, Path(__file__), lambda: _read_facts(corpus)))
     _say(f"{facts.documents} in {corpus.path}")
     if others := facts.files_not_read:
-        readable = [suffix for suffix in text_files.FORMATS if suffix in others]
+        readable = [suffix for suffix in text_reader.FORMATS if suffix in others]
         _say(
-            f"not read: {text_files.describe_suffixes(others)} in the folder"
+            f"not read: {text_reader.describe_suffixes(others)} in the folder"
             + "".join(
                 f"; --config=own:'{corpus.path}/**/*{suffix}' reads those instead"
                 for suffix in readable[:1]

@@ -178,6 +178,7 @@ def _import_losses(argv: Sequence[str]) -> int:
         metavar="NAME",
         help="name of the model that the others were fine-tuned from, which saw none of the texts",
     )
+    _add_text_column(parser)
     _add_unit_flag(parser)
     problems: list[str] = []
     options, overrides = parser.parse_flags(argv, problems)
@@ -202,6 +203,7 @@ def _import_losses(argv: Sequence[str]) -> int:
             display,
             target=options.target,
             base=options.base,
+            text=options.text_column,
             are_nats=options.losses_are_nats,
         )
     print(*lines, sep="\n")
@@ -342,6 +344,7 @@ def _hf_losses(argv: Sequence[str]) -> int:
     settings = losses.Settings(
         models=tuple(options.models),
         texts=options.texts,
+        text_column=options.text_column,
         out=options.out,
         members=options.members,
         token_log_probs=options.token_log_probs,
@@ -385,8 +388,10 @@ def _hf_losses_parser() -> load.Parser:
         "--texts",
         default="",
         metavar="FILE",
-        help=".jsonl, .csv or .parquet with the column text and, optionally, id, member, user and others",
+        help="a table (csv, tsv, jsonl, parquet, Arrow) with the column text and, optionally, id, member, user and "
+        "others",
     )
+    _add_text_column(parser)
     parser.add_argument(
         "--out", default="", metavar="FILE", help="the losses: .parquet, one row per text"
     )
@@ -431,7 +436,8 @@ def _hf_losses_parser() -> load.Parser:
 
 def _hf_train(argv: Sequence[str]) -> int:
     """Fine-tunes models, and prints the commands that attack them."""
-    from lm_mia.hf import models, texts, train
+    from lm_mia.data import texts
+    from lm_mia.hf import models, train
 
     summary = VERBS["hf-train"]
     parser = load.Parser("lm-mia hf-train", description=f"{summary[0].upper()}{summary[1:]}.")
@@ -449,8 +455,9 @@ def _hf_train(argv: Sequence[str]) -> int:
         "--texts",
         metavar="FILE",
         default="",
-        help="jsonl, csv or parquet with the column text, and optionally id",
+        help="a table (csv, tsv, jsonl, parquet, Arrow) with the column text, and optionally id",
     )
+    _add_text_column(parser)
     parser.add_argument("--out", metavar="FOLDER", default="", help="folder for the models")
     train.add_flags(parser)
     problems: list[str] = []
@@ -465,7 +472,9 @@ def _hf_train(argv: Sequence[str]) -> int:
     settings = train.read_settings(options, problems)
     table = base = None
     if options.texts:
-        table = collect_errors(problems, lambda: texts.read_texts(Path(options.texts)))
+        table = collect_errors(
+            problems, lambda: texts.read_table(Path(options.texts), options.text_column)
+        )
     if options.base:
         base = collect_errors(problems, lambda: models.open_model(options.base))
     if settings.lora_rank:
@@ -489,8 +498,7 @@ def _hf_train(argv: Sequence[str]) -> int:
 
 def _canaries(argv: Sequence[str]) -> int:
     """Makes canaries, and prints what to do with them."""
-    from lm_mia.data import canaries
-    from lm_mia.hf import texts
+    from lm_mia.data import canaries, texts
 
     summary = VERBS["canaries"]
     parser = load.Parser("lm-mia canaries", description=f"{summary[0].upper()}{summary[1:]}.")
@@ -507,8 +515,10 @@ def _canaries(argv: Sequence[str]) -> int:
         "--texts",
         metavar="FILE",
         default="",
-        help="texts like those of the training set that are not in it: jsonl, csv or parquet with the column text",
+        help="texts like those of the training set that are not in it: a table (csv, tsv, jsonl, parquet, Arrow) with "
+        "the column text",
     )
+    _add_text_column(parser)
     parser.add_argument("--out", metavar="FOLDER", default="", help="folder for the canaries")
     for source, text in (
         ("held-out", "texts of FILE as they are"),
@@ -543,7 +553,9 @@ def _canaries(argv: Sequence[str]) -> int:
     collect_errors(problems, lambda: canaries.check(numbers, seed))
     read = None
     if options.texts:
-        read = collect_errors(problems, lambda: texts.read_texts(Path(options.texts)))
+        read = collect_errors(
+            problems, lambda: texts.read_table(Path(options.texts), options.text_column)
+        )
     if problems:
         raise UserError("\n".join(problems))
     assert read is not None
@@ -709,6 +721,16 @@ def _audit_parser() -> load.Parser:
         "--out", metavar="DIR", help="folder for tables (csv) and a page with figures (audit.html)"
     )
     return parser
+
+
+def _add_text_column(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--text-column",
+        "--text_column",
+        default="text",
+        metavar="NAME",
+        help="name of the column of texts (default: text)",
+    )
 
 
 def _add_unit_flag(parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,7 @@ ALLOWED_IMPORTS = {
     "launch": "config data run",
     "analysis": "attacks config data model.flops stats",
     "api": "analysis attacks config data run store",
-    "cli": "analysis attacks config data.canaries hf launch run",
+    "cli": "analysis attacks config data.canaries data.texts hf launch run",
     "errors": "",
     "seeds": "",
     "atomic": "",

@@ -25,7 +25,7 @@ from filelock import FileLock
 
 from lm_mia import config
 from lm_mia.config.recipe import LATER_FIELDS, POPULATION_FORMAT
-from lm_mia.data import docstrings, features, random_samples, text_files, tokenize, tokenizer
+from lm_mia.data import docstrings, features, random_samples, texts, tokenize, tokenizer
 from lm_mia.data.corpus import CorpusOpener, open_corpus
 from lm_mia.data.documents import Documents, Log, ProgressCallback, no_log, no_progress
 from lm_mia.data.population import (
@@ -177,7 +177,7 @@ def describe(population: Population) -> list[str]:
     if invisible := provenance.get("without_visible_characters"):
         lines.insert(1, f"left out: {invisible} documents without visible characters")
     if others := provenance.get("files_not_read"):
-        lines.insert(1, f"not read: {text_files.describe_suffixes(others)} in the folder")
+        lines.insert(1, f"not read: {texts.describe_suffixes(others)} in the folder")
     if text_use:
         lines.append(f"text: {describe_text_use(population.manifest)}")
     if held_out := population.validation:
@@ -266,8 +266,8 @@ def _reuse(folder: Path, expected: Mapping[str, Any], log: Log) -> Population:
                 f"corpus: the population in {folder} has the docstrings of {', '.join(changed)}; to use those of the "
                 "packages that are installed now, choose another --workdir"
             )
-    if expected["corpus.source"] in text_files.SOURCES:
-        changed = text_files.changed_files(
+    if expected["corpus.source"] in texts.SOURCES:
+        changed = texts.changed_files(
             expected["corpus.source"],
             expected["corpus.path"],
             population.manifest["provenance"]["files"],

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from lm_mia import config
-from lm_mia.data import c4, docstrings, documents, reading_cache, text_files
+from lm_mia.data import c4, docstrings, documents, reading_cache
+from lm_mia.data import texts as text_reader
 from lm_mia.data.documents import ProgressCallback, no_progress
 from lm_mia.errors import UserError
 
@@ -75,7 +76,7 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
       UserError: if there is no matching file, a file cannot be read (the message names the file and the line), the
         column is missing or empty, or no document is long enough and has a visible character.
     """
-    if _read_ahead and corpus.source in text_files.SOURCES:
+    if _read_ahead and corpus.source in text_reader.SOURCES:
         ahead = _read_ahead.pop(reading_cache.files_digest(corpus), None)
         if ahead is not None:
             return ahead
@@ -86,7 +87,7 @@ def read(corpus: config.Corpus, progress: ProgressCallback = no_progress) -> InM
         sources = [name.rpartition(":")[0].partition("/")[0] for name in names]
         origin: dict[str, Any] = {"packages": docstrings.versions()}
     else:
-        files = text_files.read(
+        files = text_reader.read(
             corpus.source,
             corpus.path,
             corpus.column,

@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from lm_mia.data import c4, process_pool, text_files
+from lm_mia.data import c4, process_pool, texts
 from lm_mia.data.documents import Log, ProgressCallback
 from lm_mia.errors import UserError, raise_failed_read
 
@@ -232,7 +232,7 @@ def _read_examples(shard: _Shard, report: process_pool.Report) -> Iterator[bytes
                     report(compressed.tell())
                 if not line.strip():
                     continue
-                record = text_files.parse_json(line)
+                record = texts.parse_json(line)
                 example = c4.empty_example()
                 for name in FEATURES:
                     value = _field(record, name).encode()

@@ -94,6 +94,7 @@ def read_losses(
     *,
     target: Sequence[str] = (),
     base: str = "",
+    text: str = "text",
     are_nats: bool = False,
     prefix: str = "--",
 ) -> LossFile:
@@ -103,6 +104,7 @@ def read_losses(
       arrays: the arrays or columns.
       target, base: names of the attacked models, and of the model that these were fine-tuned from, unless the source
         says the role of each model. Other models are references.
+      text: name of the column of texts.
       are_nats: as in `LossFile`.
       prefix: precedes the names of these arguments in messages.
 
@@ -121,6 +123,13 @@ def read_losses(
         models = _of_long_table(arrays)
     else:
         models = _of_wide_table(arrays, roles)
+    if text != "text":
+        if text not in models.columns:
+            raise UserError(
+                f"{prefix}text-column={text}: {source} has no such column; choose from {listed(models.columns)}"
+            )
+        columns = {name: values for name, values in models.columns.items() if name != text}
+        models = dataclasses.replace(models, columns=columns | {"text": models.columns[text]})
     role_M = _check_roles(models, source, roles, prefix)
     problems: list[str] = []
     columns = _check_columns(models, source, problems)

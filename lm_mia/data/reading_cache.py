@@ -9,7 +9,7 @@ from typing import Any
 
 from lm_mia import config
 from lm_mia.atomic import write_atomically
-from lm_mia.data import text_files
+from lm_mia.data import texts
 from lm_mia.machine import package_version
 
 
@@ -26,7 +26,7 @@ def files_digest(corpus: config.Corpus) -> str:
     """
     settings = corpus.source, corpus.path, corpus.column, corpus.min_chars, corpus.deduplicate
     digest = hashlib.sha256(repr(settings).encode())
-    for name, path in text_files.find_files(corpus.source, corpus.path):
+    for name, path in texts.find_files(corpus.source, corpus.path):
         stat = path.stat()
         digest.update(repr((name, stat.st_size, stat.st_mtime_ns)).encode())
     return digest.hexdigest()

@@ -25,14 +25,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_mia.atomic import append_line, replacing
+from lm_mia.data import texts as text_reader
 from lm_mia.data.arrays import listed
+from lm_mia.data.texts import TextTable
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError, collect_errors
 from lm_mia.hf import models as hf_models
 from lm_mia.hf import scorer
-from lm_mia.hf import texts as hf_texts
 from lm_mia.hf.models import Dtype, Model
-from lm_mia.hf.texts import Texts
 from lm_mia.run.progress import Display, plural
 
 LENGTH_TOKENS = 1024
@@ -51,11 +51,13 @@ class Settings:
     models: tuple[str, ...]
     """Folders of weights or of LoRA adapters."""
     texts: str
-    """Table of texts, as `lm_mia.hf.texts.read_texts` reads it."""
+    """Table of texts, as `lm_mia.data.texts.read_table` reads it."""
     out: str
     """The file of losses, .parquet."""
+    text_column: str = "text"
+    """Name of the column of texts."""
     members: str = ""
-    """Table of members, as `lm_mia.hf.texts.read_members` reads it; "" for none."""
+    """Table of members, as `lm_mia.data.texts.read_members` reads it; "" for none."""
     token_log_probs: str = ""
     """File for the log-probabilities of single tokens, .parquet; "" for none."""
     length_tokens: int | None = None
@@ -190,13 +192,15 @@ def check_flags(settings: Settings) -> None:
         raise UserError("\n".join(problems))
 
 
-def _plan(settings: Settings, device: str, display: Display) -> tuple[Texts, list[_Job]]:
+def _plan(settings: Settings, device: str, display: Display) -> tuple[TextTable, list[_Job]]:
     """Reads the tables, opens the models and tokenizes the texts; raises UserError with one line per problem."""
     problems: list[str] = []
-    texts = collect_errors(problems, lambda: hf_texts.read_texts(Path(settings.texts)))
+    texts = collect_errors(
+        problems, lambda: text_reader.read_table(Path(settings.texts), settings.text_column)
+    )
     members = {}
     if settings.members:
-        members = collect_errors(problems, lambda: hf_texts.read_members(Path(settings.members)))
+        members = collect_errors(problems, lambda: text_reader.read_members(Path(settings.members)))
     opened = [
         collect_errors(problems, lambda given=given: hf_models.open_model(given))
         for given in settings.models
@@ -209,7 +213,7 @@ def _plan(settings: Settings, device: str, display: Display) -> tuple[Texts, lis
     member_MxN = [
         collect_errors(
             problems,
-            lambda name=name: hf_texts.members_of(members, name, texts.id_N, settings.members),
+            lambda name=name: text_reader.members_of(members, name, texts.id_N, settings.members),
         )
         for name in names
     ]
@@ -262,7 +266,7 @@ def _length_limit(settings: Settings, models: Sequence[Model]) -> int:
     return settings.length_tokens
 
 
-def _tokenize(model: Model, texts: Texts, limit: int) -> _Tokens:
+def _tokenize(model: Model, texts: TextTable, limit: int) -> _Tokens:
     ids_N: list[np.ndarray] = []
     text_N: list[str] = []
     num_cut, digest = 0, hashlib.sha256()
@@ -279,7 +283,7 @@ def _tokenize(model: Model, texts: Texts, limit: int) -> _Tokens:
     return _Tokens(ids_N, text_N, num_cut, digest.hexdigest())
 
 
-def _check_tokens(name: str, model: Model, tokens: _Tokens, texts: Texts) -> None:
+def _check_tokens(name: str, model: Model, tokens: _Tokens, texts: TextTable) -> None:
     """Raises UserError if some texts have nothing to predict, or tokens that the model does not have."""
     empty = [i for i, ids in zip(texts.id_N, tokens.ids_N, strict=True) if len(ids) < 2]
     if empty:
@@ -296,7 +300,7 @@ def _check_tokens(name: str, model: Model, tokens: _Tokens, texts: Texts) -> Non
 
 
 def _say_notes(
-    texts: Texts,
+    texts: TextTable,
     names: Sequence[str],
     models: Sequence[Model],
     tokens_M: Sequence[_Tokens],
@@ -386,7 +390,7 @@ def _finished_batches(job: _Job, settings: Settings) -> dict[int, dict[str, Any]
 def _compute(
     job: _Job,
     left: Sequence[_Job],
-    texts: Texts,
+    texts: TextTable,
     settings: Settings,
     device: str,
     display: Display,
@@ -515,7 +519,7 @@ def _stored(job: _Job, settings: Settings) -> _Result | None:
 
 
 def _write(
-    texts: Texts, jobs: Sequence[_Job], results: Sequence[_Result], settings: Settings
+    texts: TextTable, jobs: Sequence[_Job], results: Sequence[_Result], settings: Settings
 ) -> None:
     first = jobs[0].tokens
     columns: dict[str, Any] = {"id": texts.id_N, "text": first.text_N}

@@ -30,11 +30,11 @@ import numpy as np
 
 from lm_mia import seeds
 from lm_mia.atomic import write_atomically
-from lm_mia.data import subsets
+from lm_mia.data import subsets, texts
 from lm_mia.data.arrays import listed
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
-from lm_mia.hf import losses, models, texts
+from lm_mia.hf import losses, models
 from lm_mia.hf.models import Dtype
 
 Subset = Literal["exact", "bernoulli"]
@@ -195,7 +195,7 @@ def batches(plan: Plan, member_N: np.ndarray, epoch: int, batch_size: int) -> li
 
 def train(
     base: models.Model,
-    table: texts.Texts,
+    table: texts.TextTable,
     folder: Path,
     settings: Settings,
     device: str,
@@ -267,7 +267,7 @@ def train(
 
 
 def _tokenize(
-    base: models.Model, table: texts.Texts, settings: Settings
+    base: models.Model, table: texts.TextTable, settings: Settings
 ) -> tuple[list[list[int]], int]:
     """Returns the tokens of each text, which are those that `lm-mia hf-losses` predicts, and how many texts are cut."""
     if base.base:
@@ -310,7 +310,7 @@ def _tokenize(
 
 
 def _check_settings(
-    folder: Path, base: models.Model, table: texts.Texts, settings: Settings, has_models: bool
+    folder: Path, base: models.Model, table: texts.TextTable, settings: Settings, has_models: bool
 ) -> None:
     """Writes what determines the models of a folder; raises UserError if it has models of other settings."""
     described = dataclasses.asdict(settings)

@@ -87,16 +87,17 @@ def import_source(
     *,
     target: Sequence[str] = (),
     base: str = "",
+    text: str = "text",
     are_nats: bool = False,
 ) -> list[str]:
     """Imports the losses of a file; returns the lines that the command prints.
 
-    For `target`, `base` and `are_nats`, see `losses.read_losses`, and for the rest, `import_losses`.
+    For `target`, `base`, `text` and `are_nats`, see `losses.read_losses`, and for the rest, `import_losses`.
 
     Raises:
       UserError: with one line per problem, also if the source has scores, with the command that reads them.
     """
-    arrays = open_arrays(source)
+    arrays = open_arrays(source, (text,))
     if not losses.has_losses(arrays):
         if "score" in arrays or "score_MxN" in arrays:
             raise UserError(
@@ -108,7 +109,7 @@ def import_source(
             "loss_MxN and member_MxN, or a table with loss_NAME and member_NAME for each model, or with the columns "
             "model, id, loss and member"
         )
-    file = losses.read_losses(arrays, target=target, base=base, are_nats=are_nats)
+    file = losses.read_losses(arrays, target=target, base=base, text=text, are_nats=are_nats)
     recipe = import_losses(file, workdir, name, subset, overrides, display)
     return _describe(recipe, file)
 

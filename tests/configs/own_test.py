@@ -12,7 +12,7 @@ import pytest
 from lm_mia.config import Config, load, measurable_attack
 from lm_mia.config.recipe import recipe_requests
 from lm_mia.config.validate import problems
-from lm_mia.data import text_files
+from lm_mia.data import texts as text_reader
 from lm_mia.data.build import build_population
 from lm_mia.data.corpus import read
 from lm_mia.data.tokenizer import train_on_corpus
@@ -203,14 +203,14 @@ def test_recipes_are_named_by_their_own_sizes(tmp_path: Path):
 def test_texts_are_read_once_until_they_change(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    read_files, num_reads = text_files.read, 0
+    read_files, num_reads = text_reader.read, 0
 
-    def counting(*args: Any) -> text_files.Texts:
+    def counting(*args: Any) -> text_reader.Texts:
         nonlocal num_reads
         num_reads += 1
         return read_files(*args)
 
-    monkeypatch.setattr(text_files, "read", counting)
+    monkeypatch.setattr(text_reader, "read", counting)
     folder = write_texts(tmp_path / "texts", 200, 80)
     first = load.load_config(f"own:{folder}")
     printed = capsys.readouterr().err

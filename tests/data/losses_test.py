@@ -128,6 +128,16 @@ def test_a_name_that_only_resembles_a_role_is_that_of_a_reference():
     assert read(frame, target=("tuned",)).role_M == ("target", *["reference"] * 3)
 
 
+def test_the_column_of_texts_may_have_another_name():
+    file = read(
+        table(body="a text").drop(columns="text"), target=("tuned",), text="body", base="gpt2"
+    )
+    assert file.text_N is not None
+    assert {*file.text_N} == {"a text"}
+    with pytest.raises(UserError, match="text-column=text2"):
+        read(table(), text="text2")
+
+
 def test_ids_are_strings_and_name_the_samples():
     ids = [f"2024010100000000{n:04d}" for n in range(N)]
     file = read(table(id=ids), target=("tuned",), base="gpt2")

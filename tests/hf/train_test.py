@@ -13,10 +13,11 @@ import pytest
 import tiny_hf
 
 from lm_mia import cli
+from lm_mia.data import texts
 from lm_mia.data.arrays import open_arrays
 from lm_mia.data.losses import read_losses
 from lm_mia.errors import UserError
-from lm_mia.hf import models, texts, train
+from lm_mia.hf import models, train
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -75,7 +76,7 @@ def run(base: Path, file: Path, folder: Path, **changed: Any) -> Trained:
     result = Trained(folder, [], [])
     train.train(
         models.open_model(str(base)),
-        texts.read_texts(file),
+        texts.read_table(file),
         folder,
         dataclasses.replace(SETTINGS, **changed),
         "cpu",

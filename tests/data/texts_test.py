@@ -9,17 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lm_mia.data import text_files
+from lm_mia.data import texts
 from lm_mia.errors import UserError
 
 
 def read(source: str, path: Path | str, column: str = "text") -> tuple[list[str], list[str]]:
-    files = text_files.read(source, str(path), column, lambda done, total: None)
+    files = texts.read(source, str(path), column, lambda done, total: None)
     return files.texts, files.names
 
 
 def sources(source: str, path: Path, column: str = "text") -> list[str]:
-    return text_files.read(source, str(path), column, lambda done, total: None).sources
+    return texts.read(source, str(path), column, lambda done, total: None).sources
 
 
 def lines(*records: object) -> bytes:
@@ -47,7 +47,7 @@ def test_text_files_are_sorted(tmp_path: Path):
 def test_text_files_that_are_not_utf8_are_left_out(tmp_path: Path):
     (tmp_path / "a.txt").write_text("a")
     (tmp_path / "b.txt").write_bytes("caf\xe9".encode("latin-1"))
-    files = text_files.read("text", str(tmp_path), "text", lambda done, total: None)
+    files = texts.read("text", str(tmp_path), "text", lambda done, total: None)
     assert (files.texts, files.files, files.not_utf8) == (["a"], ["a.txt", "b.txt"], ["b.txt"])
 
 
@@ -79,7 +79,7 @@ def test_compressed_files_are_recognized_by_their_content(tmp_path: Path):
         ("compressed.jsonl", gzip.compress(one + two)),
     ):
         (tmp_path / name).write_bytes(content)
-        assert text_files.source_of(str(tmp_path / name)) == "jsonl"
+        assert texts.source_of(str(tmp_path / name)) == "jsonl"
         assert read("jsonl", tmp_path / name) == (["one", "two"], [f"{name}:1", f"{name}:2"])
     for name, content in (("a.md", gzip.compress(b"a\nb")), ("a.txt.zst", zstd(b"a\nb"))):
         (tmp_path / name).write_bytes(content)
@@ -100,8 +100,8 @@ def test_csv_files_are_read(tmp_path: Path):
 
 def test_a_folder_is_read_in_one_format_and_its_other_files_are_counted(tmp_path: Path):
     def found() -> tuple[str, list[str], dict[str, int]]:
-        source = text_files.source_of(str(tmp_path))
-        files = text_files.read(source, str(tmp_path), "text", lambda done, total: None)
+        source = texts.source_of(str(tmp_path))
+        files = texts.read(source, str(tmp_path), "text", lambda done, total: None)
         return source, files.files, files.other_files
 
     (tmp_path / ".git").mkdir()
@@ -128,8 +128,8 @@ def test_files_of_unknown_or_several_formats_are_refused(tmp_path: Path):
         ("?.[tmc]*", r"several formats \(1 .csv, 1 .md and 1 .txt files\); choose a glob of one"),
     ):
         with pytest.raises(UserError, match=message):
-            text_files.source_of(str(tmp_path / pattern))
-    assert text_files.source_of(str(tmp_path / "?.[tm]*")) == "text"
+            texts.source_of(str(tmp_path / pattern))
+    assert texts.source_of(str(tmp_path / "?.[tm]*")) == "text"
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
@@ -193,7 +193,7 @@ def test_parquet_files_are_read(tmp_path: Path, kind: pa.DataType):
 )
 def test_invalid_files_are_named(tmp_path: Path, name: str, content: bytes, message: str):
     (tmp_path / name).write_bytes(content)
-    source = text_files.source_of(str(tmp_path))
+    source = texts.source_of(str(tmp_path))
     for path in (tmp_path, tmp_path / name):
         with pytest.raises(UserError, match=message):
             read(source, path)
@@ -255,18 +255,18 @@ def test_json_lines_with_the_suffix_of_text_are_refused(tmp_path: Path):
         path = tmp_path / name
         path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
         with pytest.raises(UserError, match=r"a JSON object in each line"):
-            text_files.read("text", str(path), "text", lambda *_: None)
+            texts.read("text", str(path), "text", lambda *_: None)
     for content in ('{"one": "object"}\n', "{\n{\n", '{"a": 1}\nand a text\n'):
         path = tmp_path / "b.txt"
         path.write_text(content)
-        assert text_files.read("text", str(path), "text", lambda *_: None).texts == [content]
+        assert texts.read("text", str(path), "text", lambda *_: None).texts == [content]
 
 
 def test_hidden_files_of_a_folder_are_not_read(tmp_path: Path):
     for name in ("a.txt", ".hidden.txt", "._a.txt", ".cache/b.txt", "c/d.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    found = text_files.read("text", str(tmp_path), "text", lambda *_: None)
+    found = texts.read("text", str(tmp_path), "text", lambda *_: None)
     assert found.files == ["a.txt", "c/d.txt"]
     assert not found.other_files
-    assert text_files.read("text", str(tmp_path / ".hidden.txt"), "text", lambda *_: None).texts
+    assert texts.read("text", str(tmp_path / ".hidden.txt"), "text", lambda *_: None).texts

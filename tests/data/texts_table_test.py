@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lm_mia.data import texts
 from lm_mia.errors import UserError
-from lm_mia.hf import texts
 
 ROWS = [
     {"id": "007", "text": "NA", "user": "ann", "member": 1, "year": 2020, "note": "x"},
@@ -28,7 +28,7 @@ def write(folder: Path, suffix: str, rows: list[dict] = ROWS) -> Path:
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
 def test_all_formats_have_the_same_content(tmp_path: Path, suffix: str):
-    found = texts.read_texts(write(tmp_path, suffix))
+    found = texts.read_table(write(tmp_path, suffix))
     assert found.id_N == ["007", "8"]
     assert found.text_N == ["NA", 'a "quoted"\nline']
     assert found.member_N is not None
@@ -40,7 +40,7 @@ def test_all_formats_have_the_same_content(tmp_path: Path, suffix: str):
 
 def test_without_ids_texts_are_counted(tmp_path: Path):
     path = write(tmp_path, ".jsonl", [{"text": "a"}, {"text": None}, {"text": ""}])
-    found = texts.read_texts(path)
+    found = texts.read_table(path)
     assert found.id_N == ["0", "1", "2"]
     assert found.text_N == ["a", "", ""]
     assert found.member_N is None
@@ -49,14 +49,14 @@ def test_without_ids_texts_are_counted(tmp_path: Path):
 def test_large_and_mixed_ids_stay_distinct(tmp_path: Path):
     ids = [20240101000000000000, 20240101000000000001, "a"]
     path = write(tmp_path, ".jsonl", [{"id": i, "text": "x"} for i in ids])
-    assert texts.read_texts(path).id_N == [str(i) for i in ids]
+    assert texts.read_table(path).id_N == [str(i) for i in ids]
     rows = [{"id": str(i), "text": "x"} for i in ids]
-    assert texts.read_texts(write(tmp_path, ".csv", rows)).id_N == [str(i) for i in ids]
+    assert texts.read_table(write(tmp_path, ".csv", rows)).id_N == [str(i) for i in ids]
 
 
 def test_columns_that_would_mislead_an_import_are_left_out(tmp_path: Path):
     rows = [{"text": "a", "tokens": 3, "loss_a": 1.0, "member_a": 1, "zlib_bytes": 9, "age": None}]
-    found = texts.read_texts(write(tmp_path, ".parquet", [*rows, {"text": "b", "age": 4.0}]))
+    found = texts.read_table(write(tmp_path, ".parquet", [*rows, {"text": "b", "age": 4.0}]))
     assert {*found.left_out} == {"tokens", "loss_a", "member_a", "zlib_bytes"}
     assert np.isnan(found.columns["age"][0])
 
@@ -64,7 +64,7 @@ def test_columns_that_would_mislead_an_import_are_left_out(tmp_path: Path):
 def test_all_mistakes_of_texts_are_reported_at_once(tmp_path: Path):
     rows = [{"id": "a", "text": "x", "member": 2}, {"id": "a", "text": "y", "member": 0}]
     with pytest.raises(UserError) as error:
-        texts.read_texts(write(tmp_path, ".jsonl", rows))
+        texts.read_table(write(tmp_path, ".jsonl", rows))
     lines = str(error.value).splitlines()
     assert len(lines) == 2
     assert "column 'id'" in lines[0]
@@ -87,7 +87,7 @@ def test_damaged_lines_are_named(tmp_path: Path, content: str, word: str):
     path = tmp_path / "texts.jsonl"
     path.write_text(content)
     with pytest.raises(UserError, match=word):
-        texts.read_texts(path)
+        texts.read_table(path)
 
 
 def test_files_that_are_not_tables_are_refused(tmp_path: Path):
@@ -96,7 +96,7 @@ def test_files_that_are_not_tables_are_refused(tmp_path: Path):
     (tmp_path / "latin.jsonl").write_bytes('{"text": "ü"}'.encode("latin1"))
     for name in ("texts.txt", "texts.parquet", "latin.jsonl", "missing.csv"):
         with pytest.raises(UserError, match=name):
-            texts.read_texts(tmp_path / name)
+            texts.read_table(tmp_path / name)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
