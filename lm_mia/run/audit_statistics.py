@@ -5,7 +5,6 @@ Legend: N units (samples or users), U users.
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, get_args, get_type_hints
@@ -14,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import stats
+from lm_mia.attacks import privacy_bounds
 from lm_mia.data.covariates import Covariates
 from lm_mia.data.scores import Columns, ModelScores
 from lm_mia.errors import UserError
@@ -25,11 +25,9 @@ MembershipDesign = Literal["given", "coins", "half", "independent"]
 Frames = dict[str, pd.DataFrame]
 """The rows of one model in the data frames of an audit, by their names."""
 
-_AT_TPR = 0.01
 _MAX_DRAWS = 2e8  # scores that the bootstrap draws for each model, by default
 _MIN_REPLICATES, _MAX_REPLICATES = 200, 1000
 _ENOUGH_FOR_INTERVALS = 10
-_CURVE_COLUMNS = ("guesses", "sides", "correct", "epsilon", "mu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +254,7 @@ def audit_model(
             score_N,
             member_N,
             delta=settings.delta,
-            at_tpr=_AT_TPR,
+            at_tpr=privacy_bounds.AT_TPR,
             confidence=confidence,
             replicates=draws,
             cluster_N=units.document_N,
@@ -307,21 +305,10 @@ def audit_model(
     tpr |= {"low": intervals.tpr_low_TxF[0], "high": intervals.tpr_high_TxF[0]}
     tpr["interval"] = intervals.method_TxF[0]
     tpr["true_positives"] = pd.Series(np.rint(points.tpr_TxF[0] * members)).astype("Int64")
-    epsilon = pd.DataFrame(
-        [
-            _epsilon_row(
-                settings,
-                method=f"estimate_{name}",
-                canaries=scored,
-                epsilon=getattr(estimates, f"{field}_T")[0],
-                low=getattr(estimates, f"{field}_low_T")[0],
-                high=getattr(estimates, f"{field}_high_T")[0],
-                left_out=left_out,
-            )
-            for name, field in (("tpr", "at_tpr"), ("max", "largest"))
-        ]
-        + bounds
+    estimated = privacy_bounds.estimate_rows(
+        score_N, member_N, settings.delta, confidence, estimates
     )
+    epsilon = privacy_bounds.as_table([*estimated, *bounds])
     named = {"attack": attack, "model": units.model}
     frames = {
         "summary": pd.DataFrame([named | summary | {"replicates": draws}]),
@@ -349,37 +336,20 @@ def _prefixed(frame: pd.DataFrame, named: Mapping[str, str]) -> pd.DataFrame:
     return frame
 
 
-def _epsilon_row(settings: Settings, *, method: str, **values: Any) -> dict[str, Any]:
-    """Returns a row of audit.csv; what does not apply is missing."""
-    row: dict[str, Any] = {"method": method, "adjacency": "", "delta": settings.delta}
-    row |= {"confidence": settings.confidence, "canaries": 0}
-    row |= {"guesses": pd.NA, "correct": pd.NA}
-    row |= {"epsilon": math.nan, "low": math.nan, "high": math.nan, "mu": math.nan}
-    row |= {"ceiling": math.nan, "is_bound": False, "left_out": 0}
-    return row | values
-
-
 def _bounds(units: Units, settings: Settings) -> tuple[list[dict[str, Any]], pd.DataFrame]:
     """Returns the bounds that are valid for the membership design, and their curve over numbers of guesses."""
     score_N, member_N = units.score_N, units.member_N
     delta, confidence = settings.delta, settings.confidence
-    no_curve = pd.DataFrame(columns=[*_CURVE_COLUMNS])
+    no_curve = privacy_bounds.curve_table(None)
     if settings.membership == "given":
         return [], no_curve
     if settings.membership == "independent":
         trials = stats.independent_trials_bound(
             score_N, member_N, delta=delta, confidence=confidence, id_N=units.id_N
         )
-        row = _epsilon_row(
-            settings,
-            method="independent_trials",
-            adjacency="add_remove",
-            canaries=score_N.size,
-            epsilon=trials.epsilon,
-            ceiling=trials.ceiling,
-            is_bound=True,
-            left_out=trials.left_out,
-        )
+        row = {"method": "independent_trials", "adjacency": "add_remove", "delta": delta}
+        row |= {"confidence": confidence, "canaries": score_N.size, "epsilon": trials.epsilon}
+        row |= {"ceiling": trials.ceiling, "is_bound": True, "left_out": trials.left_out}
         return [row], no_curve
     bound = stats.one_run_bound(
         score_N,
@@ -390,33 +360,8 @@ def _bounds(units: Units, settings: Settings) -> tuple[list[dict[str, Any]], pd.
         id_N=units.id_N,
         cluster_N=units.document_N,
     )
-    shared = {"adjacency": bound.adjacency, "canaries": bound.canaries, "left_out": bound.left_out}
-    rows = [
-        _epsilon_row(
-            settings,
-            method="one_run",
-            guesses=bound.guesses,
-            correct=bound.correct,
-            epsilon=bound.epsilon,
-            ceiling=bound.ceiling,
-            is_bound=True,
-            **shared,
-        ),
-        # It is a bound only for Gaussian mechanisms, and training is not known to be one.
-        _epsilon_row(
-            settings,
-            method="one_run_gaussian",
-            guesses=bound.guesses_gaussian,
-            correct=bound.correct_gaussian,
-            epsilon=bound.epsilon_if_gaussian,
-            mu=bound.mu,
-            ceiling=bound.ceiling_if_gaussian,
-            **shared,
-        ),
-    ]
-    c = bound.curve
-    values = (c.guesses_C, c.sides_C, c.correct_C, c.epsilon_C, c.mu_C)
-    return rows, pd.DataFrame(dict(zip(_CURVE_COLUMNS, values, strict=True)))
+    rows = privacy_bounds.bound_rows(bound, delta, confidence, bound.left_out)
+    return rows, privacy_bounds.curve_table(bound)
 
 
 def _curves(score_N: np.ndarray, member_N: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -107,7 +107,7 @@ def _full(result: Audit, confidence: str) -> Table:
 
 def _evidence(row: Any) -> str:
     """Returns what an epsilon rests on."""
-    if math.isnan(row["ceiling"]):
+    if str(row["method"]).startswith("estimate"):
         return ""
     ceiling = f"ceiling {row['ceiling']:.3g}"
     if pd.isna(row["guesses"]):

@@ -135,7 +135,7 @@ def test_the_column_of_texts_may_have_another_name():
     assert file.text_N is not None
     assert {*file.text_N} == {"a text"}
     with pytest.raises(UserError, match="text-column=text2"):
-        read(table(), text="text2")
+        read(table(), target=("tuned",), base="gpt2", text="text2")
 
 
 def test_ids_are_strings_and_name_the_samples():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -24,32 +24,21 @@ from analysis.io import RecipeResults, Record
 from lm_mia import stats
 from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.evaluations import Scores
-from lm_mia.attacks.privacy_bounds import AT_TPR, CONFIDENCE, epsilon_intervals, one_run_bound
+from lm_mia.attacks.privacy_bounds import (
+    CONFIDENCE,
+    as_table,
+    bound_rows,
+    curve_table,
+    epsilon_intervals,
+    estimate_rows,
+    one_run_bound,
+)
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import AttackTable
 from lm_mia.data.subsets import Design
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_COLUMNS = (
-    "method",
-    "adjacency",
-    "delta",
-    "confidence",
-    "canaries",
-    "guesses",
-    "correct",
-    "epsilon",
-    "low",
-    "high",
-    "mu",
-    "ceiling",
-    "is_bound",
-    "left_out",
-)
-_CURVE_COLUMNS = ("guesses", "sides", "correct", "epsilon", "mu")
-
 
 AUDIT_TABLE = Table(
     "audit.csv",
@@ -159,36 +148,15 @@ def epsilon_audit(
     missing_N2 = np.isnan(score_N2)
     members, nonmembers = (int((c_N2 & ~missing_N2).sum()) for c_N2 in (member_N2, ~member_N2))
     if not (members and nonmembers):
-        return _typed([])
+        return as_table([])
     intervals = None
     if bootstraps:
         intervals = scores.once(epsilon_intervals, bootstraps=bootstraps, delta=delta)
-    left_out = {"canaries": len(score_N2), "left_out": int(missing_N2.sum())}
-    cap = float(np.log(members))
-    rows: list[dict[str, Any]] = [
-        {"method": method, "adjacency": "add_remove", "delta": delta, "confidence": CONFIDENCE}
-        | estimate
-        | {"ceiling": cap, "is_bound": False}
-        | left_out
-        for method, estimate in _estimates(score_N2, member_N2, delta, intervals).items()
-    ]
+    rows = estimate_rows(score_N2, member_N2, delta, CONFIDENCE, intervals)
     bound = scores.once(_bound_of_first, alpha=alpha, delta=delta, design=design)
     if bound is not None:
-        left_out["canaries"] = bound.canaries
-        of_bound = {"adjacency": bound.adjacency, "delta": delta, "confidence": 1 - alpha}
-        of_bound |= left_out
-        rows.append(
-            of_bound
-            | {"method": "one_run", "guesses": bound.guesses, "correct": bound.correct}
-            | {"epsilon": bound.epsilon, "ceiling": bound.ceiling, "is_bound": True}
-        )
-        rows.append(
-            of_bound
-            | {"method": "one_run_gaussian", "guesses": bound.guesses_gaussian}
-            | {"correct": bound.correct_gaussian, "epsilon": bound.epsilon_if_gaussian}
-            | {"mu": bound.mu, "ceiling": bound.ceiling_if_gaussian, "is_bound": False}
-        )
-    return _typed(rows)
+        rows += bound_rows(bound, delta, 1 - alpha, int(missing_N2.sum()))
+    return as_table(rows)
 
 
 AUDIT_CURVE_TABLE = Table(
@@ -228,51 +196,13 @@ def audit_curve(scores: Scores, *, alpha: float, delta: float, design: Design) -
     bound = None
     if scored_N2.any() and not scored_N2.all():
         bound = scores.once(_bound_of_first, alpha=alpha, delta=delta, design=design)
-    if bound is None:
-        return pd.DataFrame({name: np.zeros(0) for name in _CURVE_COLUMNS})
-    return pd.DataFrame(
-        {"guesses": bound.curve.guesses_C, "sides": bound.curve.sides_C}
-        | {"correct": bound.curve.correct_C, "epsilon": bound.curve.epsilon_C}
-        | {"mu": bound.curve.mu_C}
-    )
-
-
-def _typed(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=[*_COLUMNS])
-    texts = {"method": object, "adjacency": object, "is_bound": bool}
-    counts = {"canaries": np.int64, "left_out": np.int64, "guesses": "Int64", "correct": "Int64"}
-    others = dict.fromkeys([n for n in _COLUMNS if n not in (*texts, *counts)], np.float64)
-    return table.astype(texts | counts | others)
+    return curve_table(bound)
 
 
 def _bound_of_first(
     scores: Scores, alpha: float, delta: float, design: Design
 ) -> stats.OneRunBound | None:
     return one_run_bound(scores.file.read_target(0), scores.member_TxN[0], design, alpha, delta)
-
-
-def _estimates(
-    score_N2: np.ndarray,
-    member_N2: np.ndarray,
-    delta: float,
-    intervals: stats.EpsilonIntervals | None,
-) -> dict[str, dict[str, float]]:
-    """Returns the estimates of epsilon by method, with the ends of their intervals if these were computed."""
-    if intervals is not None:
-        at_tpr = (intervals.at_tpr_T, intervals.at_tpr_low_T, intervals.at_tpr_high_T)
-        largest = (intervals.largest_T, intervals.largest_low_T, intervals.largest_high_T)
-        return {
-            method: dict(zip(("epsilon", "low", "high"), (float(v[0]) for v in value), strict=True))
-            for method, value in (("estimate_tpr", at_tpr), ("estimate_max", largest))
-        }
-    members = int((member_N2 & ~np.isnan(score_N2)).sum())
-    at = stats.empirical_epsilons(score_N2, member_N2, delta=delta, rates_G=AT_TPR)
-    grid = stats.empirical_epsilons(score_N2, member_N2, delta=delta)
-    largest = np.fmax.reduce([grid.tpr_G, grid.fpr_G, grid.tnr_G, grid.fnr_G], axis=None)
-    return {
-        method: {"epsilon": float(stats.capped_epsilon(value, members))}
-        for method, value in (("estimate_tpr", at.tpr_G[0]), ("estimate_max", largest))
-    }
 
 
 ATTACK_TABLES = (
