@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from analysis import plotting
 from analysis.experiments.mace import dp_bound
 from lm_mia import cli
 
@@ -27,7 +26,6 @@ def test_a_simulation_is_drawn_without_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setitem(dp_bound.SIZES, "simulations", 2)
-    monkeypatch.delitem(plotting.FORMATS, "pdf")
     w = tmp_path / "w"
     assert cli.main(["run", "--config=mace:fig06,cpu", f"--workdir={w}"]) == 0
     table = (w / "tables" / "mace_fig06_dp_bound.csv").read_bytes()

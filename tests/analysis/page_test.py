@@ -28,7 +28,6 @@ from analysis import (
     page,
     paper_pages,
     papers,
-    plotting,
 )
 from analysis.experiments import MODULES, find
 from analysis.experiments.causal import regression
@@ -136,10 +135,10 @@ def test_figures_are_drawn(
     recipes: SweepResults,
     needs_alone: NeedsAlone,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ):
-    if name not in WRITTEN_AS_PDF:
-        monkeypatch.delitem(plotting.FORMATS, "pdf")
+    if name in WRITTEN_AS_PDF:
+        request.getfixturevalue("full_figures")
     shown = figure_section.make_section(name, recipes, tmp_path)
     assert shown.title
     assert shown.about
