@@ -38,10 +38,19 @@ trap end EXIT
 trap 'exit 143' INT TERM
 
 MODELS=6
+# Reading and tokenizing the docstrings of all packages would take longer than training a model.
+mkdir "$scratch/texts"
+"$python" -c '
+import pathlib, random, sys
+for i in range(400):
+    draw = random.Random(i)
+    words = ("".join(draw.choices("aeioulnrst", k=draw.randint(2, 7))) for _ in range(60))
+    pathlib.Path(sys.argv[1], f"{i:03}.txt").write_text(" ".join(words))
+' "$scratch/texts" || exit 1
 config=(
-  --config=configs/quickstart.py --config.tokenizer.vocab_size=512 --config.tokenizer.documents=2000
-  --config.population.samples=256 --config.population.length_tokens=32 --config.model.layers=1
-  --config.model.width=32 --config.attack.references=4 --config.attack.replicas=2
+  --config=configs/quickstart.py --config.corpus.source=text --config.corpus.path="$scratch/texts"
+  --config.tokenizer.vocab_size=256 --config.population.samples=256 --config.population.length_tokens=32
+  --config.model.layers=1 --config.model.width=32 --config.attack.references=4 --config.attack.replicas=2
   --config.attack.resample_references=0 --config.extract.samples=0 --config.train.workers=1
 )
 one=(--config.train.epochs=36)
