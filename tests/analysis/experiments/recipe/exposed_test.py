@@ -205,7 +205,7 @@ def list_of(rng: np.random.Generator, members: int, exposed_members: int, gap: f
 
 @pytest.mark.montecarlo
 def test_noise_has_no_list_of_exposed_members():
-    rng, lengths, shares, rounds = np.random.default_rng(0), [], [], 300
+    rng, lengths, shares, rounds = np.random.default_rng(0), [], [], 150
     for _ in range(rounds):
         table, _ = list_of(rng, 500, 0, 0.0)
         lengths.append(exposed.longest_list(table, 0.05))
@@ -220,7 +220,7 @@ def test_noise_has_no_list_of_exposed_members():
 @pytest.mark.parametrize(("exposed_members", "gap"), [(150, 3.0), (150, 1.5), (400, 2.5)])
 def test_wrong_entries_of_a_mixture(exposed_members: int, gap: float):
     """In the mean at most 5 % of the list are wrong, and intervals cover what they are of."""
-    rng, rounds, members, rows = np.random.default_rng(0), 300, 500, np.array([4, 49, 149])
+    rng, rounds, members, rows = np.random.default_rng(0), 150, 500, np.array([4, 49, 149])
     wrong, covered, bounded = [], [], []
     for _ in range(rounds):
         table, is_wrong_K = list_of(rng, members, exposed_members, gap)

@@ -323,7 +323,7 @@ def test_second_rate(focus: float, fprs: tuple[float, ...], second: float):
 
 @pytest.mark.montecarlo
 def test_the_interval_of_missed_hits_covers_its_expectation(tmp_path: Path):
-    rounds = 150
+    rounds = 60
 
     def repeated(function: Callable[[int], Any]) -> list[Any]:
         return [function(seed) for seed in range(rounds)]

@@ -234,16 +234,16 @@ def test_rank_correlations_on_both_sides_by_hand():
 @pytest.mark.montecarlo
 @pytest.mark.parametrize(("kind", "most"), [("flat above", 0.042), ("noise", 0.01)])
 def test_monotone_flip_rates_are_rarely_called_not_monotone(kind: str, most: float):
-    """The boundary of the claim is a flip rate that is flat above the threshold: 2.5%, with a standard error of 0.5."""
+    """The boundary of the claim is a flip rate that is flat above the threshold: 2.5%, with a standard error of 0.7."""
     rng = np.random.default_rng(1)
     supported = 0
-    for _ in range(1000):
+    for _ in range(500):
         posterior_M, flip_M = posteriors_and_flips(rng, 300, 0.0)
         if kind == "noise":
             flip_M = rng.permutation(flip_M)
         claim = instability._claim_rises_and_declines(posterior_M, flip_M, np.arange(300), 0.6)
         supported += claim.verdict.startswith("supported")
-    assert supported / 1000 < most
+    assert supported / 500 < most
 
 
 def test_claims_at_a_high_fpr(recipes: SweepResults):

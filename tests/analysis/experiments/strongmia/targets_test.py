@@ -84,9 +84,9 @@ def test_mean_of_logarithms_by_hand():
 def test_equal_variances_are_rarely_called_larger():
     """Four sizes with equal variances; each side should be decided with 2.5% at most, up to the noise of jackknives."""
     rng = np.random.default_rng(1)
-    verdicts = [claim_of(*rng.normal(0.5, 0.01, (4, 16, 2))).verdict for _ in range(800)]
-    assert verdicts.count("supported") / 800 < 0.05
-    assert verdicts.count("contradicted") / 800 < 0.01
+    verdicts = [claim_of(*rng.normal(0.5, 0.01, (4, 16, 2))).verdict for _ in range(400)]
+    assert verdicts.count("supported") / 400 < 0.05
+    assert verdicts.count("contradicted") / 400 < 0.01
 
 
 def test_claim_of_a_sweep(recipes: SweepResults, monkeypatch: pytest.MonkeyPatch):
