@@ -43,7 +43,9 @@ def test_no_group_waits_for_another_and_a_killed_one_is_replaced(
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert f"worker {held}: cpu (cpu), 2 devices" in out + err
-    assert [e["exit_code"] for e in tiny_run.logged(w, "worker_lost")] == [-signal.SIGKILL]
+    [lost] = tiny_run.logged(w, "worker_lost")
+    assert (lost["index"], lost["exit_code"], lost["left"]) == (held, -signal.SIGKILL, 1)
+    assert all(map(tiny_run.has_ended, workers))
     [again] = [e for e in tiny_run.logged(w, "model_scored") if e["model"] == KILLED]
     assert again["index"] == 1 - held
     losses = [

@@ -17,7 +17,6 @@ from lm_mia.data import subsets
 from lm_mia.errors import DiskError, RendezvousError, UserError, WorkersKilledError
 from lm_mia.run import inventory, supervisor, worker
 from lm_mia.run.worker import WorkerTask
-from lm_mia.store.store import Store
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
@@ -219,36 +218,6 @@ def test_arguments_of_workers_and_primary_process(tmp_path: Path, monkeypatch: p
     assert seen == [{"event": "worker", "is_primary": True, "index": 0}]
     scripted(monkeypatch, ([{"event": "worker", "is_primary": False}], 0))
     assert run_here(tmp_path, seen)[0] is False
-
-
-@pytest.mark.process
-@pytest.mark.usefixtures("_on_cpu")
-def test_other_workers_make_the_models_of_a_killed_worker(tiny: tiny_run.Tiny, tmp_path: Path):
-    c = load.load_config(tiny.config, ["--config.train.workers=2"])
-    workdir = tiny.copy(tmp_path / "w", models=False)
-    recipe = tiny.recipe(workdir)
-    seen: list[supervisor.Event] = []
-
-    def kill_one(event: supervisor.Event) -> None:
-        seen.append(event)
-        if [event["event"] for event in seen].count("train") == 1 and event["event"] == "train":
-            # Names end in a number that grows from process to process; SpawnProcess-10 follows SpawnProcess-9.
-            at_work = sorted(
-                multiprocessing.active_children(),
-                key=lambda process: int(process.name.split("-")[-1]),
-            )
-            pid = at_work[event["index"]].pid
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-
-    task = WorkerTask("run", c, tiny_run.population_of(workdir), recipe)
-    assert supervisor.run(task, kill_one)
-    [killed] = [event["index"] for event in seen if event["event"] == "train"][:1]
-    [lost] = [event for event in seen if event["event"] == "worker_lost"]
-    assert lost == {"event": "worker_lost", "index": killed, "exit_code": -9, "left": 1}
-    assert multiprocessing.active_children() == []
-    assert Store(recipe / "scores.zarr").missing_models(MODELS) == []
-    assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
 
 
 @pytest.mark.process
