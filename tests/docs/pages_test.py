@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import tiny_run
 
-from analysis import page, plotting, scaling
+from analysis import page, scaling
 from lm_mia import cli, stats
 from lm_mia.run import supervisor
 
@@ -145,8 +145,6 @@ def test_a_page_runs(
     for folder in WORKDIRS_OF_QUICKSTART:
         if any(f"--workdir={folder}" in code for _, _, code in steps):
             shutil.copytree(quickstart, tmp_path / folder)
-    if name != "tutorial.md":
-        monkeypatch.delitem(plotting.FORMATS, "pdf")  # takes half of the drawing time
     lines = [line for language, _, code in steps if language == "bash" for line in commands(code)]
     with_report = [line for line in lines if re.match("lm-mia (run|report) ", line)]
     drawn = with_report[-1] if name in WITH_REPORT else None
