@@ -72,11 +72,13 @@ def test_both_ways_give_the_same_numbers(
     assert {*attacked.index} == {*summary.index}
     assert (attacked == summary.loc[attacked.index]).all()
 
-    # Estimates of epsilon and intervals are those of the first attacked model.
+    # The rows of audit.csv are those of the first attacked model.
     first = table["model"].iloc[0] if (audited.epsilon["model"] != "").any() else ""
-    epsilon = audited.epsilon[audited.epsilon["model"] == first]
-    epsilon = epsilon.set_index(["attack", "method"])[["epsilon", "low", "high"]]
-    of_attack = recipe.table("audit").set_index(["attack", "method"])[["epsilon", "low", "high"]]
-    common = of_attack.index.intersection(epsilon.index)
-    assert len(common) >= 2
-    pd.testing.assert_frame_equal(of_attack.loc[common], epsilon.loc[common])
+    epsilon = audited.epsilon[audited.epsilon["model"] == first].drop(columns=["attack", "model"])
+    epsilon.index = pd.Index(audited.epsilon.loc[epsilon.index, "attack"].astype(object))
+    of_attack = recipe.table("audit").drop(columns="references")
+    of_attack = of_attack.set_index(pd.Index(of_attack.pop("attack").astype(object)))
+    common = [name for name in {*of_attack.index} if name in epsilon.index]
+    assert {"loss"} <= {*common}
+    for name in common:
+        pd.testing.assert_frame_equal(of_attack.loc[[name]], epsilon.loc[[name]], check_dtype=False)

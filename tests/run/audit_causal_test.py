@@ -52,7 +52,7 @@ def test_numbers_are_those_of_the_statistics(frame, result) -> None:
     causal = result.causal.set_index("estimator")
     assert causal.loc["unadjusted", "auc"] == result.summary["auc"].iloc[0]
     tpr = result.tpr_at_fpr["tpr"].tolist()
-    unadjusted = causal.loc["unadjusted", ["tpr_0.001", "tpr_0.01", "tpr_0.1"]]
+    unadjusted = causal.loc["unadjusted", ["tpr_0.001", "tpr_0.01", "tpr_0.05", "tpr_0.1"]]
     np.testing.assert_array_equal(unadjusted.astype(float), tpr)
     value_NxC = np.column_stack([frame["length"], frame["source"] == "web"])
     covariates = Covariates(("length", "source=web"), value_NxC, np.array([True, False]))
