@@ -62,7 +62,7 @@ def test_files_are_audited_on_macos(suffix: str, tmp_path: Path):
         case "parquet":
             table.to_parquet(path)
         case _:
-            np.savez_compressed(path, score_TxN=score_N, member_TxN=member_N)
+            np.savez_compressed(path, score_MxN=score_N, member_MxN=member_N)
     assert 0.5 < lm_mia.audit(path).summary["auc"].iloc[0] < 0.6
 
 
