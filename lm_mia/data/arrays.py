@@ -528,19 +528,18 @@ def _read_csv(path: Path, strings: Collection[str]) -> pa.Table:
         null_values=[*_MISSING], strings_can_be_null=False, column_types=types
     )
     try:
+        _check_memory(path, path.stat().st_size)
+        source: Any = path
         if _kind(path)[1]:
             # The size is known only when all is decompressed; more than half of the memory is never kept.
-            batches, total = [], 0
-            with _open_text(path) as file:
-                reading = csv.ReadOptions(block_size=2**24)
-                with csv.open_csv(file, reading, parsing, converting) as reader:
-                    for batch in reader:
-                        total += batch.nbytes
-                        _check_memory(path, total)
-                        batches.append(batch)
-                    return _stripped(pa.Table.from_batches(batches, reader.schema))
-        _check_memory(path, path.stat().st_size)
-        return _stripped(csv.read_csv(path, parse_options=parsing, convert_options=converting))
+            source, num_bytes, blocks = io.BytesIO(), 0, _open_text(path)
+            with blocks:
+                while block := blocks.read(2**24):
+                    num_bytes += len(block)
+                    _check_memory(path, 2 * num_bytes)
+                    source.write(block)
+            source.seek(0)
+        return _stripped(csv.read_csv(source, parse_options=parsing, convert_options=converting))
     except (pa.ArrowException, UnicodeDecodeError) as error:
         error = _error_with_row(path, parsing, error)
         raise UserError(

@@ -107,6 +107,12 @@ def test_the_first_line_shows_what_separates_columns(mark: str, tmp_path: Path):
     assert table["member"].membership().tolist() == [True, False]
 
 
+def test_a_compressed_column_may_begin_with_whole_numbers(tmp_path: Path):
+    with gzip.open(tmp_path / "a.csv.gz", "wt") as file:
+        file.write("score,member\n" + "1,0\n" * 5_000_000 + "0.5,1\n")
+    assert open_arrays(tmp_path / "a.csv.gz")["score"].real()[-1] == 0.5
+
+
 def test_columns_that_a_flag_names_are_strings(tmp_path: Path):
     FRAME.rename(columns={"user": "person"}).to_csv(tmp_path / "a.csv", index=False)
     assert open_arrays(tmp_path / "a.csv", ["person"])["person"].names()[1][0] == "000"
