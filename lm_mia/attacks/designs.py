@@ -65,8 +65,7 @@ class ModelDesign:
 
     def index(self, models: Sequence[ModelSeeds]) -> list[int]:
         """Returns the positions of models, or of the models in whose place they are."""
-        own = [model if model.role == "reference" else subsets.replica(0) for model in models]
-        return [self.models.index(model) for model in own]
+        return [self.models.index(_of_subset(model)) for model in models]
 
     def parts(self, index_T: Sequence[int]) -> Iterator[range]:
         """Yields consecutive targets that leave out the same references: all, if no reference is left out."""
@@ -116,6 +115,11 @@ class ModelDesign:
         )
 
 
+def _of_subset(model: ModelSeeds) -> ModelSeeds:
+    """Returns the model in whose place a model is: the first replica for all that share its subset."""
+    return model if model.role == "reference" else subsets.replica(0)
+
+
 def model_design(
     store: LossSource,
     models: Sequence[ModelSeeds],
@@ -138,7 +142,7 @@ def model_design(
     has_members_M = _has_members(store, own)
     attacked_T = None
     if attacked is not None:
-        those = {model if model.role == "reference" else subsets.replica(0) for model in attacked}
+        those = {*map(_of_subset, attacked)}
         attacked_T = np.array([m for m, model in enumerate(own) if model in those], np.intp)
     return ModelDesign(tuple(own), _compare(store, own, attacked_T), has_members_M)
 

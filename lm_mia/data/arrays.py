@@ -122,7 +122,7 @@ class Values:
             elif pa.types.is_boolean(values.type):
                 values = values.to_pandas().to_numpy()
             else:
-                values = _numbers(_plain(values), self.label, "save 1 for members and 0 for others")
+                values = _numbers(values, self.label, "save 1 for members and 0 for others")
         if values.dtype.kind in "OUS":
             values = _parse_members(values, self.label)
         return check_membership(values, self.label)
@@ -199,8 +199,8 @@ class Arrays(Mapping[str, Values]):
     by_name: Mapping[str, Values]
     is_table: bool
     """Whether they are columns of one length, and not arrays whose names end in their shape."""
-    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Properties of the whole, which a netCDF file or a Zarr store may have."""
+    attributes: Mapping[str, Any] | None = None
+    """Properties of the whole netCDF file or Zarr store; None for other sources."""
 
     def __getitem__(self, name: str) -> Values:
         return self.by_name[name]
@@ -210,11 +210,6 @@ class Arrays(Mapping[str, Values]):
 
     def __len__(self) -> int:
         return len(self.by_name)
-
-    @property
-    def noun(self) -> str:
-        """What the values are called in messages."""
-        return "column" if self.is_table else "array"
 
     @property
     def num_rows(self) -> int:
@@ -264,14 +259,12 @@ def open_arrays(source: "Source", strings: Collection[str] = ()) -> Arrays:
         return _open_dataset(source)
     if kind == ".parquet":
         return _open_parquet(source)
-    if kind in (".csv", ".tsv", ".jsonl", ".json", ".arrow", ".feather"):
-        if kind not in (".arrow", ".feather"):
-            _check_signature(source, kind, compression)
-        read = {".csv": _read_csv, ".tsv": _read_csv, ".jsonl": _read_json, ".json": _read_json}
-        strings = (*STRINGS, *strings)
-        if kind in read:
-            return _of_table(read[kind](source, strings), str(source))
+    if kind in (".arrow", ".feather"):
         return _of_table(_read_arrow(source), str(source))
+    if kind in TABLES:
+        _check_signature(source, kind, compression)
+        read = _read_csv if kind in (".csv", ".tsv") else _read_json
+        return _of_table(read(source, (*STRINGS, *strings)), str(source))
     if kind == ".npy":
         raise UserError(
             f"{source}: is a single array without a name (.npy); save all arrays in one file with "

@@ -203,9 +203,7 @@ def _of_arrays(arrays: Arrays) -> _Models:
     columns = {name.removesuffix("_N"): name for name in others if name.endswith("_N")}
     allowed = {"text", "id", *(name for name in columns if name not in _NOT_COLUMNS)}
     unknown = others - {name for key, name in columns.items() if key in allowed}
-    # A dataset has coordinates that are named by their dimension.
-    unknown -= {"sample_N", "checkpoint_N"}
-    if unknown and not arrays.attributes:
+    if unknown and arrays.attributes is None:  # a dataset may have variables of any kind
         raise UserError(
             f"{source}: unknown arrays {listed(sorted(unknown))}; besides loss_MxN and member_MxN, a file may have "
             f"role_M, name_M, text_N, columns such as tokens_N, and "
@@ -228,7 +226,7 @@ def _of_arrays(arrays: Arrays) -> _Models:
                 f"{source}: {name} has shape {values.shape}; it must have one value for each of the {shape[0]} models"
             )
     kept = {key: arrays[columns[key]] for key in columns if key in allowed}
-    if "population_sha256" in arrays.attributes and "digest_M" not in arrays:
+    if "population_sha256" in (arrays.attributes or {}) and "digest_M" not in arrays:
         # A score store of release 0.2, which measured the whole documents from which the samples are cut.
         kept.pop("zlib_bytes", None)
     return _Models(
@@ -251,38 +249,44 @@ def _check_shapes(
             f"{arrays[names[0]].label}: has the shape {shape}; it must have one row per model and one column per "
             "sample"
         )
-    models, samples = shape
-    if is_transposed(shape, sample_shapes):
-        raise UserError(
-            f"{arrays.source}: {names[0]} has {models:,} rows and {samples:,} columns, but a row is a model and a "
-            f"column a sample; transpose the arrays, as in {names[0]}=array.T"
-        )
+    check_orientation(arrays.source, names[0], shape, sample_shapes)
     for name in names[1:]:
-        if arrays[name].shape == shape[::-1] != shape:
-            problems.append(
-                f"{arrays.source}: {name} has the shape {arrays[name].shape}, that of {names[0]} in reverse; save "
-                f"{name}=array.T"
-            )
-        elif arrays[name].shape != shape:
-            problems.append(
-                f"{arrays.source}: {name} has the shape {arrays[name].shape}, but {names[0]} has the shape {shape}; "
-                "they must be equal, with one row per model and one column per sample"
-            )
+        if arrays[name].shape != shape:
+            problems.append(other_shape(arrays.source, name, arrays[name].shape, names[0], shape))
     if problems:
         raise UserError("\n".join(problems))
 
 
-def is_transposed(shape: tuple[int, ...], sample_shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Returns whether an array has a row for each sample, although a row should be a model.
+def check_orientation(
+    source: str, name: str, shape: tuple[int, ...], sample_shapes: Sequence[tuple[int, ...]]
+) -> None:
+    """Raises UserError if an array has a row for each sample, although a row should be a model.
 
     Args:
+      source, name: where the array is from, and its name, for the message.
       shape: that of an array of two dimensions.
       sample_shapes: those of arrays with one value for each sample.
     """
     rows, columns = shape
     has_rows = any(other == (rows,) for other in sample_shapes)
     has_columns = any(other == (columns,) for other in sample_shapes)
-    return rows > columns and not has_columns and (has_rows or columns < _FEWEST_SAMPLES)
+    if rows > columns and not has_columns and (has_rows or columns < _FEWEST_SAMPLES):
+        raise UserError(
+            f"{source}: {name} has {rows:,} rows and {columns:,} columns, but a row is a model and a column a sample; "
+            f"transpose the arrays, as in {name}=array.T"
+        )
+
+
+def other_shape(
+    source: str, name: str, shape: tuple[int, ...], first: str, first_shape: tuple[int, ...]
+) -> str:
+    """Returns a line about an array whose shape is not that of the first one, and may be its reverse."""
+    if shape == first_shape[::-1]:
+        return f"{source}: {name} has the shape {shape}, that of {first} in reverse; save {name}=array.T"
+    return (
+        f"{source}: {name} has the shape {shape}, but {first} has the shape {first_shape}; they must be equal, with "
+        "one row per model and one column per sample"
+    )
 
 
 def _of_wide_table(arrays: Arrays, roles: Mapping[str, ImportedRole]) -> _Models:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lm_mia.data.arrays import Arrays, Column, Values, listed, printable
 from lm_mia.data.covariates import Covariates, read_covariates
-from lm_mia.data.losses import is_transposed
+from lm_mia.data.losses import check_orientation, other_shape
 from lm_mia.errors import UserError, collect_errors
 
 MAX_SCORE = 1e100
@@ -205,20 +205,10 @@ def _of_arrays(arrays: Arrays, columns: Columns) -> list[ModelScores]:
                 "per sample"
             )
     shape, member_shape = ((1, *arrays[n].shape)[-2:] for n in (score, member))
-    if is_transposed(shape, [arrays[n].shape for n in arrays if n.endswith("_N")]):
-        raise UserError(
-            f"{source}: {score} has {shape[0]:,} rows and {shape[1]:,} columns, but a row is a model and a column a "
-            f"sample; transpose the arrays, as in {score}=array.T"
-        )
+    sample_shapes = [arrays[name].shape for name in arrays if name.endswith("_N")]
+    check_orientation(source, score, shape, sample_shapes)
     if member_shape not in (shape, (1, shape[1])):
-        if member_shape == shape[::-1]:
-            raise UserError(
-                f"{source}: {member} has the shape {member_shape}, that of {score} in reverse; save {member}=array.T"
-            )
-        raise UserError(
-            f"{source}: {score} has the shape {shape}, but {member} has the shape {member_shape}: must be equal, with "
-            "one row per model and one column per sample"
-        )
+        raise UserError(other_shape(source, member, member_shape, score, shape))
     problems: list[str] = []
     score_MxN = collect_errors(problems, lambda: _scores(arrays[score], columns))
     member_MxN = collect_errors(problems, arrays[member].membership)

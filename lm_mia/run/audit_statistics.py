@@ -80,10 +80,9 @@ class Settings:
         for name, value in given.items():
             kind = kinds.get(name)
             if kind == tuple[str, ...]:
-                items = (
-                    value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-                )
-                value = tuple(str(item) for item in items if item not in ("", None) or value != "")
+                if value is None or isinstance(value, str) or not isinstance(value, Iterable):
+                    value = [] if value in (None, "") else [value]
+                value = tuple(map(str, value))
             elif kind == tuple[float, ...]:
                 value = tuple(value)
             elif kind is str:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 from lm_mia.data.arrays import open_arrays
 from lm_mia.data.losses import LossFile, check_values, read_losses, read_member
@@ -126,6 +127,15 @@ def test_a_name_that_only_resembles_a_role_is_that_of_a_reference():
     frame = table(member_gpt2=MEMBER_N)
     frame.columns = [str(name).replace("gpt2", "baseline") for name in frame]
     assert read(frame, target=("tuned",)).role_M == ("target", *["reference"] * 3)
+
+
+def test_a_dataset_may_have_variables_of_any_kind(tmp_path: Path):
+    dataset = xr.Dataset(
+        {"loss": (("model", "sample"), LOSS_MxN), "member": (("model", "sample"), MEMBER_MxN)},
+        {"subset_seed": ("model", np.arange(4)), "other": (("model", "sample"), LOSS_MxN)},
+    )
+    dataset.to_netcdf(tmp_path / "a.nc", engine="scipy")
+    assert read(tmp_path / "a.nc").columns == {}
 
 
 def test_the_column_of_texts_may_have_another_name():
