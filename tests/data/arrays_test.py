@@ -298,9 +298,13 @@ def test_compressed_files_that_do_not_fit_are_refused_while_they_are_read(
     ("name", "content", "problem"),
     [
         ("a.csv", b"PK\x03\x04" + bytes(40), "is a zip file"),
-        ("a.csv", gzip.compress(b"a,b\n1,2\n"), "compressed by gzip"),
+        ("a.csv", gzip.compress(b"a,b\n1,2\n", mtime=0), "compressed by gzip"),
         ("a.csv.gz", b"a,b\n1,2\n", "not a valid csv|cannot be read"),
-        ("a.csv.gz", gzip.compress(b"a,b\n1,2\n" * 999)[:-20], "not a valid csv|cannot be read"),
+        (
+            "a.csv.gz",
+            gzip.compress(b"a,b\n1,2\n" * 999, mtime=0)[:-20],
+            "not a valid csv|cannot be read",
+        ),
         ("a.jsonl.zst", b"{}", "cannot be read"),
         ("a.parquet", b"PAR1", "not a valid parquet"),
         ("a.arrow", b"ARROW1\0\0" + bytes(60), "not a readable file of Arrow"),
