@@ -271,8 +271,8 @@ def test_figures_with_the_names_of_other_files_of_the_page_are_refused(
         (["--config.corpus.path=/nowhere"], "corpus.path='/nowhere': no such file or folder; check the spelling"),
         (
             ["--config.tokenizer.path=/nowhere"],
-            "tokenizer.path='/nowhere': cannot be read (No such file or directory); give a sentencepiece .model "
-            "file, or leave it empty to train one",
+            "tokenizer.path='/nowhere': cannot be read (No such file or directory); give a SentencePiece .model "
+            "file or a tokenizer.json, or leave it empty to train one",
         ),
         (
             ["--config.figures=strongmia_fig05_instable"],

@@ -64,7 +64,9 @@ ALSO_WITHOUT_JAX = (
     "lm_mia.run.worker",
 )
 # Packages of the extra "hf". Only lm_mia.hf imports them, and only inside functions: all else works without them.
-PACKAGES_OF_HF = {"torch", "transformers", "peft", "safetensors", "tokenizers", "huggingface_hub"}
+PACKAGES_OF_HF = {"torch", "transformers", "peft", "safetensors", "huggingface_hub"}
+# A package that is loaded only where a file is read by it.
+IMPORTS_TOKENIZERS = {"lm_mia/data/tokenizer.py", "lm_mia/hf/models.py"}
 # Libraries of single modules of lm_mia.stats, which otherwise need only NumPy and SciPy.
 LIBRARIES_OF_STATISTICS = {"similarity": {"rapidfuzz"}}
 # Test files that cover more than one module of their package, or a page.
@@ -169,6 +171,7 @@ def test_packages_import_no_scripts_or_heavy_libraries():
         outside = {name.split(".")[0] for name in imported_names(path)}
         assert not outside & {"configs", "tests", "benchmarks", "tensorflow"}, path
         assert not outside & PACKAGES_OF_HF or package_of(module) == "hf", path
+        assert "tokenizers" not in outside or str(path.relative_to(ROOT)) in IMPORTS_TOKENIZERS
         if package_of(module) == "stats":
             allowed = {*sys.stdlib_module_names, "numpy", "scipy", "lm_mia"}
             assert outside <= allowed | LIBRARIES_OF_STATISTICS.get(path.stem, set()), path
@@ -204,7 +207,9 @@ def test_importing_loads_no_jax_and_sets_nothing_of_matplotlib():
     code = "import matplotlib, sys\nsettings = dict(matplotlib.rcParams)\n"
     code += f"import {names}\n"
     code += "assert dict(matplotlib.rcParams) == settings, 'settings of matplotlib changed'\n"
-    code += f"loaded = { ({'jax', 'tensorflow'} | PACKAGES_OF_HF)!r} & set(sys.modules)\n"
+    code += (
+        f"loaded = { ({'jax', 'tensorflow', 'tokenizers'} | PACKAGES_OF_HF)!r} & set(sys.modules)\n"
+    )
     code += "sys.exit(f'loaded: {loaded}' if loaded else 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

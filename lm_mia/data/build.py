@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import sentencepiece
 from filelock import FileLock
 
 from lm_mia import config
@@ -44,8 +43,9 @@ from lm_mia.data.population import (
     manifest_bytes,
     map_files,
     open_population,
+    tokenizer_file,
 )
-from lm_mia.data.tokenizer import load_tokenizer
+from lm_mia.data.tokenizer import SentencePieceTokenizer, Tokenizer, load_tokenizer
 from lm_mia.errors import UserError
 
 SCHEMA = pa.schema(
@@ -158,7 +158,8 @@ def describe(population: Population) -> list[str]:
     settings, provenance = population.manifest["settings"], population.manifest["provenance"]
     if population.is_imported:
         return [f"population: {len(population)} imported samples, sha256 {population.sha256}"]
-    vocabulary = population.manifest["files"]["tokenizer.model"]
+    files = population.manifest["files"]
+    vocabulary = files[tokenizer_file(files)]
     text_use, split = population.text_use, population.has_split_documents
     samples = f"{len(population)} samples"
     if split and text_use:
@@ -234,7 +235,7 @@ def _sibling_vocabulary(folder: Path, vocabulary_key: list[Any]) -> Path | None:
             key = [sha256, *_training_arguments(settings), manifest["versions"]["sentencepiece"]]
             if key == vocabulary_key and not settings["tokenizer.path"]:
                 open_population(path.parent)  # verifies every byte
-                return path.with_name("tokenizer.model")
+                return path.with_name(SentencePieceTokenizer.file_name)
     return None
 
 
@@ -290,7 +291,7 @@ class PopulationSpec:
 
     population: config.Population
     tokenizer_model: bytes = dataclasses.field(repr=False)
-    """A serialized sentencepiece model."""
+    """The content of the file of the tokenizer."""
     min_chars: int = 0
     """Documents with fewer characters are left out of the draw and, if documents are split, last pieces with fewer
     characters."""
@@ -341,13 +342,13 @@ def write_population(
         )
     if _is_occupied(folder):
         raise UserError(f"{folder}: exists already; delete it and run `lm-mia corpus` again")
-    spm = sentencepiece.SentencePieceProcessor(model_proto=spec.tokenizer_model)
-    manifest = _new_manifest(spec, spm)
+    tokenizer = load_tokenizer(spec.tokenizer_model)
+    manifest = _new_manifest(spec, tokenizer)
     near = spec.leave_out_near_duplicates
-    columns = tokenize.part_schema(spm.get_piece_size(), near).names
+    columns = tokenize.part_schema(tokenizer.vocab_size, near).names
     identity = [manifest, spec.min_chars, len(documents), spec.tokenizer_model.hex(), columns]
     parts_folder = _make_parts_folder(folder, identity)
-    model_file = parts_folder / "tokenizer.model"
+    model_file = parts_folder / tokenizer.file_name
     if not model_file.exists():
         _write_and_rename(model_file, spec.tokenizer_model)
     rules = tokenize.SampleRules(
@@ -375,7 +376,7 @@ def write_population(
         raise _too_few_samples(drawn, spec)
     new_folder = unfinished_folder(folder) / "population"
     new_folder.mkdir()
-    names, text_use = _write_files(new_folder, drawn, spec, spm, progress)
+    names, text_use = _write_files(new_folder, drawn, spec, tokenizer, progress)
     manifest["files"] = describe_files(new_folder, names)
     manifest["sha256"] = dataset_sha256(manifest["files"])
     manifest["provenance"]["draw"] = {
@@ -400,9 +401,7 @@ def _population_settings(population: config.Population) -> dict[str, Any]:
     return {f"population.{k}": v for k, v in dataclasses.asdict(population).items()}
 
 
-def _new_manifest(
-    spec: PopulationSpec, spm: sentencepiece.SentencePieceProcessor
-) -> dict[str, Any]:
+def _new_manifest(spec: PopulationSpec, tokenizer: Tokenizer) -> dict[str, Any]:
     """Returns the fields of the manifest that are known before the documents are tokenized.
 
     Settings that were added later are left out at their default, so that manifests are those of earlier versions.
@@ -410,7 +409,7 @@ def _new_manifest(
     settings = _population_settings(spec.population)
     return {
         "format": POPULATION_FORMAT,
-        "vocab_size": spm.get_piece_size(),
+        "vocab_size": tokenizer.vocab_size,
         "zlib_level": tokenize.ZLIB_LEVEL,
         "settings": {
             **spec.settings,
@@ -418,7 +417,7 @@ def _new_manifest(
             **{k: v for k, v in settings.items() if k not in LATER_FIELDS or v != LATER_FIELDS[k]},
         },
         "provenance": dict(spec.provenance),
-        "versions": {p: metadata.version(p) for p in ("numpy", "pyarrow", "sentencepiece")},
+        "versions": {p: metadata.version(p) for p in ("numpy", "pyarrow", tokenizer.package)},
     }
 
 
@@ -426,13 +425,13 @@ def _write_files(
     folder: Path,
     drawn: tokenize.DrawnSamples,
     spec: PopulationSpec,
-    spm: sentencepiece.SentencePieceProcessor,
+    tokenizer: Tokenizer,
     progress: ProgressCallback,
 ) -> tuple[list[str], TextUse]:
     """Writes all files of a population but the manifest; returns their names, and how much text the samples contain."""
-    settings, vocab_size = spec.population, spm.get_piece_size()
-    names = ["tokenizer.model", *SAMPLE_FILES, FREQUENCY_FILE]
-    (folder / "tokenizer.model").write_bytes(spec.tokenizer_model)
+    settings, vocab_size = spec.population, tokenizer.vocab_size
+    names = [tokenizer.file_name, *SAMPLE_FILES, FREQUENCY_FILE]
+    (folder / tokenizer.file_name).write_bytes(spec.tokenizer_model)
     num_text = settings.samples - settings.random_samples
     position_N = drawn.position_W[:num_text]
     kind = settings.length_tokens, vocab_size, spec.split_documents
@@ -448,7 +447,7 @@ def _write_files(
             settings.seed,
             settings.length_tokens,
             settings.distinct_prefix_tokens,
-            spm,
+            tokenizer,
             progress,
         )
     population = map_files(folder, {})
@@ -460,12 +459,12 @@ def _write_files(
         tokens, text_offsets_N1, vocab_size, num_counted, settings.seed, progress
     )
     np.save(folder / FREQUENCY_FILE, frequency_V)
-    excluded = spm.bos_id(), spm.eos_id()
+    excluded = tokenizer.bos_id, tokenizer.eos_id
     tfidf_N = features.mean_tfidf(tokens, offsets_N1, frequency_V, num_counted, excluded, progress)
     group_N = features.prefix_groups(tokens, offsets_N1, settings.group_prefix_tokens, progress)
     add_columns(folder / "samples.parquet", {"tfidf": tfidf_N, "prefix_group": group_N})
     # Every sample starts with <bos>, and ends with <eos> unless it was cut.
-    num_eos = np.count_nonzero(tokens[text_offsets_N1[1:] - 1] == spm.eos_id())
+    num_eos = np.count_nonzero(tokens[text_offsets_N1[1:] - 1] == tokenizer.eos_id)
     sample_tokens = int(text_offsets_N1[-1]) - num_text - int(num_eos)
     return names, TextUse(*used, sample_tokens)
 

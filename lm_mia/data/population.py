@@ -7,7 +7,7 @@ The folder of a population contains:
 - `samples.parquet`: the sample table, with one row per sample.
 - `document_frequency.npy`: int64, for each piece, the number of samples that contain it, among
   ``population.frequency_samples`` samples or all of them.
-- `tokenizer.model`: the sentencepiece model.
+- `tokenizer.model` or `tokenizer.json`: the tokenizer, a SentencePiece model or a file of the package `tokenizers`.
 - `manifest.json`: hashes of the other files, settings, and provenance.
 - `validation_tokens.npy`, `validation_offsets.npy` and `validation_samples.parquet`, if the settings request held-out
   samples.
@@ -29,10 +29,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import sentencepiece
 
 from lm_mia.atomic import file_sha256
 from lm_mia.config.recipe import POPULATION_FORMAT
+from lm_mia.data.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from lm_mia.errors import UserError
 
 SAMPLE_FILES = ("tokens.npy", "offsets.npy", "samples.parquet")
@@ -220,9 +220,9 @@ class Population:
         )
 
     @functools.cached_property
-    def tokenizer(self) -> sentencepiece.SentencePieceProcessor:
+    def tokenizer(self) -> Tokenizer:
         """The tokenizer, which is loaded on first use."""
-        return sentencepiece.SentencePieceProcessor(model_file=str(self.folder / "tokenizer.model"))
+        return load_tokenizer(self.folder / tokenizer_file(self.manifest["files"]))
 
     @functools.cached_property
     def has_texts(self) -> bool:
@@ -240,7 +240,7 @@ class Population:
     def texts(self, i_S: np.ndarray) -> list[str]:
         """Returns the texts of several samples, ascending, as `text`."""
         if not self.is_imported:
-            return self.tokenizer.decode([self.sample(i).tolist() for i in i_S])
+            return self.tokenizer.decode_batch([self.sample(i).tolist() for i in i_S])
         if not self.has_texts:
             return [""] * len(i_S)
         file = pq.ParquetFile(self.folder / "samples.parquet")
@@ -319,9 +319,14 @@ def dataset_sha256(files: Mapping[str, Mapping[str, Any]], prefix: str = "") -> 
 
     The samples of imported losses, which have none of these, are identified by their table.
     """
-    names = [f"{prefix}tokens.npy", f"{prefix}offsets.npy", "tokenizer.model"]
+    names = [f"{prefix}tokens.npy", f"{prefix}offsets.npy", *TOKENIZER_FILES]
     names = [name for name in names if name in files] or ["samples.parquet"]
     return hashlib.sha256("".join(files[name]["sha256"] for name in names).encode()).hexdigest()
+
+
+def tokenizer_file(files: Iterable[str]) -> str:
+    """Returns the name of the file of the tokenizer among the files of a population."""
+    return next(name for name in TOKENIZER_FILES if name in files)
 
 
 def manifest_bytes(content: Mapping[str, Any]) -> bytes:
@@ -429,19 +434,14 @@ def lowercase(population: Population) -> Population:
 
     Source: Carlini et al. 2021, Extracting Training Data from Large Language Models, Section 5.2.
     """
-    spm = population.tokenizer
-    bos, eos, unk = spm.bos_id(), spm.eos_id(), spm.unk_id()
-    # An unknown token is usually decoded as " ⁇ ", which would be tokenized as question marks, and in some models as an
-    # empty text, so it is replaced by a character that is not in the vocabulary.
-    unknown = next(c for c in map(chr, range(0xE000, 0xF900)) if spm.piece_to_id(c) == unk)
-    piece_V = np.array([spm.id_to_piece(i) for i in range(len(spm))], object)
-    piece_V[unk] = unknown
+    tokenizer = population.tokenizer
+    bos, eos = tokenizer.bos_id, tokenizer.eos_id
     parts: list[np.ndarray] = []
     lengths: list[int] = []
     for low in range(0, len(population), _BATCH):
         samples = [population.sample(i) for i in range(low, min(low + _BATCH, len(population)))]
-        texts = spm.decode([piece_V[sample].tolist() for sample in samples])
-        encoded = spm.encode([text.lower() for text in texts])
+        texts = tokenizer.decode_with_unknown([sample.tolist() for sample in samples])
+        encoded = tokenizer.encode_batch([text.lower() for text in texts])
         # An empty text gets <eos>, so that there is a token to predict.
         ends_with_eos = [
             sample[-1] == eos or not pieces for sample, pieces in zip(samples, encoded, strict=True)

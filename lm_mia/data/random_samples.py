@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import sentencepiece
 
 from lm_mia import seeds
 from lm_mia.data import features
 from lm_mia.data.documents import ProgressCallback
 from lm_mia.data.population import Population, map_files
 from lm_mia.data.tokenize import ZLIB_LEVEL
+from lm_mia.data.tokenizer import Tokenizer
 from lm_mia.errors import UserError
 
 _BLOCK = 4096  # samples that are drawn at a time
@@ -33,7 +33,7 @@ def append(
     seed: int,
     length_tokens: int,
     distinct_prefix_tokens: int,
-    spm: sentencepiece.SentencePieceProcessor,
+    tokenizer: Tokenizer,
     progress: ProgressCallback,
 ) -> None:
     """Appends random samples to tokens.npy, offsets.npy and samples.parquet of a population that is being built.
@@ -49,7 +49,7 @@ def append(
       length_tokens: maximum number of tokens of a sample.
       distinct_prefix_tokens: number of tokens after <bos> in which each sample must differ from all others; 0: each
         must differ from all others in at least one token.
-      spm: the tokenizer.
+      tokenizer: the tokenizer.
       progress: called after each block of samples.
 
     Raises:
@@ -64,9 +64,9 @@ def append(
     with (folder / "tokens.npy").open("r+b") as file:
         file.seek(0, 2)
         done = 0
-        for token_BxL in _draw(text, samples, seed, length, length_tokens, compared, spm):
+        for token_BxL in _draw(text, samples, seed, length, length_tokens, compared, tokenizer):
             file.write(token_BxL.astype(dtype).tobytes())
-            parts.append(_rows(token_BxL, done, before, spm))
+            parts.append(_rows(token_BxL, done, before, tokenizer))
             done += len(token_BxL)
             progress("draw random samples", done, samples)
         # The length of the header does not depend on the shape, since NumPy pads it.
@@ -84,17 +84,11 @@ def _draw(
     length: int,
     length_tokens: int,
     compared: int,
-    spm: sentencepiece.SentencePieceProcessor,
+    tokenizer: Tokenizer,
 ) -> Iterator[np.ndarray]:
     """Yields token_BxL of consecutive random samples, without duplicates; arguments as of `append`."""
     stream = seeds.rng(seed, "population/random samples").bit_generator
-    piece_V = np.array(
-        [
-            i
-            for i in range(spm.get_piece_size())
-            if not (spm.is_control(i) or spm.is_unknown(i) or spm.is_unused(i) or spm.is_byte(i))
-        ]
-    )
+    piece_V = np.array(tokenizer.text_tokens())
     pieces = length - (2 if length < length_tokens else 1)
     # Half of a digest is enough: if it is that of another sample by chance, a sample is drawn again for nothing.
     taken_N = np.unique(features.prefix_digests(text.tokens, text.offsets_N1, compared)[:, 0])
@@ -108,8 +102,8 @@ def _draw(
             )
         size = min(_BLOCK, samples - len(drawn))
         candidates += size
-        token_BxL = np.full((size, length), spm.eos_id(), np.int64)
-        token_BxL[:, 0] = spm.bos_id()
+        token_BxL = np.full((size, length), tokenizer.eos_id, np.int64)
+        token_BxL[:, 0] = tokenizer.bos_id
         index = seeds.uniform_below(stream, len(piece_V), size * pieces)
         token_BxL[:, 1 : 1 + pieces] = piece_V[index].reshape(size, pieces)
         offsets_B1 = length * np.arange(size + 1)
@@ -122,18 +116,16 @@ def _draw(
         yield token_BxL[is_new_B]
 
 
-def _rows(
-    token_BxL: np.ndarray, first: int, before: int, spm: sentencepiece.SentencePieceProcessor
-) -> pa.Table:
+def _rows(token_BxL: np.ndarray, first: int, before: int, tokenizer: Tokenizer) -> pa.Table:
     """Returns rows of the sample table.
 
     Args:
       token_BxL: tokens of the samples.
       first: number of random samples before these.
       before: number of samples of text.
-      spm: the tokenizer.
+      tokenizer: the tokenizer.
     """
-    texts = [str(text) for text in spm.decode(token_BxL.tolist())]
+    texts = tokenizer.decode_batch(token_BxL.tolist())
     raws = [text.encode() for text in texts]
     numbers = range(first, first + len(texts))
     return pa.table(

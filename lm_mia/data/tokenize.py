@@ -27,13 +27,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import sentencepiece
 
 from lm_mia import seeds
 from lm_mia.atomic import replacing
 from lm_mia.data import features, minhash, process_pool
 from lm_mia.data.documents import Document, Documents, Log, ProgressCallback, select
 from lm_mia.data.process_pool import Report
+from lm_mia.data.tokenizer import Tokenizer, load_tokenizer
 from lm_mia.durations import format_duration
 from lm_mia.errors import raise_failed_read
 
@@ -57,7 +57,7 @@ class SampleRules:
     """How documents become samples."""
 
     tokenizer: Path
-    """The sentencepiece model file."""
+    """The file of the tokenizer."""
     length_tokens: int
     """Maximum length of a sample. A document is ``<bos> text <eos>``, truncated to this number of tokens."""
     min_chars: int = 0
@@ -109,7 +109,7 @@ def part_schema(vocab_size: int, with_bands: bool = False) -> pa.Schema:
 def write_part(part: Part, report: Report) -> None:
     """Tokenizes the documents of a part and replaces its file atomically."""
     tokenizer = _load_tokenizer(part.rules.tokenizer)
-    schema = part_schema(tokenizer.get_piece_size(), part.rules.leave_out_near_duplicates)
+    schema = part_schema(tokenizer.vocab_size, part.rules.leave_out_near_duplicates)
     documents = zip(part.position_P.tolist(), part.documents, strict=True)
     done = 0
     # A process of a command that was just killed may still be writing the same part, with the same content.
@@ -161,15 +161,15 @@ class _Piece:
 def _tokenize(
     batch: Sequence[tuple[int, Document]],
     rules: SampleRules,
-    tokenizer: sentencepiece.SentencePieceProcessor,
+    tokenizer: Tokenizer,
     schema: pa.Schema,
 ) -> pa.RecordBatch:
     """Returns the rows of a batch of documents, each of which comes with its position in the draw."""
     pieces = list(_cut(batch, rules, tokenizer))
-    unk = tokenizer.unk_id()
+    unk = tokenizer.unk_id
     tokens = pa.array([piece.tokens for piece in pieces], schema.field("tokens").type)
     # What is too short is only counted.
-    texts = iter(tokenizer.decode([p.tokens for p in pieces if p.tokens], num_threads=1))
+    texts = iter(tokenizer.decode_batch([p.tokens for p in pieces if p.tokens], num_threads=1))
     raws = [next(texts).encode() if piece.tokens else None for piece in pieces]
     values = {
         "position": [piece.position for piece in pieces],
@@ -177,7 +177,7 @@ def _tokenize(
         "source": [piece.source for piece in pieces],
         "text_sha256": [None if raw is None else hashlib.sha256(raw).hexdigest() for raw in raws],
         "chars": [None if raw is None else len(raw.decode()) for raw in raws],
-        "unk": [piece.tokens.count(unk) for piece in pieces],
+        "unk": [0 if unk is None else piece.tokens.count(unk) for piece in pieces],
         "zlib_bytes": [None if r is None else len(zlib.compress(r, ZLIB_LEVEL)) for r in raws],
         "document_tokens": [piece.document_tokens for piece in pieces],
         "sequence_digest": _digests(tokens, rules.length_tokens),
@@ -200,13 +200,13 @@ def _tokenize(
 def _cut(
     batch: Sequence[tuple[int, Document]],
     rules: SampleRules,
-    tokenizer: sentencepiece.SentencePieceProcessor,
+    tokenizer: Tokenizer,
 ) -> Iterator[_Piece]:
     """Yields the pieces of documents in their order; a document that is left out is one piece without tokens."""
-    bos, eos, step = tokenizer.bos_id(), tokenizer.eos_id(), rules.length_tokens - 1
+    bos, eos, step = tokenizer.bos_id, tokenizer.eos_id, rules.length_tokens - 1
     texts = [text for _, (text, *_) in batch if len(text) >= rules.min_chars]
     # A single thread, because the processes share the cores.
-    encoded = iter(tokenizer.encode(texts, out_type=int, num_threads=1) if texts else [])
+    encoded = iter(tokenizer.encode_batch(texts, num_threads=1))
     for at, (text, name, source) in batch:
         position = at * MAX_PIECES
         ids = next(encoded) if len(text) >= rules.min_chars else []
@@ -221,17 +221,9 @@ def _cut(
             tokens = [bos, *body[low : low + step]]
             # Only the last piece may be shorter than length_tokens.
             is_short = low > 0 and len(tokens) < rules.length_tokens
-            if is_short and _chars_from(text, low, tokenizer) < rules.min_chars:
+            if is_short and tokenizer.chars_from(text, low) < rules.min_chars:
                 tokens = []
             yield _Piece(position + piece, name, source, tokens, len(ids))
-
-
-def _chars_from(text: str, token: int, tokenizer: sentencepiece.SentencePieceProcessor) -> int:
-    """Returns the number of characters of a document from one of its tokens on; 0 behind the last token."""
-    raw = text.encode()
-    mapping = tokenizer.encode(text, return_type="offset_mapping", return_bytes=True)
-    begins = [*(begin for begin, _ in mapping["offsets"]), len(raw)]
-    return len(raw[begins[token] :].decode())
 
 
 def _digests(tokens: pa.ListArray, prefix_tokens: int) -> list[bytes | None]:
@@ -263,8 +255,8 @@ def read_part(path: Path, names: list[str]) -> pa.Table:
 
 
 @functools.lru_cache(maxsize=1)
-def _load_tokenizer(path: Path) -> sentencepiece.SentencePieceProcessor:
-    return sentencepiece.SentencePieceProcessor(model_file=str(path))
+def _load_tokenizer(path: Path) -> Tokenizer:
+    return load_tokenizer(path)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,13 +1,22 @@
-"""Trains a sentencepiece vocabulary, or loads one, whose special pieces may have any IDs."""
+"""Trains a SentencePiece vocabulary, or loads a given one: a SentencePiece model or a tokenizer.json.
 
+The special tokens of a given vocabulary may have any ids. `normalize`, `covered_characters` and `beginning` are about
+vocabularies that are trained here; a given one is taken as it is.
+
+V: pieces of the vocabulary.
+"""
+
+import abc
+import dataclasses
 import functools
 import io
+import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import sentencepiece
@@ -16,9 +25,25 @@ from lm_mia import seeds
 from lm_mia.data.documents import Documents, ProgressCallback, select
 from lm_mia.errors import UserError
 
+if TYPE_CHECKING:  # loaded only for a tokenizer.json
+    import tokenizers
+
 SPECIAL_IDS = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}
 """Special IDs of vocabularies that are trained here. Those of a given model are read from it and may differ. <pad> is
 never used, since padding has no effect."""
+SPECIAL_PAIRS = (
+    ("<s>", "</s>"),  # Llama 2, Mistral, BLOOM, Phi-3
+    ("<bos>", "<eos>"),  # Gemma
+    ("<|begin_of_text|>", "<|end_of_text|>"),  # Llama 3
+    ("<|startoftext|>", "<|endoftext|>"),  # CLIP, Japanese GPT-NeoX
+    ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),  # DeepSeek
+    ("[BOS]", "[EOS]"),  # Perceiver
+    ("[CLS]", "[SEP]"),  # BERT
+    ("<|endoftext|>", "<|endoftext|>"),  # GPT-2, GPT-NeoX, Qwen, SmolLM
+)
+"""Names of the tokens for the beginning and the end of a text in a tokenizer.json whose post-processor does not add
+both; the first pair that the file has is taken. They are those of the tokenizers of Transformers 5.24, and those in the
+files of Llama 3 and DeepSeek. Names that only chat templates use, such as <|im_end|>, do not end a text."""
 TRAINER_THREADS = 2
 """A constant, because the vocabulary depends on the number of threads."""
 _NORMALIZATION = "nmt_nfkc"
@@ -27,6 +52,9 @@ _COVERAGE = (
 )
 _CHUNK_CHARS = 16_000  # longer texts are split
 _READ_DOCUMENTS = 4096  # documents read at a time
+_UNUSUAL_CHARACTERS = [*map(chr, range(0xE000, 0xF900)), *map(chr, range(0x20000, 0x20100))]
+"""Characters for private use, which some normalizers remove, and rare Chinese ones."""
+_BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
@@ -141,35 +169,235 @@ def beginning(text: str, covered: Container[str], length: int) -> str:
     return "".join(characters)
 
 
-def load_tokenizer(
-    model: Path | bytes, vocab_size: int | None = None
-) -> sentencepiece.SentencePieceProcessor:
-    """Loads and checks a tokenizer.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tokenizer(abc.ABC):
+    """What turns texts into tokens and tokens into texts: a SentencePiece model or a tokenizer.json."""
+
+    file_name: ClassVar[str]
+    """Name of its file in the folder of a population."""
+    package: ClassVar[str]
+    """The package that reads the file."""
+
+    vocab_size: int
+    """The largest id of a token, plus one."""
+    bos_id: int
+    """The token that each sample begins with."""
+    eos_id: int
+    """The token that each sample ends with unless it is cut; GPT-2 uses one token for both."""
+    unk_id: int | None
+    """The token of unknown characters; None if there is none, as in byte-level vocabularies."""
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text, without those for the beginning and the end of a sample."""
+        return self.encode_batch([text])[0]
+
+    @abc.abstractmethod
+    def encode_batch(self, texts: Sequence[str], num_threads: int = -1) -> list[list[int]]:
+        """Returns the tokens of each text, as `encode`; -1 allows as many threads as there are cores."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of tokens, without special tokens; a character of which bytes are missing is U+FFFD."""
+        return self.decode_batch([ids])[0]
+
+    @abc.abstractmethod
+    def decode_batch(self, samples: Sequence[Sequence[int]], num_threads: int = -1) -> list[str]:
+        """Returns the text of each sample, as `decode`; -1 allows as many threads as there are cores."""
+
+    @abc.abstractmethod
+    def decode_with_unknown(self, samples: Sequence[Sequence[int]]) -> list[str]:
+        """Returns the text of each sample, in which an unknown token is a character that has no other token."""
+
+    @abc.abstractmethod
+    def piece(self, token: int) -> str:
+        """Returns the text that a token stands for, with U+2581 for a space, or the name of a special token."""
+
+    @abc.abstractmethod
+    def text_tokens(self) -> list[int]:
+        """Returns the tokens that stand for text: no special tokens, and no bytes of characters."""
+
+    @abc.abstractmethod
+    def chars_from(self, text: str, token: int) -> int:
+        """Returns the number of characters of a text from one of its tokens on; 0 behind the last token."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model."""
+
+    file_name: ClassVar[str] = "tokenizer.model"
+    package: ClassVar[str] = "sentencepiece"
+
+    spm: sentencepiece.SentencePieceProcessor
+
+    def encode_batch(self, texts: Sequence[str], num_threads: int = -1) -> list[list[int]]:
+        """See `Tokenizer`."""
+        return self.spm.encode([*texts], out_type=int, num_threads=num_threads) if texts else []
+
+    def decode_batch(self, samples: Sequence[Sequence[int]], num_threads: int = -1) -> list[str]:
+        """See `Tokenizer`."""
+        ids = [[*sample] for sample in samples]
+        return [*map(str, self.spm.decode(ids, num_threads=num_threads))] if ids else []
+
+    def decode_with_unknown(self, samples: Sequence[Sequence[int]]) -> list[str]:
+        """See `Tokenizer`."""
+        return [*map(str, self.spm.decode([self._piece_V[[*s]].tolist() for s in samples]))]
+
+    @functools.cached_property
+    def _piece_V(self) -> np.ndarray:
+        """The pieces, with a character that has no piece instead of the unknown one.
+
+        That is usually decoded as " ⁇ ", which would be tokenized as question marks, and in some models as an
+        empty text.
+        """
+        piece_V = np.array([self.piece(i) for i in range(self.vocab_size)], object)
+        unknown = (c for c in _UNUSUAL_CHARACTERS if self.spm.piece_to_id(c) == self.unk_id)
+        piece_V[self.unk_id] = next(unknown)
+        return piece_V
+
+    def piece(self, token: int) -> str:
+        """See `Tokenizer`."""
+        return self.spm.id_to_piece(token)
+
+    def text_tokens(self) -> list[int]:
+        """See `Tokenizer`."""
+        spm = self.spm
+        return [
+            i
+            for i in range(self.vocab_size)
+            if not (spm.is_control(i) or spm.is_unknown(i) or spm.is_unused(i) or spm.is_byte(i))
+        ]
+
+    def chars_from(self, text: str, token: int) -> int:
+        """See `Tokenizer`."""
+        raw = text.encode()
+        mapping = self.spm.encode(text, return_type="offset_mapping", return_bytes=True)
+        begins = [*(begin for begin, _ in mapping["offsets"]), len(raw)]
+        return len(raw[begins[token] :].decode())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class JsonTokenizer(Tokenizer):
+    """A tokenizer.json, as the package `tokenizers` writes and reads it.
+
+    Texts are tokenized one at a time in the calling thread: the threads of the package would compete with the processes
+    that tokenize a corpus, and a process that has started them must not fork.
+    """
+
+    file_name: ClassVar[str] = "tokenizer.json"
+    package: ClassVar[str] = "tokenizers"
+
+    tokenizer: "tokenizers.Tokenizer"
+    is_byte_level: bool
+    """Whether pieces consist of bytes, each of which is written as a character, such as "Ġ" for a space."""
+
+    def encode_batch(self, texts: Sequence[str], num_threads: int = -1) -> list[list[int]]:
+        """See `Tokenizer`."""
+        return [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+
+    def decode_batch(self, samples: Sequence[Sequence[int]], num_threads: int = -1) -> list[str]:
+        """See `Tokenizer`."""
+        # Some files do not declare these as special.
+        ends = {self.bos_id, self.eos_id}
+        return [self.tokenizer.decode([i for i in ids if i not in ends]) for ids in samples]
+
+    def decode_with_unknown(self, samples: Sequence[Sequence[int]]) -> list[str]:
+        """See `Tokenizer`."""
+        if self._unknown is None:
+            return self.decode_batch(samples)
+        decoder, without = self.tokenizer.decoder, self._special_ids - {self.unk_id}
+        texts = []
+        for ids in samples:
+            pieces = [
+                self._unknown if i == self.unk_id else self.tokenizer.id_to_token(i)
+                for i in ids
+                if i not in without
+            ]
+            texts.append(decoder.decode(pieces) if decoder else " ".join(pieces))
+        return texts
+
+    @functools.cached_property
+    def _unknown(self) -> str | None:
+        """A character that has no other token than the unknown one; None if all characters have others."""
+        if self.unk_id is None:
+            return None
+        return next((c for c in _UNUSUAL_CHARACTERS if self.unk_id in self.encode(c)), None)
+
+    @functools.cached_property
+    def _special_ids(self) -> set[int]:
+        added = self.tokenizer.get_added_tokens_decoder()
+        return {i for i, token in added.items() if token.special} | {self.bos_id, self.eos_id}
+
+    def piece(self, token: int) -> str:
+        """See `Tokenizer`."""
+        if self.is_byte_level:
+            text = self.tokenizer.decode([token], skip_special_tokens=False)
+            return text.replace(" ", "▁")
+        return self.tokenizer.id_to_token(token) or ""
+
+    def text_tokens(self) -> list[int]:
+        """See `Tokenizer`."""
+        special = {*self.tokenizer.get_added_tokens_decoder(), *self._special_ids, self.unk_id}
+        return sorted(
+            i
+            for piece, i in self.tokenizer.get_vocab().items()
+            if i not in special
+            and not _BYTE_PIECE.fullmatch(piece)
+            and "�" not in self.tokenizer.decode([i])
+        )
+
+    def chars_from(self, text: str, token: int) -> int:
+        """See `Tokenizer`."""
+        offsets = self.tokenizer.encode(text, add_special_tokens=False).offsets
+        return len(text) - offsets[token][0] if token < len(offsets) else 0
+
+
+TOKENIZER_FILES = (SentencePieceTokenizer.file_name, JsonTokenizer.file_name)
+"""The names that the tokenizer may have in the folder of a population."""
+
+
+def load_tokenizer(model: Path | bytes, vocab_size: int | None = None) -> Tokenizer:
+    """Loads and checks a tokenizer; its content, and not its name, says of which kind it is.
 
     Args:
-      model: a .model file, or its content.
+      model: a SentencePiece .model file or a tokenizer.json, or the content of one.
       vocab_size: the required number of pieces; None accepts any number.
 
     Raises:
-      UserError: if the file is missing or is not a sentencepiece model, if it has no <bos> or no <eos>, or if the
-        number of pieces differs from ``vocab_size``.
+      UserError: if the file is missing or is neither of the two, if it has no <bos> or no <eos>, or if the number of
+        pieces differs from ``vocab_size``.
     """
     name = "tokenizer.path" if isinstance(model, bytes) else f"tokenizer.path={str(model)!r}"
     try:
         raw = model if isinstance(model, bytes) else model.read_bytes()
     except OSError as error:
         raise UserError(
-            f"{name}: cannot be read ({error.strerror}); give a sentencepiece .model file, or "
+            f"{name}: cannot be read ({error.strerror}); give a SentencePiece .model file or a tokenizer.json, or "
             "leave it empty to train one"
         ) from None
+    tokenizer = _load_json(raw, name) if _is_json(raw) else _load_sentencepiece(raw, name)
+    size = tokenizer.vocab_size
+    if vocab_size is not None and size != vocab_size:
+        raise UserError(
+            f"tokenizer.vocab_size={vocab_size}: {name} has {size} pieces; "
+            f"set --config.tokenizer.vocab_size={size}"
+        )
+    return tokenizer
+
+
+def _is_json(raw: bytes) -> bool:
+    """Returns whether a file is a JSON object; a SentencePiece model begins with the length of its first piece."""
+    return raw.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+
+
+def _load_sentencepiece(raw: bytes, name: str) -> SentencePieceTokenizer:
     try:
         if not raw:
             raise RuntimeError("it is empty")
         spm = sentencepiece.SentencePieceProcessor(model_proto=raw)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{name}: sentencepiece cannot read it ({reason}); give a .model file, or leave it empty to train one"
+            f"{name}: sentencepiece cannot read it ({_reason(error)}); give a .model file or a tokenizer.json, or "
+            "leave it empty to train one"
         ) from None
     missing = [f"<{s}>" for s, i in (("bos", spm.bos_id()), ("eos", spm.eos_id())) if i < 0]
     if missing:
@@ -177,13 +405,91 @@ def load_tokenizer(
             f"{name}: the model has no {' and no '.join(missing)}, but each sample begins with <bos> and ends with "
             "<eos>; give a model that has both, or leave tokenizer.path empty to train one"
         )
-    size = spm.get_piece_size()
-    if vocab_size is not None and size != vocab_size:
+    return SentencePieceTokenizer(
+        spm.get_piece_size(), spm.bos_id(), spm.eos_id(), spm.unk_id(), spm
+    )
+
+
+def _load_json(raw: bytes, name: str) -> JsonTokenizer:
+    import tokenizers
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_buffer(raw)
+        content = json.loads(raw)
+    except ValueError as error:
         raise UserError(
-            f"tokenizer.vocab_size={vocab_size}: {name} has {size} pieces; "
-            f"set --config.tokenizer.vocab_size={size}"
+            f"{name}: tokenizers cannot read it ({_reason(error)}); give a tokenizer.json, which has the vocabulary "
+            "and the rules, or a SentencePiece .model file"
+        ) from None
+    tokenizer.no_truncation()  # files may hold the settings of a training run
+    tokenizer.no_padding()
+    if content["model"].get("dropout"):
+        raise UserError(
+            f"{name}: model.dropout={content['model']['dropout']} gives other tokens each time; set it to null in a "
+            "copy of the file"
         )
-    return spm
+    unk_token, unk_id = content["model"].get("unk_token"), content["model"].get("unk_id")
+    vocabulary = tokenizer.get_vocab()
+    bos_id, eos_id = _special_tokens(tokenizer, name)
+    return JsonTokenizer(
+        max(vocabulary.values(), default=-1) + 1,
+        bos_id,
+        eos_id,
+        unk_id if unk_token is None else vocabulary.get(unk_token),
+        tokenizer,
+        is_byte_level='"ByteLevel"' in json.dumps([content["decoder"], content["pre_tokenizer"]]),
+    )
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _special_tokens(tokenizer: "tokenizers.Tokenizer", name: str) -> tuple[int, int]:
+    """Returns the tokens for the beginning and the end of a sample.
+
+    They are the tokens that the post-processor puts before and after a text. What it does not add is taken from the
+    first of `SPECIAL_PAIRS` that agrees with it and that the file has among its added tokens. A token for the end that
+    the post-processor puts before a text serves as both (OPT).
+
+    Raises:
+      UserError: if there are none, or if the post-processor adds several tokens on one side.
+    """
+    before, after = _framing_tokens(tokenizer)
+    if max(len(before), len(after)) > 1:
+        raise UserError(
+            f"{name}: its post_processor puts {len(before)} tokens before and {len(after)} after a text, but a sample "
+            "has one of each; give a tokenizer.json whose post_processor adds at most one token on each side"
+        )
+    if before and after:
+        return before[0], after[0]
+    added = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()}
+    ends = dict.fromkeys(end for _, end in SPECIAL_PAIRS)
+    for begin, end in (*SPECIAL_PAIRS, *((end, end) for end in ends if before == [added.get(end)])):
+        pair = added.get(begin), added.get(end)
+        if None not in pair and before in ([], [pair[0]]) and after in ([], [pair[1]]):
+            return pair
+    pairs = ", ".join(f"{a} and {b}" if a != b else f"{a} for both" for a, b in SPECIAL_PAIRS)
+    found = (
+        ""
+        if not before + after
+        else (f" (its post_processor adds only {tokenizer.id_to_token((before + after)[0])})")
+    )
+    raise UserError(
+        f"{name}: no tokens for the beginning and the end of a sample{found}; they are those that its post_processor "
+        f"adds to a text, or a pair of its added_tokens: {pairs}; add them to the file, or leave tokenizer.path empty "
+        "to train one"
+    )
+
+
+def _framing_tokens(tokenizer: "tokenizers.Tokenizer") -> tuple[list[int], list[int]]:
+    """Returns the tokens that the post-processor puts before and after a text."""
+    for piece in tokenizer.get_vocab(with_added_tokens=False):
+        encoded = tokenizer.encode(piece)
+        text = [k for k, is_special in enumerate(encoded.special_tokens_mask) if not is_special]
+        if text:  # a piece on its own may be no text, such as a space
+            return encoded.ids[: text[0]], encoded.ids[text[-1] + 1 :]
+    return [], []
 
 
 def train_on_corpus(

@@ -235,6 +235,7 @@ def provenance() -> dict[str, Any]:
         "numpy",
         "scipy",
         "sentencepiece",
+        "tokenizers",
     )
     return {
         "lm_mia": package_version("lm-mia"),

@@ -123,7 +123,7 @@ def extract(
     rows: list[dict[str, Any]] = []
 
     def decode(tokens_BxS: Iterable[np.ndarray]) -> list[str]:
-        texts_B = population.tokenizer.decode([tokens.tolist() for tokens in tokens_BxS])
+        texts_B = population.tokenizer.decode_batch([tokens.tolist() for tokens in tokens_BxS])
         return [stats.clean_text(text) for text in texts_B]
 
     P = extract_config.prefix_tokens

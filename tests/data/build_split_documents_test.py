@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import sentencepiece
 from docstring_population import content, documents
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,7 +89,8 @@ def test_short_last_pieces_have_no_tokens(model: Path):
     last = every[-1]
     assert len(last["tokens"]) < 16
     # The characters of the document are counted: in the sample, consecutive spaces are one.
-    mapping = load_tokenizer(model).encode(text, return_type="offset_mapping")
+    spm = sentencepiece.SentencePieceProcessor(model_proto=MODEL)
+    mapping = spm.encode(text, return_type="offset_mapping")
     chars = len(text) - mapping["offsets"][15 * (len(every) - 1)][0]
     assert pieces_of(text, model, 16, min_chars=chars) == every
     too_few = pieces_of(text, model, 16, min_chars=chars + 1)
@@ -112,7 +114,7 @@ def slow_samples(
     num_samples: int, num_held_out: int, length_tokens: int, min_chars: int, prefix_tokens: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Returns (document, piece) of the samples and of the held-out samples, taken one after another."""
-    spm = load_tokenizer(MODEL)
+    spm = sentencepiece.SentencePieceProcessor(model_proto=MODEL)
     taken: list[tuple[int, int]] = []
     held_out: list[tuple[int, int]] = []
     sequences: set[tuple[int, ...]] = set()

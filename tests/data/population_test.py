@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import sentencepiece
 from docstring_population import content, documents, model, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_table import table_of
 
 from lm_mia import config, seeds
-from lm_mia.data import build, population, tokenize
+from lm_mia.data import build, tokenize
 from lm_mia.data.population import SAMPLE_FILES, Population, TextUse, open_population
 from lm_mia.data.tokenizer import load_tokenizer, train_tokenizer
 from lm_mia.errors import UserError
@@ -123,7 +124,7 @@ def test_large_vocabularies_are_stored_in_32_bits(tmp_path: Path, monkeypatch: p
         def decode(self, samples: list[list[int]], **_) -> list[str]:
             return ["x" * tokens[3] for tokens in samples]
 
-    monkeypatch.setattr(population.sentencepiece, "SentencePieceProcessor", Large)
+    monkeypatch.setattr(sentencepiece, "SentencePieceProcessor", Large)
     large = write(tmp_path / "p", samples=2)
     assert large.tokens.dtype == np.uint32
     chars = table_of(large).chars

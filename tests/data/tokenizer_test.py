@@ -37,7 +37,7 @@ def test_training_is_deterministic_and_silent(capfd: pytest.CaptureFixture[str])
 def test_the_covered_characters_are_those_of_the_vocabulary(rare: str):
     texts = [f"{text}\n{rare[i.bit_length() % len(rare)]}" for i, text in enumerate(TEXTS)]
     spm = load_tokenizer(train_tokenizer(texts, 300))
-    pieces = {spm.id_to_piece(i) for i in range(300)}
+    pieces = {spm.piece(i) for i in range(300)}
     assert {*covered_characters(texts)} == {piece for piece in pieces if len(piece) == 1}
 
 
@@ -49,14 +49,15 @@ def test_texts_with_equal_tokens_have_equal_beginnings(texts: list[str], tokens:
     spm, covered = load_tokenizer(trained()), covered_characters(TEXTS)
     characters_by_ids: dict[tuple[int, ...], str] = {}
     for text in texts:
-        ids = (*spm.encode(text), spm.eos_id())[:tokens]
+        ids = (*spm.encode(text), spm.eos_id)[:tokens]
         characters = beginning(text, covered, tokens)
         assert characters_by_ids.setdefault(ids, characters) == characters
 
 
 def test_special_ids_size_and_round_trip():
     spm = load_tokenizer(trained(), 500)
-    assert [spm.pad_id(), spm.eos_id(), spm.bos_id(), spm.unk_id()] == [0, 1, 2, 3]
+    assert [spm.piece(i) for i in range(4)] == ["<pad>", "</s>", "<s>", "<unk>"]
+    assert (spm.eos_id, spm.bos_id, spm.unk_id) == (1, 2, 3)
     assert spm.decode(spm.encode("The array\nis  chunked.")) == "The array is chunked."
 
 
@@ -96,7 +97,7 @@ def test_given_files_are_checked(tmp_path: Path, capfd: pytest.CaptureFixture[st
         ):
             load_tokenizer(path)
     path.write_bytes(trained())
-    assert load_tokenizer(path, 500).get_piece_size() == 500
+    assert load_tokenizer(path, 500).vocab_size == 500
     with pytest.raises(UserError, match=r"vocab_size=600: .* has 500 pieces; .*vocab_size=500"):
         load_tokenizer(path, 600)
     assert capfd.readouterr() == ("", "")

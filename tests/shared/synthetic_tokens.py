@@ -51,8 +51,8 @@ class Texts:
 class Pieces:
     """The part of a tokenizer that tables of tokens use."""
 
-    def id_to_piece(self, ids: list[int]) -> list[str]:
-        return [f"▁{i}" for i in ids]
+    def piece(self, token: int) -> str:
+        return f"▁{token}"
 
 
 def population() -> Population:

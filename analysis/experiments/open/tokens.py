@@ -245,7 +245,7 @@ def _shown_tokens(tokens: _Tokens, population: Population, shown_S: np.ndarray) 
     member_MxT = tokens.member_MxS[:, sample_T]
     table = pd.DataFrame(
         {"id": tokens.ids_S[sample_T], "position": tokens.position_T[used_T]}
-        | {"piece": population.tokenizer.id_to_piece(tokens.piece_T[used_T].tolist())}
+        | {"piece": [*map(population.tokenizer.piece, tokens.piece_T[used_T].tolist())]}
     )
     for name, used_MxT in (("in", member_MxT), ("out", ~member_MxT)):
         count_T = used_MxT.sum(axis=0)

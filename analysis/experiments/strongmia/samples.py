@@ -521,7 +521,7 @@ def compute_tfidf(
         raise Unavailable(
             "the losses were imported, so that the tokens of the samples are not known"
         )
-    frequency_V, bos = np.load(population.folder / FREQUENCY_FILE), population.tokenizer.bos_id()
+    frequency_V, bos = np.load(population.folder / FREQUENCY_FILE), population.tokenizer.bos_id
     tfidf_N = features.mean_tfidf(
         population.tokens,
         population.offsets_N1,
@@ -529,7 +529,7 @@ def compute_tfidf(
         int(
             frequency_V[bos]
         ),  # Every sample over which frequencies were counted begins with <bos>.
-        (bos, population.tokenizer.eos_id()),
+        (bos, population.tokenizer.eos_id),
         no_progress,
         over="all",
     )
