@@ -302,13 +302,14 @@ class JsonTokenizer(Tokenizer):
 
     def decode_with_unknown(self, samples: Sequence[Sequence[int]]) -> list[str]:
         """See `Tokenizer`."""
-        if self._unknown is None:
+        unknown = self._unknown
+        if unknown is None:
             return self.decode_batch(samples)
         decoder, without = self.tokenizer.decoder, self._special_ids - {self.unk_id}
         texts = []
         for ids in samples:
             pieces = [
-                self._unknown if i == self.unk_id else self.tokenizer.id_to_token(i)
+                unknown if i == self.unk_id else self.tokenizer.id_to_token(i) or ""
                 for i in ids
                 if i not in without
             ]
@@ -428,14 +429,16 @@ def _load_json(raw: bytes, name: str) -> JsonTokenizer:
             f"{name}: model.dropout={content['model']['dropout']} gives other tokens each time; set it to null in a "
             "copy of the file"
         )
-    unk_token, unk_id = content["model"].get("unk_token"), content["model"].get("unk_id")
     vocabulary = tokenizer.get_vocab()
     bos_id, eos_id = _special_tokens(tokenizer, name)
+    unk_token, unk_id = content["model"].get("unk_token"), content["model"].get("unk_id")
+    if unk_token is not None:
+        unk_id = vocabulary.get(unk_token)
     return JsonTokenizer(
         max(vocabulary.values(), default=-1) + 1,
         bos_id,
         eos_id,
-        unk_id if unk_token is None else vocabulary.get(unk_token),
+        None if unk_id in (bos_id, eos_id) else unk_id,  # where no character is unknown
         tokenizer,
         is_byte_level='"ByteLevel"' in json.dumps([content["decoder"], content["pre_tokenizer"]]),
     )
@@ -464,20 +467,19 @@ def _special_tokens(tokenizer: "tokenizers.Tokenizer", name: str) -> tuple[int, 
     if before and after:
         return before[0], after[0]
     added = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()}
-    ends = dict.fromkeys(end for _, end in SPECIAL_PAIRS)
-    for begin, end in (*SPECIAL_PAIRS, *((end, end) for end in ends if before == [added.get(end)])):
-        pair = added.get(begin), added.get(end)
-        if None not in pair and before in ([], [pair[0]]) and after in ([], [pair[1]]):
-            return pair
-    pairs = ", ".join(f"{a} and {b}" if a != b else f"{a} for both" for a, b in SPECIAL_PAIRS)
-    found = (
-        ""
-        if not before + after
-        else (f" (its post_processor adds only {tokenizer.id_to_token((before + after)[0])})")
+    pairs = [(added[a], added[b]) for a, b in SPECIAL_PAIRS if a in added and b in added]
+    if any(before == [added.get(end)] for _, end in SPECIAL_PAIRS):
+        pairs.append((before[0], before[0]))
+    for begin, end in pairs:
+        if before in ([], [begin]) and after in ([], [end]):
+            return begin, end
+    names = ", ".join(f"{a} and {b}" if a != b else f"{a} for both" for a, b in SPECIAL_PAIRS)
+    found = "".join(
+        f" (its post_processor adds only {tokenizer.id_to_token(i)})" for i in before + after
     )
     raise UserError(
         f"{name}: no tokens for the beginning and the end of a sample{found}; they are those that its post_processor "
-        f"adds to a text, or a pair of its added_tokens: {pairs}; add them to the file, or leave tokenizer.path empty "
+        f"adds to a text, or a pair of its added_tokens: {names}; add them to the file, or leave tokenizer.path empty "
         "to train one"
     )
 
