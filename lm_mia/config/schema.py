@@ -42,13 +42,15 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """The SentencePiece vocabulary, trained on the corpus or read from a file."""
+    """The vocabulary: a SentencePiece model that is trained on the corpus, or a file."""
 
     path: str = ""
-    """A SentencePiece .model file with the pieces <bos> and <eos>, whatever their ids, such as that of Llama 2 or
-    Gemma. If empty, a vocabulary is trained on the corpus."""
+    """A SentencePiece .model file or a tokenizer.json of Hugging Face, under any name, with tokens for the beginning and
+    the end of a text, whatever their ids, such as those of Llama 2, Gemma or GPT-2. If empty, a vocabulary is trained on
+    the corpus."""
     vocab_size: int = 32_000
-    """Number of pieces in the vocabulary. If tokenizer.path is set, it must equal the number of pieces in that file."""
+    """Number of pieces in the vocabulary. If tokenizer.path is set, it must equal the number of pieces in that file,
+    added tokens included."""
     documents: int = 0
     """Number of documents, drawn with population.seed, that the vocabulary is trained on. 0, or more than there are:
     all documents."""

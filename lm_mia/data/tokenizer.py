@@ -291,8 +291,14 @@ class JsonTokenizer(Tokenizer):
     """Whether pieces consist of bytes, each of which is written as a character, such as "Ġ" for a space."""
 
     def encode_batch(self, texts: Sequence[str], num_threads: int = -1) -> list[list[int]]:
-        """See `Tokenizer`."""
-        return [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        """See `Tokenizer`; raises UserError if the vocabulary has no token for a text."""
+        try:
+            return [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        except Exception as error:  # the package raises no other class
+            raise UserError(
+                f"tokenizer.path: tokenizers cannot tokenize a text ({_reason(error)}); give a tokenizer.json with a "
+                "token for unknown characters"
+            ) from None
 
     def decode_batch(self, samples: Sequence[Sequence[int]], num_threads: int = -1) -> list[str]:
         """See `Tokenizer`."""
@@ -440,7 +446,8 @@ def _load_json(raw: bytes, name: str) -> JsonTokenizer:
         eos_id,
         None if unk_id in (bos_id, eos_id) else unk_id,  # where no character is unknown
         tokenizer,
-        is_byte_level='"ByteLevel"' in json.dumps([content["decoder"], content["pre_tokenizer"]]),
+        is_byte_level='"ByteLevel"'
+        in json.dumps([content.get("decoder"), content.get("pre_tokenizer")]),
     )
 
 
@@ -487,7 +494,10 @@ def _special_tokens(tokenizer: "tokenizers.Tokenizer", name: str) -> tuple[int, 
 def _framing_tokens(tokenizer: "tokenizers.Tokenizer") -> tuple[list[int], list[int]]:
     """Returns the tokens that the post-processor puts before and after a text."""
     for piece in tokenizer.get_vocab(with_added_tokens=False):
-        encoded = tokenizer.encode(piece)
+        try:
+            encoded = tokenizer.encode(piece)
+        except Exception:  # the vocabulary may have no token for a character that the pieces do not have on its own
+            continue
         text = [k for k, is_special in enumerate(encoded.special_tokens_mask) if not is_special]
         if text:  # a piece on its own may be no text, such as a space
             return encoded.ids[: text[0]], encoded.ids[text[-1] + 1 :]
