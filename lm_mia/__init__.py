@@ -2,7 +2,7 @@
 
 Each stage reads files that the stage before it wrote, makes what is missing, and keeps what exists:
 
-    corpus      documents (docstrings, text files, jsonl, csv, parquet, C4) and a SentencePiece vocabulary
+    corpus      documents (docstrings, text files, jsonl, csv, parquet, C4) and a vocabulary
     population  2N token sequences drawn by seed and stored once, with the ids 0..2N-1
     subsets     (subset_seed, 2N, design) -> the samples that a model is trained on, its members
     batches     (order_seed, epoch, step) -> the members of a training step

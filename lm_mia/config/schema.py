@@ -45,9 +45,9 @@ class Tokenizer:
     """The vocabulary: a SentencePiece model that is trained on the corpus, or a file."""
 
     path: str = ""
-    """A SentencePiece .model file or a tokenizer.json of Hugging Face, under any name, with tokens for the beginning and
-    the end of a text, whatever their ids, such as those of Llama 2, Gemma or GPT-2. If empty, a vocabulary is trained on
-    the corpus."""
+    """A SentencePiece .model file or a tokenizer.json of Hugging Face, under any name, with tokens for the beginning
+    and the end of a text, whatever their ids, such as those of Llama 2, Gemma or GPT-2. If empty, a vocabulary is
+    trained on the corpus."""
     vocab_size: int = 32_000
     """Number of pieces in the vocabulary. If tokenizer.path is set, it must equal the number of pieces in that file,
     added tokens included."""
