@@ -1,12 +1,15 @@
 """Files of the package `tokenizers` that are trained here: a byte-level BPE vocabulary and a Unigram one."""
 
 import functools
+import os
 
 import tokenizers
 from docstring_population import documents
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 EOT = "<|endoftext|>"
+# The training below would start threads, and other tests of the same process fork.
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 @functools.cache
