@@ -350,10 +350,12 @@ def _rule_about_zero(name: str, value: Any) -> str:
 
 
 def _set_field(config: Config, name: str, value: Any) -> Config:
-    """Returns the config with a field set; a new size resets the numbers that an earlier setting gave."""
+    """Returns the config with a field set; a new size or optimizer resets what `resolve` filled in for the old one."""
     if name == "model.size" and value != "custom":
         model = dataclasses.replace(config.model, size=value, layers=0, width=0, heads=0)
         return dataclasses.replace(config, model=model)
+    if name == "optimizer.name":
+        config = _set(config, ["optimizer", "source"], "")
     return _set(config, name.split("."), value)
 
 
@@ -549,10 +551,13 @@ def _has_type(value: Any, kind: Any) -> bool:
     if typing.get_origin(kind) is typing.Literal:
         return type(value) is str and value in typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
-        item, *rest = typing.get_args(kind)
-        if type(value) is not tuple or (rest != [...] and len(value) != 1 + len(rest)):
-            return False
-        return all(_has_type(v, item) or (item is float and type(v) is int) for v in value)
+        items = typing.get_args(kind)
+        if items[-1] is ... and type(value) is tuple:
+            items = items[:1] * len(value)
+        return (type(value) is tuple and len(value) == len(items)) and all(
+            _has_type(v, item) or (item is float and type(v) is int)
+            for v, item in zip(value, items, strict=True)
+        )
     if typing.get_origin(kind) is typing.Union:
         return any(_has_type(value, item) for item in typing.get_args(kind))
     return type(value) is kind
@@ -570,6 +575,8 @@ def _describe(kind: Any) -> str:
             return "a list of integers such as 100,200"
         if item is str:
             return "a list of names"
+        if typing.get_origin(item) is tuple:
+            return "a list of pairs such as embedding,0.1,mlp,2"
         return ("a list of" if rest == [...] else "two") + " numbers such as 0.01,0.05"
     if typing.get_origin(kind) is typing.Union:
         number, word = typing.get_args(kind)

@@ -49,9 +49,20 @@ LATER_FIELDS: dict[str, Any] = {
     "corpus.split_documents": False,
     "population.random_samples": 0,
     "train.canaries": 0,
+    "optimizer.name": "adamw",
+    "optimizer.b1": 0.9,
+    "optimizer.b2": 0.98,
+    "optimizer.eps": 1e-9,
+    "optimizer.momentum": 0.95,
+    "optimizer.newton_schulz_steps": 5,
+    "optimizer.consistent_rms": 0.2,
+    "optimizer.weight_decay_mask": [],
+    "optimizer.learning_rate_multipliers": [],
+    "optimizer.source": "",
 }
-"""Fields that were added later, each with the value that gives the models of earlier versions. At this value they are
-no part of a hash, and a stored config without them counts as having it, so that existing workdirs remain valid."""
+"""Fields that were added later, each with the value, as in JSON, that gives the models of earlier versions. At this
+value they are no part of a hash, and a stored config without them counts as having it, so that existing workdirs remain
+valid."""
 
 _COUNTS = (
     "references",
@@ -114,6 +125,9 @@ def differences(stored: dict[str, Any], config: Config) -> list[str]:
       config: the new config.
     """
     new, old = dict(_flatten(schema.to_dict(config))), LATER_FIELDS | dict(_flatten(stored))
+    if new.get("optimizer.source") and old.get("optimizer.source"):
+        _leave_out_path(new)
+        _leave_out_path(old)
     return [
         f"{field}: {old.get(field, 'absent')!r} -> {new.get(field, 'absent')!r}"
         for field in sorted(new.keys() | old.keys())
@@ -129,7 +143,7 @@ def from_dict(stored: dict[str, Any]) -> Config:
             assert isinstance(kind, type)
             kinds = get_type_hints(kind)
             return kind(**{name: build(kinds.get(name), v) for name, v in dict(value).items()})
-        return tuple(value) if isinstance(value, list) else value
+        return tuple(build(None, v) for v in value) if isinstance(value, list) else value
 
     return build(Config, stored)
 
@@ -151,6 +165,7 @@ def stored_recipe_hash(stored: dict[str, Any]) -> str:
     sections = ("corpus.", "tokenizer.", "population.", "model.", "optimizer.", "train.")
     determinants = _determinants(stored, sections)
     determinants.pop("model.size", None)  # only a name for layers and width
+    _leave_out_path(determinants)
     return _hash(determinants | {"format": FORMAT})
 
 
@@ -163,6 +178,12 @@ def _determinants(stored: dict[str, Any], sections: tuple[str, ...]) -> dict[str
         and not field.startswith(_CHANGEABLE)
         and (field not in LATER_FIELDS or value != LATER_FIELDS[field])
     }
+
+
+def _leave_out_path(fields: dict[str, Any]) -> None:
+    """Removes the path of a user's optimizer, whose source determines the models."""
+    if fields.get("optimizer.source"):
+        fields.pop("optimizer.name", None)
 
 
 def _hash(value: Any) -> str:

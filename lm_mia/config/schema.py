@@ -7,6 +7,8 @@ import dataclasses
 import json
 from typing import Any, Literal
 
+from lm_mia.config import source_digest
+
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
@@ -124,7 +126,7 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """AdamW with linear warm-up and a learning-rate schedule (StrongMIA Appendix G and Figure 15)."""
+    """The optimizer, with linear warm-up and a learning-rate schedule (StrongMIA Appendix G and Figure 15)."""
 
     init_learning_rate: float = 1e-7
     """Learning rate of the first step, from which it rises linearly during the warm-up."""
@@ -135,11 +137,49 @@ class Optimizer:
     warmup_steps: int = 750
     """Length of the warm-up in steps. Must be less than the number of training steps."""
     weight_decay: float = 0.1
-    """Coefficient of the decoupled weight decay."""
+    """Coefficient of the decoupled weight decay, which is multiplied by the learning rate."""
     clip_norm: float = 1.0
     """Maximum global norm of the gradients; larger gradients are scaled down. 0: no clipping."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """Shape of the decay from the peak to the final learning rate; constant: the learning rate stays at its peak."""
+    name: str = "adamw"
+    """adamw, lion, muon, or FILE.py:FUNCTION, a function in a Python file that returns an optax optimizer;
+    docs/how-to/change-optimizer.md describes them. Muon is for the kernels of the layers; embeddings and layernorms are
+    trained by AdamW."""
+    b1: float = 0.9
+    """adamw: decay of the first moment. lion: share of the momentum in the update. muon: as adamw, for its AdamW."""
+    b2: float = 0.98
+    """adamw: decay of the second moment. lion: decay of the momentum. muon: as adamw, for its AdamW."""
+    eps: float = 1e-9
+    """adamw, muon: number that is added to denominators."""
+    momentum: float = 0.95
+    """muon: decay of the momentum of kernels."""
+    newton_schulz_steps: int = 5
+    """muon: number of Newton-Schulz iterations that orthogonalize the update of a kernel."""
+    consistent_rms: float = 0.2
+    """muon: root mean square of the updates of a kernel relative to the learning rate (Liu et al. 2025). With 0.2, the
+    learning rates of AdamW fit. 0: the scale of Jordan et al. (2024) instead, an orthogonal matrix times
+    sqrt(max(1, outputs / inputs))."""
+    weight_decay_mask: tuple[str, ...] = ()
+    """Regular expressions. Weight decay applies to the parameters in whose path one of them is found, such as kernel in
+    blocks/mlp/up/kernel. Empty: to all parameters."""
+    learning_rate_multipliers: tuple[tuple[str, float], ...] = ()
+    """Pairs of a regular expression and a number, such as (("embedding", 0.1),). The first pair whose expression is
+    found in the path of a parameter multiplies its learning rate."""
+    source: str = ""
+    """Digest of the source of FILE.py:FUNCTION. It is filled in when a config is loaded, and never set by hand."""
+
+
+OPTIMIZER_PARAMETERS = {
+    "adamw": ("b1", "b2", "eps", "weight_decay", "weight_decay_mask"),
+    "lion": ("b1", "b2", "weight_decay", "weight_decay_mask"),
+    "muon": (
+        *("b1", "b2", "eps", "momentum", "newton_schulz_steps", "consistent_rms"),
+        *("weight_decay", "weight_decay_mask"),
+    ),
+}
+"""The optimizers of lm_mia: name -> the fields of `Optimizer` that it reads. Others must be at their defaults. Those of
+the schedule, ``clip_norm`` and ``learning_rate_multipliers`` apply to all optimizers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -380,7 +420,11 @@ class Config:
 
 
 def resolve(config: Config) -> Config:
-    """Returns the config with the numbers of layers and heads and the width filled in, and the size they make."""
+    """Returns the config with all numbers and names filled in that follow from others.
+
+    These are the numbers of layers and heads and the width, the size that they make, and the digest of the user's
+    optimizer, unless the config has one already: models that exist were trained by the source of that digest.
+    """
     model = config.model
     layers, width = MODEL_SIZES.get(model.size, (0, 0))
     layers, width = model.layers or layers, model.width or width
@@ -388,7 +432,12 @@ def resolve(config: Config) -> Config:
     names = {shape: name for name, shape in MODEL_SIZES.items()}
     size: Any = names.get((layers, width), "custom")
     model = dataclasses.replace(model, size=size, layers=layers, width=width, heads=heads)
-    return dataclasses.replace(config, model=model)
+    optimizer = config.optimizer
+    is_in_file = source_digest.is_in_file(optimizer.name)
+    if is_in_file and not optimizer.source and not source_digest.problem(optimizer.name):
+        digest = source_digest.of_definition(optimizer.name)
+        optimizer = dataclasses.replace(optimizer, source=digest)
+    return dataclasses.replace(config, model=model, optimizer=optimizer)
 
 
 def size_label(model: Model) -> str:

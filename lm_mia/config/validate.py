@@ -5,12 +5,13 @@ One function per section of the config yields a message for each rule that is br
 
 import collections
 import dataclasses
+import difflib
 import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from lm_mia.config import schema
+from lm_mia.config import schema, source_digest
 from lm_mia.config.schema import Config
 
 _MAX_TOKEN_SAMPLES = 2**13  # scored in one call, which takes seconds
@@ -276,7 +277,7 @@ def _model(config: Config) -> Iterator[str]:
 
 
 def _optimizer(config: Config) -> Iterator[str]:
-    yield from _positive(config, "optimizer.peak_learning_rate")
+    yield from _positive(config, "optimizer.peak_learning_rate", "optimizer.eps")
     yield from _not_negative(
         config,
         "optimizer.init_learning_rate",
@@ -293,6 +294,73 @@ def _optimizer(config: Config) -> Iterator[str]:
             f"must be less than the {steps} training steps of a model, which follow from population.samples, "
             "train.batch_size and train.epochs",
             f"try --config.optimizer.warmup_steps={steps // 10}",
+        )
+    yield from _optimizer_name(config)
+    yield from _optimizer_parameters(config)
+
+
+def _optimizer_name(config: Config) -> Iterator[str]:
+    optimizer = config.optimizer
+    if source_digest.is_in_file(optimizer.name):
+        if not optimizer.source:
+            yield f"optimizer.name={optimizer.name}: {source_digest.problem(optimizer.name)}"
+        return
+    names = ", ".join(schema.OPTIMIZER_PARAMETERS)
+    if optimizer.name not in schema.OPTIMIZER_PARAMETERS:
+        rule = f"must be one of {names}, or FILE.py:FUNCTION"
+        similar = difflib.get_close_matches(optimizer.name.lower(), schema.OPTIMIZER_PARAMETERS, 1)
+        remedy = f"did you mean {similar[0]}?" if similar else "see lm-mia fields"
+        yield _message(config, "optimizer.name", rule, remedy)
+    if optimizer.source:
+        yield _message(
+            config,
+            "optimizer.source",
+            "is filled in for optimizer.name=FILE.py:FUNCTION, and must be empty otherwise",
+            "leave it out",
+        )
+
+
+def _optimizer_parameters(config: Config) -> Iterator[str]:
+    optimizer, default = config.optimizer, schema.Optimizer()
+    parameters = schema.OPTIMIZER_PARAMETERS
+    # Which fields a user's function reads is known when it is loaded; see `lm_mia.train.optimizer.check_optimizer`.
+    if optimizer.name in parameters:
+        for name in dict.fromkeys(name for names in parameters.values() for name in names):
+            if name in parameters[optimizer.name] or _get(config, f"optimizer.{name}") == getattr(
+                default, name
+            ):
+                continue
+            readers = " or ".join(reader for reader, names in parameters.items() if name in names)
+            yield _message(
+                config,
+                f"optimizer.{name}",
+                f"is not read by optimizer.name={optimizer.name}",
+                f"leave it out, or set --config.optimizer.name to {readers}",
+            )
+    for name in ("b1", "b2", "momentum"):
+        if not 0 <= getattr(optimizer, name) < 1:
+            yield _message(config, f"optimizer.{name}", "must be at least 0 and below 1")
+    if optimizer.newton_schulz_steps < 1:
+        yield _message(config, "optimizer.newton_schulz_steps", "must be 1 or larger")
+    yield from _not_negative(config, "optimizer.consistent_rms")
+    for pattern in optimizer.weight_decay_mask:
+        yield from _regular_expression(config, "optimizer.weight_decay_mask", pattern)
+    for pattern, multiplier in optimizer.learning_rate_multipliers:
+        yield from _regular_expression(config, "optimizer.learning_rate_multipliers", pattern)
+        if not 0 <= multiplier < math.inf:
+            yield _message(
+                config,
+                "optimizer.learning_rate_multipliers",
+                f"the multiplier of {pattern!r} must be a finite number, 0 or larger",
+            )
+
+
+def _regular_expression(config: Config, field: str, pattern: str) -> Iterator[str]:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        yield _message(
+            config, field, f"{pattern!r} is no regular expression of Python: {error}", "correct it"
         )
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import filelock
 
 from lm_mia import config
-from lm_mia.attacks import user_code
-from lm_mia.config import Config, listed_figures, load, validate
+from lm_mia.config import Config, listed_figures, load, source_digest, validate
 from lm_mia.config.recipe import (
     FORMAT,
     RecipeRequest,
@@ -332,12 +331,13 @@ def check_attacks(configs: Sequence[Config]) -> None:
 
 
 def _with_absolute_files(c: Config) -> Config:
-    """Returns a config in which users' attacks have absolute paths, so that later commands may start in any folder."""
-    names = tuple(map(user_code.absolute, c.attack.attacks))
+    """Returns a config with absolute paths of users' files, so that later commands may start in any folder."""
+    names = tuple(map(source_digest.absolute, c.attack.attacks))
     attack = dataclasses.replace(
-        c.attack, attacks=names, headline=user_code.absolute(c.attack.headline)
+        c.attack, attacks=names, headline=source_digest.absolute(c.attack.headline)
     )
-    return dataclasses.replace(c, attack=attack)
+    optimizer = dataclasses.replace(c.optimizer, name=source_digest.absolute(c.optimizer.name))
+    return dataclasses.replace(c, attack=attack, optimizer=optimizer)
 
 
 def check_attacked(recipes: Sequence[SweepRecipe]) -> None:

@@ -70,7 +70,7 @@ class Trainer:
     mesh: Mesh
 
     @functools.cached_property
-    def tx(self) -> optax.GradientTransformation:
+    def tx(self) -> optax.GradientTransformationExtraArgs:
         """The optimizer."""
         return optimizer(self.optimizer_config)
 

@@ -98,10 +98,11 @@ def make_step(
             check_vma=False,
         )(state.params, batch, num_micro_batches)
         grads = jax.tree.map(lambda g: g / num_targets, grads)
-        # All arrays are sharded alike, and all operations except the norm are elementwise, so that the compiler adds a
-        # single collective, the sum of one number per device.
-        updates, opt_state = tx.update(grads, state.opt_state, state.params)
-        updates = jax.tree.map(lambda u: -learning_rate * u, updates)
+        # All arrays are sharded alike, and all operations of AdamW and Lion except the norm are elementwise, so that
+        # the compiler adds a single collective, the sum of one number per device. Muon needs whole matrices.
+        updates, opt_state = tx.update(
+            grads, state.opt_state, state.params, learning_rate=learning_rate
+        )
         params: Any = optax.apply_updates(state.params, updates)
         new_state = TrainState(step=state.step + 1, params=params, opt_state=opt_state)
         metrics = {"loss_nats": loss / num_targets, "gradient_norm": optax.tree.norm(grads)}

@@ -69,12 +69,46 @@ def test_a_band_is_two_numbers(file: str, flags: list[str]):
     assert load.load_config(file, flags).attack.band == (0.001, 0.2)
 
 
-FULL = FILE.replace(
-    "batch_size=4)",
-    """batch_size=4, epochs=2, trackers=("wandb",)),
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["=embedding,0.1,^blocks/(attn|mlp)/,2"],
+        ["", "embedding", "0.1", "^blocks/(attn|mlp)/", "2"],
+    ],
+)
+def test_a_list_of_pairs(file: str, flags: list[str]):
+    flags[0] = "--config.optimizer.learning_rate_multipliers" + flags[0]
+    pairs = (("embedding", 0.1), ("^blocks/(attn|mlp)/", 2.0))
+    assert load.load_config(file, flags).optimizer.learning_rate_multipliers == pairs
+    line = error_lines(file, "--config.optimizer.learning_rate_multipliers=embedding,x")
+    assert line == [
+        "optimizer.learning_rate_multipliers='embedding,x': must be a list of pairs such as embedding,0.1,mlp,2"
+    ]
+
+
+def test_items_of_pairs_have_their_own_types(tmp_path: Path):
+    path = tmp_path / "pairs.py"
+    for value in ('(("embedding",),)', '(("embedding", "0.1"),)', "((1, 0.1),)", '("embedding",)'):
+        path.write_text(FILE.replace("weight_decay=0", f"learning_rate_multipliers={value}"))
+        assert "must be a list of pairs" in error_lines(str(path))[0]
+    path.write_text(FILE.replace("weight_decay=0", 'learning_rate_multipliers=(("embedding", 2),)'))
+    assert load.load_config(str(path)).optimizer.learning_rate_multipliers == (("embedding", 2),)
+
+
+FULL = (
+    FILE.replace(
+        "weight_decay=0",
+        """weight_decay=0, weight_decay_mask=("kernel",),
+        learning_rate_multipliers=(("embedding", 0.1),)""",
+    )
+    .replace(
+        "batch_size=4)",
+        """batch_size=4, epochs=2, trackers=("wandb",)),
         score=config.Score(at_steps=(1,), at_epochs=(1.0,), statistics=("min_k",), token_samples=(3,)),
         figures=("strongmia_fig01_references",)""",
-).replace("band=(0, 0.1)", 'band=(0, 0.1), zero_run=("groups",)')
+    )
+    .replace("band=(0, 0.1)", 'band=(0, 0.1), zero_run=("groups",)')
+)
 LISTS = [name for name, kind in load.field_types().items() if typing.get_origin(kind) is tuple]
 ONE_LINE = {
     "attack.attacks": "must include lira_online, whose decisions the tables show, and have no duplicates",

@@ -158,7 +158,7 @@ def test_k_steps_are_k_updates_and_the_last_state_is_saved(tiny: Population, tmp
     run(tiny, tmp_path, step=counting)
     steps_done, state = newest(tmp_path)
     assert steps_done == len(seen) == STEPS
-    assert [int(state.opt_state[1].count) for state in seen] == [1, 2, 3, 4, 5, 6]
+    assert [int(optax.tree.get(state.opt_state, "count")) for state in seen] == [1, 2, 3, 4, 5, 6]
     assert same(state, seen[-1])
     assert not same(state, seen[-2])
 

@@ -119,8 +119,8 @@ def ours(recipe: config.Optimizer, params: Any, grads: list[Any], steps: int) ->
 
     @jax.jit
     def step(grads: Any, state: Any, params: Any, rate: Any) -> tuple[Any, Any]:
-        update, state = tx.update(grads, state, params)
-        return jax.tree.map(lambda p, u: p - rate * u, params, update), state
+        update, state = tx.update(grads, state, params, learning_rate=rate)
+        return optax.apply_updates(params, update), state
 
     state, updated = jax.jit(tx.init)(params), []
     for t in range(len(grads)):
@@ -187,7 +187,7 @@ def test_clip_norm_0_disables_clipping(clip_norm: float, factor: float):
     }
     params = jax.tree.map(np.zeros_like, grads)
     tx = optimizer(dataclasses.replace(FAST, clip_norm=clip_norm))
-    _, state = jax.jit(lambda g, p: tx.update(g, tx.init(p), p))(grads, params)
+    _, state = jax.jit(lambda g, p: tx.update(g, tx.init(p), p, learning_rate=1.0))(grads, params)
     moment = optax.tree.get(state, "mu")
     jax.tree.map(
         lambda m, g: np.testing.assert_allclose(m, 0.1 * factor * g, rtol=1e-5), moment, grads

@@ -240,8 +240,10 @@ def test_update_equals_the_optimizer_and_state_is_donated():
     assert metrics["gradient_norm"] > 2 * OPTIMIZER.clip_norm
     tx = optimizer(OPTIMIZER)
     expected = parameters()
-    change, _ = jax.jit(lambda g, p: tx.update(g, tx.init(p), p))(reference()[1], expected)
-    expected = jax.tree.map(lambda p, u: p - LEARNING_RATE * np.asarray(u), expected, change)
+    change, _ = jax.jit(lambda g, p: tx.update(g, tx.init(p), p, learning_rate=LEARNING_RATE))(
+        reference()[1], expected
+    )
+    expected = jax.tree.map(lambda p, u: p + np.asarray(u), expected, change)
     # The first update is the sign of the gradient, even where the gradient is only rounding.
     pairs = zip(*map(jax.tree.leaves, (params, expected)), strict=True)
     differences = [np.abs(a - b) for a, b in pairs]

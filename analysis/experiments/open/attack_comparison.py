@@ -34,6 +34,7 @@ from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import Need, Study, StudyNeed, Variant
 from lm_mia.attacks.studies import StudyView
 from lm_mia.attacks.table_sets import Write
+from lm_mia.config import source_digest
 from lm_mia.data import subsets
 from lm_mia.errors import Unavailable
 
@@ -120,7 +121,7 @@ def against(attack: str, built_in: Sequence[str] = BUILT_IN) -> Experiment:
       attack: ``FILE.py:NAME`` of your attack, as in attack.attacks.
       built_in: the names of attacks of lm_mia.
     """
-    own = user_code.absolute(attack)
+    own = source_digest.absolute(attack)
     statements = tuple(_statement(own, name) for name in built_in)
     return Experiment(
         title=f"{attack_name(own).capitalize()} against the attacks of lm_mia",
