@@ -56,6 +56,7 @@ ALSO_WITHOUT_JAX = (
     "lm_mia.run.cpu_plan",
     "lm_mia.run.devices",
     "lm_mia.run.inventory",
+    "lm_mia.run.optimizer_state",
     "lm_mia.run.pipeline",
     "lm_mia.run.plan",
     "lm_mia.run.supervisor",

@@ -20,6 +20,8 @@ _FEWEST_UNROLLED = 4
 DEVICE_CHUNK_TOKENS = 4096
 """Number of tokens whose logits are in memory at once on accelerators."""
 USABLE_SHARE = 0.9  # of the memory
+ADAMW_STATE_BYTES = 8.0
+"""Bytes of the state of AdamW per parameter: two moments in float32."""
 UNKNOWN_BYTES = 16 * 2**30
 """Memory that is assumed of a device that does not report it."""
 
@@ -36,6 +38,8 @@ class ModelSize:
     """Number of tokens of a packed sequence."""
     dtype: str
     """Type of the activations."""
+    state_bytes: float = ADAMW_STATE_BYTES
+    """Bytes of the optimizer's state per parameter."""
 
     @property
     def itemsize(self) -> int:
@@ -149,7 +153,7 @@ def training_bytes(
 
     The estimate is the sum of
 
-    - parameters and two moments in float32, which are sharded over the devices,
+    - parameters in float32 and the optimizer's state, which are sharded over the devices,
     - the parameters that each device gathers: kernels in the dtype of activations, and, with several devices, float32
       embeddings,
     - sums of gradients in float32, which are not sharded,
@@ -174,7 +178,8 @@ def training_bytes(
         inputs = size.layers * num_tokens * size.width * size.itemsize
         activations = inputs + activations / size.layers + 2 * kernels * size.itemsize
     logits = 2 * 4 * min(num_tokens, DEVICE_CHUNK_TOKENS) * size.vocab_size
-    return 12 * parameters / num_devices + gathered + 4 * parameters + activations + logits
+    state = (4 + size.state_bytes) * parameters / num_devices
+    return state + gathered + 4 * parameters + activations + logits
 
 
 def choose_devices_per_model(

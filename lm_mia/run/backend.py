@@ -20,6 +20,7 @@ from lm_mia.model import transformer
 from lm_mia.run.devices import gpus
 from lm_mia.train import execution
 from lm_mia.train import sharding as shardings
+from lm_mia.train.optimizer import check_optimizer
 
 _HEARTBEAT_SECONDS = (
     60  # a process of a job that sends no heartbeat for this long is considered dead
@@ -127,7 +128,13 @@ def choose_devices_per_model(c: config.Config, num_devices: int) -> int:
         c.model, c.tokenizer.vocab_size, c.population.length_tokens
     )
     return execution.choose_devices_per_model(
-        c.compute, model_config, c.train.batch_size, device.platform, memory_bytes(), num_devices
+        c.compute,
+        model_config,
+        c.train.batch_size,
+        device.platform,
+        memory_bytes(),
+        num_devices,
+        check_optimizer(c.optimizer, transformer.TransformerLM(model_config)),
     )
 
 

@@ -25,11 +25,13 @@ from lm_mia.data.population import open_population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.model import transformer
+from lm_mia.model.memory import ADAMW_STATE_BYTES
 from lm_mia.run import backend, inventory, preemption
 from lm_mia.run.worker import Report, WorkerTask
 from lm_mia.score.scorer import Scorer, choose_micro_batch_size, restore_params
 from lm_mia.store.store import MEAN_LOSSES, NOT_REPRODUCIBLE, open_store
 from lm_mia.train import execution, loop
+from lm_mia.train.optimizer import check_optimizer
 
 DONE, WAIT = -1, -2  # broadcast instead of the index of the next model
 _WAIT_SECONDS = 0.5
@@ -67,15 +69,20 @@ class ModelMaker:
         self._store = open_store(c, task.recipe_dir)
         self._checkpoint_steps = config.score_steps(c)
         platform, mesh = self._backend.description["platform"], self._backend.mesh
+        model_config = transformer.ModelConfig.from_settings(
+            c.model, self._population.vocab_size, self._population.length_tokens
+        )
+        state_bytes = ADAMW_STATE_BYTES
+        if task.verb != "score":  # for which the file of a user's optimizer need not exist
+            state_bytes = check_optimizer(c.optimizer, transformer.TransformerLM(model_config))
         plan = execution.plan_execution(
             c.compute,
-            transformer.ModelConfig.from_settings(
-                c.model, self._population.vocab_size, self._population.length_tokens
-            ),
+            model_config,
             c.train.batch_size,
             platform,
             backend.memory_bytes(),
             mesh.size,
+            state_bytes,
         )
         self._model = transformer.TransformerLM(plan.model_config)
         self._trainer = loop.Trainer(

@@ -23,7 +23,16 @@ from lm_mia.data import build, corpus, subsets
 from lm_mia.data.population import Population, open_population, token_columns
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
-from lm_mia.run import devices, inventory, plan, progress, stage_times, supervisor, trackers
+from lm_mia.run import (
+    devices,
+    inventory,
+    optimizer_state,
+    plan,
+    progress,
+    stage_times,
+    supervisor,
+    trackers,
+)
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display, plural
 from lm_mia.run.remaining import RecipeWork, RemainingTime
@@ -127,6 +136,8 @@ def _check(verb: Verb, sweep: Sweep) -> None:
     configs = [recipe.config for recipe in sweep.recipes]
     if verb in ("run", "train", "score"):
         sweeps.check_attacked(sweep.recipes)
+        if verb != "score":
+            optimizer_state.check(configs)
         trackers.check_trackers(sorted({name for c in configs for name in c.train.trackers}))
         for c in configs:
             if c.compute.devices_per_model != "auto":  # which always suits the machine

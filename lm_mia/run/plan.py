@@ -27,7 +27,7 @@ from lm_mia.config.recipe import population_hash
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
 from lm_mia.model import flops
-from lm_mia.run import more_references
+from lm_mia.run import more_references, optimizer_state
 from lm_mia.run import speed as speeds
 from lm_mia.run.speed import Batches, Chip, Speed
 from lm_mia.run.sweep import Sweep, SweepRecipe
@@ -35,7 +35,6 @@ from lm_mia.run.sweep import Sweep, SweepRecipe
 # Assumed lengths of C4 samples: lognormal, with this mean and standard deviation of the logarithms. Truncated to 1,024
 # tokens, the mean is 400 (StrongMIA Appendix G), and a tenth of the samples is truncated.
 _LOG_MEAN, _LOG_STD = 5.689, 1.0
-_STATE_BYTES = 3 * 4  # a parameter and its two moments, float32
 # Compressed bytes per sample of samples.parquet; nearly all are those of name and text_sha256.
 _TABLE_BYTES = 52
 
@@ -159,6 +158,7 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
     passes = num_score_points * (2 if "lowercase_loss" in c.score.statistics else 1)
     scored = passes * samples + c.train.validations * held_out
     parameters = flops.num_parameters(m.layers, m.width, vocab_size, c.population.length_tokens)
+    checkpoint_bytes = round((4 + optimizer_state.state_bytes(c)) * parameters)
     token_bytes = 2 if vocab_size <= 2**16 else 4
     sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: its offset
     return RecipeCost(
@@ -179,8 +179,8 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
         train_tokens=num_models * trained * lengths.mean_tokens,
         train_flops=num_models * trained * flops.training(*per_sample),
         score_flops=num_models * scored * flops.scoring(*per_sample),
-        checkpoint_bytes=num_models * _STATE_BYTES * parameters,
-        score_point_bytes=num_models * (num_score_points - 1) * _STATE_BYTES * parameters,
+        checkpoint_bytes=num_models * checkpoint_bytes,
+        score_point_bytes=num_models * (num_score_points - 1) * checkpoint_bytes,
         store_bytes=num_models
         * samples
         * (1 + num_score_points * 4 * (1 + len(c.score.statistics))),
@@ -266,6 +266,7 @@ def print_plan(
       UserError: if samples of a recipe cannot have ``tokens_per_sample`` tokens on average.
     """
     check_tokens(tokens_per_sample, sweep)
+    optimizer_state.check([recipe.config for recipe in sweep.recipes])
     costs = [
         recipe_cost(r, sample_lengths(r, tokens_per_sample), count_present(r))
         for r in sweep.recipes
@@ -518,7 +519,7 @@ def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float])
         f"tokens       without padding; {samples} (--tokens-per-sample sets another mean)",
         f"text used    {_text_shares(costs)}",
         "FLOPs        without padding; scoring covers all samples, at every score point",
-        "checkpoints  the last state of every model: parameters and two moments, float32",
+        "checkpoints  the last state of every model: parameters and the state of the optimizer",
     ]
     if total["score_point_bytes"]:
         lines.append(

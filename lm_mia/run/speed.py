@@ -19,6 +19,7 @@ import numpy as np
 
 from lm_mia import config
 from lm_mia.model import flops, memory
+from lm_mia.run import optimizer_state
 
 # Tokens of samples, as a share of the tokens of packed sequences, in batches of C4-like samples.
 _PACKING_EFFICIENCY = 0.985
@@ -96,7 +97,13 @@ def batches(c: config.Config, mean_tokens: float, mean_square_tokens: float) -> 
         sequences=c.train.batch_size * mean_tokens / capacity_tokens,
         sequences_std=math.sqrt(c.train.batch_size * variance) / capacity_tokens,
         size=memory.ModelSize(
-            m.layers, m.width, m.heads, c.tokenizer.vocab_size, length_tokens, m.dtype
+            m.layers,
+            m.width,
+            m.heads,
+            c.tokenizer.vocab_size,
+            length_tokens,
+            m.dtype,
+            optimizer_state.state_bytes(c),
         ),
         attention=c.compute.attention,
     )

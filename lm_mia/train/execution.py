@@ -54,6 +54,7 @@ def plan_execution(
     platform: str,
     memory_bytes: int | None = None,
     num_devices: int = 1,
+    state_bytes: float = memory.ADAMW_STATE_BYTES,
 ) -> ExecutionPlan:
     """Returns the plan for a platform: the values that the config requests, and the fastest ones instead of "auto".
 
@@ -71,6 +72,7 @@ def plan_execution(
       platform: "cpu", "gpu" or "tpu", as JAX names it.
       memory_bytes: memory of a device, if known.
       num_devices: number of devices that share each batch.
+      state_bytes: bytes of the optimizer's state per parameter, as `optimizer.check_optimizer` returns them.
 
     Raises:
       UserError: if the requested implementation of attention does not support the platform or the model, or if
@@ -80,7 +82,7 @@ def plan_execution(
     is_cpu = platform == "cpu"
     micro_batch_sizes, fits = memory.micro_batch_sizes(
         compute.micro_batch_size,
-        model_config.size,
+        dataclasses.replace(model_config.size, state_bytes=state_bytes),
         attention,
         batch_size,
         num_devices,
@@ -120,6 +122,7 @@ def choose_devices_per_model(
     platform: str,
     memory_bytes: int | None,
     num_devices: int,
+    state_bytes: float = memory.ADAMW_STATE_BYTES,
 ) -> int:
     """Returns the smallest number of devices of a machine whose memory suffices, or 0 if one machine does not suffice.
 
@@ -127,7 +130,7 @@ def choose_devices_per_model(
     """
     attention, _ = _attention(compute, model_config, platform)
     return memory.choose_devices_per_model(
-        model_config.size,
+        dataclasses.replace(model_config.size, state_bytes=state_bytes),
         attention,
         batch_size,
         compute.micro_batch_size,

@@ -94,7 +94,7 @@ def optimizer(optimizer_config: config.Optimizer) -> optax.GradientTransformatio
     ) -> tuple[Any, optax.OptState]:
         return at(learning_rate).update(updates, state, params)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
 def check_optimizer(optimizer_config: config.Optimizer, model: TransformerLM) -> float:
@@ -191,7 +191,7 @@ def muon(
             adam_b1=b1,
             adam_b2=b2,
             consistent_rms=consistent_rms or None,
-            muon_weight_dimension_numbers=matrix_axes,
+            muon_weight_dimension_numbers=matrix_axes,  # pyright: ignore[reportArgumentType]
         ),
         optax.add_decayed_weights(weight_decay, weight_decay_mask),
         optax.scale_by_learning_rate(learning_rate),
@@ -249,7 +249,7 @@ def _multiply(multipliers: tuple[tuple[str, float], ...]) -> optax.GradientTrans
         return next((number for pattern, number in multipliers if re.search(pattern, path)), 1.0)
 
     return optax.stateless(
-        lambda updates, params: _map_with_path(lambda path, u: factor(path) * u, updates)
+        lambda updates, params: _map_with_path(lambda path, u: factor(path) * u, updates)  # pyright: ignore
     )
 
 
