@@ -1,4 +1,6 @@
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,6 +112,41 @@ def test_the_hash_changes_with_the_format(monkeypatch: pytest.MonkeyPatch):
 def test_the_hash_does_not_depend_on_the_size_name():
     plain = Config(model=Model(size="custom", layers=3, width=512, heads=8))
     assert recipe_hash(resolve(plain)) == recipe_hash(resolve(Config(model=Model(size="10M"))))
+
+
+def test_optimizers_have_hashes_of_their_own():
+    """Those of AdamW with the defaults are the hashes of workdirs in which no other optimizer could be chosen."""
+    stored = config.to_dict(TINY)
+    later = [name for name in recipe.LATER_FIELDS if name.startswith("optimizer.")]
+    for name in later:
+        del stored["optimizer"][name.partition(".")[2]]
+    assert recipe.stored_recipe_hash(stored) == recipe_hash(TINY) == "70f50dc5"
+    assert differences(stored, TINY) == []
+    changes: list[tuple[str, Any]] = [("optimizer.name", name) for name in ("lion", "muon")]
+    changes += [
+        ("optimizer.weight_decay_mask", ("kernel",)),
+        ("optimizer.learning_rate_multipliers", (("kernel", 0.5),)),
+    ]
+    changed = [change(TINY, field, value) for field, value in changes]
+    assert len({recipe_hash(c) for c in (TINY, *changed)}) == 5
+    assert all(from_dict(json.loads(json.dumps(config.to_dict(c)))) == c for c in changed)
+
+
+def test_the_source_of_a_user_optimizer_is_in_the_hash_and_its_path_is_not(tmp_path: Path):
+    def of_file(path: str, text: str) -> Config:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+        return resolve(change(TINY, "optimizer.name", f"{tmp_path / path}:mine"))
+
+    text = "RATE = 2\ndef mine(learning_rate):\n    return RATE\n"
+    one, moved = of_file("a.py", text), of_file("other/b.py", f"# moved\n{text}")
+    assert one.optimizer.name != moved.optimizer.name
+    assert recipe_hash(one) == recipe_hash(moved) != recipe_hash(TINY)
+    assert differences(config.to_dict(one), moved) == []
+    edited = of_file("c.py", text.replace("RATE = 2", "RATE = 3"))
+    assert recipe_hash(edited) != recipe_hash(one)
+    [line] = differences(config.to_dict(one), edited)
+    assert line.startswith("optimizer.source: ")
 
 
 def named(name: str, **changes: object) -> Config:

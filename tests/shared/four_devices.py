@@ -93,6 +93,27 @@ def case(name: str, devices: int) -> dict[str, Any]:
     }
 
 
+def optimizers(devices: int) -> dict[str, Any]:
+    """Returns metrics and momentum of three steps with each optimizer but the default."""
+    mesh = sharding.make_mesh(jax.devices()[:devices])
+    plan, out = make_plan(micro_batch_size=1), {}
+    for name in ("lion", "muon"):
+        settings = dataclasses.replace(OPTIMIZER, name=name)
+        step = make_step(transformer.TransformerLM(MODEL_CONFIG), settings, plan.chunk_tokens, mesh)
+        train_state, metrics = state(mesh, settings), []
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, train_state)
+        for ids_B in (np.arange(16), np.arange(1), np.arange(3, 14)):
+            args = arguments(*pack(population(), ids_B, plan, mesh, len(LENGTHS)), mesh)
+            train_state, step_metrics = step(train_state, *args, np.float32(1e-3))
+            metrics.append({key: float(value) for key, value in step_metrics.items()})
+        out[name] = {
+            "metrics": metrics,
+            "moments": numbers(optax.tree.get_all_with_path(train_state.opt_state, "mu")),
+            "same places": shardings == jax.tree.map(lambda leaf: leaf.sharding, train_state),
+        }
+    return out
+
+
 def checkpoints(folder: Path) -> dict[str, Any]:
     """Compares initial states on different devices, and states saved on some devices and restored on others."""
     tx = optimizer(OPTIMIZER)
@@ -132,7 +153,12 @@ def checkpoints(folder: Path) -> dict[str, Any]:
 def main() -> None:
     assert len(jax.devices()) == 4
     cases = {name: {n: case(name, n) for n in of[2]} for name, of in CASES.items()}
-    print(json.dumps({"cases": cases, "checkpoints": checkpoints(Path(sys.argv[1]))}))
+    results = {
+        "cases": cases,
+        "optimizers": {n: optimizers(n) for n in (1, 4)},
+        "checkpoints": checkpoints(Path(sys.argv[1])),
+    }
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -88,6 +88,21 @@ def test_the_number_of_devices_changes_only_rounding(
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("name", ["lion", "muon"])
+def test_the_number_of_devices_changes_only_rounding_of_other_optimizers(
+    results: dict[str, Any], name: str
+):
+    """The update of Lion is a sign, which rounding may change where the gradient is nearly 0; its momentum is not."""
+    one, four = (results["optimizers"][n][name] for n in ("1", "4"))
+    assert one["same places"]
+    assert four["same places"]
+    for expected, metrics in zip(one["metrics"], four["metrics"], strict=True):
+        assert metrics == pytest.approx(expected, rel=1e-4)
+    for a, b in zip(four["moments"], one["moments"], strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-3 * np.abs(b).max())
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(("name", "devices"), [("scanned", 2), ("even", 4)])
 def test_each_device_holds_its_share_of_parameters_and_moments(
     results: dict[str, Any], name: str, devices: int

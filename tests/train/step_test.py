@@ -211,6 +211,21 @@ def test_packed_samples_have_the_same_loss_and_gradient_as_alone(i: int):
     assert difference(grads, expected_grads) < 3e-6
 
 
+@pytest.mark.parametrize("name", ["lion", "muon"])
+def test_optimizers_see_stacked_layers_on_gpus_too(monkeypatch: pytest.MonkeyPatch, name: str):
+    settings = dataclasses.replace(OPTIMIZER, name=name)
+    batch, stats = pack(population(), ALL, PLANS[1], MESH, len(ALL))
+    states = []
+    for is_gpu in (False, True):
+        monkeypatch.setattr(sharding, "is_gpu", lambda mesh, is_gpu=is_gpu: is_gpu)
+        step = make_step(TransformerLM(MODEL_CONFIG), settings, PLANS[1].chunk_tokens, MESH)
+        new, _ = step(state(MESH, settings), *arguments(batch, stats, MESH), LEARNING_RATE)
+        states.append(jax.device_get(new))
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+    assert difference(states[1].opt_state, states[0].opt_state) < 3e-6
+    assert difference(states[1].params, states[0].params) < (1e-4 if name == "muon" else 0.2)
+
+
 def test_layers_that_are_unstacked_on_gpus_give_the_same_step(monkeypatch: pytest.MonkeyPatch):
     expected = first_step(PLANS[1])
     monkeypatch.setattr(sharding, "is_gpu", lambda mesh: True)
