@@ -92,14 +92,17 @@ def test_the_number_of_devices_changes_only_rounding(
 def test_the_number_of_devices_changes_only_rounding_of_other_optimizers(
     results: dict[str, Any], name: str
 ):
-    """The update of Lion is a sign, which rounding may change where the gradient is nearly 0; its momentum is not."""
+    """Losses, gradient norms and moments of three steps.
+
+    The update of Lion is a sign, which rounding may change where a momentum is nearly 0, so parameters are not compared.
+    """
     one, four = (results["optimizers"][n][name] for n in ("1", "4"))
     assert one["same places"]
     assert four["same places"]
     for expected, metrics in zip(one["metrics"], four["metrics"], strict=True):
-        assert metrics == pytest.approx(expected, rel=1e-4)
+        assert metrics == pytest.approx(expected, rel=1e-6)
     for a, b in zip(four["moments"], one["moments"], strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-3 * np.abs(b).max())
+        np.testing.assert_allclose(a, b, rtol=0, atol=3e-6 * np.abs(b).max())
 
 
 @pytest.mark.process
