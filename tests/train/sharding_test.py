@@ -94,7 +94,7 @@ def test_the_number_of_devices_changes_only_rounding_of_other_optimizers(
 ):
     """Losses, gradient norms and moments of three steps.
 
-    The update of Lion is a sign, which rounding may change where a momentum is nearly 0, so parameters are not compared.
+    The update of Lion is a sign, which rounding may change where a momentum is nearly 0: parameters are not compared.
     """
     one, four = (results["optimizers"][n][name] for n in ("1", "4"))
     assert one["same places"]
