@@ -104,7 +104,7 @@ def weights(seed: int = 0) -> Any:
 def train(update: Callable[..., Any], init: Callable[..., Any], params: Any) -> list[Any]:
     """Returns the parameters after each of three updates by random gradients."""
     state, history = jax.jit(init)(params), []
-    for t, rate in enumerate(np.float32([0.1, 0.3, 0.02])):
+    for t, rate in enumerate(np.array([0.1, 0.3, 0.02], np.float32)):
         params, state = jax.jit(update)(weights(t + 1), state, params, rate)
         history.append(jax.device_get(params))
     return history
@@ -168,7 +168,7 @@ def test_lion_equals_that_of_optax_on_a_list_of_layers(changes: dict[str, Any]):
 def as_matrices(params: Any) -> dict[str, Any]:
     """Returns the matrix of each kernel of each layer, inputs by outputs, and all other parameters."""
     blocks = params["blocks"]
-    parts = {"other": {name: params[name] for name in params if name != "blocks"}}
+    parts: dict[str, Any] = {"other": {name: params[name] for name in params if name != "blocks"}}
     parts["other"]["scales"] = [blocks[name] for name in ("ln_attn", "ln_mlp")]
     parts["matrices"] = [
         {name: blocks["attn"][name]["kernel"][y].reshape(8, 8) for name in blocks["attn"]}
@@ -229,8 +229,11 @@ def test_only_kernels_of_layers_are_matrices_of_muon():
 
 
 SMALL = {
-    "ln": {"scale": np.float32([1.0])},
-    "mlp": {"down": {"kernel": np.float32([4.0])}, "up": {"kernel": np.float32([2.0, -1.0])}},
+    "ln": {"scale": np.array([1.0], np.float32)},
+    "mlp": {
+        "down": {"kernel": np.array([4.0], np.float32)},
+        "up": {"kernel": np.array([2.0, -1.0], np.float32)},
+    },
 }
 
 
@@ -246,7 +249,7 @@ def test_multipliers_and_masks_worked_by_hand(name: str):
         weight_decay_mask=("kernel$",),
         learning_rate_multipliers=(("up/", 0.5), ("^mlp", 0.0)),
     )
-    tx = optimizer(settings)
+    tx: Any = optimizer(settings)
     ones = jax.tree.map(np.ones_like, SMALL)
 
     @jax.jit
@@ -336,8 +339,8 @@ def test_resume_is_bitwise_equal(tiny: Population, tmp_path: Path, file: Path, n
 def test_a_function_of_the_user_reads_fields_and_decays_cautiously(file: Path):
     """The weights 2 and -1 decay only where the update moves them towards zero."""
     tx = optimizer(of_user(file, weight_decay=0.2, clip_norm=0))
-    params = {"w": np.float32([2.0, -1.0, -1.0])}
-    grads = {"w": np.float32([1.0, 1.0, -1.0])}
+    params = {"w": np.array([2.0, -1.0, -1.0], np.float32)}
+    grads = {"w": np.array([1.0, 1.0, -1.0], np.float32)}
     updates, _ = jax.jit(lambda g, p: tx.update(g, tx.init(p), p, learning_rate=0.1))(grads, params)
     np.testing.assert_allclose(updates["w"], [-0.1 * (1 + 0.4), -0.1, 0.1 * (1 + 0.2)], rtol=1e-6)
 
@@ -386,7 +389,7 @@ def test_a_file_that_changed_or_fails_trains_nothing(file: Path):
 
 def test_models_with_different_numbers_of_steps_share_one_update():
     tx, params = optimizer(config.Optimizer(name="lion")), {"w": jnp.ones(3)}
-    update = jax.jit(lambda s, rate: tx.update(params, s, params, learning_rate=rate))
+    update: Any = jax.jit(lambda s, rate: tx.update(params, s, params, learning_rate=rate))
     for steps in (5, 9):
         state = tx.init(params)
         for rate in learning_rates(config.Optimizer(warmup_steps=2), steps):
