@@ -3,8 +3,6 @@
 import math
 from typing import TYPE_CHECKING
 
-from lm_mia import config
-
 if TYPE_CHECKING:
     from analysis.io import RecipeResults
 
@@ -37,8 +35,13 @@ def plus_minus(mean: float, std: float, digits: int = 3) -> str:
 
 
 def size_label(recipe: "RecipeResults") -> str:
-    """Returns the model size of a recipe for a legend, by parameters without embeddings: "98k", "140M"."""
-    return "imported" if recipe.is_imported else config.size_label(recipe.config.model)
+    """Returns the model size of a recipe for a legend: "140M", or the number of parameters in dense layers: "98.3k"."""
+    if recipe.is_imported:
+        return "imported"
+    model, parameters = recipe.config.model, recipe.parameters
+    if model.size != "custom" and model.kind == "gpt":
+        return model.size
+    return f"{parameters / 1e6:.3g}M" if parameters >= 1e6 else f"{parameters / 1e3:.3g}k"
 
 
 def size_title(recipe: "RecipeResults") -> str:

@@ -40,6 +40,7 @@ from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import Unavailable, UserError
+from lm_mia.model.memory import ModelSize
 
 if TYPE_CHECKING:
     from lm_mia.attacks.experiment import RecipeView
@@ -267,7 +268,7 @@ class RecipeResults:
         """The names of the recipe that pages show.
 
         If the model is not compared with those of papers, names that contain another model size are left out: for
-        example ``flip-140M``, by which the figures of StrongMIA find the recipe ``flip-98.3k``.
+        example ``flip-140M``, by which the figures of StrongMIA find the recipe ``flip-2x64``.
         """
         other_sizes = {*MODEL_SIZES} - {self.config.model.size}
         if self.config.compare_with_papers:
@@ -296,10 +297,17 @@ class RecipeResults:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters without embeddings, as in the paper: 12 layers width^2; 0 if it is unknown."""
-        if self.is_imported:
-            return 0
-        return 12 * self.config.model.layers * self.config.model.width**2
+        """The number of parameters of dense layers, 12 layers width^2 of the kind gpt; 0 if it is unknown."""
+        return 0 if self.is_imported else self.model_size.kernels
+
+    @functools.cached_property
+    def model_size(self) -> ModelSize:
+        """The counts of the models, which were made when the recipe was."""
+        return ModelSize(
+            **read_json(self.recipe_dir, "config.json", ("model_size",), command="run")[
+                "model_size"
+            ]
+        )
 
     @functools.cached_property
     def population(self) -> Population:

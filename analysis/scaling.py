@@ -428,14 +428,8 @@ def _draw_legend(
 
 def flops_per_model(recipe: RecipeResults) -> float:
     """Returns the useful FLOPs of training one model."""
-    model, lengths_N = recipe.config.model, np.diff(recipe.population.offsets_N1).astype(float)
-    per_sample = flops.training(
-        model.layers,
-        model.width,
-        recipe.config.tokenizer.vocab_size,
-        lengths_N.mean(),
-        (lengths_N**2).mean(),
-    )
+    lengths_N = np.diff(recipe.population.offsets_N1).astype(float)
+    per_sample = flops.training(recipe.model_size, lengths_N.mean(), (lengths_N**2).mean())
     return recipe.samples * recipe.config.train.epochs * per_sample
 
 

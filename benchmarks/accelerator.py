@@ -54,7 +54,7 @@ import scoring
 import steps
 
 from lm_mia import config
-from lm_mia.model import flops, transformer
+from lm_mia.model import flops, kinds, transformer
 
 _WARM_UP = 3  # steps before the first round, since NanoDO compiles twice
 _MAX_PARTS = 64  # into which NanoDO divides a batch
@@ -465,8 +465,7 @@ def _training_flops(
     model_config: transformer.ModelConfig, tokens: Any, sum_squared_lengths: Any
 ) -> Any:
     """Returns the useful FLOPs of training on samples, three times those of scoring them; numbers or arrays."""
-    m = model_config
-    return flops.training(m.layers, m.width, m.vocab_size, tokens, sum_squared_lengths)
+    return flops.training(kinds.size(model_config), tokens, sum_squared_lengths)
 
 
 def _share(flops_per_second: float, peak: float | None) -> str:

@@ -51,7 +51,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from lm_mia import config
-from lm_mia.model import flops, gpu_attention, transformer
+from lm_mia.model import flops, gpu_attention, kinds, transformer
 from lm_mia.model import memory as memory_estimate
 from lm_mia.score import scorer
 from lm_mia.train import batching, execution, sharding
@@ -417,14 +417,14 @@ def useful_flops(case: Case) -> float:
     model = memory.sized_model_config(case.size)
     length_NxB = np.stack([packing.length_B for packing in packings()])
     tokens, squares = length_NxB.sum(1).mean(), (length_NxB**2).sum(1).mean()
-    return flops.training(model.layers, model.width, model.vocab_size, tokens, squares)
+    return flops.training(kinds.size(model), tokens, squares)
 
 
 def scoring_flops(case: Case) -> float:
     """Returns the mean useful FLOPs of a scoring call on one device, over a window of C4-like samples."""
     model, length_C = memory.sized_model_config(case.size), _window().length_B
     tokens, squares = length_C.sum() / _score_calls(), (length_C**2).sum() / _score_calls()
-    return flops.scoring(model.layers, model.width, model.vocab_size, tokens, squares)
+    return flops.scoring(kinds.size(model), tokens, squares)
 
 
 def mfu(case: Case, n: StepCost) -> float:
@@ -482,7 +482,7 @@ def estimated_bytes(case: Case) -> float:
     """Returns the estimate of the memory that a device needs."""
     plan = execution_plan(case)
     return memory_estimate.training_bytes(
-        plan.model_config.size,
+        kinds.size(plan.model_config),
         plan.model_config.attention,
         _batch(case).micro_batch_size,
         case.devices,
@@ -492,18 +492,24 @@ def estimated_bytes(case: Case) -> float:
 
 def write_csv(path: Path, results: dict[Case, StepCost]) -> None:
     """Adds the MFU bounds to a file, or replaces those of the same cases."""
-    bounds: dict[Case, str] = {}
+    bounds: dict[tuple[str, int, int, int], str] = {}
     if path.exists():
         with path.open() as file:
             for row in csv.DictReader(file):
-                case = Case(row["chip"], row["size"], int(row["devices_per_model"]))
-                bounds[case] = row["mfu"]
-    bounds |= {case: f"{mfu(case, n):.4f}" for case, n in results.items()}
-    sizes = list(config.MODEL_SIZES)
+                shape = int(row["layers"]), int(row["width"])
+                bounds[row["chip"], *shape, int(row["devices_per_model"])] = row["mfu"]
+    for case, cost in results.items():
+        shape = config.MODEL_SIZES[case.size]
+        bounds[case.chip, *shape, case.devices] = f"{mfu(case, cost):.4f}"
+
+    def by_size(case: tuple[str, int, int, int]) -> tuple[str, int, int]:
+        chip, layers, width, devices = case
+        return chip, layers * width**2, devices
+
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("chip", "size", "devices_per_model", "mfu"))
-        for case in sorted(bounds, key=lambda b: (b.chip, sizes.index(b.size), b.devices)):
+        writer.writerow(("chip", "layers", "width", "devices_per_model", "mfu"))
+        for case in sorted(bounds, key=by_size):
             writer.writerow((*case, bounds[case]))
 
 

@@ -37,7 +37,7 @@ import transformers_peer
 
 from lm_mia import config
 from lm_mia.data.population import Population
-from lm_mia.model import flops, transformer
+from lm_mia.model import flops, kinds, transformer
 from lm_mia.run import backend
 from lm_mia.score.scorer import Scorer, choose_micro_batch_size, make_score
 from lm_mia.train import batching, execution, sharding
@@ -190,8 +190,7 @@ def speed(c: argparse.Namespace) -> Table:
             N = c.samples or default_samples(size)
             population = c4_like.population(N, model_config.vocab_size, c.scale)
             length_N = population.lengths_N
-            sizes = model_config.layers, model_config.width, model_config.vocab_size
-            useful = flops.scoring(*sizes, length_N.sum(), (length_N**2).sum())
+            useful = flops.scoring(kinds.size(model_config), length_N.sum(), (length_N**2).sum())
             scorer, methods = scoring_methods(population, model_config, c)
             batch = dict.fromkeys(methods, 1)
             call = dict.fromkeys(methods, "1") | {PACKED: f"{scorer.micro_batch_size} sequences"}
@@ -244,8 +243,7 @@ def arithmetic(c: argparse.Namespace) -> Table:
         for size in ("10M", "85M", "302M"):
             model_config = steps.sized_model_config(size)
             ours = packed_flops(model_config, length_N, c.micro_batch_size)
-            sizes = model_config.layers, model_config.width, model_config.vocab_size
-            useful = flops.scoring(*sizes, length_N.mean(), squares)
+            useful = flops.scoring(kinds.size(model_config), length_N.mean(), squares)
             peers = peer_flops(model_config, length_N, c)
             cells = (cell for name in names for cell in (peers[name] / 1e9, peers[name] / ours))
             yield (size, *(f"{x:,.2f}" for x in (ours / 1e9, useful / 1e9, *cells)))

@@ -42,9 +42,10 @@ def sized_model_config(
 ) -> transformer.ModelConfig:
     """Returns the config of a named size with a vocabulary of 32,000; "small" is 2 layers of width 256 with 4,096."""
     layers, width = (2, 256) if size == "small" else config.MODEL_SIZES[size]
-    vocab_size, heads = 4096 if size == "small" else 32_000, width // config.HEAD_WIDTH
+    model = config.resolve(config.Config(model=config.Model("custom", layers, width))).model
+    vocab_size = 4096 if size == "small" else 32_000
     return transformer.ModelConfig(
-        layers, width, heads, vocab_size, c4_like.LENGTH_TOKENS // scale, dtype
+        layers, width, model.heads, vocab_size, c4_like.LENGTH_TOKENS // scale, dtype
     )
 
 

@@ -18,7 +18,7 @@ from lm_mia.config.recipe import SweepEntry, recipe_requests
 from lm_mia.data import build
 from lm_mia.data.population import open_population
 from lm_mia.data.subsets import ModelSeeds, member
-from lm_mia.run import pipeline
+from lm_mia.run import model_sizes, pipeline
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import Workdir
@@ -98,7 +98,7 @@ def _losses(
     c: Config, model: ModelSeeds, member_N2: np.ndarray, step: int, gain: float
 ) -> np.ndarray:
     n, total = len(member_N2), config.total_steps(c)
-    size = 12 * c.model.layers * c.model.width**2
+    size = model_sizes.size(c).kernels
     epochs = c.train.epochs * (step or total) / total
     per_sample_N2 = rng(1, "gain of a sample").gamma(2, 0.5, n)
     gained_N2 = gain * _SPREAD_NATS * 0.8 * (size / 1e5) ** 0.3 * epochs * per_sample_N2
@@ -117,7 +117,7 @@ def _log(
     """Logs the events of a model that figures read."""
     c, total = task.config, config.total_steps(task.config)
     fields = {"recipe": task.name, "model": str(model), "role": model.role, "steps": total}
-    size = 12 * c.model.layers * c.model.width**2
+    size = model_sizes.size(c).kernels
     for i in range(1, c.train.validations + 1):
         step = -(-i * total // c.train.validations)
         loss = 3 - 0.1 * np.log(size) + 3 * np.exp(-4 * step / total)

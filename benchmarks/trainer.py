@@ -31,7 +31,7 @@ import steps
 from steps import CONCATENATED, PACKED, PADDED, THEIRS, Step
 
 from lm_mia import config
-from lm_mia.model import flops
+from lm_mia.model import flops, kinds
 from lm_mia.train import batching
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
@@ -160,12 +160,7 @@ def arithmetic(scratch: Path, c: argparse.Namespace) -> Table:
                 _tera(steps.lowered(name=THEIRS, **step_settings)) if c.nanodo else float("nan")
             )
             sums = length_IxB.sum() / _PLANNED, (length_IxB**2).sum() / _PLANNED
-            useful = (
-                flops.training(
-                    model_config.layers, model_config.width, model_config.vocab_size, *sums
-                )
-                / 1e12
-            )
+            useful = flops.training(kinds.size(model_config), *sums) / 1e12
             cells = (f"{x:,.2f}" for x in (theirs, padded, ours, theirs / ours, useful))
             yield (size, *cells, f"{mean_micro_batches:.1f} of {M}")
 

@@ -15,10 +15,10 @@ default (compute.devices_per_model=auto), a model that does not fit in the memor
 Cost of each size, as estimated by `lm-mia plan --config=configs/c4.py --mfu=0.4`: chip-hours of an H100, and
 disk space for final states, scores and population.
 
-    10M     5 h   0.04 TB    302M  1,940 h  0.6 TB    509M   5,360 h  1.0 TB
-    44M    53 h   0.1 TB     425M  3,800 h  0.8 TB    604M   7,380 h  1.1 TB
-    85M   180 h   0.2 TB     489M  4,940 h  0.9 TB    1018M 20,500 h  1.8 TB
-    140M  452 h   0.3 TB
+    10M     5 h   0.04 TB    302M  1,940 h  0.6 TB    509M   4,560 h  0.8 TB
+    44M    36 h   0.1 TB     425M  3,180 h  0.7 TB    604M   7,380 h  1.1 TB
+    85M   180 h   0.2 TB     489M  4,210 h  0.8 TB    1018M 18,000 h  1.6 TB
+    140M  355 h   0.2 TB
 
 Expect an AUC of LiRA (StrongMIA, Figures 1-3) of 0.59 at 10M, 0.62 at 44M, 0.70 at 85M, 0.68 at 140M, 0.69 at 302M,
 0.55 at 489M, 0.65 at 604M and 0.55 at 1018M. It is at most 0.7, does not grow with the size, and varies between the

@@ -18,7 +18,7 @@ ours.
 
 Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 
-    paper   144 models   4,983 hours
+    paper   144 models   3,911 hours
     gpu     36 models    0.036 hours
     cpu     40 models    about 7 minutes on 2 cores
 

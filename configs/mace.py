@@ -13,7 +13,7 @@ and 7(b), on released synthetic data, and 7(a) and 9, on other generative models
 
 Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 
-    paper   816 models   2,976 hours
+    paper   816 models   2,336 hours
     gpu     104 models   0.066 hours
     cpu     112 models   about 7 minutes on 2 cores
 

@@ -16,7 +16,7 @@ many samples. Flags override these choices, for example --config.population.samp
 not read the documents again to make the same choices, unless a file was added, removed or changed.
 
 With SETTING, which is cpu, gpu or paper, the figures of strongmia.py are drawn from the texts, with its numbers of
-samples; models are named by their own numbers of parameters. --config.compare_with_papers=True shows the numbers of the
+samples; recipes are named by layers and width. --config.compare_with_papers=True shows the numbers of the
 paper beside them. Requirements at cpu: 7,168 documents of 20 characters or more for all figures, 3,328 for fig01, and
 2,304 for fig05 and for tab01 to tab06. At gpu, fig05 requires 33,792 documents of any length. Exact duplicates are
 dropped, and the vocabulary is trained on all documents.
@@ -46,7 +46,6 @@ from lm_mia.config import (
     Extract,
     Population,
     Tokenizer,
-    size_label,
 )
 from lm_mia.data import texts as text_reader
 from lm_mia.data.documents import no_progress
@@ -84,7 +83,7 @@ def get_config(arg: str = "") -> Config:
 def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
     """Yields the recipes of strongmia.py under names with their own model sizes, and again under their original names.
 
-    Figures find the recipes by the original names, such as flip-140M for flip-98.3k; report pages do not show these.
+    Figures find the recipes by the original names, such as flip-140M for flip-2x64; report pages do not show these.
     """
     _, setting = _parse(arg)
     if not setting:
@@ -100,9 +99,10 @@ def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
 
 
 def _own_name(c: Config) -> str:
-    """Returns the name of a recipe with the actual size of its models instead of that of the paper's models."""
-    parts = c.name.split("-")
-    return "-".join(size_label(c.model) if part in MODEL_SIZES else part for part in parts)
+    """Returns the name of a recipe with layers x width of its models instead of the size of the paper's models."""
+    model = c.model
+    size = f"{model.layers}x{model.width}" if model.size == "custom" else model.size
+    return "-".join(size if part in MODEL_SIZES else part for part in c.name.split("-"))
 
 
 def _parse(arg: str) -> tuple[Corpus, str]:

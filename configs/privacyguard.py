@@ -14,7 +14,7 @@ StrongMIA. Figure 7 is a simulation, which is the same at every setting. Figures
 
 Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 
-    paper   150 models   4,986 hours
+    paper   150 models   3,913 hours
     gpu     42 models   0.041 hours
     cpu     46 models   about 7 minutes on 2 cores
 

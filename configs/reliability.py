@@ -14,7 +14,7 @@ also has a curve of flip-140M of strongmia.py, or else of main, if the workdir h
 
 Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 
-    paper   786 models   1,844 hours
+    paper   786 models   1,450 hours
     gpu     198 models   0.022 hours
     cpu     266 models   about 7 minutes on 2 cores
 

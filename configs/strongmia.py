@@ -12,17 +12,17 @@ trained only once.
     gpu     one GPU of 80-141 GB: models of up to 32M parameters on C4, less than an hour per figure
     cpu     two cores: models of 12 thousand to 0.6 million parameters on the docstrings of installed packages
 
-A model size has the same name at every setting; at cpu, "140M" is 2 layers of width 64 (see SIZES). Parameters are
-counted without embeddings. The paper prints neither the layers nor the widths of its sizes; those at paper are inferred
-from the numbers of parameters. docs/departures/strongmia.md lists what else the paper leaves open or is done in another
-way.
+A model size has the same name at every setting; at cpu, "140M" is 2 layers of width 64 (see SIZES). At gpu and cpu,
+parameters are counted without embeddings. The paper prints neither the layers nor the widths of its sizes; those at
+paper are rows of Table A9 of Hoffmann et al. (2022), or inferred from the numbers of parameters.
+docs/departures/strongmia.md lists what else the paper leaves open or is done in another way.
 
 NanoDO's vocabulary has 32,101 pieces; a copy of its file takes the place of the vocabulary that is trained on C4 with
 --config.tokenizer.path=FILE --config.tokenizer.vocab_size=32101.
 
 Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 
-    paper   5,504 models   63,600 hours
+    paper   5,504 models   56,200 hours
     gpu     1,130 models   0.54 hours
     cpu     994 models     about 54 minutes on 2 cores
 
@@ -107,8 +107,8 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "strongmia_tab07_settings": ("main",),
 }
 
-# Setting -> model size -> (layers, width). At paper, these are the sizes of lm_mia.config, which are inferred from the
-# numbers of parameters; at gpu and cpu, these numbers grow in about the same proportions.
+# Setting -> model size -> (layers, width). At paper, these are the sizes of lm_mia.config; at gpu and cpu, numbers of
+# parameters grow in about the same proportions.
 SIZES: dict[str, dict[str, tuple[int, int]]] = {
     "paper": {size: shape for size, shape in config.MODEL_SIZES.items() if size != "custom"},
     "gpu": {

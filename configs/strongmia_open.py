@@ -12,7 +12,7 @@ questions, and docs/results/strongmia-open.md the answers.
 
 Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 
-    paper   309 models   80 hours
+    paper   309 models   63 hours
     gpu     120 models   0.02 hours
     cpu     104 models   about 3 minutes on 2 cores
 

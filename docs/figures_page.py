@@ -26,7 +26,7 @@ from lm_mia.attacks.spec import LossNeed, Need, StudyNeed
 from lm_mia.config import Config, load, training_samples
 from lm_mia.config.paper import figure_number
 from lm_mia.model import flops
-from lm_mia.run import plan, sweep
+from lm_mia.run import model_sizes, plan, sweep
 
 PAGE = Path(__file__).resolve().parent / "figures.md"
 DEPARTURES = PAGE.parent / "departures"
@@ -119,7 +119,7 @@ def cost(argument: str) -> Cost:
 def _describe(configs: Sequence[Config]) -> str:
     """Returns the ranges of what recipes have, as cells of a table."""
     columns = (
-        [12 * c.model.layers * c.model.width**2 for c in configs],
+        [model_sizes.size(c).kernels for c in configs],
         [training_samples(c) for c in configs],
         [c.attack.references - c.attack.targets for c in configs],
         [c.attack.targets for c in configs],

@@ -24,7 +24,7 @@ ALLOWED_IMPORTS = {
     "run": "attacks config data model score stats store train",
     "hf": "data run",
     "launch": "config data run",
-    "analysis": "attacks config data model.flops stats",
+    "analysis": "attacks config data model.flops model.memory stats",
     "api": "analysis attacks config data run store",
     "cli": "analysis attacks config data.canaries data.texts hf launch run",
     "errors": "",
@@ -32,8 +32,9 @@ ALLOWED_IMPORTS = {
     "atomic": "",
     "durations": "",
     "machine": "",
+    "user_files": "",
 }
-BELOW_ALL = {"errors", "seeds", "atomic", "durations", "machine"}
+BELOW_ALL = {"errors", "seeds", "atomic", "durations", "machine", "user_files"}
 WITHOUT_JAX = (
     "config",
     "data",
@@ -56,7 +57,7 @@ ALSO_WITHOUT_JAX = (
     "lm_mia.run.cpu_plan",
     "lm_mia.run.devices",
     "lm_mia.run.inventory",
-    "lm_mia.run.optimizer_state",
+    "lm_mia.run.model_sizes",
     "lm_mia.run.pipeline",
     "lm_mia.run.plan",
     "lm_mia.run.supervisor",

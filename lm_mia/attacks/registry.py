@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from lm_mia import stats
+from lm_mia import stats, user_files
 from lm_mia.attacks import user_code
 from lm_mia.attacks.inputs import Block, FitInputs
 from lm_mia.attacks.settings import read_settings, settings_of
 from lm_mia.config import Attack as AttackSettings
-from lm_mia.config import Config, has_no_references, source_digest
+from lm_mia.config import Config, has_no_references
 from lm_mia.config.schema import Statistic
 from lm_mia.errors import UserError
 
@@ -372,8 +372,8 @@ def find(name: str) -> Attack:
     """
     if name in ATTACKS:
         return ATTACKS[name]
-    if source_digest.is_in_file(name):
-        return _of_user(source_digest.absolute(name))
+    if user_files.is_in_file(name):
+        return _of_user(user_files.absolute(name))
     raise UserError(f"attack {name!r}: there is none of this name; {_hint(name)}")
 
 
@@ -408,7 +408,7 @@ def problems(config: Config) -> list[str]:
     names = attack.attacks if is_headline_listed else (*attack.attacks, attack.headline)
     shown = f"attack.attacks={','.join(attack.attacks)}"
     shown += "" if is_headline_listed else f" with attack.headline={attack.headline}"
-    of_users = [name for name in names if source_digest.is_in_file(name)]
+    of_users = [name for name in names if user_files.is_in_file(name)]
     lines = [
         f"{shown}: there is no attack {n!r}; {_hint(n)}"
         for n in names

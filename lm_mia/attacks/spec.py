@@ -15,9 +15,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from lm_mia import user_files
 from lm_mia.attacks import user_code
 from lm_mia.attacks.declarations import Column, Table
-from lm_mia.config import source_digest
 from lm_mia.config.schema import (
     Attack,
     Config,
@@ -84,7 +84,7 @@ class _FieldChecks:
     def names(self, field: str, value: object, choices: Sequence[str] = ()) -> None:
         if not isinstance(value, tuple) or not value or not all(isinstance(v, str) for v in value):
             self.add(field, value, 'must be a tuple of names, such as ("main",)')
-        elif choices and not {v for v in value if not source_digest.is_in_file(v)} <= {*choices}:
+        elif choices and not {v for v in value if not user_files.is_in_file(v)} <= {*choices}:
             self.add(field, value, f"choose from {', '.join(choices)}")
 
     def one_of(self, field: str, value: object, choices: Sequence[str]) -> None:

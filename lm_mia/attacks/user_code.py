@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lm_mia.config import source_digest
-from lm_mia.config.source_digest import describe, file_of, import_file, short
+from lm_mia import user_files
 from lm_mia.errors import UserError, disk_problem, file_problem
+from lm_mia.user_files import describe, file_of, import_file, short
 
 _OWN_PACKAGES = ("lm_mia", "analysis")
 
@@ -76,8 +76,8 @@ def blamed(function: Callable[..., Any], what: str) -> Iterator[None]:
 
 @functools.cache  # The first call is when the file is loaded, before it may be edited.
 def code_digest(name: str) -> str:
-    """Returns what stands for the code of ``FILE.py:NAME`` in a key; see `source_digest.of_definition`."""
-    return source_digest.of_definition(name)
+    """Returns what stands for the code of ``FILE.py:NAME`` in a key; see `user_files.source_digest`."""
+    return user_files.source_digest(name)
 
 
 @functools.cache  # as `code_digest`

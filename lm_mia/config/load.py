@@ -28,7 +28,7 @@ from typing import Any, NoReturn, get_type_hints
 import tyro
 
 from lm_mia.config import listed_figures
-from lm_mia.config.schema import Config, lowest_fpr, num_canaries, resolve
+from lm_mia.config.schema import SOURCES, Config, lowest_fpr, num_canaries, resolve
 from lm_mia.config.validate import problems, rule_about_lowest_fpr
 from lm_mia.errors import UserError
 
@@ -350,12 +350,12 @@ def _rule_about_zero(name: str, value: Any) -> str:
 
 
 def _set_field(config: Config, name: str, value: Any) -> Config:
-    """Returns the config with a field set; a new size or optimizer resets what `resolve` filled in for the old one."""
+    """Returns the config with a field set; what `resolve` filled in for another value is reset."""
     if name == "model.size" and value != "custom":
         model = dataclasses.replace(config.model, size=value, layers=0, width=0, heads=0)
         return dataclasses.replace(config, model=model)
-    if name == "optimizer.name":
-        config = _set(config, ["optimizer", "source"], "")
+    if name in SOURCES:
+        config = _set(config, SOURCES[name].split("."), "")
     return _set(config, name.split("."), value)
 
 

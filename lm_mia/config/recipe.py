@@ -59,6 +59,15 @@ LATER_FIELDS: dict[str, Any] = {
     "optimizer.weight_decay_mask": [],
     "optimizer.learning_rate_multipliers": [],
     "optimizer.source": "",
+    "model.kind": "gpt",
+    "model.kind_source": "",
+    "model.kv_heads": 0,
+    "model.mlp_width": 0,
+    "model.rope_theta": 10_000.0,
+    "model.norm_epsilon": 1e-5,
+    "model.tied": True,
+    "model.qk_norm": False,
+    "model.qkv_bias": False,
 }
 """Fields that were added later, each with the value, as in JSON, that gives the models of earlier versions. At this
 value they are no part of a hash, and a stored config without them counts as having it, so that existing workdirs remain
@@ -125,9 +134,10 @@ def differences(stored: dict[str, Any], config: Config) -> list[str]:
       config: the new config.
     """
     new, old = dict(_flatten(schema.to_dict(config))), LATER_FIELDS | dict(_flatten(stored))
-    if new.get("optimizer.source") and old.get("optimizer.source"):
-        _leave_out_path(new)
-        _leave_out_path(old)
+    for name, source in schema.SOURCES.items():
+        if new.get(source) and old.get(source):
+            new.pop(name)
+            old.pop(name)
     return [
         f"{field}: {old.get(field, 'absent')!r} -> {new.get(field, 'absent')!r}"
         for field in sorted(new.keys() | old.keys())
@@ -165,7 +175,9 @@ def stored_recipe_hash(stored: dict[str, Any]) -> str:
     sections = ("corpus.", "tokenizer.", "population.", "model.", "optimizer.", "train.")
     determinants = _determinants(stored, sections)
     determinants.pop("model.size", None)  # only a name for layers and width
-    _leave_out_path(determinants)
+    for name, source in schema.SOURCES.items():
+        if source in determinants:
+            determinants.pop(name, None)
     return _hash(determinants | {"format": FORMAT})
 
 
@@ -180,19 +192,16 @@ def _determinants(stored: dict[str, Any], sections: tuple[str, ...]) -> dict[str
     }
 
 
-def _leave_out_path(fields: dict[str, Any]) -> None:
-    """Removes the path of a user's optimizer, whose source determines the models."""
-    if fields.get("optimizer.source"):
-        fields.pop("optimizer.name", None)
-
-
 def _hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
-        if isinstance(value, dict):
+        if prefix + key == "model.kind":
+            # Of FILE.py:CLASS, the class and model.kind_source count, not where the file lies.
+            yield prefix + key, value.rpartition(":")[2]
+        elif isinstance(value, dict):
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value

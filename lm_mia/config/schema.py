@@ -7,7 +7,7 @@ import dataclasses
 import json
 from typing import Any, Literal
 
-from lm_mia.config import source_digest
+from lm_mia import user_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,22 +86,25 @@ class Population:
     at random, as many as in a sample of the median length. 0: all samples are text."""
 
 
-MODEL_SIZES = {  # (layers, width), by the number of parameters without embeddings, 12 * layers * width**2
+MODEL_SIZES = {
     "10M": (3, 512),
-    "44M": (14, 512),
+    "44M": (8, 512),
     "85M": (12, 768),
-    "140M": (20, 768),
+    "140M": (15, 768),
     "302M": (24, 1024),
-    "425M": (15, 1536),
-    "489M": (25, 1280),
-    "509M": (18, 1536),
+    "425M": (18, 1280),
+    "489M": (21, 1280),
+    "509M": (18, 1408),
     "604M": (48, 1024),
-    "1018M": (36, 1536),
+    "1018M": (23, 1792),
 }
 """The model sizes of StrongMIA: name -> (layers, width). The paper prints the names only, which are numbers of
-parameters; the layers and widths are inferred from them."""
+parameters. 44M, 140M, 425M, 489M, 509M and 1018M are rows of Table A9 of Hoffmann et al. (2022), whose numbers include
+the token embeddings; the shapes of the others are inferred, from numbers without embeddings."""
 HEAD_WIDTH = 64
 """Width of an attention head if ``model.heads`` is 0."""
+_WIDE_HEADS = {"425M": 128, "489M": 128, "509M": 128, "1018M": 128}
+"""Width of an attention head of the sizes for which Table A9 has other heads."""
 Size = Literal[
     "10M", "44M", "85M", "140M", "302M", "425M", "489M", "509M", "604M", "1018M", "custom"
 ]
@@ -112,16 +115,52 @@ class Model:
     """A decoder-only transformer like GPT-2."""
 
     size: Size = "85M"
-    """A model size of StrongMIA, named by its number of parameters without embeddings; custom: the size that
-    model.layers, model.width and model.heads define."""
+    """A model size of StrongMIA, named by its number of parameters; custom: the size that model.layers, model.width and
+    model.heads define."""
     layers: int = 0
     """Number of layers. 0, which flags and sweeps may not set: that of model.size."""
     width: int = 0
     """Width of the residual stream. 0, which flags and sweeps may not set: that of model.size."""
     heads: int = 0
-    """Number of attention heads per layer; must divide model.width. 0: one head per 64 units of width."""
+    """Number of attention heads per layer; must divide model.width. 0: one head per 64 units of width, or per 128 at
+    the sizes 425M, 489M, 509M and 1018M."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the activations. Parameters, softmax, loss and optimizer state are always float32."""
+    kind: str = "gpt"
+    """Architecture. gpt: like GPT-2, without biases; gpt2: GPT-2 as released, with biases; llama: RMSNorm, rotary
+    positions, SwiGLU and grouped-query attention, as in Llama, Qwen and SmolLM; or FILE.py:CLASS, a subclass of
+    lm_mia.model.transformer.TransformerLM."""
+    kind_source: str = ""
+    """Digest of the source of FILE.py:CLASS. It is filled in when a config is loaded, and never set by hand."""
+    kv_heads: int = 0
+    """llama: number of heads of keys and values, which divides model.heads. 0: as many as model.heads."""
+    mlp_width: int = 0
+    """llama: hidden width of the MLP. 0: 8/3 of model.width, rounded up to a multiple of 64."""
+    rope_theta: float = 10_000.0
+    """llama: base of the frequencies of rotary positions."""
+    norm_epsilon: float = 1e-5
+    """llama: what RMSNorm adds to the mean square."""
+    tied: bool = True
+    """llama: whether logits are computed from the token embeddings; False: from embeddings of their own."""
+    qk_norm: bool = False
+    """llama: whether each head of the queries and keys is normalized, as in Qwen 3."""
+    qkv_bias: bool = False
+    """llama: whether queries, keys and values have biases, as in Qwen 2."""
+
+
+KINDS = ("gpt", "gpt2", "llama")
+"""The kinds of models of this package; see `lm_mia.model.kinds`."""
+KIND_SETTINGS = (
+    "kv_heads",
+    "mlp_width",
+    "rope_theta",
+    "norm_epsilon",
+    "tied",
+    "qk_norm",
+    "qkv_bias",
+)
+"""Fields of `Model` that gpt and gpt2 do not read, so that they must be at their defaults. A class of a user may read
+them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -419,33 +458,42 @@ class Config:
     these models. The configs of the papers set it."""
 
 
+SOURCES = {"model.kind": "model.kind_source", "optimizer.name": "optimizer.source"}
+"""Fields that may name something in a user's file -> that of the digest of its source, which determines the models
+instead of the path."""
+
+
 def resolve(config: Config) -> Config:
     """Returns the config with all numbers and names filled in that follow from others.
 
-    These are the numbers of layers and heads and the width, the size that they make, and the digest of the user's
-    optimizer, unless the config has one already: models that exist were trained by the source of that digest.
+    These are the numbers of layers and heads and the width, the size that they make, and the digests of the user's
+    architecture and optimizer, unless the config has them already: models that exist were made by that source.
     """
     model = config.model
     layers, width = MODEL_SIZES.get(model.size, (0, 0))
     layers, width = model.layers or layers, model.width or width
-    heads = model.heads or max(width // HEAD_WIDTH, 1)
     names = {shape: name for name, shape in MODEL_SIZES.items()}
     size: Any = names.get((layers, width), "custom")
-    model = dataclasses.replace(model, size=size, layers=layers, width=width, heads=heads)
+    heads = model.heads or max(width // _WIDE_HEADS.get(size, HEAD_WIDTH), 1)
+    model = dataclasses.replace(
+        model,
+        size=size,
+        layers=layers,
+        width=width,
+        heads=heads,
+        kind_source=model.kind_source or _source(model.kind),
+    )
     optimizer = config.optimizer
-    is_in_file = source_digest.is_in_file(optimizer.name)
-    if is_in_file and not optimizer.source and not source_digest.problem(optimizer.name):
-        digest = source_digest.of_definition(optimizer.name)
-        optimizer = dataclasses.replace(optimizer, source=digest)
+    source = optimizer.source or _source(optimizer.name)
+    optimizer = dataclasses.replace(optimizer, source=source)
     return dataclasses.replace(config, model=model, optimizer=optimizer)
 
 
-def size_label(model: Model) -> str:
-    """Returns the number of parameters without embeddings, 12 layers width^2, in short: "98.3k" or "140M"."""
-    if model.size != "custom":
-        return model.size
-    parameters = 12 * model.layers * model.width**2
-    return f"{parameters / 1e6:.3g}M" if parameters >= 1e6 else f"{parameters / 1e3:.3g}k"
+def _source(name: str) -> str:
+    """Returns the digest of the source of ``FILE.py:NAME``; "" for other names, and if the file cannot be used."""
+    if user_files.is_in_file(name) and not user_files.problem(name):
+        return user_files.source_digest(name)
+    return ""
 
 
 def num_canaries(config: Config) -> int:

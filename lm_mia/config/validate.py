@@ -8,10 +8,11 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from lm_mia.config import schema, source_digest
+from lm_mia import user_files
+from lm_mia.config import schema
 from lm_mia.config.schema import Config
 
 _MAX_TOKEN_SAMPLES = 2**13  # scored in one call, which takes seconds
@@ -274,6 +275,37 @@ def _model(config: Config) -> Iterator[str]:
             f"must divide model.width={width}",
             f"try --config.model.heads={nearest}",
         )
+    yield from _kind(config)
+
+
+def _kind(config: Config) -> Iterator[str]:
+    model, default = config.model, schema.Model()
+    yield from _name_or_file(config, "model.kind", schema.KINDS, "CLASS")
+    yield from _not_negative(config, "model.kv_heads", "model.mlp_width")
+    yield from _positive(config, "model.rope_theta", "model.norm_epsilon")
+    if model.kind in ("gpt", "gpt2"):
+        for field in schema.KIND_SETTINGS:
+            if getattr(model, field) != getattr(default, field):
+                yield _message(
+                    config,
+                    f"model.{field}",
+                    f"is not read by model.kind={model.kind}",
+                    "leave it out, or set --config.model.kind=llama",
+                )
+    if model.kv_heads > 0 and model.heads > 0 and model.heads % model.kv_heads:
+        yield _message(
+            config,
+            "model.kv_heads",
+            f"must divide model.heads={model.heads}",
+            "try --config.model.kv_heads=1",
+        )
+    if model.kind == "llama" and model.heads > 0 and (model.width // model.heads) % 2:
+        yield _message(
+            config,
+            "model.heads",
+            "must make the width of a head even, since rotary positions rotate pairs",
+            "give fewer or more heads",
+        )
 
 
 def _optimizer(config: Config) -> Iterator[str]:
@@ -295,29 +327,25 @@ def _optimizer(config: Config) -> Iterator[str]:
             "train.batch_size and train.epochs",
             f"try --config.optimizer.warmup_steps={steps // 10}",
         )
-    yield from _optimizer_name(config)
+    yield from _name_or_file(config, "optimizer.name", [*schema.OPTIMIZER_PARAMETERS], "FUNCTION")
     yield from _optimizer_parameters(config)
 
 
-def _optimizer_name(config: Config) -> Iterator[str]:
-    optimizer = config.optimizer
-    if source_digest.is_in_file(optimizer.name):
-        if not optimizer.source:
-            yield f"optimizer.name={optimizer.name}: {source_digest.problem(optimizer.name)}"
+def _name_or_file(config: Config, field: str, names: Collection[str], inside: str) -> Iterator[str]:
+    """Checks a field that is one of some names, or ``FILE.py:NAME``, whose source has a digest of its own."""
+    name, source = _get(config, field), schema.SOURCES[field]
+    if user_files.is_in_file(name):
+        if not _get(config, source):
+            yield f"{field}={name}: {user_files.problem(name)}"
         return
-    names = ", ".join(schema.OPTIMIZER_PARAMETERS)
-    if optimizer.name not in schema.OPTIMIZER_PARAMETERS:
-        rule = f"must be one of {names}, or FILE.py:FUNCTION"
-        similar = difflib.get_close_matches(optimizer.name.lower(), schema.OPTIMIZER_PARAMETERS, 1)
+    if name not in names:
+        similar = difflib.get_close_matches(name.lower(), names, 1)
         remedy = f"did you mean {similar[0]}?" if similar else "see lm-mia fields"
-        yield _message(config, "optimizer.name", rule, remedy)
-    if optimizer.source:
-        yield _message(
-            config,
-            "optimizer.source",
-            "is filled in for optimizer.name=FILE.py:FUNCTION, and must be empty otherwise",
-            "leave it out",
-        )
+        rule = f"must be one of {', '.join(names)}, or FILE.py:{inside}"
+        yield _message(config, field, rule, remedy)
+    if _get(config, source):
+        rule = f"is filled in for {field}=FILE.py:{inside}, and must be empty otherwise"
+        yield _message(config, source, rule, "leave it out")
 
 
 def _optimizer_parameters(config: Config) -> Iterator[str]:

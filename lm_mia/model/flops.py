@@ -5,6 +5,7 @@ rematerialization are not useful work, so they lower the model FLOPs utilization
 """
 
 import re
+from typing import Protocol
 
 # Dense bfloat16 rates with float32 accumulation, in TFLOP/s per chip, the number of JAX devices per chip, and the
 # memory per chip in GB. The keys are words of JAX's device_kind. From the manufacturers' data sheets (half of a rate
@@ -32,50 +33,48 @@ DEVICE_NAMES = tuple(_CHIPS)
 """Device names that `device_peak` and `chip_peak` accept, besides the ``device_kind`` of JAX devices."""
 
 
-def training(
-    layers: int,
-    width: int,
-    vocab_size: int,
-    num_tokens: float,
-    sum_squared_lengths: float,
-) -> float:
+class Counts(Protocol):
+    """What FLOPs follow from; a `memory.ModelSize` satisfies this protocol."""
+
+    @property
+    def kernels(self) -> int:
+        """The number of parameters in dense layers."""
+        ...
+
+    @property
+    def layers(self) -> int:
+        """The number of layers."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """The width of the residual stream, which is that of all heads of the queries."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens of the vocabulary."""
+        ...
+
+
+def training(size: Counts, num_tokens: float, sum_squared_lengths: float) -> float:
     """Returns the useful FLOPs of one forward and backward pass over some samples.
 
-    The forward pass takes two FLOPs per weight and token (the tied output embedding counts, embedding look-ups do not),
-    plus attention to earlier tokens, which is half of all pairs of a sample's tokens. The backward pass takes twice as
-    many.
+    The forward pass takes two FLOPs per weight and token (the output embedding counts, embedding look-ups do not), plus
+    attention to earlier tokens, which is half of all pairs of a sample's tokens. The backward pass takes twice as many.
 
     Args:
-      layers, width, vocab_size: size of the model.
+      size: counts of the model.
       num_tokens: total number of tokens of the samples.
       sum_squared_lengths: sum of the squares of the samples' numbers of tokens.
     """
-    weights = 12 * layers * width**2 + width * vocab_size
-    return 6.0 * weights * num_tokens + 6.0 * layers * width * sum_squared_lengths
+    weights = size.kernels + size.width * size.vocab_size
+    return 6.0 * weights * num_tokens + 6.0 * size.layers * size.width * sum_squared_lengths
 
 
-def scoring(
-    layers: int,
-    width: int,
-    vocab_size: int,
-    num_tokens: float,
-    sum_squared_lengths: float,
-) -> float:
+def scoring(size: Counts, num_tokens: float, sum_squared_lengths: float) -> float:
     """Returns the useful FLOPs of one forward pass, a third of `training`, which describes the arguments."""
-    return training(layers, width, vocab_size, num_tokens, sum_squared_lengths) / 3
-
-
-def num_parameters(layers: int, width: int, vocab_size: int, length_tokens: int) -> int:
-    """Returns the number of parameters of a model, with its token and position embeddings."""
-    return num_non_embedding_parameters(layers, width) + (vocab_size + length_tokens) * width
-
-
-def num_non_embedding_parameters(layers: int, width: int) -> int:
-    """Returns the number of parameters in blocks and layer norms: 12 layers width^2 and a few.
-
-    Model sizes such as "85M" are named after this number.
-    """
-    return 12 * layers * width**2 + (2 * layers + 1) * width
+    return training(size, num_tokens, sum_squared_lengths) / 3
 
 
 def device_peak(device_kind: str) -> float | None:

@@ -9,8 +9,6 @@ have not been compiled since.
 
 import dataclasses
 
-from lm_mia.model import flops
-
 CPU_TOKENS, DEVICE_TOKENS = 2048, 8192
 """Number of tokens of a micro-batch on CPUs and on TPUs, unless the config sets the size."""
 _MOST_SEQUENCES = 64
@@ -38,13 +36,45 @@ class ModelSize:
     """Number of tokens of a packed sequence."""
     dtype: str
     """Type of the activations."""
+    parameters: int
+    """Number of parameters."""
+    kernels: int
+    """Number of those in dense layers, which are converted to the type of the activations."""
+    embeddings: int
+    """Number of those in embeddings, of tokens and of positions."""
+    activation_numbers: float
+    """How many numbers a layer keeps per token for the backward pass, without attention weights."""
     state_bytes: float = ADAMW_STATE_BYTES
     """Bytes of the optimizer's state per parameter."""
+
+    @property
+    def blocks(self) -> int:
+        """Number of parameters outside embeddings: those of layers and of the last normalization."""
+        return self.parameters - self.embeddings
 
     @property
     def itemsize(self) -> int:
         """Bytes of one activation."""
         return 2 if self.dtype == "bfloat16" else 4
+
+
+def gpt_size(
+    layers: int, width: int, heads: int, vocab_size: int, length_tokens: int, dtype: str
+) -> ModelSize:
+    """Returns the size of a model of the kind "gpt", as `kinds.size` does, but without loading JAX."""
+    kernels, embeddings = 12 * layers * width**2, (vocab_size + length_tokens) * width
+    return ModelSize(
+        layers,
+        width,
+        heads,
+        vocab_size,
+        length_tokens,
+        dtype,
+        parameters=kernels + (2 * layers + 1) * width + embeddings,
+        kernels=kernels,
+        embeddings=embeddings,
+        activation_numbers=16.2 * width,
+    )
 
 
 def micro_batch_size(
@@ -132,11 +162,11 @@ def micro_batch_sizes(
 def activation_bytes(size: ModelSize, attention: str, micro_batch_size: int) -> float:
     """Estimates the bytes of the activations that layers keep for the backward pass, without rematerialization.
 
-    Per layer and token, these are about 16.2 vectors of the model's width in the dtype of activations, and, if
+    Per layer and token, these are the numbers that the kind of the model states, in the dtype of activations, and, if
     attention is "xla", all attention weights.
     """
     num_tokens = micro_batch_size * size.length_tokens
-    vectors = size.width * 16.2 * size.itemsize
+    vectors = size.activation_numbers * size.itemsize
     weights = size.heads * size.length_tokens * (4 + size.itemsize) * 0.6
     per_token = vectors + (weights if attention == "xla" else 0)
     return size.layers * num_tokens * per_token
@@ -168,8 +198,7 @@ def training_bytes(
       num_devices: number of devices that train the model together.
       is_scanned: whether layers are scanned and their activations recomputed.
     """
-    kernels = 12 * size.layers * size.width**2
-    parameters = flops.num_parameters(size.layers, size.width, size.vocab_size, size.length_tokens)
+    kernels, parameters = size.kernels, size.parameters
     embeddings = parameters - kernels
     gathered = kernels * size.itemsize + (embeddings * 4 if num_devices > 1 else 0)
     activations = activation_bytes(size, attention, micro_batch_size)

@@ -12,13 +12,14 @@ F: hidden width of the MLP (4 D), V: vocabulary size, T: tokens that the cache h
 import dataclasses
 import functools
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from lm_mia.model import gpu_embedding, memory
+from lm_mia.model import gpu_embedding
 from lm_mia.model.attention import AttentionKind, attention
 
 Params = dict[str, Any]
@@ -48,6 +49,51 @@ class ModelSettings(Protocol):
         """The dtype of activations."""
         ...
 
+    @property
+    def kind(self) -> str:
+        """The kind of model, one of `kinds.KINDS`, or FILE.py:CLASS."""
+        ...
+
+    @property
+    def kind_source(self) -> str:
+        """The digest of the source of FILE.py:CLASS."""
+        ...
+
+    @property
+    def kv_heads(self) -> int:
+        """The number of heads of keys and values, which divides ``heads``; 0: as many as ``heads``."""
+        ...
+
+    @property
+    def mlp_width(self) -> int:
+        """The hidden width of the MLP; 0: that of the kind."""
+        ...
+
+    @property
+    def rope_theta(self) -> float:
+        """The base of the frequencies of rotary positions."""
+        ...
+
+    @property
+    def norm_epsilon(self) -> float:
+        """What is added to the mean square in normalizations."""
+        ...
+
+    @property
+    def tied(self) -> bool:
+        """Whether logits are computed from the token embeddings."""
+        ...
+
+    @property
+    def qk_norm(self) -> bool:
+        """Whether each head of the queries and keys is normalized."""
+        ...
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Whether queries, keys and values have biases."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -74,24 +120,40 @@ class ModelConfig:
     embedding_gradient: Literal["scatter", "sorted"] = "scatter"
     """How the gradients of embeddings are summed: as XLA does, in an order that differs between runs on GPUs, or by
     `gpu_embedding`, which needs an NVIDIA GPU."""
+    kind: str = "gpt"
+    """The kind of model, one of `kinds.KINDS`, or FILE.py:CLASS. See `lm_mia.config.Model` for this and the following
+    fields."""
+    kind_source: str = ""
+    """The digest that the source of FILE.py:CLASS must have; "": any."""
+    kv_heads: int = 0
+    mlp_width: int = 0
+    rope_theta: float = 10_000.0
+    norm_epsilon: float = 1e-5
+    tied: bool = True
+    qk_norm: bool = False
+    qkv_bias: bool = False
 
     @classmethod
     def from_settings(
         cls, model: ModelSettings, vocab_size: int, length_tokens: int
     ) -> "ModelConfig":
         """Returns the config of a model for the vocabulary and the sequence length of a population."""
-        return cls(model.layers, model.width, model.heads, vocab_size, length_tokens, model.dtype)
-
-    @property
-    def size(self) -> memory.ModelSize:
-        """The properties that determine the memory of the model."""
-        return memory.ModelSize(
-            self.layers,
-            self.width,
-            self.heads,
-            self.vocab_size,
-            self.length_tokens,
-            self.dtype,
+        return cls(
+            model.layers,
+            model.width,
+            model.heads,
+            vocab_size,
+            length_tokens,
+            model.dtype,
+            kind=model.kind,
+            kind_source=model.kind_source,
+            kv_heads=model.kv_heads,
+            mlp_width=model.mlp_width,
+            rope_theta=model.rope_theta,
+            norm_epsilon=model.norm_epsilon,
+            tied=model.tied,
+            qk_norm=model.qk_norm,
+            qkv_bias=model.qkv_bias,
         )
 
 
@@ -110,6 +172,24 @@ class Embedding(nn.Embed):
         return row_TxD.reshape(*inputs.shape, -1)
 
 
+def layernorm(config: ModelConfig, name: str | None = None) -> nn.LayerNorm:
+    """Returns a layernorm without bias, computed in float32, whose output has the dtype of activations."""
+    return nn.LayerNorm(use_bias=False, dtype=config.dtype, name=name)
+
+
+def dense(
+    config: ModelConfig, features: int | tuple[int, ...], axis: Any = -1, use_bias: bool = False
+) -> nn.DenseGeneral:
+    """Returns a dense layer whose output has the dtype of activations."""
+    return nn.DenseGeneral(
+        features,
+        axis,
+        use_bias=use_bias,
+        dtype=config.dtype,
+        kernel_init=nn.initializers.glorot_uniform(),
+    )
+
+
 class SelfAttention(nn.Module):
     """Causal multi-head self-attention within segments.
 
@@ -122,17 +202,12 @@ class SelfAttention(nn.Module):
 
     def setup(self) -> None:
         """Declares the submodules."""
-        heads = (self.config.heads, self.config.width // self.config.heads)
-        dense = functools.partial(
-            nn.DenseGeneral,
-            use_bias=False,
-            dtype=self.config.dtype,
-            kernel_init=nn.initializers.glorot_uniform(),
-        )
-        self.query = dense(heads)
-        self.key = dense(heads)
-        self.value = dense(heads)
-        self.out = dense(self.config.width, axis=(-2, -1))
+        config = self.config
+        heads = (config.heads, config.width // config.heads)
+        self.query = dense(config, heads)
+        self.key = dense(config, heads)
+        self.value = dense(config, heads)
+        self.out = dense(config, config.width, axis=(-2, -1))
 
     def __call__(
         self, x_RxLxD: jax.Array, segments_RxL: jax.Array, positions_RxL: jax.Array
@@ -142,6 +217,7 @@ class SelfAttention(nn.Module):
         if self.decode:
             o_RxLxHxK = self.attend_to_cache(q_RxLxHxK, k_RxLxHxK, v_RxLxHxK)
         else:
+            k_RxLxHxK, v_RxLxHxK = repeat_heads(q_RxLxHxK, k_RxLxHxK, v_RxLxHxK)
             o_RxLxHxK = attention(
                 q_RxLxHxK, k_RxLxHxK, v_RxLxHxK, segments_RxL, self.config.attention
             )
@@ -150,7 +226,11 @@ class SelfAttention(nn.Module):
     def project(
         self, x_RxLxD: jax.Array, positions_RxL: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns queries, keys and values, each RxLxHxK; a subclass may make them depend on positions."""
+        """Returns queries, keys and values, each RxLxHxK.
+
+        A subclass may make them depend on positions, and may return fewer heads of keys and values, each of which then
+        serves several heads of queries that follow each other.
+        """
         return self.query(x_RxLxD), self.key(x_RxLxD), self.value(x_RxLxD)
 
     @nn.compact
@@ -166,6 +246,7 @@ class SelfAttention(nn.Module):
         k_RxTxHxK = cached_key.value = append(cached_key.value, k_RxLxHxK)
         v_RxTxHxK = cached_value.value = append(cached_value.value, v_RxLxHxK)
         cache_index.value = index + L
+        k_RxTxHxK, v_RxTxHxK = repeat_heads(q_RxLxHxK, k_RxTxHxK, v_RxTxHxK)
         a_RxHxLxT = jnp.einsum(
             "rlhk,rthk->rhlt", q_RxLxHxK, k_RxTxHxK, preferred_element_type=jnp.float32
         )
@@ -173,6 +254,16 @@ class SelfAttention(nn.Module):
         a_RxHxLxT = jnp.where(causal_LxT, a_RxHxLxT * q_RxLxHxK.shape[-1] ** -0.5, -jnp.inf)
         p_RxHxLxT = jax.nn.softmax(a_RxHxLxT).astype(q_RxLxHxK.dtype)
         return jnp.einsum("rhlt,rthk->rlhk", p_RxHxLxT, v_RxTxHxK)
+
+
+def repeat_heads(
+    q_RxLxHxK: jax.Array, k_RxTxGxK: jax.Array, v_RxTxGxK: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Returns keys and values with as many heads as the queries, RxTxHxK."""
+    copies = q_RxLxHxK.shape[2] // k_RxTxGxK.shape[2]
+    if copies == 1:
+        return k_RxTxGxK, v_RxTxGxK
+    return jnp.repeat(k_RxTxGxK, copies, axis=2), jnp.repeat(v_RxTxGxK, copies, axis=2)
 
 
 @jax.custom_vjp
@@ -214,6 +305,7 @@ class Block(nn.Module):
     config: ModelConfig
     attention_class: type[nn.Module] = SelfAttention
     mlp_class: type[nn.Module] = Mlp
+    norm: Callable[..., nn.Module] = layernorm
     decode: bool = False
 
     @nn.compact
@@ -223,9 +315,9 @@ class Block(nn.Module):
         """Returns the activations after the layer, RxLxD, and None, as `flax.linen.scan` requires."""
         attn: Any = self.attention_class(self.config, decode=self.decode, name="attn")
         mlp: Any = self.mlp_class(self.config, name="mlp")
-        normed_RxLxD = layernorm(self.config, name="ln_attn")(h_RxLxD)
+        normed_RxLxD = self.norm(self.config, name="ln_attn")(h_RxLxD)
         h_RxLxD += attn(normed_RxLxD, segments_RxL, positions_RxL)
-        h_RxLxD += mlp(layernorm(self.config, name="ln_mlp")(h_RxLxD))
+        h_RxLxD += mlp(self.norm(self.config, name="ln_mlp")(h_RxLxD))
         return h_RxLxD, None
 
 
@@ -238,9 +330,10 @@ class TransformerLM(nn.Module):
     - ``attention_class``, ``mlp_class``: modules to use instead of `SelfAttention` and `Mlp`. They are constructed
       and called with the same arguments, and their dense weights should be called "kernel", since weights of that
       name are converted to the dtype of activations once per step.
-    - `embed` of a subclass computes the input of the first block.
-
-    ``params["token_embed"]["embedding"]`` must be the VxD array from which the logits are computed.
+    - ``norm``: returns a normalization for a config and a name, instead of `layernorm`.
+    - `embed` of a subclass computes the input of the first block, and `output_embedding` returns the VxD array from
+      which `logits` are computed.
+    - `activation_numbers` of a subclass returns what its memory estimate needs.
 
     For example, rotary positions (Su et al. 2021) instead of learned ones::
 
@@ -260,6 +353,7 @@ class TransformerLM(nn.Module):
     config: ModelConfig
     attention_class: type[nn.Module] = SelfAttention
     mlp_class: type[nn.Module] = Mlp
+    norm: Callable[..., nn.Module] = layernorm
     decode: bool = False
     """Whether calls continue the sequences of earlier calls, which the collection "cache" holds.
 
@@ -284,7 +378,7 @@ class TransformerLM(nn.Module):
         )
         self.token_embed = embed(config.vocab_size)
         self.pos_embed = embed(config.length_tokens)
-        self.ln_out = layernorm(config)
+        self.ln_out = self.norm(config)
         block: Any = Block
         if config.remat != "none" and not self.decode:
             policies = jax.checkpoint_policies
@@ -297,7 +391,7 @@ class TransformerLM(nn.Module):
         # When decoding, a scan would copy the parameters of each layer, and its cache, for every token.
         if self.decode or self.is_unstacked:
             self.blocks: Any = [
-                block(config, self.attention_class, self.mlp_class, decode=self.decode)
+                block(config, self.attention_class, self.mlp_class, self.norm, decode=self.decode)
                 for _ in range(config.layers)
             ]
             return
@@ -308,7 +402,7 @@ class TransformerLM(nn.Module):
             in_axes=nn.broadcast,  # pyright: ignore[reportArgumentType]
             length=config.layers,
             unroll=1 if config.scan_layers else config.layers,
-        )(config, self.attention_class, self.mlp_class)
+        )(config, self.attention_class, self.mlp_class, self.norm)
 
     def __call__(
         self,
@@ -353,6 +447,19 @@ class TransformerLM(nn.Module):
         embedded_RxLxD = self.token_embed(x_RxL) + self.pos_embed(positions_RxL)
         return embedded_RxLxD.astype(self.config.dtype)
 
+    @staticmethod
+    def output_embedding(params: Params) -> jax.Array:
+        """Returns the VxD array from which the logits are computed."""
+        return params.get("output_embed", params["token_embed"])["embedding"]
+
+    @staticmethod
+    def activation_numbers(config: ModelConfig) -> float:
+        """Returns how many numbers, in the dtype of activations, a layer keeps per token for the backward pass.
+
+        Attention weights are not counted.
+        """
+        return 16.2 * config.width
+
 
 def unstack_blocks(params: Params) -> Params:
     """Returns the parameters with an entry "blocks_i" for each layer i, instead of "blocks" with the layers stacked."""
@@ -368,11 +475,6 @@ def stack_blocks(unstacked: Params) -> Params:
     params = {name: value for name, value in unstacked.items() if not name.startswith("blocks_")}
     layers = [unstacked[f"blocks_{i}"] for i in range(len(blocks))]
     return params | {"blocks": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}
-
-
-def layernorm(config: ModelConfig, name: str | None = None) -> nn.LayerNorm:
-    """Returns a layernorm without bias, computed in float32, whose output has the dtype of activations."""
-    return nn.LayerNorm(use_bias=False, dtype=config.dtype, name=name)
 
 
 def init_params(model: TransformerLM, key: jax.Array) -> Params:

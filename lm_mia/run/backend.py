@@ -16,7 +16,7 @@ from lm_mia import config
 from lm_mia.data.reading_cache import user_cache_folder
 from lm_mia.errors import RendezvousError, UserError
 from lm_mia.machine import available_cores
-from lm_mia.model import transformer
+from lm_mia.model import kinds, transformer
 from lm_mia.run.devices import gpus
 from lm_mia.train import execution
 from lm_mia.train import sharding as shardings
@@ -134,7 +134,7 @@ def choose_devices_per_model(c: config.Config, num_devices: int) -> int:
         device.platform,
         memory_bytes(),
         num_devices,
-        check_optimizer(c.optimizer, transformer.TransformerLM(model_config)),
+        check_optimizer(c.optimizer, kinds.build(model_config)),
     )
 
 

@@ -24,7 +24,7 @@ from lm_mia.config import Config
 from lm_mia.durations import format_duration
 from lm_mia.machine import available_cores
 from lm_mia.model import flops
-from lm_mia.run import cpu_probe, devices, plan, stage_times
+from lm_mia.run import cpu_probe, devices, model_sizes, plan, stage_times
 from lm_mia.run.cpu_probe import Speed
 from lm_mia.run.model_times import Timeline, durations
 from lm_mia.run.plan import RecipeCost
@@ -119,9 +119,9 @@ class _RecipeWork:
     def sample_flops(self) -> tuple[float, float]:
         """The FLOPs of training on a sample, and of scoring one."""
         c, lengths = self.recipe.config, self.lengths
-        numbers = c.model.layers, c.model.width, c.tokenizer.vocab_size
+        size = model_sizes.size(c)
         means = lengths.mean_tokens, lengths.mean_square_tokens
-        return flops.training(*numbers, *means), flops.scoring(*numbers, *means)
+        return flops.training(size, *means), flops.scoring(size, *means)
 
 
 def make_plan(sweep: Sweep, tokens_per_sample: float | None, display: Display) -> CpuPlan:

@@ -24,7 +24,7 @@ from lm_mia.data.population import describe_files, manifest_bytes
 from lm_mia.data.subsets import models_of_config
 from lm_mia.errors import UserError
 from lm_mia.model import flops, memory
-from lm_mia.run import supervisor
+from lm_mia.run import model_sizes, supervisor
 from lm_mia.run.model_times import ModelTimes, Timeline
 from lm_mia.run.progress import plural
 from lm_mia.run.worker import WorkerTask
@@ -137,9 +137,7 @@ def _small_config(c: Config, num_workers: int, name: str) -> Config:
     micro_batch_size = memory.micro_batch_size(
         c.compute.micro_batch_size, length_tokens, batch_size, 1, memory.CPU_TOKENS
     )
-    sequence_flops = flops.training(
-        c.model.layers, c.model.width, c.tokenizer.vocab_size, length_tokens, length_tokens**2
-    )
+    sequence_flops = flops.training(model_sizes.size(c), length_tokens, length_tokens**2)
     if sequence_flops / _ASSUMED_FLOPS_PER_SECOND > _MAX_SEQUENCE_SECONDS:
         raise _too_slow(name)
     # Half of the samples are trained on, and all are scored, which costs a third of training on them.

@@ -24,7 +24,7 @@ from lm_mia.data import subsets
 from lm_mia.data.population import open_population
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
-from lm_mia.model import transformer
+from lm_mia.model import kinds, transformer
 from lm_mia.model.memory import ADAMW_STATE_BYTES
 from lm_mia.run import backend, inventory, preemption
 from lm_mia.run.worker import Report, WorkerTask
@@ -74,7 +74,7 @@ class ModelMaker:
         )
         state_bytes = ADAMW_STATE_BYTES
         if task.verb != "score":  # for which the file of a user's optimizer need not exist
-            state_bytes = check_optimizer(c.optimizer, transformer.TransformerLM(model_config))
+            state_bytes = check_optimizer(c.optimizer, kinds.build(model_config))
         plan = execution.plan_execution(
             c.compute,
             model_config,
@@ -84,7 +84,7 @@ class ModelMaker:
             mesh.size,
             state_bytes,
         )
-        self._model = transformer.TransformerLM(plan.model_config)
+        self._model = kinds.build(plan.model_config)
         self._trainer = loop.Trainer(
             self._population, self._model, c.optimizer, c.train, plan, mesh
         )

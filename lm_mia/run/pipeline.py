@@ -26,7 +26,7 @@ from lm_mia.errors import UserError
 from lm_mia.run import (
     devices,
     inventory,
-    optimizer_state,
+    model_sizes,
     plan,
     progress,
     stage_times,
@@ -137,7 +137,7 @@ def _check(verb: Verb, sweep: Sweep) -> None:
     if verb in ("run", "train", "score"):
         sweeps.check_attacked(sweep.recipes)
         if verb != "score":
-            optimizer_state.check(configs)
+            model_sizes.check(configs)
         trackers.check_trackers(sorted({name for c in configs for name in c.train.trackers}))
         for c in configs:
             if c.compute.devices_per_model != "auto":  # which always suits the machine
@@ -596,7 +596,7 @@ def _extract(
     scores = view.table("samples.parquet", ["id", "member", "score"])
     os.environ |= devices.assign(1, 1).environments[0]
     # Imported here because they load JAX, which no other stage needs in this process.
-    from lm_mia.model import transformer
+    from lm_mia.model import kinds, transformer
     from lm_mia.run import backend
     from lm_mia.score import extraction
     from lm_mia.score.scorer import restore_params
@@ -604,7 +604,7 @@ def _extract(
     model_config = transformer.ModelConfig.from_settings(
         c.model, population.vocab_size, population.length_tokens
     )
-    model = transformer.TransformerLM(model_config)
+    model = kinds.build(model_config)
     samples = extraction.select_samples(scores, population, c.extract)
     if len(samples) < c.extract.samples:
         members, is_random = int(samples["member"].sum()), c.extract.choose == "random"

@@ -27,7 +27,7 @@ from lm_mia.config.recipe import population_hash
 from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
 from lm_mia.model import flops
-from lm_mia.run import more_references, optimizer_state
+from lm_mia.run import model_sizes, more_references
 from lm_mia.run import speed as speeds
 from lm_mia.run.speed import Batches, Chip, Speed
 from lm_mia.run.sweep import Sweep, SweepRecipe
@@ -152,13 +152,14 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
     held_out = c.population.validation_samples
     num_models = len(recipe.models)
     num_score_points = len(config.score_steps(c)) + 1
-    per_sample = (m.layers, m.width, vocab_size, lengths.mean_tokens, lengths.mean_square_tokens)
+    batches = speeds.batches(c, lengths.mean_tokens, lengths.mean_square_tokens)
+    per_sample = (batches.size, lengths.mean_tokens, lengths.mean_square_tokens)
     trained = c.train.epochs * config.training_samples(c)
     # "lowercase_loss" needs a second forward pass; all other statistics come with the loss
     passes = num_score_points * (2 if "lowercase_loss" in c.score.statistics else 1)
     scored = passes * samples + c.train.validations * held_out
-    parameters = flops.num_parameters(m.layers, m.width, vocab_size, c.population.length_tokens)
-    checkpoint_bytes = round((4 + optimizer_state.state_bytes(c)) * parameters)
+    parameters = batches.size.parameters
+    checkpoint_bytes = round((4 + batches.size.state_bytes) * parameters)
     token_bytes = 2 if vocab_size <= 2**16 else 4
     sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: its offset
     return RecipeCost(
@@ -186,7 +187,7 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
         * (1 + num_score_points * 4 * (1 + len(c.score.statistics))),
         population=population_hash(c),
         population_bytes=round((samples + held_out) * sample_bytes),
-        batches=speeds.batches(c, lengths.mean_tokens, lengths.mean_square_tokens),
+        batches=batches,
     )
 
 
@@ -266,7 +267,7 @@ def print_plan(
       UserError: if samples of a recipe cannot have ``tokens_per_sample`` tokens on average.
     """
     check_tokens(tokens_per_sample, sweep)
-    optimizer_state.check([recipe.config for recipe in sweep.recipes])
+    model_sizes.check([recipe.config for recipe in sweep.recipes])
     costs = [
         recipe_cost(r, sample_lengths(r, tokens_per_sample), count_present(r))
         for r in sweep.recipes
@@ -426,7 +427,8 @@ def print_architectures(sweep: Sweep) -> None:
     import jax  # imported here because the other tables do not need it
     from flax.linen.summary import tabulate
 
-    from lm_mia.model.transformer import ModelConfig, TransformerLM
+    from lm_mia.model import kinds
+    from lm_mia.model.transformer import ModelConfig
 
     recipes: dict[ModelConfig, list[str]] = {}
     for recipe in sweep.recipes:
@@ -437,7 +439,7 @@ def print_architectures(sweep: Sweep) -> None:
         recipes.setdefault(model_config, []).append(recipe.name)
     for model_config, names in recipes.items():
         tabulate_model = tabulate(
-            TransformerLM(model_config),
+            kinds.build(model_config),
             jax.random.key(0),
             console_kwargs={"force_terminal": False, "width": _ARCHITECTURE_WIDTH},
             table_kwargs={"box": rich.box.SIMPLE_HEAD, "pad_edge": False},

@@ -19,7 +19,7 @@ import numpy as np
 
 from lm_mia import config
 from lm_mia.model import flops, memory
-from lm_mia.run import optimizer_state
+from lm_mia.run import model_sizes
 
 # Tokens of samples, as a share of the tokens of packed sequences, in batches of C4-like samples.
 _PACKING_EFFICIENCY = 0.985
@@ -87,7 +87,7 @@ def batches(c: config.Config, mean_tokens: float, mean_square_tokens: float) -> 
       mean_tokens: mean length of a sample in tokens.
       mean_square_tokens: mean of the squared lengths of samples.
     """
-    m, length_tokens = c.model, c.population.length_tokens
+    length_tokens = c.population.length_tokens
     capacity_tokens = _PACKING_EFFICIENCY * length_tokens
     variance = max(mean_square_tokens - mean_tokens**2, 0)
     return Batches(
@@ -96,15 +96,7 @@ def batches(c: config.Config, mean_tokens: float, mean_square_tokens: float) -> 
         micro_batch_size=c.compute.micro_batch_size,
         sequences=c.train.batch_size * mean_tokens / capacity_tokens,
         sequences_std=math.sqrt(c.train.batch_size * variance) / capacity_tokens,
-        size=memory.ModelSize(
-            m.layers,
-            m.width,
-            m.heads,
-            c.tokenizer.vocab_size,
-            length_tokens,
-            m.dtype,
-            optimizer_state.state_bytes(c),
-        ),
+        size=model_sizes.size(c),
         attention=c.compute.attention,
     )
 
@@ -225,7 +217,7 @@ def measured_mfu(chip_name: str, b: Batches) -> MeasuredMfu | None:
     points = measured_mfus().get(flops.chip_name(chip_name), {})
     if not points:
         return None
-    parameters = flops.num_non_embedding_parameters(b.size.layers, b.size.width)
+    parameters = b.size.blocks
 
     def interpolate(mfu_of: Callable[[MeasuredMfu], float]) -> float:
         measured = {size: mfu_of(mfu) for size, mfu in sorted(points.items())}
@@ -241,7 +233,7 @@ def measured_mfus() -> dict[str | None, dict[int, MeasuredMfu]]:
     measured: dict[str | None, dict[int, MeasuredMfu]] = {}
     with Path(__file__).with_name("measured_mfu.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            parameters = flops.num_non_embedding_parameters(int(row["layers"]), int(row["width"]))
+            parameters = _blocks(row)
             train, score = (float(row[f"{task}_mfu"] or "nan") for task in ("train", "score"))
             mfu = MeasuredMfu(train, score)
             measured.setdefault(row["chip"], {})[parameters] = mfu
@@ -266,7 +258,7 @@ def mfu_bound(chip_name: str, b: Batches, devices_per_model: int) -> float | Non
     Bounds that were computed only for smaller models are left out if the chip has bounds for larger ones.
     """
     name = flops.chip_name(chip_name)
-    parameters = flops.num_non_embedding_parameters(b.size.layers, b.size.width)
+    parameters = b.size.blocks
     filled = filled_share(b, chip_name, devices_per_model)
     table = mfu_bounds()
     largest = max(table.get((name, 1), {}), default=0)
@@ -280,13 +272,18 @@ def mfu_bound(chip_name: str, b: Batches, devices_per_model: int) -> float | Non
     return min(bounds, default=None)
 
 
+def _blocks(row: dict[str, str]) -> int:
+    """Returns the parameters outside embeddings of the model of a row, which is of the kind "gpt"."""
+    return memory.gpt_size(int(row["layers"]), int(row["width"]), 1, 0, 0, "bfloat16").blocks
+
+
 @functools.cache
 def mfu_bounds() -> dict[tuple[str | None, int], dict[int, float]]:
     """Returns the table of roofline bounds: (chip, devices per model) -> {parameters without embeddings: MFU}."""
     bounds: dict[tuple[str | None, int], dict[int, float]] = {}
     with Path(__file__).with_name("mfu_bounds.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            parameters = flops.num_non_embedding_parameters(*config.MODEL_SIZES[row["size"]])
+            parameters = _blocks(row)
             key = row["chip"], int(row["devices_per_model"])
             bounds.setdefault(key, {})[parameters] = float(row["mfu"])
     return bounds

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from lm_mia import config
 from lm_mia.config import Config
+from lm_mia.run import model_sizes
 from lm_mia.run.stages import requested_table_stages
 from lm_mia.run.sweep import SweepRecipe
 
@@ -65,10 +66,11 @@ def extract_seconds(c: Config) -> float:
     e = c.extract
     if "extract" not in requested_table_stages(c):
         return 0.0
-    parameters = 12 * c.model.layers * c.model.width**2 + c.tokenizer.vocab_size * c.model.width
+    size = model_sizes.size(c)
+    weights = size.kernels + size.vocab_size * size.width
     # Each scheme generates its own continuations, one token after another.
     tokens = e.prefix_tokens + 3 * max(e.generations, 1) * max(e.suffix_tokens, e.written_tokens)
-    flops = 2.0 * parameters * tokens * e.samples * (1 + e.reference)
+    flops = 2.0 * weights * tokens * e.samples * (1 + e.reference)
     return _EXTRACT_SECONDS + flops / _EXTRACT_FLOPS_PER_SECOND
 
 

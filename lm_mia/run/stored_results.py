@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lm_mia import user_files
 from lm_mia.attacks.spec import FigureNeed
-from lm_mia.config import source_digest
 from lm_mia.errors import UserError
 from lm_mia.run.stages import Stage, requested_table_stages
 from lm_mia.run.sweep import SweepRecipe
@@ -34,9 +34,9 @@ def open_results(
 
     c = recipe.config
     if not with_user_attacks:
-        names = tuple(name for name in c.attack.attacks if not source_digest.is_in_file(name))
+        names = tuple(name for name in c.attack.attacks if not user_files.is_in_file(name))
         attack = dataclasses.replace(c.attack, attacks=names)
-        if source_digest.is_in_file(attack.headline):
+        if user_files.is_in_file(attack.headline):
             attack = dataclasses.replace(attack, headline="lira_online")  # which is always listed
         c = dataclasses.replace(c, attack=attack)
         recipe = dataclasses.replace(recipe, config=c)

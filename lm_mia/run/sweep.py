@@ -13,8 +13,8 @@ from typing import Any
 
 import filelock
 
-from lm_mia import config
-from lm_mia.config import Config, listed_figures, load, source_digest, validate
+from lm_mia import config, user_files
+from lm_mia.config import Config, listed_figures, load, validate
 from lm_mia.config.recipe import (
     FORMAT,
     RecipeRequest,
@@ -28,6 +28,7 @@ from lm_mia.config.recipe import (
 )
 from lm_mia.data import subsets
 from lm_mia.errors import UserError, collect_errors
+from lm_mia.run import model_sizes
 from lm_mia.run.workdir import Workdir, contains_models, provenance, write_config
 
 
@@ -332,12 +333,13 @@ def check_attacks(configs: Sequence[Config]) -> None:
 
 def _with_absolute_files(c: Config) -> Config:
     """Returns a config with absolute paths of users' files, so that later commands may start in any folder."""
-    names = tuple(map(source_digest.absolute, c.attack.attacks))
+    names = tuple(map(user_files.absolute, c.attack.attacks))
     attack = dataclasses.replace(
-        c.attack, attacks=names, headline=source_digest.absolute(c.attack.headline)
+        c.attack, attacks=names, headline=user_files.absolute(c.attack.headline)
     )
-    optimizer = dataclasses.replace(c.optimizer, name=source_digest.absolute(c.optimizer.name))
-    return dataclasses.replace(c, attack=attack, optimizer=optimizer)
+    optimizer = dataclasses.replace(c.optimizer, name=user_files.absolute(c.optimizer.name))
+    model = dataclasses.replace(c.model, kind=user_files.absolute(c.model.kind))
+    return dataclasses.replace(c, attack=attack, optimizer=optimizer, model=model)
 
 
 def check_attacked(recipes: Sequence[SweepRecipe]) -> None:
@@ -621,6 +623,7 @@ def _recipe_config(
         "recipe_hash": recipe_hash(recipe.config),
         "population": population,
         "population_sha256": old["population_sha256"] if same and old else None,
+        "model_size": dataclasses.asdict(model_sizes.size(recipe.config)),
         "format": FORMAT,
         **makers[0],
         "later": later,

@@ -69,7 +69,7 @@ def make_score(
         h_RxLxD: Any = model.apply(
             {"params": params}, x_RxL, segments_RxL, positions_RxL, method="hidden"
         )
-        embedding_VxD = params["token_embed"]["embedding"]
+        embedding_VxD = model.output_embedding(params)
         return losses.token_statistics(h_RxLxD, embedding_VxD, x_RxL, names, chunk_tokens)
 
     replicated, split = PartitionSpec(), PartitionSpec(sharding.AXIS)

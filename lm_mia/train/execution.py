@@ -6,7 +6,7 @@ from typing import Literal
 from lm_mia import config
 from lm_mia.config import validate
 from lm_mia.errors import UserError
-from lm_mia.model import memory
+from lm_mia.model import kinds, memory
 from lm_mia.model.attention import AttentionKind
 from lm_mia.model.transformer import ModelConfig
 
@@ -82,7 +82,7 @@ def plan_execution(
     is_cpu = platform == "cpu"
     micro_batch_sizes, fits = memory.micro_batch_sizes(
         compute.micro_batch_size,
-        dataclasses.replace(model_config.size, state_bytes=state_bytes),
+        dataclasses.replace(kinds.size(model_config), state_bytes=state_bytes),
         attention,
         batch_size,
         num_devices,
@@ -130,7 +130,7 @@ def choose_devices_per_model(
     """
     attention, _ = _attention(compute, model_config, platform)
     return memory.choose_devices_per_model(
-        dataclasses.replace(model_config.size, state_bytes=state_bytes),
+        dataclasses.replace(kinds.size(model_config), state_bytes=state_bytes),
         attention,
         batch_size,
         compute.micro_batch_size,

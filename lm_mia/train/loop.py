@@ -25,7 +25,7 @@ from lm_mia import config
 from lm_mia.data import batch_order, subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
-from lm_mia.model import flops, transformer
+from lm_mia.model import flops, kinds, transformer
 from lm_mia.train import batching, checkpoint
 from lm_mia.train.checkpoint import TrainState
 from lm_mia.train.execution import ExecutionPlan
@@ -159,7 +159,7 @@ class Trainer:
           {"tokens_per_second", "mfu"}; mfu is None if the peak rate of the device is unknown.
         """
         m, peak = self.model.config, flops.device_peak(self.mesh.devices.flat[0].device_kind)
-        useful = flops.training(m.layers, m.width, m.vocab_size, num_tokens, sum_squared_lengths)
+        useful = flops.training(kinds.size(m), num_tokens, sum_squared_lengths)
         mfu = useful / seconds / (peak * self.mesh.size) if peak else None
         return {"tokens_per_second": round(num_tokens / seconds), "mfu": mfu}
 

@@ -22,8 +22,7 @@ import numpy as np
 import optax
 import optax.contrib
 
-from lm_mia import config
-from lm_mia.config import source_digest
+from lm_mia import config, user_files
 from lm_mia.errors import UserError
 from lm_mia.model import transformer
 from lm_mia.model.transformer import Params, TransformerLM
@@ -126,9 +125,9 @@ def check_optimizer(optimizer_config: config.Optimizer, model: TransformerLM) ->
     except Exception as error:
         if not optimizer_config.source:
             raise
-        file = str(source_digest.file_of(optimizer_config.name))
+        file = str(user_files.file_of(optimizer_config.name))
         raise UserError(
-            f"{field}: fails with {source_digest.describe(error, file)}; it must return an optax "
+            f"{field}: fails with {user_files.describe(error, file)}; it must return an optax "
             "GradientTransformation for any learning rate, which is a traced array; correct it"
         ) from error
     if _shapes(updates) != _shapes(params) or _shapes(new_state) != _shapes(state):
@@ -256,21 +255,21 @@ def _multiply(multipliers: tuple[tuple[str, float], ...]) -> optax.GradientTrans
 def _factory(optimizer_config: config.Optimizer) -> Factory:
     """Returns the function of an optimizer by its name."""
     name = optimizer_config.name
-    if not source_digest.is_in_file(name):
+    if not user_files.is_in_file(name):
         return OPTIMIZERS[name]
-    if problem := source_digest.problem(name):
+    if problem := user_files.problem(name):
         raise UserError(f"optimizer.name={name}: {problem}")
-    if source_digest.of_definition(name) != optimizer_config.source:
+    if user_files.source_digest(name) != optimizer_config.source:
         raise UserError(
             f"optimizer.name={name}: the function was changed after the recipe was made, whose models another source "
             "has trained; restore it, or choose another --workdir"
         )
     try:
-        module = source_digest.import_file(source_digest.file_of(name))
-        return getattr(module, source_digest.short(name))
+        module = user_files.import_file(user_files.file_of(name))
+        return getattr(module, user_files.short(name))
     except (Exception, SystemExit) as error:
         raise UserError(
-            f"optimizer.name={name}: the file fails with {source_digest.describe(error)}; correct it"
+            f"optimizer.name={name}: the file fails with {user_files.describe(error)}; correct it"
         ) from error
 
 

@@ -191,5 +191,5 @@ def _loss(
     h_RxLxD: Any = model.apply(
         {"params": params}, x_RxL, segments_RxL, positions_RxL, method="hidden"
     )
-    embedding_VxD = params["token_embed"]["embedding"]
+    embedding_VxD = model.output_embedding(params)
     return losses.packed_loss(h_RxLxD, embedding_VxD, x_RxL, segments_RxL, chunk_tokens)

@@ -170,9 +170,9 @@ def test_figures_are_drawn(
 
 
 def test_recipes_of_own_texts_are_named_by_their_own_sizes(recipes: SweepResults, tmp_path: Path):
-    names = "flip-98.3k", "flip-140M"
+    names = "flip-2x64", "flip-140M"
     config = dataclasses.replace(recipes["flip-140M"].config, compare_with_papers=False)
-    folder = tmp_path / "recipes" / "flip-98.3k"
+    folder = tmp_path / "recipes" / "flip-2x64"
     shutil.copytree(recipes["flip-140M"].recipe_dir, folder)
     own = dataclasses.replace(recipes["flip-140M"], recipe_dir=folder, names=names, config=config)
     assert (own.shown_names, recipes["flip-140M"].shown_names) == (names[:1], ("flip-140M",))
@@ -181,7 +181,7 @@ def test_recipes_of_own_texts_are_named_by_their_own_sizes(recipes: SweepResults
         shown = figure_section.make_section(name, sweep, tmp_path)
         assert shown.missing == ""
         assert not OF_PAPER.findall(own_text(shown))
-    assert comparison.table([comparison.summarize(own)])["names"].tolist() == ["flip-98.3k"]
+    assert comparison.table([comparison.summarize(own)])["names"].tolist() == ["flip-2x64"]
 
 
 @pytest.mark.parametrize("name", MODULES)

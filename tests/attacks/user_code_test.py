@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 from synthetic_scores import SMALL, SyntheticScores, run_attacks, write_scores
 
-from lm_mia import config, stats
+from lm_mia import config, stats, user_files
 from lm_mia.attacks import registry, replicas, user_code
-from lm_mia.config import source_digest
 from lm_mia.errors import UserError
 
 MINE = """
@@ -234,7 +233,7 @@ def test_paths_become_absolute_and_are_in_no_key(
     mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    assert source_digest.absolute("mine.py:f") == f"{mine}:f"
-    assert source_digest.absolute("rmia") == user_code.short("rmia") == "rmia"
+    assert user_files.absolute("mine.py:f") == f"{mine}:f"
+    assert user_files.absolute("rmia") == user_code.short("rmia") == "rmia"
     assert user_code.short(f"{mine}:f") == "f"
     assert registry.attack_name(f"{mine}:below_median") == "below median"

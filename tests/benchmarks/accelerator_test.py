@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from unoptimized import without_optimizations
 
-from lm_mia.model import flops, transformer
+from lm_mia.model import flops, memory, transformer
 
 pytestmark = pytest.mark.usefixtures("without_optimizations")
 __all__ = ["without_optimizations"]  # a fixture
@@ -79,7 +79,12 @@ def test_section_of_a_tiny_model(
     length_N = accelerator.c4_like.lengths(7 * 8, 16)[24:]
     tokens, squares = length_N.sum(), (length_N**2).sum()
     rate = float(training["tokens/s"].replace(",", ""))
-    useful = flops.training(1, 8, 512, tokens, squares) / tokens * rate / 1e9
+    useful = (
+        flops.training(memory.gpt_size(1, 8, 1, 512, 64, "float32"), tokens, squares)
+        / tokens
+        * rate
+        / 1e9
+    )
     assert float(training["MFU"].strip("%")) / 100 == pytest.approx(useful, rel=0.3, abs=1e-3)
     assert float(training["s per step"]) > 0
     (scoring,) = table(captured.out, "Scoring")

@@ -124,13 +124,13 @@ def test_bounds_are_added_to_the_file(roofline: ModuleType, tmp_path: Path):
     roofline.write_csv(path, {cases[0]: step})
     roofline.write_csv(path, {cases[1]: step, roofline.Case("h100", "140M", 1): step})
     header, *rows = [line.split(",") for line in path.read_text().splitlines()]
-    assert header == ["chip", "size", "devices_per_model", "mfu"]
-    assert [row[:3] for row in rows] == [
-        ["h100", "140M", "1"],
-        ["tpu v5p", "302M", "2"],
-        ["tpu v5p", "302M", "8"],
+    assert header == ["chip", "layers", "width", "devices_per_model", "mfu"]
+    assert [row[:4] for row in rows] == [
+        ["h100", "15", "768", "1"],
+        ["tpu v5p", "24", "1024", "2"],
+        ["tpu v5p", "24", "1024", "8"],
     ]
-    assert float(rows[1][3]) == pytest.approx(4 * float(rows[2][3]), rel=0.05)
+    assert float(rows[1][4]) == pytest.approx(4 * float(rows[2][4]), rel=0.05)
 
 
 @pytest.mark.parametrize(

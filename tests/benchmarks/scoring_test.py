@@ -11,7 +11,7 @@ import pytest
 from slow_model import parameters, slow_forward, slow_losses
 from unoptimized import without_optimizations
 
-from lm_mia.model import flops, transformer
+from lm_mia.model import flops, kinds, transformer
 from lm_mia.train import batching
 
 pytestmark = pytest.mark.usefixtures("without_optimizations")
@@ -129,13 +129,7 @@ def test_packed_flops_count_padding_of_calls(scoring: ModuleType):
     L = MODEL_CONFIG.length_tokens
     num_sequences = -(-batching.plan_packing(length_N, L).num_sequences // 16) * 16
     # A block of queries is multiplied with all keys, so attention costs twice its useful half.
-    by_hand = flops.scoring(
-        MODEL_CONFIG.layers,
-        MODEL_CONFIG.width,
-        MODEL_CONFIG.vocab_size,
-        num_sequences * L,
-        2 * num_sequences * L**2,
-    )
+    by_hand = flops.scoring(kinds.size(MODEL_CONFIG), num_sequences * L, 2 * num_sequences * L**2)
     assert 1 < flops_per_sample / (by_hand / 100) < 1.15  # softmax and layernorm
 
 
@@ -144,7 +138,7 @@ def test_parameters_are_converted_to_gpt_2(scoring: ModuleType):
     attn = params["blocks"]["attn"]
     weights = scoring.transformers_peer.to_gpt2_params(params)
     assert sum(leaf.size for leaf in weights.values()) == (
-        flops.num_parameters(2, 128, 512, 64) + 512 * 128  # the tied embedding has two names
+        kinds.size(MODEL_CONFIG).parameters + 512 * 128  # the tied embedding has two names
     )
     x_D = np.random.default_rng(0).normal(size=128)
     query_HxK = np.einsum("d,dhk->hk", x_D, attn["query"]["kernel"][1])

@@ -12,7 +12,7 @@ from slow_model import parameters
 from unoptimized import without_optimizations
 
 from lm_mia import config
-from lm_mia.model import flops, transformer
+from lm_mia.model import flops, kinds, memory, transformer
 
 pytestmark = pytest.mark.usefixtures("without_optimizations")
 __all__ = ["without_optimizations"]  # a fixture
@@ -52,11 +52,7 @@ def test_lowered_flops_are_those_of_one_micro_batch(steps: ModuleType):
     L = MODEL_CONFIG.length_tokens
     # A block of 256 queries is multiplied with all keys, so attention costs twice its useful half.
     useful = flops.training(
-        MODEL_CONFIG.layers,
-        MODEL_CONFIG.width,
-        MODEL_CONFIG.vocab_size,
-        micro_batch_size * L,
-        2 * micro_batch_size * L**2,
+        kinds.size(MODEL_CONFIG), micro_batch_size * L, 2 * micro_batch_size * L**2
     )
     assert micro_batch_size == 32  # 2,048 tokens, whose logits would be held in four chunks
     assert 1 < lowered.cost_analysis()["flops"] / useful < 1.25  # softmax, layernorm, optimizer
@@ -65,7 +61,7 @@ def test_lowered_flops_are_those_of_one_micro_batch(steps: ModuleType):
 def test_compiled_bytes_grow_with_the_batch_arrays_only(steps: ModuleType):
     given = {"name": steps.PACKED, "model_config": SMALL, "batch_size": 256, "nanodo": None}
     small = steps.compiled_bytes(steps.lowered(**given))
-    count = flops.num_parameters(SMALL.layers, SMALL.width, SMALL.vocab_size, 64)
+    count = kinds.size(SMALL).parameters
     # Weights, two moments and gradients, and the three arrays of a packed batch.
     assert small > 4 * 4 * count + 3 * 4 * 64 * 256
     # Micro-batches hold 32 packed sequences, so a batch of twice the size only adds to the int32 arrays.
@@ -98,9 +94,8 @@ def test_parameters_are_converted_to_nanodo(steps: ModuleType):
         (settings["pos_embed"]["embedding"], params["pos_embed"]["embedding"]),
     ):
         assert np.array_equal(theirs, ours)
-    assert sum(leaf.size for leaf in jax.tree.leaves(settings)) == flops.num_parameters(
-        2, 128, 512, 64
-    )
+    size = memory.gpt_size(2, 128, 2, 512, 64, "float32")
+    assert sum(leaf.size for leaf in jax.tree.leaves(settings)) == size.parameters
 
 
 def test_path_without_nanodo_is_refused(

@@ -176,7 +176,7 @@ def test_figures_of_strongmia_use_its_recipes(tmp_path: Path, monkeypatch: pytes
     own = recipes_of("own:texts,cpu")
     assert {*recipes_of("strongmia:cpu")} < {*own}
     own = recipes_of("own:texts,fig01,fig05,gpu")
-    assert list(own) == ["main", "flip-10.6M", "flip-302M"]
+    assert list(own) == ["main", "flip-6x384", "flip-302M"]
     assert own["main"].figures == ("strongmia_fig01_references", "strongmia_fig05_instability")
     assert {(c.corpus.source, c.corpus.path) for c in own.values()} == {
         ("text", f"{tmp_path}/texts")
@@ -189,10 +189,10 @@ def test_figures_of_strongmia_use_its_recipes(tmp_path: Path, monkeypatch: pytes
 def test_recipes_are_named_by_their_own_sizes(tmp_path: Path):
     """Figures find them by the names of the paper, which are those of models of other sizes."""
     for arg, names in (
-        ("fig05,tab01,cpu", [("flip-221k", "flip-302M"), ("flip-98.3k", "flip-140M")]),
+        ("fig05,tab01,cpu", [("flip-2x96", "flip-302M"), ("flip-2x64", "flip-140M")]),
         (
             "fig17,gpu",
-            [("epochs-4.72M", "epochs-140M"), ("epochs-4.72M-small", "epochs-140M-small")],
+            [("epochs-6x256", "epochs-140M"), ("epochs-6x256-small", "epochs-140M-small")],
         ),
         ("tab01,paper", [("flip-140M",)]),
     ):

@@ -10,6 +10,7 @@ from tiny_run import tiny
 
 from launch import cli, jobs
 from lm_mia.cli import main as lm_mia_main
+from lm_mia.model import memory
 from lm_mia.run import plan
 from lm_mia.run.sweep import read_sweep
 
@@ -98,7 +99,8 @@ def test_models_per_job_follow_hours_and_chips(
 def test_auto_is_the_number_of_chips_whose_memory_suffices():
     job_sizes = sizes("a30")
     cost = cost_of(2.0, 130, job_sizes)
-    size = dataclasses.replace(cost.batches.size, layers=48, width=1280, vocab_size=32_000)
+    s = cost.batches.size
+    size = memory.gpt_size(48, 1280, s.heads, 32_000, s.length_tokens, s.dtype)
     cost = dataclasses.replace(cost, batches=dataclasses.replace(cost.batches, size=size))
     chips = jobs.chips_per_model(cost, job_sizes)
     assert chips in (2, 4, 8)
@@ -116,8 +118,8 @@ def test_models_per_job_is_limited_to_the_recipe(tmp_path: Path):
 def test_hours_equal_those_of_lm_mia_plan(capsys: pytest.CaptureFixture[str]):
     recipes = read_plan(capsys, f"--config={ROOT / 'configs' / 'c4.py'}", "--mfu=0.4")
     hours = {r["size"]: r["chip_hours"] for r in recipes["recipes"]}
-    assert hours["140M"] == pytest.approx(452, abs=1)
-    assert hours["1018M"] == pytest.approx(20_528, abs=1)
+    assert hours["140M"] == pytest.approx(355, abs=1)
+    assert hours["1018M"] == pytest.approx(18_040, abs=1)
     assert recipes["total"]["chip_hours"] == pytest.approx(sum(hours.values()))
     assert sum(r["jobs"] for r in recipes["recipes"]) == recipes["total"]["jobs"]
 

@@ -9,8 +9,7 @@ from padded_batches import batch_loss
 from slow_model import shapes
 from unoptimized import without_optimizations
 
-from lm_mia.config import MODEL_SIZES
-from lm_mia.model import flops, transformer
+from lm_mia.model import flops, kinds, memory, transformer
 
 __all__ = ["without_optimizations"]  # a fixture
 
@@ -36,8 +35,9 @@ def by_hand(layers: int, width: int, vocab_size: int, lengths: list[int]) -> flo
 def test_training_and_scoring_equal_sum_of_matrix_products(layers, width, vocab, lengths):
     sums = sum(lengths), sum(n * n for n in lengths)
     expected = by_hand(layers, width, vocab, lengths)
-    assert flops.scoring(layers, width, vocab, *sums) == pytest.approx(expected, rel=1e-12)
-    assert flops.training(layers, width, vocab, *sums) == pytest.approx(3 * expected, rel=1e-12)
+    size = memory.gpt_size(layers, width, 1, vocab, 1024, "float32")
+    assert flops.scoring(size, *sums) == pytest.approx(expected, rel=1e-12)
+    assert flops.training(size, *sums) == pytest.approx(3 * expected, rel=1e-12)
 
 
 MODEL_CONFIG = transformer.ModelConfig(
@@ -66,34 +66,8 @@ def test_xla_counts_the_same_flops(stage: str):
     assert costs is not None
     counted = costs["flops"]
     tokens, pairs = 2 * 128, 2 * 128**2
-    expected = getattr(flops, stage)(
-        MODEL_CONFIG.layers, MODEL_CONFIG.width, MODEL_CONFIG.vocab_size, tokens, 2 * pairs
-    )
+    expected = getattr(flops, stage)(kinds.size(MODEL_CONFIG), tokens, 2 * pairs)
     assert 1.0 < counted / expected < 1.04
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        MODEL_CONFIG,
-        transformer.ModelConfig(1, 8, 2, 11, 5),
-        transformer.ModelConfig(2, 48, 1, 7, 3),
-    ],
-)
-def test_parameter_counts_equal_the_model(shape: transformer.ModelConfig):
-    params = shapes(shape)
-    sizes = {name: sum(p.size for p in jax.tree.leaves(of)) for name, of in params.items()}
-    assert sum(sizes.values()) == flops.num_parameters(
-        shape.layers, shape.width, shape.vocab_size, shape.length_tokens
-    )
-    blocks = sizes["blocks"] + sizes["ln_out"]
-    assert blocks == flops.num_non_embedding_parameters(shape.layers, shape.width)
-
-
-def test_sizes_are_named_after_non_embedding_parameters():
-    for name, (layers, width) in MODEL_SIZES.items():
-        millions = flops.num_non_embedding_parameters(layers, width) / 1e6
-        assert millions == pytest.approx(int(name.removesuffix("M")), rel=0.06), name
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ import pytest
 from lm_mia.model import memory
 
 GIB = 2**30
-SMALL = memory.ModelSize(3, 512, 8, 32_000, 1024, "bfloat16")
+SMALL = memory.gpt_size(3, 512, 8, 32_000, 1024, "bfloat16")
 SIZES = {
-    "10M": memory.ModelSize(3, 512, 8, 32_000, 1024, "bfloat16"),
-    "44M": memory.ModelSize(14, 512, 8, 32_000, 1024, "bfloat16"),
-    "140M": memory.ModelSize(20, 768, 12, 32_000, 1024, "bfloat16"),
-    "302M": memory.ModelSize(24, 1024, 16, 32_000, 1024, "bfloat16"),
-    "1018M": memory.ModelSize(36, 1536, 24, 32_000, 1024, "bfloat16"),
+    "10M": memory.gpt_size(3, 512, 8, 32_000, 1024, "bfloat16"),
+    "44M": memory.gpt_size(14, 512, 8, 32_000, 1024, "bfloat16"),
+    "140M": memory.gpt_size(20, 768, 12, 32_000, 1024, "bfloat16"),
+    "302M": memory.gpt_size(24, 1024, 16, 32_000, 1024, "bfloat16"),
+    "1018M": memory.gpt_size(36, 1536, 24, 32_000, 1024, "bfloat16"),
 }
 
 

@@ -12,7 +12,7 @@ from tiny_run import Tiny, tiny
 
 from lm_mia import cli
 from lm_mia.data.population import open_population
-from lm_mia.model import flops
+from lm_mia.model import flops, memory
 
 __all__ = ["tiny"]  # a fixture
 
@@ -63,7 +63,7 @@ def test_json_has_all_fields(file: str, capsys: pytest.CaptureFixture[str]):
         6,
         {"model.size": "10M"},
     )
-    assert large["parameters"] == flops.num_parameters(3, 512, 32_000, 64)
+    assert large["parameters"] == memory.gpt_size(3, 512, 8, 32_000, 64, "float32").parameters
     work = large["train_flops"] + large["score_flops"]
     assert large["chip_hours"] == pytest.approx(work / (0.4 * 989e12 * 3600))
     assert small["missing_chip_hours"] == small["chip_hours"]
@@ -120,7 +120,8 @@ def test_verbose_prints_the_modules_of_each_architecture(
     _, *tables = capsys.readouterr().out.split("\nmodel of ")
     assert [table.partition(":")[0] for table in tables] == ["plan", "size=10M"]
     for table, (layers, width) in zip(tables, ((2, 64), (3, 512)), strict=True):
-        assert f"Total Parameters: {flops.num_parameters(layers, width, 32_000, 64):,} " in table
+        size = memory.gpt_size(layers, width, 1, 32_000, 64, "float32")
+        assert f"Total Parameters: {size.parameters:,} " in table
         assert f"float32[{layers},{width},{4 * width}]" in table
         lines = table.splitlines()
         assert max(map(len, lines)) <= 120
@@ -214,7 +215,7 @@ def test_plan_reads_lengths_and_models_of_the_workdir(
     assert recipe["mean_sample_tokens"] == pytest.approx(lengths_N.mean())
     assert recipe["train_tokens"] == pytest.approx(12 * 16 * lengths_N.mean())
     square = (np.asarray(lengths_N, float) ** 2).sum()
-    expected = flops.training(1, 8, 100, lengths_N.sum(), square)
+    expected = flops.training(memory.gpt_size(1, 8, 1, 100, 8, "float32"), lengths_N.sum(), square)
     assert recipe["train_flops"] == pytest.approx(12 / 2 * expected)
     assert recipe["lengths"] == f"measured in {population}"
     used = open_population(population).text_use

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from lm_mia.model import flops, memory
+from lm_mia.model import memory
 from lm_mia.run import speed
 from lm_mia.run.speed import Batches, Chip, MeasuredMfu
 
-SIZE = memory.ModelSize(24, 1024, 16, 32_000, 1024, "bfloat16")
+SIZE = memory.gpt_size(24, 1024, 16, 32_000, 1024, "bfloat16")
 # 51 packed sequences of 1,024 tokens, in every batch.
 BATCHES = Batches(1, 128, 0, sequences=51.0, sequences_std=0.0, size=SIZE, attention="auto")
 GIVEN = Chip("tpu v5p", 1e15, 0.4)
@@ -47,7 +47,7 @@ def test_given_mfu_is_that_of_one_device_per_model():
 
 
 def test_mfu_of_the_table(monkeypatch: pytest.MonkeyPatch):
-    size = flops.num_non_embedding_parameters(24, 1024)
+    size = SIZE.blocks
     table: dict[Any, Any] = {("tpu v5p", 1): {size // 2: 0.3, size * 2: 0.5}}
     table["tpu v5p", 4] = {size // 2: 0.2, size * 2: 0.4}
     table["tpu v5p", 8] = {size // 2: 0.1}  # does not bound larger models
@@ -61,10 +61,14 @@ def test_mfu_of_the_table(monkeypatch: pytest.MonkeyPatch):
     assert s.mfu == pytest.approx(0.3)  # includes the empty sequences
     for count, mfu in {2: 0.4 * 56 / 64, 3: 0.4 * 56 / 60, 8: 0.3, 16: 0.25, 64: 0.25}.items():
         assert speed.mfu_bound("tpu v5p", BATCHES, count) == pytest.approx(mfu), count
-    small = dataclasses.replace(BATCHES, size=dataclasses.replace(SIZE, layers=2))
+    small = dataclasses.replace(
+        BATCHES, size=memory.gpt_size(2, 1024, 16, 32_000, 1024, "bfloat16")
+    )
     assert speed.mfu_bound("tpu v5p", small, 1) == 0.3
     assert speed.mfu_bound("tpu v5p", small, 8) == 0.1
-    large = dataclasses.replace(BATCHES, size=dataclasses.replace(SIZE, layers=240))
+    large = dataclasses.replace(
+        BATCHES, size=memory.gpt_size(240, 1024, 16, 32_000, 1024, "bfloat16")
+    )
     assert speed.mfu_bound("tpu v5p", large, 1) == 0.5
     assert speed.mfu_bound("h100", BATCHES, 1) is None
     s = speed.speed(BATCHES, Chip("a chip of 9 TFLOP/s", 9e12, None))
@@ -73,7 +77,7 @@ def test_mfu_of_the_table(monkeypatch: pytest.MonkeyPatch):
 
 def test_mfu_is_that_of_the_measured_chip(monkeypatch: pytest.MonkeyPatch):
     """Several devices scale it by their bound, and other chips reach the same share of their bounds."""
-    size = flops.num_non_embedding_parameters(24, 1024)
+    size = SIZE.blocks
     bounds: dict[Any, Any] = {("h100", 1): {size: 0.6}, ("h100", 4): {size: 0.3}}
     bounds["tpu v5p", 1] = {size: 0.8}
     measured = {size // 2: MeasuredMfu(0.2, 0.3), size * 2: MeasuredMfu(0.4, 0.5)}
@@ -112,7 +116,7 @@ def test_table_has_bounds_of_one_device_per_model():
 
 def test_automatic_devices_follow_the_memory():
     auto = dataclasses.replace(BATCHES, devices_per_model="auto")
-    large = dataclasses.replace(auto, size=dataclasses.replace(SIZE, layers=60, width=4096))
+    large = dataclasses.replace(auto, size=memory.gpt_size(60, 4096, 16, 32_000, 1024, "bfloat16"))
     assert speed.resolve_devices_per_model(auto, Chip("h100", 1.0, None)) == 1
     assert speed.resolve_devices_per_model(large, Chip("an unknown chip", 1.0, None)) == 1
     # 12 billion parameters: the sums of gradients alone take 48 GB, and parameters and moments 145 GB.

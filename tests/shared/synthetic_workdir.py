@@ -24,6 +24,7 @@ from lm_mia.config.recipe import FORMAT, POPULATION_FORMAT, recipe_hash
 from lm_mia.data import subsets
 from lm_mia.data.population import IMPORTED, SPLIT_DOCUMENTS, describe_files, manifest_bytes
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.run import model_sizes
 from lm_mia.score import extraction
 from lm_mia.store.store import Store
 
@@ -248,6 +249,7 @@ def _write_config(
         "config": config.to_dict(c),
         "names": [name],
         "recipe_hash": recipe_hash(c),
+        "model_size": dataclasses.asdict(model_sizes.size(c)),
         "format": FORMAT,
     }
     run |= {"population": "89abcdef", "population_sha256": "f" * 64}

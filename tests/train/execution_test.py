@@ -5,7 +5,7 @@ import pytest
 
 from lm_mia import config
 from lm_mia.errors import UserError
-from lm_mia.model import memory, transformer
+from lm_mia.model import kinds, memory, transformer
 from lm_mia.train import execution
 
 AUTO = config.Compute()
@@ -65,8 +65,8 @@ def test_micro_batches_on_gpus_have_one_of_several_sizes_up_to_what_memory_allow
 
 
 def test_layers_are_scanned_on_gpus_if_less_than_four_sequences_fit_unrolled():
-    fixed = memory.training_bytes(LARGE.size, "pallas_gpu", 0, 1, is_scanned=False)
-    sequence = memory.activation_bytes(LARGE.size, "pallas_gpu", 1)
+    fixed = memory.training_bytes(kinds.size(LARGE), "pallas_gpu", 0, 1, is_scanned=False)
+    sequence = memory.activation_bytes(kinds.size(LARGE), "pallas_gpu", 1)
     logits = 2 * 4 * 4096 * LARGE.vocab_size
     for count, is_scanned in ((4.1, False), (3.9, True)):
         needed = int((fixed + logits + count * sequence) / memory.USABLE_SHARE)
@@ -78,7 +78,7 @@ def test_layers_are_scanned_on_gpus_if_less_than_four_sequences_fit_unrolled():
 
 def test_layers_are_unrolled_on_tpus_if_activations_fit_half_the_memory():
     for shape in (SMALL, LARGE):
-        need = memory.activation_bytes(shape.size, "pallas_tpu", 8)
+        need = memory.activation_bytes(kinds.size(shape), "pallas_tpu", 8)
         plenty = execution.plan_execution(AUTO, shape, 128, "tpu", int(2.01 * need))
         scarce = execution.plan_execution(AUTO, shape, 128, "tpu", int(1.99 * need))
         assert (plenty.model_config.scan_layers, plenty.model_config.remat) == (False, "none")

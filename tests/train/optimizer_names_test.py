@@ -15,8 +15,7 @@ import tiny_training
 from same_bits import same
 from tiny_training import MODEL, OPTIMIZER, STEPS
 
-from lm_mia import config
-from lm_mia.config import source_digest
+from lm_mia import config, user_files
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
 from lm_mia.model import transformer
@@ -90,7 +89,7 @@ def file(tmp_path: Path) -> Path:
 
 def of_user(file: Path, name: str = "cautious_lion", **changes: Any) -> config.Optimizer:
     full = f"{file}:{name}"
-    settings = {"name": full, "source": source_digest.of_definition(full), **changes}
+    settings = {"name": full, "source": user_files.source_digest(full), **changes}
     return dataclasses.replace(OPTIMIZER, **settings)
 
 

@@ -25,7 +25,7 @@ from analysis import attacks, formatting, plotting
 from analysis.claims.compare import Estimate, claim_greater
 from analysis.experiment import Drawing, Experiment, unsupported_note
 from analysis.io import RecipeResults, SweepResults
-from lm_mia import stats
+from lm_mia import stats, user_files
 from lm_mia.attacks import registry, user_code
 from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.designs import model_design
@@ -34,7 +34,6 @@ from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import Need, Study, StudyNeed, Variant
 from lm_mia.attacks.studies import StudyView
 from lm_mia.attacks.table_sets import Write
-from lm_mia.config import source_digest
 from lm_mia.data import subsets
 from lm_mia.errors import Unavailable
 
@@ -121,7 +120,7 @@ def against(attack: str, built_in: Sequence[str] = BUILT_IN) -> Experiment:
       attack: ``FILE.py:NAME`` of your attack, as in attack.attacks.
       built_in: the names of attacks of lm_mia.
     """
-    own = source_digest.absolute(attack)
+    own = user_files.absolute(attack)
     statements = tuple(_statement(own, name) for name in built_in)
     return Experiment(
         title=f"{attack_name(own).capitalize()} against the attacks of lm_mia",

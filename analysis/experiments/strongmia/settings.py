@@ -7,7 +7,8 @@ import pandas as pd
 from analysis import formatting, papers
 from analysis.experiment import Drawing, Experiment
 from analysis.io import RecipeResults, SweepResults
-from lm_mia.config import Config, load, source_digest
+from lm_mia import user_files
+from lm_mia.config import Config, load
 from lm_mia.config.paper import figure_number
 from lm_mia.errors import Unavailable, UserError
 
@@ -99,7 +100,7 @@ def _differences(c: Config) -> Iterator[str]:
     if t.batch_size != 128:
         yield f"batches of {t.batch_size}"
     if o.name != "adamw":
-        yield f"optimizer {source_digest.short(o.name)}"
+        yield f"optimizer {user_files.short(o.name)}"
     if o.schedule != "cosine":
         yield f"{o.schedule} schedule"
     if o.warmup_steps != 750:

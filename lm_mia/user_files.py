@@ -67,7 +67,7 @@ def describe(error: BaseException, file: str | None = None) -> str:
     return f"{message} ({at.filename}, line {at.lineno})"
 
 
-def of_definition(name: str) -> str:
+def source_digest(name: str) -> str:
     """Returns a digest of the source of ``FILE.py:NAME``.
 
     It is that of the definition of NAME and of all definitions of the file that it names, directly or through others.

@@ -1,0 +1,88 @@
+"""The kinds of models, by the name that ``model.kind`` sets, and their counts of parameters and FLOPs.
+
+A kind is one module with a subclass of `TransformerLM`, which it may take apart as far as it likes.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax.traverse_util import flatten_dict
+
+from lm_mia import user_files
+from lm_mia.errors import UserError
+from lm_mia.model import gpt2, llama
+from lm_mia.model.checkpoint_mapping import Tensor
+from lm_mia.model.memory import ModelSize
+from lm_mia.model.transformer import ModelConfig, TransformerLM, init_params
+
+KINDS: dict[str, type[TransformerLM]] = {
+    "gpt": TransformerLM,
+    "gpt2": gpt2.Gpt2LM,
+    "llama": llama.LlamaLM,
+}
+"""The class of each kind. The settings that a kind reads are listed in `lm_mia.config.KIND_SETTINGS`."""
+
+CHECKPOINT_TENSORS: dict[str, Callable[[ModelConfig], dict[str, Tensor]]] = {
+    "gpt2": gpt2.tensors,
+    "llama": llama.tensors,
+}
+"""For each kind of which Hugging Face checkpoints exist, the function that returns the tensor of each parameter."""
+
+
+def build(config: ModelConfig) -> TransformerLM:
+    """Returns the model of a config.
+
+    Raises:
+      UserError: if its kind is FILE.py:CLASS, and the file fails, defines no such class, or was changed after the
+        recipe was made.
+    """
+    return _model_class(config.kind, config.kind_source)(config)
+
+
+@functools.cache
+def _model_class(kind: str, source: str) -> type[TransformerLM]:
+    if kind in KINDS:
+        return KINDS[kind]
+    if problem := user_files.problem(kind):
+        raise UserError(f"model.kind={kind}: {problem}")
+    if source and user_files.source_digest(kind) != source:
+        raise UserError(
+            f"model.kind={kind}: the class was changed after the recipe was made, whose models have another "
+            "architecture; restore it, or choose another --workdir"
+        )
+    try:
+        module = user_files.import_file(user_files.file_of(kind))
+    except (Exception, SystemExit) as error:
+        raise UserError(
+            f"model.kind={kind}: the file fails with {user_files.describe(error)}; correct it"
+        ) from error
+    found = getattr(module, user_files.short(kind))
+    if not (isinstance(found, type) and issubclass(found, TransformerLM)):
+        raise UserError(
+            f"model.kind={kind}: must be a subclass of lm_mia.model.transformer.TransformerLM; correct the class"
+        )
+    return found
+
+
+@functools.cache
+def size(config: ModelConfig) -> ModelSize:
+    """Returns the counts on which estimates of memory and FLOPs are based. Nothing is computed or allocated."""
+    model = build(config)
+    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+    flat: dict[Any, Any] = flatten_dict(shapes)
+    counts = {path: math.prod(leaf.shape) for path, leaf in flat.items()}
+    return ModelSize(
+        layers=config.layers,
+        width=config.width,
+        heads=config.heads,
+        vocab_size=config.vocab_size,
+        length_tokens=config.length_tokens,
+        dtype=config.dtype,
+        parameters=sum(counts.values()),
+        kernels=sum(count for path, count in counts.items() if path[-1] == "kernel"),
+        embeddings=sum(count for path, count in counts.items() if path[-1] == "embedding"),
+        activation_numbers=model.activation_numbers(config),
+    )

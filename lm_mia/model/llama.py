@@ -1,0 +1,142 @@
+"""Llama and its relatives (Qwen 2 and 3, SmolLM): RMSNorm, rotary positions, SwiGLU, grouped-query attention.
+
+Shape letters are those of `transformer`; G: heads of keys and values.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from lm_mia.model.checkpoint_mapping import Tensor
+from lm_mia.model.transformer import ModelConfig, SelfAttention, TransformerLM, dense
+
+
+def rmsnorm(config: ModelConfig, name: str | None = None) -> nn.RMSNorm:
+    """Returns an RMSNorm, computed in float32, whose output has the dtype of activations."""
+    return nn.RMSNorm(epsilon=config.norm_epsilon, dtype=config.dtype, name=name)
+
+
+def mlp_width(config: ModelConfig) -> int:
+    """Returns the hidden width of the MLP.
+
+    By default it is 8/3 of the width, rounded up to a multiple of 64, for as many parameters
+    as two layers of four widths have.
+    """
+    return config.mlp_width or -(-8 * config.width // (3 * 64)) * 64
+
+
+def rotate(x_RxLxHxK: jax.Array, positions_RxL: jax.Array, theta: float) -> jax.Array:
+    """Rotates the pairs (i, i + K / 2) of dimensions of each head by angles proportional to the position."""
+    K = x_RxLxHxK.shape[-1]
+    # In float32, as PyTorch computes it: with more precision, losses of long samples differ more.
+    frequency = 1 / np.float32(theta) ** (np.arange(0, K, 2, dtype=np.float32) / np.float32(K))
+    angle = positions_RxL[..., None, None] * frequency
+    first, second = jnp.split(x_RxLxHxK.astype(jnp.float32), 2, axis=-1)
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    rotated = (first * cos - second * sin, second * cos + first * sin)
+    return jnp.concatenate(rotated, axis=-1).astype(x_RxLxHxK.dtype)
+
+
+class LlamaAttention(SelfAttention):
+    """Attention with rotary positions, and with as many or fewer heads of keys and values."""
+
+    def setup(self) -> None:
+        """Declares the submodules."""
+        config = self.config
+        head_width = config.width // config.heads
+        kv_heads = (config.kv_heads or config.heads, head_width)
+        self.query = dense(config, (config.heads, head_width), use_bias=config.qkv_bias)
+        self.key = dense(config, kv_heads, use_bias=config.qkv_bias)
+        self.value = dense(config, kv_heads, use_bias=config.qkv_bias)
+        self.out = dense(config, config.width, axis=(-2, -1))
+        if config.qk_norm:
+            self.q_norm, self.k_norm = rmsnorm(config), rmsnorm(config)
+
+    def project(
+        self, x_RxLxD: jax.Array, positions_RxL: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns queries, RxLxHxK, and keys and values, each RxLxGxK."""
+        q_RxLxHxK, k_RxLxGxK = self.query(x_RxLxD), self.key(x_RxLxD)
+        if self.config.qk_norm:
+            q_RxLxHxK, k_RxLxGxK = self.q_norm(q_RxLxHxK), self.k_norm(k_RxLxGxK)
+        theta = self.config.rope_theta
+        q_RxLxHxK = rotate(q_RxLxHxK, positions_RxL, theta)
+        k_RxLxGxK = rotate(k_RxLxGxK, positions_RxL, theta)
+        return q_RxLxHxK, k_RxLxGxK, self.value(x_RxLxD)
+
+
+class LlamaMlp(nn.Module):
+    """SwiGLU (Shazeer 2020), without biases."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        """Declares the submodules."""
+        self.gate = dense(self.config, mlp_width(self.config))
+        self.up = dense(self.config, mlp_width(self.config))
+        self.down = dense(self.config, self.config.width)
+
+    def __call__(self, x_RxLxD: jax.Array) -> jax.Array:
+        """Returns the output of the layer, RxLxD, in the dtype of activations."""
+        return self.down(jax.nn.silu(self.gate(x_RxLxD)) * self.up(x_RxLxD))
+
+
+class LlamaLM(TransformerLM):
+    """The language model; see `TransformerLM`."""
+
+    attention_class: type[nn.Module] = LlamaAttention
+    mlp_class: type[nn.Module] = LlamaMlp
+    norm: Any = rmsnorm
+
+    def setup(self) -> None:
+        """Declares the submodules."""
+        super().setup()
+        if not self.config.tied:
+            width = self.config.width
+            init = nn.initializers.normal(width**-0.5)
+            self.output_embed = nn.Embed(self.config.vocab_size, width, embedding_init=init)
+
+    def embed(self, x_RxL: jax.Array, positions_RxL: jax.Array) -> jax.Array:
+        """Returns the token embeddings, RxLxD, in the dtype of activations."""
+        return self.token_embed(x_RxL).astype(self.config.dtype)
+
+    def logits(self, h_RxLxD: jax.Array) -> jax.Array:
+        """Returns the product of activations of `hidden` with the output embeddings, RxLxV, float32."""
+        embed = self.token_embed if self.config.tied else self.output_embed
+        return embed.attend(h_RxLxD.astype(jnp.float32))
+
+    @staticmethod
+    def activation_numbers(config: ModelConfig) -> float:
+        """Returns the numbers that a layer keeps per token; see `TransformerLM`."""
+        copies = 3 if config.qk_norm else 2
+        heads = config.heads + (config.kv_heads or config.heads)
+        heads_width = heads * config.width // config.heads
+        return 4.2 * config.width + copies * heads_width + 3 * mlp_width(config)
+
+
+def tensors(config: ModelConfig) -> dict[str, Tensor]:
+    """Returns the tensor of a checkpoint for each parameter, as `checkpoint_mapping.params_from_tensors` takes them."""
+    block = "model.layers.{}"
+    mapping = {
+        "token_embed/embedding": Tensor("model.embed_tokens.weight"),
+        "ln_out/scale": Tensor("model.norm.weight"),
+        "blocks/ln_attn/scale": Tensor(f"{block}.input_layernorm.weight"),
+        "blocks/ln_mlp/scale": Tensor(f"{block}.post_attention_layernorm.weight"),
+    }
+    for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")):
+        name = f"{block}.self_attn.{theirs}_proj"
+        mapping[f"blocks/attn/{ours}/kernel"] = Tensor(f"{name}.weight", is_transposed=True)
+        if config.qkv_bias and ours != "out":
+            mapping[f"blocks/attn/{ours}/bias"] = Tensor(f"{name}.bias")
+    for name in ("gate", "up", "down"):
+        mapping[f"blocks/mlp/{name}/kernel"] = Tensor(
+            f"{block}.mlp.{name}_proj.weight", is_transposed=True
+        )
+    for name in ("q_norm", "k_norm") if config.qk_norm else ():
+        mapping[f"blocks/attn/{name}/scale"] = Tensor(f"{block}.self_attn.{name}.weight")
+    if not config.tied:
+        mapping["output_embed/embedding"] = Tensor("lm_head.weight")
+    return mapping
