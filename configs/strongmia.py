@@ -22,7 +22,7 @@ NanoDO's vocabulary has 32,101 pieces; a copy of its file takes the place of the
 
 Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
 
-    paper   5,504 models   56,200 hours
+    paper   5,504 models   56,218 hours
     gpu     1,130 models   0.54 hours
     cpu     994 models     about 54 minutes on 2 cores
 

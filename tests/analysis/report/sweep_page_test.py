@@ -22,6 +22,7 @@ from analysis.report import document, numbers, strength, sweep_page, write
 from analysis.report.numbers import Estimate
 from analysis.report.sweep_page import Compared, Swept
 from lm_mia import config
+from lm_mia.run import model_sizes
 
 EFFECTS = {"z": (1, 0.1), "m": (4, 0.5), "a": (16, 1.2)}
 """Recipe -> number of epochs, and effect of training; in the order of epochs, which is not that of names."""
@@ -170,7 +171,9 @@ def recipes_of(*settings: dict[str, Any], **common: Any) -> list[RecipeResults]:
                 c = dataclasses.replace(c, **{section: part})
             else:
                 c = dataclasses.replace(c, **{name: value})
-        recipes.append(recipe_of_files(Path(f"r{i}"), c=c))
+        recipe = recipe_of_files(Path(f"r{i}"), c=c)
+        vars(recipe)["model_size"] = model_sizes.size(c)  # which a folder would have
+        recipes.append(recipe)
     return recipes
 
 
