@@ -274,14 +274,15 @@ def print_plan(sweep: Sweep, sizes: JobSizes, *, as_json: bool, read_workdir: bo
     costs = [j.cost for j in jobs]
     numbers = [_numbers(j, sizes) for j in jobs]
     total = {name: sum(n[name] for n in numbers) for name in _SUMMED}
+    finished = plan.finished_models(sweep, costs) if read_workdir else plan.FinishedModels()
     if as_json:
-        values = plan.as_json(costs, sizes.chip)
+        values = plan.as_json(costs, sizes.chip, finished)
         for recipe, j, n in zip(values["recipes"], jobs, numbers, strict=True):
             recipe |= {"folder": str(j.recipe.folder) if read_workdir else None, **n}
         values["total"] |= total
         print(json.dumps(values, indent=1))
         return
-    plan.print_costs(costs, sizes.chip)
+    plan.print_costs(costs, sizes.chip, finished)
     if not costs:
         return
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)

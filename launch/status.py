@@ -4,13 +4,11 @@
 """
 
 import contextlib
-import itertools
 import json
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +21,9 @@ from rich.text import Text
 from launch import heartbeats, jobs
 from lm_mia.config import to_dict
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.durations import format_duration
+from lm_mia.durations import format_duration, format_rate
 from lm_mia.errors import UserError
-from lm_mia.run import inventory, plan, progress
+from lm_mia.run import inventory, plan, progress, remaining
 from lm_mia.run.progress import plural
 from lm_mia.run.stored_results import count_pieces, is_report_outdated
 from lm_mia.run.sweep import Sweep, SweepRecipe, require_workdir
@@ -41,7 +39,10 @@ _OPTIONAL_COLUMNS = (
     "diverged",
 )
 _MIN_WIDTH_OF_BARS = 100  # characters; narrower consoles have no room for progress bars
-_RATE_MODELS = 32  # models over which the rate is averaged
+_IDLE_SECONDS, _IDLE_MODELS = (
+    60.0,
+    3,
+)  # time and models without an event, after which no command is working
 
 
 def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
@@ -152,41 +153,27 @@ def _host(status: dict[str, Any], name: str) -> dict[str, int]:
 
 def _add_log(status: dict[str, Any], recipe: SweepRecipe, stored: dict[str, Any]) -> None:
     """Adds what the log shows: recent models per hour, remaining time, and models of each machine and version."""
-    ended, longest_seconds = [], 0.0
+    rate = remaining.ModelRate()
     first_version = f"{stored['lm_mia']} {(stored['commit'] or '')[:9]}".strip()
-    for event in _events(recipe.workdir.path / "metrics.jsonl", recipe.name):
+    for now, event in remaining.read_events(recipe.workdir.path / "metrics.jsonl", (b'"answer"',)):
+        if event.get("recipe") != recipe.name:
+            continue
+        rate.add(now, event)
         if event["event"] == "answer":
             status["answer"] = event["text"]
-        elif event["event"] == "model_trained":
-            longest_seconds = max(longest_seconds, event["seconds"])
         elif event.get("last"):
-            ended.append(datetime.fromisoformat(event["time"]))
             # `lm-mia run` records its version only in config.json.
             version = event.get("version", first_version)
             status["made_by"][version] = status["made_by"].get(version, 0) + 1
             if "host" in event:
                 _host(status, event["host"])["models"] += 1
-    ended = sorted(ended)[-_RATE_MODELS:]
-    # Leave out pauses, during which no process was working.
-    gaps = [(b - a).total_seconds() for a, b in itertools.pairwise(ended)]
-    pauses = [i for i, gap in enumerate(gaps) if gap > 3 * longest_seconds + 60]
-    gaps = gaps[pauses[-1] + 1 :] if pauses else gaps
-    if sum(gaps) > 0:
-        status["models_per_hour"] = len(gaps) / sum(gaps) * 3600
-        if status["running"]:
-            num_left = status["missing"] + len(status["running"])
-            status["seconds_left"] = num_left / status["models_per_hour"] * 3600
-
-
-def _events(path: Path, recipe: str) -> Iterator[dict[str, Any]]:
-    """Yields the events of a recipe's trained and scored models, and its answers, from the log of a workdir."""
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
-        for line in lines:
-            if any(name in line for name in (b'"model_scored"', b'"model_trained"', b'"answer"')):
-                with contextlib.suppress(ValueError):  # a line that was truncated by a full disk
-                    event = json.loads(line)
-                    if event.get("recipe") == recipe:
-                        yield event
+    seconds, finished_at = rate.model_seconds(), rate.finished_at
+    if (per_second := rate.per_second()) and seconds and finished_at:
+        status["models_per_hour"] = 3600 * per_second
+        # `lm-mia run` leaves no record of the models that it is making.
+        is_recent = time.time() - finished_at < _IDLE_MODELS * seconds + _IDLE_SECONDS
+        if status["running"] or is_recent:
+            status["seconds_left"] = (status["missing"] + len(status["running"])) / per_second
 
 
 def sweep_status(sweep: Sweep) -> dict[str, Any]:
@@ -402,7 +389,7 @@ def _render(status: dict[str, Any], width: int) -> Group:
             Text(label),  # a plain string would be parsed as markup
             f"{done} of {requested}",
             *(str(sum(_count(r, kind) for r in group)) for kind in kinds),
-            plan.format_number(rate) if rate else "",
+            format_rate(rate) if rate else "",
             format_duration(left_seconds) if left_seconds is not None else "",
             tables,
             *[ProgressBar(total=requested, completed=done, width=20)]

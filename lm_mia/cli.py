@@ -104,15 +104,10 @@ def _run(argv: list[str]) -> int:
         return _remove(argv)
     options, sweep = _read(verb, argv)
     if verb == "plan":
-        if options.device == "cpu" and not sweep.recipes:
-            print(plan.NO_MODELS)
-        elif options.device == "cpu":
-            _print_cpu_plan(sweep, options)
-        else:
-            chip = plan.parse_chip(options.device, options.mfu)
-            plan.print_plan(
-                sweep, chip, options.tokens_per_sample, options.json, _needs_of_every_recipe
-            )
+        chip = plan.choose_chip(options.device, options.mfu)
+        plan.print_plan(
+            sweep, chip, options.tokens_per_sample, options.json, _needs_of_every_recipe
+        )
         if options.verbose and not options.json:
             plan.print_architectures(sweep)
         return 0
@@ -126,15 +121,6 @@ def _needs_of_every_recipe() -> list[FigureNeed]:
     from analysis import experiments
 
     return [*experiments.of_every_recipe()]
-
-
-def _print_cpu_plan(sweep: Sweep, options: argparse.Namespace) -> None:
-    """Prints an estimate of how long `lm-mia run` takes on this machine."""
-    from lm_mia.run import cpu_plan, progress
-
-    with progress.display(overall=False) as display:
-        times = cpu_plan.make_plan(sweep, options.tokens_per_sample, display)
-    cpu_plan.print_plan(times, options.json)
 
 
 def _import_losses(argv: Sequence[str]) -> int:
@@ -609,12 +595,8 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
     """Returns the flags of a verb and its recipes; raises UserError with one line per problem."""
     problems: list[str] = []
     options, overrides = _parser(verb).parse_flags(argv, problems)
-    if verb == "plan" and options.device != "cpu":
-        collect_errors(problems, lambda: plan.parse_chip(options.device, options.mfu))
-    elif verb == "plan" and options.mfu is not None:
-        problems.append(
-            f"--mfu={options.mfu:g}: must be left out with --device=cpu, whose speed is measured"
-        )
+    if verb == "plan":
+        collect_errors(problems, lambda: plan.choose_chip(options.device, options.mfu))
     sweep = sweeps.sweep_from_flags(options, overrides, problems, needs_workdir=verb != "plan")
     left_out = ""
     if sweep and not problems and verb not in ("attack", "report", "rm"):

@@ -1,4 +1,4 @@
-"""Formats durations for people. Files, JSON output and event logs contain plain numbers of seconds or hours instead."""
+"""Formats durations and rates for people. Files, JSON output and event logs contain plain numbers instead."""
 
 
 def format_duration(seconds: float) -> str:
@@ -18,3 +18,8 @@ def format_duration(seconds: float) -> str:
     if hours >= 10:
         return f"{seconds / 3600:,.0f} h"
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def format_rate(per_hour: float) -> str:
+    """Formats a number of things per hour with three digits, such as "0.25", "12.5" or "1,842"."""
+    return f"{per_hour:,.0f}" if per_hour >= 100 else f"{per_hour:.3g}"

@@ -17,7 +17,7 @@ SIMULATIONS = (
 
 @pytest.mark.parametrize("figures", SIMULATIONS)
 def test_simulations_plan_no_models(figures: str, capsys: pytest.CaptureFixture[str]):
-    for flags in ([], ["--device=cpu"]):
+    for flags in ([], ["--device=h100"]):
         assert cli.main(["plan", f"--config={figures},paper", *flags]) == 0
         assert capsys.readouterr().out.startswith("0 models")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from lm_mia.durations import format_duration
+from lm_mia.durations import format_duration, format_rate
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,8 @@ from lm_mia.durations import format_duration
 )
 def test_a_duration_is_shown_in_the_unit_that_people_would_use(seconds: float, text: str):
     assert format_duration(seconds) == text
+
+
+def test_rates_have_three_digits():
+    rates = [format_rate(rate) for rate in (0.254, 12.53, 99.96, 1842.4)]
+    assert rates == ["0.254", "12.5", "100", "1,842"]

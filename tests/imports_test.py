@@ -54,7 +54,6 @@ ALSO_WITHOUT_JAX = (
     "lm_mia.model.memory",
     "lm_mia.run.audit",
     "lm_mia.run.audit_table",
-    "lm_mia.run.cpu_plan",
     "lm_mia.run.devices",
     "lm_mia.run.inventory",
     "lm_mia.run.model_sizes",

@@ -28,6 +28,18 @@ _FIRST_TPU_PORT = (
     8476  # each group needs a port of its own: this one, plus the number of its first chip
 )
 
+# PCI identifiers, as JAX has them.
+_PCI = Path("/sys/bus/pci/devices")
+_GOOGLE_VENDOR = "0x1ae0"
+_TPU_CHIPS = {
+    "0x0027": "tpu v3",
+    "0x005e": "tpu v4",
+    "0x0062": "tpu v5p",
+    "0x0063": "tpu v5e",
+    "0x006f": "tpu v6e",
+    "0x0076": "tpu v7x",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class _Devices:
@@ -227,11 +239,31 @@ def gpus() -> Sequence[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
+    return re.findall(r"^GPU (\d+):", _list_gpus(), re.MULTILINE)
+
+
+def _list_gpus() -> str:
+    """Returns a line for each GPU of the driver, such as "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5d...)"."""
     try:
         result = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
-        return []
-    return re.findall(r"^GPU (\d+):", result.stdout, re.MULTILINE)
+        return ""
+    return result.stdout
+
+
+def accelerator() -> str:
+    """Returns the name of this machine's first GPU or TPU chip, such as "NVIDIA H100 80GB HBM3"; "cpu": it has none."""
+    devices = _devices()
+    if devices.kind == "cpu" or not devices.names:
+        return "cpu"
+    if devices.kind == "gpu":
+        names = re.findall(r"^GPU \d+: (.*?)(?: \(|$)", _list_gpus(), re.MULTILINE)
+        return names[0] if names else "gpu"
+    for folder in _PCI.iterdir():
+        vendor, chip = ((folder / name).read_text().strip() for name in ("vendor", "device"))
+        if vendor == _GOOGLE_VENDOR and chip in _TPU_CHIPS:
+            return _TPU_CHIPS[chip]
+    return "tpu"
 
 
 def _tpu_chips() -> Sequence[str]:

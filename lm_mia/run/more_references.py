@@ -33,8 +33,8 @@ class Forecast:
     """Why there is no prediction at all."""
     attacks: dict[str, dict[str, dict[int, Cell]]] = dataclasses.field(default_factory=dict)
     """Attack -> metric -> number of references, from all that are present -> value."""
-    chip_hours: dict[int, float] = dataclasses.field(default_factory=dict)
-    """Larger number of references -> chip-hours of the references that are added."""
+    hours: dict[int, float] = dataclasses.field(default_factory=dict)
+    """Larger number of references -> hours of the references that are added; empty if they are unknown."""
 
     def strongest(self) -> list[str]:
         """Returns the names of the attacks, those with a higher AUC today first."""
@@ -47,13 +47,15 @@ class Forecast:
 
 
 def read_forecast(
-    recipe: SweepRecipe, chip_hours_per_model: float, read_needs: Callable[[], Sequence[FigureNeed]]
+    recipe: SweepRecipe,
+    hours_per_model: float | None,
+    read_needs: Callable[[], Sequence[FigureNeed]],
 ) -> Forecast | None:
     """Reads what the last `lm-mia attack` computed.
 
     Args:
       recipe: the recipe.
-      chip_hours_per_model: the cost of training and scoring a model.
+      hours_per_model: the time that it takes to train and score a model, None if it is unknown.
       read_needs: returns needs with the study of more references; it is called if the recipe has scores.
 
     Returns:
@@ -77,8 +79,10 @@ def read_forecast(
             values = attacks.setdefault(row["attack"], {}).setdefault(row["metric"], {})
             values[row["references"]] = {name: row[name] for name in ("value", "low", "high")}
     larger = sorted({n for m in attacks.values() for values in m.values() for n in values})[1:]
-    hours = {count: chip_hours_per_model * (count - references) for count in larger}
-    return dataclasses.replace(forecast, attacks=attacks, chip_hours=hours)
+    hours: dict[int, float] = {}
+    if hours_per_model is not None:
+        hours = {count: hours_per_model * (count - references) for count in larger}
+    return dataclasses.replace(forecast, attacks=attacks, hours=hours)
 
 
 def as_json(forecast: Forecast | None) -> dict[str, Any] | None:
@@ -99,14 +103,18 @@ def as_json(forecast: Forecast | None) -> dict[str, Any] | None:
         "references": forecast.references,
         "reason": forecast.reason,
         "attacks": attacks,
-        "chip_hours": {str(count): hours for count, hours in forecast.chip_hours.items()},
+        "hours": {str(count): hours for count, hours in forecast.hours.items()},
     }
 
 
-def to_table(forecasts: Sequence[Forecast]) -> tuple[Table | None, list[str]]:
+def to_table(forecasts: Sequence[Forecast], time_name: str) -> tuple[Table | None, list[str]]:
     """Returns a table of forecasts, with all attacks of a single recipe or the strongest of each, and notes below it.
 
     The table is None if there is no prediction for any recipe.
+
+    Args:
+      forecasts: the forecasts.
+      time_name: what their hours are, "time" or "chip time".
     """
     alone = len(forecasts) == 1
     shown = [forecast for forecast in forecasts if forecast.attacks]
@@ -124,7 +132,8 @@ def to_table(forecasts: Sequence[Forecast]) -> tuple[Table | None, list[str]]:
     for name in ("recipe", "attack"):
         table.add_column(name, no_wrap=True)
     headers = ["references", "AUC now", "with 2x", "with 4x", "TPR now", "with 2x", "with 4x"]
-    for name in (*headers, "chip time\nfor 2x", "\nfor 4x"):
+    has_hours = any(forecast.hours for forecast in shown)
+    for name in (*headers, *([f"{time_name}\nfor 2x", "\nfor 4x"] if has_hours else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for forecast in shown:
         for i, name in enumerate(forecast.strongest()[: None if alone else 1]):
@@ -135,8 +144,7 @@ def to_table(forecasts: Sequence[Forecast]) -> tuple[Table | None, list[str]]:
                 for cell in metrics.get(metric, {0: {}, 1: {}, 2: {}}).values()
             ]
             times = [
-                format_duration(3600 * hours) if i == 0 else ""
-                for hours in forecast.chip_hours.values()
+                format_duration(3600 * hours) if i == 0 else "" for hours in forecast.hours.values()
             ]
             recipe = forecast.recipe if i == 0 else ""
             table.add_row(recipe, name, str(forecast.references), *numbers, *times)
@@ -148,7 +156,7 @@ def to_table(forecasts: Sequence[Forecast]) -> tuple[Table | None, list[str]]:
         "             intervals; a dash: there is no prediction, more_references.csv has the reason",
         "             the intervals hold if the new references are like the present ones; even if none of these is",
         f"             unusual, such as a model that trained badly, {_unseen(shown)} of the new ones may be",
-        "chip time    of the references that would be added",
+        *([f"{time_name:12} of the references that would be added"] if has_hours else []),
         *(
             []
             if alone

@@ -29,7 +29,6 @@ from lm_mia.run import (
     model_sizes,
     plan,
     progress,
-    stage_times,
     supervisor,
     trackers,
 )
@@ -113,7 +112,6 @@ def run(
                 display.stage(0.04)
                 if "report" in stages:
                     assert draw is not None
-                    display.track({"event": "report"})
                     with _logged_seconds("report", sweep.recipes[:1]):
                         draw(sweep, display)
     recipes = tuple(recipe for recipe in sweep.recipes if recipe.name not in failed)
@@ -225,12 +223,7 @@ def _make_all_models(
         _recipe_work(verb, recipe, cost)
         for (recipe, _), cost in zip(recipe_populations, costs, strict=True)
     ]
-    report_seconds = 0.0
-    if verb == "run":
-        report_seconds = stage_times.report_seconds([recipe for recipe, _ in recipe_populations])
-    display.estimate_from_models(
-        RemainingTime(work, report_seconds, trains=verb != "score", scores=verb != "train")
-    )
+    display.estimate_from_models(RemainingTime(work, verb))
     for number, ((recipe, population), share) in enumerate(
         zip(recipe_populations, flops, strict=True), 1
     ):
@@ -256,8 +249,7 @@ def _recipe_work(verb: ModelVerb, recipe: SweepRecipe, cost: plan.RecipeCost) ->
     model_flops = (
         cost.train_flops * (verb != "score") + cost.score_flops * (verb != "train")
     ) / cost.models
-    tables_seconds = stage_times.attack_seconds(c) + stage_times.extract_seconds(c)
-    return RecipeWork(recipe.name, num_missing, model_flops, tables_seconds * (verb == "run"))
+    return RecipeWork(recipe.name, num_missing, model_flops)
 
 
 def _with_recipe_name(recipe: SweepRecipe, error: UserError, num_recipes: int) -> str:
@@ -321,10 +313,9 @@ def make_models(
     if not missing:
         return is_primary
     if not display.estimates_models:  # of this recipe alone
-        trains, scores = verb != "score", verb != "train"
-        work = RecipeWork(recipe.name, len(missing), 1.0, 0.0)
-        display.estimate_from_models(RemainingTime([work], 0.0, trains=trains, scores=scores))
-    display.track(event | {"recipe": recipe.name, "trained": trained})
+        work = RecipeWork(recipe.name, len(missing), 1.0)
+        display.estimate_from_models(RemainingTime([work], verb))
+    display.track(event | {"recipe": recipe.name})
     finished_elsewhere = _FinishedElsewhere(verb, recipe, missing)
     tally = progress.Tally(display, verb, len(requested), len(missing))
     tracker = trackers.open_trackers(
@@ -420,7 +411,6 @@ def _make_tables(
     )
     for recipe, population in recipe_populations:
         display.stage(0.06 / len(recipe_populations), num_parts=4)
-        display.track({"event": "tables", "recipe": recipe.name})
         try:
             requested = requested_table_stages(recipe.config)
             if "attack" in stages and (
@@ -439,7 +429,6 @@ def _make_tables(
                     extract(recipe, population, display)
         except UserError as error:  # for example too few models, because some diverged
             failed[recipe.name] = _with_recipe_name(recipe, error, len(recipe_populations))
-        display.track({"event": "tables_finished", "recipe": recipe.name})
     return failed
 
 

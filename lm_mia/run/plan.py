@@ -1,9 +1,9 @@
 """``lm-mia plan``: estimates the cost of a config and its sweep, in about a second and without JAX.
 
-If the recipes have been attacked, it also prints what more references would add (`more_references`).
-
 FLOPs, tokens, bytes and chip-hours are computed from the config; only the lengths of samples must be measured or
-assumed.
+assumed. Chip-hours follow from the FLOPs and the measured or possible speed of an accelerator (`speed`); for CPUs they
+are unknown. If models of the workdir are finished, the time for the others follows from theirs (`remaining`). If the
+recipes have been attacked, the plan also says what more references would add (`more_references`).
 """
 
 import argparse
@@ -24,10 +24,10 @@ from rich.table import Table
 from lm_mia import config
 from lm_mia.attacks.spec import FigureNeed
 from lm_mia.config.recipe import population_hash
-from lm_mia.durations import format_duration
+from lm_mia.durations import format_duration, format_rate
 from lm_mia.errors import UserError
 from lm_mia.model import flops
-from lm_mia.run import model_sizes, more_references
+from lm_mia.run import devices, model_sizes, more_references, remaining
 from lm_mia.run import speed as speeds
 from lm_mia.run.speed import Batches, Chip, Speed
 from lm_mia.run.sweep import Sweep, SweepRecipe
@@ -191,6 +191,40 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class FinishedModels:
+    """How fast the models of a workdir were made, and how long the missing ones take if they are made as fast."""
+
+    per_hour: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Models per hour of each recipe that has at least two finished models, by name."""
+    seconds_left: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Seconds of the missing models of each recipe, by name. Empty if no rate is known; the rate of recipes without
+    finished models is that of the others, scaled by FLOPs."""
+    devices: tuple[str, ...] = ()
+    """The names of the devices that made them."""
+
+
+def finished_models(sweep: Sweep, costs: Sequence[RecipeCost]) -> FinishedModels:
+    """Reads how fast the models of a sweep were made from the log of its workdir."""
+    rates = remaining.read_rates(sweep.workdir.path / "metrics.jsonl")
+    known = {c.name: rates[c.name] for c in costs if c.name in rates}
+    per_second = {n: value for n, rate in known.items() if (value := rate.per_second())}
+    if not per_second:
+        return FinishedModels()
+    works = [
+        remaining.RecipeWork(
+            c.name, c.models - c.present_models, (c.train_flops + c.score_flops) / c.models
+        )
+        for c in costs
+    ]
+    names = sorted({device for name in per_second for device in known[name].devices})
+    return FinishedModels(
+        {name: 3600 * value for name, value in per_second.items()},
+        remaining.seconds_left(works, per_second),
+        tuple(names),
+    )
+
+
 def chip_hours(cost: RecipeCost, speed: Speed) -> tuple[float, float]:
     """Returns the chip-hours of all models, and those of the missing models."""
     train_seconds = cost.train_flops / speed.train_flops_per_second
@@ -222,7 +256,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `lm-mia plan`."""
     add_cost_flags(
         parser.add_argument_group("cost"),
-        "; cpu: estimate how long `lm-mia run` takes on this machine's CPU, from about 20 seconds of measurements",
+        "cpu (whose time is unknown until models are finished in the workdir), or a chip, such as",
+        "the device of this machine",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
     parser.add_argument(
@@ -232,13 +267,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_cost_flags(group: argparse._ArgumentGroup, other_devices: str = "") -> None:
-    """Adds the flags for `parse_chip` and `check_tokens`; `other_devices` completes the help of ``--device``."""
+def add_cost_flags(
+    group: argparse._ArgumentGroup, device: str = "chip, such as", default: str = "h100"
+) -> None:
+    """Adds the flags for `choose_chip`, `parse_chip` and `check_tokens`; the texts are for the help of ``--device``."""
     group.add_argument(
         "--device",
         metavar="NAME",
-        help="chip, such as h100 or 'tpu v5p', or its dense bfloat16 rate in TFLOP/s (default: h100)"
-        + other_devices,
+        help=f"{device} h100 or 'tpu v5p', or its dense bfloat16 rate in TFLOP/s (default: {default})",
     )
     group.add_argument(
         "--mfu",
@@ -256,12 +292,19 @@ def add_cost_flags(group: argparse._ArgumentGroup, other_devices: str = "") -> N
 
 def print_plan(
     sweep: Sweep,
-    chip: Chip,
+    chip: Chip | None,
     tokens_per_sample: float | None,
     as_json_text: bool,
     read_needs: Callable[[], Sequence[FigureNeed]],
 ) -> None:
     """Prints the cost of a sweep, and what more references would add, as tables or as JSON; writes no files.
+
+    Args:
+      sweep: the recipes.
+      chip: the accelerator; None: a CPU, or another device whose speed is unknown.
+      tokens_per_sample: mean tokens of a sample; None: measured if the population exists, else assumed.
+      as_json_text: whether to print JSON.
+      read_needs: as for `more_references.read_forecast`.
 
     Raises:
       UserError: if samples of a recipe cannot have ``tokens_per_sample`` tokens on average.
@@ -272,20 +315,21 @@ def print_plan(
         recipe_cost(r, sample_lengths(r, tokens_per_sample), count_present(r))
         for r in sweep.recipes
     ]
+    finished = finished_models(sweep, costs)
     forecasts = [
-        more_references.read_forecast(
-            r, chip_hours(cost, speeds.speed(cost.batches, chip))[0] / cost.models, read_needs
-        )
+        more_references.read_forecast(r, _model_hours(cost, chip, finished), read_needs)
         for r, cost in zip(sweep.recipes, costs, strict=True)
     ]
     if as_json_text:
-        plan = as_json(costs, chip)
+        plan = as_json(costs, chip, finished)
         for recipe, forecast in zip(plan["recipes"], forecasts, strict=True):
             recipe["more_references"] = more_references.as_json(forecast)
         print(json.dumps(plan, indent=1))
         return
-    print_costs(costs, chip)
-    table, notes = more_references.to_table([f for f in forecasts if f is not None])
+    print_costs(costs, chip, finished)
+    table, notes = more_references.to_table(
+        [f for f in forecasts if f is not None], "time" if chip is None else "chip time"
+    )
     if table is not None:
         print()
         print_table(table, notes)
@@ -293,25 +337,57 @@ def print_plan(
         print(*notes, sep="\n", end="\n" if notes else "")
 
 
-def as_json(costs: Sequence[RecipeCost], chip: Chip) -> dict[str, Any]:
-    """Returns the plan as plain values: {"chip", "recipes", "total"}, with units in the names."""
-    total = totals(costs)
-    recipe_speeds = [speeds.speed(r.batches, chip) for r in costs]
-    hours = [chip_hours(r, s) for r, s in zip(costs, recipe_speeds, strict=True)]
+def _model_hours(cost: RecipeCost, chip: Chip | None, finished: FinishedModels) -> float | None:
+    """Returns the hours of one chip for a model; without a chip, those at the rate of the finished models, or None."""
+    if chip is not None:
+        return chip_hours(cost, speeds.speed(cost.batches, chip))[0] / cost.models
+    per_hour = finished.per_hour.get(cost.name)
+    return None if per_hour is None else 1 / per_hour
+
+
+def as_json(
+    costs: Sequence[RecipeCost], chip: Chip | None, finished: FinishedModels
+) -> dict[str, Any]:
+    """Returns the plan as plain values: {"chip", "recipes", "total"}, with units in the names; None: unknown."""
+    recipes = []
+    for r in costs:
+        values = {name: v for name, v in dataclasses.asdict(r).items() if name != "batches"}
+        values |= {"chip_hours": None, "missing_chip_hours": None, "speed": None}
+        if chip is not None:
+            speed = speeds.speed(r.batches, chip)
+            hours, missing = chip_hours(r, speed)
+            values |= {"chip_hours": hours, "missing_chip_hours": missing}
+            values["speed"] = dataclasses.asdict(speed)
+        values["models_per_hour"] = finished.per_hour.get(r.name)
+        values["seconds_left"] = finished.seconds_left.get(r.name)
+        recipes.append(values)
+    total: dict[str, float | None] = dict(totals(costs))
+    for name in ("chip_hours", "missing_chip_hours"):
+        total[name] = None if chip is None else sum(values[name] for values in recipes)
+    left = finished.seconds_left
+    total["seconds_left"] = sum(left.values()) if left else None
     return {
-        "chip": {"name": chip.name, "flops_per_second": chip.flops, "mfu": chip.mfu},
-        "recipes": [
-            {name: value for name, value in dataclasses.asdict(r).items() if name != "batches"}
-            | {
-                "chip_hours": all_models,
-                "missing_chip_hours": missing,
-                "speed": dataclasses.asdict(s),
-            }
-            for r, s, (all_models, missing) in zip(costs, recipe_speeds, hours, strict=True)
-        ],
-        "total": total
-        | {"chip_hours": sum(h[0] for h in hours), "missing_chip_hours": sum(h[1] for h in hours)},
+        "chip": chip and {"name": chip.name, "flops_per_second": chip.flops, "mfu": chip.mfu},
+        "finished_on": list(finished.devices),
+        "recipes": recipes,
+        "total": total,
     }
+
+
+def choose_chip(device: str | None, mfu: float | None) -> Chip | None:
+    """Returns the chip of --device and --mfu, by default that of this machine; None: its peak rate is unknown.
+
+    Raises:
+      UserError: with one line for each invalid flag.
+    """
+    name = devices.accelerator() if device is None else device
+    if name != "cpu" and (device is not None or flops.chip_peak(name) is not None):
+        return parse_chip(name, mfu)
+    if mfu is not None:
+        raise UserError(
+            f"--mfu={mfu:g}: has no effect on {name}, whose peak rate is unknown; add --device=h100, or leave out --mfu"
+        )
+    return None
 
 
 def parse_chip(device: str | None, mfu: float | None) -> Chip:
@@ -380,12 +456,12 @@ def count_present(recipe: SweepRecipe) -> int:
     return len(models) - len(open_store(recipe.config, recipe.folder).missing_models(models))
 
 
-def print_costs(costs: Sequence[RecipeCost], chip: Chip) -> None:
+def print_costs(costs: Sequence[RecipeCost], chip: Chip | None, finished: FinishedModels) -> None:
     """Prints a table with one line per recipe, and explanations of its columns."""
     if not costs:
         print(NO_MODELS)
         return
-    plan = as_json(costs, chip)
+    plan = as_json(costs, chip, finished)
     has_present = plan["total"]["present_models"] > 0
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
@@ -401,8 +477,8 @@ def print_costs(costs: Sequence[RecipeCost], chip: Chip) -> None:
         "bytes:\ncheckpoints",
         "\nscores",
         "\npopulation",
-        "MFU",
-        "chip time",
+        *([] if chip is None else ["MFU", "chip time"]),
+        *(["time left"] if finished.seconds_left else []),
     ):
         table.add_column(name, justify="right", no_wrap=True)
     for r in plan["recipes"]:
@@ -415,7 +491,7 @@ def print_costs(costs: Sequence[RecipeCost], chip: Chip) -> None:
     if len(costs) > 1:
         table.add_section()
         table.add_row("total", "", "", *_numbers(plan["total"], has_present, ""))
-    print_table(table, _footnotes(costs, chip, plan["total"]))
+    print_table(table, _footnotes(costs, chip, finished, plan["total"]))
 
 
 def print_architectures(sweep: Sweep) -> None:
@@ -461,7 +537,9 @@ def print_table(table: Table, notes: Sequence[str]) -> None:
 
 
 def _numbers(values: dict[str, Any], has_present: bool, steps: str) -> list[str]:
-    """Returns the cells from the number of models to the chip time."""
+    """Returns the cells from the number of models to the last column."""
+    hours, left = values["chip_hours"], values["seconds_left"]
+    mfu = f"{values['speed']['mfu']:.2f}" if values.get("speed") else ""
     return [
         f"{values['models']:,}",
         *([f"{values['present_models']:,}"] if has_present else []),
@@ -472,14 +550,9 @@ def _numbers(values: dict[str, Any], has_present: bool, steps: str) -> list[str]
             format_bytes(values[name])
             for name in ("checkpoint_bytes", "store_bytes", "population_bytes")
         ),
-        f"{values['speed']['mfu']:.2f}" if "speed" in values else "",
-        format_duration(3600 * values["chip_hours"]),
+        *([] if hours is None else [mfu, format_duration(3600 * hours)]),
+        *([] if left is None else [format_duration(left)]),
     ]
-
-
-def format_number(value: float) -> str:
-    """Formats a number with three digits."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _short(amount: float, prefixes: str, unit: str = "") -> str:
@@ -508,16 +581,20 @@ def _text_shares(costs: Sequence[RecipeCost]) -> str:
     return f"{listed} of the tokens of the drawn documents are in the samples{others}"
 
 
-def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float]) -> list[str]:
+def _footnotes(
+    costs: Sequence[RecipeCost],
+    chip: Chip | None,
+    finished: FinishedModels,
+    total: dict[str, float],
+) -> list[str]:
     lengths = {(r.mean_sample_tokens, r.lengths) for r in costs}
     samples = "; ".join(
         f"{mean:.0f} per sample on average, {source}" for mean, source in sorted(lengths)
     )
     entries = sum(len(r.entries) for r in costs)
     shared = entries - len([cost for cost in costs if cost.entries])
-    missing_time = format_duration(3600 * total["missing_chip_hours"])
     lines = [
-        *speeds.footnotes({r.name: speeds.speed(r.batches, chip) for r in costs}, chip),
+        *_time_footnotes(costs, chip, finished),
         f"tokens       without padding; {samples} (--tokens-per-sample sets another mean)",
         f"text used    {_text_shares(costs)}",
         "FLOPs        without padding; scoring covers all samples, at every score point",
@@ -528,7 +605,8 @@ def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float])
             f"             and at score points, for statistics that are requested later: "
             f"{format_bytes(total['score_point_bytes'])} more"
         )
-    if total["present_models"]:
+    if total["present_models"] and chip is not None:
+        missing_time = format_duration(3600 * total["missing_chip_hours"])
         lines.append(
             f"left         {missing_time} of one chip, for the "
             f"{total['models'] - total['present_models']} missing models"
@@ -536,5 +614,28 @@ def _footnotes(costs: Sequence[RecipeCost], chip: Chip, total: dict[str, float])
     if shared:
         lines.append(
             f"counted once {shared} of {entries} entries request models of a recipe that is already listed"
+        )
+    return lines
+
+
+def _time_footnotes(
+    costs: Sequence[RecipeCost], chip: Chip | None, finished: FinishedModels
+) -> list[str]:
+    """Returns the footnotes about the chip time and the time that is left."""
+    lines = []
+    if chip is not None:
+        lines += speeds.footnotes({r.name: speeds.speed(r.batches, chip) for r in costs}, chip)
+    elif not finished.per_hour:
+        lines.append(
+            "time         unknown until two models of the workdir are finished, since there is no table for CPUs and "
+            "unlisted chips (--device=h100 plans for an accelerator)"
+        )
+    if finished.per_hour:
+        on = f" on {', '.join(finished.devices)}" if finished.devices else ""
+        rates = [format_rate(rate) for rate in finished.per_hour.values()]
+        per_hour = f"{rates[0]} models per hour" if len(rates) == 1 else "as many models per hour"
+        scaled = ", scaled by FLOPs for recipes without any" if len(rates) < len(costs) else ""
+        lines.append(
+            f"time left    at {per_hour}, as the finished models of the workdir were made{on}{scaled}"
         )
     return lines

@@ -17,11 +17,13 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from lm_mia.durations import format_duration
+from lm_mia.durations import format_duration, format_rate
 from lm_mia.run.remaining import RemainingTime
 from lm_mia.run.stages import ModelVerb
 
 _LINE_SECONDS = 10  # between lines if the output is not a terminal
+MODEL_BARS = ("train", "score")
+"""The labels of the bars that count models."""
 
 
 def plural(count: int, noun: str) -> str:
@@ -32,8 +34,8 @@ def plural(count: int, noun: str) -> str:
 class Display:
     """A bar for each part of a stage, and one for the whole command if it runs several stages.
 
-    A command that makes models shows the remaining time of the whole command, which is estimated from its finished
-    models once there is one. Other commands show the remaining time of each bar.
+    Each bar of a stage shows its own remaining time. The bar of the whole command, or the bars of models if there is no
+    such bar, show the models per hour and the remaining time that follows, once two models are finished.
 
     Args:
       console: where the bars are drawn.
@@ -52,7 +54,8 @@ class Display:
         self._num_parts = 1
         self._part_shares: dict[str, float] = {}
         self._remaining: RemainingTime | None = None
-        self._end_time: float | None = None  # of the command, as estimated
+        self._models_per_hour: float | None = None
+        self._end_time: float | None = None  # of the last model, as estimated
 
     @property
     def estimates_models(self) -> bool:
@@ -69,19 +72,27 @@ class Display:
             return
         now = time.monotonic()
         self._remaining.add(now, event)
-        seconds = self._remaining.seconds(now)
+        self._models_per_hour, seconds = self._remaining.per_hour(now), self._remaining.seconds(now)
         self._end_time = None if seconds is None else now + seconds
 
     def remaining_text(self, bar: Task) -> str:
-        """Returns the remaining time that a bar shows, such as "43 min left", or "" if it shows none."""
-        if self._remaining is None:
-            seconds = None if bar.finished else bar.time_remaining
-        elif self._overall is None or bar.id == self._overall:
-            seconds = None if self._end_time is None else self._end_time - time.monotonic()
-        else:
-            seconds = None
+        """Returns the remaining time that a bar shows, such as "3 min left", or "" if it is unknown.
+
+        For models, it is preceded by the rate, as in "40 models per hour, 3 min left".
+        """
+        if bar.finished:
+            return ""
+        if bar.id == self._overall:
+            return self._models_text()
+        of_models = bar.description in MODEL_BARS and self._overall is None and self._models_text()
+        return of_models or _left_text(bar.time_remaining)
+
+    def _models_text(self) -> str:
         # Nothing is shown once the estimated end has passed.
-        return f"{format_duration(round(seconds))} left" if seconds and seconds >= 1 else ""
+        left = _left_text(None if self._end_time is None else self._end_time - time.monotonic())
+        if not (left and self._models_per_hour):
+            return left
+        return f"{format_rate(self._models_per_hour)} models per hour, {left}"
 
     def stage(self, share: float, num_parts: int = 1) -> None:
         """Starts a stage.
@@ -123,6 +134,10 @@ class Display:
             share = min(sum(self._part_shares.values()) / self._num_parts, 1)
             completed = self._finished_share + self._stage_share * share
             self._progress.update(self._overall, completed=completed)
+
+
+def _left_text(seconds: float | None) -> str:
+    return f"{format_duration(round(seconds))} left" if seconds and seconds >= 1 else ""
 
 
 class _DurationColumn(ProgressColumn):

@@ -1,14 +1,191 @@
-"""The remaining time of a command that makes models, estimated from the models that it has finished.
+"""How fast models are made, and the remaining time that follows, from the events that workers report.
 
-This module reads no clock: the estimate is a function of events and of their times.
+The only place that estimates durations: for the progress of a command, for ``lm-mia status``, and for ``lm-mia plan``
+if the workdir has models. This module reads no clock: each event comes with its time, in seconds on any clock.
 """
 
+import contextlib
 import dataclasses
-import heapq
+import json
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
 
-from lm_mia.run.model_times import Event, Timeline, WorkerTimes, durations
+from lm_mia.run.stages import ModelVerb
+
+Event = dict[str, Any]
+
+_MIN_MODELS = 2  # finished ones from which a rate is known
+# Models over which the rate is averaged: enough of each worker that the first and the last hardly matter.
+_RECENT_MODELS, _RECENT_MODELS_PER_WORKER = 32, 4
+_LOGGED = tuple(
+    f'"{kind}"'.encode()
+    for kind in ("worker", "model_started", "model_trained", "model_scored", "model_diverged")
+)
+
+
+@dataclasses.dataclass
+class _Model:
+    """The work on a model."""
+
+    worker: Hashable
+    """The worker that makes it, or made it last."""
+    is_first: bool
+    """Whether it is the first one of its worker, so that its time includes compilation."""
+    spans: list[tuple[float, float]]
+    """When it was trained and scored."""
+    since: float | None
+    """When its worker began what it is doing now; None: no worker is making it."""
+
+    def spans_until(self, now: float) -> list[tuple[float, float]]:
+        """Returns its spans, including the one that has not ended."""
+        return [*self.spans, *([] if self.since is None else [(self.since, now)])]
+
+
+class ModelRate:
+    """How fast the models of one recipe are made.
+
+    Args:
+      verb: whether a model is finished once it is scored, or, with "train", once it is trained.
+    """
+
+    def __init__(self, verb: ModelVerb = "run"):
+        self._last_event = "model_trained" if verb == "train" else "model_scored"
+        self._device_by_worker: dict[Hashable, str] = {}
+        self._new_workers: set[Hashable] = set()
+        """Those that have not begun a model."""
+        self._unfinished: dict[str, _Model] = {}
+        self._finished: list[_Model] = []
+        self._num_diverged = 0
+
+    def add(self, now: float, event: Event) -> None:
+        """Takes an event of `lm_mia.run.supervisor` into account; other events are ignored.
+
+        Args:
+          now: its time in seconds.
+          event: the event; in the log, "job" tells the workers of different jobs apart.
+        """
+        kind, name = event["event"], event.get("model", "")
+        worker = event.get("job", ""), event.get("index", 0)
+        if kind == "worker":
+            self._new_workers.add(worker)
+            self._device_by_worker[worker] = event.get("device", "")
+        elif kind == "worker_lost":
+            for model in self._unfinished.values():
+                model.since = None if model.worker == worker else model.since
+        elif kind == "model_started":
+            model = self._unfinished.setdefault(name, _Model(worker, False, [], None))
+            model.worker, model.since = worker, now
+            model.is_first |= worker in self._new_workers
+            self._new_workers.discard(worker)
+        elif kind == "model_diverged":
+            self._unfinished.pop(name, None)
+            self._num_diverged += 1
+        elif kind == "model_trained" or (kind == "model_scored" and event["last"]):
+            self._end(now, name, is_finished=kind == self._last_event)
+
+    def _end(self, now: float, name: str, *, is_finished: bool) -> None:
+        """Ends the training or the scoring of a model."""
+        model = self._unfinished.get(name)
+        if model is None or model.since is None:
+            return
+        model.spans.append((model.since, now))
+        model.since = now
+        if is_finished:
+            self._finished.append(self._unfinished.pop(name))
+
+    @property
+    def num_made(self) -> int:
+        """The number of models that were finished, or diverged."""
+        return len(self._finished) + self._num_diverged
+
+    @property
+    def finished_at(self) -> float | None:
+        """When the last model was finished; None: none is."""
+        return self._finished[-1].spans[-1][1] if self._finished else None
+
+    @property
+    def devices(self) -> list[str]:
+        """The names of the devices that made the recent models."""
+        names = {self._device_by_worker.get(model.worker, "") for model in self._recent}
+        return sorted(names - {""})
+
+    @property
+    def _recent(self) -> list[_Model]:
+        workers = {model.worker for model in self._finished}
+        count = max(_RECENT_MODELS, _RECENT_MODELS_PER_WORKER * len(workers))
+        return self._finished[-count:]
+
+    def model_seconds(self) -> float | None:
+        """Returns the mean seconds of a model, without compilation if possible; None: too few are finished."""
+        if len(self._finished) < _MIN_MODELS:
+            return None
+        later = [model for model in self._recent if not model.is_first] or self._recent
+        return statistics.fmean(_sum_seconds(model.spans) for model in later) or None
+
+    def per_second(self, now: float | None = None) -> float | None:
+        """Returns the number of models that are finished per second; None: too few are finished.
+
+        It is the mean number of models that are made side by side, divided by the seconds of a model. Time in which no
+        model was made, as between two commands, does not count.
+
+        Args:
+          now: the time, to take into account what workers are making now; None: their state is unknown.
+        """
+        seconds = self.model_seconds()
+        if seconds is None:
+            return None
+        spans = [span for model in self._recent for span in model.spans]
+        if now is not None:
+            running = (model for model in self._unfinished.values() if model.since is not None)
+            spans += [span for model in running for span in model.spans_until(now)]
+        return _sum_seconds(spans) / _union_seconds(spans) / seconds
+
+    def running_share(self, now: float, model_seconds: float) -> float:
+        """Returns the work on unfinished models, as a number of models that take ``model_seconds`` each."""
+        unfinished = self._unfinished.values()
+        return sum(min(_sum_seconds(m.spans_until(now)) / model_seconds, 1.0) for m in unfinished)
+
+
+def _sum_seconds(spans: Sequence[tuple[float, float]]) -> float:
+    return math.fsum(end - begin for begin, end in spans)
+
+
+def _union_seconds(spans: Sequence[tuple[float, float]]) -> float:
+    """Returns the seconds that are in any of the spans."""
+    seconds, covered = 0.0, -math.inf
+    for begin, end in sorted(spans):
+        seconds += max(end - max(begin, covered), 0.0)
+        covered = max(covered, end)
+    return seconds
+
+
+def read_rates(log: Path) -> dict[str, ModelRate]:
+    """Returns the rates that a log shows, metrics.jsonl of a workdir, by recipe."""
+    rates: dict[str, ModelRate] = {}
+    for now, event in read_events(log, _LOGGED):
+        if "recipe" in event:
+            rates.setdefault(event["recipe"], ModelRate()).add(now, event)
+    return rates
+
+
+def read_events(log: Path, names: Sequence[bytes] = ()) -> Iterator[tuple[float, Event]]:
+    """Yields the time in seconds and the event of each line of a log that has one of the names, or is for `ModelRate`.
+
+    Args:
+      log: metrics.jsonl of a workdir, which need not exist.
+      names: names of further events, in quotation marks.
+    """
+    with contextlib.suppress(FileNotFoundError), open(log, "rb") as lines:
+        for line in lines:
+            if any(name in line for name in (*_LOGGED, *names)):
+                # A line may have been truncated by a full disk.
+                with contextlib.suppress(ValueError, KeyError):
+                    event = json.loads(line)
+                    yield datetime.fromisoformat(event["time"]).timestamp(), event
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,44 +196,47 @@ class RecipeWork:
     missing_models: int
     """Number of models that this command or other processes still have to make."""
     model_cost: float
-    """Cost of training and scoring one model, in any unit that all recipes share, such as FLOPs."""
-    tables_seconds: float
-    """Estimated duration of the attacks and of extraction."""
+    """Cost of a model, in any unit that all recipes share, such as FLOPs."""
+
+
+def seconds_left(works: Sequence[RecipeWork], per_second: dict[str, float]) -> dict[str, float]:
+    """Returns the seconds that the missing models of each recipe take, by name.
+
+    Args:
+      works: the recipes.
+      per_second: models per second of the recipes for which this is known. That of others is scaled by their costs.
+
+    Returns:
+      The seconds; those of a recipe without missing models are 0, and those of others are left out if no rate is known.
+    """
+    known = [(1 / per_second[w.name], w.model_cost) for w in works if w.name in per_second]
+    seconds = {w.name: 0.0 for w in works if not w.missing_models}
+    if known:
+        scale = sum(s for s, _ in known) / sum(cost for _, cost in known)
+        for work in works:
+            model_seconds = scale * work.model_cost
+            if work.name in per_second:
+                model_seconds = 1 / per_second[work.name]
+            seconds[work.name] = work.missing_models * model_seconds
+    return seconds
 
 
 class RemainingTime:
-    """Estimates the remaining seconds of a command.
+    """The remaining time of the models of a command, once two models of a recipe are finished.
 
     Args:
-      recipes: the recipes whose models the command makes, in this order.
-      report_seconds: estimated duration of the report, which follows the tables of all recipes.
-      trains: whether models are trained.
-      scores: whether models are scored.
+      works: the recipes whose models the command makes.
+      verb: whether models are trained, scored, or both.
     """
 
-    def __init__(
-        self, recipes: Sequence[RecipeWork], report_seconds: float, *, trains: bool, scores: bool
-    ):
-        self._recipes, self._report_seconds = list(recipes), report_seconds
-        self._trains, self._scores = trains, scores
-        self._finished_recipes: set[str] = set()
-        self._finished_tables: set[str] = set()
-        self._recipe: RecipeWork | None = None
-        self._max_workers = 0
-        self._costs: list[tuple[float, float]] = []
-        """For each earlier recipe: the cost and the mean seconds of a model."""
-        self._earlier_workers: list[WorkerTimes] = []
-        """The workers of earlier recipes."""
-        self._report_started_at: float | None = None
-        self._tables_started_at: float | None = None
-        self._start_recipe(0.0)
-
-    def _start_recipe(self, now: float) -> None:
-        self._recipe_started_at = now
-        self._timeline = Timeline()
-        self._missing = self._trained = 0
-        self._num_elsewhere, self._elsewhere_at = 0, now
-        self._waiting_since: float | None = None
+    def __init__(self, works: Sequence[RecipeWork], verb: ModelVerb):
+        self._works = list(works)
+        self._missing = {work.name: work.missing_models for work in works}
+        self._rates = {work.name: ModelRate(verb) for work in works}
+        self._recipe = ""
+        self._began = 0.0  # the recipe
+        self._num_elsewhere = 0
+        self._num_made_before = 0
 
     def add(self, now: float, event: Event) -> None:
         """Takes an event into account.
@@ -64,213 +244,52 @@ class RemainingTime:
         Args:
           now: its time in seconds, on any clock.
           event: an event of `lm_mia.run.supervisor`, or one of these: "models" (the workers of ``recipe`` are about to
-            start; ``verb`` says whether they train, score or do both; ``missing`` models are missing, ``trained`` of
-            which only have to be scored), "finished_elsewhere" (other processes have finished ``count`` of the missing
-            models), "models_present" (no model of ``recipe`` is missing), "tables" and "tables_finished" (of
-            ``recipe``), and "report".
+            start; ``missing`` models are missing), "finished_elsewhere" (other processes have finished ``count`` of
+            them since), "models_present" (no model of ``recipe`` is missing).
         """
         kind = event["event"]
         if kind == "models":
-            self._start_recipe(now)
-            self._recipe = next(r for r in self._recipes if r.name == event["recipe"])
-            self._missing, self._trained = event["missing"], event["trained"]
-            self._timeline.add(now, event)
+            self._recipe, self._began, self._num_elsewhere = event["recipe"], now, 0
+            self._missing[self._recipe] = event["missing"]
+            self._num_made_before = self._rates[self._recipe].num_made
         elif kind == "models_present":
-            self._end_recipe(event["recipe"])
+            self._missing[event["recipe"]] = 0
+            self._recipe = ""
         elif kind == "finished_elsewhere":
-            if event["count"] > self._num_elsewhere:
-                self._num_elsewhere, self._elsewhere_at = event["count"], now
-                self._waiting_since = None
-        elif kind == "tables":
-            self._tables_started_at = now
-        elif kind == "tables_finished":
-            self._finished_tables.add(event["recipe"])
-            self._tables_started_at = None
-        elif kind == "report":
-            self._report_started_at = now
-        else:
-            self._timeline.add(now, event)
-            self._max_workers = max(self._max_workers, len(self._timeline.workers))
-            if kind == "model_started":
-                self._waiting_since = None
-            elif kind == "waiting" and self._waiting_since is None:
-                self._waiting_since = now
+            self._num_elsewhere = event["count"]
+        elif self._recipe:
+            self._rates[self._recipe].add(now, event)
 
-    @property
-    def _workers(self) -> list[WorkerTimes]:
-        """The workers of the current recipe that are running."""
-        return list(self._timeline.workers.values())
+    def per_hour(self, now: float) -> float | None:
+        """Returns the number of models of the current recipe that are finished per hour; None if it is unknown."""
+        rate = self._per_second(now).get(self._recipe)
+        return None if rate is None else 3600 * rate
 
-    def _has_finished_model(self) -> bool:
-        """Returns whether a running worker has finished a model of the current recipe."""
-        return any(worker.models for worker in self._workers)
-
-    @property
-    def _workers_with_models(self) -> list[WorkerTimes]:
-        """The workers of all recipes that have finished a model."""
-        workers = [*self._earlier_workers, *self._timeline.all_workers]
-        return [worker for worker in workers if worker.models]
-
-    def _compile_seconds(self) -> float:
-        """Returns the mean seconds of compilation during the first model of a worker; 0 if unknown."""
-        seconds = [w.models[0].compile_seconds for w in self._workers_with_models if w.compilation]
-        return statistics.fmean(seconds) if seconds else 0.0
-
-    def _num_finished(self) -> int:
-        """Returns the number of models of the current recipe that this command has finished, or that diverged."""
-        names = {m.name for worker in self._timeline.all_workers for m in worker.models}
-        return len(names | self._timeline.diverged)
-
-    def _end_recipe(self, name: str) -> None:
-        self._finished_recipes.add(name)
-        seconds = self._mean_model_seconds()
-        if self._recipe is not None and seconds is not None:
-            self._costs.append((self._recipe.model_cost, seconds))
-        self._recipe = None
-        self._earlier_workers += self._timeline.all_workers
-        self._start_recipe(0.0)
+    def _per_second(self, now: float) -> dict[str, float]:
+        """Returns the models per second of each recipe, as far as they are known."""
+        rates = {name: rate.per_second(now) for name, rate in self._rates.items()}
+        known = {name: rate for name, rate in rates.items() if rate is not None}
+        if self._recipe in known and now > self._began:
+            known[self._recipe] += self._num_elsewhere / (now - self._began)
+        return known
 
     def seconds(self, now: float) -> float | None:
-        """Returns the remaining seconds at a time.
-
-        Returns:
-          The estimate; None until this command has finished a model, and while the command waits for models of other
-          processes that take longer than its own.
-        """
-        if not (self._costs or self._has_finished_model()):
+        """Returns the remaining seconds at a time; None until two models of a recipe are finished."""
+        per_second = self._per_second(now)
+        if not per_second:
             return None
-        models_seconds = 0.0
-        if self._recipe is not None:
-            current = self._current_recipe_seconds(now)
-            if current is None:
-                return None
-            models_seconds = current
-        later = [
-            self._later_recipe_seconds(recipe)
-            for recipe in self._recipes
-            if recipe.name not in self._finished_recipes and recipe is not self._recipe
-        ]
-        return models_seconds + sum(later) + self._seconds_after_models(now)
+        works = [dataclasses.replace(w, missing_models=self._missing[w.name]) for w in self._works]
+        left = seconds_left(works, per_second)
+        if self._recipe:
+            left[self._recipe] = self._seconds_of_recipe(now, left[self._recipe])
+        return sum(left.values())
 
-    def _seconds_after_models(self, now: float) -> float:
-        """Returns the remaining seconds of the tables and of the report."""
-        if self._report_started_at is not None:
-            return max(self._report_seconds - (now - self._report_started_at), 0)
-        tables = [r.tables_seconds for r in self._recipes if r.name not in self._finished_tables]
-        if tables and self._tables_started_at is not None:
-            tables[0] = max(tables[0] - (now - self._tables_started_at), 0)
-        return sum(tables) + self._report_seconds
-
-    def _later_recipe_seconds(self, recipe: RecipeWork) -> float:
-        """Returns the seconds of a recipe that has not been started."""
-        workers = min(max(self._max_workers, 1), recipe.missing_models)
-        if not workers:
-            return 0.0
-        known = list(self._costs)
-        current = self._mean_model_seconds()
-        if self._recipe is not None and current is not None:
-            known.append((self._recipe.model_cost, current))
-        seconds_per_cost = sum(s for _, s in known) / sum(cost for cost, _ in known)
-        model_seconds = seconds_per_cost * recipe.model_cost
-        starts = [w.start_seconds for w in self._workers_with_models if w.start_seconds is not None]
-        start = (statistics.fmean(starts) if starts else 0.0) + self._compile_seconds()
-        queue = [(start, model_seconds)] * workers
-        return _finish_time(queue, recipe.missing_models)
-
-    def _mean_part_seconds(self, part: str) -> float | None:
-        """Returns the mean seconds of "train" or "score", with equal weights of all workers; None if unknown."""
-        means = [mean for w in self._workers if (mean := _worker_mean_seconds(w, part)) is not None]
-        return statistics.fmean(means) if means else None
-
-    def _mean_model_seconds(self) -> float | None:
-        """Returns the mean seconds of making a model of the current recipe; None if unknown."""
-        needed = [part for part, does in (("train", self._trains), ("score", self._scores)) if does]
-        means = [self._mean_part_seconds(part) for part in needed]
-        if any(value is None for value in means):
-            return None
-        return sum(value for value in means if value is not None)
-
-    def _current_recipe_seconds(self, now: float) -> float | None:
-        num_left = self._missing - self._num_finished() - self._num_elsewhere
-        if num_left <= 0:
-            return 0.0
-        if self._costs and not self._has_finished_model():
-            # This recipe has no times yet, so those of earlier recipes are used.
-            assert self._recipe is not None
-            elapsed = now - self._recipe_started_at
-            return max(self._later_recipe_seconds(self._recipe) - elapsed, 0)
-        train_mean = self._mean_part_seconds("train") if self._trains else 0.0
-        score_mean = self._mean_part_seconds("score") if self._scores else 0.0
-        if score_mean is None or (train_mean is None and self._trained < self._missing):
-            return None
-        train_mean = train_mean or 0.0
-        queue: list[tuple[float, float]] = []
-        num_running = 0
-        for worker in self._workers:
-            train, score = self._worker_seconds(worker, train_mean, score_mean)
-            busy_seconds = self._running_model_seconds(worker, train, score, now)
-            num_running += worker.running is not None
-            queue.append((busy_seconds, train + score))
-        num_waiting = num_left - num_running
-        if self._waiting_since is not None and num_waiting > 0:
-            # Other processes are making all models that no worker of this command is making.
-            left = train_mean + score_mean - (now - self._waiting_since)
-            return max(left, *(busy for busy, _ in queue)) if left > 0 else None
-        if self._num_elsewhere:
-            interval = (self._elsewhere_at - self._recipe_started_at) / self._num_elsewhere
-            queue.append((max(interval - (now - self._elsewhere_at), 0), interval))
-            num_waiting -= 1
-        # It is assumed that models that only have to be scored are spread evenly over the remaining models.
-        scored_only = self._trained / self._missing
-        queue = [(busy, s - scored_only * min(train_mean, s)) for busy, s in queue]
-        return _finish_time(queue, max(num_waiting, 0))
-
-    def _worker_seconds(
-        self, worker: WorkerTimes, train_mean: float, score_mean: float
-    ) -> tuple[float, float]:
-        """Returns the seconds that a worker needs to train and to score a model; the means are over all workers."""
-        train, score = _worker_mean_seconds(worker, "train"), _worker_mean_seconds(worker, "score")
-        if train is None:
-            running = worker.running
-            train = (running.all_steps_seconds if running else None) or train_mean
-        if score is None:
-            score = score_mean * (train / train_mean if train_mean else 1.0)
-        return train, score
-
-    def _running_model_seconds(
-        self, worker: WorkerTimes, train: float, score: float, now: float
-    ) -> float:
-        """Returns the seconds until a worker finishes the model that it is working on; 0 if there is none."""
-        model = worker.running
-        if model is None:
-            return 0.0
-        if model.trained_at is not None:
-            return max(score - (now - model.trained_at), 0)
-        if model.steps:
-            steps_at, taken = model.steps[-1]
-            return max((1 - taken / model.num_steps) * train - (now - steps_at), 0) + score
-        compilation = self._compile_seconds() if model.is_first else 0.0
-        return max(compilation + train - (now - model.started_at), 0) + score
-
-
-def _worker_mean_seconds(worker: WorkerTimes, part: str) -> float | None:
-    """Returns the mean seconds that a worker takes to "train" or "score" a model; None if it has finished none."""
-    seconds = durations(worker.models, f"{part}_seconds")
-    return statistics.fmean(seconds) if seconds else None
-
-
-def _finish_time(workers: Sequence[tuple[float, float]], num_models: int) -> float:
-    """Returns the time at which all models are finished, if each worker takes the next one as soon as it is free.
-
-    Args:
-      workers: for each worker, the time at which it can begin another model, and its seconds per model.
-      num_models: number of models that no worker has begun.
-    """
-    queue = list(workers)
-    heapq.heapify(queue)
-    finish = max((free_at for free_at, _ in queue), default=0.0)
-    for _ in range(num_models if queue else 0):
-        free_at, seconds = queue[0]
-        heapq.heapreplace(queue, (free_at + seconds, seconds))
-        finish = max(finish, free_at + seconds)
-    return finish
+    def _seconds_of_recipe(self, now: float, seconds: float) -> float:
+        """Returns what is left of the seconds of all models of the current recipe that were missing at its start."""
+        rate = self._rates[self._recipe]
+        model_seconds = rate.model_seconds()
+        if model_seconds is None:
+            return max(seconds - (now - self._began), 0.0)
+        made = rate.num_made - self._num_made_before + self._num_elsewhere
+        made += rate.running_share(now, model_seconds)
+        return max(1 - made / max(self._missing[self._recipe], 1), 0.0) * seconds

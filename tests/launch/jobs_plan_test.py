@@ -128,7 +128,7 @@ def test_plan_is_printed_as_a_table(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     config = tiny_sweep.config_file(tiny, tmp_path)
-    assert lm_mia_main(["plan", f"--config={config}"]) == 0
+    assert lm_mia_main(["plan", f"--config={config}", "--device=h100"]) == 0
     costs = capsys.readouterr().out
     assert cli.main(["plan", f"--config={config}"]) == 0
     out = capsys.readouterr().out

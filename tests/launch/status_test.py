@@ -141,23 +141,30 @@ def test_vanished_job_is_listed(
 def test_rate_and_remaining_time_come_from_the_log(
     sweep: Sweep, capsys: pytest.CaptureFixture[str]
 ):
+    name = first_recipe(sweep).name
     lines = [
-        {"event": "model_scored", "model": model, "last": last, "recipe": name, "host": "h"}
-        | {"time": f"2026-01-01T00:{minute:02}:00.000+00:00"}
-        for model, last, name, minute in (
-            (MODELS[0], True, first_recipe(sweep).name, 0),
-            (MODELS[1], False, first_recipe(sweep).name, 1),  # a score point
-            (MODELS[1], True, first_recipe(sweep).name, 10),
-            (MODELS[1], True, "another", 11),
-            (MODELS[2], True, first_recipe(sweep).name, 20),
+        {"event": kind, "model": model, "recipe": recipe, "host": "h"}
+        | {"time": f"2026-01-{day:02}T00:{minute:02}:00.000+00:00"}
+        | ({"last": last} if kind == "model_scored" else {})
+        for kind, model, last, recipe, day, minute in (
+            ("model_started", MODELS[0], None, name, 1, 0),  # before a pause
+            ("model_scored", MODELS[0], True, name, 1, 10),
+            ("model_started", MODELS[1], None, name, 2, 0),
+            ("model_scored", MODELS[1], False, name, 2, 1),  # a score point
+            ("model_trained", MODELS[1], None, name, 2, 9),
+            ("model_scored", MODELS[1], True, name, 2, 10),
+            ("model_started", MODELS[2], None, name, 2, 10),
+            ("model_scored", MODELS[1], True, "another", 2, 11),
+            ("model_scored", MODELS[2], True, name, 2, 20),
         )
     ]
-    path, trained = sweep.workdir.path / "metrics.jsonl", {"event": "model_trained", "seconds": 300}
-    lines = [{**lines[0], "time": "2025-12-31T00:00:00.000+00:00"}, *lines]  # before a pause
-    lines.append({**trained, "recipe": first_recipe(sweep).name})
-    path.write_text(
-        "".join(json.dumps(line) + "\n" for line in lines) + '{"event": "model_scored", "ti'
-    )
+    path = sweep.workdir.path / "metrics.jsonl"
+
+    def write(lines: list[dict[str, object]]) -> None:
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        path.write_text(text + '{"event": "model_scored", "ti')
+
+    write(lines)
     first, second = read_status(sweep, capsys)
     assert first["models_per_hour"] == pytest.approx(6)
     assert first["seconds_left"] is None  # nothing is running
@@ -166,8 +173,14 @@ def test_rate_and_remaining_time_come_from_the_log(
         state.begin(MODELS[3])
         first, second = read_status(sweep, capsys)
     assert first["seconds_left"] == pytest.approx(3 * 600)
-    assert first["hosts"] == {"h": {"models": 4, "failures": 0}}
+    assert first["hosts"] == {"h": {"models": 3, "failures": 0}}
     assert (second["models_per_hour"], second["seconds_left"]) == (None, None)
+    # `lm-mia run` records only what it has finished.
+    read = datetime.datetime.fromisoformat
+    shift = datetime.datetime.now(datetime.UTC) - read(f"{lines[-1]['time']}")
+    write([line | {"time": (read(f"{line['time']}") + shift).isoformat()} for line in lines])
+    first, _ = read_status(sweep, capsys)
+    assert first["seconds_left"] == pytest.approx(3 * 600)
 
 
 def test_versions_and_other_recipes_are_listed(sweep: Sweep, capsys: pytest.CaptureFixture[str]):

@@ -270,3 +270,21 @@ def test_tpu_visible_chips_names_the_chips(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TPU_VISIBLE_CHIPS", "0,2")
     assert [e["TPU_VISIBLE_CHIPS"] for e in environments(0, 1)] == ["0", "2"]
     assert environments(0, 0) == [{}]
+
+
+def test_the_accelerator_has_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert devices.accelerator() == "cpu"
+    gpus(monkeypatch, 2)
+    assert devices.accelerator() == "NVIDIA H200"
+    gpus(monkeypatch, 0)  # the plugin of CUDA is installed, but there is no GPU
+    assert devices.accelerator() == "cpu"
+    monkeypatch.undo()
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [])
+    monkeypatch.setattr(devices, "_PCI", tmp_path)
+    tpus(monkeypatch, 4)
+    assert devices.accelerator() == "tpu"
+    for folder, vendor, device in (("a", "0x8086", "0x0062"), ("b", "0x1ae0", "0x0063")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / folder / "device").write_text(f"{device}\n")
+    assert devices.accelerator() == "tpu v5e"

@@ -71,7 +71,8 @@ def plan(capsys: pytest.CaptureFixture[str], workdir: Path, *flags: str) -> Any:
 def test_json_has_predictions_and_their_cost(
     tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    [recipe] = plan(capsys, attacked(tiny, tmp_path / "w"), "--json")["recipes"]
+    workdir = attacked(tiny, tmp_path / "w")
+    [recipe] = plan(capsys, workdir, "--device=h100", "--json")["recipes"]
     more = recipe["more_references"]
     assert (more["references"], more["reason"]) == (16, "")
     assert more["attacks"]["lira_online"]["auc"] == {
@@ -81,16 +82,24 @@ def test_json_has_predictions_and_their_cost(
     }
     assert more["attacks"]["shrunk"]["auc"]["64"]["value"] is None
     per_model = recipe["chip_hours"] / recipe["models"]
-    assert more["chip_hours"] == {
+    assert more["hours"] == {
         "32": pytest.approx(16 * per_model),
         "64": pytest.approx(48 * per_model),
     }
+    # On a CPU, the references that are added are made as fast as the models of the workdir.
+    [recipe] = plan(capsys, workdir, "--json")["recipes"]
+    hours = recipe["more_references"]["hours"]
+    assert hours["32"] == pytest.approx(16 / recipe["models_per_hour"])
+    (workdir / "metrics.jsonl").unlink()
+    [recipe] = plan(capsys, workdir, "--json")["recipes"]
+    assert recipe["more_references"]["hours"] == {}
+    assert "for 2x" not in plan(capsys, workdir)
 
 
 def test_all_attacks_of_a_single_recipe_are_printed(
     tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    out = plan(capsys, attacked(tiny, tmp_path / "w"))
+    out = plan(capsys, attacked(tiny, tmp_path / "w"), "--device=h100")
     table = out.partition("What more references would add")[2].splitlines()
     rows = [line.split() for line in table]
     [rmia] = [row for row in rows if row[:1] == ["tiny"]]
@@ -120,7 +129,7 @@ def test_a_reason_is_printed_if_there_are_too_few_references(
         "references": 4,
         "reason": reason,
         "attacks": {},
-        "chip_hours": {},
+        "hours": {},
     }
     out = plan(capsys, workdir)
     assert out.endswith(f"tiny: no prediction for more references: {reason}\n")
@@ -151,7 +160,7 @@ def test_only_the_strongest_attack_of_several_recipes_is_printed():
             "large", 0.01, 16, "", {"rmia": cells(0.8), "lira_online": cells(np.nan)}, hours
         ),
     ]
-    table, notes = more_references.to_table(forecasts)
+    table, notes = more_references.to_table(forecasts, "chip time")
     assert table is not None
     columns = [[*column.cells] for column in table.columns]
     assert columns[:4] == [

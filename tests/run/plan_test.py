@@ -13,6 +13,7 @@ from tiny_run import Tiny, tiny
 from lm_mia import cli
 from lm_mia.data.population import open_population
 from lm_mia.model import flops, memory
+from lm_mia.run import devices
 
 __all__ = ["tiny"]  # a fixture
 
@@ -54,7 +55,7 @@ def wrong(capsys: pytest.CaptureFixture[str], *flags: str) -> list[str]:
 
 
 def test_json_has_all_fields(file: str, capsys: pytest.CaptureFixture[str]):
-    plan = planned(capsys, f"--config={file}", "--mfu=0.4")
+    plan = planned(capsys, f"--config={file}", "--mfu=0.4", "--device=h100")
     assert plan["chip"] == {"name": "h100", "flops_per_second": 989e12, "mfu": 0.4}
     small, large = plan["recipes"]
     assert (small["entries"], small["models"], small["overrides"]) == ([0, 1], 16, {})
@@ -73,7 +74,7 @@ def test_json_has_all_fields(file: str, capsys: pytest.CaptureFixture[str]):
 
 
 def test_overrides_and_assumptions(file: str, capsys: pytest.CaptureFixture[str]):
-    before = planned(capsys, f"--config={file}")
+    before = planned(capsys, f"--config={file}", "--device=h100")
     after = planned(
         capsys, f"--config={file}", "--config.train.epochs=3", "--mfu=0.2", "--device=1978"
     )
@@ -98,7 +99,7 @@ def test_overrides_and_assumptions(file: str, capsys: pytest.CaptureFixture[str]
 
 def test_plan_is_printed_as_a_table(file: str, capsys: pytest.CaptureFixture[str]):
     flags = [f"--config={file}", "--tokens-per-sample=20", "--config.score.at_epochs=0.5"]
-    assert cli.main(["plan", *flags]) == 0
+    assert cli.main(["plan", *flags, "--device=h100"]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     [row] = [re.split(r"  +", line) for line in lines if line.startswith("plan ")]
     assert row[:6] == ["plan", "2x64", "2.15 M", "16", "50", "160 k"]
@@ -139,7 +140,10 @@ def test_mistakes_are_reported_without_output(
     assert first == "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
     assert second.startswith("--device=h300: unknown chip; did you mean h800? choose one of cpu, ")
     for bad in ("--mfu=0", "--mfu=nan", "--mfu=-1"):
-        assert len(wrong(capsys, *plan, bad)) == 1
+        assert len(wrong(capsys, *plan, bad, "--device=h100")) == 1
+    for cpu in ([], ["--device=cpu"]):
+        [line] = wrong(capsys, *plan, "--mfu=0.4", *cpu)
+        assert line.startswith("--mfu=0.4: has no effect on cpu")
     for bad in ("0", "-3", "nan", "inf"):
         assert wrong(capsys, *plan, f"--device={bad}") == [
             f"--device={bad}: must be a finite rate above 0, in TFLOP/s; try --device=h100"
@@ -172,7 +176,7 @@ def test_mistakes_in_flags_and_config_are_reported_together(
         "attack.replicas=1: must be 0 (no replicas) or at least 2, since a flip rate needs two decisions",
     ]
     mfu = "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
-    assert wrong(capsys, "plan", *config, "--mfu=40") == [mfu, *in_config]
+    assert wrong(capsys, "plan", *config, "--mfu=40", "--device=h100") == [mfu, *in_config]
     verify = "--verify: works only with lm-mia status; leave it out"
     assert wrong(capsys, "plan", *config, "--verify") == [verify, *in_config]
     workdir = f"--workdir={tmp_path / 'w'}"
@@ -209,7 +213,7 @@ def test_plan_reads_lengths_and_models_of_the_workdir(
     workdir = tiny.copy(tmp_path / "w")
     before, population = sorted(tmp_path.rglob("*")), tiny_run.population_of(workdir)
     flags = [f"--config={tiny.config}", f"--workdir={workdir}", "--config.attack.references=10"]
-    plan = planned(capsys, *flags)
+    plan = planned(capsys, *flags, "--device=h100")
     [recipe] = plan["recipes"]
     lengths_N = open_population(population).lengths_N
     assert recipe["mean_sample_tokens"] == pytest.approx(lengths_N.mean())
@@ -231,7 +235,7 @@ def test_plan_reads_lengths_and_models_of_the_workdir(
         [stranger] = planned(capsys, *flags_of_other, f"--config.{field}")["recipes"]
         assert (stranger["present_models"], stranger["lengths"]) == (0, "assumed as in C4")
         assert stranger["text_share"] is None
-    assert cli.main(["plan", *flags]) == 0
+    assert cli.main(["plan", *flags, "--device=h100"]) == 0
     printed = capsys.readouterr().out
     assert "for the 6 missing models" in printed
     assert f"text used    {100 * used.share:.3g}% of the tokens of the drawn documents" in printed
@@ -239,8 +243,58 @@ def test_plan_reads_lengths_and_models_of_the_workdir(
     assert "text used    unknown until" in capsys.readouterr().out
     assert sorted(tmp_path.rglob("*")) == before
     # Without a config, the recipe of the workdir is planned.
-    [same] = planned(capsys, *flags[1:])["recipes"]
+    [same] = planned(capsys, *flags[1:], "--device=h100")["recipes"]
     assert same == recipe | {"entries": []}
+
+
+def test_time_follows_from_the_models_of_the_workdir(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """On a CPU, without a probe: nothing is known until two models are finished."""
+    flags = [f"--config={tiny.config}", "--config.attack.references=10"]
+    new = planned(capsys, *flags)
+    assert new["chip"] is new["total"]["chip_hours"] is new["total"]["seconds_left"] is None
+    assert new["recipes"][0]["speed"] is new["recipes"][0]["models_per_hour"] is None
+    assert new["recipes"][0]["train_flops"] > 0
+    assert cli.main(["plan", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "chip time" not in out
+    assert "\ntime         unknown until two models of the workdir are finished" in out
+    workdir = tiny.copy(tmp_path / "w")
+    lines = [
+        {"event": kind, "model": f"m{i}", "recipe": "tiny", "last": True, "device": "cpu"}
+        | {"time": f"2026-01-01T00:00:{2 * i + (kind == 'model_scored'):02}.000+00:00"}
+        for i in range(4)
+        for kind in ("worker", "model_started", "model_scored")
+    ]
+    (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    flags.append(f"--workdir={workdir}")
+    grown = planned(capsys, *flags)
+    [recipe] = grown["recipes"]
+    assert (recipe["models"], recipe["present_models"], grown["finished_on"]) == (12, 6, ["cpu"])
+    assert recipe["models_per_hour"] == pytest.approx(3600)
+    assert recipe["seconds_left"] == grown["total"]["seconds_left"] == pytest.approx(6)
+    sweep = tmp_path / "sweep.py"
+    sweep.write_text(
+        Path(tiny.config).read_text() + "\ndef sweep():\n    yield {'train.epochs': 2}\n"
+    )
+    _, twice = planned(capsys, f"--config={sweep}", *flags[1:])["recipes"]
+    assert twice["models_per_hour"] is None
+    assert twice["seconds_left"] > 12 * 1.2  # training takes twice as long
+    assert cli.main(["plan", *flags, "--device=h100"]) == 0
+    out = capsys.readouterr().out
+    assert "\ntime left    at 3,600 models per hour, as the finished models" in out
+    assert "\nchip time " in out
+
+
+def test_the_default_is_the_accelerator_of_this_machine(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, chip in (("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"), ("Abacus 1", None)):
+        monkeypatch.setattr(devices, "accelerator", lambda name=name: name)
+        plan = planned(capsys, f"--config={file}")
+        assert (plan["chip"] and plan["chip"]["name"]) == chip
+        assert planned(capsys, f"--config={file}", "--device=cpu")["chip"] is None
 
 
 def test_plan_refuses_what_run_refuses(

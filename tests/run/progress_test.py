@@ -208,48 +208,49 @@ def test_killed_worker_is_reported_in_one_line():
 
 
 @pytest.mark.parametrize("overall", [True, False])
-def test_remaining_time_is_shown_once_a_model_is_finished(
+def test_rate_and_remaining_time_are_shown_once_two_models_are_finished(
     monkeypatch: pytest.MonkeyPatch, overall: bool
 ):
-    """One of 11 models takes 260 seconds; the time is that of the whole command, in minutes."""
+    """One of 12 models takes 260 seconds."""
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     display, out = shown(overall=overall)
-    work = [RecipeWork("r", 11, 1.0, 0.0)]
-    display.estimate_from_models(RemainingTime(work, 0.0, trains=True, scores=True))
-    display.track({"event": "models", "recipe": "r", "missing": 11, "trained": 0, "verb": "run"})
-    tally = progress.Tally(display, "run", requested=11, missing=11)
+    display.estimate_from_models(RemainingTime([RecipeWork("r", 12, 1.0)], "run"))
+    display.track({"event": "models", "recipe": "r", "missing": 12})
+    tally = progress.Tally(display, "run", requested=12, missing=12)
 
     def left() -> dict[str, str]:
         return {t.description: display.remaining_text(t) for t in display._progress.tasks}
 
-    others = {"train": "", "score": ""}
-    for seconds, new in (
-        (0, worker() | {"index": 0}),
-        (0, event("model_started", "a", index=0)),
-        (130, event("step", "a", step=20, steps=40, index=0)),
-        (130, trained("a") | {"index": 0}),
-    ):
-        now[0] += seconds
-        tally.on_event(new)
-        assert set(left().values()) == {""}
-    tally.on_event(scored("a") | {"index": 0})
-    # Without a bar for the whole command, all bars show its time.
-    shows = {"overall": "43 min left"} | others if overall else dict.fromkeys(others, "43 min left")
-    assert left() == shows
+    tally.on_event(worker() | {"index": 0})
+    for model in "ab":
+        for seconds, new in (
+            (0, event("model_started", model, index=0)),
+            (130, event("step", model, step=20, steps=40, index=0)),
+            (130, trained(model) | {"index": 0}),
+        ):
+            now[0] += seconds
+            tally.on_event(new)
+            assert left().get("overall", "") == ""
+        tally.on_event(scored(model) | {"index": 0})
+    text = "13.8 models per hour, 43 min left"
+    shown_by = ("overall",) if overall else progress.MODEL_BARS
+    assert all(left()[name] == text for name in shown_by)
     now[0] += 11
-    display.update("train", 1, 11)
-    line = "overall 0% (43 min left), train 9%" if overall else "train 9% (43 min left)"
+    display.update("corpus", 1, 12)
+    line = f"overall 0% ({text}), corpus 8%" if overall else "corpus 8%"
     assert out.getvalue().splitlines()[-1] == line
     now[0] += 2700  # later than estimated: no time is better than a wrong one
-    assert set(left().values()) == {""}
+    assert left().get("overall", "") == ""
 
 
-def test_each_bar_shows_its_own_remaining_time():
-    """Without models, each bar has its own time, as of the reading of documents."""
-    display, _ = shown()
-    display.update("read files", 0, 10)
-    [bar] = display._progress.tasks
+@pytest.mark.parametrize("overall", [True, False])
+def test_each_bar_shows_its_own_remaining_time(overall: bool):
+    """Bars of models too, as long as nothing is known from finished models."""
+    display, _ = shown(overall=overall)
+    display.estimate_from_models(RemainingTime([RecipeWork("r", 12, 1.0)], "run"))
+    display.update("train", 0, 10)
+    bar = display._progress.tasks[-1]
     assert progress._DurationColumn(display.remaining_text).render(bar).plain == ""
     bar._progress.extend(ProgressSample(float(second), 0.001) for second in (0, 1))
     bar.start_time = 0.0

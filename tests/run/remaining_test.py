@@ -1,13 +1,17 @@
 """Simulated commands: the estimate is compared with the time that the simulation then takes."""
 
 import dataclasses
+import json
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lm_mia.run.remaining import RecipeWork, RemainingTime
+from lm_mia.run import remaining
+from lm_mia.run.remaining import ModelRate, RecipeWork, RemainingTime
 
-STEPS = 100
+Timed = list[tuple[float, dict[str, Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,208 +25,196 @@ class Worker:
 
 
 def simulate(
-    workers: list[Worker],
-    models: int,
-    *,
-    missing: int = 0,
-    recipe: str = "a",
-    begin: float = 0.0,
-    resumed: int = 0,
-    elsewhere: float = 0.0,
-) -> tuple[list[tuple[float, dict[str, Any]]], float]:
-    """Returns the events of the workers of one recipe in order of time, and the time at which no model is missing.
+    workers: list[Worker], models: int, *, recipe: str = "a", begin: float = 0.0, missing: int = 0
+) -> tuple[Timed, float]:
+    """Returns the events of the workers of one recipe in order of time, and the time of the last.
 
     Args:
       workers: the workers.
       models: number of models that are made.
-      missing: number of missing models, if not all of them are made.
       recipe: name of the recipe.
       begin: time at which the workers are started.
-      resumed: number of models, the first ones, that are resumed after half of their steps.
-      elsewhere: seconds per model of another process that makes models of the recipe; 0: there is none.
+      missing: number of missing models, if not all of them are made.
     """
-    start = {
-        "event": "models",
-        "recipe": recipe,
-        "missing": missing or models,
-        "trained": 0,
-        "verb": "run",
-    }
-    events: list[tuple[float, dict[str, Any]]] = [(begin, start)]
+    events: Timed = [
+        (begin, {"event": "models", "recipe": recipe, "missing": missing or models}),
+        *((begin + w.ready, {"event": "worker", "index": i}) for i, w in enumerate(workers)),
+    ]
     free = {i: begin + worker.ready for i, worker in enumerate(workers)}
-    for i, now in free.items():
-        events.append((now, {"event": "worker", "index": i}))
-    next_elsewhere, num_elsewhere = begin + elsewhere, 0
-    made, finished = 0, begin
-    first = set(free)
-    while made < models:
+    compiles = dict(enumerate(w.compilation for w in workers))
+    for number in range(models):
         i = min(free, key=lambda index: free[index])
-        if elsewhere and next_elsewhere - elsewhere < free[i]:
-            num_elsewhere, made = num_elsewhere + 1, made + 1
-            events.append((next_elsewhere, {"event": "finished_elsewhere", "count": num_elsewhere}))
-            finished, next_elsewhere = max(finished, next_elsewhere), next_elsewhere + elsewhere
-            continue
-        worker, now, name = workers[i], free[i], f"{recipe}-{made}"
-        resumed_at = STEPS // 2 if made < resumed else 0
-        extra = worker.compilation if i in first else 0.0
-        train = worker.train * (1 - resumed_at / STEPS)
-        shared: dict[str, Any] = {"index": i, "model": name, "steps": STEPS}
-        events.append((now, {"event": "model_started", **shared}))
-        for share in (0.25, 0.5, 0.75):
-            step = resumed_at + round(share * (STEPS - resumed_at))
-            events.append((now + extra + share * train, {"event": "step", "step": step, **shared}))
-        now += extra + train
-        events.append((now, {"event": "model_trained", "resumed_at": resumed_at, **shared}))
+        model = {"index": i, "model": f"{recipe}-{number}"}
+        now, worker = free[i], workers[i]
+        events.append((now, {"event": "model_started", **model}))
+        now += compiles.pop(i, 0.0) + worker.train
+        events.append((now, {"event": "model_trained", **model}))
         now += worker.score
-        events.append((now, {"event": "model_scored", "last": True, **shared}))
-        if extra:
-            events.append((now, {"event": "compiled", "seconds": extra, "index": i}))
-            first.discard(i)
-        free[i], made, finished = now, made + 1, max(finished, now)
-    return sorted(events, key=lambda timed: timed[0]), finished
+        events.append((now, {"event": "model_scored", "last": True, **model}))
+        free[i] = now
+    events.sort(key=lambda timed: timed[0])
+    return events, events[-1][0]
 
 
-def estimates(
-    remaining: RemainingTime, events: list[tuple[float, dict[str, Any]]]
-) -> list[tuple[float, float | None]]:
-    """Returns the times of the events, and the estimate at each of them."""
-    values: dict[float, float | None] = {}
+def rate_of(events: Timed) -> ModelRate:
+    rate = ModelRate()
     for now, event in events:
-        remaining.add(now, event)
-        values[now] = remaining.seconds(now)
+        rate.add(now, event)
+    return rate
+
+
+def estimates(time_left: RemainingTime, events: Timed) -> Timed:
+    """Returns the times of the events, and the estimate at each of them."""
+    values: dict[float, Any] = {}
+    for now, event in events:
+        time_left.add(now, event)
+        values[now] = time_left.seconds(now)
     return [*values.items()]
 
 
-def alone(models: int, tables: float = 0.0, report: float = 0.0) -> RemainingTime:
-    work = RecipeWork("a", models, 1.0, tables)
-    return RemainingTime([work], report, trains=True, scores=True)
-
-
-def check(
-    values: list[tuple[float, float | None]], end: float, first_finish: float, tolerance: float
-) -> None:
-    """Checks that there is no estimate before the first finished model, and that later ones are right."""
-    assert {value for now, value in values if now < first_finish} <= {None}
+def check(values: Timed, end: float, known_from: float, tolerance: float) -> None:
+    """Checks that there is no estimate before a time, and that those from this time on are right."""
+    assert {value for now, value in values if now < known_from} <= {None}
     for now, value in values:
-        if now > first_finish:
-            assert value == pytest.approx(end - now, abs=tolerance * (end - first_finish)), now
+        if now >= known_from:
+            assert value == pytest.approx(end - now, abs=tolerance), now
 
 
-def test_compilation_is_counted_once():
-    events, end = simulate([Worker(), Worker()], 12)
-    values = estimates(alone(12), events)
-    first_finish = 5 + 20 + 30 + 10
-    check(values, end, first_finish, 0.01)
-    # Multiplied by six models per worker, the first one would give 300 seconds.
-    [after_first, *_] = [value for now, value in values if now > first_finish]
-    assert after_first == pytest.approx(5 * 40 - 7.5, abs=1)
+def test_the_estimate_needs_two_models_and_then_leaves_out_compilation():
+    events, end = simulate([Worker(), Worker()], 24)
+    values = estimates(RemainingTime([RecipeWork("a", 24, 1.0)], "run"), events)
+    check(values, end, 65, 0.5 * end)  # both models were the first ones of their workers
+    check([v for v in values if v[0] > 100], end, 100, 8)
+
+
+def test_many_workers_count_while_only_two_are_finished():
+    workers = [Worker(compilation=0.0, ready=float(i)) for i in range(8)]
+    events, end = simulate(workers, 80)
+    values = estimates(RemainingTime([RecipeWork("a", 80, 1.0)], "run"), events)
+    check(values, end, 41, 0.1 * end)
 
 
 def test_workers_of_unequal_speed():
-    events, end = simulate([Worker(), Worker(90, 30)], 12)
-    values = estimates(alone(12), events)
-    check(values, end, 65, 0.1)
-    # As soon as the steps of the slow worker are known, its first model need not be finished.
-    check([(now, value) for now, value in values if now > 90], end, 90, 0.03)
+    events, end = simulate([Worker(compilation=0), Worker(90, 30, compilation=0)], 40)
+    values = estimates(RemainingTime([RecipeWork("a", 40, 1.0)], "run"), events)
+    check(values, end, 85, 0.35 * end)
+    check([v for v in values if v[0] > end / 2], end, end / 2, 0.15 * end)
 
 
-def test_resumed_models_do_not_make_the_others_look_faster():
-    events, end = simulate([Worker(), Worker()], 10, resumed=2)
-    check(estimates(alone(10), events), end, 50, 0.05)
-
-
-def test_models_that_are_only_scored_do_not_tell_how_long_training_takes():
-    remaining = RemainingTime([RecipeWork("a", 2, 1.0, 0.0)], 0.0, trains=True, scores=True)
-    model = {"index": 0, "model": "m"}
-    for now, event in [
-        (0.0, {"event": "models", "recipe": "a", "missing": 2, "trained": 1, "verb": "run"}),
-        (1.0, {"event": "worker", "index": 0}),
-        (1.0, {"event": "model_started", **model}),
-        (9.0, {"event": "model_scored", "last": True, **model}),
-    ]:
-        remaining.add(now, event)
-    assert remaining.seconds(9) is None
+def test_the_time_passes_between_finished_models():
+    time_left = RemainingTime([RecipeWork("a", 10, 1.0)], "run")
+    events, _ = simulate([Worker(compilation=0)], 2, missing=10)
+    started = {"event": "model_started", "index": 0, "model": "next"}
+    for now, event in [*events, (85.0, started)]:
+        time_left.add(now, event)
+    assert [time_left.seconds(now) for now in (85.0, 95.0, 125.0, 300.0)] == pytest.approx(
+        [320, 310, 280, 280]
+    )
+    assert time_left.per_hour(85.0) == pytest.approx(90)
 
 
 def test_models_that_other_processes_make():
-    events, end = simulate([Worker(), Worker()], 30, elsewhere=25.0)
-    check(estimates(alone(30), events), end, 65, 0.12)
-
-
-def test_stages_that_follow_are_counted_and_pass():
-    remaining = alone(4, tables=60.0, report=15.0)
-    events, end = simulate([Worker(), Worker()], 4)
-    check(estimates(remaining, events), end + 75, 65, 0.01)
-    for now, event, expected in (
-        (end, {"event": "models_present", "recipe": "a"}, 75),
-        (end, {"event": "tables", "recipe": "a"}, 75),
-        (end + 20, {"event": "step"}, 55),
-        (end + 30, {"event": "tables_finished", "recipe": "a"}, 15),
-        (end + 30, {"event": "report"}, 15),
-        (end + 40, {"event": "step"}, 5),
-        (end + 50, {"event": "step"}, 0),
-    ):
-        remaining.add(now, event)
-        assert remaining.seconds(now) == pytest.approx(expected)
+    """They make as many as this command, and take half of the models."""
+    events, end = simulate([Worker(compilation=0, ready=0)], 10, missing=20)
+    time_left = RemainingTime([RecipeWork("a", 20, 1.0)], "run")
+    for now, event in events:
+        time_left.add(now, event)
+        if event["event"] == "model_scored":
+            count = round(now / 40)
+            time_left.add(now, {"event": "finished_elsewhere", "count": count})
+            if count > 1:
+                assert time_left.seconds(now) == pytest.approx(end - now)
+                assert time_left.per_hour(now) == pytest.approx(180)
 
 
 def test_recipes_with_different_costs():
     """Models of the second recipe are three times as expensive; those of the third are present already."""
-    works = [RecipeWork("a", 6, 1.0, 0), RecipeWork("b", 4, 3.0, 0), RecipeWork("c", 0, 9.0, 0)]
-    remaining = RemainingTime(works, 0.0, trains=True, scores=True)
-    events, end_a = simulate([Worker(), Worker()], 6)
-    slow, end = simulate([Worker(90, 30)] * 2, 4, recipe="b", begin=end_a)
+    works = [RecipeWork("a", 6, 1.0), RecipeWork("b", 4, 3.0), RecipeWork("c", 0, 9.0)]
+    time_left = RemainingTime(works, "run")
+    events, end_a = simulate([Worker(compilation=0, ready=0)] * 2, 6)
+    slow, end = simulate([Worker(90, 30, 0, 0)] * 2, 4, recipe="b", begin=end_a)
     events += [(end_a, {"event": "models_present", "recipe": "a"}), *slow]
-    check(estimates(remaining, events), end, 65, 0.02)
-    remaining.add(end, {"event": "models_present", "recipe": "b"})
-    assert remaining.seconds(end) == 0
+    check(estimates(time_left, events), end, 40, 1)
+    time_left.add(end, {"event": "models_present", "recipe": "b"})
+    assert time_left.seconds(end) == 0
+    assert time_left.per_hour(end) is None
 
 
 def test_nothing_is_estimated_if_all_models_are_present():
-    remaining = alone(0, tables=10.0)
-    remaining.add(0, {"event": "models_present", "recipe": "a"})
-    remaining.add(0, {"event": "tables", "recipe": "a"})
-    assert remaining.seconds(1) is None
-
-
-def test_waiting_for_models_of_other_processes():
-    """Models of other processes are expected to take as long as those of this command, at most."""
-    events, _ = simulate([Worker()], 3, missing=4)
-    remaining = alone(4, report=7.0)
-    *_, (now, _) = estimates(remaining, events)
-    remaining.add(now, {"event": "waiting", "index": 0, "models": ["other"]})
-    assert remaining.seconds(now) == pytest.approx(40 + 7)
-    assert remaining.seconds(now + 30) == pytest.approx(10 + 7)
-    assert remaining.seconds(now + 41) is None  # it is slower, and nobody knows by how much
-    remaining.add(now + 50, {"event": "finished_elsewhere", "count": 1})
-    assert remaining.seconds(now + 50) == pytest.approx(7)
+    time_left = RemainingTime([RecipeWork("a", 0, 1.0)], "run")
+    time_left.add(0, {"event": "models_present", "recipe": "a"})
+    assert time_left.seconds(1) is None
 
 
 def test_a_killed_worker_and_a_diverged_model():
-    events, _ = simulate([Worker(), Worker()], 4, missing=6)
-    remaining = alone(6)
-    *_, (now, _) = estimates(remaining, events)
-    assert remaining.seconds(now) == pytest.approx(40)
-    remaining.add(now, {"event": "worker_lost", "index": 1})
-    assert remaining.seconds(now) == pytest.approx(80)
-    started = {"event": "model_started", "index": 0, "model": "bad"}
-    remaining.add(now, started)
-    remaining.add(now + 9, {"event": "model_diverged", "index": 0, "model": "bad"})
-    assert remaining.seconds(now + 9) == pytest.approx(40)
+    time_left = RemainingTime([RecipeWork("a", 9, 1.0)], "run")
+    events, now = simulate([Worker(compilation=0)] * 2, 4, missing=9)
+    for time, event in events:
+        time_left.add(time, event)
+    for index in (0, 1):
+        time_left.add(now, {"event": "model_started", "index": index, "model": f"next-{index}"})
+    assert time_left.seconds(now) == pytest.approx(5 * 40 / 2)
+    time_left.add(now + 20, {"event": "model_diverged", "index": 0, "model": "next-0"})
+    time_left.add(now + 20, {"event": "worker_lost", "index": 1})
+    assert time_left.seconds(now + 20) == pytest.approx(4 * 40 / 2)
 
 
-@pytest.mark.parametrize(("trains", "seconds"), [(True, 30.0), (False, 10.0)])
-def test_commands_that_only_train_or_only_score(trains: bool, seconds: float):
-    work = RecipeWork("a", 4, 1.0, 0.0)
-    remaining = RemainingTime([work], 0.0, trains=trains, scores=not trains)
-    models = {"missing": 4, "trained": 4 * (not trains), "verb": "train" if trains else "score"}
-    remaining.add(0, {"event": "models", "recipe": "a", **models})
-    remaining.add(1, {"event": "worker", "index": 0})
-    kind = {"event": "model_trained", "resumed_at": 0, "steps": 10}
-    kind = kind if trains else {"event": "model_scored", "last": True}
-    now = 1.0
-    for model in "xy":
-        remaining.add(now, {"event": "model_started", "index": 0, "model": model})
-        now += seconds
-        remaining.add(now, {"index": 0, "model": model, **kind})
-    assert remaining.seconds(now) == pytest.approx(2 * seconds)
+@pytest.mark.parametrize("verb", ["train", "score"])
+def test_commands_that_only_train_or_only_score(verb: Any):
+    time_left = RemainingTime([RecipeWork("a", 4, 1.0)], verb)
+    kind = (
+        {"event": "model_trained"} if verb == "train" else {"event": "model_scored", "last": True}
+    )
+    time_left.add(0, {"event": "models", "recipe": "a", "missing": 4})
+    for number in range(2):
+        model = {"index": 0, "model": f"{number}"}
+        time_left.add(30 * number, {"event": "model_started", **model})
+        time_left.add(30 * number + 30, {**model, **kind})
+    assert time_left.seconds(60) == pytest.approx(60)
+
+
+def test_pauses_between_commands_and_separate_commands_for_scores():
+    """Training and scoring both count, whichever commands did it; the hours between the commands do not."""
+    rate, day = ModelRate(), 86_400.0
+    for number in range(4):
+        model = {"model": f"{number}", "index": 0}
+        began = day * (number // 2) + 30 * (number % 2)
+        rate.add(began, {"event": "model_started", **model})
+        rate.add(began + 30, {"event": "model_trained", **model})
+        rate.add(7 * day + 10 * number, {"event": "model_started", **model})
+        rate.add(7 * day + 10 * number + 9, {"event": "model_scored", "last": False, **model})
+        rate.add(7 * day + 10 * number + 10, {"event": "model_scored", "last": True, **model})
+    assert rate.model_seconds() == pytest.approx(40)
+    assert rate.per_second() == pytest.approx(1 / 40)
+    assert rate.finished_at == 7 * day + 40
+
+
+def test_only_recent_models_count():
+    slow, end = simulate([Worker(compilation=0)], 40)
+    fast, _ = simulate([Worker(3, 1, compilation=0)], 40, recipe="b", begin=end)
+    assert rate_of([*slow, *fast]).per_second() == pytest.approx(1 / 4)
+    many, _ = simulate([Worker(compilation=0)] * 64, 64 * 8)
+    assert rate_of(many).per_second() == pytest.approx(64 / 40)
+
+
+def test_rates_are_read_from_the_log(tmp_path: Path):
+    log = tmp_path / "metrics.jsonl"
+    assert remaining.read_rates(log) == {}
+    lines = []
+    for recipe, count in (("a", 4), ("b", 1)):
+        events, _ = simulate([Worker(), Worker()], count, recipe=recipe)
+        for now, event in events:
+            time = datetime.fromtimestamp(1e9 + now, UTC).isoformat(timespec="milliseconds")
+            line = {"time": time, "recipe": recipe, "device": "cpu", **event}
+            lines += [json.dumps(line), json.dumps({"event": "train", "time": time})]
+    log.write_text("\n".join(lines) + '\n{"event": "model_scored", "ti')
+    rates = remaining.read_rates(log)
+    assert (rates["a"].per_second(), rates["b"].per_second()) == (pytest.approx(2 / 40), None)
+    assert rates["a"].devices == ["cpu"]
+    assert rates["a"].finished_at == 1e9 + 105
+
+
+def test_the_time_of_recipes_without_models_is_scaled_by_cost():
+    works = [RecipeWork("a", 3, 2.0), RecipeWork("b", 5, 1.0), RecipeWork("c", 0, 1.0)]
+    assert remaining.seconds_left(works, {"a": 0.1}) == pytest.approx({"a": 30, "b": 25, "c": 0})
+    assert remaining.seconds_left(works, {}) == {"c": 0}
