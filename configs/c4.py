@@ -12,8 +12,8 @@ Each model sees 20 tokens per parameter once, in samples of 400 tokens on averag
 for 140M, which is half of the population. There are 128 references and 2 replicas, the minimum for a flip rate. By
 default (compute.devices_per_model=auto), a model that does not fit in the memory of one device is trained on several.
 
-Cost of each size, as estimated by `lm-mia plan --config=configs/c4.py --mfu=0.4`: chip-hours of an H100, and
-disk space for final states, scores and population.
+Cost of each size, by `lm-mia plan --config=configs/c4.py --device=h100 --mfu=0.4`: chip-hours of an H100, and disk
+space for final states, scores and population.
 
     10M     5 h   0.04 TB    302M  1,940 h  0.6 TB    509M   4,560 h  0.8 TB
     44M    36 h   0.1 TB     425M  3,180 h  0.7 TB    604M   7,380 h  1.1 TB

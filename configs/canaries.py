@@ -7,7 +7,7 @@ canaries are text like the rest. The others are sequences of pieces that are dra
 same models thus show how well an attack finds canaries of either kind, and which lower bound on epsilon each kind gives
 in an audit of one model. docs/how-to/canaries.md explains the results.
 
-The settings are those of strongmia.py. Cost, by `lm-mia plan` (chip-hours of an H100 at an MFU of 0.4, which small
+The settings are those of strongmia.py. Cost, by `lm-mia plan --device=h100 --mfu=0.4` (at an MFU that small
 models do not reach):
 
     paper   146 models   60 hours

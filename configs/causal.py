@@ -16,7 +16,7 @@ their documents are in random order. Since every sample is a member of some mode
 potential outcomes are known, and so is the error of every estimator. Figures 1 and 2 are diagrams; Figures 5 to 7 are
 ours.
 
-Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
+Cost of all figures, by `lm-mia plan --device=h100 --mfu=0.4` (at an MFU that small models do not reach):
 
     paper   144 models   3,911 hours
     gpu     36 models    0.036 hours

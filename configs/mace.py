@@ -11,7 +11,7 @@ The paper (Liu et al. 2020, MACE: A flexible framework for membership privacy es
 generative models of images, so no setting repeats its experiments: `paper` has the models of StrongMIA. Figures 3
 and 7(b), on released synthetic data, and 7(a) and 9, on other generative models, have no counterpart here.
 
-Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
+Cost of all figures, by `lm-mia plan --device=h100 --mfu=0.4` (at an MFU that small models do not reach):
 
     paper   816 models   2,336 hours
     gpu     104 models   0.066 hours

@@ -12,7 +12,7 @@ The paper (Melis et al. 2025, PrivacyGuard: A Modular Framework for Privacy Audi
 classifiers with 7 references (LiRA) or 3 (RMIA), so no setting repeats these experiments: `paper` has the models of
 StrongMIA. Figure 7 is a simulation, which is the same at every setting. Figures 1 and 2 are diagrams.
 
-Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
+Cost of all figures, by `lm-mia plan --device=h100 --mfu=0.4` (at an MFU that small models do not reach):
 
     paper   150 models   3,913 hours
     gpu     42 models   0.041 hours

@@ -12,7 +12,7 @@ Evaluation) attacks models of tabular data, so no setting repeats its experiment
 StrongMIA. Figures 2 and A3 are simulations without models, which are the same at every setting. Panel (c) of Figure 2
 also has a curve of flip-140M of strongmia.py, or else of main, if the workdir has attacked it with replicas.
 
-Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
+Cost of all figures, by `lm-mia plan --device=h100 --mfu=0.4` (at an MFU that small models do not reach):
 
     paper   786 models   1,450 hours
     gpu     198 models   0.022 hours

@@ -20,7 +20,7 @@ docs/departures/strongmia.md lists what else the paper leaves open or is done in
 NanoDO's vocabulary has 32,101 pieces; a copy of its file takes the place of the vocabulary that is trained on C4 with
 --config.tokenizer.path=FILE --config.tokenizer.vocab_size=32101.
 
-Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
+Cost of all figures, by `lm-mia plan --device=h100 --mfu=0.4` (at an MFU that small models do not reach):
 
     paper   5,504 models   56,218 hours
     gpu     1,130 models   0.54 hours

@@ -10,7 +10,7 @@ each is trained only once.
 The names of the figures begin with open_, such as open_fig04_variance. docs/how-to/strongmia-open.md lists the
 questions, and docs/results/strongmia-open.md the answers.
 
-Cost of all figures, by `lm-mia plan --mfu=0.4` (chip-hours of an H100, at an MFU that small models do not reach):
+Cost of all figures, by `lm-mia plan --device=h100 --mfu=0.4` (at an MFU that small models do not reach):
 
     paper   309 models   63 hours
     gpu     120 models   0.02 hours

@@ -39,10 +39,8 @@ _OPTIONAL_COLUMNS = (
     "diverged",
 )
 _MIN_WIDTH_OF_BARS = 100  # characters; narrower consoles have no room for progress bars
-_IDLE_SECONDS, _IDLE_MODELS = (
-    60.0,
-    3,
-)  # time and models without an event, after which no command is working
+# No command is working if no model was finished for this time, plus that of some models.
+_IDLE_SECONDS, _IDLE_MODELS = 60.0, 3
 
 
 def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
@@ -172,8 +170,9 @@ def _add_log(status: dict[str, Any], recipe: SweepRecipe, stored: dict[str, Any]
         status["models_per_hour"] = 3600 * per_second
         # `lm-mia run` leaves no record of the models that it is making.
         is_recent = time.time() - finished_at < _IDLE_MODELS * seconds + _IDLE_SECONDS
-        if status["running"] or is_recent:
-            status["seconds_left"] = (status["missing"] + len(status["running"])) / per_second
+        num_left = status["missing"] + len(status["running"])
+        if num_left and (status["running"] or is_recent):
+            status["seconds_left"] = num_left / per_second
 
 
 def sweep_status(sweep: Sweep) -> dict[str, Any]:

@@ -302,8 +302,8 @@ def footnotes(speeds: dict[str, Speed], chip: Chip) -> list[str]:
     reason = {
         "given": "",
         "measured": ", measured on one such chip (docs/results/accelerators.md; --mfu sets another one)",
-        "roofline": ", the roofline bound of the compiled program times the share of its bound that an H100 reaches "
-        "(--mfu sets a measured MFU)",
+        "roofline": ", not measured: the roofline bound of the compiled program times the share of its bound that an "
+        "H100 reaches (--mfu sets a measured MFU)",
         "assumed": ", an assumption, since there is no roofline bound for this chip (--mfu sets a measured MFU)",
     }[source]
     lines = [

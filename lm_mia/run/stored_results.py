@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from lm_mia import user_files
 from lm_mia.attacks.spec import FigureNeed
 from lm_mia.errors import UserError
-from lm_mia.run.stages import Stage, requested_table_stages
 from lm_mia.run.sweep import SweepRecipe
 
 if TYPE_CHECKING:
@@ -68,23 +67,3 @@ def is_report_outdated(workdir: Path) -> bool:
     from lm_mia.attacks import exports
 
     return exports.is_report_outdated(workdir)
-
-
-def unfinished_table_stages(recipe: SweepRecipe) -> frozenset[Stage]:
-    """Returns those of the stages "attack" and "extract" that a config requests and that are not finished."""
-    requested = requested_table_stages(recipe.config)
-    if not requested:
-        return requested
-    stored, wanted = count_pieces(recipe)
-    if stored < wanted:
-        return requested
-    return requested & ({"extract"} if not _has_extraction(recipe) else set())
-
-
-def _has_extraction(recipe: SweepRecipe) -> bool:
-    from lm_mia.attacks import exports, runner
-
-    try:
-        return runner.has_set(exports.extraction_set, open_results(recipe))
-    except UserError:
-        return False

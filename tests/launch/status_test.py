@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ def test_rate_and_remaining_time_come_from_the_log(
     ]
     path = sweep.workdir.path / "metrics.jsonl"
 
-    def write(lines: list[dict[str, object]]) -> None:
+    def write(lines: Sequence[Mapping[str, object]]) -> None:
         text = "".join(json.dumps(line) + "\n" for line in lines)
         path.write_text(text + '{"event": "model_scored", "ti')
 
@@ -178,7 +179,7 @@ def test_rate_and_remaining_time_come_from_the_log(
     # `lm-mia run` records only what it has finished.
     read = datetime.datetime.fromisoformat
     shift = datetime.datetime.now(datetime.UTC) - read(f"{lines[-1]['time']}")
-    write([line | {"time": (read(f"{line['time']}") + shift).isoformat()} for line in lines])
+    write([{**line, "time": (read(f"{line['time']}") + shift).isoformat()} for line in lines])
     first, _ = read_status(sweep, capsys)
     assert first["seconds_left"] == pytest.approx(3 * 600)
 

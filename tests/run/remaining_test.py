@@ -74,7 +74,7 @@ def estimates(time_left: RemainingTime, events: Timed) -> Timed:
 
 def check(values: Timed, end: float, known_from: float, tolerance: float) -> None:
     """Checks that there is no estimate before a time, and that those from this time on are right."""
-    assert {value for now, value in values if now < known_from} <= {None}
+    assert all(value is None for now, value in values if now < known_from)
     for now, value in values:
         if now >= known_from:
             assert value == pytest.approx(end - now, abs=tolerance), now

@@ -8,7 +8,7 @@ import tiny_run
 from tiny_config import change
 from tiny_run import Tiny, tiny
 
-from lm_mia.run.stored_results import count_pieces, unfinished_table_stages
+from lm_mia.run.stored_results import count_pieces
 from lm_mia.run.sweep import SweepRecipe, read_sweep
 
 __all__ = ["tiny"]  # a fixture
@@ -18,17 +18,15 @@ def with_setting(recipe: SweepRecipe, name: str, value: object) -> SweepRecipe:
     return dataclasses.replace(recipe, config=change(recipe.config, name, value))
 
 
-def test_stages_are_unfinished_without_their_results(tiny: Tiny, tmp_path: Path):
+def test_pieces_of_other_settings_and_deleted_ones_are_not_stored(tiny: Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w")
     [recipe] = read_sweep(None, str(workdir), []).recipes
-    extracting = with_setting(recipe, "extract.samples", 8)
-    assert unfinished_table_stages(recipe) == set()
-    assert unfinished_table_stages(extracting) == {"extract"}
-    other = with_setting(extracting, "attack.alpha", 0.5)
-    assert unfinished_table_stages(other) == {"attack", "extract"}
-    assert unfinished_table_stages(with_setting(recipe, "attack.replicas", 0)) == set()
+    stored, wanted = count_pieces(recipe)
+    assert stored == wanted > 10
+    stored, wanted = count_pieces(with_setting(recipe, "attack.alpha", 0.5))
+    assert stored < wanted
     shutil.rmtree(tiny_run.recipe_of(workdir) / "pieces")
-    assert unfinished_table_stages(recipe) == {"attack"}
+    assert count_pieces(recipe) == (0, wanted)
 
 
 def test_attacks_of_users_are_not_loaded(tiny: Tiny, tmp_path: Path):
