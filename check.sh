@@ -1,6 +1,12 @@
 #!/usr/bin/env bash
-# Lint, types, documentation and tests, also in a real browser and on a real SLURM where possible.
+# Lint, types, documentation and tests, also in a real browser and on a real SLURM where possible. --all adds the tests
+# that take long: simulations of statistics, and kills of several processes.
 set -euo pipefail
+case "$*" in
+  "") tests="not montecarlo and not slow" ;;
+  --all) tests="" ;;
+  *) echo "usage: bash check.sh [--all]" >&2; exit 2 ;;
+esac
 cd "$(dirname "$0")"
 # Tests start many processes, each of which would otherwise compile all modules again.
 unset PYTHONDONTWRITEBYTECODE
@@ -16,7 +22,7 @@ mkdocs=$!
 # One after the other, since both may install packages by apt-get.
 { bash tests/browser/browser.sh && bash tests/slurm/slurm_integration.sh; } >"$logs/systems" 2>&1 &
 systems=$!
-pytest --durations=15
+pytest -m "$tests" --durations=15
 wait $pyright
 wait $mkdocs
 wait $systems

@@ -18,6 +18,7 @@ def coverage() -> Iterator[ModuleType]:
         yield importlib.import_module("coin_flip_coverage")
 
 
+@pytest.mark.montecarlo
 @pytest.mark.parametrize("replicas", [8, 32])
 @pytest.mark.parametrize(
     "name", ["all p = 0.5", "70% p = 0.02, 30% p = 0.5", "probit-normal, rarely members, shock 0.5"]
@@ -32,6 +33,7 @@ def test_ranges_cover_the_true_share(coverage: ModuleType, name: str, replicas: 
     assert (result.high_S - result.low_S).mean() > 0.02
 
 
+@pytest.mark.montecarlo
 def test_treating_votes_as_independent_would_not_cover(coverage: ModuleType):
     """Many samples and strong shocks: without the design effect, the ranges are far too narrow."""
     design = coverage.shocks("strong shocks", -1, 0.5, 1.0)
@@ -65,6 +67,7 @@ def test_true_shares(coverage: ModuleType):
     assert without_shock.true_share(0) == pytest.approx(share, abs=0.015)
 
 
+@pytest.mark.montecarlo
 def test_calibrated_votes_have_the_requested_fpr(coverage: ModuleType):
     design = coverage.calibrated("", of_members=False)
     vote_BxN = design.draw(np.random.default_rng(2), 5, 1000)

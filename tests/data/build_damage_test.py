@@ -183,6 +183,7 @@ def killed(script: Path, source: config.Corpus, folder: Path, min_parts: int, vi
     return subprocess.run([*argv, str(min_parts), victims], start_new_session=True).returncode
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_killed_builds_resume(
     tmp_path: Path,

@@ -16,6 +16,7 @@ from lm_mia.errors import UserError
 __all__ = ["source"]  # a fixture
 
 
+@pytest.mark.slow
 def test_default_corpus(monkeypatch: pytest.MonkeyPatch):
     """On a fifth of the docstrings, since comparing all of them takes long."""
     texts, names = docstrings.read()

@@ -21,7 +21,11 @@ from lm_mia.run import supervisor
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HOW_TO = sorted(f"how-to/{file.name}" for file in (DOCS / "how-to").glob("*.md"))
-PAGES = ["tutorial.md", "audit-your-models.md", *HOW_TO]
+SLOW = {f"how-to/{name}.md" for name in ("attacks", "compare-attack", "continue", "sweeps")}
+PAGES = [
+    pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
+    for page in ("tutorial.md", "audit-your-models.md", *HOW_TO)
+]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 SMALL = {
     "corpus.source": "text",

@@ -34,6 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
     return clock
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_killed_job_is_restarted(tiny: tiny_run.Tiny, tmp_path: Path):
     """With real processes: all scores equal those of `lm-mia run`, and the next command is printed."""

@@ -27,6 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> fake_jobs.Clock:
     return clock
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_models_of_a_lost_machine_are_made_by_another(tiny: tiny_run.Tiny, tmp_path: Path):
     """The scores are bitwise equal to those of `lm-mia run`, and no model is made twice."""

@@ -29,6 +29,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_on_cpu")
 def test_full_disk_is_reported_and_models_are_kept(tiny: tiny_run.Tiny, disk: Path):
     workdir = tiny.copy(disk / "w", models=False)

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("_on_cpu")]
 KILLED = "reference-00"
 
 
+@pytest.mark.slow
 def test_no_group_waits_for_another_and_a_killed_one_is_replaced(
     tiny: tiny_run.Tiny, tmp_path: Path
 ):

@@ -138,6 +138,7 @@ def fingerprint(workdir: Path, model: str, step: int) -> str:
     return file.read_text()
 
 
+@pytest.mark.slow
 def test_killed_and_stopped_job_resumes_bitwise_equal(
     tiny: tiny_run.Tiny, flags: tuple[str, ...], uninterrupted: Path, tmp_path: Path
 ):
