@@ -28,17 +28,29 @@ VERBS = {
 }
 
 _SIZED = ("plan", "slurm", "jobset")  # verbs that divide the models into jobs
-_VERBS_OF_FLAG = {
-    "--watch": "launch status",
-    "--verify": "launch status",
-    "--json": "launch plan and launch status",
-    "--submit": "launch slurm",
-    "--time": "launch slurm",
-    "--output": "launch jobset",
-    "--image": "launch jobset",
-    "--repair": "lm-mia score",
-    "--from-hf-shards": "lm-mia corpus",
+_FLAGS_OF_VERBS = {
+    "launch plan, slurm and jobset": (
+        *("--models-per-job", "--job-hours", "--device", "--mfu", "--tokens-per-sample"),
+    ),
+    "launch slurm and jobset": ("--nodes", "--grace-seconds", "--memory"),
+    "launch slurm": (
+        *("--gpus-per-node", "--cpus-per-task", "--at-once", "--time", "--partition", "--account"),
+        *("--qos", "--constraint", "--setup", "--submit"),
+    ),
+    "launch jobset": (
+        *("--image", "--tpu-type", "--topology", "--chips-per-host", "--gpus", "--gpu-type"),
+        *("--queue", "--namespace", "--claim", "--mount", "--restarts", "--output", "--cpus"),
+    ),
+    "launch plan and status": ("--json",),
+    "launch status": ("--watch", "--verify"),
+    "launch make-models": (
+        *("--recipe", "--recipe-hash", "--models", "--job", "--log", "--workers"),
+        "--devices-per-model",
+    ),
+    "lm-mia score": ("--repair",),
+    "lm-mia corpus": ("--from-hf-shards",),
 }
+_VERBS_OF_FLAG = {flag: verbs for verbs, flags in _FLAGS_OF_VERBS.items() for flag in flags}
 """Maps each flag that only some verbs accept to these verbs, for error messages."""
 
 
@@ -50,6 +62,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m launch") -> i
 
 def _run_command(argv: list[str], prog: str) -> int:
     if not argv or argv[0] not in VERBS:
+        if argv:
+            load.check_verb(prog, argv[0], [*VERBS])
         _top_parser(prog).parse_args(argv[:1])  # prints the help or raises an error
         return 2
     verb = argv[0]

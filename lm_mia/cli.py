@@ -75,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     if not argv or argv[0] not in VERBS:
+        if argv:
+            load.check_verb("lm-mia", argv[0], [*VERBS])
         _top_parser().parse_args(argv[:1])  # prints the help or the version, or raises an error
         return 2
     verb, argv = argv[0], argv[1:]

@@ -323,8 +323,13 @@ def test_missing_arguments_are_named(
 
 
 def test_unknown_verbs_are_refused(capsys: pytest.CaptureFixture[str]):
-    [line] = refused(["rum"], capsys)
-    assert line.startswith("lm-mia: argument VERB: invalid choice: 'rum' (choose from ")
+    flags = "--config=quickstart", "--workdir=w"
+    [line] = refused(["rnu", *flags], capsys)
+    assert line.startswith("rnu: ")
+    assert "`lm-mia run --config=quickstart --workdir=w`" in line
+    for word in "zzz", "--config=quickstart":
+        [line] = refused([word], capsys)
+        assert "see lm-mia --help" in line
 
 
 def test_rm_deletes_only_unused_results(

@@ -146,7 +146,8 @@ def type_errors(config: Config) -> dict[str, str]:
         value = getattr(config, name)
         if dataclasses.is_dataclass(kind) and type(value) is not kind:
             assert isinstance(kind, type)
-            errors[name] = f"{name}={value!r}: must be a {kind.__name__} of lm_mia.config"
+            must = f"must be a {kind.__name__} of lm_mia.config, such as {kind.__name__}()"
+            errors[name] = f"{name}={value!r}: {must}"
     for name, kind in field_types().items():
         if name.partition(".")[0] in errors:
             continue
@@ -410,8 +411,20 @@ def _one_line_errors(config_arg: str, path: Path) -> Iterator[None]:
         ) from error
     except Exception as error:
         reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-        message = f"{type(error).__name__}: {reason}"
+        message = _unknown_keyword(error) or f"{type(error).__name__}: {reason}"
         raise UserError(f"--config={config_arg}: {_location(error, path)}{message}") from error
+
+
+def _unknown_keyword(error: Exception) -> str:
+    """Returns a message about a keyword that a class of the config does not have, or "" for other errors."""
+    sections = {kind.__name__: kind for kind in (Config, *get_type_hints(Config).values())}
+    match = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    if not match or not dataclasses.is_dataclass(section := sections.get(match[1])):
+        return ""
+    fields = [field.name for field in dataclasses.fields(section)]
+    similar = difflib.get_close_matches(match[2], fields, 1)
+    hint = f"did you mean {similar[0]}?" if similar else "`lm-mia fields` lists all fields"
+    return f"{match[1]}({match[2]}=...): no such field; {hint}"
 
 
 def _location(error: BaseException, path: Path) -> str:
@@ -457,6 +470,11 @@ def _load_module(config_arg: str) -> tuple[ModuleType, str]:
 def _no_such_config(name: str, included: Mapping[str, Path]) -> str:
     """Returns the rule and the remedy for a value of ``--config`` that is neither a file nor an included config."""
     if not is_config_name(name):
+        first, comma, arg = name.partition(",")
+        if comma and first in included:
+            if _takes_arg(included[first]):
+                return f"an argument follows a colon; use --config={first}:{arg}"
+            return f"{first} takes no argument; use --config={first}"
         path = Path(name)
         if path.is_dir():
             return "is a folder; add the name of a Python file in it"
@@ -471,6 +489,15 @@ def _no_such_config(name: str, included: Mapping[str, Path]) -> str:
     if similar:
         hint = f"did you mean {similar[0]}?"
     return f"lm_mia includes no config of this name; {hint}"
+
+
+def _takes_arg(path: Path) -> bool:
+    """Returns whether the ``get_config`` of a config file takes an argument, without running the file."""
+    return any(
+        bool(node.args.args)
+        for node in ast.parse(path.read_bytes()).body
+        if isinstance(node, ast.FunctionDef) and node.name == "get_config"
+    )
 
 
 def _call_get_config(config_arg: str, module: ModuleType, arg: str) -> Config:
@@ -584,6 +611,23 @@ def _describe(kind: Any) -> str:
     return {int: "an integer", float: "a number", str: "a string", bool: "True or False"}[kind]
 
 
+def check_verb(prog: str, word: str, verbs: Sequence[str]) -> None:
+    """Raises UserError if the first argument of a command is neither a verb nor a flag such as ``--help``.
+
+    Args:
+      prog: the command.
+      word: its first argument.
+      verbs: the verbs of the command.
+    """
+    if word in verbs or word in ("-h", "--help", "--version"):
+        return
+    if word.startswith("-"):
+        raise UserError(f"{prog}: a verb must come first: {', '.join(verbs)}; see {prog} --help")
+    similar = difflib.get_close_matches(word, verbs, 1)
+    hint = f"did you mean `{prog} {similar[0]}`?" if similar else f"see {prog} --help"
+    raise UserError(f"{word}: {prog} has no such verb; {hint}")
+
+
 class Parser(argparse.ArgumentParser):
     """Parses the flags of a command; every mistake becomes a one-line UserError."""
 
@@ -661,12 +705,15 @@ class Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(own)
         for word in unknown:
             name = word.partition("=")[0].replace("_", "-")
+            known = [*self._option_string_actions]
+            # --gpus is meant to be --gpus-per-node, although few of its letters are.
+            longer = [flag for flag in known if flag.startswith(f"{name}-")]
             if not word.startswith("--"):
                 mistakes.append(f"{word}: unknown argument; see {self.prog} --help")
-            elif name in self._elsewhere:
+            elif name in self._elsewhere and not longer:
                 mistakes.append(f"{name}: works only with {self._elsewhere[name]}; leave it out")
             else:
-                similar = difflib.get_close_matches(name, self._option_string_actions, 1)
+                similar = longer or difflib.get_close_matches(name, known, 1)
                 hint = f"did you mean {similar[0]}?" if similar else f"see {self.prog} --help"
                 mistakes.append(f"{name}: unknown flag; {hint}")
         return options, overrides

@@ -377,8 +377,8 @@ def _notes(units: Units, settings: Settings, summary: Mapping[str, Any]) -> Iter
     """Yields sentences about the scores of one model."""
     if summary["auc_high"] < 0.5:
         yield (
-            f"the AUC, {summary['auc']:.3f}, is clearly below 0.5: the scores may be reversed; a larger score must "
-            "mean more member-like"
+            # Without the AUC, so that several attacks or models share the sentence.
+            "the AUC is clearly below 0.5: the scores may be reversed; a larger score must mean more member-like"
         )
     if summary["left_out"]:
         wrong = ", and count as errors in bounds" if settings.membership != "given" else ""

@@ -486,6 +486,11 @@ def require_workdir(workdir: Workdir, *, has_config: bool = False) -> dict[str, 
                 f"{', '.join(recipes)}, which writes it again and keeps all models"
             )
         exists = workdir.path.is_dir()
+        if exists and not has_config and any(workdir.path.iterdir()):
+            raise UserError(
+                f"--workdir={workdir.path}: is not a workdir of lm_mia, since its files have no config.json among them; "
+                "check the spelling"
+            )
         problem = "no command has been started in this folder" if exists else "no such folder"
         command = "lm-mia run" if has_config else "lm-mia run --config=quickstart"
         raise UserError(

@@ -65,6 +65,10 @@ class Workdir:
         """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--workdir={self.path}: is a file; choose a writable folder")
+        if outer := _containing_workdir(self.path):
+            raise UserError(
+                f"--workdir={self.path}: is a part of the workdir {outer}; use --workdir={outer}"
+            )
         if broken := _broken_links(self.path):
             raise UserError(
                 "\n".join(
@@ -155,6 +159,19 @@ class Workdir:
         """Appends a line to metrics.jsonl; lines stay intact if several processes append at the same time."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         append_line(self.path / "metrics.jsonl", json.dumps({"time": now, **event}))
+
+
+def _containing_workdir(path: Path) -> Path | None:
+    """Returns the workdir of which a path is a part, such as WORKDIR of WORKDIR/recipes/NAME; None if there is none."""
+    absolute = Path(os.path.abspath(path))
+    for levels, outer in enumerate(absolute.parents[:2], 1):
+        if absolute.relative_to(outer).parts[0] not in _PARTS[2:]:
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            content = json.loads((outer / "config.json").read_bytes())
+            if isinstance(content, dict) and {"recipes", "figures"} <= content.keys():
+                return Path(os.path.normpath(path.joinpath(*[".."] * levels)))
+    return None
 
 
 def _broken_links(workdir: Path) -> list[Path]:

@@ -449,6 +449,36 @@ def test_values_of_classes_that_workers_cannot_load_are_refused(
     assert line.startswith(f"--config={path}: {field}")
 
 
+@pytest.mark.parametrize(
+    ("returned", "hint"),
+    [
+        ("Config(model=1)", "such as Model()"),
+        ("Config(model=Model(layer=1))", "did you mean layers?"),
+        ("Config(sed=1)", "no such field"),
+    ],
+)
+def test_wrong_keywords_of_a_config_name_the_line_and_the_remedy(
+    tmp_path: Path, returned: str, hint: str
+):
+    path = tmp_path / "keywords.py"
+    path.write_text(
+        f"from lm_mia.config import Config, Model\ndef get_config():\n    return {returned}\n"
+    )
+    [line] = error_lines(str(path))
+    assert "line 3" in line
+    assert hint in line
+
+
+def test_argument_after_a_comma_belongs_after_a_colon():
+    for config_arg, remedy in (
+        ("strongmia,fig05,cpu", "use --config=strongmia:fig05,cpu"),
+        ("quickstart,cpu", "use --config=quickstart"),
+    ):
+        [line] = error_lines(config_arg)
+        assert line.startswith(f"--config={config_arg}: ")
+        assert line.endswith(remedy)
+
+
 def test_parser_separates_flags_and_overrides():
     parser = load.Parser("lm-mia run", {"--repair": "lm-mia score"})
     parser.add_argument("--config")

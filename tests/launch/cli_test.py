@@ -29,7 +29,13 @@ def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]):
     ("argv", "message"),
     [
         ([], "python -m launch: the following arguments are required: VERB; see python -m launch --help"),
-        (["pla"], "python -m launch: argument VERB: invalid choice: 'pla'"),
+        (["pla"], "pla: python -m launch has no such verb; did you mean `python -m launch plan`?"),
+        (["--config=c4"], "python -m launch: a verb must come first: plan, local, "),
+        (["slurm", "--config=c4", "--gpus=8"], "--gpus: unknown flag; did you mean --gpus-per-node?"),
+        (["jobset", "--config=c4", "--time=4:00:00"], "--time: works only with launch slurm; leave it out"),
+        (["local", "--config=c4", "--nodes=4"], "--nodes: works only with launch slurm and jobset; leave it out"),
+        (["slurm", "--config=c4", "--tiem=1"], "--tiem: unknown flag; did you mean --time?"),
+        (["slurm", "--config=c4", "--cpus=4"], "--cpus: unknown flag; did you mean --cpus-per-task?"),
         (["local", "--config=configs/quickstart.py"], "--workdir: missing; add --workdir=runs/quickstart"),
         (["plan"], "--config: missing; add --config=quickstart"),
         (["plan", "--config=/nowhere.py"], "--config=/nowhere.py: no such Python file"),
@@ -43,6 +49,18 @@ def test_mistakes_are_reported_on_one_line(
 ):
     assert cli.main(argv) == 2
     assert capsys.readouterr().err.startswith(message)
+
+
+def test_every_flag_of_some_verbs_is_known_to_the_others():
+    verbs: dict[str, set[str]] = {}
+    for verb in cli.VERBS:
+        for action in cli._parser_of_verb(verb, "launch")._actions:
+            for flag in action.option_strings:
+                verbs.setdefault(flag, set()).add(verb)
+    for flag, own in verbs.items():
+        if own != {*cli.VERBS}:
+            words = cli._VERBS_OF_FLAG[flag].replace(",", "").split()
+            assert {*words} - {"launch", "and"} == own
 
 
 def test_mistakes_in_flags_and_config_are_reported_together(capsys: pytest.CaptureFixture[str]):

@@ -136,6 +136,10 @@ def test_workdir_without_recipes_needs_a_config(file: str, tmp_path: Path):
     assert line.startswith(
         f"--workdir={w}: no command has been started in this folder; check the spelling, or start with"
     )
+    (tmp_path / "w" / "other").touch()
+    [line] = failure(lambda: read_sweep(None, w, ()))
+    assert line.startswith(f"--workdir={w}: is not a workdir of lm_mia")
+    assert "lm-mia run" not in line
     begin(file, tmp_path / "w")
     changed = stored(tmp_path / "w", "tiny")
     changed["config"]["model"]["depth"] = 3

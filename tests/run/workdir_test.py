@@ -35,6 +35,24 @@ def test_figures_of_an_earlier_version_are_read(tmp_path: Path):
     assert io.read_workdir(tmp_path)["figures"] == names
 
 
+def test_part_of_a_workdir_is_refused_with_the_workdir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    recipe = Path("w") / "recipes" / "main"
+    recipe.mkdir(parents=True)
+    Workdir(recipe).check()  # a folder called recipes need not be part of a workdir
+    Workdir(Path("w")).write_config({"recipes": ["main"], "figures": []})
+    for part in (recipe, recipe.parent, Path("w/populations/0123abcd"), Path("w/figures")):
+        with pytest.raises(UserError) as caught:
+            Workdir(part).check()
+        assert str(caught.value).endswith("; use --workdir=w")
+    monkeypatch.chdir(recipe)
+    with pytest.raises(UserError) as caught:
+        Workdir(Path()).check()
+    assert str(caught.value).endswith(f"; use --workdir={Path('..') / '..'}")
+
+
 @pytest.mark.parametrize(
     "old", ["recipe_0123abcd/scores.zarr/x", "main_01234567/recipe_89abcdef/checkpoints/x"]
 )
