@@ -535,7 +535,6 @@ def read_recipe(recipe_dir: Path) -> RecipeResults:
     fields = ("config", "names", "population", "format")
     record = read_json(recipe_dir, "config.json", fields, command="run")
     check_format(record, recipe_dir)
-    population_dir = recipe_dir.parents[1] / "populations" / str(record["population"])
     try:
         config = from_dict(record["config"])
     except (TypeError, ValueError) as error:
@@ -543,6 +542,8 @@ def read_recipe(recipe_dir: Path) -> RecipeResults:
             f"{recipe_dir}: config.json was written by another version of lm_mia, with other fields; "
             "draw it with that version"
         ) from error
+    folder = config.population.folder or recipe_dir.parents[1] / "populations"
+    population_dir = Path(folder) / str(record["population"])
     headline = config.attack.headline
     config = dataclasses.replace(config, attack=effective_attack(config))
     names = tuple(record["names"])

@@ -225,7 +225,9 @@ def _read_recipe(recipe_dir: Path) -> Iterator[tuple[str, Path, Table]]:
     if (recipe_dir / "config.json").is_file():
         with _readable(recipe_dir / "config.json"):
             record = json.loads((recipe_dir / "config.json").read_text(encoding="utf-8"))
-        population_dir = recipe_dir.parents[1] / "populations" / str(record.get("population"))
+        shared = record.get("config", {}).get("population", {}).get("folder")
+        folder = Path(shared) if shared else recipe_dir.parents[1] / "populations"
+        population_dir = folder / str(record.get("population"))
         for name, file in (
             ("population", "samples.parquet"),
             ("validation_population", "validation_samples.parquet"),

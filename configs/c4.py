@@ -52,7 +52,7 @@ def get_config(size: Size = "140M") -> Config:
         # Near duplicates and short texts are kept, as in the paper; population.distinct_prefix_tokens drops some
         # duplicates (Figure 16).
         corpus=Corpus(source="c4", min_chars=1, deduplicate="none"),
-        tokenizer=Tokenizer(vocab_size=32_000, documents=1_000_000),
+        tokenizer=Tokenizer(vocab_size=32_000, documents=200_000),
         population=Population(samples=samples(size), length_tokens=1024, validation_samples=8_192),
         model=Model(size=size, dtype="bfloat16"),
         # The default optimizer is AdamW with the learning rates of the paper.

@@ -304,7 +304,7 @@ def _paper() -> Config:
     return Config(
         # Near duplicates and short texts are kept, as in the paper.
         corpus=Corpus(source="c4", min_chars=1, deduplicate="none"),
-        tokenizer=Tokenizer(vocab_size=32_000, documents=1_000_000),
+        tokenizer=Tokenizer(vocab_size=32_000, documents=200_000),
         population=Population(length_tokens=1_024, validation_samples=8_192),
         train=Train(batch_size=128),
         attack=Attack(focus_fpr=0.01),
@@ -314,7 +314,7 @@ def _paper() -> Config:
 def _gpu() -> Config:
     return Config(
         corpus=Corpus(source="c4", min_chars=1, deduplicate="none"),
-        tokenizer=Tokenizer(vocab_size=8_192, documents=1_000_000),
+        tokenizer=Tokenizer(vocab_size=8_192, documents=200_000),
         population=Population(length_tokens=256, validation_samples=1_024),
         optimizer=Optimizer(peak_learning_rate=2e-3, final_learning_rate=2e-4, warmup_steps=40),
         train=Train(batch_size=64),

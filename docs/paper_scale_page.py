@@ -76,9 +76,8 @@ export FLAGS="--config.corpus.path=/shared/c4 \\
   --config.tokenizer.vocab_size=32101"
 ```
 
-Without these two `tokenizer` flags, a vocabulary of 32,000 pieces is trained on a million documents of C4. That needs
-about 41 GB of memory and touches SentencePiece's limit of 2^31 characters; `--config.tokenizer.documents=200000`
-stays far below both.
+Without these two `tokenizer` flags, a vocabulary of 32,000 pieces is trained on 200,000 documents of C4. (A million
+documents would need about 41 GB of memory, and touch SentencePiece's limit of 2^31 characters.)
 
 ## 3. Make the population
 
@@ -94,15 +93,16 @@ core tokenizes.
 
 ```bash
 lm-mia launch slurm --config=strongmia:FIGURES,paper --workdir=/shared/strongmia $FLAGS \\
-  --time=24:00:00 --gpus-per-node=8 --cpus-per-task=64 --memory=500G --submit
+  --time=24:00:00 --gpus-per-node=8 --submit
 lm-mia status --workdir=/shared/strongmia --watch
 ```
 
-Ask for CPUs and memory: each of the eight processes of a node packs batches on a core of its own, and saves 12 bytes
-per parameter when it is stopped. Models that a time limit interrupts continue in the next job; repeat the command if
-the queue gave up. The column checkpoints is the disk space of the final states; nothing needs `recipes/*/checkpoints`
-once all models are scored and the samples of Figure 7 are extracted. [SLURM](slurm.md) has the other flags, and
-[Kubernetes](kubernetes.md) the same for TPU slices.
+Jobs [ask for CPUs and memory](slurm.md), since each of the eight processes of a node packs batches on a core of its
+own, and saves 12 bytes per parameter when it is stopped. Models that a time limit interrupts continue in the next
+start of their job, as often as it takes. The column checkpoints is the disk space of the final states; with
+`--config.train.keep_moments=False`, two thirds of it, the state of the optimizer, are deleted as soon as a model is
+scored. Nothing needs `recipes/*/checkpoints` once all models are scored and the samples of Figure 7 are extracted.
+[SLURM](slurm.md) has the other flags, and [Kubernetes](kubernetes.md) the same for TPU slices.
 
 ## 5. Attack, and look
 

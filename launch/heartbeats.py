@@ -60,7 +60,7 @@ class RunningRecord:
     """The record of this job, which lists the models that it is making."""
 
     def __init__(self, recipe_dir: Path, worker_info: WorkerInfo):
-        self._path = recipe_dir / "running" / f"{_file_name(worker_info.job)}.json"
+        self._path = recipe_dir / "running" / f"{file_name(worker_info.job)}.json"
         self._record: dict[str, Any] = {
             **dataclasses.asdict(worker_info),
             "since": now(),
@@ -162,7 +162,7 @@ def record_failure(recipe_dir: Path, model: str, reason: str, worker_info: Worke
     """Records that a model failed, and why."""
     path = _failures_file(recipe_dir, model)
     path.parent.mkdir(exist_ok=True)
-    line = {"time": now(), "reason": reason, "saved_step": _saved_step(recipe_dir, model)}
+    line = {"time": now(), "reason": reason, "saved_step": saved_step(recipe_dir, model)}
     append_line(path, json.dumps(line | dataclasses.asdict(worker_info)))
 
 
@@ -200,13 +200,13 @@ def _failures_file(recipe_dir: Path, model: subsets.ModelSeeds | str) -> Path:
     return recipe_dir / "failures" / f"{model}.jsonl"
 
 
-def _saved_step(recipe_dir: Path, model: str) -> int:
+def saved_step(recipe_dir: Path, model: str) -> int:
     """Returns the step of the newest checkpoint, or 0 if there is none."""
     folder = recipe_dir / "checkpoints" / model
     return max((int(p.name) for p in folder.glob("*") if p.name.isdecimal()), default=0)
 
 
-def _file_name(job: str) -> str:
+def file_name(job: str) -> str:
     """Returns the name of a job in a form that is valid and unique as a file name."""
     safe_name = re.sub(r"[^A-Za-z0-9._-]", "_", job)
     if safe_name == job and len(job) <= 120:

@@ -2,8 +2,8 @@
 
 The exit code of a job determines what happens to its JobSet. 0: the JobSet is complete. 2 and 3: it fails, since
 running the job again would not help. Any other code, such as 143 or that of a killed process, restarts all pods, up to
-a maximum number of restarts. The loss of a node also restarts them but is not counted, which requires JobSet 0.10 or
-later.
+a maximum number of restarts; a job that has started several times without progress ends with 3 (`launch.starts`). The
+loss of a node also restarts them but is not counted, which requires JobSet 0.10 or later.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from lm_mia.atomic import write_atomically
 from lm_mia.config import load
 from lm_mia.config.recipe import recipe_hash
 from lm_mia.errors import UserError
+from lm_mia.run import machine_needs
 from lm_mia.run.sweep import Sweep
 
 _JOB = "job"  # the only replicated job of a JobSet
@@ -56,6 +57,7 @@ _PATTERNS = {
         "4x4",
     ),
     "gpu_type": (r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", _GKE_RULE, "nvidia-h100-80gb"),
+    "memory": ("[1-9][0-9]*[KMGT]i?", "must be a whole number, then Mi, Gi or Ti", "64Gi"),
     "queue": (_LABEL, _DNS_RULE, "lm-mia"),
     "namespace": (_LABEL, _DNS_RULE, "default"),
     "claim": (rf"{_LABEL}(\.{_LABEL})*", _DNS_RULE, "lm-mia-data"),
@@ -72,6 +74,11 @@ _FLAGS = {
     "gpus": ("N", "GPUs per node"),
     "nodes": ("N", "nodes per job on GPUs"),
     "gpu_type": ("LABEL", "GPU type in GKE, such as nvidia-h100-80gb"),
+    "cpus": ("N", "CPUs that a pod requests (default: 4 per chip)"),
+    "memory": (
+        "SIZE",
+        "memory that a pod requests, such as 64Gi (default: per chip 8 GiB and twice a model's state)",
+    ),
     "queue": ("NAME", "Kueue queue (default: jobs start without a queue)"),
     "namespace": ("NAME", "namespace of the JobSets"),
     "claim": ("NAME", "PersistentVolumeClaim of the volume that all pods share (required)"),
@@ -79,7 +86,14 @@ _FLAGS = {
     "restarts": ("N", "maximum number of restarts of a job, not counting lost nodes"),
     "grace_seconds": ("S", "seconds that a pod has to save and exit before it is killed"),
 }
-_MINIMUMS = {"chips_per_host": 1, "gpus": 0, "nodes": 1, "restarts": 0, "grace_seconds": 1}
+_MINIMUMS = {
+    "chips_per_host": 1,
+    "gpus": 0,
+    "nodes": 1,
+    "cpus": 0,
+    "restarts": 0,
+    "grace_seconds": 1,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +113,10 @@ class PodOptions:
     """Nodes per job on GPUs."""
     gpu_type: str = ""
     """GPU type in GKE, such as nvidia-h100-80gb."""
+    cpus: int = 0
+    """CPUs that a pod requests; 0: chosen from the recipe when the manifests of a sweep are written."""
+    memory: str = ""
+    """Memory that a pod requests, such as 64Gi; "": chosen in the same way."""
     queue: str = ""
     """Kueue queue in the namespace; "": jobs start without a queue."""
     namespace: str = ""
@@ -106,8 +124,8 @@ class PodOptions:
     """The PersistentVolumeClaim of the volume that all pods share."""
     mount: str = ""
     """Path at which pods mount the volume."""
-    restarts: int = 20
-    """Maximum number of restarts of a job, not counting lost nodes."""
+    restarts: int = 1000
+    """Maximum number of restarts of a job, not counting lost nodes. A job that does not progress ends before."""
     grace_seconds: int = 150
     """Time that a pod has to save and exit before it is killed; workers save their states within 120 s."""
 
@@ -257,6 +275,8 @@ def _pod(job_set: str, command: Sequence[str], options: PodOptions) -> dict[str,
     else:
         resource, chips = "nvidia.com/gpu", options.gpus
         nodes = {"cloud.google.com/gke-accelerator": options.gpu_type} if options.gpu_type else {}
+    requests = {"cpu": options.cpus, "memory": options.memory}
+    requests = {name: value for name, value in requests.items() if value}
     container = {
         "name": _CONTAINER,
         "image": options.image,
@@ -264,7 +284,7 @@ def _pod(job_set: str, command: Sequence[str], options: PodOptions) -> dict[str,
             word.replace("$", "$$") for word in command
         ],  # otherwise kubelet would expand $(NAME)
         **({"env": _connection_variables(job_set, options.hosts)} if options.hosts > 1 else {}),
-        "resources": {"limits": {resource: chips}},
+        "resources": {**({"requests": requests} if requests else {}), "limits": {resource: chips}},
         "volumeMounts": [{"name": "data", "mountPath": options.mount}],
     }
     return {
@@ -318,6 +338,42 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def manifest_texts(
+    sweep: Sweep, planned: Sequence[jobs.RecipeJobs], options: PodOptions, output: Path
+) -> dict[Path, str]:
+    """Returns the files of a sweep's JobSets: path -> YAML, one file per recipe.
+
+    It reads and writes no files. CPUs and memory that the options leave open are estimated; see
+    `lm_mia.run.machine_needs`.
+
+    Args:
+      sweep: the sweep, with the paths of workdir and config as the pods see them.
+      planned: the jobs of its recipes, each of which has blocks.
+      options: the pods of a job.
+      output: the folder for the files.
+    """
+    texts: dict[Path, str] = {}
+    for j in planned:
+        c, digest = j.recipe.config, recipe_hash(j.recipe.config)
+        need = machine_needs.of_models(
+            c, j.cost.batches.size, options.chips // options.hosts, options.cpus
+        )
+        pod = dataclasses.replace(
+            options, cpus=need.cpus, memory=options.memory or f"{need.memory_gib}Gi"
+        )
+        manifests = []
+        for block, models in zip(j.blocks, j.ranges(), strict=True):
+            # The recipe's name is needed, since recipes that differ only in their score points have the same hash. It
+            # comes last, where `jobset_name` truncates it if it is too long.
+            name = f"lm-mia-{digest}-{models.replace(':', '-')}-{j.recipe.name}"
+            job_flags = f"--models={models}", f"--job={name}", f"--log={log_command(name, options)}"
+            labels = {"lm-mia/recipe": digest, "lm-mia/block": str(block)}
+            command = jobs.job_command(sweep, ["python"], j.recipe, *job_flags)
+            manifests.append(manifest(name, command, pod, labels))
+        texts[output / f"{j.recipe.name}.yaml"] = dump(manifests)
+    return texts
+
+
 def write_jobsets(sweep: Sweep, sizes: JobSizes, options: PodOptions, output: Path) -> int:
     """Writes the JobSets of all jobs with missing models, one file per recipe, for `kubectl apply`.
 
@@ -339,6 +395,12 @@ def write_jobsets(sweep: Sweep, sizes: JobSizes, options: PodOptions, output: Pa
         problems.append(
             f"--workdir={folder}: must be inside --mount={options.mount}, where pods mount the shared volume"
         )
+    shared = {j.recipe.config.population.folder for j in planned} - {""}
+    problems += [
+        f"population.folder={path}: must be inside --mount={options.mount}, where pods mount the shared volume"
+        for path in sorted(shared)
+        if not Path(path).is_relative_to(options.mount)
+    ]
     # Without --config, jobs read the configs of the workdir.
     name = sweep.config_arg.split(":")[0] if sweep.config_arg else ""
     is_file = bool(name) and not load.is_config_name(name)
@@ -348,19 +410,7 @@ def write_jobsets(sweep: Sweep, sizes: JobSizes, options: PodOptions, output: Pa
         )
     if problems:
         raise UserError("\n".join(problems))
-    texts: dict[Path, str] = {}
-    for j in planned:
-        digest = recipe_hash(j.recipe.config)
-        manifests = []
-        for block, models in zip(j.blocks, j.ranges(), strict=True):
-            # The recipe's name is needed, since recipes that differ only in their score points have the same hash. It
-            # comes last, where `jobset_name` truncates it if it is too long.
-            name = f"lm-mia-{digest}-{models.replace(':', '-')}-{j.recipe.name}"
-            job_flags = f"--models={models}", f"--job={name}", f"--log={log_command(name, options)}"
-            labels = {"lm-mia/recipe": digest, "lm-mia/block": str(block)}
-            command = jobs.job_command(sweep, ["python"], j.recipe, *job_flags)
-            manifests.append(manifest(name, command, options, labels))
-        texts[output / f"{j.recipe.name}.yaml"] = dump(manifests)
+    texts = manifest_texts(sweep, planned, options, output)
     if not texts:
         return status.print_summary(sweep)
     output.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,9 @@
 repeatedly.
 
 Exit codes. 0: the models are present or locked by another process. 2: the input is invalid. 3: some models were set
-aside or diverged, and the others are present. 143: run the job again; it was stopped and has saved its models, or a
-model that spans several processes failed. 200: run the job again, but only a limited number of times; its processes
-were killed before they started a model, or could not connect to each other.
+aside or diverged, and the others are present, or the job has started several times without progress (`launch.starts`).
+143: run the job again; it was stopped and has saved its models, or a model that spans several processes failed. 200:
+run the job again; its processes were killed before they started a model, or could not connect to each other.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from launch import heartbeats, jobs
+from launch import heartbeats, jobs, starts
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import (
     SIGTERM_EXIT_CODE,
@@ -28,7 +28,7 @@ from lm_mia.run.sweep import Sweep, SweepRecipe
 Event = dict[str, Any]
 
 RETRY_EXIT_CODE = 200
-"""The exit code of a job that should be run again a limited number of times."""
+"""The exit code of a job that should be run again although no model was started."""
 
 
 def run(
@@ -78,6 +78,16 @@ def run(
         c = dataclasses.replace(c, compute=compute, train=train)
         recipe = dataclasses.replace(recipe, config=c)
         missing = inventory.missing_models("run", recipe.config, recipe.folder, models)
+        starts_file = starts.starts_file(sweep.workdir.path, worker_info.job)
+        without_progress = starts.count(starts_file, starts.progress(recipe, missing))
+        if without_progress >= starts.MAX_WITHOUT_PROGRESS:
+            starts_file.unlink(missing_ok=True)
+            display.say(
+                f"job {worker_info.job}: started {without_progress} times in a row without a new checkpoint or a "
+                "finished model, so it is not started again; give it more time, or a shorter "
+                "train.checkpoint_minutes, and launch the sweep again"
+            )
+            return heartbeats.GIVEN_UP_EXIT_CODE
         for line in heartbeats.reap(recipe.folder, worker_info.job, set(map(str, missing))):
             display.say(line)
         record = heartbeats.RunningRecord(recipe.folder, worker_info)
@@ -110,6 +120,7 @@ def run(
                 # The other processes of the job cannot continue without this one.
                 if is_joint:
                     raise SystemExit(SIGTERM_EXIT_CODE)
+        starts_file.unlink(missing_ok=True)
         return _summary(recipe, models, display)
 
 

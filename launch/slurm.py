@@ -2,8 +2,9 @@
 
 Before its time limit or when it is preempted, a job saves its state, and its script requeues it. The script also
 requeues a job that is killed, for example because it is out of memory, and SLURM requeues a job whose node fails. A
-requeued job continues from its checkpoints. A job that does not save within its grace period ends as TIMEOUT, and a job
-that is canceled is not requeued.
+requeued job continues from its checkpoints, as often as it takes: only after several starts in a row without a new
+checkpoint or a finished model does it end with an error (`launch.starts`). A job that does not save within its grace
+period ends as TIMEOUT, and a job that is canceled is not requeued.
 """
 
 import argparse
@@ -20,10 +21,12 @@ from launch import jobs, status
 from launch.jobs import JobSizes
 from lm_mia.atomic import write_atomically
 from lm_mia.errors import SIGTERM_EXIT_CODE, UserError
+from lm_mia.run import machine_needs
 from lm_mia.run.sweep import Sweep
 
 MAX_RESTARTS = 20
-"""Maximum number of restarts of a job that is killed; a job that saved its state is always requeued."""
+"""Maximum number of restarts of a job that is killed before it counts its start, or that builds the corpus. A job that
+makes models counts its starts without progress itself."""
 
 _WORD = "[A-Za-z0-9_.,@+-]*"
 _PATTERNS = {  # values of #SBATCH lines: pattern, rule, example
@@ -47,11 +50,23 @@ if ((code == {SIGTERM_EXIT_CODE} || (code > 128 && ${{SLURM_RESTART_COUNT:-0}} <
 fi
 exit $code
 """
+_END_OF_MODELS = f"""
+code=$?
+
+# Codes above 128: the job was stopped ({SIGTERM_EXIT_CODE}) or killed. After several starts without progress, which it
+# counts in $starts, it ends with another code. If it was killed before it could count, SLURM's count is the limit.
+if ((code > 128)) && {{ [[ $(cat -- "$starts" 2>/dev/null) != "$before" ]] ||
+  ((${{SLURM_RESTART_COUNT:-0}} < {MAX_RESTARTS})); }}; then
+  exec scontrol requeue "$job"
+fi
+exit $code
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class SlurmOptions:
-    """The resources that jobs request from SLURM. Empty strings and 0 select the defaults of the cluster."""
+    """The resources that jobs request from SLURM. Empty strings and 0 select the defaults of the cluster, but those of
+    CPUs and memory are chosen from the recipe when a sweep's scripts are written."""
 
     time: str
     """Time limit of a job: H:M:S, or another format of sbatch."""
@@ -78,7 +93,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for name, default, meaning in (
         ("nodes", 1, "nodes per job (default: 1)"),
         ("gpus-per-node", 0, "GPUs per node (default: not requested)"),
-        ("cpus-per-task", 0, "CPUs per task; each node runs one task (default: the cluster's)"),
+        (
+            "cpus-per-task",
+            0,
+            "CPUs per task; each node runs one task (default: 4 per GPU; without GPUs, one per worker, at most 8)",
+        ),
         ("at-once", 0, "maximum number of jobs of a recipe that run at once (default: no limit)"),
         (
             "grace-seconds",
@@ -89,7 +108,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name}", type=int, default=default, metavar="N", help=meaning)
     for name, metavar, meaning in (
         ("time", "H:M:S", "time limit of a job (required)"),
-        ("memory", "SIZE", "memory per node, such as 64G"),
+        (
+            "memory",
+            "SIZE",
+            "memory per node, such as 64G; 0: all of it (default: per worker 8 GiB and twice a model's state)",
+        ),
         ("partition", "NAME", "partition of the jobs"),
         ("account", "NAME", "account of the jobs"),
         ("qos", "NAME", "quality of service of the jobs"),
@@ -155,7 +178,7 @@ def script(
       blocks: numbers of the blocks with missing models; with n models per job, block k has models k n to (k + 1) n - 1.
       models_per_job: number of models per block; the last one may have fewer.
       num_models: number of models of the recipe.
-      logs: absolute path of the folder of the logs, which must exist when jobs start.
+      logs: absolute path of the folder of the logs, WORKDIR/logs, which must exist when jobs start.
       folder: absolute path of the folder in which commands run.
       options: the resources of a job.
       limit: array indices must be less than this; None: no limit, or an unknown one.
@@ -183,11 +206,14 @@ def script(
         "job=${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}",
         f"begin=$((SLURM_ARRAY_TASK_ID * {models_per_job}))",
         f"end=$((begin + {models_per_job} < {num_models} ? begin + {models_per_job} : {num_models}))",
+        f"starts={shlex.quote(f'{logs}/')}$job.starts.json",
+        'before=$(cat -- "$starts" 2>/dev/null)',
     ]
     log = shlex.quote(f"--log={logs}/") + '"$job.out"'
     block_flags = ['"--models=$begin:$end"', '"--job=$job"', log]
     output = f"{_escaped(logs)}/%A_%a.out"
-    return _text(name, head, body, command, block_flags, output, folder, options, is_joint)
+    lines = _lines(name, head, body, command, block_flags, output, folder, options, is_joint)
+    return "\n".join(lines) + _END_OF_MODELS
 
 
 def corpus_script(
@@ -197,7 +223,8 @@ def corpus_script(
     options = dataclasses.replace(options, nodes=1, gpus_per_node=0)
     body = ["job=$SLURM_JOB_ID"]
     output = f"{_escaped(logs)}/%j.out"
-    return _text(name, _resources(options), body, command, [], output, folder, options, True)
+    lines = _lines(name, _resources(options), body, command, [], output, folder, options, True)
+    return "\n".join(lines) + _END
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -239,7 +266,7 @@ def array_limit() -> int | None:
     return int(match[1]) if match else None
 
 
-def _text(
+def _lines(
     name: str,
     head: Sequence[str],
     body: Sequence[str],
@@ -249,8 +276,8 @@ def _text(
     folder: Path,
     options: SlurmOptions,
     is_joint: bool,
-) -> str:
-    """Returns the text of a script.
+) -> list[str]:
+    """Returns the lines of a script up to the end of its command.
 
     Args:
       name: name of the job in the queue.
@@ -283,7 +310,7 @@ def _text(
     # requeue. (SLURM sends SIGTERM to srun's tasks, since --signal lacks "B:".)
     srun = f"srun --kill-on-bad-exit=0 --wait={options.grace_seconds if is_joint else 0}"
     srun += f" --cpus-per-task={options.cpus_per_task}" * (options.cpus_per_task > 0)
-    lines = [
+    return [
         "#!/bin/bash",
         f"#SBATCH --job-name={name}",
         *(f"#SBATCH {line}" for line in head),
@@ -295,7 +322,6 @@ def _text(
         "",
         " \\\n  ".join([srun, *map(shlex.quote, command), *block_flags]),
     ]
-    return "\n".join(lines) + _END
 
 
 def _resources(options: SlurmOptions) -> list[str]:
@@ -373,6 +399,82 @@ def _run_slurm_command(argv: Sequence[str]) -> str:
     return done.stdout
 
 
+_CORPUS = "corpus.sbatch"
+
+
+def _scripts_dir(sweep: Sweep) -> Path:
+    return sweep.workdir.path / "slurm"
+
+
+def _logs_dir(sweep: Sweep) -> Path:
+    return sweep.workdir.path / "logs"
+
+
+def script_texts(
+    sweep: Sweep,
+    planned: Sequence[jobs.RecipeJobs],
+    options: SlurmOptions,
+    python: Sequence[str],
+    folder: Path,
+    needs_corpus: bool,
+    limit: int | None = None,
+) -> dict[Path, str]:
+    """Returns the scripts of a sweep: path -> text, in the order in which they are to be submitted.
+
+    It reads and writes no files. CPUs and memory that the options leave open are estimated; see
+    `lm_mia.run.machine_needs`.
+
+    Args:
+      sweep: the sweep, with absolute paths.
+      planned: the jobs of its recipes, each of which has blocks.
+      options: the resources of a job.
+      python: the command that runs Python.
+      folder: absolute path of the folder in which commands run.
+      needs_corpus: whether there is a script that builds the populations.
+      limit: as in `script`.
+
+    Raises:
+      UserError: as `script`.
+    """
+    scripts, logs, texts = _scripts_dir(sweep), _logs_dir(sweep), dict[Path, str]()
+    if needs_corpus:
+        need = machine_needs.of_corpus([j.recipe.config for j in planned], options.cpus_per_task)
+        texts[scripts / _CORPUS] = corpus_script(
+            "lm_mia-corpus",
+            jobs.command(sweep, python, "corpus"),
+            logs,
+            folder,
+            _with_needs(options, need),
+        )
+    for j in planned:
+        c, size = j.recipe.config, j.cost.batches.size
+        need = machine_needs.of_models(
+            c, size, options.gpus_per_node, options.cpus_per_task, j.models_per_job
+        )
+        texts[scripts / f"models_{j.recipe.name}.sbatch"] = script(
+            "lm_mia-" + re.sub("[^A-Za-z0-9_.+-]", "-", j.recipe.name),
+            jobs.job_command(sweep, python, j.recipe),
+            j.blocks,
+            j.models_per_job,
+            j.cost.models,
+            logs,
+            folder,
+            _with_needs(options, need),
+            limit,
+            c.compute.devices_per_model == 0,
+        )
+    return texts
+
+
+def _with_needs(options: SlurmOptions, need: machine_needs.Needs) -> SlurmOptions:
+    """Returns options with CPUs and memory, where the user gave none."""
+    return dataclasses.replace(
+        options,
+        cpus_per_task=options.cpus_per_task or need.cpus,
+        memory=options.memory or f"{need.memory_gib}G",
+    )
+
+
 def write_scripts(
     sweep: Sweep, sizes: JobSizes, options: SlurmOptions, submit_scripts: bool
 ) -> int:
@@ -397,29 +499,12 @@ def write_scripts(
         raise UserError("\n".join(problems))
     if not planned:
         return status.print_summary(sweep)
-    scripts, logs = sweep.workdir.path / "slurm", sweep.workdir.path / "logs"
-    python, current_dir, limit = [sys.executable], Path.cwd(), array_limit()
-    texts: dict[Path, str] = {}
-    corpus_path = scripts / "corpus.sbatch"
-    if any(not j.recipe.population_dir.exists() for j in planned):
-        texts[corpus_path] = corpus_script(
-            "lm_mia-corpus", jobs.command(sweep, python, "corpus"), logs, current_dir, options
-        )
-    for j in planned:
-        command = jobs.job_command(sweep, python, j.recipe)
-        texts[scripts / f"models_{j.recipe.name}.sbatch"] = script(
-            "lm_mia-" + re.sub("[^A-Za-z0-9_.+-]", "-", j.recipe.name),
-            command,
-            j.blocks,
-            j.models_per_job,
-            j.cost.models,
-            logs,
-            current_dir,
-            options,
-            limit,
-            j.recipe.config.compute.devices_per_model == 0,
-        )
-    for folder in (scripts, logs):
+    needs_corpus = any(not j.recipe.population_dir.exists() for j in planned)
+    texts = script_texts(
+        sweep, planned, options, [sys.executable], Path.cwd(), needs_corpus, array_limit()
+    )
+    corpus_path = _scripts_dir(sweep) / _CORPUS
+    for folder in (_scripts_dir(sweep), _logs_dir(sweep)):
         folder.mkdir(parents=True, exist_ok=True)
     after: list[str] = []
     job_ids: list[str] = []

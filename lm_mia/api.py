@@ -385,7 +385,8 @@ class RecipeView:
 
     @functools.cached_property
     def _population(self) -> Population:
-        folder = self.workdir.population_dir(str(self._stored["population"]))
+        shared = str(self._stored["config"]["population"].get("folder", ""))
+        folder = self.workdir.population_dir(str(self._stored["population"]), shared)
         return open_population(folder)
 
 

@@ -30,7 +30,9 @@ _REASON = (
 # workdir that already has models.
 _CHANGEABLE = (
     "corpus.processes",
+    "population.folder",
     "train.checkpoint_minutes",
+    "train.keep_moments",
     "train.workers",
     "train.validations",
     "train.trackers",

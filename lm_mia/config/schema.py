@@ -84,6 +84,9 @@ class Population:
     random_samples: int = 0
     """Number of samples, the last ones of the population, that are not text: pieces of the vocabulary drawn uniformly
     at random, as many as in a sample of the median length. 0: all samples are text."""
+    folder: str = ""
+    """Folder in which populations are made and looked for, each in a folder named by its hash, so that several workdirs
+    share them. Empty: WORKDIR/populations."""
 
 
 MODEL_SIZES = {
@@ -238,6 +241,9 @@ class Train:
     """Number of passes over the training subset."""
     checkpoint_minutes: float = 10.0
     """Minutes between checkpoints during training. The final state is always saved."""
+    keep_moments: bool = True
+    """Whether checkpoints keep the state of the optimizer, two thirds of their size, once their model is scored at all
+    requested steps. Without it, such a model is still scored for further statistics, and samples are extracted."""
     workers: int = 0
     """Number of processes that train models at the same time. 0: one per accelerator, or one per CPU core."""
     validations: int = 0

@@ -207,7 +207,7 @@ def _tokenizer(config: Config) -> Iterator[str]:
             config,
             "tokenizer.documents",
             "corpus.source='c4' has too many documents to train a vocabulary on all of them",
-            "try --config.tokenizer.documents=1000000, or set --config.tokenizer.path",
+            "try --config.tokenizer.documents=200000, or set --config.tokenizer.path",
         )
 
 

@@ -398,7 +398,9 @@ def write_population(
 
 
 def _population_settings(population: config.Population) -> dict[str, Any]:
-    return {f"population.{k}": v for k, v in dataclasses.asdict(population).items()}
+    settings = dataclasses.asdict(population)
+    del settings["folder"]  # where the population is, which does not affect the samples
+    return {f"population.{k}": v for k, v in settings.items()}
 
 
 def _new_manifest(spec: PopulationSpec, tokenizer: Tokenizer) -> dict[str, Any]:

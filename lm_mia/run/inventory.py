@@ -2,7 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,10 @@ from lm_mia.store.store import open_store, with_stored_statistics
 
 if TYPE_CHECKING:
     from lm_mia.data.population import Population
+
+
+_MOMENTS = "opt_state"
+"""The part of a checkpoint that `lm_mia.train.checkpoint` calls so; that module loads JAX."""
 
 
 def missing_models(
@@ -49,6 +54,21 @@ def unscored_models(c: Config, recipe_dir: Path, models: list[ModelSeeds]) -> li
     return open_store(c, recipe_dir).missing_models(models)
 
 
+def missing_parts(c: Config, recipe_dir: Path, models: Sequence[ModelSeeds]) -> list[int]:
+    """Returns the number of parts of the scores that each model lacks: shards of one statistic at one score point.
+
+    It is 0 for a model that is not trained yet.
+    """
+    store = open_store(c, recipe_dir)
+    stored = {*store.models()}
+    return [
+        sum(len(store.missing_shards(model, step)) for step in (0, *store.steps))
+        if model in stored and is_trained(c, recipe_dir, model)
+        else 0
+        for model in models
+    ]
+
+
 def is_trained(c: Config, recipe_dir: Path, model: ModelSeeds) -> bool:
     """Returns whether the final state of a model is saved, judging by file names alone."""
     return (checkpoint_dir(recipe_dir, model) / str(total_steps(c, model))).is_dir()
@@ -66,6 +86,12 @@ def total_steps(c: Config, model: ModelSeeds) -> int:
 def checkpoint_dir(recipe_dir: Path, model: ModelSeeds) -> Path:
     """Returns the folder of a model's checkpoints."""
     return recipe_dir / "checkpoints" / str(model)
+
+
+def drop_moments(recipe_dir: Path, model: ModelSeeds) -> None:
+    """Deletes the state of the optimizer from all checkpoints of a model, which must be trained; parameters stay."""
+    for folder in checkpoint_dir(recipe_dir, model).glob(f"*/{_MOMENTS}"):
+        shutil.rmtree(folder)
 
 
 def divergence_file(recipe_dir: Path, model: ModelSeeds) -> Path:

@@ -159,6 +159,8 @@ class ModelMaker:
             for step in (*self._checkpoint_steps, total_steps):
                 self._score(model, step, total_steps, checkpoint_dir)
                 self._check_stop()
+            if self._backend.is_primary and not self._config.train.keep_moments:
+                inventory.drop_moments(self._recipe_dir, model)
         if compilations := self._backend.new_compilations():
             self._report({"event": "compiled", "index": self._task.worker_index, **compilations})
 

@@ -310,6 +310,11 @@ def make_models(
     log_fields = {"recipe": recipe.name, **log_fields}
     event = {"event": "models", "verb": verb, "requested": len(requested), "missing": len(missing)}
     recipe.workdir.log_event(event | log_fields)
+    if not c.train.keep_moments:  # which earlier commands may have kept
+        unscored = {*inventory.unscored_models(c, recipe_dir, requested)}
+        for model in requested:
+            if model not in unscored:
+                inventory.drop_moments(recipe_dir, model)
     if not missing:
         return is_primary
     if not display.estimates_models:  # of this recipe alone

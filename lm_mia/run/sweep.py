@@ -7,6 +7,7 @@ recipes of the workdir.
 import argparse
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ class SweepRecipe:
     @property
     def population_dir(self) -> Path:
         """The folder of the recipe's population, which need not exist yet."""
-        return self.workdir.population_dir(population_hash(self.config))
+        folder = self.config.population.folder
+        return self.workdir.population_dir(population_hash(self.config), folder)
 
     @property
     def models(self) -> list[subsets.ModelSeeds]:
@@ -78,7 +80,9 @@ class SweepRecipe:
             return None
         if not (
             contains_models(self.folder)
-            or self.workdir.population_dir(stored["population"]).exists()
+            or self.workdir.population_dir(
+                stored["population"], stored["config"]["population"].get("folder", "")
+            ).exists()
         ):
             return stored  # there are no results yet, so any config is allowed
         changes = differences(stored["config"], self.config)
@@ -339,7 +343,11 @@ def _with_absolute_files(c: Config) -> Config:
     )
     optimizer = dataclasses.replace(c.optimizer, name=user_files.absolute(c.optimizer.name))
     model = dataclasses.replace(c.model, kind=user_files.absolute(c.model.kind))
-    return dataclasses.replace(c, attack=attack, optimizer=optimizer, model=model)
+    folder = os.path.abspath(c.population.folder) if c.population.folder else ""
+    population = dataclasses.replace(c.population, folder=folder)
+    return dataclasses.replace(
+        c, attack=attack, optimizer=optimizer, model=model, population=population
+    )
 
 
 def check_attacked(recipes: Sequence[SweepRecipe]) -> None:
@@ -488,8 +496,8 @@ def require_workdir(workdir: Workdir, *, has_config: bool = False) -> dict[str, 
         exists = workdir.path.is_dir()
         if exists and not has_config and any(workdir.path.iterdir()):
             raise UserError(
-                f"--workdir={workdir.path}: is not a workdir of lm_mia, since its files have no config.json among them; "
-                "check the spelling"
+                f"--workdir={workdir.path}: is not a workdir of lm_mia: it has files, but no config.json; check the "
+                "spelling"
             )
         problem = "no command has been started in this folder" if exists else "no such folder"
         command = "lm-mia run" if has_config else "lm-mia run --config=quickstart"
@@ -559,7 +567,14 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
         ) from error
 
     def disclaim() -> None:
-        if not created or not workdir.path.exists() or (workdir.path / "populations").exists():
+        is_built = any(
+            folder.exists()
+            for folder in (
+                workdir.path / "populations",
+                *(recipe.population_dir for recipe in recipes),
+            )
+        )
+        if not created or not workdir.path.exists() or is_built:
             return
         with contextlib.suppress(OSError, UserError), filelock.FileLock(lock):
             contents = workdir.read_config()

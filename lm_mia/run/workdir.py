@@ -50,9 +50,9 @@ class Workdir:
         """The report page."""
         return self.path / "report.html"
 
-    def population_dir(self, name: str) -> Path:
-        """Folder of tokens, sample table, tokenizer and manifest of a population."""
-        return self.path / "populations" / name
+    def population_dir(self, name: str, folder: str = "") -> Path:
+        """Folder of tokens, sample table, tokenizer and manifest of a population; `folder` is population.folder."""
+        return (Path(folder) if folder else self.path / "populations") / name
 
     def recipe_dir(self, name: str) -> Path:
         """Folder of config, scores, checkpoints and tables of one recipe."""

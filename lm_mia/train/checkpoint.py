@@ -176,9 +176,16 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
       like: a state with the same shapes and dtypes, or `abstract_state`; its shardings are those of the result.
 
     Raises:
-      UserError: if the checkpoint is damaged or differs in any bit from the saved state; the message names its folder.
+      UserError: if the checkpoint is damaged or differs in any bit from the saved state, or if the state of the
+        optimizer was deleted; the message names its folder.
       OSError: if the system failed to read it.
     """
+    folder = Path(checkpoints.directory)
+    if not (folder / str(step) / "opt_state").exists() and (folder / str(step) / "params").exists():
+        raise UserError(
+            f"{folder / str(step)}: has no state of the optimizer (train.keep_moments=False), so that training cannot go "
+            f"on from it; delete {folder} and run the same command again, which trains the model from the start"
+        )
     parts = _restore(checkpoints, step, {name: getattr(like, name) for name in _PARTS})
     step_sharding = like.step.sharding
     count = jax.make_array_from_callback((), step_sharding, lambda _: np.asarray(step, np.int32))

@@ -42,6 +42,8 @@ def other(field: str) -> Any:
 CHANGEABLE = {
     "train.workers",
     "train.checkpoint_minutes",
+    "train.keep_moments",
+    "population.folder",
     "train.validations",
     "train.trackers",
     "corpus.processes",

@@ -136,7 +136,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         {"corpus.source": "c4", "corpus.deduplicate": "none"},
         (
             "tokenizer.documents=0: corpus.source='c4' has too many documents to train a vocabulary on all of them; "
-            "try --config.tokenizer.documents=1000000, or set --config.tokenizer.path"
+            "try --config.tokenizer.documents=200000, or set --config.tokenizer.path"
         ),
     ),
     *(

@@ -205,6 +205,25 @@ def test_damage_is_an_error_that_names_the_folder(tmp_path: Path):
     assert done.stdout.splitlines() == [line] * 6
 
 
+def test_parameters_without_moments_are_restored_but_training_does_not_go_on(tmp_path: Path):
+    with checkpoint.manager(tmp_path / "model", [5]) as checkpoints:
+        checkpoint.save(checkpoints, state(1, 5))
+        checkpoint.save(checkpoints, state(1, 6))
+    [shutil.rmtree(folder) for folder in (tmp_path / "model").glob("*/opt_state")]
+    with checkpoint.manager(tmp_path / "model", [5]) as checkpoints:
+        assert list(checkpoints.all_steps()) == [5, 6]
+        for step in (5, 6):
+            params = checkpoint.restore_params(checkpoints, step, state(2).params)
+            assert same(params, state(1).params)
+            with pytest.raises(UserError) as caught:
+                checkpoint.restore(checkpoints, step, state(2))
+            [line] = str(caught.value).splitlines()
+            assert line.startswith(
+                f"{tmp_path / 'model' / str(step)}: has no state of the optimizer"
+            )
+            assert f"delete {tmp_path / 'model'} and" in line
+
+
 def test_checkpoints_of_requested_steps_are_kept(tmp_path: Path):
     with checkpoint.manager(tmp_path, (2, 5)) as checkpoints:
         for steps_done in (1, 2, 3):
