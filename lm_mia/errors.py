@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lm_mia import interrupts
+
 _INVALID_PATH_ERRORS = (NotADirectoryError, FileExistsError)
 
 
@@ -144,12 +146,13 @@ def run_action(action: Callable[[], int], argv: Sequence[str] = ()) -> int:
     """Runs the action of a command, whose arguments are `argv`, and returns its exit code.
 
     The exit code is that of the action; 2 for a `UserError`, a full disk or a file that cannot be read, with a message
-    instead of a traceback; 130 after Ctrl-C; and 143 after SIGTERM.
+    instead of a traceback; 130 after Ctrl-C, which is confirmed at once by a line; and 143 after SIGTERM.
     """
     # SIGTERM raises an exception, so that workers save their state.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM_EXIT_CODE))
     try:
-        return action()
+        with interrupts.confirmed():
+            return action()
     except UserError as error:
         print(with_flags(str(error), argv), file=sys.stderr)
         return 2

@@ -28,13 +28,14 @@ ALLOWED_IMPORTS = {
     "api": "analysis attacks config data run store",
     "cli": "analysis attacks config data.canaries data.texts hf launch run",
     "errors": "",
+    "interrupts": "",
     "seeds": "",
     "atomic": "",
     "durations": "",
     "machine": "",
     "user_files": "",
 }
-BELOW_ALL = {"errors", "seeds", "atomic", "durations", "machine", "user_files"}
+BELOW_ALL = {"errors", "interrupts", "seeds", "atomic", "durations", "machine", "user_files"}
 WITHOUT_JAX = (
     "config",
     "data",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
+from lm_mia import interrupts
 from lm_mia.errors import UserError
 from lm_mia.machine import available_cores
 
@@ -95,7 +96,8 @@ class _ProcessPool(Generic[Task, Result]):
         context = multiprocessing.get_context("spawn")
         connection, worker_end = context.Pipe()
         process = context.Process(target=_serve, args=(worker_end, self._work), daemon=True)
-        process.start()
+        with interrupts.blocked():
+            process.start()
         worker_end.close()
         self._processes[connection], self._current[connection] = process, None
 

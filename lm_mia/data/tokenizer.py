@@ -7,21 +7,27 @@ V: pieces of the vocabulary.
 """
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import io
+import itertools
 import json
+import multiprocessing
 import re
+import signal
+import traceback
 import unicodedata
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import sentencepiece
 
-from lm_mia import seeds
+from lm_mia import interrupts, seeds
 from lm_mia.data.documents import Documents, ProgressCallback, select
 from lm_mia.errors import UserError
 
@@ -51,6 +57,8 @@ _COVERAGE = (
     0.9995  # of the characters of the texts, by the most frequent ones; the others are <unk>
 )
 _CHUNK_CHARS = 16_000  # longer texts are split
+_BATCH_CHARS = 250_000
+"""Number of characters that are sent to the process that trains a vocabulary at once; so many take half a second."""
 _READ_DOCUMENTS = 4096  # documents read at a time
 _UNUSUAL_CHARACTERS = [*map(chr, range(0xE000, 0xF900)), *map(chr, range(0x20000, 0x20100))]
 """Characters for private use, which some normalizers remove, and rare Chinese ones."""
@@ -98,6 +106,81 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
             rule = f"the corpus has more distinct characters than that; use at least {low[1]}"
         raise UserError(f"tokenizer.vocab_size={vocab_size}: {rule}") from None
     return out.getvalue()
+
+
+def train_apart(texts: Iterable[str], vocab_size: int) -> bytes:
+    """As `train_tokenizer`, in a process of its own, so that Ctrl-C need not wait for sentencepiece.
+
+    The texts are read in this process. If they are so few that sentencepiece takes less than a second, it runs here.
+    """
+    batches = _batches(_chunks(texts))
+    first = list(itertools.islice(batches, 2))
+    if len(first) < 2:
+        return train_tokenizer([text for batch in first for text in batch], vocab_size)
+    context = multiprocessing.get_context("spawn")
+    connection, trainer_end = context.Pipe()
+    process = context.Process(target=_serve_training, args=(trainer_end, vocab_size), daemon=True)
+    with interrupts.blocked():
+        process.start()
+    trainer_end.close()
+    try:
+        for batch in itertools.chain(first, batches, [None]):
+            try:
+                connection.send(batch)
+            except OSError:  # the process has ended, perhaps with an answer
+                break
+        try:
+            kind, value = connection.recv()
+        except (EOFError, OSError) as error:
+            process.join()
+            raise UserError(
+                f"tokenizer.vocab_size={vocab_size}: the process that trains the vocabulary ended with code "
+                f"{process.exitcode} (killed, or out of memory?); use fewer --config.tokenizer.documents, or run the "
+                "same command again"
+            ) from error
+    finally:
+        process.kill()
+        process.join()
+        connection.close()
+    if kind == "user_error":
+        raise UserError(value)
+    if kind == "crash":
+        raise RuntimeError(f"the process that trains the vocabulary failed:\n{value}")
+    return value
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yields the texts in lists of about `_BATCH_CHARS` characters."""
+    batch, chars = list[str](), 0
+    for text in texts:
+        batch.append(text)
+        chars += len(text)
+        if chars >= _BATCH_CHARS:
+            yield batch
+            batch, chars = [], 0
+    if batch:
+        yield batch
+
+
+def _serve_training(connection: Connection, vocab_size: int) -> None:
+    """Main function of the process of `train_apart`: receives lists of texts, and sends the model or an error."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the command handles Ctrl-C, and kills this process
+
+    def texts() -> Iterator[str]:
+        while (batch := connection.recv()) is not None:
+            yield from batch
+
+    answer: tuple[str, Any]
+    try:
+        answer = "model", train_tokenizer(texts(), vocab_size)
+    except UserError as error:
+        answer = "user_error", str(error)
+    except Exception:
+        answer = "crash", traceback.format_exc()
+    with contextlib.suppress(OSError):  # the command is gone
+        connection.send(answer)
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[str]:
@@ -528,22 +611,9 @@ def train_on_corpus(
     Raises:
       UserError: if no document is long enough, or if the documents do not support a vocabulary of this size.
     """
-    reading_errors: list[BaseException] = []
-
-    def texts() -> Iterator[str]:
-        try:
-            yield from training_texts(source, documents, seed, min_chars, progress)
-        except BaseException as error:
-            reading_errors.append(error)  # sentencepiece would raise another error instead
-            raise
-
     progress("train tokenizer", 0, 1)
-    try:
-        model = train_tokenizer(texts(), vocab_size)
-    except UserError:
-        if reading_errors:
-            raise reading_errors[0] from None
-        raise
+    texts = training_texts(source, documents, seed, min_chars, progress)
+    model = train_apart(texts, vocab_size)
     progress("train tokenizer", 1, 1)
     return model
 

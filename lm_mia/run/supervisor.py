@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from lm_mia import interrupts
 from lm_mia.data import subsets
 from lm_mia.errors import (
     SIGTERM_EXIT_CODE,
@@ -81,7 +82,8 @@ def run(task: WorkerTask, on_event: Callable[[Event], None]) -> bool:
             process = context.Process(
                 target=worker.main, args=(sender, own_task, environment), daemon=True
             )
-            process.start()
+            with interrupts.blocked():
+                process.start()
             sender.close()
             processes[receiver] = process
         for event in _events(processes):

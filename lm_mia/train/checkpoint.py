@@ -183,8 +183,8 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
     folder = Path(checkpoints.directory)
     if not (folder / str(step) / "opt_state").exists() and (folder / str(step) / "params").exists():
         raise UserError(
-            f"{folder / str(step)}: has no state of the optimizer (train.keep_moments=False), so that training cannot go "
-            f"on from it; delete {folder} and run the same command again, which trains the model from the start"
+            f"{folder / str(step)}: has no state of the optimizer (train.keep_moments=False), so that training cannot "
+            f"go on from it; delete {folder} and run the same command again, which trains the model from the start"
         )
     parts = _restore(checkpoints, step, {name: getattr(like, name) for name in _PARTS})
     step_sharding = like.step.sharding

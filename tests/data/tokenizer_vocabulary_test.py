@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -68,3 +70,22 @@ def test_reading_errors_are_raised(error: BaseException):
 def test_too_large_vocabulary_is_reported():
     with pytest.raises(UserError, match=r"tokenizer.vocab_size=9999: the corpus supports at most"):
         tokenizer.train_on_corpus(CORPUS, 9999, 100, 0, 0, no_progress)
+
+
+@pytest.mark.process
+def test_a_process_trains_the_same_vocabulary(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tokenizer, "_BATCH_CHARS", 1_000)
+    assert tokenizer.train_apart(TEXTS, 35) == train_tokenizer(TEXTS, 35)
+    with pytest.raises(UserError, match=r"tokenizer.vocab_size=9999: the corpus supports at most"):
+        tokenizer.train_apart(TEXTS, 9999)
+
+
+def test_errors_of_reading_end_the_process(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tokenizer, "_BATCH_CHARS", 100)
+
+    def texts() -> Iterator[str]:
+        yield from TEXTS
+        raise OSError("the disk is broken")
+
+    with pytest.raises(OSError, match="the disk is broken"):
+        tokenizer.train_apart(texts(), 35)

@@ -1,0 +1,46 @@
+"""Ctrl-C: it is confirmed at once, and does not reach the processes that a command starts."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+
+def _confirm(number: int, frame: FrameType | None) -> None:
+    """Says that the command stops, and raises KeyboardInterrupt, as Python's own handler does."""
+    # A line of a progress bar is replaced. print could not be called here: the signal may have interrupted another one.
+    line = b"\r\x1b[2Kstopping\n" if os.isatty(2) else b"stopping\n"
+    with contextlib.suppress(OSError):
+        os.write(2, line)
+    signal.default_int_handler(number, frame)
+
+
+@contextlib.contextmanager
+def confirmed() -> Iterator[None]:
+    """Confirms Ctrl-C on standard error during the block, unless the process ignores it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    if not is_main or before is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _confirm)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """Blocks SIGINT in this thread while it starts a process, which inherits this.
+
+    Otherwise, Ctrl-C, which a terminal sends to all processes of a command, would end a process with a traceback if it
+    comes before the process can ignore it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

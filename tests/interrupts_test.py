@@ -1,0 +1,91 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lm_mia import interrupts
+
+# Commands that take a minute unless they are stopped: one in Python, and one in the C++ code of sentencepiece.
+COMMAND = """
+import random, sys, time
+from lm_mia import errors
+from lm_mia.data import tokenizer
+
+def sleep():
+    print("ready", flush=True)
+    time.sleep(60)
+    return 0
+
+def train():
+    words = ["".join(random.choices("abcdefghijklmnop", k=6)) for _ in range(20_000)]
+    def texts():
+        for _ in range(9_000):
+            yield " ".join(random.choices(words, k=300))
+        print("ready", flush=True)
+    tokenizer.train_apart(texts(), 4000)
+    return 0
+
+if __name__ == "__main__":
+    sys.exit(errors.run_action({"sleep": sleep, "train": train}[sys.argv[1]]))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("what", ["sleep", "train"])
+def test_ctrl_c_is_confirmed_at_once_and_ends_the_command(tmp_path: Path, what: str):
+    script = tmp_path / "command.py"
+    script.write_text(COMMAND)
+    # Tests that run a worker in this process leave it ignoring Ctrl-C, which processes inherit.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, str(script), what],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(1)  # all texts are read, and sentencepiece trains
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        assert process.stderr.readline() == "stopping\n"
+        confirmed_seconds = time.monotonic() - began
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert rest == "stopped; run the same command again to continue\n"
+    # Generous, since other tests may run beside this one.
+    assert confirmed_seconds < 2
+    assert time.monotonic() - began < 10
+
+
+def test_the_handler_is_restored_and_ignored_signals_stay_ignored():
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        for handler in (signal.default_int_handler, signal.SIG_IGN):
+            signal.signal(signal.SIGINT, handler)
+            with interrupts.confirmed():
+                is_replaced = signal.getsignal(signal.SIGINT) is not handler
+                assert is_replaced == (handler is signal.default_int_handler)
+            assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.process
+def test_processes_that_are_started_in_the_block_are_not_interrupted():
+    code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    argv = [sys.executable, "-c", code]
+    with interrupts.blocked():
+        inside = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    after = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert (inside, after) == ("True\n", "False\n")
