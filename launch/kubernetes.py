@@ -124,7 +124,7 @@ class PodOptions:
     """The PersistentVolumeClaim of the volume that all pods share."""
     mount: str = ""
     """Path at which pods mount the volume."""
-    restarts: int = 1000
+    restarts: int = 200
     """Maximum number of restarts of a job, not counting lost nodes. A job that does not progress ends before."""
     grace_seconds: int = 150
     """Time that a pod has to save and exit before it is killed; workers save their states within 120 s."""
