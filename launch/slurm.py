@@ -111,7 +111,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         (
             "memory",
             "SIZE",
-            "memory per node, such as 64G; 0: all of it (default: per worker 8 GiB and twice a model's state)",
+            "memory per node, such as 64G; 0: all of it (default: per GPU 8 GiB and twice a model's state)",
         ),
         ("partition", "NAME", "partition of the jobs"),
         ("account", "NAME", "account of the jobs"),

@@ -2,11 +2,13 @@
 
 The rules are simple ones, on the safe side of what was observed:
 
-- Each worker process has 8 GiB for Python, JAX, compilation and batches, and twice the state of its model (parameters
-  and moments, 12 bytes per parameter with AdamW), since a state that is saved or restored is in memory twice.
-- On accelerators there is one worker per chip, with 4 CPUs: one packs batches, the others compile, and save states.
-- Without accelerators, each worker has one CPU, and trains in the memory of the host.
-- The corpus is built by 8 processes with 2 GiB each, and training the vocabulary takes 41 kB per document.
+- On accelerators there is one worker process per chip, with 4 CPUs: one packs batches, the others compile, and save
+  states. It has 8 GiB for Python, JAX with its driver, compilation and batches, and twice the state of its model
+  (parameters and moments, 12 bytes per parameter with AdamW), since a state that is saved or restored is in memory
+  twice.
+- Without accelerators, each worker has one CPU, 2 GiB, twice the state of its model, and what training takes.
+- The corpus is built by 8 processes with 2 GiB each and 8 GiB in all, and training the vocabulary takes 41 kB per
+  document.
 """
 
 import dataclasses
@@ -17,13 +19,13 @@ from lm_mia.model import memory
 from lm_mia.model.memory import ModelSize
 
 _GIB = 2**30
-_WORKER_GIB = 8.0
+_CHIP_GIB, _CPU_WORKER_GIB = 8.0, 2.0
 _STATES_PER_WORKER = 2
 _CPUS_PER_CHIP = 4
 _MOST_CPU_WORKERS = 8
 """Number of workers on a machine without accelerators, unless train.workers or --cpus-per-task sets it."""
 _CORPUS_CPUS = 8
-_CORPUS_PROCESS_GIB = 2.0
+_CORPUS_GIB, _CORPUS_PROCESS_GIB = 8.0, 2.0
 _VOCABULARY_BYTES = 41_000
 """Bytes of memory that SentencePiece needs per document of C4; a million documents took 41 GB."""
 _SAMPLE_BYTES = 100
@@ -49,8 +51,9 @@ def of_models(c: Config, size: ModelSize, chips: int, cpus: int = 0, models: int
       models: number of models of a job, more workers than which would be idle; 0: unknown.
     """
     state_bytes = (4 + size.state_bytes) * size.parameters
-    worker_bytes = _WORKER_GIB * _GIB + _STATES_PER_WORKER * state_bytes
+    worker_bytes = _STATES_PER_WORKER * state_bytes
     if chips:
+        worker_bytes += _CHIP_GIB * _GIB
         return Needs(cpus or _CPUS_PER_CHIP * chips, math.ceil(chips * worker_bytes / _GIB))
     workers = cpus or min(c.train.workers or _MOST_CPU_WORKERS, models or _MOST_CPU_WORKERS)
     micro_batch_size = memory.micro_batch_size(
@@ -59,6 +62,7 @@ def of_models(c: Config, size: ModelSize, chips: int, cpus: int = 0, models: int
         c.train.batch_size,
         micro_batch_tokens=memory.CPU_TOKENS,
     )
+    worker_bytes += _CPU_WORKER_GIB * _GIB
     worker_bytes += memory.training_bytes(size, "xla", micro_batch_size, 1, is_scanned=False)
     return Needs(workers, math.ceil(workers * worker_bytes / _GIB))
 
@@ -77,7 +81,7 @@ def of_corpus(configs: list[Config], cpus: int = 0) -> Needs:
         0 if c.tokenizer.path else c.tokenizer.documents or c.population.samples for c in configs
     )
     needed = (
-        _WORKER_GIB * _GIB
+        _CORPUS_GIB * _GIB
         + cpus * _CORPUS_PROCESS_GIB * _GIB
         + documents * _VOCABULARY_BYTES
         + samples * _SAMPLE_BYTES
