@@ -23,6 +23,8 @@ from lm_mia.errors import Unavailable, UserError
 Number = tuple[float, float]
 """A mean and its standard deviation over the attacked models; NaN if unknown."""
 _NONE: Number = (math.nan, math.nan)
+_ATTACK = "lira_online"
+"""The attack whose numbers are compared, so that they are of the same attack in all recipes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +34,8 @@ class RecipeSummary:
     recipe: RecipeResults
     fpr: float
     """The false positive rate at which the TPR and the shares are measured."""
+    attack: str = ""
+    """The attack of `auc` and `tpr`; empty without numbers."""
     auc: Number = _NONE
     """The AUC of LiRA."""
     tpr: Number = _NONE
@@ -69,6 +73,7 @@ class RecipeSummary:
             "parameters": None if recipe.is_imported else recipe.parameters,
             "samples": None if recipe.is_imported else recipe.samples,
             "epochs": None if recipe.is_imported else recipe.config.train.epochs,
+            "attack": self.attack,
             "auc": self.auc[0],
             "auc_std": self.auc[1],
             "fpr": self.fpr,
@@ -145,6 +150,13 @@ COMPARISON_TABLE = Table(
             "training samples of a model: half of the population",
         ),
         "epochs": Column("count", "epochs of training"),
+        "attack": Column(
+            "none",
+            (
+                "the attack of `auc`, `tpr`, `reference_targets_auc` and the coin flips, always `lira_online`, "
+                "whichever attack is `attack.headline`; empty without numbers"
+            ),
+        ),
         "auc, auc_std": Column(
             "fraction",
             (
@@ -218,7 +230,7 @@ def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
     facts = recipe.view.facts("flips")
     focus = facts["config"]["focus_fpr"]
     rows = tables.best_per_attack(io.read_table(recipe, "attacks.csv"))
-    lira, loss = (tables.find_attack(rows, name) for name in ("lira_online", "loss"))
+    lira, loss = (tables.find_attack(rows, name) for name in (_ATTACK, "loss"))
     if lira is None:
         raise Unavailable(
             f"{recipe.name}: LiRA has no AUC, since samples have too few IN or OUT references; run lm-mia run with a "
@@ -237,6 +249,7 @@ def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
     return RecipeSummary(
         recipe,
         focus,
+        attack=_ATTACK,
         auc=(lira["auc_mean"], lira["auc_std"]),
         reference_targets_auc=(subsets["auc_mean"], subsets["auc_std"]),
         tpr=(lira[f"tpr_at_{focus:g}_mean"], lira[f"tpr_at_{focus:g}_std"]),
@@ -250,12 +263,12 @@ def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
 
 
 def _summarize_targets(recipe: RecipeResults, summary: RecipeSummary) -> RecipeSummary:
-    result = attacks.read_attack(recipe, Variant(references=summary.references))
+    result = attacks.read_attack(recipe, Variant(_ATTACK, references=summary.references))
     tpr_T = result.tpr_T(summary.fpr)
     tpr_T = tpr_T[~pd.isna(tpr_T)]
     tpr = (float(tpr_T.mean()), _std(tpr_T)) if len(tpr_T) else _NONE
     auc = float(result.auc_T.mean()), _std(result.auc_T)
-    return dataclasses.replace(summary, auc=auc, tpr=tpr, over="targets")
+    return dataclasses.replace(summary, attack=_ATTACK, auc=auc, tpr=tpr, over="targets")
 
 
 def _std(values_T: Any) -> float:

@@ -1,6 +1,5 @@
 """The folded part of the page: one line for each topic, which states its result."""
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -357,15 +356,14 @@ def _training(recipe: RecipeResults) -> Iterator[document.Detail]:
         "others."
     )
     texts: list[document.Block] = []
-    with contextlib.suppress(Unavailable):  # the log is read for models of replicas
-        median = training.medians(recipe)
-        if "first_loss" in median:
-            texts.append(
-                f"Loss on the batches of the first logged step {median['first_loss']:.2f}, of the last one "
-                f"{median['last_loss']:.2f} (medians)."
-            )
-        if "seconds" in median:
-            texts.append(f"Training takes {median['seconds']:.1f} seconds per model (median).")
+    median = training.medians(recipe)
+    if "first_loss" in median:
+        texts.append(
+            f"Loss on the batches of the first logged step {median['first_loss']:.2f}, of the last one "
+            f"{median['last_loss']:.2f} (medians)."
+        )
+    if "seconds" in median:
+        texts.append(f"Training takes {median['seconds']:.1f} seconds per model (median).")
     yield document.Detail("Training", finding, (*texts, _file(recipe, "models.csv")))
 
 

@@ -275,7 +275,7 @@ def _comparison(
     compared: Sequence[Compared], swept: Swept | None, pages: Mapping[str, str]
 ) -> document.Section:
     table = _table(compared, swept, pages)
-    caption = "Lines: 95 % intervals over what would be drawn anew, as the table says."
+    caption = "Lines: 95 % intervals, which cover what “In brackets” says above."
     if swept and swept.is_number and len(compared) > 1:
         points = tuple(
             charts.LinePoint(float(swept.values[c.name]), c.strength.found) for c in compared
@@ -382,10 +382,7 @@ def _table(
             others = "a base" if c.strength.headline == "base_calibrated" else "no references"
         cells.append(f"{own}, {others}")
         rows.append(document.Row(tuple(cells)))
-    caption = (
-        "Small: 95 % intervals, over texts and batch orders for trainings of one model, over texts and models for "
-        "models of different data."
-    )
+    caption = "Small: 95 % intervals, which cover what “In brackets” says above."
     return document.Table(caption, tuple(columns), tuple(rows))
 
 
@@ -407,13 +404,30 @@ def _facts(compared: Sequence[Compared], swept: Swept | None) -> tuple[document.
             f"{sum(c.strength.trainings for c in compared):,} attacked models of {plural(len(compared), 'recipe')}.",
         )
     )
-    facts.append(
-        document.Fact(
-            "In brackets",
-            "95 % intervals; the table says over what. Differences of recipes take them as independent.",
-        )
-    )
+    facts.append(document.Fact("In brackets", covered(compared)))
     return tuple(facts)
+
+
+def covered(compared: Sequence[Compared]) -> str:
+    """Returns a sentence on what the intervals of the recipes cover: trainings, models, samples, not references."""
+    kinds = {
+        "samples and batch orders": [c.name for c in compared if c.strength.has_replicas],
+        "samples and models": [
+            c.name for c in compared if not c.strength.has_replicas and c.strength.trainings > 1
+        ],
+        "samples alone": [c.name for c in compared if c.strength.trainings == 1],
+    }
+    kinds = {kind: names for kind, names in kinds.items() if names}
+    over = [
+        kind if len(kinds) == 1 else f"{kind} in {_named(names)}" for kind, names in kinds.items()
+    ]
+    fixed = (
+        ", with the references held fixed" if any(c.strength.references for c in compared) else ""
+    )
+    return (
+        f"95 % intervals: the range for other {numbers.words(over)}{fixed}; differences take the recipes as "
+        "independent."
+    )
 
 
 def _warnings(compared: Sequence[Compared]) -> list[Markup]:

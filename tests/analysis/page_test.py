@@ -357,6 +357,7 @@ def test_page_compares_recipes(linked: Path):
     )
     assert lines["fixed-10M"]["coin_flip_members"] == ""
     assert [lines[n]["over"] for n in names] == ["targets", "targets", "replicas", ""]
+    assert [lines[n]["attack"] for n in names] == [*3 * ["lira_online"], ""]
     tables = recipes["flip-140M"].recipe_dir / "tables"
     attack_rows = pd.read_csv(tables / "attacks.csv")
     lira = attack_rows[attack_rows["attack"] == "lira_online"].iloc[-1]

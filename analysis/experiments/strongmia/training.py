@@ -39,6 +39,7 @@ from lm_mia.errors import Unavailable
 _STYLES: dict[str, tuple[str, str, Literal["-", "--"]]] = {
     "reference": ("References", plotting.BLUE, "-"),
     "replica": ("Replicas", plotting.ORANGE, "--"),
+    "target": ("Targets", plotting.ORANGE, "--"),
 }
 Curve = dict[int, float]
 """A loss in nats per token by training step."""
@@ -60,20 +61,35 @@ class Log:
 
 def read_log(recipe: RecipeResults) -> Log:
     """Reads the log of a recipe."""
-    facts = recipe.view.facts("flips")
-    order = [*facts["reference_models"], *facts["replica_models"]]
-    names = set(order)
+    role = _roles(recipe)
     train, trained, validated = (
-        [e for e in io.read_events(recipe, kind) if e.get("model") in names]
+        [
+            e | {"role": role[e["model"]]}
+            for e in io.read_events(recipe, kind)
+            if e.get("model") in role
+        ]
         for kind in ("train", "model_trained", "validation")
     )
     steps = [e["steps"] for e in train if isinstance(e.get("steps"), int)]
     # In the order of the models: that of the log depends on the speed of the workers.
     losses, validation = (
-        {name: by_model[name] for name in order if name in by_model}
+        {name: by_model[name] for name in role if name in by_model}
         for by_model in (curves(train), curves(validated, "validation_loss_nats"))
     )
     return Log(losses, steps[-1] if steps else 0, trained, validation)
+
+
+def _roles(recipe: RecipeResults) -> dict[str, str]:
+    """Returns the role of each model that takes part in the attacks, by its name, in their order.
+
+    With replicas, targets are references too.
+    """
+    if recipe.view.has("flips.json"):
+        facts = recipe.view.facts("flips")
+        kinds = {role: facts[f"{role}_models"] for role in ("reference", "replica")}
+    else:
+        kinds = {"reference": recipe.references, "target": recipe.targets}
+    return {str(model): role for role, models in kinds.items() for model in models}
 
 
 def curves(events: Iterable[Record], value: str = "loss_nats") -> dict[str, tuple[str, Curve]]:
@@ -104,11 +120,10 @@ def medians(recipe: RecipeResults) -> dict[str, float]:
       "member_loss" and "nonmember_loss", the mean losses on members and on non-members after training. Losses are in
       nats per token.
     """
-    log, facts = read_log(recipe), recipe.view.facts("flips")
+    log = read_log(recipe)
     curves = [curve for _, curve in log.curves.values()]
-    names = [*facts["reference_models"], *facts["replica_models"]]
     # Models that were scored at the attacked step may lack their scores at the end of training.
-    losses = io.read_mean_losses(recipe).reindex(names).dropna()
+    losses = io.read_mean_losses(recipe).reindex([*_roles(recipe)]).dropna()
     # Resumed ones are partly timed.
     uninterrupted = [e for e in log.trained if not e.get("resumed_at")]
     values = {

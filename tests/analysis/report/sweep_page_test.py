@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,21 @@ def test_the_sentence_names_the_most_and_the_least():
     assert "60 (50 to 70) in c and 10 (5 to 15) in a, at 1 false alarm per 100 non-members" in text
     assert text.startswith("All 3")
     assert "30" not in text
+
+
+def test_the_intervals_say_what_they_cover():
+    several = compared("a", 0.1, 0.05, 0.2)
+    strength = dataclasses.replace(several.strength, has_replicas=True)
+    replicas = dataclasses.replace(several, recipe=compared("b", 0.1).recipe, strength=strength)
+    strength = dataclasses.replace(several.strength, models=several.strength.models[:1])
+    one = dataclasses.replace(several, recipe=compared("c", 0.1).recipe, strength=strength)
+    text = sweep_page.covered([several])
+    assert "samples and models" in text
+    assert "references held fixed" in text
+    assert " in a" not in text
+    text = sweep_page.covered([several, replicas, one])
+    for kind, name in (("batch orders", "b"), ("models", "a"), ("alone", "c")):
+        assert f"{kind} in {name}" in text
 
 
 def test_different_rates_are_not_named_as_one():

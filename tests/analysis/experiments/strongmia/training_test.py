@@ -110,6 +110,21 @@ def test_validation_losses_have_a_second_panel(copied: RecipeResults) -> None:
     assert axes.get_xlim() == train_axes.get_xlim()
 
 
+def test_targets_have_curves_without_replicas(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"replicas": 0, "targets": 1, "attacks": ("lira_online", "loss")}
+    recipe = write_workdir(tmp_path / "demo", samples=100, bootstraps=0, **settings)
+    role_of = {name: role for name, (role, _) in training.read_log(recipe).curves.items()}
+    assert role_of.pop("reference-00") == "target"
+    assert role_of
+    assert {*role_of.values()} == {"reference"}
+    figure = training.recipe_figures(recipe)["training"]
+    assert figure is not None
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert "Targets (1)" in [text.get_text() for text in legend.get_texts()]
+    assert {"first_loss", "member_loss"} <= {*training.medians(recipe)}
+
+
 def test_medians_leave_out_models_without_scores_at_the_end(finished: RecipeResults) -> None:
     changed = with_tables(finished, models=lambda table: table[table["model"] != "reference-00"])
     means = io.read_mean_losses(changed)
