@@ -21,7 +21,7 @@ from analysis.formatting import (
     plural,
 )
 from lm_mia.config.listed_figures import is_file, matches
-from lm_mia.errors import UserError
+from lm_mia.errors import Unavailable, UserError
 
 if TYPE_CHECKING:
     from analysis.io import RecipeResults
@@ -79,11 +79,11 @@ def write_page(
                 without_replicas.append(recipe)
         except UserError as error:  # such as a damaged score store
             failures[recipe.name] = markup.reason(error)
+    shown = [*with_decisions, *without_replicas]
     for recipe in all_recipes:
-        if recipe not in with_decisions:
+        if recipe not in shown:
             (recipe.recipe_dir / sample_page.PAGE).unlink(missing_ok=True)
-    drawn = [*with_decisions, *(r for r in without_replicas if _has_figures(r, all_recipes))]
-    total = len(figures) + len(drawn) + len(all_recipes)
+    total = len(figures) + len(shown) + len(all_recipes)
     done = 0
 
     def step() -> None:
@@ -94,11 +94,11 @@ def write_page(
     progress("report", 0, total)
     if any(recipe.config.score.token_samples for recipe in with_decisions):
         sample_page.start_bundling()  # while the figures are drawn
-    for recipe in drawn:
+    for recipe in shown:
         try:
-            recipe_figures.write(recipe)
-            if recipe in with_decisions:
-                sample_page.write(recipe)
+            if recipe in with_decisions or _has_figures(recipe, all_recipes):
+                recipe_figures.write(recipe)
+            _write_samples(recipe)
         except UserError as error:
             failures[recipe.name] = markup.reason(error)
         step()
@@ -129,6 +129,16 @@ def write_page(
         step()
     pages = paper_pages.write(workdir, sections)
     return write.write(workdir, all_recipes, with_decisions, pages)
+
+
+def _write_samples(recipe: "RecipeResults") -> None:
+    """Writes the page of single samples of a recipe, or deletes it if no sample has a score of the headline attack."""
+    from analysis import sample_page
+
+    try:
+        sample_page.write(recipe)
+    except Unavailable:
+        (recipe.recipe_dir / sample_page.PAGE).unlink(missing_ok=True)
 
 
 def _has_results_without_replicas(recipe: "RecipeResults") -> bool:

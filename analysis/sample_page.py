@@ -1,5 +1,7 @@
 """The page of single samples, WORKDIR/recipes/NAME/samples.html: a table to search, sort and filter, and one sample.
 
+With replicas, it shows votes and flip rates under LiRA, too; without them, the first target under the headline attack.
+
 The page needs no server and no other files: it contains the data and two libraries, DataTables for the table and
 Vega-Lite for the losses of tokens, all compressed and encoded, so that no text of a sample can be mistaken for markup.
 Samples open in the reader of the report page.
@@ -11,8 +13,10 @@ import base64
 import functools
 import gzip
 import json
+import math
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -26,6 +30,8 @@ from analysis.io import RecipeResults, Record
 from analysis.report import document
 from lm_mia.atomic import write_atomically
 from lm_mia.attacks.registry import attack_name
+from lm_mia.attacks.shown_samples import MAX_CHARS, MAX_SAMPLES
+from lm_mia.seeds import draw
 
 PAGE = "samples.html"
 """Name of the page in the folder of the recipe."""
@@ -41,6 +47,15 @@ _PROPERTIES = {
     "unk": ("Unknown tokens", 0),
 }
 """Column -> title and number of decimals; flip rates and votes depend on the selected FPR."""
+_PROPERTIES_OF_TARGET = {
+    "above": ("Above non-members, %", 1),
+    "score": ("Score", 2),
+    "called_at": ("Called at, %", 1),
+    "tokens": ("Tokens", 0),
+    "tfidf": ("TF-IDF", 2),
+    "unk": ("Unknown tokens", 0),
+}
+"""The same without replicas."""
 _BUNDLE = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed'))"
 
 
@@ -48,12 +63,12 @@ def write(recipe: RecipeResults) -> Path:
     """Writes the page of a recipe from its tables and returns its path.
 
     Raises:
-      Unavailable: the recipe has no tables of decisions; nothing is written.
+      Unavailable: no sample has a score of the headline attack; nothing is written.
     """
-    facts = recipe.view.facts("flips")
-    data = _read(recipe, facts)
+    facts = recipe.view.facts("flips") if recipe.view.has("flips.json") else {}
+    data = _read(recipe, facts) if facts else _read_target(recipe)
     is_complete = {*data["chosen_by"]} == {"all"}
-    num_samples = len(io.read_samples(recipe, ["id"])["id"])
+    num_samples = len(recipe.view.attacked)
     html = (
         document.environment()
         .get_template("sample_page.html.j2")
@@ -68,7 +83,9 @@ def write(recipe: RecipeResults) -> Path:
             samples=num_samples,
             shown=len(data["id"]),
             is_complete=is_complete,
-            focus=percent(facts["config"]["focus_fpr"]),
+            focus=percent(facts["config"]["focus_fpr"]) if facts else "",
+            targets=len(recipe.targets),
+            rules=sorted({*data["chosen_by"]}),
             fprs=data["fprs"],
             properties=data["properties"],
             has_token_losses=bool(data["token_losses"]),
@@ -112,6 +129,7 @@ def _read(recipe: RecipeResults, facts: Record) -> dict[str, Any]:
     fprs = facts["config"]["fprs"]
     shown = _read_lists(recipe, fprs)
     exposure = io.read_samples(recipe, ["id", "score", "above"], HEADLINE_TABLE)
+    trainings = len(facts["replica_models"])
     names = ["member", "mean_score", "tokens", "tfidf", "unk"]
     names += [f"{name}_{fpr:g}" for fpr in fprs for name in ("flip_rate", "votes")]
     all_samples = io.read_samples(recipe, ["id", *names])
@@ -125,14 +143,19 @@ def _read(recipe: RecipeResults, facts: Record) -> dict[str, Any]:
         "focus": fprs.index(facts["config"]["focus_fpr"]),
         "reference_models": facts["reference_models"],
         "replica_models": facts["replica_models"],
+        "trainings": trainings,
+        "out_title": "References without it",
+        "loss_note": (
+            "Loss of this text under the references that were trained on it, under those that were not, and under the "
+            "replicas (filled: “member”)."
+        ),
         "colors": {"in": plotting.MEMBER, "out": plotting.NONMEMBER},
         "id": shown["id"].tolist(),
         "member": values["member"].tolist(),
         "chosen_by": shown["chosen_by"].tolist(),
         "text": shown["text"].tolist(),
         "source": _sources(recipe, shown["id"]),
-        # Rounded down, so that 100 means all non-members.
-        "above": _numbers(np.floor(1000 * above_S + 1e-6) / 10, 1),
+        "above": _percentages_above(above_S),
         "score": _numbers(np.asarray(exposure["score"], float)[exposure_S], 4),
         "no_text": document.NO_TEXT,
         "mean_score": _numbers(values["mean_score"], 4),
@@ -146,12 +169,91 @@ def _read(recipe: RecipeResults, facts: Record) -> dict[str, Any]:
     data["reference_member"] = _characters(shown["reference_member"])
     data["decisions"] = [_characters(shown[f"decisions_{fpr:g}"]) for fpr in fprs]
     data["token_losses"] = _read_token_losses(recipe, shown["id"])
-    data["properties"] = [
+    data["properties"] = _known(data, _PROPERTIES)
+    return data
+
+
+def _known(data: Record, titles: Mapping[str, tuple[str, int]]) -> list[Record]:
+    """Returns the columns that have a value for some sample."""
+    return [
         {"name": name, "title": title, "decimals": decimals}
-        for name, (title, decimals) in _PROPERTIES.items()
+        for name, (title, decimals) in titles.items()
         if any(v is not None for v in np.ravel(np.array(data[name], object)))
     ]
+
+
+def _percentages_above(above_S: np.ndarray) -> list[Any]:
+    """Returns the percentages of non-members with lower scores, rounded down, so that 100 means all of them."""
+    return _numbers(np.floor(1000 * above_S + 1e-6) / 10, 1)
+
+
+def _read_target(recipe: RecipeResults) -> dict[str, Any]:
+    """Returns all data for the script of the page of a recipe without replicas, as `_read`.
+
+    Losses are those of the samples that the report page shows.
+    """
+    columns = ["id", "member", "score", "above", "called_at"]
+    table = recipe.view.table(HEADLINE_TABLE, columns)
+    position_S, chosen_by_S = _choose(table["score"].to_numpy(float))
+    table = table.iloc[position_S]
+    id_S, population = table["id"].to_numpy(), recipe.population
+    has_references = bool(recipe.references)
+    on_page = recipe.view.table("page_samples.parquet").to_dict("records")
+    data: dict[str, Any] = {
+        "fprs": [],
+        "focus": 0,
+        "reference_models": [],
+        "replica_models": [],
+        "trainings": 1,
+        "out_title": "References without it" if has_references else "Base model",
+        "loss_note": (
+            "Loss of this text under the references that were trained on it, under those that were not, and under the "
+            "model under attack."
+            if has_references
+            else "Loss of this text under the base model, if there is one, and under the model under attack."
+        ),
+        "id": id_S.tolist(),
+        "member": table["member"].tolist(),
+        "chosen_by": chosen_by_S.tolist(),
+        "text": [text[:MAX_CHARS] for text in population.texts(id_S)],
+        "source": _sources(recipe, id_S),
+        "above": _percentages_above(table["above"].to_numpy(float)),
+        "score": _numbers(table["score"].to_numpy(float), 4),
+        "called_at": _numbers(100 * table["called_at"].to_numpy(float), 4),
+        "no_text": document.NO_TEXT,
+        "losses": {
+            str(row["id"]): {
+                "in": _numbers(row["in_loss_nats"], 4),
+                "out": _numbers(row["out_loss_nats"], 4),
+                "model": _numbers(row["model_loss_nats"], 4),
+                "called": "".join("1" if called else "0" for called in row["called"]),
+            }
+            for row in on_page
+        },
+        "token_losses": {},
+    }
+    for name in ("tokens", "tfidf", "unk"):
+        value_N = population.column(name)[id_S] if name in population.column_names else math.nan
+        data[name] = _numbers(np.broadcast_to(value_N, len(id_S)), 4)
+    data["properties"] = _known(data, _PROPERTIES_OF_TARGET)
     return data
+
+
+def _choose(score_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the positions of the samples on the page of a target, ascending, and the rule that chose each of them.
+
+    Of more than `MAX_SAMPLES`, half are random, and the others have the highest scores.
+    """
+    if score_N.size <= MAX_SAMPLES:
+        return np.arange(score_N.size), np.full(score_N.size, "all")
+    random = draw(0, "samples that the page shows", score_N.size, MAX_SAMPLES // 2)
+    chosen_by = dict.fromkeys(random.tolist(), "random")
+    for position in np.argsort(-score_N, kind="stable").tolist():  # missing scores are last
+        if len(chosen_by) == MAX_SAMPLES:
+            break
+        chosen_by.setdefault(position, "score")
+    position_S = np.array(sorted(chosen_by))
+    return position_S, np.array([chosen_by[p] for p in position_S.tolist()])
 
 
 def _sources(recipe: RecipeResults, id_S: np.ndarray) -> list[str]:

@@ -28,7 +28,7 @@ document.head.prepend(style); // before the rules of this page
 const { jQuery } = await loadModule("datatables");
 if (byId("vega")) await loadModule("vega");
 
-byId("fpr").value = data.focus;
+if (byId("fpr")) byId("fpr").value = data.focus;
 let fpr = data.focus; // the index of the selected FPR
 const atFpr = new Set(["flip_rate", "votes"]);
 const valueOf = (name, s) => (atFpr.has(name) ? data[name][fpr][s] : data[name][s]);
@@ -116,7 +116,7 @@ function selectFpr() {
   table.rows().invalidate();
 }
 
-byId("fpr").addEventListener("change", selectFpr);
+byId("fpr")?.addEventListener("change", selectFpr);
 for (const control of byId("filters").querySelectorAll("input, select")) {
   control.addEventListener(control.tagName === "SELECT" ? "change" : "input", filterSamples);
 }
@@ -124,7 +124,7 @@ byId("filters").addEventListener("submit", (event) => event.preventDefault());
 byId("filters").addEventListener("reset", () => {
   // The fields are empty after this event; the FPR stays, since it is no condition.
   setTimeout(() => {
-    byId("fpr").value = fpr;
+    if (byId("fpr")) byId("fpr").value = fpr;
     filterSamples();
   });
 });
@@ -189,17 +189,9 @@ async function showFurther(s) {
     const value = format(valueOf(name, s), decimals);
     return `${title}: ${value}${name === "votes" ? ` of ${data.replica_models.length}` : ""}`;
   });
-  byId("properties").textContent = `${facts.join(" · ")} (at ${data.fprs[fpr]} FPR)`;
-  fillTable(
-    "references",
-    ["Reference", "Trained on the sample", "Loss"],
-    data.reference_models.map((model, m) => [model, data.reference_member[s][m] === "1" ? "yes" : "no", format(data.reference_loss_nats[s][m], 4)]),
-  );
-  fillTable(
-    "decisions",
-    ["Replica", "Loss", ...data.fprs],
-    data.replica_models.map((model, b) => [model, format(data.replica_loss_nats[s][b], 4), ...data.decisions.map((decision) => decisionWord[decision[s][b]])]),
-  );
+  if (data.fprs.length) facts.push(`${facts.pop()} (at ${data.fprs[fpr]} FPR)`);
+  byId("properties").textContent = facts.join(" · ");
+  if (byId("references")) fillModels(s);
   const tokens = data.token_losses[data.id[s]];
   if (byId("tokens")) byId("tokens").hidden = !tokens;
   if (tokens) {
@@ -210,40 +202,63 @@ async function showFurther(s) {
     );
     await drawTokens(tokens);
   }
-  dialog.dataset.shown = `${data.id[s]} ${data.fprs[fpr]}`; // for tests: the picture is drawn
+  dialog.dataset.shown = `${data.id[s]} ${data.fprs[fpr] ?? ""}`; // for tests: the picture is drawn
+}
+
+/** Fills the tables of references and replicas. */
+function fillModels(s) {
+  fillTable(
+    "references",
+    ["Reference", "Trained on the sample", "Loss"],
+    data.reference_models.map((model, m) => [model, data.reference_member[s][m] === "1" ? "yes" : "no", format(data.reference_loss_nats[s][m], 4)]),
+  );
+  fillTable(
+    "decisions",
+    ["Replica", "Loss", ...data.fprs],
+    data.replica_models.map((model, b) => [model, format(data.replica_loss_nats[s][b], 4), ...data.decisions.map((decision) => decisionWord[decision[s][b]])]),
+  );
 }
 
 const dialog = document.querySelector("dialog");
 let view = []; // the samples that the arrow keys go through: those of the table, in its order
 const inTable = () => table.rows({ search: "applied", order: "applied" }).data().toArray().map(({ s }) => s);
 
-const losses = (s, isMember) =>
+const references = (s, isMember) =>
   data.reference_loss_nats[s].filter((_, m) => (data.reference_member[s][m] === "1") === isMember);
+
+/** Returns the losses of a sample; without replicas, only some samples have any. */
+const lossesOf = (s) =>
+  data.losses
+    ? (data.losses[data.id[s]] ?? { in: [], out: [], model: [], called: "" })
+    : { in: references(s, true), out: references(s, false), model: data.replica_loss_nats[s], called: data.decisions[fpr][s] };
 
 const reader = sampleReader.readerOf(
   dialog,
   {
     noun: "Sample",
     noText: data.no_text,
-    trainings: data.replica_models.length,
-    outTitle: "References without it",
-    lossNote: "Loss of this text under the references that were trained on it, under those that were not, and under the replicas (filled: “member”).",
+    trainings: data.trainings,
+    outTitle: data.out_title,
+    lossNote: data.loss_note,
     scoreDecimals: 2,
   },
   {
-    sample: (i) => ({
-      id: data.id[view[i]],
-      source: data.source[view[i]],
-      text: data.text[view[i]],
-      isMember: data.member[view[i]],
-      score: data.score[view[i]],
-      above: data.above[view[i]],
-      votes: data.votes[fpr][view[i]],
-      inLosses: losses(view[i], true),
-      outLosses: losses(view[i], false),
-      modelLosses: data.replica_loss_nats[view[i]],
-      called: data.decisions[fpr][view[i]],
-    }),
+    sample: (i) => {
+      const losses = lossesOf(view[i]);
+      return {
+        id: data.id[view[i]],
+        source: data.source[view[i]],
+        text: data.text[view[i]],
+        isMember: data.member[view[i]],
+        score: data.score[view[i]],
+        above: data.above[view[i]],
+        votes: data.votes?.[fpr][view[i]] ?? null,
+        inLosses: losses.in,
+        outLosses: losses.out,
+        modelLosses: losses.model,
+        called: losses.called,
+      };
+    },
     count: () => view.length,
     shown: (i) => {
       history.replaceState(null, "", `#sample-${data.id[view[i]]}`);

@@ -462,7 +462,10 @@ def _details(
             continue
         with contextlib.suppress(UserError):
             section = of_strength.section(c.recipe, c.strength, key=f"roc-{i}")
-            details.append(document.Detail(c.name, text, section.blocks))
+            samples = Markup(
+                '<a href="recipes/{}/samples.html">All samples</a>, to search and filter.'
+            ).format(c.name)
+            details.append(document.Detail(c.name, text, (*section.blocks, samples)))
     for recipe in recipes:
         if recipe.name not in pages and recipe.has_population:
             details += [
@@ -493,6 +496,7 @@ def _made(recipes: Sequence[RecipeResults]) -> tuple[document.Fact, ...]:
             "Files",
             Markup(
                 "<code>recipes/NAME/tables/strength.csv</code> (the numbers of this page), "
+                "<code>recipes/NAME/samples.html</code> (all samples), "
                 "<code>tables/comparison.csv</code> (those of LiRA)"
             ),
         )

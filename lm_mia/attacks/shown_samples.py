@@ -25,7 +25,8 @@ MAX_SAMPLES = 2**12
 """The maximum number of samples in the table."""
 MAX_TOKEN_SAMPLES = 2**8
 """The maximum number of samples that are in the table because the losses of their tokens are stored."""
-_MAX_CHARS = 2000  # of a text
+MAX_CHARS = 2000
+"""The maximum number of characters of a text."""
 
 
 SHOWN_SAMPLES_TABLE = Table(
@@ -91,7 +92,7 @@ def shown_samples(
     columns = {
         "id": scores.first_id + position_S,
         "chosen_by": chosen_by_S,
-        "text": [text[:_MAX_CHARS] for text in scores.population.texts(position_S)],
+        "text": [text[:MAX_CHARS] for text in scores.population.texts(position_S)],
         "reference_loss_nats": _lists(block.reference_loss_RxC),
         "reference_member": _lists(block.reference_member_RxC),
         "replica_loss_nats": _lists(block.loss_TxC),

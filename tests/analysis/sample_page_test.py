@@ -5,10 +5,11 @@ import gzip
 import html.parser
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_workdir import with_files
+from synthetic_workdir import with_files, write_workdir
 
 from analysis import sample_page
 from analysis.io import SweepResults
@@ -34,6 +35,19 @@ class Scripts(html.parser.HTMLParser):
             self.contents[-1] += data
 
 
+def data_of(page: Path) -> dict[str, Any]:
+    """Returns the data of a page without losses of tokens, which has no plot that needs a library."""
+    scripts = Scripts()
+    scripts.feed(page.read_text())
+    assert scripts.ids == ["data", "datatables", "datatables-css", None, None]
+    text = gzip.decompress(base64.b64decode(scripts.contents[0])).decode()
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not valid JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
 def test_page_holds_missing_values_no_members_and_texts_with_markup(
     recipes: SweepResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -49,16 +63,7 @@ def test_page_holds_missing_values_no_members_and_texts_with_markup(
     bundle = concurrent.futures.Future[str]()
     bundle.set_result("")
     monkeypatch.setattr(sample_page, "start_bundling", lambda: bundle)
-    scripts = Scripts()
-    scripts.feed(sample_page.write(changed).read_text())
-    # Without losses of tokens, there is no plot that needs a library.
-    assert scripts.ids == ["data", "datatables", "datatables-css", None, None]
-    text = gzip.decompress(base64.b64decode(scripts.contents[0])).decode()
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not valid JSON")
-
-    data = json.loads(text, parse_constant=refuse)
+    data = data_of(sample_page.write(changed))
     assert set(data["text"]) == {TEXT}
     assert not any(data["member"])
     assert set(data["mean_score"]) == {None}
@@ -66,3 +71,27 @@ def test_page_holds_missing_values_no_members_and_texts_with_markup(
     for row in range(2):
         assert set(data["reference_loss_nats"][row] + data["replica_loss_nats"][row]) == {None}
     assert None not in data["reference_loss_nats"][2]
+
+
+def test_without_replicas_the_page_has_the_scores_of_the_first_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    settings: dict[str, Any] = {"replicas": 0, "targets": 2, "attacks": ("lira_online", "loss")}
+    recipe = write_workdir(tmp_path / "w", samples=100, bootstraps=0, **settings)
+    table = recipe.view.table("headline_samples.parquet")
+    data = data_of(sample_page.write(recipe))
+    assert data["id"] == table["id"].tolist()
+    assert data["member"] == table["member"].tolist()
+    assert np.array(data["score"], float) == pytest.approx(table["score"], abs=1e-4, nan_ok=True)
+    assert {*data["chosen_by"]} == {"all"}
+    assert {"score", "above"} <= {column["name"] for column in data["properties"]}
+    shown = recipe.view.table("page_samples.parquet").set_index("id")
+    assert {*data["losses"]} == {*map(str, shown.index)}
+    some = shown.index[0]
+    assert data["losses"][str(some)]["in"] == pytest.approx(shown["in_loss_nats"][some], abs=1e-4)
+    monkeypatch.setattr(sample_page, "MAX_SAMPLES", 20)
+    few = data_of(sample_page.write(recipe))
+    assert len(few["id"]) == 20
+    best = table.nlargest(5, "score")["id"]
+    assert {*best} <= {*few["id"]}
+    assert few["chosen_by"].count("random") == 10

@@ -245,3 +245,24 @@ def test_fits_a_narrow_screen(page: webdriver.Chrome):
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert width == 400
     assert [line["message"] for line in page.get_log("browser")] == []
+
+
+def test_without_replicas_samples_are_shown(browser: webdriver.Chrome, tmp_path: Path):
+    settings: dict[str, Any] = FEW | {"replicas": 0, "targets": 1}
+    recipe = write_workdir(tmp_path / "demo", texts=TEXTS, **settings)
+    browser.get("about:blank")
+    browser.get(sample_page.write(recipe).as_uri())
+    wait(browser, lambda: text(browser, "#count") == f"{SAMPLES} of {SAMPLES} samples")
+    table = recipe.view.table("headline_samples.parquet")
+    best = table["above"].max()
+    assert float(column(browser, 3)[0]) == pytest.approx(100 * best, abs=0.1)
+    shown = recipe.view.table("page_samples.parquet")
+    browser.execute_script(f"location.hash = 'sample-{shown['id'][0]}'")
+    open_sample(browser, shown["id"][0], "")
+    dots = browser.find_elements(By.CSS_SELECTOR, "dialog .losses circle")
+    assert len(dots) == sum(len(shown[f"{kind}_loss_nats"][0]) for kind in ("in", "out", "model"))
+    press(browser, Keys.ARROW_RIGHT)
+    wait(browser, lambda: text(browser, "dialog h3") != f"Sample {shown['id'][0]}")
+    press(browser, Keys.ESCAPE)
+    select(browser, "membership", "non-members")
+    assert count(browser) == (~table["member"]).sum()

@@ -426,13 +426,9 @@ def _summary(recipe: RecipeResults, strength: Strength, table: pd.DataFrame) -> 
 
 def _files(recipe: RecipeResults, from_workdir: str) -> Markup:
     folder = f"recipes/{recipe.name}"
-    link = Markup()
-    if (recipe.recipe_dir / "samples.html").is_file() or recipe.view.c.replicas:
-        link = Markup('<a href="{}/samples.html">search and filter</a>, or ').format(
-            from_workdir + folder
-        )
+    link = Markup('<a href="{}/samples.html">search and filter</a>').format(from_workdir + folder)
     return Markup(
-        "All {:,} samples: {}<code>{}/tables/{}</code>; the list with its expected wrong entries: {}."
+        "All {:,} samples: {}, or <code>{}/tables/{}</code>; the list with its expected wrong entries: {}."
     ).format(
         len(recipe.view.attacked),
         link,
