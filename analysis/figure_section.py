@@ -10,13 +10,15 @@ from typing import Any, Literal
 import pandas as pd
 
 from analysis import markup, papers, plotting
-from analysis.claims.compare import Claim, claim_untested, holm
+from analysis.claims.compare import Claim, Estimate, claim_untested, holm
 from analysis.experiment import Drawing, Experiment, unsupported_note, write
 from analysis.experiments import MODULES, file_name, find
 from analysis.formatting import plural, size_title
 from analysis.io import REPLICA_SIZES, RecipeResults, SweepResults
 from lm_mia.attacks import user_code
 from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.results import digest
+from lm_mia.attacks.unchanged import Inputs, Made
 from lm_mia.errors import UserError
 
 _WITHOUT_COMPARISON = re.compile(r" \(\w+ in the paper\)$")
@@ -42,6 +44,10 @@ class FigureSection:
     """Of which models and samples its numbers are; empty if it is not drawn."""
     compared: bool = True
     """Whether the figure is compared with that of its paper."""
+    table_html: str = ""
+    """The table as HTML, with escaped texts; empty for figures."""
+    read: tuple[str, ...] = ()
+    """The names of the recipes that it was drawn with."""
 
     @property
     def short_title(self) -> str:
@@ -77,13 +83,6 @@ class FigureSection:
         if not paper or not self.compared:
             return ()
         return [r.text for r in getattr(papers.read(paper), kind) if r.concerns(self.name)]
-
-    @property
-    def table_html(self) -> str:
-        """The table as HTML, with escaped texts."""
-        assert self.result is not None
-        assert self.result.table is not None
-        return self.result.table.to_html(border=0, escape=True)
 
     @property
     def published_rows(self) -> list[dict[str, Any]]:
@@ -137,7 +136,108 @@ def make_section(name: str, recipes: SweepResults, workdir: Path) -> FigureSecti
         return FigureSection(file, title, about, None, missing, claims, "")
     image = markup.data_uri(png) if png else ""
     models = describe_models(recipes.read)
-    return FigureSection(file, title, about, result, "", result.claims, image, models)
+    html = "" if result.table is None else result.table.to_html(border=0, escape=True)
+    return FigureSection(
+        file,
+        title,
+        about,
+        result,
+        "",
+        result.claims,
+        image,
+        models,
+        read=tuple(recipe.name for recipe in recipes.read),
+        table_html=html,
+    )
+
+
+_TEXTS = ("title", "about", "models", "table_html")
+_OF_DRAWING = (
+    "ours",
+    "our_ranges",
+    "not_comparable_note",
+    "notes",
+    "paper_notes",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnchangedSections:
+    """The sections of figures whose recipes and code have not changed since they were drawn, which are not drawn again.
+
+    The key of a figure names the recipes that it read when it was drawn, and the names of all recipes, by which it
+    found these.
+    """
+
+    made: Made
+    inputs: Inputs
+    recipes: SweepResults
+
+    def _key(self, name: str, read: Sequence[str]) -> str:
+        recipes = [
+            [recipe.name, recipe.names, recipe.config.model.size]
+            for recipe in (*self.recipes.recipes, *self.recipes.without_population)
+        ]
+        compares = self.recipes.compares_with_papers
+        states = {recipe: self.inputs.recipes.get(recipe) for recipe in sorted(read)}
+        return digest(
+            [self.inputs.code, name, self.inputs.figures[name], recipes, compares, states]
+        )
+
+    def find(self, name: str, workdir: Path) -> FigureSection | None:
+        """Returns the section of a figure; None if it must be drawn."""
+        stored = self.made.value(_entry(name))
+        if not isinstance(stored, dict) or not self.made.find(
+            _entry(name), self._key(name, stored["read"])
+        ):
+            return None
+        file = file_name(name)
+        claims = [_read_claim(claim) for claim in stored["claims"]]
+        drawing = Drawing(
+            pd.DataFrame(),
+            claims=tuple(claims),
+            not_comparable=frozenset(stored["not_comparable"]),
+            **stored["drawing"],
+        )
+        png = workdir / "figures" / f"{file}.png"
+        image = markup.data_uri(png) if stored["has_image"] else ""
+        return FigureSection(
+            file, result=drawing, missing="", claims=claims, image=image, **stored["texts"]
+        )
+
+    def store(self, name: str, section: FigureSection, workdir: Path) -> None:
+        """Stores a section that was drawn."""
+        result = section.result
+        assert result is not None
+        value = {
+            "read": [*section.read],
+            "texts": {field: getattr(section, field) for field in _TEXTS},
+            "claims": [dataclasses.asdict(claim) for claim in result.claims],
+            "drawing": {field: getattr(result, field) for field in _OF_DRAWING},
+            "not_comparable": sorted(result.not_comparable),
+            "has_image": bool(section.image),
+        }
+        files = files_of(workdir, section)
+        self.made.store(_entry(name), self._key(name, section.read), files, value)
+
+
+def files_of(workdir: Path, section: FigureSection) -> list[Path]:
+    """Returns the files of a figure or table that was drawn."""
+    suffixes = [*plotting.FORMATS] if section.image else []
+    files = [workdir / "figures" / f"{section.name}.{suffix}" for suffix in suffixes]
+    of_table = ["csv", *(("tex", "md") if section.table_html else ())]
+    return files + [workdir / "tables" / f"{section.name}.{suffix}" for suffix in of_table]
+
+
+def _entry(name: str) -> str:
+    return f"figure {name}"
+
+
+def _read_claim(stored: dict[str, Any]) -> Claim:
+    estimate = stored["estimate"]
+    if estimate is not None:
+        estimate = Estimate(**{**estimate, "not_covered": tuple(estimate["not_covered"])})
+    return Claim(**{**stored, "estimate": estimate})
 
 
 def describe_models(recipes: Sequence[RecipeResults]) -> str:

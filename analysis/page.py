@@ -10,7 +10,7 @@ import contextlib
 import math
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from analysis.io import RecipeResults
     from lm_mia.attacks.results import Key
     from lm_mia.attacks.spec import FigureNeed
+    from lm_mia.attacks.unchanged import Inputs, Made
 
 
 def write_page(
@@ -35,6 +36,8 @@ def write_page(
     figures: Sequence[str],
     progress: Callable[[str, float, float], None],
     log: Callable[[str], None],
+    inputs: "Inputs | None" = None,
+    redraw: Collection[str] = (),
 ) -> Path:
     """Draws all figures, and writes them, their tables, the report page, and further pages of recipes and papers.
 
@@ -46,6 +49,9 @@ def write_page(
       figures: names of figures of papers, or paths of Python files that define EXPERIMENT, in the order of the pages.
       progress: called as ``progress("report", done, total)``, and with other labels by figures that take long.
       log: called with one line for each recipe or figure that could not be shown, with the reason.
+      inputs: what the recipes and figures follow from. What was made of the same inputs, and was not edited since, is
+        not made again. None: everything is made.
+      redraw: figures that are drawn again in any case.
 
     Returns:
       The path of the page, WORKDIR/report.html.
@@ -54,6 +60,60 @@ def write_page(
       UserError: there is no such figure.
       UserError: the workdir or a recipe does not exist, or there is nothing to show.
     """
+    from analysis import io
+    from lm_mia.attacks.unchanged import Made
+
+    check_figures(figures, io.read_workdir(workdir)["recipes"])
+    path, made, logged = workdir / "report.html", Made(workdir), list[str]()
+    key = inputs.key(recipes=recipes) if inputs else ""
+    if not redraw and (lines := made.find(_REPORT, key)) is not None and not _is_outdated(workdir):
+        for line in lines:
+            log(line)
+        progress("report", 1, 1)
+        return path
+
+    def log_and_keep(line: str) -> None:
+        logged.append(line)
+        log(line)
+
+    is_complete = _write_all(
+        workdir, recipes, figures, progress, log_and_keep, made, inputs, redraw
+    )
+    if inputs and is_complete:
+        made.store(_REPORT, key, _files_of_report(workdir), logged)
+    return path
+
+
+_REPORT = "report"
+"""Name of the whole report among what was made."""
+
+
+def _is_outdated(workdir: Path) -> bool:
+    from lm_mia.attacks.exports import is_report_outdated
+
+    return is_report_outdated(workdir)
+
+
+def _files_of_report(workdir: Path) -> list[Path]:
+    """Returns all files that a report may have written."""
+    from lm_mia.attacks.unchanged import files_in
+
+    pages = [workdir / "report.html"]
+    pages += [*workdir.glob("recipes/*/report.html"), *workdir.glob("recipes/*/samples.html")]
+    return [*pages, *files_in(workdir / "figures", workdir / "tables")]
+
+
+def _write_all(
+    workdir: Path,
+    recipes: Sequence[str] | None,
+    figures: Sequence[str],
+    progress: Callable[[str, float, float], None],
+    log: Callable[[str], None],
+    made: "Made",
+    inputs: "Inputs | None",
+    redraw: Collection[str],
+) -> bool:
+    """Writes the report as `write_page` does; returns whether the same inputs will give the same report."""
     from analysis import (
         comparison,
         figure_section,
@@ -65,7 +125,6 @@ def write_page(
     )
     from analysis.report import write
 
-    check_figures(figures, io.read_workdir(workdir)["recipes"])
     sweep = io.read_recipes(workdir, recipes, progress)
     sweep = io.with_needs(sweep, figure_needs(figures))
     all_recipes = [*sweep.recipes, *sweep.without_population]
@@ -92,13 +151,22 @@ def write_page(
         progress("report", done, total)
 
     progress("report", 0, total)
-    if any(recipe.config.score.token_samples for recipe in with_decisions):
+    keys = {
+        recipe.name: inputs.key_of_recipe(recipe.name, alone=len(all_recipes) == 1)
+        for recipe in (shown if inputs else ())
+    }
+    changed = [r for r in shown if made.find(_entry(r), keys.get(r.name, "")) is None]
+    if any(recipe.config.score.token_samples for recipe in with_decisions if recipe in changed):
         sample_page.start_bundling()  # while the figures are drawn
     for recipe in shown:
         try:
-            if recipe in with_decisions or _has_figures(recipe, all_recipes):
-                recipe_figures.write(recipe)
-            _write_samples(recipe)
+            if recipe in changed:
+                if recipe in with_decisions or _has_figures(recipe, all_recipes):
+                    recipe_figures.write(recipe)
+                _write_samples(recipe)
+                if recipe.name in keys:
+                    files = [path for path in _files_of_recipe(recipe) if path.is_file()]
+                    made.store(_entry(recipe), keys[recipe.name], files, True)
         except UserError as error:
             failures[recipe.name] = markup.reason(error)
         step()
@@ -117,9 +185,16 @@ def write_page(
         log(f"not shown: {name}: {reason}")
     if all_recipes and not len(all_recipes) == len(with_decisions) == 1:
         comparison.write(workdir, summaries)
-    sections = []
+    sections, is_complete = [], not failures
+    drawn = figure_section.UnchangedSections(made, inputs, sweep) if inputs else None
     for name in figures:
-        section = figure_section.make_section(name, sweep, workdir)
+        section = drawn.find(name, workdir) if drawn and name not in redraw else None
+        if section is None:
+            section = figure_section.make_section(name, sweep, workdir)
+            if drawn and section.result is not None:
+                drawn.store(name, section, workdir)
+        # The error of a user's file may have had a cause outside of it.
+        is_complete &= not section.missing or name in MODULES
         # Figures from a user's file always show their claims.
         if name in MODULES and not sweep.compares_with_papers:
             section = section.without_comparison()
@@ -128,7 +203,26 @@ def write_page(
             log(f"not drawn: {name}: {section.missing}")
         step()
     pages = paper_pages.write(workdir, sections)
-    return write.write(workdir, all_recipes, with_decisions, pages)
+    write.write(workdir, all_recipes, with_decisions, pages)
+    return is_complete
+
+
+def _entry(recipe: "RecipeResults") -> str:
+    """Returns the name of the figures and samples of a recipe among what was made."""
+    return f"figures of {recipe.name}"
+
+
+def _files_of_recipe(recipe: "RecipeResults") -> list[Path]:
+    """Returns the files of the figures of a recipe, and its page of samples, which need not exist."""
+    from analysis import plotting, sample_page
+
+    folder = recipe.recipe_dir.parents[1] / "figures"
+    files = [
+        folder / f"{recipe.name}-{figure}.{suffix}"
+        for figure in RECIPE_FIGURES
+        for suffix in plotting.FORMATS
+    ]
+    return [*files, recipe.recipe_dir / sample_page.PAGE]
 
 
 def _write_samples(recipe: "RecipeResults") -> None:
@@ -235,6 +329,7 @@ def summary_lines(
     workdir: Path,
     recipes: Sequence[str] | None,
     log: Callable[[dict[str, str]], None] = lambda _: None,
+    inputs: "Inputs | None" = None,
 ) -> list[str]:
     """Returns the lines that a command prints at its end: the main numbers of each recipe, and the path of the page.
 
@@ -242,14 +337,37 @@ def summary_lines(
       workdir: the workdir.
       recipes: names of recipes; None for all.
       log: called with an event for the first sentences of each recipe, which `lm-mia status` shows later.
+      inputs: what the recipes follow from; lines that were made of the same inputs are not made again. They are in the
+        log already.
 
     Returns:
       The lines. If a recipe has no numbers, its line says why; no error is raised.
     """
-    from analysis import io
-    from lm_mia.attacks.exports import is_report_outdated
+    from lm_mia.attacks.unchanged import Made
 
-    lines = []
+    made, key = Made(workdir), inputs.key(recipes=recipes) if inputs else ""
+    lines = made.find(_SUMMARY, key)
+    if lines is None:
+        lines = _summary_of_recipes(workdir, recipes, log)
+        if inputs:
+            made.store(_SUMMARY, key, (), lines)
+    page = workdir / "report.html"
+    if page.is_file():
+        outdated = " (older than the tables)" if _is_outdated(workdir) else ""
+        lines = [*lines, f"report: {page}{outdated}"]
+    return lines
+
+
+_SUMMARY = "summary"
+"""Name of the last lines of commands among what was made."""
+
+
+def _summary_of_recipes(
+    workdir: Path, recipes: Sequence[str] | None, log: Callable[[dict[str, str]], None]
+) -> list[str]:
+    from analysis import io
+
+    lines: list[str] = []
     sweep = io.with_needs(io.read_recipes(workdir, recipes), ())
     for recipe in [*sweep.recipes, *sweep.without_population]:
         text = _summarize(recipe)
@@ -258,10 +376,6 @@ def summary_lines(
         with contextlib.suppress(UserError):
             sentences = io.read_warnings(recipe)
             lines += [f"{recipe.name}: warning: {sentence}" for sentence in sentences]
-    page = workdir / "report.html"
-    if page.is_file():
-        outdated = " (older than the tables)" if is_report_outdated(workdir) else ""
-        lines.append(f"report: {page}{outdated}")
     return lines
 
 

@@ -38,9 +38,34 @@ _OPTIONAL_COLUMNS = (
     "set_aside",
     "diverged",
 )
+<<<<<<< HEAD
 _MIN_WIDTH_OF_BARS = 100  # characters; narrower consoles have no room for progress bars
 # No command is working if no model was finished for this time, plus that of some models.
 _IDLE_SECONDS, _IDLE_MODELS = 60.0, 3
+=======
+_KINDS = (
+    "running",
+    "vanished",
+    "failing",
+    "set aside",
+    "diverged",
+    "machine",
+    "versions",
+    "answer",
+    "population",
+    "results",
+    "other",
+    "report",
+)
+"""Kinds of lines below the table, in their order."""
+_FINISHED = ("present", "no replicas")
+"""States of the tables of a recipe for which nothing is left to do."""
+_MIN_WIDTH_OF_BARS = 110  # characters; narrower consoles have no room for progress bars
+_RATE_MODELS = 32  # models over which the rate is averaged
+_SCREEN_LINES, _SCREEN_WIDTH = 40, 100  # that all fits on, but for the shards that --verify lists
+_MAX_ROWS = 16  # of the table
+_NEXT_LINES = 4  # that `next_command` may take
+>>>>>>> 13c5d002 (What is unchanged is not made again: tables, figures and pages have keys)
 
 
 def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
@@ -228,7 +253,7 @@ def print_status(
         print(json.dumps(status, indent=1))
     else:
         console = _console()
-        console.print(_render(status, console.width) if sweep.recipes else plan.NO_MODELS)
+        console.print(_render(status, _width(console)) if sweep.recipes else plan.NO_MODELS)
         lines = [line for r in status["recipes"] for line in _shard_lines(r)]
         for line in [*lines, *next_command(sweep, status)]:
             print(line)
@@ -282,7 +307,7 @@ def print_summary(sweep: Sweep) -> int:
       The exit code: 3 if models were set aside or diverged, else 0.
     """
     status, console = sweep_status(sweep), _console()
-    console.print(_render(status, console.width))
+    console.print(_render(status, _width(console)))
     for line in next_command(sweep, status):
         print(line)
     given_up = any(r["set_aside"] or r["diverged"] for r in status["recipes"])
@@ -292,7 +317,7 @@ def print_summary(sweep: Sweep) -> int:
 def next_command(sweep: Sweep, status: dict[str, Any]) -> list[str]:
     """Returns lines with the next command if all models are present and tables or report are missing; else no lines."""
     recipes = status["recipes"]
-    tables = all(r["tables"] in ("present", "no replicas") for r in recipes)
+    tables = all(r["tables"] in _FINISHED for r in recipes)
     if (tables and status["report"] != "missing") or any(r["done"] < r["models"] for r in recipes):
         return []
     flags = [f"--workdir={sweep.workdir.path}"]
@@ -322,7 +347,7 @@ def live_view(sweep: Sweep) -> Iterator[Callable[[], bool]]:
             # Reading all tables at each refresh would take too long.
             status = sweep_status(sweep)
             if console.is_terminal:
-                live.update(_render(status, console.width), refresh=True)
+                live.update(_render(status, _width(console)), refresh=True)
             elif time.monotonic() - last_line_time > _LINE_SECONDS:
                 last_line_time = time.monotonic()
                 lines = [_line(r) for r in status["recipes"]]
@@ -340,6 +365,11 @@ def live_view(sweep: Sweep) -> Iterator[Callable[[], bool]]:
 def _console() -> Console:
     console = Console()
     return console if console.is_terminal else Console(width=160)
+
+
+def _width(console: Console) -> int:
+    """Returns the width of the table: that of the terminal, or of a usual one."""
+    return console.width if console.is_terminal else _SCREEN_WIDTH
 
 
 def _line(r: dict[str, Any]) -> str:
@@ -377,9 +407,12 @@ def _render(status: dict[str, Any], width: int) -> Group:
     for column in table.columns[1:]:
         # On a narrow console, only the recipes' names, in the first column, are wrapped.
         column.justify, column.no_wrap = "right", True
+    shown, others = _rows(recipes)
     lines = [
-        (r["recipe"], [r], r["models_per_hour"], r["seconds_left"], r["tables"]) for r in recipes
+        (r["recipe"], [r], r["models_per_hour"], r["seconds_left"], r["tables"]) for r in shown
     ]
+    if others:
+        lines.append((f"{len(others)} others", others, None, None, ""))
     if len(recipes) > 1:
         lines.append(("all", recipes, None, None, ""))
     for label, group, rate, left_seconds, tables in lines:
@@ -394,16 +427,58 @@ def _render(status: dict[str, Any], width: int) -> Group:
             *[ProgressBar(total=requested, completed=done, width=20)]
             * (width >= _MIN_WIDTH_OF_BARS),
         )
-        if len(table.rows) == len(recipes):
+        if len(table.rows) == len(shown) + bool(others):
             table.add_section()
-    return Group(table, *map(Text, _notes(status)))
+    frame_lines = 5 if len(recipes) > 1 else 4
+    budget = _SCREEN_LINES - _NEXT_LINES - len(table.rows) - frame_lines
+    return Group(table, *map(Text, fitting(_notes(status), budget)))
+
+
+def _rows(recipes: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the recipes that have a row of the table each, in their order, and those that share one.
+
+    If there are too many, those that are not finished come first.
+    """
+    if len(recipes) <= _MAX_ROWS:
+        return recipes, []
+    finished = [r for r in recipes if r["done"] == r["models"] and r["tables"] in _FINISHED]
+    unfinished = [r for r in recipes if r not in finished]
+    chosen = [*unfinished, *finished][: _MAX_ROWS - 1]
+    return [r for r in recipes if r in chosen], [r for r in recipes if r not in chosen]
+
+
+def fitting(lines: list[str], budget: int) -> list[str]:
+    """Returns as many lines as fit on the screen; of the kinds with the most lines, the first ones are kept.
+
+    Args:
+      lines: lines that begin with their kind, one kind after another.
+      budget: the number of lines of the screen, each of which may be long enough for several of these.
+    """
+    kinds = {kind: [*of_kind] for kind, of_kind in itertools.groupby(lines, lambda x: x[:12])}
+    kept = {kind: len(of_kind) for kind, of_kind in kinds.items()}
+
+    def shown(kind: str) -> list[str]:
+        of_kind, count = kinds[kind], kept[kind]
+        more = [f"{kind}and {len(of_kind) - count} more: see lm-mia status --json"]
+        return [*of_kind[:count], *(more if count < len(of_kind) else ())]
+
+    def height(kind: str) -> int:
+        return sum(-(-len(line) // _SCREEN_WIDTH) for line in shown(kind))
+
+    while sum(map(height, kinds)) > budget:
+        longest = max((kind for kind in kinds if kept[kind]), key=height, default=None)
+        if longest is None:
+            break
+        kept[longest] -= 1
+    return [line for kind in kinds for line in shown(kind)]
 
 
 def _notes(status: dict[str, Any]) -> list[str]:
     """Returns a line for each running or failed model, each machine with failures, and each inconsistency."""
     lines = []
+    is_one = len(status["recipes"]) == 1
     for r in status["recipes"]:
-        of_recipe = f" of {r['recipe']}" if len(status["recipes"]) > 1 else ""
+        of_recipe = "" if is_one else f" of {r['recipe']}"
         lines += [
             f"running     {x['model']}{of_recipe} by {x['job']} on {x['host']} since {x['since'][:19]} UTC"
             for x in r["running"]
@@ -422,7 +497,9 @@ def _notes(status: dict[str, Any]) -> list[str]:
         ]
         lines += [f"diverged    {x['model']}{of_recipe}: {x['log']}" for x in r["diverged"]]
         if r["answer"]:
-            lines.append(f"answer      {r['recipe']}: {r['answer']}")
+            # The first sentence has the number; the page has the others.
+            answer = r["answer"] if is_one else r["answer"].partition(". ")[0].rstrip(".") + "."
+            lines.append(f"answer      {r['recipe']}: {answer}")
         lines += [
             f"machine     {host}: {plural(n['failures'], 'failure')}, {plural(n['models'], 'model')}"
             for host, n in sorted(r["hosts"].items())
@@ -451,4 +528,4 @@ def _notes(status: dict[str, Any]) -> list[str]:
         f"other       {path}: a recipe of the workdir that the config does not request"
         for path in status["others"]
     ]
-    return lines
+    return sorted(lines, key=lambda line: _KINDS.index(line[:12].strip()))

@@ -19,6 +19,7 @@ from typing import Literal
 import tyro
 
 from lm_mia.attacks.spec import FigureNeed
+from lm_mia.attacks.unchanged import Inputs
 from lm_mia.config import Config, load
 from lm_mia.errors import UserError, collect_errors, run_action
 from lm_mia.machine import package_version
@@ -50,6 +51,7 @@ VERBS = {
 _FLAGS_OF_OTHER_VERBS = {
     "--from-hf-shards": "lm-mia corpus",
     "--repair": "lm-mia score",
+    "--figure": "lm-mia report",
     "--verify": "lm-mia status",
     "--watch": "lm-mia status",
     "--json": "lm-mia plan and lm-mia status",
@@ -116,7 +118,7 @@ def _run(argv: list[str]) -> int:
     if verb in ("corpus", "train", "score"):
         return _make_models(verb, sweep, options)
     assert verb in ("run", "attack", "extract", "report")
-    return _make_tables(verb, sweep)
+    return _make_tables(verb, sweep, options.figure if verb == "report" else ())
 
 
 def _needs_of_every_recipe() -> list[FigureNeed]:
@@ -218,8 +220,28 @@ def _make_models(
     return 0
 
 
-def _make_tables(verb: Verb, sweep: Sweep) -> int:
-    """Makes the tables and the report page, and everything that they need, and prints the results."""
+def _redrawn(names: Sequence[str], figures: Sequence[str]) -> frozenset[str]:
+    """Returns the figures that --figure names; raises UserError if the report has no such figure."""
+    found: set[str] = set()
+    for name in names:
+        these = {figure for figure in figures if name in (figure, Path(figure).name)}
+        if not these:
+            has = f"it has {', '.join(figures)}" if figures else "it has none"
+            raise UserError(
+                f"--figure={name}: not a figure of this report; {has}; to add one, use --config.figures={name}"
+            )
+        found |= these
+    return frozenset(found)
+
+
+def _make_tables(verb: Verb, sweep: Sweep, redraw: Sequence[str] = ()) -> int:
+    """Makes the tables and the report page, and everything that they need, and prints the results.
+
+    Args:
+      verb: run, attack, extract or report.
+      sweep: the recipes.
+      redraw: figures that are drawn again even if nothing has changed.
+    """
     from analysis import page
     from lm_mia.run import pipeline
 
@@ -232,17 +254,20 @@ def _make_tables(verb: Verb, sweep: Sweep) -> int:
                 print(line, file=sys.stderr)
         page.check_figures(figures, sorted(recipes), are_listed=sweep.shows_listed_figures)
         sweep = dataclasses.replace(sweep, figures=tuple(figures))
-    needs = page.figure_needs(sweep.figures) if "attack" in STAGES[verb] else []
+    figures = sweep.figures
+    redrawn = _redrawn(redraw, figures)
 
-    def draw(sweep: Sweep, display: Display) -> None:
+    def draw(sweep: Sweep, display: Display, inputs: Inputs | None) -> None:
         names = [recipe.name for recipe in sweep.recipes]
-        page.write_page(sweep.workdir.path, names, sweep.figures, display.update, display.say)
+        folder = sweep.workdir.path
+        page.write_page(folder, names, figures, display.update, display.say, inputs, redrawn)
 
-    finished, failures = pipeline.run(verb, sweep, draw, needs)
+    finished, failures = pipeline.run(verb, sweep, draw, lambda: page.figure_needs(figures))
     if finished:
         names = [recipe.name for recipe in finished.recipes]
         workdir = finished.workdir
-        print(*page.summary_lines(workdir.path, names, workdir.log_event), sep="\n")
+        inputs = pipeline.read_inputs(finished)
+        print(*page.summary_lines(workdir.path, names, workdir.log_event, inputs), sep="\n")
     _raise_failures(failures)
     return 0
 
@@ -674,6 +699,14 @@ def _parser(verb: str) -> load.Parser:
         )
     elif verb == "plan":
         plan.add_flags(parser)
+    elif verb == "report":
+        parser.add_argument(
+            "--figure",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="a figure of the report that is drawn again even if nothing has changed; repeatable",
+        )
     return parser
 
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from lm_mia import config
-from lm_mia.attacks import spec
+from lm_mia.attacks import spec, unchanged
 from lm_mia.attacks.headline import effective_attack
 from lm_mia.attacks.spec import FigureNeed, PresentModels, RecipeModels, RecipeNeeds
+from lm_mia.attacks.unchanged import Inputs, Made
 from lm_mia.config import validate
 from lm_mia.data import build, corpus, subsets
 from lm_mia.data.population import Population, open_population, token_columns
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 RecipePopulations = list[tuple[SweepRecipe, Population]]
 
+_MADE = ("pieces", "tables")
+"""Folders of a recipe that the stages attack and extract write."""
 _CHECK_SECONDS = 10.0  # between checks for models that other processes have finished
 _MAX_CHECK_SHARE = 0.02  # of the time is spent on these checks, even if the file system is slow
 
@@ -55,8 +58,8 @@ _MAX_CHECK_SHARE = 0.02  # of the time is spent on these checks, even if the fil
 def run(
     verb: Verb,
     sweep: Sweep,
-    draw: Callable[[Sweep, Display], None] | None = None,
-    figure_needs: Sequence[FigureNeed] = (),
+    draw: Callable[[Sweep, Display, Inputs | None], None] | None = None,
+    figure_needs: Callable[[], Sequence[FigureNeed]] = tuple,
     *,
     from_hf_shards: str = "",
     repair: bool = False,
@@ -66,8 +69,10 @@ def run(
     Args:
       verb: a key of `STAGES`.
       sweep: the recipes.
-      draw: makes the report page; called last, and required if the verb has the stage "report".
-      figure_needs: what the figures need from the stage "attack" in addition to the tables of decisions.
+      draw: makes the report page; called last, and required if the verb has the stage "report". Its last argument is
+        what the page follows from; None: this is not known, so that nothing is unchanged.
+      figure_needs: returns what the figures need from the stage "attack" in addition to the tables of decisions. It is
+        called only if tables are made, since it loads the modules of all figures.
       from_hf_shards: for "corpus", a glob of files that are first converted to a C4 dataset.
       repair: for "score", whether corrupt scores are removed and computed again.
 
@@ -106,14 +111,15 @@ def run(
         if {"attack", "extract", "report"} & {*stages}:
             # Only one command at a time may write tables and figures.
             with _exclusive_lock(sweep.workdir.path / ".report.lock", display):
-                failed = _make_tables(stages, recipe_populations, figure_needs, display)
+                inputs = read_inputs(sweep)
+                failed = _make_tables(stages, recipe_populations, figure_needs, inputs, display)
                 if failed and len(failed) == len(recipe_populations):
                     raise UserError("\n".join([*failed.values(), *diverged]))
                 display.stage(0.04)
                 if "report" in stages:
                     assert draw is not None
                     with _logged_seconds("report", sweep.recipes[:1]):
-                        draw(sweep, display)
+                        draw(sweep, display, inputs)
     recipes = tuple(recipe for recipe in sweep.recipes if recipe.name not in failed)
     return dataclasses.replace(sweep, recipes=recipes), [*failed.values(), *diverged]
 
@@ -403,16 +409,37 @@ def _exclusive_lock(path: Path, display: Display) -> Iterator[None]:
         lock.release()
 
 
+def read_inputs(sweep: Sweep) -> Inputs | None:
+    """Returns what the results of a sweep follow from; None if that is not known."""
+    recipes = {recipe.folder: (recipe.config, recipe.names) for recipe in sweep.recipes}
+    return unchanged.read_inputs(recipes, sweep.figures)
+
+
 def _make_tables(
     stages: Sequence[Stage],
     recipe_populations: RecipePopulations,
-    figure_needs: Sequence[FigureNeed],
+    figure_needs: Callable[[], Sequence[FigureNeed]],
+    inputs: Inputs | None,
     display: Display,
 ) -> dict[str, str]:
-    """Runs the attack and extract stages for each recipe; returns the failures: name of the recipe -> message."""
-    failed = {}
+    """Runs the attack and extract stages for each recipe; returns the failures: name of the recipe -> message.
+
+    Tables that were made of the same inputs, and were not edited since, are not made again.
+    """
+    made_here = [stage for stage in ("attack", "extract") if stage in stages]
+    if not made_here or not recipe_populations:
+        return {}
+    workdir = recipe_populations[0][0].workdir.path
+    made, name = Made(workdir), f"tables of {' and '.join(made_here)}"
+    key = inputs.key() if inputs else ""
+    counts_by_recipe = made.find(name, key)
+    if counts_by_recipe is not None:
+        for recipe, _ in recipe_populations:
+            _say_unchanged(recipe, made_here, counts_by_recipe.get(recipe.name), display)
+        return {}
+    failed, counts_by_recipe = {}, {}
     needed_by_recipe = (
-        requested_attacks(recipe_populations, figure_needs) if "attack" in stages else {}
+        requested_attacks(recipe_populations, figure_needs()) if "attack" in stages else {}
     )
     for recipe, population in recipe_populations:
         display.stage(0.06 / len(recipe_populations), num_parts=4)
@@ -422,7 +449,7 @@ def _make_tables(
                 "attack" in requested or needed_by_recipe[recipe.name].loss_samples
             ):
                 with _logged_seconds("attack", [recipe]):
-                    attack(
+                    counts_by_recipe[recipe.name] = attack(
                         recipe,
                         population,
                         needed_by_recipe[recipe.name],
@@ -434,7 +461,38 @@ def _make_tables(
                     extract(recipe, population, display)
         except UserError as error:  # for example too few models, because some diverged
             failed[recipe.name] = _with_recipe_name(recipe, error, len(recipe_populations))
+<<<<<<< HEAD
+=======
+        display.track({"event": "tables_finished", "recipe": recipe.name})
+    if inputs and not failed:
+        folders = [recipe.folder / part for recipe, _ in recipe_populations for part in _MADE]
+        made.store(name, key, unchanged.files_in(*folders), counts_by_recipe)
+>>>>>>> 13c5d002 (What is unchanged is not made again: tables, figures and pages have keys)
     return failed
+
+
+def _say_unchanged(
+    recipe: SweepRecipe,
+    made_here: Sequence[str],
+    counts: Mapping[str, int] | None,
+    display: Display,
+) -> None:
+    """Says that the tables of a recipe are already there.
+
+    Args:
+      recipe: the recipe.
+      made_here: the stages of the command that make tables.
+      counts: the numbers of attacks, as `attack` returned them; None: none were requested.
+      display: shows it.
+    """
+    display.track({"event": "tables", "recipe": recipe.name})
+    if counts is not None:
+        counts = {**counts, "computed": 0}
+        display.say(_describe_counts(recipe, counts))
+        recipe.workdir.log_event({"event": "attack", "recipe": recipe.name, **counts})
+    if "extract" in made_here and "extract" in requested_table_stages(recipe.config):
+        display.say(f"extract: {recipe.name}: the results are already in its tables")
+    display.track({"event": "tables_finished", "recipe": recipe.name})
 
 
 def requested_attacks(
@@ -463,10 +521,11 @@ def attack(
     requested: RecipeNeeds,
     progress: Callable[[str, float, float], None],
     say: Callable[[str], None],
-) -> None:
-    """Computes the tables of a recipe from its scores; errors are those of `lm_mia.attacks.runner.run`.
+) -> dict[str, int]:
+    """Computes the tables of a recipe from its scores, and returns the numbers of attacks.
 
-    Also raises UserError if there are too few models for any attack.
+    These, and errors, are those of `lm_mia.attacks.runner.run`. Also raises UserError if there are too few models for
+    any attack.
 
     Args:
       recipe, population: the recipe and its samples.
@@ -499,13 +558,18 @@ def attack(
             f"{recipe.folder}: too few models are present to attack any of its attack.targets={c.attack.targets} "
             f"targets with at least {spec.MIN_REFERENCES} references; run `lm-mia run` first"
         )
+    say(_describe_counts(recipe, counts))
+    recipe.workdir.log_event({"event": "attack", "recipe": recipe.name, **counts})
+    return counts
+
+
+def _describe_counts(recipe: SweepRecipe, counts: Mapping[str, int]) -> str:
     already_computed = counts["requested"] - counts["computed"] - counts["left_out"]
     left_out = f", {counts['left_out']} left out" if counts["left_out"] else ""
-    say(
+    return (
         f"attack: {recipe.name}: {plural(counts['requested'], 'attack')} requested, {already_computed} "
         f"already in its tables, {counts['computed']} computed{left_out}"
     )
-    recipe.workdir.log_event({"event": "attack", "recipe": recipe.name, **counts})
 
 
 def remove_unused(

@@ -279,6 +279,38 @@ def test_status_of_a_recipe_with_only_a_config(
     assert f"population  missing: {sweep.recipes[0].population_dir}" in read_lines(sweep, capsys)
 
 
+def test_status_fits_on_a_screen(
+    tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    sweep = read_tiny_sweep(tiny, tiny.workdir)
+    whole = status.sweep_status(sweep)
+    [r] = whole["recipes"]
+    running = {"model": "m", "job": "j", "host": "h", "since": "2026-01-01T00:00:00"}
+    many = [r | {"recipe": f"r{i}", "answer": "Of 100, 2. Guessing: 1."} for i in range(40)]
+    many[38] |= {"done": 0, "missing": 6, "running": 30 * [running]}
+    monkeypatch.setattr(status, "sweep_status", lambda _: whole | {"recipes": many})
+    status.print_status(sweep)
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert sum(-(-len(line) // 100) for line in lines) <= 40
+    assert "│ r38 " in out  # which is not finished
+    assert "25 others" in out
+    [total] = [line for line in lines if line.startswith("│ all")]
+    assert f"{39 * r['models']} of {40 * r['models']}" in total
+    assert lines[-1].startswith("report")
+    for kind in ("running", "answer"):
+        assert any(line.startswith(f"{kind:12}and ") for line in lines)
+        assert sum(line.startswith(kind) for line in lines) > 2
+
+
+def test_few_lines_are_all_kept():
+    lines = [f"{kind:12}{i}" for kind in ("running", "answer") for i in range(3)]
+    assert status.fitting(lines, 6) == lines
+    fewer = status.fitting(lines, 5)
+    assert len(fewer) == 5
+    assert status.fitting([*lines, "report      " + 200 * "x"], 9)[-1][-1] == "x"
+
+
 def test_lm_mia_and_launch_print_the_same_status(
     tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]
 ):
