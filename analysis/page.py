@@ -214,15 +214,21 @@ def _entry(recipe: "RecipeResults") -> str:
 
 def _files_of_recipe(recipe: "RecipeResults") -> list[Path]:
     """Returns the files of the figures of a recipe, and its page of samples, which need not exist."""
-    from analysis import plotting, sample_page
+    from analysis import sample_page
 
-    folder = recipe.recipe_dir.parents[1] / "figures"
-    files = [
-        folder / f"{recipe.name}-{figure}.{suffix}"
+    figures = recipe_figure_files(recipe.recipe_dir.parents[1], recipe.name)
+    return [*figures, recipe.recipe_dir / sample_page.PAGE]
+
+
+def recipe_figure_files(workdir: Path, name: str) -> list[Path]:
+    """Returns the files of the figures of a recipe, which need not exist."""
+    from analysis import plotting
+
+    return [
+        workdir / "figures" / f"{name}-{figure}.{suffix}"
         for figure in RECIPE_FIGURES
         for suffix in plotting.FORMATS
     ]
-    return [*files, recipe.recipe_dir / sample_page.PAGE]
 
 
 def _write_samples(recipe: "RecipeResults") -> None:

@@ -28,6 +28,7 @@ from lm_mia.run import sweep as sweeps
 from lm_mia.run.progress import Display, plural
 from lm_mia.run.stages import STAGES, Verb
 from lm_mia.run.sweep import Sweep
+from lm_mia.run.workdir import Workdir
 
 VERBS = {
     "run": "run all stages in order, from corpus to report",
@@ -38,7 +39,7 @@ VERBS = {
     "extract": "compute how easily samples can be extracted from a model",
     "report": "draw the figures and write report.html",
     "status": "show which models are done, running and missing",
-    "rm": "delete what is not needed: `lm-mia rm unused` deletes results of attacks that the config does not ask for",
+    "rm": "delete what is not needed: unused results of attacks, a recipe, or its checkpoints",
     "plan": "estimate the cost of a config and its sweep, and what more references would add",
     "import": "write losses of models that were trained elsewhere to a workdir",
     "audit": "audit a file of scores or losses of any models: AUC, TPR, and epsilon with valid bounds",
@@ -273,13 +274,16 @@ def _make_tables(verb: Verb, sweep: Sweep, redraw: Sequence[str] = ()) -> int:
 
 
 def _remove(argv: Sequence[str]) -> int:
-    """Deletes results of attacks that the workdir does not ask for, and prints how many."""
-    if argv[:1] != ["unused"] and not {*argv} & {"-h", "--help"}:
-        given = argv[0] if argv else "WHAT"
+    """Deletes unused results of attacks, a recipe or its checkpoints, and prints what was deleted."""
+    what, rest = (argv[0], argv[1:]) if argv else ("", argv)
+    if what in ("recipe", "checkpoints"):
+        return _remove_recipe(what, rest)
+    if what != "unused" and not {*argv} & {"-h", "--help"}:
         raise UserError(
-            f"{given}: `lm-mia rm` deletes unused; run `lm-mia rm unused --workdir=DIR`"
+            f"{what or 'WHAT'}: `lm-mia rm` deletes unused, recipe or checkpoints; run `lm-mia rm unused "
+            "--workdir=DIR`, `lm-mia rm recipe NAME --workdir=DIR` or `lm-mia rm checkpoints NAME --workdir=DIR`"
         )
-    _, sweep = _read("rm", argv[1:] if argv[:1] == ["unused"] else argv)
+    _, sweep = _read("rm", rest if what == "unused" else argv)
     from analysis import page
     from lm_mia.run import pipeline, progress
 
@@ -291,6 +295,55 @@ def _remove(argv: Sequence[str]) -> int:
         print(
             f"{name}: deleted {plural(deleted, 'result')} ({plan.format_bytes(deleted_bytes)}), kept {kept}"
         )
+    return 0
+
+
+def _remove_recipe(what: Literal["recipe", "checkpoints"], argv: Sequence[str]) -> int:
+    """Deletes a recipe or its checkpoints, and prints what was deleted."""
+    description = {
+        "recipe": "Delete a recipe: models, scores, tables, pages, and its samples unless another recipe has them.",
+        "checkpoints": "Delete the checkpoints of the models of a recipe, which keep their scores.",
+    }
+    parser = load.Parser(f"lm-mia rm {what}", description=description[what])
+    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="name of the recipe")
+    parser.add_argument("--workdir", metavar="DIR", help="the workdir")
+    parser.add_argument(
+        "--linked",
+        choices=("delete", "keep"),
+        help="what happens to the targets of symbolic links, instead of asking",
+    )
+    problems: list[str] = []
+    options, overrides = parser.parse_flags(argv, problems)
+    problems += [f"{flag}: this command reads no config; leave it out" for flag in overrides]
+    if not options.name:
+        problems.append("NAME: missing; add the name of a recipe, as `lm-mia status` shows it")
+    if not options.workdir:
+        problems.append("--workdir: missing; add --workdir=runs/quickstart")
+    if problems:
+        raise UserError("\n".join(problems))
+    from analysis import page
+    from lm_mia.run import removal
+
+    workdir = Workdir(Path(options.workdir))
+    workdir.check()
+    sweeps.require_workdir(workdir)
+
+    def deletes_target(link: Path, target: Path) -> bool:
+        if options.linked:
+            return options.linked == "delete"
+        if not sys.stdin.isatty():
+            raise UserError(
+                f"{link}: is a link to {target}; add --linked=delete to delete that too, or --linked=keep to delete "
+                "only the link"
+            )
+        return input(f"{link} is a link to {target}. Delete that, too? [y/N] ").lower() == "y"
+
+    if what == "recipe":
+        files = page.recipe_figure_files(workdir.path, options.name)
+        lines = removal.remove_recipe(workdir, options.name, files, deletes_target)
+    else:
+        lines = removal.remove_checkpoints(workdir, options.name, deletes_target)
+    print(*lines, sep="\n")
     return 0
 
 
@@ -702,10 +755,10 @@ def _parser(verb: str) -> load.Parser:
     elif verb == "report":
         parser.add_argument(
             "--figure",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help="a figure of the report that is drawn again even if nothing has changed; repeatable",
+            type=lambda names: tuple(filter(None, names.split(","))),
+            default=(),
+            metavar="A,B,...",
+            help="figures of the report that are drawn again even if nothing has changed",
         )
     return parser
 

@@ -342,8 +342,76 @@ def test_rm_deletes_only_unused_results(
     assert capsys.readouterr().out.startswith("tiny: deleted 1 result (2 kB), kept ")
     after = tiny_run.content(w)
     assert {k: v for k, v in after.items() if ".lock" not in k} == before
+    [line] = refused(["rm", "everything", f"--workdir={w}"], capsys)
+    assert line.startswith("everything: `lm-mia rm` deletes unused, recipe or checkpoints; run ")
     [line] = refused(["rm", "recipe", f"--workdir={w}"], capsys)
-    assert line.startswith("recipe: `lm-mia rm` deletes unused; run `lm-mia rm unused")
+    assert line.startswith("NAME: missing")
+    [line] = refused(["rm", "recipe", "tiny", "--config.name=x", f"--workdir={w}"], capsys)
+    assert "reads no config" in line
+
+
+def test_rm_deletes_a_recipe(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    [line] = refused(["rm", "recipe", "tinny", f"--workdir={w}"], capsys)
+    assert line == f"tinny: no recipe of --workdir={w}; it has tiny"
+    assert cli.main(["rm", "recipe", "tiny", f"--workdir={w}"]) == 0
+    assert capsys.readouterr().out.startswith("tiny: deleted (")
+    assert [*(w / "recipes").iterdir()] == []
+    assert [path for path in (w / "populations").iterdir() if path.is_dir()] == []
+    assert not list((w / "figures").glob("tiny-*"))
+    assert json.loads((w / "config.json").read_text())["recipes"] == []
+
+
+def test_rm_deletes_checkpoints_and_their_links(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w, elsewhere = tiny.copy(tmp_path / "w"), tmp_path / "disk"
+    checkpoints = tiny_run.recipe_of(w) / "checkpoints"
+    shutil.move(checkpoints, elsewhere)
+    checkpoints.symlink_to(elsewhere)
+    command = ["rm", "checkpoints", "tiny", f"--workdir={w}"]
+    [line] = refused(command, capsys)  # there is nobody to ask
+    assert "--linked=delete" in line
+    assert cli.main([*command, "--linked=keep"]) == 0
+    assert f"kept: {elsewhere}, to which {checkpoints} pointed" in capsys.readouterr().out
+    assert elsewhere.is_dir()
+    assert not checkpoints.is_symlink()
+    checkpoints.symlink_to(elsewhere)
+    assert cli.main([*command, "--linked=delete"]) == 0
+    assert not elsewhere.exists()
+    assert not checkpoints.is_symlink()
+    capsys.readouterr()
+    [line] = refused(command, capsys)
+    assert "there are no checkpoints" in line
+    capsys.readouterr()
+    assert cli.main(["attack", f"--workdir={w}"]) == 0  # scores stay
+
+
+def test_rm_keeps_checkpoints_of_models_without_scores(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    next(tiny_run.recipe_of(w).glob("scores.zarr/loss/c/1/*")).unlink()
+    [line] = refused(["rm", "checkpoints", "tiny", f"--workdir={w}"], capsys)
+    assert "1 model (reference-01) not scored yet" in line
+    assert (tiny_run.recipe_of(w) / "checkpoints").is_dir()
+
+
+def test_report_draws_a_figure_again(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w = tiny.copy(tmp_path / "w")
+    [line] = refused(["report", f"--workdir={w}", "--figure=mine"], capsys)
+    assert line.startswith("--figure=mine: not a figure of this report")
+    assert cli.main(["report", f"--workdir={w}", "--config.figures=mace_fig06_dp_bound"]) == 0
+    figure = w / "tables" / "mace_fig06_dp_bound.csv"  # the tests draw no figures
+    page, drawn = (path.stat().st_mtime_ns for path in (w / "report.html", figure))
+    assert cli.main(["report", f"--workdir={w}"]) == 0
+    assert (w / "report.html").stat().st_mtime_ns == page
+    assert cli.main(["report", f"--workdir={w}", f"--figure={figure.stem}"]) == 0
+    assert figure.stat().st_mtime_ns > drawn
 
 
 @pytest.mark.parametrize("verb", ["train", "score", "attack", "report", "status"])
