@@ -151,10 +151,10 @@ def _write_all(
         progress("report", done, total)
 
     progress("report", 0, total)
-    keys = {
-        recipe.name: inputs.key_of_recipe(recipe.name, alone=len(all_recipes) == 1)
-        for recipe in (shown if inputs else ())
-    }
+    keys: dict[str, str] = {}
+    if inputs:
+        is_alone = len(all_recipes) == 1
+        keys = {r.name: inputs.key_of_recipe(r.name, alone=is_alone) for r in shown}
     changed = [r for r in shown if made.find(_entry(r), keys.get(r.name, "")) is None]
     if any(recipe.config.score.token_samples for recipe in with_decisions if recipe in changed):
         sample_page.start_bundling()  # while the figures are drawn

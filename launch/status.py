@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import itertools
 import json
 import shlex
 import sys
@@ -38,11 +39,6 @@ _OPTIONAL_COLUMNS = (
     "set_aside",
     "diverged",
 )
-<<<<<<< HEAD
-_MIN_WIDTH_OF_BARS = 100  # characters; narrower consoles have no room for progress bars
-# No command is working if no model was finished for this time, plus that of some models.
-_IDLE_SECONDS, _IDLE_MODELS = 60.0, 3
-=======
 _KINDS = (
     "running",
     "vanished",
@@ -61,11 +57,11 @@ _KINDS = (
 _FINISHED = ("present", "no replicas")
 """States of the tables of a recipe for which nothing is left to do."""
 _MIN_WIDTH_OF_BARS = 110  # characters; narrower consoles have no room for progress bars
-_RATE_MODELS = 32  # models over which the rate is averaged
+# No command is working if no model was finished for this time, plus that of some models.
+_IDLE_SECONDS, _IDLE_MODELS = 60.0, 3
 _SCREEN_LINES, _SCREEN_WIDTH = 40, 100  # that all fits on, but for the shards that --verify lists
 _MAX_ROWS = 16  # of the table
 _NEXT_LINES = 4  # that `next_command` may take
->>>>>>> 13c5d002 (What is unchanged is not made again: tables, figures and pages have keys)
 
 
 def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:

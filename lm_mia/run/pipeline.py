@@ -461,13 +461,9 @@ def _make_tables(
                     extract(recipe, population, display)
         except UserError as error:  # for example too few models, because some diverged
             failed[recipe.name] = _with_recipe_name(recipe, error, len(recipe_populations))
-<<<<<<< HEAD
-=======
-        display.track({"event": "tables_finished", "recipe": recipe.name})
     if inputs and not failed:
         folders = [recipe.folder / part for recipe, _ in recipe_populations for part in _MADE]
         made.store(name, key, unchanged.files_in(*folders), counts_by_recipe)
->>>>>>> 13c5d002 (What is unchanged is not made again: tables, figures and pages have keys)
     return failed
 
 
@@ -485,14 +481,12 @@ def _say_unchanged(
       counts: the numbers of attacks, as `attack` returned them; None: none were requested.
       display: shows it.
     """
-    display.track({"event": "tables", "recipe": recipe.name})
     if counts is not None:
         counts = {**counts, "computed": 0}
         display.say(_describe_counts(recipe, counts))
         recipe.workdir.log_event({"event": "attack", "recipe": recipe.name, **counts})
     if "extract" in made_here and "extract" in requested_table_stages(recipe.config):
         display.say(f"extract: {recipe.name}: the results are already in its tables")
-    display.track({"event": "tables_finished", "recipe": recipe.name})
 
 
 def requested_attacks(

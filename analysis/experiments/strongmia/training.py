@@ -64,7 +64,7 @@ def read_log(recipe: RecipeResults) -> Log:
     role = _roles(recipe)
     train, trained, validated = (
         [
-            e | {"role": role[e["model"]]}
+            Record({**e, "role": role[e["model"]]})
             for e in io.read_events(recipe, kind)
             if e.get("model") in role
         ]

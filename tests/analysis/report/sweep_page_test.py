@@ -5,7 +5,6 @@ import json
 import math
 import re
 import shutil
-import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
