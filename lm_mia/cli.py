@@ -14,12 +14,11 @@ import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from lm_mia.attacks.spec import FigureNeed
-from lm_mia.attacks.unchanged import Inputs
 from lm_mia.config import Config, load
 from lm_mia.errors import UserError, collect_errors, run_action
 from lm_mia.machine import package_version
@@ -29,6 +28,9 @@ from lm_mia.run.progress import Display, plural
 from lm_mia.run.stages import STAGES, Verb
 from lm_mia.run.sweep import Sweep
 from lm_mia.run.workdir import Workdir
+
+if TYPE_CHECKING:
+    from lm_mia.attacks.unchanged import Inputs
 
 VERBS = {
     "run": "run all stages in order, from corpus to report",
@@ -258,7 +260,7 @@ def _make_tables(verb: Verb, sweep: Sweep, redraw: Sequence[str] = ()) -> int:
     figures = sweep.figures
     redrawn = _redrawn(redraw, figures)
 
-    def draw(sweep: Sweep, display: Display, inputs: Inputs | None) -> None:
+    def draw(sweep: Sweep, display: Display, inputs: "Inputs | None") -> None:
         names = [recipe.name for recipe in sweep.recipes]
         folder = sweep.workdir.path
         page.write_page(folder, names, figures, display.update, display.say, inputs, redrawn)

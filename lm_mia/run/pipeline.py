@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from lm_mia import config
-from lm_mia.attacks import spec, unchanged
+from lm_mia.attacks import spec
 from lm_mia.attacks.headline import effective_attack
 from lm_mia.attacks.spec import FigureNeed, PresentModels, RecipeModels, RecipeNeeds
-from lm_mia.attacks.unchanged import Inputs, Made
 from lm_mia.config import validate
 from lm_mia.data import build, corpus, subsets
 from lm_mia.data.population import Population, open_population, token_columns
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
     from lm_mia.attacks.experiment import RecipeView
     from lm_mia.attacks.results import Key, Results
+    from lm_mia.attacks.unchanged import Inputs
 
 RecipePopulations = list[tuple[SweepRecipe, Population]]
 
@@ -58,7 +58,7 @@ _MAX_CHECK_SHARE = 0.02  # of the time is spent on these checks, even if the fil
 def run(
     verb: Verb,
     sweep: Sweep,
-    draw: Callable[[Sweep, Display, Inputs | None], None] | None = None,
+    draw: "Callable[[Sweep, Display, Inputs | None], None] | None" = None,
     figure_needs: Callable[[], Sequence[FigureNeed]] = tuple,
     *,
     from_hf_shards: str = "",
@@ -409,8 +409,10 @@ def _exclusive_lock(path: Path, display: Display) -> Iterator[None]:
         lock.release()
 
 
-def read_inputs(sweep: Sweep) -> Inputs | None:
+def read_inputs(sweep: Sweep) -> "Inputs | None":
     """Returns what the results of a sweep follow from; None if that is not known."""
+    from lm_mia.attacks import unchanged  # loads pandas
+
     recipes = {recipe.folder: (recipe.config, recipe.names) for recipe in sweep.recipes}
     return unchanged.read_inputs(recipes, sweep.figures)
 
@@ -419,13 +421,15 @@ def _make_tables(
     stages: Sequence[Stage],
     recipe_populations: RecipePopulations,
     figure_needs: Callable[[], Sequence[FigureNeed]],
-    inputs: Inputs | None,
+    inputs: "Inputs | None",
     display: Display,
 ) -> dict[str, str]:
     """Runs the attack and extract stages for each recipe; returns the failures: name of the recipe -> message.
 
     Tables that were made of the same inputs, and were not edited since, are not made again.
     """
+    from lm_mia.attacks.unchanged import Made, files_in
+
     made_here = [stage for stage in ("attack", "extract") if stage in stages]
     if not made_here or not recipe_populations:
         return {}
@@ -463,7 +467,7 @@ def _make_tables(
             failed[recipe.name] = _with_recipe_name(recipe, error, len(recipe_populations))
     if inputs and not failed:
         folders = [recipe.folder / part for recipe, _ in recipe_populations for part in _MADE]
-        made.store(name, key, unchanged.files_in(*folders), counts_by_recipe)
+        made.store(name, key, files_in(*folders), counts_by_recipe)
     return failed
 
 
