@@ -410,24 +410,23 @@ def _facts(compared: Sequence[Compared], swept: Swept | None) -> tuple[document.
 
 def covered(compared: Sequence[Compared]) -> str:
     """Returns a sentence on what the intervals of the recipes cover: trainings, models, samples, not references."""
-    kinds = {
-        "samples and batch orders": [c.name for c in compared if c.strength.has_replicas],
-        "samples and models": [
+    also = {
+        "the batch order": [c.name for c in compared if c.strength.has_replicas],
+        "the choice of models": [
             c.name for c in compared if not c.strength.has_replicas and c.strength.trainings > 1
         ],
-        "samples alone": [c.name for c in compared if c.strength.trainings == 1],
     }
-    kinds = {kind: names for kind, names in kinds.items() if names}
-    over = [
-        kind if len(kinds) == 1 else f"{kind} in {_named(names)}" for kind, names in kinds.items()
-    ]
+    also = {what: names for what, names in also.items() if names}
+    text = "95 % intervals cover the choice of samples"
+    for what, names in also.items():
+        is_of_all = len(names) == len(compared)
+        text += f" and {what}" if is_of_all else f", in {_named(names)} also {what}"
     fixed = (
-        ", with the references held fixed" if any(c.strength.references for c in compared) else ""
+        "the references are held fixed, and "
+        if any(c.strength.references for c in compared)
+        else ""
     )
-    return (
-        f"95 % intervals: the range for other {numbers.words(over)}{fixed}; differences take the recipes as "
-        "independent."
-    )
+    return f"{text}; {fixed}differences take the recipes as independent."
 
 
 def _warnings(compared: Sequence[Compared]) -> list[Markup]:
