@@ -48,5 +48,7 @@ def test_figures_without_results_are_deleted(tmp_path: Path) -> None:
         (tmp_path / "figures" / f"demo-{name}").write_text("from an earlier report")
     recipe_figures.write(recipe)
     assert {*drawn(tmp_path)} == {
-        f"{name}.{suffix}" for name in ("advantage", "audit") for suffix in ("png", "pdf")
+        f"{name}.{suffix}"
+        for name in ("advantage", "audit", "training")
+        for suffix in ("png", "pdf")
     }
