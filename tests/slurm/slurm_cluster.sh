@@ -46,7 +46,7 @@ PreemptMode=REQUEUE
 DebugFlags=NO_CONF_HASH
 EOT
   for ((i = 0; i < $1; i++)); do
-    echo "NodeName=$(name "$i") NodeHostname=$host NodeAddr=127.0.0.1 Port=$((16820 + i)) CPUs=1 State=UNKNOWN" >>"$conf"
+    echo "NodeName=$(name "$i") NodeHostname=$host NodeAddr=127.0.0.1 Port=$((16820 + i)) CPUs=1 RealMemory=4096 State=UNKNOWN" >>"$conf"
   done
   cat >>"$conf" <<'EOT'
 PartitionName=batch Nodes=ALL Default=YES State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=5

@@ -103,7 +103,7 @@ built() { compgen -G "$1/populations/[!.]*" >/dev/null; }
 submit() { # submits a sweep in workdir $1; prints the id of its array
   local workdir=$1
   shift
-  "$python" -m launch slurm --workdir="$workdir" --partition=batch --submit "${config[@]}" "$@" |
+  "$python" -m launch slurm --workdir="$workdir" --partition=batch --cpus-per-task=1 --memory=1G --submit "${config[@]}" "$@" |
     tee -a "$scratch/output" | sed -n 's/.*: job //p' | tail -n 1
 }
 hold() { # stops the jobs of workdir $1 that are in the middle of a model; succeeds once all are stopped
