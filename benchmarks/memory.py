@@ -186,7 +186,7 @@ def workspace(
     if execution_plan.model_config.attention != "cudnn":
         return 0
     # Gradients of queries, and a sum.
-    values_per_token = model_config.heads * (model_config.width // model_config.heads + 1)
+    values_per_token = model_config.heads * (model_config.heads_shape[1] + 1)
     return 4 * execution_plan.micro_batch_size * model_config.length_tokens * values_per_token
 
 

@@ -62,7 +62,7 @@ VOCABULARY_CHARS = 4_000_000
 
 
 def get_config(arg: str = "") -> Config:
-    corpus, setting = _parse(arg)
+    corpus, setting = parse(arg)
     if setting:
         config = strongmia.get_config(setting)
         config = dataclasses.replace(config, name=_own_name(config))
@@ -77,7 +77,7 @@ def get_config(arg: str = "") -> Config:
         return dataclasses.replace(
             config, corpus=corpus, tokenizer=tokenizer, compare_with_papers=False
         )
-    return _sized(corpus)
+    return sized(corpus)
 
 
 def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
@@ -85,7 +85,7 @@ def sweep(arg: str = "") -> Iterator[dict[str, Any]]:
 
     Figures find the recipes by the original names, such as flip-140M for flip-2x64; report pages do not show these.
     """
-    _, setting = _parse(arg)
+    _, setting = parse(arg)
     if not setting:
         return
     first, setting_name = strongmia.get_config(setting), cast(Any, setting.rpartition(",")[2])
@@ -105,7 +105,7 @@ def _own_name(c: Config) -> str:
     return "-".join(size if part in MODEL_SIZES else part for part in c.name.split("-"))
 
 
-def _parse(arg: str) -> tuple[Corpus, str]:
+def parse(arg: str) -> tuple[Corpus, str]:
     """Returns the corpus, and the argument for strongmia.py, which is empty if there is none."""
     path, *rest = arg.split(",")
     if not path:
@@ -144,7 +144,7 @@ def _exists(path: str) -> bool:
     return os.path.exists(path) or bool(glob.glob(path, recursive=True))
 
 
-def _sized(corpus: Corpus) -> Config:
+def sized(corpus: Corpus, *, trains_vocabulary: bool = True) -> Config:
     """Returns the config of an audit, and prints which sizes were chosen and why."""
     # Imported here because it loads pyarrow, which the figures of strongmia.py do not need.
     from lm_mia.data.reading_cache import load_or_compute
@@ -183,9 +183,9 @@ def _sized(corpus: Corpus) -> Config:
         )
     fprs = _rates(samples // 2)
     extracted = min(long_texts, samples) // 2 if long_texts >= MIN_SAMPLES else 0
+    vocabulary = f"a vocabulary of {facts.vocabulary:,} pieces, " if trains_vocabulary else ""
     _say(
-        f"{samples:,} samples, a vocabulary of {facts.vocabulary:,} pieces, and false positive rates of "
-        f"{fprs[0]:.3g} and more; "
+        f"{samples:,} samples, {vocabulary}and false positive rates of {fprs[0]:.3g} and more; "
         + (
             f"the {extracted:,} samples with the highest scores are extracted"
             if extracted

@@ -66,7 +66,7 @@ ALSO_WITHOUT_JAX = (
     "lm_mia.run.worker",
 )
 # Packages of the extra "hf". Only lm_mia.hf imports them, and only inside functions: all else works without them.
-PACKAGES_OF_HF = {"torch", "transformers", "peft", "safetensors", "huggingface_hub"}
+PACKAGES_OF_HF = {"torch", "transformers", "peft", "huggingface_hub"}
 # A package that is loaded only where a file is read by it.
 IMPORTS_TOKENIZERS = {"lm_mia/data/tokenizer.py", "lm_mia/hf/models.py"}
 # Libraries of single modules of lm_mia.stats, which otherwise need only NumPy and SciPy.

@@ -23,7 +23,7 @@ from lm_mia.attacks import user_code
 from lm_mia.attacks.inputs import Block, FitInputs
 from lm_mia.attacks.settings import read_settings, settings_of
 from lm_mia.config import Attack as AttackSettings
-from lm_mia.config import Config, has_no_references
+from lm_mia.config import Config, has_no_references, starts_from_checkpoint
 from lm_mia.config.schema import Statistic
 from lm_mia.errors import UserError
 
@@ -431,10 +431,11 @@ def problems(config: Config) -> list[str]:
             f"{shown}: tables would have the name {', '.join(twice)} twice; rename one of the functions"
         )
     is_imported = config.corpus.source == "imported"
-    if not is_imported and (of_base := [name for name in known if find(name).uses_base]):
+    has_base = is_imported or starts_from_checkpoint(config)
+    if not has_base and (of_base := [name for name in known if find(name).uses_base]):
         lines.append(
-            f"{shown}: {' and '.join(of_base)} needs the losses of a base, which only imported losses have; leave it "
-            "out"
+            f"{shown}: {' and '.join(of_base)} needs the losses of a base, which only imported losses and models that "
+            "start from a checkpoint (model.init=hf:FOLDER) have; leave it out"
         )
     if has_no_references(config) and (others := [n for n in known if find(n).uses_references]):
         lines.append(

@@ -27,8 +27,16 @@ from typing import Any, NoReturn, get_type_hints
 
 import tyro
 
-from lm_mia.config import listed_figures
-from lm_mia.config.schema import SOURCES, Config, lowest_fpr, num_canaries, resolve
+from lm_mia.config import checkpoint, listed_figures
+from lm_mia.config.schema import (
+    SOURCES,
+    Config,
+    Model,
+    Tokenizer,
+    lowest_fpr,
+    num_canaries,
+    resolve,
+)
 from lm_mia.config.validate import problems, rule_about_lowest_fpr
 from lm_mia.errors import UserError
 
@@ -255,8 +263,7 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
         shown = config.figures if figures.shown is None else figures.shown
         shown = tuple(listed_figures.without(shown, figures.removed))
         config = dataclasses.replace(config, figures=shown)
-    # The size first: layers and width that are set together with it, in any order, replace those of the size.
-    for name, values in sorted(_split_flags(overrides), key=lambda flag: flag[0] != "model.size"):
+    for name, values in sorted(_split_flags(overrides), key=lambda flag: flag[0] not in _FIRST):
         section, _, leaf = name.rpartition(".")
         positive = f"{section}.{leaf.removeprefix('no_')}"
         if types.get(positive) is bool and not values:  # --config.attack.[no-]leave-one-out
@@ -320,10 +327,15 @@ def _parse(values: Sequence[str], kind: Any) -> Any:
         raise ValueError from None
 
 
+_FIRST = ("model.size", "model.init")
+"""Fields that are set before all others: layers and width that are set together with a size, in any order, replace
+those of the size."""
+
+
 def _set_fields(config: Config, values: Mapping[str, Any]) -> tuple[Config, list[str]]:
     """Returns (the config with the values of a sweep entry, mistakes in the entry)."""
     types, mistakes = field_types(), []
-    for name, value in sorted(values.items(), key=lambda item: item[0] != "model.size"):
+    for name, value in sorted(values.items(), key=lambda item: item[0] not in _FIRST):
         value = tuple(value) if isinstance(value, list) else value
         if name not in types:
             similar = _similar_field(name)
@@ -355,6 +367,10 @@ def _set_field(config: Config, name: str, value: Any) -> Config:
     if name == "model.size" and value != "custom":
         model = dataclasses.replace(config.model, size=value, layers=0, width=0, heads=0)
         return dataclasses.replace(config, model=model)
+    if name == "model.init" and checkpoint.is_checkpoint(value):
+        # What the config file says about another model and vocabulary would contradict the checkpoint.
+        model = Model(dtype=config.model.dtype, init=value)
+        return dataclasses.replace(config, model=model, tokenizer=Tokenizer())
     if name in SOURCES:
         config = _set(config, SOURCES[name].split("."), "")
     return _set(config, name.split("."), value)

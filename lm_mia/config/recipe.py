@@ -70,6 +70,14 @@ LATER_FIELDS: dict[str, Any] = {
     "model.tied": True,
     "model.qk_norm": False,
     "model.qkv_bias": False,
+    "model.out_bias": False,
+    "model.head_width": 0,
+    "model.rope_scaling": [],
+    "model.vocab_size": 0,
+    "model.init": "random",
+    "model.init_source": "",
+    "tokenizer.special_tokens": "sample",
+    "tokenizer.source": "",
 }
 """Fields that were added later, each with the value, as in JSON, that gives the models of earlier versions. At this
 value they are no part of a hash, and a stored config without them counts as having it, so that existing workdirs remain
@@ -177,21 +185,22 @@ def stored_recipe_hash(stored: dict[str, Any]) -> str:
     sections = ("corpus.", "tokenizer.", "population.", "model.", "optimizer.", "train.")
     determinants = _determinants(stored, sections)
     determinants.pop("model.size", None)  # only a name for layers and width
-    for name, source in schema.SOURCES.items():
-        if source in determinants:
-            determinants.pop(name, None)
     return _hash(determinants | {"format": FORMAT})
 
 
 def _determinants(stored: dict[str, Any], sections: tuple[str, ...]) -> dict[str, Any]:
     """Returns the fields of some sections that determine models: name -> value."""
-    return {
+    fields = {
         field: value
         for field, value in _flatten(stored)
         if field.startswith(sections)
         and not field.startswith(_CHANGEABLE)
         and (field not in LATER_FIELDS or value != LATER_FIELDS[field])
     }
+    for name, source in schema.SOURCES.items():
+        if source in fields:
+            fields.pop(name, None)
+    return fields
 
 
 def _hash(value: Any) -> str:

@@ -8,6 +8,7 @@ import json
 from typing import Any, Literal
 
 from lm_mia import user_files
+from lm_mia.config import checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,11 @@ class Tokenizer:
     vocab_size: int = 32_000
     """Number of pieces in the vocabulary. If tokenizer.path is set, it must equal the number of pieces in that file,
     added tokens included."""
+    special_tokens: Literal["sample", "file"] = "sample"
+    """sample: each sample begins with one special token and, unless it is cut, ends with one; file: with those alone
+    that the post-processor of a tokenizer.json adds to a text, which may be none. model.init=hf:FOLDER sets file."""
+    source: str = ""
+    """Digest of the tokenizer.json of model.init. It is filled in when a config is loaded, and never set by hand."""
     documents: int = 0
     """Number of documents, drawn with population.seed, that the vocabulary is trained on. 0, or more than there are:
     all documents."""
@@ -137,33 +143,46 @@ class Model:
     """Digest of the source of FILE.py:CLASS. It is filled in when a config is loaded, and never set by hand."""
     kv_heads: int = 0
     """llama: number of heads of keys and values, which divides model.heads. 0: as many as model.heads."""
+    head_width: int = 0
+    """llama: width of a head. 0: model.width / model.heads."""
     mlp_width: int = 0
-    """llama: hidden width of the MLP. 0: 8/3 of model.width, rounded up to a multiple of 64."""
+    """llama, gpt2: hidden width of the MLP. 0: 4 times model.width; for llama, 8/3 of it, rounded up to a multiple of
+    64."""
     rope_theta: float = 10_000.0
     """llama: base of the frequencies of rotary positions."""
+    rope_scaling: tuple[float, ...] = ()
+    """llama: how rotary positions are stretched. Empty: not at all. One number: the factor by which all positions are
+    divided (linear). Four: as in Llama 3, factor, low and high frequency factor, and the original length in tokens."""
     norm_epsilon: float = 1e-5
-    """llama: what RMSNorm adds to the mean square."""
+    """llama, gpt2: what is added to the mean square, or the variance, in normalizations."""
     tied: bool = True
     """llama: whether logits are computed from the token embeddings; False: from embeddings of their own."""
     qk_norm: bool = False
     """llama: whether each head of the queries and keys is normalized, as in Qwen 3."""
     qkv_bias: bool = False
     """llama: whether queries, keys and values have biases, as in Qwen 2."""
+    out_bias: bool = False
+    """llama: whether the output of the attention has a bias."""
+    vocab_size: int = 0
+    """Number of rows of the embeddings, if there are more than tokens. 0: tokenizer.vocab_size."""
+    init: str = "random"
+    """Where training starts. random: from random weights; hf:FOLDER: from the checkpoint of the kind gpt2 or llama in a
+    folder that Hugging Face's save_pretrained wrote, whose config.json and tokenizer.json give model.* and
+    tokenizer.*. All parameters are trained."""
+    init_source: str = ""
+    """Digest of the files of hf:FOLDER. It is filled in when a config is loaded, and never set by hand."""
 
 
-KINDS = ("gpt", "gpt2", "llama")
-"""The kinds of models of this package; see `lm_mia.model.kinds`."""
-KIND_SETTINGS = (
-    "kv_heads",
-    "mlp_width",
-    "rope_theta",
-    "norm_epsilon",
-    "tied",
-    "qk_norm",
-    "qkv_bias",
-)
-"""Fields of `Model` that gpt and gpt2 do not read, so that they must be at their defaults. A class of a user may read
-them."""
+KIND_SETTINGS: dict[str, tuple[str, ...]] = {
+    "gpt": (),
+    "gpt2": ("mlp_width", "norm_epsilon"),
+    "llama": (
+        *("kv_heads", "head_width", "mlp_width", "rope_theta", "rope_scaling", "norm_epsilon"),
+        *("tied", "qk_norm", "qkv_bias", "out_bias"),
+    ),
+}
+"""The kinds of models of this package -> the fields of `Model` that only some kinds read. Those that a kind does not
+read must be at their defaults. A class of a user may read all of them. See `lm_mia.model.kinds`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -464,8 +483,13 @@ class Config:
     these models. The configs of the papers set it."""
 
 
-SOURCES = {"model.kind": "model.kind_source", "optimizer.name": "optimizer.source"}
-"""Fields that may name something in a user's file -> that of the digest of its source, which determines the models
+SOURCES = {
+    "model.kind": "model.kind_source",
+    "model.init": "model.init_source",
+    "optimizer.name": "optimizer.source",
+    "tokenizer.path": "tokenizer.source",
+}
+"""Fields that may name a user's file -> that of the digest of its source or content, which determines the models
 instead of the path."""
 
 
@@ -475,6 +499,7 @@ def resolve(config: Config) -> Config:
     These are the numbers of layers and heads and the width, the size that they make, and the digests of the user's
     architecture and optimizer, unless the config has them already: models that exist were made by that source.
     """
+    config = _with_checkpoint(config)
     model = config.model
     layers, width = MODEL_SIZES.get(model.size, (0, 0))
     layers, width = model.layers or layers, model.width or width
@@ -495,11 +520,62 @@ def resolve(config: Config) -> Config:
     return dataclasses.replace(config, model=model, optimizer=optimizer)
 
 
+def _with_checkpoint(config: Config) -> Config:
+    """Returns the config with what the checkpoint of model.init determines, unless that was filled in before."""
+    model = config.model
+    if not checkpoint.is_checkpoint(model.init) or model.init_source:
+        return config
+    try:
+        fields, tokenizer_fields = checkpoint_fields(config)
+        source = checkpoint.digest(model.init)
+    except checkpoint.CheckpointError:
+        return config  # which `validate` reports
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(model, **fields, size="custom", init_source=source),
+        tokenizer=dataclasses.replace(config.tokenizer, **tokenizer_fields),
+    )
+
+
+def checkpoint_fields(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the fields of `Model` and of `Tokenizer` that the checkpoint of model.init determines.
+
+    Raises:
+      CheckpointError: if the checkpoint is not supported, or a field has been set to another value.
+    """
+    fields = checkpoint.model_fields(config.model.init)
+    longest = fields.pop("longest")
+    if config.population.length_tokens > longest:
+        raise checkpoint.CheckpointError(
+            f"population.length_tokens={config.population.length_tokens} is too long for it; set at most {longest}"
+        )
+    tokenizer_fields = checkpoint.tokenizer_fields(config.model.init)
+    if tokenizer_fields["vocab_size"] > fields["vocab_size"]:
+        raise checkpoint.CheckpointError(
+            f"its tokenizer has {tokenizer_fields['vocab_size']} tokens, but the model only {fields['vocab_size']}; "
+            "give the tokenizer of this model"
+        )
+    given = {"model": (fields, Model()), "tokenizer": (tokenizer_fields, Tokenizer())}
+    for section, (values, default) in given.items():
+        for name, value in values.items():
+            set_value = getattr(getattr(config, section), name)
+            if set_value not in (value, getattr(default, name)):
+                raise checkpoint.CheckpointError(
+                    f"{section}.{name}={set_value!r} differs from {value!r} of the checkpoint; leave it out"
+                )
+    return fields, tokenizer_fields
+
+
 def _source(name: str) -> str:
     """Returns the digest of the source of ``FILE.py:NAME``; "" for other names, and if the file cannot be used."""
     if user_files.is_in_file(name) and not user_files.problem(name):
         return user_files.source_digest(name)
     return ""
+
+
+def starts_from_checkpoint(config: Config) -> bool:
+    """Returns whether models are fine-tuned from a checkpoint, which is their base."""
+    return checkpoint.is_checkpoint(config.model.init)
 
 
 def num_canaries(config: Config) -> int:

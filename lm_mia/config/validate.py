@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from lm_mia import user_files
-from lm_mia.config import schema
+from lm_mia.config import checkpoint, schema
 from lm_mia.config.schema import Config
 
 _MAX_TOKEN_SAMPLES = 2**13  # scored in one call, which takes seconds
@@ -280,17 +280,27 @@ def _model(config: Config) -> Iterator[str]:
 
 def _kind(config: Config) -> Iterator[str]:
     model, default = config.model, schema.Model()
-    yield from _name_or_file(config, "model.kind", schema.KINDS, "CLASS")
-    yield from _not_negative(config, "model.kv_heads", "model.mlp_width")
+    yield from _init(config)
+    yield from _name_or_file(config, "model.kind", [*schema.KIND_SETTINGS], "CLASS")
+    yield from _not_negative(
+        config, *(f"model.{n}" for n in ("kv_heads", "mlp_width", "head_width"))
+    )
     yield from _positive(config, "model.rope_theta", "model.norm_epsilon")
-    if model.kind in ("gpt", "gpt2"):
-        for field in schema.KIND_SETTINGS:
-            if getattr(model, field) != getattr(default, field):
+    if len(model.rope_scaling) not in (0, 1, 4) or any(x <= 0 for x in model.rope_scaling):
+        rule = "must be empty, one factor, or the four numbers of Llama 3, all above 0"
+        yield _message(
+            config, "model.rope_scaling", rule, "try --config.model.rope_scaling=8,1,4,8192"
+        )
+    if model.kind in schema.KIND_SETTINGS:
+        names = dict.fromkeys(name for read in schema.KIND_SETTINGS.values() for name in read)
+        for name in names:
+            readers = [kind for kind, read in schema.KIND_SETTINGS.items() if name in read]
+            if model.kind not in readers and getattr(model, name) != getattr(default, name):
                 yield _message(
                     config,
-                    f"model.{field}",
+                    f"model.{name}",
                     f"is not read by model.kind={model.kind}",
-                    "leave it out, or set --config.model.kind=llama",
+                    f"leave it out, or set --config.model.kind to {' or '.join(readers)}",
                 )
     if model.kv_heads > 0 and model.heads > 0 and model.heads % model.kv_heads:
         yield _message(
@@ -299,7 +309,8 @@ def _kind(config: Config) -> Iterator[str]:
             f"must divide model.heads={model.heads}",
             "try --config.model.kv_heads=1",
         )
-    if model.kind == "llama" and model.heads > 0 and (model.width // model.heads) % 2:
+    head_width = model.head_width or model.width // max(model.heads, 1)
+    if model.kind == "llama" and model.heads > 0 and head_width % 2:
         yield _message(
             config,
             "model.heads",
@@ -329,6 +340,22 @@ def _optimizer(config: Config) -> Iterator[str]:
         )
     yield from _name_or_file(config, "optimizer.name", [*schema.OPTIMIZER_PARAMETERS], "FUNCTION")
     yield from _optimizer_parameters(config)
+
+
+def _init(config: Config) -> Iterator[str]:
+    init, source = config.model.init, config.model.init_source
+    if checkpoint.is_checkpoint(init) and not source:
+        try:
+            schema.checkpoint_fields(config)
+            checkpoint.digest(init)
+        except checkpoint.CheckpointError as error:
+            yield f"model.init={init}: {error}"
+    elif init != "random" and not checkpoint.is_checkpoint(init):
+        rule = "must be random or hf:FOLDER"
+        yield _message(config, "model.init", rule, "give the folder of a checkpoint as hf:FOLDER")
+    elif source and not checkpoint.is_checkpoint(init):
+        rule = "is filled in for model.init=hf:FOLDER, and must be empty otherwise"
+        yield _message(config, "model.init_source", rule, "leave it out")
 
 
 def _name_or_file(config: Config, field: str, names: Collection[str], inside: str) -> Iterator[str]:

@@ -45,7 +45,12 @@ from lm_mia.data.population import (
     open_population,
     tokenizer_file,
 )
-from lm_mia.data.tokenizer import SentencePieceTokenizer, Tokenizer, load_tokenizer
+from lm_mia.data.tokenizer import (
+    SentencePieceTokenizer,
+    SpecialTokens,
+    Tokenizer,
+    load_tokenizer,
+)
 from lm_mia.errors import UserError
 
 SCHEMA = pa.schema(
@@ -97,7 +102,10 @@ def build_population(
         for name, section in (("corpus", config_corpus), ("tokenizer", config_tokenizer))
         for field, value in dataclasses.asdict(section).items()
         if f"{name}.{field}" != "corpus.processes"  # affects the speed, not the result
+        and not (name == "tokenizer" and LATER_FIELDS.get(f"{name}.{field}") == value)
     }
+    if config_tokenizer.source:  # which identifies the file wherever it lies
+        del settings["tokenizer.path"]
     if folder.is_symlink():  # a link to a population that several workdirs share
         folder = folder.resolve()
     if config_corpus.source == IMPORTED:
@@ -107,7 +115,8 @@ def build_population(
         return _reuse(folder, expected, log)
     tokenizer_path = Path(config_tokenizer.path) if config_tokenizer.path else None
     if tokenizer_path:
-        load_tokenizer(tokenizer_path, config_tokenizer.vocab_size)
+        vocab_size, special_tokens = config_tokenizer.vocab_size, config_tokenizer.special_tokens
+        load_tokenizer(tokenizer_path, vocab_size, special_tokens)
     source = opener(config_corpus, progress)
     if not config_corpus.split_documents:
         check_num_samples(
@@ -305,6 +314,11 @@ class PopulationSpec:
     leave_out_near_duplicates: bool = False
     """Whether near duplicates are left out of the draw, since the documents of the corpus were not compared before."""
 
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        """Which special tokens samples have."""
+        return self.settings.get("tokenizer.special_tokens", "sample")
+
 
 def write_population(
     folder: Path,
@@ -342,7 +356,7 @@ def write_population(
         )
     if _is_occupied(folder):
         raise UserError(f"{folder}: exists already; delete it and run `lm-mia corpus` again")
-    tokenizer = load_tokenizer(spec.tokenizer_model)
+    tokenizer = load_tokenizer(spec.tokenizer_model, special_tokens=spec.special_tokens)
     manifest = _new_manifest(spec, tokenizer)
     near = spec.leave_out_near_duplicates
     columns = tokenize.part_schema(tokenizer.vocab_size, near).names
@@ -358,6 +372,7 @@ def write_population(
         settings.distinct_prefix_tokens,
         spec.split_documents,
         near,
+        spec.special_tokens,
     )
     drawn = tokenize.draw_samples(
         documents,
@@ -461,13 +476,14 @@ def _write_files(
         tokens, text_offsets_N1, vocab_size, num_counted, settings.seed, progress
     )
     np.save(folder / FREQUENCY_FILE, frequency_V)
-    excluded = tokenizer.bos_id, tokenizer.eos_id
+    excluded = (*tokenizer.before, *tokenizer.after)
     tfidf_N = features.mean_tfidf(tokens, offsets_N1, frequency_V, num_counted, excluded, progress)
     group_N = features.prefix_groups(tokens, offsets_N1, settings.group_prefix_tokens, progress)
     add_columns(folder / "samples.parquet", {"tfidf": tfidf_N, "prefix_group": group_N})
     # Every sample starts with <bos>, and ends with <eos> unless it was cut.
-    num_eos = np.count_nonzero(tokens[text_offsets_N1[1:] - 1] == tokenizer.eos_id)
-    sample_tokens = int(text_offsets_N1[-1]) - num_text - int(num_eos)
+    is_eos_N = np.isin(tokens[text_offsets_N1[1:] - 1], tokenizer.after)
+    num_bos = num_text * len(tokenizer.before)
+    sample_tokens = int(text_offsets_N1[-1]) - num_bos - int(np.count_nonzero(is_eos_N))
     return names, TextUse(*used, sample_tokens)
 
 

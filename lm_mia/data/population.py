@@ -222,7 +222,9 @@ class Population:
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, which is loaded on first use."""
-        return load_tokenizer(self.folder / tokenizer_file(self.manifest["files"]))
+        special_tokens = self.manifest["settings"].get("tokenizer.special_tokens", "sample")
+        file = self.folder / tokenizer_file(self.manifest["files"])
+        return load_tokenizer(file, special_tokens=special_tokens)
 
     @functools.cached_property
     def has_texts(self) -> bool:
@@ -435,7 +437,7 @@ def lowercase(population: Population) -> Population:
     Source: Carlini et al. 2021, Extracting Training Data from Large Language Models, Section 5.2.
     """
     tokenizer = population.tokenizer
-    bos, eos = tokenizer.bos_id, tokenizer.eos_id
+    before, after = tokenizer.before, tokenizer.after
     parts: list[np.ndarray] = []
     lengths: list[int] = []
     for low in range(0, len(population), _BATCH):
@@ -444,10 +446,11 @@ def lowercase(population: Population) -> Population:
         encoded = tokenizer.encode_batch([text.lower() for text in texts])
         # An empty text gets <eos>, so that there is a token to predict.
         ends_with_eos = [
-            sample[-1] == eos or not pieces for sample, pieces in zip(samples, encoded, strict=True)
+            sample[-1] == tokenizer.eos_id or not pieces
+            for sample, pieces in zip(samples, encoded, strict=True)
         ]
         lowered = [
-            [bos, *pieces, *([eos] if ends else [])][: population.length_tokens]
+            [*before, *pieces, *(after if ends else [])][: population.length_tokens]
             for pieces, ends in zip(encoded, ends_with_eos, strict=True)
         ]
         parts.append(

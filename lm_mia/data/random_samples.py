@@ -89,7 +89,8 @@ def _draw(
     """Yields token_BxL of consecutive random samples, without duplicates; arguments as of `append`."""
     stream = seeds.rng(seed, "population/random samples").bit_generator
     piece_V = np.array(tokenizer.text_tokens())
-    pieces = length - (2 if length < length_tokens else 1)
+    before, after = tokenizer.before, tokenizer.after if length < length_tokens else []
+    pieces = length - len(before) - len(after)
     # Half of a digest is enough: if it is that of another sample by chance, a sample is drawn again for nothing.
     taken_N = np.unique(features.prefix_digests(text.tokens, text.offsets_N1, compared)[:, 0])
     drawn: set[int] = set()
@@ -102,10 +103,13 @@ def _draw(
             )
         size = min(_BLOCK, samples - len(drawn))
         candidates += size
-        token_BxL = np.full((size, length), tokenizer.eos_id, np.int64)
-        token_BxL[:, 0] = tokenizer.bos_id
         index = seeds.uniform_below(stream, len(piece_V), size * pieces)
-        token_BxL[:, 1 : 1 + pieces] = piece_V[index].reshape(size, pieces)
+        parts = (
+            np.tile(np.array(before, np.int64), (size, 1)),
+            piece_V[index].reshape(size, pieces),
+            np.tile(np.array(after, np.int64), (size, 1)),
+        )
+        token_BxL = np.concatenate(parts, axis=1)
         offsets_B1 = length * np.arange(size + 1)
         digest_B = features.prefix_digests(token_BxL.ravel(), offsets_B1, compared)[:, 0]
         is_new_B = ~np.isin(digest_B, taken_N)

@@ -19,7 +19,7 @@ from lm_mia.seeds import coins, permutation
 
 Design = Literal["exact", "bernoulli", "balanced", "given"]
 Role = Literal["reference", "replica", "crossed", "base"]
-"""A base is an imported model that the others were fine-tuned from. It is never a reference."""
+"""A base is the model that the others were fine-tuned from. It is never a reference, and no design contains it."""
 
 # Subset seed and init seed of the target, larger than those of any reference. It is even, so that in the
 # balanced design the target is the first model of its own pair, never the complement of a reference.
@@ -129,8 +129,10 @@ def members(
 
 def member_of_config(model: ModelSeeds, c: config.Config) -> np.ndarray:
     """Returns member_N2, bool: the `member` array of a model that a config requests."""
-    train = c.train
-    return member(model.subset_seed, c.population.samples, train.subset, train.canaries)
+    train, samples = c.train, c.population.samples
+    if model.role == "base":  # trained on none of them
+        return np.zeros(samples, bool)
+    return member(model.subset_seed, samples, train.subset, train.canaries)
 
 
 def _half(seed: int, purpose: str, samples: int) -> np.ndarray:
@@ -140,6 +142,8 @@ def _half(seed: int, purpose: str, samples: int) -> np.ndarray:
 
 
 def models_of_config(c: config.Config) -> list[ModelSeeds]:
-    """Returns the references, replicas and crossed models that a config requests."""
+    """Returns the references, replicas and crossed models that a config requests, and the base if they have one."""
     a = c.attack
-    return requested_seeds(a.references, a.replicas, a.replica_inits, a.orders_per_init)
+    bases = [base()] if config.starts_from_checkpoint(c) else []
+    trained = requested_seeds(a.references, a.replicas, a.replica_inits, a.orders_per_init)
+    return [*trained, *bases]

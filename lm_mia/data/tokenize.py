@@ -33,7 +33,7 @@ from lm_mia.atomic import replacing
 from lm_mia.data import features, minhash, process_pool
 from lm_mia.data.documents import Document, Documents, Log, ProgressCallback, select
 from lm_mia.data.process_pool import Report
-from lm_mia.data.tokenizer import Tokenizer, load_tokenizer
+from lm_mia.data.tokenizer import SpecialTokens, Tokenizer, load_tokenizer
 from lm_mia.durations import format_duration
 from lm_mia.errors import raise_failed_read
 
@@ -72,6 +72,8 @@ class SampleRules:
     leave_out_near_duplicates: bool = False
     """Whether documents are left out that are near duplicates of an earlier document that is long enough; see
     `lm_mia.data.minhash`. Whole documents are compared."""
+    special_tokens: SpecialTokens = "sample"
+    """Which special tokens samples have, as for `load_tokenizer`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +110,7 @@ def part_schema(vocab_size: int, with_bands: bool = False) -> pa.Schema:
 
 def write_part(part: Part, report: Report) -> None:
     """Tokenizes the documents of a part and replaces its file atomically."""
-    tokenizer = _load_tokenizer(part.rules.tokenizer)
+    tokenizer = _load_tokenizer(part.rules.tokenizer, part.rules.special_tokens)
     schema = part_schema(tokenizer.vocab_size, part.rules.leave_out_near_duplicates)
     documents = zip(part.position_P.tolist(), part.documents, strict=True)
     done = 0
@@ -203,7 +205,8 @@ def _cut(
     tokenizer: Tokenizer,
 ) -> Iterator[_Piece]:
     """Yields the pieces of documents in their order; a document that is left out is one piece without tokens."""
-    bos, eos, step = tokenizer.bos_id, tokenizer.eos_id, rules.length_tokens - 1
+    before, after = tokenizer.before, tokenizer.after
+    step = rules.length_tokens - len(before)
     texts = [text for _, (text, *_) in batch if len(text) >= rules.min_chars]
     # A single thread, because the processes share the cores.
     encoded = iter(tokenizer.encode_batch(texts, num_threads=1))
@@ -213,12 +216,12 @@ def _cut(
         if not ids:
             yield _Piece(position, name, source, [], 0)
             continue
-        body = [*ids, eos]
+        body = [*ids, *after]
         if not rules.split_documents:
-            yield _Piece(position, name, source, [bos, *body[:step]], len(ids))
+            yield _Piece(position, name, source, [*before, *body[:step]], len(ids))
             continue
         for piece, low in enumerate(range(0, len(body), step)):
-            tokens = [bos, *body[low : low + step]]
+            tokens = [*before, *body[low : low + step]]
             # Only the last piece may be shorter than length_tokens.
             is_short = low > 0 and len(tokens) < rules.length_tokens
             if is_short and tokenizer.chars_from(text, low) < rules.min_chars:
@@ -255,8 +258,8 @@ def read_part(path: Path, names: list[str]) -> pa.Table:
 
 
 @functools.lru_cache(maxsize=1)
-def _load_tokenizer(path: Path) -> Tokenizer:
-    return load_tokenizer(path)
+def _load_tokenizer(path: Path, special_tokens: SpecialTokens) -> Tokenizer:
+    return load_tokenizer(path, special_tokens=special_tokens)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import sentencepiece
@@ -263,12 +263,22 @@ class Tokenizer(abc.ABC):
 
     vocab_size: int
     """The largest id of a token, plus one."""
-    bos_id: int
-    """The token that each sample begins with."""
-    eos_id: int
-    """The token that each sample ends with unless it is cut; GPT-2 uses one token for both."""
+    bos_id: int | None
+    """The token that each sample begins with; None if there is none."""
+    eos_id: int | None
+    """The token that each sample ends with unless it is cut; GPT-2 uses one token for both. None if there is none."""
     unk_id: int | None
     """The token of unknown characters; None if there is none, as in byte-level vocabularies."""
+
+    @property
+    def before(self) -> list[int]:
+        """The tokens that each sample begins with: <bos>, or none."""
+        return [] if self.bos_id is None else [self.bos_id]
+
+    @property
+    def after(self) -> list[int]:
+        """The tokens that each sample ends with unless it is cut: <eos>, or none."""
+        return [] if self.eos_id is None else [self.eos_id]
 
     def encode(self, text: str) -> list[int]:
         """Returns the tokens of a text, without those for the beginning and the end of a sample."""
@@ -386,7 +396,7 @@ class JsonTokenizer(Tokenizer):
     def decode_batch(self, samples: Sequence[Sequence[int]], num_threads: int = -1) -> list[str]:
         """See `Tokenizer`."""
         # Some files do not declare these as special.
-        ends = {self.bos_id, self.eos_id}
+        ends = {*self.before, *self.after}
         return [self.tokenizer.decode([i for i in ids if i not in ends]) for ids in samples]
 
     def decode_with_unknown(self, samples: Sequence[Sequence[int]]) -> list[str]:
@@ -415,7 +425,7 @@ class JsonTokenizer(Tokenizer):
     @functools.cached_property
     def _special_ids(self) -> set[int]:
         added = self.tokenizer.get_added_tokens_decoder()
-        return {i for i, token in added.items() if token.special} | {self.bos_id, self.eos_id}
+        return {i for i, token in added.items() if token.special} | {*self.before, *self.after}
 
     def piece(self, token: int) -> str:
         """See `Tokenizer`."""
@@ -445,16 +455,23 @@ TOKENIZER_FILES = (SentencePieceTokenizer.file_name, JsonTokenizer.file_name)
 """The names that the tokenizer may have in the folder of a population."""
 
 
-def load_tokenizer(model: Path | bytes, vocab_size: int | None = None) -> Tokenizer:
+SpecialTokens = Literal["sample", "file"]
+
+
+def load_tokenizer(
+    model: Path | bytes, vocab_size: int | None = None, special_tokens: SpecialTokens = "sample"
+) -> Tokenizer:
     """Loads and checks a tokenizer; its content, and not its name, says of which kind it is.
 
     Args:
       model: a SentencePiece .model file or a tokenizer.json, or the content of one.
       vocab_size: the required number of pieces; None accepts any number.
+      special_tokens: "sample": samples have <bos> and <eos>; "file": those that the post-processor of a tokenizer.json
+        adds to a text, which may be none.
 
     Raises:
       UserError: if the file is missing or is neither of the two, if it has no <bos> or no <eos>, or if the number of
-        pieces differs from ``vocab_size``.
+        pieces differs from ``vocab_size``; for "file", if it is no tokenizer.json.
     """
     name = "tokenizer.path" if isinstance(model, bytes) else f"tokenizer.path={str(model)!r}"
     try:
@@ -464,7 +481,14 @@ def load_tokenizer(model: Path | bytes, vocab_size: int | None = None) -> Tokeni
             f"{name}: cannot be read ({error.strerror}); give a SentencePiece .model file or a tokenizer.json, or "
             "leave it empty to train one"
         ) from None
-    tokenizer = _load_json(raw, name) if _is_json(raw) else _load_sentencepiece(raw, name)
+    if not _is_json(raw) and special_tokens == "file":
+        raise UserError(
+            f"{name}: a SentencePiece model does not say which special tokens a text gets; give a tokenizer.json, or "
+            "leave out tokenizer.special_tokens=file"
+        )
+    tokenizer = (
+        _load_json(raw, name, special_tokens) if _is_json(raw) else _load_sentencepiece(raw, name)
+    )
     size = tokenizer.vocab_size
     if vocab_size is not None and size != vocab_size:
         raise UserError(
@@ -500,7 +524,7 @@ def _load_sentencepiece(raw: bytes, name: str) -> SentencePieceTokenizer:
     )
 
 
-def _load_json(raw: bytes, name: str) -> JsonTokenizer:
+def _load_json(raw: bytes, name: str, special_tokens: SpecialTokens) -> JsonTokenizer:
     import tokenizers
 
     try:
@@ -519,7 +543,7 @@ def _load_json(raw: bytes, name: str) -> JsonTokenizer:
             "copy of the file"
         )
     vocabulary = tokenizer.get_vocab()
-    bos_id, eos_id = _special_tokens(tokenizer, name)
+    bos_id, eos_id = _special_tokens(tokenizer, name, special_tokens)
     unk_token, unk_id = content["model"].get("unk_token"), content["model"].get("unk_id")
     if unk_token is not None:
         unk_id = vocabulary.get(unk_token)
@@ -527,7 +551,8 @@ def _load_json(raw: bytes, name: str) -> JsonTokenizer:
         max(vocabulary.values(), default=-1) + 1,
         bos_id,
         eos_id,
-        None if unk_id in (bos_id, eos_id) else unk_id,  # where no character is unknown
+        # In some files, it is one of these, and no character is unknown.
+        None if unk_id in (bos_id, eos_id) else unk_id,
         tokenizer,
         is_byte_level='"ByteLevel"'
         in json.dumps([content.get("decoder"), content.get("pre_tokenizer")]),
@@ -538,12 +563,14 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _special_tokens(tokenizer: "tokenizers.Tokenizer", name: str) -> tuple[int, int]:
+def _special_tokens(
+    tokenizer: "tokenizers.Tokenizer", name: str, special_tokens: SpecialTokens
+) -> tuple[int | None, int | None]:
     """Returns the tokens for the beginning and the end of a sample.
 
-    They are the tokens that the post-processor puts before and after a text. What it does not add is taken from the
-    first of `SPECIAL_PAIRS` that agrees with it and that the file has among its added tokens. A token for the end that
-    the post-processor puts before a text serves as both (OPT).
+    They are the tokens that the post-processor puts before and after a text. For "sample", what it does not add is
+    taken from the first of `SPECIAL_PAIRS` that agrees with it and that the file has among its added tokens. A token
+    for the end that the post-processor puts before a text serves as both (OPT).
 
     Raises:
       UserError: if there are none, or if the post-processor adds several tokens on one side.
@@ -554,8 +581,8 @@ def _special_tokens(tokenizer: "tokenizers.Tokenizer", name: str) -> tuple[int, 
             f"{name}: its post_processor puts {len(before)} tokens before and {len(after)} after a text, but a sample "
             "has one of each; give a tokenizer.json whose post_processor adds at most one token on each side"
         )
-    if before and after:
-        return before[0], after[0]
+    if special_tokens == "file" or (before and after):
+        return next(iter(before), None), next(iter(after), None)
     added = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()}
     pairs = [(added[a], added[b]) for a, b in SPECIAL_PAIRS if a in added and b in added]
     if any(before == [added.get(end)] for _, end in SPECIAL_PAIRS):

@@ -28,7 +28,7 @@ from lm_mia.errors import UserError
 
 Dtype = Literal["float32", "bfloat16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-_PACKAGES = ("torch", "transformers", "safetensors")
+_PACKAGES = ("torch", "transformers")
 _LENGTH_FIELDS = (
     "max_position_embeddings",
     "n_positions",

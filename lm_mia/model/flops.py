@@ -48,7 +48,12 @@ class Counts(Protocol):
 
     @property
     def width(self) -> int:
-        """The width of the residual stream, which is that of all heads of the queries."""
+        """The width of the residual stream."""
+        ...
+
+    @property
+    def attention_width(self) -> int:
+        """The width of all heads of the queries together."""
         ...
 
     @property
@@ -69,7 +74,9 @@ def training(size: Counts, num_tokens: float, sum_squared_lengths: float) -> flo
       sum_squared_lengths: sum of the squares of the samples' numbers of tokens.
     """
     weights = size.kernels + size.width * size.vocab_size
-    return 6.0 * weights * num_tokens + 6.0 * size.layers * size.width * sum_squared_lengths
+    return (
+        6.0 * weights * num_tokens + 6.0 * size.layers * size.attention_width * sum_squared_lengths
+    )
 
 
 def scoring(size: Counts, num_tokens: float, sum_squared_lengths: float) -> float:

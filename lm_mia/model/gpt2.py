@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from lm_mia.model.checkpoint_mapping import Tensor
+from lm_mia.model.checkpoint_mapping import Format, Tensor
 from lm_mia.model.transformer import (
     ModelConfig,
     SelfAttention,
@@ -21,7 +21,7 @@ from lm_mia.model.transformer import (
 def layernorm(config: ModelConfig, name: str | None = None) -> nn.LayerNorm:
     """Returns a layernorm with bias, computed in float32, whose output has the dtype of activations."""
     # The fast variance, E[x^2] - E[x]^2, loses digits where the mean is large.
-    return nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, dtype=config.dtype, name=name)
+    return nn.LayerNorm(config.norm_epsilon, use_fast_variance=False, dtype=config.dtype, name=name)
 
 
 class Gpt2Attention(SelfAttention):
@@ -30,7 +30,7 @@ class Gpt2Attention(SelfAttention):
     def setup(self) -> None:
         """Declares the submodules."""
         config = self.config
-        heads = (config.heads, config.width // config.heads)
+        heads = config.heads_shape
         self.query = dense(config, heads, use_bias=True)
         self.key = dense(config, heads, use_bias=True)
         self.value = dense(config, heads, use_bias=True)
@@ -44,7 +44,7 @@ class Gpt2Mlp(nn.Module):
 
     def setup(self) -> None:
         """Declares the submodules."""
-        self.up = dense(self.config, 4 * self.config.width, use_bias=True)
+        self.up = dense(self.config, self.config.mlp_width or 4 * self.config.width, use_bias=True)
         self.down = dense(self.config, self.config.width, use_bias=True)
 
     def __call__(self, x_RxLxD: jax.Array) -> jax.Array:
@@ -64,7 +64,7 @@ def tensors(config: ModelConfig) -> dict[str, Tensor]:
     """Returns the tensor of a checkpoint for each parameter, as `checkpoint_mapping.params_from_tensors` takes them."""
     mapping = {
         "token_embed/embedding": Tensor("transformer.wte.weight"),
-        "pos_embed/embedding": Tensor("transformer.wpe.weight"),
+        "pos_embed/embedding": Tensor("transformer.wpe.weight", has_more_rows=True),
         "ln_out/scale": Tensor("transformer.ln_f.weight"),
         "ln_out/bias": Tensor("transformer.ln_f.bias"),
     }
@@ -81,3 +81,6 @@ def tensors(config: ModelConfig) -> dict[str, Tensor]:
         mapping[f"blocks/mlp/up/{ours}"] = Tensor(f"{block}.mlp.c_fc.{theirs}")
         mapping[f"blocks/mlp/down/{ours}"] = Tensor(f"{block}.mlp.c_proj.{theirs}")
     return mapping
+
+
+CHECKPOINT = Format(tensors, "transformer.", (".attn.bias", ".attn.masked_bias"))

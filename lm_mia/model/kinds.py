@@ -5,7 +5,7 @@ A kind is one module with a subclass of `TransformerLM`, which it may take apart
 
 import functools
 import math
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,23 +13,20 @@ from flax.traverse_util import flatten_dict
 
 from lm_mia import user_files
 from lm_mia.errors import UserError
-from lm_mia.model import gpt2, llama
-from lm_mia.model.checkpoint_mapping import Tensor
+from lm_mia.model import checkpoint_mapping, gpt2, llama
+from lm_mia.model.checkpoint_mapping import Format
 from lm_mia.model.memory import ModelSize
-from lm_mia.model.transformer import ModelConfig, TransformerLM, init_params
+from lm_mia.model.transformer import ModelConfig, Params, TransformerLM, init_params
 
 KINDS: dict[str, type[TransformerLM]] = {
     "gpt": TransformerLM,
     "gpt2": gpt2.Gpt2LM,
     "llama": llama.LlamaLM,
 }
-"""The class of each kind. The settings that a kind reads are listed in `lm_mia.config.KIND_SETTINGS`."""
+"""The class of each kind. The settings that a kind reads are those of `lm_mia.config.schema.KIND_SETTINGS`."""
 
-CHECKPOINT_TENSORS: dict[str, Callable[[ModelConfig], dict[str, Tensor]]] = {
-    "gpt2": gpt2.tensors,
-    "llama": llama.tensors,
-}
-"""For each kind of which Hugging Face checkpoints exist, the function that returns the tensor of each parameter."""
+FORMATS: dict[str, Format] = {"gpt2": gpt2.CHECKPOINT, "llama": llama.CHECKPOINT}
+"""For each kind of which Hugging Face checkpoints exist, how these name their tensors."""
 
 
 def build(config: ModelConfig) -> TransformerLM:
@@ -71,7 +68,7 @@ def _model_class(kind: str, source: str) -> type[TransformerLM]:
 def size(config: ModelConfig) -> ModelSize:
     """Returns the counts on which estimates of memory and FLOPs are based. Nothing is computed or allocated."""
     model = build(config)
-    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+    shapes = _shapes(model)
     flat: dict[Any, Any] = flatten_dict(shapes)
     counts = {path: math.prod(leaf.shape) for path, leaf in flat.items()}
     return ModelSize(
@@ -85,4 +82,20 @@ def size(config: ModelConfig) -> ModelSize:
         kernels=sum(count for path, count in counts.items() if path[-1] == "kernel"),
         embeddings=sum(count for path, count in counts.items() if path[-1] == "embedding"),
         activation_numbers=model.activation_numbers(config),
+        attention_width=math.prod(config.heads_shape),
     )
+
+
+def load_params(config: ModelConfig, files: list[Path]) -> Params:
+    """Returns the parameters of a checkpoint, float32 arrays of NumPy; raises UserError if it does not fit the model.
+
+    Args:
+      config: the model.
+      files: the safetensors files of the checkpoint.
+    """
+    shapes = _shapes(build(config))
+    return checkpoint_mapping.load_params(files, FORMATS[config.kind], config, shapes)
+
+
+def _shapes(model: TransformerLM) -> Params:
+    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from lm_mia.model.checkpoint_mapping import Tensor
+from lm_mia.model.checkpoint_mapping import Format, Tensor
 from lm_mia.model.transformer import ModelConfig, SelfAttention, TransformerLM, dense
 
 
@@ -28,12 +28,28 @@ def mlp_width(config: ModelConfig) -> int:
     return config.mlp_width or -(-8 * config.width // (3 * 64)) * 64
 
 
-def rotate(x_RxLxHxK: jax.Array, positions_RxL: jax.Array, theta: float) -> jax.Array:
-    """Rotates the pairs (i, i + K / 2) of dimensions of each head by angles proportional to the position."""
-    K = x_RxLxHxK.shape[-1]
+def frequencies(config: ModelConfig) -> np.ndarray:
+    """Returns the angle per position of each pair of dimensions of a head, float32."""
+    K, scaling = config.heads_shape[1], config.rope_scaling
     # In float32, as PyTorch computes it: with more precision, losses of long samples differ more.
-    frequency = 1 / np.float32(theta) ** (np.arange(0, K, 2, dtype=np.float32) / np.float32(K))
-    angle = positions_RxL[..., None, None] * frequency
+    power = np.arange(0, K, 2, dtype=np.float32) / np.float32(K)
+    frequency = 1 / np.float32(config.rope_theta) ** power
+    if len(scaling) == 1:
+        frequency /= scaling[0]
+    elif scaling:  # long waves are stretched, short ones are not, and those between partly
+        factor, low, high, original_tokens = scaling
+        rotations = original_tokens * frequency / (2 * np.pi)
+        share = np.clip((rotations - low) / (high - low), 0, 1)
+        frequency = (1 - share) * frequency / factor + share * frequency
+    return frequency.astype(np.float32)
+
+
+def rotate(x_RxLxHxK: jax.Array, positions_RxL: jax.Array, frequency_P: np.ndarray) -> jax.Array:
+    """Rotates the pairs (i, i + K / 2) of dimensions of each head by angles proportional to the position.
+
+    P: pairs of dimensions, K / 2.
+    """
+    angle = positions_RxL[..., None, None] * frequency_P
     first, second = jnp.split(x_RxLxHxK.astype(jnp.float32), 2, axis=-1)
     cos, sin = jnp.cos(angle), jnp.sin(angle)
     rotated = (first * cos - second * sin, second * cos + first * sin)
@@ -46,12 +62,12 @@ class LlamaAttention(SelfAttention):
     def setup(self) -> None:
         """Declares the submodules."""
         config = self.config
-        head_width = config.width // config.heads
-        kv_heads = (config.kv_heads or config.heads, head_width)
-        self.query = dense(config, (config.heads, head_width), use_bias=config.qkv_bias)
+        heads, head_width = config.heads_shape
+        kv_heads = (config.kv_heads or heads, head_width)
+        self.query = dense(config, (heads, head_width), use_bias=config.qkv_bias)
         self.key = dense(config, kv_heads, use_bias=config.qkv_bias)
         self.value = dense(config, kv_heads, use_bias=config.qkv_bias)
-        self.out = dense(config, config.width, axis=(-2, -1))
+        self.out = dense(config, config.width, axis=(-2, -1), use_bias=config.out_bias)
         if config.qk_norm:
             self.q_norm, self.k_norm = rmsnorm(config), rmsnorm(config)
 
@@ -62,9 +78,9 @@ class LlamaAttention(SelfAttention):
         q_RxLxHxK, k_RxLxGxK = self.query(x_RxLxD), self.key(x_RxLxD)
         if self.config.qk_norm:
             q_RxLxHxK, k_RxLxGxK = self.q_norm(q_RxLxHxK), self.k_norm(k_RxLxGxK)
-        theta = self.config.rope_theta
-        q_RxLxHxK = rotate(q_RxLxHxK, positions_RxL, theta)
-        k_RxLxGxK = rotate(k_RxLxGxK, positions_RxL, theta)
+        frequency_P = frequencies(self.config)
+        q_RxLxHxK = rotate(q_RxLxHxK, positions_RxL, frequency_P)
+        k_RxLxGxK = rotate(k_RxLxGxK, positions_RxL, frequency_P)
         return q_RxLxHxK, k_RxLxGxK, self.value(x_RxLxD)
 
 
@@ -113,7 +129,7 @@ class LlamaLM(TransformerLM):
         """Returns the numbers that a layer keeps per token; see `TransformerLM`."""
         copies = 3 if config.qk_norm else 2
         heads = config.heads + (config.kv_heads or config.heads)
-        heads_width = heads * config.width // config.heads
+        heads_width = heads * config.heads_shape[1]
         return 4.2 * config.width + copies * heads_width + 3 * mlp_width(config)
 
 
@@ -129,7 +145,7 @@ def tensors(config: ModelConfig) -> dict[str, Tensor]:
     for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")):
         name = f"{block}.self_attn.{theirs}_proj"
         mapping[f"blocks/attn/{ours}/kernel"] = Tensor(f"{name}.weight", is_transposed=True)
-        if config.qkv_bias and ours != "out":
+        if config.out_bias if ours == "out" else config.qkv_bias:
             mapping[f"blocks/attn/{ours}/bias"] = Tensor(f"{name}.bias")
     for name in ("gate", "up", "down"):
         mapping[f"blocks/mlp/{name}/kernel"] = Tensor(
@@ -140,3 +156,6 @@ def tensors(config: ModelConfig) -> dict[str, Tensor]:
     if not config.tied:
         mapping["output_embed/embedding"] = Tensor("lm_head.weight")
     return mapping
+
+
+CHECKPOINT = Format(tensors, "model.", (".rotary_emb.inv_freq",))

@@ -44,6 +44,8 @@ class ModelSize:
     """Number of those in embeddings, of tokens and of positions."""
     activation_numbers: float
     """How many numbers a layer keeps per token for the backward pass, without attention weights."""
+    attention_width: int
+    """Width of all heads of the queries together."""
     state_bytes: float = ADAMW_STATE_BYTES
     """Bytes of the optimizer's state per parameter."""
 
@@ -74,6 +76,7 @@ def gpt_size(
         kernels=kernels,
         embeddings=embeddings,
         activation_numbers=16.2 * width,
+        attention_width=width,
     )
 
 

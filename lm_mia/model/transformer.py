@@ -65,6 +65,11 @@ class ModelSettings(Protocol):
         ...
 
     @property
+    def head_width(self) -> int:
+        """The width of a head; 0: ``width / heads``."""
+        ...
+
+    @property
     def mlp_width(self) -> int:
         """The hidden width of the MLP; 0: that of the kind."""
         ...
@@ -72,6 +77,11 @@ class ModelSettings(Protocol):
     @property
     def rope_theta(self) -> float:
         """The base of the frequencies of rotary positions."""
+        ...
+
+    @property
+    def rope_scaling(self) -> tuple[float, ...]:
+        """How rotary positions are stretched."""
         ...
 
     @property
@@ -92,6 +102,16 @@ class ModelSettings(Protocol):
     @property
     def qkv_bias(self) -> bool:
         """Whether queries, keys and values have biases."""
+        ...
+
+    @property
+    def out_bias(self) -> bool:
+        """Whether the output of the attention has a bias."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of rows of the embeddings; 0: that of the vocabulary."""
         ...
 
 
@@ -126,12 +146,21 @@ class ModelConfig:
     kind_source: str = ""
     """The digest that the source of FILE.py:CLASS must have; "": any."""
     kv_heads: int = 0
+    head_width: int = 0
+    """The width of a head; 0: ``width / heads``."""
     mlp_width: int = 0
     rope_theta: float = 10_000.0
+    rope_scaling: tuple[float, ...] = ()
     norm_epsilon: float = 1e-5
     tied: bool = True
     qk_norm: bool = False
     qkv_bias: bool = False
+    out_bias: bool = False
+
+    @property
+    def heads_shape(self) -> tuple[int, int]:
+        """The number of heads of the queries, and the width of each."""
+        return self.heads, self.head_width or self.width // self.heads
 
     @classmethod
     def from_settings(
@@ -142,18 +171,21 @@ class ModelConfig:
             model.layers,
             model.width,
             model.heads,
-            vocab_size,
+            model.vocab_size or vocab_size,
             length_tokens,
             model.dtype,
             kind=model.kind,
             kind_source=model.kind_source,
             kv_heads=model.kv_heads,
+            head_width=model.head_width,
             mlp_width=model.mlp_width,
             rope_theta=model.rope_theta,
+            rope_scaling=model.rope_scaling,
             norm_epsilon=model.norm_epsilon,
             tied=model.tied,
             qk_norm=model.qk_norm,
             qkv_bias=model.qkv_bias,
+            out_bias=model.out_bias,
         )
 
 
@@ -203,10 +235,9 @@ class SelfAttention(nn.Module):
     def setup(self) -> None:
         """Declares the submodules."""
         config = self.config
-        heads = (config.heads, config.width // config.heads)
-        self.query = dense(config, heads)
-        self.key = dense(config, heads)
-        self.value = dense(config, heads)
+        self.query = dense(config, config.heads_shape)
+        self.key = dense(config, config.heads_shape)
+        self.value = dense(config, config.heads_shape)
         self.out = dense(config, config.width, axis=(-2, -1))
 
     def __call__(

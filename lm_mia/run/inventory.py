@@ -70,7 +70,9 @@ def missing_parts(c: Config, recipe_dir: Path, models: Sequence[ModelSeeds]) -> 
 
 
 def is_trained(c: Config, recipe_dir: Path, model: ModelSeeds) -> bool:
-    """Returns whether the final state of a model is saved, judging by file names alone."""
+    """Returns whether the final state of a model is saved, judging by file names alone; a base needs no training."""
+    if model.role == "base":
+        return True
     return (checkpoint_dir(recipe_dir, model) / str(total_steps(c, model))).is_dir()
 
 

@@ -28,7 +28,7 @@ from lm_mia.model import kinds, transformer
 from lm_mia.model.memory import ADAMW_STATE_BYTES
 from lm_mia.run import backend, inventory, preemption
 from lm_mia.run.worker import Report, WorkerTask
-from lm_mia.score.scorer import Scorer, choose_micro_batch_size, restore_params
+from lm_mia.score.scorer import Scorer, choose_micro_batch_size, place_params, restore_params
 from lm_mia.store.store import MEAN_LOSSES, NOT_REPRODUCIBLE, open_store
 from lm_mia.train import execution, loop
 from lm_mia.train.optimizer import check_optimizer
@@ -86,7 +86,7 @@ class ModelMaker:
         )
         self._model = kinds.build(plan.model_config)
         self._trainer = loop.Trainer(
-            self._population, self._model, c.optimizer, c.train, plan, mesh
+            self._population, self._model, c.optimizer, c.train, plan, mesh, c.model
         )
         micro_batch_size = choose_micro_batch_size(
             c.score.micro_batch_size, self._population.length_tokens, platform
@@ -142,7 +142,7 @@ class ModelMaker:
         if self._backend.broadcast(self._backend.is_primary and self._only_lacked_digest(model)):
             return
         self._report_once({"event": "model_started", "model": str(model), "role": model.role})
-        if self._task.verb != "score":
+        if self._task.verb != "score" and model.role != "base":
             with self._stop.defer_sigterm() as should_stop:
                 loop.train_model(
                     self._trainer,
@@ -193,14 +193,17 @@ class ModelMaker:
         began = time.monotonic()
         # SIGTERM is deferred, since interrupting orbax would leave threads behind that use a closed event loop.
         with self._stop.defer_sigterm():
-            params = restore_params(
-                model,
-                step,
-                self._model,
-                checkpoint_dir,
-                self._backend.mesh,
-                self._backend.local_mesh,
-            )
+            if model.role == "base":
+                params = place_params(self._trainer.initial_params, self._backend.local_mesh)
+            else:
+                params = restore_params(
+                    model,
+                    step,
+                    self._model,
+                    checkpoint_dir,
+                    self._backend.mesh,
+                    self._backend.local_mesh,
+                )
         self._check_stop()
         for shard in shards:
             values = self._score_shard(model, params, shard, step, total_steps)
@@ -279,8 +282,7 @@ class ModelMaker:
                     f"model {model}: {count} {values_text} not finite; its scores are not stored"
                 )
         if "member" in shard.variables:
-            train = self._config.train
-            member_N = subsets.member(model.subset_seed, num_samples, train.subset, train.canaries)
+            member_N = subsets.member_of_config(model, self._config)
             values["member"] = member_N[shard.low : shard.high]
         return values
 

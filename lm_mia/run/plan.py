@@ -150,7 +150,7 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
     c = recipe.config
     m, samples, vocab_size = c.model, c.population.samples, c.tokenizer.vocab_size
     held_out = c.population.validation_samples
-    num_models = len(recipe.models)
+    num_models = sum(model.role != "base" for model in recipe.models)
     num_score_points = len(config.score_steps(c)) + 1
     batches = speeds.batches(c, lengths.mean_tokens, lengths.mean_square_tokens)
     per_sample = (batches.size, lengths.mean_tokens, lengths.mean_square_tokens)
@@ -452,7 +452,7 @@ def count_present(recipe: SweepRecipe) -> int:
         return 0
     from lm_mia.store.store import open_store  # here: tensorstore and zarr take half a second
 
-    models = recipe.models
+    models = [model for model in recipe.models if model.role != "base"]
     return len(models) - len(open_store(recipe.config, recipe.folder).missing_models(models))
 
 

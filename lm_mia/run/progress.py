@@ -245,11 +245,11 @@ class Tally:
         elif kind == "model_scored" and event["last"]:
             self._scored_shares[model] = 1.0
             self._trained_shares[model] = 1.0  # if it was trained by an earlier command
-            say(
-                f"{model}: scored in {format_duration(event['seconds'])}; mean loss "
-                f"{event['member_loss_nats']:.3f} nats per token on members, "
-                f"{event['nonmember_loss_nats']:.3f} on non-members"
-            )
+            on_members, on_others = event["member_loss_nats"], event["nonmember_loss_nats"]
+            losses = f"{on_members:.3f} nats per token on members, {on_others:.3f} on non-members"
+            if event.get("role") == "base":
+                losses = f"{on_others:.3f} nats per token"
+            say(f"{model}: scored in {format_duration(event['seconds'])}; mean loss {losses}")
         self._update_bars()
 
     def _report_worker(self, event: dict[str, Any]) -> None:

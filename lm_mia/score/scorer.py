@@ -288,8 +288,12 @@ def restore_params(
                 f"model {seeds}: not trained yet, there is no checkpoint of step {step}; run `lm-mia train` first"
             )
         params = checkpoint.restore_params(checkpoints, step, like)
-    local = NamedSharding(local_mesh, PartitionSpec())
-    return jax.tree.map(lambda leaf: jax.device_put(leaf.addressable_data(0), local), params)
+    return place_params(jax.tree.map(lambda leaf: leaf.addressable_data(0), params), local_mesh)
+
+
+def place_params(params: Any, local_mesh: Mesh) -> Params:
+    """Returns the parameters, each of which is on all of this process's devices."""
+    return jax.device_put(params, NamedSharding(local_mesh, PartitionSpec()))
 
 
 @functools.lru_cache(maxsize=1)

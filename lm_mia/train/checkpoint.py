@@ -72,6 +72,27 @@ def init_state(
     return _compiled_init(model, tx, mesh)(jax.random.key(raw >> 32))
 
 
+def state_of(
+    params: Any,
+    model: TransformerLM,
+    tx: optax.GradientTransformation,
+    mesh: jax.sharding.Mesh,
+) -> TrainState:
+    """Returns the state before the first update of a model that starts from given parameters, arrays of NumPy."""
+    like = abstract_state(model, tx, mesh)
+    placed = jax.tree.map(
+        lambda array, leaf: jax.make_array_from_callback(
+            leaf.shape, leaf.sharding, lambda index: array[index]
+        ),
+        params,
+        like.params,
+    )
+    step, opt_shardings = like.step, jax.tree.map(lambda leaf: leaf.sharding, like.opt_state)
+    opt_state: Any = jax.jit(tx.init, out_shardings=opt_shardings)(placed)
+    count = jax.make_array_from_callback((), step.sharding, lambda _: np.asarray(0, np.int32))
+    return TrainState(step=count, params=placed, opt_state=opt_state)
+
+
 @functools.lru_cache(maxsize=8)  # compiled once for all models that share their optimizer
 def _compiled_init(
     model: TransformerLM, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh

@@ -148,7 +148,7 @@ def _attention(
         compute.attention,
         platform,
         model_config.dtype,
-        model_config.width // model_config.heads,
+        model_config.heads_shape[1],
         model_config.length_tokens,
     )
 

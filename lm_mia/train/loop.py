@@ -22,6 +22,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from lm_mia import config
+from lm_mia.config import checkpoint as hf_checkpoint
 from lm_mia.data import batch_order, subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
@@ -68,6 +69,8 @@ class Trainer:
     train_config: config.Train
     plan: ExecutionPlan
     mesh: Mesh
+    start: config.Model | None = None
+    """If not None, it says where training starts: ``start.init``."""
 
     @functools.cached_property
     def tx(self) -> optax.GradientTransformationExtraArgs:
@@ -104,7 +107,29 @@ class Trainer:
 
     def init_state(self, seeds: subsets.ModelSeeds) -> TrainState:
         """Returns the state of a model before its first update."""
+        if self.start is not None and self.start.init != "random":
+            return checkpoint.state_of(self.initial_params, self.model, self.tx, self.mesh)
         return checkpoint.init_state(seeds.init_seed, self.model, self.tx, self.mesh)
+
+    @functools.cached_property
+    def initial_params(self) -> transformer.Params:
+        """The parameters of the checkpoint from which all models start, arrays of NumPy.
+
+        Raises:
+          UserError: if the files have changed since the recipe was made, or do not fit the model.
+        """
+        assert self.start is not None
+        init = self.start.init
+        try:
+            if hf_checkpoint.digest(init) != self.start.init_source:
+                raise UserError(
+                    f"model.init={init}: the files have changed since the recipe was made, whose models started from "
+                    "others; restore them, or choose another --workdir"
+                )
+            files = hf_checkpoint.weight_files(hf_checkpoint.folder_of(init))
+        except hf_checkpoint.CheckpointError as error:
+            raise UserError(f"model.init={init}: {error}") from None
+        return kinds.load_params(self.model.config, files)
 
     def restore_state(self, checkpoints: ocp.CheckpointManager, step: int) -> TrainState:
         """Restores the checkpoint of a step; raises UserError if it is damaged."""

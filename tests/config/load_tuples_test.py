@@ -108,6 +108,7 @@ FULL = (
         figures=("strongmia_fig01_references",)""",
     )
     .replace("band=(0, 0.1)", 'band=(0, 0.1), zero_run=("groups",)')
+    .replace("heads=2)", 'heads=2, kind="llama", rope_scaling=(2.0,))')
 )
 LISTS = [name for name, kind in load.field_types().items() if typing.get_origin(kind) is tuple]
 ONE_LINE = {

@@ -57,7 +57,7 @@ def test_a_unigram_vocabulary_has_unknown_characters():
     tokenizer = load_tokenizer(unigram())
     ids = tokenizer.encode("the ☃☃ file ☃")
     assert ids.count(tokenizer.unk_id or 0) == 2
-    (text,) = tokenizer.decode_with_unknown([[tokenizer.bos_id, *ids, tokenizer.eos_id]])
+    (text,) = tokenizer.decode_with_unknown([[*tokenizer.before, *ids, *tokenizer.after]])
     assert tokenizer.encode(text.lower()) == ids
     assert load_tokenizer(byte_level()).unk_id is None
 
@@ -111,10 +111,10 @@ def trained(
 )
 def test_special_tokens_are_those_of_the_file(added: list[str], template: str, pair: Any):
     tokenizer = load_tokenizer(trained(added, template))
-    assert (tokenizer.piece(tokenizer.bos_id), tokenizer.piece(tokenizer.eos_id)) == pair
+    assert (*map(tokenizer.piece, [*tokenizer.before, *tokenizer.after]),) == pair
     assert tokenizer.vocab_size == 256 + len(added)
     assert (
-        tokenizer.decode([tokenizer.bos_id, *tokenizer.encode("ab c"), tokenizer.eos_id]) == "ab c"
+        tokenizer.decode([*tokenizer.before, *tokenizer.encode("ab c"), *tokenizer.after]) == "ab c"
     )
 
 

@@ -49,7 +49,7 @@ def test_texts_with_equal_tokens_have_equal_beginnings(texts: list[str], tokens:
     spm, covered = load_tokenizer(trained()), covered_characters(TEXTS)
     characters_by_ids: dict[tuple[int, ...], str] = {}
     for text in texts:
-        ids = (*spm.encode(text), spm.eos_id)[:tokens]
+        ids = (*spm.encode(text), *spm.after)[:tokens]
         characters = beginning(text, covered, tokens)
         assert characters_by_ids.setdefault(ids, characters) == characters
 

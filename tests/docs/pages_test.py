@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_checkpoint
 import tiny_run
 
 from analysis import page, scaling
@@ -77,12 +78,15 @@ def blocks(name: str) -> list[tuple[str, str, str]]:
 
 def flags(texts: Path, command: list[str]) -> list[str]:
     """Returns flags that make a command on the quickstart, or on texts or a sweep of it, small; its own flags win."""
-    is_own = any(word.startswith("--config=own:") for word in command)
+    is_finetune = any(word.startswith("--config=finetune:") for word in command)
+    is_own = is_finetune or any(word.startswith("--config=own:") for word in command)
     if not is_own and not {"--config=quickstart", "--config=sweep.py"} & {*command}:
         return []
     settings = {**SMALL, "corpus.path": str(texts)}
     if is_own:  # whose other settings follow from the texts
         settings = {name: SMALL[name] for name in SMALL if name.startswith(OF_OWN)}
+    if is_finetune:  # and the model is that of the checkpoint
+        settings = {n: value for n, value in settings.items() if not n.startswith("model.")}
     if "--config=sweep.py" in command:
         # One recipe with extraction and with many models is enough.
         settings |= {"extract.samples": "0", "attack.references": "4", "attack.replicas": "2"}
@@ -149,6 +153,8 @@ def test_a_page_runs(
     for folder in WORKDIRS_OF_QUICKSTART:
         if any(f"--workdir={folder}" in code for _, _, code in steps):
             shutil.copytree(quickstart, tmp_path / folder)
+    if any("finetune:checkpoints/small" in code for _, _, code in steps):
+        tiny_checkpoint.save(tmp_path / "checkpoints" / "small")
     lines = [line for language, _, code in steps if language == "bash" for line in commands(code)]
     with_report = [line for line in lines if re.match("lm-mia (run|report) ", line)]
     drawn = with_report[-1] if name in WITH_REPORT else None

@@ -176,7 +176,7 @@ def test_flops_against_the_compiler(model_config: ModelConfig) -> None:
 def test_checkpoint_mapping(model_config: ModelConfig) -> None:
     model, params = kinds.build(model_config), noisy_params(model_config)
     shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
-    mapping = kinds.CHECKPOINT_TENSORS[model_config.kind](model_config)
+    mapping = kinds.FORMATS[model_config.kind].tensors(model_config)
     parts: dict[str, dict[int, np.ndarray]] = {}
     flat: dict[str, Any] = flatten_dict(params, sep="/")
     for path, leaf in flat.items():

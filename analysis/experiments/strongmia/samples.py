@@ -521,15 +521,17 @@ def compute_tfidf(
         raise Unavailable(
             "the losses were imported, so that the tokens of the samples are not known"
         )
-    frequency_V, bos = np.load(population.folder / FREQUENCY_FILE), population.tokenizer.bos_id
+    tokenizer, frequency_V = population.tokenizer, np.load(population.folder / FREQUENCY_FILE)
+    if tokenizer.bos_id is None:
+        raise Unavailable("samples do not begin with <bos>, by which the others are counted")
     tfidf_N = features.mean_tfidf(
         population.tokens,
         population.offsets_N1,
         frequency_V,
         int(
-            frequency_V[bos]
+            frequency_V[tokenizer.bos_id]
         ),  # Every sample over which frequencies were counted begins with <bos>.
-        (bos, population.tokenizer.eos_id),
+        (*tokenizer.before, *tokenizer.after),
         no_progress,
         over="all",
     )

@@ -1,0 +1,141 @@
+"""Models that start from a checkpoint: the whole pipeline, in this process."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_checkpoint
+import tiny_run
+import tokenizers
+from tiny_checkpoint import LLAMA, model_config
+
+import lm_mia
+from lm_mia import cli
+from lm_mia.model import kinds
+from lm_mia.run import supervisor
+
+WORDS = [
+    "the",
+    "model",
+    "learns",
+    "which",
+    "sample",
+    "it",
+    "saw",
+    "in",
+    "training",
+    "and",
+    "forgets",
+    "all",
+    "others",
+]
+FLAGS = [
+    "--config.attack.references=6",
+    "--config.attack.replicas=2",
+    "--config.attack.attacks=lira_online,stacked,base_calibrated,loss",
+    "--config.attack.resample-references=0",
+    "--config.attack.leave-one-out=False",
+    "--config.attack.bootstraps=0",
+    "--config.optimizer.warmup-steps=1",
+    "--config.optimizer.peak-learning-rate=1e-2",
+    "--config.population.length-tokens=24",
+    "--config.extract.samples=0",
+    "--config.train.epochs=2",
+    "--config.train.workers=1",
+]
+
+
+def lm(verb: str, *argv: str) -> int:
+    with tiny_run.on_cpu() as patch:
+        patch.setattr(supervisor, "run", tiny_run.run_in_process)
+        return cli.main([verb, *argv])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with a checkpoint, texts, and the workdir of a small audit."""
+    folder = tmp_path_factory.mktemp("finetune")
+    tiny_checkpoint.save(folder / "base")
+    texts = folder / "texts"
+    texts.mkdir()
+    for i in range(120):
+        text = f"Number {i}. " + " ".join(random.Random(i).choices(WORDS, k=12))
+        (texts / f"{i:03d}.txt").write_text(text)
+    argv = (f"--config=finetune:{folder / 'base'},{texts}", f"--workdir={folder / 'w'}")
+    assert lm("run", *argv, *FLAGS) == 0
+    return folder
+
+
+def test_the_base_is_scored_as_a_model_that_was_trained_on_nothing(folder: Path):
+    recipe = lm_mia.open(folder / "w").recipes["finetune"]
+    losses = recipe.scores()
+    base = losses.sel(model="base-00")
+    assert str(base["role"].values) == "base"
+    assert not base["member"].values.any()
+    # Its loss is that of the parameters of the checkpoint on the tokens of its tokenizer.
+    c = model_config(LLAMA, 24)
+    params = kinds.load_params(c, [folder / "base" / "model.safetensors"])
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "base" / "tokenizer.json"))
+    names = recipe.samples()["name"]
+    for i in (0, 7):
+        text = (folder / "texts" / names[i]).read_text()
+        ids = np.array([tokenizer.encode(text).ids[:24]])
+        logits: Any = kinds.build(c).apply({"params": params}, ids)
+        log_prob = jax.nn.log_softmax(logits)[0, np.arange(ids.shape[1] - 1), ids[0, 1:]]
+        assert base["loss"].values[i] == pytest.approx(-float(log_prob.mean()), rel=1e-5)
+
+
+def test_the_base_is_no_reference_and_has_no_checkpoints(folder: Path):
+    recipe = folder / "w" / "recipes" / "finetune"
+    assert not (recipe / "checkpoints" / "base-00").exists()
+    attacks = pd.read_csv(recipe / "tables" / "attacks.csv")
+    assert attacks["references"].max() == 6
+    assert "base_calibrated" in {*attacks["attack"]}
+    models = pd.read_csv(recipe / "tables" / "models.csv")
+    assert not models["model"].str.startswith("base").any()
+
+
+def test_models_start_from_the_checkpoint(folder: Path, tmp_path: Path):
+    argv = (
+        f"--config=finetune:{folder / 'base'},{folder / 'texts'}",
+        f"--workdir={tmp_path / 'w'}",
+    )
+    hardly = [f"--config.optimizer.{n}-learning-rate=1e-9" for n in ("init", "peak", "final")]
+    others = [flag for flag in FLAGS if "peak-learning-rate" not in flag]
+    for verb in ("corpus", "train", "score"):
+        assert lm(verb, *argv, *others, *hardly) == 0
+    losses = lm_mia.open(tmp_path / "w").recipes["finetune"].scores()
+    loss_MxN, is_base_M = losses["loss"].values, losses["role"].values == "base"
+    assert is_base_M.sum() == 1
+    assert loss_MxN[~is_base_M] == pytest.approx(np.tile(loss_MxN[is_base_M], (8, 1)), abs=1e-4)
+
+
+def test_a_repeated_command_trains_nothing(folder: Path, tmp_path: Path):
+    shutil.copytree(folder / "w", tmp_path / "w")
+    log = tmp_path / "w" / "metrics.jsonl"
+    before = log.read_text().count("model_started")
+    assert lm("train", f"--workdir={tmp_path / 'w'}") == 0
+    assert lm("run", f"--workdir={tmp_path / 'w'}", "--config.attack.references=8") == 0
+    started = [json.loads(line) for line in log.read_text().splitlines() if "model_started" in line]
+    assert [event["model"] for event in started[before:]] == ["reference-06", "reference-07"]
+
+
+def test_changed_weights_are_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shutil.copytree(folder / "w", tmp_path / "w")
+    weights = folder / "base" / "model.safetensors"
+    original = weights.read_bytes()
+    weights.write_bytes(original[:-1] + bytes([original[-1] ^ 1]))
+    try:
+        more = (f"--workdir={tmp_path / 'w'}", "--config.attack.references=8")
+        assert lm("run", *more) != 0
+    finally:
+        weights.write_bytes(original)
+    assert "have changed since the recipe was made" in capsys.readouterr().err
