@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Lint, types, documentation and tests, also in a real browser and on a real SLURM where possible. --all adds the tests
-# that take long: simulations of statistics, and kills of several processes.
+# that take long, such as simulations of statistics and kills of several processes, and the types of all tests.
 set -euo pipefail
 case "$*" in
-  "") tests="not montecarlo and not slow" ;;
-  --all) tests="" ;;
+  "") tests="not montecarlo and not slow" typed="lm_mia launch analysis benchmarks configs docs" ;;
+  --all) tests="" typed="" ;;
   *) echo "usage: bash check.sh [--all]" >&2; exit 2 ;;
 esac
 cd "$(dirname "$0")"
@@ -15,7 +15,7 @@ ruff format --check .
 # Beside the tests, which often wait; what these print is shown at the end.
 logs=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; wait; cat "$logs"/*; rm -r "$logs"' EXIT
-pyright >"$logs/pyright" 2>&1 &
+pyright $typed >"$logs/pyright" 2>&1 &
 pyright=$!
 NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet >"$logs/mkdocs" 2>&1 &
 mkdocs=$!

@@ -20,6 +20,8 @@ from lm_mia import cli
 from lm_mia.model import kinds
 from lm_mia.run import supervisor
 
+pytestmark = pytest.mark.slow  # the page of the documentation runs the same command
+
 WORDS = [
     "the",
     "model",
