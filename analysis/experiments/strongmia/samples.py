@@ -523,7 +523,9 @@ def compute_tfidf(
         )
     tokenizer, frequency_V = population.tokenizer, np.load(population.folder / FREQUENCY_FILE)
     if tokenizer.bos_id is None:
-        raise Unavailable("samples do not begin with <bos>, by which the others are counted")
+        raise Unavailable(
+            "the samples have no <bos>, by which they are counted, as the tokenizer of the checkpoint says"
+        )
     tfidf_N = features.mean_tfidf(
         population.tokens,
         population.offsets_N1,
