@@ -25,7 +25,7 @@ import os
 
 import own
 
-from lm_mia.config import Config, Model, Optimizer, Tokenizer, checkpoint
+from lm_mia.config import Config, Model, Optimizer, Tokenizer, hf_checkpoint
 from lm_mia.errors import UserError
 
 
@@ -43,8 +43,8 @@ def get_config(arg: str = "") -> Config:
         )
     init = f"hf:{os.path.abspath(os.path.expanduser(folder))}"
     try:
-        longest = checkpoint.model_fields(init)["longest"]
-    except checkpoint.CheckpointError as error:
+        longest = hf_checkpoint.model_fields(init)["longest"]
+    except hf_checkpoint.CheckpointError as error:
         raise UserError(f"--config=finetune:{arg}: {error}") from None
     config = own.sized(corpus, trains_vocabulary=False)
     population = config.population

@@ -10,6 +10,9 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from lm_mia.errors import UserError
 
 _SUFFIX = ".py:"
 
@@ -95,6 +98,32 @@ def problem(name: str) -> str:
     if not any(inside in statement.defined for statement in statements):
         return f"the file does not define {inside!r}; correct the name, or add the function"
     return ""
+
+
+def load(field: str, name: str, source: str | None) -> Any:
+    """Returns what ``FILE.py:NAME`` names.
+
+    Args:
+      field: the setting that names it, for messages.
+      name: ``FILE.py:NAME``.
+      source: the digest that its source must have; None: any.
+
+    Raises:
+      UserError: if the file is missing or fails, does not define NAME, or was changed.
+    """
+    if reason := problem(name):
+        raise UserError(f"{field}={name}: {reason}")
+    if source is not None and source_digest(name) != source:
+        raise UserError(
+            f"{field}={name}: the source was changed after the recipe was made, whose models another source has made; "
+            "restore it, or choose another --workdir"
+        )
+    try:
+        return getattr(import_file(file_of(name)), short(name))
+    except (Exception, SystemExit) as error:
+        raise UserError(
+            f"{field}={name}: the file fails with {describe(error)}; correct it"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ ALLOWED_IMPORTS = {
     "score": "config data model stats train",
     "attacks": "config data stats store",
     "run": "attacks config data model score stats store train",
-    "hf": "data run",
+    "hf": "config.hf_checkpoint data run",
     "launch": "config data run",
     "analysis": "attacks config data model.flops model.memory stats",
     "api": "analysis attacks config data run store",

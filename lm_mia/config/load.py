@@ -27,7 +27,7 @@ from typing import Any, NoReturn, get_type_hints
 
 import tyro
 
-from lm_mia.config import checkpoint, listed_figures
+from lm_mia.config import hf_checkpoint, listed_figures
 from lm_mia.config.schema import (
     SOURCES,
     Config,
@@ -367,7 +367,7 @@ def _set_field(config: Config, name: str, value: Any) -> Config:
     if name == "model.size" and value != "custom":
         model = dataclasses.replace(config.model, size=value, layers=0, width=0, heads=0)
         return dataclasses.replace(config, model=model)
-    if name == "model.init" and checkpoint.is_checkpoint(value):
+    if name == "model.init" and hf_checkpoint.is_checkpoint(value):
         # What the config file says about another model and vocabulary would contradict the checkpoint.
         model = Model(dtype=config.model.dtype, init=value)
         return dataclasses.replace(config, model=model, tokenizer=Tokenizer())

@@ -8,7 +8,7 @@ import json
 from typing import Any, Literal
 
 from lm_mia import user_files
-from lm_mia.config import checkpoint
+from lm_mia.config import hf_checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -523,12 +523,12 @@ def resolve(config: Config) -> Config:
 def _with_checkpoint(config: Config) -> Config:
     """Returns the config with what the checkpoint of model.init determines, unless that was filled in before."""
     model = config.model
-    if not checkpoint.is_checkpoint(model.init) or model.init_source:
+    if not hf_checkpoint.is_checkpoint(model.init) or model.init_source:
         return config
     try:
         fields, tokenizer_fields = checkpoint_fields(config)
-        source = checkpoint.digest(model.init)
-    except checkpoint.CheckpointError:
+        source = hf_checkpoint.digest(model.init)
+    except hf_checkpoint.CheckpointError:
         return config  # which `validate` reports
     return dataclasses.replace(
         config,
@@ -543,15 +543,15 @@ def checkpoint_fields(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
       CheckpointError: if the checkpoint is not supported, or a field has been set to another value.
     """
-    fields = checkpoint.model_fields(config.model.init)
+    fields = hf_checkpoint.model_fields(config.model.init)
     longest = fields.pop("longest")
     if config.population.length_tokens > longest:
-        raise checkpoint.CheckpointError(
+        raise hf_checkpoint.CheckpointError(
             f"population.length_tokens={config.population.length_tokens} is too long for it; set at most {longest}"
         )
-    tokenizer_fields = checkpoint.tokenizer_fields(config.model.init)
+    tokenizer_fields = hf_checkpoint.tokenizer_fields(config.model.init)
     if tokenizer_fields["vocab_size"] > fields["vocab_size"]:
-        raise checkpoint.CheckpointError(
+        raise hf_checkpoint.CheckpointError(
             f"its tokenizer has {tokenizer_fields['vocab_size']} tokens, but the model only {fields['vocab_size']}; "
             "give the tokenizer of this model"
         )
@@ -560,7 +560,7 @@ def checkpoint_fields(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
         for name, value in values.items():
             set_value = getattr(getattr(config, section), name)
             if set_value not in (value, getattr(default, name)):
-                raise checkpoint.CheckpointError(
+                raise hf_checkpoint.CheckpointError(
                     f"{section}.{name}={set_value!r} differs from {value!r} of the checkpoint; leave it out"
                 )
     return fields, tokenizer_fields
@@ -575,7 +575,7 @@ def _source(name: str) -> str:
 
 def starts_from_checkpoint(config: Config) -> bool:
     """Returns whether models are fine-tuned from a checkpoint, which is their base."""
-    return checkpoint.is_checkpoint(config.model.init)
+    return hf_checkpoint.is_checkpoint(config.model.init)
 
 
 def num_canaries(config: Config) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from lm_mia import user_files
-from lm_mia.config import checkpoint, schema
+from lm_mia.config import hf_checkpoint, schema
 from lm_mia.config.schema import Config
 
 _MAX_TOKEN_SAMPLES = 2**13  # scored in one call, which takes seconds
@@ -344,16 +344,16 @@ def _optimizer(config: Config) -> Iterator[str]:
 
 def _init(config: Config) -> Iterator[str]:
     init, source = config.model.init, config.model.init_source
-    if checkpoint.is_checkpoint(init) and not source:
+    if hf_checkpoint.is_checkpoint(init) and not source:
         try:
             schema.checkpoint_fields(config)
-            checkpoint.digest(init)
-        except checkpoint.CheckpointError as error:
+            hf_checkpoint.digest(init)
+        except hf_checkpoint.CheckpointError as error:
             yield f"model.init={init}: {error}"
-    elif init != "random" and not checkpoint.is_checkpoint(init):
+    elif init != "random" and not hf_checkpoint.is_checkpoint(init):
         rule = "must be random or hf:FOLDER"
         yield _message(config, "model.init", rule, "give the folder of a checkpoint as hf:FOLDER")
-    elif source and not checkpoint.is_checkpoint(init):
+    elif source and not hf_checkpoint.is_checkpoint(init):
         rule = "is filled in for model.init=hf:FOLDER, and must be empty otherwise"
         yield _message(config, "model.init_source", rule, "leave it out")
 

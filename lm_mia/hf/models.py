@@ -10,7 +10,6 @@ from safetensors files only, code of a folder is never run, and nothing is downl
 import argparse
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import importlib.util
 import json
@@ -23,7 +22,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from lm_mia.atomic import file_sha256
+from lm_mia.config import hf_checkpoint
 from lm_mia.errors import UserError
 
 Dtype = Literal["float32", "bfloat16"]
@@ -167,12 +166,8 @@ def fingerprint(model: Model) -> str:
         files += _weight_files(model.folder, "adapter_model", model.given)
         files.append(model.folder / "adapter_config.json")
 
-    def digest(path: Path) -> str:
-        status = path.stat()
-        return _file_digest(path, status.st_size, status.st_mtime_ns)
-
     with futures.ThreadPoolExecutor() as pool:
-        digests = [*pool.map(digest, files)]
+        digests = [*pool.map(hf_checkpoint.file_digest, files)]
     names = [path.name for path in files]
     return hashlib.sha256(json.dumps([*zip(names, digests, strict=True)]).encode()).hexdigest()
 
@@ -380,27 +375,10 @@ def _base_of_adapter(folder: Path, given: str) -> Path:
 
 def _weight_files(folder: Path, stem: str, given: str) -> list[Path]:
     """Returns the safetensors files of weights ("model") or of an adapter ("adapter_model")."""
-    # The order of transformers, which prefers the single file.
-    if (single := folder / f"{stem}.safetensors").is_file():
-        return [single]
-    index = folder / f"{stem}.safetensors.index.json"
-    if not index.is_file():
-        pickled = [path.name for path in folder.glob("*.bin")]
-        found = f"; it has {pickled[0]}, which could run code" if pickled else ""
-        raise UserError(
-            f"MODEL={given}: {folder} has no {stem}.safetensors{found}; save the model with save_pretrained"
-        )
     try:
-        names = sorted({*json.loads(index.read_bytes())["weight_map"].values()})
-        files = [folder / Path(name).name for name in names]
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"MODEL={given}: {index.name} is damaged; copy the model again") from error
-    if missing := [path.name for path in files if not path.is_file()]:
-        raise UserError(
-            f"MODEL={given}: {len(missing)} of {len(files)} files are missing, such as {missing[0]}; copy the model "
-            "again"
-        )
-    return files
+        return hf_checkpoint.weight_files(folder, stem)
+    except hf_checkpoint.CheckpointError as error:
+        raise UserError(f"MODEL={given}: {error}") from error
 
 
 def _tensors(folder: Path, given: str) -> dict[str, tuple[str, list[int]]]:
@@ -499,10 +477,3 @@ def _add_adapter(network: Any, model: Model) -> Any:
                 "again"
             ) from warning
     return adapted.get_base_model()
-
-
-@functools.cache
-def _file_digest(path: Path, size: int, time_ns: int) -> str:
-    """Returns the digest of a file; that of the base of several adapters is computed once."""
-    del size, time_ns  # part of the key
-    return file_sha256(path)

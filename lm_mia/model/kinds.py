@@ -43,20 +43,7 @@ def build(config: ModelConfig) -> TransformerLM:
 def _model_class(kind: str, source: str) -> type[TransformerLM]:
     if kind in KINDS:
         return KINDS[kind]
-    if problem := user_files.problem(kind):
-        raise UserError(f"model.kind={kind}: {problem}")
-    if source and user_files.source_digest(kind) != source:
-        raise UserError(
-            f"model.kind={kind}: the class was changed after the recipe was made, whose models have another "
-            "architecture; restore it, or choose another --workdir"
-        )
-    try:
-        module = user_files.import_file(user_files.file_of(kind))
-    except (Exception, SystemExit) as error:
-        raise UserError(
-            f"model.kind={kind}: the file fails with {user_files.describe(error)}; correct it"
-        ) from error
-    found = getattr(module, user_files.short(kind))
+    found = user_files.load("model.kind", kind, source or None)
     if not (isinstance(found, type) and issubclass(found, TransformerLM)):
         raise UserError(
             f"model.kind={kind}: must be a subclass of lm_mia.model.transformer.TransformerLM; correct the class"

@@ -15,7 +15,7 @@ from typing import Any
 import filelock
 
 from lm_mia import config, user_files
-from lm_mia.config import Config, checkpoint, listed_figures, load, validate
+from lm_mia.config import Config, hf_checkpoint, listed_figures, load, validate
 from lm_mia.config.recipe import (
     FORMAT,
     RecipeRequest,
@@ -343,8 +343,8 @@ def _with_absolute_files(c: Config) -> Config:
     )
     optimizer = dataclasses.replace(c.optimizer, name=user_files.absolute(c.optimizer.name))
     init = c.model.init
-    if checkpoint.is_checkpoint(init):
-        init = f"hf:{checkpoint.folder_of(init)}"
+    if hf_checkpoint.is_checkpoint(init):
+        init = f"hf:{hf_checkpoint.folder_of(init)}"
     model = dataclasses.replace(c.model, kind=user_files.absolute(c.model.kind), init=init)
     folder = os.path.abspath(c.population.folder) if c.population.folder else ""
     population = dataclasses.replace(c.population, folder=folder)

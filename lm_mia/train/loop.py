@@ -22,7 +22,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from lm_mia import config
-from lm_mia.config import checkpoint as hf_checkpoint
+from lm_mia.config import hf_checkpoint
 from lm_mia.data import batch_order, subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError

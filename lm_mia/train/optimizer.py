@@ -257,20 +257,7 @@ def _factory(optimizer_config: config.Optimizer) -> Factory:
     name = optimizer_config.name
     if not user_files.is_in_file(name):
         return OPTIMIZERS[name]
-    if problem := user_files.problem(name):
-        raise UserError(f"optimizer.name={name}: {problem}")
-    if user_files.source_digest(name) != optimizer_config.source:
-        raise UserError(
-            f"optimizer.name={name}: the function was changed after the recipe was made, whose models another source "
-            "has trained; restore it, or choose another --workdir"
-        )
-    try:
-        module = user_files.import_file(user_files.file_of(name))
-        return getattr(module, user_files.short(name))
-    except (Exception, SystemExit) as error:
-        raise UserError(
-            f"optimizer.name={name}: the file fails with {user_files.describe(error)}; correct it"
-        ) from error
+    return user_files.load("optimizer.name", name, optimizer_config.source)
 
 
 def _keywords(factory: Factory) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lm_mia.config import Config, Model, Population, checkpoint, resolve
+from lm_mia.config import Config, Model, Population, hf_checkpoint, resolve
 from lm_mia.model import kinds
 from lm_mia.model.transformer import ModelConfig
 
@@ -57,13 +57,13 @@ def test_logits_and_losses_are_those_of_transformers(name: str, tmp_path: Path):
         ids_RxL = torch.randint(3, 300, (3, 60))
         expected_RxLxV = model(ids_RxL).logits.numpy()
     model.save_pretrained(tmp_path)
-    fields = checkpoint.model_fields(f"hf:{tmp_path}")
+    fields = hf_checkpoint.model_fields(f"hf:{tmp_path}")
     fields.pop("longest")
     c = resolve(
         Config(model=Model(**fields, size="custom"), population=Population(length_tokens=64))
     )
     ours = ModelConfig.from_settings(c.model, 320, 64)
-    params = kinds.load_params(ours, checkpoint.weight_files(tmp_path))
+    params = kinds.load_params(ours, hf_checkpoint.weight_files(tmp_path))
     x_RxL: Any = ids_RxL.numpy()
     logits_RxLxV = np.asarray(kinds.build(ours).apply({"params": params}, x_RxL))
     assert np.abs(logits_RxLxV - expected_RxLxV).max() < 1e-5 * expected_RxLxV.std()

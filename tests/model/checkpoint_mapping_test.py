@@ -10,13 +10,15 @@ import safetensors.numpy
 import tiny_checkpoint
 from tiny_checkpoint import GPT2, LLAMA, model_config, random_params, tensors_of
 
-from lm_mia.config import checkpoint
+from lm_mia.config import hf_checkpoint
 from lm_mia.errors import UserError
 from lm_mia.model import kinds
 
 
 def load(folder: Path, content: dict[str, Any], length_tokens: int = 64) -> Any:
-    return kinds.load_params(model_config(content, length_tokens), checkpoint.weight_files(folder))
+    return kinds.load_params(
+        model_config(content, length_tokens), hf_checkpoint.weight_files(folder)
+    )
 
 
 def save(folder: Path, tensors: dict[str, np.ndarray]) -> Path:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict
+import tiny_checkpoint
 
 from lm_mia import config, stats, user_files
 from lm_mia.config.recipe import recipe_hash
@@ -177,19 +177,7 @@ def test_checkpoint_mapping(model_config: ModelConfig) -> None:
     model, params = kinds.build(model_config), noisy_params(model_config)
     shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
     mapping = kinds.FORMATS[model_config.kind].tensors(model_config)
-    parts: dict[str, dict[int, np.ndarray]] = {}
-    flat: dict[str, Any] = flatten_dict(params, sep="/")
-    for path, leaf in flat.items():
-        source = mapping[path]
-        for i, array in enumerate(leaf if path.startswith("blocks/") else [leaf]):
-            if path.endswith("kernel"):  # (in, out)
-                inputs = math.prod(array.shape[:2]) if "/out/" in path else array.shape[0]
-                array = array.reshape(inputs, -1)
-            elif path.endswith("bias"):
-                array = array.reshape(-1)
-            array = array.T if source.is_transposed else array
-            parts.setdefault(source.name.format(i), {})[source.part] = array
-    tensors = {name: np.concatenate([p[i] for i in range(len(p))], -1) for name, p in parts.items()}
+    tensors = tiny_checkpoint.tensors_of(model_config, params)
     jax.tree.map(
         np.testing.assert_array_equal, params_from_tensors(tensors, mapping, shapes), params
     )

@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lm_mia.atomic import file_sha256
+
 _PREFIX = "hf:"
 _LLAMAS = ("llama", "mistral", "qwen2", "qwen3")
 MODEL_TYPES = ("gpt2", *_LLAMAS)
@@ -74,21 +76,26 @@ def tokenizer_fields(init: str) -> dict[str, Any]:
     return {"path": str(path), "vocab_size": size, "special_tokens": "file", "source": source}
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Returns the safetensors files of a checkpoint, as Transformers finds them; raises CheckpointError."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
+def weight_files(folder: Path, stem: str = "model") -> list[Path]:
+    """Returns the safetensors files of weights ("model") or of an adapter ("adapter_model"); raises CheckpointError."""
+    # The order of transformers, which prefers the single file.
+    if (single := folder / f"{stem}.safetensors").is_file():
         return [single]
+    index = folder / f"{stem}.safetensors.index.json"
     if not index.is_file():
-        pickled = [*folder.glob("pytorch_model*.bin")]
-        other = f"{pickled[0].name} may run code; " if pickled else ""
+        pickled = [path.name for path in folder.glob("*.bin")]
+        found = f"; it has {pickled[0]}, which could run code" if pickled else ""
         raise CheckpointError(
-            f"{folder} has no model.safetensors; {other}save it by save_pretrained with safe_serialization=True"
+            f"{folder} has no {stem}.safetensors{found}; save the model with save_pretrained"
         )
-    files = sorted({folder / name for name in _read_json(index).get("weight_map", {}).values()})
+    try:
+        names = sorted({*json.loads(index.read_bytes())["weight_map"].values()})
+        files = [folder / Path(name).name for name in names]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index.name} is damaged; copy the model again") from error
     if missing := [path.name for path in files if not path.is_file()]:
         raise CheckpointError(
-            f"{folder} lacks {missing[0]}, which {index.name} names; copy the whole folder"
+            f"{len(missing)} of {len(files)} files are missing, such as {missing[0]}; copy the model again"
         )
     return files
 
@@ -97,14 +104,19 @@ def digest(init: str) -> str:
     """Returns 20 hex digits that identify the files of a checkpoint, wherever they lie; raises CheckpointError."""
     folder = folder_of(init)
     files = [folder / "config.json", folder / TOKENIZER_FILE, *weight_files(folder)]
-    digests = [_file_digest(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256("".join(digests).encode()).hexdigest()[:20]
+    return hashlib.sha256("".join(map(file_digest, files)).encode()).hexdigest()[:20]
 
 
-@functools.cache  # of size and time, too, so that a changed file is read again
-def _file_digest(path: Path, size: int, mtime_ns: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def file_digest(path: Path) -> str:
+    """Returns the SHA-256 of a file, which is read again only if its size or its time has changed."""
+    status = path.stat()
+    return _digest_of_state(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.cache
+def _digest_of_state(path: Path, size: int, time_ns: int) -> str:
+    del size, time_ns  # part of the key
+    return file_sha256(path)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import tiny_checkpoint
 from tiny_checkpoint import GPT2, LLAMA
 
 from lm_mia import config
-from lm_mia.config import checkpoint, load, validate
+from lm_mia.config import hf_checkpoint, load, validate
 from lm_mia.config.recipe import population_hash, recipe_hash
 
 
@@ -32,17 +32,17 @@ def mistakes(c: config.Config) -> list[str]:
 
 
 def test_fields_of_llama_and_its_relatives(tmp_path: Path):
-    found = checkpoint.model_fields(write(tmp_path, LLAMA))
+    found = hf_checkpoint.model_fields(write(tmp_path, LLAMA))
     assert (found["layers"], found["width"], found["heads"], found["kv_heads"]) == (2, 16, 4, 2)
     assert (found["head_width"], found["mlp_width"], found["tied"]) == (4, 24, False)
     assert (found["rope_theta"], found["rope_scaling"], found["longest"]) == (10_000.0, (), 64)
-    qwen2 = checkpoint.model_fields(write(tmp_path, LLAMA | {"model_type": "qwen2"}))
+    qwen2 = hf_checkpoint.model_fields(write(tmp_path, LLAMA | {"model_type": "qwen2"}))
     assert (qwen2["qkv_bias"], qwen2["out_bias"], qwen2["qk_norm"]) == (True, False, False)
-    qwen3 = checkpoint.model_fields(write(tmp_path, LLAMA | {"model_type": "qwen3"}))
+    qwen3 = hf_checkpoint.model_fields(write(tmp_path, LLAMA | {"model_type": "qwen3"}))
     assert (qwen3["qkv_bias"], qwen3["qk_norm"], qwen3["head_width"]) == (False, True, 128)
     mistral = LLAMA | {"model_type": "mistral", "sliding_window": 16}
-    assert checkpoint.model_fields(write(tmp_path, mistral))["longest"] == 16
-    biased = checkpoint.model_fields(write(tmp_path, LLAMA | {"attention_bias": True}))
+    assert hf_checkpoint.model_fields(write(tmp_path, mistral))["longest"] == 16
+    biased = hf_checkpoint.model_fields(write(tmp_path, LLAMA | {"attention_bias": True}))
     assert (biased["qkv_bias"], biased["out_bias"]) == (True, True)
 
 
@@ -50,11 +50,11 @@ def test_rotary_positions_of_both_versions_of_transformers(tmp_path: Path):
     old = {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 4}}
     new = {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4}}
     for rope in (old, new):
-        found = checkpoint.model_fields(write(tmp_path, LLAMA | rope))
+        found = hf_checkpoint.model_fields(write(tmp_path, LLAMA | rope))
         assert (found["rope_theta"], found["rope_scaling"]) == (500.0, (4.0,))
     llama3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
     llama3 |= {"original_max_position_embeddings": 32}
-    found = checkpoint.model_fields(write(tmp_path, LLAMA | {"rope_scaling": llama3}))
+    found = hf_checkpoint.model_fields(write(tmp_path, LLAMA | {"rope_scaling": llama3}))
     assert found["rope_scaling"] == (8.0, 1.0, 4.0, 32.0)
 
 
