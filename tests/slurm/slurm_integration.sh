@@ -28,7 +28,7 @@ python=$(python -c 'import sys, lm_mia; print(sys.executable)') || exit 1
 scratch=$(mktemp -d)
 export LM_MIA_SLURM_DIR=$scratch/cluster SLURM_CONF=$scratch/cluster/slurm.conf
 export JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$scratch/compiled JAX_DISABLE_MOST_OPTIMIZATIONS=1
-failed=0 job='' local_pid=''
+failed='' job='' local_pid=''
 end() {
   [ -z "$local_pid" ] || kill "$local_pid" $(pgrep -P "$local_pid") 2>/dev/null
   bash tests/slurm/slurm_cluster.sh down
@@ -128,12 +128,17 @@ case_of() { # $1: the name; $2: the description; then the command
   local name=$1 what=$2 began=$SECONDS verdict=ok
   shift 2
   if ! "$@" >/dev/null 2>"$scratch/why"; then
-    verdict=FAILED failed=1
-    cat "$scratch/why" >&2
-    squeue --noheader --long >&2
-    tail -n 20 "$(ls -t "$scratch"/*/logs/*.out "$scratch/output" | head -n 1)" >&2
+    verdict=FAILED failed+=" $name"
+    { squeue --noheader --long; tail -n 20 "$(ls -t "$scratch"/*/logs/*.out "$scratch/output" | head -n 1)"; } >&2
+    cat "$scratch/why" | tee -a "$scratch/reasons" >&2
   fi
   printf '%-6s  %-12s  %3d s  %s\n' "$verdict" "$name" $((SECONDS - began)) "$what"
+}
+conclude() { # the reasons once more, since a log may be cut to its end
+  [ -z "$failed" ] || cat "$scratch/reasons"
+  echo "slurm_integration: $SECONDS s, ${failed:+FAILED:}${failed:-ok}"
+  [ -z "$failed" ]
+  exit
 }
 
 # --- cases ---
@@ -182,7 +187,8 @@ time_limit() { # SLURM checks limits every 30 s, so SIGTERM comes 75 to 105 s af
   job=$(submit "$workdir" --models-per-job=6 --time=3 --grace-seconds=75 "${one[@]}")
   [ -n "$job" ] && await 300 "${job}_0 trained a model" hold "$workdir" "${job}_0" || return
   model=$(model_of "$workdir" "${job}_0")
-  make_local >/dev/null 2>"$scratch/local_output" & # while the job is held
+  # While the job is held.
+  { make_local >/dev/null && echo ok || echo failed; } >"$scratch/local_verdict" 2>"$scratch/local_output" &
   local_pid=$!
   await 300 "${job}_0 received SIGTERM" stopped_again "$workdir" "${job}_0" && release "${job}_0" &&
     await 300 "${job}_0 was requeued" is "${job}_0" JobState PENDING && [ "$(field "${job}_0" Restarts)" -ge 1 ] &&
@@ -255,11 +261,13 @@ make_local() { # makes the scores with which the others are compared
   local verb
   population "$scratch/local"
   for verb in train score; do
-    "$python" -m lm_mia.cli "$verb" --workdir="$scratch/local" "${config[@]}" "${one[@]}" || return
+    "$python" -m lm_mia.cli "$verb" --workdir="$scratch/local" "${config[@]}" "${one[@]}" ||
+      { echo "lm-mia $verb: exit code $?" >&2; return 1; }
   done
 }
-made_local() {
-  [ -n "$local_pid" ] && wait "$local_pid" && local_pid='' && return
+made_local() { # `wait` would forget the exit code if a later process got the same number
+  await 300 "the local models were made" [ -s "$scratch/local_verdict" ] && local_pid=''
+  grep -qx ok "$scratch/local_verdict" && return
   tail -n 20 "$scratch/local_output" >&2
   return 1
 }
@@ -272,8 +280,7 @@ if ((kills)); then
   case_of bytes "scores of random_kills equal those of lm-mia" same "$scratch/local" "$scratch/random"
   cut -d' ' -f1 "$scratch/kills" | sort | uniq -c
   grep -ho '"resumed_at": [1-9]' "$scratch/random/metrics.jsonl" | wc -l | sed 's/$/ models resumed in the middle/'
-  echo "slurm_integration: $SECONDS s, $( ((failed)) && echo FAILED || echo ok)"
-  exit $failed
+  conclude
 fi
 case_of array "two elements ran after the corpus, each on its own node" array
 case_of preemption "an element was preempted by a job of a higher partition and resumed" preemption
@@ -287,5 +294,4 @@ case_of local "lm-mia train and lm-mia score, without SLURM" made_local
 case_of bytes_1 "scores of array, preemption and lost_node equal those of lm-mia" same "$scratch/local" "$scratch/sweep"
 case_of bytes_2 "scores of time_limit equal those of lm-mia" same "$scratch/local" "$scratch/limit"
 case_of bytes_3 "scores of kill_rank equal those of two_nodes" same "$scratch/two_nodes" "$scratch/killed"
-echo "slurm_integration: $SECONDS s, $( ((failed)) && echo FAILED || echo ok)"
-exit $failed
+conclude
