@@ -12,10 +12,11 @@ from matplotlib.ticker import PercentFormatter
 
 from analysis import io, plotting
 from analysis.claims.trends import RankCorrelation
-from analysis.formatting import percent, plural
+from analysis.formatting import percent
 from analysis.io import RecipeResults, Record
 from analysis.plotting import CLASSES
 from lm_mia.errors import Unavailable
+from lm_mia.printing import plural
 
 TABLE, CURVES, RATES = "extraction.csv", "extraction_curves.csv", "extraction_rates.csv"
 FACTS = "extraction.json"

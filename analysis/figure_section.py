@@ -13,13 +13,14 @@ from analysis import markup, papers, plotting
 from analysis.claims.compare import Claim, Estimate, claim_untested, holm
 from analysis.experiment import Drawing, Experiment, unsupported_note, write
 from analysis.experiments import MODULES, file_name, find
-from analysis.formatting import plural, size_title
+from analysis.formatting import size_title
 from analysis.io import REPLICA_SIZES, RecipeResults, SweepResults
 from lm_mia.attacks import user_code
 from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.results import digest
 from lm_mia.attacks.unchanged import Inputs, Made
 from lm_mia.errors import UserError
+from lm_mia.printing import plural
 
 _WITHOUT_COMPARISON = re.compile(r" \(\w+ in the paper\)$")
 

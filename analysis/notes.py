@@ -3,9 +3,10 @@
 import itertools
 from collections.abc import Iterable
 
-from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural
+from analysis.formatting import MIN_HEADLINE_REPLICAS, percent
 from analysis.io import Record, coin_flip_test_has_power
 from lm_mia import stats
+from lm_mia.printing import plural
 
 COMPARABLE_REPLICAS = range(125, 129)
 """Numbers of replicas with which shares of flip rates are compared with those of the paper, which requested 128

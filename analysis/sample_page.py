@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 
 from analysis import io, plotting, provenance
-from analysis.formatting import percent, plural
+from analysis.formatting import percent
 from analysis.io import RecipeResults, Record
 from analysis.report import document
 from lm_mia.atomic import write_atomically
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.shown_samples import MAX_CHARS, MAX_SAMPLES
+from lm_mia.printing import plural
 from lm_mia.seeds import draw
 
 PAGE = "samples.html"

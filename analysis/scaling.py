@@ -23,7 +23,7 @@ from matplotlib.lines import Line2D
 from analysis import attacks, io, plotting
 from analysis.attacks import AttackResult
 from analysis.experiment import Drawing, Experiment, write
-from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, plural, size_label
+from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, size_label
 from analysis.io import RecipeResults, Record, SweepResults
 from lm_mia import config
 from lm_mia.attacks.declarations import Column, Table
@@ -31,6 +31,7 @@ from lm_mia.attacks.spec import MIN_REFERENCES, Need, Variant
 from lm_mia.config.recipe import differences
 from lm_mia.errors import Unavailable, UserError
 from lm_mia.model import flops
+from lm_mia.printing import plural
 
 QUANTITIES = {
     "parameters": "Parameters without embeddings",

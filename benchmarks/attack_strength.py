@@ -28,9 +28,9 @@ from claim_numbers import reference_parts
 
 import lm_mia
 from analysis.claims.jackknife import Jackknife
-from analysis.formatting import plural
 from lm_mia import stats
 from lm_mia.attacks.inputs import sample_covariates
+from lm_mia.printing import plural
 
 TUNING = (
     "small",

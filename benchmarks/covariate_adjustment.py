@@ -16,8 +16,8 @@ import numpy as np
 import threadpoolctl
 
 from lm_mia import stats
+from lm_mia.audits import causal as audit_causal
 from lm_mia.data.covariates import Covariates
-from lm_mia.run import audit_causal
 
 FPRS = (0.01, 0.1)
 METRICS = ("ATE", "AUC", "TPR at 1% FPR", "TPR at 10% FPR")

@@ -1,7 +1,7 @@
 """Roofline bounds of the speed of training and scoring on H100 GPUs and TPU v5p slices, from compiled programs.
 
     python benchmarks/roofline.py [--chips=h100,"tpu v5p"] [--sizes=140M,302M,1018M] [--devices-per-model=1,2,4,8]
-        [--programs=FOLDER] [--csv=lm_mia/run/mfu_bounds.csv] [--scoring]
+        [--programs=FOLDER] [--csv=lm_mia/plan/mfu_bounds.csv] [--scoring]
 
 Compiles the training step ahead of time, as `memory.py` does, for models that are each trained by one or more devices
 of a machine with eight H100s, or of the smallest v5p slice that has enough chips, and prints Markdown tables. No device

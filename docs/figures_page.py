@@ -26,7 +26,8 @@ from lm_mia.attacks.spec import LossNeed, Need, StudyNeed
 from lm_mia.config import Config, load, training_samples
 from lm_mia.config.paper import figure_number
 from lm_mia.model import flops
-from lm_mia.run import model_sizes, plan, sweep
+from lm_mia.run import model_sizes, sweep
+from lm_mia.run.costs import assumed_lengths, recipe_cost
 
 PAGE = Path(__file__).resolve().parent / "figures.md"
 DEPARTURES = PAGE.parent / "departures"
@@ -106,7 +107,7 @@ class Cost:
 def cost(argument: str) -> Cost:
     """Returns what the figures of a config with its argument need, such as ``strongmia:fig05,cpu``."""
     tasks = sweep.read_sweep(argument, None, ()).recipes
-    planned = [plan.recipe_cost(t, plan.assumed_lengths(t.config)) for t in tasks]
+    planned = [recipe_cost(t, assumed_lengths(t.config)) for t in tasks]
     return Cost(
         names=tuple(c.name for _, c in load.load_sweep(argument) if c.has_recipe),
         recipes=len(planned),

@@ -18,10 +18,11 @@ from launch import heartbeats
 from lm_mia.config import load
 from lm_mia.config.recipe import recipe_hash
 from lm_mia.data import subsets
-from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
-from lm_mia.run import plan, speed
-from lm_mia.run.plan import RecipeCost
+from lm_mia.plan import plan, speed
+from lm_mia.printing import format_duration, print_table
+from lm_mia.run import costs
+from lm_mia.run.costs import RecipeCost
 from lm_mia.run.sweep import Sweep, SweepRecipe
 from lm_mia.run.workdir import Workdir
 
@@ -186,10 +187,12 @@ def parse_sizes(flags: argparse.Namespace) -> JobSizes:
 def recipe_cost(recipe: SweepRecipe, sizes: JobSizes, read_workdir: bool = True) -> RecipeCost:
     """Returns the cost of a recipe, by default with the present models and sample lengths of the workdir."""
     if read_workdir:
-        return plan.recipe_cost(
-            recipe, plan.sample_lengths(recipe, sizes.tokens_per_sample), plan.count_present(recipe)
+        return costs.recipe_cost(
+            recipe,
+            costs.sample_lengths(recipe, sizes.tokens_per_sample),
+            costs.count_present(recipe),
         )
-    return plan.recipe_cost(recipe, plan.assumed_lengths(recipe.config, sizes.tokens_per_sample))
+    return costs.recipe_cost(recipe, costs.assumed_lengths(recipe.config, sizes.tokens_per_sample))
 
 
 def model_hours(cost: RecipeCost, sizes: JobSizes) -> float:
@@ -209,7 +212,7 @@ def models_per_job(cost: RecipeCost, sizes: JobSizes, chips_per_machine: int, ma
     """
     if sizes.models_per_job:
         return min(sizes.models_per_job, cost.models)
-    count = speed.choose_devices_per_model(cost.batches, sizes.chip, chips_per_machine)
+    count = speed.planned_devices_per_model(cost.batches, sizes.chip, chips_per_machine)
     if count == 0:  # all chips of the job
         chips_per_group, num_groups = chips_per_machine * machines, 1
     else:
@@ -321,7 +324,7 @@ def print_plan(sweep: Sweep, sizes: JobSizes, *, as_json: bool, read_workdir: bo
             notes.append(
                 f"shared  {j.recipe.name}: requested by entries {indices} of the sweep (0 is the config)"
             )
-    plan.print_table(table, notes)
+    print_table(table, notes)
 
 
 _SUMMED = ("missing_models", "jobs", "missing_chip_hours")

@@ -25,7 +25,7 @@ from lm_mia.atomic import write_atomically
 from lm_mia.config import load
 from lm_mia.config.recipe import recipe_hash
 from lm_mia.errors import UserError
-from lm_mia.run import machine_needs
+from lm_mia.plan import machine_needs
 from lm_mia.run.sweep import Sweep
 
 _JOB = "job"  # the only replicated job of a JobSet
@@ -344,7 +344,7 @@ def manifest_texts(
     """Returns the files of a sweep's JobSets: path -> YAML, one file per recipe.
 
     It reads and writes no files. CPUs and memory that the options leave open are estimated; see
-    `lm_mia.run.machine_needs`.
+    `lm_mia.plan.machine_needs`.
 
     Args:
       sweep: the sweep, with the paths of workdir and config as the pods see them.

@@ -21,7 +21,7 @@ from launch import jobs, status
 from launch.jobs import JobSizes
 from lm_mia.atomic import write_atomically
 from lm_mia.errors import SIGTERM_EXIT_CODE, UserError
-from lm_mia.run import machine_needs
+from lm_mia.plan import machine_needs
 from lm_mia.run.sweep import Sweep
 
 MAX_RESTARTS = 20
@@ -422,7 +422,7 @@ def script_texts(
     """Returns the scripts of a sweep: path -> text, in the order in which they are to be submitted.
 
     It reads and writes no files. CPUs and memory that the options leave open are estimated; see
-    `lm_mia.run.machine_needs`.
+    `lm_mia.plan.machine_needs`.
 
     Args:
       sweep: the sweep, with absolute paths.

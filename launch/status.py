@@ -22,10 +22,10 @@ from rich.text import Text
 from launch import heartbeats, jobs
 from lm_mia.config import to_dict
 from lm_mia.data.subsets import ModelSeeds
-from lm_mia.durations import format_duration, format_rate
 from lm_mia.errors import UserError
-from lm_mia.run import inventory, plan, progress, remaining
-from lm_mia.run.progress import plural
+from lm_mia.plan import plan
+from lm_mia.printing import format_bytes, format_duration, format_rate, plural
+from lm_mia.run import inventory, progress, remaining
 from lm_mia.run.stored_results import count_pieces, is_report_outdated
 from lm_mia.run.sweep import Sweep, SweepRecipe, require_workdir
 
@@ -514,7 +514,7 @@ def _notes(status: dict[str, Any]) -> list[str]:
         else ""
     )
     if pieces := status["pieces"]["files"]:
-        size = plan.format_bytes(status["pieces"]["bytes"])
+        size = format_bytes(status["pieces"]["bytes"])
         lines.append(
             f"results     {size} of attacks in {pieces} files; `lm-mia rm unused` deletes those that the config does "
             "not ask for"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # imported where they are used, since they take about a secon
 
     from analysis.io import SweepResults
     from lm_mia.attacks import experiment
-    from lm_mia.run.audit import Audit
+    from lm_mia.audits.audit import Audit
 
 
 def open(workdir: str | os.PathLike[str]) -> "Results":
@@ -137,9 +137,10 @@ def open_arrays(
       (16, 500)
     """
     # Imported here because opening a workdir needs none of them.
+    from lm_mia.audits import importing
     from lm_mia.data import losses
     from lm_mia.data.arrays import open_arrays as open_given
-    from lm_mia.run import importing, progress
+    from lm_mia.run import progress
 
     problems: list[str] = []
     importing.read_flags("", name, subset, problems)
@@ -402,7 +403,7 @@ def audit(
         columns ``score`` and ``member``, or ``score_MxN`` and ``member_MxN``), or losses, to which all attacks on
         losses are applied (as ``lm-mia import`` reads them: ``loss_MxN`` and ``member_MxN``, and the roles of the
         models).
-      **settings: fields of `lm_mia.run.audit_statistics.Settings`, which are the flags of the command, too. Names of
+      **settings: fields of `lm_mia.audits.statistics.Settings`, which are the flags of the command, too. Names of
         columns of a data frame may be integers, and ``covariates`` and ``target`` may be a single name.
 
     Returns:
@@ -424,7 +425,7 @@ def audit(
       >>> bounds[["method", "adjacency"]].to_numpy().tolist()
       [['one_run', 'add_remove']]
     """
-    from lm_mia.run import audit as audits
+    from lm_mia.audits import audit as audits
 
     opened = Path(source) if isinstance(source, str | os.PathLike) else source
     return audits.audit(opened, audits.Settings.of(settings))

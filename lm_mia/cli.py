@@ -22,9 +22,10 @@ from lm_mia.attacks.spec import FigureNeed
 from lm_mia.config import Config, load
 from lm_mia.errors import UserError, collect_errors, run_action
 from lm_mia.machine import package_version
-from lm_mia.run import plan
+from lm_mia.plan import plan
+from lm_mia.printing import format_bytes, plural
 from lm_mia.run import sweep as sweeps
-from lm_mia.run.progress import Display, plural
+from lm_mia.run.progress import Display
 from lm_mia.run.stages import STAGES, Verb
 from lm_mia.run.sweep import Sweep
 from lm_mia.run.workdir import Workdir
@@ -175,7 +176,7 @@ def _import_losses(argv: Sequence[str]) -> int:
     _add_unit_flag(parser)
     problems: list[str] = []
     options, overrides = parser.parse_flags(argv, problems)
-    from lm_mia.run import importing
+    from lm_mia.audits import importing
 
     name = importing.read_flags(options.file, options.name, options.subset, problems)
     if not options.file:
@@ -295,7 +296,7 @@ def _remove(argv: Sequence[str]) -> int:
         counts = pipeline.remove_unused(sweep, needs, keys, display)
     for name, deleted, deleted_bytes, kept in counts:
         print(
-            f"{name}: deleted {plural(deleted, 'result')} ({plan.format_bytes(deleted_bytes)}), kept {kept}"
+            f"{name}: deleted {plural(deleted, 'result')} ({format_bytes(deleted_bytes)}), kept {kept}"
         )
     return 0
 
@@ -354,7 +355,8 @@ def _audit(argv: Sequence[str]) -> int:
     problems: list[str] = []
     options, overrides = _audit_parser().parse_flags(argv, problems)
     problems += [f"{flag}: an audit reads no config; leave it out" for flag in overrides]
-    from lm_mia.run import audit, audit_table
+    from lm_mia.audits import audit
+    from lm_mia.audits import table as audit_table
     from lm_mia.run.progress import display
 
     given = {
@@ -766,7 +768,7 @@ def _parser(verb: str) -> load.Parser:
 
 
 def _audit_parser() -> load.Parser:
-    from lm_mia.run import audit_statistics
+    from lm_mia.audits import statistics as audit_statistics
 
     summary = VERBS["audit"]
     parser = load.Parser(

@@ -7,11 +7,12 @@ import dataclasses
 
 from markupsafe import Markup
 
-from analysis.formatting import MIN_HEADLINE_REPLICAS, plural
+from analysis.formatting import MIN_HEADLINE_REPLICAS
 from analysis.report import charts, numbers
 from analysis.report.numbers import FRACTION, PER_100, Estimate, Unit
 from lm_mia import stats
 from lm_mia.config import automatic_focus_fpr
+from lm_mia.printing import plural
 
 QUESTION = "Can an attacker tell which texts were in the training data?"
 FEWEST_NONMEMBERS = 100

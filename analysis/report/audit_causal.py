@@ -11,10 +11,11 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.formatting import needs_nonmembers, percent, plural
+from analysis.formatting import needs_nonmembers, percent
 from analysis.report import answer, charts, document, numbers
 from analysis.report.numbers import FRACTION, Estimate
 from lm_mia.attacks.registry import attack_name
+from lm_mia.printing import plural
 
 RECOMMENDED = "aipw"
 ESTIMATORS = {

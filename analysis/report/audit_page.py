@@ -10,13 +10,14 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis import provenance
-from analysis.formatting import needs_nonmembers, percent, plural
+from analysis.formatting import needs_nonmembers, percent
 from analysis.report import answer, audit_causal, charts, document, numbers
 from analysis.report.numbers import FRACTION, Estimate
 from analysis.report.strength import first_of_families
 from lm_mia.atomic import write_atomically
 from lm_mia.attacks.headline import headline_fpr
 from lm_mia.attacks.registry import attack_name
+from lm_mia.printing import plural
 
 PAGE = "audit.html"
 METHODS = {

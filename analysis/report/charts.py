@@ -18,9 +18,9 @@ from typing import Literal
 import numpy as np
 from markupsafe import Markup, escape
 
-from analysis.formatting import plural
 from analysis.report import numbers
 from analysis.report.numbers import PER_100, Estimate, Unit
+from lm_mia.printing import plural
 
 Role = Literal["headline", "lira", "family", "loss", "other"]
 """What a curve, row or line stands for, which decides its color and dashes: the headline attack; LiRA if that is not

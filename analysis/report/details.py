@@ -14,7 +14,6 @@ from markupsafe import Markup
 from analysis import io
 from analysis.experiments.recipe import extracted as of_extraction
 from analysis.experiments.recipe import strength as of_strength
-from analysis.formatting import plural
 from analysis.io import RecipeResults
 from analysis.report import charts, document, numbers
 from analysis.report.numbers import Estimate
@@ -23,6 +22,7 @@ from lm_mia import config
 from lm_mia.attacks import registry
 from lm_mia.attacks.registry import attack_name
 from lm_mia.errors import Unavailable, UserError
+from lm_mia.printing import plural
 
 _Topic = Callable[[RecipeResults, Strength], Iterator[document.Detail]]
 _FIGURES = {

@@ -9,7 +9,6 @@ from markupsafe import Markup
 from analysis import io, markup
 from analysis.experiments.recipe import conditions, exposed, extracted, retraining
 from analysis.experiments.recipe import strength as of_strength
-from analysis.formatting import plural
 from analysis.io import RecipeResults
 from analysis.report import answer, document, numbers
 from analysis.report import details as of_details
@@ -20,6 +19,7 @@ from lm_mia import config
 from lm_mia.attacks.registry import attack_name
 from lm_mia.data.population import describe_text_use, has_split_documents
 from lm_mia.errors import Unavailable, UserError
+from lm_mia.printing import plural
 
 
 def page(

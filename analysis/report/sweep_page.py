@@ -11,7 +11,6 @@ from markupsafe import Markup
 from analysis import io
 from analysis.experiments.recipe import exposed
 from analysis.experiments.recipe import strength as of_strength
-from analysis.formatting import plural
 from analysis.io import RecipeResults
 from analysis.report import charts, document, numbers, recipe_page
 from analysis.report import details as of_details
@@ -21,6 +20,7 @@ from analysis.report.strength import Strength
 from lm_mia import config
 from lm_mia.attacks.registry import attack_name
 from lm_mia.errors import Unavailable, UserError
+from lm_mia.printing import plural
 
 QUESTION = "Which recipe lets an attacker tell which texts were in the training data?"
 MAX_DETAILS = 12

@@ -34,8 +34,8 @@ from lm_mia.data import features, minhash, process_pool
 from lm_mia.data.documents import Document, Documents, Log, ProgressCallback, select
 from lm_mia.data.process_pool import Report
 from lm_mia.data.tokenizer import SpecialTokens, Tokenizer, load_tokenizer
-from lm_mia.durations import format_duration
 from lm_mia.errors import raise_failed_read
+from lm_mia.printing import format_duration
 
 ZLIB_LEVEL = 6
 MAX_PIECES = 2**31

@@ -28,12 +28,12 @@ from lm_mia.atomic import append_line, replacing
 from lm_mia.data import texts as text_reader
 from lm_mia.data.arrays import listed
 from lm_mia.data.texts import TextTable
-from lm_mia.durations import format_duration
 from lm_mia.errors import UserError, collect_errors
 from lm_mia.hf import models as hf_models
 from lm_mia.hf import scorer
 from lm_mia.hf.models import Dtype, Model
-from lm_mia.run.progress import Display, plural
+from lm_mia.printing import format_duration, plural
+from lm_mia.run.progress import Display
 
 LENGTH_TOKENS = 1024
 """The default limit for the tokens of a text."""

@@ -32,10 +32,10 @@ from lm_mia import seeds
 from lm_mia.atomic import write_atomically
 from lm_mia.data import subsets, texts
 from lm_mia.data.arrays import listed
-from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
 from lm_mia.hf import losses, models
 from lm_mia.hf.models import Dtype
+from lm_mia.printing import format_duration
 
 Subset = Literal["exact", "bernoulli"]
 SUBSETS: tuple[Subset, ...] = get_args(Subset)

@@ -214,7 +214,7 @@ def training_bytes(
     return state + gathered + 4 * parameters + activations + logits
 
 
-def choose_devices_per_model(
+def fewest_devices(
     size: ModelSize,
     attention: str,
     batch_size: int,

@@ -1,1 +1,1 @@
-"""Running commands: the stages, worker processes, the workdir, progress display and cost estimates."""
+"""Running commands: the stages, worker processes, devices, the workdir and the display of progress."""

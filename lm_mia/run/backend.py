@@ -15,9 +15,8 @@ from jax.sharding import Mesh
 from lm_mia import config
 from lm_mia.data.reading_cache import user_cache_folder
 from lm_mia.errors import RendezvousError, UserError
-from lm_mia.machine import available_cores
-from lm_mia.model import kinds, transformer
-from lm_mia.run.devices import gpus
+from lm_mia.machine import available_cores, gpus
+from lm_mia.model import kinds, memory, transformer
 from lm_mia.train import execution
 from lm_mia.train import sharding as shardings
 from lm_mia.train.optimizer import check_optimizer
@@ -112,8 +111,8 @@ def start(devices_per_model: int) -> Backend:
     return Backend(shardings.make_mesh(devices), description, new_compilations)
 
 
-def choose_devices_per_model(c: config.Config, num_devices: int) -> int:
-    """Returns the number of devices per model that "auto" means for a config on this machine.
+def fewest_devices(c: config.Config, num_devices: int) -> int:
+    """Returns the smallest number of devices whose memory suffices for a model of a config; 0: one machine has too few.
 
     Args:
       c: the config.
@@ -127,14 +126,16 @@ def choose_devices_per_model(c: config.Config, num_devices: int) -> int:
     model_config = transformer.ModelConfig.from_settings(
         c.model, c.tokenizer.vocab_size, c.population.length_tokens
     )
-    return execution.choose_devices_per_model(
-        c.compute,
-        model_config,
+    attention, _ = execution.attention_of(c.compute, model_config, device.platform)
+    state_bytes = check_optimizer(c.optimizer, kinds.build(model_config))
+    return memory.fewest_devices(
+        dataclasses.replace(kinds.size(model_config), state_bytes=state_bytes),
+        attention,
         c.train.batch_size,
+        c.compute.micro_batch_size,
         device.platform,
-        memory_bytes(),
+        memory_bytes() or memory.UNKNOWN_BYTES,
         num_devices,
-        check_optimizer(c.optimizer, kinds.build(model_config)),
     )
 
 

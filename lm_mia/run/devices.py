@@ -11,14 +11,13 @@ import importlib.util
 import multiprocessing
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from lm_mia import machine
 from lm_mia.config import Config
 from lm_mia.errors import UserError
-from lm_mia.machine import available_cores
 
 _NUM_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 _MEMORY_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -137,18 +136,18 @@ def choose_devices_per_model(configs: Sequence[Config]) -> int:
         max_workers=1,
         mp_context=multiprocessing.get_context("spawn"),
     ) as process:
-        numbers = process.submit(_choose_with_jax, configs, max(count, 1), environment).result()
+        numbers = process.submit(_fewest_devices, configs, max(count, 1), environment).result()
     return 0 if 0 in numbers else max(numbers)
 
 
-def _choose_with_jax(
+def _fewest_devices(
     configs: Sequence[Config], num_devices: int, environment: dict[str, str]
 ) -> list[int]:
     """Returns the number of devices that each config needs. It loads JAX, so it needs a process of its own."""
     os.environ |= environment
     from lm_mia.run import backend
 
-    return [backend.choose_devices_per_model(c, num_devices) for c in configs]
+    return [backend.fewest_devices(c, num_devices) for c in configs]
 
 
 def _check_groups(devices: _Devices, num_workers: int, devices_per_model: int) -> None:
@@ -187,7 +186,7 @@ def _devices() -> _Devices:
         return _Devices("cpu", [f"{i}" for i in range(_num_cpu_devices())])
     if has_tpu and (platforms == "tpu" or not plugins):
         return _Devices("tpu", list(_tpu_chips()))
-    return _Devices("gpu", list(gpus()))
+    return _Devices("gpu", list(machine.gpus()))
 
 
 def _environment(kind: Literal["cpu", "gpu", "tpu"], names: Sequence[str]) -> dict[str, str]:
@@ -226,29 +225,12 @@ def _is_in_job_of_several_processes() -> bool:
 def _num_cpu_devices() -> int:
     requested = os.environ.get(_NUM_CPU_DEVICES, "")
     if requested in ("", "-1"):  # JAX's default is -1
-        return available_cores()
+        return machine.available_cores()
     if not (requested.isdecimal() and int(requested)):
         raise UserError(
             f"{_NUM_CPU_DEVICES}={requested!r}: must be a whole number, 1 or larger; unset it to use all cores"
         )
     return int(requested)
-
-
-def gpus() -> Sequence[str]:
-    """Returns the names of the NVIDIA GPUs: those in CUDA_VISIBLE_DEVICES if it is set, else those of the driver."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name.strip() for name in visible.split(",") if name.strip()]
-    return re.findall(r"^GPU (\d+):", _list_gpus(), re.MULTILINE)
-
-
-def _list_gpus() -> str:
-    """Returns a line for each GPU of the driver, such as "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5d...)"."""
-    try:
-        result = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return result.stdout
 
 
 def accelerator() -> str:
@@ -257,7 +239,7 @@ def accelerator() -> str:
     if devices.kind == "cpu" or not devices.names:
         return "cpu"
     if devices.kind == "gpu":
-        names = re.findall(r"^GPU \d+: (.*?)(?: \(|$)", _list_gpus(), re.MULTILINE)
+        names = re.findall(r"^GPU \d+: (.*?)(?: \(|$)", machine.list_gpus(), re.MULTILINE)
         return names[0] if names else "gpu"
     for folder in _PCI.iterdir():
         vendor, chip = ((folder / name).read_text().strip() for name in ("vendor", "device"))

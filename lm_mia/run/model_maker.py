@@ -27,7 +27,7 @@ from lm_mia.errors import UserError
 from lm_mia.model import kinds, transformer
 from lm_mia.model.memory import ADAMW_STATE_BYTES
 from lm_mia.run import backend, inventory, preemption
-from lm_mia.run.worker import Report, WorkerTask
+from lm_mia.run.worker_task import Report, WorkerTask
 from lm_mia.score.scorer import Scorer, choose_micro_batch_size, place_params, restore_params
 from lm_mia.store.store import MEAN_LOSSES, NOT_REPRODUCIBLE, open_store
 from lm_mia.train import execution, loop

@@ -23,21 +23,15 @@ from lm_mia.data import build, corpus, subsets
 from lm_mia.data.population import Population, open_population, token_columns
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
-from lm_mia.run import (
-    devices,
-    inventory,
-    model_sizes,
-    plan,
-    progress,
-    supervisor,
-    trackers,
-)
+from lm_mia.printing import plural
+from lm_mia.run import devices, inventory, model_sizes, progress, supervisor, trackers
 from lm_mia.run import sweep as sweeps
-from lm_mia.run.progress import Display, plural
+from lm_mia.run.costs import RecipeCost, assumed_lengths, recipe_cost
+from lm_mia.run.progress import Display
 from lm_mia.run.remaining import RecipeWork, RemainingTime
 from lm_mia.run.stages import STAGES, ModelVerb, Stage, Verb, requested_table_stages
 from lm_mia.run.sweep import Sweep, SweepRecipe
-from lm_mia.run.worker import WorkerTask
+from lm_mia.run.worker_task import WorkerTask
 from lm_mia.store.store import open_store, with_stored_statistics
 
 if TYPE_CHECKING:
@@ -220,8 +214,7 @@ def _make_all_models(
       Whether this process runs the stages that follow, and a line for each recipe with models that diverged.
     """
     costs = [
-        plan.recipe_cost(recipe, plan.assumed_lengths(recipe.config))
-        for recipe, _ in recipe_populations
+        recipe_cost(recipe, assumed_lengths(recipe.config)) for recipe, _ in recipe_populations
     ]
     flops = [cost.train_flops + cost.score_flops for cost in costs]
     is_primary, diverged = True, []
@@ -247,7 +240,7 @@ def _make_all_models(
     return is_primary, diverged
 
 
-def _recipe_work(verb: ModelVerb, recipe: SweepRecipe, cost: plan.RecipeCost) -> RecipeWork:
+def _recipe_work(verb: ModelVerb, recipe: SweepRecipe, cost: RecipeCost) -> RecipeWork:
     """Returns the work that a command has to do on a recipe, to estimate the remaining time."""
     c, num_missing = recipe.config, len(recipe.models)
     if (recipe.folder / "scores.zarr").exists():

@@ -17,18 +17,13 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from lm_mia.durations import format_duration, format_rate
+from lm_mia.printing import format_duration, format_rate, plural
 from lm_mia.run.remaining import RemainingTime
 from lm_mia.run.stages import ModelVerb
 
 _LINE_SECONDS = 10  # between lines if the output is not a terminal
 MODEL_BARS = ("train", "score")
 """The labels of the bars that count models."""
-
-
-def plural(count: int, noun: str) -> str:
-    """Returns a count with its noun, such as "1 model" or "1,024 models"."""
-    return f"{count:,} {noun}" + "s" * (count != 1)
 
 
 class Display:

@@ -14,8 +14,8 @@ import filelock
 from lm_mia.config.recipe import from_dict
 from lm_mia.data import subsets
 from lm_mia.errors import UserError
-from lm_mia.run import inventory, plan
-from lm_mia.run.progress import plural
+from lm_mia.printing import format_bytes, plural
+from lm_mia.run import inventory
 from lm_mia.run.workdir import Workdir
 
 DeletesTarget = Callable[[Path, Path], bool]
@@ -52,7 +52,7 @@ def remove_recipe(
         recipes = [other for other in content["recipes"] if other != name]
         workdir.write_config(content | {"recipes": recipes})
     size = sum(_delete(part, kept) for part in parts)
-    lines = [f"{name}: deleted ({plan.format_bytes(size)})"]
+    lines = [f"{name}: deleted ({format_bytes(size)})"]
     if (workdir.path / "report.html").exists() and others:
         lines.append(
             f"report: still shows it; run `lm-mia report --workdir={workdir.path}` to write it without {name}"
@@ -83,7 +83,7 @@ def remove_checkpoints(workdir: Workdir, name: str, deletes_target: DeletesTarge
     kept = _links_to_keep([checkpoints], deletes_target)
     size = _delete(checkpoints, kept)
     return [
-        f"{name}: deleted the checkpoints of {plural(len(models), 'model')} ({plan.format_bytes(size)}); their scores "
+        f"{name}: deleted the checkpoints of {plural(len(models), 'model')} ({format_bytes(size)}); their scores "
         "stay, but further statistics, score points and extraction need new training",
         *_describe_kept(kept),
     ]

@@ -25,7 +25,7 @@ from lm_mia.errors import (
     WorkersKilledError,
 )
 from lm_mia.run import devices, inventory, worker
-from lm_mia.run.worker import WorkerTask
+from lm_mia.run.worker_task import WorkerTask
 
 Event = dict[str, Any]
 

@@ -3,46 +3,18 @@
 The command itself never loads JAX: `lm_mia.run.model_maker`, which does, is imported only in the worker.
 """
 
-import dataclasses
 import functools
 import multiprocessing.connection
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from lm_mia import errors
-from lm_mia.config import Config
-from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
-from lm_mia.run.stages import ModelVerb
-
-Event = dict[str, Any]
-Report = Callable[[Event], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class WorkerTask:
-    """What a worker process does: the recipe, and the models of it that are trained and scored."""
-
-    verb: ModelVerb
-    """Whether to train models, score them, or both ("run")."""
-    config: Config
-    population_dir: Path
-    """Folder of the samples."""
-    recipe_dir: Path
-    selected_models: Sequence[ModelSeeds] | None = None
-    """The models to make, except those that are locked by another process. None: all models; the worker waits for those
-    that are locked."""
-    worker_index: int = 0
-    """Index of this worker among those of the command."""
-    num_workers: int = 1
-    """Number of workers of the command."""
-    devices_per_model: int = 1
-    """Number of devices that make one model together; 0: all devices of the job."""
+from lm_mia.run.worker_task import Event, Report, WorkerTask
 
 
 def main(

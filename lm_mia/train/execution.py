@@ -78,7 +78,7 @@ def plan_execution(
       UserError: if the requested implementation of attention does not support the platform or the model, or if
         rematerialization of unrolled layers is requested on a TPU.
     """
-    attention, reason = _attention(compute, model_config, platform)
+    attention, reason = attention_of(compute, model_config, platform)
     is_cpu = platform == "cpu"
     micro_batch_sizes, fits = memory.micro_batch_sizes(
         compute.micro_batch_size,
@@ -115,32 +115,7 @@ def plan_execution(
     )
 
 
-def choose_devices_per_model(
-    compute: config.Compute,
-    model_config: ModelConfig,
-    batch_size: int,
-    platform: str,
-    memory_bytes: int | None,
-    num_devices: int,
-    state_bytes: float = memory.ADAMW_STATE_BYTES,
-) -> int:
-    """Returns the smallest number of devices of a machine whose memory suffices, or 0 if one machine does not suffice.
-
-    The arguments are those of `plan_execution`, except for the number of devices, which is that of the machine.
-    """
-    attention, _ = _attention(compute, model_config, platform)
-    return memory.choose_devices_per_model(
-        dataclasses.replace(kinds.size(model_config), state_bytes=state_bytes),
-        attention,
-        batch_size,
-        compute.micro_batch_size,
-        platform,
-        memory_bytes or memory.UNKNOWN_BYTES,
-        num_devices,
-    )
-
-
-def _attention(
+def attention_of(
     compute: config.Compute, model_config: ModelConfig, platform: str
 ) -> tuple[AttentionKind, str]:
     """Returns the implementation of attention for a model, and why it was chosen."""

@@ -12,9 +12,9 @@ import subset_designs as draw
 from lm_mia import stats
 from lm_mia.attacks import loss_arrays
 from lm_mia.attacks.loss_arrays import LossArrays
+from lm_mia.audits import audit, importing
 from lm_mia.data.arrays import open_arrays
 from lm_mia.data.losses import LossFile, read_losses
-from lm_mia.run import audit, importing
 
 
 def losses(

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm_mia.run.audit_causal import ESTIMATORS
+from lm_mia.audits.causal import ESTIMATORS
 
 pytestmark = pytest.mark.montecarlo
 

@@ -14,7 +14,7 @@ from launch.jobs import JobSizes, RecipeJobs
 from launch.kubernetes import PodOptions
 from launch.slurm import SlurmOptions
 from lm_mia.config.recipe import recipe_hash
-from lm_mia.run import plan
+from lm_mia.plan import plan
 from lm_mia.run.sweep import Sweep, read_sweep
 
 GOLDEN = Path(__file__).parent / "golden"

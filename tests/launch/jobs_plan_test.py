@@ -11,7 +11,8 @@ from tiny_run import tiny
 from launch import cli, jobs
 from lm_mia.cli import main as lm_mia_main
 from lm_mia.model import memory
-from lm_mia.run import plan
+from lm_mia.plan import plan
+from lm_mia.run.costs import RecipeCost, assumed_lengths, recipe_cost
 from lm_mia.run.sweep import read_sweep
 
 __all__ = ["tiny"]  # a fixture
@@ -51,10 +52,10 @@ def cost_of(
     num_models: int,
     job_sizes: jobs.JobSizes,
     devices_per_model: int | Literal["auto"] = "auto",
-) -> plan.RecipeCost:
+) -> RecipeCost:
     """Returns a recipe whose models take `model_hours` on one chip, and whose batches need no padding."""
     [task] = read_sweep("quickstart", None, ()).recipes
-    cost = plan.recipe_cost(task, plan.assumed_lengths(task.config))
+    cost = recipe_cost(task, assumed_lengths(task.config))
     flops = model_hours * 3600 * job_sizes.chip.flops * (job_sizes.chip.mfu or 0) * num_models
     batches = dataclasses.replace(
         cost.batches,

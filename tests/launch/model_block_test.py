@@ -16,7 +16,7 @@ from lm_mia.data import subsets
 from lm_mia.errors import DiskError, RendezvousError, UserError, WorkersKilledError
 from lm_mia.run import supervisor
 from lm_mia.run.sweep import Sweep, SweepRecipe, read_sweep
-from lm_mia.run.worker import WorkerTask
+from lm_mia.run.worker_task import WorkerTask
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 

@@ -91,15 +91,13 @@ def test_more_devices_share_parameters_and_moments_only():
 def test_the_smallest_number_of_devices_whose_memory_suffices(
     platform: str, size: str, gib: float, devices: int, expected: int
 ):
-    chosen = memory.choose_devices_per_model(
-        SIZES[size], "pallas", 128, 0, platform, gib * GIB, devices
-    )
+    chosen = memory.fewest_devices(SIZES[size], "pallas", 128, 0, platform, gib * GIB, devices)
     assert chosen == expected
 
 
 def test_a_requested_micro_batch_needs_more_devices():
     def choose(platform: str, requested: int, gib: float) -> int:
-        return memory.choose_devices_per_model(
+        return memory.fewest_devices(
             SIZES["302M"], "pallas", 128, requested, platform, gib * GIB, 8
         )
 

@@ -181,7 +181,7 @@ def test_auto_reads_the_memory_only_if_several_devices_are_possible(
             return SimpleNamespace(result=lambda: function(*args))
 
     monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Here)
-    monkeypatch.setattr(devices, "_choose_with_jax", choose)
+    monkeypatch.setattr(devices, "_fewest_devices", choose)
     auto, three = Config(), Config(compute=Compute(devices_per_model=3))
     assert devices.choose_devices_per_model([auto]) == 1  # CPUs
     gpus(monkeypatch, 8)

@@ -21,6 +21,7 @@ from lm_mia.config import load
 from lm_mia.data import subsets
 from lm_mia.errors import DISK_REMEDY, RendezvousError, UserError
 from lm_mia.run import inventory, model_maker, preemption, worker
+from lm_mia.run.worker_task import Event, WorkerTask
 from lm_mia.store import schema
 from lm_mia.store.store import Store, open_store
 from lm_mia.train import checkpoint
@@ -28,9 +29,8 @@ from lm_mia.train.loop import DivergedError, PreemptedError
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 
-Event = worker.Event
 C = config.Config()
-TASK = worker.WorkerTask("run", C, Path(), Path())
+TASK = WorkerTask("run", C, Path(), Path())
 MODELS = subsets.requested_seeds(4, 2)
 NAMES = [str(model) for model in MODELS]
 

@@ -20,7 +20,7 @@ from launch import cli, heartbeats, local
 from lm_mia.data import subsets
 from lm_mia.run import inventory, supervisor
 from lm_mia.run.sweep import Sweep
-from lm_mia.run.worker import WorkerTask
+from lm_mia.run.worker_task import WorkerTask
 from lm_mia.store.store import Store, open_store
 
 

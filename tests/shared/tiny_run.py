@@ -27,6 +27,7 @@ from lm_mia import cli, config
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.run import worker
 from lm_mia.run.stages import ModelVerb
+from lm_mia.run.worker_task import Event, WorkerTask
 from lm_mia.store.schema import VARIABLES
 from lm_mia.store.store import Store
 
@@ -277,15 +278,15 @@ def work(
     verb: ModelVerb,
     c: config.Config,
     workdir: Path,
-    report: Callable[[worker.Event], None],
+    report: Callable[[Event], None],
     selected_models: Sequence[ModelSeeds] | None = None,
 ) -> None:
     """Does the work of `worker.main` for the tiny run's recipe in this process."""
     population_dir, recipe_dir = population_of(workdir), recipe_of(workdir)
-    worker.work(worker.WorkerTask(verb, c, population_dir, recipe_dir, selected_models), report)
+    worker.work(WorkerTask(verb, c, population_dir, recipe_dir, selected_models), report)
 
 
-def run_in_process(task: worker.WorkerTask, on_event: Callable[[worker.Event], None]) -> bool:
+def run_in_process(task: WorkerTask, on_event: Callable[[Event], None]) -> bool:
     """Replaces `supervisor.run`, doing the worker's work in this process."""
     worker.work(task, on_event)
     return True

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import attacks, formatting, plotting
+from analysis import attacks, plotting
 from analysis.claims.compare import Estimate, claim_greater
 from analysis.experiment import Drawing, Experiment, unsupported_note
 from analysis.io import RecipeResults, SweepResults
@@ -36,6 +36,7 @@ from lm_mia.attacks.studies import StudyView
 from lm_mia.attacks.table_sets import Write
 from lm_mia.data import subsets
 from lm_mia.errors import Unavailable
+from lm_mia.printing import plural
 
 BUILT_IN = ("lira_online", "shrunk", "stacked", "rmia", "reference_calibrated", "loss")
 CHECK = "attack_check.csv"
@@ -166,7 +167,7 @@ def _draw(own: str, built_in: Sequence[str], recipes: SweepResults) -> Drawing:
                 claims.append(claim_greater(statement, "Difference of the AUCs", difference))
         notes.append(_check_note(recipe, own))
     data = pd.DataFrame(rows)
-    over = f"{len(attacked[0].targets)} targets of each of {formatting.plural(len(attacked), 'recipe')}"
+    over = f"{len(attacked[0].targets)} targets of each of {plural(len(attacked), 'recipe')}"
     note = (
         f"All attacks are made on {over}, each with the same {count} references and on the same samples; intervals are "
         "of paired differences over targets, references and samples."

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.formatting import plural
 from analysis.io import RecipeResults
 from analysis.report import charts, document, numbers
 from analysis.report.numbers import Estimate
@@ -21,6 +20,7 @@ from lm_mia.attacks.declarations import Column, Table
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import AttackTable
+from lm_mia.printing import plural
 
 PROPERTIES = ("tfidf", "tokens")
 """Columns of the sample table by which texts are divided."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.formatting import plural
 from analysis.io import RecipeResults
 from analysis.report import document
+from lm_mia.printing import plural
 
 if TYPE_CHECKING:
     from analysis.extraction import Extraction

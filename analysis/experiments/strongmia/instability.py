@@ -19,11 +19,12 @@ from analysis.claims.compare import Claim, claim_all, claim_greater, claim_untes
 from analysis.claims.jackknife import Jackknife
 from analysis.claims.trends import RankCorrelation, gap_at_equal
 from analysis.experiment import Drawing, Experiment
-from analysis.formatting import percent, plural, plus_minus, size_label, size_title
+from analysis.formatting import percent, plus_minus, size_label, size_title
 from analysis.io import REPLICA_SIZES, RecipeResults, Record, SweepResults
 from analysis.plotting import CLASSES
 from lm_mia import stats
 from lm_mia.errors import Unavailable
+from lm_mia.printing import plural
 
 
 @dataclasses.dataclass(frozen=True)

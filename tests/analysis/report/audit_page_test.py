@@ -16,7 +16,7 @@ from analysis.report import audit_page, numbers
 from analysis.report.audit_page import Audited
 from analysis.report.document import Table
 from analysis.report.numbers import FRACTION, Estimate
-from lm_mia.run.audit import Audit as AuditResult
+from lm_mia.audits.audit import Audit as AuditResult
 
 N = 1000
 

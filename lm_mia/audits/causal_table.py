@@ -7,8 +7,8 @@ import rich.box
 from rich.table import Table
 
 from lm_mia import stats
-from lm_mia.run.audit_causal import RECOMMENDED
-from lm_mia.run.progress import plural
+from lm_mia.audits.causal import RECOMMENDED
+from lm_mia.printing import plural
 
 LABELS = {
     "unadjusted": "unadjusted",

@@ -19,9 +19,9 @@ from scipy import stats as scipy_stats
 
 from lm_mia import stats
 from lm_mia.attacks import propensity
+from lm_mia.audits import curves as audit_curves
 from lm_mia.data.covariates import Covariates
 from lm_mia.errors import UserError
-from lm_mia.run import audit_curves
 
 ESTIMATORS = ("unadjusted", "ipw", "g_formula", "aipw")
 TABLES = ("causal", "causal_roc", "causal_weights", "covariate_balance")

@@ -11,9 +11,9 @@ from tiny_config import TINY, change
 
 from lm_mia.config import Config, load, resolve
 from lm_mia.config.recipe import SweepEntry, recipe_requests
-from lm_mia.run import plan
-from lm_mia.run.plan import SampleLengths
-from lm_mia.run.speed import Speed
+from lm_mia.plan import plan
+from lm_mia.plan.speed import Speed
+from lm_mia.run.costs import RecipeCost, SampleLengths, assumed_lengths, recipe_cost
 from lm_mia.run.sweep import SweepRecipe
 from lm_mia.run.workdir import Workdir
 
@@ -32,9 +32,9 @@ def tasks(entries: Sequence[SweepEntry]) -> list[SweepRecipe]:
     ]
 
 
-def cost_of(c: Config, lengths: SampleLengths = FIVE) -> plan.RecipeCost:
+def cost_of(c: Config, lengths: SampleLengths = FIVE) -> RecipeCost:
     [task] = tasks([({}, c)])
-    return plan.recipe_cost(task, lengths)
+    return recipe_cost(task, lengths)
 
 
 def lengths_at(
@@ -44,7 +44,7 @@ def lengths_at(
     c = changed_config(
         ("population.length_tokens", length_tokens), ("corpus.split_documents", split_documents)
     )
-    return plan.assumed_lengths(c, mean_tokens)
+    return assumed_lengths(c, mean_tokens)
 
 
 def changed_config(*changes: tuple[str, Any]) -> Config:
@@ -115,7 +115,7 @@ def test_recipe_is_counted_once_with_all_models():
             changed_config(("score.at_steps", (1,))),
         )
     )
-    costs = [plan.recipe_cost(task, FIVE, task.config.attack.references) for task in requested]
+    costs = [recipe_cost(task, FIVE, task.config.attack.references) for task in requested]
     assert [(r.entries, r.overrides) for r in costs] == [
         ((0, 1, 3, 4), {"n": 0}),
         ((2,), {"n": 2}),
@@ -139,7 +139,7 @@ def test_totals_count_a_population_once():
         changed_config(("population.samples", 32), ("model.layers", 2)),
         changed_config(("population.validation_samples", 4), ("model.layers", 3)),
     )
-    costs = [plan.recipe_cost(task, FIVE) for task in tasks(requested)]
+    costs = [recipe_cost(task, FIVE) for task in tasks(requested)]
     assert len({r.population for r in costs}) == 3
     total = plan.totals(costs)
     assert total["population_bytes"] == (16 + 32 + 16 + 4) * (5 * 2 + 8 + 52)

@@ -19,6 +19,8 @@ import threadpoolctl
 from lm_mia import config
 from lm_mia.atomic import write_csv
 from lm_mia.attacks import text_membership
+from lm_mia.audits import causal as audit_causal
+from lm_mia.audits.statistics import Frames, Settings, audit_model, make_units
 from lm_mia.data import loss_units, losses, scores
 from lm_mia.data.arrays import Arrays, Source, Values, listed, open_arrays
 from lm_mia.data.covariates import Covariates, read_covariates
@@ -26,8 +28,6 @@ from lm_mia.data.losses import LossFile
 from lm_mia.data.scores import ModelScores
 from lm_mia.errors import UserError, collect_errors
 from lm_mia.machine import available_cores
-from lm_mia.run import audit_causal
-from lm_mia.run.audit_statistics import Frames, Settings, audit_model, make_units
 
 _TABLES = ("summary", "tpr_at_fpr", "audit", "audit_curve", "roc", "histogram")
 _OPTIONAL_TABLES = ("groups", *audit_causal.TABLES)
@@ -270,7 +270,7 @@ def _audit_losses(
 ) -> Audit:
     """Audits all attacks on losses, one after another, so that the scores of one attack are in memory at a time."""
     from lm_mia.attacks import loss_arrays, registry
-    from lm_mia.run import importing  # here: these take a second to load
+    from lm_mia.audits import importing  # here: these take a second to load
 
     file, source = given.file, given.source
     subset = _SUBSETS[settings.membership]

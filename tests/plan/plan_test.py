@@ -335,7 +335,7 @@ def test_new_workdir_has_no_present_models(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("module", ["lm_mia.cli", "lm_mia.run.plan", "launch.cli"])
+@pytest.mark.parametrize("module", ["lm_mia.cli", "lm_mia.plan.plan", "launch.cli"])
 def test_plan_loads_neither_jax_nor_pandas_nor_the_store(module: str):
     heavy = {"jax", "pandas", "zarr", "tensorstore", "scipy", "pyarrow", "matplotlib"}
     code = f"import {module}, sys; sys.exit(', '.join({heavy} & set(sys.modules)) or 0)"

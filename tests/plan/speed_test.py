@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from lm_mia.model import memory
-from lm_mia.run import speed
-from lm_mia.run.speed import Batches, Chip, MeasuredMfu
+from lm_mia.plan import speed
+from lm_mia.plan.speed import Batches, Chip, MeasuredMfu
 
 SIZE = memory.gpt_size(24, 1024, 16, 32_000, 1024, "bfloat16")
 # 51 packed sequences of 1,024 tokens, in every batch.

@@ -32,8 +32,9 @@ from lm_mia.data.losses import LossFile
 from lm_mia.data.population import PIECE_COLUMNS
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError, collect_errors
+from lm_mia.printing import plural
 from lm_mia.run import sweep as sweeps
-from lm_mia.run.progress import Display, plural
+from lm_mia.run.progress import Display
 from lm_mia.run.sweep import SweepRecipe
 from lm_mia.stats.design import design_samples
 from lm_mia.store.store import Store, open_store

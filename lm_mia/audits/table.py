@@ -8,10 +8,9 @@ import rich.box
 from rich.table import Table
 
 from lm_mia.attacks.headline import headline_fpr
-from lm_mia.run.audit import Audit
-from lm_mia.run.audit_causal_table import causal_table, needs_nonmembers, overlap_line
-from lm_mia.run.plan import print_table
-from lm_mia.run.progress import plural
+from lm_mia.audits.audit import Audit
+from lm_mia.audits.causal_table import causal_table, needs_nonmembers, overlap_line
+from lm_mia.printing import plural, print_table
 
 _MAX_ROWS = 30
 METHODS = {

@@ -12,8 +12,8 @@ import rich.box
 from rich.table import Table
 
 from lm_mia.attacks.spec import FigureNeed
-from lm_mia.durations import format_duration
 from lm_mia.errors import UserError
+from lm_mia.printing import format_duration
 from lm_mia.run.stored_results import open_results
 from lm_mia.run.sweep import SweepRecipe
 

@@ -1,9 +1,9 @@
 """``lm-mia plan``: estimates the cost of a config and its sweep, in about a second and without JAX.
 
-FLOPs, tokens, bytes and chip-hours are computed from the config; only the lengths of samples must be measured or
-assumed. Chip-hours follow from the FLOPs and the measured or possible speed of an accelerator (`speed`); for CPUs they
-are unknown. If models of the workdir are finished, the time for the others follows from theirs (`remaining`). If the
-recipes have been attacked, the plan also says what more references would add (`more_references`).
+FLOPs, tokens, bytes and chip-hours follow from the config (`lm_mia.run.costs`). Chip-hours also depend on the measured
+or possible speed of an accelerator (`speed`); for CPUs they are unknown. If models of the workdir are finished, the
+time for the others follows from theirs (`lm_mia.run.remaining`). If the recipes have been attacked, the plan also says
+what more references would add (`more_references`).
 """
 
 import argparse
@@ -12,183 +12,25 @@ import difflib
 import json
 import math
 import os
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import rich.box
-from rich.console import Console
 from rich.table import Table
 
-from lm_mia import config
 from lm_mia.attacks.spec import FigureNeed
-from lm_mia.config.recipe import population_hash
-from lm_mia.durations import format_duration, format_rate
 from lm_mia.errors import UserError
 from lm_mia.model import flops
-from lm_mia.run import devices, model_sizes, more_references, remaining
-from lm_mia.run import speed as speeds
-from lm_mia.run.speed import Batches, Chip, Speed
-from lm_mia.run.sweep import Sweep, SweepRecipe
-
-# Assumed lengths of C4 samples: lognormal, with this mean and standard deviation of the logarithms. Truncated to 1,024
-# tokens, the mean is 400 (StrongMIA Appendix G), and a tenth of the samples is truncated.
-_LOG_MEAN, _LOG_STD = 5.689, 1.0
-# Compressed bytes per sample of samples.parquet; nearly all are those of name and text_sha256.
-_TABLE_BYTES = 52
+from lm_mia.plan import more_references
+from lm_mia.plan import speed as speeds
+from lm_mia.plan.speed import Chip, Speed
+from lm_mia.printing import format_bytes, format_duration, format_rate, print_table, short
+from lm_mia.run import devices, model_sizes, remaining
+from lm_mia.run.costs import RecipeCost, count_present, recipe_cost, sample_lengths
+from lm_mia.run.sweep import Sweep
 
 _ARCHITECTURE_WIDTH = 120  # of the tables of modules, in characters
-_MEASURED_SAMPLES = 2**20  # lengths are measured on the first samples, which are in random order
-_MAX_WIDTH = 400  # of a table, in characters
-
-
-@dataclasses.dataclass(frozen=True)
-class SampleLengths:
-    """The mean length of samples, and the mean of their squared lengths."""
-
-    mean_tokens: float
-    mean_square_tokens: float
-    description: str
-    """How the means were determined, such as "assumed as in C4"."""
-    text_share: float | None = None
-    """The fraction of the text of the drawn documents that is in the samples; None if it is unknown."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RecipeCost:
-    """The cost of one recipe: totals over its models, unless stated otherwise."""
-
-    entries: tuple[int, ...]
-    """Indices of the sweep's entries that request the recipe; 0 is the config itself. Empty without ``--config``."""
-    overrides: dict[str, Any]
-    """The overrides of the first of these entries."""
-    name: str
-    size: str
-    layers: int
-    width: int
-    parameters: int
-    models: int
-    present_models: int
-    """Number of models that are already trained and scored in the workdir."""
-    steps_per_model: int
-    """Training steps of one model."""
-    score_points: int
-    """Number of steps at which each model is scored, including the last."""
-    mean_sample_tokens: float
-    lengths: str
-    text_share: float | None
-    """The fraction of the text of the drawn documents that is in the samples; None before the corpus stage."""
-    train_tokens: float
-    """Tokens trained on, without padding, over all epochs."""
-    train_flops: float
-    score_flops: float
-    """FLOPs of scoring all samples at every score point, and of validation."""
-    checkpoint_bytes: int
-    """Bytes of the final states."""
-    score_point_bytes: int
-    """Bytes of the states at score points, which are kept for statistics that are requested later."""
-    store_bytes: int
-    population: str
-    """Name of the population; recipes with the same name share it."""
-    population_bytes: int
-    batches: Batches
-    """What determines how much of a training batch is padding."""
-
-
-def assumed_lengths(c: config.Config, mean_tokens: float | None = None) -> SampleLengths:
-    """Returns lengths of the samples of C4-like documents.
-
-    Args:
-      c: the config, which says how documents become samples.
-      mean_tokens: the mean length of a sample, if not as in C4.
-    """
-    length_tokens = c.population.length_tokens
-    moments = _piece_moments if c.corpus.split_documents else _truncated_moments
-    if mean_tokens is None:
-        mean, square = moments(_LOG_MEAN, length_tokens)
-        return SampleLengths(mean, square, "assumed as in C4")
-    low, high = math.log(mean_tokens) - _LOG_STD, math.log(length_tokens) + 9 * _LOG_STD
-    for _ in range(60):  # bisection: the mean increases with the mean of the logarithms
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if moments(middle, length_tokens)[0] < mean_tokens else (low, middle)
-        )
-    return SampleLengths(mean_tokens, moments(low, length_tokens)[1], "set by --tokens-per-sample")
-
-
-def _truncated_moments(log_mean: float, length_tokens: int) -> tuple[float, float]:
-    """Returns the first and second moment of lognormal lengths truncated to length_tokens."""
-
-    def below(z: float) -> float:
-        return math.erfc(-z / math.sqrt(2)) / 2
-
-    z = (math.log(length_tokens) - log_mean) / _LOG_STD
-    mean, square = (
-        math.exp(k * log_mean + (k * _LOG_STD) ** 2 / 2) * below(z - k * _LOG_STD)
-        + length_tokens**k * below(-z)
-        for k in (1, 2)
-    )
-    return mean, square
-
-
-def _piece_moments(log_mean: float, length_tokens: int) -> tuple[float, float]:
-    """Returns the first and second moment of the pieces of at most length_tokens of documents of lognormal lengths."""
-    quantile = statistics.NormalDist().inv_cdf
-    documents = [math.exp(log_mean + _LOG_STD * quantile((i + 0.5) / 2000)) for i in range(2000)]
-    full_pieces = [math.ceil(length / length_tokens) - 1 for length in documents]
-    rest = [
-        length - full * length_tokens for length, full in zip(documents, full_pieces, strict=True)
-    ]
-    pieces = len(documents) + sum(full_pieces)
-    squares = sum(full_pieces) * length_tokens**2 + sum(length**2 for length in rest)
-    return sum(documents) / pieces, squares / pieces
-
-
-def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int = 0) -> RecipeCost:
-    """Returns the total cost of all models of one recipe; `present_models` of them already exist."""
-    c = recipe.config
-    m, samples, vocab_size = c.model, c.population.samples, c.tokenizer.vocab_size
-    held_out = c.population.validation_samples
-    num_models = sum(model.role != "base" for model in recipe.models)
-    num_score_points = len(config.score_steps(c)) + 1
-    batches = speeds.batches(c, lengths.mean_tokens, lengths.mean_square_tokens)
-    per_sample = (batches.size, lengths.mean_tokens, lengths.mean_square_tokens)
-    trained = c.train.epochs * config.training_samples(c)
-    # "lowercase_loss" needs a second forward pass; all other statistics come with the loss
-    passes = num_score_points * (2 if "lowercase_loss" in c.score.statistics else 1)
-    scored = passes * samples + c.train.validations * held_out
-    parameters = batches.size.parameters
-    checkpoint_bytes = round((4 + batches.size.state_bytes) * parameters)
-    token_bytes = 2 if vocab_size <= 2**16 else 4
-    sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: its offset
-    return RecipeCost(
-        entries=recipe.entries,
-        overrides=recipe.overrides,
-        name=recipe.name,
-        size=m.size,
-        layers=m.layers,
-        width=m.width,
-        parameters=parameters,
-        models=num_models,
-        present_models=present_models,
-        steps_per_model=config.total_steps(c),
-        score_points=num_score_points,
-        mean_sample_tokens=lengths.mean_tokens,
-        lengths=lengths.description,
-        text_share=lengths.text_share,
-        train_tokens=num_models * trained * lengths.mean_tokens,
-        train_flops=num_models * trained * flops.training(*per_sample),
-        score_flops=num_models * scored * flops.scoring(*per_sample),
-        checkpoint_bytes=num_models * checkpoint_bytes,
-        score_point_bytes=num_models * (num_score_points - 1) * checkpoint_bytes,
-        store_bytes=num_models
-        * samples
-        * (1 + num_score_points * 4 * (1 + len(c.score.statistics))),
-        population=population_hash(c),
-        population_bytes=round((samples + held_out) * sample_bytes),
-        batches=batches,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -430,32 +272,6 @@ def check_tokens(mean: float | None, sweep: Sweep) -> None:
         )
 
 
-def sample_lengths(recipe: SweepRecipe, tokens_per_sample: float | None = None) -> SampleLengths:
-    """Returns the sample lengths: by tokens_per_sample, or measured if the population exists, or assumed."""
-    if tokens_per_sample is not None or not recipe.population_dir.exists():
-        return assumed_lengths(recipe.config, tokens_per_sample)
-    from lm_mia.data.population import open_population  # here: pandas and pyarrow take a second
-
-    population = open_population(recipe.population_dir, verify=False)
-    lengths_N = np.diff(population.offsets_N1[: _MEASURED_SAMPLES + 1]).astype(float)
-    return SampleLengths(
-        float(lengths_N.mean()),
-        float((lengths_N**2).mean()),
-        f"measured in {recipe.population_dir}",
-        population.text_use.share if population.text_use else None,
-    )
-
-
-def count_present(recipe: SweepRecipe) -> int:
-    """Returns the number of a recipe's models that are trained and scored, judging by file names alone."""
-    if not recipe.folder.exists():
-        return 0
-    from lm_mia.store.store import open_store  # here: tensorstore and zarr take half a second
-
-    models = [model for model in recipe.models if model.role != "base"]
-    return len(models) - len(open_store(recipe.config, recipe.folder).missing_models(models))
-
-
 def print_costs(costs: Sequence[RecipeCost], chip: Chip | None, finished: FinishedModels) -> None:
     """Prints a table with one line per recipe, and explanations of its columns."""
     if not costs:
@@ -485,7 +301,7 @@ def print_costs(costs: Sequence[RecipeCost], chip: Chip | None, finished: Finish
         table.add_row(
             r["name"],
             r["size"] if r["size"] != "custom" else f"{r['layers']}x{r['width']}",
-            _short(r["parameters"], "kMB"),
+            short(r["parameters"], "kMB"),
             *_numbers(r, has_present, f"{r['steps_per_model']:,}"),
         )
     if len(costs) > 1:
@@ -525,17 +341,6 @@ def print_architectures(sweep: Sweep) -> None:
         print(*(line.rstrip() for line in text.splitlines() if line.strip()), sep="\n")
 
 
-def print_table(table: Table, notes: Sequence[str]) -> None:
-    """Prints a table without truncating its numbers, even on a narrow terminal, and notes below it."""
-    console = Console()
-    # It is better to wrap a line than to truncate a number.
-    needed = console.measure(table, options=console.options.update(width=_MAX_WIDTH)).maximum
-    console = Console(width=max(console.width, needed))
-    console.print(table)
-    for line in notes:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-
 def _numbers(values: dict[str, Any], has_present: bool, steps: str) -> list[str]:
     """Returns the cells from the number of models to the last column."""
     hours, left = values["chip_hours"], values["seconds_left"]
@@ -544,7 +349,7 @@ def _numbers(values: dict[str, Any], has_present: bool, steps: str) -> list[str]
         f"{values['models']:,}",
         *([f"{values['present_models']:,}"] if has_present else []),
         steps,
-        _short(values["train_tokens"], "kMBT"),
+        short(values["train_tokens"], "kMBT"),
         *(f"{values[name]:.2e}" for name in ("train_flops", "score_flops")),
         *(
             format_bytes(values[name])
@@ -553,21 +358,6 @@ def _numbers(values: dict[str, Any], has_present: bool, steps: str) -> list[str]
         *([] if hours is None else [mfu, format_duration(3600 * hours)]),
         *([] if left is None else [format_duration(left)]),
     ]
-
-
-def _short(amount: float, prefixes: str, unit: str = "") -> str:
-    """Formats a number with three digits and a prefix, such as 12.3 k."""
-    prefix = ""
-    for larger in prefixes:
-        if amount < 999.5:
-            break
-        amount, prefix = amount / 1000, larger
-    return f"{amount:.3g} {prefix}{unit}".rstrip()
-
-
-def format_bytes(amount: float) -> str:
-    """Formats a number of bytes with three digits and a prefix."""
-    return _short(amount, "kMGTP", "B")
 
 
 def _text_shares(costs: Sequence[RecipeCost]) -> str:

@@ -5,7 +5,8 @@ import pytest
 
 from lm_mia import config
 from lm_mia.config import Config, Model
-from lm_mia.run import machine_needs, model_sizes
+from lm_mia.plan import machine_needs
+from lm_mia.run import model_sizes
 
 
 def needs(size: Any, chips: int, **given: int) -> machine_needs.Needs:

@@ -18,7 +18,7 @@ from analysis.experiments.recipe import more_references as more_references_study
 from lm_mia import cli
 from lm_mia.attacks import table_sets
 from lm_mia.attacks.studies import study_set
-from lm_mia.run import more_references
+from lm_mia.plan import more_references
 from lm_mia.run.stored_results import open_results
 from lm_mia.run.sweep import read_sweep
 

@@ -12,9 +12,9 @@ import subset_designs as draw
 
 import lm_mia
 from lm_mia import cli, stats
+from lm_mia.audits import audit as audits
+from lm_mia.audits.statistics import Settings
 from lm_mia.errors import UserError
-from lm_mia.run import audit as audits
-from lm_mia.run.audit_statistics import Settings
 
 RNG = np.random.default_rng(0)
 MEMBER_N = RNG.random(400) < 0.5

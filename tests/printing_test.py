@@ -1,6 +1,6 @@
 import pytest
 
-from lm_mia.durations import format_duration, format_rate
+from lm_mia.printing import format_duration, format_rate
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,9 @@ from typing import Literal
 
 import numpy as np
 
-from lm_mia import config
 from lm_mia.model import flops, memory
-from lm_mia.run import model_sizes
+from lm_mia.run.costs import Batches
 
-# Tokens of samples, as a share of the tokens of packed sequences, in batches of C4-like samples.
-_PACKING_EFFICIENCY = 0.985
 _ASSUMED_MFU = 0.4
 _GPUS_PER_MACHINE, _TPU_CHIPS_PER_MACHINE = 8, 4
 _GPU_MEMORY_SHARE = 0.75  # the share of a GPU's memory that JAX allocates by default
@@ -43,24 +40,6 @@ class Chip:
 
 
 @dataclasses.dataclass(frozen=True)
-class Batches:
-    """The settings and sample lengths that determine how much of a batch is padding."""
-
-    devices_per_model: int | Literal["auto"]
-    """``compute.devices_per_model`` of the config."""
-    batch_size: int
-    micro_batch_size: int
-    """``compute.micro_batch_size`` of the config."""
-    sequences: float
-    """Mean number of packed sequences of a batch."""
-    sequences_std: float
-    """Standard deviation of this number between batches."""
-    size: memory.ModelSize
-    attention: str
-    """``compute.attention`` of the config."""
-
-
-@dataclasses.dataclass(frozen=True)
 class Speed:
     """How fast a chip trains and scores models of a recipe."""
 
@@ -77,28 +56,6 @@ class Speed:
     """Useful FLOP/s of training per chip."""
     score_flops_per_second: float
     """Useful FLOP/s of scoring per chip. Scoring does not pad batches with empty sequences."""
-
-
-def batches(c: config.Config, mean_tokens: float, mean_square_tokens: float) -> Batches:
-    """Returns the settings and the number of packed sequences of the batches of a recipe.
-
-    Args:
-      c: the config.
-      mean_tokens: mean length of a sample in tokens.
-      mean_square_tokens: mean of the squared lengths of samples.
-    """
-    length_tokens = c.population.length_tokens
-    capacity_tokens = _PACKING_EFFICIENCY * length_tokens
-    variance = max(mean_square_tokens - mean_tokens**2, 0)
-    return Batches(
-        devices_per_model=c.compute.devices_per_model,
-        batch_size=c.train.batch_size,
-        micro_batch_size=c.compute.micro_batch_size,
-        sequences=c.train.batch_size * mean_tokens / capacity_tokens,
-        sequences_std=math.sqrt(c.train.batch_size * variance) / capacity_tokens,
-        size=model_sizes.size(c),
-        attention=c.compute.attention,
-    )
 
 
 def filled_share(b: Batches, chip_name: str, num_devices: int) -> float:
@@ -130,7 +87,7 @@ def filled_share(b: Batches, chip_name: str, num_devices: int) -> float:
     return sum(sizes) / sum(padded(sequences) for sequences in sizes)
 
 
-def choose_devices_per_model(b: Batches, chip: Chip, machine_devices: int) -> int:
+def planned_devices_per_model(b: Batches, chip: Chip, machine_devices: int) -> int:
     """Returns ``compute.devices_per_model``, or the number that "auto" means; 0: all devices of a job.
 
     "auto" is determined from the memory of the chip. It is 1 if the memory is unknown.
@@ -145,7 +102,7 @@ def choose_devices_per_model(b: Batches, chip: Chip, machine_devices: int) -> in
     if flops.device_memory_bytes(chip.name) is None:
         return 1
     platform, attention, memory_bytes = _platform(b, chip.name)
-    return memory.choose_devices_per_model(
+    return memory.fewest_devices(
         b.size,
         attention,
         b.batch_size,
@@ -171,7 +128,7 @@ def resolve_devices_per_model(b: Batches, chip: Chip) -> int:
     If all devices of a job train a model together, this is the number of devices of one machine.
     """
     machine_devices = _TPU_CHIPS_PER_MACHINE if _is_tpu(chip.name) else _GPUS_PER_MACHINE
-    return choose_devices_per_model(b, chip, machine_devices) or machine_devices
+    return planned_devices_per_model(b, chip, machine_devices) or machine_devices
 
 
 def _is_tpu(chip_name: str) -> bool:

@@ -14,11 +14,12 @@ import pandas as pd
 
 from lm_mia import stats
 from lm_mia.attacks import privacy_bounds
+from lm_mia.audits import causal as audit_causal
+from lm_mia.audits import curves as audit_curves
 from lm_mia.data.covariates import Covariates
 from lm_mia.data.scores import Columns, ModelScores
 from lm_mia.errors import UserError
-from lm_mia.run import audit_causal, audit_curves
-from lm_mia.run.progress import plural
+from lm_mia.printing import plural
 from lm_mia.stats.user_groups import GroupScore
 
 MembershipDesign = Literal["given", "coins", "half", "independent"]

@@ -9,9 +9,10 @@ import pytest
 import lm_mia
 from analysis.report import audit_causal as shown
 from lm_mia import cli, stats
+from lm_mia.audits import causal as audit_causal
+from lm_mia.audits import causal_table as audit_causal_table
 from lm_mia.data.covariates import Covariates
 from lm_mia.errors import UserError
-from lm_mia.run import audit_causal, audit_causal_table
 
 N = 600
 
@@ -33,7 +34,7 @@ def frame() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def result(frame: pd.DataFrame) -> "lm_mia.run.audit.Audit":
+def result(frame: pd.DataFrame) -> "lm_mia.audits.audit.Audit":
     return lm_mia.audit(frame, covariates=["length", "source"], replicates=4)
 
 

@@ -1,0 +1,1 @@
+"""Losses and scores of models from elsewhere: `lm-mia audit FILE` and `lm-mia import FILE`."""
