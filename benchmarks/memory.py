@@ -1,6 +1,6 @@
 """Reports the memory that the compiler plans for a training step, for a device that need not be present.
 
-    python benchmarks/memory.py [--platform=cuda|tpu|cpu] [--sizes=302M,1018M] [--attention=pallas,cudnn] ...
+    python benchmarks/memory.py [--platform=cuda|tpu|cpu] [--kind=gpt|gpt2|llama] [--sizes=302M,1018M] ...
 
 Lowers the step that training uses (`lm_mia.train.step`) from shapes alone, for one NVIDIA H100 of 80 GB (cuda), one
 chip of a TPU v5p (tpu) or this CPU, compiles it, and prints a Markdown table of the memory that the compiler will
@@ -15,6 +15,7 @@ device. A compilation takes 10 to 60 s and 1 to 3 GB of memory.
   ".95" means that it fits with XLA_PYTHON_CLIENT_MEM_FRACTION=.95.
 - XLA rematerializes values automatically if its plan exceeds about 76 % of a GPU's memory, with or without a device. A
   total of about 60 GiB may therefore be the reduced value of a larger one, at a cost in speed.
+- estimate: what `lm_mia.model.memory` computes, from which lm_mia chooses micro-batches and numbers of devices.
 - auto: the setting that `compute.*` chooses on that device by default.
 
 Without a device, kernels are not tuned, and neither are those of training on GPUs (`sharding.compiler_options`).
@@ -35,7 +36,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lm_mia import config
-from lm_mia.model import transformer
+from lm_mia.model import kinds, memory, transformer
 from lm_mia.train import batching, checkpoint, execution, sharding
 from lm_mia.train.optimizer import optimizer
 from lm_mia.train.step import make_step
@@ -161,7 +162,7 @@ def lower_step(execution_plan: execution.ExecutionPlan, batch_size: int, mesh: M
         batch_size, execution_plan.micro_batch_size, mesh.size
     )
     size = (micro_batches, execution_plan.micro_batch_size * mesh.size, length_tokens)
-    model = transformer.TransformerLM(execution_plan.model_config)
+    model = kinds.build(execution_plan.model_config)
     state = checkpoint.abstract_state(model, optimizer(_OPTIMIZER), mesh)
     batch = batching.PackedBatch(
         *(abstract_array(mesh, size, jnp.int32, None, sharding.AXIS) for _ in range(3))
@@ -204,8 +205,10 @@ def execution_plans(
 ) -> Iterator[tuple[execution.ExecutionPlan, bool]]:
     """Yields the requested settings, and whether "auto" would choose them."""
     kind = "gpu" if c.platform == "cuda" else c.platform
-    memory = None if kind == "cpu" else int(_DEFAULT_SHARE * DEVICE_BYTES)
-    auto = execution.plan_execution(config.Compute(), model_config, c.batch_size, kind, memory)
+    device_bytes = None if kind == "cpu" else int(_DEFAULT_SHARE * DEVICE_BYTES)
+    auto = execution.plan_execution(
+        config.Compute(), model_config, c.batch_size, kind, device_bytes
+    )
     for attention, layers, remat, micro_batch_size in itertools.product(
         c.attention, c.layers, c.remat, c.micro_batch_size
     ):
@@ -214,7 +217,7 @@ def execution_plans(
         compute = config.Compute(
             attention=attention, layers=layers, remat=remat, micro_batch_size=micro_batch_size
         )
-        plan = execution.plan_execution(compute, model_config, c.batch_size, kind, memory)
+        plan = execution.plan_execution(compute, model_config, c.batch_size, kind, device_bytes)
         is_auto = plan == dataclasses.replace(auto, attention_reason=plan.attention_reason)
         yield plan, is_auto
 
@@ -234,11 +237,11 @@ def table_row(
     ]
     cells += [execution_plan.model_config.remat, str(execution_plan.micro_batch_size)]
     try:
-        planned = plan_memory(sized_model_config(size), execution_plan, c.batch_size, mesh)
+        planned = plan_memory(sized_model_config(size, c.kind), execution_plan, c.batch_size, mesh)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        cells += [*["-"] * 5, "no: the compiler refuses", "-"]
+        cells += [*["-"] * 6, "no: the compiler refuses", "-"]
     else:
         parts = (
             planned.arguments,
@@ -248,22 +251,31 @@ def table_row(
             planned.total,
         )
         cells += [f"{part / 2**30:.2f}" for part in parts]
+        cells += [f"{estimate(execution_plan) / 2**30:.2f}"]
         cells += [fits(planned.total, c.platform), f"{planned.seconds:.0f}"]
     return f"| {' | '.join([*cells, 'auto' if is_auto else ''])} |"
 
 
-def sized_model_config(size: str) -> transformer.ModelConfig:
+def estimate(execution_plan: execution.ExecutionPlan) -> float:
+    """Returns the bytes that `lm_mia.model.memory` expects, on which "auto" is based."""
+    model_config = execution_plan.model_config
+    return memory.training_bytes(
+        kinds.size(model_config),
+        model_config.attention,
+        execution_plan.micro_batch_size,
+        1,
+        model_config.scan_layers,
+    )
+
+
+def sized_model_config(size: str, kind: str = "gpt") -> transformer.ModelConfig:
     """Returns the config of a named size in bfloat16, with the paper's vocabulary and length."""
     size_name: Any = size
-    sized = config.resolve(config.Config(model=config.Model(size=size_name)))
-    m, vocab_size, length_tokens = (
-        sized.model,
-        sized.tokenizer.vocab_size,
-        sized.population.length_tokens,
+    sized = config.resolve(config.Config(model=config.Model(size=size_name, kind=kind)))
+    model_config = transformer.ModelConfig.from_settings(
+        sized.model, sized.tokenizer.vocab_size, sized.population.length_tokens
     )
-    return transformer.ModelConfig(
-        m.layers, m.width, m.heads, vocab_size, length_tokens, "bfloat16"
-    )
+    return dataclasses.replace(model_config, dtype="bfloat16")
 
 
 def main() -> None:
@@ -273,21 +285,22 @@ def main() -> None:
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
     jax.config.update("jax_platforms", "cpu")  # a present device must not be initialized
     mesh = device_mesh(c.platform)
-    kind = mesh.devices.flat[0].device_kind
+    device = mesh.devices.flat[0].device_kind
     print(
-        f"Batch {c.batch_size} x 1,024, V = 32,000, bfloat16, {kind}, JAX {jax.__version__}; GiB\n"
+        f"Batch {c.batch_size} x 1,024, V = 32,000, bfloat16, {c.kind}, {device}, JAX {jax.__version__}; GiB\n"
     )
     header = ("size", "attention", "layers", "remat", "micro-batch size", "arguments", "outputs")
     header += (
         "temporaries",
         "workspace",
         "total",
+        "estimate",
         "fits 80 GB" if c.platform == "cuda" else "fits 95 GB",
     )
     header += ("compile s", "")
     print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
     for size in c.sizes:
-        for plan, is_auto in execution_plans(c, sized_model_config(size)):
+        for plan, is_auto in execution_plans(c, sized_model_config(size, c.kind)):
             print(table_row(size, plan, is_auto, c, mesh), flush=True)
             jax.clear_caches()
 
@@ -299,6 +312,7 @@ def _arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--platform", choices=get_args(Platform), default="cuda")
     add("--sizes", type=_names, default=("302M", "1018M"), help=", ".join(config.MODEL_SIZES))
+    add("--kind", choices=tuple(kinds.KINDS), default="gpt", help="model.kind")
     add("--attention", type=_names, help="default: all of the platform")
     add("--layers", type=_names, default=("unrolled", "scanned"))
     add("--remat", type=_names, default=("none", "dots", "full"))

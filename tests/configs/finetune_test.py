@@ -1,8 +1,10 @@
 """Models that start from a checkpoint: the whole pipeline, in this process."""
 
+import contextlib
 import json
 import random
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from tiny_checkpoint import LLAMA, model_config
 import lm_mia
 from lm_mia import cli
 from lm_mia.model import kinds
-from lm_mia.run import supervisor
+from lm_mia.run import preemption, supervisor
 
 pytestmark = pytest.mark.slow  # the page of the documentation runs the same command
 
@@ -126,6 +128,33 @@ def test_a_repeated_command_trains_nothing(folder: Path, tmp_path: Path):
     assert lm("run", f"--workdir={tmp_path / 'w'}", "--config.attack.references=8") == 0
     started = [json.loads(line) for line in log.read_text().splitlines() if "model_started" in line]
     assert [event["model"] for event in started[before:]] == ["reference-06", "reference-07"]
+
+
+def test_a_stopped_model_resumes_with_the_same_bits(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    argv = (
+        f"--config=finetune:{folder / 'base'},{folder / 'texts'}",
+        f"--workdir={tmp_path / 'w'}",
+    )
+    stopped = []
+
+    @contextlib.contextmanager
+    def once(stop: preemption.Stop) -> Iterator[Callable[[int], bool]]:
+        yield lambda step: step == 3 and not stopped and not stopped.append(step)
+
+    monkeypatch.setattr(preemption.Stop, "defer_sigterm", once)
+    assert lm("corpus", *argv, *FLAGS) == 0
+    lm("train", *argv, *FLAGS)
+    assert stopped == [3]
+    assert lm("train", *argv, *FLAGS) == 0
+    assert lm("score", *argv, *FLAGS) == 0
+    log = (tmp_path / "w" / "metrics.jsonl").read_text()
+    assert '"resumed_at": 3' in log
+    resumed, whole = (
+        lm_mia.open(w).recipes["finetune"].scores() for w in (tmp_path / "w", folder / "w")
+    )
+    np.testing.assert_array_equal(resumed["loss"].values, whole["loss"].values)
 
 
 def test_changed_weights_are_refused(

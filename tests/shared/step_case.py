@@ -13,7 +13,7 @@ from padded_batches import padded_plan
 
 from lm_mia import config
 from lm_mia.data.population import Population
-from lm_mia.model import transformer
+from lm_mia.model import kinds, transformer
 from lm_mia.train import batching, checkpoint, sharding
 from lm_mia.train.execution import ExecutionPlan
 from lm_mia.train.optimizer import optimizer
@@ -48,7 +48,7 @@ def make_plan(
 @functools.cache
 def parameters(shape: transformer.ModelConfig = MODEL_CONFIG) -> transformer.Params:
     """Returns initial weights with so much noise that each of them affects the output."""
-    noise, model = np.random.default_rng(0), transformer.TransformerLM(shape)
+    noise, model = np.random.default_rng(0), kinds.build(shape)
     return jax.tree.map(
         lambda p: p + 0.1 * noise.standard_normal(p.shape).astype(np.float32),
         jax.device_get(jax.jit(lambda: transformer.init_params(model, jax.random.key(0)))()),

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 from lm_mia.train import sharding
 
-CASES = {"even": (4,), "scanned": (2,), "odd": (4,)}
+CASES = {"even": (4,), "scanned": (2,), "odd": (4,), "gpt2": (4,), "llama": (4,)}
 CASES_AND_DEVICES = [(name, n) for name, counts in CASES.items() for n in counts]
 
 
