@@ -50,7 +50,7 @@ CASES = {
 
 
 def numbers(tree: Any) -> list[Any]:
-    """Returns all leaves but biases of keys, on which attention does not depend: AdamW follows rounding errors there."""
+    """Returns all leaves but biases of keys, on which nothing depends: AdamW follows rounding errors there."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     kept = [leaf for path, leaf in leaves if "['key']['bias']" not in jax.tree_util.keystr(path)]
     return [np.asarray(leaf, np.float64).tolist() for leaf in kept]
