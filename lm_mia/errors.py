@@ -168,7 +168,7 @@ def run_action(action: Callable[[], int], argv: Sequence[str] = ()) -> int:
         return 1
     except OSError as error:
         if isinstance(error, _INVALID_PATH_ERRORS) or error.errno == errno.ENAMETOOLONG:
-            print(f"{error.filename}: {error.strerror}; choose another path", file=sys.stderr)
+            print(_invalid_path(error), file=sys.stderr)
             return 2
         if problem := file_problem(error):
             print(problem, file=sys.stderr)
@@ -177,6 +177,20 @@ def run_action(action: Callable[[], int], argv: Sequence[str] = ()) -> int:
         return _disk_exit_code(error, error.filename or "disk")
     except Exception as error:
         return _disk_exit_code(error, "disk")
+
+
+def _invalid_path(error: OSError) -> str:
+    """Returns "FILE: what is wrong; the remedy" for a path at which no file or folder can be made."""
+    path = str(error.filename)
+    if os.path.islink(path) and not os.path.exists(path):
+        return broken_link(path)
+    return f"{path}: {error.strerror}; choose another path"
+
+
+def broken_link(link: str | os.PathLike[str]) -> str:
+    """Returns the message about a symbolic link to a file or folder that does not exist."""
+    target = os.readlink(link)
+    return f"{link}: is a symbolic link to {target}, which does not exist; create that, or replace the link"
 
 
 def _disk_exit_code(error: Exception, location: str) -> int:

@@ -11,10 +11,8 @@ The layout is the same for one recipe and for many:
 import contextlib
 import dataclasses
 import datetime
-import hashlib
 import json
 import os
-import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,15 +21,15 @@ from typing import Any
 from lm_mia.atomic import append_line, write_atomically
 from lm_mia.config import listed_figures
 from lm_mia.config import recipe as recipes
-from lm_mia.errors import UserError
+from lm_mia.errors import UserError, broken_link
 from lm_mia.machine import available_cores, package_version
 
 _RECIPE_FIELDS = ("names", "recipe_hash", "population", "population_sha256", "format")
 _PROVENANCE_FIELDS = ("lm_mia", "packages", "commit", "cpu_cores")
-_OLD_RECIPE = re.compile("recipe_[0-9a-f]{8}")
-"""Names of folders of models in a workdir of version 0.1."""
-_PARTS = ("config.json", "metrics.jsonl", "populations", "recipes", "figures", "tables", "logs")
+_PARTS = ("config.json", "metrics", "populations", "recipes", "figures", "tables", "logs")
 """Parts of a workdir that commands read or write and that may be symbolic links."""
+_PARTS_OF_A_RECIPE = ("checkpoints", "scores.zarr")
+"""The large parts of a recipe, which are most often kept on another disk."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +57,7 @@ class Workdir:
         return self.path / "recipes" / name
 
     def check(self) -> None:
-        """Raises UserError if the path is a file, has links to missing files, or is a workdir of version 0.1.
-
-        The layout of version 0.1 was another one.
-        """
+        """Raises UserError if the path is a file or a part of a workdir, or if a large part is a link to nothing."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--workdir={self.path}: is a file; choose a writable folder")
         if outer := _containing_workdir(self.path):
@@ -70,25 +65,7 @@ class Workdir:
                 f"--workdir={self.path}: is a part of the workdir {outer}; use --workdir={outer}"
             )
         if broken := _broken_links(self.path):
-            raise UserError(
-                "\n".join(
-                    f"{link}: is a symbolic link to {os.readlink(link)}, which does not exist; create that, or replace "
-                    "the link"
-                    for link in broken
-                )
-            )
-        old_recipes = [*self.path.glob("recipe_*"), *self.path.glob("*/recipe_*")]
-        # But recipes/recipe_0123abcd is a recipe of this version.
-        if any(
-            _OLD_RECIPE.fullmatch(path.name)
-            and contains_models(path)
-            and path.parent != self.path / "recipes"
-            for path in old_recipes
-        ):
-            raise UserError(
-                f"--workdir={self.path}: was made by version 0.1 of lm_mia, whose layout this version does not read; "
-                "choose another --workdir"
-            )
+            raise UserError("\n".join(map(broken_link, broken)))
 
     def read_config(self) -> dict[str, Any]:
         """Returns the content of config.json, with at least "recipes" and "figures", whose files have absolute paths.
@@ -175,21 +152,22 @@ def _containing_workdir(path: Path) -> Path | None:
 
 
 def _broken_links(workdir: Path) -> list[Path]:
-    """Returns the links to missing files among a workdir and the parts of it that may be kept elsewhere."""
+    """Returns the links to missing files among a workdir and its large parts.
+
+    They are looked at before a command starts, since without them its models would seem to be missing. What is inside
+    these parts is not looked at: there may be thousands of files, on a slow file system.
+    """
     recipes = _entries(workdir / "recipes")
-    links = [workdir, *(workdir / name for name in _PARTS)]
-    for folder in (workdir / "populations", workdir / "recipes", *recipes):
-        links += _entries(folder, links_only=True)
-    for recipe in recipes:
-        links += _entries(recipe / "checkpoints", links_only=True)
-    return [path for path in links if path.is_symlink() and not os.path.exists(path)]
+    paths = [workdir, *(workdir / name for name in _PARTS)]
+    paths += [*_entries(workdir / "populations"), *recipes]
+    paths += [recipe / name for recipe in recipes for name in _PARTS_OF_A_RECIPE]
+    return [path for path in paths if path.is_symlink() and not os.path.exists(path)]
 
 
-def _entries(folder: Path, *, links_only: bool = False) -> list[Path]:
-    """Returns what a folder contains, or only the symbolic links in it; empty if it cannot be read."""
-    # Reading a folder takes much less time on a network than asking for every entry whether it is a link.
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return sorted(Path(e.path) for e in entries if e.is_symlink() or not links_only)
+def _entries(folder: Path) -> list[Path]:
+    """Returns what a folder contains; empty if it cannot be read."""
+    with contextlib.suppress(OSError):
+        return sorted(folder.iterdir())
     return []
 
 
@@ -211,23 +189,12 @@ def _read(path: Path) -> dict[str, Any] | None:
         raise _invalid_config_error(path) from error
     if not isinstance(content, dict):
         raise _invalid_config_error(path)
-    # Files of earlier versions have no digest.
-    if content.pop("sha256", None) not in (None, _sha256(content)):
-        raise UserError(
-            f"{path}: edited or damaged after it was written; {_remedy(path)} (settings are changed by flags such as "
-            "--config.attack.targets=8)"
-        )
     return content
 
 
 def write_config(path: Path, content: Mapping[str, Any]) -> None:
-    """Replaces the config.json of a workdir or a recipe, and adds a digest, by which later edits are detected."""
-    content = {name: value for name, value in content.items() if name != "sha256"}
-    write_atomically(path, json.dumps({**content, "sha256": _sha256(content)}, indent=1) + "\n")
-
-
-def _sha256(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    """Replaces the config.json of a workdir or a recipe."""
+    write_atomically(path, json.dumps(content, indent=1) + "\n")
 
 
 def _invalid_config_error(path: Path) -> UserError:
