@@ -1,6 +1,6 @@
 """Reads a workdir: its recipes, and the tables, settings and log of each; errors for missing parts are one line.
 
-`workdir` holds config.json (which lists the recipes), metrics.jsonl and the populations; `recipe_dir` is the folder of
+`workdir` holds config.json (which lists the recipes), the log and the populations; `recipe_dir` is the folder of
 one recipe, WORKDIR/recipes/NAME.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import pandas as pd
 
+from lm_mia import events
 from lm_mia.attacks.headline import effective_attack
 from lm_mia.attacks.spec import (
     FigureNeed,
@@ -174,26 +175,17 @@ def read_mean_losses(recipe: "RecipeResults") -> pd.DataFrame:
 
 
 def read_events(recipe: "RecipeResults", event: str) -> list[Record]:
-    """Reads the events of one kind of a recipe from the workdir's metrics.jsonl, in order; skips invalid lines."""
-    path, name = parent_workdir(recipe.recipe_dir) / "metrics.jsonl", recipe.name
-    events: list[Record] = []
-    if not path.is_file():
-        return events
-    quoted = json.dumps(event), json.dumps(name)
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if not all(text in line for text in quoted):  # avoids parsing most lines
-                continue
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict) and (record.get("event"), record.get("recipe")) == (
-                event,
-                name,
-            ):
-                events.append(record)
-    return events
+    """Reads the events of one kind of a recipe from the log of the workdir, in the order of their times."""
+    name = recipe.name
+    quoted = json.dumps(event).encode(), json.dumps(name).encode()
+    logged = events.read(
+        parent_workdir(recipe.recipe_dir), lambda line: all(text in line for text in quoted)
+    )
+    return [
+        record
+        for _, record in logged
+        if (record.get("event"), record.get("recipe")) == (event, name)
+    ]
 
 
 def parent_workdir(recipe_dir: Path) -> Path:

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 import lm_mia
+from lm_mia import events
 
 _CONFIG = Path(__file__).parent.parent / "configs" / "quickstart.py"
 _SETTINGS = {
@@ -106,10 +107,8 @@ class Run:
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Returns the events of a kind in the log."""
-        log = self.workdir / "metrics.jsonl"
-        lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-        events = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [event for event in events if event["event"] == kind]
+        logged = events.read(self.workdir, lambda line: kind.encode() in line)
+        return [event for _, event in logged if event["event"] == kind]
 
     def jobs(self) -> list[dict[str, Any]]:
         """Returns the records of the running jobs of `launch local`, one for each group."""

@@ -9,7 +9,6 @@ is that of the whole command, including its imports and those of its jobs.
 """
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ import time
 from pathlib import Path
 
 from launch import jobs
+from lm_mia import events
 from lm_mia.run import devices, sweep
 
 ROOT = Path(__file__).parent.parent
@@ -54,12 +54,11 @@ def main() -> None:
         local = jobs.command(full_sweep, [sys.executable], "local")
         subprocess.run(local, check=True, env=environment, capture_output=True)
         wall_seconds = time.monotonic() - began
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-        events = [json.loads(line) for line in lines]
+        logged = [event for _, event in events.read(folder, lambda line: True)]
         own_seconds = sum(
-            e["seconds"] for e in events if e["event"] in ("model_trained", "model_scored")
+            e["seconds"] for e in logged if e["event"] in ("model_trained", "model_scored")
         )
-        compiled = sum(e["seconds"] for e in events if e["event"] == "compiled")
+        compiled = sum(e["seconds"] for e in logged if e["event"] == "compiled")
         print(
             f"{name}: {args.models} models on {len(slots)} cores: {wall_seconds:.1f} s of wall time, "
             f"{own_seconds:.1f} s of models ({compiled:.1f} s to compile): "

@@ -18,7 +18,7 @@ What is read, and the name of each table:
 - RECIPE/scores/VARIABLE: the score store, with a column for each model; RECIPE/scores/models: the seeds of the models
 - report page: report.html, with a row for each paragraph, item, or row of a table
 
-What is left out: images, pages of single samples (which show tables that are read), metrics.jsonl, checkpoints, tokens,
+What is left out: images, pages of single samples (which show tables that are read), the log, checkpoints, tokens,
 records of failures, logs, config.json, and `LEFT_OUT`.
 
 Values are equal if they are the same number, text or truth value: the order of rows and columns and the format of the

@@ -174,7 +174,7 @@ def _add_log(status: dict[str, Any], recipe: SweepRecipe, stored: dict[str, Any]
     """Adds what the log shows: recent models per hour, remaining time, and models of each machine and version."""
     rate = remaining.ModelRate()
     first_version = f"{stored['lm_mia']} {(stored['commit'] or '')[:9]}".strip()
-    for now, event in remaining.read_events(recipe.workdir.path / "metrics.jsonl", (b'"answer"',)):
+    for now, event in remaining.read_events(recipe.workdir.path, (b'"answer"',)):
         if event.get("recipe") != recipe.name:
             continue
         rate.add(now, event)

@@ -34,6 +34,7 @@ ALLOWED_IMPORTS = {
     "interrupts": "",
     "seeds": "",
     "atomic": "",
+    "events": "",
     "printing": "",
     "machine": "",
     "user_files": "",
@@ -41,7 +42,16 @@ ALLOWED_IMPORTS = {
 # Packages in which some modules import each other inside functions: specs of attacks name their evaluations, and tables
 # of the page the experiments that write them.
 WITH_CYCLES = {"attacks", "analysis"}
-BELOW_ALL = {"errors", "interrupts", "seeds", "atomic", "printing", "machine", "user_files"}
+BELOW_ALL = {
+    "errors",
+    "interrupts",
+    "seeds",
+    "atomic",
+    "events",
+    "printing",
+    "machine",
+    "user_files",
+}
 WITHOUT_JAX = (
     "config",
     "data",

@@ -289,7 +289,9 @@ def made(
         )
     if seconds := _seconds(recipe):
         facts.append(
-            document.Fact("Cost", f"{_duration(seconds)} for the stages that metrics.jsonl lists")
+            document.Fact(
+                "Cost", f"{_duration(seconds)} for the stages that the log of the workdir lists"
+            )
         )
     with contextlib.suppress(UserError):
         run = io.read_run_record(recipe)

@@ -268,7 +268,7 @@ class Train:
     validations: int = 0
     """Number of times that the validation loss is computed during training, at equal intervals and at the end."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Experiment trackers that receive the metrics, in addition to metrics.jsonl."""
+    """Experiment trackers that receive the metrics, in addition to the log in the workdir."""
 
 
 @dataclasses.dataclass(frozen=True)

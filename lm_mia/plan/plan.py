@@ -48,7 +48,7 @@ class FinishedModels:
 
 def finished_models(sweep: Sweep, costs: Sequence[RecipeCost]) -> FinishedModels:
     """Reads how fast the models of a sweep were made from the log of its workdir."""
-    rates = remaining.read_rates(sweep.workdir.path / "metrics.jsonl")
+    rates = remaining.read_rates(sweep.workdir.path)
     known = {c.name: rates[c.name] for c in costs if c.name in rates}
     per_second = {n: value for n, rate in known.items() if (value := rate.per_second())}
     if not per_second:

@@ -4,19 +4,15 @@ The only place that estimates durations: for the progress of a command, for ``lm
 if the workdir has models. This module reads no clock: each event comes with its time, in seconds on any clock.
 """
 
-import contextlib
 import dataclasses
-import json
 import math
 import statistics
-from collections.abc import Hashable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
 
+from lm_mia import events
+from lm_mia.events import Event
 from lm_mia.run.stages import ModelVerb
-
-Event = dict[str, Any]
 
 _MIN_MODELS = 2  # finished ones from which a rate is known
 # Models over which the rate is averaged: enough of each worker that the first and the last hardly matter.
@@ -163,29 +159,25 @@ def _union_seconds(spans: Sequence[tuple[float, float]]) -> float:
     return seconds
 
 
-def read_rates(log: Path) -> dict[str, ModelRate]:
-    """Returns the rates that a log shows, metrics.jsonl of a workdir, by recipe."""
+def read_rates(workdir: Path) -> dict[str, ModelRate]:
+    """Returns the rates that the log of a workdir shows, by recipe."""
     rates: dict[str, ModelRate] = {}
-    for now, event in read_events(log, _LOGGED):
+    for now, event in read_events(workdir, _LOGGED):
         if "recipe" in event:
             rates.setdefault(event["recipe"], ModelRate()).add(now, event)
     return rates
 
 
-def read_events(log: Path, names: Sequence[bytes] = ()) -> Iterator[tuple[float, Event]]:
-    """Yields the time in seconds and the event of each line of a log that has one of the names, or is for `ModelRate`.
+def read_events(workdir: Path, names: Sequence[bytes] = ()) -> list[tuple[float, Event]]:
+    """Returns the time in seconds and the event of each line of a log that has one of the names, or is for `ModelRate`.
 
     Args:
-      log: metrics.jsonl of a workdir, which need not exist.
+      workdir: the workdir, which need not have a log.
       names: names of further events, in quotation marks.
     """
-    with contextlib.suppress(FileNotFoundError), open(log, "rb") as lines:
-        for line in lines:
-            if any(name in line for name in (*_LOGGED, *names)):
-                # A line may have been truncated by a full disk.
-                with contextlib.suppress(ValueError, KeyError):
-                    event = json.loads(line)
-                    yield datetime.fromisoformat(event["time"]).timestamp(), event
+    wanted = (*_LOGGED, *names)
+    logged = events.read(workdir, lambda line: any(name in line for name in wanted))
+    return [(now, event) for now, event in logged if "event" in event]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Sends the metrics of models to TensorBoard and Weights & Biases; metrics.jsonl also contains all of them."""
+"""Sends the metrics of models to TensorBoard and Weights & Biases; the log of the workdir also contains all of them."""
 
 import contextlib
 import hashlib
@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lm_mia.errors import UserError
-
-Event = dict[str, Any]
+from lm_mia.events import Event
 
 METRICS = {
     "train": (
@@ -137,7 +136,9 @@ def _errors_disable_tracker(
     except Exception as error:
         del active[name]
         problem = " ".join(f"{type(error).__name__}: {error}".split())
-        say(f"{name} failed and was disabled ({problem}); metrics.jsonl has all metrics")
+        say(
+            f"{name} failed and was disabled ({problem}); the log in the folder metrics has all metrics"
+        )
 
 
 def _tensorboard(

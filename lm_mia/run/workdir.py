@@ -3,14 +3,13 @@
 The layout is the same for one recipe and for many:
 
     config.json        the recipes in order of creation, and the figures requested so far
-    metrics.jsonl      one event per line
+    metrics            the log, one file per process
     populations/HASH   tokens and sample tables
     recipes/NAME       config.json, scores.zarr, checkpoints, tables
 """
 
 import contextlib
 import dataclasses
-import datetime
 import json
 import os
 import subprocess
@@ -18,7 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lm_mia.atomic import append_line, write_atomically
+from lm_mia import events
+from lm_mia.atomic import write_atomically
 from lm_mia.config import listed_figures
 from lm_mia.config import recipe as recipes
 from lm_mia.errors import UserError, broken_link
@@ -133,9 +133,8 @@ class Workdir:
         return [name for name in self.read_config()["recipes"] if self.read_recipe_config(name)]
 
     def log_event(self, event: Mapping[str, Any]) -> None:
-        """Appends a line to metrics.jsonl; lines stay intact if several processes append at the same time."""
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        append_line(self.path / "metrics.jsonl", json.dumps({"time": now, **event}))
+        """Appends an event to the log; see `lm_mia.events`."""
+        events.append(self.path, event)
 
 
 def _containing_workdir(path: Path) -> Path | None:

@@ -11,7 +11,7 @@ from views import recipe_of_tables
 
 from analysis import attacks, io
 from analysis.io import RecipeResults, SweepResults
-from lm_mia import config
+from lm_mia import config, events
 from lm_mia.attacks.spec import Variant
 from lm_mia.errors import Unavailable, UserError
 
@@ -63,13 +63,14 @@ def test_only_complete_events_of_the_recipe_are_read(tmp_path: Path):
     recipe = tmp_path / "recipes" / "a"
     recipe.mkdir(parents=True)
     lines = [
-        '{"event": "train", "recipe": "a", "step": 1}',
-        '{"event": "train", "recipe": "b", "model": "a", "step": 2}',
-        '{"event": "scored", "recipe": "a", "of": "train"}',
+        '{"event": "train", "recipe": "a", "step": 3, "time": "2026-01-02"}',
+        '{"event": "train", "recipe": "b", "model": "a", "step": 2, "time": "2026-01-01"}',
+        '{"event": "scored", "recipe": "a", "of": "train", "time": "2026-01-01"}',
         '{"event": "train", "recipe": "a", "st',
-        '{"event": "train", "recipe": "a", "step": 3}',
+        '{"event": "train", "recipe": "a", "step": 1, "time": "2026-01-01"}',
     ]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    (tmp_path / events.FOLDER).mkdir()
+    (tmp_path / events.FOLDER / "log.jsonl").write_text("\n".join(lines))
     read = RecipeResults(recipe, config.Config(), ("a",), tmp_path)
     assert [e["step"] for e in io.read_events(read, "train")] == [1, 3]
 

@@ -239,7 +239,7 @@ def linked(folder: Path, tmp_path: Path) -> Path:
     """A workdir of links to the same recipes, in which a page can be written."""
     workdir = tmp_path / "sweep"
     workdir.mkdir()
-    for name in ("config.json", "metrics.jsonl", "populations"):
+    for name in ("config.json", "metrics", "populations"):
         (workdir / name).symlink_to(folder / name)
     for recipe in (folder / "recipes").iterdir():
         copy = workdir / "recipes" / recipe.name

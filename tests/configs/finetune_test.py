@@ -1,7 +1,6 @@
 """Models that start from a checkpoint: the whole pipeline, in this process."""
 
 import contextlib
-import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import tokenizers
 from tiny_checkpoint import LLAMA, model_config
 
 import lm_mia
-from lm_mia import cli
+from lm_mia import cli, events
 from lm_mia.model import kinds
 from lm_mia.run import preemption, supervisor
 
@@ -120,14 +119,18 @@ def test_models_start_from_the_checkpoint(folder: Path, tmp_path: Path):
     assert loss_MxN[~is_base_M] == pytest.approx(np.tile(loss_MxN[is_base_M], (8, 1)), abs=1e-4)
 
 
+def log_of_started(workdir: Path) -> list[str]:
+    logged = events.read(workdir, lambda line: b"model_started" in line)
+    return [event["model"] for _, event in logged]
+
+
 def test_a_repeated_command_trains_nothing(folder: Path, tmp_path: Path):
     shutil.copytree(folder / "w", tmp_path / "w")
-    log = tmp_path / "w" / "metrics.jsonl"
-    before = log.read_text().count("model_started")
+    before = len(log_of_started(tmp_path / "w"))
     assert lm("train", f"--workdir={tmp_path / 'w'}") == 0
     assert lm("run", f"--workdir={tmp_path / 'w'}", "--config.attack.references=8") == 0
-    started = [json.loads(line) for line in log.read_text().splitlines() if "model_started" in line]
-    assert [event["model"] for event in started[before:]] == ["reference-06", "reference-07"]
+    started = log_of_started(tmp_path / "w")
+    assert started[before:] == ["reference-06", "reference-07"]
 
 
 def test_a_stopped_model_resumes_with_the_same_bits(
@@ -149,8 +152,8 @@ def test_a_stopped_model_resumes_with_the_same_bits(
     assert stopped == [3]
     assert lm("train", *argv, *FLAGS) == 0
     assert lm("score", *argv, *FLAGS) == 0
-    log = (tmp_path / "w" / "metrics.jsonl").read_text()
-    assert '"resumed_at": 3' in log
+    logged = events.read(tmp_path / "w", lambda line: b"resumed_at" in line)
+    assert 3 in {event["resumed_at"] for _, event in logged}
     resumed, whole = (
         lm_mia.open(w).recipes["finetune"].scores() for w in (tmp_path / "w", folder / "w")
     )

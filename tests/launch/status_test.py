@@ -19,6 +19,7 @@ from tiny_run import _on_cpu, run_in_process, tiny
 
 from analysis import page
 from launch import cli, heartbeats, model_block, status
+from lm_mia import events
 from lm_mia.cli import main as run
 from lm_mia.data import subsets
 from lm_mia.errors import with_flags
@@ -159,7 +160,8 @@ def test_rate_and_remaining_time_come_from_the_log(
             ("model_scored", MODELS[2], True, name, 2, 20),
         )
     ]
-    path = sweep.workdir.path / "metrics.jsonl"
+    path = sweep.workdir.path / events.FOLDER / "log.jsonl"
+    path.parent.mkdir(exist_ok=True)
 
     def write(lines: Sequence[Mapping[str, object]]) -> None:
         text = "".join(json.dumps(line) + "\n" for line in lines)
@@ -475,7 +477,7 @@ def test_statistics_requested_later_need_no_training(
 ):
     monkeypatch.setattr(supervisor, "run", run_in_process)
     w, old = tiny.copy(tmp_path / "w"), tiny_run.scores(tiny.workdir)
-    (w / "metrics.jsonl").unlink()
+    shutil.rmtree(w / events.FOLDER)
 
     def counts(flags: list[str]) -> tuple[int, int, int]:
         [r] = read_json(read_tiny_sweep(tiny, w, *flags), capsys)["recipes"]

@@ -15,7 +15,7 @@ from tiny_run import Tiny, tiny
 
 from analysis import experiments
 from analysis.experiments.recipe import more_references as more_references_study
-from lm_mia import cli
+from lm_mia import cli, events
 from lm_mia.attacks import table_sets
 from lm_mia.attacks.studies import study_set
 from lm_mia.plan import more_references
@@ -90,7 +90,7 @@ def test_json_has_predictions_and_their_cost(
     [recipe] = plan(capsys, workdir, "--json")["recipes"]
     hours = recipe["more_references"]["hours"]
     assert hours["32"] == pytest.approx(16 / recipe["models_per_hour"])
-    (workdir / "metrics.jsonl").unlink()
+    shutil.rmtree(workdir / events.FOLDER)
     [recipe] = plan(capsys, workdir, "--json")["recipes"]
     assert recipe["more_references"]["hours"] == {}
     assert "for 2x" not in plan(capsys, workdir)

@@ -10,7 +10,7 @@ import pytest
 import tiny_run
 from tiny_run import Tiny, tiny
 
-from lm_mia import cli
+from lm_mia import cli, events
 from lm_mia.data.population import open_population
 from lm_mia.model import flops, memory
 from lm_mia.run import devices
@@ -267,7 +267,10 @@ def test_time_follows_from_the_models_of_the_workdir(
         for i in range(4)
         for kind in ("worker", "model_started", "model_scored")
     ]
-    (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (workdir / events.FOLDER).mkdir(exist_ok=True)
+    (workdir / events.FOLDER / "log.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
     flags.append(f"--workdir={workdir}")
     grown = planned(capsys, *flags)
     [recipe] = grown["recipes"]

@@ -144,7 +144,7 @@ def test_killed_and_stopped_job_resumes_bitwise_equal(
 ):
     """Two models of the uninterrupted job are made again: one is killed at step 5, the other is stopped at step 6."""
     w, release = tmp_path / "w", tmp_path / "release"
-    missing = shutil.ignore_patterns(KILLED, STOPPED, "metrics.jsonl", "tables")
+    missing = shutil.ignore_patterns(KILLED, STOPPED, "metrics", "tables")
     shutil.copytree(uninterrupted, w, ignore=missing)
     store = tiny_run.recipe_of(w) / "scores.zarr"
     for number in (1, 3):

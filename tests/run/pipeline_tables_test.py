@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pandas as pd
 import pytest
+import tiny_run
 from synthetic_figures import ROOT
 
 from analysis import page
@@ -136,11 +137,9 @@ def test_figures_add_attacks_and_nothing_is_computed_twice(
         f"attack: other: {attack_counts(2, 2, 0)}",
     ]
     assert content(tasks) == second
-    log = tasks[0].workdir.path / "metrics.jsonl"
-    events = [json.loads(line) for line in log.read_text().splitlines()]
-    events = [event for event in events if event["event"] == "attack"]
+    logged = tiny_run.logged(tasks[0].workdir.path, "attack")
     names = ("recipe", "requested", "computed", "left_out")
-    assert [[event[name] for name in names] for event in events] == [
+    assert [[event[name] for name in names] for event in logged] == [
         ["main", num_lira, num_lira, 0],
         ["other", 2, 2, 0],
         ["main", num_both, 2, 0],

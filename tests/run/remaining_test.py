@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lm_mia import events
 from lm_mia.run import remaining
 from lm_mia.run.remaining import ModelRate, RecipeWork, RemainingTime
 
@@ -198,17 +199,18 @@ def test_only_recent_models_count():
 
 
 def test_rates_are_read_from_the_log(tmp_path: Path):
-    log = tmp_path / "metrics.jsonl"
-    assert remaining.read_rates(log) == {}
+    assert remaining.read_rates(tmp_path) == {}
     lines = []
     for recipe, count in (("a", 4), ("b", 1)):
-        events, _ = simulate([Worker(), Worker()], count, recipe=recipe)
-        for now, event in events:
+        simulated, _ = simulate([Worker(), Worker()], count, recipe=recipe)
+        for now, event in simulated:
             time = datetime.fromtimestamp(1e9 + now, UTC).isoformat(timespec="milliseconds")
             line = {"time": time, "recipe": recipe, "device": "cpu", **event}
             lines += [json.dumps(line), json.dumps({"event": "train", "time": time})]
+    (tmp_path / events.FOLDER).mkdir()
+    log = tmp_path / events.FOLDER / "log.jsonl"
     log.write_text("\n".join(lines) + '\n{"event": "model_scored", "ti')
-    rates = remaining.read_rates(log)
+    rates = remaining.read_rates(tmp_path)
     assert (rates["a"].per_second(), rates["b"].per_second()) == (pytest.approx(2 / 40), None)
     assert rates["a"].devices == ["cpu"]
     assert rates["a"].finished_at == 1e9 + 105

@@ -203,7 +203,7 @@ def test_failing_tracker_is_disabled(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr(trackers, "_wandb", broken)
     assert tracked(["wandb", "tensorboard"], tmp_path, EVENTS) == [
-        "wandb failed and was disabled (OSError: no space left); metrics.jsonl has all metrics"
+        "wandb failed and was disabled (OSError: no space left); the log in the folder metrics has all metrics"
     ]
     assert read_tensorboard(tmp_path / "tensorboard" / "recipe_x" / "a") == EXPECTED
 

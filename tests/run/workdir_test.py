@@ -1,6 +1,5 @@
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,36 +121,6 @@ def test_report_is_outdated_if_tables_are_newer(tmp_path: Path):
     assert is_report_outdated(tmp_path)
     os.utime(table, (50, 50))
     assert not is_report_outdated(tmp_path)
-
-
-def test_log_lines_are_json_with_a_time(tmp_path: Path):
-    Workdir(tmp_path).log_event({"event": "a", "loss": 1.5})
-    Workdir(tmp_path).log_event({"event": "b\nc"})
-    first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
-    assert (first["event"], first["loss"], second["event"]) == ("a", 1.5, "b\nc")
-    assert first["time"] <= second["time"]
-    assert first["time"].endswith("+00:00")
-
-
-APPEND = """
-import pathlib, sys
-from lm_mia.run.workdir import Workdir
-for i in range(300):
-    Workdir(pathlib.Path(sys.argv[1])).log_event({"who": sys.argv[2], "i": i, "long": sys.argv[2] * 5000})
-"""
-
-
-@pytest.mark.process
-def test_concurrent_log_lines_stay_intact(tmp_path: Path):
-    writers = [
-        subprocess.Popen([sys.executable, "-c", APPEND, str(tmp_path), name]) for name in "abc"
-    ]
-    assert [writer.wait() for writer in writers] == [0, 0, 0]
-    events = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    for name in "abc":
-        own = [event for event in events if event["who"] == name]
-        assert [event["i"] for event in own] == list(range(300))
-        assert {event["long"] for event in own} == {name * 5000}
 
 
 def test_provenance_is_recorded(monkeypatch: pytest.MonkeyPatch):

@@ -16,6 +16,7 @@ from analysis import page
 from analysis.experiments import MODULES
 from analysis.experiments.open import text_groups
 from analysis.io import RecipeResults, SweepResults, with_needs
+from lm_mia import events
 from lm_mia.attacks.spec import RecipeNeeds, matching_recipes
 from lm_mia.config import Config, Corpus, Tokenizer, load
 from lm_mia.data.population import Population
@@ -103,9 +104,9 @@ def without_targets(recipe: RecipeResults, workdir: Path) -> RecipeResults:
     for path in (*recipe.recipe_dir.iterdir(), *(recipe.recipe_dir / "tables").iterdir()):
         if path.name not in ("tables", *OF_TARGETS):
             (folder / path.relative_to(recipe.recipe_dir)).symlink_to(path)
-    log = workdir / "metrics.jsonl"
+    log = workdir / events.FOLDER
     if not log.exists():
-        shutil.copy(recipe.recipe_dir.parents[1] / log.name, log)  # attacks add to it
+        shutil.copytree(recipe.recipe_dir.parents[1] / log.name, log)  # attacks add to it
     return dataclasses.replace(recipe, recipe_dir=folder, declared=RecipeNeeds())
 
 

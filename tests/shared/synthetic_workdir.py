@@ -17,7 +17,7 @@ import pandas as pd
 
 from analysis import io, page
 from analysis.io import RecipeResults
-from lm_mia import config
+from lm_mia import config, events
 from lm_mia.attacks import exports, runner, table_sets
 from lm_mia.attacks.experiment import Content
 from lm_mia.config.recipe import FORMAT, POPULATION_FORMAT, recipe_hash
@@ -128,7 +128,7 @@ def write_workdir(
     _write_population(folder / "populations" / "89abcdef", samples, pieces, texts)
     runner.run(read_attacked(recipe).view, recipe / "tables")
     present = [m for m, model in enumerate(models) if str(model) not in absent]
-    _write_log(folder / "metrics.jsonl", name, world, present, rng)
+    _write_log(folder / events.FOLDER / "synthetic.jsonl", name, world, present, rng)
     return read_attacked(recipe)
 
 
@@ -304,6 +304,7 @@ def _write_log(
     path: Path, recipe: str, world: World, present: list[int], rng: np.random.Generator
 ) -> None:
     steps = 4 * -(-world.loss_MxN.shape[1] // 2 // 16)
+    path.parent.mkdir(exist_ok=True)
     with path.open("a") as log:
 
         def write(names: dict[str, Any], loss: float) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import random
@@ -24,6 +23,7 @@ import pytest
 
 from analysis import page
 from lm_mia import cli, config
+from lm_mia import events as log_of_workdir
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.run import worker
 from lm_mia.run.stages import ModelVerb
@@ -87,7 +87,7 @@ class Tiny:
             "checkpoints",
             "locks",
             "tables",
-            "metrics.jsonl",
+            "metrics",
             "figures",
             "report.html",
         )
@@ -211,12 +211,9 @@ def scores(workdir: Path) -> dict[str, bytes]:
 
 
 def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
-    """Returns the events of a kind in the log, without a line that is still being written or was truncated."""
-    log, complete = workdir / "metrics.jsonl", []
-    for line in log.read_bytes().splitlines() if log.exists() else []:
-        with contextlib.suppress(ValueError):
-            complete.append(json.loads(line))
-    return [event for event in complete if event["event"] == kind]
+    """Returns the events of a kind in the log."""
+    read = log_of_workdir.read(workdir, lambda line: kind.encode() in line)
+    return [event for _, event in read if event["event"] == kind]
 
 
 def events(workdir: Path, kind: str) -> list[str]:

@@ -69,13 +69,13 @@ model_of() { # prints the model that job $2 of workdir $1 trains, once it has ma
   local model
   model=$(sed -n 's/.*"models": {"\([a-z0-9-]*\)".*/\1/p' "$1"/recipes/*/running/"$2.json" 2>/dev/null)
   [ -n "$model" ] || return 1
-  grep -q "\"event\": \"train\", \"model\": \"$model\".*\"step\": [1-9].*\"job\": \"$2\"" "$1/metrics.jsonl" && echo "$model"
+  grep -qh "\"event\": \"train\", \"model\": \"$model\".*\"step\": [1-9].*\"job\": \"$2\"" "$1"/metrics/*.jsonl && echo "$model"
 }
 is_nearly_trained() { # whether job $2 of workdir $1 may have made the last step of model $3
-  grep "\"event\": \"train\", \"model\": \"$3\".*\"job\": \"$2\"" "$1/metrics.jsonl" |
+  grep -h "\"event\": \"train\", \"model\": \"$3\".*\"job\": \"$2\"" "$1"/metrics/*.jsonl |
     grep -q '"step": 2[6-8][0-9]' # of 288; logged every 14 steps
 }
-resumed() { grep -q "\"model_trained\", \"model\": \"$2\".*\"resumed_at\": [1-9]" "$1/metrics.jsonl"; }
+resumed() { grep -q "\"model_trained\", \"model\": \"$2\".*\"resumed_at\": [1-9]" "$1"/metrics/*.jsonl; }
 processes() { pgrep -f -- "^$python -m launch make-models .*--job=$1( |\$)"; }
 workers() { processes "$1" | while read -r pid; do pgrep -P "$pid" -f spawn_main; done; }
 
@@ -211,7 +211,7 @@ two_nodes() {
   population "$workdir"
   job=$(submit "$workdir" --models-per-job=6 --time=60 --nodes=2 "${pair[@]}")
   [ -n "$job" ] && await 300 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED &&
-    grep -q '"processes": 2,' "$workdir/metrics.jsonl" && is "${job}_0" NumNodes 2
+    grep -q '"processes": 2,' "$workdir"/metrics/*.jsonl && is "${job}_0" NumNodes 2
 }
 
 kill_rank() {
@@ -279,7 +279,7 @@ if ((kills)); then
   case_of local "lm-mia train and lm-mia score, without SLURM" make_local
   case_of bytes "scores of random_kills equal those of lm-mia" same "$scratch/local" "$scratch/random"
   cut -d' ' -f1 "$scratch/kills" | sort | uniq -c
-  grep -ho '"resumed_at": [1-9]' "$scratch/random/metrics.jsonl" | wc -l | sed 's/$/ models resumed in the middle/'
+  grep -ho '"resumed_at": [1-9]' "$scratch"/random/metrics/*.jsonl | wc -l | sed 's/$/ models resumed in the middle/'
   conclude
 fi
 case_of array "two elements ran after the corpus, each on its own node" array

@@ -61,7 +61,7 @@ _KINDS = {
     "tables: csv": "recipes/*/tables/*.csv",
     "tables: parquet": "recipes/*/tables/**/*.parquet",
     "tables: json": "recipes/*/tables/**/*.json",
-    "log": "metrics.jsonl",
+    "log": "metrics/*.jsonl",
     "failures of models": "recipes/*/failures/*.jsonl",
     "running jobs": "recipes/*/running/*.json",
     "page": "*.html",

@@ -24,7 +24,6 @@ import collections
 import contextlib
 import difflib
 import hashlib
-import json
 import os
 import random
 import re
@@ -36,6 +35,8 @@ from pathlib import Path
 
 import rich.progress
 import tiny_run
+
+from lm_mia import events
 
 STAGES = ("corpus", "train", "score", "attack", "extract", "report")
 MODEL_STAGES = STAGES[:3]
@@ -196,14 +197,9 @@ def check_result(workdir: Path, uninterrupted: Path) -> None:
 
 def trained_again(workdir: Path) -> list[str]:
     """Returns the models that were trained after they had been scored."""
-    log = (workdir / "metrics.jsonl").read_text().splitlines()
     scored: set[str] = set()
     again = []
-    for line in log:
-        try:
-            event = json.loads(line)
-        except ValueError:  # truncated by a full disk
-            continue
+    for _, event in events.read(workdir, lambda line: b"model_" in line):
         if event["event"] == "model_trained" and event["model"] in scored:
             again.append(event["model"])
         if event["event"] == "model_scored" and event.get("last", True):

@@ -1,6 +1,6 @@
 """Figures 15 and 32: losses during training, by optimizer settings and by model size.
 
-Also a figure of a recipe: the training loss of every attacked model against the step, from metrics.jsonl,
+Also a figure of a recipe: the training loss of every attacked model against the step, from the log of the workdir,
 and, if models were validated, the loss of held-out samples beside it. R: models.
 """
 
@@ -47,7 +47,7 @@ Curve = dict[int, float]
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """The training of the attacked models of a recipe, from metrics.jsonl."""
+    """The training of the attacked models of a recipe, from the log of the workdir."""
 
     curves: dict[str, tuple[str, Curve]]
     """Role and training loss of each model, by its name."""

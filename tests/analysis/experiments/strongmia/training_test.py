@@ -1,6 +1,5 @@
 """What the training figure reads from the log, and what it ignores."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from synthetic_workdir import OTHER_RECIPE, RECIPE, copy_workdir, with_tables, w
 from analysis import io
 from analysis.experiments.strongmia import training
 from analysis.io import RecipeResults
+from lm_mia import events
 
 
 def test_training_curves_show_the_last_training() -> None:
@@ -36,10 +36,9 @@ def copied(finished: RecipeResults, tmp_path: Path) -> RecipeResults:
     return copy_workdir(finished, tmp_path / "demo")
 
 
-def log(recipe: RecipeResults, *events: dict[str, Any]) -> None:
-    with (recipe.recipe_dir.parents[1] / "metrics.jsonl").open("a") as file:
-        file.write("\n")  # the last line of the log is incomplete
-        file.writelines(json.dumps(event) + "\n" for event in events)
+def log(recipe: RecipeResults, *added: dict[str, Any]) -> None:
+    for event in added:
+        events.append(recipe.recipe_dir.parents[1], event)
 
 
 def validation(model: str, step: int, value: float, recipe: str = RECIPE) -> dict[str, Any]:
