@@ -16,6 +16,7 @@ import signal
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,8 @@ def reap(recipe_dir: Path, job: str, unfinished: set[str]) -> list[str]:
     for path, record, touched_seconds in list(running_jobs(recipe_dir)):
         if record["job"] != job and abs(now_seconds - touched_seconds) < LOST_SECONDS:
             continue
-        claimed_path = path.with_suffix(f".{os.getpid()}.lost")
+        # A process id would not be unique on all hosts that share the folder.
+        claimed_path = path.with_suffix(f".{uuid.uuid4().hex}.lost")
         try:
             path.rename(claimed_path)  # only one of several concurrent jobs succeeds
         except FileNotFoundError:

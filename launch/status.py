@@ -61,6 +61,7 @@ _MIN_WIDTH_OF_BARS = 110  # characters; narrower consoles have no room for progr
 _IDLE_SECONDS, _IDLE_MODELS = 60.0, 3
 _SCREEN_LINES, _SCREEN_WIDTH = 40, 100  # that all fits on, but for the shards that --verify lists
 _MAX_ROWS = 16  # of the table
+_MAX_NAMES = 3  # of a recipe, besides that of its folder
 _NEXT_LINES = 4  # that `next_command` may take
 
 
@@ -71,10 +72,11 @@ def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
       recipe: the recipe.
 
     Returns:
-      Counts of models: ``models`` (requested), ``done`` (trained and scored), ``to_score`` (trained, not scored) and
-      ``missing`` (not made, and not being made by any process). Lists with one dict per model: ``running``, with model,
-      job, host and since; ``vanished``, the same for jobs that no longer report that they are alive; ``failing``,
-      models that failed and will be tried again; ``set_aside`` and ``diverged``, with reason and log.
+      ``names``: that of the folder, and those that commands gave the same recipe. Counts of models: ``models``
+      (requested), ``done`` (trained and scored), ``to_score`` (trained, not scored) and ``missing`` (not made, and not
+      being made by any process). Lists with one dict per model: ``running``, with model, job, host and since;
+      ``vanished``, the same for jobs that no longer report that they are alive; ``failing``, models that failed and
+      will be tried again; ``set_aside`` and ``diverged``, with reason and log.
       ``models_per_hour`` and ``seconds_left``: None if unknown. ``hosts``: numbers of models and failures of each
       machine. ``made_by``: number of models of each version of lm_mia. ``answer``: what the last command said, or None.
       ``population``: its path, samples and sha256, the last two None if it is not built. ``tables``: "present",
@@ -98,6 +100,7 @@ def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
     stored = recipe.stored_config()
     if stored is None:
         return status
+    status["names"] = list(dict.fromkeys([*stored["names"], *recipe.names]))
     unscored_models = inventory.unscored_models(recipe.config, recipe_dir, models)
     unscored = {str(model) for model in unscored_models}
     status["done"] = len(models) - len(unscored)
@@ -404,9 +407,7 @@ def _render(status: dict[str, Any], width: int) -> Group:
         # On a narrow console, only the recipes' names, in the first column, are wrapped.
         column.justify, column.no_wrap = "right", True
     shown, others = _rows(recipes)
-    lines = [
-        (r["recipe"], [r], r["models_per_hour"], r["seconds_left"], r["tables"]) for r in shown
-    ]
+    lines = [(_label(r), [r], r["models_per_hour"], r["seconds_left"], r["tables"]) for r in shown]
     if others:
         lines.append((f"{len(others)} others", others, None, None, ""))
     if len(recipes) > 1:
@@ -428,6 +429,15 @@ def _render(status: dict[str, Any], width: int) -> Group:
     frame_lines = 5 if len(recipes) > 1 else 4
     budget = _SCREEN_LINES - _NEXT_LINES - len(table.rows) - frame_lines
     return Group(table, *map(Text, fitting(_notes(status), budget)))
+
+
+def _label(r: dict[str, Any]) -> str:
+    """Returns the name of a recipe's folder, and the other names that commands gave the same recipe."""
+    others = [name for name in r["names"] if name != r["recipe"]]
+    if not others:
+        return r["recipe"]
+    more = ", ..." * (len(others) > _MAX_NAMES)
+    return f"{r['recipe']} (also: {', '.join(others[:_MAX_NAMES])}{more})"
 
 
 def _rows(recipes: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

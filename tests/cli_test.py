@@ -123,7 +123,7 @@ def test_config_is_optional_once_the_workdir_has_one(
     assert refused(["run", f"--workdir={w}", "--config.model.layers=2"], capsys) == [
         f"--workdir={w}: its recipe tiny has a different config:",
         "  model.layers: 1 -> 2",
-        "  choose another --workdir, or restore these fields",
+        "  choose another --workdir or name, or restore these fields",
     ]
 
 
@@ -455,7 +455,7 @@ def test_damaged_or_different_workdirs_are_refused(
             f"--workdir={w}: its recipe tiny has a different config:",
             "  model.layers: 1 -> 2",
             "  train.epochs: 1 -> 3",
-            "  choose another --workdir, or restore these fields",
+            "  choose another --workdir or name, or restore these fields",
         ]
     elif damage == "tokens":
         raw = bytearray(tokens.read_bytes())

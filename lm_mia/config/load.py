@@ -62,7 +62,8 @@ def load_sweep(
     """Returns the config of a file, and that of each entry of the file's ``sweep()`` if it has one.
 
     An entry is a dict of fields and values, such as ``{"model.size": "10M", "train.epochs": 2}`` (or nested,
-    ``{"model": {"size": "10M"}}``), which are set after the overrides of the command line.
+    ``{"model": {"size": "10M"}}``), which are set after the overrides of the command line. An entry is a recipe even if
+    ``has_recipe`` leaves out the config itself.
 
     Returns:
       (overrides of the entry, config) for the config itself, which has no overrides, and for each entry.
@@ -87,6 +88,8 @@ def load_sweep(
         values = dict(_flatten(entry))
         changed, errors = _set_fields(config, values)
         if not errors:
+            if "has_recipe" not in values:  # that of the config is about the config alone
+                changed = dataclasses.replace(changed, has_recipe=True)
             changed = resolve(changed)
             errors = problems(changed)
         mistakes += [label + error for error in errors]
@@ -133,6 +136,25 @@ def included_configs() -> Path:
     package = Path(__file__).resolve().parents[1]
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
+
+
+def namesake(config_arg: str) -> str:
+    """Returns a line about which config is taken if an included one and a file of the current folder have its name.
+
+    A name without .py is that of the included config, and NAME.py is the file. Otherwise, the line is empty.
+    """
+    name, colon, arg = config_arg.partition(":")
+    file = Path(f"{name.removesuffix('.py')}.py")
+    included = included_configs() / file
+    if file.name != str(file) or "/" in name or not (file.is_file() and included.is_file()):
+        return ""
+    if file.samefile(included):
+        return ""
+    if name == file.name:
+        other = f"that which lm_mia includes is --config={file.stem}{colon}{arg}"
+        return f"--config={config_arg}: takes the file of this folder; {other}"
+    other = f"the file {file} of this folder is --config=./{file}{colon}{arg}"
+    return f"--config={config_arg}: takes the config that lm_mia includes; {other}"
 
 
 def is_config_name(name: str) -> bool:
@@ -410,9 +432,13 @@ def _flatten(entry: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 @contextlib.contextmanager
 def _one_line_errors(config_arg: str, path: Path) -> Iterator[None]:
-    """Turns any error that a config file raises in the block into a one-line UserError with its line number."""
+    """Turns any error that a config file raises in the block into a one-line UserError with its line number.
+
+    In the block, the file can import the files of its folder, and the included configs.
+    """
     try:
-        yield
+        with _import_folders(path.parent.absolute(), included_configs()):
+            yield
     except UserError:
         raise
     except SystemExit as error:
@@ -429,6 +455,36 @@ def _one_line_errors(config_arg: str, path: Path) -> Iterator[None]:
         reason = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
         message = _unknown_keyword(error) or f"{type(error).__name__}: {reason}"
         raise UserError(f"--config={config_arg}: {_location(error, path)}{message}") from error
+
+
+@contextlib.contextmanager
+def _import_folders(own: Path, included: Path) -> Iterator[None]:
+    """Lets imports in the block search a folder first, then that of the included configs, then the usual ones.
+
+    A name such as strongmia means the included config in one block, and a file of the user in another.
+    """
+    path_before, before = list(sys.path), dict[str, ModuleType]()
+    sys.path[:0] = [str(own), str(included)]
+    files = {file.stem: file for file in included.glob("*.py")}
+    for name, file in files.items():
+        if name in sys.modules:
+            before[name] = sys.modules.pop(name)
+        path = own / file.name if (own / file.name).is_file() else file
+        if str(path) in _imported:
+            sys.modules[name] = _imported[str(path)]
+    try:
+        yield
+    finally:
+        sys.path[:] = path_before
+        for name in files:
+            module = sys.modules.pop(name, None)
+            if module is not None and module.__file__:
+                _imported[module.__file__] = module
+        sys.modules.update(before)
+
+
+_imported: dict[str, ModuleType] = {}
+"""The included configs, and files of their names, that configs have imported, by path."""
 
 
 def _unknown_keyword(error: Exception) -> str:
@@ -473,10 +529,6 @@ def _load_module(config_arg: str) -> tuple[ModuleType, str]:
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and type hints of the file look their module up here.
     sys.modules[spec.name] = module
-    # A config may import the files of its folder, and the included configs.
-    for folder in map(str, (path.parent.absolute(), included_configs())):
-        if folder not in sys.path:
-            sys.path.append(folder)
     with _one_line_errors(config_arg, path):
         # The loader of the module would use stale bytecode of a file that was edited twice within a second.
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
@@ -496,6 +548,8 @@ def _no_such_config(name: str, included: Mapping[str, Path]) -> str:
             return "is a folder; add the name of a Python file in it"
         if path.is_file():
             return "the name of a config file must end in .py; rename it"
+        if path.suffix == ".py" and path.stem in included and path.name == name:
+            return f"no such Python file in this folder; did you mean {path.stem}, which lm_mia includes?"
         return "no such Python file (a path ends at the first colon); try --config=quickstart, which lm_mia includes"
     if Path(f"{name}.py").is_file():
         return f"lm_mia includes no config of this name; did you mean {name}.py?"

@@ -241,7 +241,7 @@ def recipe_requests(entries: Sequence[SweepEntry], default_name: str) -> list[Re
     """Returns the distinct recipes of a config and its sweep.
 
     Args:
-      entries: as returned by `lm_mia.config.load.load_sweep`.
+      entries: as returned by `lm_mia.config.load.load_sweep`; those without a recipe are left out.
       default_name: the name of the config itself if it has none. An entry of the sweep without a name is named after
         its overrides, such as ``layers=4,epochs=2``.
 
@@ -251,6 +251,8 @@ def recipe_requests(entries: Sequence[SweepEntry], default_name: str) -> list[Re
     """
     requests: dict[Any, RecipeRequest] = {}
     for number, (overrides, config) in enumerate(entries):
+        if not config.has_recipe:
+            continue
         key = recipe_key(config)
         name = config.name or (_derived_name(overrides) if overrides else folder_name(default_name))
         if request := requests.get(key):

@@ -477,7 +477,8 @@ class Config:
     that define EXPERIMENT. On the command line, -NAME removes a figure from those that the config or the workdir
     lists."""
     has_recipe: bool = True
-    """False: all figures are simulations, so no population is built and no models are made."""
+    """False: this config is not a recipe itself: it only sets what the entries of its sweep have in common, or its
+    figures are simulations, which need no models."""
     compare_with_papers: bool = False
     """Whether the report page says what the papers found, with their numbers, and whether their claims are seen in
     these models. The configs of the papers set it."""

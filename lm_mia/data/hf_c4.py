@@ -21,6 +21,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from lm_mia.atomic import replacing, write_atomically
 from lm_mia.data import c4, process_pool, texts
 from lm_mia.data.documents import Log, ProgressCallback
 from lm_mia.errors import UserError, raise_failed_read
@@ -201,24 +202,22 @@ def _convert(shard: _Shard, report: process_pool.Report) -> None:
     """Converts one file, and writes a note with the number of records and the sizes of both files."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
-    temporary = shard.target.with_suffix(f".{os.getpid()}")
     data_dir = shard.target.parents[3]  # of DATA_DIR/c4/en/.3.1.0.unfinished/NAME
     with _reporting_write_errors(data_dir):
         _note_path(shard).unlink(missing_ok=True)  # it may describe an earlier file of this name
-        # group_size:1 stores one record per chunk, as TFDS does, which is the cheapest to read by index.
-        writer = ArrayRecordWriter(str(temporary), "group_size:1")
         records = size = 0
-        try:
-            for raw in _read_examples(shard, report):
-                writer.write(raw)
-                records, size = records + 1, size + len(raw)
-            writer.close()
-        except BaseException:
-            with contextlib.suppress(RuntimeError):  # closing repeats the error of writing
+        with replacing(shard.target) as temporary:
+            # group_size:1 stores one record per chunk, as TFDS does, which is the cheapest to read by index.
+            writer = ArrayRecordWriter(str(temporary), "group_size:1")
+            try:
+                for raw in _read_examples(shard, report):
+                    writer.write(raw)
+                    records, size = records + 1, size + len(raw)
                 writer.close()
-            temporary.unlink(missing_ok=True)
-            raise
-        os.replace(temporary, shard.target)
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # closing repeats the error of writing
+                    writer.close()
+                raise
         sizes = {"source_bytes": shard.bytes, "file_bytes": shard.target.stat().st_size}
         _save_json(_note_path(shard), {"records": records, "bytes": size, **sizes})
 
@@ -303,9 +302,7 @@ def _note_path(shard: _Shard) -> Path:
 
 
 def _save_json(path: Path, content: Any) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=2))
-    os.replace(temporary, path)
+    write_atomically(path, json.dumps(content, indent=2))
 
 
 def _load_json(path: Path) -> Any:

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ class SweepRecipe:
             raise UserError(
                 f"--workdir={self.workdir.path}: its recipe {self.name} has a different config:\n"
                 + "\n".join(f"  {change}" for change in changes)
-                + "\n  choose another --workdir, or restore these fields"
+                + "\n  choose another --workdir or name, or restore these fields"
             )
         return stored
 
@@ -140,6 +141,8 @@ def sweep_from_flags(
       needs_workdir: whether the command requires a workdir even if it has a config.
       attacks: as in `read_sweep`.
     """
+    if args.config and (line := load.namesake(args.config)):
+        print(line, file=sys.stderr)
     lacks_workdir = needs_workdir and not args.workdir
     if not problems:
         if lacks_workdir:
@@ -183,8 +186,7 @@ def read_sweep(
     if config_arg is None:
         return _recipes_of_workdir(workdir, overrides, attacks=attacks)
     loaded = [(s, _with_absolute_files(c)) for s, c in load.load_sweep(config_arg, overrides)]
-    entries = [(s, c) for s, c in loaded if c.has_recipe]
-    requests = recipe_requests(entries, load.default_name(config_arg))
+    requests = recipe_requests(loaded, load.default_name(config_arg))
     recipes = [
         SweepRecipe(workdir, r.names[0], r.config, r.names, r.entries, r.overrides)
         if folder is None
@@ -197,7 +199,7 @@ def read_sweep(
         for recipe in recipes
     ]
     if attacks:
-        check_attacks([c for _, c in entries])
+        check_attacks([c for _, c in loaded if c.has_recipe])
     for recipe in recipes if folder is not None else ():
         recipe.stored_config()
     figures = listed_figures.with_absolute_paths(loaded[0][1].figures)
@@ -289,11 +291,11 @@ def _import_message(recipe: SweepRecipe, stored: Mapping[str, Any], changes: Seq
 
 
 def require_recipes(sweep: Sweep, command: str) -> None:
-    """Raises UserError if all figures of a sweep are simulations, so that there is nothing that a command can do."""
+    """Raises UserError if a sweep has no recipe, as if all figures are simulations: a command has nothing to do."""
     if not sweep.recipes:
         raise UserError(
-            f"has_recipe=False: all figures are simulations, so there are no models for {command}; use lm-mia run or "
-            "lm-mia report"
+            f"has_recipe=False: there is no recipe, and so no models for {command}; add entries to sweep(), or, if all "
+            "figures are simulations, use lm-mia run or lm-mia report"
         )
 
 

@@ -1,3 +1,5 @@
+import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
@@ -229,6 +231,57 @@ def test_a_name_selects_an_included_config(tmp_path: Path, monkeypatch: pytest.M
         f"--config=zzz:cpu: {rule}; try --config=quickstart, or a path such as my_config.py"
     ]
     assert error_lines("strong:cpu") == [f"--config=strong:cpu: {rule}; did you mean strongmia?"]
+
+
+def test_a_file_with_the_name_of_an_included_config_does_not_hide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")  # as of `python -m lm_mia.cli`
+    included = load.load_config("quickstart")
+    assert load.namesake("quickstart") == ""
+    assert error_lines("quickstart.py")[0].endswith(
+        "did you mean quickstart, which lm_mia includes?"
+    )
+    (tmp_path / "quickstart.py").write_text(FILE)
+    assert load.load_config("quickstart") == included != load.load_config("quickstart.py")
+    assert load.load_config("quickstart.py:3") == load.load_config("./quickstart.py:3")
+    assert "takes the config that lm_mia includes" in load.namesake("quickstart")
+    assert load.namesake("quickstart:3").endswith(" is --config=./quickstart.py:3")
+    assert "takes the file of this folder" in load.namesake("quickstart.py:3")
+    assert load.namesake("quickstart.py:3").endswith(" is --config=quickstart:3")
+    for other in ("./quickstart.py", f"{tmp_path}/quickstart.py", "c4", "other.py", "", "."):
+        assert load.namesake(other) == ""
+    monkeypatch.chdir(load.included_configs())
+    assert load.namesake("quickstart") == load.namesake("quickstart.py") == ""
+
+
+def test_configs_import_the_files_of_their_own_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also if the user has a strongmia.py, which the included configs import."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    included = load.load_config("strongmia_open:cpu")
+    (tmp_path / "strongmia.py").write_text("LAYERS = 3")
+    (tmp_path / "mine.py").write_text(
+        """
+import dataclasses
+import strongmia
+from lm_mia.config.load import load_config
+
+def get_config():
+    config = load_config("strongmia_open:cpu")
+    import strongmia as again
+    assert again is strongmia
+    return dataclasses.replace(config, name=f"layers-{strongmia.LAYERS}")
+"""
+    )
+    before = list(sys.path)
+    assert load.load_config("strongmia_open:cpu") == included
+    assert load.load_config("mine.py") == dataclasses.replace(included, name="layers-3")
+    assert load.load_config("strongmia_open:cpu") == included
+    assert sys.path == before
 
 
 def test_a_copy_of_an_included_config_imports_the_others(tmp_path: Path):

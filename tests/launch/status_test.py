@@ -160,12 +160,10 @@ def test_rate_and_remaining_time_come_from_the_log(
             ("model_scored", MODELS[2], True, name, 2, 20),
         )
     ]
-    path = sweep.workdir.path / events.FOLDER / "log.jsonl"
-    path.parent.mkdir(exist_ok=True)
 
     def write(lines: Sequence[Mapping[str, object]]) -> None:
         text = "".join(json.dumps(line) + "\n" for line in lines)
-        path.write_text(text + '{"event": "model_scored", "ti')
+        tiny_run.write_log(sweep.workdir.path, text + '{"event": "model_scored", "ti')
 
     write(lines)
     first, second = read_status(sweep, capsys)
@@ -189,6 +187,7 @@ def test_rate_and_remaining_time_come_from_the_log(
 def test_versions_and_other_recipes_are_listed(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
     began, workdir = json.loads((first_recipe(sweep) / "config.json").read_text()), sweep.workdir
     scored = tiny_run.logged(workdir.path, "model_scored")
+    del scored[0]["time"]
     workdir.log_event({**scored[0], "version": "9.9.9 abc"})
     shutil.copytree(first_recipe(sweep), workdir.recipe_dir("old"))
     workdir.config_file.write_text(json.dumps({"recipes": ["tiny", "old"], "figures": []}))
@@ -200,6 +199,19 @@ def test_versions_and_other_recipes_are_listed(sweep: Sweep, capsys: pytest.Capt
         f"other {workdir.recipe_dir('old')}: a recipe of the workdir that the config does not request"
         in out
     )
+
+
+def test_other_names_of_a_recipe_are_shown(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w, file = tiny.copy(tmp_path / "w"), tmp_path / "small.py"
+    file.write_text(Path(tiny.config).read_text())
+    claim_folders(read_sweep(str(file), str(w), ()))
+    assert cli.main(["status", f"--workdir={w}"]) == 0
+    assert "tiny (also: small)" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["status", f"--workdir={w}", "--json"]) == 0
+    [recipe] = json.loads(capsys.readouterr().out)["recipes"]
+    assert (recipe["recipe"], recipe["names"]) == ("tiny", ["tiny", "small"])
 
 
 def test_watch_ends_if_no_model_is_missing(tiny: tiny_run.Tiny, capsys: pytest.CaptureFixture[str]):

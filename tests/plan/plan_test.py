@@ -10,7 +10,7 @@ import pytest
 import tiny_run
 from tiny_run import Tiny, tiny
 
-from lm_mia import cli, events
+from lm_mia import cli
 from lm_mia.data.population import open_population
 from lm_mia.model import flops, memory
 from lm_mia.run import devices
@@ -267,10 +267,7 @@ def test_time_follows_from_the_models_of_the_workdir(
         for i in range(4)
         for kind in ("worker", "model_started", "model_scored")
     ]
-    (workdir / events.FOLDER).mkdir(exist_ok=True)
-    (workdir / events.FOLDER / "log.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in lines)
-    )
+    tiny_run.write_log(workdir, "".join(json.dumps(line) + "\n" for line in lines))
     flags.append(f"--workdir={workdir}")
     grown = planned(capsys, *flags)
     [recipe] = grown["recipes"]
@@ -308,7 +305,7 @@ def test_plan_refuses_what_run_refuses(
     assert wrong(capsys, "plan", *flags, "--config.model.layers=2") == [
         f"--workdir={workdir}: its recipe tiny has a different config:",
         "  model.layers: 1 -> 2",
-        "  choose another --workdir, or restore these fields",
+        "  choose another --workdir or name, or restore these fields",
     ]
     file = tiny_run.recipe_of(workdir) / "config.json"
     file.write_text("{}")

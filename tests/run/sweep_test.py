@@ -120,7 +120,7 @@ def test_recipes_of_the_workdir_are_used_without_config(file: str, tmp_path: Pat
     assert failure(lambda: read_sweep(None, str(tmp_path / "w"), ["--config.model.layers=2"])) == [
         f"--workdir={tmp_path / 'w'}: its recipe tiny has a different config:",
         "  model.layers: 1 -> 2",
-        "  choose another --workdir, or restore these fields",
+        "  choose another --workdir or name, or restore these fields",
     ]
 
 
@@ -216,7 +216,7 @@ def test_different_config_is_refused_with_its_differences(file: str, tmp_path: P
         f"--workdir={tmp_path}: its recipe tiny has a different config:",
         "  model.layers: 1 -> 3",
         "  score.micro_batch_size: 0 -> 1",
-        "  choose another --workdir, or restore these fields",
+        "  choose another --workdir or name, or restore these fields",
     ]
     assert stored(tmp_path, "tiny") == before
 
@@ -251,6 +251,32 @@ def test_recipe_is_found_under_each_of_its_names(tmp_path: Path):
     assert message.startswith("attack.references=4: recipe main keeps the larger value 8 of an")
     assert stored(w, "main")["names"] == ["main", "fixed-1"]
     assert [path.name for path in (w / "recipes").iterdir()] == ["main"]
+
+
+def test_a_sweep_may_leave_out_its_config(tmp_path: Path):
+    w, sweep = tmp_path / "w", "\ndef sweep(): return [{'train.epochs': 2}, {'model.layers': 2}]\n"
+    file = write(tmp_path / "a.py", sweep)
+    all_names = ["a", "epochs=2", "layers=2"]
+    assert [r.name for r in read_sweep(file, str(w), ()).recipes] == all_names
+    left_out = read_sweep(file, str(w), ["--config.has_recipe=False"])
+    assert [(r.name, r.entries) for r in left_out.recipes] == [
+        ("epochs=2", (1,)),
+        ("layers=2", (2,)),
+    ]
+    begun = begin(file, w, "--config.has_recipe=False")
+    assert sorted(path.name for path in (w / "recipes").iterdir()) == all_names[1:]
+    assert [r.name for r in begin(None, w).recipes] == [r.name for r in begun.recipes]
+    without = """
+_with = get_config
+def get_config():
+    import dataclasses
+    return dataclasses.replace(_with(), has_recipe=False)
+"""
+    write(tmp_path / "a.py", sweep + without)
+    assert read_sweep(file, str(w), ()).recipes == left_out.recipes
+    # An entry may be left out, too.
+    write(tmp_path / "a.py", "\ndef sweep(): return [{'train.epochs': 2, 'has_recipe': False}]\n")
+    assert [r.name for r in read_sweep(file, str(w), ()).recipes] == ["a"]
 
 
 def test_counts_of_a_named_recipe_can_be_lowered_without_config(tmp_path: Path):

@@ -216,6 +216,14 @@ def logged(workdir: Path, kind: str) -> list[dict[str, Any]]:
     return [event for _, event in read if event["event"] == kind]
 
 
+def write_log(workdir: Path, text: str) -> None:
+    """Replaces the log of a workdir."""
+    folder = workdir / log_of_workdir.FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "log.jsonl").write_text(text)
+
+
 def events(workdir: Path, kind: str) -> list[str]:
     """Returns the models of all events of a kind in the log, sorted."""
     return sorted(event["model"] for event in logged(workdir, kind))
