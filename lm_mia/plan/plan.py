@@ -371,6 +371,19 @@ def _text_shares(costs: Sequence[RecipeCost]) -> str:
     return f"{listed} of the tokens of the drawn documents are in the samples{others}"
 
 
+def _checkpoint_parts(costs: Sequence[RecipeCost]) -> str:
+    """Returns what the checkpoints contain whose bytes are shown."""
+    state = "the state of the optimizer"
+    if all(r.keep_moments for r in costs):
+        return f"the last state of every model: parameters and {state}"
+    if any(r.keep_moments for r in costs):
+        return (
+            f"the last state of every model: parameters and {state}, but only parameters of recipes with "
+            "train.keep_moments=False, once a model is scored"
+        )
+    return f"the parameters of every model; {state} is deleted once it is scored (train.keep_moments=False)"
+
+
 def _footnotes(
     costs: Sequence[RecipeCost],
     chip: Chip | None,
@@ -388,7 +401,7 @@ def _footnotes(
         f"tokens       without padding; {samples} (--tokens-per-sample sets another mean)",
         f"text used    {_text_shares(costs)}",
         "FLOPs        without padding; scoring covers all samples, at every score point",
-        "checkpoints  the last state of every model: parameters and the state of the optimizer",
+        f"checkpoints  {_checkpoint_parts(costs)}",
     ]
     if total["score_point_bytes"]:
         lines.append(

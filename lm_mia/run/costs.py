@@ -87,9 +87,11 @@ class RecipeCost:
     score_flops: float
     """FLOPs of scoring all samples at every score point, and of validation."""
     checkpoint_bytes: int
-    """Bytes of the final states."""
+    """Bytes of the final states, once all models are scored."""
     score_point_bytes: int
     """Bytes of the states at score points, which are kept for statistics that are requested later."""
+    keep_moments: bool
+    """Whether these states include that of the optimizer."""
     store_bytes: int
     population: str
     """Name of the population; recipes with the same name share it."""
@@ -161,7 +163,8 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
     passes = num_score_points * (2 if "lowercase_loss" in c.score.statistics else 1)
     scored = passes * samples + c.train.validations * held_out
     parameters = packed.size.parameters
-    checkpoint_bytes = round((4 + packed.size.state_bytes) * parameters)
+    kept_bytes = packed.size.state_bytes if c.train.keep_moments else 0
+    checkpoint_bytes = round((4 + kept_bytes) * parameters)
     token_bytes = 2 if vocab_size <= 2**16 else 4
     sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: its offset
     return RecipeCost(
@@ -184,6 +187,7 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
         score_flops=num_models * scored * flops.scoring(*per_sample),
         checkpoint_bytes=num_models * checkpoint_bytes,
         score_point_bytes=num_models * (num_score_points - 1) * checkpoint_bytes,
+        keep_moments=c.train.keep_moments,
         store_bytes=num_models
         * samples
         * (1 + num_score_points * 4 * (1 + len(c.score.statistics))),

@@ -72,6 +72,17 @@ def test_cost_of_a_tiny_recipe():
     assert plan.chip_hours(costs, at_rate(1e3)) == pytest.approx((total / 3.6e6, total / 3.6e6))
 
 
+def test_checkpoints_without_moments_have_only_parameters(capsys: pytest.CaptureFixture[str]):
+    kept = cost_of(changed_config(("score.at_steps", (1,))))
+    dropped = cost_of(changed_config(("score.at_steps", (1,)), ("train.keep_moments", False)))
+    assert dropped.checkpoint_bytes == dropped.score_point_bytes == 6 * 4 * dropped.parameters
+    assert dropped.checkpoint_bytes == kept.checkpoint_bytes / 3
+    for costs, is_said in (([kept], False), ([dropped], True), ([kept, dropped], True)):
+        plan.print_costs(costs, None, plan.FinishedModels())
+        [line] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("checkpoints ")]
+        assert ("train.keep_moments=False" in line) == is_said
+
+
 def test_score_points_and_statistics_add_cost():
     plain = cost_of(BASE)
     points = cost_of(changed_config(("score.at_steps", (1,))))
