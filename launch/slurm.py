@@ -3,8 +3,9 @@
 Before its time limit or when it is preempted, a job saves its state, and its script requeues it. The script also
 requeues a job that is killed, for example because it is out of memory, and SLURM requeues a job whose node fails. A
 requeued job continues from its checkpoints, as often as it takes: only after several starts in a row without a new
-checkpoint or a finished model does it end with an error (`launch.starts`). A job that does not save within its grace
-period ends as TIMEOUT, and a job that is canceled is not requeued.
+checkpoint or a finished model does it end with an error (`launch.starts`). If a job does not save within its grace
+period, its script kills it before the limit, at which SLURM would end it for good, and requeues it: it continues
+from its last checkpoint. A job that is canceled is not requeued.
 """
 
 import argparse
@@ -28,6 +29,9 @@ MAX_RESTARTS = 20
 """Maximum number of restarts of a job that is killed before it counts its start, or that builds the corpus. A job that
 makes models counts its starts without progress itself."""
 
+_RESERVE_SECONDS = 15
+"""Time before the limit at which a job that has not ended is killed and requeued; less if the grace period is short."""
+
 _WORD = "[A-Za-z0-9_.,@+-]*"
 _PATTERNS = {  # values of #SBATCH lines: pattern, rule, example
     "memory": ("([0-9]+[KMGT]?)?", "must be a whole number, then K, M, G or T", "64G"),
@@ -41,18 +45,18 @@ _PATTERNS = {  # values of #SBATCH lines: pattern, rule, example
     ),
 }
 _UNITS = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}  # seconds in each part of M, M:S, H:M:S
-_END = f"""
+_EXIT_CODE = """
 code=$?
-
+((code == 124)) && code=137 # timeout says that the job did not save in time, and was killed
+"""
+_END = f"""{_EXIT_CODE}
 # {SIGTERM_EXIT_CODE}: the job was asked to stop and has saved its state. Other codes above 128: it was killed.
 if ((code == {SIGTERM_EXIT_CODE} || (code > 128 && ${{SLURM_RESTART_COUNT:-0}} < {MAX_RESTARTS}))); then
   exec scontrol requeue "$job"
 fi
 exit $code
 """
-_END_OF_MODELS = f"""
-code=$?
-
+_END_OF_MODELS = f"""{_EXIT_CODE}
 # Codes above 128: the job was stopped ({SIGTERM_EXIT_CODE}) or killed. After several starts without progress, which it
 # counts in $starts, it ends with another code. If it was killed before it could count, SLURM's count is the limit.
 if ((code > 128)) && {{ [[ $(cat -- "$starts" 2>/dev/null) != "$before" ]] ||
@@ -310,6 +314,7 @@ def _lines(
     # requeue. (SLURM sends SIGTERM to srun's tasks, since --signal lacks "B:".)
     srun = f"srun --kill-on-bad-exit=0 --wait={options.grace_seconds if is_joint else 0}"
     srun += f" --cpus-per-task={options.cpus_per_task}" * (options.cpus_per_task > 0)
+    reserve = max(min(_RESERVE_SECONDS, options.grace_seconds // 4), 1)
     return [
         "#!/bin/bash",
         f"#SBATCH --job-name={name}",
@@ -320,6 +325,10 @@ def _lines(
         *[setup] * bool(options.setup),
         *body,
         "",
+        "# At its limit, SLURM would end the job for good. So srun is stopped before, and kills what has not saved.",
+        f"limit=${{SLURM_JOB_END_TIME:-$(($(date +%s) + {_seconds(options.time)}))}}",
+        f"left=$((limit - $(date +%s) - {reserve}))",
+        f"timeout --foreground --kill-after={max(reserve // 3, 1)} $((left > 1 ? left : 1)) \\",
         " \\\n  ".join([srun, *map(shlex.quote, command), *block_flags]),
     ]
 

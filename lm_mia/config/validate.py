@@ -721,7 +721,7 @@ def _rates(config: Config) -> Iterator[str]:
         )
     elif max(attack.fprs) < schema.lowest_fpr(schema.num_canaries(config)):
         yield _message(config, "attack.fprs", rule_about_lowest_fpr(config), "add a higher rate")
-    if attack.focus_fpr not in ("auto", *attack.fprs):
+    elif attack.focus_fpr not in ("auto", *attack.fprs):
         yield _message(
             config, "attack.focus_fpr", f"must be auto or one of attack.fprs={attack.fprs}"
         )

@@ -1,5 +1,6 @@
 import argparse
 import dataclasses
+import time
 from pathlib import Path
 
 import hypothesis
@@ -159,6 +160,36 @@ def test_corpus_job_has_one_node_and_no_gpus():
     assert "#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --partition=gpu\n" in written
     assert '#SBATCH --output="/scratch/me/sweep/logs/%j.out"' in written
     assert "gpus" not in written
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_killed_before", [False, True])
+def test_a_job_that_does_not_save_before_its_limit_is_requeued(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_killed_before: bool
+):
+    """Unless it gives up: the script looks at what it counted, as if the job was killed."""
+    (cluster.folder / "logs").mkdir()
+    monkeypatch.setenv(
+        "SLURM_JOB_END_TIME", str(int(time.time()) + 17)
+    )  # 15 of which are for requeueing
+    count = f"echo 1 >>'{cluster.folder}/logs/17_3.starts.json'\n" * (not is_killed_before)
+    began = time.monotonic()
+    code = cluster.run(array(cluster.folder), 0, 3, "20", f"{count}exec sleep 30")
+    assert time.monotonic() - began < 15
+    assert (code, cluster.called("scontrol")) == (
+        (137, []) if is_killed_before else (0, ["requeue", "17_3"])
+    )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("end", ["", "0"])
+def test_a_job_runs_without_the_time_of_its_end_or_after_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, end: str
+):
+    """SLURM before 22.05 does not tell jobs when they end."""
+    if end:
+        monkeypatch.setenv("SLURM_JOB_END_TIME", end)
+    assert cluster.run(array(cluster.folder), 2, 3) == 2
 
 
 @pytest.mark.process

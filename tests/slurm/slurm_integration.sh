@@ -2,7 +2,7 @@
 # Runs sweeps on a real SLURM with preemption, lost nodes and time limits; scores must equal those of `lm-mia` bitwise.
 #   tests/slurm/slurm_integration.sh [KILLS]
 # With a number of kills, it instead runs one sweep whose workers and jobs are killed so often at random moments.
-# Takes 5 minutes on 2 cores. Needs root, to start the daemons of SLURM, and installs SLURM by apt-get if it is missing;
+# Takes 7 minutes on 2 cores. Needs root, to start the daemons of SLURM, and installs SLURM by apt-get if it is missing;
 # otherwise the test is skipped. Prints one line per case, and exits with 1 if one failed. All files are in a temporary
 # folder, which is removed at the end. Jobs are held (SIGSTOP) in the middle of a model where a case needs it, so that no
 # case depends on speed.
@@ -196,6 +196,19 @@ time_limit() { # SLURM checks limits every 30 s, so SIGTERM comes 75 to 105 s af
     await 300 "the sweep was over" over "$job" && is "${job}_0" JobState COMPLETED && resumed "$workdir" "$model"
 }
 
+late() { # a job that ignores SIGTERM is killed before its limit
+  mkdir -p "$scratch/late/logs"
+  "$python" -c '
+import pathlib, sys
+from launch import slurm
+folder = pathlib.Path(sys.argv[1])
+options = slurm.SlurmOptions("2", cpus_per_task=1, memory="1G", partition="batch", grace_seconds=60)
+command = ["bash", "-c", "trap \"\" TERM; while :; do sleep 1; done"]
+print(slurm.script("late", command, [0], 1, 1, folder / "logs", folder, options))
+' "$scratch/late" >"$scratch/late/script" && job=$(sbatch --parsable "$scratch/late/script") || return
+  await 300 "${job}_0 was requeued" is "${job}_0" Restarts 1 && scancel "$job" && await 300 "it was over" over "$job"
+}
+
 cancelled() {
   local workdir=$scratch/cancelled
   population "$workdir"
@@ -287,6 +300,7 @@ case_of preemption "an element was preempted by a job of a higher partition and 
 case_of lost_node "the node of an element was drained, then down; the element ran on the other node" lost_node
 case_of again "the same command finds every model and prints the next command" again
 case_of time_limit "an element was stopped before its time limit and resumed" time_limit
+case_of late "an element that did not save before its time limit was requeued" late
 case_of cancelled "a canceled element is not requeued" cancelled
 case_of two_nodes "two nodes, two processes of one job" two_nodes
 case_of kill_rank "one of the two processes was killed; the job was requeued" kill_rank
