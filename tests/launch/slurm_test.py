@@ -186,7 +186,7 @@ def test_a_job_that_does_not_save_before_its_limit_is_requeued(
 def test_a_job_runs_without_the_time_of_its_end_or_after_it(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, end: str
 ):
-    """SLURM before 22.05 does not tell jobs when they end."""
+    """Older versions of SLURM, such as 22.05, do not tell jobs when they end."""
     if end:
         monkeypatch.setenv("SLURM_JOB_END_TIME", end)
     assert cluster.run(array(cluster.folder), 2, 3) == 2
