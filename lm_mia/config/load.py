@@ -287,7 +287,7 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
         config = dataclasses.replace(config, figures=shown)
     for name, values in sorted(_split_flags(overrides), key=lambda flag: flag[0] not in _FIRST):
         section, _, leaf = name.rpartition(".")
-        positive = f"{section}.{leaf.removeprefix('no_')}"
+        positive = f"{section}.{leaf.removeprefix('no_')}".removeprefix(".")
         if types.get(positive) is bool and not values:  # --config.attack.[no-]leave-one-out
             config = _set(config, positive.split("."), positive == name)
             continue

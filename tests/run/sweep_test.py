@@ -263,6 +263,7 @@ def test_a_sweep_may_leave_out_its_config(tmp_path: Path):
         ("epochs=2", (1,)),
         ("layers=2", (2,)),
     ]
+    assert read_sweep(file, str(w), ["--config.no-has-recipe"]).recipes == left_out.recipes
     begun = begin(file, w, "--config.has_recipe=False")
     assert sorted(path.name for path in (w / "recipes").iterdir()) == all_names[1:]
     assert [r.name for r in begin(None, w).recipes] == [r.name for r in begun.recipes]
