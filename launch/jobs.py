@@ -45,7 +45,8 @@ def missing_indices(recipe: SweepRecipe) -> list[int]:
 def command(sweep: Sweep, python: Sequence[str], verb: str, *verb_flags: str) -> list[str]:
     """Returns the command line of a process that works on a sweep."""
     flags, overrides = sweep.flags()
-    return [*python, "-m", "launch", verb, *flags, *verb_flags, *overrides]
+    # Not "-m launch", which would run a package of this name in the folder where the job starts.
+    return [*python, "-m", "lm_mia", "launch", verb, *flags, *verb_flags, *overrides]
 
 
 def job_command(

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
+from lm_mia import top_level
 from lm_mia.config import Config
 from lm_mia.config.recipe import from_dict
 from lm_mia.data.population import Population, open_population
@@ -82,6 +83,7 @@ def open(workdir: str | os.PathLike[str]) -> "Results":
 
 def _open_views(workdir: Path) -> "SweepResults":
     """Opens the results of all recipes of a workdir, with what its figures need."""
+    top_level.import_packages()
     from analysis import io, page
 
     figures, _ = page.leave_out_missing(io.read_workdir(workdir)["figures"])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from lm_mia import top_level
 from lm_mia.attacks.spec import FigureNeed
 from lm_mia.config import Config, load
 from lm_mia.errors import UserError, collect_errors, run_action
@@ -86,6 +87,7 @@ def _run(argv: list[str]) -> int:
         _top_parser().parse_args(argv[:1])  # prints the help or the version, or raises an error
         return 2
     verb, argv = argv[0], argv[1:]
+    top_level.import_packages()
     if verb in ("launch", "status"):
         from launch import cli
 

@@ -30,6 +30,7 @@ ALLOWED_IMPORTS = {
     "analysis": "attacks config data model.flops model.memory stats",
     "api": "analysis attacks audits config data run store",
     "cli": "analysis attacks audits config data.canaries data.texts hf launch plan run",
+    "__main__": "cli",
     "errors": "",
     "interrupts": "",
     "seeds": "",
@@ -38,6 +39,7 @@ ALLOWED_IMPORTS = {
     "printing": "",
     "machine": "",
     "user_files": "",
+    "top_level": "",
 }
 # Packages in which some modules import each other inside functions: specs of attacks name their evaluations, and tables
 # of the page the experiments that write them.
@@ -51,6 +53,7 @@ BELOW_ALL = {
     "printing",
     "machine",
     "user_files",
+    "top_level",
 }
 WITHOUT_JAX = (
     "config",

@@ -155,9 +155,10 @@ def test_one_jobset_per_job_with_its_command(
     assert names == [f"lm-mia-{digest}-0-4-tiny", f"lm-mia-{digest}-4-6-tiny"]
     job = manifests[1]["spec"]["replicatedJobs"][0]["template"]["spec"]
     [container] = job["template"]["spec"]["containers"]
-    assert container["command"][:6] == [
+    assert container["command"][:7] == [
         "python",
         "-m",
+        "lm_mia",
         "launch",
         "make-models",
         f"--config={config}",
@@ -199,7 +200,7 @@ def test_jobs_of_a_workdir_with_configs_need_no_config(
     [manifest] = yaml.safe_load_all((tmp_path / "js" / "tiny.yaml").read_text())
     job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
     [container] = job["template"]["spec"]["containers"]
-    assert container["command"][4:6] == [workdir, "--recipe=tiny"]
+    assert container["command"][5:7] == [workdir, "--recipe=tiny"]
 
 
 def test_invalid_pods_are_refused(sweep: Sweep, capsys: pytest.CaptureFixture[str]):

@@ -109,7 +109,15 @@ def test_command_keeps_unusual_arguments(tiny: tiny_run.Tiny, tmp_path: Path):
     folder = f"{tmp_path}/s $(x)"
     sweep = read_sweep(tiny.config, folder, [unusual_flag])
     [task] = sweep.recipes
-    start = ["py", "-m", "launch", "make-models", f"--config={tiny.config}", f"--workdir={folder}"]
+    start = [
+        "py",
+        "-m",
+        "lm_mia",
+        "launch",
+        "make-models",
+        f"--config={tiny.config}",
+        f"--workdir={folder}",
+    ]
     assert jobs.job_command(sweep, ["py"], task, "--models=0:1") == [
         *start,
         "--recipe=tiny",
@@ -125,7 +133,7 @@ def test_commands_of_a_workdir_need_no_config(tiny: tiny_run.Tiny):
     )
     assert sweep.config_arg is None
     assert jobs.command(sweep, ["py"], "local") == [
-        *("py", "-m", "launch", "local"),
+        *("py", "-m", "lm_mia", "launch", "local"),
         f"--workdir={tiny.workdir}",
         "--config.train.workers=2",
     ]

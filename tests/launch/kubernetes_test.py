@@ -22,6 +22,7 @@ NAME = "lm-mia-12345e67-8-16-c4"  # in YAML, 12345e67 would be a number
 COMMAND = [
     "python",
     "-m",
+    "lm_mia",
     "launch",
     "make-models",
     "--config=configs/c4.py",

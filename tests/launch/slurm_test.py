@@ -16,6 +16,7 @@ GOLDEN = Path(__file__).parent / "golden"
 COMMAND = [
     "/opt/env/bin/python",
     "-m",
+    "lm_mia",
     "launch",
     "make-models",
     "--config=/home/me/sweep.py:big",

@@ -58,8 +58,8 @@ class FakeJobs:
 
     def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Any:
         """Replaces `launch.local.start`."""
-        assert list(command[:4]) == [sys.executable, "-m", "launch", "make-models"]
-        flags = dict(argument.removeprefix("--").split("=", 1) for argument in command[4:])
+        assert list(command[:5]) == [sys.executable, "-m", "lm_mia", "launch", "make-models"]
+        flags = dict(argument.removeprefix("--").split("=", 1) for argument in command[5:])
         assert Path(flags["log"]) == log
         self.started.append(flags)
         return self.before(flags) or Job(cli.main(command[3:]))

@@ -76,7 +76,7 @@ is_nearly_trained() { # whether job $2 of workdir $1 may have made the last step
     grep -q '"step": 2[6-8][0-9]' # of 288; logged every 14 steps
 }
 resumed() { grep -q "\"model_trained\", \"model\": \"$2\".*\"resumed_at\": [1-9]" "$1"/metrics/*.jsonl; }
-processes() { pgrep -f -- "^$python -m launch make-models .*--job=$1( |\$)"; }
+processes() { pgrep -f -- "^$python -m lm_mia launch make-models .*--job=$1( |\$)"; }
 workers() { processes "$1" | while read -r pid; do pgrep -P "$pid" -f spawn_main; done; }
 
 sums() { # prints the SHA-256 of the scores in workdir $1
@@ -103,7 +103,7 @@ built() { compgen -G "$1/populations/[!.]*" >/dev/null; }
 submit() { # submits a sweep in workdir $1; prints the id of its array
   local workdir=$1
   shift
-  "$python" -m launch slurm --workdir="$workdir" --partition=batch --cpus-per-task=1 --memory=1G --submit "${config[@]}" "$@" |
+  "$python" -m lm_mia launch slurm --workdir="$workdir" --partition=batch --cpus-per-task=1 --memory=1G --submit "${config[@]}" "$@" |
     tee -a "$scratch/output" | sed -n 's/.*: job //p' | tail -n 1
 }
 hold() { # stops the jobs of workdir $1 that are in the middle of a model; succeeds once all are stopped
