@@ -214,7 +214,7 @@ def _sample_losses(nanodo: SimpleNamespace, module: Any) -> Any:
 def concatenated(
     nanodo: SimpleNamespace, samples: Sequence[np.ndarray], length_tokens: int
 ) -> np.ndarray:
-    """Returns x_RxL, int32, packed by NanoDO's own NOAM packing, which concatenates samples and cuts them every L
+    """Returns x_BxL, int32, packed by NanoDO's own NOAM packing, which concatenates samples and cuts them every L
     tokens."""
     grain = importlib.import_module("grain.python")
     records = (

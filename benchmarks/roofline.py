@@ -210,9 +210,9 @@ def attention_share(packing: Packing, num_sequences: int, chip: Chip) -> float:
     if not chip.skips_segments:
         return (blocks + 1) / 2 / blocks
     plan = packing.plan
-    filled_R = np.bincount(plan.sequence_B, packing.length_B, num_sequences).astype(np.int64)
-    begin_S = np.concatenate([plan.start_B, filled_R])  # of each segment
-    end_S = np.concatenate([plan.start_B + packing.length_B, np.full(num_sequences, LENGTH_TOKENS)])
+    filled_R = np.bincount(plan.sequence_C, packing.length_B, num_sequences).astype(np.int64)
+    begin_S = np.concatenate([plan.start_C, filled_R])  # of each segment
+    end_S = np.concatenate([plan.start_C + packing.length_B, np.full(num_sequences, LENGTH_TOKENS)])
     # A segment holds the first query of the blocks of queries from low to high (exclusive).
     low_S, high_S = -(-begin_S // block), -(-end_S // block)
     mean_visits_S = (low_S + high_S - 1) / 2 - begin_S // block + 1

@@ -118,7 +118,7 @@ def make_step(
     if name in (PACKED, PADDED):
         trainer = make_trainer(population, model_config, batch_size, attention)
         pack = trainer.pack if name == PACKED else functools.partial(pack_padded, trainer)
-        learning_rate_T, count = learning_rates(OPTIMIZER, STEPS), itertools.count()
+        learning_rate_S, count = learning_rates(OPTIMIZER, STEPS), itertools.count()
         state = checkpoint.init_state(0, trainer.model, optimizer(OPTIMIZER))
 
         def step(ids_B: np.ndarray) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def make_step(
                 np.float32(stats.num_targets),
             )
             state, metrics = trainer.step(
-                state, batch, num_micro_batches, num_targets, learning_rate_T[next(count)]
+                state, batch, num_micro_batches, num_targets, learning_rate_S[next(count)]
             )
             return metrics
 
@@ -144,8 +144,8 @@ def make_step(
 
         return their_step
     samples = [population.sample(i) for i in range(len(population))]
-    x_RxL = nanodo_peer.concatenated(nanodo_peer.load(nanodo), samples, model_config.length_tokens)
-    return lambda ids_B: theirs.do_step(next(count), x_RxL[ids_B])
+    x_BxL = nanodo_peer.concatenated(nanodo_peer.load(nanodo), samples, model_config.length_tokens)
+    return lambda ids_B: theirs.do_step(next(count), x_BxL[ids_B])
 
 
 @functools.cache
@@ -216,8 +216,8 @@ def lowered(
         plan = dataclasses.replace(t.plan, chunk_tokens=M * model_config.length_tokens)
         t = dataclasses.replace(t, plan=plan)
     num_micro_batches = batching.max_micro_batches(batch_size, M, num_devices=1)
-    x_NxMxL = jax.ShapeDtypeStruct((num_micro_batches, M, model_config.length_tokens), np.int32)
+    x_UxBxL = jax.ShapeDtypeStruct((num_micro_batches, M, model_config.length_tokens), np.int32)
     state = checkpoint.abstract_state(t.model, optimizer(OPTIMIZER), t.mesh)
     return t.step.lower(
-        state, batching.PackedBatch(*[x_NxMxL] * 3), np.int32(1), np.float32(1), np.float32(0)
+        state, batching.PackedBatch(*[x_UxBxL] * 3), np.int32(1), np.float32(1), np.float32(0)
     )

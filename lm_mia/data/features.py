@@ -1,6 +1,6 @@
 """Features of a population's samples: document frequencies, mean TF-IDF, and groups with a common prefix.
 
-N: samples, V: pieces of the vocabulary, B: samples of a block, T: tokens of a block.
+N: samples, V: pieces of the vocabulary, B: samples of a block, W: tokens of a block.
 """
 
 import hashlib
@@ -92,11 +92,11 @@ def mean_tfidf(
         high = min(max(high, low + 1), low + 2**32 // V, N)
         begin, end = int(offsets_N1[low]), int(offsets_N1[high])
         # 32-bit numbers sort several times as fast as 64-bit ones.
-        sample_T = np.repeat(
+        sample_W = np.repeat(
             np.arange(high - low, dtype=np.uint32), np.diff(offsets_N1[low : high + 1])
         )
         cell, occurrences = np.unique(
-            sample_T * np.uint32(V) + tokens[begin:end], return_counts=True
+            sample_W * np.uint32(V) + tokens[begin:end], return_counts=True
         )
         value = occurrences * idf_V[cell % V]
         is_text = ~np.isnan(value)

@@ -16,7 +16,7 @@ The population of losses that were imported has only a sample table and a manife
 
 It is written once, as a whole, and every reader checks it against the hashes of the manifest.
 
-N: samples (2N in `Population`), S: selected samples, T: their tokens, concatenated, B: samples of a batch.
+N: samples (2N in `Population`), S: selected samples, W: their tokens, concatenated, B: samples of a batch.
 """
 
 import dataclasses
@@ -409,7 +409,7 @@ def token_columns(population: Population, ids_S: Sequence[int]) -> dict[str, np.
     """Returns columns that describe each token of the selected samples.
 
     Returns:
-      ``{name: column_T}``, int64, for token_sample (ID of the sample), token_position (0 for <bos>) and token_piece (ID
+      ``{name: column_W}``, int64, for token_sample (ID of the sample), token_position (0 for <bos>) and token_piece (ID
       in the vocabulary); an empty dict if no samples are selected.
     """
     if not ids_S:

@@ -3,7 +3,7 @@
 The loss of a text is the mean over its tokens but the first, in nats. Tokens are the tokenizer's. The results of
 batches are kept beside the output until it is written, so that a command that was stopped goes on where it was.
 
-N: texts, B: texts of a batch, T: its tokens with padding, D: width of the model, F: width of its MLP.
+N: texts, B: texts of a batch, W: its tokens with padding, D: width of the model, E: width of its MLP.
 """
 
 # pyright: reportMissingImports=false
@@ -357,12 +357,12 @@ def _describe(job: _Job, settings: Settings) -> str:
     """Returns a line about the size of the computation."""
     config = job.model.config
     size = 4 if settings.dtype == "float32" else 2
-    T = max(len(batch) * len(job.tokens.ids_N[batch[0]]) for batch in job.batches)
+    W = max(len(batch) * len(job.tokens.ids_N[batch[0]]) for batch in job.batches)
     D = int(getattr(config, "hidden_size", 0) or 0)
-    F = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * D
-    logits = min(scorer.MAX_LOGITS, T * job.model.vocab_size)
+    E = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * D
+    logits = min(scorer.MAX_LOGITS, W * job.model.vocab_size)
     # Residual stream, attention and MLP of one layer, and two copies of a chunk of logits.
-    memory = job.model.parameters * size + T * (8 * D + 3 * int(F)) * size + 2 * 4 * logits
+    memory = job.model.parameters * size + W * (8 * D + 3 * int(E)) * size + 2 * 4 * logits
     batches = f"{len(job.batches):,} batch" + "es" * (len(job.batches) != 1)
     cut = f", of which {job.tokens.num_cut:,} are cut" if job.tokens.num_cut else ""
     return (

@@ -1,6 +1,6 @@
 """Log-probabilities of tokens under a causal language model of Hugging Face, with few logits in memory at once.
 
-B: texts, L: tokens per text with padding, T: predicted tokens, D: width of the model, V: vocabulary.
+B: texts, L: tokens per text with padding, W: predicted tokens, D: width of the model, V: vocabulary.
 """
 
 # pyright: reportMissingImports=false
@@ -70,32 +70,32 @@ class Scorer:
         if self._in_chunks is None:
             self._in_chunks = self._check(inputs)
         is_predicted_BxL = mask_BxL[:, 1:].bool()
-        target_T = ids_BxL[:, 1:][is_predicted_BxL]
+        target_W = ids_BxL[:, 1:][is_predicted_BxL]
         if self._in_chunks:
             output = self._body(**inputs, use_cache=False)
             values_BxLxD = output.last_hidden_state
         else:
             output, values_BxLxD = None, self._network(**inputs, use_cache=False).logits
-        values_TxD = values_BxLxD[:, :-1][is_predicted_BxL.to(values_BxLxD.device)]
+        values_WxD = values_BxLxD[:, :-1][is_predicted_BxL.to(values_BxLxD.device)]
         chunk = max(MAX_LOGITS // self._model.vocab_size, 1)
         parts = []
-        for low in range(0, len(values_TxD), chunk):
-            part = values_TxD[low : low + chunk]
+        for low in range(0, len(values_WxD), chunk):
+            part = values_WxD[low : low + chunk]
             logits = self._logits(output, part) if self._in_chunks else part
             loss = torch.nn.functional.cross_entropy(
-                logits.float(), target_T[low : low + chunk].to(logits.device), reduction="none"
+                logits.float(), target_W[low : low + chunk].to(logits.device), reduction="none"
             )
             parts.append(-loss.cpu())
         values = torch.cat(parts).numpy()
         return np.split(values, np.cumsum([length - 1 for length in lengths])[:-1])
 
-    def _logits(self, output: Any, hidden_TxD: Any) -> Any:
+    def _logits(self, output: Any, hidden_WxD: Any) -> Any:
         """Returns the logits of hidden states; `output` is of the layers, and gives the class of their output."""
         import torch
 
-        replaced = type(output)(last_hidden_state=hidden_TxD[None])
+        replaced = type(output)(last_hidden_state=hidden_WxD[None])
         with _forward(self._body, lambda *_, **__: replaced):
-            ids = torch.zeros((1, len(hidden_TxD)), dtype=torch.long, device=self._network.device)
+            ids = torch.zeros((1, len(hidden_WxD)), dtype=torch.long, device=self._network.device)
             return self._network(input_ids=ids, use_cache=False).logits[0]
 
     def _check(self, inputs: dict[str, Any]) -> bool:

@@ -154,7 +154,7 @@ def _folded(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the shape of a parameter in which heads and their width are one axis, as in checkpoints."""
     if path.endswith("bias"):
         return (math.prod(shape),)
-    if path.endswith("kernel"):  # (D, H, K), or (H, K, D) for the output of the attention
+    if path.endswith("kernel"):  # (D, H, A), or (H, A, D) for the output of the attention
         inputs = -1 if path.endswith("out/kernel") else 1
         return math.prod(shape[:inputs]), math.prod(shape[inputs:])
     return shape

@@ -79,8 +79,8 @@ def generate(
 
 def empty_cache(decoder: transformer.TransformerLM, num_samples: int, num_tokens: int) -> Any:
     """Returns an empty cache with space for that many tokens of each sample."""
-    x_BxT = jax.ShapeDtypeStruct((num_samples, num_tokens), jnp.int32)
-    variables = jax.eval_shape(decoder.init, jax.random.key(0), x_BxT)
+    x_BxL = jax.ShapeDtypeStruct((num_samples, num_tokens), jnp.int32)
+    variables = jax.eval_shape(decoder.init, jax.random.key(0), x_BxL)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), variables["cache"])
 
 

@@ -47,9 +47,9 @@ class Gpt2Mlp(nn.Module):
         self.up = dense(self.config, self.config.mlp_width or 4 * self.config.width, use_bias=True)
         self.down = dense(self.config, self.config.width, use_bias=True)
 
-    def __call__(self, x_RxLxD: jax.Array) -> jax.Array:
+    def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
         """Returns the output of the layer, RxLxD, in the dtype of activations."""
-        return self.down(gelu(self.up(x_RxLxD)))
+        return self.down(gelu(self.up(x_BxLxD)))
 
 
 class Gpt2LM(TransformerLM):

@@ -30,9 +30,9 @@ def mlp_width(config: ModelConfig) -> int:
 
 def frequencies(config: ModelConfig) -> np.ndarray:
     """Returns the angle per position of each pair of dimensions of a head, float32."""
-    K, scaling = config.heads_shape[1], config.rope_scaling
+    A, scaling = config.heads_shape[1], config.rope_scaling
     # In float32, as PyTorch computes it: with more precision, losses of long samples differ more.
-    power = np.arange(0, K, 2, dtype=np.float32) / np.float32(K)
+    power = np.arange(0, A, 2, dtype=np.float32) / np.float32(A)
     frequency = 1 / np.float32(config.rope_theta) ** power
     if len(scaling) == 1:
         frequency /= scaling[0]
@@ -44,16 +44,16 @@ def frequencies(config: ModelConfig) -> np.ndarray:
     return frequency.astype(np.float32)
 
 
-def rotate(x_RxLxHxK: jax.Array, positions_RxL: jax.Array, frequency_P: np.ndarray) -> jax.Array:
-    """Rotates the pairs (i, i + K / 2) of dimensions of each head by angles proportional to the position.
+def rotate(x_BxLxHxA: jax.Array, positions_BxL: jax.Array, frequency_P: np.ndarray) -> jax.Array:
+    """Rotates the pairs (i, i + A / 2) of dimensions of each head by angles proportional to the position.
 
-    P: pairs of dimensions, K / 2.
+    P: pairs of dimensions, A / 2.
     """
-    angle = positions_RxL[..., None, None] * frequency_P
-    first, second = jnp.split(x_RxLxHxK.astype(jnp.float32), 2, axis=-1)
+    angle = positions_BxL[..., None, None] * frequency_P
+    first, second = jnp.split(x_BxLxHxA.astype(jnp.float32), 2, axis=-1)
     cos, sin = jnp.cos(angle), jnp.sin(angle)
     rotated = (first * cos - second * sin, second * cos + first * sin)
-    return jnp.concatenate(rotated, axis=-1).astype(x_RxLxHxK.dtype)
+    return jnp.concatenate(rotated, axis=-1).astype(x_BxLxHxA.dtype)
 
 
 class LlamaAttention(SelfAttention):
@@ -72,16 +72,16 @@ class LlamaAttention(SelfAttention):
             self.q_norm, self.k_norm = rmsnorm(config), rmsnorm(config)
 
     def project(
-        self, x_RxLxD: jax.Array, positions_RxL: jax.Array
+        self, x_BxLxD: jax.Array, positions_BxL: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns queries, RxLxHxK, and keys and values, each RxLxGxK."""
-        q_RxLxHxK, k_RxLxGxK = self.query(x_RxLxD), self.key(x_RxLxD)
+        q_BxLxHxA, k_BxLxGxA = self.query(x_BxLxD), self.key(x_BxLxD)
         if self.config.qk_norm:
-            q_RxLxHxK, k_RxLxGxK = self.q_norm(q_RxLxHxK), self.k_norm(k_RxLxGxK)
+            q_BxLxHxA, k_BxLxGxA = self.q_norm(q_BxLxHxA), self.k_norm(k_BxLxGxA)
         frequency_P = frequencies(self.config)
-        q_RxLxHxK = rotate(q_RxLxHxK, positions_RxL, frequency_P)
-        k_RxLxGxK = rotate(k_RxLxGxK, positions_RxL, frequency_P)
-        return q_RxLxHxK, k_RxLxGxK, self.value(x_RxLxD)
+        q_BxLxHxA = rotate(q_BxLxHxA, positions_BxL, frequency_P)
+        k_BxLxGxA = rotate(k_BxLxGxA, positions_BxL, frequency_P)
+        return q_BxLxHxA, k_BxLxGxA, self.value(x_BxLxD)
 
 
 class LlamaMlp(nn.Module):
@@ -95,9 +95,9 @@ class LlamaMlp(nn.Module):
         self.up = dense(self.config, mlp_width(self.config))
         self.down = dense(self.config, self.config.width)
 
-    def __call__(self, x_RxLxD: jax.Array) -> jax.Array:
+    def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
         """Returns the output of the layer, RxLxD, in the dtype of activations."""
-        return self.down(jax.nn.silu(self.gate(x_RxLxD)) * self.up(x_RxLxD))
+        return self.down(jax.nn.silu(self.gate(x_BxLxD)) * self.up(x_BxLxD))
 
 
 class LlamaLM(TransformerLM):
@@ -115,14 +115,14 @@ class LlamaLM(TransformerLM):
             init = nn.initializers.normal(width**-0.5)
             self.output_embed = nn.Embed(self.config.vocab_size, width, embedding_init=init)
 
-    def embed(self, x_RxL: jax.Array, positions_RxL: jax.Array) -> jax.Array:
+    def embed(self, x_BxL: jax.Array, positions_BxL: jax.Array) -> jax.Array:
         """Returns the token embeddings, RxLxD, in the dtype of activations."""
-        return self.token_embed(x_RxL).astype(self.config.dtype)
+        return self.token_embed(x_BxL).astype(self.config.dtype)
 
-    def logits(self, h_RxLxD: jax.Array) -> jax.Array:
+    def logits(self, h_BxLxD: jax.Array) -> jax.Array:
         """Returns the product of activations of `hidden` with the output embeddings, RxLxV, float32."""
         embed = self.token_embed if self.config.tied else self.output_embed
-        return embed.attend(h_RxLxD.astype(jnp.float32))
+        return embed.attend(h_BxLxD.astype(jnp.float32))
 
     @staticmethod
     def activation_numbers(config: ModelConfig) -> float:

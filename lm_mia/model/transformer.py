@@ -1,12 +1,13 @@
 """GPT-2-like decoder-only transformer in flax.linen: pre-layernorm, no biases, learned positions, tied embeddings.
 
 A packed sequence holds one or more samples, each of which is a segment: tokens attend only to tokens of their own
-segment. Parameters are float32, and the parameters of all layers are stacked along a first axis of length N.
+segment. Parameters are float32, and the parameters of all layers are stacked along a first axis of length Y.
 
 A different architecture replaces one module and leaves the rest of the package as it is. See `TransformerLM`.
 
-N: layers, R: packed sequences, L: tokens of a packed sequence, D: width, H: heads, K: width of a head (D / H),
-F: hidden width of the MLP (4 D), V: vocabulary size, T: tokens that the cache has space for.
+Y: layers, B: packed sequences, L: tokens of a packed sequence, D: width, H: heads, A: width of a head (D / H),
+G: heads of keys and values, E: hidden width of the MLP (4 D), V: vocabulary size, W: tokens, J: tokens that the cache
+has space for.
 """
 
 import dataclasses
@@ -200,8 +201,8 @@ class Embedding(nn.Embed):
         """Returns the rows of these ids, float32."""
         if self.gradient == "scatter":
             return super().__call__(inputs)
-        row_TxD: Any = gpu_embedding.look_up(self.embedding, inputs.ravel(), self.gradient_dtype)
-        return row_TxD.reshape(*inputs.shape, -1)
+        row_WxD: Any = gpu_embedding.look_up(self.embedding, inputs.ravel(), self.gradient_dtype)
+        return row_WxD.reshape(*inputs.shape, -1)
 
 
 def layernorm(config: ModelConfig, name: str | None = None) -> nn.LayerNorm:
@@ -226,7 +227,7 @@ class SelfAttention(nn.Module):
     """Causal multi-head self-attention within segments.
 
     With ``decode=True``, keys and values are stored in the collection "cache", and each call appends its tokens to
-    those of earlier calls. The call that creates the cache fixes its length T.
+    those of earlier calls. The call that creates the cache fixes its length J.
     """
 
     config: ModelConfig
@@ -241,60 +242,60 @@ class SelfAttention(nn.Module):
         self.out = dense(config, config.width, axis=(-2, -1))
 
     def __call__(
-        self, x_RxLxD: jax.Array, segments_RxL: jax.Array, positions_RxL: jax.Array
+        self, x_BxLxD: jax.Array, segments_BxL: jax.Array, positions_BxL: jax.Array
     ) -> jax.Array:
         """Returns the output of the layer, RxLxD, in the dtype of activations."""
-        q_RxLxHxK, k_RxLxHxK, v_RxLxHxK = self.project(x_RxLxD, positions_RxL)
+        q_BxLxHxA, k_BxLxHxA, v_BxLxHxA = self.project(x_BxLxD, positions_BxL)
         if self.decode:
-            o_RxLxHxK = self.attend_to_cache(q_RxLxHxK, k_RxLxHxK, v_RxLxHxK)
+            o_BxLxHxA = self.attend_to_cache(q_BxLxHxA, k_BxLxHxA, v_BxLxHxA)
         else:
-            k_RxLxHxK, v_RxLxHxK = repeat_heads(q_RxLxHxK, k_RxLxHxK, v_RxLxHxK)
-            o_RxLxHxK = attention(
-                q_RxLxHxK, k_RxLxHxK, v_RxLxHxK, segments_RxL, self.config.attention
+            k_BxLxHxA, v_BxLxHxA = repeat_heads(q_BxLxHxA, k_BxLxHxA, v_BxLxHxA)
+            o_BxLxHxA = attention(
+                q_BxLxHxA, k_BxLxHxA, v_BxLxHxA, segments_BxL, self.config.attention
             )
-        return self.out(o_RxLxHxK)
+        return self.out(o_BxLxHxA)
 
     def project(
-        self, x_RxLxD: jax.Array, positions_RxL: jax.Array
+        self, x_BxLxD: jax.Array, positions_BxL: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns queries, keys and values, each RxLxHxK.
 
         A subclass may make them depend on positions, and may return fewer heads of keys and values, each of which then
         serves several heads of queries that follow each other.
         """
-        return self.query(x_RxLxD), self.key(x_RxLxD), self.value(x_RxLxD)
+        return self.query(x_BxLxD), self.key(x_BxLxD), self.value(x_BxLxD)
 
     @nn.compact
     def attend_to_cache(
-        self, q_RxLxHxK: jax.Array, k_RxLxHxK: jax.Array, v_RxLxHxK: jax.Array
+        self, q_BxLxHxA: jax.Array, k_BxLxHxA: jax.Array, v_BxLxHxA: jax.Array
     ) -> jax.Array:
         """Appends keys and values to the cache, and returns the attention of the queries to all of it, RxLxHxK."""
-        cached_key = self.variable("cache", "cached_key", jnp.zeros_like, k_RxLxHxK)
-        cached_value = self.variable("cache", "cached_value", jnp.zeros_like, v_RxLxHxK)
+        cached_key = self.variable("cache", "cached_key", jnp.zeros_like, k_BxLxHxA)
+        cached_value = self.variable("cache", "cached_value", jnp.zeros_like, v_BxLxHxA)
         cache_index = self.variable("cache", "cache_index", jnp.zeros, (), jnp.int32)
-        index, L = cache_index.value, q_RxLxHxK.shape[1]
+        index, L = cache_index.value, q_BxLxHxA.shape[1]
         append = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=index, axis=1)
-        k_RxTxHxK = cached_key.value = append(cached_key.value, k_RxLxHxK)
-        v_RxTxHxK = cached_value.value = append(cached_value.value, v_RxLxHxK)
+        k_BxJxHxA = cached_key.value = append(cached_key.value, k_BxLxHxA)
+        v_BxJxHxA = cached_value.value = append(cached_value.value, v_BxLxHxA)
         cache_index.value = index + L
-        k_RxTxHxK, v_RxTxHxK = repeat_heads(q_RxLxHxK, k_RxTxHxK, v_RxTxHxK)
-        a_RxHxLxT = jnp.einsum(
-            "rlhk,rthk->rhlt", q_RxLxHxK, k_RxTxHxK, preferred_element_type=jnp.float32
+        k_BxJxHxA, v_BxJxHxA = repeat_heads(q_BxLxHxA, k_BxJxHxA, v_BxJxHxA)
+        a_BxHxLxJ = jnp.einsum(
+            "rlhk,rthk->rhlt", q_BxLxHxA, k_BxJxHxA, preferred_element_type=jnp.float32
         )
-        causal_LxT = jnp.arange(k_RxTxHxK.shape[1]) <= (index + jnp.arange(L))[:, None]
-        a_RxHxLxT = jnp.where(causal_LxT, a_RxHxLxT * q_RxLxHxK.shape[-1] ** -0.5, -jnp.inf)
-        p_RxHxLxT = jax.nn.softmax(a_RxHxLxT).astype(q_RxLxHxK.dtype)
-        return jnp.einsum("rhlt,rthk->rlhk", p_RxHxLxT, v_RxTxHxK)
+        causal_LxJ = jnp.arange(k_BxJxHxA.shape[1]) <= (index + jnp.arange(L))[:, None]
+        a_BxHxLxJ = jnp.where(causal_LxJ, a_BxHxLxJ * q_BxLxHxA.shape[-1] ** -0.5, -jnp.inf)
+        p_BxHxLxJ = jax.nn.softmax(a_BxHxLxJ).astype(q_BxLxHxA.dtype)
+        return jnp.einsum("rhlt,rthk->rlhk", p_BxHxLxJ, v_BxJxHxA)
 
 
 def repeat_heads(
-    q_RxLxHxK: jax.Array, k_RxTxGxK: jax.Array, v_RxTxGxK: jax.Array
+    q_BxLxHxA: jax.Array, k_BxJxGxA: jax.Array, v_BxJxGxA: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Returns keys and values with as many heads as the queries, RxTxHxK."""
-    copies = q_RxLxHxK.shape[2] // k_RxTxGxK.shape[2]
+    copies = q_BxLxHxA.shape[2] // k_BxJxGxA.shape[2]
     if copies == 1:
-        return k_RxTxGxK, v_RxTxGxK
-    return jnp.repeat(k_RxTxGxK, copies, axis=2), jnp.repeat(v_RxTxGxK, copies, axis=2)
+        return k_BxJxGxA, v_BxJxGxA
+    return jnp.repeat(k_BxJxGxA, copies, axis=2), jnp.repeat(v_BxJxGxA, copies, axis=2)
 
 
 @jax.custom_vjp
@@ -318,7 +319,7 @@ class Mlp(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x_RxLxD: jax.Array) -> jax.Array:
+    def __call__(self, x_BxLxD: jax.Array) -> jax.Array:
         """Returns the output of the layer, RxLxD, in the dtype of activations."""
         dense = functools.partial(
             nn.Dense,
@@ -326,8 +327,8 @@ class Mlp(nn.Module):
             dtype=self.config.dtype,
             kernel_init=nn.initializers.glorot_uniform(),
         )
-        x_RxLxF = gelu(dense(4 * self.config.width, name="up")(x_RxLxD))
-        return dense(self.config.width, name="down")(x_RxLxF)
+        x_BxLxE = gelu(dense(4 * self.config.width, name="up")(x_BxLxD))
+        return dense(self.config.width, name="down")(x_BxLxE)
 
 
 class Block(nn.Module):
@@ -341,19 +342,19 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(
-        self, h_RxLxD: jax.Array, segments_RxL: jax.Array, positions_RxL: jax.Array
+        self, h_BxLxD: jax.Array, segments_BxL: jax.Array, positions_BxL: jax.Array
     ) -> tuple[jax.Array, None]:
         """Returns the activations after the layer, RxLxD, and None, as `flax.linen.scan` requires."""
         attn: Any = self.attention_class(self.config, decode=self.decode, name="attn")
         mlp: Any = self.mlp_class(self.config, name="mlp")
-        normed_RxLxD = self.norm(self.config, name="ln_attn")(h_RxLxD)
-        h_RxLxD += attn(normed_RxLxD, segments_RxL, positions_RxL)
-        h_RxLxD += mlp(self.norm(self.config, name="ln_mlp")(h_RxLxD))
-        return h_RxLxD, None
+        normed_BxLxD = self.norm(self.config, name="ln_attn")(h_BxLxD)
+        h_BxLxD += attn(normed_BxLxD, segments_BxL, positions_BxL)
+        h_BxLxD += mlp(self.norm(self.config, name="ln_mlp")(h_BxLxD))
+        return h_BxLxD, None
 
 
 class TransformerLM(nn.Module):
-    """The language model: embeddings, N blocks, and logits from the tied token embeddings.
+    """The language model: embeddings, Y blocks, and logits from the tied token embeddings.
 
     The trainer, the scorer and extraction take a module of this class. To change the architecture, pass them a module
     with other fields or a subclass:
@@ -369,16 +370,16 @@ class TransformerLM(nn.Module):
     For example, rotary positions (Su et al. 2021) instead of learned ones::
 
         class RotaryAttention(SelfAttention):
-            def project(self, x_RxLxD, positions_RxL):
-                q_RxLxHxK, k_RxLxHxK, v_RxLxHxK = super().project(x_RxLxD, positions_RxL)
-                return rotate(q_RxLxHxK, positions_RxL), rotate(k_RxLxHxK, positions_RxL), v_RxLxHxK
+            def project(self, x_BxLxD, positions_BxL):
+                q_BxLxHxA, k_BxLxHxA, v_BxLxHxA = super().project(x_BxLxD, positions_BxL)
+                return rotate(q_BxLxHxA, positions_BxL), rotate(k_BxLxHxA, positions_BxL), v_BxLxHxA
 
 
         class RotaryLM(TransformerLM):
             attention_class: type[nn.Module] = RotaryAttention
 
-            def embed(self, x_RxL, positions_RxL):
-                return self.token_embed(x_RxL).astype(self.config.dtype)
+            def embed(self, x_BxL, positions_BxL):
+                return self.token_embed(x_BxL).astype(self.config.dtype)
     """
 
     config: ModelConfig
@@ -437,46 +438,46 @@ class TransformerLM(nn.Module):
 
     def __call__(
         self,
-        x_RxL: jax.Array,
-        segments_RxL: jax.Array | None = None,
-        positions_RxL: jax.Array | None = None,
+        x_BxL: jax.Array,
+        segments_BxL: jax.Array | None = None,
+        positions_BxL: jax.Array | None = None,
     ) -> jax.Array:
         """Returns the logits of the next token at every position, RxLxV, float32.
 
         Args:
-          x_RxL: int32 token ids, with L at most ``config.length_tokens``.
-          segments_RxL: see `hidden`; by default, each sequence is one sample.
-          positions_RxL: see `hidden`; by default, 0 to L - 1.
+          x_BxL: int32 token ids, with L at most ``config.length_tokens``.
+          segments_BxL: see `hidden`; by default, each sequence is one sample.
+          positions_BxL: see `hidden`; by default, 0 to L - 1.
         """
-        if segments_RxL is None:
-            segments_RxL = jnp.ones_like(x_RxL)
-        if positions_RxL is None:
-            positions_RxL = jnp.broadcast_to(jnp.arange(x_RxL.shape[1]), x_RxL.shape)
-        return self.logits(self.hidden(x_RxL, segments_RxL, positions_RxL))
+        if segments_BxL is None:
+            segments_BxL = jnp.ones_like(x_BxL)
+        if positions_BxL is None:
+            positions_BxL = jnp.broadcast_to(jnp.arange(x_BxL.shape[1]), x_BxL.shape)
+        return self.logits(self.hidden(x_BxL, segments_BxL, positions_BxL))
 
     def hidden(
-        self, x_RxL: jax.Array, segments_RxL: jax.Array, positions_RxL: jax.Array
+        self, x_BxL: jax.Array, segments_BxL: jax.Array, positions_BxL: jax.Array
     ) -> jax.Array:
         """Returns the activations before the product with the embeddings, RxLxD, in the dtype of activations.
 
         Args:
-          x_RxL: int32 token ids, with L at most ``config.length_tokens``.
-          segments_RxL: int32; tokens attend only to tokens with the same number.
-          positions_RxL: int32, the position of each token in its sample.
+          x_BxL: int32 token ids, with L at most ``config.length_tokens``.
+          segments_BxL: int32; tokens attend only to tokens with the same number.
+          positions_BxL: int32, the position of each token in its sample.
         """
-        h_RxLxD = self.embed(x_RxL, positions_RxL)
+        h_BxLxD = self.embed(x_BxL, positions_BxL)
         for block in self.blocks if self.decode or self.is_unstacked else [self.blocks]:
-            h_RxLxD, _ = block(h_RxLxD, segments_RxL, positions_RxL)
-        return self.ln_out(h_RxLxD)
+            h_BxLxD, _ = block(h_BxLxD, segments_BxL, positions_BxL)
+        return self.ln_out(h_BxLxD)
 
-    def logits(self, h_RxLxD: jax.Array) -> jax.Array:
+    def logits(self, h_BxLxD: jax.Array) -> jax.Array:
         """Returns the product of activations of `hidden` with the token embeddings, RxLxV, float32."""
-        return self.token_embed.attend(h_RxLxD.astype(jnp.float32))
+        return self.token_embed.attend(h_BxLxD.astype(jnp.float32))
 
-    def embed(self, x_RxL: jax.Array, positions_RxL: jax.Array) -> jax.Array:
+    def embed(self, x_BxL: jax.Array, positions_BxL: jax.Array) -> jax.Array:
         """Returns the sum of token and position embeddings, RxLxD, in the dtype of activations."""
-        embedded_RxLxD = self.token_embed(x_RxL) + self.pos_embed(positions_RxL)
-        return embedded_RxLxD.astype(self.config.dtype)
+        embedded_BxLxD = self.token_embed(x_BxL) + self.pos_embed(positions_BxL)
+        return embedded_BxLxD.astype(self.config.dtype)
 
     @staticmethod
     def output_embedding(params: Params) -> jax.Array:

@@ -5,7 +5,7 @@ may work on one recipe. In a job of several processes (``compute.devices_per_mod
 the same models: the primary process acquires the locks, tells the others which model comes next, and writes the
 results.
 
-C: samples of one shard, N: samples of the population.
+C: samples of one shard, N: samples of the population, W: tokens.
 """
 
 import contextlib
@@ -213,8 +213,8 @@ class ModelMaker:
         if not self._backend.is_primary:
             return
         if is_missing_tokens:  # so few samples that the primary process scores them alone
-            log_prob_T = self._scorer.token_log_probs(params, self._store.token_samples)
-            self._store.write_tokens(model, log_prob_T, store_step)
+            log_prob_W = self._scorer.token_log_probs(params, self._store.token_samples)
+            self._store.write_tokens(model, log_prob_W, store_step)
         self._store.write_digest(model)  # unless other steps are missing
         self._report(
             {

@@ -5,7 +5,7 @@ trained on, including <bos>: nothing is padded or tokenized again. Extraction is
 suffix (`lm_mia.stats.suffix_log_prob`), and by comparing the suffix with texts that the model generates, both as tokens
 and as decoded texts.
 
-B: samples per call, P: tokens of a prefix, S: tokens of a suffix, T = P + S, G: tokens of a generated text,
+B: samples per call, P: tokens of a prefix, S: tokens of a suffix, L = P + S, G: tokens of a generated text,
 V: tokens in the vocabulary.
 """
 
@@ -127,20 +127,20 @@ def extract(
         return [stats.clean_text(text) for text in texts_B]
 
     P = extract_config.prefix_tokens
-    T = P + extract_config.suffix_tokens
+    L = P + extract_config.suffix_tokens
     generated_tokens = max(extract_config.suffix_tokens, extract_config.written_tokens)
     B = max(_CALL_TOKENS // (P + generated_tokens), 1)
     for low in range(0, len(samples), B):
         ids_B = samples["id"].to_numpy()[low : low + B]
-        x_BxT = np.stack([population.sample(i)[:T] for i in ids_B]).astype(np.int32)
-        prompts_B, targets_B = decode(x_BxT[:, :P]), decode(x_BxT[:, P:])
+        x_BxL = np.stack([population.sample(i)[:L] for i in ids_B]).astype(np.int32)
+        prompts_B, targets_B = decode(x_BxL[:, :P]), decode(x_BxL[:, P:])
         in_prompt_B = map(stats.is_included, targets_B, prompts_B)
-        log_probs_B = suffix_log_probs(params, model, x_BxT, extract_config)
+        log_probs_B = suffix_log_probs(params, model, x_BxL, extract_config)
         rows += [{"in_prompt": i} | p for i, p in zip(in_prompt_B, log_probs_B, strict=True)]
-        texts_by_scheme = generate_texts(params, model, x_BxT[:, :P], ids_B, extract_config)
+        texts_by_scheme = generate_texts(params, model, x_BxL[:, :P], ids_B, extract_config)
         for name, texts_B in texts_by_scheme.items():
             for row, suffix_S, target, texts in zip(
-                rows[low:], x_BxT[:, P:], targets_B, texts_B, strict=True
+                rows[low:], x_BxL[:, P:], targets_B, texts_B, strict=True
             ):
                 comparisons = [
                     compare_with_suffix(suffix_S, text_G) | compare_texts(target, text)
@@ -155,17 +155,17 @@ def extract(
 def suffix_log_probs(
     params: transformer.Params,
     model: transformer.TransformerLM,
-    x_BxT: np.ndarray,
+    x_BxL: np.ndarray,
     extract_config: config.Extract,
 ) -> Iterator[dict[str, Any]]:
     """Yields {log_p_NAME: nats} for each sample: the log-probability of its suffix, summed over its tokens in
     float64."""
     P = extract_config.prefix_tokens
-    for x_T in x_BxT:  # one sample at a time, since each token has V logits
-        logits_SxV = np.asarray(_logits(model, params, x_T[None]))[0, P - 1 : -1]
+    for x_L in x_BxL:  # one sample at a time, since each token has V logits
+        logits_SxV = np.asarray(_logits(model, params, x_L[None]))[0, P - 1 : -1]
         yield {
             f"log_p_{name}": float(
-                stats.suffix_log_prob(stats.token_log_probs(logits_SxV, x_T[P:], scheme))
+                stats.suffix_log_prob(stats.token_log_probs(logits_SxV, x_L[P:], scheme))
             )
             for name, scheme in sampling_schemes(extract_config).items()
         }
@@ -380,10 +380,10 @@ def summary(results: pd.DataFrame, extract_config: config.Extract) -> str:
 
 @functools.partial(jax.jit, static_argnames="model")
 def _logits(
-    model: transformer.TransformerLM, params: transformer.Params, x_BxT: jax.Array
+    model: transformer.TransformerLM, params: transformer.Params, x_BxL: jax.Array
 ) -> jax.Array:
-    logits_BxTxV: Any = model.apply({"params": params}, x_BxT)
-    return logits_BxTxV
+    logits_BxLxV: Any = model.apply({"params": params}, x_BxL)
+    return logits_BxLxV
 
 
 def compare_with_suffix(suffix_S: np.ndarray, text_G: np.ndarray) -> dict[str, float]:

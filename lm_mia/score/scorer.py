@@ -5,8 +5,8 @@ order. The number of packed sequences per call, packing and the number of hosts 
 most 2e-6 of its value if activations are float32, and by at most 5e-3 if they are bfloat16
 (tests/score/scorer_test.py).
 
-C: samples of a window, T: tokens of these samples, W: packed sequences of a window, R: packed sequences of a call,
-L: tokens of a packed sequence, S: requested samples.
+C: samples of a window, W: tokens of these samples, B: packed sequences of a window or a call, L: tokens of a packed
+sequence, S: requested samples.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ def choose_micro_batch_size(requested: int, length_tokens: int, platform: str) -
 def make_score(
     model: TransformerLM, chunk_tokens: int, names: frozenset[str], mesh: Mesh
 ) -> ScoreFunction:
-    """Returns the compiled function ``(params, x_RxL, segments_RxL, positions_RxL) -> {name: value_RxL}``, float32.
+    """Returns the compiled function ``(params, x_BxL, segments_BxL, positions_BxL) -> {name: value_BxL}``, float32.
 
     Args:
       model: the model.
@@ -64,13 +64,13 @@ def make_score(
     """
 
     def score(
-        params: Params, x_RxL: jax.Array, segments_RxL: jax.Array, positions_RxL: jax.Array
+        params: Params, x_BxL: jax.Array, segments_BxL: jax.Array, positions_BxL: jax.Array
     ) -> dict[str, jax.Array]:
-        h_RxLxD: Any = model.apply(
-            {"params": params}, x_RxL, segments_RxL, positions_RxL, method="hidden"
+        h_BxLxD: Any = model.apply(
+            {"params": params}, x_BxL, segments_BxL, positions_BxL, method="hidden"
         )
         embedding_VxD = model.output_embedding(params)
-        return losses.token_statistics(h_RxLxD, embedding_VxD, x_RxL, names, chunk_tokens)
+        return losses.token_statistics(h_BxLxD, embedding_VxD, x_BxL, names, chunk_tokens)
 
     replicated, split = PartitionSpec(), PartitionSpec(sharding.AXIS)
     return jax.jit(
@@ -146,13 +146,13 @@ class Scorer:
           ids_S: ids of samples.
 
         Returns:
-          log_prob_T, float32, nats, sample after sample; NaN for the first token of a sample, which is not predicted.
+          log_prob_W, float32, nats, sample after sample; NaN for the first token of a sample, which is not predicted.
         """
         samples = take_samples(self.population, ids_S)
         parts = self.token_statistics(params, samples, ["loss"], 0, len(samples))
-        log_prob_T = np.concatenate([-value_T["loss"] for _, value_T in parts])
-        log_prob_T[samples.offsets_N1[:-1]] = np.nan
-        return log_prob_T
+        log_prob_W = np.concatenate([-value_W["loss"] for _, value_W in parts])
+        log_prob_W[samples.offsets_N1[:-1]] = np.nan
+        return log_prob_W
 
     def _score(
         self,
@@ -164,8 +164,8 @@ class Scorer:
         progress: Callable[[float], None],
     ) -> dict[str, np.ndarray]:
         parts: dict[str, list[np.ndarray]] = {name: [np.zeros(0, np.float32)] for name in names}
-        for window, value_T in self.token_statistics(params, population, names, low, high):
-            for name, value_C in sample_statistics(window.length_C, value_T, names).items():
+        for window, value_W in self.token_statistics(params, population, names, low, high):
+            for name, value_C in sample_statistics(window.length_C, value_W, names).items():
                 parts[name].append(value_C)
             progress((window.first_id + len(window.length_C) - low) / (high - low))
         return {name: np.concatenate(values) for name, values in parts.items()}
@@ -178,7 +178,7 @@ class Scorer:
         low: int,
         high: int,
     ) -> Iterator[tuple[Window, dict[str, np.ndarray]]]:
-        """Yields windows of samples, and ``{name: value_T}`` of all their tokens, sample after sample.
+        """Yields windows of samples, and ``{name: value_W}`` of all their tokens, sample after sample.
 
         While the devices compute a window, the next one is packed and the previous one is reduced.
 
@@ -191,24 +191,24 @@ class Scorer:
         """
         needed = frozenset(_TOKEN_STATISTICS[name] for name in names if name in _TOKEN_STATISTICS)
         score = make_score(self.model, self.chunk_tokens, needed, self.mesh)
-        R = self.micro_batch_size * self.mesh.size
+        B = self.micro_batch_size * self.mesh.size
         split = NamedSharding(self.mesh, PartitionSpec(sharding.AXIS))
 
         def start(window: Window) -> list[dict[str, jax.Array]]:
-            arrays = window.x_WxL, window.segment_WxL, window.position_WxL
+            arrays = window.x_BxL, window.segment_BxL, window.position_BxL
             return [
-                score(params, *(jax.device_put(array[i : i + R], split) for array in arrays))
-                for i in range(0, len(window.x_WxL), R)
+                score(params, *(jax.device_put(array[i : i + B], split) for array in arrays))
+                for i in range(0, len(window.x_BxL), B)
             ]
 
         def finish(window: Window, calls: list[dict[str, jax.Array]]) -> Any:
-            value_WxL = jax.tree.map(lambda *parts: np.concatenate(parts), *jax.device_get(calls))
+            value_BxL = jax.tree.map(lambda *parts: np.concatenate(parts), *jax.device_get(calls))
             return window, {
-                name: window.in_sample_order(value) for name, value in value_WxL.items()
+                name: window.in_sample_order(value) for name, value in value_BxL.items()
             }
 
         previous = None
-        for window in packed_windows(population, low, high, R):
+        for window in packed_windows(population, low, high, B):
             calls = start(window)
             if previous:
                 yield finish(*previous)
@@ -222,20 +222,20 @@ class Scorer:
 
 
 def sample_statistics(
-    length_C: np.ndarray, value_T: dict[str, np.ndarray], names: Collection[str]
+    length_C: np.ndarray, value_W: dict[str, np.ndarray], names: Collection[str]
 ) -> dict[str, np.ndarray]:
     """Returns ``{name: value_C}``, float32: statistics of samples, from values of their tokens; sums are float64.
 
     Args:
       length_C: number of tokens of each sample, at least 2. The first token is not predicted and not used.
-      value_T: ``{name of losses.token_statistics: value_T}`` of all tokens, sample after sample.
+      value_W: ``{name of losses.token_statistics: value_W}`` of all tokens, sample after sample.
       names: "loss" (mean, nats per token), "summed_loss" (nats), "target_logit" (mean), "greedy_match" (fraction of
         tokens that were the most likely ones), "min_k" (nats), "min_k_plus_plus".
     """
     count_C = length_C - 1
-    is_predicted_T = np.ones(int(length_C.sum()), bool)
-    is_predicted_T[np.cumsum(length_C) - length_C] = False
-    predicted = {name: value[is_predicted_T] for name, value in value_T.items()}
+    is_predicted_W = np.ones(int(length_C.sum()), bool)
+    is_predicted_W[np.cumsum(length_C) - length_C] = False
+    predicted = {name: value[is_predicted_W] for name, value in value_W.items()}
     begin_C = np.cumsum(count_C) - count_C
 
     def total(name: str) -> np.ndarray:

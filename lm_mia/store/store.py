@@ -13,7 +13,7 @@ The store is safe without a database:
     replaced atomically.
 
 M: models, K: checkpoints, the last of which is the end of training, N2: samples of the population (2N), C: samples of a
-shard, S: selected samples, R: models of one request, T: tokens.
+shard, S: selected samples, R: models of one request, W: tokens.
 """
 
 import dataclasses
@@ -403,11 +403,11 @@ class Store:
         stored = self.models()
         return dict(zip(stored, schema.read_computations(self.path) if stored else [], strict=True))
 
-    def write_tokens(self, model: ModelSeeds, log_prob_T: np.ndarray, step: int = 0) -> None:
+    def write_tokens(self, model: ModelSeeds, log_prob_W: np.ndarray, step: int = 0) -> None:
         """Writes the log-probabilities of the tokens of `token_samples` under a model; `step` as in `write_model`."""
         size = samples_per_shard(self._open_variable(TOKENS))
-        for low in range(0, len(log_prob_T), size):
-            self.write_shards(model, low, {TOKENS: log_prob_T[low : low + size]}, step)
+        for low in range(0, len(log_prob_W), size):
+            self.write_shards(model, low, {TOKENS: log_prob_W[low : low + size]}, step)
 
     def is_missing_tokens(self, model: ModelSeeds, step: int = 0) -> bool:
         """Returns whether a model lacks required log-probabilities of tokens; `step` as in `write_model`."""

@@ -3,8 +3,8 @@
 Samples are packed by best-fit decreasing on their lengths. For scoring, the population is divided into fixed windows
 that are packed independently of each other, so that every process packs them in the same way.
 
-B: samples of a batch, L: tokens per packed sequence, R: packed sequences, M: packed sequences per micro-batch over all
-devices, N: micro-batches that a batch may need, C: samples of a window, W: packed sequences of a window, T: tokens.
+C: samples of a batch or window, B: packed sequences (of a micro-batch over all devices, or of a window), L: tokens per
+packed sequence, U: micro-batches that a batch may need, W: tokens.
 """
 
 import bisect
@@ -24,16 +24,16 @@ WINDOW_SAMPLES = 2**13
 class PackingPlan:
     """The position of each sample of a batch in packed sequences."""
 
-    sequence_B: np.ndarray
+    sequence_C: np.ndarray
     """The packed sequence that holds each sample, from 0 to num_sequences - 1."""
-    start_B: np.ndarray
+    start_C: np.ndarray
     """The position of each sample's first token. Samples of a packed sequence follow each other without gaps."""
-    segment_B: np.ndarray
+    segment_C: np.ndarray
     """The number of each sample within its packed sequence: 1, 2, ...; 0 stands for padding."""
     num_sequences: int
 
 
-def plan_packing(length_B: np.ndarray, length_tokens: int) -> PackingPlan:
+def plan_packing(length_C: np.ndarray, length_tokens: int) -> PackingPlan:
     """Plans how to pack samples into few sequences.
 
     Samples are placed in order of decreasing length. Each goes into the packed sequence where it leaves the least
@@ -41,7 +41,7 @@ def plan_packing(length_B: np.ndarray, length_tokens: int) -> PackingPlan:
     98%, and planning them takes about 0.1 ms.
 
     Args:
-      length_B: number of tokens of each sample.
+      length_C: number of tokens of each sample.
       length_tokens: L.
 
     Raises:
@@ -49,12 +49,12 @@ def plan_packing(length_B: np.ndarray, length_tokens: int) -> PackingPlan:
 
     Source: best-fit decreasing bin packing, which never needs more than 11/9 of the fewest bins plus 4 (Johnson 1974).
     """
-    B = len(length_B)
-    sequence_B, start_B, segment_B = (np.zeros(B, np.int64) for _ in range(3))
+    C = len(length_C)
+    sequence_C, start_C, segment_C = (np.zeros(C, np.int64) for _ in range(3))
     free_space: list[tuple[int, int]] = []  # (free tokens, packed sequence), ascending
     num_segments: list[int] = []  # of each packed sequence
-    lengths = np.asarray(length_B).tolist()
-    for i in np.argsort(-np.asarray(length_B, np.int64), kind="stable").tolist():
+    lengths = np.asarray(length_C).tolist()
+    for i in np.argsort(-np.asarray(length_C, np.int64), kind="stable").tolist():
         length = lengths[i]
         if not 0 < length <= length_tokens:
             raise ValueError(f"a sample of {length} tokens: must have 1 to {length_tokens} tokens")
@@ -65,10 +65,10 @@ def plan_packing(length_B: np.ndarray, length_tokens: int) -> PackingPlan:
         else:
             free_tokens, sequence = free_space.pop(best)
         num_segments[sequence] += 1
-        sequence_B[i], start_B[i] = sequence, length_tokens - free_tokens
-        segment_B[i] = num_segments[sequence]
+        sequence_C[i], start_C[i] = sequence, length_tokens - free_tokens
+        segment_C[i] = num_segments[sequence]
         bisect.insort(free_space, (free_tokens - length, sequence))
-    return PackingPlan(sequence_B, start_B, segment_B, len(num_segments))
+    return PackingPlan(sequence_C, start_C, segment_C, len(num_segments))
 
 
 class PackedBatch(NamedTuple):
@@ -78,11 +78,11 @@ class PackedBatch(NamedTuple):
     arrays are numpy's here, and JAX's once they are on devices.
     """
 
-    x_NxMxL: Any
+    x_UxBxL: Any
     """Token ids."""
-    segment_NxMxL: Any
+    segment_UxBxL: Any
     """The sample of each token within its packed sequence: 1, 2, ...; 0 for padding."""
-    position_NxMxL: Any
+    position_UxBxL: Any
     """The position of each token in its sample."""
 
 
@@ -119,13 +119,13 @@ def choose_micro_batch_size(
 
 
 def max_micro_batches(num_samples: int, micro_batch_size: int, num_devices: int) -> int:
-    """Returns N, the number of micro-batches that a batch needs if no two samples fit into one packed sequence."""
+    """Returns U, the number of micro-batches that a batch needs if no two samples fit into one packed sequence."""
     return -(-num_samples // (micro_batch_size * num_devices))
 
 
 def pack_batch(
     population: Population,
-    ids_B: np.ndarray,
+    ids_C: np.ndarray,
     plan: PackingPlan,
     micro_batches: int,
     micro_batch_size: int,
@@ -138,53 +138,53 @@ def pack_batch(
 
     Args:
       population: the samples.
-      ids_B: ids of the samples of the batch.
+      ids_C: ids of the samples of the batch.
       plan: result of `plan_packing` for their lengths.
-      micro_batches: N.
-      micro_batch_size: packed sequences per device and micro-batch; M is this times num_devices.
+      micro_batches: U.
+      micro_batch_size: packed sequences per device and micro-batch; B is this times num_devices.
       num_devices: devices over which each micro-batch is spread.
       device_indices: devices whose packed sequences are returned; only the samples in these are read. None: all
         devices.
 
     Returns:
-      The arrays, in which M covers the given devices only, and the sizes of the whole batch.
+      The arrays, in which B covers the given devices only, and the sizes of the whole batch.
     """
-    M, L = micro_batch_size * num_devices, population.length_tokens
+    B, L = micro_batch_size * num_devices, population.length_tokens
     devices = range(num_devices) if device_indices is None else sorted(device_indices)
-    is_local_B = np.isin(plan.sequence_B % M // micro_batch_size, devices)
+    is_local_C = np.isin(plan.sequence_C % B // micro_batch_size, devices)
     local_plan = PackingPlan(
-        plan.sequence_B[is_local_B],
-        plan.start_B[is_local_B],
-        plan.segment_B[is_local_B],
-        micro_batches * M,
+        plan.sequence_C[is_local_C],
+        plan.start_C[is_local_C],
+        plan.segment_C[is_local_C],
+        micro_batches * B,
     )
-    *arrays, _ = _layout(population, ids_B[is_local_B], local_plan)
+    *arrays, _ = _layout(population, ids_C[is_local_C], local_plan)
     shape = (micro_batches, num_devices, micro_batch_size, L)
     batch = PackedBatch(
         *(a.reshape(shape)[:, devices].reshape(micro_batches, -1, L) for a in arrays)
     )
-    length_B = population.lengths_N[ids_B]
+    length_C = population.lengths_N[ids_C]
     stats = BatchStats(
-        num_micro_batches=-(-plan.num_sequences // M),
+        num_micro_batches=-(-plan.num_sequences // B),
         micro_batch_size=micro_batch_size,
-        num_tokens=int(length_B.sum()),
-        num_targets=int((length_B - 1).sum()),
-        sum_squared_lengths=int((length_B**2).sum()),
+        num_tokens=int(length_C.sum()),
+        num_targets=int((length_C - 1).sum()),
+        sum_squared_lengths=int((length_C**2).sum()),
     )
     return batch, stats
 
 
-def _layout(population: Population, ids_B: np.ndarray, plan: PackingPlan) -> tuple[np.ndarray, ...]:
-    """Returns x_RxL, segment_RxL and position_RxL, int32, and index_T, each token's index in the flattened arrays."""
-    L, length_B = population.length_tokens, population.lengths_N[ids_B]
-    position_T = np.arange(length_B.sum()) - np.repeat(np.cumsum(length_B) - length_B, length_B)
-    index_T = np.repeat(plan.sequence_B * L + plan.start_B, length_B) + position_T
-    token_T = population.tokens[np.repeat(population.offsets_N1[ids_B], length_B) + position_T]
-    segment_T = np.repeat(plan.segment_B, length_B)
-    flat_3xRL = np.zeros((3, plan.num_sequences * L), np.int32)
-    for flat_RL, value_T in zip(flat_3xRL, (token_T, segment_T, position_T), strict=True):
-        flat_RL[index_T] = value_T
-    return *flat_3xRL.reshape(3, -1, L), index_T
+def _layout(population: Population, ids_C: np.ndarray, plan: PackingPlan) -> tuple[np.ndarray, ...]:
+    """Returns x_BxL, segment_BxL and position_BxL, int32, and index_W, each token's index in the flattened arrays."""
+    L, length_C = population.length_tokens, population.lengths_N[ids_C]
+    position_W = np.arange(length_C.sum()) - np.repeat(np.cumsum(length_C) - length_C, length_C)
+    index_W = np.repeat(plan.sequence_C * L + plan.start_C, length_C) + position_W
+    token_W = population.tokens[np.repeat(population.offsets_N1[ids_C], length_C) + position_W]
+    segment_W = np.repeat(plan.segment_C, length_C)
+    flat_3xBL = np.zeros((3, plan.num_sequences * L), np.int32)
+    for flat_BL, value_W in zip(flat_3xBL, (token_W, segment_W, position_W), strict=True):
+        flat_BL[index_W] = value_W
+    return *flat_3xBL.reshape(3, -1, L), index_W
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -195,18 +195,18 @@ class Window:
     """Id of the first sample."""
     length_C: np.ndarray
     """Number of tokens of each sample."""
-    index_T: np.ndarray
+    index_W: np.ndarray
     """Index of each token, sample after sample, in the flattened arrays."""
-    x_WxL: np.ndarray
+    x_BxL: np.ndarray
     """Token ids."""
-    segment_WxL: np.ndarray
+    segment_BxL: np.ndarray
     """The sample of each token within its packed sequence: 1, 2, ...; 0 for padding."""
-    position_WxL: np.ndarray
+    position_BxL: np.ndarray
     """The position of each token in its sample."""
 
-    def in_sample_order(self, value_WxL: np.ndarray) -> np.ndarray:
-        """Returns value_T, the values of all tokens, sample after sample, without padding."""
-        return value_WxL.reshape(-1)[self.index_T]
+    def in_sample_order(self, value_BxL: np.ndarray) -> np.ndarray:
+        """Returns value_W, the values of all tokens, sample after sample, without padding."""
+        return value_BxL.reshape(-1)[self.index_W]
 
 
 def packed_windows(
@@ -214,7 +214,7 @@ def packed_windows(
 ) -> Iterator[Window]:
     """Yields samples low to high (exclusive) in windows that begin at multiples of `WINDOW_SAMPLES`.
 
-    A packed sequence never holds samples of two windows. W is a multiple of call_sequences; the last packed sequences
+    A packed sequence never holds samples of two windows. B is a multiple of call_sequences; the last packed sequences
     may be empty.
     """
     while low < high:
@@ -228,6 +228,6 @@ def pack_window(population: Population, low: int, high: int, call_sequences: int
     ids_C = np.arange(low, high)
     length_C = population.lengths_N[ids_C]
     plan = plan_packing(length_C, population.length_tokens)
-    W = -(-plan.num_sequences // call_sequences) * call_sequences
-    *arrays, index_T = _layout(population, ids_C, dataclasses.replace(plan, num_sequences=W))
-    return Window(low, length_C, index_T, *arrays)
+    B = -(-plan.num_sequences // call_sequences) * call_sequences
+    *arrays, index_W = _layout(population, ids_C, dataclasses.replace(plan, num_sequences=B))
+    return Window(low, length_C, index_W, *arrays)

@@ -1,6 +1,6 @@
 """Trains one model from start to end; training can be resumed at any checkpoint, with bitwise equal results.
 
-B: samples of a batch, N: members, T: training steps.
+C: samples of a batch, N: members, 2N: samples of the population, S: training steps.
 """
 
 import dataclasses
@@ -83,20 +83,20 @@ class Trainer:
         return make_step(self.model, self.optimizer_config, self.plan.chunk_tokens, self.mesh)
 
     def pack(
-        self, population: Population, ids_B: np.ndarray
+        self, population: Population, ids_C: np.ndarray
     ) -> tuple[batching.PackedBatch, batching.BatchStats]:
         """Packs samples and places them on the mesh; each process reads only the samples of its own devices."""
-        length_B = population.lengths_N[ids_B]
-        packing_plan = batching.plan_packing(length_B, population.length_tokens)
+        length_C = population.lengths_N[ids_C]
+        packing_plan = batching.plan_packing(length_C, population.length_tokens)
         num_devices = self.mesh.size
         micro_batch_size = batching.choose_micro_batch_size(
             self.plan.micro_batch_sizes, packing_plan.num_sequences, num_devices
         )
-        num_samples = max(self.train_config.batch_size, len(ids_B))
+        num_samples = max(self.train_config.batch_size, len(ids_C))
         micro_batches = batching.max_micro_batches(num_samples, micro_batch_size, num_devices)
         batch, stats = batching.pack_batch(
             population,
-            ids_B,
+            ids_C,
             packing_plan,
             micro_batches,
             micro_batch_size,
@@ -222,7 +222,7 @@ def train_model(
     """
     train_config = trainer.train_config
     order = _BatchOrder(seeds, train_config, len(trainer.population))
-    learning_rate_T = learning_rates(trainer.optimizer_config, steps)
+    learning_rate_S = learning_rates(trainer.optimizer_config, steps)
     log_every = max(steps // _LOGS_PER_MODEL, 1)
     validations = train_config.validations
     validation_steps = {round(steps * (i + 1) / validations) for i in range(validations)}
@@ -237,7 +237,7 @@ def train_model(
         last_save_time = time.monotonic()
         for step in range(start, steps):
             batch, stats = trainer.pack(trainer.population, order.ids(step))
-            state, metrics = trainer.update(state, batch, stats, learning_rate_T[step])
+            state, metrics = trainer.update(state, batch, stats, learning_rate_S[step])
             divergence.check_previous_step(step, metrics)
 
             is_last = step == steps - 1
@@ -245,7 +245,7 @@ def train_model(
             now = time.monotonic()
             if step % log_every == 0 or is_last:
                 values = divergence.finite_metrics(step, metrics)
-                log.report_metrics(step, order.epoch(step), values, float(learning_rate_T[step]))
+                log.report_metrics(step, order.epoch(step), values, float(learning_rate_S[step]))
             if step + 1 in validation_steps:
                 log.report_validation(step + 1, trainer.validation_loss(state.params))
             log.report_progress(step + 1, now)
@@ -284,7 +284,7 @@ class _BatchOrder:
         return step // self._steps_per_epoch
 
     def ids(self, step: int) -> np.ndarray:
-        """Returns ids_B, the sample ids of a step."""
+        """Returns ids_C, the sample ids of a step."""
         epoch, step_of_epoch = divmod(step, self._steps_per_epoch)
         order_N = self._epoch_order(epoch)
         return batch_order.batch(order_N, self._member_ids_N, step_of_epoch, self._batch_size)

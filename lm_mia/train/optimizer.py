@@ -8,7 +8,7 @@ keyword-only parameters. It returns an optax transformation whose updates are ad
 
 ``weight_decay_mask`` is what optax calls a mask: None, or a function of the parameters that returns a tree of booleans.
 
-T: steps.
+S: training steps.
 """
 
 import functools
@@ -42,7 +42,7 @@ def learning_rates(optimizer_config: config.Optimizer, steps: int) -> np.ndarray
     along a cosine or a line, or stays at the peak. The final value is that of the step after the last one.
 
     Returns:
-      learning_rate_T, float32, with T = steps.
+      learning_rate_S, float32, with S = steps.
 
     Raises:
       UserError: if training ends before the warm-up does, which can happen with a small Bernoulli subset.
@@ -60,8 +60,8 @@ def learning_rates(optimizer_config: config.Optimizer, steps: int) -> np.ndarray
     }[optimizer_config.schedule]
     rise = optax.linear_schedule(optimizer_config.init_learning_rate, peak, warmup)
     schedule = optax.join_schedules([rise, decay], [warmup]) if warmup else decay
-    learning_rate_T = np.asarray(schedule(np.arange(steps)), np.float32)
-    return np.broadcast_to(learning_rate_T, (steps,))
+    learning_rate_S = np.asarray(schedule(np.arange(steps)), np.float32)
+    return np.broadcast_to(learning_rate_S, (steps,))
 
 
 @functools.cache  # returns the same object for equal configs, so that jitted functions that close over it are reused

@@ -1,7 +1,7 @@
 """The compiled training step: one update from a batch in micro-batches, over the devices of a mesh.
 
-R: packed sequences of a micro-batch on one device, M: packed sequences of a micro-batch over all devices,
-L: tokens of a packed sequence, N: the largest number of micro-batches that a batch may need.
+B: packed sequences of a micro-batch on one device (over all devices in a batch as a whole), L: tokens of a packed
+sequence, U: the largest number of micro-batches that a batch may need.
 """
 
 from collections.abc import Callable
@@ -152,10 +152,10 @@ def to_global_array(batch: PackedBatch, mesh: Mesh) -> PackedBatch:
     """
     batch_sharding = NamedSharding(mesh, _BATCH)
 
-    def convert(local_NxMxL: np.ndarray) -> jax.Array:
-        N, local_M, L = local_NxMxL.shape
-        shape = (N, local_M // len(local_device_indices(mesh)) * mesh.size, L)
-        return jax.make_array_from_process_local_data(batch_sharding, local_NxMxL, shape)
+    def convert(local_UxBxL: np.ndarray) -> jax.Array:
+        U, local_B, L = local_UxBxL.shape
+        shape = (U, local_B // len(local_device_indices(mesh)) * mesh.size, L)
+        return jax.make_array_from_process_local_data(batch_sharding, local_UxBxL, shape)
 
     return PackedBatch(*(convert(array) for array in batch))
 
@@ -187,9 +187,9 @@ def _loss(
     params: Params, micro_batch: PackedBatch, model: TransformerLM, chunk_tokens: int
 ) -> jax.Array:
     """Returns the sum of the losses of all predicted tokens, in nats."""
-    x_RxL, segments_RxL, positions_RxL = micro_batch
-    h_RxLxD: Any = model.apply(
-        {"params": params}, x_RxL, segments_RxL, positions_RxL, method="hidden"
+    x_BxL, segments_BxL, positions_BxL = micro_batch
+    h_BxLxD: Any = model.apply(
+        {"params": params}, x_BxL, segments_BxL, positions_BxL, method="hidden"
     )
     embedding_VxD = model.output_embedding(params)
-    return losses.packed_loss(h_RxLxD, embedding_VxD, x_RxL, segments_RxL, chunk_tokens)
+    return losses.packed_loss(h_BxLxD, embedding_VxD, x_BxL, segments_BxL, chunk_tokens)

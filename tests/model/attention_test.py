@@ -33,11 +33,11 @@ def segments(L: int) -> Any:
     return np.stack(sequences).astype(np.int32)
 
 
-def slow(q: Any, k: Any, v: Any, segment_RxL: np.ndarray) -> np.ndarray:
+def slow(q: Any, k: Any, v: Any, segment_BxL: np.ndarray) -> np.ndarray:
     """Computes attention one token at a time, in float64."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     out = np.empty_like(q)
-    for r, segment_L in enumerate(segment_RxL):
+    for r, segment_L in enumerate(segment_BxL):
         for i in range(len(segment_L)):
             visible = np.flatnonzero(segment_L[: i + 1] == segment_L[i])
             a_HxT = np.einsum("thk,hk->ht", k[r, visible], q[r, i]) / math.sqrt(q.shape[-1])
@@ -62,7 +62,7 @@ def emulate_on_cpu(kind: AttentionKind, monkeypatch: pytest.MonkeyPatch) -> None
     if kind == "pallas_gpu":
         monkeypatch.setattr(
             "lm_mia.model.attention.gpu_attention",
-            lambda q, k, v, segment_RxL: gpu_attention.gpu_attention(q, k, v, segment_RxL, True),
+            lambda q, k, v, segment_BxL: gpu_attention.gpu_attention(q, k, v, segment_BxL, True),
         )
     if kind == "pallas_tpu":
         monkeypatch.setattr(splash_attention_kernel, "make_splash_mha_single_device", interpreted)
@@ -101,7 +101,7 @@ def test_accelerator_kinds_equal_xla_in_values_and_gradients(
 def test_other_samples_and_later_tokens_change_no_bit(L: int):
     """Neither values nor gradients change, even if the other tokens are huge."""
     q, k, v = random_qkv(L)
-    segment_RxL = segments(L)
+    segment_BxL = segments(L)
     first_length = L // 3
     sample = slice(first_length, L // 2)  # the second sample of the first packed sequence
     last = L // 2 - 2
@@ -109,7 +109,7 @@ def test_other_samples_and_later_tokens_change_no_bit(L: int):
     @jax.jit
     def output_and_gradients(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
         def total(q: Any, k: Any, v: Any) -> tuple[jax.Array, jax.Array]:
-            o = attention(q, k, v, segment_RxL)[0, sample][: last - first_length + 1]
+            o = attention(q, k, v, segment_BxL)[0, sample][: last - first_length + 1]
             return jnp.square(o).sum(), o
 
         grads, o = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(q, k, v)
@@ -129,11 +129,11 @@ def test_other_samples_and_later_tokens_change_no_bit(L: int):
 
 def test_padding_is_finite_even_without_any_sample():
     q, k, v = (30 * x for x in random_qkv(12))
-    segment_RxL: Any = np.zeros((2, 12), np.int32)
-    segment_RxL[0, :5] = 1
+    segment_BxL: Any = np.zeros((2, 12), np.int32)
+    segment_BxL[0, :5] = 1
 
     def total(q: Any, k: Any, v: Any) -> jax.Array:
-        return attention(q, k, v, segment_RxL).sum()
+        return attention(q, k, v, segment_BxL).sum()
 
     value_and_grads = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(q, k, v)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(value_and_grads)))
@@ -161,8 +161,8 @@ def test_output_keeps_dtype_and_softmax_is_float32():
 def test_xla_attention_computes_five_eighths_of_all_pairs():
     """With L = 1,024: 256 (256 + 512 + 768 + 1,024) = 5/8 of L^2, and never L x L at once."""
     q, k, v = (jax.ShapeDtypeStruct((2, 1024, 2, 4), jnp.float32) for _ in range(3))
-    segment_RxL = jax.ShapeDtypeStruct((2, 1024), jnp.int32)
-    jaxpr = jax.make_jaxpr(attention)(q, k, v, segment_RxL)
+    segment_BxL = jax.ShapeDtypeStruct((2, 1024), jnp.int32)
+    jaxpr = jax.make_jaxpr(attention)(q, k, v, segment_BxL)
     shapes = [out.aval.shape for eqn in jaxpr.eqns for out in eqn.outvars]  # type: ignore[attr-defined]
     scores = [
         eqn.outvars[0].aval.shape[-2:]  # type: ignore[attr-defined]

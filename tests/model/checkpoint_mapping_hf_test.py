@@ -54,8 +54,8 @@ def test_logits_and_losses_are_those_of_transformers(name: str, tmp_path: Path):
     with torch.no_grad():
         for parameter in model.parameters():  # also of biases, which are 0 at first
             parameter.add_(0.15 * torch.randn_like(parameter))
-        ids_RxL = torch.randint(3, 300, (3, 60))
-        expected_RxLxV = model(ids_RxL).logits.numpy()
+        ids_BxL = torch.randint(3, 300, (3, 60))
+        expected_BxLxV = model(ids_BxL).logits.numpy()
     model.save_pretrained(tmp_path)
     fields = hf_checkpoint.model_fields(f"hf:{tmp_path}")
     fields.pop("longest")
@@ -64,15 +64,15 @@ def test_logits_and_losses_are_those_of_transformers(name: str, tmp_path: Path):
     )
     ours = ModelConfig.from_settings(c.model, 320, 64)
     params = kinds.load_params(ours, hf_checkpoint.weight_files(tmp_path))
-    x_RxL: Any = ids_RxL.numpy()
-    logits_RxLxV = np.asarray(kinds.build(ours).apply({"params": params}, x_RxL))
-    assert np.abs(logits_RxLxV - expected_RxLxV).max() < 1e-5 * expected_RxLxV.std()
+    x_BxL: Any = ids_BxL.numpy()
+    logits_BxLxV = np.asarray(kinds.build(ours).apply({"params": params}, x_BxL))
+    assert np.abs(logits_BxLxV - expected_BxLxV).max() < 1e-5 * expected_BxLxV.std()
 
-    def loss_RxL(logits_RxLxV: np.ndarray) -> np.ndarray:
-        z_RxLxV = logits_RxLxV.astype(np.float64)
-        log_z_RxL = np.log(np.exp(z_RxLxV).sum(-1))
-        target_RxL = np.take_along_axis(z_RxLxV[:, :-1], x_RxL[:, 1:, None], -1)[..., 0]
-        return log_z_RxL[:, :-1] - target_RxL
+    def loss_BxL(logits_BxLxV: np.ndarray) -> np.ndarray:
+        z_BxLxV = logits_BxLxV.astype(np.float64)
+        log_z_BxL = np.log(np.exp(z_BxLxV).sum(-1))
+        target_BxL = np.take_along_axis(z_BxLxV[:, :-1], x_BxL[:, 1:, None], -1)[..., 0]
+        return log_z_BxL[:, :-1] - target_BxL
 
-    difference_R = loss_RxL(logits_RxLxV).mean(1) - loss_RxL(expected_RxLxV).mean(1)
+    difference_R = loss_BxL(logits_BxLxV).mean(1) - loss_BxL(expected_BxLxV).mean(1)
     assert np.abs(difference_R).max() < 1e-5

@@ -197,8 +197,8 @@ from lm_mia.model.transformer import TransformerLM
 
 
 class NoPositions(TransformerLM):
-    def embed(self, x_RxL, positions_RxL):
-        return self.token_embed(x_RxL).astype(self.config.dtype)
+    def embed(self, x_BxL, positions_BxL):
+        return self.token_embed(x_BxL).astype(self.config.dtype)
 """
 
 
@@ -208,7 +208,7 @@ def with_kind(kind: str, **fields: Any) -> config.Config:
 
 def test_class_of_a_file(tmp_path: Path) -> None:
     hashes = []
-    changed = FILE.replace("self.token_embed(x_RxL)", "self.token_embed(x_RxL) / 2")
+    changed = FILE.replace("self.token_embed(x_BxL)", "self.token_embed(x_BxL) / 2")
     for name, text in (("a", FILE), ("b", FILE + "# a comment\n"), ("c", changed)):
         (tmp_path / f"{name}.py").write_text(text)
         hashes.append(recipe_hash(with_kind(f"{tmp_path / name}.py:NoPositions")))

@@ -138,10 +138,10 @@ def test_packed_loss_worked_by_hand():
 
     The first packed sequence has 2 + 0 + 1 of these tokens, the second has 2, and the third, a full sample, has 7.
     """
-    segment_RxL = np.array([[1, 1, 1, 2, 3, 3, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0], [1] * 8])
-    h_RxLxD, x_RxL = np.ones((3, 8, 2), np.float32), np.zeros((3, 8), np.int32)
+    segment_BxL = np.array([[1, 1, 1, 2, 3, 3, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0], [1] * 8])
+    h_BxLxD, x_BxL = np.ones((3, 8, 2), np.float32), np.zeros((3, 8), np.int32)
     for chunk_tokens in (5, 8, 100):
-        actual = PACKED(h_RxLxD, np.zeros((4, 2), np.float32), x_RxL, segment_RxL, chunk_tokens)
+        actual = PACKED(h_BxLxD, np.zeros((4, 2), np.float32), x_BxL, segment_BxL, chunk_tokens)
         assert float(actual) == pytest.approx((3 + 2 + 7) * math.log(4), rel=1e-6)
 
 
@@ -153,7 +153,7 @@ def test_packed_loss_is_the_sum_of_token_losses():
     x_BxL, length_B = rng.integers(0, 5, (3, 6)).astype(np.int32), np.array([6, 2, 3])
     expected = sum(map(sum, slow(h_BxLxD @ embed_VxD.T, x_BxL, length_B)))
     both = [np.concatenate([a[1, :2], a[2, :4]]) for a in (h_BxLxD, x_BxL)]
-    h_RxLxD, x_RxL = (np.stack([a[0], b]) for a, b in zip((h_BxLxD, x_BxL), both, strict=True))
-    segment_RxL = np.array([[1] * 6, [1, 1, 2, 2, 2, 0]])
-    actual = PACKED(h_RxLxD, embed_VxD, x_RxL, segment_RxL, 5)
+    h_BxLxD, x_BxL = (np.stack([a[0], b]) for a, b in zip((h_BxLxD, x_BxL), both, strict=True))
+    segment_BxL = np.array([[1] * 6, [1, 1, 2, 2, 2, 0]])
+    actual = PACKED(h_BxLxD, embed_VxD, x_BxL, segment_BxL, 5)
     assert float(actual) == pytest.approx(expected, rel=1e-6)

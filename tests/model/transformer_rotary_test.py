@@ -25,28 +25,28 @@ pytestmark = pytest.mark.usefixtures("without_optimizations")
 __all__ = ["without_optimizations"]  # a fixture
 
 
-def rotate(x_RxLxHxK: jax.Array, positions_RxL: jax.Array) -> jax.Array:
+def rotate(x_BxLxHxA: jax.Array, positions_BxL: jax.Array) -> jax.Array:
     """Rotates pairs of features by angles proportional to the position (Su et al. 2021)."""
-    K = x_RxLxHxK.shape[-1]
+    K = x_BxLxHxA.shape[-1]
     frequency_J = 10_000 ** (-jnp.arange(K // 2) / (K // 2))  # J: pairs
-    angle_RxLx1xJ = (positions_RxL[..., None] * frequency_J)[:, :, None]
-    cos, sin = jnp.cos(angle_RxLx1xJ), jnp.sin(angle_RxLx1xJ)
-    a, b = jnp.split(x_RxLxHxK.astype(jnp.float32), 2, axis=-1)
+    angle_BxLx1xJ = (positions_BxL[..., None] * frequency_J)[:, :, None]
+    cos, sin = jnp.cos(angle_BxLx1xJ), jnp.sin(angle_BxLx1xJ)
+    a, b = jnp.split(x_BxLxHxA.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
-    return rotated.astype(x_RxLxHxK.dtype)
+    return rotated.astype(x_BxLxHxA.dtype)
 
 
 class RotaryAttention(SelfAttention):
-    def project(self, x_RxLxD: jax.Array, positions_RxL: jax.Array) -> Any:
-        q_RxLxHxK, k_RxLxHxK, v_RxLxHxK = super().project(x_RxLxD, positions_RxL)
-        return rotate(q_RxLxHxK, positions_RxL), rotate(k_RxLxHxK, positions_RxL), v_RxLxHxK
+    def project(self, x_BxLxD: jax.Array, positions_BxL: jax.Array) -> Any:
+        q_BxLxHxA, k_BxLxHxA, v_BxLxHxA = super().project(x_BxLxD, positions_BxL)
+        return rotate(q_BxLxHxA, positions_BxL), rotate(k_BxLxHxA, positions_BxL), v_BxLxHxA
 
 
 class RotaryLM(TransformerLM):
     attention_class: type[nn.Module] = RotaryAttention
 
-    def embed(self, x_RxL: jax.Array, positions_RxL: jax.Array) -> jax.Array:
-        return self.token_embed(x_RxL).astype(self.config.dtype)
+    def embed(self, x_BxL: jax.Array, positions_BxL: jax.Array) -> jax.Array:
+        return self.token_embed(x_BxL).astype(self.config.dtype)
 
 
 CONFIG = ModelConfig(layers=2, width=8, heads=2, vocab_size=32, length_tokens=8)
@@ -86,14 +86,14 @@ def test_a_variant_generates_text_with_the_cache(params: Any):
 
 
 def test_only_relative_positions_matter_to_rotary_attention(params: Any):
-    x_RxL = np.arange(16, dtype=np.int32).reshape(2, 8)
-    positions_RxL = np.tile(np.arange(8), (2, 1))
+    x_BxL = np.arange(16, dtype=np.int32).reshape(2, 8)
+    positions_BxL = np.tile(np.arange(8), (2, 1))
 
-    def logits(model: TransformerLM, positions_RxL: np.ndarray) -> np.ndarray:
-        return np.asarray(model.apply({"params": params}, x_RxL, None, positions_RxL))
+    def logits(model: TransformerLM, positions_BxL: np.ndarray) -> np.ndarray:
+        return np.asarray(model.apply({"params": params}, x_BxL, None, positions_BxL))
 
-    expected = logits(MODEL, positions_RxL)
-    np.testing.assert_allclose(logits(MODEL, positions_RxL + 100), expected, atol=1e-3)
-    assert np.abs(logits(MODEL, 2 * positions_RxL) - expected).max() > 1e-2
+    expected = logits(MODEL, positions_BxL)
+    np.testing.assert_allclose(logits(MODEL, positions_BxL + 100), expected, atol=1e-3)
+    assert np.abs(logits(MODEL, 2 * positions_BxL) - expected).max() > 1e-2
     scanned = RotaryLM(dataclasses.replace(CONFIG, scan_layers=True, remat="full"))
-    np.testing.assert_allclose(logits(scanned, positions_RxL), expected, atol=1e-5)
+    np.testing.assert_allclose(logits(scanned, positions_BxL), expected, atol=1e-5)

@@ -214,8 +214,8 @@ def test_bfloat16_is_close_to_float32():
 
 
 # Two packed sequences of the maximum length: samples of 4, 1 and 2 tokens and an unused tail of 2; one sample of 9.
-SEGMENTS_RxL: Any = np.array([[1, 1, 1, 1, 2, 3, 3, 0, 0], [1] * 9], np.int32)
-POSITIONS_RxL: Any = np.array([[0, 1, 2, 3, 0, 0, 1, 0, 0], range(9)], np.int32)
+SEGMENTS_BxL: Any = np.array([[1, 1, 1, 1, 2, 3, 3, 0, 0], [1] * 9], np.int32)
+POSITIONS_BxL: Any = np.array([[0, 1, 2, 3, 0, 0, 1, 0, 0], range(9)], np.int32)
 COMPUTED = [
     TransformerLM(dataclasses.replace(CONFIG, scan_layers=scan_layers, remat=remat))
     for scan_layers in (False, True)
@@ -228,41 +228,41 @@ def computed(model: Any) -> str:
     return f"{'scanned' if config.scan_layers else 'unrolled'}-{config.remat}"
 
 
-def hidden(params: Params, x_RxL: Any, model: TransformerLM) -> Any:
-    return model.apply({"params": params}, x_RxL, SEGMENTS_RxL, POSITIONS_RxL, method="hidden")
+def hidden(params: Params, x_BxL: Any, model: TransformerLM) -> Any:
+    return model.apply({"params": params}, x_BxL, SEGMENTS_BxL, POSITIONS_BxL, method="hidden")
 
 
 @functools.partial(jax.jit, static_argnames="model")
 def _value_and_gradient(
-    params: Params, x_RxL: Any, direction_RxLxD: Any, model: TransformerLM
+    params: Params, x_BxL: Any, direction_BxLxD: Any, model: TransformerLM
 ) -> Any:
     def total(params: Params) -> tuple[jax.Array, jax.Array]:
-        h_RxLxD = hidden(params, x_RxL, model)
-        return (h_RxLxD * direction_RxLxD).sum(), h_RxLxD
+        h_BxLxD = hidden(params, x_BxL, model)
+        return (h_BxLxD * direction_BxLxD).sum(), h_BxLxD
 
     return jax.value_and_grad(total, has_aux=True)(params)
 
 
 def value_and_gradient(
-    x_RxL: Any, direction_RxLxD: Any, model: TransformerLM = MODEL
+    x_BxL: Any, direction_BxLxD: Any, model: TransformerLM = MODEL
 ) -> tuple[Any, Any]:
     """Returns the activations, and the gradient of their inner product with a direction."""
-    (_, h_RxLxD), grads = _value_and_gradient(make(), x_RxL, direction_RxLxD, model)
-    return jax.device_get((h_RxLxD, grads))
+    (_, h_BxLxD), grads = _value_and_gradient(make(), x_BxL, direction_BxLxD, model)
+    return jax.device_get((h_BxLxD, grads))
 
 
-DIRECTION_RxLxD: Any = np.random.default_rng(3).standard_normal((2, 9, 16)).astype(np.float32)
+DIRECTION_BxLxD: Any = np.random.default_rng(3).standard_normal((2, 9, 16)).astype(np.float32)
 
 
 def test_unstacked_layers_give_the_same_values_and_gradients():
-    x_RxL, params = tokens(2, 9), make()
+    x_BxL, params = tokens(2, 9), make()
     unstacked = transformer.unstack_blocks(params)
     jax.tree.map(np.testing.assert_array_equal, transformer.stack_blocks(unstacked), params)
-    expected_RxLxD, expected = value_and_gradient(x_RxL, DIRECTION_RxLxD)
-    (_, h_RxLxD), grads = _value_and_gradient(
-        unstacked, x_RxL, DIRECTION_RxLxD, MODEL.clone(is_unstacked=True)
+    expected_BxLxD, expected = value_and_gradient(x_BxL, DIRECTION_BxLxD)
+    (_, h_BxLxD), grads = _value_and_gradient(
+        unstacked, x_BxL, DIRECTION_BxLxD, MODEL.clone(is_unstacked=True)
     )
-    np.testing.assert_allclose(h_RxLxD, expected_RxLxD, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(h_BxLxD, expected_BxLxD, rtol=0, atol=2e-6)
     stacked = transformer.stack_blocks(jax.device_get(grads))
     for a, b in zip(*map(jax.tree.leaves, (stacked, expected)), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * np.abs(b).max())
@@ -279,38 +279,38 @@ def test_the_backward_pass_of_gelu_keeps_its_argument_only():
 
 
 def test_packed_samples_have_the_same_logits_as_alone():
-    x_RxL = tokens(2, 9)
-    h_RxLxD = value_and_gradient(x_RxL, DIRECTION_RxLxD)[0]
-    logits = h_RxLxD @ make()["token_embed"]["embedding"].T
+    x_BxL = tokens(2, 9)
+    h_BxLxD = value_and_gradient(x_BxL, DIRECTION_BxLxD)[0]
+    logits = h_BxLxD @ make()["token_embed"]["embedding"].T
     for sequence, low, high in [(0, 0, 4), (0, 4, 5), (0, 5, 7), (1, 0, 9)]:
-        alone = slow_forward(make(), x_RxL[sequence, low:high])
+        alone = slow_forward(make(), x_BxL[sequence, low:high])
         np.testing.assert_allclose(logits[sequence, low:high], alone, rtol=0, atol=2e-5)
     assert np.isfinite(logits).all()
-    packed = MODEL.apply({"params": make()}, x_RxL, SEGMENTS_RxL, POSITIONS_RxL)
+    packed = MODEL.apply({"params": make()}, x_BxL, SEGMENTS_BxL, POSITIONS_BxL)
     np.testing.assert_allclose(np.asarray(packed), logits, rtol=0, atol=1e-5)
 
 
 def test_neighbors_in_a_packed_sequence_change_no_bit():
     """Neither neighbors nor the unused tail change values or the gradient of any parameter."""
-    x_RxL, direction_RxLxD = tokens(2, 9), np.zeros_like(DIRECTION_RxLxD)
-    direction_RxLxD[0, 5:7] = DIRECTION_RxLxD[0, 5:7]
-    is_same_RxL = (SEGMENTS_RxL == 3) & (np.arange(2)[:, None] == 0)
-    other_RxL = np.where(is_same_RxL, x_RxL, (x_RxL + 7) % 23)
-    (h_RxLxD, grads), (other_RxLxD, other_grads) = (
-        value_and_gradient(x, direction_RxLxD) for x in (x_RxL, other_RxL)
+    x_BxL, direction_BxLxD = tokens(2, 9), np.zeros_like(DIRECTION_BxLxD)
+    direction_BxLxD[0, 5:7] = DIRECTION_BxLxD[0, 5:7]
+    is_same_BxL = (SEGMENTS_BxL == 3) & (np.arange(2)[:, None] == 0)
+    other_BxL = np.where(is_same_BxL, x_BxL, (x_BxL + 7) % 23)
+    (h_BxLxD, grads), (other_BxLxD, other_grads) = (
+        value_and_gradient(x, direction_BxLxD) for x in (x_BxL, other_BxL)
     )
-    assert h_RxLxD[0, 5:7].tobytes() == other_RxLxD[0, 5:7].tobytes()
-    assert h_RxLxD[1].tobytes() != other_RxLxD[1].tobytes()
+    assert h_BxLxD[0, 5:7].tobytes() == other_BxLxD[0, 5:7].tobytes()
+    assert h_BxLxD[1].tobytes() != other_BxLxD[1].tobytes()
     for before, after in zip(*map(jax.tree.leaves, (grads, other_grads)), strict=True):
         assert before.tobytes() == after.tobytes()
     with_gradient = np.flatnonzero(np.abs(grads["token_embed"]["embedding"]).sum(1))
-    assert set(with_gradient.tolist()) == set(x_RxL[0, 5:7].tolist())
+    assert set(with_gradient.tolist()) == set(x_BxL[0, 5:7].tolist())
     assert np.flatnonzero(np.abs(grads["pos_embed"]["embedding"]).sum(1)).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("model", COMPUTED[1:], ids=computed)
 def test_scan_and_remat_change_values_and_gradients_only_by_rounding(model: TransformerLM):
-    both = (value_and_gradient(tokens(2, 9), DIRECTION_RxLxD, m) for m in (MODEL, model))
+    both = (value_and_gradient(tokens(2, 9), DIRECTION_BxLxD, m) for m in (MODEL, model))
     for expected, actual in zip(*map(jax.tree.leaves, both), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 

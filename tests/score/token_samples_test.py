@@ -242,14 +242,14 @@ def test_score_stage_adds_token_log_probs(
     path = tiny_run.recipe_of(w) / "scores.zarr"
     with xr.open_zarr(path) as data:
         log_prob_MxT = data["token_log_prob"].values
-        sample_T, position_T = data["token_sample"].values, data["token_position"].values
+        sample_W, position_T = data["token_sample"].values, data["token_position"].values
         np.testing.assert_array_equal(
             data["token_piece"], np.concatenate([population.sample(i) for i in (5, 31, 2)])
         )
         assert np.isnan(log_prob_MxT[:, position_T == 0]).all()
         assert (log_prob_MxT[:, position_T > 0] < 0).all()
         for i in (5, 31, 2):
-            mean_M = np.nanmean(log_prob_MxT[:, sample_T == i], axis=1)
+            mean_M = np.nanmean(log_prob_MxT[:, sample_W == i], axis=1)
             np.testing.assert_allclose(-mean_M, data["loss"][:, i], rtol=2e-6)
     after = tiny_run.scores(w)
     assert {name: after[name] for name in before if "/c/" in str(name)} == {

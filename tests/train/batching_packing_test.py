@@ -16,15 +16,15 @@ def c4_like(*shape: int, seed: int) -> np.ndarray:
 
 
 def occupied(plan: batching.PackingPlan, length_B: np.ndarray, length_tokens: int) -> np.ndarray:
-    """Returns owner_RxL, the sample at each position, -1 for none; fails if samples overlap or do not fit."""
-    owner_RxL = np.full((plan.num_sequences, length_tokens), -1)
+    """Returns owner_BxL, the sample at each position, -1 for none; fails if samples overlap or do not fit."""
+    owner_BxL = np.full((plan.num_sequences, length_tokens), -1)
     for i, n in enumerate(length_B):
-        sequence, start = plan.sequence_B[i], plan.start_B[i]
+        sequence, start = plan.sequence_C[i], plan.start_C[i]
         assert 0 <= sequence < plan.num_sequences
         assert 0 <= start <= length_tokens - n
-        assert (owner_RxL[sequence, start : start + n] == -1).all(), "two samples on one token"
-        owner_RxL[sequence, start : start + n] = i
-    return owner_RxL
+        assert (owner_BxL[sequence, start : start + n] == -1).all(), "two samples on one token"
+        owner_BxL[sequence, start : start + n] = i
+    return owner_BxL
 
 
 def slow_best_fit(length_B: list[int], length_tokens: int) -> list[tuple[int, int]]:
@@ -48,16 +48,16 @@ def test_plan_worked_by_hand():
     """20 and 18 begin packed sequences of 30; 11 fits only into the second; the 1s go where the least space is left."""
     plan = batching.plan_packing(np.array([1, 18, 20, 11, 1]), 30)
     assert plan.num_sequences == 2
-    assert plan.sequence_B.tolist() == [1, 1, 0, 1, 0]
-    assert plan.start_B.tolist() == [29, 0, 0, 18, 20]
-    assert plan.segment_B.tolist() == [3, 1, 1, 2, 2]
+    assert plan.sequence_C.tolist() == [1, 1, 0, 1, 0]
+    assert plan.start_C.tolist() == [29, 0, 0, 18, 20]
+    assert plan.segment_C.tolist() == [3, 1, 1, 2, 2]
 
 
 @given(batches_of_lengths, st.integers(40, 90))
 @quick
 def test_plan_equals_slow_best_fit(lengths: list[int], length_tokens: int):
     plan = batching.plan_packing(np.array(lengths, np.int64), length_tokens)
-    assignments = list(zip(plan.sequence_B.tolist(), plan.start_B.tolist(), strict=True))
+    assignments = list(zip(plan.sequence_C.tolist(), plan.start_C.tolist(), strict=True))
     assert assignments == slow_best_fit(lengths, length_tokens)
 
 
@@ -68,14 +68,14 @@ def test_samples_do_not_overlap_leave_no_gaps_and_are_numbered(
 ):
     length_B = np.array(lengths, np.int64)
     plan = batching.plan_packing(length_B, length_tokens)
-    owner_RxL = occupied(plan, length_B, length_tokens)
-    for sequence, owner_L in enumerate(owner_RxL):
+    owner_BxL = occupied(plan, length_B, length_tokens)
+    for sequence, owner_L in enumerate(owner_BxL):
         taken = int((owner_L >= 0).sum())
         assert taken > 0, "an empty packed sequence"
         assert (owner_L[:taken] >= 0).all(), "a gap"
-        ids = np.flatnonzero(plan.sequence_B == sequence)
-        order = ids[np.argsort(plan.start_B[ids])]
-        assert plan.segment_B[order].tolist() == list(range(1, len(order) + 1))
+        ids = np.flatnonzero(plan.sequence_C == sequence)
+        order = ids[np.argsort(plan.start_C[ids])]
+        assert plan.segment_C[order].tolist() == list(range(1, len(order) + 1))
 
 
 @given(batches_of_lengths, st.integers(40, 90), st.randoms(use_true_random=False))
@@ -86,7 +86,7 @@ def test_order_of_samples_does_not_change_packed_lengths(
     def contents(lengths: list[int]) -> list[list[int]]:
         plan = batching.plan_packing(np.array(lengths, np.int64), length_tokens)
         lengths_of_sequences: list[list[int]] = [[] for _ in range(plan.num_sequences)]
-        for sequence, n in sorted(zip(plan.sequence_B.tolist(), lengths, strict=True)):
+        for sequence, n in sorted(zip(plan.sequence_C.tolist(), lengths, strict=True)):
             lengths_of_sequences[sequence].append(n)
         return lengths_of_sequences
 
@@ -110,20 +110,20 @@ def test_c4_like_batches_fill_98_percent():
 def test_plan_depends_on_lengths_only():
     length_B = c4_like(128, seed=1)
     one, again = (batching.plan_packing(length_B.astype(t), 1024) for t in (np.int64, np.int32))
-    for field in ("sequence_B", "start_B", "segment_B"):
+    for field in ("sequence_C", "start_C", "segment_C"):
         np.testing.assert_array_equal(getattr(one, field), getattr(again, field))
     assert one.num_sequences == again.num_sequences
 
 
 def test_plans_of_no_full_and_one_token_samples():
     none = batching.plan_packing(np.array([], np.int64), 8)
-    assert (none.num_sequences, len(none.sequence_B)) == (0, 0)
+    assert (none.num_sequences, len(none.sequence_C)) == (0, 0)
     full = batching.plan_packing(np.array([8, 8, 8]), 8)
-    assert full.sequence_B.tolist() == [0, 1, 2]
+    assert full.sequence_C.tolist() == [0, 1, 2]
     ones = batching.plan_packing(np.ones(17, np.int64), 8)
     assert ones.num_sequences == 3
-    assert ones.start_B.tolist() == [*range(8), *range(8), 0]
-    assert ones.segment_B.tolist() == [*range(1, 9), *range(1, 9), 1]
+    assert ones.start_C.tolist() == [*range(8), *range(8), 0]
+    assert ones.segment_C.tolist() == [*range(1, 9), *range(1, 9), 1]
 
 
 @pytest.mark.parametrize("bad", [0, -1, 9])

@@ -29,9 +29,9 @@ def test_packed_batch_worked_by_hand():
     plan = batching.plan_packing(samples.lengths_N[ids_B], 4)
     batch, stats = batching.pack_batch(samples, ids_B, plan, micro_batches=3, micro_batch_size=1)
     none = [0, 0, 0, 0]
-    assert batch.x_NxMxL.tolist() == [[[100, 101, 102, 103]], [[300, 301, 200, 0]], [none]]
-    assert batch.segment_NxMxL.tolist() == [[[1, 1, 1, 1]], [[1, 1, 2, 0]], [none]]
-    assert batch.position_NxMxL.tolist() == [[[0, 1, 2, 3]], [[0, 1, 0, 0]], [none]]
+    assert batch.x_UxBxL.tolist() == [[[100, 101, 102, 103]], [[300, 301, 200, 0]], [none]]
+    assert batch.segment_UxBxL.tolist() == [[[1, 1, 1, 1]], [[1, 1, 2, 0]], [none]]
+    assert batch.position_UxBxL.tolist() == [[[0, 1, 2, 3]], [[0, 1, 0, 0]], [none]]
     assert {a.dtype for a in batch} == {np.dtype("int32")}
     assert stats == batching.BatchStats(
         num_micro_batches=2,
@@ -73,10 +73,10 @@ def test_padded_plan_gives_one_sample_per_sequence(tiny: Population):
     plan = padded_plan(tiny.lengths_N[ids_B])
     batch, stats = batching.pack_batch(tiny, ids_B, plan, micro_batches=2, micro_batch_size=2)
     x_BxL, length_B = padded(tiny, ids_B, 4)
-    np.testing.assert_array_equal(batch.x_NxMxL.reshape(4, 8), x_BxL)
+    np.testing.assert_array_equal(batch.x_UxBxL.reshape(4, 8), x_BxL)
     real_BxL = np.arange(8) < length_B[:, None]
-    np.testing.assert_array_equal(batch.segment_NxMxL.reshape(4, 8), real_BxL)
-    np.testing.assert_array_equal(batch.position_NxMxL.reshape(4, 8), real_BxL * np.arange(8))
+    np.testing.assert_array_equal(batch.segment_UxBxL.reshape(4, 8), real_BxL)
+    np.testing.assert_array_equal(batch.position_UxBxL.reshape(4, 8), real_BxL * np.arange(8))
     assert stats.num_micro_batches == 2
 
 
@@ -94,28 +94,28 @@ def test_batch_holds_every_sample_once_for_any_devices(
     count = batching.max_micro_batches(len(lengths), micro_batch_size, devices)
     batch, stats = batching.pack_batch(samples, ids_B, plan, count, micro_batch_size, devices)
     M = micro_batch_size * devices
-    assert batch.x_NxMxL.shape == (count, M, 9)
+    assert batch.x_UxBxL.shape == (count, M, 9)
     assert stats.num_micro_batches <= count
     # The layout is that of the plan.
-    x_RxL, segment_RxL, position_RxL = (a.reshape(count * M, 9) for a in batch)
-    assert not segment_RxL[plan.num_sequences :].any()
-    assert not segment_RxL[stats.num_micro_batches * M :].any()
-    assert segment_RxL[(stats.num_micro_batches - 1) * M :].any()
+    x_BxL, segment_BxL, position_BxL = (a.reshape(count * M, 9) for a in batch)
+    assert not segment_BxL[plan.num_sequences :].any()
+    assert not segment_BxL[stats.num_micro_batches * M :].any()
+    assert segment_BxL[(stats.num_micro_batches - 1) * M :].any()
     for i, n in enumerate(lengths):
-        index = plan.sequence_B[i], slice(plan.start_B[i], plan.start_B[i] + n)
-        assert x_RxL[index].tolist() == samples.sample(i).tolist()
-        assert position_RxL[index].tolist() == list(range(n))
-        assert (segment_RxL[index] == plan.segment_B[i]).all()
-    assert (segment_RxL > 0).sum() == sum(lengths) == stats.num_tokens
+        index = plan.sequence_C[i], slice(plan.start_C[i], plan.start_C[i] + n)
+        assert x_BxL[index].tolist() == samples.sample(i).tolist()
+        assert position_BxL[index].tolist() == list(range(n))
+        assert (segment_BxL[index] == plan.segment_C[i]).all()
+    assert (segment_BxL > 0).sum() == sum(lengths) == stats.num_tokens
     # A process has the packed sequences of its own devices, and the stats of the whole batch.
     devices_of_process = sorted(random.sample(range(devices), random.randint(1, devices)))
     own, stats_of_process = batching.pack_batch(
         samples, ids_B, plan, count, micro_batch_size, devices, devices_of_process
     )
     assert stats_of_process == stats
-    for whole_NxMxL, own_NxMxL in zip(batch, own, strict=True):
-        by_device = whole_NxMxL.reshape(count, devices, micro_batch_size, 9)[:, devices_of_process]
-        np.testing.assert_array_equal(own_NxMxL, by_device.reshape(own_NxMxL.shape))
+    for whole_UxBxL, own_UxBxL in zip(batch, own, strict=True):
+        by_device = whole_UxBxL.reshape(count, devices, micro_batch_size, 9)[:, devices_of_process]
+        np.testing.assert_array_equal(own_UxBxL, by_device.reshape(own_UxBxL.shape))
 
 
 def test_process_reads_samples_of_its_devices_only():

@@ -148,7 +148,7 @@ def test_batches_of_all_sizes_share_one_executable():
 def test_unused_micro_batches_do_not_matter():
     batch, stats = pack(population(), ALL[:6], PLANS[1], MESH, len(ALL))
     other = batching.PackedBatch(*(array.copy() for array in batch))
-    assert stats.num_micro_batches < len(batch.x_NxMxL)
+    assert stats.num_micro_batches < len(batch.x_UxBxL)
     for array, value in zip(other, (63, 1, 5), strict=True):
         array[stats.num_micro_batches :] = value
     results = [
@@ -159,20 +159,20 @@ def test_unused_micro_batches_do_not_matter():
 
 
 @jax.jit
-def _weighted_loss(params: Any, batch: batching.PackedBatch, weight_RxL: Any) -> Any:
+def _weighted_loss(params: Any, batch: batching.PackedBatch, weight_BxL: Any) -> Any:
     """Returns the weighted loss of tokens of packed sequences, and its gradient."""
-    x_RxL, segments_RxL, positions_RxL = (jnp.asarray(array)[0] for array in batch)
+    x_BxL, segments_BxL, positions_BxL = (jnp.asarray(array)[0] for array in batch)
 
     def total(params: Any) -> jax.Array:
-        h_RxLxD: Any = MODEL.apply(
-            {"params": params}, x_RxL, segments_RxL, positions_RxL, method="hidden"
+        h_BxLxD: Any = MODEL.apply(
+            {"params": params}, x_BxL, segments_BxL, positions_BxL, method="hidden"
         )
         h_TxD, embedding_VxD = (
-            h_RxLxD.reshape(-1, MODEL_CONFIG.width),
+            h_BxLxD.reshape(-1, MODEL_CONFIG.width),
             params["token_embed"]["embedding"],
         )
-        target_T = jnp.roll(x_RxL, -1, 1).ravel()
-        return losses.weighted_cross_entropy(h_TxD, embedding_VxD, target_T, weight_RxL.ravel(), 24)
+        target_T = jnp.roll(x_BxL, -1, 1).ravel()
+        return losses.weighted_cross_entropy(h_TxD, embedding_VxD, target_T, weight_BxL.ravel(), 24)
 
     return jax.value_and_grad(total)(params)
 
@@ -193,11 +193,11 @@ def test_packed_samples_have_the_same_loss_and_gradient_as_alone(i: int):
     )
     changed = dataclasses.replace(other, tokens=tokens)
     plan = make_plan(micro_batch_size=LAYOUT.num_sequences)
-    sequence, start, n = LAYOUT.sequence_B[i], LAYOUT.start_B[i], LENGTHS[SEVERAL[i]]
-    weight_RxL = np.zeros((LAYOUT.num_sequences, MODEL_CONFIG.length_tokens), np.float32)
-    weight_RxL[sequence, start : start + n - 1] = 1 / max(n - 1, 1)
+    sequence, start, n = LAYOUT.sequence_C[i], LAYOUT.start_C[i], LENGTHS[SEVERAL[i]]
+    weight_BxL = np.zeros((LAYOUT.num_sequences, MODEL_CONFIG.length_tokens), np.float32)
+    weight_BxL[sequence, start : start + n - 1] = 1 / max(n - 1, 1)
     results = [
-        jax.device_get(_weighted_loss(parameters(), pack(s, SEVERAL, plan, MESH)[0], weight_RxL))
+        jax.device_get(_weighted_loss(parameters(), pack(s, SEVERAL, plan, MESH)[0], weight_BxL))
         for s in (samples, changed)
     ]
     jax.tree.map(np.testing.assert_array_equal, *results)
