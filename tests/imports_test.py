@@ -94,7 +94,7 @@ LIBRARIES_OF_STATISTICS = {"similarity": {"rapidfuzz"}}
 TESTS_OF_SEVERAL_MODULES = {
     "stats": {"coverage", "noise", "paper", "public_names"},
     "score": {"token_samples"},
-    "docs": {"pages", "tables"},
+    "docs": {"notebooks", "pages", "shapes", "tables"},
     "analysis": {"papers"},
     "analysis/experiments": {"studies"},
 }

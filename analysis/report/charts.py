@@ -6,7 +6,7 @@ no legends: lines are labelled where they are.
 
 A chart that has too little to show is not drawn; its place has the reason (`NotDrawn`).
 
-P: points of a curve, K: numbers of votes, from 0 to the number of trainings.
+P: points of a curve, K: numbers of votes, from 0 to the number of trainings, L: labels.
 """
 
 import itertools

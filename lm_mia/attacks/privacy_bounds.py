@@ -1,6 +1,6 @@
 """Bounds and estimates of epsilon of differential privacy from the scores of one target.
 
-N2: samples that training subsets are drawn from.
+N2: samples that training subsets are drawn from, C: tests of one-run audits.
 """
 
 from collections.abc import Callable

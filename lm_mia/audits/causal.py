@@ -5,7 +5,8 @@ models of the covariates correct for it (`lm_mia.attacks.propensity`): the odds 
 so that they resemble the members, and a regression on the non-members predicts what the members would have scored.
 Intervals hold both models fixed.
 
-Legend: N units (samples or users), C columns of covariates, K features of the models, X distinct texts, F rates.
+Legend: N units (samples or users), C columns of covariates, K features of the models, X distinct texts, U users, F
+rates.
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 The result is a recipe of a workdir, with a sample table and a score store, on which the attacks and the report work as
 on the losses of our own models.
 
-M: models, N2: samples of the population (2N).
+M: models, N2: samples of the population (2N), V: samples that show how subsets are related.
 """
 
 import collections

@@ -3,7 +3,8 @@
 The tokenizer is trained or loaded, documents are drawn at random and tokenized in parts, and the parts are merged in
 segments, so that memory grows only slowly with the number of samples.
 
-N: samples, S: samples of a segment, R: rows of the parts that contain a segment, V: pieces of the vocabulary.
+N: samples, S: samples of a segment, R: rows of the parts that contain a segment, V: pieces of the vocabulary, W:
+documents that are drawn.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Tells losses in nats per token from values in other units, which would be attacked without any sign of a mistake.
 
-M: models, N: samples.
+M: models, N: samples, P: pairs of samples, J: losses that may show a grid.
 """
 
 import math

@@ -16,7 +16,8 @@ The population of losses that were imported has only a sample table and a manife
 
 It is written once, as a whole, and every reader checks it against the hashes of the manifest.
 
-N: samples (2N in `Population`), S: selected samples, W: their tokens, concatenated, B: samples of a batch.
+N: samples (2N in `Population`), S: selected samples, W: their tokens, concatenated, B: samples of a batch, L:
+positions.
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 No corpus contains them, and they have nothing in common with each other. A model can thus predict one of them better
 than another only because it was trained on it, which makes them good canaries for audits.
 
-N: samples of text, B: samples of a block, K: pieces of a sample without <bos> and <eos>.
+N: samples of text, B: samples of a block, L: positions, K: pieces of a sample without <bos> and <eos>.
 """
 
 import hashlib

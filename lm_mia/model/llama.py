@@ -1,6 +1,6 @@
 """Llama and its relatives (Qwen 2 and 3, SmolLM): RMSNorm, rotary positions, SwiGLU, grouped-query attention.
 
-Shape letters are those of `transformer`; G: heads of keys and values.
+P: pairs of dimensions of a head, G: heads of keys and values.
 """
 
 from typing import Any

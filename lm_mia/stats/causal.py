@@ -10,7 +10,7 @@ there must be non-members; `CausalEstimate.has_overlap` says whether too few of 
 
 All metrics are estimates, not bounds, and their quality depends on the estimated odds or regressions.
 
-Legend: N samples, A members, B non-members, J residuals, F false positive rates.
+Legend: N samples, A members, B non-members, J residuals, F false positive rates, Q draws of the bootstrap.
 
 Source: Even et al., Membership Inference Attacks from Causal Principles (CausalMIA), Sections 3-6, Appendices C and D.
 Its Eqs. 5, 6, 9 and 11 divide the weighted sum of the non-members by their number (or P(A = 0)). That is right only if
@@ -301,17 +301,17 @@ def causal_intervals(
     members, nonmembers = samples.score_A.size, samples.score_B.size
     is_missing = samples.weight_B is not None and not estimate.has_overlap
     rng = np.random.default_rng(seed)
-    value_RxS = np.full((replicates, 2 + fpr_F.size), np.nan)
+    value_QxS = np.full((replicates, 2 + fpr_F.size), np.nan)
     step = max(1, _BATCH // (members + nonmembers))
     for start in range(0, 0 if is_missing else replicates, step):
         size = min(step, replicates - start)
-        count_RxA, count_RxB = (_draw_counts(rng, size, n) for n in (members, nonmembers))
-        predicted_RxK = predicted_rates(samples, count_RxA, count_RxB)
-        for r, predicted_K in enumerate(predicted_RxK):
-            drawn = causal_metrics(samples, count_RxA[r], count_RxB[r], predicted_K, fpr_F)
-            value_RxS[start + r] = drawn.ate, drawn.auc, *drawn.tpr_F
+        count_QxA, count_QxB = (_draw_counts(rng, size, n) for n in (members, nonmembers))
+        predicted_QxK = predicted_rates(samples, count_QxA, count_QxB)
+        for r, predicted_K in enumerate(predicted_QxK):
+            drawn = causal_metrics(samples, count_QxA[r], count_QxB[r], predicted_K, fpr_F)
+            value_QxS[start + r] = drawn.ate, drawn.auc, *drawn.tpr_F
     tail = (1 - confidence) / 2
-    low_S, high_S = np.quantile(value_RxS, [tail, 1 - tail], axis=0)
+    low_S, high_S = np.quantile(value_QxS, [tail, 1 - tail], axis=0)
     effective = estimate.effective_nonmembers
     effective = nonmembers if math.isnan(effective) else effective
     positives_F = estimate.tpr_F * members
@@ -363,8 +363,8 @@ def hoeffding_radius(members: int, nonmembers: int, width: float, confidence: fl
 
 def _draw_counts(rng: np.random.Generator, replicates: int, samples: int) -> FloatArray:
     """Draws how often each sample occurs in each replicate."""
-    index_RxN = rng.integers(samples, size=(replicates, samples))
-    return np.array([np.bincount(i_N, minlength=samples) for i_N in index_RxN], dtype=np.float64)
+    index_QxN = rng.integers(samples, size=(replicates, samples))
+    return np.array([np.bincount(i_N, minlength=samples) for i_N in index_QxN], dtype=np.float64)
 
 
 @dataclasses.dataclass(frozen=True)

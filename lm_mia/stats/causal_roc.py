@@ -5,8 +5,7 @@ members, or both. A bootstrap replicate only changes the count of each sample; s
 computed once.
 
 Legend: A members, B non-members, J residuals, D distinct scores and K thresholds, both in descending order, G groups of
-samples with similar predictions, F false positive rates, R bootstrap
-replicates.
+samples with similar predictions, F false positive rates, Q bootstrap replicates.
 """
 
 from __future__ import annotations
@@ -132,24 +131,24 @@ def evaluation_set(
 
 
 def predicted_rates(
-    samples: EvaluationSet, count_RxA: FloatArray, count_RxB: FloatArray
+    samples: EvaluationSet, count_QxA: FloatArray, count_QxB: FloatArray
 ) -> list[FloatArray] | list[None]:
-    """Computes what the outcome model contributes to the false positive rates of R bootstrap replicates at once.
+    """Computes what the outcome model contributes to the false positive rates of Q bootstrap replicates at once.
 
     This is the mean prediction for the members, minus the weighted mean prediction for the non-members if there are
     weights.
     """
     if samples.members is None:
-        return [None] * len(count_RxA)
-    members_R = count_RxA.sum(axis=1)
-    rate_RxK = _total_shares(samples.members, count_RxA) / members_R[:, None]
+        return [None] * len(count_QxA)
+    members_Q = count_QxA.sum(axis=1)
+    rate_QxK = _total_shares(samples.members, count_QxA) / members_Q[:, None]
     if samples.nonmembers is not None and samples.weight_B is not None:
-        weight_RxB = count_RxB * samples.weight_B
-        total_R = members_R * samples.unit_weight
+        weight_QxB = count_QxB * samples.weight_B
+        total_Q = members_Q * samples.unit_weight
         if np.isnan(samples.unit_weight):
-            total_R = weight_RxB.sum(axis=1)
-        rate_RxK -= _total_shares(samples.nonmembers, weight_RxB) / total_R[:, None]
-    return list(rate_RxK)
+            total_Q = weight_QxB.sum(axis=1)
+        rate_QxK -= _total_shares(samples.nonmembers, weight_QxB) / total_Q[:, None]
+    return list(rate_QxK)
 
 
 def causal_metrics(
@@ -250,7 +249,7 @@ def _predict(
     return Predictions(mean_A, group_A, share_GxK)
 
 
-def _total_shares(predictions: Predictions, weight_RxA: FloatArray) -> FloatArray:
+def _total_shares(predictions: Predictions, weight_QxA: FloatArray) -> FloatArray:
     groups = len(predictions.share_GxK)
-    weight_RxG = np.array([np.bincount(predictions.group_A, w_A, groups) for w_A in weight_RxA])
-    return weight_RxG @ predictions.share_GxK
+    weight_QxG = np.array([np.bincount(predictions.group_A, w_A, groups) for w_A in weight_QxA])
+    return weight_QxG @ predictions.share_GxK

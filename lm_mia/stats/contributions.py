@@ -1,7 +1,8 @@
 """True positives by the flip bin of the member: how many rest on decisions that retraining would flip.
 
 Legend: T targets, R replicas (the targets that have thresholds), N samples, C samples that are members, F false
-positive rates, K points of a curve, 5 flip bins, W words of 64 bits, P bits (C padded to a multiple of 64).
+positive rates, K points of a curve, 5 flip bins, V numbers of votes, W words of 64 bits, P bits (C padded to a multiple
+of 64).
 
 Flip bins are computed once from all replicas, so only the true positives vary between targets. StrongMIA, Appendix
 E.2.6.

@@ -5,7 +5,7 @@ attack. Solved for epsilon with observed rates, this is an estimate: thresholds 
 membership, the largest of many estimates and a false positive rate of 0 all make it too large. The bounds are
 `independent_trials_bound` and `one_run_bound`.
 
-Legend: T targets, N samples, G rates, R replicates that are drawn at once, 4 the rates TPR, FPR, TNR and FNR.
+Legend: T targets, N samples, G rates, Q replicates that are drawn at once, 4 the rates TPR, FPR, TNR and FNR.
 
 Source: PrivacyGuard, Section 3.2.1 and Eq. 2.
 """
@@ -201,14 +201,14 @@ def epsilon_intervals(
             drawn = _drawn_once(nonmembers.size), _drawn_once(members.size)
             value_and_ends_3x3[:1] = _statistics(nonmembers, members, *drawn, below_N, tpr_1, delta)
             if clusters is None or clusters.smallest_count >= MIN_CLUSTERS:
-                statistic_Rx3 = np.concatenate(
+                statistic_Qx3 = np.concatenate(
                     [
                         _statistics(nonmembers, members, *drawn, below_N, tpr_1, delta)
                         for drawn in drawn_blocks(nonmembers, members, clusters, replicates, seed)
                     ]
                 )
-                has_both_R = ~np.isnan(statistic_Rx3[:, 2])
-                value_and_ends_3x3[1:] = np.quantile(statistic_Rx3[has_both_R], tails, axis=0)
+                has_both_Q = ~np.isnan(statistic_Qx3[:, 2])
+                value_and_ends_3x3[1:] = np.quantile(statistic_Qx3[has_both_Q], tails, axis=0)
         value_and_ends.append(value_and_ends_3x3)
     value_Tx3x3 = np.array(value_and_ends).reshape(len(value_and_ends), 3, 3)
     at_tpr_3xT, largest_3xT, accuracy_3xT = value_Tx3x3.transpose(2, 1, 0)
@@ -244,11 +244,11 @@ def _statistics(
       delta: of (epsilon, delta)-differential privacy.
     """
     drawn = drawn_nonmembers, drawn_members
-    at_tpr_R = _epsilons(nonmembers, members, *drawn, tpr_1, delta)[:, 0, 0]
-    all_Rx4xG = _epsilons(nonmembers, members, *drawn, _RATES_G, delta)
-    epsilon_Rx2 = np.column_stack([at_tpr_R, np.fmax.reduce(all_Rx4xG, axis=(1, 2))])
-    accuracy_R = _max_balanced_accuracies(*drawn, below_N)
-    return np.column_stack([capped_epsilon(epsilon_Rx2, members.size), accuracy_R])
+    at_tpr_Q = _epsilons(nonmembers, members, *drawn, tpr_1, delta)[:, 0, 0]
+    all_Qx4xG = _epsilons(nonmembers, members, *drawn, _RATES_G, delta)
+    epsilon_Qx2 = np.column_stack([at_tpr_Q, np.fmax.reduce(all_Qx4xG, axis=(1, 2))])
+    accuracy_Q = _max_balanced_accuracies(*drawn, below_N)
+    return np.column_stack([capped_epsilon(epsilon_Qx2, members.size), accuracy_Q])
 
 
 def _epsilons(
@@ -259,19 +259,19 @@ def _epsilons(
     rate_G: FloatArray,
     delta: float,
 ) -> FloatArray:
-    """Computes epsilon_Rx4xG of each replicate: at the thresholds that TPR, FPR, TNR and FNR determine.
+    """Computes epsilon_Qx4xG of each replicate: at the thresholds that TPR, FPR, TNR and FNR determine.
 
     NaN in a replicate without members or without non-members.
     """
-    nonmembers_Rx1, members_Rx1 = (d.total_R[:, None] for d in (drawn_nonmembers, drawn_members))
-    n_Rx1, m_Rx1 = np.maximum(nonmembers_Rx1, 1), np.maximum(members_Rx1, 1)
+    nonmembers_Qx1, members_Qx1 = (d.total_Q[:, None] for d in (drawn_nonmembers, drawn_members))
+    n_Qx1, m_Qx1 = np.maximum(nonmembers_Qx1, 1), np.maximum(members_Qx1, 1)
     at_least = _counts_at_members(
         nonmembers,
         members,
         drawn_nonmembers,
         drawn_members,
         # Members that must be detected for TPR >= rate and for FNR <= rate.
-        np.hstack([_smallest_count(m_Rx1, rate_G), ranking.min_true_negatives(m_Rx1, rate_G)]),
+        np.hstack([_smallest_count(m_Qx1, rate_G), ranking.min_true_negatives(m_Qx1, rate_G)]),
     )
     above = _counts_above_nonmembers(
         nonmembers,
@@ -279,22 +279,22 @@ def _epsilons(
         drawn_nonmembers,
         drawn_members,
         # Non-members that must not be detected for FPR <= rate and for TNR >= rate.
-        np.hstack([ranking.min_true_negatives(n_Rx1, rate_G), _smallest_count(n_Rx1, rate_G)]),
+        np.hstack([ranking.min_true_negatives(n_Qx1, rate_G), _smallest_count(n_Qx1, rate_G)]),
     )
     (by_tpr, by_fnr), (by_fpr, by_tnr) = (
         np.split(np.stack(counts), 2, axis=-1) for counts in (at_least, above)
     )
-    fp_Rx4xG, tp_Rx4xG = np.stack([by_tpr, by_fpr, by_tnr, by_fnr], axis=-2)
-    n_Rx1x1, m_Rx1x1 = n_Rx1[:, None], m_Rx1[:, None]
+    fp_Qx4xG, tp_Qx4xG = np.stack([by_tpr, by_fpr, by_tnr, by_fnr], axis=-2)
+    n_Qx1x1, m_Qx1x1 = n_Qx1[:, None], m_Qx1[:, None]
     by_nonmember_rates = [False, False, True, True]  # TNR and FNR instead of TPR and FPR
-    correct_Rx4xG, wrong_Rx4xG = tp_Rx4xG / m_Rx1x1, fp_Rx4xG / n_Rx1x1
-    correct_Rx4xG[:, by_nonmember_rates] = 1.0 * (n_Rx1x1 - fp_Rx4xG[:, 2:]) / n_Rx1x1
-    wrong_Rx4xG[:, by_nonmember_rates] = 1.0 * (m_Rx1x1 - tp_Rx4xG[:, 2:]) / m_Rx1x1
+    correct_Qx4xG, wrong_Qx4xG = tp_Qx4xG / m_Qx1x1, fp_Qx4xG / n_Qx1x1
+    correct_Qx4xG[:, by_nonmember_rates] = 1.0 * (n_Qx1x1 - fp_Qx4xG[:, 2:]) / n_Qx1x1
+    wrong_Qx4xG[:, by_nonmember_rates] = 1.0 * (m_Qx1x1 - tp_Qx4xG[:, 2:]) / m_Qx1x1
     with np.errstate(divide="ignore", invalid="ignore"):
-        epsilon_Rx4xG = np.log(correct_Rx4xG - delta) - np.log(wrong_Rx4xG)
-    epsilon_Rx4xG[correct_Rx4xG <= delta] = np.nan
-    epsilon_Rx4xG[(nonmembers_Rx1 * members_Rx1 == 0)[:, 0]] = np.nan
-    return epsilon_Rx4xG
+        epsilon_Qx4xG = np.log(correct_Qx4xG - delta) - np.log(wrong_Qx4xG)
+    epsilon_Qx4xG[correct_Qx4xG <= delta] = np.nan
+    epsilon_Qx4xG[(nonmembers_Qx1 * members_Qx1 == 0)[:, 0]] = np.nan
+    return epsilon_Qx4xG
 
 
 def _counts_at_members(
@@ -302,16 +302,16 @@ def _counts_at_members(
     members: ranking.Scores,
     drawn_nonmembers: Resamples,
     drawn_members: Resamples,
-    k_RxG: IntArray,
+    k_QxG: IntArray,
 ) -> tuple[IntArray, IntArray]:
     """Counts the drawn non-members and members at or above the k-th largest drawn member; none for k = 0."""
-    total_Rx1 = drawn_members.total_R[:, None]
-    kth_RxG = members[drawn_members.kth_smallest(total_Rx1 + 1 - np.maximum(k_RxG, 1))]
+    total_Qx1 = drawn_members.total_Q[:, None]
+    kth_QxG = members[drawn_members.kth_smallest(total_Qx1 + 1 - np.maximum(k_QxG, 1))]
     counts = tuple(
-        drawn.total_R[:, None] - drawn.drawn_before(np.searchsorted(scores, kth_RxG, side="left"))
+        drawn.total_Q[:, None] - drawn.drawn_before(np.searchsorted(scores, kth_QxG, side="left"))
         for scores, drawn in ((nonmembers, drawn_nonmembers), (members, drawn_members))
     )
-    return np.where(k_RxG == 0, 0, counts[0]), np.where(k_RxG == 0, 0, counts[1])
+    return np.where(k_QxG == 0, 0, counts[0]), np.where(k_QxG == 0, 0, counts[1])
 
 
 def _counts_above_nonmembers(
@@ -319,14 +319,14 @@ def _counts_above_nonmembers(
     members: ranking.Scores,
     drawn_nonmembers: Resamples,
     drawn_members: Resamples,
-    k_RxG: IntArray,
+    k_QxG: IntArray,
 ) -> tuple[IntArray, IntArray]:
     """Counts the drawn non-members and members above the k-th smallest drawn non-member; all for k = 0."""
-    kth_RxG = nonmembers[drawn_nonmembers.kth_smallest(np.maximum(k_RxG, 1))]
+    kth_QxG = nonmembers[drawn_nonmembers.kth_smallest(np.maximum(k_QxG, 1))]
     counts = tuple(
-        drawn.total_R[:, None]
+        drawn.total_Q[:, None]
         - np.where(
-            k_RxG == 0, 0, drawn.drawn_before(np.searchsorted(scores, kth_RxG, side="right"))
+            k_QxG == 0, 0, drawn.drawn_before(np.searchsorted(scores, kth_QxG, side="right"))
         )
         for scores, drawn in ((nonmembers, drawn_nonmembers), (members, drawn_members))
     )
@@ -349,13 +349,13 @@ def _max_balanced_accuracies(
     The arguments are those of `_statistics`.
     """
     # For a threshold at each member: TP n - FP m = (m - FN) n - (n - TN) m = TN m - FN n.
-    n_R, m_R = drawn_nonmembers.total_R, drawn_members.total_R
-    difference_RxN = np.take(drawn_nonmembers.up_to_RxN1, below_N, axis=1)
-    difference_RxN -= drawn_nonmembers.up_to_RxN1[:, :1]
-    difference_RxN *= m_R[:, None]
-    difference_RxN -= (drawn_members.up_to_RxN1[:, :-1] - drawn_members.up_to_RxN1[:, :1]) * n_R[
+    n_Q, m_Q = drawn_nonmembers.total_Q, drawn_members.total_Q
+    difference_QxN = np.take(drawn_nonmembers.up_to_QxN1, below_N, axis=1)
+    difference_QxN -= drawn_nonmembers.up_to_QxN1[:, :1]
+    difference_QxN *= m_Q[:, None]
+    difference_QxN -= (drawn_members.up_to_QxN1[:, :-1] - drawn_members.up_to_QxN1[:, :1]) * n_Q[
         :, None
     ]
-    best_R = np.maximum(difference_RxN.max(axis=1), 0)
+    best_Q = np.maximum(difference_QxN.max(axis=1), 0)
     with np.errstate(invalid="ignore"):
-        return (1 + best_R / (n_R * m_R)) / 2
+        return (1 + best_Q / (n_Q * m_Q)) / 2

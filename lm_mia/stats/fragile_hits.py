@@ -4,7 +4,8 @@ A hit is a true positive of one replica: a member whose score is at or above the
 minus the threshold, which an attacker with this replica as the only target knows. How stable the decision is follows
 from the other replicas alone, so that a hit does not vote on itself.
 
-Legend: B replicas, N members, S hits of one replica, K bins of hits by their margin.
+Legend: B replicas, N members, S hits of one replica, K bins of hits by their margin, V numbers of votes, U hits with
+tied margins.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A mechanism is mu-GDP if telling two neighboring data sets apart by its output is at least as hard as telling N(0, 1)
 from N(mu, 1). Adding Gaussian noise of standard deviation s to a query that changes by at most 1 is (1/s)-GDP.
 
+Legend: R pairs (mu, epsilon) that need no special case.
+
 Source: Dong, Roth and Su 2022, Gaussian Differential Privacy, Corollary 2.13; Balle and Wang 2018, Theorem 8.
 """
 

@@ -7,7 +7,7 @@ documents, whole clusters with their members and non-members. It recalibrates th
 replicate is stored as a count per sample, so that the scores are sorted only once.
 
 Legend: T targets, N samples (of one class in the helpers, where N1 is N + 1), F false positive rates, S statistics (the
-AUC and one TPR per rate), R replicates that are drawn at once.
+AUC and one TPR per rate), Q replicates that are drawn at once.
 """
 
 from __future__ import annotations
@@ -259,13 +259,13 @@ def bootstrap_intervals(
             tp_F = ranking.count_at_or_above(members, threshold_F)
             tpr_F = np.where(ranking.too_low(nonmembers.size, fpr_F), np.nan, tp_F / members.size)
             value_and_ends_3xS[0] = [ranking.auc_from_sorted(nonmembers, members), *tpr_F]
-            statistic_RxS = _replicate_statistics(
+            statistic_QxS = _replicate_statistics(
                 nonmembers, members, clusters, fpr_F, replicates, seed
             )
             if clusters is None or clusters.smallest_count >= MIN_CLUSTERS:
-                has_both_R = ~np.isnan(statistic_RxS[:, 0])
+                has_both_Q = ~np.isnan(statistic_QxS[:, 0])
                 value_and_ends_3xS[1:] = np.quantile(
-                    statistic_RxS[has_both_R], [tail, 1 - tail], axis=0
+                    statistic_QxS[has_both_Q], [tail, 1 - tail], axis=0
                 )
             allowed_F = nonmembers.size - ranking.min_true_negatives(nonmembers.size, fpr_F)
             fewest_F = np.minimum(np.minimum(allowed_F, tp_F), members.size - tp_F)
@@ -312,28 +312,28 @@ def _replicate_statistics(
     below_N = np.searchsorted(nonmembers, members, "left")
     not_above_N = np.searchsorted(nonmembers, members, "right")
     has_ties = not np.array_equal(below_N, not_above_N)
-    scratch_RxN = np.empty((0, members.size), dtype=np.int64)
+    scratch_QxN = np.empty((0, members.size), dtype=np.int64)
     blocks: list[FloatArray] = []
     for drawn_nonmembers, drawn_members in drawn_blocks(
         nonmembers, members, clusters, replicates, seed
     ):
-        size = len(drawn_nonmembers.count_RxN1)
-        if len(scratch_RxN) < size:  # The first block is the largest.
-            scratch_RxN = np.empty((size, members.size), dtype=np.int64)
+        size = len(drawn_nonmembers.count_QxN1)
+        if len(scratch_QxN) < size:  # The first block is the largest.
+            scratch_QxN = np.empty((size, members.size), dtype=np.int64)
         # Pairs with the higher score for the member count twice and tied pairs once, which keeps integers.
-        scratch = scratch_RxN[:size]
-        twice_R = _count_ordered_pairs(drawn_nonmembers, drawn_members, below_N, scratch)
+        scratch = scratch_QxN[:size]
+        twice_Q = _count_ordered_pairs(drawn_nonmembers, drawn_members, below_N, scratch)
         if has_ties:
-            twice_R += _count_ordered_pairs(drawn_nonmembers, drawn_members, not_above_N, scratch)
+            twice_Q += _count_ordered_pairs(drawn_nonmembers, drawn_members, not_above_N, scratch)
         else:
-            twice_R += twice_R
-        nonmembers_R, members_R = drawn_nonmembers.total_R, drawn_members.total_R
-        tp_RxF = _count_true_positives(nonmembers, members, fpr_F, drawn_nonmembers, drawn_members)
+            twice_Q += twice_Q
+        nonmembers_Q, members_Q = drawn_nonmembers.total_Q, drawn_members.total_Q
+        tp_QxF = _count_true_positives(nonmembers, members, fpr_F, drawn_nonmembers, drawn_members)
         with np.errstate(divide="ignore", invalid="ignore"):
-            auc_R = twice_R / (2 * nonmembers_R * members_R)
-            statistic_RxS = np.column_stack([auc_R, tp_RxF / members_R[:, None]])
-        statistic_RxS[(nonmembers_R == 0) | (members_R == 0)] = np.nan
-        blocks.append(statistic_RxS)
+            auc_Q = twice_Q / (2 * nonmembers_Q * members_Q)
+            statistic_QxS = np.column_stack([auc_Q, tp_QxF / members_Q[:, None]])
+        statistic_QxS[(nonmembers_Q == 0) | (members_Q == 0)] = np.nan
+        blocks.append(statistic_QxS)
     return np.concatenate(blocks)
 
 
@@ -341,13 +341,13 @@ def _count_ordered_pairs(
     drawn_nonmembers: Resamples,
     drawn_members: Resamples,
     rank_N: np.ndarray,
-    scratch_RxN: IntArray,
+    scratch_QxN: IntArray,
 ) -> IntArray:
     """Counts the pairs of a drawn member and a drawn non-member that is among the first rank_N samples of its class."""
-    up_to_RxN1 = drawn_nonmembers.up_to_RxN1
-    np.take(up_to_RxN1, rank_N, axis=1, out=scratch_RxN, mode="clip")  # mode="raise" would copy
-    scratch_RxN -= up_to_RxN1[:, :1]
-    return np.einsum("rn,rn->r", drawn_members.count_RxN1[:, 1:], scratch_RxN)
+    up_to_QxN1 = drawn_nonmembers.up_to_QxN1
+    np.take(up_to_QxN1, rank_N, axis=1, out=scratch_QxN, mode="clip")  # mode="raise" would copy
+    scratch_QxN -= up_to_QxN1[:, :1]
+    return np.einsum("rn,rn->r", drawn_members.count_QxN1[:, 1:], scratch_QxN)
 
 
 def _count_true_positives(
@@ -363,13 +363,13 @@ def _count_true_positives(
     the threshold is the first drawn sample with a larger score: one draw after all draws of scores up to it. If k = 0,
     all members are counted. No threshold is above a k-th score of +inf, so that no member is counted.
     """
-    total_Rx1 = drawn_nonmembers.total_R[:, None]
-    k_RxF = ranking.min_true_negatives(np.maximum(total_Rx1, 1), fpr_F)
-    kth_RxF = nonmembers[drawn_nonmembers.kth_smallest(np.maximum(k_RxF, 1))]
-    up_to_kth_RxF = drawn_nonmembers.drawn_before(np.searchsorted(nonmembers, kth_RxF, "right"))
-    next_RxF = nonmembers[drawn_nonmembers.kth_smallest(up_to_kth_RxF + 1)]
-    next_RxF[up_to_kth_RxF == total_Rx1] = np.inf
-    below_RxF = np.searchsorted(members, next_RxF)
-    below_RxF[k_RxF == 0] = 0
-    below_RxF[(kth_RxF == np.inf) & (k_RxF > 0)] = members.size
-    return drawn_members.total_R[:, None] - drawn_members.drawn_before(below_RxF)
+    total_Qx1 = drawn_nonmembers.total_Q[:, None]
+    k_QxF = ranking.min_true_negatives(np.maximum(total_Qx1, 1), fpr_F)
+    kth_QxF = nonmembers[drawn_nonmembers.kth_smallest(np.maximum(k_QxF, 1))]
+    up_to_kth_QxF = drawn_nonmembers.drawn_before(np.searchsorted(nonmembers, kth_QxF, "right"))
+    next_QxF = nonmembers[drawn_nonmembers.kth_smallest(up_to_kth_QxF + 1)]
+    next_QxF[up_to_kth_QxF == total_Qx1] = np.inf
+    below_QxF = np.searchsorted(members, next_QxF)
+    below_QxF[k_QxF == 0] = 0
+    below_QxF[(kth_QxF == np.inf) & (k_QxF > 0)] = members.size
+    return drawn_members.total_Q[:, None] - drawn_members.drawn_before(below_QxF)

@@ -7,7 +7,7 @@ weights are unstable.
 Both algorithms return residuals, from which the caller computes losses. In each trial (the multi-run regime), one
 sample is added to the training data, or not, and a separate model is trained.
 
-N: samples of a set, D: features, M: trials, B: samples of a batch.
+N: samples of a set, D: features, M: trials, B: samples of a batch, J: samples that join a batch.
 
 Source: CausalMIA, section 7 and Appendix G.1.
 """

@@ -3,7 +3,7 @@
 A resample is stored as a count per sample, in the order of the sorted scores of its class, so that the scores are
 sorted only once.
 
-Legend: N samples (of one class, where N1 is N + 1), F false positive rates, R replicates that are drawn at once, G
+Legend: N samples (of one class, where N1 is N + 1), F false positive rates, Q replicates that are drawn at once, G
 clusters.
 """
 
@@ -119,9 +119,9 @@ def drawn_blocks(
             drawn_nonmembers.draw(size, nonmember_rng)
             drawn_members.draw(size, member_rng)
         else:
-            count_RxG = _draw_clusters(clusters.count, size, cluster_rng)
-            drawn_nonmembers.take(count_RxG, clusters.nonmember_N)
-            drawn_members.take(count_RxG, clusters.member_N)
+            count_QxG = _draw_clusters(clusters.count, size, cluster_rng)
+            drawn_nonmembers.take(count_QxG, clusters.nonmember_N)
+            drawn_members.take(count_QxG, clusters.member_N)
         yield drawn_nonmembers, drawn_members
 
 
@@ -134,9 +134,9 @@ def _draw_clusters(clusters: int, size: int, rng: np.random.Generator) -> IntArr
 class Resamples:
     """How often each of n sorted samples is drawn, for up to ``block`` replicates at once."""
 
-    count_RxN1: IntArray
+    count_QxN1: IntArray
     """Element i + 1 is the number of times that sample i was drawn; element 0 is 0."""
-    up_to_RxN1: IntArray
+    up_to_QxN1: IntArray
     """Element i is the number of draws in earlier replicates and of the first i samples, so the flattened array is
     sorted."""
 
@@ -145,39 +145,39 @@ class Resamples:
         self._arrays = np.empty((2, block, n + 1), dtype=np.int64)
 
     @property
-    def total_R(self) -> IntArray:
+    def total_Q(self) -> IntArray:
         """The number of draws of each replicate."""
-        return self.up_to_RxN1[:, -1] - self.up_to_RxN1[:, 0]
+        return self.up_to_QxN1[:, -1] - self.up_to_QxN1[:, 0]
 
-    def drawn_before(self, position_RxF: IntArray) -> IntArray:
+    def drawn_before(self, position_QxF: IntArray) -> IntArray:
         """Counts the draws of the samples before each position, 0 .. n."""
-        before_RxF = np.take_along_axis(self.up_to_RxN1, position_RxF, axis=1)
-        return before_RxF - self.up_to_RxN1[:, :1]
+        before_QxF = np.take_along_axis(self.up_to_QxN1, position_QxF, axis=1)
+        return before_QxF - self.up_to_QxN1[:, :1]
 
-    def kth_smallest(self, k_RxF: IntArray) -> IntArray:
+    def kth_smallest(self, k_QxF: IntArray) -> IntArray:
         """Finds the position of the k-th smallest draw, k >= 1: samples that were not drawn are skipped.
 
         In a replicate without draws, which is left out, it is the last position.
         """
-        flat = self.up_to_RxN1.reshape(-1)
-        first_Rx1 = (self.n + 1) * np.arange(len(k_RxF))[:, None] + 1
-        position_RxF = np.searchsorted(flat, self.up_to_RxN1[:, :1] + k_RxF) - first_Rx1
-        return np.minimum(position_RxF, self.n - 1)
+        flat = self.up_to_QxN1.reshape(-1)
+        first_Qx1 = (self.n + 1) * np.arange(len(k_QxF))[:, None] + 1
+        position_QxF = np.searchsorted(flat, self.up_to_QxN1[:, :1] + k_QxF) - first_Qx1
+        return np.minimum(position_QxF, self.n - 1)
 
-    def take(self, count_RxG: IntArray, cluster_N: IntArray) -> None:
+    def take(self, count_QxG: IntArray, cluster_N: IntArray) -> None:
         """Draws each sample as often as its cluster."""
-        self.count_RxN1, self.up_to_RxN1 = self._arrays[:, : len(count_RxG)]
-        self.count_RxN1[:, 0] = 0
-        self.count_RxN1[:, 1:] = count_RxG[:, cluster_N]
-        np.cumsum(self.count_RxN1, out=self.up_to_RxN1.reshape(-1))
+        self.count_QxN1, self.up_to_QxN1 = self._arrays[:, : len(count_QxG)]
+        self.count_QxN1[:, 0] = 0
+        self.count_QxN1[:, 1:] = count_QxG[:, cluster_N]
+        np.cumsum(self.count_QxN1, out=self.up_to_QxN1.reshape(-1))
 
     def draw(self, size: int, rng: np.random.Generator) -> None:
         """Draws n samples with replacement in each of the next ``size`` replicates, which replace the previous ones."""
-        self.count_RxN1, self.up_to_RxN1 = self._arrays[:, :size]
-        self.count_RxN1.fill(0)
-        offset_Rx1 = (self.n + 1) * np.arange(size)[:, None] + 1
+        self.count_QxN1, self.up_to_QxN1 = self._arrays[:, :size]
+        self.count_QxN1.fill(0)
+        offset_Qx1 = (self.n + 1) * np.arange(size)[:, None] + 1
         for start in range(0, self.n, _BLOCK):
             drawn = rng.integers(self.n, size=(size, min(_BLOCK, self.n - start)))
-            drawn += offset_Rx1
-            np.add.at(self.count_RxN1.reshape(-1), drawn.reshape(-1), 1)
-        np.cumsum(self.count_RxN1, out=self.up_to_RxN1.reshape(-1))
+            drawn += offset_Qx1
+            np.add.at(self.count_QxN1.reshape(-1), drawn.reshape(-1), 1)
+        np.cumsum(self.count_QxN1, out=self.up_to_QxN1.reshape(-1))

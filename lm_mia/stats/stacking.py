@@ -2,7 +2,7 @@
 
 Legend: T targets, M references, N samples, S samples on which parameters are estimated, C samples of a chunk, K
 covariates of a sample, P columns of the design matrix, F = P + 2 features: the shrunk LiRA score, the standardized
-distance of the loss multiplied by each column of the design matrix, and a constant. D (reference, sample) pairs. Losses
+distance of the loss multiplied by each column of the design matrix, and a constant, D (reference, sample) pairs. Losses
 are means in nats per token; NaN marks a missing loss.
 """
 

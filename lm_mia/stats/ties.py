@@ -5,7 +5,7 @@ must not be ordered by it. To leave out all tied scores is valid, but it costs m
 losses in bfloat16 are. A key is a function of a seed and of the id of the sample alone. A private mechanism stays
 private if such keys are added to its result, so the order by (score, key) is valid, and it leaves no ties.
 
-Legend: N samples.
+Legend: N samples, J samples with a tied score.
 """
 
 from __future__ import annotations

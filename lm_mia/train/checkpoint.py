@@ -3,6 +3,8 @@
 Orbax saves each state in the model's folder, under its number of updates. Saving is atomic: the files of an interrupted
 save do not count as a checkpoint, and are removed when the folder is opened again. A state may be sharded over several
 devices and hosts, and may be restored on different ones.
+
+W: words of 32 bits of a state.
 """
 
 import contextlib

@@ -223,7 +223,7 @@ def test_bias_and_double_robustness():
     runs, members, nonmembers = 50, 200, 100
     residual_J = noise(50)
     residual_J -= residual_J.mean()
-    value_RxE = np.empty((runs, 7))
+    value_QxE = np.empty((runs, 7))
     for r in range(runs):
         sample = drawn(members, nonmembers, rng)
         args = sample.score_N, sample.member_N
@@ -231,7 +231,7 @@ def test_bias_and_double_robustness():
         right = stats.OutcomeModel(sample.x_N, residual_J)
         wrong = stats.OutcomeModel(np.zeros_like(sample.x_N), residual_J)
         members_odds = sample.log_odds_N
-        value_RxE[r] = [
+        value_QxE[r] = [
             stats.ipw_estimate(*args, members_odds, 0.1, normalize="members").ate,
             stats.g_formula_estimate(*args, right, 0.1).ate,
             stats.aipw_estimate(*args, members_odds, right, 0.1).ate,
@@ -241,10 +241,10 @@ def test_bias_and_double_robustness():
             printed_ipw(sample),
             stats.unadjusted_estimate(*args, 0.1).ate,
         ]
-    se_E = value_RxE.std(axis=0, ddof=1) / np.sqrt(runs)
+    se_E = value_QxE.std(axis=0, ddof=1) / np.sqrt(runs)
     expected_E = [0.5, 0.5, 0.5, 0.5, 0.5, 0.5 - 0.5, 1.5]
-    assert np.all(np.abs(value_RxE.mean(axis=0) - expected_E) < 3 * se_E)
-    assert np.all(np.abs(value_RxE.mean(axis=0)[-2:] - 0.5) > 4 * se_E[-2:])
+    assert np.all(np.abs(value_QxE.mean(axis=0) - expected_E) < 3 * se_E)
+    assert np.all(np.abs(value_QxE.mean(axis=0)[-2:] - 0.5) > 4 * se_E[-2:])
 
 
 def printed_ipw(sample: Drawn) -> float:
@@ -330,7 +330,7 @@ def test_intervals_are_as_wide_as_the_standard_error():
 
 def test_coverage_of_intervals():
     rng = np.random.default_rng(10)
-    inside_Rx2 = []
+    inside_Qx2 = []
     for seed in range(80):
         sample = drawn(120, 500, rng)
         result = stats.causal_intervals(
@@ -342,8 +342,8 @@ def test_coverage_of_intervals():
             seed=seed,
         )
         auc_inside = result.auc_low <= 0.5987 <= result.auc_high  # Phi(0.5 / 2)
-        inside_Rx2.append([result.ate_low <= 0.5 <= result.ate_high, auc_inside])
-    assert np.all(np.mean(inside_Rx2, axis=0) > 0.87)
+        inside_Qx2.append([result.ate_low <= 0.5 <= result.ate_high, auc_inside])
+    assert np.all(np.mean(inside_Qx2, axis=0) > 0.87)
 
 
 def test_hoeffding_radius():
@@ -360,9 +360,9 @@ def test_hoeffding_radius():
     )
     # Fair coins, the widest distribution of this range: the difference is rarely farther from 0.
     rng = np.random.default_rng(8)
-    difference_R = rng.binomial(100, 0.5, 20_000) / 100 - rng.binomial(50, 0.5, 20_000) / 50
-    assert 0.001 < np.mean(np.abs(difference_R) > radius) < 0.05
-    assert np.mean(np.abs(difference_R) > radius / 2) > 0.05
+    difference_Q = rng.binomial(100, 0.5, 20_000) / 100 - rng.binomial(50, 0.5, 20_000) / 50
+    assert 0.001 < np.mean(np.abs(difference_Q) > radius) < 0.05
+    assert np.mean(np.abs(difference_Q) > radius / 2) > 0.05
     with pytest.raises(ValueError, match="members=0"):
         stats.hoeffding_radius(0, 5, 1.0, 0.95)
     with pytest.raises(ValueError, match="width=inf"):

@@ -10,8 +10,8 @@ of two non-members here (`_thresholds`).
 
     text_groups.parquet   rates and flips of each group, with all models and samples, and with parts of them
 
-B: replicas, N: the samples that are used, J: sample groups (folds), K: groups of texts, A1, R1, H1: as in
-`lm_mia.stats.jackknife`.
+B: replicas, N: the samples that are used, J: sample groups (folds), K: groups of texts, U: samples with a score, A1,
+R1, H1: as in `lm_mia.stats.jackknife`.
 """
 
 import dataclasses

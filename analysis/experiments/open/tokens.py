@@ -9,8 +9,8 @@ All need the log-probabilities of single tokens under the references (`score.tok
 much more likely it is under models that were trained on its sample (IN) than under the others (OUT). Each reference is
 also attacked with all others, which are the OUT models that its suffixes are compared with.
 
-M: references, S: samples, T: tokens of these samples, K: bins, A1: all references, and then without each group of them,
-H1: all samples, and then each half of them.
+M: references, S: samples, T: tokens of these samples, P: pairs of a model and a token, K: bins, A1: all references, and
+then without each group of them, H1: all samples, and then each half of them.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ and all of them are attacked with each of several disjoint sets of references. T
 `stats.crossed_components` estimates the variance that is due to each of them and to their interactions. References
 differ in their subsets, too: what their variance exceeds that of the crossed models is due to the subset.
 
-T: crossed models and references as targets, M: references, S: sets of references, I: initializations, J: orders,
-C: samples that are used, H: halves of the samples.
+T: crossed models and references as targets, M: references, S: sets of references, I: initializations, J: orders, P:
+parts of the models and samples, C: samples that are used, H: halves of the samples.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ losses are standardized by each other, so that the rates of samples vary less th
 are not among the references do not have this effect. Reliability, Sections 3 and 4.2 and Figure A2.
 
 M: models, B: replicas, T: targets, N: samples, N2: samples of the population (2N), C: samples of a block, F: false
-positive rates, K: numbers of OUT references, A1: all models, and then without each group of models, H1: all samples,
-and then each half, S: strategies.
+positive rates, K: numbers of OUT references, J: bins of a histogram, P: parts, A1: all models, and then without each
+group of models, H1: all samples, and then each half, S: strategies.
 """
 
 from __future__ import annotations

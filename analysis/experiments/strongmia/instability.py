@@ -1,4 +1,4 @@
-"""Figures 5, 22, 23 and 26 to 30: decisions on which replicas disagree, and single samples. N: samples."""
+"""Figures 5, 22, 23 and 26 to 30: decisions on which replicas disagree, and single samples. N: samples, M: members."""
 
 import dataclasses
 import functools
