@@ -7,7 +7,7 @@ The argument is [FIGURE,]SETTING, as for strongmia.py. A figure is named by its 
 named; if none is named, all are drawn. The settings are those of strongmia.py, and so are the models: in one workdir,
 each is trained only once.
 
-The names of the figures begin with open_, such as open_fig04_variance. docs/how-to/strongmia-open.md lists the
+The names of the figures begin with open_, such as open_fig04_variance. docs/figures.md lists the
 questions, and docs/results/strongmia-open.md the answers.
 
 Cost of all figures, by `lm-mia plan --device=h100 --mfu=0.4` (at an MFU that small models do not reach):
