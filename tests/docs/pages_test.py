@@ -182,6 +182,12 @@ def test_every_page_is_in_the_navigation():
         assert f": {file.relative_to(DOCS)}\n" in navigation, file
 
 
+def test_pages_of_results_begin_with_their_scale_and_commit():
+    for file in (DOCS / "results").glob("*.md"):
+        _, first, *_ = file.read_text(encoding="utf-8").split("\n\n")
+        assert re.search(r"(commits? (up to )?[0-9a-f]{7,8}|release \d+\.\d+\.\d+)", first), file
+
+
 def test_every_statistic_is_in_the_reference():
     page = (DOCS / "reference" / "stats.md").read_text(encoding="utf-8")
     listed = re.findall(r"^::: lm_mia\.stats\.(\w+)$", page, re.MULTILINE)
