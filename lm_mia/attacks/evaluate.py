@@ -74,6 +74,7 @@ def evaluate(
     folder, done = pieces.results.scratch(), 0
     if specs:
         progress(0, len(specs))
+    # Each score is computed once and passes through all its evaluations, since all scores would not fit into memory.
     for same in groups:
         inputs = open_group(same, store, population, design)
 
@@ -97,7 +98,7 @@ def evaluate(
                             assert isinstance(table, pd.DataFrame), "parts are not streamed"
                             tables[request][part] = table.assign(part=part)
                             if len(tables[request]) <= len(request.parts):
-                                continue
+                                continue  # the whole and its parts are one piece, stored once all are there
                             by_part = tables.pop(request)
                             parts = [by_part[p] for p in sorted(by_part)]
                             table = pd.concat(parts, ignore_index=True)

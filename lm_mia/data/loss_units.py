@@ -105,7 +105,7 @@ def find_problems(
         )
     limit = MAX_MEAN if vocabulary is None else math.log(vocabulary) + UNTRAINED
     mean_M = loss_MxN.mean(axis=1)
-    is_large_M = (mean_M > limit) & ~is_sum_M
+    is_large_M = (mean_M > limit) & ~is_sum_M  # one reason for each model, the most specific one
     if is_large_M.any():
         of = "that any usual vocabulary allows"
         if vocabulary is not None:

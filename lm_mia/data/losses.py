@@ -357,6 +357,7 @@ def _of_long_table(arrays: Arrays) -> _Models:
         parsed = collect_errors(problems, arrays["id"].names)
         sample_K, ids = parsed or (np.zeros(rows, np.intp), [""])
     else:
+        # Without ids, the k-th row of every model is the k-th sample.
         order_K = np.argsort(model_K, kind="stable")
         sample_K = np.empty(rows, np.intp)
         sample_K[order_K] = np.arange(rows) - np.repeat(np.cumsum(count_M) - count_M, count_M)
@@ -376,6 +377,7 @@ def _of_long_table(arrays: Arrays) -> _Models:
                 f"{source}: there is {what} for {int(wrong_MxN.sum()):,} pairs of a model and a sample, such as model "
                 f"{names[m]} and id {ids[n]}; {remedy}"
             )
+    # Rows may be in any order, so values are looked up by model and sample.
     row_MxN = np.empty(len(names) * samples, np.intp)
     row_MxN[at_K] = np.arange(rows)
     row_MxN = row_MxN.reshape(len(names), samples)
@@ -399,7 +401,7 @@ def _of_long_table(arrays: Arrays) -> _Models:
         first_N = values_K[row_MxN[0]]
         same_K = first_N[sample_K] == values_K
         if values_K.dtype.kind == "f":
-            same_K |= np.isnan(values_K)
+            same_K |= np.isnan(values_K)  # not equal to itself, but no contradiction
         if not np.all(same_K):
             n = int(sample_K[np.flatnonzero(~same_K)[0]])
             raise UserError(

@@ -204,10 +204,11 @@ def _of_arrays(arrays: Arrays, columns: Columns) -> list[ModelScores]:
                 f"{arrays[name].label}: has the shape {arrays[name].shape}; must have one row per model and one column "
                 "per sample"
             )
+    # A vector is of one model.
     shape, member_shape = ((1, *arrays[n].shape)[-2:] for n in (score, member))
     sample_shapes = [arrays[name].shape for name in arrays if name.endswith("_N")]
     check_orientation(source, score, shape, sample_shapes)
-    if member_shape not in (shape, (1, shape[1])):
+    if member_shape not in (shape, (1, shape[1])):  # one row is the membership of all models
         raise UserError(other_shape(source, member, member_shape, score, shape))
     problems: list[str] = []
     score_MxN = collect_errors(problems, lambda: _scores(arrays[score], columns))

@@ -481,6 +481,8 @@ def _jackknife(
                 value_MxS = in_MxS - rates.slope_F[q - 2] * out_MxS
                 value_MxS *= piece.bin_MxS >= rates.cut_F[q - 2]
             total_S = np.zeros(weight_S.size)
+            # Without a group, a class of n with mean m loses n_g models with the sum s_g: its mean changes by
+            # (n_g m - s_g) / (n - n_g).
             for class_MxS, num_S, class_GxS, factor_GxS in classes:
                 sum_GxS = add_up(class_MxS * value_MxS)
                 mean_S = _divide(sum_GxS.sum(axis=0), num_S)
