@@ -1,6 +1,6 @@
 """Measures training and scoring on one GPU or TPU, as a section of Markdown for docs/results/accelerators.md.
 
-    python benchmarks/accelerator.py [--nanodo PATH] > section.md
+    python -m benchmarks accelerator [--nanodo PATH] > section.md
 
 Models of 140M, 302M and 1018M parameters with a vocabulary of 32,000 are trained in bfloat16, on batches of 128 samples
 of at most 1,024 random tokens with C4-like lengths (400 on average, see `c4_like`). Everything runs on the first device
@@ -27,7 +27,7 @@ runs out of memory, its row in the table says so, and the other parts continue.
 Most of the time is compilation: about 10 s for each size of micro-batches of a 140M model on an H100. The whole
 benchmark has been run on CPUs only. To try it on a CPU:
 
-    python benchmarks/accelerator.py --sizes=small --scale=8 --batch-size=16 --steps=2 --rounds=2 --samples=64
+    python -m benchmarks accelerator --sizes=small --scale=8 --batch-size=16 --steps=2 --rounds=2 --samples=64
 """
 
 import argparse
@@ -517,7 +517,7 @@ def report(session: Session) -> None:
     arguments = shlex.join(sys.argv[1:])
     if c.nanodo:
         arguments = arguments.replace(shlex.quote(str(c.nanodo)), "PATH")  # to be published
-    print(f"    python benchmarks/accelerator.py {arguments}".rstrip() + "\n")
+    print(f"    python -m benchmarks accelerator {arguments}".rstrip() + "\n")
     memory = f", {device['memory_bytes'] / 2**30:.1f} GiB for JAX" if device["memory_bytes"] else ""
     rate = f", peak {peak / 1e12:g} TFLOP/s" if peak else ", no known peak rate, hence no MFU"
     print(

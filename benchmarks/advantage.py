@@ -1,6 +1,6 @@
 """Simulates estimates of the membership advantage and their intervals, and measures the time of the attacks stage.
 
-    python benchmarks/advantage.py [SECTION ...] [--experiments 2000]
+    python -m benchmarks advantage [SECTION ...] [--experiments 2000]
 
 Prints Markdown tables. Sections: bins, kernels, held_out, metrics, without_leakage, mechanisms, cost. All of them take
 about 80 seconds; cost needs 1 GiB of temporary disk and uses all cores. Unless stated otherwise, queries have the

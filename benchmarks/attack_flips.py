@@ -1,7 +1,7 @@
 """How often the intervals of differences between the decisions of two attacks contain the true difference.
 
-    python benchmarks/attack_flips.py [--simulations=400] [--seed=0] [DESIGN ...]
-    python benchmarks/attack_flips.py --recipes DIR [DIR ...]
+    python -m benchmarks attack_flips [--simulations=400] [--seed=0] [DESIGN ...]
+    python -m benchmarks attack_flips --recipes DIR [DIR ...]
 
 The first command simulates replicas of one target and two attacks on them, and computes the differences of
 attack_flips.csv with their intervals: of the TPR, of the mean flip rate of members, and of the shares of coin flips

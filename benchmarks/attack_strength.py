@@ -1,7 +1,7 @@
 """Compares all attacks at every number of references, on targets with training subsets of their own.
 
-    python benchmarks/attack_strength.py WORKDIR --recipes=tuning|testing|NAME,... [--csv FILE]
-    python benchmarks/attack_strength.py --read FILE
+    python -m benchmarks attack_strength WORKDIR --recipes=tuning|testing|NAME,... [--csv FILE]
+    python -m benchmarks attack_strength --read FILE
 
 WORKDIR holds the recipes of configs/strongmia.py:cpu, trained and scored. Prints Markdown tables: means over recipes by
 number of references; the difference between the new attacks and the best of the others, LiRA and RMIA, on the samples

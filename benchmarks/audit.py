@@ -1,6 +1,6 @@
 """Simulates the bounds and estimates of epsilon in lm_mia.stats, and prints Markdown tables.
 
-    python benchmarks/audit.py [SECTION ...] [--experiments 1000]
+    python -m benchmarks audit [SECTION ...] [--experiments 1000]
 
 The sections are independent, one_run, counts, leave_one_out, tutorial, estimates and speed; all run by default, in
 about 10 minutes on one core.

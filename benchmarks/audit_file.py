@@ -1,6 +1,6 @@
 """Seconds and peak memory of `lm-mia audit` on files of scores and of losses.
 
-    python benchmarks/audit_file.py [--largest=20] [--only=covariates]
+    python -m benchmarks audit_file [--largest=20] [--only=covariates]
 
 Scores are those of a Gaussian mechanism with mu = 1 under fair coins, in csv, parquet and npz files; losses are of one
 target and 128 references; covariates are four numbers, or texts of 100 words, in which members and non-members differ.

@@ -1,6 +1,6 @@
 """Simulates causal estimates of membership inference and their intervals, and measures time and memory.
 
-    python benchmarks/causal.py [SECTION ...] [--experiments 400]
+    python -m benchmarks causal [SECTION ...] [--experiments 400]
 
 Prints Markdown tables. Sections: bias (with a quarter of the experiments), coverage, overlap, radius, jackknife, cost.
 All of them take about 10 minutes on one core and 1 GB of memory.

@@ -1,6 +1,6 @@
 """The synthetic experiment of CausalMIA with more seeds, compared with its Table 2, and reasons for the differences.
 
-    python benchmarks/causal_regression.py [SECTION ...] [--seeds 20] [--dp-sgd-seeds SEEDS]
+    python -m benchmarks causal_regression [SECTION ...] [--seeds 20] [--dp-sgd-seeds SEEDS]
 
 Prints Markdown tables. Sections: table, errata, spread. With 20 seeds of each algorithm the table takes 75 seconds on
 two free cores and the other sections two minutes. --dp-sgd-seeds is the number of seeds of DP-SGD, by default --seeds.

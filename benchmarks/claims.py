@@ -1,7 +1,7 @@
 """How often the intervals of claims miss the truth when two recipes, or two attacks, are alike.
 
-    python benchmarks/claims.py [--simulations=200] [--seed=0] [DESIGN ...]
-    python benchmarks/claims.py --workdir DIR [DIR ...] [--splits=20] [--seed=0]
+    python -m benchmarks claims [--simulations=200] [--seed=0] [DESIGN ...]
+    python -m benchmarks claims --workdir DIR [DIR ...] [--splits=20] [--seed=0]
 
 The first command simulates losses of two recipes from the same distribution, so that no number truly differs between
 them, and counts the 95% intervals of their difference that exclude 0. A correct interval does so in 5% of the

@@ -1,6 +1,6 @@
 """Simulates how often bootstrap intervals contain the true value if samples are pieces of documents.
 
-    python benchmarks/clusters.py [--experiments 1000] [--replicates 500]
+    python -m benchmarks clusters [--experiments 1000] [--replicates 500]
 
 This prints a Markdown table and takes about 15 minutes on one core.
 

@@ -1,6 +1,6 @@
 """Simulates how often ranges of the coin-flip share at 127 replicas cover the true share, and prints a Markdown table.
 
-    python benchmarks/coin_flip_coverage.py [--samples N ...] [--replicas B ...] [--simulations S]
+    python -m benchmarks coin_flip_coverage [--samples N ...] [--replicas B ...] [--simulations S]
 
 Each simulation draws the votes of B replicas on N samples and computes the range. The probability p that a replica
 calls a sample a member has a known distribution over samples, from which the true share follows. "shock" means that a

@@ -1,6 +1,6 @@
 """Errors of adjusted audits when members and non-members have different sources, in simulations with known truth.
 
-    python benchmarks/covariate_adjustment.py [--repetitions=100]
+    python -m benchmarks covariate_adjustment [--repetitions=100]
 
 Three covariates decide who is a member and what a sample scores; membership adds 0.5 to the score. The audit's models,
 which are those of `lm-mia audit --covariates`, see the covariates only. The truth is what the members would have scored

@@ -1,6 +1,6 @@
 """Simulates how often the confidence intervals of lm_mia.stats contain the true value, and prints Markdown tables.
 
-    python benchmarks/coverage.py [SECTION ...] [--experiments 2000] [--replicates 1000]
+    python -m benchmarks coverage [SECTION ...] [--experiments 2000] [--replicates 1000]
 
 The sections are bootstrap, without_rule, exact, mean, calibrated and fixed; all run by default, in about 25 minutes on
 one core.

@@ -1,6 +1,6 @@
 """Makes models on groups of CPU devices that work side by side, and interrupts groups; prints Markdown tables.
 
-    python benchmarks/groups.py DIR
+    python -m benchmarks groups DIR
 
 Each run makes the same six small models, with four CPU devices in one process tree or in several that stand for
 machines. On few cores the devices share cores, so seconds say nothing about accelerators. The tables show

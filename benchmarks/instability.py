@@ -1,6 +1,6 @@
 """Times StrongMIA's figures and tables of decisions at the scale of the paper, with random losses.
 
-    python benchmarks/instability.py DIR [--samples 1048576] [--references 128] [--replicas 127]
+    python -m benchmarks instability DIR [--samples 1048576] [--references 128] [--replicas 127]
 
 By default there are 2^20 samples, 128 references and 127 replicas. Creates a score store in DIR once (1.4 GB, some
 minutes), then times what a user runs, each in its own process: the attack stage, and the report with Figures 5, 22,

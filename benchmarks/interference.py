@@ -1,6 +1,6 @@
 """Simulates one-run estimates of models that share their samples, and the truth with references.
 
-    python benchmarks/interference.py [--experiments 400]
+    python -m benchmarks interference [--experiments 400]
 
 Prints two Markdown tables, in about a minute on one core. In each experiment, M models are trained on halves of the
 same 400 samples. A sample's score is Y(0) ~ N(0, 1) in a model without it, and its effect ~ N(0.5, 0.5^2) is added in a

@@ -1,6 +1,6 @@
 """Measures the overhead of `launch local` for tiny models: wall time against the models' own time, cold and warm.
 
-    python benchmarks/launch_overhead.py DIR [--models 64]
+    python -m benchmarks launch_overhead DIR [--models 64]
 
 Makes the quickstart's models (2 layers of width 64, 192 steps, 2,048 samples) by `launch local` twice, with one
 process per core, in separate folders: first with an empty compilation cache, then with the cache of the first run.

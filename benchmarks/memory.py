@@ -1,6 +1,6 @@
 """Reports the memory that the compiler plans for a training step, for a device that need not be present.
 
-    python benchmarks/memory.py [--platform=cuda|tpu|cpu] [--kind=gpt|gpt2|llama] [--sizes=302M,1018M] ...
+    python -m benchmarks memory [--platform=cuda|tpu|cpu] [--kind=gpt|gpt2|llama] [--sizes=302M,1018M] ...
 
 Lowers the step that training uses (`lm_mia.train.step`) from shapes alone, for one NVIDIA H100 of 80 GB (cuda), one
 chip of a TPU v5p (tpu) or this CPU, compiles it, and prints a Markdown table of the memory that the compiler will

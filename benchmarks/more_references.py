@@ -1,8 +1,8 @@
 """Compares what 2 and 4 times as many references were predicted to give with what they gave.
 
-    python benchmarks/more_references.py WORKDIR --recipes=tuning|testing|NAME,... [--csv FILE]
-    python benchmarks/more_references.py --simulate [--draws N]
-    python benchmarks/more_references.py --read FILE
+    python -m benchmarks more_references WORKDIR --recipes=tuning|testing|NAME,... [--csv FILE]
+    python -m benchmarks more_references --simulate [--draws N]
+    python -m benchmarks more_references --read FILE
 
 WORKDIR holds the recipes of configs/strongmia.py:cpu, trained and scored. The references of each recipe are divided
 into disjoint sets of 8, 16 and 32. From each set, `stats.predict_more_references` predicts the AUC and the TPRs of all

@@ -1,6 +1,6 @@
 """Compares what leaves out near duplicates: a common prefix, the exact comparison of all texts, and MinHash.
 
-    python benchmarks/near_duplicates.py [--min-chars 20] [--prefix-tokens 16] [--vocab-size 1024]
+    python -m benchmarks near_duplicates [--min-chars 20] [--prefix-tokens 16] [--vocab-size 1024]
 
 This prints Markdown tables and takes about a minute on one core. The documents are the distinct docstrings of the
 installed packages, in the order in which a population draws them:

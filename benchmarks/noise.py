@@ -1,7 +1,7 @@
 """Attacks losses of models whose training subsets are related in the ways that people draw them, and judges the scores.
 
-    python benchmarks/noise.py run TABLE.csv [--worlds noise gap] [--models 4 8 16 64]
-    python benchmarks/noise.py show TABLE.csv
+    python -m benchmarks noise run TABLE.csv [--worlds noise gap] [--models 4 8 16 64]
+    python -m benchmarks noise show TABLE.csv
 
 Each cell is a design of the subsets, a number of models, and which of them are attacked: one with all others, or each
 in turn with all others. All attacks and all leave-one-out statistics of a cell share the losses of its rounds, and each

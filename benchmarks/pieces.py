@@ -1,6 +1,6 @@
 """Simulates intervals over samples that are pieces of documents: of rank correlations, means in bins and coin flips.
 
-    python benchmarks/pieces.py [--experiments 400]
+    python -m benchmarks pieces [--experiments 400]
 
 This prints a Markdown table and takes about 9 minutes on one core.
 

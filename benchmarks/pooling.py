@@ -1,6 +1,6 @@
 """Simulates rates at pooled thresholds and their intervals, and measures time and memory; prints Markdown tables.
 
-    python benchmarks/pooling.py [SECTION ...] [--experiments 400]
+    python -m benchmarks pooling [SECTION ...] [--experiments 400]
 
 Sections: thresholds, intervals, power, spread, estimated_sign, pairs, finite_population, cost, table_intervals, stage.
 The last two take 5 minutes each on two cores, all others together 3 minutes on one core. cost needs 2 GiB of temporary

@@ -1,6 +1,6 @@
 """Builds a population of synthetic records shaped like C4, undisturbed and with a kill -9; reports speed and memory.
 
-    python benchmarks/population.py [--samples 1048576] [--scale 4] [--processes 0] [--deduplicate near] [--scratch DIR]
+    python -m benchmarks population [--samples 1048576] [--scale 4] [--processes 0] [--deduplicate near] [--scratch DIR]
 
 The lengths of the records are lognormal, as in C4: 400 / scale tokens on average, cut at 1,024 / scale. A scale of 1
 gives the lengths of C4, and takes 2 GB of text for 2^20 samples; time and disk space are inversely proportional to it.

@@ -1,6 +1,6 @@
 """Runs PrivacyGuard's analyses of membership scores and ours on the same arrays: numbers side by side, and seconds.
 
-    python benchmarks/privacyguard_peer.py --privacyguard PATH [--privacy-meter PATH] [--sizes 1000 20000] [--repeats 3]
+    python -m benchmarks privacyguard_peer --privacyguard PATH [--privacy-meter PATH] [--sizes 1000 20000] [--repeats 3]
 
 PATH is a checkout of github.com/facebookresearch/PrivacyGuard (commit fb9c26c was used); none of its code is copied. It
 needs torch (the CPU build is enough), pandas below 3, scikit-learn, scipy and tqdm, in any environment; our statistics

@@ -1,6 +1,6 @@
 """Simulates LiRA on every reference with the others: its AUC on noise, and the spread of its AUC over subsets.
 
-    python benchmarks/reference_targets.py [--rounds 200]
+    python -m benchmarks reference_targets [--rounds 200]
 
 Prints two Markdown tables, in about 2 minutes on one core.
 

@@ -1,6 +1,6 @@
 """Roofline bounds of the speed of training and scoring on H100 GPUs and TPU v5p slices, from compiled programs.
 
-    python benchmarks/roofline.py [--chips=h100,"tpu v5p"] [--sizes=140M,302M,1018M] [--devices-per-model=1,2,4,8]
+    python -m benchmarks roofline [--chips=h100,"tpu v5p"] [--sizes=140M,302M,1018M] [--devices-per-model=1,2,4,8]
         [--programs=FOLDER] [--csv=lm_mia/plan/mfu_bounds.csv] [--scoring]
 
 Compiles the training step ahead of time, as `memory.py` does, for models that are each trained by one or more devices

@@ -1,6 +1,6 @@
 """Compares scoring of a population with NanoDO's evaluator and PyTorch: samples/s and FLOPs, as Markdown tables.
 
-    python benchmarks/scoring.py [SECTION ...] [--nanodo PATH] [--transformers]
+    python -m benchmarks scoring [SECTION ...] [--nanodo PATH] [--transformers]
 
 Sections, all by default: speed, flops. Samples have C4-like lengths (`c4_like`): 400 of 1,024 tokens on average. In
 "speed", both numbers are --scale times smaller, so that it takes minutes on 2 CPU cores (--scale 1: the real ones).

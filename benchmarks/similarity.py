@@ -1,6 +1,6 @@
 """Measures similarities of texts that have nothing to do with each other, by the length of the generated text.
 
-    python benchmarks/similarity.py
+    python -m benchmarks similarity
 
 Prints a Markdown table in two seconds. Targets are 150 characters of docstrings of the standard library's `argparse`,
 `logging`, ... modules; each is compared with texts of the other modules, 1 to 30 times as long.

@@ -1,6 +1,6 @@
 """Measures time and memory of the statistics at the scale of the paper, and prints Markdown tables.
 
-    python benchmarks/stats.py [SECTION ...] [--privacyguard PATH] [--privacy-meter PATH]
+    python -m benchmarks stats [SECTION ...] [--privacyguard PATH] [--privacy-meter PATH]
 
 The sections are tables, growth, rmia, leave_one_out, scores, attacks, bootstrap and peers; all run by default, but
 peers only if a path is given. Each number is measured in a separate process. Peak memory is the resident memory

@@ -1,6 +1,6 @@
 """Compares the speed and memory of the score store with those of plain files of the same bytes.
 
-    python benchmarks/store.py [--models 256] [--samples 2**20] [--rounds 5] [--scratch DIR]
+    python -m benchmarks store [--models 256] [--samples 2**20] [--rounds 5] [--scratch DIR]
 
 The data are losses (float32) and membership of all models and samples, 1.25 GiB by default. The scratch folder needs
 three times that.

@@ -1,6 +1,6 @@
 """Times a sweep of references of the quickstart's size, trained and scored, from process start to end.
 
-    python benchmarks/sweep.py [--nanodo PATH]
+    python -m benchmarks sweep [--nanodo PATH]
 
 Ours is two commands, `lm-mia train` and `lm-mia score`, with one or two workers (of one thread each, as always on CPU),
 on an existing population, with an empty compilation cache. NanoDO (github.com/google-deepmind/nanodo, from a checkout)

@@ -1,6 +1,6 @@
 """Compares training steps, packed, padded and NanoDO's: tokens/s, memory and FLOPs, as Markdown tables.
 
-    python benchmarks/trainer.py [SECTION ...] [--nanodo PATH]
+    python -m benchmarks trainer [SECTION ...] [--nanodo PATH]
 
 Sections, all by default: speed, memory, flops. Samples have C4-like lengths (`c4_like`): 400 of 1,024 tokens on
 average. In "speed", both numbers are --scale times smaller, so that it takes minutes on 2 CPU cores (--scale 1 gives

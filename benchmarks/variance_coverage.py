@@ -1,6 +1,6 @@
 """How often the intervals of the decomposition of variance (open question 4) contain the true value.
 
-    python benchmarks/variance_coverage.py [--simulations=400] [--seed=0] [DESIGN ...]
+    python -m benchmarks variance_coverage [--simulations=400] [--seed=0] [DESIGN ...]
 
 The losses of targets with one training subset, crossed initializations and orders, and of references with subsets of
 their own, are drawn from known distributions. The scores, the table of components and the intervals are computed by the
