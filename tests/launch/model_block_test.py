@@ -62,7 +62,7 @@ def test_job_makes_a_block_of_models(
 
 def start(sweep: Sweep, task: SweepRecipe, *flags: str) -> int:
     """Runs `launch make-models` in this process, with workers in their own processes; returns the exit code."""
-    return cli.main(jobs.job_command(sweep, ["python"], task, *flags)[3:])
+    return cli.main(jobs.job_command(sweep, ["python"], task, *flags)[4:])
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ class FakeJobs:
         flags = dict(argument.removeprefix("--").split("=", 1) for argument in command[5:])
         assert Path(flags["log"]) == log
         self.started.append(flags)
-        return self.before(flags) or Job(cli.main(command[3:]))
+        return self.before(flags) or Job(cli.main(command[4:]))
 
 
 @pytest.fixture
