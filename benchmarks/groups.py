@@ -7,7 +7,7 @@ machines. On few cores the devices share cores, so seconds say nothing about acc
 
 - losses against those of one device per model: the largest relative difference. One device per model is run twice, and
   the second run must be bitwise equal to the first. A group of several machines is a job of its own, in which all
-  devices make each model (`compute.devices_per_model=0`).
+  devices make each model (`compute.devices_per_model=all`).
 - that no group waits for another: one of two groups is stopped (SIGSTOP) while the other one makes models.
 - that a group may be killed (SIGKILL) or asked to stop (SIGTERM) in the middle of a model while the other one
   continues: the losses must be bitwise equal to those of an uninterrupted run with groups of the same size.
@@ -64,7 +64,7 @@ class Run:
         self,
         verb: Sequence[str],
         num_devices: int,
-        devices_per_model: int,
+        devices_per_model: int | str,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> subprocess.Popen[bytes]:
         """Starts a command on a machine with this number of CPU devices."""
@@ -95,7 +95,7 @@ class Run:
             "JAX_NUM_PROCESSES": str(num_machines),
         }
         return [
-            self.start(_MAKE_MODELS, num_devices, 0, job | {"JAX_PROCESS_ID": str(i)})
+            self.start(_MAKE_MODELS, num_devices, "all", job | {"JAX_PROCESS_ID": str(i)})
             for i in range(num_machines)
         ]
 

@@ -54,7 +54,7 @@ def main() -> None:
         "--scale", type=float, default=4.0, help="lengths are those of C4, divided by this"
     )
     parser.add_argument(
-        "--processes", type=int, default=0, help="corpus.processes; 0: one per CPU core"
+        "--processes", type=int, default=0, help="number of processes; 0: one per CPU core"
     )
     parser.add_argument(
         "--deduplicate", choices=("near", "none"), default="none", help="corpus.deduplicate"
@@ -80,7 +80,9 @@ def _measure(c: argparse.Namespace) -> None:
     seconds = _seconds(lambda: hf_c4.convert(pattern, str(tfds), c.processes, no_progress, _say))
     _say(f"converted: {records / seconds:.0f} records/s")
     min_chars = round(200 / c.scale)
-    source = config.Corpus("c4", str(tfds), "text", min_chars, "none", processes=c.processes)
+    source = config.Corpus(
+        "c4", str(tfds), "text", min_chars, "none", processes=c.processes or "auto"
+    )
     pieces = config.Tokenizer(vocab_size=_PIECES, documents=20_000)
     sizes = config.Population(1000, 0, length)
     small = build.build_population(source, pieces, sizes, c.scratch / "vocabulary" / "population")
@@ -203,7 +205,7 @@ def _build_here(settings: dict[str, Any], folder: Path) -> None:
         settings["tfds"],
         min_chars=settings["min_chars"],
         deduplicate=settings["deduplicate"],
-        processes=settings["processes"],
+        processes=settings["processes"] or "auto",
     )
     sizes = config.Population(
         samples=settings["samples"],

@@ -44,9 +44,7 @@ def sized_model_config(
     layers, width = (2, 256) if size == "small" else config.MODEL_SIZES[size]
     model = config.resolve(config.Config(model=config.Model("custom", layers, width))).model
     vocab_size = 4096 if size == "small" else 32_000
-    return transformer.ModelConfig(
-        layers, width, model.heads, vocab_size, c4_like.LENGTH_TOKENS // scale, dtype
-    )
+    return transformer.ModelConfig(*model.shape, vocab_size, c4_like.LENGTH_TOKENS // scale, dtype)
 
 
 def make_trainer(

@@ -136,9 +136,7 @@ def write_reference(
             x_BxL[: len(ids_B)] = population.pad(ids_B)  # the last batch of an epoch may be smaller
             batches.append(x_BxL)
     shape = transformer.ModelConfig(
-        c.model.layers,
-        c.model.width,
-        c.model.heads,
+        *c.model.shape,
         vocab_size=population.vocab_size,
         length_tokens=population.length_tokens,
         dtype=c.model.dtype,

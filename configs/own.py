@@ -73,7 +73,7 @@ def get_config(arg: str = "") -> Config:
             column=corpus.column,
             deduplicate="exact",
         )
-        tokenizer = dataclasses.replace(config.tokenizer, documents=0)
+        tokenizer = dataclasses.replace(config.tokenizer, documents="all")
         return dataclasses.replace(
             config, corpus=corpus, tokenizer=tokenizer, compare_with_papers=False
         )

@@ -273,7 +273,7 @@ def recipe(setting: Setting, name: str) -> Config:
         changed: dict[str, Any] = {
             "linear": {"schedule": "linear"},
             "nodecay": {"weight_decay": 0.0},
-            "noclip": {"clip_norm": 0.0},
+            "noclip": {"clip_norm": "none"},
         }[which]
         c = _with(c, optimizer=dataclasses.replace(c.optimizer, **changed))
     elif name == "distinct":

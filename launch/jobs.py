@@ -366,10 +366,10 @@ def machine_problems(jobs: Sequence[RecipeJobs], chips_per_machine: int) -> list
     problems = []
     for j in jobs:
         count = j.recipe.config.compute.devices_per_model
-        if count != "auto" and count > chips_per_machine > 0:
+        if not isinstance(count, str) and count > chips_per_machine > 0:
             problems.append(
                 f"compute.devices_per_model={count}: must be at most {chips_per_machine}, the number of chips of a "
                 f"machine, in recipe {j.recipe.name}; set --config.compute.devices_per_model={chips_per_machine}, or "
-                f"0 and request {count} chips per job, all of which then make each model"
+                f"all and request {count} chips per job, all of which then make each model"
             )
     return problems

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from launch import heartbeats, jobs, model_block, status
+from lm_mia.config import number
 from lm_mia.errors import UserError
 from lm_mia.run import devices, inventory, pipeline, progress
 from lm_mia.run.sweep import Sweep, SweepRecipe
@@ -110,7 +111,7 @@ def _prepare(sweep: Sweep) -> tuple[Sweep, list[_Slot]]:
         )
     with progress.display(overall=False) as display:
         sweep, _ = pipeline.build_populations(sweep, display)
-    workers = max(recipe.config.train.workers for recipe in sweep.recipes)
+    workers = max(number(recipe.config.train.workers) for recipe in sweep.recipes)
     devices_per_model = devices.choose_devices_per_model(configs)
     assigned = devices.assign(workers, devices_per_model)
     if assigned.num_idle:

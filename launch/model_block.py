@@ -73,7 +73,7 @@ def run(
         c = recipe.config
         if devices_per_model is None:
             devices_per_model = devices.choose_devices_per_model([c])
-        compute = dataclasses.replace(c.compute, devices_per_model=devices_per_model)
+        compute = dataclasses.replace(c.compute, devices_per_model=devices_per_model or "all")
         train = dataclasses.replace(c.train, workers=num_workers or c.train.workers)
         c = dataclasses.replace(c, compute=compute, train=train)
         recipe = dataclasses.replace(recipe, config=c)

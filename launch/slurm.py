@@ -470,7 +470,7 @@ def script_texts(
             folder,
             _with_needs(options, need),
             limit,
-            c.compute.devices_per_model == 0,
+            c.compute.devices_per_model == "all",
         )
     return texts
 

@@ -82,7 +82,7 @@ def page(
 def sentences(recipe: RecipeResults, strength: Strength) -> answer.Answer:
     """Returns the first sentences of the page, which commands print too."""
     epsilon = None
-    if recipe.config.train.canaries:
+    if recipe.config.train.canaries != "all":
         with contextlib.suppress(UserError):  # a damaged file is named among the details
             for row in of_details.one_run(recipe, strength):
                 epsilon = answer.Epsilon(float(row["epsilon"]), float(row["delta"]))
@@ -352,7 +352,7 @@ def _models(recipe: RecipeResults) -> str:
     if c.attack.replicas:
         counts.append(f"{plural(c.attack.replicas, 'training')} of the model under attack")
     text = numbers.words(counts)
-    if c.attack.step:
+    if c.attack.step != "last":
         text += f", at step {c.attack.step:,} of training"
     if recipe.is_imported:
         return f"{text}; members: {c.train.subset}"

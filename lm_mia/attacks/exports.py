@@ -331,7 +331,7 @@ def extraction_set(view: RecipeView) -> TableSet:
     settings = {
         "model": str(target),
         "reference": str(reference or ""),
-        "step": view.c.step,
+        "step": config.number(view.c.step),
         "config": dataclasses.asdict(c),
         "samples": digest(view.pieces.key(Request(replicas.main, DECISIONS["samples.parquet"]))),
     }

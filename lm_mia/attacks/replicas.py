@@ -86,7 +86,7 @@ class Replicas:
                 True,
                 targets,
                 references[:count] if _uses_references(name) else (),
-                c.step,
+                config.number(c.step),
                 rmia_samples=samples if "rmia_samples" in registry.find(name).settings else 0,
                 rmia_gamma=c.rmia_gamma if "rmia_gamma" in registry.find(name).settings else 0.0,
             )
@@ -127,7 +127,7 @@ class Replicas:
     def inputs(self) -> AttackInputs:
         """The models, opened when they are first used."""
         statistics = registry.statistics_of(self.c.attacks)
-        design = model_design(self.store, models.present_models(self.store, self.c.step))
+        design = model_design(self.store, models.present_models(self.store, self.store.step))
         return open_inputs(
             self.store, self.population, self.targets, self.references, statistics, design=design
         )
@@ -201,7 +201,7 @@ def find_replicas(
       c: settings of the recipe.
       say: called with a line for the user if models are missing.
     """
-    store = dataclasses.replace(store, step=c.step)
+    store = dataclasses.replace(store, step=config.number(c.step))
     requested = subsets.requested_seeds(c.references, c.replicas)
     missing = set(store.missing_models(requested, store.step))
     present = [model for model in requested if model not in missing]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from lm_mia import user_files
 from lm_mia.attacks import user_code
 from lm_mia.attacks.declarations import Column, Table
+from lm_mia.config.fields import number
 from lm_mia.config.schema import (
     Attack,
     Config,
@@ -645,7 +646,8 @@ def _attacks_of_score_table(recipe: RecipeModels) -> list[AttackSpec]:
     c = recipe.config.attack
     if c.replicas:
         return []
-    attacks = (attack_spec(recipe, Variant(name, step=c.step)) for name in c.attacks)
+    step = number(c.step)
+    attacks = (attack_spec(recipe, Variant(name, step=step)) for name in c.attacks)
     return [attack for attack in attacks if attack is not None]
 
 

@@ -21,6 +21,7 @@ from lm_mia.attacks.settings import read_settings
 from lm_mia.attacks.spec import ModelRoles, Study, assign_roles, decision_settings
 from lm_mia.attacks.table_sets import Facts, TableSet, Work, Write
 from lm_mia.attacks.user_code import UserCodeError
+from lm_mia.config import number
 from lm_mia.data import subsets
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
@@ -47,7 +48,7 @@ class StudyView:
     @functools.cached_property
     def store(self) -> Store:
         """The scores at the attacked step; no statistic but the loss is required."""
-        store, step = self._recipe.store, self._recipe.c.step
+        store, step = self._recipe.store, number(self._recipe.c.step)
         return dataclasses.replace(store, statistics=(), token_samples=(), step=step)
 
     @functools.cached_property
@@ -146,7 +147,7 @@ def study_set(study: Study) -> Callable[[RecipeView], TableSet]:
             named.add("headline")
         key = {
             "settings": {name: _as_json(name, settings[name], recipe) for name in sorted(named)},
-            "step": recipe.c.step,
+            "step": number(recipe.c.step),
             "roles": {role: [*n] for role, n in dataclasses.asdict(view.roles).items()},
         }
 

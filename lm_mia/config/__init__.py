@@ -5,6 +5,7 @@ Config files import the dataclasses from here:
     from lm_mia.config import Config, Model, Train
 """
 
+from lm_mia.config.fields import number
 from lm_mia.config.schema import (
     FEWEST_FOR_LEAVE_ONE_OUT,
     HEAD_WIDTH,
@@ -61,6 +62,7 @@ __all__ = [
     "lowest_fpr",
     "measurable_attack",
     "num_canaries",
+    "number",
     "resolve",
     "score_steps",
     "starts_from_checkpoint",

@@ -27,17 +27,9 @@ from typing import Any, NoReturn, get_type_hints
 
 import tyro
 
-from lm_mia.config import hf_checkpoint, listed_figures
-from lm_mia.config.schema import (
-    SOURCES,
-    Config,
-    Model,
-    Tokenizer,
-    lowest_fpr,
-    num_canaries,
-    resolve,
-)
-from lm_mia.config.validate import problems, rule_about_lowest_fpr
+from lm_mia.config import fields, hf_checkpoint, listed_figures
+from lm_mia.config.schema import MODEL_SIZES, SOURCES, Config, Model, Tokenizer
+from lm_mia.config.validate import check
 from lm_mia.errors import UserError
 
 
@@ -86,13 +78,11 @@ def load_sweep(
             mistakes.append(f"{label}{entry!r}: must be a dict of fields and values")
             continue
         values = dict(_flatten(entry))
-        changed, errors = _set_fields(config, values)
-        if not errors:
-            if "has_recipe" not in values:  # that of the config is about the config alone
-                changed = dataclasses.replace(changed, has_recipe=True)
-            changed = resolve(changed)
-            errors = problems(changed)
-        mistakes += [label + error for error in errors]
+        changed, errors, doubtful = _set_fields(config, values)
+        if "has_recipe" not in values:  # that of the config is about the config alone
+            changed = dataclasses.replace(changed, has_recipe=True)
+        changed, broken = check(changed, doubtful)
+        mistakes += [label + error for error in (*errors, *broken)]
         sweep.append((values, changed))
     if mistakes:
         raise UserError("\n".join(mistakes))
@@ -165,41 +155,9 @@ def is_config_name(name: str) -> bool:
     return re.fullmatch(r"\w+", name) is not None
 
 
-def type_errors(config: Config) -> dict[str, str]:
-    """Returns a message for each field whose value has a wrong type: name of the field -> message.
-
-    Values of classes that a config file defines, such as a subclass of Model or an enum of strings, have wrong types,
-    since the worker processes that train models could not load them.
-    """
-    errors = {}
-    for name, kind in get_type_hints(Config).items():
-        value = getattr(config, name)
-        if dataclasses.is_dataclass(kind) and type(value) is not kind:
-            assert isinstance(kind, type)
-            must = f"must be a {kind.__name__} of lm_mia.config, such as {kind.__name__}()"
-            errors[name] = f"{name}={value!r}: {must}"
-    for name, kind in field_types().items():
-        if name.partition(".")[0] in errors:
-            continue
-        value = _get(config, name)
-        if not _has_type(value, kind):
-            errors[name] = f"{name}={value!r}: must be {_describe(kind)}"
-    return errors
-
-
-@functools.cache
 def field_types() -> Mapping[str, Any]:
-    """Returns the types of all fields of a config, by names such as ``model.layers``, in their order."""
-    return dict(_field_types(Config))
-
-
-def _field_types(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, kind in get_type_hints(cls).items():
-        if dataclasses.is_dataclass(kind):
-            assert isinstance(kind, type)
-            yield from _field_types(kind, f"{prefix}{name}.")
-        else:
-            yield prefix + name, kind
+    """Returns the annotations of all fields of a config, by names such as ``model.layers``, in their order."""
+    return fields.types_of(Config)
 
 
 def field_docs(section: type) -> dict[str, str]:
@@ -228,6 +186,8 @@ class _Overridden:
     """One line per override that could not be applied."""
     doubtful: set[str]
     """Fields that these overrides were probably meant to set; rules about them are not checked."""
+    given: set[str]
+    """The fields that the overrides set."""
 
 
 def _checked(overridden: _Overridden, line_of: Callable[[str], str] = lambda field: "") -> Config:
@@ -237,12 +197,7 @@ def _checked(overridden: _Overridden, line_of: Callable[[str], str] = lambda fie
       overridden: the config.
       line_of: returns the place of a field in the config file, which is appended to a message about it.
     """
-    config = resolve(overridden.config)
-    broken = [
-        message
-        for message in problems(config)
-        if not any(field in message for field in overridden.doubtful)
-    ]
+    config, broken = check(overridden.config, overridden.doubtful, overridden.given)
     messages = [
         *overridden.mistakes,
         *(message + line_of(message.partition("=")[0]) for message in broken),
@@ -289,7 +244,7 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
         section, _, leaf = name.rpartition(".")
         positive = f"{section}.{leaf.removeprefix('no_')}".removeprefix(".")
         if types.get(positive) is bool and not values:  # --config.attack.[no-]leave-one-out
-            config = _set(config, positive.split("."), positive == name)
+            config = fields.replaced(config, positive, positive == name)
             continue
         if name == "figures" and figures.removed:
             continue
@@ -306,30 +261,14 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
         try:
             value = _parse(values, types[name])
         except ValueError:
-            text = " ".join(values)
-            mistakes.append(f"{name}={text!r}: must be {_describe(types[name])}")
-            doubtful.add(name)
-            continue
-        if rule := _rule_about_zero(name, value):
-            mistakes.append(f"{name}=0: {rule}")
+            text = fields.shown(" ".join(values))
+            remedy = fields.remedy(fields.get(Config(), name))
+            mistakes.append(f"{name}={text}: must be {fields.describe(types[name])}{remedy}")
             doubtful.add(name)
             continue
         config = _set_field(config, name, value)
     given = {name for name, _ in _split_flags(overrides)} - doubtful
-    lowest, attack = lowest_fpr(num_canaries(config)), config.attack
-    for name, fprs in (
-        ("attack.fprs", attack.fprs),
-        ("attack.focus_fpr", () if attack.focus_fpr == "auto" else (attack.focus_fpr,)),
-        ("attack.band", (max(attack.band),)),
-    ):
-        if name in given and any(0 < fpr < lowest for fpr in fprs):
-            subject = "its upper end " if name == "attack.band" else ""
-            mistakes.append(
-                f"{name}={_get(config, name)!r}: {subject}{rule_about_lowest_fpr(config)}; use higher rates, or more "
-                "samples"
-            )
-            doubtful.add(name)
-    return _Overridden(config, mistakes, doubtful)
+    return _Overridden(config, mistakes, doubtful, given)
 
 
 def _parse(values: Sequence[str], kind: Any) -> Any:
@@ -349,76 +288,52 @@ def _parse(values: Sequence[str], kind: Any) -> Any:
         raise ValueError from None
 
 
+_SECTIONS = {name.partition(".")[0] for name in fields.types_of(Config) if "." in name}
+
 _FIRST = ("model.size", "model.init")
 """Fields that are set before all others: layers and width that are set together with a size, in any order, replace
 those of the size."""
 
 
-def _set_fields(config: Config, values: Mapping[str, Any]) -> tuple[Config, list[str]]:
-    """Returns (the config with the values of a sweep entry, mistakes in the entry)."""
-    types, mistakes = field_types(), []
+def _set_fields(config: Config, values: Mapping[str, Any]) -> tuple[Config, list[str], set[str]]:
+    """Returns (the config with the values of a sweep entry, its unknown fields, the fields that they probably mean)."""
+    types, mistakes, doubtful = field_types(), [], set()
     for name, value in sorted(values.items(), key=lambda item: item[0] not in _FIRST):
-        value = tuple(value) if isinstance(value, list) else value
         if name not in types:
             similar = _similar_field(name)
-            hint = f"; did you mean {similar}?" if similar else ""
+            doubtful |= {similar} if similar else set()
+            hint = f"; did you mean {similar}?" if similar else "; `lm-mia fields` lists all fields"
             mistakes.append(f"{name}: no such field{hint}")
-        elif _takes_float(types[name]) and type(value) is int:
-            config = _set_field(config, name, float(value))
-        elif not _has_type(value, types[name]):
-            mistakes.append(f"{name}={value!r}: must be {_describe(types[name])}")
-        elif rule := _rule_about_zero(name, value):
-            mistakes.append(f"{name}=0: {rule}")
-        else:
-            config = _set_field(config, name, value)
-    return config, mistakes
-
-
-def _rule_about_zero(name: str, value: Any) -> str:
-    """Returns why a flag or a sweep may not set a field to 0, or "".
-
-    Nobody who writes ``--config.model.layers=0`` expects the 12 layers of the default size.
-    """
-    if value != 0 or name not in ("model.layers", "model.width"):
-        return ""
-    return "must be 1 or larger; leave it out to use that of model.size"
+            continue
+        value = fields.converted(types[name], tuple(value) if isinstance(value, list) else value)
+        config = _set_field(config, name, value)
+    return config, mistakes, doubtful
 
 
 def _set_field(config: Config, name: str, value: Any) -> Config:
     """Returns the config with a field set; what `resolve` filled in for another value is reset."""
-    if name == "model.size" and value != "custom":
-        model = dataclasses.replace(config.model, size=value, layers=0, width=0, heads=0)
+    if name == "model.size" and str(value) in MODEL_SIZES:
+        model = dataclasses.replace(
+            config.model, size=value, layers="auto", width="auto", heads="auto"
+        )
         return dataclasses.replace(config, model=model)
-    if name == "model.init" and hf_checkpoint.is_checkpoint(value):
+    if name == "model.init" and hf_checkpoint.is_checkpoint(str(value)):
         # What the config file says about another model and vocabulary would contradict the checkpoint.
         model = Model(dtype=config.model.dtype, init=value)
         return dataclasses.replace(config, model=model, tokenizer=Tokenizer())
     if name in SOURCES:
-        config = _set(config, SOURCES[name].split("."), "")
-    return _set(config, name.split("."), value)
-
-
-def _set(node: Any, path: list[str], value: Any) -> Any:
-    new = value if len(path) == 1 else _set(getattr(node, path[0]), path[1:], value)
-    return dataclasses.replace(node, **{path[0]: new})
-
-
-def _get(config: Config, name: str) -> Any:
-    """Returns the value of a field such as ``model.layers``; None if its section is not a section of ours."""
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part, None)
-    return value
+        config = fields.replaced(config, SOURCES[name], "")
+    return fields.replaced(config, name, value)
 
 
 def _similar_field(name: str) -> str | None:
     """Returns the field that was probably meant: one whose last part is equal or else spelled similarly."""
-    fields: dict[str, list[str]] = {}
+    by_leaf: dict[str, list[str]] = {}
     for field in field_types():
-        fields.setdefault(field.rpartition(".")[2], []).append(field)
+        by_leaf.setdefault(field.rpartition(".")[2], []).append(field)
     section, _, leaf = name.rpartition(".")
-    leaves = [leaf] if leaf in fields else difflib.get_close_matches(leaf, fields, 1, cutoff=0.65)
-    candidates = [field for leaf in leaves for field in fields[leaf]]
+    leaves = [leaf] if leaf in by_leaf else difflib.get_close_matches(leaf, by_leaf, 1, cutoff=0.65)
+    candidates = [field for leaf in leaves for field in by_leaf[leaf]]
     return min(candidates, key=lambda field: not field.startswith(f"{section}."), default=None)
 
 
@@ -493,8 +408,8 @@ def _unknown_keyword(error: Exception) -> str:
     match = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
     if not match or not dataclasses.is_dataclass(section := sections.get(match[1])):
         return ""
-    fields = [field.name for field in dataclasses.fields(section)]
-    similar = difflib.get_close_matches(match[2], fields, 1)
+    names = [field.name for field in dataclasses.fields(section)]
+    similar = difflib.get_close_matches(match[2], names, 1)
     hint = f"did you mean {similar[0]}?" if similar else "`lm-mia fields` lists all fields"
     return f"{match[1]}({match[2]}=...): no such field; {hint}"
 
@@ -571,7 +486,7 @@ def _takes_arg(path: Path) -> bool:
 
 
 def _call_get_config(config_arg: str, module: ModuleType, arg: str) -> Config:
-    """Returns the Config that the file's ``get_config`` returns; raises UserError if fields have wrong types."""
+    """Returns the Config that the file's ``get_config`` returns; raises UserError if a section is no section."""
     if not hasattr(module, "get_config"):
         raise UserError(f"--config={config_arg}: the file defines no get_config()")
     assert module.__file__ is not None
@@ -586,17 +501,15 @@ def _call_get_config(config_arg: str, module: ModuleType, arg: str) -> Config:
         raise UserError(
             f"--config={config_arg}: get_config() returned {type(config).__name__}, not a Config"
         )
-    for name, kind in field_types().items():
-        if _takes_float(kind) and type(value := _get(config, name)) is int:
-            config = _set(config, name.split("."), float(value))  # 0 and 0.0 are the same recipe
-    if errors := type_errors(config):
+    wrong = fields.mistakes(config).items()
+    if sections := [(name, line) for name, line in wrong if name in _SECTIONS]:
         line_of = _line_finder(module, ())
-        raise UserError(
-            "\n".join(
-                f"--config={config_arg}: {message}{line_of(name)}"
-                for name, message in errors.items()
-            )
-        )
+        lines = [f"--config={config_arg}: {line}{line_of(name)}" for name, line in sections]
+        raise UserError("\n".join(lines))
+    for name, kind in field_types().items():
+        value = fields.get(config, name)
+        if value is not (changed := fields.converted(kind, value)):
+            config = fields.replaced(config, name, changed)
     return config
 
 
@@ -634,51 +547,6 @@ def _split_flags(overrides: Sequence[str]) -> list[tuple[str, list[str]]]:
             "\n".join(f"{flag}: given more than once; give it once" for flag in repeated)
         )
     return flags
-
-
-def _takes_float(kind: Any) -> bool:
-    """Returns whether a field is a number, or a number or a word."""
-    return kind is float or (
-        float in typing.get_args(kind) and typing.get_origin(kind) is typing.Union
-    )
-
-
-def _has_type(value: Any, kind: Any) -> bool:
-    """Returns whether a value is of the type of a field; whole numbers may stand in a tuple of floats."""
-    if typing.get_origin(kind) is typing.Literal:
-        return type(value) is str and value in typing.get_args(kind)
-    if typing.get_origin(kind) is tuple:
-        items = typing.get_args(kind)
-        if items[-1] is ... and type(value) is tuple:
-            items = items[:1] * len(value)
-        return (type(value) is tuple and len(value) == len(items)) and all(
-            _has_type(v, item) or (item is float and type(v) is int)
-            for v, item in zip(value, items, strict=True)
-        )
-    if typing.get_origin(kind) is typing.Union:
-        return any(_has_type(value, item) for item in typing.get_args(kind))
-    return type(value) is kind
-
-
-def _describe(kind: Any) -> str:
-    """Returns what the value of a field must be, for a message."""
-    if typing.get_origin(kind) is typing.Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(kind)))
-    if typing.get_origin(kind) is tuple:
-        item, *rest = typing.get_args(kind)
-        if typing.get_origin(item) is typing.Literal:
-            return "one or more of " + ", ".join(map(str, typing.get_args(item)))
-        if item is int:
-            return "a list of integers such as 100,200"
-        if item is str:
-            return "a list of names"
-        if typing.get_origin(item) is tuple:
-            return "a list of pairs such as embedding,0.1,mlp,2"
-        return ("a list of" if rest == [...] else "two") + " numbers such as 0.01,0.05"
-    if typing.get_origin(kind) is typing.Union:
-        number, word = typing.get_args(kind)
-        return f"{_describe(number)}, or {', '.join(typing.get_args(word))}"
-    return {int: "an integer", float: "a number", str: "a string", bool: "True or False"}[kind]
 
 
 def check_verb(prog: str, word: str, verbs: Sequence[str]) -> None:

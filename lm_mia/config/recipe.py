@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from lm_mia.config import schema
+from lm_mia.config.fields import before
 from lm_mia.config.schema import Config
 from lm_mia.errors import UserError
 
-FORMAT = 3
+FORMAT = 4
 """Part of every recipe's hash. It is increased whenever the same settings would give different models or another
 storage format, so that incompatible models never share a folder."""
 
@@ -21,10 +22,8 @@ POPULATION_FORMAT = 4
 """Format of the files of a population, as recorded in its manifest; part of every population's hash. It is increased,
 and `FORMAT` with it, whenever the same settings would give other samples or other files."""
 
-_REASON = (
-    "its sample table describes whole documents instead of samples, and its scores have no digests"
-)
-"""What a workdir of the format before `FORMAT` lacks."""
+_REASON = "its settings have 0 where this version has auto, all, none or last"
+"""How a workdir of the format before `FORMAT` differs."""
 
 # Fields that affect speed, the number of models or the report, but not the models themselves. They may change in a
 # workdir that already has models.
@@ -46,42 +45,6 @@ _CHANGEABLE = (
     "has_recipe",
     "compare_with_papers",
 )
-
-LATER_FIELDS: dict[str, Any] = {
-    "corpus.split_documents": False,
-    "population.random_samples": 0,
-    "train.canaries": 0,
-    "optimizer.name": "adamw",
-    "optimizer.b1": 0.9,
-    "optimizer.b2": 0.98,
-    "optimizer.eps": 1e-9,
-    "optimizer.momentum": 0.95,
-    "optimizer.newton_schulz_steps": 5,
-    "optimizer.consistent_rms": 0.2,
-    "optimizer.weight_decay_mask": [],
-    "optimizer.learning_rate_multipliers": [],
-    "optimizer.source": "",
-    "model.kind": "gpt",
-    "model.kind_source": "",
-    "model.kv_heads": 0,
-    "model.mlp_width": 0,
-    "model.rope_theta": 10_000.0,
-    "model.norm_epsilon": 1e-5,
-    "model.tied": True,
-    "model.qk_norm": False,
-    "model.qkv_bias": False,
-    "model.out_bias": False,
-    "model.head_width": 0,
-    "model.rope_scaling": [],
-    "model.vocab_size": 0,
-    "model.init": "random",
-    "model.init_source": "",
-    "tokenizer.special_tokens": "sample",
-    "tokenizer.source": "",
-}
-"""Fields that were added later, each with the value, as in JSON, that gives the models of earlier versions. At this
-value they are no part of a hash, and a stored config without them counts as having it, so that existing workdirs remain
-valid."""
 
 _COUNTS = (
     "references",
@@ -125,7 +88,8 @@ def check_format(stored: Mapping[str, Any], recipe_dir: Path) -> None:
     store = recipe_dir / "scores.zarr" if recipe_dir / "scores.zarr" in stores else stores[0]
     train = stored["config"].get("train", {})
     # With canaries, most samples are members of every model, which no other design allows.
-    design = "given" if train.get("canaries") else train.get("subset", "given")
+    has_canaries = train.get("canaries", 0) not in (0, "all")  # 0 in format 3
+    design = "given" if has_canaries else train.get("subset", "given")
     command = ["lm-mia", "import", str(store), "--workdir=NEW", f"--subset={design}"]
     command += [f"--name={store.parent.name}"]
     others = [path.parent.name for path in stores if path != store]
@@ -143,26 +107,37 @@ def differences(stored: dict[str, Any], config: Config) -> list[str]:
       stored: the old config, as returned by `to_dict`.
       config: the new config.
     """
-    new, old = dict(_flatten(schema.to_dict(config))), LATER_FIELDS | dict(_flatten(stored))
+    new, old = dict(_flatten(schema.to_dict(config))), before(Config) | dict(_flatten(stored))
     for name, source in schema.SOURCES.items():
         if new.get(source) and old.get(source):
             new.pop(name)
             old.pop(name)
+    new_numbers, old_numbers = _with_numbers(new), _with_numbers(old)
     return [
         f"{field}: {old.get(field, 'absent')!r} -> {new.get(field, 'absent')!r}"
         for field in sorted(new.keys() | old.keys())
-        if not field.startswith(_CHANGEABLE) and old.get(field) != new.get(field)
+        if not field.startswith(_CHANGEABLE)
+        and old.get(field) != new.get(field)
+        and old_numbers.get(field) != new_numbers.get(field)
     ]
 
 
 def from_dict(stored: dict[str, Any]) -> Config:
-    """Returns the config that `to_dict` was given; raises TypeError if the fields are not those of this version."""
+    """Returns the config that `to_dict` was given; raises TypeError if the fields are not those of this version.
 
-    def build(kind: Any, value: Any) -> Any:
+    Fields that were added later, which it may lack, have the values that give the models of earlier versions.
+    """
+    earlier = before(Config)
+
+    def build(kind: Any, value: Any, prefix: str = "") -> Any:
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
             kinds = get_type_hints(kind)
-            return kind(**{name: build(kinds.get(name), v) for name, v in dict(value).items()})
+            values = {name: earlier[prefix + name] for name in kinds if prefix + name in earlier}
+            values |= dict(value)
+            return kind(
+                **{name: build(kinds.get(name), v, f"{name}.") for name, v in values.items()}
+            )
         return tuple(build(None, v) for v in value) if isinstance(value, list) else value
 
     return build(Config, stored)
@@ -190,17 +165,36 @@ def stored_recipe_hash(stored: dict[str, Any]) -> str:
 
 def _determinants(stored: dict[str, Any], sections: tuple[str, ...]) -> dict[str, Any]:
     """Returns the fields of some sections that determine models: name -> value."""
+    earlier = before(Config)
     fields = {
         field: value
-        for field, value in _flatten(stored)
+        for field, value in _with_numbers(dict(_flatten(stored))).items()
         if field.startswith(sections)
         and not field.startswith(_CHANGEABLE)
-        and (field not in LATER_FIELDS or value != LATER_FIELDS[field])
+        and (field not in earlier or value != earlier[field])
     }
     for name, source in schema.SOURCES.items():
-        if source in fields:
+        if fields.get(source):
             fields.pop(name, None)
     return fields
+
+
+def _with_numbers(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a config with the numbers that "auto" stands for, so that both are the same recipe.
+
+    Those of a kind of a user are left as they are, since its code determines what "auto" is.
+    """
+    kind, width, heads = (fields.get(f"model.{name}") for name in ("kind", "width", "heads"))
+    numbers = {"model.vocab_size": fields.get("tokenizer.vocab_size")}
+    if (
+        isinstance(width, int)
+        and isinstance(heads, int)
+        and heads > 0
+        and not fields.get("model.kind_source")
+    ):
+        of_kind = schema.automatic_numbers(str(kind), width, heads)
+        numbers |= {f"model.{name}": number for name, number in of_kind.items()}
+    return {name: numbers.get(name, v) if v == "auto" else v for name, v in fields.items()}
 
 
 def _hash(value: Any) -> str:

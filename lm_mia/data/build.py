@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 
 from lm_mia import config
-from lm_mia.config.recipe import LATER_FIELDS, POPULATION_FORMAT
+from lm_mia.config.fields import before
+from lm_mia.config.recipe import POPULATION_FORMAT
 from lm_mia.data import docstrings, features, random_samples, texts, tokenize, tokenizer
 from lm_mia.data.corpus import CorpusOpener, open_corpus
 from lm_mia.data.documents import Documents, Log, ProgressCallback, no_log, no_progress
@@ -103,7 +104,6 @@ def build_population(
         for name, section in (("corpus", config_corpus), ("tokenizer", config_tokenizer))
         for field, value in dataclasses.asdict(section).items()
         if f"{name}.{field}" != "corpus.processes"  # affects the speed, not the result
-        and not (name == "tokenizer" and LATER_FIELDS.get(f"{name}.{field}") == value)
     }
     if config_tokenizer.source:  # which identifies the file wherever it lies
         del settings["tokenizer.path"]
@@ -160,7 +160,9 @@ def build_population(
             # The documents of all other sources are compared when they are read.
             config_corpus.source == "c4" and config_corpus.deduplicate == "near",
         )
-        return write_population(folder, source, spec, config_corpus.processes, progress, log)
+        return write_population(
+            folder, source, spec, config.number(config_corpus.processes), progress, log
+        )
 
 
 def describe(population: Population) -> list[str]:
@@ -223,7 +225,7 @@ def _training_arguments(settings: Mapping[str, Any]) -> tuple[int, int, int, int
     min_chars = settings["corpus.min_chars"] if settings["corpus.source"] == "c4" else 0
     return (
         settings["tokenizer.vocab_size"],
-        settings["tokenizer.documents"],
+        config.number(settings["tokenizer.documents"]),
         settings["population.seed"],
         min_chars,
     )
@@ -260,8 +262,8 @@ def _reuse(folder: Path, expected: Mapping[str, Any], log: Log) -> Population:
       UserError: with a line per difference, if the settings of the population differ.
     """
     population = open_population(folder)
-    later = {name: value for name, value in LATER_FIELDS.items() if name in expected}
-    settings = later | population.manifest["settings"]
+    earlier = {name: value for name, value in before(config.Config).items() if name in expected}
+    settings = earlier | population.manifest["settings"]
     differences = [
         f"{name}={expected.get(name)!r}: the population in {folder} was built with "
         f"{settings.get(name)!r}; restore this value, or use another --workdir"
@@ -370,7 +372,7 @@ def write_population(
         model_file,
         settings.length_tokens,
         spec.min_chars,
-        settings.distinct_prefix_tokens,
+        config.number(settings.distinct_prefix_tokens),
         spec.split_documents,
         near,
         spec.special_tokens,
@@ -420,11 +422,7 @@ def _population_settings(population: config.Population) -> dict[str, Any]:
 
 
 def _new_manifest(spec: PopulationSpec, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Returns the fields of the manifest that are known before the documents are tokenized.
-
-    Settings that were added later are left out at their default, so that manifests are those of earlier versions.
-    """
-    settings = _population_settings(spec.population)
+    """Returns the fields of the manifest that are known before the documents are tokenized."""
     return {
         "format": POPULATION_FORMAT,
         "vocab_size": tokenizer.vocab_size,
@@ -432,7 +430,7 @@ def _new_manifest(spec: PopulationSpec, tokenizer: Tokenizer) -> dict[str, Any]:
         "settings": {
             **spec.settings,
             **({SPLIT_DOCUMENTS: True} if spec.split_documents else {}),
-            **{k: v for k, v in settings.items() if k not in LATER_FIELDS or v != LATER_FIELDS[k]},
+            **_population_settings(spec.population),
         },
         "provenance": dict(spec.provenance),
         "versions": {p: metadata.version(p) for p in ("numpy", "pyarrow", tokenizer.package)},
@@ -464,7 +462,7 @@ def _write_files(
             settings.random_samples,
             settings.seed,
             settings.length_tokens,
-            settings.distinct_prefix_tokens,
+            config.number(settings.distinct_prefix_tokens),
             tokenizer,
             progress,
         )

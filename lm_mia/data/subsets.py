@@ -132,7 +132,7 @@ def member_of_config(model: ModelSeeds, c: config.Config) -> np.ndarray:
     train, samples = c.train, c.population.samples
     if model.role == "base":  # trained on none of them
         return np.zeros(samples, bool)
-    return member(model.subset_seed, samples, train.subset, train.canaries)
+    return member(model.subset_seed, samples, train.subset, config.number(train.canaries))
 
 
 def _half(seed: int, purpose: str, samples: int) -> np.ndarray:

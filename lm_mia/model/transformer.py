@@ -31,18 +31,8 @@ class ModelSettings(Protocol):
     """The settings that determine the architecture; a resolved `lm_mia.config.Model` satisfies this protocol."""
 
     @property
-    def layers(self) -> int:
-        """The number of layers."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """The width of the residual stream."""
-        ...
-
-    @property
-    def heads(self) -> int:
-        """The number of attention heads, which divides the width."""
+    def shape(self) -> tuple[int, int, int]:
+        """The number of layers, the width of the residual stream and the number of heads, which divides the width."""
         ...
 
     @property
@@ -61,18 +51,18 @@ class ModelSettings(Protocol):
         ...
 
     @property
-    def kv_heads(self) -> int:
-        """The number of heads of keys and values, which divides ``heads``; 0: as many as ``heads``."""
+    def kv_heads(self) -> int | Literal["auto"]:
+        """The number of heads of keys and values, which divides that of heads; auto: as many."""
         ...
 
     @property
-    def head_width(self) -> int:
-        """The width of a head; 0: ``width / heads``."""
+    def head_width(self) -> int | Literal["auto"]:
+        """The width of a head; auto: ``width / heads``."""
         ...
 
     @property
-    def mlp_width(self) -> int:
-        """The hidden width of the MLP; 0: that of the kind."""
+    def mlp_width(self) -> int | Literal["auto"]:
+        """The hidden width of the MLP; auto: that of the kind."""
         ...
 
     @property
@@ -111,8 +101,8 @@ class ModelSettings(Protocol):
         ...
 
     @property
-    def vocab_size(self) -> int:
-        """The number of rows of the embeddings; 0: that of the vocabulary."""
+    def vocab_size(self) -> int | Literal["auto"]:
+        """The number of rows of the embeddings; auto: that of the vocabulary."""
         ...
 
 
@@ -147,9 +137,11 @@ class ModelConfig:
     kind_source: str = ""
     """The digest that the source of FILE.py:CLASS must have; "": any."""
     kv_heads: int = 0
+    """The number of heads of keys and values; 0: ``heads``."""
     head_width: int = 0
     """The width of a head; 0: ``width / heads``."""
     mlp_width: int = 0
+    """The hidden width of the MLP; 0: that of the kind."""
     rope_theta: float = 10_000.0
     rope_scaling: tuple[float, ...] = ()
     norm_epsilon: float = 1e-5
@@ -169,17 +161,15 @@ class ModelConfig:
     ) -> "ModelConfig":
         """Returns the config of a model for the vocabulary and the sequence length of a population."""
         return cls(
-            model.layers,
-            model.width,
-            model.heads,
-            model.vocab_size or vocab_size,
+            *model.shape,
+            vocab_size if model.vocab_size == "auto" else model.vocab_size,
             length_tokens,
             model.dtype,
             kind=model.kind,
             kind_source=model.kind_source,
-            kv_heads=model.kv_heads,
-            head_width=model.head_width,
-            mlp_width=model.mlp_width,
+            kv_heads=0 if model.kv_heads == "auto" else model.kv_heads,
+            head_width=0 if model.head_width == "auto" else model.head_width,
+            mlp_width=0 if model.mlp_width == "auto" else model.mlp_width,
             rope_theta=model.rope_theta,
             rope_scaling=model.rope_scaling,
             norm_epsilon=model.norm_epsilon,

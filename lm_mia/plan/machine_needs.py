@@ -14,7 +14,7 @@ The rules are simple ones, on the safe side of what was observed:
 import dataclasses
 import math
 
-from lm_mia.config import Config
+from lm_mia.config import Config, number
 from lm_mia.model import memory
 from lm_mia.model.memory import ModelSize
 
@@ -55,9 +55,9 @@ def of_models(c: Config, size: ModelSize, chips: int, cpus: int = 0, models: int
     if chips:
         worker_bytes += _CHIP_GIB * _GIB
         return Needs(cpus or _CPUS_PER_CHIP * chips, math.ceil(chips * worker_bytes / _GIB))
-    workers = cpus or min(c.train.workers or _MOST_CPU_WORKERS, models or _MOST_CPU_WORKERS)
+    workers = cpus or min(number(c.train.workers) or _MOST_CPU_WORKERS, models or _MOST_CPU_WORKERS)
     micro_batch_size = memory.micro_batch_size(
-        c.compute.micro_batch_size,
+        number(c.compute.micro_batch_size),
         c.population.length_tokens,
         c.train.batch_size,
         micro_batch_tokens=memory.CPU_TOKENS,
@@ -74,11 +74,12 @@ def of_corpus(configs: list[Config], cpus: int = 0) -> Needs:
       configs: their configs.
       cpus: number of CPUs, if the user gives it; 0: chosen here.
     """
-    cpus = cpus or max(c.corpus.processes for c in configs) or _CORPUS_CPUS
+    cpus = cpus or max(number(c.corpus.processes) for c in configs) or _CORPUS_CPUS
     samples = max(c.population.samples + c.population.validation_samples for c in configs)
     # All documents of a corpus, whose number is not known here, are at least those of the samples.
     documents = max(
-        0 if c.tokenizer.path else c.tokenizer.documents or c.population.samples for c in configs
+        0 if c.tokenizer.path else number(c.tokenizer.documents) or c.population.samples
+        for c in configs
     )
     needed = (
         _CORPUS_GIB * _GIB

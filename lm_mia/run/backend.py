@@ -30,7 +30,7 @@ _HEARTBEAT_SECONDS = (
 class Backend:
     """The devices of a worker, and how it communicates with the other processes of its job.
 
-    A job is a group of processes that train and score each model together (``compute.devices_per_model=0``).
+    A job is a group of processes that train and score each model together (``compute.devices_per_model=all``).
     Otherwise, each worker is a job of its own.
     """
 
@@ -132,7 +132,7 @@ def fewest_devices(c: config.Config, num_devices: int) -> int:
         dataclasses.replace(kinds.size(model_config), state_bytes=state_bytes),
         attention,
         c.train.batch_size,
-        c.compute.micro_batch_size,
+        config.number(c.compute.micro_batch_size),
         device.platform,
         memory_bytes() or memory.UNKNOWN_BYTES,
         num_devices,
@@ -181,7 +181,7 @@ def _join_job() -> None:
         if not address and "coordinator_address should be defined" in str(error):
             return  # JAX detects no cluster, so the job has one process
         raise RendezvousError(
-            f"compute.devices_per_model=0: the processes of the job could not connect to each other ({error}); check "
+            f"compute.devices_per_model=all: the processes of the job could not connect to each other ({error}); check "
             "that all of them are running and can reach the first one"
         ) from error
 

@@ -32,10 +32,10 @@ class Batches:
     """The settings and sample lengths that determine how much of a batch is padding."""
 
     devices_per_model: int | Literal["auto"]
-    """``compute.devices_per_model`` of the config."""
+    """``compute.devices_per_model`` of the config; 0: all."""
     batch_size: int
     micro_batch_size: int
-    """``compute.micro_batch_size`` of the config."""
+    """``compute.micro_batch_size`` of the config; 0: auto."""
     sequences: float
     """Mean number of packed sequences of a batch."""
     sequences_std: float
@@ -167,13 +167,14 @@ def recipe_cost(recipe: SweepRecipe, lengths: SampleLengths, present_models: int
     checkpoint_bytes = round((4 + kept_bytes) * parameters)
     token_bytes = 2 if vocab_size <= 2**16 else 4
     sample_bytes = token_bytes * lengths.mean_tokens + 8 + _TABLE_BYTES  # 8: its offset
+    layers, width, _ = m.shape
     return RecipeCost(
         entries=recipe.entries,
         overrides=recipe.overrides,
         name=recipe.name,
         size=m.size,
-        layers=m.layers,
-        width=m.width,
+        layers=layers,
+        width=width,
         parameters=parameters,
         models=num_models,
         present_models=present_models,
@@ -207,11 +208,12 @@ def batches(c: config.Config, mean_tokens: float, mean_square_tokens: float) -> 
     """
     length_tokens = c.population.length_tokens
     capacity_tokens = _PACKING_EFFICIENCY * length_tokens
+    devices = c.compute.devices_per_model
     variance = max(mean_square_tokens - mean_tokens**2, 0)
     return Batches(
-        devices_per_model=c.compute.devices_per_model,
+        devices_per_model="auto" if devices == "auto" else config.number(devices),
         batch_size=c.train.batch_size,
-        micro_batch_size=c.compute.micro_batch_size,
+        micro_batch_size=config.number(c.compute.micro_batch_size),
         sequences=c.train.batch_size * mean_tokens / capacity_tokens,
         sequences_std=math.sqrt(c.train.batch_size * variance) / capacity_tokens,
         size=model_sizes.size(c),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from lm_mia import machine
-from lm_mia.config import Config
+from lm_mia.config import Config, number
 from lm_mia.errors import UserError
 
 _NUM_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
@@ -112,7 +112,7 @@ def idle_message(assigned: WorkerDevices) -> str:
 
 
 def choose_devices_per_model(configs: Sequence[Config]) -> int:
-    """Returns ``compute.devices_per_model``, or the number of devices that "auto" means on this machine.
+    """Returns the number of devices that ``compute.devices_per_model`` means on this machine; 0: all of the job.
 
     "auto" is 1 on CPUs. The memory of an accelerator is read through JAX in a process of its own, which ends before
     workers start, since a process that has loaded JAX occupies the accelerator.
@@ -125,7 +125,7 @@ def choose_devices_per_model(configs: Sequence[Config]) -> int:
     """
     requested = configs[0].compute.devices_per_model
     if requested != "auto":
-        return requested
+        return number(requested)
     devices = _devices()
     count = len(devices.names)
     if devices.kind == "cpu" or (count < 2 and not _is_in_job_of_several_processes()):
@@ -164,7 +164,7 @@ def _check_groups(devices: _Devices, num_workers: int, devices_per_model: int) -
         raise UserError(
             f"{field}: must be at most {count}, the number of devices of this machine; set "
             f"--config.compute.devices_per_model={count}{more}, or start a job on several machines with "
-            f"{devices_per_model} devices in total and --config.compute.devices_per_model=0"
+            f"{devices_per_model} devices in total and --config.compute.devices_per_model=all"
         )
     if devices.kind == "tpu" and devices_per_model not in _TPU_BOUNDS:
         raise UserError(
@@ -174,7 +174,7 @@ def _check_groups(devices: _Devices, num_workers: int, devices_per_model: int) -
     if num_workers > count // devices_per_model:
         raise UserError(
             f"train.workers={num_workers}: must be at most {count // devices_per_model}, the number of groups of "
-            f"{devices_per_model} devices of this machine; set --config.train.workers=0"
+            f"{devices_per_model} devices of this machine; set --config.train.workers=auto"
         )
 
 

@@ -1,8 +1,8 @@
 """Trains and scores the missing models of a recipe, in one process or in all processes of a job.
 
 Each model is locked by a file while it is trained and scored, so that any number of workers, of any commands and hosts,
-may work on one recipe. In a job of several processes (``compute.devices_per_model=0``), all processes run this code on
-the same models: the primary process acquires the locks, tells the others which model comes next, and writes the
+may work on one recipe. In a job of several processes (``compute.devices_per_model=all``), all processes run this code
+on the same models: the primary process acquires the locks, tells the others which model comes next, and writes the
 results.
 
 C: samples of one shard, N: samples of the population, W: tokens.
@@ -89,7 +89,7 @@ class ModelMaker:
             self._population, self._model, c.optimizer, c.train, plan, mesh, c.model
         )
         micro_batch_size = choose_micro_batch_size(
-            c.score.micro_batch_size, self._population.length_tokens, platform
+            config.number(c.score.micro_batch_size), self._population.length_tokens, platform
         )
         self._scorer = Scorer(
             self._model,

@@ -47,7 +47,7 @@ def _known_size(c: Config) -> ModelSize | None:
     """Returns the size of the default kind with a known optimizer, or one that was counted before; None for others."""
     m, name = c.model, c.optimizer.name
     if m.kind == "gpt" and name in _STATE_BYTES:
-        numbers = m.layers, m.width, m.heads, c.tokenizer.vocab_size, c.population.length_tokens
+        numbers = *m.shape, c.tokenizer.vocab_size, c.population.length_tokens
         return dataclasses.replace(
             memory.gpt_size(*numbers, m.dtype), state_bytes=_STATE_BYTES[name]
         )

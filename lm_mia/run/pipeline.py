@@ -90,7 +90,11 @@ def run(
 
             corpus = sweep.recipes[0].config.corpus
             hf_c4.convert(
-                from_hf_shards, corpus.path, corpus.processes, display.update, display.say
+                from_hf_shards,
+                corpus.path,
+                config.number(corpus.processes),
+                display.update,
+                display.say,
             )
         if "corpus" not in stages:
             # Fails before anything is written if there is no population.
@@ -139,7 +143,8 @@ def _check(verb: Verb, sweep: Sweep) -> None:
         trackers.check_trackers(sorted({name for c in configs for name in c.train.trackers}))
         for c in configs:
             if c.compute.devices_per_model != "auto":  # which always suits the machine
-                devices.assign(c.train.workers, c.compute.devices_per_model)
+                count = config.number(c.compute.devices_per_model)
+                devices.assign(config.number(c.train.workers), count)
     requested_by_recipe = [requested_table_stages(c) for c in configs]
     if verb == "attack" and all(validate.nothing_attacked(c) for c in configs):
         sweeps.check_attacked(sweep.recipes)
@@ -630,7 +635,7 @@ def extract(recipe: SweepRecipe, population: Population, display: Display) -> No
 
 
 def _attacked_step(c: config.Config, model_seeds: ModelSeeds) -> int:
-    return c.attack.step or inventory.total_steps(c, model_seeds)
+    return config.number(c.attack.step) or inventory.total_steps(c, model_seeds)
 
 
 def _extract(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_mia import interrupts
+from lm_mia.config import number
 from lm_mia.data import subsets
 from lm_mia.errors import (
     SIGTERM_EXIT_CODE,
@@ -58,7 +59,7 @@ def run(task: WorkerTask, on_event: Callable[[Event], None]) -> bool:
     """
     c, recipe_dir = task.config, task.recipe_dir
     devices_per_model = devices.choose_devices_per_model([c])
-    assigned = devices.assign(c.train.workers, devices_per_model)
+    assigned = devices.assign(number(c.train.workers), devices_per_model)
     environments = assigned.environments
     selected_models = task.selected_models
     models = list(subsets.models_of_config(c) if selected_models is None else selected_models)

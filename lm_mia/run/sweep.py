@@ -17,6 +17,7 @@ import filelock
 
 from lm_mia import config, user_files
 from lm_mia.config import Config, hf_checkpoint, listed_figures, load, validate
+from lm_mia.config.fields import mistakes
 from lm_mia.config.recipe import (
     FORMAT,
     RecipeRequest,
@@ -439,7 +440,7 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str], *, attacks: 
                 f"{workdir.recipe_dir(name) / 'config.json'}: was written by another version of lm_mia, with other "
                 "fields; add --config to replace fields that do not affect models, or choose another --workdir"
             ) from error
-        if problems := load.type_errors(c):
+        if problems := mistakes(c):
             raise UserError(
                 "\n".join(
                     f"{workdir.recipe_dir(name) / 'config.json'}: {s}" for s in problems.values()

@@ -82,7 +82,7 @@ def _draw_classes(eligible: pd.DataFrame, num_samples: int) -> pd.DataFrame:
 def sampling_schemes(extract_config: config.Extract) -> dict[str, stats.SamplingScheme]:
     """Returns the sampling schemes by name: "greedy", "sampled" (from the model itself), "chosen" (by the config)."""
     chosen = stats.SamplingScheme(
-        extract_config.temperature, extract_config.top_k, extract_config.top_p
+        extract_config.temperature, config.number(extract_config.top_k), extract_config.top_p
     )
     return {"greedy": _GREEDY, "sampled": _SAMPLED, "chosen": chosen}
 
@@ -128,7 +128,9 @@ def extract(
 
     P = extract_config.prefix_tokens
     L = P + extract_config.suffix_tokens
-    generated_tokens = max(extract_config.suffix_tokens, extract_config.written_tokens)
+    generated_tokens = max(
+        extract_config.suffix_tokens, config.number(extract_config.written_tokens)
+    )
     B = max(_CALL_TOKENS // (P + generated_tokens), 1)
     for low in range(0, len(samples), B):
         ids_B = samples["id"].to_numpy()[low : low + B]
@@ -186,7 +188,7 @@ def generate_texts(
       {name of a scheme: texts_G of each sample}: ``extract_config.generations`` texts per sample, or one if the scheme
       is deterministic. Schemes without texts are absent.
     """
-    G = extract_config.written_tokens or extract_config.suffix_tokens
+    G = config.number(extract_config.written_tokens) or extract_config.suffix_tokens
 
     def generate(name: str, scheme: stats.SamplingScheme, number: int) -> np.ndarray:
         bits = seeds.rng(number, f"extraction, {name}").bit_generator.random_raw() >> 32

@@ -81,7 +81,7 @@ def plan_execution(
     attention, reason = attention_of(compute, model_config, platform)
     is_cpu = platform == "cpu"
     micro_batch_sizes, fits = memory.micro_batch_sizes(
-        compute.micro_batch_size,
+        config.number(compute.micro_batch_size),
         dataclasses.replace(kinds.size(model_config), state_bytes=state_bytes),
         attention,
         batch_size,

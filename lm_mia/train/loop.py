@@ -269,7 +269,10 @@ class _BatchOrder:
         self, seeds: subsets.ModelSeeds, train_config: config.Train, num_samples: int
     ) -> None:
         is_member_2N = subsets.member(
-            seeds.subset_seed, num_samples, train_config.subset, train_config.canaries
+            seeds.subset_seed,
+            num_samples,
+            train_config.subset,
+            config.number(train_config.canaries),
         )
         self._member_ids_N = np.flatnonzero(is_member_2N)
         self._batch_size = train_config.batch_size

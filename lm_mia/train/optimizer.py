@@ -15,7 +15,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -79,7 +79,7 @@ def optimizer(optimizer_config: config.Optimizer) -> optax.GradientTransformatio
     if "weight_decay_mask" in settings:
         settings["weight_decay_mask"] = _mask(optimizer_config.weight_decay_mask)
     clip_norm, multipliers = optimizer_config.clip_norm, optimizer_config.learning_rate_multipliers
-    before = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
+    before = [] if clip_norm == "none" else [optax.clip_by_global_norm(clip_norm)]
     after = [_multiply(multipliers)] if multipliers else []
 
     def at(learning_rate: Any) -> optax.GradientTransformation:
@@ -175,7 +175,7 @@ def muon(
     eps: float,
     momentum: float,
     newton_schulz_steps: int,
-    consistent_rms: float,
+    consistent_rms: float | Literal["none"],
     weight_decay: float,
     weight_decay_mask: Mask,
 ) -> optax.GradientTransformation:
@@ -189,7 +189,7 @@ def muon(
             eps=eps,
             adam_b1=b1,
             adam_b2=b2,
-            consistent_rms=consistent_rms or None,
+            consistent_rms=None if consistent_rms == "none" else consistent_rms,
             muon_weight_dimension_numbers=matrix_axes,  # pyright: ignore[reportArgumentType]
         ),
         optax.add_decayed_weights(weight_decay, weight_decay_mask),

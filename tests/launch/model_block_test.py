@@ -246,7 +246,7 @@ def test_failed_sharded_model_is_retried_by_the_scheduler(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
-    sweep = read_sweep(tiny.config, str(workdir), ["--config.compute.devices_per_model=0"])
+    sweep = read_sweep(tiny.config, str(workdir), ["--config.compute.devices_per_model=all"])
     recipe = sweep.recipes[0].folder
     monkeypatch.setattr(supervisor, "run", failing(CRASH, error=RuntimeError("x")))
     with pytest.raises(SystemExit) as ended:
@@ -259,7 +259,7 @@ def test_secondary_process_records_failure_of_the_primary_model(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tiny.copy(tmp_path / "w", models=False)
-    sweep = read_sweep(tiny.config, str(workdir), ["--config.compute.devices_per_model=0"])
+    sweep = read_sweep(tiny.config, str(workdir), ["--config.compute.devices_per_model=all"])
     recipe = sweep.recipes[0].folder
     first = heartbeats.RunningRecord(recipe, model_block.this_worker("17_3", ""))
     monkeypatch.setenv("SLURM_PROCID", "1")

@@ -61,7 +61,7 @@ def test_array_script_equals_golden_file():
 
 def test_two_node_script_equals_golden_file():
     options = SlurmOptions("30", nodes=2, setup="/home/me/modules 1.sh", grace_seconds=300)
-    command = [*COMMAND, "--config.compute.devices_per_model=0"]
+    command = [*COMMAND, "--config.compute.devices_per_model=all"]
     written = slurm.script("lm_mia-epochs-3", command, [0, 1], 1, 2, *PATHS, options, is_joint=True)
     assert written == (GOLDEN / "slurm_nodes.sbatch").read_text()
 

@@ -161,7 +161,7 @@ def test_failed_rendezvous_raises_rendezvous_error(monkeypatch: pytest.MonkeyPat
     with pytest.raises(UserError) as caught:
         backend._join_job()
     assert str(caught.value) == (
-        "compute.devices_per_model=0: the processes of the job could not connect to each other "
+        "compute.devices_per_model=all: the processes of the job could not connect to each other "
         "(DEADLINE_EXCEEDED: barrier); check that all of them are running and can reach the first one"
     )
     [(args, options)] = calls

@@ -135,7 +135,7 @@ class Tiny:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
-        argv = self.argv("run", workdir, "--config.compute.devices_per_model=0", *more)
+        argv = self.argv("run", workdir, "--config.compute.devices_per_model=all", *more)
         started = []
         for index in range(processes):
             more_environment = {"JAX_NUM_CPU_DEVICES": f"{devices}", **environment}

@@ -54,7 +54,7 @@ config=(
   --config.attack.resample_references=0 --config.extract.samples=0 --config.train.workers=1
 )
 one=(--config.train.epochs=36)
-pair=(--config.compute.devices_per_model=0 --config.train.epochs=3)
+pair=(--config.compute.devices_per_model=all --config.train.epochs=3)
 declare -A stops_before # of a held job: the number of requests to stop before it was held
 
 # --- checks ---

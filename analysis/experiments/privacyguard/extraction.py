@@ -160,7 +160,7 @@ def draw_fig08(recipes: SweepResults) -> Drawing:
         "A sample is extractable with n queries and probability p if 1 − (1 − p_z)ⁿ ≥ p, where p_z is the probability "
         "of its suffix.",
         f"Suffixes with a token that is not among the {top_k} most likely are never sampled with top-k sampling."
-        if top_k
+        if top_k != "all"
         else "",
     )
     return Drawing(curves, figure, notes=notes)

@@ -108,8 +108,8 @@ def _differences(c: Config) -> Iterator[str]:
     if o.weight_decay != 0.1:
         yield f"weight decay {o.weight_decay:g}"
     if o.clip_norm != 1:
-        yield f"clip norm {o.clip_norm:g}" if o.clip_norm else "no clipping"
-    if c.population.distinct_prefix_tokens:
+        yield "no clipping" if o.clip_norm == "none" else f"clip norm {o.clip_norm:g}"
+    if c.population.distinct_prefix_tokens != "none":
         yield f"no two samples share their first {c.population.distinct_prefix_tokens} tokens"
 
 
