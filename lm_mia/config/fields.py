@@ -127,13 +127,13 @@ def broken_rule(kind: Any, value: Any) -> str:
     """Returns the rule of a field's annotation that a value breaks, as "must be ..."; "" if there is none."""
     if accepts(kind, value):
         return ""
-    base, marks = _without_word(kind), _marks(kind)
+    base, marks = without_marks(kind), _marks(kind)
     [*_, maximum] = (
         LARGEST_INTEGER,
         *(cast(float, mark.le) for mark in marks if isinstance(mark, Le)),
     )
     integers = value if type(value) is tuple else (value,)
-    if float not in (base, *map(_without_word, get_args(base))) and any(
+    if float not in (base, *map(without_marks, get_args(base))) and any(
         type(x) is int and x > maximum for x in integers
     ):
         return f"must be at most {maximum:,}"
@@ -143,7 +143,7 @@ def broken_rule(kind: Any, value: Any) -> str:
 def remedy(default: Any) -> str:
     """Returns what goes on after a rule, with the default of the field as a flag would give it."""
     text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-    return f"; the default is {text}" if text else ""
+    return f"; the default is {text or 'empty'}"
 
 
 def shown(value: Any) -> str:
@@ -260,10 +260,10 @@ def _marks(kind: Any) -> tuple[Any, ...]:
     return kind.__metadata__ if get_origin(kind) is Annotated else ()
 
 
-def _without_word(kind: Any) -> Any:
-    """Returns the type of an annotation without marks, and without a word that it may be."""
+def without_marks(kind: Any) -> Any:
+    """Returns the type of an annotation without its marks, and without the words that a number may be."""
     base, _ = _unwrapped(kind)
-    return _without_word(get_args(base)[0]) if _is_union(base) else base
+    return without_marks(get_args(base)[0]) if _is_union(base) else base
 
 
 def _is_met(mark: Any, value: Any) -> bool:

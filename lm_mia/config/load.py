@@ -243,7 +243,9 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
     for name, values in sorted(_split_flags(overrides), key=lambda flag: flag[0] not in _FIRST):
         section, _, leaf = name.rpartition(".")
         positive = f"{section}.{leaf.removeprefix('no_')}".removeprefix(".")
-        if types.get(positive) is bool and not values:  # --config.attack.[no-]leave-one-out
+        if (
+            fields.without_marks(types.get(positive)) is bool and not values
+        ):  # --config.attack.[no-]leave-one-out
             config = fields.replaced(config, positive, positive == name)
             continue
         if name == "figures" and figures.removed:
@@ -273,9 +275,9 @@ def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
 
 def _parse(values: Sequence[str], kind: Any) -> Any:
     """Returns the value of a field from the words of a flag; raises ValueError if they are of another type."""
-    if kind is bool:
+    if fields.without_marks(kind) is bool:
         values = [value.capitalize() for value in values]
-    if typing.get_origin(kind) is tuple:
+    if typing.get_origin(fields.without_marks(kind)) is tuple:
         values = [part.strip() for value in values for part in value.split(",")]
         values = [] if values == [""] else values  # --config.score.at_steps= empties it
     try:

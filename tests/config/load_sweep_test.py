@@ -16,7 +16,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def shape(file: str, *flags: str) -> tuple[str, int, int, int]:
     m = load.load_config(file, flags).model
-    return m.size, m.layers, m.width, m.heads
+    return m.size, *m.shape
 
 
 def test_a_size_override_replaces_the_numbers_of_the_file(file: str):
@@ -28,14 +28,14 @@ def test_a_size_override_replaces_the_numbers_of_the_file(file: str):
     assert shape(file, "--config.model.layers=3", "--config.model.width=512")[::3] == ("10M", 2)
 
 
-def test_zero_heads_follow_the_width(file: str):
-    assert shape(file, "--config.model.width=100", "--config.model.heads=0")[2:] == (100, 1)
+def test_automatic_heads_follow_the_width(file: str):
+    assert shape(file, "--config.model.width=100", "--config.model.heads=auto")[2:] == (100, 1)
+    assert shape(file, "--config.model.layers=auto")[1:] == (12, 8, 2)
     assert error_lines(file, "--config.model.size=10M", "--config.model.width=200") == [
         "model.heads=3: must divide model.width=200; try --config.model.heads=2 (line 6 of tiny.py)"
     ]
-    assert error_lines(file, "--config.model.size=140m") == [
-        "model.size='140m': must be one of 10M, 44M, 85M, 140M, 302M, 425M, 489M, 509M, 604M, 1018M, custom"
-    ]
+    [line] = error_lines(file, "--config.model.size=140m")
+    assert line.startswith("model.size='140m': must be one of 10M, 44M, 85M, ")
 
 
 def with_sweep(folder: Path, text: str) -> str:
@@ -99,19 +99,17 @@ def sweep():
     with pytest.raises(UserError) as caught:
         load.load_sweep(file)
     label = f"--config={file}: sweep() entry "
-    assert str(caught.value).split("\n") == [
-        label + line
-        for line in (
-            "1: model.layer: no such field; did you mean model.layers?",
-            "1: train.epochs='2': must be an integer",
-            "3: ['x']: must be a dict of fields and values",
-            "4: train.epochs=0: must be a finite number larger than 0",
-            "5: attack.focus_fpr=0.1: must be auto or one of attack.fprs=(1,)",
-            "6: qq: no such field",
-            "6: train.workers=True: must be an integer",
-            "7: widht: no such field; did you mean model.width?",
-            "8: model.layers=0: must be 1 or larger; leave it out to use that of model.size",
-        )
+    lines = [line.removeprefix(label) for line in str(caught.value).split("\n")]
+    assert [line.partition(": must")[0] for line in lines] == [
+        "1: model.layer: no such field; did you mean model.layers?",
+        "1: train.epochs='2'",
+        "3: ['x']",
+        "4: train.epochs=0",
+        "5: attack.focus_fpr=0.1",
+        "6: qq: no such field; `lm-mia fields` lists all fields",
+        "6: train.workers=True",
+        "7: widht: no such field; did you mean model.width?",
+        "8: model.layers=0",
     ]
 
 

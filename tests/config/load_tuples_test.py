@@ -1,5 +1,4 @@
 import dataclasses
-import typing
 from pathlib import Path
 
 import pytest
@@ -80,10 +79,11 @@ def test_a_list_of_pairs(file: str, flags: list[str]):
     flags[0] = "--config.optimizer.learning_rate_multipliers" + flags[0]
     pairs = (("embedding", 0.1), ("^blocks/(attn|mlp)/", 2.0))
     assert load.load_config(file, flags).optimizer.learning_rate_multipliers == pairs
-    line = error_lines(file, "--config.optimizer.learning_rate_multipliers=embedding,x")
-    assert line == [
-        "optimizer.learning_rate_multipliers='embedding,x': must be a list of pairs such as embedding,0.1,mlp,2"
-    ]
+    [line] = error_lines(file, "--config.optimizer.learning_rate_multipliers=embedding,x")
+    assert line.startswith(
+        "optimizer.learning_rate_multipliers='embedding,x': must be a list of pairs "
+    )
+    assert "embedding,0.1,mlp,2" in line
 
 
 def test_items_of_pairs_have_their_own_types(tmp_path: Path):
@@ -110,14 +110,8 @@ FULL = (
     .replace("band=(0, 0.1)", 'band=(0, 0.1), zero_run=("groups",)')
     .replace("heads=2)", 'heads=2, kind="llama", rope_scaling=(2.0,))')
 )
-LISTS = [name for name, kind in load.field_types().items() if typing.get_origin(kind) is tuple]
-ONE_LINE = {
-    "attack.attacks": "must include lira_online, whose decisions the tables show, and have no duplicates",
-    "attack.fprs": "must be rates above 0 and at most 1, in ascending order, distinct in their first 6 digits",
-    "attack.priors": "must be probabilities between 0 and 1, both excluded, distinct in their first 6 digits; try "
-    "--config.attack.priors=0.5,0.1",
-    "attack.zero_run_strengths": "must be distinct numbers from 0 (no shift) to 20",
-}
+LISTS = [name for name, kind in load.field_types().items() if "tuple[" in str(kind)]
+NEVER_EMPTY = {"attack.attacks", "attack.fprs", "attack.priors", "attack.zero_run_strengths"}
 
 
 @pytest.mark.parametrize("name", [name for name in LISTS if name != "attack.band"])
@@ -128,8 +122,10 @@ def test_an_empty_value_empties_a_list(tmp_path: Path, name: str, value: str):
     before, flag = load.load_config(str(path)), f"--config.{name}{value}"
     section, _, leaf = name.rpartition(".")
     assert getattr(getattr(before, section) if section else before, leaf)
-    if name in ONE_LINE:
-        assert error_lines(str(path), flag)[0] == f"{name}=(): {ONE_LINE[name]}"
+    if name in NEVER_EMPTY:
+        assert error_lines(str(path), flag)[0].startswith(
+            f"{name}=(): must be a list of one or more"
+        )
         return
     changed = {leaf: ()}
     if section:

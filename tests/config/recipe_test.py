@@ -18,6 +18,8 @@ from lm_mia.config.recipe import (
     recipe_requests,
 )
 from lm_mia.errors import UserError
+from lm_mia.model import kinds
+from lm_mia.model.transformer import ModelConfig
 
 
 def fields() -> list[str]:
@@ -35,7 +37,7 @@ def other(field: str) -> Any:
     for part in field.split("."):
         value = getattr(value, part)
     if isinstance(value, str):
-        return value + "x"
+        return 3 if value in ("auto", "all", "none", "last") else value + "x"
     return (0.2,) if isinstance(value, tuple) else value + 1
 
 
@@ -89,8 +91,8 @@ def test_from_dict_is_the_inverse_of_to_dict():
 
 def test_hashes_are_unchanged():
     """Other hashes would orphan every workdir that exists: change them only with a note in the changelog."""
-    assert recipe_hash(TINY) == "70f50dc5"
-    assert population_hash(TINY) == "124241a4"
+    assert recipe_hash(TINY) == "8588c773"
+    assert population_hash(TINY) == "5fd96a69"
 
 
 @pytest.mark.parametrize("field", fields())
@@ -117,13 +119,6 @@ def test_the_hash_does_not_depend_on_the_size_name():
 
 
 def test_optimizers_have_hashes_of_their_own():
-    """Those of AdamW with the defaults are the hashes of workdirs in which no other optimizer could be chosen."""
-    stored = config.to_dict(TINY)
-    later = [name for name in recipe.LATER_FIELDS if name.startswith("optimizer.")]
-    for name in later:
-        del stored["optimizer"][name.partition(".")[2]]
-    assert recipe.stored_recipe_hash(stored) == recipe_hash(TINY) == "70f50dc5"
-    assert differences(stored, TINY) == []
     changes: list[tuple[str, Any]] = [("optimizer.name", name) for name in ("lion", "muon")]
     changes += [
         ("optimizer.weight_decay_mask", ("kernel",)),
@@ -240,13 +235,68 @@ def test_merge_configs_requests_models_and_statistics_of_both():
     ("field", "changes_population"),
     [("population.random_samples", True), ("train.canaries", False)],
 )
-def test_fields_of_canaries_join_the_hashes(field: str, changes_population: bool):
+@pytest.mark.parametrize("default", [0, 4])
+def test_a_later_field_is_left_out_at_the_value_of_older_models(
+    field: str, changes_population: bool, default: int, monkeypatch: pytest.MonkeyPatch
+):
+    """A stored config without it counts as having this value, whatever the default is."""
     section, _, leaf = field.partition(".")
-    earlier = config.to_dict(TINY)
-    del earlier[section][leaf]
-    with_field = change(TINY, field, 4)
-    assert recipe.stored_recipe_hash(earlier) == recipe_hash(TINY) != recipe_hash(with_field)
-    assert (population_hash(TINY) != population_hash(with_field)) == changes_population
-    assert differences(earlier, TINY) == []
-    assert differences(earlier, with_field) == [f"{field}: 0 -> 4"]
-    assert from_dict(earlier) == TINY
+    monkeypatch.setattr(recipe, "before", lambda cls: {field: 2})
+    at_before, with_field = change(TINY, field, 2), change(TINY, field, 6)
+    stored = config.to_dict(change(TINY, field, default))
+    del stored[section][leaf]
+    assert recipe.stored_recipe_hash(stored) == recipe_hash(at_before) != recipe_hash(with_field)
+    changes = population_hash(at_before) != population_hash(with_field)
+    assert changes == changes_population
+    assert differences(stored, at_before) == []
+    assert differences(stored, with_field) == [f"{field}: 2 -> 6"]
+    assert from_dict(stored) == at_before
+
+
+def with_model(**changes: Any) -> Config:
+    return resolve(dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [
+        ("gpt", {"heads": 1, "vocab_size": 32_000}),
+        ("gpt2", {"heads": 1, "mlp_width": 512, "vocab_size": 32_000}),
+        (
+            "llama",
+            {"heads": 2, "kv_heads": 2, "head_width": 64, "mlp_width": 384, "vocab_size": 32_000},
+        ),
+    ],
+)
+def test_auto_and_the_number_that_it_stands_for_are_one_recipe(kind: Any, numbers: dict[str, int]):
+    width = 64 * numbers["heads"] if kind != "gpt2" else 128
+    automatic = with_model(kind=kind, width=width, **dict.fromkeys(numbers, "auto"))
+    numbers["heads"] = automatic.model.shape[2]
+    written = with_model(kind=kind, width=width, **numbers)
+    assert recipe_hash(automatic) == recipe_hash(written)
+    assert differences(config.to_dict(automatic), written) == []
+    for name, number in numbers.items():
+        other = with_model(kind=kind, width=width, **(numbers | {name: 2 * number}))
+        assert recipe_hash(other) != recipe_hash(written), name
+        [line] = differences(config.to_dict(automatic), other)
+        assert line.startswith(f"model.{name}: ")
+
+
+@pytest.mark.parametrize("kind", [*config.schema.KIND_SETTINGS])
+@pytest.mark.parametrize(("width", "heads"), [(48, 2), (192, 3)])
+def test_auto_stands_for_the_numbers_that_the_kinds_compute(kind: str, width: int, heads: int):
+    sizes = [Model("custom", 2, width, heads, kind=kind)]
+    numbers: Any = config.schema.automatic_numbers(kind, width, heads)
+    sizes.append(dataclasses.replace(sizes[0], **numbers))
+    first, second = (kinds.size(ModelConfig.from_settings(m, 100, 8)) for m in sizes)
+    assert first == second
+
+
+def test_the_losses_of_a_workdir_of_the_format_before_can_be_imported(tmp_path: Path):
+    folder = tmp_path / "recipes" / "main"
+    for canaries, design in ((0, "exact"), (4, "given"), ("all", "exact")):
+        train = {"canaries": canaries, "subset": "exact"}
+        stored = {"format": recipe.FORMAT - 1, "config": {"train": train}, "lm_mia": "0.2"}
+        (folder / "scores.zarr").mkdir(parents=True, exist_ok=True)
+        with pytest.raises(UserError, match=f"lm-mia import .*scores.zarr .*--subset={design}"):
+            recipe.check_format(stored, folder)

@@ -55,11 +55,12 @@ def test_sizes_have_the_parameters_in_their_names():
         ({"size": "custom", "layers": 2, "width": 48}, ("custom", 2, 48, 1)),
         ({"size": "custom", "layers": 2, "width": 100}, ("custom", 2, 100, 1)),
         ({"size": "custom", "layers": 2, "width": 191, "heads": 1}, ("custom", 2, 191, 1)),
-        ({"size": "custom"}, ("custom", 0, 0, 1)),
+        ({"size": "custom"}, ("custom", "auto", "auto", "auto")),
+        ({"size": "custom", "width": 128}, ("custom", "auto", 128, 2)),
     ],
 )
 def test_resolve_fills_in_missing_numbers(
-    model: dict[str, Any], expected: tuple[str, int, int, int]
+    model: dict[str, Any], expected: tuple[str, Any, Any, Any]
 ):
     m = resolved(**model)
     assert (m.size, m.layers, m.width, m.heads) == expected
@@ -67,15 +68,16 @@ def test_resolve_fills_in_missing_numbers(
 
 @given(
     st.sampled_from([*MODEL_SIZES, "custom"]),
-    st.integers(0, 40),
-    st.sampled_from([0, 8, 512, 768, 1024]),
-    st.integers(0, 20),
+    st.sampled_from(["auto", *range(1, 40)]),
+    st.sampled_from(["auto", 8, 512, 768, 1024]),
+    st.sampled_from(["auto", *range(1, 20)]),
 )
-def test_resolve_is_idempotent(size: Any, layers: int, width: int, heads: int):
+def test_resolve_is_idempotent(size: Any, layers: Any, width: Any, heads: Any):
     once = resolve(Config(model=Model(size, layers, width, heads)))
     assert resolve(once) == once
     m = once.model
-    assert (m.layers, m.width) == (layers or m.layers, width or m.width)
+    assert layers in ("auto", m.layers)
+    assert width in ("auto", m.width)
     assert MODEL_SIZES.get(m.size, (m.layers, m.width)) == (m.layers, m.width)
 
 

@@ -37,7 +37,7 @@ from lm_mia.attacks.spec import (
 )
 from lm_mia.attacks.studies import StudyView
 from lm_mia.attacks.table_sets import Write
-from lm_mia.config import first_canary
+from lm_mia.config import first_canary, number
 from lm_mia.data import batch_order, features
 from lm_mia.data.documents import no_progress
 from lm_mia.data.population import FREQUENCY_FILE
@@ -648,9 +648,8 @@ def read(recipe: RecipeResults) -> list[Property]:
         seen_N = np.full(len(member_N), -1)
     else:
         always_in = config["population"]["samples"] - len(member_N)
-        seen_N = last_seen(
-            int(replica["order_seed"]), member_N, train, facts["config"]["step"], always_in
-        )
+        step = number(facts["config"]["step"])
+        seen_N = last_seen(int(replica["order_seed"]), member_N, train, step, always_in)
     unknown_N = columns["unk"].astype(float)
     x = {
         "last_seen": np.where(seen_N < 0, np.nan, seen_N),
