@@ -70,7 +70,7 @@ def test_compiled_bytes_grow_with_the_batch_arrays_only(steps: ModuleType):
 
 
 def test_nanodo_settings_equal_our_optimizer_config(steps: ModuleType):
-    recipe = config.Optimizer(schedule="linear", clip_norm=0, warmup_steps=7)
+    recipe = config.Optimizer(schedule="linear", clip_norm="none", warmup_steps=7)
     settings = steps.nanodo_peer.settings(MODEL_CONFIG, recipe, 32, 100)
     assert settings["model"] == {"D": 128, "H": 2, "L": 64, "N": 2, "F": 512, "dtype": "float32"}
     assert settings["opt"]["num_train_steps"] == 100

@@ -7,7 +7,7 @@ import pytest
 from tiny_config import TINY, change
 
 from lm_mia import config
-from lm_mia.config import Config, Model, recipe, resolve
+from lm_mia.config import Config, Model, recipe, resolve, schema
 from lm_mia.config.recipe import (
     differences,
     folder_name,
@@ -282,11 +282,11 @@ def test_auto_and_the_number_that_it_stands_for_are_one_recipe(kind: Any, number
         assert line.startswith(f"model.{name}: ")
 
 
-@pytest.mark.parametrize("kind", [*config.schema.KIND_SETTINGS])
+@pytest.mark.parametrize("kind", [*schema.KIND_SETTINGS])
 @pytest.mark.parametrize(("width", "heads"), [(48, 2), (192, 3)])
 def test_auto_stands_for_the_numbers_that_the_kinds_compute(kind: str, width: int, heads: int):
     sizes = [Model("custom", 2, width, heads, kind=kind)]
-    numbers: Any = config.schema.automatic_numbers(kind, width, heads)
+    numbers: Any = schema.automatic_numbers(kind, width, heads)
     sizes.append(dataclasses.replace(sizes[0], **numbers))
     first, second = (kinds.size(ModelConfig.from_settings(m, 100, 8)) for m in sizes)
     assert first == second

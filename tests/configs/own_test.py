@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lm_mia.config import Config, load, measurable_attack
+from lm_mia.config import Config, load, measurable_attack, number
 from lm_mia.config.recipe import recipe_requests
 from lm_mia.config.validate import problems
 from lm_mia.data import texts as text_reader
@@ -42,7 +42,7 @@ def recipes_of(config_arg: str) -> dict[str, Config]:
 
 def train_vocabulary(c: Config) -> None:
     """Raises UserError if the texts do not support the vocabulary of a config."""
-    settings = c.tokenizer.vocab_size, c.tokenizer.documents, c.population.seed, 0
+    settings = c.tokenizer.vocab_size, number(c.tokenizer.documents), c.population.seed, 0
     train_on_corpus(read(c.corpus), *settings, lambda *_: None)
 
 
@@ -182,7 +182,9 @@ def test_figures_of_strongmia_use_its_recipes(tmp_path: Path, monkeypatch: pytes
         ("text", f"{tmp_path}/texts")
     }
     # Own texts may be fewer than the million on which the tokenizer of C4 is trained, and may have duplicates.
-    assert {(c.tokenizer.documents, c.corpus.deduplicate) for c in own.values()} == {(0, "exact")}
+    assert {(c.tokenizer.documents, c.corpus.deduplicate) for c in own.values()} == {
+        ("all", "exact")
+    }
     assert not any(c.compare_with_papers for c in own.values())
 
 

@@ -85,7 +85,7 @@ def test_training_equals_slow_reference(
     seeds = ModelSeeds("reference", {"exact": 1, "bernoulli": 5}[design], 2, 3)
     assert int(subsets.member(seeds.subset_seed, 20, design, canaries).sum()) == members
     expected, losses, norms = train_slowly(tiny, seeds, design, canaries)
-    train_config = config.Train(subset=design, batch_size=4, epochs=2, canaries=canaries)
+    train_config = config.Train(subset=design, batch_size=4, epochs=2, canaries=canaries or "all")
     events = run(tiny, tmp_path, seeds, train_config=train_config)
     logged = [event for event in events if event["event"] == "train"]
     np.testing.assert_allclose([e["loss_nats"] for e in logged], losses, rtol=1e-5)

@@ -75,7 +75,7 @@ CHANGED = {  # parameters that are not at their defaults, for each optimizer
     "lion": {"b1": 0.8, "b2": 0.9, "weight_decay": 0.2},
     "muon": {
         **{"b1": 0.8, "b2": 0.9, "eps": 1e-3, "weight_decay": 0.2},
-        **{"momentum": 0.7, "newton_schulz_steps": 3, "consistent_rms": 0.0},
+        **{"momentum": 0.7, "newton_schulz_steps": 3, "consistent_rms": "none"},
     },
 }
 
@@ -155,7 +155,7 @@ def test_lion_equals_that_of_optax_on_a_list_of_layers(changes: dict[str, Any]):
     expected = directly(
         lambda rate: optax.lion(rate, b1, b2, weight_decay=decay), transformer.unstack_blocks
     )
-    actual = ours(config.Optimizer(name="lion", clip_norm=0, **changes))
+    actual = ours(config.Optimizer(name="lion", clip_norm="none", **changes))
     for one, other in zip(actual, expected, strict=True):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
@@ -180,7 +180,7 @@ def as_matrices(params: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("changes", [{}, CHANGED["muon"]])
 def test_muon_equals_that_of_optax_on_a_list_of_matrices(changes: dict[str, Any]):
     """Stacked kernels are not what optax takes for matrices; embeddings and stacked scales of layernorms are."""
-    c = config.Optimizer(name="muon", clip_norm=0, **changes)
+    c = config.Optimizer(name="muon", clip_norm="none", **changes)
 
     def make(rate: Any) -> optax.GradientTransformation:
         muon = optax.contrib.muon(
@@ -189,7 +189,7 @@ def test_muon_equals_that_of_optax_on_a_list_of_matrices(changes: dict[str, Any]
             beta=c.momentum,
             eps=c.eps,
             weight_decay=c.weight_decay,
-            consistent_rms=c.consistent_rms or None,
+            consistent_rms=config.number(c.consistent_rms) or None,
         )
         adamw = optax.adamw(rate, c.b1, c.b2, c.eps, weight_decay=c.weight_decay, nesterov=True)
         return optax.partition(
@@ -206,7 +206,7 @@ def test_muon_equals_that_of_optax_on_a_list_of_matrices(changes: dict[str, Any]
 
 def test_an_update_of_muon_is_orthogonal_in_each_layer():
     """The singular values are between 0.6 and 1.3 after five iterations; those of the gradients differ by 100."""
-    c = config.Optimizer(name="muon", clip_norm=0, weight_decay=0, consistent_rms=0)
+    c = config.Optimizer(name="muon", clip_norm="none", weight_decay=0, consistent_rms="none")
     matrices = as_matrices(jax.tree.map(lambda a, b: (b - a) / 0.1, ours(c)[0], weights()))
     for layer in matrices["matrices"]:
         for name, update in layer.items():
@@ -337,7 +337,7 @@ def test_resume_is_bitwise_equal(tiny: Population, tmp_path: Path, file: Path, n
 
 def test_a_function_of_the_user_reads_fields_and_decays_cautiously(file: Path):
     """The weights 2 and -1 decay only where the update moves them towards zero."""
-    tx = optimizer(of_user(file, weight_decay=0.2, clip_norm=0))
+    tx = optimizer(of_user(file, weight_decay=0.2, clip_norm="none"))
     params = {"w": np.array([2.0, -1.0, -1.0], np.float32)}
     grads = {"w": np.array([1.0, 1.0, -1.0], np.float32)}
     updates, _ = jax.jit(lambda g, p: tx.update(g, tx.init(p), p, learning_rate=0.1))(grads, params)

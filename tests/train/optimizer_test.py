@@ -131,7 +131,7 @@ def ours(recipe: config.Optimizer, params: Any, grads: list[Any], steps: int) ->
 
 def test_updates_equal_adamw_in_numpy():
     """Clipping by the global norm, bias-corrected moments, and weight decay that does not enter the moments."""
-    params, grads = problem(FAST.clip_norm, 8)
+    params, grads = problem(config.number(FAST.clip_norm), 8)
     rates = slow_rates(FAST, 8)
     p = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(params)]
     m, v = [np.zeros_like(x) for x in p], [np.zeros_like(x) for x in p]
@@ -151,7 +151,7 @@ def test_updates_equal_adamw_in_numpy():
 
 
 def test_updates_equal_optax_adamw():
-    params, grads = problem(FAST.clip_norm, 8)
+    params, grads = problem(config.number(FAST.clip_norm), 8)
     schedule = optax.warmup_cosine_decay_schedule(1e-3, 0.1, 3, 8, 0.01)
     tx = optax.chain(
         optax.clip_by_global_norm(1.5),
