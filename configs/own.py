@@ -198,7 +198,9 @@ def sized(corpus: Corpus, *, trains_vocabulary: bool = True) -> Config:
         quickstart_config,
         name="own",
         corpus=dataclasses.replace(corpus, split_documents=is_split),
-        tokenizer=Tokenizer(vocab_size=facts.vocabulary, documents=facts.vocabulary_documents),
+        tokenizer=Tokenizer(
+            vocab_size=facts.vocabulary, documents=facts.vocabulary_documents or "all"
+        ),
         population=Population(samples=samples, length_tokens=LENGTH_TOKENS),
         # So that few samples are trained on for about as many steps as many samples.
         train=dataclasses.replace(

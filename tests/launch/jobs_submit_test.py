@@ -99,7 +99,7 @@ def test_groups_that_are_larger_than_a_node_are_refused(
     assert not (sweep.workdir.path / "slurm").exists()
 
 
-@pytest.mark.parametrize(("devices", "wait"), [("auto", 0), ("4", 0), ("0", 99)])
+@pytest.mark.parametrize(("devices", "wait"), [("auto", 0), ("4", 0), ("all", 99)])
 def test_nodes_that_make_models_of_their_own_do_not_wait_for_each_other(
     sweep: Sweep, devices: str, wait: int
 ):

@@ -286,7 +286,9 @@ def test_jobs_that_die_at_once_are_restarted_twice(
 
 def test_different_devices_per_model_in_a_sweep_is_refused(tiny: tiny_run.Tiny, tmp_path: Path):
     path = tmp_path / "c.py"
-    sweep_code = "\ndef sweep():\n    yield {'compute.devices_per_model': 0, 'train.epochs': 2}\n"
+    sweep_code = (
+        "\ndef sweep():\n    yield {'compute.devices_per_model': 'all', 'train.epochs': 2}\n"
+    )
     path.write_text(Path(tiny.config).read_text() + sweep_code)
     sweep = read_sweep(str(path), str(tmp_path / "s"), ())
     assert len(sweep.recipes) == 2
