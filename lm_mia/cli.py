@@ -14,13 +14,14 @@ import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_type_hints
 
 import tyro
 
 from lm_mia import top_level
 from lm_mia.attacks.spec import FigureNeed
 from lm_mia.config import Config, load
+from lm_mia.config.fields import describe
 from lm_mia.errors import UserError, collect_errors, run_action
 from lm_mia.machine import package_version
 from lm_mia.plan import plan
@@ -829,10 +830,13 @@ def _print_fields() -> None:
     """Prints all fields of a config, and exits."""
     sections = [value for value in vars(Config()).values() if dataclasses.is_dataclass(value)]
     for section in (Config, *map(type, sections)):
-        docs = load.field_docs(section)
+        docs, kinds = load.field_docs(section), get_type_hints(section, include_extras=True)
         for field in dataclasses.fields(section):
             # Otherwise, tyro would keep the line breaks of the docstring.
-            field.metadata = {"help": docs.get(field.name)}  # pyright: ignore
+            text = docs.get(field.name)
+            if not dataclasses.is_dataclass(kinds[field.name]):
+                text = f"{text} Must be {describe(kinds[field.name])}."
+            field.metadata = {"help": text}  # pyright: ignore
     tyro.cli(_Fields, prog="lm-mia VERB", args=["--help"])
 
 
