@@ -339,6 +339,15 @@ class Compute:
 Statistic = Literal[
     "summed_loss", "target_logit", "greedy_match", "min_k", "min_k_plus_plus", "lowercase_loss"
 ]
+STATISTIC_UNITS: dict[Statistic, str] = {
+    "summed_loss": "nats",
+    "target_logit": "",
+    "greedy_match": "share of tokens",
+    "min_k": "nats per token",
+    "min_k_plus_plus": "standard deviations",
+    "lowercase_loss": "nats per token",
+}
+"""The unit of each statistic, as the score store has it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.errors import UnstableSpecificationWarning, ZarrUserWarning
 
+from lm_mia.config.schema import STATISTIC_UNITS
 from lm_mia.data.subsets import ModelSeeds, Role
 from lm_mia.data.zarr_metadata import check_zarr
 from lm_mia.errors import UserError, raise_failed_read
@@ -36,16 +37,10 @@ TOKENS = "token_log_prob"
 """The only variable with one value per token of selected samples instead of one value per sample."""
 TOKEN_COLUMNS = ("token_sample", "token_position", "token_piece")
 """Coordinates of these tokens: id of the sample, position in the sample (0: <bos>), and id in the vocabulary."""
-_NATS = "nats per token"
 VARIABLES = {  # name -> type, fill value and units
     "member": ("bool", False, ""),
-    "loss": ("float32", "NaN", _NATS),
-    "summed_loss": ("float32", "NaN", "nats"),
-    "target_logit": ("float32", "NaN", ""),
-    "greedy_match": ("float32", "NaN", "share of tokens"),
-    "min_k": ("float32", "NaN", _NATS),
-    "min_k_plus_plus": ("float32", "NaN", "standard deviations"),
-    "lowercase_loss": ("float32", "NaN", _NATS),
+    "loss": ("float32", "NaN", "nats per token"),
+    **{name: ("float32", "NaN", unit) for name, unit in STATISTIC_UNITS.items()},
     TOKENS: ("float32", "NaN", "nats"),
 }
 
