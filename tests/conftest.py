@@ -1,4 +1,5 @@
 import dataclasses
+import gc
 import os
 import signal
 from pathlib import Path
@@ -14,6 +15,17 @@ from lm_mia import config
 from lm_mia.data import build
 from lm_mia.data.population import Population
 from lm_mia.data.tokenizer import train_tokenizer
+
+# The objects of modules and tests stay until the end. Looking through all of them for garbage again and again would take
+# half of the time of the collection of tests, and much of that of running them.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Looks for garbage among what tests make, from now on."""
+    gc.freeze()
+    gc.enable()
+
 
 # Set before any test imports JAX. All test processes, and those that they start, share one cache of compiled code,
 # which is kept between runs.
