@@ -68,6 +68,19 @@ WITH_REPORT = {"tutorial.md", "audit-your-models.md", "how-to/experiment.md"}
 WORKDIRS_OF_QUICKSTART = ("runs/quickstart", "runs/figure")
 """Workdirs that pages create by ``lm-mia run --config=quickstart``; the models are those of one run."""
 
+FEW_MODELS = {
+    "attack.references": "4",
+    "attack.replicas": "2",
+    "attack.attacks": "lira_online",
+    "attack.bootstraps": "0",
+    "attack.leave-one-out": "False",
+    "extract.samples": "0",
+}
+"""Fields of commands that create other workdirs, which are about how models are made."""
+
+WITH_EXTRACTION = "alibi.py:Alibi"
+"""A kind of models which generate text, in one of these workdirs."""
+
 pytestmark = pytest.mark.process
 
 
@@ -92,10 +105,11 @@ def flags(texts: Path, command: list[str]) -> list[str]:
         settings = {name: SMALL[name] for name in SMALL if name.startswith(OF_OWN)}
     if is_finetune:  # and the model is that of the checkpoint
         settings = {n: value for n, value in settings.items() if not n.startswith("model.")}
-    if "--config=sweep.py" in command:
-        # One recipe with extraction and with many models is enough.
-        settings |= {"extract.samples": "0", "attack.references": "4", "attack.replicas": "2"}
     given = {word.split("=")[0].replace("_", "-") for word in command}
+    if not is_own and not {f"--workdir={w}" for w in WORKDIRS_OF_QUICKSTART} & {*command}:
+        settings |= FEW_MODELS
+    if f"--config.model.kind={WITH_EXTRACTION}" in command:
+        settings |= {"extract.samples": SMALL["extract.samples"]}
     if "--config.corpus.path" in given:
         del settings["corpus.source"]
     named = {f"--config.{name}": value for name, value in settings.items()}
@@ -135,10 +149,11 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quickstart(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the workdir that the first command of most pages creates."""
     folder = tmp_path_factory.mktemp("quickstart") / "workdir"
-    argv = ["run", "--config=quickstart", f"--workdir={folder}"]
+    argv = ["run", "--config=quickstart"]
+    small = flags(texts, [*argv, f"--workdir={WORKDIRS_OF_QUICKSTART[0]}"])
     with tiny_run.on_cpu() as patch:
         patch.setattr(supervisor, "run", tiny_run.run_in_process)
-        assert cli.main([*argv, *flags(texts, argv)]) == 0
+        assert cli.main([*argv, f"--workdir={folder}", *small]) == 0
     return folder
 
 
