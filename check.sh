@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Lint, types, documentation and tests, also in a real browser and on a real SLURM where possible. --all adds the tests
-# that take long, such as simulations of statistics and kills of several processes, and the types of all tests.
+# that take long, such as simulations of statistics and kills of several processes, more random examples of properties,
+# and the types of all tests.
 set -euo pipefail
 case "$*" in
-  "") tests="not montecarlo and not slow" typed="lm_mia launch analysis benchmarks configs docs" ;;
-  --all) tests="" typed="" ;;
+  "") tests="not montecarlo and not slow" examples=house typed="lm_mia launch analysis benchmarks configs docs" ;;
+  --all) tests="" examples=thorough typed="" ;;
   *) echo "usage: bash check.sh [--all]" >&2; exit 2 ;;
 esac
 cd "$(dirname "$0")"
@@ -22,7 +23,7 @@ mkdocs=$!
 # One after the other, since both may install packages by apt-get.
 { bash tests/browser/browser.sh && bash tests/slurm/slurm_integration.sh; } >"$logs/systems" 2>&1 &
 systems=$!
-pytest -m "$tests" --durations=15
+pytest -m "$tests" --hypothesis-profile=$examples --durations=15
 wait $pyright
 wait $mkdocs
 wait $systems

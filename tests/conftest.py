@@ -8,6 +8,7 @@ import hypothesis
 import numpy as np
 import pytest
 import threadpoolctl
+from built_once import built_once
 from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from analysis import plotting
@@ -16,8 +17,8 @@ from lm_mia.data import build
 from lm_mia.data.population import Population
 from lm_mia.data.tokenizer import train_tokenizer
 
-# The objects of modules and tests stay until the end. Looking through all of them for garbage again and again would take
-# half of the time of the collection of tests, and much of that of running them.
+# The objects of modules and tests stay until the end. Looking through all of them for garbage again and again would
+# take three quarters of the time of the collection of tests.
 gc.disable()
 
 
@@ -49,7 +50,10 @@ threadpoolctl.threadpool_limits(1, user_api="blas")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, without deadlines on busy machines: failures come from changes of the code only.
-hypothesis.settings.register_profile("house", derandomize=True, deadline=None)
+# check.sh --all tries more of them.
+thorough = hypothesis.settings(derandomize=True, deadline=None)
+hypothesis.settings.register_profile("thorough", thorough)
+hypothesis.settings.register_profile("house", thorough, max_examples=30)
 hypothesis.settings.load_profile("house")
 
 # A PDF takes half of the time of a figure, and compressing a PNG of full size another part of it; only the tests that
@@ -97,6 +101,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Population:
 @pytest.fixture(scope="session")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> AttackRun:
     """Returns an attack with 12 references, 8 replicas and 600 samples, a few of which have too few references."""
-    folder = tmp_path_factory.mktemp("attacked")
+    return built_once(tmp_path_factory, "attacked", attack)
+
+
+def attack(folder: Path) -> AttackRun:
     c = dataclasses.replace(SMALL, headline="stacked")
     return run_attacks(write_scores(folder, c, 600), c, folder / "tables")

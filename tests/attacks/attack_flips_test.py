@@ -279,14 +279,6 @@ def test_recipes_without_replicas_have_no_table(tmp_path: Path):
     assert not (run.folder / "attack_flips.csv").exists()
 
 
-def test_votes_are_counted_in_blocks(
-    attacked: AttackRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("lm_mia.attacks.inputs._SLICE_SAMPLES", 70)
-    again = read(run_attacks(attacked.scores, SMALL, tmp_path / "tables"))
-    pd.testing.assert_frame_equal(again, read(attacked), rtol=1e-9)
-
-
 def test_ranges_of_other_attacks_are_computed_at_the_focus_rate(tmp_path: Path):
     c = dataclasses.replace(SMALL, attacks=("lira_online", "loss"), bootstraps=0)
     run = run_attacks(write_scores(tmp_path, c, 300), c, tmp_path / "tables")

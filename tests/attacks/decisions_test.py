@@ -352,6 +352,7 @@ def test_results_do_not_depend_on_block_sizes(
         blocks.samples(), single_block.samples(), rtol=tolerance, atol=tolerance
     )
     files = {path.name for path in single_block.folder.iterdir()}
+    assert "attack_flips.csv" in files
     assert files == {path.name for path in blocks.folder.iterdir()}
     folders = blocks.folder, single_block.folder
     # Labels are shuffled block by block, and what more references would add is computed from the first block.

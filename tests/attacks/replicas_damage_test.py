@@ -37,9 +37,19 @@ OTHERS = ["models.csv", "more_references.csv", "more_references.json"]
 TABLES = sorted({*TABLES_OF_REPLICAS, *EXPORTS, *OTHERS} - {*OPTIONAL_TABLES})
 
 
+def quick(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(replicas, "_NUM_SHUFFLES", 2)
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "_NUM_SHUFFLES", 2)
+    quick(monkeypatch)
+
+
+def in_parts(patch: pytest.MonkeyPatch) -> None:
+    """Lets attacks take their samples in several parts."""
+    patch.setattr(inputs, "_SLICE_SAMPLES", 20)
+    patch.setattr(decisions, "_ROW_GROUP", 40)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +60,16 @@ def complete_run(tmp_path_factory: pytest.TempPathFactory) -> AttackRun:
     )
     folder = tmp_path_factory.mktemp("once")
     return run_attacks(write_scores(folder, c, 100), c, folder / "tables")
+
+
+@pytest.fixture(scope="module")
+def other_run(complete_run: AttackRun, tmp_path_factory: pytest.TempPathFactory) -> AttackRun:
+    """The attack with another setting."""
+    c = dataclasses.replace(complete_run.c, clear_separation=9.0)
+    with pytest.MonkeyPatch.context() as patch:
+        quick(patch)
+        in_parts(patch)
+        return run_attacks(complete_run.scores, c, tmp_path_factory.mktemp("other") / "tables")
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -99,6 +119,7 @@ def test_corrupt_shard_leaves_tables_unchanged(
 )
 def test_interrupted_attack_leaves_all_tables(
     complete_run: AttackRun,
+    other_run: AttackRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     module: ModuleType,
@@ -107,8 +128,7 @@ def test_interrupted_attack_leaves_all_tables(
 ):
     """Tables are those of the last attack that ended until they are replaced, and no other files are left."""
     folder = shutil.copytree(complete_run.folder, tmp_path / "tables")
-    monkeypatch.setattr(inputs, "_SLICE_SAMPLES", 20)
-    monkeypatch.setattr(decisions, "_ROW_GROUP", 40)
+    in_parts(monkeypatch)
     original, calls = getattr(module, name), 0
 
     def fails(*args: Any, **kwargs: Any) -> Any:
@@ -118,17 +138,15 @@ def test_interrupted_attack_leaves_all_tables(
             raise OSError("no space left on device")
         return original(*args, **kwargs)
 
-    c = dataclasses.replace(complete_run.c, clear_separation=9.0)
     with monkeypatch.context() as failing:
         failing.setattr(module, name, fails)
         with pytest.raises(OSError, match="no space left"):
-            run_attacks(complete_run.scores, c, folder)
+            run_attacks(complete_run.scores, other_run.c, folder)
     assert {*files(folder)} == {*files(complete_run.folder)}
     if name != "rows_of_attacks":
         assert files(folder) == files(complete_run.folder)
-    again = run_attacks(complete_run.scores, c, folder)
-    whole = run_attacks(complete_run.scores, c, tmp_path / "whole")
-    assert files(again.folder) == files(whole.folder)
+    again = run_attacks(complete_run.scores, other_run.c, folder)
+    assert files(again.folder) == files(other_run.folder)
 
 
 def test_unrequested_tables_are_removed(complete_run: AttackRun, tmp_path: Path):

@@ -2,15 +2,14 @@
 
 import dataclasses
 import importlib
-import os
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import filelock
 import pytest
+from built_once import built_once
 
 from analysis import page
 from analysis.experiments import MODULES
@@ -59,13 +58,12 @@ def smaller(c: Config, corpus: Path) -> Config:
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workdir of many recipes, without extraction; the first test process that needs it makes it."""
-    base = tmp_path_factory.getbasetemp()
-    shared_folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "figures"
-    with filelock.FileLock(shared_folder.with_suffix(".lock")):
-        if not (shared_folder / "done").exists():
-            make(shared_folder)
-            (shared_folder / "done").write_text("")
-    return shared_folder / "sweep"
+    return built_once(tmp_path_factory, "figures", made)
+
+
+def made(folder: Path) -> Path:
+    make(folder)
+    return folder / "sweep"
 
 
 def make(

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import filelock
 import held_command
 import jax
 import numpy as np
 import pytest
+from built_once import built_once
 
 from analysis import page
 from lm_mia import cli, config
@@ -231,18 +231,12 @@ def events(workdir: Path, kind: str) -> list[str]:
 
 def finished(factory: pytest.TempPathFactory) -> Tiny:
     """Returns the run, which the first test process that needs it creates."""
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny_run"
-    with filelock.FileLock(folder.with_suffix(".lock")):
-        tiny = Tiny(folder)
-        if not (folder / "done").exists():
-            make(tiny)
-        return tiny
+    return built_once(factory, "tiny_run", make)
 
 
-def make(tiny: Tiny) -> None:
+def make(folder: Path) -> Tiny:
     """Creates the corpus, the config and the finished run."""
-    texts = tiny.folder / "texts"
+    tiny, texts = Tiny(folder), folder / "texts"
     texts.mkdir(parents=True)
     draw = random.Random(0)
     for i in range(40):
@@ -255,7 +249,7 @@ def make(tiny: Tiny) -> None:
     assert process.returncode == 0, err
     (tiny.folder / "out").write_text(out)
     (tiny.folder / "err").write_text(err)
-    (tiny.folder / "done").write_text("")
+    return tiny
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -225,7 +225,7 @@ def main() -> int:
         patch.setattr(supervisor, "run", tiny_run.run_in_process)
         patch.setattr(page, "write_page", held_command.write_no_page)
         if not Path(tiny.config).exists():
-            tiny_run.make(tiny)
+            tiny_run.make(tiny.folder)
         if not original.exists():  # other numbers, as from an earlier command with fewer models
             older = Trial(tiny.workdir, _older(original), tiny.config, draw)
             flags = ("--config.attack.bootstraps=77", "--config.attack.alpha=0.2")

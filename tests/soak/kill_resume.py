@@ -55,7 +55,7 @@ class Runner:
     def __init__(self, folder: Path, engine: str, config: str | None, flags: list[str]) -> None:
         tiny = tiny_run.Tiny(folder / "tiny")
         if config is None and not Path(tiny.config).exists():
-            tiny_run.make(tiny)
+            tiny_run.make(tiny.folder)
         self._config = config or tiny.config
         self._flags = ["--config.train.checkpoint_minutes=0.0001", *flags]
         if config is None:

@@ -94,8 +94,8 @@ def main() -> int:
     args = parser.parse_args()
     tiny, draw = tiny_run.Tiny(args.dir / "tiny"), random.Random(args.seed)
     args.dir.mkdir(parents=True, exist_ok=True)
-    if not (tiny.folder / "done").exists():
-        tiny_run.make(tiny)
+    if not (tiny.folder / "err").exists():
+        tiny_run.make(tiny.folder)
     overrides = [f"--config.attack.references={args.models - 2}", "--config.train.workers=1"]
     uninterrupted = sweep.read_sweep(tiny.config, str(args.dir / "whole"), overrides)
     environment = tiny.environment

@@ -151,7 +151,7 @@ def main() -> int:
     args.folder.mkdir(parents=True, exist_ok=True)
     tiny, draw = tiny_run.Tiny(args.folder / "tiny"), random.Random(args.seed)
     if not tiny.workdir.exists():
-        tiny_run.make(tiny)
+        tiny_run.make(tiny.folder)
     uninterrupted = args.folder / "uninterrupted"
     if not uninterrupted.exists():
         run(tiny, tiny.population(uninterrupted), 2, 2)
