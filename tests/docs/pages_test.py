@@ -81,6 +81,11 @@ FEW_MODELS = {
 WITH_EXTRACTION = "alibi.py:Alibi"
 """A kind of models which generate text, in one of these workdirs."""
 
+LAST_RUN_ALONE = {"how-to/change-optimizer.md", "how-to/change-architecture.md"}
+"""Pages with several runs that differ in one setting: the last one, of a user's own code, is made. The others are
+planned, which checks their settings and the shapes of their models and optimizers; `optimizer_names_test` and
+`kinds_test` train and score such models."""
+
 pytestmark = pytest.mark.process
 
 
@@ -178,6 +183,7 @@ def test_a_page_runs(
     lines = [line for language, _, code in steps if language == "bash" for line in commands(code)]
     with_report = [line for line in lines if re.match("lm-mia (run|report) ", line)]
     drawn = with_report[-1] if name in WITH_REPORT else None
+    planned = with_report[:-1] if name in LAST_RUN_ALONE else []
     write_page = page.write_page
     variables: dict[str, Any] = {}
     for language, title, code in steps:
@@ -192,7 +198,10 @@ def test_a_page_runs(
                         patch.setattr(page, "write_page", write_page)
                     if name != "tutorial.md":  # others would import and compile everything again
                         patch.setattr(supervisor, "run", tiny_run.run_in_process)
-                    run(line, texts)
+                    run(
+                        line.replace("lm-mia run", "lm-mia plan") if line in planned else line,
+                        texts,
+                    )
     assert "not drawn" not in capsys.readouterr().err
 
 
