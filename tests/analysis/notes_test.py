@@ -36,7 +36,7 @@ def test_coin_flip_note_gives_the_cutoff() -> None:
     assert text.endswith("At least 6 replicas are needed.")
 
 
-def test_coin_flip_power_note_says_how_often_stable_decisions_are_labeled() -> None:
+def test_the_note_says_how_often_stable_decisions_are_labeled() -> None:
     """8 replicas: 1 - 0.8^8 - 0.2^8 = 83.2% and 1 - 0.9^8 - 0.1^8 = 57.0%."""
     few = FACTS | {"replicas": 8, "k_low": 1}
     text = notes.coin_flip_power_note(few)

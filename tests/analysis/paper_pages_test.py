@@ -47,7 +47,7 @@ def test_each_paper_has_a_page(names: list[str], expected: dict[str, str], tmp_p
     assert {*ids} - {"contents"} == {*names}
 
 
-def test_figures_that_are_not_compared_with_their_paper_belong_to_no_paper(tmp_path: Path):
+def test_figures_not_compared_with_their_paper_belong_to_none(tmp_path: Path):
     pages = paper_pages.write(tmp_path, [section("strongmia_fig08_statistic", compared=False)])
     assert [*pages] == ["figures/own.html"]
     html = (tmp_path / "figures" / "own.html").read_text()

@@ -14,7 +14,7 @@ def text_of(number: str) -> str:
     return " ".join(departure.text for departure in departures if number in departure.items)
 
 
-def test_every_item_of_a_paper_has_an_experiment_and_the_other_way_round():
+def test_items_of_papers_and_experiments_are_the_same():
     experiments = {name for name in MODULES if papers.name_of(name)}
     assert {name for paper in papers.NAMES for name in papers.read(paper).items} == experiments
 

@@ -57,7 +57,7 @@ def test_base_calibrated_is_the_difference_of_the_losses():
     np.testing.assert_allclose(scores(file)["base_calibrated"], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_other_attacks_leave_the_base_out_and_shrunk_takes_it_as_a_covariate():
+def test_the_base_is_a_covariate_of_shrunk_and_of_no_other_attack():
     with_base, without = (
         scores(losses(np.random.default_rng(0), 400, 6, 0.3, has_base=has_base))
         for has_base in (True, False)

@@ -412,7 +412,7 @@ def test_models_missing_at_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (("pallas_gpu on 1 x NVIDIA H100", f"{NOT_REPRODUCIBLE}: cudnn on 1 x NVIDIA H100"), True),
     ],
 )
-def test_decisions_of_models_that_are_and_are_not_reproducible_are_not_mixed(
+def test_reproducible_and_other_models_are_not_mixed(
     records: tuple[str, str], is_mixed: bool, tmp_path: Path
 ):
     world = write_scores(tmp_path, FEW, 40)

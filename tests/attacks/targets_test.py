@@ -403,9 +403,7 @@ def test_tables_of_advantages_and_audits(world: World, tmp_path: Path):
     assert world.run(tmp_path, attacks, c=other, score_table=attacks) == (2, 0, 0)
 
 
-def test_table_of_membership_scores_leaves_out_attacks_without_their_scores(
-    world: World, tmp_path: Path
-):
+def test_membership_scores_leave_out_attacks_without_scores(world: World, tmp_path: Path):
     attacks = [world.attack("loss"), world.attack("min_k")]
     assert world.run(tmp_path, attacks, score_table=attacks) == (2, 1, 1)
     check_score_table(world, tmp_path, attacks[:1])
@@ -416,7 +414,7 @@ def test_no_table_of_membership_scores_without_attacks(computed: Path):
     assert not (computed / "membership_scores.parquet").exists()
 
 
-def test_large_table_of_membership_scores_has_the_first_target_and_the_mean(
+def test_a_large_table_of_scores_has_the_first_target_and_the_mean(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(evaluations, "MAX_SCORES", 3 * SAMPLES)

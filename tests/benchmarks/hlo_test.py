@@ -167,7 +167,7 @@ def test_our_attention_kernels_count_their_products(name: str, products: int):
     assert cost.flops == 2 * products * 2 * 3 * 64 * 64 * 8 / 4
 
 
-def test_our_embedding_kernel_multiplies_each_gradient_by_the_rows_of_a_block():
+def test_our_embedding_kernel_multiplies_gradients_by_rows():
     text = triton_kernel("embedding_gradient", "f32[512,24]", "bf16[128,24]")
     assert hlo.count(hlo.parse(text), 1.0, RATES, 0.25).flops == 2 * 64 * 128 * 24
 

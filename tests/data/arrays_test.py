@@ -278,7 +278,7 @@ def test_all_invalid_lines_of_json_are_reported_at_once(tmp_path: Path):
     assert [line.split(":")[1] for line in lines] == ["2", "3", "5"]
 
 
-def test_compressed_files_that_do_not_fit_are_refused_while_they_are_read(
+def test_compressed_files_that_do_not_fit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     csv = tmp_path / "bomb.csv.gz"

@@ -88,7 +88,7 @@ def long_table() -> pd.DataFrame:
     return pd.DataFrame(columns | {"tokens": 7})
 
 
-def test_long_tables_without_ids_have_the_samples_of_each_model_in_order():
+def test_long_tables_without_ids_have_samples_in_order():
     file = read(long_table().drop(columns="id"), target=("tuned",), base="gpt2")
     np.testing.assert_array_equal(file.read("loss", file.names_M.index("two")), LOSS_MxN[2])
     alone = read(long_table().query("model == 'tuned'").drop(columns=["id", "model"]))

@@ -288,7 +288,7 @@ def test_share_of_the_text_that_is_used(tmp_path: Path, length_tokens: int):
     assert (used.share == 1) == (length_tokens == 4096)
 
 
-def test_populations_of_earlier_versions_do_not_say_how_much_text_is_used(tmp_path: Path):
+def test_populations_of_earlier_versions_lack_the_share_of_text(tmp_path: Path):
     population = write(tmp_path / "p", provenance=ORIGIN)
     del population.manifest["provenance"]["text"]
     assert population.text_use is None

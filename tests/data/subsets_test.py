@@ -243,7 +243,7 @@ def test_members_with_canaries():
     assert not np.array_equal(member_MxN[0], member_MxN[1])
 
 
-def test_crossed_models_have_the_orders_of_replicas_and_further_initializations():
+def test_crossed_models_have_the_orders_of_replicas():
     without = subsets.requested_seeds(3, 4)
     models = subsets.requested_seeds(3, 4, 3, 2)
     assert models[: len(without)] == without == subsets.requested_seeds(3, 4, 1, 2)

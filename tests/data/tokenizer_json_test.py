@@ -308,9 +308,7 @@ def test_a_damaged_file_is_named(tmp_path: Path):
         open_population(p.folder, verify=False)
 
 
-def test_a_population_is_identified_by_the_content_and_a_recipe_by_the_path(
-    tmp_path: Path, source: config.Corpus
-):
+def test_populations_have_the_content_and_recipes_the_path(tmp_path: Path, source: config.Corpus):
     """As with a SentencePiece model."""
     found, hashes = set[str](), set[str]()
     for raw, size in ((byte_level(), 500), (byte_level(400), 400), (model(), 400)):

@@ -128,7 +128,7 @@ def test_on_gpus_micro_batches_are_as_large_as_memory_allows(size: str, gib: flo
     assert is_unrolled == (gib == 60)
 
 
-def test_on_gpus_micro_batches_may_be_as_small_as_the_samples_of_a_device_need():
+def test_micro_batches_on_gpus_may_be_small():
     assert micro_batch_sizes("302M", 60, num_devices=8) == (tuple(range(1, 17)), True)
     assert micro_batch_sizes("10M", 60, num_devices=2) == ((*range(1, 33), *range(34, 65, 2)), True)
 

@@ -239,7 +239,7 @@ def test_tables_of_decisions_are_removed_without_replicas(tasks: list[SweepRecip
     assert not (main.folder / "tables" / "flips.json").exists()
 
 
-def test_edited_exports_are_overwritten_and_damaged_pieces_are_computed_again(
+def test_edited_exports_and_damaged_pieces_are_made_again(
     tasks: list[SweepRecipe],
 ):
     main = tasks[:1]

@@ -41,7 +41,7 @@ def test_the_slack_by_hand():
 
 
 @pytest.mark.parametrize("trials", [3, 8, 40])
-def test_the_fit_is_at_least_as_likely_as_after_expectation_maximization(trials):
+def test_the_fit_is_as_likely_as_after_expectation_maximization(trials):
     share_K = draw_shares(trials)
     votes_KxP = binomial_mixture.binomial_probabilities(trials, GRID_P)
     fit_P = binomial_mixture.most_likely_mixture(votes_KxP, share_K)

@@ -9,7 +9,7 @@ from lm_mia import stats
 
 
 @pytest.mark.parametrize("share", [0.125, 0.25, 0.5, 0.75])
-def test_subsets_of_one_population_vary_less_by_the_finite_population_factor(share: float):
+def test_subsets_vary_less_by_the_finite_population_factor(share: float):
     population, training_samples = 400, round(400 * share)
     result = stats.simulate_finite_population(1024, population, training_samples, 200, seed=3)
     # Given the other 399 samples, n (OUT) or n - 1 (IN) of which are drawn.

@@ -112,7 +112,7 @@ def test_dp_sgd_agrees_with_numerical_accounting(
     assert epsilon < renyi
 
 
-def test_dp_sgd_without_sampling_is_a_composition_of_gaussian_mechanisms():
+def test_dp_sgd_without_sampling_composes_gaussian_mechanisms():
     # With a large multiplier, T steps of a (1/z)-GDP mechanism are sqrt(T)/z-GDP.
     assert dp_sgd_mu(1.0, 1e4, 400) == pytest.approx(20 / 1e4)
     assert dp_sgd_mu(0.5, 2.0, 0) == 0

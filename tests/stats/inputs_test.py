@@ -244,7 +244,7 @@ def test_logits_without_a_finite_maximum_are_refused():
     assert stats.token_log_probs([[-1e308, 1.0]], [1], scheme)[0] == 0
 
 
-def test_nan_log_probabilities_are_left_out_of_the_extraction_rate_and_counted():
+def test_nan_log_probabilities_are_left_out_and_counted():
     log_p = [0.0, -50.0, np.nan, np.nan]
     assert stats.extraction_rate(log_p, 1, 0.5) == stats.ExtractionRate(0.5, 2)
     assert stats.extraction_rate(log_p[:2], 1, 0.5) == stats.ExtractionRate(0.5, 0)

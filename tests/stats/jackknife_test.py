@@ -184,7 +184,7 @@ def test_shared_variance_equals_a_slow_reference():
     assert stats.shared_reference_variance(half_TxH) == pytest.approx(np.mean(products))
 
 
-def test_variance_over_targets_and_shared_variance_are_that_of_new_references_for_each_target():
+def test_variances_are_those_of_new_references_for_each_target():
     rng = np.random.default_rng(1)
     sets, targets, references = 3000, 4, 16
     half_HxR = stats.HALVES_HxG[:, np.arange(references) // 2 % 8]

@@ -123,7 +123,7 @@ def test_invalid_arguments_are_refused(change, message):
         predict_more_references(**valid | change)
 
 
-def test_intervals_cover_as_often_as_they_should_if_deviations_of_references_add_up():
+def test_intervals_cover_additive_deviations_of_references():
     # Without growth, the interval is that of Student's distribution with 3 degrees of freedom, and it is exact.
     rng, draws, new = np.random.default_rng(2), 20_000, 4
     deviation_DxQ = rng.normal(

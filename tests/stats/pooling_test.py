@@ -222,7 +222,7 @@ def test_fit_student_t_agrees_with_scipy(freedom: float):
     assert thresholds[0] == pytest.approx(thresholds[1], abs=1e-3)
 
 
-def test_fit_student_t_uses_nonmembers_only_and_returns_inf_for_lighter_tails():
+def test_fit_student_t_returns_inf_for_lighter_tails():
     z_N = scipy.stats.t.rvs(3, size=(2, 4000), random_state=1)
     with_members_N = np.concatenate([z_N, [[np.nan] * 4000], z_N + 5])
     member_MxN = np.repeat([False, False, False, True, True], 4000).reshape(5, 4000)
@@ -260,7 +260,7 @@ def test_rate_spread_leaves_out_binomial_noise():
             stats.rate_spread(called_N, trials_N)
 
 
-def test_false_positives_vary_less_than_binomially_among_models_that_are_each_others_references():
+def test_false_positives_of_mutual_references_vary_little():
     models, samples, fpr = 32, 20_000, 0.1
     generator = np.random.default_rng(10)
     loss_MxN = generator.standard_normal((2 * models, samples))

@@ -166,7 +166,7 @@ def columns(data: Losses) -> zip:
     return zip(data.reference_MxN.T, data.reference_member_MxN.T, strict=True)
 
 
-def test_equal_gaps_and_variances_are_ranked_almost_as_by_the_calibrated_loss():
+def test_equal_gaps_are_ranked_almost_as_by_the_calibrated_loss():
     """The priors are estimated here, and 16 references suffice to see that they have no spread."""
     constant: Any = {"gap": (0.3, 0.0), "log_variance": (-3.0, 0.0), "model_effect": 0.0}
     data = draw_losses(
@@ -179,7 +179,7 @@ def test_equal_gaps_and_variances_are_ranked_almost_as_by_the_calibrated_loss():
         assert np.corrcoef(*ranks)[0, 1] > 0.998
 
 
-def test_limit_of_flat_priors_and_many_references_is_lira_with_one_variance():
+def test_the_limit_of_flat_priors_is_lira_with_one_variance():
     rng = np.random.default_rng(3)
     model = loss_model(variance=1.0, freedom=1e-9, gap=0.0, gap_spread=1e9)
     loss_in, loss_out = rng.normal(2, 0.5, 3000), rng.normal(3, 0.5, 2000)

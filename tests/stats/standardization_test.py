@@ -95,7 +95,7 @@ def test_wrong_arguments_are_refused():
             stats.gaussian_tpr(gaussians(0.0, 1.0, 1.0, 1.0), 0.1, order_share=share)
 
 
-def test_the_estimated_sign_adds_false_positives_to_samples_without_effect():
+def test_the_estimated_sign_adds_false_positives_without_effect():
     # Reliability's Eq. 22 takes the sign for known. The variance is known here.
     draws, n, fpr = 10**6, 16, 0.01
     generator = np.random.default_rng(16)

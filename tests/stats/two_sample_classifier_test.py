@@ -45,7 +45,7 @@ def test_noise_has_an_auc_of_one_half_and_its_interval_covers_it(groups: str):
     assert 0.91 < np.mean(covered) < 0.985
 
 
-def test_a_difference_is_found_with_an_interval_around_the_auc_of_new_samples():
+def test_a_difference_has_an_interval_around_the_auc_of_new_samples():
     rng = np.random.default_rng(0)
 
     def draw(samples: int) -> tuple[np.ndarray, np.ndarray]:

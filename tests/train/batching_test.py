@@ -60,7 +60,7 @@ def test_micro_batches_are_few_and_of_the_smallest_size_that_suffices(
     assert batching.choose_micro_batch_size((5, 6, 7, 8), num_sequences, num_devices) == size
 
 
-def test_c4_like_batches_fill_micro_batches_of_one_of_the_sizes_to_98_percent():
+def test_c4_like_batches_fill_micro_batches_to_98_percent():
     sequences_N = np.random.default_rng(0).normal(50.5, 2.5, 1000).round().astype(int)
     for sizes in (range(2, 65, 2), range(1, 33), range(1, 21)):
         chosen = [batching.choose_micro_batch_size(sizes, n, 1) for n in sequences_N]

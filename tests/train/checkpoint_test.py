@@ -205,7 +205,7 @@ def test_damage_is_an_error_that_names_the_folder(tmp_path: Path):
     assert done.stdout.splitlines() == [line] * 6
 
 
-def test_parameters_without_moments_are_restored_but_training_does_not_go_on(tmp_path: Path):
+def test_without_moments_parameters_are_restored_but_not_trained(tmp_path: Path):
     with checkpoint.manager(tmp_path / "model", [5]) as checkpoints:
         checkpoint.save(checkpoints, state(1, 5))
         checkpoint.save(checkpoints, state(1, 6))

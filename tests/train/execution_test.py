@@ -51,7 +51,7 @@ def test_devices_share_a_batch(devices: int, requested: int, size: int):
     assert execution.plan_execution(c, SMALL, 128, "tpu", None, devices).micro_batch_size == size
 
 
-def test_micro_batches_on_gpus_have_one_of_several_sizes_up_to_what_memory_allows():
+def test_micro_batches_on_gpus_have_sizes_that_memory_allows():
     def sizes(shape: transformer.ModelConfig, gib: int, **compute: Any) -> tuple[int, ...]:
         c = config.Compute(**compute)
         return execution.plan_execution(c, shape, 128, "gpu", gib * 2**30).micro_batch_sizes
@@ -64,7 +64,7 @@ def test_micro_batches_on_gpus_have_one_of_several_sizes_up_to_what_memory_allow
     assert sizes(short, 60) == (64,)  # few tokens: all samples fit into one micro-batch
 
 
-def test_layers_are_scanned_on_gpus_if_less_than_four_sequences_fit_unrolled():
+def test_layers_are_scanned_on_gpus_if_few_sequences_fit_unrolled():
     fixed = memory.training_bytes(kinds.size(LARGE), "pallas_gpu", 0, 1, is_scanned=False)
     sequence = memory.activation_bytes(kinds.size(LARGE), "pallas_gpu", 1)
     logits = 2 * 4 * 4096 * LARGE.vocab_size

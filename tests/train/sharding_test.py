@@ -89,9 +89,7 @@ def test_the_number_of_devices_changes_only_rounding(
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["lion", "muon"])
-def test_the_number_of_devices_changes_only_rounding_of_other_optimizers(
-    results: dict[str, Any], name: str
-):
+def test_devices_change_only_rounding_of_other_optimizers(results: dict[str, Any], name: str):
     """Losses, gradient norms and moments of three steps.
 
     The update of Lion is a sign, which rounding may change where a momentum is nearly 0: parameters are not compared.

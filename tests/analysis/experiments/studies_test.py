@@ -247,7 +247,7 @@ def test_thresholds_of_groups_of_texts(
                     np.testing.assert_allclose(row.to_numpy(float), expected)
 
 
-def test_one_threshold_and_thresholds_of_groups_have_the_same_false_positive_rate():
+def test_thresholds_of_groups_have_the_rate_of_one_threshold():
     """Thresholds that were calibrated on few samples do not call more other non-members members."""
     rng = np.random.default_rng(0)
     for nonmembers in (30, 300):

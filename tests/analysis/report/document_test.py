@@ -119,7 +119,7 @@ def data(page: str) -> dict[str, Any]:
         "\x00\ud800 " * 60 + "end",
     ],
 )
-def test_cells_show_the_beginning_of_a_long_text_and_the_script_has_all_of_it(text: str):
+def test_cells_show_the_beginning_of_a_long_text(text: str):
     page = document.render(with_samples(Sample("0", True, 1, 0.5, ("all",), text)))
     [cell] = re.findall(r'(?s)<td class="text"[^>]*><span>(.*?)</span>', page)
     beginning, dots = cell[:-2], cell[-2:]

@@ -356,7 +356,7 @@ def test_texts_that_can_be_extracted_have_a_section(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_page_without_models_under_attack_has_what_its_references_show(tmp_path: Path):
+def test_a_page_without_targets_has_what_its_references_show(tmp_path: Path):
     settings = {"attacks": ("lira_online",), "bootstraps": 0, "replicas": 0}
     recipe = write_workdir(tmp_path, samples=100, leave_one_out=True, **settings)
     html = html_of(read(recipe.recipe_dir))

@@ -166,7 +166,7 @@ def test_noise_has_an_auc_of_one_half_and_no_shift_no_error(tmp_path: Path):
 
 
 @pytest.mark.parametrize("pairs", [False, True])
-def test_neither_the_truth_nor_the_scores_of_a_run_use_the_run_or_its_complement_as_a_reference(
+def test_neither_a_run_nor_its_complement_is_its_reference(
     pairs: bool,
 ):
     rng, texts = np.random.default_rng(0), Sources()

@@ -190,9 +190,7 @@ def test_intervals_are_those_of_the_jackknife(folder: Path):
     assert table[table["strategy"] == "per_model"][["tpr_low", "tpr_high"]].isna().all(axis=None)
 
 
-def test_parts_without_a_group_of_models_are_evaluated_without_these_models(
-    world: SyntheticScores, folder: Path
-):
+def test_parts_without_a_group_of_models_are_evaluated(world: SyntheticScores, folder: Path):
     part = 3  # without models 4 and 5
     used_M = np.arange(18) // 2 % 8 != part - 1
     kept = dataclasses.replace(
@@ -243,7 +241,7 @@ def test_vulnerability_of_each_sample_equals_a_slow_reference(world: SyntheticSc
         assert row["tpr_gaussian_population"] == pytest.approx(corrected)
 
 
-def test_false_positive_rates_of_samples_on_targets_outside_the_references(
+def test_false_positive_rates_of_samples_on_other_targets(
     world: SyntheticScores, folder: Path, tmp_path: Path
 ):
     assert not (folder / pooling.SAMPLE_FPR).exists()  # no targets
