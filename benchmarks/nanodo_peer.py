@@ -104,7 +104,9 @@ def settings(
             "warmup_steps": optimizer_config.warmup_steps,
             "decay_type": optimizer_config.schedule,  # the names are the same
             "weight_decay": optimizer_config.weight_decay,
-            "clip_by_global_norm": config.number(optimizer_config.clip_norm) or None,
+            "clip_by_global_norm": None
+            if optimizer_config.clip_norm == "none"
+            else optimizer_config.clip_norm,
             "grad_accumulation_steps": grad_accumulation_steps,
         },
     }

@@ -358,7 +358,7 @@ def test_attack_at_a_step_uses_only_its_losses(tmp_path: Path, monkeypatch: pyte
     world = write_scores(tmp_path / "plain", c, 200, statistics=("min_k",))
     plain = run_attacks(world, c, tmp_path / "plain" / "tables")
     plain_content = json.loads((plain.folder / "flips.json").read_text())
-    assert plain_content["config"].pop("step") == 0
+    assert plain_content["config"].pop("step") == "last"
     tables = sorted(path.name for path in plain.folder.iterdir())
     about_models = {
         "models.csv",

@@ -73,7 +73,7 @@ def test_section_of_a_tiny_model(
     accelerator.report(run)
     captured = capsys.readouterr()
     assert run.failures == []
-    assert captured.out.startswith(f"## cpu, JAX {jax.__version__}\n\n    python benchmarks/")
+    assert captured.out.startswith(f"## cpu, JAX {jax.__version__}\n\n    python -m benchmarks ")
     (training,) = table(captured.out, "Training")
     # By hand: tokens of the batches after the three that warm up, of which the first round has two.
     length_N = accelerator.c4_like.lengths(7 * 8, 16)[24:]

@@ -114,10 +114,10 @@ def test_setting_refused_by_the_compiler_is_a_table_row(memory, monkeypatch):
     def plan(*_):
         raise jax.errors.JaxRuntimeError(messages.pop())
 
-    c = argparse.Namespace(platform="tpu", batch_size=128)
+    c = argparse.Namespace(platform="tpu", batch_size=128, kind="gpt")
     messages = ["INTERNAL: something else", "RESOURCE_EXHAUSTED: used 40G of 32G hbm"]
     monkeypatch.setattr(memory, "plan_memory", plan)
     line = memory.table_row("302M", execution_plan("pallas_tpu"), True, c, None)
-    assert line.split(" | ")[5:] == [*["-"] * 5, "no: the compiler refuses", "-", "auto |"]
+    assert line.split(" | ")[5:] == [*["-"] * 6, "no: the compiler refuses", "-", "auto |"]
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         memory.table_row("302M", execution_plan("pallas_tpu"), True, c, None)

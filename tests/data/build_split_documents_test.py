@@ -301,29 +301,12 @@ def test_stopped_build_resumes(tmp_path: Path, corpus: config.Corpus):
     assert content(built.folder) == content(fresh.folder)
 
 
-def test_populations_of_earlier_versions_are_reused(tmp_path: Path, corpus: config.Corpus):
-    """Their manifests do not have the fields, whose defaults are what they did."""
-    whole = dataclasses.replace(corpus, split_documents=False)
-    fields = config.Population(8, 0, length_tokens=32)
-    pieces = config.Tokenizer(vocab_size=300)
-    built = build.build_population(whole, pieces, fields, tmp_path / "p")
-    manifest = {k: v for k, v in built.manifest.items() if k != "own_sha256"}
-    del manifest["settings"]["corpus.split_documents"]
-    assert "population.random_samples" not in manifest["settings"]
-    (tmp_path / "p" / "manifest.json").write_bytes(build.manifest_bytes(manifest))
-    assert build.build_population(whole, pieces, fields, tmp_path / "p").sha256 == built.sha256
-
-
-def test_hashes_change_only_if_documents_are_split():
+def test_hashes_change_if_documents_are_split():
     c = config.Config()
     split = dataclasses.replace(c, corpus=dataclasses.replace(c.corpus, split_documents=True))
-    earlier = config.to_dict(c)
-    del earlier["corpus"]["split_documents"]
-    assert recipe.stored_recipe_hash(earlier) == recipe.recipe_hash(c) != recipe.recipe_hash(split)
+    assert recipe.recipe_hash(c) != recipe.recipe_hash(split)
     assert recipe.population_hash(c) != recipe.population_hash(split)
-    assert recipe.differences(earlier, c) == []
-    assert recipe.differences(earlier, split) == ["corpus.split_documents: False -> True"]
-    assert recipe.from_dict(earlier) == c
+    assert recipe.differences(config.to_dict(c), split) == ["corpus.split_documents: False -> True"]
 
 
 def test_sample_table_has_the_columns_of_the_schemas(tmp_path: Path):

@@ -1,5 +1,7 @@
+import contextlib
 import gzip
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import fake_c4
@@ -185,13 +187,22 @@ def test_unwritable_folders_are_reported(
     assert "Traceback" not in err
 
 
-def test_full_disk_is_reported(tmp_path: Path, pattern: str):
+def test_full_disk_is_reported(tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch):
     """The file of records is a link to /dev/full."""
     unfinished = tmp_path / "out/c4/en/.3.1.0.unfinished"
     unfinished.mkdir(parents=True)
-    (unfinished / f"c4-train.{os.getpid()}").symlink_to("/dev/full")
-    message = r"cannot be written \(.*No space left on device.*\)"
-    refused(pattern, tmp_path / "out", message, f"corpus.path={str(tmp_path / 'out')!r}: ")
+    full = unfinished / "full"
+    full.symlink_to("/dev/full")
+
+    @contextlib.contextmanager
+    def replacing(path: Path) -> Iterator[Path]:
+        yield full
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hf_c4, "replacing", replacing)
+        message = r"cannot be written \(.*No space left on device.*\)"
+        refused(pattern, tmp_path / "out", message, f"corpus.path={str(tmp_path / 'out')!r}: ")
+    full.unlink()
     assert not list(unfinished.glob("*array_record*"))
     convert(pattern, tmp_path / "out")  # now there is space
     assert texts(tmp_path / "out") == [text for file_texts in TRAIN for text in file_texts]

@@ -157,7 +157,7 @@ def test_mistakes_are_reported_without_output(
     Path(file).write_text(FILE + "def sweep(): return [{'model.layer': 1}, {'train.epochs': 0}]")
     assert [line.partition("sweep() ")[2] for line in wrong(capsys, *plan)] == [
         "entry 1: model.layer: no such field; did you mean model.layers?",
-        "entry 2: train.epochs=0: must be a finite number larger than 0",
+        "entry 2: train.epochs=0: must be an integer of at least 1; the default is 1",
     ]
     Path(file).write_text(FILE)
     run = ("run", f"--config={file}", f"--workdir={tmp_path / 'w'}")
@@ -173,7 +173,8 @@ def test_mistakes_in_flags_and_config_are_reported_together(
     config = (f"--config={file}", "--config.model.layer=3", "--config.attack.replicas=1")
     in_config = [
         "--config.model.layer: no such field; did you mean --config.model.layers?",
-        "attack.replicas=1: must be 0 (no replicas) or at least 2, since a flip rate needs two decisions",
+        "attack.replicas=1: must be an integer from 0 to 1,000,000 but not 1, since a flip rate needs two decisions; "
+        "the default is 128",
     ]
     mfu = "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
     assert wrong(capsys, "plan", *config, "--mfu=40", "--device=h100") == [mfu, *in_config]

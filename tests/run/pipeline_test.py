@@ -195,7 +195,7 @@ def test_mistakes_and_premature_verbs_write_nothing(
         [line] = refused(argv(verb, tiny.config, folder, "--config.attack.replicas=0"), capsys)
         assert line.startswith("attack.replicas=0: needs attack.targets=N")
     lines = refused(argv("run", config, folder, "--config.train.epochs=0"), capsys)
-    assert "train.epochs=0: must be a finite number larger than 0" in lines
+    assert any(line.startswith("train.epochs=0: must be") for line in lines)
     assert not folder.exists()
 
 

@@ -215,7 +215,7 @@ def test_different_config_is_refused_with_its_differences(file: str, tmp_path: P
     assert failure(lambda: begin(file, tmp_path, *DEEPER)) == [
         f"--workdir={tmp_path}: its recipe tiny has a different config:",
         "  model.layers: 1 -> 3",
-        "  score.micro_batch_size: 0 -> 1",
+        "  score.micro_batch_size: 'auto' -> 1",
         "  choose another --workdir or name, or restore these fields",
     ]
     assert stored(tmp_path, "tiny") == before
@@ -354,9 +354,8 @@ def test_edited_config_with_a_wrong_type_is_refused(file: str, tmp_path: Path):
     edited = stored(tmp_path / "w", "tiny")
     edited["config"]["attack"]["references"] = "x"
     write_config(path, edited)
-    assert failure(lambda: begin(None, tmp_path / "w")) == [
-        f"{path}: attack.references='x': must be an integer"
-    ]
+    [line] = failure(lambda: begin(None, tmp_path / "w"))
+    assert line.startswith(f"{path}: attack.references='x': must be an integer")
 
 
 def test_command_without_config_keeps_concurrent_changes(file: str, tmp_path: Path):

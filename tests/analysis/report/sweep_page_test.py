@@ -184,6 +184,7 @@ def recipes_of(*settings: dict[str, Any], **common: Any) -> list[RecipeResults]:
                 c = dataclasses.replace(c, **{section: part})
             else:
                 c = dataclasses.replace(c, **{name: value})
+        c = config.resolve(c)
         recipe = recipe_of_files(Path(f"r{i}"), c=c)
         vars(recipe)["model_size"] = model_sizes.size(c)  # which a folder would have
         recipes.append(recipe)
