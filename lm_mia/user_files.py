@@ -96,7 +96,7 @@ def problem(name: str) -> str:
     except (SyntaxError, ValueError, OSError) as error:
         return f"the file cannot be read: {' '.join(str(error).split())}; correct it"
     if not any(inside in statement.defined for statement in statements):
-        return f"the file does not define {inside!r}; correct the name, or add the function"
+        return f"the file does not define {inside!r}; correct the name, or add it to the file"
     return ""
 
 
@@ -115,8 +115,8 @@ def load(field: str, name: str, source: str | None) -> Any:
         raise UserError(f"{field}={name}: {reason}")
     if source is not None and source_digest(name) != source:
         raise UserError(
-            f"{field}={name}: the source was changed after the recipe was made, whose models another source has made; "
-            "restore it, or choose another --workdir"
+            f"{field}={name}: the file was changed after models were made with it; "
+            "restore it, or choose another --workdir or --config.name"
         )
     try:
         return getattr(import_file(file_of(name)), short(name))

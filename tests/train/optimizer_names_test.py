@@ -383,7 +383,7 @@ def test_a_function_of_the_user_is_checked_by_shapes(file: Path):
 def test_a_file_that_changed_or_fails_trains_nothing(file: Path):
     settings = of_user(file, weight_decay=0.3)
     file.write_text(CAUTIOUS_LION.replace("u * p > 0", "u * p < 0"))
-    with pytest.raises(UserError, match="was changed after the recipe was made"):
+    with pytest.raises(UserError, match="was changed after models"):
         optimizer(settings)
     file.write_text(f"{CAUTIOUS_LION}\n1 / 0\n")
     with pytest.raises(UserError, match=r"the file fails with ZeroDivisionError.*line \d+"):
