@@ -50,6 +50,7 @@ def table(output: str, title: str) -> list[dict[str, str]]:
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
+@pytest.mark.slow  # a benchmark that is run by hand
 @pytest.mark.usefixtures("_signal_handlers")
 def test_section_of_a_tiny_model(
     accelerator: ModuleType, monkeypatch: Any, capsys: Any, tmp_path: Path

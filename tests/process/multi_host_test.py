@@ -18,7 +18,8 @@ from lm_mia.data import subsets
 from lm_mia.store.store import Store
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("_on_cpu")]
+# Jobs of two processes, also killed ones, are tested on SLURM as well, and several devices by tests/train/sharding_test.py.
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("_on_cpu")]
 
 POINTS, STEPS = (3, 6), 8
 KILLED, STOPPED = "reference-01", "reference-03"
