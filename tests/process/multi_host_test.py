@@ -18,7 +18,7 @@ from lm_mia.data import subsets
 from lm_mia.store.store import Store
 
 __all__ = ["_on_cpu", "tiny"]  # fixtures
-# Jobs of two processes, also killed ones, are tested on SLURM as well, and several devices by tests/train/sharding_test.py.
+# SLURM runs jobs of two processes, also killed ones, and tests/train/sharding_test.py several devices.
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("_on_cpu")]
 
 POINTS, STEPS = (3, 6), 8
