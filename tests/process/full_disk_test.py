@@ -51,7 +51,7 @@ def test_full_disk_is_reported_and_models_are_kept(tiny: tiny_run.Tiny, disk: Pa
     command = jobs.command(
         sweep, ["python"], "make-models", f"--recipe={task.name}", "--models=0:6"
     )
-    assert cli.main(command[3:]) == 0
+    assert cli.main(command[4:]) == 0
     assert jobs.missing_indices(task) == []
     assert tiny_run.scores(workdir) == tiny_run.scores(tiny.workdir)
     assert not list(task.folder.glob("failures/*"))
