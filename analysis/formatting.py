@@ -3,6 +3,8 @@
 import math
 from typing import TYPE_CHECKING
 
+from lm_mia.printing import plural
+
 if TYPE_CHECKING:
     from analysis.io import RecipeResults
 
@@ -13,11 +15,6 @@ MIN_HEADLINE_REPLICAS = 12
 def percent(share: float) -> str:
     """Formats a fraction as a percentage of three significant digits: 0.05 -> 5%, 0.001 -> 0.1%, 0.12345 -> 12.3%."""
     return f"{100 * share:.3g}%" if abs(share) < 0.9995 else f"{100 * share:.0f}%"
-
-
-def plural(count: int, word: str) -> str:
-    """Formats a count with its noun: "1 sample", "2,000 samples"."""
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def needs_nonmembers(fpr: float) -> str:

@@ -6,6 +6,7 @@ without a command line, which benchmarks share, are not listed.
 
 import ast
 import difflib
+import functools
 import runpy
 import sys
 from collections.abc import Sequence
@@ -29,12 +30,14 @@ def benchmarks() -> dict[str, str]:
 def pages(name: str) -> list[str]:
     """Returns the pages of the documentation that name a benchmark."""
     words = f"benchmarks {name}", f"benchmarks/{name}.py", f"benchmarks.{name}"
-    found = []
-    for page in (_ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").rglob("*.md"))):
-        text = page.read_text(encoding="utf-8")
-        if any(word in text for word in words):
-            found.append(str(page.relative_to(_ROOT)))
-    return found
+    return [page for page, text in _texts().items() if any(word in text for word in words)]
+
+
+@functools.cache
+def _texts() -> dict[str, str]:
+    """Returns the text of each page."""
+    files = (_ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").rglob("*.md")))
+    return {str(file.relative_to(_ROOT)): file.read_text(encoding="utf-8") for file in files}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -11,7 +11,6 @@ import dataclasses
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 from launch import heartbeats, jobs, starts
 from lm_mia.data.subsets import ModelSeeds
@@ -22,10 +21,9 @@ from lm_mia.errors import (
     UserError,
     WorkersKilledError,
 )
+from lm_mia.events import Event
 from lm_mia.run import devices, inventory, pipeline, progress, trackers, workdir
 from lm_mia.run.sweep import Sweep, SweepRecipe
-
-Event = dict[str, Any]
 
 RETRY_EXIT_CODE = 200
 """The exit code of a job that should be run again although no model was started."""

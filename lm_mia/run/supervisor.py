@@ -13,7 +13,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from lm_mia import interrupts
 from lm_mia.config import number
@@ -25,10 +24,9 @@ from lm_mia.errors import (
     UserError,
     WorkersKilledError,
 )
+from lm_mia.events import Event
 from lm_mia.run import devices, inventory, worker
 from lm_mia.run.worker_task import WorkerTask
-
-Event = dict[str, Any]
 
 # exit codes of a worker that was terminated by SIGTERM while it was not training
 _STOPPED_EXIT_CODES = (SIGTERM_EXIT_CODE, -signal.SIGTERM)

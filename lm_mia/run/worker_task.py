@@ -3,13 +3,12 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from lm_mia.config import Config
 from lm_mia.data.subsets import ModelSeeds
+from lm_mia.events import Event
 from lm_mia.run.stages import ModelVerb
 
-Event = dict[str, Any]
 Report = Callable[[Event], None]
 
 

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +25,7 @@ from lm_mia.config import hf_checkpoint
 from lm_mia.data import batch_order, subsets
 from lm_mia.data.population import Population
 from lm_mia.errors import UserError
+from lm_mia.events import Event
 from lm_mia.model import flops, kinds, transformer
 from lm_mia.train import batching, checkpoint
 from lm_mia.train.checkpoint import TrainState
@@ -39,8 +39,6 @@ from lm_mia.train.step import (
     make_step,
     to_global_array,
 )
-
-Event = dict[str, Any]
 
 _LOGS_PER_MODEL = 20  # training losses logged per model
 _PROGRESS_SECONDS = 0.2  # time between events for progress bars
