@@ -279,7 +279,8 @@ def _verify(sweep: Sweep, status: dict[str, Any]) -> list[str]:
                 populations.get(recipe.population_dir),
                 lambda done, total: display.update("verify", done, total),
             )
-            missing, corrupt = ([str(path) for path in p] for p in (shards.missing, shards.corrupt))
+            damaged = shards.corrupt + shards.lost_records
+            missing, corrupt = ([str(path) for path in p] for p in (shards.missing, damaged))
             r["shards"] = {"wanted": shards.num_shards, "missing": missing, "corrupt": corrupt}
             if corrupt:
                 damage.append(

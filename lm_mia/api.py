@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 from lm_mia import top_level
 from lm_mia.config import Config
 from lm_mia.config.recipe import from_dict
-from lm_mia.data.population import Population, open_population
+from lm_mia.data.population import Population, open_population, token_columns
 from lm_mia.data.zarr_metadata import check_zarr
 from lm_mia.errors import Unavailable, UserError, raise_failed_read
 from lm_mia.run.workdir import Workdir
@@ -290,9 +290,12 @@ class RecipeView:
             import numpy as np
 
             from lm_mia.store.check import check_scores  # loads tensorstore
+            from lm_mia.store.schema import TOKENS, token_samples
 
             population = self._population
             columns = {"sample": np.arange(len(population)), **population.sample_columns()}
+            if (path / TOKENS / "zarr.json").exists():
+                columns |= token_columns(population, token_samples(path))
             check_scores(path, columns)
         try:
             return xr.open_zarr(path)

@@ -387,13 +387,12 @@ def _notes(units: Units, settings: Settings, summary: Mapping[str, Any]) -> Iter
     fewest = min(summary["members"], summary["nonmembers"])
     reason = ""
     if fewest < _ENOUGH_FOR_INTERVALS:
-        reason = (
-            f"there are only {summary['members']} members and {summary['nonmembers']} non-members"
-        )
+        members, nonmembers = summary["members"], summary["nonmembers"]
+        reason = f"with only {plural(members, 'member')} and {plural(nonmembers, 'non-member')}"
     elif summary["auc"] in {0, 1}:
-        reason = "no score of a member lies among those of non-members"
+        reason = "since no score of a member lies among those of non-members"
     if reason:
-        yield f"bootstrap intervals of the AUC and the balanced accuracy are too narrow, since {reason}"
+        yield f"bootstrap intervals of the AUC and the balanced accuracy are too narrow, {reason}"
     canaries = units.score_N.size
     if settings.delta * canaries > 1:
         yield (

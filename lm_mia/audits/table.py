@@ -86,7 +86,7 @@ def _full(result: Audit, confidence: str) -> Table:
     row = result.summary.iloc[0]
     for name, label in (("auc", "AUC"), ("balanced_accuracy", "largest balanced accuracy")):
         interval = _interval(row[f"{name}_low"], row[f"{name}_high"])
-        table.add_row(label, f"{row[name]:.3f}", interval, "")
+        table.add_row(label, f"{row[name]:z.3f}", interval, "")
     for _, row in result.tpr_at_fpr.iterrows():
         label, interval = f"TPR at {100 * row['fpr']:g}% FPR", _interval(row["low"], row["high"])
         value, evidence = _number(row["tpr"]), needs_nonmembers(row["fpr"])
@@ -152,4 +152,4 @@ def _interval(low: float, high: float) -> str:
 
 
 def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}"
+    return "–" if math.isnan(value) else f"{value:z.3f}"

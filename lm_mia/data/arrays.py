@@ -845,32 +845,34 @@ def _open_dataset(path: Path) -> Arrays:
     try:
         dataset = _open_zarr(path) if path.is_dir() else xr.open_dataset(path)
     except Exception as error:  # each backend of xarray raises errors of its own
-        hint = "copy or save it again"
+        hint = "copy it again, or save it by dataset.to_zarr of xarray, which names the dimensions"
         if not path.is_dir():
-            hint += ", or run `pip install h5netcdf` if it is a netCDF4 file"
+            hint = "copy or save it again, or run `pip install h5netcdf` if it is a netCDF4 file"
         raise UserError(
             f"{path}: xarray cannot read it ({type(error).__name__}: {one_line(error)}); {hint}"
         ) from error
     problems: list[str] = []
     values: dict[str, Values] = {}
-    letters = {("model", "sample"): "MxN", ("sample",): "N", ("model",): "M"}
     for name, variable in dataset.variables.items():
         dims = tuple(map(str, variable.dims))
+        shape = _shape_letters(str(name), dims)
         label = f"{path}: variable {str(name)!r}"
         if "checkpoint" in dims and name in ("loss", "member"):
             problems.append(
                 f"{path}: {name} has a dimension checkpoint; save one checkpoint, such as "
                 "dataset.isel(checkpoint=-1)"
             )
-        elif dims in letters or dims == ("sample", "model"):
-            kept = "name" if str(name) == "model" else str(name)
-            array = dataset[name].transpose("model", "sample", missing_dims="ignore")
+        elif shape:
+            kept = "name" if str(name) == "model" else str(name).removesuffix(f"_{shape}")
+            array = dataset[name]
+            if dims == ("sample", "model"):
+                array = array.transpose("model", "sample")
             is_matrix = len(dims) == 2
 
             def read_row(m: int, array: "xr.DataArray" = array, label: str = label) -> np.ndarray:
                 return _read_variable(array[m], label)
 
-            values[f"{kept}_{letters.get(dims, 'MxN')}"] = Values(
+            values[f"{kept}_{shape}"] = Values(
                 label,
                 array.shape,
                 lambda array=array, label=label: _read_variable(array, label),
@@ -883,6 +885,20 @@ def _open_dataset(path: Path) -> Arrays:
     if problems:
         raise UserError("\n".join(problems))
     return Arrays(str(path), values, is_table=False, attributes=dataset.attrs)
+
+
+def _shape_letters(name: str, dims: tuple[str, ...]) -> str:
+    """Returns the shape of a variable as array names have it, by its dimensions or else by its name; "" if unknown."""
+    by_dims = {
+        ("model", "sample"): "MxN",
+        ("sample", "model"): "MxN",
+        ("sample",): "N",
+        ("model",): "M",
+    }
+    if dims in by_dims:
+        return by_dims[dims]
+    ending = name.rpartition("_")[2]
+    return ending if {"MxN": 2, "N": 1, "M": 1}.get(ending) == len(dims) else ""
 
 
 def _read_variable(array: "xr.DataArray", label: str) -> np.ndarray:
@@ -946,7 +962,8 @@ def _numbers(column: "Column", label: str, remedy: str = "save one number per ro
             f"{label}: {wrong.size:,} values are not numbers, such as {texts.iloc[wrong[0]][:40]!r} in row "
             f"{wrong[0] + 1}; leave the cell empty if a value is missing"
         )
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if not (is_number or pa.types.is_decimal(kind)):  # databases export numbers as decimals
         raise UserError(f"{label}: holds {type_name(kind)}; {remedy}")
     return column.cast(pa.float64(), safe=False).to_pandas().to_numpy()
 

@@ -387,6 +387,11 @@ def _remove_corrupt(recipe: SweepRecipe, population: Population, display: Displa
     for path in report.corrupt:
         display.say(f"{path}: corrupt; it was removed and will be computed again")
         path.unlink()
+    for path in report.lost_records:
+        display.say(
+            f"{path}: was deleted or exchanged; it is not known any more how this model was trained"
+        )
+        path.unlink(missing_ok=True)
     display.say(
         f"scores: {report.num_shards} shards, {len(report.missing)} missing, {len(report.corrupt)} corrupt"
     )

@@ -4,7 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class ShardReport:
     missing: list[Path]
     corrupt: list[Path]
     """Files that exist but do not match their checksums, and all files of models that do not match their digests."""
+    lost_records: list[Path]
+    """Deleted or exchanged records of how models were trained, which only their training could write again."""
 
 
 def check_shards(
@@ -39,7 +41,8 @@ def check_shards(
     """Reads all shards of models, at all of `Store.steps` and the end of training, and checks checksums and digests.
 
     Unreadable digests are among the corrupt files. So are all shards of a model whose values are not those that its
-    digest was computed of, because one of them was replaced by that of another model.
+    digest was computed of, because one of them was replaced by that of another model. The same holds for
+    log-probabilities of tokens and the record of how a model was trained. Deleted records and digests are missing.
 
     Args:
       store: the score store; its `variables` are checked.
@@ -61,9 +64,16 @@ def check_shards(
             corrupt.append(path)
         progress(done, len(existing))
     corrupt += _corrupt_digests(store, models)
+    lost_records: list[Path] = []
     if not corrupt:  # damaged files are repaired first
         corrupt += _files_of_other_models(store, models, missing)
-    return ShardReport(len(shards), missing, corrupt)
+        damaged = store.damaged_details()
+        lost_records = [path for path in damaged if path.parts[-3] == schema.COMPUTATION]
+        damaged_scores = [path for path in damaged if path not in lost_records]
+        missing += [p for p in damaged_scores if not p.exists() and p not in missing]
+        corrupt += [p for p in damaged_scores if p.exists()]
+        corrupt += [p for p in _details_to_write_again(store, damaged) if p not in corrupt]
+    return ShardReport(len(shards), missing, corrupt, lost_records)
 
 
 def _files_of_other_models(
@@ -77,17 +87,28 @@ def _files_of_other_models(
     return [path for path, _ in _shards(store, other) if path.exists()]
 
 
+def _details_to_write_again(store: Store, damaged: Iterable[Path]) -> list[Path]:
+    """Returns the details digests of models with damaged files, since the repaired files have others."""
+    indices = dict.fromkeys(int(path.relative_to(store.path).parts[2]) for path in damaged)
+    files = [schema.digest_file(store.path, index, schema.DETAILS) for index in indices]
+    return [file for file in files if file.exists()]
+
+
 def _corrupt_digests(store: Store, models: Sequence[ModelSeeds]) -> list[Path]:
     """Returns the files of digests that cannot be read."""
     index = {model: i for i, model in enumerate(store.models())}
-    with contextlib.suppress(UserError):
-        schema.read_digests(store.path)
-        return []
-    return [
-        schema.digest_file(store.path, index[model])
-        for model in models
-        if not schema.is_readable_digest(store.path, index[model])
-    ]
+    names = [n for n in (schema.DIGEST, schema.DETAILS) if (store.path / n / "zarr.json").exists()]
+    corrupt: list[Path] = []
+    for name in names:
+        with contextlib.suppress(UserError):
+            schema.read_digests(store.path, name)
+            continue
+        corrupt += [
+            schema.digest_file(store.path, index[model], name)
+            for model in models
+            if not schema.is_readable_digest(store.path, index[model], name)
+        ]
+    return corrupt
 
 
 def check_scores(path: Path, columns: Mapping[str, np.ndarray]) -> None:
@@ -140,7 +161,7 @@ def check_metadata(store: Store, columns: Mapping[str, np.ndarray]) -> None:
             described: dict[str, Any] = metadata.to_dict()
             is_intact = _text(own.metadata.to_dict()) == _text(described)
             # A damaged digest is one of the corrupt files of `check_shards`.
-            if name not in schema.VARIABLES and name != schema.DIGEST:
+            if name not in schema.VARIABLES and name not in (schema.DIGEST, schema.DETAILS):
                 value = np.asarray(own[: described["shape"][0]])
                 is_intact &= value.dtype.kind == "U" or not (value < 0).any()
                 # Properties of imported samples may be missing.

@@ -14,6 +14,7 @@ M: models, K: checkpoints.
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import shutil
 import warnings
@@ -49,8 +50,16 @@ DIGEST = "digest"
 processes can write them."""
 COMPUTATION = "computation"
 """Coordinate of how each model was trained, see `Store.add_computation`; each is a file of its own, too."""
-_FILE_A_MODEL = {DIGEST: np.dtype("<U32"), COMPUTATION: np.dtype("<U160")}
+DETAILS = "details_digest"
+"""Coordinate of the digests of what `digest` leaves out, see `Store.write_digest`; each is a file of its own, too.
+Stores of earlier versions do not have it until models are added."""
+_FILE_A_MODEL = {
+    DIGEST: np.dtype("<U32"),
+    COMPUTATION: np.dtype("<U160"),
+    DETAILS: np.dtype("<U32"),
+}
 SEEDS = ("subset_seed", "init_seed", "order_seed")
+_MODELS = "models"  # attribute of the group, see `_models_record`
 STRING = np.dtype("<U32")
 """The type of names, roles and digests; a fixed width suffices, since a name with the largest int64 seed has 29
 characters."""
@@ -168,16 +177,36 @@ def _contents_at(path: Path, stamps: tuple[object, ...]) -> StoreContents | None
     except (ValueError, LookupError, TypeError, OSError) as error:
         raise_failed_read(error, path)
         raise damaged_store_error(path, "zarr.json, model, role or seeds") from error
-    models = [
-        ModelSeeds(cast(Role, str(role)), *map(int, seeds))
-        for role, *seeds in zip(role_M, *seeds_3xM, strict=True)
-    ]
+    models = _models(role_M, *seeds_3xM)
     # A missing chunk of a coordinate is read as its fill value, without an error.
     if name_M.tolist() != [model.name for model in models] or any((s < 0).any() for s in seeds_3xM):
         raise damaged_store_error(path, "model, role or seeds")
-    if (step_K < 0).any():
+    # Names do not have all seeds. A command that was killed may have recorded models that readers do not see yet.
+    record = str(group.attrs.get(_MODELS, ""))
+    count = record.partition(" ")[0]
+    if (
+        count.isdecimal()
+        and record != _models_record(models[: int(count)])
+        and int(count) <= len(models)
+    ):
+        raise damaged_store_error(path, "model, role or seeds")
+    if (np.diff(step_K, prepend=0) <= 0).any():  # they are positive and ascend
         raise damaged_store_error(path, "step")
     return StoreContents(tuple(models), frozenset(names), tuple(map(int, step_K)))
+
+
+def _models(role_M: np.ndarray, *seeds_3xM: np.ndarray) -> list[ModelSeeds]:
+    """Returns models from their coordinates."""
+    return [
+        ModelSeeds(cast(Role, str(role)), *map(int, seeds))
+        for role, *seeds in zip(role_M, *seeds_3xM, strict=True)
+    ]
+
+
+def _models_record(models: Sequence[ModelSeeds]) -> str:
+    """Returns the number of models and a hash of their roles and seeds, by which exchanged seeds are noticed."""
+    text = "\n".join(f"{m.role} {m.subset_seed} {m.init_seed} {m.order_seed}" for m in models)
+    return f"{len(models)} {hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 def file_stamp(file: Path) -> tuple[int, int, int] | None:
@@ -311,18 +340,31 @@ def write_coordinates(
     for name in _FILE_A_MODEL:
         _create_or_resize_file_a_model(path, name, len(coordinates["model"]["model"]))
         names[name] = None
-    group.update_attributes({**attributes, "coordinates": " ".join(names)})
+    models = _models(*(coordinates["model"][name] for name in ("role", *SEEDS)))
+    record = {_MODELS: _models_record(models), "coordinates": " ".join(names)}
+    group.update_attributes({**attributes, **record})
 
 
-def digest_file(path: Path, index: int) -> Path:
-    """Returns the file with the digest of a model; it exists only if the scores of the model are complete."""
-    return path / DIGEST / "c" / str(index)
+def digest_file(path: Path, index: int, name: str = DIGEST) -> Path:
+    """Returns the file with a digest of a model; it exists only if the scores of the model are complete.
+
+    Args:
+      path: folder of the store.
+      index: index of the model.
+      name: `DIGEST` or `DETAILS`.
+    """
+    return path / name / "c" / str(index)
+
+
+def computation_file(path: Path, index: int) -> Path:
+    """Returns the file with the record of how a model was trained, if there is one."""
+    return path / COMPUTATION / "c" / str(index)
 
 
 @no_zarr_warnings()
-def write_digest(path: Path, index: int, digest: str) -> None:
-    """Writes the digest of a model of the store."""
-    _open_file_a_model(path, DIGEST, "r+")[index] = digest
+def write_digest(path: Path, index: int, digest: str, name: str = DIGEST) -> None:
+    """Writes a digest of a model of the store; `name` as in `digest_file`."""
+    _open_file_a_model(path, name, "r+")[index] = digest
 
 
 @no_zarr_warnings()
@@ -348,27 +390,31 @@ def read_computations(path: Path) -> list[str]:
         raise damaged_store_error(path, COMPUTATION) from error
 
 
-def read_digests(path: Path) -> list[str]:
-    """Returns the digest of each model of the store; "" if its scores are not complete.
+def read_digests(path: Path, name: str = DIGEST) -> list[str]:
+    """Returns a digest of each model of the store; "" if its scores are not complete.
+
+    Args:
+      path: folder of the store.
+      name: `DIGEST` or `DETAILS`.
 
     Raises:
       UserError: if the digests are damaged.
     """
     try:
-        return np.asarray(_open_file_a_model(path, DIGEST, "r")[:]).tolist()
+        return np.asarray(_open_file_a_model(path, name, "r")[:]).tolist()
     except (ValueError, LookupError, TypeError, OSError, RuntimeError) as error:
-        raise_failed_read(error, path / DIGEST)
+        raise_failed_read(error, path / name)
         raise UserError(
-            f"{path / DIGEST}: damaged; run `lm-mia score --repair` to compute the digests again"
+            f"{path / name}: damaged; run `lm-mia score --repair` to compute the digests again"
         ) from error
 
 
-def is_readable_digest(path: Path, index: int) -> bool:
-    """Returns whether the digest of a model is intact or has not been written."""
+def is_readable_digest(path: Path, index: int, name: str = DIGEST) -> bool:
+    """Returns whether a digest of a model is intact or has not been written; `name` as in `digest_file`."""
     try:
-        _open_file_a_model(path, DIGEST, "r")[index]
+        _open_file_a_model(path, name, "r")[index]
     except (ValueError, LookupError, TypeError, OSError, RuntimeError) as error:
-        raise_failed_read(error, digest_file(path, index))
+        raise_failed_read(error, digest_file(path, index, name))
         return False
     return True
 

@@ -8,7 +8,8 @@ The store is safe without a database:
   * Whether a model is present follows from the keys on disk, never from values: a model is present if all shards of
     its membership, of its loss and of all required statistics exist at every checkpoint.
   * The coordinate `digest` is a hash of all of a model's values of samples. It is removed before a shard is written,
-    and written after the last one, when it completes the model. So a digest is never that of other values.
+    and written after the last one, when it completes the model. So a digest is never that of other values. The same
+    holds for `details_digest`, of the log-probabilities of tokens and of the record of how the model was trained.
   * Models are only appended. Readers take the number of models from the group's consolidated metadata, which is
     replaced atomically.
 
@@ -51,6 +52,7 @@ MEAN_LOSSES = ("member_loss_nats", "nonmember_loss_nats")
 NOT_REPRODUCIBLE = "not reproducible"
 """First words of the record of a model whose seeds do not determine its bits."""
 _COMPUTATION_LENGTH = 160  # characters that the coordinate holds
+_DETAIL_LENGTH = 16  # hex digits of each half of a details digest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,8 +230,9 @@ class Store:
             complete_RxK = self._complete(name, names, index_R, num_models)
             present_R &= complete_RxK[:, checkpoints].all(axis=1)
         if step is None:
-            exists_R = [schema.digest_file(self.path, index).exists() for index in index_R]
-            present_R &= np.array(exists_R, bool)
+            for name in {schema.DIGEST, *({schema.DETAILS} & names)}:
+                exists_R = [schema.digest_file(self.path, i, name).exists() for i in index_R]
+                present_R &= np.array(exists_R, bool)
         return present_R
 
     def write_model(
@@ -272,6 +275,7 @@ class Store:
         self._write(self._index(model), low, values, step)
 
     def _write(self, index: int, low: int, values: Mapping[str, np.ndarray], step: int) -> None:
+        schema.digest_file(self.path, index, schema.DETAILS).unlink(missing_ok=True)
         if {*values} != {TOKENS}:
             schema.digest_file(self.path, index).unlink(missing_ok=True)
         for name, value_C in values.items():
@@ -280,11 +284,12 @@ class Store:
                 array[index, low : low + len(value_C)].write(value_C).result()
 
     def write_digest(self, model: ModelSeeds) -> bool:
-        """Writes the digest of a model if it lacks it; returns False if the model lacks values, and so has no digest.
+        """Writes the digests of a model if it lacks them; returns False if the model lacks values, and so has none.
 
-        It is a hash of the membership, the losses and all other statistics that are complete, with their names, at all
-        of `steps` and the end of training. Log-probabilities of tokens, of which other samples may be stored later, are
-        no part of it. Models with equal values have equal digests, whether lm_mia scored them or they were imported.
+        `digest` is a hash of the membership, the losses and all other statistics that are complete, with their names,
+        at all of `steps` and the end of training. Models with equal values have equal digests, whether lm_mia scored
+        them or they were imported. Log-probabilities of tokens, of which other samples may be stored later, and the
+        record of how the model was trained are no part of it: they have the two halves of `details_digest`.
         """
         index = self._index(model)
         complete = self._complete_variables(index)
@@ -292,7 +297,59 @@ class Store:
             return False
         if not schema.digest_file(self.path, index).exists():
             schema.write_digest(self.path, index, self._digest(index, complete))
+        self._write_details(index)
         return True
+
+    def _write_details(self, index: int) -> None:
+        """Writes the details digest of a model if it lacks it; only one that has a digest can have it."""
+        file = schema.digest_file(self.path, index, schema.DETAILS)
+        is_complete = schema.digest_file(self.path, index).exists()
+        if is_complete and schema.DETAILS in self._known()[1] and not file.exists():
+            record = _record_digest(schema.read_computations(self.path)[index])
+            tokens = self._digest(index, self._complete_tokens(index))[:_DETAIL_LENGTH]
+            schema.write_digest(self.path, index, record + tokens, schema.DETAILS)
+
+    def _complete_tokens(self, index: int) -> tuple[str, ...]:
+        """Returns the variable of tokens if a model has all shards of it at all steps; otherwise nothing."""
+        index_of, names = self._known()
+        is_complete = self._complete(TOKENS, names, [index], len(index_of)).all()
+        return (TOKENS,) if is_complete else ()
+
+    def damaged_details(self) -> dict[Path, str]:
+        """Returns {file: what happened to it} of digests, records of training and log-probabilities of tokens.
+
+        The files were deleted, or replaced by those of other models; a model that is not complete has no digests.
+
+        Raises:
+          UserError: if the store is damaged, or shards have wrong checksums.
+        """
+        if schema.DETAILS not in self._known()[1]:
+            return {}
+        digests, details = (
+            schema.read_digests(self.path, n) for n in (schema.DIGEST, schema.DETAILS)
+        )
+        computations = schema.read_computations(self.path)
+        damaged: dict[Path, str] = {}
+        stored = zip(digests, details, computations, strict=True)
+        for index, (digest, detail, computation) in enumerate(stored):
+            if bool(digest) != bool(detail):
+                name = schema.DETAILS if digest else schema.DIGEST
+                damaged[schema.digest_file(self.path, index, name)] = "was deleted"
+            if not detail:
+                continue
+            is_record = detail.startswith(_record_digest(computation))
+            tokens = self._complete_tokens(index)
+            stamps = tuple(schema.file_stamp(file) for file in self._files(index, tokens))
+            is_tokens = _has_digest(self, index, tokens, detail[_DETAIL_LENGTH:], stamps)
+            files: list[Path] = []
+            if not (is_record or is_tokens):  # rather the digest than both
+                files = [schema.digest_file(self.path, index, schema.DETAILS)]
+            elif not is_record:
+                files = [schema.computation_file(self.path, index)]
+            elif not is_tokens:
+                files = [*self._files(index, [TOKENS])]
+            damaged |= dict.fromkeys(files, "was deleted, or replaced by that of another model")
+        return damaged
 
     def _complete_variables(self, index: int) -> list[str]:
         """Returns the variables of samples of which a model has all shards at all steps, in alphabetical order."""
@@ -327,7 +384,15 @@ class Store:
         return other
 
     def check_digests(self, models: Sequence[ModelSeeds]) -> None:
-        """Raises UserError if the values of models are not those that their digests were computed of."""
+        """Raises UserError if the values of models are not those that their digests were computed of.
+
+        So do the details of all models of the store, see `damaged_details`.
+        """
+        if damaged := self.damaged_details():
+            lines = [
+                f"{path}: {what}; run `lm-mia score --repair`" for path, what in damaged.items()
+            ]
+            raise UserError("\n".join(lines))
         if other := self.models_with_other_values(models):
             named = ", ".join(map(str, other[:5])) + (", ..." if len(other) > 5 else "")
             files = ", ".join(str(self.path / name / "c" / "N") for name in ("loss", "member"))
@@ -393,7 +458,9 @@ class Store:
             is_same = computation in before
             computation = before if is_same else f"{NOT_REPRODUCIBLE}: {before}; {computation}"
         if computation != before:
+            schema.digest_file(self.path, index, schema.DETAILS).unlink(missing_ok=True)
             schema.write_computation(self.path, index, computation[:_COMPUTATION_LENGTH])
+            self._write_details(index)
 
     def computations(self) -> dict[ModelSeeds, str]:
         """Returns how each model in the store was trained; "" where that was not recorded, as for imported losses.
@@ -408,6 +475,7 @@ class Store:
         size = samples_per_shard(self._open_variable(TOKENS))
         for low in range(0, len(log_prob_W), size):
             self.write_shards(model, low, {TOKENS: log_prob_W[low : low + size]}, step)
+        self._write_details(self._index(model))
 
     def is_missing_tokens(self, model: ModelSeeds, step: int = 0) -> bool:
         """Returns whether a model lacks required log-probabilities of tokens; `step` as in `write_model`."""
@@ -616,8 +684,13 @@ class Store:
 def _has_digest(
     store: Store, index: int, names: tuple[str, ...], digest: str, stamps: tuple[object, ...]
 ) -> bool:
-    """Returns whether the values of a model have a digest; the stamps of their files only serve as a cache key."""
-    return store._digest(index, names) == digest
+    """Returns whether the digest of a model's values begins so; the stamps of their files only serve as a cache key."""
+    return store._digest(index, names).startswith(digest)
+
+
+def _record_digest(computation: str) -> str:
+    """Returns the digest of a record of how a model was trained."""
+    return hashlib.sha256(computation.encode()).hexdigest()[:_DETAIL_LENGTH]
 
 
 @functools.lru_cache(maxsize=8)

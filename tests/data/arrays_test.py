@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 import xarray as xr
 import zarr
-from pyarrow import feather
+from pyarrow import feather, parquet
 
 from lm_mia.data import arrays as reader
 from lm_mia.data.arrays import Arrays, as_array, open_arrays
@@ -118,7 +119,9 @@ def test_columns_that_a_flag_names_are_strings(tmp_path: Path):
     assert open_arrays(tmp_path / "a.csv", ["person"])["person"].names()[1][0] == "000"
 
 
-@pytest.mark.parametrize("kind", ["npz", "mapping", "nc", "zarr 2", "zarr 3", "nested lists"])
+@pytest.mark.parametrize(
+    "kind", ["npz", "mapping", "nc", "nc named", "zarr 2", "zarr 3", "nested lists"]
+)
 def test_all_arrays_have_the_same_content(kind: str, tmp_path: Path):
     loss_MxN = np.random.default_rng(0).random((3, N))
     member_MxN, name_M = loss_MxN > 0.5, ["a", "b", "c"]
@@ -138,6 +141,11 @@ def test_all_arrays_have_the_same_content(kind: str, tmp_path: Path):
             )  # fmt: skip
             source = tmp_path / "a.nc"
             dataset.to_netcdf(source, engine="scipy")
+        case "nc named":  # by the names that arrays have in an npz file
+            dims = {"loss_MxN": ("a", "b"), "member_MxN": ("a", "b"), "tokens_N": "b"}
+            dataset = xr.Dataset({name: (dims[name], arrays[name]) for name in dims})
+            source = tmp_path / "a.nc"
+            dataset.assign(name_M=("a", ["a", "b", "c"])).to_netcdf(source, engine="scipy")
         case "zarr 2" | "zarr 3":
             source = tmp_path / "a.zarr"
             version: Any = int(kind[-1])
@@ -337,3 +345,17 @@ def test_columns_of_a_parquet_file_are_read_one_by_one(
     table: Arrays = open_arrays(path)
     table["score"].real()
     assert read == ["score"]
+
+
+def test_decimals_are_numbers(tmp_path: Path):
+    values = [Decimal(f"{score:.3f}") for score in FRAME["score"]]
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"score": values, "member": FRAME["member"]}), file)
+    np.testing.assert_allclose(open_arrays(file)["score"].real(), [float(v) for v in values], 1e-15)
+
+
+def test_a_zarr_store_without_dimensions_is_told_how_to_name_them(tmp_path: Path):
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w")
+    group.create_array("loss_MxN", data=np.zeros((3, N)))
+    with pytest.raises(UserError, match=r"dataset\.to_zarr"):
+        open_arrays(tmp_path / "a.zarr")

@@ -280,6 +280,7 @@ def test_page_documents_the_score_store(folder: Path):
         *schema.SEEDS,
         schema.DIGEST,
         schema.COMPUTATION,
+        schema.DETAILS,
         "step",
         *sample_coordinates,
         *schema.TOKEN_COLUMNS,

@@ -58,6 +58,7 @@ def test_xarray_opens_the_store_with_checkpoints(tmp_path: Path):
             "role",
             "digest",
             "computation",
+            "details_digest",
             "subset_seed",
             "init_seed",
             "order_seed",

@@ -190,3 +190,19 @@ def test_a_variable_of_a_later_version_is_ignored(tmp_path: Path):
 def test_an_unknown_statistic_is_a_mistake_of_the_program(tmp_path: Path):
     with pytest.raises(ValueError, match=r"mine.*VARIABLES"):
         Store(tmp_path / "scores.zarr", statistics=("min_k", "mine"))
+
+
+def test_exchanged_seeds_are_damage_although_the_names_of_models_do_not_have_them(tmp_path: Path):
+    s = make_store(tmp_path)
+    [chunk], [other] = ([*(s.path / n / "c").iterdir()] for n in ("init_seed", "order_seed"))
+    shutil.copy(other, chunk)
+    with pytest.raises(UserError, match="role or seeds"):
+        s.models()
+
+
+def test_exchanged_steps_are_damage(tmp_path: Path):
+    s = Store(tmp_path / "scores.zarr", steps=(1, 2), total_steps=3)
+    s.create_or_extend(FOUR, {"tokens": np.arange(5)}, {})
+    shutil.copy(s.path / "order_seed" / "c" / "0", s.path / "step" / "c" / "0")
+    with pytest.raises(UserError, match="step"):
+        s.models()

@@ -1,10 +1,12 @@
 """The digest of each model's values of samples in the score store."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from tiny_store import (
     COLUMNS,
     FOUR,
@@ -185,4 +187,67 @@ def test_repaired_models_have_their_values_again(tmp_path: Path):
     assert s.missing_models(FOUR) == [FOUR[0], FOUR[2]]
     for model in (FOUR[0], FOUR[2]):
         s.write_model(model, *values(model))
+    s.check_digests(FOUR)
+
+
+def details_store(path: Path) -> Store:
+    """Returns a store with log-probabilities of tokens and records of training, which its digests are computed of."""
+    s = Store(path / "scores.zarr", token_samples=(0,))
+    tokens = {name: np.arange(6) for name in schema.TOKEN_COLUMNS}
+    s.create_or_extend(FOUR, {"tokens": np.arange(5)}, {}, tokens)
+    for m, model in enumerate(FOUR):
+        s.add_computation(model, f"xla on {m + 1} x cpu", is_continued=False)
+        s.write_tokens(model, np.linspace(-m - 1, 0, 6, dtype=np.float32))
+        s.write_model(model, np.full(5, m, np.float32), np.arange(5) % 2 == 0)
+    assert s.is_present().all()
+    s.check_digests(FOUR)
+    return s
+
+
+@pytest.mark.parametrize("damage", ["delete", "swap"])
+@pytest.mark.parametrize("name", [schema.TOKENS, schema.COMPUTATION, schema.DETAILS, schema.DIGEST])
+def test_details_and_digests_that_are_deleted_or_exchanged_are_noticed(
+    tmp_path: Path, name: str, damage: str
+):
+    s = details_store(tmp_path)
+    shard = "0" if name == schema.TOKENS else ""
+    file, other = (s.path / name / "c" / str(i) / shard for i in (1, 2))
+    if damage == "delete":
+        file.unlink()
+    else:
+        shutil.copy(other, file)
+    with pytest.raises(UserError, match=r"/c/1|N = 1"):
+        s.check_digests(FOUR)
+    report = check.check_shards(s, FOUR)
+    named = report.missing + report.corrupt + report.lost_records
+    assert named
+    assert {path.relative_to(s.path).parts[2] for path in named} == {"1"}
+    # What `lm-mia score --repair` does.
+    for path in report.corrupt + report.lost_records:
+        path.unlink(missing_ok=True)
+    s.write_tokens(FOUR[1], np.linspace(-2, 0, 6, dtype=np.float32))
+    s.write_model(FOUR[1], np.full(5, 1, np.float32), np.arange(5) % 2 == 0)
+    s.check_digests(FOUR)
+    report = check.check_shards(s, FOUR)
+    assert report.missing + report.corrupt + report.lost_records == []
+    assert s.is_present().all()
+    assert (s.computations()[FOUR[1]] == "") == (name == schema.COMPUTATION)
+
+
+def test_a_store_of_an_earlier_version_gets_details_when_models_are_added(tmp_path: Path):
+    s = details_store(tmp_path)
+    shutil.rmtree(s.path / schema.DETAILS)
+    with schema.no_zarr_warnings():
+        group = zarr.open_group(s.path, mode="a")
+        names = str(group.attrs["coordinates"]).split()
+        group.attrs["coordinates"] = " ".join(n for n in names if n != schema.DETAILS)
+        schema.consolidate(s.path)
+    s.check_digests(FOUR)
+    assert s.is_present().all()
+    tokens = {name: np.arange(6) for name in schema.TOKEN_COLUMNS}
+    s.create_or_extend(SIX, {"tokens": np.arange(5)}, {}, tokens)
+    assert not s.is_present().any()
+    for model in FOUR:
+        assert s.write_digest(model)
+    assert s.is_present().tolist() == [True] * len(FOUR) + [False] * 2
     s.check_digests(FOUR)
