@@ -189,7 +189,7 @@ class Original:
             return "WRONG", traceback.format_exc(limit=-4)
         if (
             command == "repair"
-            and differs == ["computation"]
+            and {*differs} == {"computation", schema.DETAILS}
             and "not known any more" in " ".join(text.split())
         ):
             return "told", text  # only training could record this again
