@@ -158,8 +158,8 @@ BAD_FILES = {
     "nested parquet": (parquet(score=[[1.0], [2.0]], member=[0, 1]), "holds nested values"),
     "dates": (parquet(score=pa.array([1, 2], pa.date32()), member=[0, 1]), "values of type date32"),
     "decimals as membership": (
-        parquet(score=[1.0, 2.0], member=pa.array([0, 1], pa.decimal128(3))),
-        "'member': holds values of type decimal128",
+        parquet(score=[1.0, 2.0], member=pa.array([0, 2], pa.decimal128(3))),
+        "'member': 1 invalid value, such as 2 at row 2: membership must be 0 or 1",
     ),
     "csv named npz": (text("score,member\n1,0\n", ".npz"), "is not an npz file; save it"),
     "truncated npz": (cut(npz(score_MxN=[[1.0, 2]], member_MxN=[[0, 1]]), 60), "truncated or dam"),
