@@ -159,7 +159,7 @@ BAD_FILES = {
     "dates": (parquet(score=pa.array([1, 2], pa.date32()), member=[0, 1]), "values of type date32"),
     "decimals as membership": (
         parquet(score=[1.0, 2.0], member=pa.array([0, 2], pa.decimal128(3))),
-        "'member': 1 invalid value, such as 2 at row 2: membership must be 0 or 1",
+        "'member': 1 invalid value, 2 at row 2: membership must be 0 or 1",
     ),
     "csv named npz": (text("score,member\n1,0\n", ".npz"), "is not an npz file; save it"),
     "truncated npz": (cut(npz(score_MxN=[[1.0, 2]], member_MxN=[[0, 1]]), 60), "truncated or dam"),
@@ -344,7 +344,7 @@ def test_degenerate_intervals_are_named():
     scores = frame()
     assert not lm_mia.audit(scores, replicates=5).notes[:-1]
     few = scores.groupby("member").head(9)
-    assert "there are only 9 members and 9 non-members" in lm_mia.audit(few, replicates=5).notes[0]
+    assert "only 9 members and 9 non-members" in lm_mia.audit(few, replicates=5).notes[0]
     scores["score"] += 100 * scores["member"]
     assert "no score of a member lies among" in lm_mia.audit(scores, replicates=5).notes[0]
 
