@@ -56,16 +56,20 @@ hypothesis.settings.register_profile("thorough", thorough)
 hypothesis.settings.register_profile("house", thorough, max_examples=30)
 hypothesis.settings.load_profile("house")
 
-# A PDF takes half of the time of a figure, and compressing a PNG of full size another part of it; only the tests that
-# look into these files need both.
-FULL_DPI, WRITE_PDF = plotting.STYLE["savefig.dpi"], plotting.FORMATS["pdf"]
-plotting.STYLE["savefig.dpi"] = 60
+# A PDF takes half of the time of a figure; the layout, which measures all labels, and compressing a PNG of full size take
+# most of the rest. Only the tests that look into these files need them.
+LAYOUT, DPI = "figure.constrained_layout.use", "savefig.dpi"
+FULL_STYLE, WRITE_PDF = (
+    {name: plotting.STYLE[name] for name in (LAYOUT, DPI)},
+    plotting.FORMATS["pdf"],
+)
+plotting.STYLE |= {LAYOUT: False, DPI: 60}
 plotting.FORMATS["pdf"] = lambda figure, path: path.touch()
 
 
-FIRST = ("docs/pages_test.py", "analysis/attacks_test.py", "process/multi_host_test.py")
-"""Long files, one for each test process. The second makes the sweep and the third the run that many other files share,
-so that processes do not wait for each other at the start."""
+FIRST = ("docs/pages_test.py", "analysis/attacks_test.py", "model/kinds_test.py")
+"""Long files, one for each test process. The second makes the sweep that many other files share; the others do not need
+it, so that processes do not wait for each other at the start."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -78,7 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def full_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are written as the command writes them."""
-    monkeypatch.setitem(plotting.STYLE, "savefig.dpi", FULL_DPI)
+    for name, value in FULL_STYLE.items():
+        monkeypatch.setitem(plotting.STYLE, name, value)
     monkeypatch.setitem(plotting.FORMATS, "pdf", WRITE_PDF)
 
 

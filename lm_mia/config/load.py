@@ -212,16 +212,21 @@ def _line_finder(module: ModuleType, overrides: Sequence[str]) -> Callable[[str]
     assert module.__file__ is not None
     path = Path(module.__file__)
     overridden = {name for name, _ in _split_flags(overrides)}
-    lines: dict[tuple[str, str], list[int]] = {}
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Call):
-            # the name of the called function, such as Train or replace
-            function = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            for keyword in node.keywords:
-                key = function.lower(), keyword.arg or ""
-                lines.setdefault(key, []).append(keyword.value.lineno)
+
+    @functools.cache  # read only if there is a mistake
+    def lines_of_file() -> dict[tuple[str, str], list[int]]:
+        lines: dict[tuple[str, str], list[int]] = {}
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Call):
+                # the name of the called function, such as Train or replace
+                function = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                for keyword in node.keywords:
+                    key = function.lower(), keyword.arg or ""
+                    lines.setdefault(key, []).append(keyword.value.lineno)
+        return lines
 
     def line_of(field: str) -> str:
+        lines = lines_of_file()
         section, _, leaf = field.rpartition(".")
         candidates = lines.get((section or "config", leaf)) or lines.get(("replace", leaf), [])
         is_known = len(candidates) == 1 and field not in overridden

@@ -8,7 +8,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import jax
 from flax.traverse_util import flatten_dict
 
 from lm_mia import user_files
@@ -16,7 +15,7 @@ from lm_mia.errors import UserError
 from lm_mia.model import checkpoint_mapping, gpt2, llama
 from lm_mia.model.checkpoint_mapping import Format
 from lm_mia.model.memory import ModelSize
-from lm_mia.model.transformer import ModelConfig, Params, TransformerLM, init_params
+from lm_mia.model.transformer import ModelConfig, Params, TransformerLM, abstract_params
 
 KINDS: dict[str, type[TransformerLM]] = {
     "gpt": TransformerLM,
@@ -55,7 +54,7 @@ def _model_class(kind: str, source: str) -> type[TransformerLM]:
 def size(config: ModelConfig) -> ModelSize:
     """Returns the counts on which estimates of memory and FLOPs are based. Nothing is computed or allocated."""
     model = build(config)
-    shapes = _shapes(model)
+    shapes = abstract_params(model)
     flat: dict[Any, Any] = flatten_dict(shapes)
     counts = {path: math.prod(leaf.shape) for path, leaf in flat.items()}
     return ModelSize(
@@ -80,9 +79,5 @@ def load_params(config: ModelConfig, files: list[Path]) -> Params:
       config: the model.
       files: the safetensors files of the checkpoint.
     """
-    shapes = _shapes(build(config))
+    shapes = abstract_params(build(config))
     return checkpoint_mapping.load_params(files, FORMATS[config.kind], config, shapes)
-
-
-def _shapes(model: TransformerLM) -> Params:
-    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))

@@ -514,3 +514,9 @@ def init_params(model: TransformerLM, key: jax.Array) -> Params:
     )
     variables: Any = model.clone(config=config).init(key, jnp.zeros((1, 1), jnp.int32))
     return variables["params"]
+
+
+@functools.lru_cache(maxsize=8)  # tracing takes longer than restoring a small model
+def abstract_params(model: TransformerLM) -> Params:
+    """Returns the shape and dtype of each parameter, without values, with layers stacked in "blocks"."""
+    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))

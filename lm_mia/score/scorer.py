@@ -275,7 +275,8 @@ def restore_params(
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     like = jax.tree.map(
-        lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=replicated), _param_shapes(model)
+        lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=replicated),
+        transformer.abstract_params(model),
     )
     with checkpoint.manager(folder) as checkpoints:
         if step not in (saved_steps := checkpoints.all_steps()):
@@ -294,12 +295,3 @@ def restore_params(
 def place_params(params: Any, local_mesh: Mesh) -> Params:
     """Returns the parameters, each of which is on all of this process's devices."""
     return jax.device_put(params, NamedSharding(local_mesh, PartitionSpec()))
-
-
-@functools.lru_cache(maxsize=1)
-def _param_shapes(model: TransformerLM) -> Any:
-    """Returns the shape and dtype of each parameter.
-
-    Tracing the initialization takes longer than restoring a small model, so it is done once for all models of a recipe.
-    """
-    return jax.eval_shape(lambda: transformer.init_params(model, jax.random.key(0)))

@@ -513,12 +513,16 @@ def _vote_metrics(
     return values
 
 
+def _mean_ranks(ties_V: IntArray) -> FloatArray:
+    """Returns the rank of each of the ascending values, from how often each occurs: equal ones have the mean rank."""
+    return np.cumsum(ties_V) - (ties_V - 1) / 2
+
+
 def _rank_correlation(x_K: FloatArray, count_K: IntArray) -> float:
     """Returns Spearman's rank correlation of numbers with small counts; NaN if one of the two is constant."""
-    ties_V = np.bincount(count_K)
-    # Equal counts have the mean of their ranks.
-    rank_V = np.cumsum(ties_V) - (ties_V - 1) / 2
+    _, value_K, of_value = np.unique(x_K, return_inverse=True, return_counts=True)
     middle = (len(x_K) + 1) / 2
-    x_K, y_K = scipy.stats.rankdata(x_K) - middle, rank_V[count_K] - middle
+    x_K = _mean_ranks(of_value)[value_K] - middle
+    y_K = _mean_ranks(np.bincount(count_K))[count_K] - middle
     scale = np.sqrt((x_K @ x_K) * (y_K @ y_K))
     return float(x_K @ y_K / scale) if scale > 0 else np.nan

@@ -41,6 +41,7 @@ class TrainState(struct.PyTreeNode):
     opt_state: optax.OptState
 
 
+@functools.lru_cache(maxsize=8)  # traced once for all models that share their optimizer
 def abstract_state(
     model: TransformerLM, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
 ) -> TrainState:

@@ -107,7 +107,7 @@ def check_optimizer(optimizer_config: config.Optimizer, model: TransformerLM) ->
         at its default, fails, or returns no optax transformation of float32 or 32-bit integers, or if a regular
         expression matches no parameter.
     """
-    params = jax.eval_shape(lambda: transformer.init_params(model, jax.random.key(0)))
+    params = transformer.abstract_params(model)
     _check_patterns(optimizer_config, parameter_paths(params))
     field = f"optimizer.name={optimizer_config.name}"
     factory = _factory(optimizer_config)

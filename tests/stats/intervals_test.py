@@ -11,6 +11,21 @@ TIED = st.lists(st.integers(-3, 3), min_size=1, max_size=30).map(lambda x: np.ar
 RATES = st.one_of(st.floats(0, 1), st.integers(0, 20).map(lambda i: i / 20))
 
 
+@given(st.floats(1e-9, 1 - 1e-9), st.integers(1, 3000), st.lists(RATES, min_size=1, max_size=5))
+def test_binomial_quantiles_equal_those_of_scipy(q, n, rates):
+    expected_F = scipy.stats.binom.ppf(q, n, rates)
+    np.testing.assert_array_equal(intervals._binomial_quantile(q, n, np.array(rates)), expected_F)
+
+
+@pytest.mark.parametrize(("n", "p"), [(1, 0.5), (2, 0.5), (8, 0.5), (20, 0.25), (1024, 0.01)])
+def test_binomial_quantiles_at_whole_numbers(n, p):
+    for k in range(min(n, 30)):
+        q = scipy.stats.binom.cdf(k, n, p)
+        if 0 < q < 1:
+            got = intervals._binomial_quantile(q * (1 + 1e-9), n, np.array([p]))
+            assert got == scipy.stats.binom.ppf(q * (1 + 1e-9), n, p) == k + 1
+
+
 @pytest.fixture
 def _intervals_of_any_count():
     with pytest.MonkeyPatch.context() as patch:
