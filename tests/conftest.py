@@ -56,8 +56,8 @@ hypothesis.settings.register_profile("thorough", thorough)
 hypothesis.settings.register_profile("house", thorough, max_examples=30)
 hypothesis.settings.load_profile("house")
 
-# A PDF takes half of the time of a figure; the layout, which measures all labels, and compressing a PNG of full size take
-# most of the rest. Only the tests that look into these files need them.
+# A PDF takes half of the time of a figure; the layout, which measures all labels, and compressing a PNG of full size
+# take most of the rest. Only the tests that look into these files need them.
 LAYOUT, DPI = "figure.constrained_layout.use", "savefig.dpi"
 FULL_STYLE, WRITE_PDF = (
     {name: plotting.STYLE[name] for name in (LAYOUT, DPI)},

@@ -145,10 +145,15 @@ def _binomial_quantile(q: float, n: int, p_F: FloatArray) -> IntArray:
 
     Loading `scipy.stats` takes 0.6 s, and the attack stage needs nothing else of it.
     """
-    # The inverse is NaN for a probability of 0, and rounded: a whole number may be one too small or too large.
-    count_F = np.nan_to_num(np.ceil(special.bdtrik(q, n, p_F))).astype(np.int64)
-    low_F = np.maximum(count_F - 1, 0)
-    return low_F + sum(special.bdtr(low_F + i, n, p_F) < q for i in range(2))
+    low_F, high_F = np.zeros(p_F.shape, np.int64), np.full(p_F.shape, n)
+    while (low_F < high_F).any():
+        middle_F = (low_F + high_F) // 2
+        reaches_F = special.bdtr(middle_F, n, p_F) >= q
+        low_F, high_F = (
+            np.where(reaches_F, low_F, middle_F + 1),
+            np.where(reaches_F, middle_F, high_F),
+        )
+    return low_F
 
 
 def check_confidence(confidence: float) -> None:
